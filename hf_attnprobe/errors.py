@@ -1,0 +1,8 @@
+"""The one error of this package: what was expected, what came, and what to do."""
+
+
+class AttnProbeError(ValueError):
+    """Something the caller can mend. The message is one line: what was expected, what came, what to do.
+
+    The command line prints it without a traceback and ends with exit code 1.
+    """
