@@ -1,0 +1,87 @@
+"""Our own attention classifiers as an :class:`AttentionModel`: encode, attend, decode, no hooks."""
+
+import copy
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from hf_attnprobe.adapters.leave_one_out import leave_one_out_logits
+from hf_attnprobe.attention_model import Batch, Observation, Site
+
+
+class ClassifierState(NamedTuple):
+    """What one forward pass leaves for the tests; ``states`` and ``token_logits`` carry the graph to ``embeddings``."""
+
+    embeddings: Tensor
+    states: Tensor
+    token_logits: Tensor
+
+
+class ClassifierAdapter:
+    """Reads and edits the attention of an :class:`AttentionClassifierForSequenceClassification`.
+
+    Works on a frozen copy in ``dtype``; the user's model stays as it was. The default is float64: leave-one-out ranks
+    differences of 1e-8 where a prediction is saturated, and in float32 such ranks change with the batch.
+    """
+
+    def __init__(self, model, *, dtype: torch.dtype = torch.float64):
+        self.model = copy.deepcopy(model).to(dtype).eval().requires_grad_(False)
+        self.base = self.model.attention_classifier
+
+    def sites(self) -> list[Site]:
+        return [Site()]
+
+    def prepare(self, inputs: Mapping[str, Tensor], example_ids: tuple[int, ...], labels: Tensor | None = None) -> Batch:
+        inputs = {name: inputs[name].to(self.model.device) for name in ("input_ids", "attention_mask")}
+        content = self.base.content_mask(inputs["attention_mask"], inputs["input_ids"])
+        return Batch(inputs, content, content, tuple(example_ids), labels)
+
+    def observe(self, batch: Batch) -> Observation:
+        with torch.enable_grad():
+            embeddings = self.base.embeddings(batch.inputs["input_ids"]).requires_grad_()
+            states = self.base.encode(embeddings, batch.inputs["attention_mask"])
+            token_logits = self.model.decode(states)
+        attention = self.base.attend(states.detach(), batch.mask)[:, None, None, :]
+        state = ClassifierState(embeddings, states, token_logits)
+        probs = self._probs(attention[None], token_logits.detach())[0]
+        return Observation(self, batch, probs, (attention,), state)
+
+    def replay(self, observation: Observation, attention: Mapping[int, Tensor]) -> Tensor:
+        return self._probs(attention[0], self.token_logits(observation))
+
+    def _probs(self, attention: Tensor, token_logits: Tensor) -> Tensor:
+        """Softmax of Σ_t a_t · token_logits_t, [copies, batch, classes]."""
+        weights = attention[:, :, 0, 0].transpose(0, 1)  # [batch, copies, keys]
+        if token_logits.shape[-1] == 2:  # [0, z]: half the work, and no cancellation in a softmax
+            prob = (weights @ (token_logits[..., 1:] - token_logits[..., :1])).sigmoid().transpose(0, 1)
+            return torch.cat([1 - prob, prob], dim=-1)
+        return (weights @ token_logits).softmax(-1).transpose(0, 1)
+
+    def gradient(self, observation: Observation, target: Tensor, *, hold_attention: bool = True) -> Tensor:
+        embeddings, states, token_logits = observation.state
+        with torch.enable_grad():
+            attention = observation.attention[0][None]
+            if not hold_attention:
+                attention = self.base.attend(states, observation.batch.mask)[None, :, None, None, :]
+            explained = self._probs(attention, token_logits)[0].gather(-1, target[:, None]).sum()
+            (slope,) = torch.autograd.grad(explained, embeddings, retain_graph=True)
+        return (slope * embeddings.detach()).sum(-1)
+
+    @torch.no_grad()
+    def leave_one_out(self, observation: Observation) -> Tensor:
+        batch, (embeddings, states, _) = observation.batch, observation.state
+        mask = batch.inputs["attention_mask"]
+        logits = leave_one_out_logits(self.model, embeddings.detach(), mask, batch.content_mask, states.detach())
+        if logits.shape[-1] > 1:
+            return logits.softmax(-1)
+        return torch.cat([(-logits).sigmoid(), logits.sigmoid()], dim=-1)
+
+    def token_logits(self, observation: Observation) -> Tensor:
+        return observation.state.token_logits.detach()
+
+    def bytes_per_example(self, n_keys: int, n_copies: int) -> int:
+        width = self.model.config.hidden_size
+        numbers = n_keys * (60 * width + 8 * n_copies) + n_keys**2 * (8 + 4 * self.model.num_labels)
+        return numbers * self.model.classifier.weight.element_size()

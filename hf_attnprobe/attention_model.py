@@ -1,0 +1,105 @@
+"""The protocol between models and tests: every model shows its attention as [batch, heads, queries, keys] per layer.
+
+A BiLSTM attention classifier is a Transformer with one layer, one head and one query; a test never knows which it has.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+
+class Site(NamedTuple):
+    """Where attention is read or edited. ``query=None``: every query row (edits), the read-out row (reading)."""
+
+    layer: int = 0
+    head: int = 0
+    query: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Some texts, ready for a model.
+
+    inputs: the model's keyword arguments, each [batch, ...].
+    mask: bool [batch, keys], positions that may receive attention.
+    content_mask: bool [batch, keys], positions that may be explained: no padding, no special tokens.
+    example_ids: stable ids from the data set; with the seed they fix all randomness.
+    labels: int [batch], or None.
+    """
+
+    inputs: Mapping[str, Tensor]
+    mask: Tensor
+    content_mask: Tensor
+    example_ids: tuple[int, ...]
+    labels: Tensor | None = None
+
+
+class AttentionModel(Protocol):
+    """What a test may ask of a model; :func:`hf_attnprobe.wrap` makes one."""
+
+    def sites(self) -> list[Site]:
+        """Every layer and head that can be read and edited."""
+
+    def prepare(self, inputs: Mapping[str, Tensor], example_ids: tuple[int, ...], labels: Tensor | None = None) -> Batch:
+        """A batch on the model's device from padded tokenizer output."""
+
+    def observe(self, batch: Batch) -> "Observation":
+        """One forward pass: probabilities and the attention of every layer."""
+
+    def replay(self, observation: "Observation", attention: Mapping[int, Tensor]) -> Tensor:
+        """Probabilities [copies, batch, classes] with layer l's attention replaced by ``attention[l]``,
+        [copies, batch, heads, queries, keys]; nothing below the lowest replaced layer is recomputed."""
+
+    def gradient(self, observation: "Observation", target: Tensor, *, hold_attention: bool = True) -> Tensor:
+        """Gradient × input of the probability of class ``target`` [batch], summed over embedding dimensions, signed,
+        [batch, keys]; with ``hold_attention`` the attention weights count as constants."""
+
+    def leave_one_out(self, observation: "Observation") -> Tensor:
+        """Probabilities without each token, [batch, keys, classes]; meaningful where ``content_mask`` is True."""
+
+    def token_logits(self, observation: "Observation") -> Tensor | None:
+        """[batch, keys, classes] with logits = Σ_t a_t · token_logits_t where the read-out is linear, else None."""
+
+    def bytes_per_example(self, n_keys: int, n_copies: int) -> int:
+        """Upper estimate of the memory that one text of ``n_keys`` positions needs with ``n_copies`` edits at once."""
+
+
+@dataclass(frozen=True, eq=False)
+class Observation:
+    """What a model did with a batch. Importances are computed when first asked for, and once.
+
+    probs: [batch, classes]. attention: per layer [batch, heads, queries, keys]. state: the adapter's own.
+    """
+
+    model: AttentionModel
+    batch: Batch
+    probs: Tensor
+    attention: tuple[Tensor, ...]
+    state: Any = None
+
+    def read(self, site: Site) -> Tensor:
+        """The attention of one head from one query, [batch, keys]; ``query=None`` is the first row, [CLS] or the only one."""
+        return self.attention[site.layer][:, site.head, site.query or 0]
+
+    def target(self, target: int | None) -> Tensor:
+        """The class to explain, int [batch]: the predicted one, or ``target`` for every text."""
+        predicted = self.probs.argmax(-1)
+        return predicted if target is None else torch.full_like(predicted, target)
+
+    @cached_property
+    def leave_one_out(self) -> Tensor:
+        """Probabilities without each token, [batch, keys, classes]."""
+        return self.model.leave_one_out(self)
+
+    def gradient_importance(self, target: int | None = None, *, hold_attention: bool = True) -> Tensor:
+        """|gradient × input| of the explained class's probability, [batch, keys] (Jain & Wallace 2019, Algorithm 1)."""
+        return self.model.gradient(self, self.target(target), hold_attention=hold_attention).abs()
+
+    def leave_one_out_importance(self, target: int | None = None) -> Tensor:
+        """|p(x without t) − p(x)| of the explained class, [batch, keys]; for two classes the paper's TVD."""
+        place = self.target(target)[:, None, None].expand(-1, self.leave_one_out.shape[1], 1)
+        return (self.leave_one_out.gather(-1, place)[..., 0] - self.probs.gather(-1, place[:, 0])).abs()
