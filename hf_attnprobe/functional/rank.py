@@ -71,6 +71,19 @@ def _exact_p_value(score: Tensor, n: Tensor) -> Tensor:
     return torch.where(n <= EXACT_UP_TO, short, long)
 
 
+def dense_rank(values: Tensor, mask: Tensor, *, rtol: float = 0.0, atol: float = 0.0) -> Tensor:
+    """Ranks 0, 1, 2, … over the mask, in which neighbours closer than ``atol + rtol·|value|`` share a rank.
+
+    Rounding makes equal quantities differ in their last bits; ranked as they are, such ties would be broken at random.
+
+    Shape: values, mask [batch, keys] -> float64 [batch, keys]; meaningless outside the mask.
+    """
+    ordered, place = values.masked_fill(~mask, torch.inf).sort(-1)
+    apart = ordered.diff(dim=-1) > atol + rtol * ordered[:, :-1].abs()
+    ranks = torch.nn.functional.pad(apart.cumsum(-1), (1, 0)).to(torch.float64)
+    return torch.empty_like(ranks).scatter_(-1, place, ranks)
+
+
 def kendall_tau_b(x: Tensor, y: Tensor, mask: Tensor) -> RankCorrelation:
     """Kendall's τ-b of x and y over the positions in ``mask``: (concordant − discordant) / √(pairs untied in x · in y).
 

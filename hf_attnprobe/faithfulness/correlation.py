@@ -1,0 +1,73 @@
+"""Does attention rank tokens as feature importance does? Jain & Wallace 2019, Section 4.1, Algorithm 1.
+
+Question: do tokens with more attention matter more to the output?
+Measure:  Kendall's τ-b between the attention of a text's tokens and (a) |gradient × input| of the output with the
+          attention weights held fixed, (b) the change of the output when the token is left out of the input.
+Compare:  τ-b of (a) with (b): how far two measures of importance agree that do not look at attention.
+Reading:  1 the same order, 0 unrelated orders. p ≤ .05 counts as significant; an undefined τ does not.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hf_attnprobe.attention_model import AttentionModel, Observation, Site
+from hf_attnprobe.functional.rank import RankCorrelation, dense_rank, kendall_tau_b
+
+
+READINGS = {
+    "attention_gradient_tau": "attention and gradients order the tokens with rank correlation {mean:.2f} (1 is the same order)",
+    "attention_gradient_significant": "attention and gradients agree significantly (p ≤ .05) in {mean:.0%} of texts",
+    "attention_leave_one_out_tau": "attention and leave-one-out order the tokens with rank correlation {mean:.2f}",
+    "attention_leave_one_out_significant": "attention and leave-one-out agree significantly (p ≤ .05) in {mean:.0%} of texts",
+    "gradient_leave_one_out_tau": "gradients and leave-one-out, the yardstick, agree with rank correlation {mean:.2f}",
+    "gradient_leave_one_out_significant": "gradients and leave-one-out agree significantly (p ≤ .05) in {mean:.0%} of texts",
+    "attention_gradient_p_value": "the mean p-value of attention against gradients is {mean:.2f}",
+    "attention_leave_one_out_p_value": "the mean p-value of attention against leave-one-out is {mean:.2f}",
+    "gradient_leave_one_out_p_value": "the mean p-value of gradients against leave-one-out is {mean:.2f}",
+}
+
+
+@dataclass(frozen=True)
+class CorrelationResult:
+    """All [batch]: τ-b in [−1, 1] and p-values, NaN for one-token texts and constant rows; significant is 0 or 1."""
+
+    attention_gradient_tau: Tensor
+    attention_gradient_p_value: Tensor
+    attention_gradient_significant: Tensor
+    attention_leave_one_out_tau: Tensor
+    attention_leave_one_out_p_value: Tensor
+    attention_leave_one_out_significant: Tensor
+    gradient_leave_one_out_tau: Tensor
+    gradient_leave_one_out_p_value: Tensor
+    gradient_leave_one_out_significant: Tensor
+
+
+def correlation(
+    model: AttentionModel, observation: Observation, site: Site, *, target: int | None = None, seed: int = 0
+) -> CorrelationResult:
+    """Rank correlation of attention with gradient and leave-one-out importance.
+
+    Args:
+        target: the class whose probability is explained; ``None`` is the predicted one. Importance is absolute, so
+            what lowers the class counts as much as what raises it.
+        seed: unused, nothing here is random.
+    """
+    content, attention = observation.batch.content_mask, observation.read(site)
+    gradient = observation.gradient_importance(target)
+    leave_one_out = observation.leave_one_out_importance(target)
+    a, g, left_out = (_ranks(values, content) for values in (attention, gradient, leave_one_out))
+    pairs = (a, g), (a, left_out), (g, left_out)
+    return CorrelationResult(*(part for x, y in pairs for part in _with_significance(kendall_tau_b(x, y, content))))
+
+
+def _ranks(values: Tensor, content: Tensor) -> Tensor:
+    """Ranks with rounding set aside: leaving out either of two equal neighbours leaves the same text, hence a tie."""
+    epsilon = torch.finfo(values.dtype).eps
+    return dense_rank(values, content, rtol=256 * epsilon, atol=64 * epsilon)
+
+
+def _with_significance(found: RankCorrelation) -> tuple[Tensor, Tensor, Tensor]:
+    # A NaN p-value compares as False: not significant, as in the paper's count over all texts.
+    return found.tau, found.p_value, (found.p_value <= 0.05).to(torch.float64)

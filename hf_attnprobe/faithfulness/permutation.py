@@ -1,0 +1,74 @@
+"""Does it matter which token got which weight? Jain & Wallace 2019, Section 4.2.1, Algorithm 2.
+
+Question: if the attention weights of a text are shuffled over its tokens, does the output change?
+Measure:  the median, over 100 random shuffles, of the total variation distance between new and old output;
+          the encoder's states stay as they are.
+Exactly:  where the read-out is linear, the largest change any of the T! permutations can make, whether one of them
+          flips the decision, and the mean and variance of the logit over all of them.
+Reading:  0 the assignment of weights to tokens does not matter, 1 it decides everything.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hf_attnprobe.attention_model import AttentionModel, Observation, Site
+from hf_attnprobe.functional.divergence import tvd
+from hf_attnprobe.functional.intervention import permute, random_permutations
+from hf_attnprobe.functional.linear import permutation_extremes, permutation_moments
+
+
+READINGS = {
+    "median_tvd": "shuffling attention moved the output by {mean:.2f} of 1",
+    "max_tvd": "the worst of all possible shuffles moves the output by {mean:.2f} of 1",
+    "flip_possible": "some shuffle of the same weights flips the decision in {mean:.0%} of texts",
+    "logit_mean": "over all shuffles the logit is {mean:.2f} on average, which is what uniform attention gives",
+    "logit_variance": "over all shuffles the logit has variance {mean:.2f}",
+}
+
+
+@dataclass(frozen=True)
+class PermutationResult:
+    """All [batch]. The exact ones are None where the read-out is not linear; ``max_tvd`` also for over two classes.
+
+    ``logit_mean`` and ``logit_variance`` are of the logit of class 1 against class 0, or of the predicted class's
+    logit where there are more than two classes.
+    """
+
+    median_tvd: Tensor
+    max_tvd: Tensor | None = None
+    flip_possible: Tensor | None = None
+    logit_mean: Tensor | None = None
+    logit_variance: Tensor | None = None
+
+
+def permutation(
+    model: AttentionModel, observation: Observation, site: Site, *, n_permutations: int = 100, seed: int = 0
+) -> PermutationResult:
+    """Output change under random, and under all, permutations of a head's attention over the real tokens."""
+    attention, batch = observation.attention[site.layer], observation.batch
+    order = random_permutations(batch.mask, n_permutations, seed=seed, example_ids=batch.example_ids)
+    edited = attention.expand(n_permutations, *attention.shape).clone()
+    edited[:, :, site.head] = permute(attention[:, site.head], order.unsqueeze(2))
+    changes = tvd(model.replay(observation, {site.layer: edited}), observation.probs)
+    token_logits = model.token_logits(observation)
+    exact = {} if token_logits is None else _exact(token_logits, observation, site)
+    return PermutationResult(changes.quantile(0.5, dim=0), **exact)
+
+
+def _exact(token_logits: Tensor, observation: Observation, site: Site) -> dict[str, Tensor]:
+    """What holds over all T! permutations."""
+    attention, mask, predicted = observation.read(site), observation.batch.mask, observation.target(None)
+    place = predicted[:, None, None].expand(-1, token_logits.shape[1], 1)
+    margins = token_logits.gather(-1, place) - token_logits  # of the predicted class over each, 0 over itself
+    lowest = [permutation_extremes(attention, margins[..., k], mask)[0] for k in range(margins.shape[-1])]
+    flips = (torch.stack(lowest, dim=-1).amin(-1) < 0).to(torch.float64)
+    if token_logits.shape[-1] > 2:
+        mean, variance = permutation_moments(attention, token_logits.gather(-1, place)[..., 0], mask)
+        return {"flip_possible": flips, "logit_mean": mean, "logit_variance": variance}
+    scores, prob = token_logits[..., 1] - token_logits[..., 0], observation.probs[:, 1].double()
+    changes = [(extreme.sigmoid() - prob).abs() for extreme in permutation_extremes(attention, scores, mask)]
+    mean, variance = permutation_moments(attention, scores, mask)
+    worst = torch.maximum(*changes)
+    return {"max_tvd": worst, "flip_possible": flips, "logit_mean": mean, "logit_variance": variance}
