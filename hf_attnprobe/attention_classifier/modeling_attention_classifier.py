@@ -107,6 +107,17 @@ class AttentionClassifierPreTrainedModel(PreTrainedModel):
     base_model_prefix = "attention_classifier"
     supports_gradient_checkpointing = False
 
+    def save_pretrained(self, *args, **kwargs):
+        """As everywhere; the checkpoint also names the classes for both Auto classes, whichever of the two is saved."""
+        self.config.auto_map = {
+            "AutoConfig": "configuration_attention_classifier.AttentionClassifierConfig",
+            "AutoModel": "modeling_attention_classifier.AttentionClassifierModel",
+            "AutoModelForSequenceClassification": (
+                "modeling_attention_classifier.AttentionClassifierForSequenceClassification"
+            ),
+        }
+        super().save_pretrained(*args, **kwargs)
+
     def _init_weights(self, module):
         """PyTorch's own defaults, with which the papers' code trained: N(0, 1) word vectors, U(±1/√fan_in) elsewhere."""
         if isinstance(module, nn.Embedding):

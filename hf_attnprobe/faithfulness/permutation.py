@@ -20,6 +20,7 @@ from hf_attnprobe.functional.linear import permutation_extremes, permutation_mom
 
 
 READINGS = {
+    "max_attention": "the token with the most attention has {mean:.2f} of it",
     "median_tvd": "shuffling attention moved the output by {mean:.2f} of 1",
     "max_tvd": "the worst of all possible shuffles moves the output by {mean:.2f} of 1",
     "flip_possible": "some shuffle of the same weights flips the decision in {mean:.0%} of texts",
@@ -30,12 +31,13 @@ READINGS = {
 
 @dataclass(frozen=True)
 class PermutationResult:
-    """All [batch]. The exact ones are None where the read-out is not linear; ``max_tvd`` also for over two classes.
+    """All [batch]. ``max_attention`` is what the papers bin the others by. The exact ones are None where the read-out is not linear; ``max_tvd`` also for over two classes.
 
     ``logit_mean`` and ``logit_variance`` are of the logit of class 1 against class 0, or of the predicted class's
     logit where there are more than two classes.
     """
 
+    max_attention: Tensor
     median_tvd: Tensor
     max_tvd: Tensor | None = None
     flip_possible: Tensor | None = None
@@ -54,7 +56,7 @@ def permutation(
     changes = tvd(model.replay(observation, {site.layer: edited}), observation.probs)
     token_logits = model.token_logits(observation)
     exact = {} if token_logits is None else _exact(token_logits, observation, site)
-    return PermutationResult(changes.quantile(0.5, dim=0), **exact)
+    return PermutationResult(observation.read(site).amax(-1), changes.quantile(0.5, dim=0), **exact)
 
 
 def _exact(token_logits: Tensor, observation: Observation, site: Site) -> dict[str, Tensor]:

@@ -1,0 +1,71 @@
+"""Models and tokenizers from folders or the Hub, with errors that say what is wrong in one line."""
+
+import hashlib
+from pathlib import Path
+
+import torch
+from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+
+from hf_attnprobe.errors import AttnProbeError
+
+
+def load_model(model: str | Path, *, trust_remote_code: bool = False) -> torch.nn.Module:
+    """A sequence classifier from a folder or a Hub id.
+
+    Raises:
+        AttnProbeError: no such folder or Hub id, a folder without configuration or weights, an unknown model type.
+    """
+    folder = Path(model)
+    if folder.is_dir():
+        _check_folder(folder)
+    try:
+        config = AutoConfig.from_pretrained(model, trust_remote_code=trust_remote_code)
+        return AutoModelForSequenceClassification.from_pretrained(
+            model, config=config, trust_remote_code=trust_remote_code
+        )
+    except (OSError, ValueError) as error:
+        if folder.is_dir():
+            raise AttnProbeError(f"expected a model in {folder}, but it does not load: {_first_line(error)}") from error
+        raise AttnProbeError(
+            f"expected a model folder or a Hub id, got {str(model)!r}, which is no folder here and does not load from "
+            f"the Hub: {_first_line(error)}"
+        ) from error
+
+
+def load_tokenizer(model: str | Path, *, trust_remote_code: bool = False):
+    """The tokenizer saved with a model."""
+    try:
+        return AutoTokenizer.from_pretrained(model, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError) as error:
+        raise AttnProbeError(
+            f"expected a tokenizer with the model {str(model)!r}, but none loads ({_first_line(error)}); save one beside "
+            "the weights with tokenizer.save_pretrained"
+        ) from error
+
+
+def _check_folder(folder: Path) -> None:
+    if not (folder / "config.json").exists():
+        raise AttnProbeError(f"expected a model in {folder}, found no config.json there; give the folder of save_pretrained")
+    if not any(folder.glob("*.safetensors")) and not any(folder.glob("*.bin")):
+        raise AttnProbeError(f"expected weights in {folder}, found a configuration only; save the model there again")
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def model_fingerprint(model: torch.nn.Module) -> str:
+    """16 hexadecimal digits of the weights' content: the same wherever and under whatever name they were saved."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def check_new_folder(folder: str | Path, *, holding: str) -> Path:
+    """The folder as a path, if it is new, empty, or holds a result of the same kind (a file named ``holding``)."""
+    folder = Path(folder)
+    if folder.is_file() or (folder.is_dir() and any(folder.iterdir()) and not (folder / holding).exists()):
+        raise AttnProbeError(f"expected a new or an empty folder, {folder} holds other files; choose another --output-dir")
+    return folder

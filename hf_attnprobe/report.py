@@ -1,0 +1,169 @@
+"""An audit as text, JSON or Markdown. Pure: a :class:`Report` in, a string out."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+
+import pandas as pd
+
+from hf_attnprobe.faithfulness import READINGS
+from hf_attnprobe.summary import Statistic, reading, verdict
+
+
+ATTENTION_BINS = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the largest weight, as in the papers' plots
+
+
+@dataclass(frozen=True)
+class Example:
+    """One text with its attention and the adversary found for it, all over the same tokens."""
+
+    example_id: int
+    tokens: tuple[str, ...]
+    label: str | None
+    predicted: str
+    prob: float
+    attention: tuple[float, ...]
+    adversary: tuple[float, ...] = ()
+    adversary_prob: float | None = None
+    adversary_jsd: float | None = None
+
+
+@dataclass(frozen=True)
+class Report:
+    """What an audit found. ``print(report)`` gives one line per statistic, ``to_pandas()`` the rows behind them."""
+
+    model: str
+    dataset: str
+    n: int
+    seed: int
+    statistics: tuple[Statistic, ...]
+    provenance: dict
+    examples: tuple[Example, ...] = ()
+    rows: pd.DataFrame = field(default_factory=pd.DataFrame, repr=False, compare=False)
+
+    def __str__(self) -> str:
+        return to_text(self)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """The rows: test, statistic, example_id, layer, head, value."""
+        return self.rows
+
+
+def to_json(report: Report) -> dict:
+    """Plain data, as ``audit --json`` prints it; NaN becomes None."""
+    statistics = [{k: _plain(v) for k, v in asdict(s).items()} for s in report.statistics]
+    head = {"model": report.model, "dataset": report.dataset, "n": report.n, "seed": report.seed}
+    examples = [{k: _plain(v) for k, v in asdict(e).items()} for e in report.examples]
+    return head | {"statistics": statistics, "provenance": report.provenance, "examples": examples}
+
+
+def from_json(data: dict) -> Report:
+    """The inverse of :func:`to_json`, without the rows."""
+    nan = float("nan")
+    statistics = []
+    for s in data["statistics"]:
+        numbers = {k: nan if s[k] is None else s[k] for k in ("mean", "median", "std")}
+        statistics.append(Statistic(**s | numbers | {"ci95": tuple(nan if x is None else x for x in s["ci95"])}))
+    examples = [Example(**{k: tuple(v) if isinstance(v, list) else v for k, v in e.items()}) for e in data["examples"]]
+    head = {k: data[k] for k in ("model", "dataset", "n", "seed", "provenance")}
+    return Report(**head, statistics=tuple(statistics), examples=tuple(examples))
+
+
+def _plain(value):
+    if isinstance(value, tuple):
+        return [_plain(v) for v in value]
+    return None if isinstance(value, float) and value != value else value
+
+
+def to_text(report: Report) -> str:
+    """One line per statistic over all texts (p-values are left to the tables), then the verdict."""
+    lines = [f"{report.model} on {report.dataset}: {report.n} texts, seed {report.seed}", ""]
+    shown = [s for s in report.statistics if s.group == "all" and not s.statistic.endswith("_p_value")]
+    width = max((len(s.statistic) for s in shown), default=0)
+    test = None
+    for s in shown:
+        if s.test != test:
+            test = s.test
+            lines.append(test)
+        lines.append(f"  {s.statistic:<{width}}  {_interval(s):<24} n {s.n:<6} {_undefined(s)}{reading(s)}")
+    return "\n".join([*lines, "", *_verdict_lines(report)])
+
+
+def _interval(s: Statistic) -> str:
+    return f"{s.mean:.3f} [{s.ci95[0]:.3f}, {s.ci95[1]:.3f}]" if s.n else "undefined"
+
+
+def _undefined(s: Statistic) -> str:
+    return f"({s.undefined} undefined) " if s.undefined and s.n else ""
+
+
+def _verdict_lines(report: Report) -> list[str]:
+    lines = verdict(report.statistics)
+    return ["Verdict", *(f"  {line}" for line in lines)] if lines else []
+
+
+def to_markdown(report: Report) -> str:
+    """The report a reader opens first: verdict, tables with readings, texts shown beside their adversaries, provenance."""
+    parts = [f"# Does attention explain `{report.model}`?", ""]
+    parts += [f"{report.n} texts of `{report.dataset}`, seed {report.seed}.", ""]
+    parts += [f"- {line}" for line in verdict(report.statistics)]
+    for test in READINGS:
+        parts += _test_section(test, [s for s in report.statistics if s.test == test])
+    parts += _bins_section(report.rows)
+    parts += _examples_section(report.examples)
+    return "\n".join(parts + _provenance_section(report.provenance)) + "\n"
+
+
+def _test_section(test: str, statistics: Sequence[Statistic]) -> list[str]:
+    if not statistics:
+        return []
+    rows = [
+        f"| {s.statistic} | {s.group} | {s.mean:.3f} | [{s.ci95[0]:.3f}, {s.ci95[1]:.3f}] | {s.median:.3f} | {s.std:.3f} "
+        f"| {s.n} | {s.undefined} |"
+        for s in statistics
+    ]
+    readings = [f"- {s.statistic}: {reading(s)}." for s in statistics if s.group == "all"]
+    head = ["| statistic | predicted | mean | 95% interval | median | std | n | undefined |", "|---|---|---|---|---|---|---|---|"]
+    return ["", f"## {test}", "", *head, *rows, "", *readings]
+
+
+def _bins_section(rows: pd.DataFrame) -> list[str]:
+    """Output change and room for adversaries by the largest weight, as in the papers' violin plots."""
+    shown = {"median_tvd": "median Δŷ under shuffling", "epsilon_max_jsd@0.05": "ε-max JSD (ε = .05)"}
+    if not len(rows):
+        return []
+    first = rows[(rows.layer == 0) & (rows["head"] == 0)]
+    wide = first.pivot_table(index="example_id", columns="statistic", values="value")
+    shown = {k: v for k, v in shown.items() if k in wide}
+    if "max_attention" not in wide or not shown:
+        return []
+    bins = pd.cut(wide.max_attention, ATTENTION_BINS, right=False).cat.rename_categories(
+        [f"[{a:.2f}, {b:.2f})" for a, b in zip(ATTENTION_BINS, ATTENTION_BINS[1:], strict=False)]
+    )
+    bins = bins.fillna(bins.cat.categories[-1])  # a weight of exactly 1
+    medians, counts = wide.groupby(bins, observed=True)[list(shown)].median(), bins.value_counts()
+    lines = ["", "## by largest attention weight", "", f"| largest weight | n | {' | '.join(shown.values())} |"]
+    lines.append("|" + "---|" * (len(shown) + 2))
+    lines += [f"| {b} | {counts[b]} | {' | '.join(f'{v:.3f}' for v in medians.loc[b])} |" for b in medians.index]
+    return lines
+
+
+def _examples_section(examples: Sequence[Example]) -> list[str]:
+    parts = ["", "## texts"] if examples else []
+    for e in examples:
+        truth = "" if e.label is None else f", labelled {e.label}"
+        parts += ["", f"Text {e.example_id}{truth}: predicted {e.predicted} with probability {e.prob:.3f}.", ""]
+        parts += [f"- attention: {_weights(e.tokens, e.attention)}"]
+        if e.adversary:
+            parts += [
+                f"- adversary (JSD {e.adversary_jsd:.2f}, probability {e.adversary_prob:.3f}): {_weights(e.tokens, e.adversary)}"
+            ]
+    return parts
+
+
+def _weights(tokens: Sequence[str], weights: Sequence[float], *, shown: float = 0.05) -> str:
+    """The text with the weights that are worth a look."""
+    return " ".join(f"**{t}** ({w:.2f})" if w >= shown else t for t, w in zip(tokens, weights, strict=True))
+
+
+def _provenance_section(provenance: dict) -> list[str]:
+    return ["", "## provenance", "", *(f"- {name}: {value}" for name, value in provenance.items())]

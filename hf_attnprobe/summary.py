@@ -1,0 +1,141 @@
+"""Rows to means, intervals and plain words. Pure: a data frame in, frozen statistics out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from hf_attnprobe.faithfulness import READINGS
+
+
+N_BOOTSTRAP = 1000
+KEY = ["example_id", "test", "statistic", "layer", "head"]
+PREDICTION = "prediction"  # the rows every audit writes besides its tests
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """One number of an audit over the texts of one group (``all`` or a predicted class).
+
+    mean, median, std (over texts, ddof 0) and ci95, the bootstrap interval of the mean, are NaN where no text has a
+    value; ``n`` texts have one, ``undefined`` have none and count in nothing.
+    """
+
+    test: str
+    statistic: str
+    layer: int
+    head: int
+    group: str
+    mean: float
+    median: float
+    std: float
+    ci95: tuple[float, float]
+    n: int
+    undefined: int
+
+
+def summarize(rows: pd.DataFrame, label_names: Sequence[str], *, seed: int = 0) -> tuple[Statistic, ...]:
+    """All statistics of a run, in the order of the tests, for all texts and for each predicted class.
+
+    Args:
+        rows: as :func:`hf_attnprobe.records.read` gives them.
+        label_names: names of the model's classes.
+        seed: of the bootstrap (1,000 resamples of the texts, percentile interval).
+    """
+    prediction = rows[(rows.test == PREDICTION) & (rows.statistic == "predicted_class")]
+    predicted = prediction.set_index("example_id").value.astype(int)
+    tested = rows[rows.test != PREDICTION]
+    order = {(t, s): k for k, (t, s) in enumerate((t, s) for t in READINGS for s in READINGS[t])}
+    wide = tested.drop_duplicates(KEY).set_index(KEY).value.unstack(KEY[1:])
+    columns = list(wide.columns)
+    columns.sort(key=lambda c: (order.get((c[0], c[1].split("@")[0]), len(order)), c[2:], _key(c[1])))
+    groups = [("all", wide)] + [
+        (str(name), wide[predicted.reindex(wide.index) == k]) for k, name in enumerate(label_names)
+    ]
+    found = {
+        (name, column): statistic
+        for name, frame in groups
+        if len(frame)
+        for column, statistic in zip(columns, _describe(frame[columns], name, seed), strict=True)
+    }
+    return tuple(found[name, c] for c in columns for name, _ in groups if (name, c) in found)
+
+
+def _key(statistic: str) -> float:
+    """The number behind the @ of a statistic, for sorting."""
+    return float(statistic.split("@")[1]) if "@" in statistic else 0.0
+
+
+def _describe(frame: pd.DataFrame, group: str, seed: int) -> list[Statistic]:
+    """One statistic per column."""
+    values = frame.to_numpy(dtype=np.float64)
+    low, high = bootstrap_interval(values, seed=seed)
+    described = []
+    for k, (test, statistic, layer, head) in enumerate(frame.columns):
+        real = values[~np.isnan(values[:, k]), k]
+        mean, median, std = (float(f(real)) if len(real) else float("nan") for f in (np.mean, np.median, np.std))
+        ci95 = (float(low[k]), float(high[k]))
+        counts = len(real), len(values) - len(real)
+        described.append(Statistic(test, statistic, int(layer), int(head), group, mean, median, std, ci95, *counts))
+    return described
+
+
+def bootstrap_interval(values: np.ndarray, *, seed: int = 0, n_resamples: int = N_BOOTSTRAP) -> np.ndarray:
+    """95% percentile interval of the mean of every column, [2, columns]; NaNs are texts without a value.
+
+    Resampling texts is drawing how often each counts: one matrix of counts serves all columns (Efron 1979).
+    """
+    real = ~np.isnan(values)
+    n = len(values)
+    counts = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=n_resamples).astype(np.float64)
+    totals, sizes = counts @ np.where(real, values, 0), counts @ real.astype(np.float64)
+    means = np.divide(totals, sizes, out=np.full_like(totals, np.nan), where=sizes > 0)
+    interval = np.full((2, values.shape[1]), np.nan)
+    defined = real.any(0)
+    if defined.any():
+        interval[:, defined] = np.nanpercentile(means[:, defined], [2.5, 97.5], axis=0)
+    return interval
+
+
+def reading(statistic: Statistic) -> str:
+    """The statistic as one sentence in plain words."""
+    name, _, key = statistic.statistic.partition("@")
+    if statistic.n == 0:
+        return f"undefined for all {statistic.undefined} texts"
+    return READINGS[statistic.test][name].format(mean=statistic.mean, median=statistic.median, key=key)
+
+
+def find(statistics: Sequence[Statistic], statistic: str, *, group: str = "all", layer: int = 0, head: int = 0):
+    """The named statistic, or None where the audit has none (a test that was not run, a class never predicted)."""
+    for s in statistics:
+        if (s.statistic, s.group, s.layer, s.head) == (statistic, group, layer, head) and s.n:
+            return s
+    return None
+
+
+def verdict(statistics: Sequence[Statistic]) -> list[str]:
+    """What the tests say together about one head, one sentence per test; the thresholds are in the sentences."""
+    lines = []
+    tau, yardstick = find(statistics, "attention_leave_one_out_tau"), find(statistics, "gradient_leave_one_out_tau")
+    if tau and yardstick:
+        strength = "well" if tau.mean >= 0.6 else "partly" if tau.mean >= 0.3 else "hardly"
+        lines.append(
+            f"Importance: attention agrees {strength} with leaving tokens out (τ {tau.mean:.2f}; from .60 well, from .30 "
+            f"partly), gradients agree with it at {yardstick.mean:.2f}."
+        )
+    shuffled = find(statistics, "median_tvd")
+    if shuffled:
+        matters = "matters" if shuffled.mean >= 0.1 else "hardly matters"
+        lines.append(
+            f"Assignment: which token gets which weight {matters}: shuffling moves the output by {shuffled.mean:.2f} of 1 "
+            "(from .10 it matters)."
+        )
+    moved = find(statistics, "epsilon_max_jsd@0.05")
+    if moved:
+        unique = "is not the only one" if moved.mean >= 0.4 else "is fairly well pinned down"
+        lines.append(
+            f"Uniqueness: this attention {unique}: others as far as {moved.mean:.2f} (of at most .69; from .40 not the only "
+            "one) give the same output within .05."
+        )
+    return lines
