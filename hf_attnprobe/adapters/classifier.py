@@ -52,12 +52,14 @@ class ClassifierAdapter:
         return self._probs(attention[0], self.token_logits(observation))
 
     def _probs(self, attention: Tensor, token_logits: Tensor) -> Tensor:
-        """Softmax of Σ_t a_t · token_logits_t, [copies, batch, classes]."""
+        """Softmax of the read-out of Σ_t a_t h_t, [copies, batch, classes]; attention need not sum to 1."""
         weights = attention[:, :, 0, 0].transpose(0, 1)  # [batch, copies, keys]
-        if token_logits.shape[-1] == 2:  # [0, z]: half the work, and no cancellation in a softmax
-            prob = (weights @ (token_logits[..., 1:] - token_logits[..., :1])).sigmoid().transpose(0, 1)
+        bias = self.model.decode(token_logits.new_zeros(self.model.config.hidden_size))
+        logits = weights @ (token_logits - bias) + bias
+        if logits.shape[-1] == 2:  # [0, z]: a sigmoid does not cancel
+            prob = logits[..., 1:].sigmoid().transpose(0, 1)
             return torch.cat([1 - prob, prob], dim=-1)
-        return (weights @ token_logits).softmax(-1).transpose(0, 1)
+        return logits.softmax(-1).transpose(0, 1)
 
     def gradient(self, observation: Observation, target: Tensor, *, hold_attention: bool = True) -> Tensor:
         embeddings, states, token_logits = observation.state

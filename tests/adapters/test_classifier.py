@@ -1,0 +1,126 @@
+"""The classifier adapter against the model's own forward, deletion and re-encoding, and finite differences."""
+
+import pytest
+import torch
+
+from hf_attnprobe.adapters import wrap
+from hf_attnprobe.attention_classifier import (
+    AttentionClassifierConfig,
+    AttentionClassifierForSequenceClassification,
+    AttentionClassifierModel,
+)
+from hf_attnprobe.attention_model import Site
+from hf_attnprobe.errors import AttnProbeError
+
+
+KINDS = [(e, a, n) for e in ("bilstm", "cnn", "mlp", "none") for a in ("additive", "dot_product", "uniform") for n in (2, 4)]
+IDS = torch.tensor(
+    [
+        [2, 5, 6, 7, 7, 8, 9, 5, 3],
+        [2, 5, 6, 7, 9, 3, 0, 0, 0],
+        [2, 8, 8, 3, 0, 0, 0, 0, 0],
+        [2, 8, 3, 0, 0, 0, 0, 0, 0],
+        [2, 3, 0, 0, 0, 0, 0, 0, 0],
+    ]
+)
+
+
+def make(encoder="bilstm", attention="additive", num_labels=2):
+    torch.manual_seed(0)
+    config = AttentionClassifierConfig(
+        vocab_size=12, embedding_size=10, encoder=encoder, encoder_size=8, attention=attention, num_labels=num_labels
+    )
+    return AttentionClassifierForSequenceClassification(config).eval()
+
+
+def observe(model, ids=IDS):
+    adapter = wrap(model)
+    batch = adapter.prepare({"input_ids": ids, "attention_mask": (ids != 0).long()}, tuple(range(len(ids))))
+    return adapter, adapter.observe(batch)
+
+
+@pytest.mark.parametrize(("encoder", "attention", "num_labels"), KINDS)
+def test_observation_equals_the_models_own_forward(encoder, attention, num_labels):
+    model = make(encoder, attention, num_labels)
+    _, observation = observe(model)
+    with torch.no_grad():
+        outputs = model.double()(IDS, output_attentions=True)
+    assert torch.allclose(observation.probs, outputs.logits.softmax(-1), atol=1e-12)
+    assert torch.allclose(observation.attention[0], outputs.attentions[0], atol=1e-12)
+
+
+@pytest.mark.parametrize(("encoder", "attention", "num_labels"), KINDS)
+def test_leave_one_out_equals_deleting_and_encoding_again(encoder, attention, num_labels):
+    model = make(encoder, attention, num_labels)
+    _, observation = observe(model)
+    model = model.double()
+    for row, position in observation.batch.content_mask.nonzero().tolist():
+        ids = IDS[row][IDS[row] != 0]
+        shorter = torch.cat([ids[:position], ids[position + 1 :]])[None]
+        expected = model(shorter).logits.softmax(-1)[0]
+        assert torch.allclose(observation.leave_one_out[row, position], expected, atol=1e-12)
+
+
+@pytest.mark.parametrize(("encoder", "attention", "num_labels"), KINDS)
+@pytest.mark.parametrize("hold_attention", [True, False])
+def test_gradient_equals_finite_differences(encoder, attention, num_labels, hold_attention):
+    model = make(encoder, attention, num_labels)
+    adapter, observation = observe(model)
+    model = model.double()
+    target = torch.tensor([1, 0, 1, 0, 1])
+    ours = adapter.gradient(observation, target, hold_attention=hold_attention)
+    base, mask, step = model.attention_classifier, (IDS != 0).long(), 1e-6
+    embeddings = base.embeddings(IDS).detach()
+
+    def explained(scale):
+        """The target's probability with every embedding of one position scaled: the derivative is gradient × input."""
+        states = base.encode(embeddings * scale[..., None], mask)
+        weights = observation.attention[0][:, 0, 0] if hold_attention else base.attend(states, observation.batch.mask)
+        return model.decode(torch.einsum("bk,bkh->bh", weights, states)).softmax(-1).gather(1, target[:, None])[:, 0]
+
+    for position in range(IDS.shape[1]):
+        nudge = torch.zeros(IDS.shape, dtype=torch.float64)
+        nudge[:, position] = step
+        slope = (explained(1 + nudge) - explained(1 - nudge)) / (2 * step)
+        assert torch.allclose(ours[:, position], slope, atol=1e-8)
+
+
+@pytest.mark.parametrize("num_labels", [2, 4])
+def test_replay_of_the_own_attention_changes_nothing(num_labels):
+    adapter, observation = observe(make(num_labels=num_labels))
+    again = adapter.replay(observation, {0: observation.attention[0].expand(3, -1, -1, -1, -1)})
+    assert again.shape == (3, len(IDS), num_labels)
+    assert torch.allclose(again, observation.probs.expand_as(again), atol=1e-12)
+
+
+def test_token_logits_sum_to_the_logits():
+    model = make(num_labels=4)
+    adapter, observation = observe(model)
+    summed = torch.einsum("bk,bkn->bn", observation.read(Site()), adapter.token_logits(observation))
+    assert torch.allclose(summed[:4].softmax(-1), observation.probs[:4], atol=1e-12)
+
+
+def test_equal_neighbours_have_equal_leave_one_out_importance():
+    _, observation = observe(make())
+    importance = observation.leave_one_out_importance()
+    assert importance[0, 3].item() == pytest.approx(importance[0, 4].item(), abs=1e-14)
+    assert importance[2, 1].item() == pytest.approx(importance[2, 2].item(), abs=1e-14)
+
+
+def test_importance_of_a_given_class():
+    _, observation = observe(make(num_labels=4))
+    change = (observation.leave_one_out[..., 2] - observation.probs[:, None, 2]).abs()
+    assert torch.equal(observation.leave_one_out_importance(target=2), change)
+    assert observation.target(None).tolist() == observation.probs.argmax(-1).tolist()
+
+
+def test_the_users_model_stays_as_it_was():
+    model = make().train()
+    before = {name: (p.dtype, p.requires_grad) for name, p in model.named_parameters()}
+    observe(model)
+    assert model.training and before == {name: (p.dtype, p.requires_grad) for name, p in model.named_parameters()}
+
+
+def test_a_base_model_is_refused():
+    with pytest.raises(AttnProbeError, match="classification head"):
+        wrap(AttentionClassifierModel(make().config))

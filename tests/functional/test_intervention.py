@@ -1,0 +1,53 @@
+import itertools
+from collections import Counter
+
+import pytest
+import torch
+from scipy.stats import chisquare
+
+from hf_attnprobe.functional.intervention import keep_only, permute, random_permutations, uniform, zero_out
+
+
+MASK = torch.tensor([[False, True, True, True, False], [False, True, False, False, False]])
+ATTENTION = torch.tensor([[0.0, 0.5, 0.3, 0.2, 0.0], [0.0, 1.0, 0.0, 0.0, 0.0]])
+
+
+def test_uniform():
+    assert uniform(ATTENTION, MASK).tolist() == [pytest.approx([0, 1 / 3, 1 / 3, 1 / 3, 0]), [0, 1, 0, 0, 0]]
+    assert uniform(ATTENTION[:1], torch.zeros(1, 5, dtype=torch.bool)).sum() == 0
+
+
+def test_zero_out_and_keep_only():
+    gone = torch.tensor([[False, True, False, False, False]] * 2)
+    assert zero_out(ATTENTION, gone).tolist() == [pytest.approx([0, 0, 0.6, 0.4, 0]), [0, 0, 0, 0, 0]]
+    assert zero_out(ATTENTION, gone, renormalise=False)[0].tolist() == pytest.approx([0, 0, 0.3, 0.2, 0])
+    assert keep_only(ATTENTION, gone).tolist() == [[0, 1, 0, 0, 0], [0, 1, 0, 0, 0]]
+
+
+def test_permutations_move_the_real_positions_and_nothing_else():
+    order = random_permutations(MASK, 50, seed=0, example_ids=(7, 8))
+    assert order.shape == (50, 2, 5)
+    assert (order.sort(-1).values == torch.arange(5)).all()
+    assert (order[:, ~MASK] == torch.arange(5).expand(2, 5)[~MASK]).all()
+    shuffled = permute(ATTENTION, order)
+    assert (shuffled[:, ~MASK] == 0).all()
+    assert torch.allclose(shuffled.sort(-1).values, ATTENTION.sort(-1).values.expand(50, 2, 5))
+    assert len({tuple(row.tolist()) for row in order[:, 0]}) == 6  # all 3! occur among 50
+
+
+def test_permutations_are_uniform():
+    mask = torch.ones(1, 4, dtype=torch.bool)
+    order = random_permutations(mask, 24_000, seed=3, example_ids=(0,))
+    counts = Counter(tuple(row.tolist()) for row in order[:, 0])
+    assert set(counts) == set(itertools.permutations(range(4)))
+    assert chisquare(list(counts.values())).pvalue > 1e-3
+
+
+def test_permutations_depend_on_seed_and_example_alone():
+    alone = random_permutations(MASK[:1, :4], 10, seed=0, example_ids=(7,))
+    together = random_permutations(MASK, 10, seed=0, example_ids=(7, 8))
+    assert (alone[:, 0] == together[:, 0, :4]).all()
+    other = random_permutations(MASK, 10, seed=1, example_ids=(7, 8))
+    assert not torch.equal(together, other)
+    swapped = random_permutations(MASK.flip(0), 10, seed=0, example_ids=(8, 7))
+    assert torch.equal(swapped.flip(1), together)

@@ -1,0 +1,85 @@
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hf_attnprobe.functional.rank import dense_rank, kendall_tau_b
+
+
+def tensor(rows):
+    return torch.tensor(np.array(rows, dtype=np.float64))
+
+
+@st.composite
+def pairs(draw):
+    """Two vectors of one length, often with ties, with some padding behind them."""
+    n, n_pad, n_values = draw(st.integers(2, 45)), draw(st.integers(0, 5)), draw(st.sampled_from([2, 4, 1000]))
+    rng = np.random.default_rng(draw(st.integers(0, 10**6)))
+    x = rng.integers(0, n_values, n) / 7
+    y = np.where(rng.random(n) < draw(st.floats(0, 1)), x, rng.integers(0, n_values, n) / 3)
+    return x, y, n_pad
+
+
+@settings(max_examples=300, deadline=None)
+@given(pairs())
+def test_equals_scipy(pair):
+    x, y, n_pad = pair
+    mask = torch.arange(len(x) + n_pad)[None] < len(x)
+    ours = kendall_tau_b(tensor([[*x, *range(n_pad)]]), tensor([[*y, *range(n_pad)]]), mask)
+    theirs = scipy.stats.kendalltau(x, y)
+    assert ours.tau.item() == pytest.approx(theirs.statistic, abs=1e-12, nan_ok=True)
+    assert ours.p_value.item() == pytest.approx(theirs.pvalue, rel=1e-9, abs=1e-12, nan_ok=True)
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 5, 33, 34, 60, 171, 200])
+@pytest.mark.parametrize("n_swaps", [0, 1, 2])
+def test_p_value_at_the_ends_of_the_exact_range(n, n_swaps):
+    x, y = np.arange(n), np.arange(n)
+    for k in range(n_swaps):
+        place = (2 * k) % (n - 1)
+        y[[place, place + 1]] = y[[place + 1, place]]
+    for sign in (1, -1):
+        ours = kendall_tau_b(tensor([x]), tensor([sign * y]), torch.ones(1, n, dtype=torch.bool))
+        assert ours.p_value.item() == pytest.approx(scipy.stats.kendalltau(x, sign * y).pvalue, rel=1e-8, abs=1e-300)
+
+
+def test_undefined_where_there_is_nothing_to_rank():
+    x = tensor([[1, 1, 1], [1, 2, 3], [1, 2, 3]])
+    y = tensor([[1, 2, 3], [1, 2, 3], [1, 2, 3]])
+    mask = torch.tensor([[True] * 3, [True, False, False], [False] * 3])
+    found = kendall_tau_b(x, y, mask)
+    assert found.tau.isnan().all() and found.p_value.isnan().all()
+
+
+def test_four_values_can_never_be_significant():
+    x = tensor([[1, 2, 3, 4]])
+    assert kendall_tau_b(x, x, torch.ones(1, 4, dtype=torch.bool)).p_value.item() == pytest.approx(2 / 24)
+
+
+def test_a_batch_equals_its_rows():
+    rng = np.random.default_rng(0)
+    x, y = torch.from_numpy(rng.normal(size=(2, 20, 30)))
+    mask = torch.from_numpy(rng.random((20, 30)) < 0.7)
+    together = kendall_tau_b(x, y, mask)
+    for row in range(20):
+        alone = kendall_tau_b(x[row : row + 1], y[row : row + 1], mask[row : row + 1])
+        assert alone.tau.item() == together.tau[row].item()
+        theirs = scipy.stats.kendalltau(x[row][mask[row]], y[row][mask[row]])
+        assert alone.tau.item() == pytest.approx(theirs.statistic, abs=1e-12)
+
+
+def test_dense_rank_shares_ranks_within_the_tolerance():
+    values = tensor([[0.3, 0.1, 0.1 + 1e-15, 0.2, 99.0]])
+    mask = torch.tensor([[True, True, True, True, False]])
+    assert dense_rank(values, mask)[0, :4].tolist() == [3, 0, 1, 2]
+    assert dense_rank(values, mask, atol=1e-14)[0, :4].tolist() == [2, 0, 0, 1]
+
+
+@given(pairs())
+def test_dense_rank_without_tolerance_is_scipys(pair):
+    x, _, n_pad = pair
+    mask = torch.arange(len(x) + n_pad)[None] < len(x)
+    ours = dense_rank(tensor([[*x, *range(n_pad)]]), mask)[0, : len(x)]
+    np.testing.assert_array_equal(ours.numpy() + 1, scipy.stats.rankdata(x, method="dense"))
