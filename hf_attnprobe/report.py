@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 import pandas as pd
 
 from hf_attnprobe.faithfulness import READINGS
+from hf_attnprobe.faithfulness.adversarial import EPSILONS
 from hf_attnprobe.summary import Statistic, reading, verdict
 
 
@@ -75,9 +76,9 @@ def _plain(value):
 
 
 def to_text(report: Report) -> str:
-    """One line per statistic over all texts (p-values are left to the tables), then the verdict."""
+    """One line per statistic over all texts, then the verdict; p-values and most of the frontier are in the tables."""
     lines = [f"{report.model} on {report.dataset}: {report.n} texts, seed {report.seed}", ""]
-    shown = [s for s in report.statistics if s.group == "all" and not s.statistic.endswith("_p_value")]
+    shown = [s for s in report.statistics if s.group == "all" and _worth_a_line(s.statistic)]
     width = max((len(s.statistic) for s in shown), default=0)
     test = None
     for s in shown:
@@ -86,6 +87,12 @@ def to_text(report: Report) -> str:
             lines.append(test)
         lines.append(f"  {s.statistic:<{width}}  {_interval(s):<24} n {s.n:<6} {_undefined(s)}{reading(s)}")
     return "\n".join([*lines, "", *_verdict_lines(report)])
+
+
+def _worth_a_line(statistic: str) -> bool:
+    """Not the p-values, and of the frontier only the two ε that the papers use."""
+    name, _, key = statistic.partition("@")
+    return not name.endswith("_p_value") and (not key or float(key) in EPSILONS)
 
 
 def _interval(s: Statistic) -> str:
@@ -121,7 +128,9 @@ def _test_section(test: str, statistics: Sequence[Statistic]) -> list[str]:
         f"| {s.n} | {s.undefined} |"
         for s in statistics
     ]
-    readings = [f"- {s.statistic}: {reading(s)}." for s in statistics if s.group == "all"]
+    readings = [
+        f"- {s.statistic}: {reading(s)}." for s in statistics if s.group == "all" and _worth_a_line(s.statistic)
+    ]
     head = ["| statistic | predicted | mean | 95% interval | median | std | n | undefined |", "|---|---|---|---|---|---|---|---|"]
     return ["", f"## {test}", "", *head, *rows, "", *readings]
 

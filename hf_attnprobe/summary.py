@@ -119,9 +119,9 @@ def verdict(statistics: Sequence[Statistic]) -> list[str]:
     lines = []
     tau, yardstick = find(statistics, "attention_leave_one_out_tau"), find(statistics, "gradient_leave_one_out_tau")
     if tau and yardstick:
-        strength = "well" if tau.mean >= 0.6 else "partly" if tau.mean >= 0.3 else "hardly"
+        strength = "agrees well" if tau.mean >= 0.6 else "agrees partly" if tau.mean >= 0.3 else "hardly agrees"
         lines.append(
-            f"Importance: attention agrees {strength} with leaving tokens out (τ {tau.mean:.2f}; from .60 well, from .30 "
+            f"Importance: attention {strength} with leaving tokens out (τ {tau.mean:.2f}; from .60 well, from .30 "
             f"partly), gradients agree with it at {yardstick.mean:.2f}."
         )
     shuffled = find(statistics, "median_tvd")

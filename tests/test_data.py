@@ -2,9 +2,6 @@ import ast
 import gzip
 import hashlib
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -280,26 +277,6 @@ def test_datasets_is_imported_only_where_it_is_used(module):
     tree = ast.parse((ROOT / f"hf_attnprobe/{module}.py").read_text(encoding="utf-8"))
     at_import = [ast.unparse(node) for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
     assert not any("datasets" in line for line in at_import)
-
-
-def test_the_cut_and_the_fingerprint_are_the_same_in_another_process():
-    code = """
-from hf_attnprobe.data import *
-from hf_attnprobe.data import _choose_split
-rows = [{"text": f"a sentence of number {i}", "label": i % 2} for i in range(10)]
-recipe = Recipe("x", validation_fraction=0.5)
-print(dataset_fingerprint(load_examples(rows, "t")), list(_choose_split({"train": rows}, "train", recipe, 3)[1]))
-"""
-    run = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONHASHSEED": "7"},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    here = list(_choose_split({"train": ROWS}, "train", Recipe("x", validation_fraction=0.5), 3)[1])
-    assert run.stdout.strip() == f"{dataset_fingerprint(load_examples(ROWS, 't'))} {here}"
 
 
 # --- word vectors -------------------------------------------------------------------------------------------------

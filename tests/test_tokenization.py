@@ -1,9 +1,5 @@
-import json
-import os
 import re
 import string
-import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,8 +13,7 @@ from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.tokenization import SPECIAL_TOKENS, build_tokenizer
 
 
-ROOT = Path(__file__).parents[1]
-SST = ROOT / "../shared/data/sst/data"
+SST = Path(__file__).parents[1] / "../shared/data/sst/data"
 TEXTS = ["The film was moving .", "the film was n't dull , the cast was", "A 21st century film"]
 TOKENIZER = build_tokenizer(TEXTS)
 
@@ -76,7 +71,7 @@ ANYTHING = st.text(st.one_of(OLD, st.sampled_from("\u2028\u2014\u2026\u4e2d\ufdd
 DENSE = st.text(st.sampled_from("aB9.,-/'’ _!$m\u00e9"), max_size=25)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(text=st.one_of(ANYTHING, DENSE))
 def test_folding_digits_changes_no_boundary(text):
     text = text.replace("\ufdd0", "")
@@ -85,7 +80,7 @@ def test_folding_digits_changes_no_boundary(text):
     assert words(text) == ["qqq" if re.search(r"\d", word) else word for word in unfolded]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(text=st.one_of(ANYTHING, DENSE))
 def test_no_digit_no_space_and_nothing_lost(text):
     tokens = words(text)
@@ -95,14 +90,14 @@ def test_no_digit_no_space_and_nothing_lost(text):
         assert "".join(c for c in "".join(tokens) if c in string.ascii_lowercase) == letters
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(text=st.one_of(ANYTHING, DENSE))
 def test_tokens_joined_by_spaces_are_cut_the_same_way_again(text):
     tokens = words(text)
     assert words(" ".join(tokens)) == tokens
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(text=st.one_of(ANYTHING, DENSE))
 def test_offsets_cover_whole_words(text):
     encoded = TOKENIZER(text, return_offsets_mapping=True, add_special_tokens=False)
@@ -203,19 +198,6 @@ def test_folded_tokens_keep_the_offsets_of_the_whole_word(tokenizer):
 def test_decoding_gives_the_words_back(tokenizer):
     ids = tokenizer("the film was n't moving , the")["input_ids"]
     assert tokenizer.decode(ids, skip_special_tokens=True) == "the film was n't moving , the"
-
-
-def test_ids_are_the_same_in_every_process():
-    code = f"""
-import json
-from hf_attnprobe.tokenization import build_tokenizer
-print(json.dumps(build_tokenizer({TEXTS!r}).get_vocab()))
-"""
-    environment = {**os.environ, "PYTHONHASHSEED": "12345"}
-    run = subprocess.run(
-        [sys.executable, "-c", code], env=environment, cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert json.loads(run.stdout) == TOKENIZER.get_vocab()
 
 
 # --- what goes wrong ----------------------------------------------------------------------------------------------

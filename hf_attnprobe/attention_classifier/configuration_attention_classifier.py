@@ -21,7 +21,7 @@ class AttentionClassifierConfig(PreTrainedConfig):
         bos_token_id, eos_token_id: start and end, read by the encoder and masked from attention; ``None`` if unused.
 
     Raises:
-        ValueError: for an unknown encoder or attention, even kernels, or fewer than two labels.
+        ValueError: for an unknown encoder or attention, a size below 1, even kernels, or fewer than two labels.
     """
 
     model_type = "attention_classifier"
@@ -45,9 +45,18 @@ class AttentionClassifierConfig(PreTrainedConfig):
             raise ValueError(f"attention must be one of {', '.join(ATTENTIONS)}, got {self.attention!r}")
         if self.num_labels < 2:
             raise ValueError(f"num_labels must be at least 2 (one logit is returned as [0, z]), got {self.num_labels}")
-        if any(size % 2 == 0 for size in self.kernel_sizes) or self.encoder_size % len(self.kernel_sizes):
+        for name in ("vocab_size", "embedding_size", "encoder_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.encoder == "cnn":
+            self._check_kernels()
+
+    def _check_kernels(self):
+        if not self.kernel_sizes or any(size % 2 == 0 for size in self.kernel_sizes):
+            raise ValueError(f"kernel_sizes must be odd, got {list(self.kernel_sizes)}")
+        if self.encoder_size % len(self.kernel_sizes):
             raise ValueError(
-                f"kernel_sizes must be odd and divide encoder_size={self.encoder_size}, got {list(self.kernel_sizes)}"
+                f"encoder_size must be a multiple of the {len(self.kernel_sizes)} kernel sizes, got {self.encoder_size}"
             )
 
     @property

@@ -9,6 +9,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutputWithPooling, SequenceClassifierOutput
+from transformers.utils import can_return_tuple
 
 from .configuration_attention_classifier import AttentionClassifierConfig
 
@@ -21,7 +22,10 @@ class BiLSTMEncoder(nn.Module):
         self.lstm = nn.LSTM(config.embedding_size, config.encoder_size, batch_first=True, bidirectional=True)
 
     def forward(self, embeddings: Tensor, attention_mask: Tensor) -> Tensor:
-        lengths = attention_mask.sum(-1).clamp(min=1).cpu()
+        real = attention_mask.bool()
+        if (real[:, 1:] & ~real[:, :-1]).any():  # packing reads the first positions, whatever they hold
+            raise ValueError("expected padding on the right only; set tokenizer.padding_side = 'right'")
+        lengths = real.sum(-1).clamp(min=1).cpu()
         packed = pack_padded_sequence(embeddings, lengths, batch_first=True, enforce_sorted=False)
         states, _ = pad_packed_sequence(self.lstm(packed)[0], batch_first=True, total_length=embeddings.shape[1])
         return states
@@ -176,6 +180,7 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
         scores = self.attention(states).masked_fill(~content_mask, torch.finfo(states.dtype).min)
         return scores.softmax(-1) * content_mask
 
+    @can_return_tuple
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -218,6 +223,7 @@ class AttentionClassifierForSequenceClassification(AttentionClassifierPreTrained
         logits = self.classifier(context)
         return torch.cat([torch.zeros_like(logits), logits], dim=-1) if self.num_labels == 2 else logits
 
+    @can_return_tuple
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -233,7 +239,11 @@ class AttentionClassifierForSequenceClassification(AttentionClassifierPreTrained
         ``labels`` [batch], integers, add the mean cross-entropy; for two labels that is the papers' binary one.
         """
         outputs = self.attention_classifier(
-            input_ids, attention_mask, inputs_embeds=inputs_embeds, output_attentions=output_attentions
+            input_ids,
+            attention_mask,
+            inputs_embeds=inputs_embeds,
+            output_attentions=output_attentions,
+            return_dict=True,
         )
         logits = self.decode(outputs.pooler_output)
         loss = None if labels is None else self.loss_function(labels, logits, self.config, **kwargs)

@@ -1,0 +1,163 @@
+"""Shared fixtures: a tiny checkpoint, generated reviews on disk, and the command line in and out of process."""
+
+import atexit
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+
+# Before any library of Hugging Face is imported: they read these once. No test leaves the machine or its caches.
+HOME = tempfile.mkdtemp(prefix="attnprobe-tests-")
+atexit.register(shutil.rmtree, HOME, ignore_errors=True)
+for name in [name for name in os.environ if name.startswith(("HF_", "TRANSFORMERS_"))]:
+    del os.environ[name]
+OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_EVALUATE_OFFLINE": "1"}
+os.environ |= OFFLINE | {
+    "HF_HOME": HOME,
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "OMP_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+
+import pytest
+import torch
+
+from hf_attnprobe import AttentionClassifierConfig, AttentionClassifierForSequenceClassification, build_tokenizer
+from hf_attnprobe.cli import main
+from hf_attnprobe.synthetic import LABEL_NAMES, evidence_dataset
+
+
+torch.set_num_threads(1)
+LABELS = (*LABEL_NAMES, "mixed", "none")
+
+
+class Finished(NamedTuple):
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture(scope="session")
+def reviews():
+    """240 generated reviews as a DatasetDict: 160 train, 40 validation, 40 test."""
+    return evidence_dataset(240, seed=0)
+
+
+@pytest.fixture(scope="session")
+def reviews_folder(reviews, tmp_path_factory):
+    """The same as JSON lines of example_id, text and label."""
+    folder = tmp_path_factory.mktemp("reviews")
+    for name, examples in reviews.items():
+        examples.remove_columns("evidence").to_pandas().to_json(folder / f"{name}.jsonl", orient="records", lines=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def texts(reviews):
+    """The texts of the test split."""
+    return reviews["test"]["text"][:]
+
+
+@pytest.fixture(scope="session")
+def tokenizer(reviews):
+    return build_tokenizer(reviews["train"]["text"][:])
+
+
+@pytest.fixture(scope="session")
+def make_model(tokenizer):
+    """A function from encoder, attention and number of labels to a classifier with random weights.
+
+    They are larger than a fresh model's, so that attention is far from uniform and every class is predicted.
+    """
+
+    def make(encoder="bilstm", attention="additive", n_labels=2):
+        torch.manual_seed(0)
+        config = AttentionClassifierConfig(
+            vocab_size=len(tokenizer),
+            embedding_size=16,
+            encoder=encoder,
+            encoder_size=8,
+            attention=attention,
+            id2label=dict(enumerate(LABELS[:n_labels])),
+            label2id={label: k for k, label in enumerate(LABELS[:n_labels])},
+        )
+        model = AttentionClassifierForSequenceClassification(config).eval()
+        with torch.no_grad():
+            model.classifier.weight *= 30
+            for parameter in model.attention_classifier.attention.parameters():
+                parameter *= 5
+        return model
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def make_checkpoint(make_model, tokenizer, tmp_path_factory):
+    """The same as a folder with its tokenizer; do not write into it."""
+    folders = {}
+
+    def make(*kind):
+        if kind not in folders:
+            folders[kind] = tmp_path_factory.mktemp("-".join(map(str, kind or ("bilstm",))))
+            make_model(*kind).save_pretrained(folders[kind])
+            tokenizer.save_pretrained(folders[kind])
+        return folders[kind]
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def checkpoint(make_checkpoint):
+    """The folder of the BiLSTM with additive attention and two labels."""
+    return make_checkpoint()
+
+
+@pytest.fixture
+def cli(capsys):
+    """The command line in this process."""
+
+    def run(*arguments):
+        capsys.readouterr()
+        try:
+            code = main([str(argument) for argument in arguments])
+        except SystemExit as stop:
+            code = stop.code
+        return Finished(code, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def run_python(tmp_path_factory):
+    """``python arguments`` in a process of its own, in a folder that is not the repository."""
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+
+    def run(*arguments, env=None, cwd=elsewhere, timeout=300):
+        command = [sys.executable, *map(str, arguments)]
+        environment = {k: v for k, v in (os.environ | (env or {})).items() if v is not None}
+        done = subprocess.run(command, env=environment, cwd=cwd, capture_output=True, text=True, timeout=timeout)
+        return Finished(done.returncode, done.stdout, done.stderr)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def run_module(run_python):
+    """``python -m hf_attnprobe arguments`` in a process of its own."""
+    return lambda *arguments, **options: run_python("-m", "hf_attnprobe", *arguments, **options)
+
+
+@pytest.fixture
+def copy_of(tmp_path):
+    """A function that copies a folder, to be spoilt."""
+
+    def copy(folder: Path, name="copy"):
+        return Path(shutil.copytree(folder, tmp_path / name))
+
+    return copy
