@@ -44,7 +44,9 @@ class AttentionModel(Protocol):
     def sites(self) -> list[Site]:
         """Every layer and head that can be read and edited."""
 
-    def prepare(self, inputs: Mapping[str, Tensor], example_ids: tuple[int, ...], labels: Tensor | None = None) -> Batch:
+    def prepare(
+        self, inputs: Mapping[str, Tensor], example_ids: tuple[int, ...], labels: Tensor | None = None
+    ) -> Batch:
         """A batch on the model's device from padded tokenizer output."""
 
     def observe(self, batch: Batch) -> "Observation":

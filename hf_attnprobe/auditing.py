@@ -17,7 +17,7 @@ from tqdm.auto import tqdm
 
 from hf_attnprobe import records
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.attention_model import AttentionModel, Batch, Site
+from hf_attnprobe.attention_model import AttentionModel, Batch
 from hf_attnprobe.data import dataset_fingerprint, label_names, load_examples
 from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
@@ -115,7 +115,9 @@ def audit(
     texts, skipped = tokenize(tokenizer, examples, loaded)
     with _folder(output_dir, state) as folder:
         _claim(folder, identity, state)
-        jobs = plan(texts, (*tests, PREDICTION), records.done(folder / "rows"), adapter, budget, batch_size, n_permutations)
+        jobs = plan(
+            texts, (*tests, PREDICTION), records.done(folder / "rows"), adapter, budget, batch_size, n_permutations
+        )
         state.wait_for_everyone()  # everyone has planned before anyone adds rows
         _run(adapter, jobs, state, options, seed, tokenizer.pad_token_id or 0, folder / "rows", progress)
         state.wait_for_everyone()
@@ -230,7 +232,9 @@ def _run(adapter, jobs, state, options, seed: int, pad_token_id: int, folder: Pa
             bar.update(len(texts))
 
 
-def run_batch(adapter: AttentionModel, batch: Batch, tests: Sequence[str], options: Mapping, seed: int) -> pd.DataFrame:
+def run_batch(
+    adapter: AttentionModel, batch: Batch, tests: Sequence[str], options: Mapping, seed: int
+) -> pd.DataFrame:
     """Rows of the given tests at every site, for one batch."""
     observation = adapter.observe(batch)
     parts = []
@@ -325,7 +329,9 @@ def _claim(folder: Path, identity: dict, state) -> None:
     file = folder / IDENTITY
     if state.is_main_process and not file.exists():
         if folder.exists() and any(folder.iterdir()):
-            raise AttnProbeError(f"expected an empty or a new folder, {folder} holds other files; choose another --output-dir")
+            raise AttnProbeError(
+                f"expected an empty or a new folder, {folder} holds other files; choose another --output-dir"
+            )
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(file, json.dumps(identity, indent=1) + "\n")
     state.wait_for_everyone()
@@ -342,7 +348,9 @@ def read_audit(folder: str | Path) -> Report:
     """The report of an audit's folder, with its rows."""
     summary = Path(folder) / "summary.json"
     if not summary.is_file():
-        raise AttnProbeError(f"expected an audit in {folder}, found no summary.json there; finish or run the audit first")
+        raise AttnProbeError(
+            f"expected an audit in {folder}, found no summary.json there; finish or run the audit first"
+        )
     return dataclasses.replace(from_json(json.loads(summary.read_text())), rows=records.read(Path(folder) / "rows"))
 
 
@@ -360,4 +368,9 @@ def _dataset_name(dataset, split: str) -> str:
 
 def _provenance(identity: dict, tests: Sequence[str], skipped: int, n_processes: int) -> dict:
     versions = {name: version(name) for name in PACKAGES} | {"python": platform.python_version()}
-    return identity | {"tests": list(tests), "skipped_empty": skipped, "n_processes": n_processes, "versions": versions}
+    return identity | {
+        "tests": list(tests),
+        "skipped_empty": skipped,
+        "n_processes": n_processes,
+        "versions": versions,
+    }

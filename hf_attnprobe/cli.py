@@ -32,7 +32,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def build_parser() -> argparse.ArgumentParser:
     """All commands and flags."""
-    parser = argparse.ArgumentParser(prog="attnprobe", description="Does this model's attention explain its predictions?")
+    parser = argparse.ArgumentParser(
+        prog="attnprobe", description="Does this model's attention explain its predictions?"
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     _add_demo(commands.add_parser("demo", help="train and audit on generated data whose evidence is known"))
     _add_train(commands.add_parser("train", help="train an attention classifier"))
@@ -63,7 +65,9 @@ def _add_train(parser) -> None:
     parser.add_argument("--encoder", choices=("bilstm", "cnn", "mlp", "none"), default="bilstm")
     parser.add_argument("--attention", choices=("additive", "dot_product", "uniform"), default="additive")
     parser.add_argument("--embedding-size", type=int, default=300)
-    parser.add_argument("--encoder-size", type=int, default=128, help="per direction for bilstm (default: %(default)s)")
+    parser.add_argument(
+        "--encoder-size", type=int, default=128, help="per direction for bilstm (default: %(default)s)"
+    )
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--learning-rate", type=float, default=1e-3)
@@ -82,7 +86,9 @@ def _add_audit(parser) -> None:
     parser.add_argument("--limit", type=int, help="only the first so many texts")
     parser.add_argument("--target", type=int, help="class whose probability is explained (default: the predicted one)")
     parser.add_argument("--n-permutations", type=int, default=100)
-    parser.add_argument("--method", choices=("auto", "exact", "search"), default="auto", help="of the adversarial test")
+    parser.add_argument(
+        "--method", choices=("auto", "exact", "search"), default="auto", help="of the adversarial test"
+    )
     parser.add_argument("--dtype", choices=("float32", "float64", "bfloat16", "float16"), help="to compute in")
     parser.add_argument("--batch-size", type=int, default=64, help="texts at once, at most (default: %(default)s)")
     parser.add_argument("--memory-budget", default="2GB", help="such as 500MB (default: %(default)s)")

@@ -52,9 +52,7 @@ def demo(
         config, data["train"], data["validation"], test=data["test"], output_dir=output_dir / "model", seed=seed,
         epochs=epochs, learning_rate=2e-3, progress=progress,
     )  # fmt: skip
-    report = audit(
-        output_dir / "model", data["test"], output_dir=output_dir / "audit", seed=seed, progress=progress
-    )
+    report = audit(output_dir / "model", data["test"], output_dir=output_dir / "audit", seed=seed, progress=progress)
     return report, evidence_found(model, tokenizer, data["test"]), metrics
 
 

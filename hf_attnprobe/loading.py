@@ -25,7 +25,9 @@ def load_model(model: str | Path, *, trust_remote_code: bool = False) -> torch.n
         )
     except (OSError, ValueError) as error:
         if folder.is_dir():
-            raise AttnProbeError(f"expected a model in {folder}, but it does not load: {_first_line(error)}") from error
+            raise AttnProbeError(
+                f"expected a model in {folder}, but it does not load: {_first_line(error)}"
+            ) from error
         raise AttnProbeError(
             f"expected a model folder or a Hub id, got {str(model)!r}, which is no folder here and does not load from "
             f"the Hub: {_first_line(error)}"
@@ -45,7 +47,9 @@ def load_tokenizer(model: str | Path, *, trust_remote_code: bool = False):
 
 def _check_folder(folder: Path) -> None:
     if not (folder / "config.json").exists():
-        raise AttnProbeError(f"expected a model in {folder}, found no config.json there; give the folder of save_pretrained")
+        raise AttnProbeError(
+            f"expected a model in {folder}, found no config.json there; give the folder of save_pretrained"
+        )
     if not any(folder.glob("*.safetensors")) and not any(folder.glob("*.bin")):
         raise AttnProbeError(f"expected weights in {folder}, found a configuration only; save the model there again")
 
@@ -67,5 +71,7 @@ def check_new_folder(folder: str | Path, *, holding: str) -> Path:
     """The folder as a path, if it is new, empty, or holds a result of the same kind (a file named ``holding``)."""
     folder = Path(folder)
     if folder.is_file() or (folder.is_dir() and any(folder.iterdir()) and not (folder / holding).exists()):
-        raise AttnProbeError(f"expected a new or an empty folder, {folder} holds other files; choose another --output-dir")
+        raise AttnProbeError(
+            f"expected a new or an empty folder, {folder} holds other files; choose another --output-dir"
+        )
     return folder

@@ -26,7 +26,11 @@ def statistics_of(result) -> dict[str, torch.Tensor]:
     found = {}
     for field in dataclasses.fields(result):
         value = getattr(result, field.name)
-        named = {f"{field.name}@{key}": v for key, v in value.items()} if isinstance(value, Mapping) else {field.name: value}
+        named = (
+            {f"{field.name}@{key}": v for key, v in value.items()}
+            if isinstance(value, Mapping)
+            else {field.name: value}
+        )
         found |= {name: v for name, v in named.items() if isinstance(v, torch.Tensor) and v.dim() == 1}
     return found
 

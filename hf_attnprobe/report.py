@@ -1,5 +1,6 @@
 """An audit as text, JSON or Markdown. Pure: a :class:`Report` in, a string out."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
@@ -131,7 +132,10 @@ def _test_section(test: str, statistics: Sequence[Statistic]) -> list[str]:
     readings = [
         f"- {s.statistic}: {reading(s)}." for s in statistics if s.group == "all" and _worth_a_line(s.statistic)
     ]
-    head = ["| statistic | predicted | mean | 95% interval | median | std | n | undefined |", "|---|---|---|---|---|---|---|---|"]
+    head = [
+        "| statistic | predicted | mean | 95% interval | median | std | n | undefined |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
     return ["", f"## {test}", "", *head, *rows, "", *readings]
 
 
@@ -146,7 +150,7 @@ def _bins_section(rows: pd.DataFrame) -> list[str]:
     if "max_attention" not in wide or not shown:
         return []
     bins = pd.cut(wide.max_attention, ATTENTION_BINS, right=False).cat.rename_categories(
-        [f"[{a:.2f}, {b:.2f})" for a, b in zip(ATTENTION_BINS, ATTENTION_BINS[1:], strict=False)]
+        [f"[{a:.2f}, {b:.2f})" for a, b in itertools.pairwise(ATTENTION_BINS)]
     )
     bins = bins.fillna(bins.cat.categories[-1])  # a weight of exactly 1
     medians, counts = wide.groupby(bins, observed=True)[list(shown)].median(), bins.value_counts()

@@ -9,7 +9,14 @@ from pathlib import Path
 import numpy as np
 import torch
 from scipy.stats import rankdata
-from transformers import DataCollatorWithPadding, ProgressCallback, Trainer, TrainingArguments, set_seed
+from transformers import (
+    DataCollatorWithPadding,
+    PrinterCallback,
+    ProgressCallback,
+    Trainer,
+    TrainingArguments,
+    set_seed,
+)
 
 from hf_attnprobe.attention_classifier import AttentionClassifierConfig, AttentionClassifierForSequenceClassification
 from hf_attnprobe.data import label_names, load_examples, read_vectors
@@ -56,7 +63,11 @@ def train_classifier(
         AttnProbeError: labels with a single class, word vectors of another width, an output folder with other files.
     """
     output_dir = check_new_folder(output_dir, holding="config.json")
-    sets = {name: load_examples(d, name) for name, d in (("train", train), ("validation", validation), ("test", test)) if d is not None}
+    sets = {
+        name: load_examples(d, name)
+        for name, d in (("train", train), ("validation", validation), ("test", test))
+        if d is not None
+    }
     names = label_names(sets["train"])
     _check_classes(sets["train"], names)
     set_seed(seed)
@@ -97,10 +108,10 @@ def train_classifier(
         compute_loss_func=papers_loss(sets["train"], len(names)),
         compute_metrics=classification_metrics,
         optimizers=(optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)),
-        callbacks=[],
     )
+    for printing in (PrinterCallback, ProgressCallback):
+        trainer.remove_callback(printing)
     if progress:
-        trainer.remove_callback(ProgressCallback)
         trainer.add_callback(StderrProgress)
     trainer.train()
     metrics = {}
@@ -148,7 +159,9 @@ def papers_optimizer(model, *, learning_rate: float, weight_decay: float) -> tor
 def papers_loss(train, n_classes: int) -> Callable:
     """Cross-entropy; for two classes the positive one weighs n_negative / n_positive and the batch is summed."""
     if n_classes > 2:
-        return lambda outputs, labels, num_items_in_batch=None: torch.nn.functional.cross_entropy(outputs.logits, labels)
+        return lambda outputs, labels, num_items_in_batch=None: torch.nn.functional.cross_entropy(
+            outputs.logits, labels
+        )
     labels = np.asarray(train.with_format(None)["label"][:])
     weight = torch.tensor([1.0, (labels == 0).sum() / (labels == 1).sum()], dtype=torch.float32)
 
@@ -206,7 +219,9 @@ def _new_model(config, tokenizer, names) -> AttentionClassifierForSequenceClassi
 
 def _encode(examples, tokenizer):
     encoded = examples.map(lambda rows: tokenizer(rows["text"]), batched=True, remove_columns=["text", "example_id"])
-    return encoded.remove_columns([c for c in encoded.column_names if c not in ("input_ids", "attention_mask", "label")])
+    return encoded.remove_columns(
+        [c for c in encoded.column_names if c not in ("input_ids", "attention_mask", "label")]
+    )
 
 
 def _check_classes(train, names) -> None:

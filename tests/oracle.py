@@ -25,7 +25,9 @@ def load() -> dict[str, torch.Tensor]:
     if not FILE.exists():
         pytest.skip("the oracle of the reference implementation is not on this machine")
     with np.load(FILE) as arrays:
-        widened = {name: arrays[name].astype(np.int64) if arrays[name].dtype.kind in "iu" else arrays[name] for name in arrays}
+        widened = {
+            name: arrays[name].astype(np.int64) if arrays[name].dtype.kind in "iu" else arrays[name] for name in arrays
+        }
     return {name: torch.from_numpy(array) for name, array in widened.items()}
 
 

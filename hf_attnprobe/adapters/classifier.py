@@ -33,7 +33,9 @@ class ClassifierAdapter:
     def sites(self) -> list[Site]:
         return [Site()]
 
-    def prepare(self, inputs: Mapping[str, Tensor], example_ids: tuple[int, ...], labels: Tensor | None = None) -> Batch:
+    def prepare(
+        self, inputs: Mapping[str, Tensor], example_ids: tuple[int, ...], labels: Tensor | None = None
+    ) -> Batch:
         inputs = {name: inputs[name].to(self.model.device) for name in ("input_ids", "attention_mask")}
         content = self.base.content_mask(inputs["attention_mask"], inputs["input_ids"])
         return Batch(inputs, content, content, tuple(example_ids), labels)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -104,7 +104,9 @@ def _bilstm(encoder, readout, embeddings, attention_mask, content, states) -> tu
     """Each direction resumes from the deleted token; the other direction's half of the state is the original one."""
     lstm, size = encoder.lstm, encoder.lstm.hidden_size
     halves = readout.weight[:, :size], readout.weight[:, size:]
-    kept = [F.linear(states[..., part], half) for part, half in zip((slice(size), slice(size, None)), halves, strict=True)]
+    kept = [
+        F.linear(states[..., part], half) for part, half in zip((slice(size), slice(size, None)), halves, strict=True)
+    ]
     found = []
     for suffix, half, other in (("l0", halves[0], kept[1]), ("l0_reverse", halves[1], kept[0])):
         flip = (lambda x: x.flip(1)) if suffix.endswith("reverse") else (lambda x: x)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+
 PAIRS_AT_ONCE = 1 << 17  # candidates per chunk of the batch: what stays in a core's cache
 
 

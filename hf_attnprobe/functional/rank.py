@@ -49,7 +49,9 @@ def _tie_sums(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     return (others * (t - 2)).sum(-1), (others * (2 * t + 5)).sum(-1)
 
 
-def _asymptotic_p_value(score: Tensor, n: Tensor, ties: tuple[Tensor, ...], x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
+def _asymptotic_p_value(
+    score: Tensor, n: Tensor, ties: tuple[Tensor, ...], x: Tensor, y: Tensor, mask: Tensor
+) -> Tensor:
     """Normal approximation with the variance corrected for ties."""
     x_ties, y_ties = ties
     x0 = x1 = y0 = y1 = torch.zeros_like(score)

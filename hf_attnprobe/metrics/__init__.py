@@ -26,8 +26,9 @@ def modules_cache() -> Path:
     """Where evaluate keeps modules, by its own rules."""
     if "HF_MODULES_CACHE" in os.environ:
         return Path(os.environ["HF_MODULES_CACHE"])
-    cache = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")) / "huggingface"
-    return Path(os.environ.get("HF_HOME", cache)).expanduser() / "modules"
+    cache = os.path.join(os.environ.get("XDG_CACHE_HOME", "~/.cache"), "huggingface")
+    # Not Path.expanduser, which raises where no home is known.
+    return Path(os.path.expanduser(os.environ.get("HF_HOME", cache))) / "modules"
 
 
 def install_metric(cache: Path | None = None) -> Path | None:
@@ -41,15 +42,15 @@ def install_metric(cache: Path | None = None) -> Path | None:
     """
     folder = (cache or modules_cache()) / "evaluate_modules" / "metrics" / f"evaluate-metric--{NAME}"
     file = folder / hashlib.sha256(SHIM.encode()).hexdigest() / f"{NAME}.py"
-    if file.exists():
-        return file
     try:
+        if file.exists():
+            return file
         file.parent.mkdir(parents=True, exist_ok=True)
         for parent in (*file.parents[:3], file.parents[3]):
             (parent / "__init__.py").touch()
         hidden = file.with_suffix(f".{os.getpid()}")
         hidden.write_text(SHIM)
         os.replace(hidden, file)
-    except OSError:  # a read-only home: the path still works
+    except OSError:  # a home that cannot be written, or not even looked into: the path still works
         return None
     return file

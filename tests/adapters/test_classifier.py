@@ -13,7 +13,9 @@ from hf_attnprobe.attention_model import Site
 from hf_attnprobe.errors import AttnProbeError
 
 
-KINDS = [(e, a, n) for e in ("bilstm", "cnn", "mlp", "none") for a in ("additive", "dot_product", "uniform") for n in (2, 4)]
+KINDS = [
+    (e, a, n) for e in ("bilstm", "cnn", "mlp", "none") for a in ("additive", "dot_product", "uniform") for n in (2, 4)
+]
 IDS = torch.tensor(
     [
         [2, 5, 6, 7, 7, 8, 9, 5, 3],

@@ -20,7 +20,11 @@ def cases(draw, smallest=2, largest=6):
     attention = torch.from_numpy(rng.dirichlet(np.full(n, draw(st.sampled_from([0.1, 1.0, 10.0])))))
     scores = torch.from_numpy(rng.normal(size=n) * draw(st.sampled_from([0.1, 1.0, 10.0])))
     mask = torch.tensor([[False] + [True] * n + [False]])
-    return torch.nn.functional.pad(attention, (1, 1))[None], torch.nn.functional.pad(scores, (1, 1), value=5.0)[None], mask
+    return (
+        torch.nn.functional.pad(attention, (1, 1))[None],
+        torch.nn.functional.pad(scores, (1, 1), value=5.0)[None],
+        mask,
+    )
 
 
 @settings(max_examples=100, deadline=None)
@@ -43,7 +47,9 @@ def best_by_linear_programming(attention, scores, mask, epsilon):
     bounds = [math.log(q / (1 - q)) if 0 < q < 1 else math.copysign(1e6, q - 0.5) for q in (p - epsilon, p + epsilon)]
     rng, best = np.random.default_rng(0), 0.0
     for _ in range(60):
-        found = linprog(rng.normal(size=len(a)), A_ub=[u, -u], b_ub=[bounds[1], -bounds[0]], A_eq=[np.ones(len(a))], b_eq=[1])
+        found = linprog(
+            rng.normal(size=len(a)), A_ub=[u, -u], b_ub=[bounds[1], -bounds[0]], A_eq=[np.ones(len(a))], b_eq=[1]
+        )
         best = max(best, jsd(torch.from_numpy(found.x.clip(0)), torch.from_numpy(a)).item())
     return best
 
@@ -106,7 +112,10 @@ def test_one_token_cannot_move():
 
 def test_a_batch_equals_its_rows():
     rng = np.random.default_rng(0)
-    attention, scores = torch.from_numpy(rng.dirichlet(np.ones(9), size=40)), torch.from_numpy(rng.normal(size=(40, 9)))
+    attention, scores = (
+        torch.from_numpy(rng.dirichlet(np.ones(9), size=40)),
+        torch.from_numpy(rng.normal(size=(40, 9))),
+    )
     mask = torch.ones(40, 9, dtype=torch.bool)
     together = epsilon_max_jsd(attention, scores, mask, (0.01, 0.05))
     for row in range(40):

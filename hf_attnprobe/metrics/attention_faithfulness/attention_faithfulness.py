@@ -54,9 +54,15 @@ class AttentionFaithfulness(evaluate.Metric):
 
     def compute(self, *, predictions=None, references=None, **kwargs):
         """Runs the tests; see the module's description for the arguments. Labels may be left out."""
-        if predictions is not None and references is None:
-            references = [-1] * len(predictions)
-        return super().compute(predictions=predictions, references=references, **kwargs)
+        return super().compute(**_with_references(predictions, references), **kwargs)
+
+    def add(self, *, prediction=None, reference=None, **kwargs):
+        """Adds one text for a later ``compute``. Its label may be left out."""
+        super().add(prediction=prediction, reference=-1 if reference is None else reference, **kwargs)
+
+    def add_batch(self, *, predictions=None, references=None, **kwargs):
+        """Adds texts for a later ``compute``. Labels may be left out."""
+        super().add_batch(**_with_references(predictions, references), **kwargs)
 
     def _compute(self, predictions, references, model_id=None, model=None, tests=None, seed=0, **kwargs):
         if (model_id is None) == (model is None):
@@ -68,6 +74,15 @@ class AttentionFaithfulness(evaluate.Metric):
         kwargs = {"progress": False} | kwargs
         report = hf_attnprobe.audit(model_id or model, texts, tests=tests, seed=seed, **kwargs)
         return _as_floats(report, len(texts))
+
+
+def _with_references(predictions, references):
+    """Both columns, -1 standing for a label that is not known."""
+    if isinstance(predictions, str):
+        raise hf_attnprobe.AttnProbeError("expected a list of texts as predictions, got one string; put it in a list")
+    if predictions is not None and references is None:
+        references = [-1] * len(predictions)
+    return {"predictions": predictions, "references": references}
 
 
 def _as_floats(report, n_texts):
