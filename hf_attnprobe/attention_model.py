@@ -52,6 +52,10 @@ class AttentionModel(Protocol):
     def observe(self, batch: Batch) -> "Observation":
         """One forward pass: probabilities and the attention of every layer."""
 
+    def read(self, observation: "Observation", site: Site) -> Tensor:
+        """The attention of one head from ``site.query``, or from the row that the prediction is read from,
+        [batch, keys]; the pieces of a word add up at its first one."""
+
     def replay(self, observation: "Observation", attention: Mapping[int, Tensor]) -> Tensor:
         """Probabilities [copies, batch, classes] with layer l's attention replaced by ``attention[l]``,
         [copies, batch, heads, queries, keys]; nothing below the lowest replaced layer is recomputed."""
@@ -84,8 +88,8 @@ class Observation:
     state: Any = None
 
     def read(self, site: Site) -> Tensor:
-        """The attention of one head from one query, [batch, keys]; ``query=None`` is the first row, [CLS] or the only one."""
-        return self.attention[site.layer][:, site.head, site.query or 0]
+        """The attention of one head from one query, [batch, keys]; ``query=None`` is the row the prediction is read from."""
+        return self.model.read(self, site)
 
     def target(self, target: int | None) -> Tensor:
         """The class to explain, int [batch]: the predicted one, or ``target`` for every text."""

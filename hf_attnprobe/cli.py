@@ -62,16 +62,19 @@ def _add_data(parser) -> None:
 def _add_train(parser) -> None:
     _add_data(parser)
     parser.add_argument("--output-dir", required=True, help="where the checkpoint goes")
+    parser.add_argument("--model", help="fine-tune this pretrained Transformer (folder or Hub id) instead")
+    parser.add_argument("--max-length", type=int, help="cut longer texts (with --model)")
+    parser.add_argument("--trust-remote-code", action="store_true", help="(with --model)")
     parser.add_argument("--encoder", choices=("bilstm", "cnn", "mlp", "none"), default="bilstm")
     parser.add_argument("--attention", choices=("additive", "dot_product", "uniform"), default="additive")
     parser.add_argument("--embedding-size", type=int, default=300)
     parser.add_argument(
         "--encoder-size", type=int, default=128, help="per direction for bilstm (default: %(default)s)"
     )
-    parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--epochs", type=int, help="default: 8, with --model 3")
     parser.add_argument("--batch-size", type=int, default=32)
-    parser.add_argument("--learning-rate", type=float, default=1e-3)
-    parser.add_argument("--weight-decay", type=float, default=1e-5)
+    parser.add_argument("--learning-rate", type=float, help="default: 1e-3, with --model 5e-5")
+    parser.add_argument("--weight-decay", type=float, help="default: 1e-5, with --model 0.01")
     parser.add_argument("--min-document-frequency", type=int, default=1, help="words in fewer texts are unknown")
     parser.add_argument("--vectors", help="pretrained word vectors, a word2vec, fastText or GloVe text file")
     parser.add_argument("--json", action="store_true", help="print the scores as JSON")
@@ -116,13 +119,22 @@ def run_demo(arguments: dict) -> None:
 def run_train(arguments: dict) -> None:
     """Trains on the splits train and validation; scores the test split where there is one."""
     from hf_attnprobe.attention_classifier import AttentionClassifierConfig
-    from hf_attnprobe.training import load_splits, train_classifier
+    from hf_attnprobe.training import fine_tune, load_splits, train_classifier
 
     as_json = arguments.pop("json")
-    model = {k: arguments.pop(k) for k in ("encoder", "attention", "embedding_size", "encoder_size")}
     data = {k: arguments.pop(k) for k in ("dataset", "config", "text_column", "label_column")}
+    of_classifier = {k: arguments.pop(k) for k in ("encoder", "attention", "embedding_size", "encoder_size")}
+    only_classifier = {k: arguments.pop(k) for k in ("min_document_frequency", "vectors")}
+    only_transformer = {k: arguments.pop(k) for k in ("max_length", "trust_remote_code")}
+    pretrained = arguments.pop("model")
+    options = {k: v for k, v in arguments.items() if v is not None}
     splits = load_splits(**data, seed=arguments["seed"])
-    _, _, metrics = train_classifier(AttentionClassifierConfig(**model), **splits, **arguments)
+    if pretrained is None:
+        _, _, metrics = train_classifier(
+            AttentionClassifierConfig(**of_classifier), **splits, **only_classifier, **options
+        )
+    else:
+        _, _, metrics = fine_tune(pretrained, **splits, **only_transformer, **options)
     if as_json:
         print(json.dumps({"model": arguments["output_dir"], "seed": arguments["seed"], "metrics": metrics}))
         return

@@ -9,19 +9,26 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTok
 from hf_attnprobe.errors import AttnProbeError
 
 
-def load_model(model: str | Path, *, trust_remote_code: bool = False) -> torch.nn.Module:
+def load_model(
+    model: str | Path, *, trust_remote_code: bool = False, new_head: bool = False, **labels
+) -> torch.nn.Module:
     """A sequence classifier from a folder or a Hub id.
 
+    Args:
+        new_head: whether weights that the checkpoint lacks may be drawn at random, to be trained.
+        labels: ``id2label`` and ``label2id``, where they replace the checkpoint's.
+
     Raises:
-        AttnProbeError: no such folder or Hub id, a folder without configuration or weights, an unknown model type.
+        AttnProbeError: no such folder or Hub id, a folder without configuration or weights, an unknown model type, a
+            checkpoint without the weights of a classification head.
     """
     folder = Path(model)
     if folder.is_dir():
         _check_folder(folder)
     try:
-        config = AutoConfig.from_pretrained(model, trust_remote_code=trust_remote_code)
-        return AutoModelForSequenceClassification.from_pretrained(
-            model, config=config, trust_remote_code=trust_remote_code
+        config = AutoConfig.from_pretrained(model, trust_remote_code=trust_remote_code, **labels)
+        loaded, info = AutoModelForSequenceClassification.from_pretrained(
+            model, config=config, trust_remote_code=trust_remote_code, output_loading_info=True
         )
     except (OSError, ValueError) as error:
         if folder.is_dir():
@@ -32,6 +39,12 @@ def load_model(model: str | Path, *, trust_remote_code: bool = False) -> torch.n
             f"expected a model folder or a Hub id, got {str(model)!r}, which is no folder here and does not load from "
             f"the Hub: {_first_line(error)}"
         ) from error
+    if info["missing_keys"] and not new_head:
+        raise AttnProbeError(
+            f"expected a fine-tuned classifier in {str(model)!r}, but it has no weights for "
+            f"{', '.join(sorted(info['missing_keys'])[:3])}; fine-tune it first with attnprobe train --model"
+        )
+    return loaded
 
 
 def load_tokenizer(model: str | Path, *, trust_remote_code: bool = False):

@@ -3,12 +3,9 @@
 import contextlib
 import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import torch
-from scipy.stats import rankdata
 from transformers import (
     DataCollatorWithPadding,
     PrinterCallback,
@@ -21,7 +18,8 @@ from transformers import (
 from hf_attnprobe.attention_classifier import AttentionClassifierConfig, AttentionClassifierForSequenceClassification
 from hf_attnprobe.data import label_names, load_examples, read_vectors
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.loading import check_new_folder
+from hf_attnprobe.loading import check_new_folder, load_model, load_tokenizer
+from hf_attnprobe.objectives import classification_metrics, papers_loss, papers_optimizer
 from hf_attnprobe.tokenization import build_tokenizer
 
 
@@ -63,11 +61,7 @@ def train_classifier(
         AttnProbeError: labels with a single class, word vectors of another width, an output folder with other files.
     """
     output_dir = check_new_folder(output_dir, holding="config.json")
-    sets = {
-        name: load_examples(d, name)
-        for name, d in (("train", train), ("validation", validation), ("test", test))
-        if d is not None
-    }
+    sets = _load_sets(train, validation, test)
     names = label_names(sets["train"])
     _check_classes(sets["train"], names)
     set_seed(seed)
@@ -77,51 +71,123 @@ def train_classifier(
     model = _new_model(config or AttentionClassifierConfig(), tokenizer, names)
     if vectors is not None:
         set_word_vectors(model, tokenizer, vectors)
-    encoded = {name: _encode(examples, tokenizer) for name, examples in sets.items()}
-    steps = TrainingArguments(
-        output_dir=str(output_dir / "steps"),
-        num_train_epochs=epochs,
-        per_device_train_batch_size=batch_size,
-        per_device_eval_batch_size=128,
-        train_sampling_strategy="group_by_length",
-        eval_strategy="epoch" if validation is not None else "no",
-        save_strategy="epoch" if validation is not None else "no",
-        save_total_limit=1,
-        load_best_model_at_end=validation is not None,
-        metric_for_best_model="roc_auc" if len(names) == 2 else "accuracy",
-        greater_is_better=True,
-        max_grad_norm=0.0,  # the papers do not clip
-        logging_strategy="epoch",
-        report_to=[],
-        disable_tqdm=not progress,
-        seed=seed,
-        use_cpu=not torch.cuda.is_available(),
-        dataloader_pin_memory=torch.cuda.is_available(),
-    )
     optimizer = papers_optimizer(model, learning_rate=learning_rate, weight_decay=weight_decay)
+    trainer = _trainer(
+        model, tokenizer, sets, output_dir, progress=progress, compute_loss_func=papers_loss(sets["train"], len(names)),
+        optimizers=(optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)),
+        settings={
+            "num_train_epochs": epochs, "per_device_train_batch_size": batch_size, "seed": seed,
+            "max_grad_norm": 0.0,  # the papers do not clip
+        },
+    )  # fmt: skip
+    return model, tokenizer, _finish(trainer, tokenizer, output_dir)
+
+
+def fine_tune(
+    model: str | Path,
+    train,
+    validation=None,
+    *,
+    output_dir: str | Path,
+    test=None,
+    seed: int = 0,
+    epochs: int = 3,
+    batch_size: int = 32,
+    learning_rate: float = 5e-5,
+    weight_decay: float = 0.01,
+    max_length: int | None = None,
+    trust_remote_code: bool = False,
+    progress: bool = True,
+):
+    """Fine-tunes a pretrained Transformer for classification and saves an ordinary checkpoint.
+
+    The usual recipe (Devlin et al. 2019, Section A.3): AdamW, linear decay after 10% warm-up, a few epochs; the epoch
+    with the best validation score is kept, ROC-AUC for two classes, accuracy for more.
+
+    Args:
+        model: folder or Hub id of a pretrained model with its tokenizer.
+        train, validation, test, output_dir: as for :func:`train_classifier`.
+        max_length: longer texts are cut; ``None`` is what the tokenizer states.
+
+    Returns:
+        (model, tokenizer, metrics).
+
+    Raises:
+        AttnProbeError: as :func:`train_classifier`, or a model that does not load.
+    """
+    output_dir = check_new_folder(output_dir, holding="config.json")
+    sets = _load_sets(train, validation, test)
+    names = label_names(sets["train"])
+    _check_classes(sets["train"], names)
+    set_seed(seed)
+    labels = {"id2label": dict(enumerate(names)), "label2id": {name: k for k, name in enumerate(names)}}
+    loaded = load_model(model, trust_remote_code=trust_remote_code, new_head=True, **labels)
+    tokenizer = load_tokenizer(model, trust_remote_code=trust_remote_code)
+    if max_length is not None:
+        tokenizer.model_max_length = max_length
+    trainer = _trainer(
+        loaded, tokenizer, sets, output_dir, progress=progress,
+        settings={
+            "num_train_epochs": epochs, "per_device_train_batch_size": batch_size, "seed": seed,
+            "learning_rate": learning_rate, "weight_decay": weight_decay, "warmup_steps": 0.1,
+        },
+    )  # fmt: skip
+    return loaded, tokenizer, _finish(trainer, tokenizer, output_dir)
+
+
+def _load_sets(train, validation, test) -> dict:
+    given = {"train": train, "validation": validation, "test": test}
+    return {name: load_examples(data, name) for name, data in given.items() if data is not None}
+
+
+def _trainer(model, tokenizer, sets, output_dir: Path, *, settings: dict, progress: bool, **options) -> Trainer:
+    """A Trainer that keeps the best epoch, prints nothing to stdout, and puts its own files into ``steps``."""
+    has_validation = "validation" in sets
+    settings = {
+        "output_dir": str(output_dir / "steps"),
+        "per_device_eval_batch_size": 128,
+        "train_sampling_strategy": "group_by_length",
+        "eval_strategy": "epoch" if has_validation else "no",
+        "save_strategy": "epoch" if has_validation else "no",
+        "save_total_limit": 1,
+        "load_best_model_at_end": has_validation,
+        "metric_for_best_model": "roc_auc" if model.config.num_labels == 2 else "accuracy",
+        "greater_is_better": True,
+        "logging_strategy": "epoch",
+        "report_to": [],
+        "disable_tqdm": not progress,
+        "use_cpu": not torch.cuda.is_available(),
+        "dataloader_pin_memory": torch.cuda.is_available(),
+    } | settings
+    encoded = {name: _encode(examples, tokenizer) for name, examples in sets.items()}
     trainer = Trainer(
         model,
-        steps,
+        TrainingArguments(**settings),
         train_dataset=encoded["train"],
         eval_dataset=encoded.get("validation"),
         data_collator=DataCollatorWithPadding(tokenizer),
-        compute_loss_func=papers_loss(sets["train"], len(names)),
         compute_metrics=classification_metrics,
-        optimizers=(optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)),
+        **options,
     )
+    trainer.scored = {name: encoded[name] for name in ("validation", "test") if name in encoded}
     for printing in (PrinterCallback, ProgressCallback):
         trainer.remove_callback(printing)
     if progress:
         trainer.add_callback(StderrProgress)
+    return trainer
+
+
+def _finish(trainer: Trainer, tokenizer, output_dir: Path) -> dict[str, float]:
+    """Trains, scores, saves; the Trainer's own files go."""
     trainer.train()
     metrics = {}
-    for name in encoded.keys() & {"validation", "test"}:
-        found = trainer.predict(encoded[name], metric_key_prefix=name).metrics
+    for name, examples in trainer.scored.items():
+        found = trainer.predict(examples, metric_key_prefix=name).metrics
         metrics |= {k: float(v) for k, v in found.items() if k.split("_", 1)[1] in ("accuracy", "f1", "roc_auc")}
     shutil.rmtree(output_dir / "steps", ignore_errors=True)
-    model.eval().save_pretrained(output_dir)
+    trainer.model.eval().save_pretrained(output_dir)
     tokenizer.save_pretrained(output_dir)
-    return model, tokenizer, dict(sorted(metrics.items()))
+    return dict(sorted(metrics.items()))
 
 
 def load_splits(dataset, *, seed: int = 0, **columns) -> dict:
@@ -144,53 +210,6 @@ class StderrProgress(ProgressCallback):
         if state.is_world_process_zero and self.training_bar is not None and logs:
             shown = {k: f"{v:.3f}" for k, v in logs.items() if k in ("loss", "eval_roc_auc", "eval_accuracy", "epoch")}
             self.training_bar.write(" ".join(f"{k} {v}" for k, v in shown.items()), file=sys.stderr)
-
-
-def papers_optimizer(model, *, learning_rate: float, weight_decay: float) -> torch.optim.Optimizer:
-    """Adam with amsgrad; weight decay on everything but attention (Jain & Wallace 2019, released code)."""
-    attention = {id(p) for p in model.attention_classifier.attention.parameters()}
-    groups = [
-        {"params": [p for p in model.parameters() if id(p) not in attention], "weight_decay": weight_decay},
-        {"params": [p for p in model.parameters() if id(p) in attention], "weight_decay": 0.0},
-    ]
-    return torch.optim.Adam([g for g in groups if g["params"]], lr=learning_rate, amsgrad=True, fused=True)
-
-
-def papers_loss(train, n_classes: int) -> Callable:
-    """Cross-entropy; for two classes the positive one weighs n_negative / n_positive and the batch is summed."""
-    if n_classes > 2:
-        return lambda outputs, labels, num_items_in_batch=None: torch.nn.functional.cross_entropy(
-            outputs.logits, labels
-        )
-    labels = np.asarray(train.with_format(None)["label"][:])
-    weight = torch.tensor([1.0, (labels == 0).sum() / (labels == 1).sum()], dtype=torch.float32)
-
-    def loss(outputs, labels, num_items_in_batch=None):
-        weights = weight.to(outputs.logits)
-        return torch.nn.functional.cross_entropy(outputs.logits, labels, weights, reduction="sum")
-
-    return loss
-
-
-def classification_metrics(prediction) -> dict[str, float]:
-    """Accuracy; for two classes also F1 of class 1 and the area under the ROC curve."""
-    logits, labels = prediction.predictions, prediction.label_ids
-    predicted = logits.argmax(-1)
-    found = {"accuracy": float((predicted == labels).mean())}
-    if logits.shape[-1] == 2:
-        hits = ((predicted == 1) & (labels == 1)).sum()
-        found["f1"] = float(2 * hits / max(1, (predicted == 1).sum() + (labels == 1).sum()))
-        found["roc_auc"] = roc_auc(logits[:, 1] - logits[:, 0], labels)
-    return found
-
-
-def roc_auc(scores: np.ndarray, labels: np.ndarray) -> float:
-    """Probability that a positive text scores above a negative one, ties counting half (Mann-Whitney); NaN for one class."""
-    n_positive = int((labels == 1).sum())
-    n_pairs = n_positive * (len(labels) - n_positive)
-    if n_pairs == 0:
-        return float("nan")
-    return float((rankdata(scores)[labels == 1].sum() - n_positive * (n_positive + 1) / 2) / n_pairs)
 
 
 def set_word_vectors(model, tokenizer, path: str | Path) -> int:
@@ -218,7 +237,9 @@ def _new_model(config, tokenizer, names) -> AttentionClassifierForSequenceClassi
 
 
 def _encode(examples, tokenizer):
-    encoded = examples.map(lambda rows: tokenizer(rows["text"]), batched=True, remove_columns=["text", "example_id"])
+    encoded = examples.map(
+        lambda rows: tokenizer(rows["text"], truncation=True), batched=True, remove_columns=["text", "example_id"]
+    )
     return encoded.remove_columns(
         [c for c in encoded.column_names if c not in ("input_ids", "attention_mask", "label")]
     )

@@ -4,7 +4,7 @@ import torch
 from datasets import Dataset
 
 from hf_attnprobe import AttentionClassifierConfig, AttnProbeError, evidence_dataset, train_classifier
-from hf_attnprobe.training import classification_metrics, papers_loss, papers_optimizer, roc_auc
+from hf_attnprobe.objectives import classification_metrics, papers_loss, papers_optimizer, roc_auc
 
 
 SMALL = {"embedding_size": 32, "encoder_size": 32}
