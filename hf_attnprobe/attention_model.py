@@ -4,12 +4,14 @@ A BiLSTM attention classifier is a Transformer with one layer, one head and one 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+
+from hf_attnprobe.functional.intervention import random_permutations
 
 
 class Site(NamedTuple):
@@ -56,6 +58,9 @@ class AttentionModel(Protocol):
         """The attention of one head from ``site.query``, or from the row that the prediction is read from,
         [batch, keys]; the pieces of a word add up at its first one."""
 
+    def visible(self, observation: "Observation", layer: int) -> Tensor:
+        """What each query may attend to, bool [batch, queries, keys]."""
+
     def replay(self, observation: "Observation", attention: Mapping[int, Tensor]) -> Tensor:
         """Probabilities [copies, batch, classes] with layer l's attention replaced by ``attention[l]``,
         [copies, batch, heads, queries, keys]; nothing below the lowest replaced layer is recomputed."""
@@ -66,6 +71,10 @@ class AttentionModel(Protocol):
 
     def leave_one_out(self, observation: "Observation") -> Tensor:
         """Probabilities without each token, [batch, keys, classes]; meaningful where ``content_mask`` is True."""
+
+    def attention_gradient(self, observation: "Observation", target: Tensor) -> list[Tensor]:
+        """Gradient of the probability of class ``target`` [batch] with respect to the attention, per layer [batch,
+        heads, queries, keys]; not zero at masked keys."""
 
     def token_logits(self, observation: "Observation") -> Tensor | None:
         """[batch, keys, classes] with logits = Σ_t a_t · token_logits_t where the read-out is linear, else None."""
@@ -86,6 +95,7 @@ class Observation:
     probs: Tensor
     attention: tuple[Tensor, ...]
     state: Any = None
+    shuffles: dict[tuple[int, int, int], Tensor] = field(default_factory=dict, repr=False)
 
     def read(self, site: Site) -> Tensor:
         """The attention of one head from one query, [batch, keys]; ``query=None`` is the row the prediction is read from."""
@@ -100,6 +110,20 @@ class Observation:
     def leave_one_out(self) -> Tensor:
         """Probabilities without each token, [batch, keys, classes]."""
         return self.model.leave_one_out(self)
+
+    @cached_property
+    def attention_gradient(self) -> list[Tensor]:
+        """Of the predicted class's probability, per layer [batch, heads, queries, keys]."""
+        return self.model.attention_gradient(self, self.target(None))
+
+    def permutations(self, layer: int, n_copies: int, seed: int) -> Tensor:
+        """Random permutations of what each query may see, [copies, batch, queries, keys]; one set for all heads."""
+        key = (layer, n_copies, seed)
+        if key not in self.shuffles:
+            visible = self.model.visible(self, layer)
+            self.shuffles.clear()  # one layer's at a time: they are large
+            self.shuffles[key] = random_permutations(visible, n_copies, seed=seed, example_ids=self.batch.example_ids)
+        return self.shuffles[key]
 
     def gradient_importance(self, target: int | None = None, *, hold_attention: bool = True) -> Tensor:
         """|gradient × input| of the explained class's probability, [batch, keys] (Jain & Wallace 2019, Algorithm 1)."""

@@ -22,12 +22,13 @@ from hf_attnprobe.data import dataset_fingerprint, label_names, load_examples
 from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness import PROBES
-from hf_attnprobe.loading import load_model, load_tokenizer, model_fingerprint
-from hf_attnprobe.report import Example, Report, from_json, to_json, to_markdown
+from hf_attnprobe.loading import check_at_least, load_model, load_tokenizer, model_fingerprint
+from hf_attnprobe.report import Example, Report, examples_to_json, from_json, to_json, to_markdown
 from hf_attnprobe.summary import PREDICTION, summarize
 
 
-IDENTITY = "audit.json"  # what the rows of a folder belong to
+SUMMARY = "summary.json"
+METHODS = ("auto", "exact", "search")
 PAD_VALUES = {"attention_mask": 0, "special_tokens_mask": 1, "token_type_ids": 0, "word_ids": -1}
 PACKAGES = ("hf_attnprobe", "torch", "transformers", "scipy", "numpy")
 
@@ -89,6 +90,7 @@ def audit(
         AttnProbeError: for anything the caller can mend, before anything is written.
     """
     tests = check_tests(tests)
+    _check_options(method, dtype, limit=limit, batch_size=batch_size, n_permutations=n_permutations, seed=seed)
     options = {
         "correlation": {"target": target},
         "permutation": {"n_permutations": n_permutations},
@@ -100,7 +102,6 @@ def audit(
     )
     state = process_state()
     name, loaded, tokenizer = _model_and_tokenizer(model, tokenizer, trust_remote_code)
-    _check_labels(loaded, examples)
     _check_target(loaded, target)
     identity = {
         "model_fingerprint": model_fingerprint(loaded),
@@ -113,8 +114,9 @@ def audit(
     if limit is not None:
         examples = examples.select(range(min(limit, len(examples))))
     texts, skipped = tokenize(tokenizer, examples, loaded)
-    with _folder(output_dir, state) as folder:
-        _claim(folder, identity, state)
+    if method == "exact" and "adversarial" in tests:  # refused on one text rather than in the first batch
+        run_batch(adapter, collate(adapter, texts[:1], tokenizer.pad_token_id or 0), ["adversarial"], options, seed)
+    with _folder(output_dir, state) as folder, records.claim(folder, identity, state):
         jobs = plan(
             texts, (*tests, PREDICTION), records.done(folder / "rows"), adapter, budget, batch_size, n_permutations
         )
@@ -135,18 +137,32 @@ def audit(
             rows=rows.reset_index(drop=True),
         )
         if output_dir is not None and state.is_main_process:
-            write_atomically(folder / "summary.json", json.dumps(to_json(report), indent=1) + "\n")
-            write_atomically(folder / "report.md", to_markdown(report))
+            records.write_atomically(
+                folder / SUMMARY, json.dumps(to_json(report) | {"examples": examples_to_json(report)}, indent=1) + "\n"
+            )
+            records.write_atomically(folder / "report.md", to_markdown(report))
         state.wait_for_everyone()
     return report
 
 
 def check_tests(tests: Sequence[str] | None) -> tuple[str, ...]:
     """The tests asked for, all of them by default."""
-    unknown = sorted(set(tests or ()) - set(PROBES))
+    tests = PROBES if tests is None else [tests] if isinstance(tests, str) else tests
+    unknown = sorted(set(tests) - set(PROBES))
     if unknown:
         raise AttnProbeError(f"unknown test {', '.join(unknown)}; the known ones are {', '.join(PROBES)}")
-    return tuple(dict.fromkeys(tests)) if tests else tuple(PROBES)
+    if not tests:
+        raise AttnProbeError(f"expected at least one test of {', '.join(PROBES)}; leave it out for all of them")
+    return tuple(dict.fromkeys(tests))
+
+
+def _check_options(method: str, dtype: torch.dtype | str | None, *, seed: int, **counts: int | None) -> None:
+    check_at_least(0, seed=seed)
+    check_at_least(1, **counts)
+    if method not in METHODS:
+        raise AttnProbeError(f"expected a method of {', '.join(METHODS)}, got {method!r}")
+    if isinstance(dtype, str) and not isinstance(getattr(torch, dtype, None), torch.dtype):
+        raise AttnProbeError(f"expected a dtype such as float32 or float64, got {dtype!r}")
 
 
 def parse_bytes(size: str | int) -> int:
@@ -156,7 +172,7 @@ def parse_bytes(size: str | int) -> int:
     number, unit = (text[:-2], units[text[-2:]]) if text[-2:] in units else (text, 1)
     try:
         n_bytes = int(float(number) * unit)
-    except ValueError:
+    except (ValueError, OverflowError):
         n_bytes = 0
     if n_bytes <= 0:
         raise AttnProbeError(f"expected a memory budget such as 500MB or 2GB, got {size!r}")
@@ -164,12 +180,13 @@ def parse_bytes(size: str | int) -> int:
 
 
 def tokenize(tokenizer, examples, model) -> tuple[list[Text], int]:
-    """The texts that have tokens, and how many have none."""
+    """The texts that have tokens, with the model's numbers for their labels, and how many have none."""
     columns = examples.with_format(None)[:]
+    labels = labels_of_model(model.config, examples)
     encoded = tokenizer(columns["text"], return_special_tokens_mask=True)
     texts = [
         Text(example_id, label, {key: values[row] for key, values in encoded.items()})
-        for row, (example_id, label) in enumerate(zip(columns["example_id"], columns["label"], strict=True))
+        for row, (example_id, label) in enumerate(zip(columns["example_id"], labels, strict=True))
     ]
     n_rows = model.get_input_embeddings().num_embeddings
     largest = max((max(t.inputs["input_ids"], default=0) for t in texts), default=0)
@@ -181,6 +198,30 @@ def tokenize(tokenizer, examples, model) -> tuple[list[Text], int]:
     if not kept:
         raise AttnProbeError(f"expected texts with tokens, all {len(texts)} have none; check the text column")
     return kept, len(texts) - len(kept)
+
+
+def labels_of_model(config, examples) -> list[int]:
+    """The examples' labels as the model numbers its classes, -1 for none.
+
+    They are matched by name, whatever the case. Where data and model have no name in common they go by number, for
+    data without names or with as many classes as the model.
+
+    Raises:
+        AttnProbeError: a label that the model does not know: data and model do not belong together.
+    """
+    values, names = examples.with_format(None)["label"][:], label_names(examples)
+    known = {str(name).casefold(): k for k, name in config.id2label.items()}
+    by_name = [known.get(name.casefold()) for name in names]
+    named = hasattr(examples.features["label"], "names")
+    if set(by_name) <= {None} and (not named or len(names) == config.num_labels):
+        by_name = [k if k < config.num_labels else None for k in range(len(names))]
+    unknown = sorted({label for label in values if label >= 0 and by_name[label] is None})
+    if unknown:
+        raise AttnProbeError(
+            f"the data has label {names[unknown[0]]!r} ({unknown[0]}), the model knows {config.num_labels} labels: "
+            f"{', '.join(map(str, config.id2label.values()))}; audit it on data with its own labels"
+        )
+    return [by_name[label] if label >= 0 else -1 for label in values]
 
 
 def plan(
@@ -264,7 +305,7 @@ def show(adapter, texts: Sequence[Text], tokenizer, classes: Sequence[str], *, s
         return ()
     found = PROBES["adversarial"](adapter, observation, site, epsilons=(0.05,), seed=seed)
     adversary, divergence = found.attention[0.05], found.epsilon_max_jsd[0.05]
-    after = adapter.replay(observation, {site.layer: adversary[None, :, None, None]})[0]
+    after = adapter.replay(observation, {site.layer: adversary[None, :, None]})[0]
     shown = []
     for row, text in enumerate(texts):
         content, predicted = batch.content_mask[row], int(observation.probs[row].argmax())
@@ -277,7 +318,7 @@ def show(adapter, texts: Sequence[Text], tokenizer, classes: Sequence[str], *, s
                 predicted=classes[predicted],
                 prob=float(observation.probs[row, predicted]),
                 attention=tuple(observation.read(site)[row][content].tolist()),
-                adversary=tuple(adversary[row][content].tolist()),
+                adversary=tuple(adversary[row, 0][content].tolist()),
                 adversary_prob=float(after[row, predicted]),
                 adversary_jsd=float(divergence[row]),
             )
@@ -294,17 +335,6 @@ def _model_and_tokenizer(model, tokenizer, trust_remote_code: bool):
     if tokenizer is None and not getattr(model, "name_or_path", ""):
         raise AttnProbeError("expected a tokenizer with a model given as an object; pass tokenizer=")
     return name, model, tokenizer or load_tokenizer(name, trust_remote_code=trust_remote_code)
-
-
-def _check_labels(model, examples) -> None:
-    """Labels the model cannot predict mean that data and model do not belong together."""
-    names, largest = label_names(examples), max(examples.with_format(None)["label"][:])
-    if largest >= model.config.num_labels:
-        known = ", ".join(str(v) for v in model.config.id2label.values())
-        raise AttnProbeError(
-            f"the data has label {names[largest]!r} ({largest}), the model knows {model.config.num_labels} labels: {known}; "
-            "audit it on data with its own labels"
-        )
 
 
 def _check_target(model, target: int | None) -> None:
@@ -324,41 +354,16 @@ def _folder(output_dir, state) -> Iterator[Path]:
         yield Path(folder)
 
 
-def _claim(folder: Path, identity: dict, state) -> None:
-    """Marks the folder as this audit's, or says whose it is."""
-    file = folder / IDENTITY
-    if state.is_main_process and not file.exists():
-        if folder.exists() and any(folder.iterdir()):
-            raise AttnProbeError(
-                f"expected an empty or a new folder, {folder} holds other files; choose another --output-dir"
-            )
-        folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(file, json.dumps(identity, indent=1) + "\n")
-    state.wait_for_everyone()
-    held = json.loads(file.read_text())
-    wrong = [key for key, value in json.loads(json.dumps(identity)).items() if held.get(key) != value]
-    if wrong:
-        raise AttnProbeError(
-            f"{folder} belongs to another audit: its {', '.join(w.replace('_', ' ') for w in wrong)} "
-            f"({held.get(wrong[0])}) is not this one's ({identity[wrong[0]]}); choose another --output-dir"
-        )
-
-
 def read_audit(folder: str | Path) -> Report:
     """The report of an audit's folder, with its rows."""
-    summary = Path(folder) / "summary.json"
+    summary = Path(folder) / SUMMARY
     if not summary.is_file():
-        raise AttnProbeError(
-            f"expected an audit in {folder}, found no summary.json there; finish or run the audit first"
-        )
-    return dataclasses.replace(from_json(json.loads(summary.read_text())), rows=records.read(Path(folder) / "rows"))
-
-
-def write_atomically(file: Path, text: str) -> None:
-    """The whole text or nothing."""
-    hidden = file.with_name(f".{file.name}.{os.getpid()}")
-    hidden.write_text(text)
-    os.replace(hidden, file)
+        raise AttnProbeError(f"expected an audit in {folder}, found no {SUMMARY} there; finish or run the audit first")
+    try:
+        report = from_json(json.loads(summary.read_text()))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise AttnProbeError(f"cannot read the summary in {summary}; run the audit again") from error
+    return dataclasses.replace(report, rows=records.read(Path(folder) / "rows"))
 
 
 def _dataset_name(dataset, split: str) -> str:

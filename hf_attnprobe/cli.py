@@ -6,7 +6,7 @@ Results go to stdout, progress and log to stderr. A known error is one line and 
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hf_attnprobe.errors import AttnProbeError
@@ -43,12 +43,23 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _at_least(least: int, kind: Callable = int) -> Callable[[str], int | float]:
+    """The type of a flag whose numbers start at ``least``."""
+
+    def number(text: str) -> int | float:
+        if not kind(text) >= least:
+            raise argparse.ArgumentTypeError(f"must be at least {least}, got {text}")
+        return kind(text)
+
+    return number
+
+
 def _add_demo(parser) -> None:
     parser.add_argument("--output-dir", default="attnprobe-demo", help="for model and audit (default: %(default)s)")
     parser.add_argument("--encoder", choices=("bilstm", "cnn", "mlp", "none"), default="bilstm")
-    parser.add_argument("--n-examples", type=int, default=3000, help="generated texts (default: %(default)s)")
-    parser.add_argument("--epochs", type=int, default=6)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--n-examples", type=_at_least(1), default=3000, help="generated texts (default: %(default)s)")
+    parser.add_argument("--epochs", type=_at_least(1), default=6)
+    parser.add_argument("--seed", type=_at_least(0), default=0)
 
 
 def _add_data(parser) -> None:
@@ -56,26 +67,28 @@ def _add_data(parser) -> None:
     parser.add_argument("--config", help="configuration of the data set, where it has several")
     parser.add_argument("--text-column", help="default: text, else sentence")
     parser.add_argument("--label-column", help="default: label")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=_at_least(0), default=0)
 
 
 def _add_train(parser) -> None:
     _add_data(parser)
     parser.add_argument("--output-dir", required=True, help="where the checkpoint goes")
     parser.add_argument("--model", help="fine-tune this pretrained Transformer (folder or Hub id) instead")
-    parser.add_argument("--max-length", type=int, help="cut longer texts (with --model)")
+    parser.add_argument("--max-length", type=_at_least(1), help="cut longer texts (with --model)")
     parser.add_argument("--trust-remote-code", action="store_true", help="(with --model)")
     parser.add_argument("--encoder", choices=("bilstm", "cnn", "mlp", "none"), default="bilstm")
     parser.add_argument("--attention", choices=("additive", "dot_product", "uniform"), default="additive")
-    parser.add_argument("--embedding-size", type=int, default=300)
+    parser.add_argument("--embedding-size", type=_at_least(1), default=300)
     parser.add_argument(
-        "--encoder-size", type=int, default=128, help="per direction for bilstm (default: %(default)s)"
+        "--encoder-size", type=_at_least(1), default=128, help="per direction for bilstm (default: %(default)s)"
     )
-    parser.add_argument("--epochs", type=int, help="default: 8, with --model 3")
-    parser.add_argument("--batch-size", type=int, default=32)
-    parser.add_argument("--learning-rate", type=float, help="default: 1e-3, with --model 5e-5")
-    parser.add_argument("--weight-decay", type=float, help="default: 1e-5, with --model 0.01")
-    parser.add_argument("--min-document-frequency", type=int, default=1, help="words in fewer texts are unknown")
+    parser.add_argument("--epochs", type=_at_least(1), help="default: 8, with --model 3")
+    parser.add_argument("--batch-size", type=_at_least(1), default=32)
+    parser.add_argument("--learning-rate", type=_at_least(0, float), help="default: 1e-3, with --model 5e-5")
+    parser.add_argument("--weight-decay", type=_at_least(0, float), help="default: 1e-5, with --model 0.01")
+    parser.add_argument(
+        "--min-document-frequency", type=_at_least(1), default=1, help="words in fewer texts are unknown"
+    )
     parser.add_argument("--vectors", help="pretrained word vectors, a word2vec, fastText or GloVe text file")
     parser.add_argument("--json", action="store_true", help="print the scores as JSON")
 
@@ -86,14 +99,16 @@ def _add_audit(parser) -> None:
     parser.add_argument("--split", default="test")
     parser.add_argument("--tests", nargs="+", metavar="TEST", help="default: all")
     parser.add_argument("--output-dir", help="for rows, summary.json and report.md; the same again continues")
-    parser.add_argument("--limit", type=int, help="only the first so many texts")
+    parser.add_argument("--limit", type=_at_least(1), help="only the first so many texts")
     parser.add_argument("--target", type=int, help="class whose probability is explained (default: the predicted one)")
-    parser.add_argument("--n-permutations", type=int, default=100)
+    parser.add_argument("--n-permutations", type=_at_least(1), default=100)
     parser.add_argument(
         "--method", choices=("auto", "exact", "search"), default="auto", help="of the adversarial test"
     )
     parser.add_argument("--dtype", choices=("float32", "float64", "bfloat16", "float16"), help="to compute in")
-    parser.add_argument("--batch-size", type=int, default=64, help="texts at once, at most (default: %(default)s)")
+    parser.add_argument(
+        "--batch-size", type=_at_least(1), default=64, help="texts at once, at most (default: %(default)s)"
+    )
     parser.add_argument("--memory-budget", default="2GB", help="such as 500MB (default: %(default)s)")
     parser.add_argument("--trust-remote-code", action="store_true")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
@@ -130,9 +145,11 @@ def run_train(arguments: dict) -> None:
     options = {k: v for k, v in arguments.items() if v is not None}
     splits = load_splits(**data, seed=arguments["seed"])
     if pretrained is None:
-        _, _, metrics = train_classifier(
-            AttentionClassifierConfig(**of_classifier), **splits, **only_classifier, **options
-        )
+        try:
+            architecture = AttentionClassifierConfig(**of_classifier)
+        except ValueError as error:  # the checkpoint code knows no error but Python's
+            raise AttnProbeError(str(error)) from error
+        _, _, metrics = train_classifier(architecture, **splits, **only_classifier, **options)
     else:
         _, _, metrics = fine_tune(pretrained, **splits, **only_transformer, **options)
     if as_json:
@@ -165,7 +182,10 @@ def run_report(arguments: dict) -> None:
         return
     if not output.endswith(".md"):
         raise AttnProbeError(f"expected an output file ending in .md, got {output}")
-    Path(output).write_text(text)
+    try:
+        Path(output).write_text(text)
+    except OSError as error:
+        raise AttnProbeError(f"cannot write {output} ({error}); choose another --output") from error
 
 
 def _quiet() -> None:

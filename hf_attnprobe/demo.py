@@ -1,5 +1,7 @@
 """The main job on data whose answer is known: train, audit, and check whether attention found the evidence."""
 
+import json
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,9 +11,13 @@ from torch import Tensor
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_classifier import AttentionClassifierConfig
 from hf_attnprobe.auditing import audit, collate, tokenize
+from hf_attnprobe.loading import check_at_least, check_new_folder
 from hf_attnprobe.report import Report
 from hf_attnprobe.synthetic import evidence_dataset
 from hf_attnprobe.training import train_classifier
+
+
+MARK = "demo.json"  # says that everything in a folder is a demo's
 
 
 @dataclass(frozen=True)
@@ -39,14 +45,20 @@ def demo(
     """Trains an attention classifier on generated reviews, audits it, and compares its attention with the evidence.
 
     Args:
-        output_dir: the model goes to ``model`` in it, the audit to ``audit``.
+        output_dir: the model goes to ``model`` in it, the audit to ``audit``; those of an earlier demo are replaced.
         n_examples: generated texts; two thirds train, a sixth is audited.
 
     Returns:
         The report, what each importance found of the evidence, and the model's scores.
     """
-    output_dir = Path(output_dir)
+    check_at_least(1, epochs=epochs)
     data = evidence_dataset(n_examples, seed=seed)
+    output_dir = check_new_folder(output_dir, holding=MARK)
+    output_dir.mkdir(parents=True, exist_ok=True)
+    (output_dir / MARK).write_text(
+        json.dumps({"encoder": encoder, "n_examples": n_examples, "epochs": epochs, "seed": seed})
+    )
+    shutil.rmtree(output_dir / "audit", ignore_errors=True)  # of an earlier demo's model
     config = AttentionClassifierConfig(encoder=encoder, embedding_size=64, encoder_size=64)
     model, tokenizer, metrics = train_classifier(
         config, data["train"], data["validation"], test=data["test"], output_dir=output_dir / "model", seed=seed,

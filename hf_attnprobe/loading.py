@@ -30,7 +30,7 @@ def load_model(
         loaded, info = AutoModelForSequenceClassification.from_pretrained(
             model, config=config, trust_remote_code=trust_remote_code, output_loading_info=True
         )
-    except (OSError, ValueError) as error:
+    except Exception as error:  # safetensors, tokenizers and torch raise kinds of their own
         if folder.is_dir():
             raise AttnProbeError(
                 f"expected a model in {folder}, but it does not load: {_first_line(error)}"
@@ -51,7 +51,7 @@ def load_tokenizer(model: str | Path, *, trust_remote_code: bool = False):
     """The tokenizer saved with a model."""
     try:
         return AutoTokenizer.from_pretrained(model, trust_remote_code=trust_remote_code)
-    except (OSError, ValueError) as error:
+    except Exception as error:
         raise AttnProbeError(
             f"expected a tokenizer with the model {str(model)!r}, but none loads ({_first_line(error)}); save one beside "
             "the weights with tokenizer.save_pretrained"
@@ -80,10 +80,24 @@ def model_fingerprint(model: torch.nn.Module) -> str:
     return digest.hexdigest()[:16]
 
 
+def check_at_least(least: int, **options: int | None) -> None:
+    """Refuses options that are too small; None is one that was not given."""
+    for name, value in options.items():
+        if value is not None and not value >= least:
+            raise AttnProbeError(f"{name} must be at least {least}, got {value}")
+
+
 def check_new_folder(folder: str | Path, *, holding: str) -> Path:
-    """The folder as a path, if it is new, empty, or holds a result of the same kind (a file named ``holding``)."""
+    """The folder as a path, if it is new, empty, or holds a result of the same kind (a file named ``holding``).
+
+    Hidden files do not count: an interrupted run may have left some.
+    """
     folder = Path(folder)
-    if folder.is_file() or (folder.is_dir() and any(folder.iterdir()) and not (folder / holding).exists()):
+    try:
+        visible = folder.exists() and any(not f.name.startswith(".") for f in folder.iterdir())
+    except OSError as error:
+        raise AttnProbeError(f"cannot use {folder} for the output ({error}); choose another --output-dir") from error
+    if visible and not (folder / holding).exists():
         raise AttnProbeError(
             f"expected a new or an empty folder, {folder} holds other files; choose another --output-dir"
         )

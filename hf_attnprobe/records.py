@@ -4,21 +4,91 @@ A folder of Parquet parts, one per batch, each written whole or not at all; ``pa
 Several processes write parts side by side, and a part that is there is work that need not be done again.
 """
 
+import contextlib
 import dataclasses
+import json
 import os
+import shutil
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import torch
+from accelerate import PartialState
+from accelerate.utils import broadcast_object_list
 
 from hf_attnprobe.attention_model import Site
+from hf_attnprobe.errors import AttnProbeError
 
 
+IDENTITY = "audit.json"  # what the rows of a folder belong to
 COLUMNS = ("test", "statistic", "example_id", "layer", "head", "value")
 NO_SITE = Site(layer=-1, head=-1)  # rows about the whole model, such as its prediction
+
+
+@contextlib.contextmanager
+def claim(folder: Path, identity: Mapping, state: PartialState) -> Iterator[None]:
+    """Marks the folder as this run's, on all processes together; where it fails before the first rows, the mark goes.
+
+    Raises:
+        AttnProbeError: the folder holds other files, or the rows of a run with another identity.
+    """
+    existed, answer = folder.exists(), [None]
+    if state.is_main_process:
+        try:
+            answer = [_take(folder, identity)]
+        except AttnProbeError as error:
+            answer = [str(error)]
+    broadcast_object_list(answer)  # no process may wait for one that has given up
+    if isinstance(answer[0], str):
+        raise AttnProbeError(answer[0])
+    try:
+        yield
+    except BaseException:
+        if answer[0] and state.is_main_process and not any((folder / "rows").glob("part-*")):
+            (folder / IDENTITY).unlink(missing_ok=True)
+            shutil.rmtree(folder / "rows", ignore_errors=True)
+            if not existed:
+                with contextlib.suppress(OSError):  # something else is in it
+                    folder.rmdir()
+        raise
+
+
+def _take(folder: Path, identity: Mapping) -> bool:
+    """Whether the folder is new; it now says whose it is."""
+    file = folder / IDENTITY
+    try:
+        if file.exists():
+            _check_identity(folder, json.loads(file.read_text()), identity)
+            return False
+        if folder.exists() and any(not f.name.startswith(".") for f in folder.iterdir()):
+            raise AttnProbeError(
+                f"expected an empty or a new folder, {folder} holds other files; choose another --output-dir"
+            )
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(file, json.dumps(identity, indent=1) + "\n")
+    except (OSError, json.JSONDecodeError) as error:
+        raise AttnProbeError(f"cannot use {folder} for the output ({error}); choose another --output-dir") from error
+    return True
+
+
+def _check_identity(folder: Path, held, identity: Mapping) -> None:
+    held = held if isinstance(held, dict) else {}
+    wrong = [key for key, value in json.loads(json.dumps(identity)).items() if held.get(key) != value]
+    if wrong:
+        raise AttnProbeError(
+            f"{folder} belongs to another audit: its {', '.join(w.replace('_', ' ') for w in wrong)} "
+            f"({held.get(wrong[0])}) is not this one's ({identity[wrong[0]]}); choose another --output-dir"
+        )
+
+
+def write_atomically(file: Path, text: str) -> None:
+    """The whole text or nothing."""
+    hidden = file.with_name(f".{file.name}.{os.getpid()}")
+    hidden.write_text(text)
+    os.replace(hidden, file)
 
 
 def statistics_of(result) -> dict[str, torch.Tensor]:
@@ -62,7 +132,7 @@ def append(folder: Path, rows: pd.DataFrame) -> None:
 
 def read(folder: Path) -> pd.DataFrame:
     """All rows, in an order that depends on nothing but their content."""
-    parts = [pd.read_parquet(part) for part in sorted(folder.glob("part-*.parquet"))]
+    parts = [_read_part(part, COLUMNS) for part in sorted(folder.glob("part-*.parquet"))]
     if not parts:
         return pd.DataFrame({name: [] for name in COLUMNS})
     return pd.concat(parts, ignore_index=True).sort_values(list(COLUMNS[:5]), kind="stable", ignore_index=True)
@@ -74,7 +144,14 @@ def done(folder: Path) -> dict[str, set[int]]:
         leftover.unlink(missing_ok=True)
     finished: dict[str, set[int]] = {}
     for part in folder.glob("part-*.parquet"):
-        rows = pd.read_parquet(part, columns=["test", "example_id"]).drop_duplicates()
+        rows = _read_part(part, ("test", "example_id")).drop_duplicates()
         for test, ids in rows.groupby("test").example_id:
             finished.setdefault(test, set()).update(ids.tolist())
     return finished
+
+
+def _read_part(part: Path, columns: Sequence[str]) -> pd.DataFrame:
+    try:
+        return pd.read_parquet(part, columns=list(columns))
+    except (OSError, ValueError, NotImplementedError) as error:  # what pyarrow raises derives from these
+        raise AttnProbeError(f"cannot read the rows in {part}; delete it and run the audit again") from error

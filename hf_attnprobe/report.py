@@ -8,6 +8,7 @@ import pandas as pd
 
 from hf_attnprobe.faithfulness import READINGS
 from hf_attnprobe.faithfulness.adversarial import EPSILONS
+from hf_attnprobe.head_tables import has_heads, head_sentences, head_tables
 from hf_attnprobe.summary import Statistic, reading, verdict
 
 
@@ -54,18 +55,23 @@ def to_json(report: Report) -> dict:
     """Plain data, as ``audit --json`` prints it; NaN becomes None."""
     statistics = [{k: _plain(v) for k, v in asdict(s).items()} for s in report.statistics]
     head = {"model": report.model, "dataset": report.dataset, "n": report.n, "seed": report.seed}
-    examples = [{k: _plain(v) for k, v in asdict(e).items()} for e in report.examples]
-    return head | {"statistics": statistics, "provenance": report.provenance, "examples": examples}
+    return head | {"statistics": statistics, "provenance": report.provenance}
+
+
+def examples_to_json(report: Report) -> list[dict]:
+    """The texts that a report shows; kept beside :func:`to_json` in ``summary.json``."""
+    return [{k: _plain(v) for k, v in asdict(e).items()} for e in report.examples]
 
 
 def from_json(data: dict) -> Report:
-    """The inverse of :func:`to_json`, without the rows."""
+    """The inverse of :func:`to_json` and, where they are there, of :func:`examples_to_json`; without the rows."""
     nan = float("nan")
     statistics = []
     for s in data["statistics"]:
         numbers = {k: nan if s[k] is None else s[k] for k in ("mean", "median", "std")}
         statistics.append(Statistic(**s | numbers | {"ci95": tuple(nan if x is None else x for x in s["ci95"])}))
-    examples = [Example(**{k: tuple(v) if isinstance(v, list) else v for k, v in e.items()}) for e in data["examples"]]
+    shown = data.get("examples", [])
+    examples = [Example(**{k: tuple(v) if isinstance(v, list) else v for k, v in e.items()}) for e in shown]
     head = {k: data[k] for k in ("model", "dataset", "n", "seed", "provenance")}
     return Report(**head, statistics=tuple(statistics), examples=tuple(examples))
 
@@ -79,6 +85,8 @@ def _plain(value):
 def to_text(report: Report) -> str:
     """One line per statistic over all texts, then the verdict; p-values and most of the frontier are in the tables."""
     lines = [f"{report.model} on {report.dataset}: {report.n} texts, seed {report.seed}", ""]
+    if has_heads(report.statistics):
+        return "\n".join([*lines, *head_tables(report.statistics), "", *_verdict_lines(report)])
     shown = [s for s in report.statistics if s.group == "all" and _worth_a_line(s.statistic)]
     width = max((len(s.statistic) for s in shown), default=0)
     test = None
@@ -105,18 +113,25 @@ def _undefined(s: Statistic) -> str:
 
 
 def _verdict_lines(report: Report) -> list[str]:
-    lines = verdict(report.statistics)
+    lines = _verdict(report)
     return ["Verdict", *(f"  {line}" for line in lines)] if lines else []
+
+
+def _verdict(report: Report) -> list[str]:
+    return head_sentences(report.statistics) if has_heads(report.statistics) else verdict(report.statistics)
 
 
 def to_markdown(report: Report) -> str:
     """The report a reader opens first: verdict, tables with readings, texts shown beside their adversaries, provenance."""
     parts = [f"# Does attention explain `{report.model}`?", ""]
     parts += [f"{report.n} texts of `{report.dataset}`, seed {report.seed}.", ""]
-    parts += [f"- {line}" for line in verdict(report.statistics)]
-    for test in READINGS:
-        parts += _test_section(test, [s for s in report.statistics if s.test == test])
-    parts += _bins_section(report.rows)
+    parts += [f"- {line}" for line in _verdict(report)]
+    if has_heads(report.statistics):  # all the numbers are in summary.json and the rows
+        parts += head_tables(report.statistics)
+    else:
+        for test in READINGS:
+            parts += _test_section(test, [s for s in report.statistics if s.test == test])
+        parts += _bins_section(report.rows)
     parts += _examples_section(report.examples)
     return "\n".join(parts + _provenance_section(report.provenance)) + "\n"
 

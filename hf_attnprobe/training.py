@@ -1,6 +1,7 @@
 """Training attention classifiers with the papers' settings, on the Trainer of Transformers."""
 
 import contextlib
+import json
 import shutil
 import sys
 from pathlib import Path
@@ -18,9 +19,13 @@ from transformers import (
 from hf_attnprobe.attention_classifier import AttentionClassifierConfig, AttentionClassifierForSequenceClassification
 from hf_attnprobe.data import label_names, load_examples, read_vectors
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.loading import check_new_folder, load_model, load_tokenizer
+from hf_attnprobe.loading import check_at_least, check_new_folder, load_model, load_tokenizer
 from hf_attnprobe.objectives import classification_metrics, papers_loss, papers_optimizer
 from hf_attnprobe.tokenization import build_tokenizer
+
+
+RECORD = "training.json"  # marks a folder as the result of a training
+STEPS = ".steps"  # the Trainer's own files, while it runs
 
 
 def train_classifier(
@@ -60,10 +65,11 @@ def train_classifier(
     Raises:
         AttnProbeError: labels with a single class, word vectors of another width, an output folder with other files.
     """
-    output_dir = check_new_folder(output_dir, holding="config.json")
+    check_at_least(0, seed=seed, learning_rate=learning_rate, weight_decay=weight_decay)
+    check_at_least(1, epochs=epochs, batch_size=batch_size)
+    output_dir = check_new_folder(output_dir, holding=RECORD)
     sets = _load_sets(train, validation, test)
     names = label_names(sets["train"])
-    _check_classes(sets["train"], names)
     set_seed(seed)
     tokenizer = tokenizer or build_tokenizer(
         sets["train"].with_format(None)["text"][:], min_document_frequency=min_document_frequency
@@ -115,10 +121,11 @@ def fine_tune(
     Raises:
         AttnProbeError: as :func:`train_classifier`, or a model that does not load.
     """
-    output_dir = check_new_folder(output_dir, holding="config.json")
+    check_at_least(0, seed=seed, learning_rate=learning_rate, weight_decay=weight_decay)
+    check_at_least(1, epochs=epochs, batch_size=batch_size)
+    output_dir = check_new_folder(output_dir, holding=RECORD)
     sets = _load_sets(train, validation, test)
     names = label_names(sets["train"])
-    _check_classes(sets["train"], names)
     set_seed(seed)
     labels = {"id2label": dict(enumerate(names)), "label2id": {name: k for k, name in enumerate(names)}}
     loaded = load_model(model, trust_remote_code=trust_remote_code, new_head=True, **labels)
@@ -137,14 +144,19 @@ def fine_tune(
 
 def _load_sets(train, validation, test) -> dict:
     given = {"train": train, "validation": validation, "test": test}
-    return {name: load_examples(data, name) for name, data in given.items() if data is not None}
+    sets = {name: load_examples(data, name) for name, data in given.items() if data is not None}
+    names = label_names(sets["train"])
+    _check_classes(sets["train"], names)
+    for name in sets.keys() - {"train"}:
+        _check_held_out(name, sets[name], names)
+    return sets
 
 
 def _trainer(model, tokenizer, sets, output_dir: Path, *, settings: dict, progress: bool, **options) -> Trainer:
-    """A Trainer that keeps the best epoch, prints nothing to stdout, and puts its own files into ``steps``."""
+    """A Trainer that keeps the best epoch, prints nothing to stdout, and puts its own files into ``STEPS``."""
     has_validation = "validation" in sets
     settings = {
-        "output_dir": str(output_dir / "steps"),
+        "output_dir": str(output_dir / STEPS),
         "per_device_eval_batch_size": 128,
         "train_sampling_strategy": "group_by_length",
         "eval_strategy": "epoch" if has_validation else "no",
@@ -178,24 +190,37 @@ def _trainer(model, tokenizer, sets, output_dir: Path, *, settings: dict, progre
 
 
 def _finish(trainer: Trainer, tokenizer, output_dir: Path) -> dict[str, float]:
-    """Trains, scores, saves; the Trainer's own files go."""
-    trainer.train()
+    """Trains, scores, saves; the Trainer's own files go, however it ends."""
     metrics = {}
-    for name, examples in trainer.scored.items():
-        found = trainer.predict(examples, metric_key_prefix=name).metrics
-        metrics |= {k: float(v) for k, v in found.items() if k.split("_", 1)[1] in ("accuracy", "f1", "roc_auc")}
-    shutil.rmtree(output_dir / "steps", ignore_errors=True)
+    try:
+        trainer.train()
+        for name, examples in trainer.scored.items():
+            found = trainer.predict(examples, metric_key_prefix=name).metrics
+            metrics |= {k: float(v) for k, v in found.items() if k.split("_", 1)[1] in ("accuracy", "f1", "roc_auc")}
+    finally:
+        shutil.rmtree(output_dir / STEPS, ignore_errors=True)
+        with contextlib.suppress(OSError):  # unless there is something else in it
+            output_dir.rmdir()
     trainer.model.eval().save_pretrained(output_dir)
     tokenizer.save_pretrained(output_dir)
-    return dict(sorted(metrics.items()))
+    metrics = {name: value for name, value in sorted(metrics.items()) if value == value}  # NaN: a single class
+    record = {"metrics": metrics, "seed": trainer.args.seed, "epochs": trainer.args.num_train_epochs}
+    (output_dir / RECORD).write_text(json.dumps(record, indent=1) + "\n")
+    return metrics
 
 
 def load_splits(dataset, *, seed: int = 0, **columns) -> dict:
-    """Train and, where the data set has them, validation and test, as keyword arguments of :func:`train_classifier`."""
+    """Train, validation and, where there is one with labels, test, as keyword arguments of :func:`train_classifier`."""
     found = {"train": load_examples(dataset, "train", seed=seed, **columns)}
     for name in ("validation", "test"):
-        with contextlib.suppress(AttnProbeError):
-            found[name] = load_examples(dataset, name, seed=seed, **columns)
+        try:
+            examples = load_examples(dataset, name, seed=seed, **columns)
+        except AttnProbeError as error:
+            if "expected one of the splits" in str(error):
+                continue
+            raise
+        if name == "validation" or max(examples.with_format(None)["label"][:]) >= 0:
+            found[name] = examples
     if "validation" not in found:
         raise AttnProbeError(
             f"expected a validation split in {dataset}, which chooses the epoch to keep; add one, or call train_classifier"
@@ -243,6 +268,16 @@ def _encode(examples, tokenizer):
     return encoded.remove_columns(
         [c for c in encoded.column_names if c not in ("input_ids", "attention_mask", "label")]
     )
+
+
+def _check_held_out(name: str, examples, names) -> None:
+    """The same classes under the same numbers as in the training texts; numbers alone may be fewer."""
+    present, own = set(examples.with_format(None)["label"][:]), label_names(examples)
+    if -1 in present or own != names[: len(own)]:
+        raise AttnProbeError(
+            f"expected labelled {name} texts of the training texts' classes {', '.join(names)}, got labels "
+            f"{sorted(present)} of {', '.join(own) or 'none'}; give all splits the same classes"
+        )
 
 
 def _check_classes(train, names) -> None:

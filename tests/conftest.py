@@ -23,12 +23,12 @@ os.environ |= OFFLINE | {
     "TOKENIZERS_PARALLELISM": "false",
 }
 
-import pytest
-import torch
+import pytest  # noqa: E402
+import torch  # noqa: E402
 
-from hf_attnprobe import AttentionClassifierConfig, AttentionClassifierForSequenceClassification, build_tokenizer
-from hf_attnprobe.cli import main
-from hf_attnprobe.synthetic import LABEL_NAMES, evidence_dataset
+from hf_attnprobe import AttentionClassifierConfig, AttentionClassifierForSequenceClassification, build_tokenizer  # noqa: E402
+from hf_attnprobe.cli import main  # noqa: E402
+from hf_attnprobe.synthetic import LABEL_NAMES, evidence_dataset  # noqa: E402
 
 
 torch.set_num_threads(1)

@@ -3,27 +3,27 @@
 import torch
 
 from hf_attnprobe.adapters.classifier import ClassifierAdapter
+from hf_attnprobe.adapters.transformer import TransformerAdapter
 from hf_attnprobe.attention_model import AttentionModel
 from hf_attnprobe.errors import AttnProbeError
 
 
-def wrap(model, *, dtype: torch.dtype | None = None) -> AttentionModel:
-    """The adapter for a loaded model, chosen by ``config.model_type``.
+def wrap(model, *, dtype: torch.dtype | None = None, **options) -> AttentionModel:
+    """The adapter for a loaded model, chosen by ``config.model_type``; the model itself is left as it is.
 
     Never by class: one loaded through ``trust_remote_code`` is a different object from the installed one.
 
     Args:
         model: a Transformers model with a classification head.
-        dtype: what to compute in; ``None`` is float64 for attention classifiers (see :class:`ClassifierAdapter`).
+        dtype: what to compute in; ``None`` is float64 for attention classifiers (see :class:`ClassifierAdapter`), and
+            as loaded for other models.
+        options: of :class:`TransformerAdapter`, for other models than attention classifiers.
 
     Raises:
         AttnProbeError: for a model without a classification head, or of a kind that cannot be audited.
     """
     if model.config.model_type != "attention_classifier":
-        raise AttnProbeError(
-            f"expected an attention classifier, got a model of type {model.config.model_type!r}; "
-            "other Transformer models cannot be audited by this version"
-        )
+        return TransformerAdapter(model, dtype=dtype, **options)
     if not hasattr(model, "classifier"):
         raise AttnProbeError(
             f"expected a model with a classification head, got {type(model).__name__}; "

@@ -50,6 +50,12 @@ class ClassifierAdapter:
         probs = self._probs(attention[None], token_logits.detach())[0]
         return Observation(self, batch, probs, (attention,), state)
 
+    def read(self, observation: Observation, site: Site) -> Tensor:
+        return observation.attention[site.layer][:, site.head, site.query or 0]
+
+    def visible(self, observation: Observation, layer: int) -> Tensor:
+        return observation.batch.mask[:, None]
+
     def replay(self, observation: Observation, attention: Mapping[int, Tensor]) -> Tensor:
         return self._probs(attention[0], self.token_logits(observation))
 
@@ -72,6 +78,13 @@ class ClassifierAdapter:
             explained = self._probs(attention, token_logits)[0].gather(-1, target[:, None]).sum()
             (slope,) = torch.autograd.grad(explained, embeddings, retain_graph=True)
         return (slope * embeddings.detach()).sum(-1)
+
+    def attention_gradient(self, observation: Observation, target: Tensor) -> list[Tensor]:
+        """In closed form: p (u_target − Σ_k p_k u_k), for the probability p of a linear read-out."""
+        logits, probs = self.token_logits(observation), observation.probs
+        place = target[:, None, None].expand(-1, logits.shape[1], 1)
+        above_mean = logits.gather(-1, place)[..., 0] - (logits @ probs.unsqueeze(-1))[..., 0]
+        return [(probs.gather(-1, target[:, None]) * above_mean)[:, None, None]]
 
     @torch.no_grad()
     def leave_one_out(self, observation: Observation) -> Tensor:

@@ -3,17 +3,18 @@
 from hf_attnprobe.faithfulness import adversarial as _adversarial
 from hf_attnprobe.faithfulness import correlation as _correlation
 from hf_attnprobe.faithfulness import permutation as _permutation
+from hf_attnprobe.faithfulness import screen as _screen
+from hf_attnprobe.faithfulness import uniform_attention as _uniform_attention
 
 
-PROBES = {
-    "correlation": _correlation.correlation,
-    "permutation": _permutation.permutation,
-    "adversarial": _adversarial.adversarial,
+_MODULES = {
+    "correlation": _correlation,
+    "permutation": _permutation,
+    "adversarial": _adversarial,
+    "uniform_attention": _uniform_attention,
+    "screen": _screen,
 }
-READINGS = {
-    "correlation": _correlation.READINGS,
-    "permutation": _permutation.READINGS,
-    "adversarial": _adversarial.READINGS,
-}
+PROBES = {name: getattr(module, name) for name, module in _MODULES.items()}
+READINGS = {name: module.READINGS for name, module in _MODULES.items()}
 
 __all__ = ["PROBES", "READINGS"]

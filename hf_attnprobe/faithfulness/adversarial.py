@@ -2,9 +2,12 @@
 
 Question: how different can the weights of one text be while the output stays within ε?
 Measure:  ε-max JSD, the largest Jensen-Shannon divergence (nats, at most ln 2) from the model's attention among
-          attentions that move the output by at most ε in total variation.
-Exactly:  for a binary linear read-out, by vertex enumeration (functional/linear.py). The paper's gradient search
-          finds less (functional/search.py) and is what every other model gets.
+          attentions that move the output by at most ε in total variation; of a head with several queries, the mean
+          over its query rows.
+Exactly:  for a binary linear read-out, by vertex enumeration (functional/linear.py).
+Search:   for linear read-outs the paper's gradient search (functional/search.py). For a head of a Transformer, where
+          500 steps through the model are out of reach, candidates from the linearised model (functional/steering.py),
+          checked by running it; the paper's search through the model on request (``n_steps``). All are lower bounds.
 Reading:  0 the output pins the weights down; ln 2 = .69 all the weight can sit on tokens that had none.
 """
 
@@ -19,9 +22,10 @@ from torch import Tensor
 from hf_attnprobe.attention_model import AttentionModel, Observation, Site
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.functional.divergence import jsd, largest_jsd, tvd
-from hf_attnprobe.functional.intervention import random_generator
-from hf_attnprobe.functional.linear import FarthestAttention, epsilon_max_jsd
-from hf_attnprobe.functional.search import linear_distance, search_adversarial_attention
+from hf_attnprobe.functional.intervention import at_head, random_generator
+from hf_attnprobe.functional.linear import epsilon_max_jsd
+from hf_attnprobe.functional.search import Distance, linear_distance, search_adversarial_attention
+from hf_attnprobe.functional.steering import steered_candidates
 
 
 EPSILONS = (0.01, 0.05)  # the paper's, for classification and for question answering; its code evaluates at .05
@@ -38,7 +42,7 @@ READINGS = {
 class AdversarialResult:
     """``epsilon_max_jsd`` by ε, each [batch], in [0, ln 2]; ``largest_jsd`` [batch] bounds them all.
 
-    ``attention`` by ε, each [batch, keys]: the adversary found, to be shown beside the original.
+    ``attention`` by ε, each [batch, queries, keys]: the adversary found, to be shown beside the original.
     """
 
     epsilon_max_jsd: dict[float, Tensor]
@@ -54,7 +58,7 @@ def adversarial(
     method: Literal["auto", "exact", "search"] = "auto",
     epsilons: Sequence[float] | None = None,
     n_starts: int = 5,
-    n_steps: int = 500,
+    n_steps: int | None = None,
     seed: int = 0,
 ) -> AdversarialResult:
     """The farthest attention within each ε.
@@ -62,7 +66,8 @@ def adversarial(
     Args:
         method: ``exact`` for binary linear read-outs, ``search`` for all; ``auto`` is exact where it can be.
         epsilons: default: .01 and .05, with ``exact`` the whole frontier from .001 to .5.
-        n_starts, n_steps: of the search, as in the paper: 5 random starts, 500 steps of Adam with ε = .01.
+        n_starts, n_steps: of the gradient search, in the paper 5 random starts and 500 steps of Adam with ε = .01;
+            ``None`` is 500 for linear read-outs, else 0: only the candidates of the linearised model.
 
     Raises:
         AttnProbeError: ``exact`` on a model whose read-out is not binary and linear.
@@ -74,49 +79,95 @@ def adversarial(
             "method='exact' needs a binary linear read-out (two labels, logit = Σ a_t u_t), which this model does not "
             "have; use method='search'"
         )
-    attention, mask = observation.read(site), observation.batch.mask
+    attention = observation.attention[site.layer][:, site.head]
+    visible = model.visible(observation, site.layer)
     if linear and method != "search":
         epsilons = FRONTIER if epsilons is None else epsilons
-        found = epsilon_max_jsd(attention, token_logits[..., 1] - token_logits[..., 0], mask, epsilons)
+        scores = token_logits[..., 1] - token_logits[..., 0]
+        found = epsilon_max_jsd(attention[:, 0], scores, visible[:, 0], epsilons)
+        farthest = list(zip(found.jsd, found.attention.unsqueeze(2), strict=True))
     else:
         epsilons = EPSILONS if epsilons is None else epsilons
-        found = _search(model, observation, site, epsilons, n_starts, n_steps, seed)
+        candidates = _candidates(model, observation, site, token_logits, n_starts, n_steps, seed)
+        farthest = _farthest(model, observation, site, candidates, epsilons)
     return AdversarialResult(
-        dict(zip(epsilons, found.jsd, strict=True)),
-        largest_jsd(attention, mask),
-        dict(zip(epsilons, found.attention, strict=True)),
+        {epsilon: divergence for epsilon, (divergence, _) in zip(epsilons, farthest, strict=True)},
+        _over_rows(largest_jsd(attention, visible), visible, site.query),
+        {epsilon: adversary for epsilon, (_, adversary) in zip(epsilons, farthest, strict=True)},
     )
 
 
-def _search(model, observation, site, epsilons, n_starts: int, n_steps: int, seed: int) -> FarthestAttention:
-    """The paper's search from random starts; the model's own attention is always a candidate, with JSD 0."""
-    attention, mask, logits = observation.read(site), observation.batch.mask, model.token_logits(observation)
-    start = 3 * _noise(mask, observation.batch.example_ids, n_starts, seed).to(attention)
-    distance = linear_distance(logits, observation.probs)
-    candidates = search_adversarial_attention(start, attention, mask, distance, n_steps=n_steps)
-    edited = candidates[:, :, None, None, :]
-    change = tvd(model.replay(observation, {site.layer: edited}), observation.probs)
-    return best_within(candidates, attention, change, epsilons)
+def _candidates(model, observation, site, token_logits, n_starts: int, n_steps: int | None, seed: int) -> Tensor:
+    """Attentions worth checking, [copies, batch, queries, keys]."""
+    attention = observation.attention[site.layer][:, site.head]
+    visible = model.visible(observation, site.layer)
+    found = []
+    if token_logits is None:
+        slope = observation.attention_gradient[site.layer][:, site.head]
+        found.append(steered_candidates(attention, slope, visible))
+        n_steps = n_steps or 0
+    if n_steps != 0:
+        distance = _model_distance(model, observation, site)
+        if token_logits is not None:
+            distance = linear_distance(token_logits, observation.probs)
+        start = 3 * _noise(visible, observation.batch.example_ids, n_starts, seed).to(attention)
+        flat = (x.flatten(-3, -2) for x in (start, attention, visible.expand(attention.shape)))
+        candidates = search_adversarial_attention(*flat, distance, n_steps=n_steps or 500)
+        found.append(candidates.unflatten(1, attention.shape[:2]))
+    return torch.cat(found)
 
 
-def best_within(candidates: Tensor, attention: Tensor, change: Tensor, epsilons: Sequence[float]) -> FarthestAttention:
-    """Of candidates [copies, batch, keys] and the attention itself the farthest whose change [copies, batch] is ≤ ε."""
-    candidates = torch.cat([attention[None], candidates])
-    divergence = jsd(candidates, attention)
-    divergence[0] = 0
-    change = torch.cat([torch.zeros_like(change[:1]), change])
+def _model_distance(model, observation, site) -> Distance:
+    """Distance and its gradient through the model, over [copies, batch · queries, keys]."""
+    attention = observation.attention[site.layer]
+    n_batch, n_queries = attention.shape[0], attention.shape[2]
+
+    def distance(candidates: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.enable_grad():
+            leaf = candidates.unflatten(1, (n_batch, n_queries)).detach().requires_grad_()
+            edited = at_head(attention, site.head, site.query, leaf)
+            change = tvd(model.replay(observation, {site.layer: edited}), observation.probs)
+            (slope,) = torch.autograd.grad(change.sum(), leaf)
+        rows = change.detach()[:, :, None].expand(-1, -1, n_queries)
+        return rows.flatten(1, 2), slope.flatten(1, 2)
+
+    return distance
+
+
+def _farthest(model, observation, site, candidates: Tensor, epsilons) -> list[tuple[Tensor, Tensor]]:
+    """For each ε the farthest candidate that keeps the output, JSD [batch] and attention [batch, queries, keys]."""
+    attention = observation.attention[site.layer]
+    with torch.no_grad():
+        probs = model.replay(observation, {site.layer: at_head(attention, site.head, site.query, candidates)})
+    visible, own = model.visible(observation, site.layer), attention[:, site.head]
+    divergence = _over_rows(jsd(candidates, own), visible, site.query)
+    return best_within(candidates, own, divergence, tvd(probs, observation.probs), epsilons)
+
+
+def best_within(candidates: Tensor, own: Tensor, divergence: Tensor, change: Tensor, epsilons: Sequence[float]):
+    """The farthest of the candidates [copies, batch, ...] whose change [copies, batch] is ≤ ε, else ``own``, with JSD 0."""
+    candidates = torch.cat([own[None], candidates])
+    divergence, change = (torch.cat([torch.zeros_like(x[:1]), x]) for x in (divergence, change))
     best = [divergence.masked_fill(change > epsilon, -1).max(0) for epsilon in epsilons]
-    place = torch.arange(len(attention), device=attention.device)
-    return FarthestAttention(
-        torch.stack([values for values, _ in best]), torch.stack([candidates[index, place] for _, index in best])
-    )
+    place = torch.arange(len(own), device=own.device)
+    return [(values, candidates[index, place]) for values, index in best]
 
 
-def _noise(mask: Tensor, example_ids: Sequence[int], n_starts: int, seed: int) -> Tensor:
-    """Standard normal draws on the real tokens, [starts, batch, keys]."""
-    rows = mask.cpu().numpy()
+def _over_rows(values: Tensor, visible: Tensor, query: int | None) -> Tensor:
+    """[..., batch, queries] to [..., batch]: one query's value, or the mean over queries that see anything."""
+    if query is not None:
+        return values[..., query]
+    real = visible.any(-1).to(values.dtype).expand(values.shape)
+    return (values * real).sum(-1) / real.sum(-1).clamp_min(1)
+
+
+def _noise(visible: Tensor, example_ids: Sequence[int], n_starts: int, seed: int) -> Tensor:
+    """Standard normal draws where attention may be, [starts, batch, queries, keys]."""
+    rows = visible.cpu().numpy()
     noise = np.zeros((n_starts, *rows.shape))
-    for row, example_id in enumerate(example_ids):
-        generator = random_generator(seed, int(example_id), NOISE_STREAM)
-        noise[:, row, rows[row]] = generator.standard_normal((n_starts, int(rows[row].sum())))
-    return torch.from_numpy(noise)
+    for example, example_id in enumerate(example_ids):
+        queries, keys = (rows[example].any(axis) for axis in (1, 0))
+        draws = random_generator(seed, int(example_id), NOISE_STREAM)
+        draws = draws.standard_normal((n_starts, queries.sum(), keys.sum()))
+        noise[:, example][(slice(None), *np.ix_(queries, keys))] = draws
+    return torch.from_numpy(noise).to(visible.device)

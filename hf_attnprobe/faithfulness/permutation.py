@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hf_attnprobe.attention_model import AttentionModel, Observation, Site
 from hf_attnprobe.functional.divergence import tvd
-from hf_attnprobe.functional.intervention import permute, random_permutations
+from hf_attnprobe.functional.intervention import at_head, permute
 from hf_attnprobe.functional.linear import permutation_extremes, permutation_moments
 
 
@@ -48,11 +48,10 @@ class PermutationResult:
 def permutation(
     model: AttentionModel, observation: Observation, site: Site, *, n_permutations: int = 100, seed: int = 0
 ) -> PermutationResult:
-    """Output change under random, and under all, permutations of a head's attention over the real tokens."""
-    attention, batch = observation.attention[site.layer], observation.batch
-    order = random_permutations(batch.mask, n_permutations, seed=seed, example_ids=batch.example_ids)
-    edited = attention.expand(n_permutations, *attention.shape).clone()
-    edited[:, :, site.head] = permute(attention[:, site.head], order.unsqueeze(2))
+    """Output change under random, and under all, permutations of a head's attention, every query's over the keys it may see."""
+    attention = observation.attention[site.layer]
+    order = observation.permutations(site.layer, n_permutations, seed)
+    edited = at_head(attention, site.head, site.query, permute(attention[:, site.head], order))
     changes = tvd(model.replay(observation, {site.layer: edited}), observation.probs)
     token_logits = model.token_logits(observation)
     exact = {} if token_logits is None else _exact(token_logits, observation, site)

@@ -40,19 +40,34 @@ def random_generator(seed: int, example_id: int, stream: int = 0) -> np.random.G
     return np.random.default_rng(np.random.SeedSequence([seed, example_id, stream]))
 
 
-def random_permutations(mask: Tensor, n_copies: int, *, seed: int, example_ids: Sequence[int]) -> Tensor:
-    """Uniformly random permutations of each row's masked-in positions; all others stay where they are.
+def random_permutations(visible: Tensor, n_copies: int, *, seed: int, example_ids: Sequence[int]) -> Tensor:
+    """Uniformly random permutations of the keys each query may attend to; all others stay where they are.
 
-    Shape: mask [batch, keys] -> int64 [copies, batch, keys], for :func:`permute`.
+    Every query row of every copy is shuffled on its own.
+
+    Shape: visible bool [batch, queries, keys] -> int64 [copies, batch, queries, keys], for :func:`permute`.
     """
-    rows = mask.cpu().numpy()
+    rows = visible.cpu().numpy()
     sort_keys = np.full((n_copies, *rows.shape), np.inf, dtype=np.float32)
-    for row, example_id in enumerate(example_ids):
-        n_real = int(rows[row].sum())
-        sort_keys[:, row, :n_real] = random_generator(seed, int(example_id)).random((n_copies, n_real), np.float32)
-    # Real positions first, in their order; the rest behind them: ranks among the real ones become positions.
+    for example, example_id in enumerate(example_ids):
+        queries, keys = (rows[example].any(axis) for axis in (1, 0))
+        draws = random_generator(seed, int(example_id)).random((n_copies, queries.sum(), keys.sum()), np.float32)
+        sort_keys[:, example][(slice(None), *np.ix_(queries, keys))] = draws
+    sort_keys[:, ~rows] = np.inf
+    # Both list the visible keys first and the others behind them: the visible in order, and in random order.
     position = np.argsort(~rows, axis=-1, kind="stable")
-    shuffled = np.take_along_axis(position[None], np.argsort(sort_keys, axis=-1, kind="stable"), axis=-1)
+    shuffled = np.argsort(sort_keys, axis=-1, kind="stable")
     permutation = np.empty_like(shuffled)
     np.put_along_axis(permutation, np.broadcast_to(position, shuffled.shape), shuffled, axis=-1)
-    return torch.from_numpy(permutation).to(mask.device)
+    return torch.from_numpy(permutation).to(visible.device)
+
+
+def at_head(attention: Tensor, head: int, query: int | None, new: Tensor) -> Tensor:
+    """Copies of a layer's attention in which one head, or one query row of it, is replaced.
+
+    Shape: attention [batch, heads, queries, keys], new [copies, batch, queries, keys] -> [copies, batch, heads, queries, keys].
+    """
+    edited = attention.to(new.dtype).expand(len(new), *attention.shape).clone()
+    rows = slice(None) if query is None else slice(query, query + 1)
+    edited[:, :, head, rows] = new[:, :, rows]
+    return edited

@@ -8,7 +8,7 @@ from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import Site
 from hf_attnprobe.faithfulness.adversarial import adversarial, best_within
 from hf_attnprobe.faithfulness.correlation import correlation
-from hf_attnprobe.functional.divergence import tvd
+from hf_attnprobe.functional.divergence import jsd, tvd
 from hf_attnprobe.functional.intervention import permute
 from hf_attnprobe.functional.search import linear_distance, search_adversarial_attention
 
@@ -99,7 +99,8 @@ def test_whole_search_and_exact_answer(observed, oracle):
     found = search(observed, oracle, 500)
     assert largest(found.transpose(0, 1) - oracle["adv_attn" + suffix]) < 1e-3
     change = tvd(adapter.replay(observation, {0: found[:, :, None, None]}), observation.probs)
-    searched = best_within(found, observation.read(SITE), change, (0.05,)).jsd[0]
+    own = observation.read(SITE)
+    searched = best_within(found, own, jsd(found, own), change, (0.05,))[0][0]
     assert largest(searched - oracle["emax_jsd" + suffix]) < 1e-3
 
     exact = adversarial(adapter, observation, SITE, method="exact", epsilons=(0.01, 0.05))

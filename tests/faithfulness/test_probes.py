@@ -110,9 +110,9 @@ def test_search_stays_feasible_and_below_the_exact_answer(num_labels):
     adapter, observation = observe(num_labels=num_labels)
     found = adversarial(adapter, observation, SITE, method="search", n_steps=150)
     for epsilon, attention in found.attention.items():
-        after = adapter.replay(observation, {0: attention[None, :, None, None]})[0]
+        after = adapter.replay(observation, {0: attention[None, :, None]})[0]
         assert (tvd(after, observation.probs) <= epsilon + 1e-9).all()
-        assert torch.allclose(jsd(attention, observation.read(SITE)), found.epsilon_max_jsd[epsilon], atol=1e-9)
+        assert torch.allclose(jsd(attention[:, 0], observation.read(SITE)), found.epsilon_max_jsd[epsilon], atol=1e-9)
         assert (found.epsilon_max_jsd[epsilon] <= found.largest_jsd + 1e-9).all()
     assert found.epsilon_max_jsd[0.05][3] == 0  # one token cannot move
     if num_labels == 2:

@@ -1,0 +1,279 @@
+"""Any Transformer with a classification head as an :class:`AttentionModel`: tap, edit, resume."""
+
+import inspect
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from hf_attnprobe.adapters.attention_tap import Edit, tapped
+from hf_attnprobe.adapters.embedding_gradient import gradient_times_input
+from hf_attnprobe.adapters.layout import find_layout, frozen_twin
+from hf_attnprobe.adapters.memory import bytes_per_example
+from hf_attnprobe.adapters.preparation import LEVELS, masks, units
+from hf_attnprobe.adapters.readout import layer_names, pads_left, query_rows, readout_of
+from hf_attnprobe.adapters.resume import recorded, repeated, resumed
+from hf_attnprobe.adapters.self_check import self_check
+from hf_attnprobe.adapters.token_deletion import deletions, sum_pieces
+from hf_attnprobe.attention_model import Batch, Observation, Site
+from hf_attnprobe.errors import AttnProbeError
+
+
+TOKENS_PER_PASS = {"cpu": 4096}
+"""On a CPU core larger passes leave the caches: 8,192 tokens take 10 to 30% more time per token, 1,024 up to 20%."""
+
+
+class TransformerState(NamedTuple):
+    """What one forward pass leaves for replays.
+
+    outputs: of every block call, in order. visible: per layer bool [batch, queries, keys], what the mask lets be seen.
+    """
+
+    outputs: tuple[Any, ...]
+    visible: tuple[Tensor, ...]
+
+
+class TransformerAdapter:
+    """Reads and edits the attention of every layer and head of a ``PreTrainedModel`` with a classification head.
+
+    Works on a twin of the model that shares its weights (in eval mode, as loaded: eager or sdpa, half precision or
+    not): the user's own model is never hooked, switched or changed. Move it to its device before.
+
+    Args:
+        model: a text or image classifier; two or more logits are classes, one logit is a sigmoid.
+        dtype: what to compute in; ``None``: as loaded.
+        level: what is explained and left out, "token" or "word" (all its pieces together, represented by the first);
+            ``None``: words where :meth:`prepare` is given ``word_ids``.
+        readout: the query row that the prediction is read from, "first", "last" or "mean"; ``None``: found out, see
+            :func:`~hf_attnprobe.adapters.readout.query_rows`.
+        tokens_per_pass: how many tokens to feed at once in replays and leave-one-out; ``None``: by device.
+
+    Attributes:
+        layers: kind and heads of each layer; the position in this list is the layer's number.
+        layer_names: "layer.3", or "encoder.0", "decoder.0", "cross.0".
+    """
+
+    def __init__(
+        self,
+        model,
+        *,
+        dtype: torch.dtype | None = None,
+        level: str | None = None,
+        readout: str | None = None,
+        tokens_per_pass: int | None = None,
+    ):
+        if level not in (None, *LEVELS):
+            raise AttnProbeError(f"expected level to be one of {', '.join(LEVELS)}, got {level!r}")
+        self.model = frozen_twin(model, dtype)
+        self.layout = find_layout(self.model)
+        self.layers = self.layout.layers
+        self.layer_names = layer_names(self.layers)
+        self.level, self.readout = level, readout_of(self.model.config, readout)
+        self.tokens_per_pass = tokens_per_pass or TOKENS_PER_PASS.get(self.model.device.type, 65536)
+        self.accepted = inspect.signature(self.model.forward).parameters.keys()
+        self.vectorises = True  # until it turns out that vmap cannot run this model
+
+    def sites(self) -> list[Site]:
+        return [Site(number, head) for number, layer in enumerate(self.layers) for head in range(layer.n_heads)]
+
+    def check_site(self, site: Site) -> None:
+        """Raises AttnProbeError where ``site`` is no layer or head of this model."""
+        if not 0 <= site.layer < len(self.layers):
+            raise AttnProbeError(f"expected a layer from 0 to {len(self.layers) - 1}, got {site.layer}")
+        n_heads = self.layers[site.layer].n_heads
+        if not 0 <= site.head < n_heads:
+            raise AttnProbeError(f"expected a head from 0 to {n_heads - 1} in layer {site.layer}, got {site.head}")
+
+    # Batches
+
+    def prepare(
+        self, inputs: Mapping[str, Tensor], example_ids: tuple[int, ...], labels: Tensor | None = None
+    ) -> Batch:
+        """A batch on the model's device from padded tokenizer output, or from ``pixel_values``.
+
+        Beside the model's own inputs, ``special_tokens_mask`` [batch, keys] is needed for texts, and ``word_ids``
+        [batch, keys] (int, -1 for none) makes words of pieces. The batch keeps ``units`` among its inputs: for each
+        token the position that stands for it.
+        """
+        inputs = {name: value.to(self.model.device) for name, value in inputs.items()}
+        mask, special = masks(self.model, self.layout, inputs)
+        stands_for = units(self.level, inputs, mask)
+        content = mask & ~special & (stands_for == torch.arange(mask.shape[1], device=mask.device))
+        kept = {name: value for name, value in inputs.items() if name in self.accepted}
+        return Batch({**kept, "units": stands_for}, mask, content, tuple(example_ids), labels)
+
+    # Forward passes
+
+    def logits(self, inputs: Mapping[str, Tensor], edit: Edit | None = None, outputs: tuple = ()) -> Tensor:
+        """Logits [batch, outputs] with ``edit`` on every layer; the first block calls give ``outputs`` instead of running."""
+        inputs = {name: value for name, value in inputs.items() if name != "units"}
+        if "use_cache" in self.accepted:
+            inputs["use_cache"] = False
+        first = sum(layer.n_skipped < len(outputs) for layer in self.layers)
+        modules = {} if edit is None else self.layout.modules
+        with tapped(modules, edit, first=first), resumed(self.layout.blocks if outputs else (), outputs):
+            logits = self._call(inputs)
+        return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+    def _call(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        try:
+            return self.model(**inputs).logits
+        except AttnProbeError:
+            raise
+        except (ValueError, IndexError) as error:  # too many positions, no padding token, no end-of-sequence token
+            shape = list(inputs[self.model.main_input_name].shape)
+            raise AttnProbeError(
+                f"the model refused a batch of shape {shape}: {str(error).splitlines()[0]}"
+            ) from error
+
+    def observe(self, batch: Batch) -> Observation:
+        attention, visible = [], []
+
+        def capture(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
+            # a text of one token: its grouped queries come packed as [batch, key heads, group, 1]
+            shape = (len(weights), self.layers[layer].n_heads, -1, weights.shape[-1])
+            attention.append(weights.reshape(shape).to(torch.promote_types(weights.dtype, torch.float32)))
+            visible.append(_visible(scores.reshape(shape)[:, 0]))
+            return weights
+
+        with torch.no_grad(), recorded(self.layout.blocks) as outputs:
+            logits = self.logits(batch.inputs, capture)
+        if not logits.isfinite().all():
+            raise AttnProbeError(
+                f"expected finite logits, got NaN or infinity in {self.model.dtype}; load the model in float32 or bfloat16"
+            )
+        state = TransformerState(tuple(outputs), tuple(visible))
+        return Observation(self, batch, _probs(logits), tuple(attention), state)
+
+    def replay(self, observation: Observation, attention: Mapping[int, Tensor]) -> Tensor:
+        return _probs(self.replay_logits(observation, attention))
+
+    def replay_logits(self, observation: Observation, attention: Mapping[int, Tensor]) -> Tensor:
+        """As :meth:`replay`, before the softmax: [copies, batch, outputs]."""
+        for layer, edited in attention.items():
+            self.check_site(Site(layer))
+            if edited.shape[1:] != observation.attention[layer].shape:
+                expected = ["copies", *observation.attention[layer].shape]
+                raise AttnProbeError(f"expected attention {expected} for layer {layer}, got {list(edited.shape)}")
+        step = max(1, self.tokens_per_pass // observation.batch.mask.numel())
+        starts = range(0, len(attention[min(attention)]), step)
+        parts = [{layer: edited[i : i + step] for layer, edited in attention.items()} for i in starts]
+        return torch.cat([self._resume(observation, part) for part in parts])
+
+    def _resume(self, observation: Observation, attention: Mapping[int, Tensor]) -> Tensor:
+        outputs = observation.state.outputs[: self.layers[min(attention)].n_skipped]
+        inputs = observation.batch.inputs
+        if self.vectorises:
+            try:  # what does not depend on the edit is computed once for all copies
+                return torch.func.vmap(lambda edits: self.logits(inputs, _replace(edits), outputs))(dict(attention))
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError:  # Bloom's own autograd function, routers and overflow guards that look at values
+                self.vectorises = False
+        n_copies, n_batch = attention[min(attention)].shape[:2]
+        flat = {layer: edited.flatten(0, 1) for layer, edited in attention.items()}
+        logits = self.logits(
+            repeated(dict(inputs), n_copies, n_batch), _replace(flat), repeated(outputs, n_copies, n_batch)
+        )
+        return logits.unflatten(0, (n_copies, n_batch))
+
+    # Importances
+
+    def read(self, observation: Observation, site: Site) -> Tensor:
+        self.check_site(site)
+        attention, kind = observation.attention[site.layer][:, site.head], self.layers[site.layer].kind
+        if site.query is not None:
+            row = attention[:, site.query]
+        else:
+            rows = query_rows(self.readout, kind, observation.state.visible[site.layer], observation.batch.mask)
+            row = (rows.to(attention.dtype)[:, None] @ attention)[:, 0]
+        if kind == "decoder":  # its input is the text one position further on, behind a start token
+            row = torch.nn.functional.pad(row[:, 1:], (0, 1))
+        return sum_pieces(row, observation.batch.inputs["units"])
+
+    def visible(self, observation: Observation, layer: int) -> Tensor:
+        """What each query may attend to, bool [batch, queries, keys]: causality and windows taken in, nothing for padding.
+
+        Queries of padding see nothing, so that what is drawn for or averaged over queries knows no padding.
+        """
+        mask = observation.batch.mask
+        return observation.state.visible[layer] & mask[:, None] & mask[:, :, None]
+
+    def gradient(self, observation: Observation, target: Tensor, *, hold_attention: bool = True) -> Tensor:
+        inputs = observation.batch.inputs
+
+        def hold(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
+            return weights.detach() if hold_attention else weights
+
+        def explained() -> Tensor:
+            return _probs(self.logits(inputs, hold)).gather(-1, target[:, None]).sum()
+
+        slopes = gradient_times_input(self.layout.embeddings, explained, observation.batch.mask.shape[1])
+        return sum_pieces(slopes, inputs["units"])
+
+    def attention_gradient(self, observation: Observation, target: Tensor) -> list[Tensor]:
+        """Gradient of the probability of class ``target`` [batch] with respect to the attention of every layer.
+
+        Per layer [batch, heads, queries, keys], in one backward pass; not zero at masked keys.
+        """
+        seen = []
+
+        def mark(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
+            seen.append(weights if weights.requires_grad else weights.requires_grad_())
+            return weights
+
+        with torch.enable_grad():
+            probs = _probs(self.logits(observation.batch.inputs, mark))
+            slopes = torch.autograd.grad(probs.gather(-1, target[:, None]).sum(), seen, materialize_grads=True)
+        shaped = zip(slopes, observation.attention, strict=True)
+        return [slope.reshape(attention.shape).to(attention.dtype) for slope, attention in shaped]
+
+    @torch.no_grad()
+    def leave_one_out(self, observation: Observation) -> Tensor:
+        """Probabilities without each unit, [batch, keys, classes]; those of the whole text where there is nothing to
+        remove or nothing would be left."""
+        batch = observation.batch
+        if self.layout.n_keys is not None:
+            raise AttnProbeError("expected texts for leave-one-out, got images, from which no token can be removed")
+        inputs = {name: value for name, value in batch.inputs.items() if name != "units"}
+        probs = observation.probs[:, None].repeat(1, batch.mask.shape[1], 1)
+        passes = deletions(
+            inputs,
+            batch.inputs["units"],
+            batch.content_mask,
+            pad_id=self.model.config.get_text_config().pad_token_id or 0,
+            tokens_per_pass=self.tokens_per_pass,
+            left=pads_left(self.model.config),
+        )
+        for example, place, texts in passes:
+            probs[example, place] = _probs(self.logits(texts))
+        return probs
+
+    def token_logits(self, observation: Observation) -> None:
+        return None
+
+    def self_check(self, batch: Batch) -> None:
+        """Raises AttnProbeError unless an edit in each layer changes the logits and the identity edit does not."""
+        self_check(self, batch)
+
+    def bytes_per_example(self, n_keys: int, n_copies: int, *, backward: bool = True) -> int:
+        """``backward=False`` where no gradients are taken, which needs much less."""
+        return bytes_per_example(
+            self.model, self.layout, n_keys, n_copies, tokens_per_pass=self.tokens_per_pass, backward=backward
+        )
+
+
+def _replace(attention: Mapping[int, Tensor]) -> Edit:
+    """The edit that puts ``attention[layer]`` in place."""
+    return lambda layer, weights, scores: attention[layer].reshape(weights.shape) if layer in attention else weights
+
+
+def _visible(scores: Tensor) -> Tensor:
+    """Bool, from scores [batch, queries, keys]: masks add at least -10,000, so no masked key is near its row's best."""
+    return scores > scores.amax(-1, keepdim=True) - 8000
+
+
+def _probs(logits: Tensor) -> Tensor:
+    """[..., classes]; one logit is the positive class's."""
+    return logits.softmax(-1) if logits.shape[-1] > 1 else torch.cat([-logits, logits], dim=-1).sigmoid()

@@ -1,0 +1,42 @@
+"""Which heads can matter at all? The first-order effect of an edit on every head, from one backward pass.
+
+Question: where is it worth running the exact tests?
+Measure:  |⟨∂p/∂A, A' − A⟩|, the change of the predicted class's probability p that the gradient at the model's own
+          attention A foretells for the edited A': uniform attention, and no attention (the head's output zeroed).
+          Attribution patching (Nanda 2023; Kramár et al. 2024, AtP) of attention edits.
+Reading:  an estimate of what ``uniform_attention`` and ``head_ablation`` measure; wrong where the model saturates. The
+          report says how well it ranked the heads that were then tested.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from hf_attnprobe.attention_model import AttentionModel, Observation, Site
+from hf_attnprobe.functional.intervention import uniform
+
+
+READINGS = {
+    "first_order_uniform": "to first order, uniform attention in this head moves the output by {mean:.3f} of 1",
+    "first_order_zero": "to first order, silencing this head moves the output by {mean:.3f} of 1",
+}
+
+
+@dataclass(frozen=True)
+class ScreenResult:
+    """Both [batch], not negative; estimates, so they may exceed 1."""
+
+    first_order_uniform: Tensor
+    first_order_zero: Tensor
+
+
+def screen(model: AttentionModel, observation: Observation, site: Site, *, seed: int = 0) -> ScreenResult:
+    """First-order effects at one head; the backward pass is shared by all heads of the observation."""
+    visible = model.visible(observation, site.layer)
+    attention = observation.attention[site.layer][:, site.head]
+    slope = observation.attention_gradient[site.layer][:, site.head] * visible
+    if site.query is not None:
+        rows = slice(site.query, site.query + 1)
+        attention, slope, visible = attention[:, rows], slope[:, rows], visible[:, rows]
+    moved = slope * (uniform(attention, visible) - attention)
+    return ScreenResult(moved.sum((-2, -1)).abs(), (slope * attention).sum((-2, -1)).abs())

@@ -1,0 +1,95 @@
+"""A model with many heads as layer × head tables, and what they say. Pure: statistics in, lines out."""
+
+from collections.abc import Sequence
+
+from scipy.stats import spearmanr
+
+from hf_attnprobe.summary import Statistic
+
+
+TITLES = {
+    "median_tvd": "output change when the head's attention is shuffled (median of the shuffles, mean over texts)",
+    "uniform_tvd": "output change with uniform attention in the head",
+    "zero_tvd": "output change with the head silenced",
+    "epsilon_max_jsd@0.05": "how far the attention can be moved with the output within .05 (at most .69; a lower bound)",
+    "attention_leave_one_out_tau": "rank correlation of attention with leave-one-out",
+    "attention_gradient_tau": "rank correlation of attention with gradients",
+    "first_order_uniform": "screen: first-order effect of uniform attention",
+}
+FORETOLD = {"first_order_uniform": "uniform_tvd", "first_order_zero": "zero_tvd"}
+MATTERS, AGREES = 0.05, 0.3  # of 1; τ
+
+
+def by_head(statistics: Sequence[Statistic], name: str) -> dict[tuple[int, int], float]:
+    """The mean of a statistic over all texts, by (layer, head)."""
+    return {(s.layer, s.head): s.mean for s in statistics if s.statistic == name and s.group == "all" and s.n}
+
+
+def has_heads(statistics: Sequence[Statistic]) -> bool:
+    """Whether the model has more than one head."""
+    return len({(s.layer, s.head) for s in statistics}) > 1
+
+
+def head_tables(statistics: Sequence[Statistic]) -> list[str]:
+    """Markdown tables, layers down and heads across, one per statistic; a dash where a head was not tested."""
+    lines = []
+    for name, title in TITLES.items():
+        values = by_head(statistics, name)
+        if not values:
+            continue
+        n_heads = max(head for _, head in values) + 1
+        lines += ["", f"### {name}: {title}", "", f"| layer | {' | '.join(f'head {h}' for h in range(n_heads))} |"]
+        lines.append("|---" * (n_heads + 1) + "|")
+        for layer in sorted({layer for layer, _ in values}):
+            cells = (f"{values[layer, h]:.2f}" if (layer, h) in values else "–" for h in range(n_heads))
+            lines.append(f"| {layer} | {' | '.join(cells)} |")
+    return lines
+
+
+def head_sentences(statistics: Sequence[Statistic]) -> list[str]:
+    """What the tables say, in plain words."""
+    lines = []
+    for name, said in (("uniform_tvd", "their pattern is replaced by uniform attention"), ("median_tvd", "shuffled")):
+        values = by_head(statistics, name)
+        moved = sorted((v, site) for site, v in values.items() if v >= MATTERS)[::-1]
+        if values:
+            listed = ", ".join(f"{layer}.{head} ({v:.2f})" for v, (layer, head) in moved[:8]) or "none"
+            lines.append(
+                f"Assignment: {len(moved)} of {len(values)} heads move the output by {MATTERS} of 1 or more when {said}: {listed}."
+            )
+    lines += _agreement(statistics)
+    moved = by_head(statistics, "epsilon_max_jsd@0.05")
+    if moved:
+        free = sum(v >= 0.4 for v in moved.values())
+        lines.append(
+            f"Uniqueness: the attention of {free} of {len(moved)} heads can be moved by .40 (of at most .69) or farther "
+            "with the output within .05."
+        )
+    return lines + screen_sentences(statistics)
+
+
+def _agreement(statistics: Sequence[Statistic]) -> list[str]:
+    values, yardstick = (by_head(statistics, f"{name}_leave_one_out_tau") for name in ("attention", "gradient"))
+    if not values:
+        return []
+    best = max(values, key=values.__getitem__)
+    agreeing = sum(v >= AGREES for v in values.values())
+    compared = f"; gradients reach {next(iter(yardstick.values())):.2f}" if yardstick else ""
+    return [
+        f"Importance: {agreeing} of {len(values)} heads rank the tokens as leaving them out does at τ {AGREES:.2f} or better; "
+        f"the best is {best[0]}.{best[1]} with {values[best]:.2f}{compared}."
+    ]
+
+
+def screen_sentences(statistics: Sequence[Statistic]) -> list[str]:
+    """How well the first-order screen ranked the heads that were then tested (Spearman's ρ over heads)."""
+    lines = []
+    for foretold, found in FORETOLD.items():
+        estimates, exact = by_head(statistics, foretold), by_head(statistics, found)
+        both = sorted(estimates.keys() & exact.keys())
+        if len(both) > 2:
+            rho = spearmanr([estimates[s] for s in both], [exact[s] for s in both]).statistic
+            lines.append(
+                f"Screen: {foretold} ranked {len(both)} tested heads as {found} did with Spearman ρ {rho:.2f}."
+            )
+    return lines

@@ -1,0 +1,300 @@
+"""The forward pass against oracles written by hand: torch's own LSTM and convolution, one unpadded text at a time."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from hf_attnprobe.attention_classifier import (
+    AttentionClassifierConfig,
+    AttentionClassifierForSequenceClassification,
+    AttentionClassifierModel,
+)
+
+
+KINDS = [
+    (e, a, n) for e in ("bilstm", "cnn", "mlp", "none") for a in ("additive", "dot_product", "uniform") for n in (2, 4)
+]
+TEXTS = [[5, 6, 7, 7, 8, 9, 5], [5], [7, 9, 8], [8, 8]]  # content ids, between <sos> 2 and <eos> 3
+
+
+def make(encoder="bilstm", attention="additive", n_labels=2, **options):
+    torch.manual_seed(0)
+    options = {"vocab_size": 12, "embedding_size": 6, "encoder_size": 8} | options
+    config = AttentionClassifierConfig(encoder=encoder, attention=attention, num_labels=n_labels, **options)
+    return AttentionClassifierForSequenceClassification(config).eval().double()
+
+
+def pad(texts, n_keys=None):
+    """input_ids and attention_mask, [batch, keys], padded on the right."""
+    rows = [torch.tensor([2, *text, 3]) for text in texts]
+    n_keys = n_keys or max(map(len, rows))
+    ids = torch.stack([F.pad(row, (0, n_keys - len(row))) for row in rows])
+    return {"input_ids": ids, "attention_mask": (ids != 0).long()}
+
+
+def expected_states(model, ids):
+    """Encoder states of one unpadded text [keys], by torch's own layers."""
+    base, config = model.attention_classifier, model.config
+    embeddings = base.embeddings.weight[ids]
+    if config.encoder == "bilstm":
+        lstm = nn.LSTM(config.embedding_size, config.encoder_size, bidirectional=True).double()
+        lstm.load_state_dict(base.encoder.lstm.state_dict())
+        return lstm(embeddings)[0]
+    if config.encoder == "cnn":
+        signal = embeddings.t()
+        maps = [F.conv1d(signal, c.weight, c.bias, padding=c.weight.shape[-1] // 2) for c in base.encoder.convolutions]
+        return torch.cat(maps).relu().t()
+    if config.encoder == "mlp":
+        return torch.tanh(embeddings @ base.encoder.linear.weight.t() + base.encoder.linear.bias)
+    return embeddings
+
+
+def expected_attention(model, states):
+    """Attention over the content of one unpadded text: all but the first and the last state."""
+    attention, content = model.attention_classifier.attention, states[1:-1]
+    if model.config.attention == "additive":
+        scores = (
+            torch.tanh(content @ attention.projection.weight.t() + attention.projection.bias)
+            @ attention.query.weight[0]
+        )
+    elif model.config.attention == "dot_product":
+        scores = content @ attention.query.weight[0] / states.shape[1] ** 0.5
+    else:
+        scores = torch.zeros(len(content), dtype=states.dtype)
+    return F.pad(scores.exp() / scores.exp().sum(), (1, 1))
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_each_text_of_a_padded_batch_equals_the_oracle_on_it_alone(kind):
+    model = make(*kind)
+    with torch.no_grad():
+        outputs = model(**pad(TEXTS, n_keys=13), output_attentions=True, output_hidden_states=True)
+        assert outputs.logits.shape == (4, kind[2])
+        assert [a.shape for a in outputs.attentions] == [(4, 1, 1, 13)]
+        for row, text in enumerate(TEXTS):
+            states = expected_states(model, [2, *text, 3])
+            attention = expected_attention(model, states)
+            logits = model.classifier.weight @ (attention @ states) + model.classifier.bias
+            logits = F.pad(logits, (1, 0)) if kind[2] == 2 else logits
+            n_keys = len(text) + 2
+            torch.testing.assert_close(outputs.hidden_states[0][row, :n_keys], states)
+            torch.testing.assert_close(outputs.attentions[0][row, 0, 0, :n_keys], attention)
+            torch.testing.assert_close(outputs.logits[row], logits)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_attention_is_exactly_zero_off_the_content_and_sums_to_one_on_it(kind):
+    model, batch = make(*kind).float(), pad(TEXTS)
+    attention = model(**batch, output_attentions=True).attentions[0][:, 0, 0]
+    content = torch.isin(batch["input_ids"], torch.tensor([0, 2, 3]), invert=True)
+    assert (attention[~content] == 0).all() and (attention[content] > 0).all()
+    torch.testing.assert_close(attention.sum(-1), torch.ones(4))
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_what_stands_under_the_padding_changes_nothing(kind):
+    model, batch = make(*kind), pad(TEXTS, n_keys=11)
+    other = batch | {"input_ids": batch["input_ids"].where(batch["attention_mask"].bool(), torch.tensor(7))}
+    torch.testing.assert_close(model(**other).logits, model(**batch).logits, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("encoder", ["bilstm", "cnn", "mlp", "none"])
+def test_the_padding_row_of_the_embeddings_may_hold_anything(encoder):
+    model, batch = make(encoder), pad(TEXTS)
+    before = model(**batch, output_attentions=True)
+    with torch.no_grad():
+        model.get_input_embeddings().weight[0] = 1e3
+    after = model(**batch, output_attentions=True)
+    assert torch.equal(before.logits, after.logits) and torch.equal(before.attentions[0], after.attentions[0])
+
+
+def test_uniform_attention_is_one_over_the_number_of_words():
+    attention = make(attention="uniform")(**pad(TEXTS), output_attentions=True).attentions[0][:, 0, 0]
+    for row, text in enumerate(TEXTS):
+        assert attention[row, 1 : len(text) + 1].tolist() == pytest.approx([1 / len(text)] * len(text), rel=1e-15)
+
+
+def test_two_labels_are_zero_and_the_papers_one_logit():
+    model = make()
+    outputs = model.attention_classifier(**pad(TEXTS))
+    z = model.classifier(outputs.pooler_output)[:, 0]
+    logits = model(**pad(TEXTS)).logits
+    assert torch.equal(logits, torch.stack([torch.zeros_like(z), z], dim=-1))
+    torch.testing.assert_close(logits.softmax(-1)[:, 1], z.sigmoid())
+    assert model.classifier.out_features == 1
+
+
+def test_the_loss_is_the_papers_binary_cross_entropy():
+    model, labels = make(), torch.tensor([0, 1, 1, 0])
+    outputs = model(**pad(TEXTS), labels=labels)
+    z = outputs.logits[:, 1]
+    torch.testing.assert_close(outputs.loss, F.binary_cross_entropy_with_logits(z, labels.double()))
+    halved = model(**pad(TEXTS), labels=labels, num_items_in_batch=8).loss  # how the Trainer accumulates gradients
+    torch.testing.assert_close(halved, outputs.loss / 2)
+
+
+def test_the_loss_of_more_labels_is_cross_entropy():
+    model, labels = make(n_labels=4), torch.tensor([3, 0, 2, 1])
+    outputs = model(**pad(TEXTS), labels=labels)
+    torch.testing.assert_close(outputs.loss, F.cross_entropy(outputs.logits, labels))
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_embeddings_in_place_of_ids(kind):
+    model, batch = make(*kind), pad(TEXTS)
+    embeddings = model.get_input_embeddings()(batch["input_ids"])
+    by_ids = model(**batch, output_attentions=True)
+    by_embeddings = model(inputs_embeds=embeddings, attention_mask=batch["attention_mask"], output_attentions=True)
+    assert torch.equal(by_ids.logits, by_embeddings.logits)
+    assert torch.equal(by_ids.attentions[0], by_embeddings.attentions[0])
+
+
+def test_without_a_mask_the_padding_id_is_the_mask():
+    model, batch = make(), pad(TEXTS)
+    assert torch.equal(model(batch["input_ids"]).logits, model(**batch).logits)
+    embeddings = model.get_input_embeddings()(torch.tensor([[2, 5, 6, 3]]))
+    assert torch.equal(model(inputs_embeds=embeddings).logits, model(torch.tensor([[2, 5, 6, 3]])).logits)
+
+
+@pytest.mark.parametrize("inputs", [{}, {"input_ids": torch.tensor([[2, 3]]), "inputs_embeds": torch.zeros(1, 2, 6)}])
+def test_exactly_one_form_of_input(inputs):
+    with pytest.raises(ValueError, match="exactly one of input_ids and inputs_embeds"):
+        make()(**inputs)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_an_empty_text_has_no_attention_and_the_logits_of_the_bias(kind):
+    model = make(*kind)
+    outputs = model(**pad([[], [5, 6]]), output_attentions=True)
+    assert (outputs.attentions[0][0] == 0).all()
+    bias = F.pad(model.classifier.bias, (1, 0)) if kind[2] == 2 else model.classifier.bias
+    assert torch.equal(outputs.logits[0], bias)
+
+
+@pytest.mark.parametrize("encoder", ["bilstm", "cnn", "mlp", "none"])
+def test_a_row_of_nothing_but_padding_is_finite(encoder):
+    batch = pad([[5, 6]])
+    batch = {name: F.pad(values, (0, 0, 0, 1)) for name, values in batch.items()}
+    outputs = make(encoder)(**batch, output_attentions=True)
+    assert outputs.logits.isfinite().all() and (outputs.attentions[0][1] == 0).all()
+
+
+@pytest.mark.parametrize("encoder", ["bilstm", "cnn", "mlp", "none"])
+@pytest.mark.parametrize("kind", [torch.bool, torch.float32, torch.int32])
+def test_masks_of_other_types(encoder, kind):
+    model, batch = make(encoder).float(), pad(TEXTS)
+    other = model(batch["input_ids"], batch["attention_mask"].to(kind))
+    assert torch.equal(other.logits, model(**batch).logits)
+
+
+@pytest.mark.parametrize("encoder", ["bilstm", "cnn", "mlp", "none"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_low_precision(encoder, dtype):
+    outputs = make(encoder).to(dtype)(**pad(TEXTS), output_attentions=True)
+    assert outputs.logits.dtype == dtype and outputs.logits.isfinite().all()
+    assert (outputs.attentions[0][:, 0, 0, 0] == 0).all()
+
+
+def on_the_left(batch):
+    lengths = batch["attention_mask"].sum(-1).tolist()
+    return {
+        name: torch.stack([row.roll(len(row) - n) for row, n in zip(values, lengths, strict=True)])
+        for name, values in batch.items()
+    }
+
+
+@pytest.mark.parametrize("encoder", ["cnn", "mlp", "none"])
+def test_padding_on_the_left(encoder):
+    model, batch = make(encoder), pad(TEXTS)
+    torch.testing.assert_close(model(**on_the_left(batch)).logits, model(**batch).logits)
+
+
+def test_padding_on_the_left_is_refused_where_it_would_be_read():
+    with pytest.raises(ValueError, match="expected padding on the right only"):
+        make("bilstm")(**on_the_left(pad(TEXTS)))
+
+
+def test_no_start_no_end_no_padding_token():
+    model = make(bos_token_id=None, eos_token_id=None, pad_token_id=None)
+    attention = model(torch.tensor([[5, 6, 2, 3]]), output_attentions=True).attentions[0]
+    assert (attention > 0).all()
+    embeddings = model.get_input_embeddings()(torch.tensor([[5, 6, 2, 3]]))
+    assert torch.equal(model(inputs_embeds=embeddings, output_attentions=True).attentions[0], attention)
+
+
+def test_attentions_come_on_request_only():
+    model, batch = make(), pad(TEXTS)
+    assert model(**batch).attentions is None and model(**batch).hidden_states is None
+    model.config.output_attentions = True
+    assert model(**batch).attentions[0].shape == (4, 1, 1, 9)
+    assert model(**batch, output_attentions=False).attentions is None
+
+
+@pytest.mark.parametrize("wanted", ["argument", "config"])
+def test_a_tuple_on_request(wanted):
+    model, batch = make(), pad(TEXTS)
+    expected = model(**batch, labels=torch.tensor([0, 1, 0, 1]))
+    model.config.return_dict = wanted != "config"
+    options = {"return_dict": False} if wanted == "argument" else {}
+    loss, logits = model(**batch, labels=torch.tensor([0, 1, 0, 1]), **options)
+    assert torch.equal(loss, expected.loss) and torch.equal(logits, expected.logits)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_every_parameter_gets_a_gradient(kind):
+    model = make(*kind)
+    model(**pad(TEXTS), labels=torch.tensor([0, 1, 0, 1])).loss.backward()
+    without = {name for name, p in model.named_parameters() if p.grad is None or not p.grad.isfinite().all()}
+    assert not without
+    assert (model.get_input_embeddings().weight.grad[0] == 0).all()  # the padding's
+
+
+def test_no_buffer_is_left_out_of_the_checkpoint():
+    """Non-persistent buffers come back from ``from_pretrained`` as uninitialised memory."""
+    for kind in KINDS:
+        model = make(*kind)
+        persistent = model.state_dict().keys()
+        assert not [name for name, _ in model.named_buffers() if name not in persistent]
+        plain = [n for _, m in model.named_modules() for n, v in vars(m).items() if isinstance(v, torch.Tensor)]
+        assert not plain  # plain attributes stay on the meta device
+
+
+def test_a_fresh_model_starts_from_pytorchs_own_distributions():
+    config = AttentionClassifierConfig(vocab_size=5000, embedding_size=20, encoder="bilstm", encoder_size=64)
+    model = AttentionClassifierModel(config)
+    vectors = model.embeddings.weight
+    assert (vectors[0] == 0).all() and vectors[1:].std().item() == pytest.approx(1, rel=0.02)
+    for parameter in model.encoder.lstm.parameters():
+        assert 0.9 / 8 < parameter.abs().max() <= 1 / 8
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"encoder": "rnn"}, "encoder must be one of bilstm, cnn, mlp, none, got 'rnn'"),
+        ({"attention": "self"}, "attention must be one of additive, dot_product, uniform, got 'self'"),
+        ({"num_labels": 1}, "num_labels must be at least 2"),
+        ({"encoder": "cnn", "kernel_sizes": [2, 3, 5, 7]}, "kernel_sizes must be odd"),
+        ({"encoder": "cnn", "kernel_sizes": []}, "kernel_sizes must be odd"),
+        ({"encoder": "cnn", "encoder_size": 10}, "encoder_size must be a multiple of the 4 kernel sizes, got 10"),
+        ({"encoder_size": 0}, "encoder_size must be at least 1, got 0"),
+        ({"embedding_size": -1}, "embedding_size must be at least 1, got -1"),
+    ],
+)
+def test_configurations_that_make_no_model(options, message):
+    with pytest.raises(ValueError, match=message):
+        AttentionClassifierConfig(**options)
+
+
+def test_the_kernels_bind_the_width_of_a_cnn_only():
+    for encoder in ("bilstm", "mlp", "none"):
+        assert make(encoder, encoder_size=9)(**pad(TEXTS)).logits.shape == (4, 2)
+
+
+def test_the_vocabulary_can_grow():
+    model = make()
+    before = model(**pad(TEXTS)).logits
+    model.resize_token_embeddings(20)
+    assert model.config.vocab_size == 20
+    torch.testing.assert_close(model(**pad(TEXTS)).logits, before)

@@ -1,0 +1,217 @@
+"""The rules of the house: who may import whom, and that everything public is documented."""
+
+import argparse
+import ast
+import dataclasses
+import inspect
+import re
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+
+import hf_attnprobe
+from hf_attnprobe import AttentionClassifierConfig, audit, auditing, cli, data, demo, training
+
+
+PACKAGE = Path(hf_attnprobe.__file__).parent
+# Lowest first; a module imports from its own line and from those above it in this list.
+LINES = """
+errors functional
+attention_classifier
+attention_model
+adapters recipes vectors tokenization synthetic loading distributed data
+objectives training
+faithfulness
+records summary
+report
+auditing
+demo metrics
+cli
+"""
+HEIGHT = {name: height for height, line in enumerate(LINES.split("\n")) for name in line.split()}
+MODULES = [
+    file
+    for file in sorted(PACKAGE.rglob("*.py"))
+    if "__pycache__" not in file.parts and file not in (PACKAGE / "__init__.py", PACKAGE / "__main__.py")
+]
+
+
+def imports_of(file: Path) -> set[str]:
+    """Full names of the modules that a file imports, also inside functions and for type checking."""
+    found = set()
+    package = ["hf_attnprobe", *file.relative_to(PACKAGE).parts[:-1]]
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            base = [*base, *filter(None, [node.module])]
+            found |= {".".join([*base, alias.name]) for alias in node.names}
+    return found
+
+
+def line_of(file: Path) -> str:
+    """The name under which a file stands in LINES."""
+    return file.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+@pytest.mark.parametrize("file", MODULES, ids=lambda file: str(file.relative_to(PACKAGE)))
+def test_imports_go_down_only(file):
+    own = line_of(file)
+    assert own in HEIGHT, f"say where {own} stands in LINES"
+    ours = {name.split(".")[1] for name in imports_of(file) if name.startswith("hf_attnprobe.")}
+    higher = {name for name in ours if HEIGHT.get(name, -1) > HEIGHT[own]}
+    assert not higher, f"{own} imports from above itself: {higher}"
+    if "hf_attnprobe" in imports_of(file):
+        assert own == "metrics"  # it is loaded by path, as a stranger to the package
+
+
+@pytest.mark.parametrize(
+    ("folder", "allowed"),
+    [("functional", {"torch", "numpy"}), ("attention_classifier", {"torch", "transformers"})],
+)
+def test_the_foundations_stand_alone(folder, allowed):
+    for file in (PACKAGE / folder).glob("*.py"):
+        outside = {name.split(".")[0] for name in imports_of(file)} - set(sys.stdlib_module_names)
+        ours = {name for name in imports_of(file) if name.startswith("hf_attnprobe")}
+        assert outside - {"hf_attnprobe"} <= allowed
+        assert all(name.startswith(f"hf_attnprobe.{folder}") for name in ours), file
+
+
+def test_the_checkpoint_code_is_flat():
+    """Transformers copies the files and their relative imports of one dot; anything else breaks without a word."""
+    for file in (PACKAGE / "attention_classifier").glob("*_attention_classifier.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.level:
+                assert node.level == 1 and node.module and "." not in node.module
+            else:
+                assert "hf_attnprobe" not in ast.unparse(node) or not isinstance(node, ast.Import | ast.ImportFrom)
+
+
+WITHOUT = """
+import sys
+sys.modules |= {"datasets": None, "evaluate": None}
+import hf_attnprobe, torch
+for name in ("AttentionClassifierConfig", "AttnProbeError", "Site", "metric_path", "wrap"):
+    getattr(hf_attnprobe, name)
+config = hf_attnprobe.AttentionClassifierConfig(vocab_size=9, embedding_size=4, encoder_size=4)
+adapter = hf_attnprobe.wrap(hf_attnprobe.AttentionClassifierForSequenceClassification(config))
+ids = torch.tensor([[2, 4, 5, 6, 3]])
+observation = adapter.observe(adapter.prepare({"input_ids": ids, "attention_mask": torch.ones_like(ids)}, (0,)))
+from hf_attnprobe.faithfulness import PROBES
+for name, probe in PROBES.items():
+    probe(adapter, observation, adapter.sites()[0], seed=0)
+"""
+
+
+def test_the_core_works_without_datasets_and_evaluate(run_python):
+    run = run_python("-W", "error::ImportWarning", "-c", WITHOUT)
+    assert run.code == 0, run.err
+
+
+@pytest.mark.parametrize("name", hf_attnprobe.__all__)
+def test_public_names_are_there_and_documented(name):
+    value = getattr(hf_attnprobe, name)
+    assert len(inspect.getdoc(value).split()) >= 4
+    assert name in dir(hf_attnprobe)
+
+
+def test_public_names_are_sorted_and_no_others():
+    assert list(hf_attnprobe.__all__) == sorted(hf_attnprobe.__all__)
+    with pytest.raises(AttributeError, match="has no attribute 'audits'"):
+        hf_attnprobe.audits  # noqa: B018
+    namespace = {}
+    exec("from hf_attnprobe import *", namespace)
+    assert set(hf_attnprobe.__all__) <= namespace.keys()
+
+
+@pytest.mark.parametrize(
+    "function", [audit, training.train_classifier, training.fine_tune, demo.demo, data.load_examples]
+)
+def test_every_argument_is_documented(function):
+    """By name in the docstring, or by a name that speaks for itself."""
+    speaking = {"trust_remote_code", "batch_size", "epochs", "learning_rate", "weight_decay", "min_document_frequency"}
+    speaking |= {"seed", "progress", "tokenizer", "encoder", "attention"}
+    for name in inspect.signature(function).parameters.keys() - speaking:
+        assert re.search(rf"\b{name}\b", function.__doc__), name
+
+
+@pytest.mark.parametrize("file", MODULES, ids=lambda file: str(file.relative_to(PACKAGE)))
+def test_modules_and_public_functions_say_what_they_are(file):
+    tree = ast.parse(file.read_text())
+    if tree.body:
+        assert ast.get_docstring(tree), file
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+            inherits = isinstance(node, ast.ClassDef) and "PreTrained" in ast.unparse(node)
+            assert ast.get_docstring(node) or inherits, f"{file.name}: {node.name}"
+
+
+# --- the command line ---------------------------------------------------------------------------------------------
+
+
+def commands() -> dict[str, argparse.ArgumentParser]:
+    (found,) = (action for action in cli.build_parser()._actions if isinstance(action, argparse._SubParsersAction))
+    return found.choices
+
+
+def parameters(*functions) -> set[str]:
+    return {name for function in functions for name in inspect.signature(function).parameters}
+
+
+# What a flag may be besides a keyword argument: the form of the output, and whose folder.
+FUNCTIONS = {
+    "demo": parameters(demo.demo),
+    "train": parameters(training.train_classifier, training.fine_tune, training.load_splits, data.load_examples)
+    | {field.name for field in dataclasses.fields(AttentionClassifierConfig)}
+    | {"json"},
+    "audit": parameters(audit) | {"json"},
+    "report": parameters(auditing.read_audit) | {"audit", "output"},
+}
+
+
+def test_every_verb_has_a_function_and_the_documentation_of_one():
+    assert commands().keys() == cli.COMMANDS.keys() == FUNCTIONS.keys()
+    for name, function in cli.COMMANDS.items():
+        assert len(function.__doc__.split()) >= 4
+        assert f"attnprobe {name}" in (PACKAGE.parent / "README.md").read_text()
+        assert re.search(rf"\b{name}\b", cli.__doc__)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_flag_is_a_keyword_argument(name):
+    flags = {action.dest for action in commands()[name]._actions} - {"help"}
+    assert flags <= FUNCTIONS[name]
+
+
+def test_every_keyword_argument_of_audit_is_a_flag():
+    flags = {action.dest for action in commands()["audit"]._actions}
+    assert parameters(audit) - flags == {"tokenizer", "progress"}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_defaults_of_flags_are_those_of_the_function(name):
+    function = {"demo": demo.demo, "audit": audit}.get(name)
+    for action in commands()[name]._actions:
+        parameter = function and inspect.signature(function).parameters.get(action.dest)
+        if parameter is not None and not action.required:
+            assert action.default == parameter.default, action.dest
+    if name == "train":
+        config = AttentionClassifierConfig()
+        for field in ("encoder", "attention", "embedding_size", "encoder_size"):
+            assert commands()["train"].get_default(field) == getattr(config, field)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_help_names_every_flag(name, cli):
+    done = cli(name, "--help")
+    assert (done.code, done.err) == (0, "")
+    for action in commands()[name]._actions:
+        assert all(option in done.out for option in action.option_strings)
+
+
+def test_the_script_is_the_command_line():
+    (script,) = entry_points(group="console_scripts", name="attnprobe")
+    assert script.load() is cli.main

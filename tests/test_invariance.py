@@ -1,0 +1,270 @@
+"""A result depends on the model, the text and the seed: on nothing about how the work was cut up."""
+
+import json
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from hf_attnprobe import audit, records
+from hf_attnprobe.adapters import wrap
+from hf_attnprobe.auditing import collate, run_batch, tokenize
+from hf_attnprobe.summary import PREDICTION
+
+
+TESTS = ("correlation", "permutation", "adversarial")
+KEY = ["test", "statistic", "example_id", "layer", "head"]
+KINDS = [(e, a, 2) for e in ("bilstm", "cnn", "mlp") for a in ("additive", "dot_product")] + [
+    ("bilstm", "additive", 4)
+]
+
+
+def assert_same(found: pd.DataFrame, expected: pd.DataFrame, tolerance: float = 1e-6) -> None:
+    """The same rows, whatever their order, with the same values."""
+    found, expected = (rows.set_index(KEY).value.sort_index() for rows in (found, expected))
+    assert found.index.is_unique and found.index.equals(expected.index)
+    worst = (found - expected).abs()
+    assert worst.max() <= tolerance, worst.nlargest(5)
+    assert found.isna().equals(expected.isna())
+
+
+@pytest.fixture(scope="module")
+def examples(reviews):
+    """Twelve texts of many lengths, with one of a single token; ids that are no row numbers."""
+    rows = [
+        {"example_id": 900 - k, "text": row["text"], "label": row["label"]} for k, row in enumerate(reviews["test"])
+    ]
+    return [*rows[:11], {"example_id": 7, "text": "superb", "label": 1}]
+
+
+@pytest.fixture(scope="module")
+def rows_of(make_checkpoint):
+    """A function to the rows of an audit of the given kind of model."""
+
+    def run(data, kind=(), tests=TESTS, **options):
+        return audit(make_checkpoint(*kind), data, tests=tests, progress=False, **options).to_pandas()
+
+    return run
+
+
+# --- batches, padding, order, seeds -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_one_text_at_a_time_or_all_together(kind, rows_of, examples):
+    """One at a time is unpadded, together is padded to the longest."""
+    data = examples if kind[2] == 2 else examples[-4:]  # more classes mean the slow search
+    assert_same(rows_of(data, kind, batch_size=1), rows_of(data, kind, batch_size=64))
+
+
+def test_the_papers_search_too(rows_of, examples):
+    alone, together = (
+        rows_of(examples[-4:], tests=["adversarial"], method="search", batch_size=size) for size in (1, 64)
+    )
+    assert_same(alone, together)
+
+
+@pytest.mark.parametrize("kind", KINDS[::2], ids=str)
+def test_far_more_padding_than_needed(kind, make_checkpoint, examples):
+    from hf_attnprobe import load_examples
+
+    folder = make_checkpoint(*kind)
+    model, tokenizer = (
+        AutoModelForSequenceClassification.from_pretrained(folder),
+        AutoTokenizer.from_pretrained(folder),
+    )
+    adapter = wrap(model)
+    texts, _ = tokenize(tokenizer, load_examples(examples[-3:], "test"), model)
+    plain = collate(adapter, texts, tokenizer.pad_token_id)
+    inputs = {name: torch.nn.functional.pad(values, (0, 30)) for name, values in plain.inputs.items()}
+    padded = adapter.prepare(inputs, plain.example_ids, plain.labels)
+    assert padded.mask.shape[1] == plain.mask.shape[1] + 30
+    tests, options = (*TESTS[: 2 if kind[2] > 2 else 3], PREDICTION), {test: {} for test in TESTS}
+    found, expected = (run_batch(adapter, batch, tests, options, 0) for batch in (padded, plain))
+    assert_same(found, expected)
+
+
+def test_a_tiny_memory_budget(rows_of, examples):
+    assert_same(rows_of(examples, memory_budget=1), rows_of(examples))
+
+
+@pytest.mark.parametrize("kind", [(), ("cnn", "additive", 2)], ids=str)
+def test_the_order_of_the_data_set(kind, rows_of, examples):
+    shuffled = random.Random(0).sample(examples, len(examples))
+    assert_same(rows_of(shuffled, kind), rows_of(examples, kind))
+
+
+def test_the_summary_does_not_depend_on_the_order_either(make_checkpoint, examples):
+    found, expected = (
+        audit(make_checkpoint(), data, tests=["permutation"], progress=False).statistics
+        for data in (examples[::-1], examples)
+    )
+    for one, other in zip(found, expected, strict=True):
+        assert (one.statistic, one.group, one.n) == (other.statistic, other.group, other.n)
+        assert (one.mean, *one.ci95) == pytest.approx((other.mean, *other.ci95), abs=1e-6)
+
+
+def test_which_other_texts_are_audited(rows_of, examples):
+    whole = rows_of(examples)
+    some = rows_of(examples[3:6])
+    assert_same(some, whole[whole.example_id.isin(some.example_id)])
+
+
+def test_the_model_as_an_object_in_training_mode(make_model, tokenizer, rows_of, examples):
+    model = make_model().train()
+    found = audit(model, examples, tokenizer=tokenizer, tests=TESTS, progress=False).to_pandas()
+    assert_same(found, rows_of(examples))
+    assert model.training and {p.dtype for p in model.parameters()} == {torch.float32}
+    assert all(p.requires_grad and p.grad is None for p in model.parameters())
+
+
+def test_the_state_of_the_random_numbers(rows_of, examples):
+    torch.manual_seed(5)
+    np.random.seed(5)
+    first = rows_of(examples, tests=["permutation"])
+    state = torch.get_rng_state()
+    torch.manual_seed(6)
+    pd.testing.assert_frame_equal(rows_of(examples, tests=["permutation"]), first)
+    torch.manual_seed(5)
+    assert torch.equal(torch.get_rng_state(), state)  # and leaves it alone
+
+
+def test_another_seed_shuffles_otherwise(rows_of, examples):
+    first, second = (rows_of(examples, seed=seed).set_index(KEY).value.sort_index() for seed in (0, 1))
+    changed = {statistic for _, statistic, *_ in first.index[(first - second).abs() > 1e-12]}
+    assert changed == {"median_tvd"}
+    longer = first.index[(first.index.get_level_values("statistic") == "median_tvd") & (first > 0)]
+    assert (first[longer] != second[longer]).mean() > 0.9
+
+
+# --- one folder, several runs -------------------------------------------------------------------------------------
+
+
+def parts(folder):
+    return {file.name: file.stat().st_mtime_ns for file in (folder / "rows").iterdir()}
+
+
+def tests_in(folder, names):
+    return set(pd.concat(pd.read_parquet(folder / "rows" / name) for name in names).test)
+
+
+def test_tests_added_later(rows_of, examples, tmp_path):
+    rows_of(examples, tests=["permutation"], output_dir=tmp_path)
+    before = parts(tmp_path)
+    found = rows_of(examples, output_dir=tmp_path)
+    after = parts(tmp_path)
+    assert before.items() <= after.items()
+    assert tests_in(tmp_path, after.keys() - before.keys()) == {"correlation", "adversarial"}
+    assert_same(found, rows_of(examples))
+    assert_same(records.read(tmp_path / "rows"), found)
+    only = rows_of(examples, tests=["correlation"], output_dir=tmp_path)
+    assert parts(tmp_path) == after and set(only.test) == {"correlation", PREDICTION}
+
+
+def test_texts_added_later(rows_of, examples, tmp_path):
+    rows_of(examples, limit=4, output_dir=tmp_path)
+    before = parts(tmp_path)
+    found = rows_of(examples, output_dir=tmp_path, batch_size=3)
+    after = parts(tmp_path)
+    assert before.items() <= after.items()
+    new = pd.concat(pd.read_parquet(tmp_path / "rows" / name) for name in after.keys() - before.keys())
+    assert set(new.example_id) == {row["example_id"] for row in examples[4:]}
+    assert_same(found, rows_of(examples))
+    assert_same(rows_of(examples, limit=4, output_dir=tmp_path), rows_of(examples, limit=4))
+
+
+def test_a_part_that_was_lost_is_computed_again(rows_of, examples, tmp_path):
+    expected = rows_of(examples, output_dir=tmp_path, batch_size=2)
+    lost = sorted(parts(tmp_path))[::3]
+    for name in lost:
+        (tmp_path / "rows" / name).unlink()
+    kept = parts(tmp_path)
+    assert_same(rows_of(examples, output_dir=tmp_path), expected)
+    assert kept.items() <= parts(tmp_path).items()
+
+
+def command(checkpoint, data, folder, *options):
+    """An audit by the slow search, so that there is time to kill it."""
+    arguments = (
+        "audit",
+        "--model",
+        checkpoint,
+        "--dataset",
+        data,
+        "--output-dir",
+        folder,
+        "--method",
+        "search",
+        "--json",
+    )
+    return [str(argument) for argument in (*arguments, "--tests", *TESTS, *options)]
+
+
+@pytest.fixture(scope="module")
+def data_folder(examples, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    (folder / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in examples))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(rows_of, examples):
+    return rows_of(examples, method="search")
+
+
+def test_killed_and_resumed(checkpoint, data_folder, uninterrupted, cli, tmp_path):
+    folder = tmp_path / "out"
+    arguments = command(checkpoint, data_folder, folder, "--batch-size", "1")
+    running = subprocess.Popen(
+        [sys.executable, "-m", "hf_attnprobe", *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    deadline = time.monotonic() + 120
+    while len(list(folder.glob("rows/part-*"))) < 2 and running.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.005)
+    running.send_signal(signal.SIGKILL)
+    assert running.wait() == -signal.SIGKILL  # it was still at work
+    before = {name: time_ for name, time_ in parts(folder).items() if name.startswith("part-")}
+    assert 2 <= len(before) < 12 and not (folder / "summary.json").exists()
+    done = cli(*command(checkpoint, data_folder, folder))
+    assert done.code == 0, done.err
+    assert before.items() <= parts(folder).items()
+    assert_same(records.read(folder / "rows"), uninterrupted)
+    assert json.loads(done.out)["n"] == 12
+
+
+def torchrun(run_python, *arguments):
+    launch = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m", "hf_attnprobe")
+    return run_python(*launch, *arguments, env={"OMP_NUM_THREADS": "1"}, timeout=120)
+
+
+def test_two_processes(checkpoint, data_folder, uninterrupted, run_python, tmp_path):
+    run = torchrun(run_python, *command(checkpoint, data_folder, tmp_path / "out", "--batch-size", "3"))
+    assert run.code == 0, run.err
+    found = json.loads(run.out)  # printed once
+    assert (found["n"], found["provenance"]["n_processes"]) == (12, 2)
+    assert_same(records.read(tmp_path / "out" / "rows"), uninterrupted)
+    assert len(parts(tmp_path / "out")) == 4
+    assert not list((tmp_path / "out").glob(".*"))
+
+
+def test_two_processes_give_up_together(make_checkpoint, checkpoint, data_folder, run_python, tmp_path):
+    """Nobody waits for one that has found the folder to be another model's."""
+    folder = tmp_path / "out"
+    audit(make_checkpoint("cnn"), data_folder, tests=["permutation"], output_dir=folder, progress=False)
+    before = parts(folder)
+    run = torchrun(run_python, *command(checkpoint, data_folder, folder))
+    assert run.code == 1 and run.out == ""
+    assert (
+        "belongs to another audit: its model fingerprint" in run.err
+        and "Traceback" not in run.err.split("torchrun")[0]
+    )
+    assert parts(folder) == before
+    shutil.rmtree(folder)
