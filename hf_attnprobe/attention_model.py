@@ -79,8 +79,9 @@ class AttentionModel(Protocol):
     def token_logits(self, observation: "Observation") -> Tensor | None:
         """[batch, keys, classes] with logits = Σ_t a_t · token_logits_t where the read-out is linear, else None."""
 
-    def bytes_per_example(self, n_keys: int, n_copies: int) -> int:
-        """Upper estimate of the memory that one text of ``n_keys`` positions needs with ``n_copies`` edits at once."""
+    def bytes_per_example(self, n_keys: int, n_copies: int, *, backward: bool = True) -> int:
+        """Upper estimate of the memory that one text of ``n_keys`` positions needs with ``n_copies`` edits at once;
+        ``backward=False`` where no gradients are taken."""
 
 
 @dataclass(frozen=True, eq=False)

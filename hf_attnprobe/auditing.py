@@ -6,8 +6,7 @@ import json
 import os
 import platform
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -17,33 +16,21 @@ from tqdm.auto import tqdm
 
 from hf_attnprobe import records
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.attention_model import AttentionModel, Batch
-from hf_attnprobe.data import dataset_fingerprint, label_names, load_examples
+from hf_attnprobe.attention_model import AttentionModel, Batch, Site
+from hf_attnprobe.data import dataset_fingerprint, load_examples
 from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness import PROBES
 from hf_attnprobe.loading import check_at_least, load_model, load_tokenizer, model_fingerprint
 from hf_attnprobe.report import Example, Report, examples_to_json, from_json, to_json, to_markdown
 from hf_attnprobe.summary import PREDICTION, summarize
+from hf_attnprobe.texts import Text, collate, parse_bytes, plan, tokenize
 
 
 SUMMARY = "summary.json"
 METHODS = ("auto", "exact", "search")
-PAD_VALUES = {"attention_mask": 0, "special_tokens_mask": 1, "token_type_ids": 0, "word_ids": -1}
+FOR_MANY_HEADS = ("screen", "head_ablation")
 PACKAGES = ("hf_attnprobe", "torch", "transformers", "scipy", "numpy")
-
-
-@dataclass(frozen=True)
-class Text:
-    """One tokenized text; ``inputs`` are lists of one length."""
-
-    example_id: int
-    label: int
-    inputs: Mapping[str, list[int]]
-
-    @property
-    def n_content(self) -> int:
-        return len(self.inputs["input_ids"]) - sum(self.inputs["special_tokens_mask"])
 
 
 def audit(
@@ -57,10 +44,18 @@ def audit(
     text_column: str | None = None,
     label_column: str | None = None,
     limit: int | None = None,
+    layers: Sequence[int] | None = None,
+    heads: Sequence[int] | None = None,
+    query: int | None = None,
+    screen: int | None = None,
     seed: int = 0,
     target: int | None = None,
     n_permutations: int = 100,
     method: str = "auto",
+    n_starts: int = 5,
+    n_steps: int | None = None,
+    level: str | None = None,
+    truncate: bool = True,
     dtype: torch.dtype | str | None = None,
     batch_size: int = 64,
     memory_budget: str | int = "2GB",
@@ -68,18 +63,22 @@ def audit(
     trust_remote_code: bool = False,
     progress: bool = True,
 ) -> Report:
-    """Runs faithfulness tests on every text of a split and summarises them.
+    """Runs faithfulness tests on every text of a split, at every head asked for, and summarises them.
 
     Args:
         model: a folder, a Hub id, or a loaded model (then give its ``tokenizer``).
         dataset, split, config, text_column, label_column, limit: see :func:`hf_attnprobe.data.load_examples`.
-        tests: names from :data:`hf_attnprobe.faithfulness.PROBES`; all of them by default.
+        tests: names from :data:`hf_attnprobe.faithfulness.PROBES`; by default all that suit the model.
         output_dir: where ``rows``, ``summary.json`` and ``report.md`` go. Run again with the same folder to continue
             after an interruption, or to add texts or tests. ``None`` keeps nothing on disk.
+        layers, heads, query: where to look; all layers, all heads, all queries (read: the row that is read out).
+        screen: test only so many heads, those on which one backward pass foretells the largest effect.
         seed: with the example ids it fixes all random numbers.
         target: class whose probability the importances explain; ``None`` is the predicted one.
-        n_permutations: shuffles per text. method: of the adversarial test.
-        dtype: to compute in; float64 for attention classifiers unless given.
+        n_permutations: shuffles per text. method, n_starts, n_steps: of the adversarial test.
+        level: of Transformers, explain and leave out each "word" or "token"; words where the tokenizer tells them.
+        truncate: cut texts that are longer than the model's positions, and count them, or refuse them.
+        dtype: to compute in; float64 for attention classifiers, as loaded for others.
         batch_size: texts at once, fewer where they would exceed ``memory_budget`` ("2GB", or bytes).
         progress: a bar on stderr.
 
@@ -89,12 +88,14 @@ def audit(
     Raises:
         AttnProbeError: for anything the caller can mend, before anything is written.
     """
-    tests = check_tests(tests)
-    _check_options(method, dtype, limit=limit, batch_size=batch_size, n_permutations=n_permutations, seed=seed)
+    check_tests(tests)
+    _check_options(
+        method, dtype, limit=limit, batch_size=batch_size, n_permutations=n_permutations, seed=seed, screen=screen
+    )
     options = {
         "correlation": {"target": target},
         "permutation": {"n_permutations": n_permutations},
-        "adversarial": {"method": method},
+        "adversarial": {"method": method, "n_starts": n_starts, "n_steps": n_steps},
     }
     budget = parse_bytes(memory_budget)
     examples = load_examples(
@@ -108,23 +109,48 @@ def audit(
         "data_fingerprint": dataset_fingerprint(examples),
         "seed": seed,
         "options": options,
+        "sites": {"layers": layers, "heads": heads, "query": query, "screen": screen},
+        "level": level or "default",
+        "truncate": truncate,
         "dtype": str(dtype or "default"),
     }
-    adapter = wrap(loaded.to(state.device), dtype=getattr(torch, dtype) if isinstance(dtype, str) else dtype)
+    adapter = wrap(
+        loaded.to(state.device), dtype=getattr(torch, dtype) if isinstance(dtype, str) else dtype, level=level
+    )
+    sites = select_sites(adapter, layers, heads, query)
+    tests = check_tests(tests) if tests is not None else suitable_tests(sites)
     if limit is not None:
         examples = examples.select(range(min(limit, len(examples))))
-    texts, skipped = tokenize(tokenizer, examples, loaded)
+    texts, counts = tokenize(tokenizer, examples, loaded, truncate=truncate)
+    pad_token_id = tokenizer.pad_token_id or 0
+    adapter.self_check(collate(adapter, sorted(texts, key=lambda t: t.n_content)[-4:], pad_token_id))
     if method == "exact" and "adversarial" in tests:  # refused on one text rather than in the first batch
-        run_batch(adapter, collate(adapter, texts[:1], tokenizer.pad_token_id or 0), ["adversarial"], options, seed)
+        run_batch(adapter, collate(adapter, texts[:1], pad_token_id), ["adversarial"], sites[:1], options, seed)
     with _folder(output_dir, state) as folder, records.claim(folder, identity, state):
-        jobs = plan(
-            texts, (*tests, PREDICTION), records.done(folder / "rows"), adapter, budget, batch_size, n_permutations
-        )
-        state.wait_for_everyone()  # everyone has planned before anyone adds rows
-        _run(adapter, jobs, state, options, seed, tokenizer.pad_token_id or 0, folder / "rows", progress)
-        state.wait_for_everyone()
+
+        def bytes_per_text(n_keys: int) -> int:
+            """Of the two things that need most: all shuffles at once, and a gradient through the model."""
+            searched = n_starts if n_steps else 1
+            return max(
+                adapter.bytes_per_example(n_keys, n_permutations, backward=False),
+                adapter.bytes_per_example(n_keys, searched, backward=True),
+            )
+
+        def run(tests: Sequence[str], sites: Sequence[Site]) -> None:
+            """What of the tests is not there yet, at these sites."""
+            there = records.done(folder / "rows")
+            jobs = plan(texts, tests, there, bytes_per_text, budget, batch_size)
+            state.wait_for_everyone()  # everyone has planned before anyone adds rows
+            _run(adapter, jobs, sites, state, options, seed, pad_token_id, folder / "rows", progress)
+            state.wait_for_everyone()
+
+        if screen is not None:
+            run(["screen", PREDICTION], sites)
+            sites = foremost(records.read(folder / "rows"), sites, screen)
+        run([*tests, PREDICTION], sites)
         rows = records.read(folder / "rows")
-        rows = rows[rows.example_id.isin([t.example_id for t in texts]) & rows.test.isin([*tests, PREDICTION])]
+        wanted = [*tests, PREDICTION, *(["screen"] if screen is not None else [])]
+        rows = rows[rows.example_id.isin([t.example_id for t in texts]) & rows.test.isin(wanted)]
         classes = [str(loaded.config.id2label[k]) for k in range(loaded.config.num_labels)]
         report = Report(
             model=name,
@@ -132,7 +158,7 @@ def audit(
             n=len(texts),
             seed=seed,
             statistics=summarize(rows, classes, seed=seed),
-            provenance=_provenance(identity, tests, skipped, state.num_processes),
+            provenance=_provenance(identity, tests, counts, state.num_processes),
             examples=show(adapter, texts[:3], tokenizer, classes, seed=seed) if "adversarial" in tests else (),
             rows=rows.reset_index(drop=True),
         )
@@ -143,6 +169,36 @@ def audit(
             records.write_atomically(folder / "report.md", to_markdown(report))
         state.wait_for_everyone()
     return report
+
+
+def select_sites(
+    adapter: AttentionModel, layers: Sequence[int] | None, heads: Sequence[int] | None, query: int | None
+) -> list[Site]:
+    """The sites asked for, all of the model's by default."""
+    known = adapter.sites()
+    for name, asked, there in (("layer", layers, {s.layer for s in known}), ("head", heads, {s.head for s in known})):
+        missing = sorted(set(asked or ()) - there)
+        if missing:
+            raise AttnProbeError(
+                f"expected a {name} from 0 to {max(there)}, got {missing[0]}; choose another --{name}s"
+            )
+    return [
+        site._replace(query=query)
+        for site in known
+        if (layers is None or site.layer in layers) and (heads is None or site.head in heads)
+    ]
+
+
+def suitable_tests(sites: Sequence[Site]) -> tuple[str, ...]:
+    """All tests; a single head needs no screen and no comparison of heads."""
+    return tuple(t for t in PROBES if len(sites) > 1 or t not in FOR_MANY_HEADS)
+
+
+def foremost(rows: pd.DataFrame, sites: Sequence[Site], n: int) -> list[Site]:
+    """The n sites on which the screen foretells the largest mean effect of uniform attention, in the model's order."""
+    effects = rows[rows.statistic == "first_order_uniform"].groupby(["layer", "head"]).value.mean()
+    ranked = sorted(sites, key=lambda s: (-effects[s.layer, s.head], s.layer, s.head))[:n]
+    return [site for site in sites if site in ranked]
 
 
 def check_tests(tests: Sequence[str] | None) -> tuple[str, ...]:
@@ -165,128 +221,38 @@ def _check_options(method: str, dtype: torch.dtype | str | None, *, seed: int, *
         raise AttnProbeError(f"expected a dtype such as float32 or float64, got {dtype!r}")
 
 
-def parse_bytes(size: str | int) -> int:
-    """Bytes of "500MB", "2GB" or a plain number."""
-    text = str(size).strip().upper()
-    units = {"KB": 10**3, "MB": 10**6, "GB": 10**9}
-    number, unit = (text[:-2], units[text[-2:]]) if text[-2:] in units else (text, 1)
-    try:
-        n_bytes = int(float(number) * unit)
-    except (ValueError, OverflowError):
-        n_bytes = 0
-    if n_bytes <= 0:
-        raise AttnProbeError(f"expected a memory budget such as 500MB or 2GB, got {size!r}")
-    return n_bytes
-
-
-def tokenize(tokenizer, examples, model) -> tuple[list[Text], int]:
-    """The texts that have tokens, with the model's numbers for their labels, and how many have none."""
-    columns = examples.with_format(None)[:]
-    labels = labels_of_model(model.config, examples)
-    encoded = tokenizer(columns["text"], return_special_tokens_mask=True)
-    texts = [
-        Text(example_id, label, {key: values[row] for key, values in encoded.items()})
-        for row, (example_id, label) in enumerate(zip(columns["example_id"], labels, strict=True))
-    ]
-    n_rows = model.get_input_embeddings().num_embeddings
-    largest = max((max(t.inputs["input_ids"], default=0) for t in texts), default=0)
-    if largest >= n_rows:
-        raise AttnProbeError(
-            f"the tokenizer gives id {largest}, the model embeds ids below {n_rows}; load the tokenizer saved with the model"
-        )
-    kept = [t for t in texts if t.n_content > 0]
-    if not kept:
-        raise AttnProbeError(f"expected texts with tokens, all {len(texts)} have none; check the text column")
-    return kept, len(texts) - len(kept)
-
-
-def labels_of_model(config, examples) -> list[int]:
-    """The examples' labels as the model numbers its classes, -1 for none.
-
-    They are matched by name, whatever the case. Where data and model have no name in common they go by number, for
-    data without names or with as many classes as the model.
-
-    Raises:
-        AttnProbeError: a label that the model does not know: data and model do not belong together.
-    """
-    values, names = examples.with_format(None)["label"][:], label_names(examples)
-    known = {str(name).casefold(): k for k, name in config.id2label.items()}
-    by_name = [known.get(name.casefold()) for name in names]
-    named = hasattr(examples.features["label"], "names")
-    if set(by_name) <= {None} and (not named or len(names) == config.num_labels):
-        by_name = [k if k < config.num_labels else None for k in range(len(names))]
-    unknown = sorted({label for label in values if label >= 0 and by_name[label] is None})
-    if unknown:
-        raise AttnProbeError(
-            f"the data has label {names[unknown[0]]!r} ({unknown[0]}), the model knows {config.num_labels} labels: "
-            f"{', '.join(map(str, config.id2label.values()))}; audit it on data with its own labels"
-        )
-    return [by_name[label] if label >= 0 else -1 for label in values]
-
-
-def plan(
-    texts: Sequence[Text],
-    tests: Sequence[str],
-    done: Mapping[str, set[int]],
-    adapter: AttentionModel,
-    budget: int,
-    batch_size: int,
-    n_copies: int,
-) -> list[tuple[tuple[str, ...], list[Text]]]:
-    """What is left to do: tests with the texts that lack them, batched by length within the memory budget."""
-    left: dict[tuple[str, ...], list[Text]] = {}
-    for text in texts:
-        missing = tuple(t for t in tests if text.example_id not in done.get(t, ()))
-        if missing:
-            left.setdefault(missing, []).append(text)
-    jobs = []
-    for missing, group in left.items():
-        batch: list[Text] = []
-        for text in sorted(group, key=lambda t: (len(t.inputs["input_ids"]), t.example_id)):
-            size = adapter.bytes_per_example(len(text.inputs["input_ids"]), n_copies)
-            if batch and (len(batch) >= batch_size or (len(batch) + 1) * size > budget):
-                jobs.append((missing, batch))
-                batch = []
-            batch.append(text)
-        jobs.append((missing, batch))
-    return jobs
-
-
-def collate(adapter: AttentionModel, texts: Sequence[Text], pad_token_id: int) -> Batch:
-    """Texts padded on the right to the longest."""
-    n_keys = max(len(t.inputs["input_ids"]) for t in texts)
-    pads = PAD_VALUES | {"input_ids": pad_token_id}
-    inputs = {
-        key: torch.tensor([[*t.inputs[key], *[pads[key]] * (n_keys - len(t.inputs[key]))] for t in texts])
-        for key in texts[0].inputs
-    }
-    return adapter.prepare(inputs, tuple(t.example_id for t in texts), torch.tensor([t.label for t in texts]))
-
-
-def _run(adapter, jobs, state, options, seed: int, pad_token_id: int, folder: Path, progress: bool) -> None:
+def _run(adapter, jobs, sites, state, options, seed: int, pad_token_id: int, folder: Path, progress: bool) -> None:
     """This process's share of the batches; the longest first, so that a budget too large fails at once."""
     share = jobs[::-1][state.process_index :: state.num_processes]
-    total = sum(len(texts) for _, texts in share)
-    with tqdm(total=total, unit="text", desc="audit", disable=not (progress and state.is_main_process)) as bar:
+    total = sum(len(texts) * sum(1 if t == PREDICTION else len(sites) for t in tests) for tests, texts in share)
+    unit = "step" if len(sites) == 1 else "head"
+    with tqdm(total=total, unit=unit, desc="audit", disable=not (progress and state.is_main_process)) as bar:
         for tests, texts in share:
-            records.append(folder, run_batch(adapter, collate(adapter, texts, pad_token_id), tests, options, seed))
-            bar.update(len(texts))
+            batch = collate(adapter, texts, pad_token_id)
+            records.append(folder, run_batch(adapter, batch, tests, sites, options, seed, bar.update))
 
 
 def run_batch(
-    adapter: AttentionModel, batch: Batch, tests: Sequence[str], options: Mapping, seed: int
+    adapter: AttentionModel,
+    batch: Batch,
+    tests: Sequence[str],
+    sites: Sequence[Site],
+    options: Mapping,
+    seed: int,
+    tick: Callable[[int], object] = lambda n: None,
 ) -> pd.DataFrame:
-    """Rows of the given tests at every site, for one batch."""
+    """Rows of the given tests at the given sites, for one batch; ``tick`` hears of every finished text at a site."""
     observation = adapter.observe(batch)
     parts = []
     for test in tests:
-        if test == PREDICTION:
-            statistics = _prediction(observation)
-            parts.append(records.to_rows(test, statistics, batch.example_ids, records.NO_SITE))
-            continue
-        for site in adapter.sites():
-            result = PROBES[test](adapter, observation, site, seed=seed, **options[test])
-            parts.append(records.to_rows(test, records.statistics_of(result), batch.example_ids, site))
+        for site in sites if test != PREDICTION else [records.NO_SITE]:
+            if test == PREDICTION:
+                statistics = _prediction(observation)
+            else:
+                result = PROBES[test](adapter, observation, site, seed=seed, **options.get(test, {}))
+                statistics = records.statistics_of(result)
+            parts.append(records.to_rows(test, statistics, batch.example_ids, site))
+            tick(len(batch.example_ids))
     return pd.concat(parts, ignore_index=True)
 
 
@@ -371,11 +337,11 @@ def _dataset_name(dataset, split: str) -> str:
     return f"{name} ({split})"
 
 
-def _provenance(identity: dict, tests: Sequence[str], skipped: int, n_processes: int) -> dict:
+def _provenance(identity: dict, tests: Sequence[str], counts: Mapping[str, int], n_processes: int) -> dict:
     versions = {name: version(name) for name in PACKAGES} | {"python": platform.python_version()}
     return identity | {
         "tests": list(tests),
-        "skipped_empty": skipped,
+        **counts,
         "n_processes": n_processes,
         "versions": versions,
     }

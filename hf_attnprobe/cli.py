@@ -100,11 +100,23 @@ def _add_audit(parser) -> None:
     parser.add_argument("--tests", nargs="+", metavar="TEST", help="default: all")
     parser.add_argument("--output-dir", help="for rows, summary.json and report.md; the same again continues")
     parser.add_argument("--limit", type=_at_least(1), help="only the first so many texts")
+    parser.add_argument("--layers", type=int, nargs="+", metavar="LAYER", help="default: all")
+    parser.add_argument("--heads", type=int, nargs="+", metavar="HEAD", help="default: all")
+    parser.add_argument("--query", type=int, help="only this query row of each head (default: all of them)")
+    parser.add_argument("--screen", type=_at_least(1), metavar="N", help="test the N heads that seem to matter most")
     parser.add_argument("--target", type=int, help="class whose probability is explained (default: the predicted one)")
     parser.add_argument("--n-permutations", type=_at_least(1), default=100)
     parser.add_argument(
         "--method", choices=("auto", "exact", "search"), default="auto", help="of the adversarial test"
     )
+    parser.add_argument(
+        "--n-starts", type=_at_least(1), default=5, help="of the gradient search (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--n-steps", type=_at_least(0), help="of the gradient search (default: 500, for Transformers 0)"
+    )
+    parser.add_argument("--level", choices=("word", "token"), help="of explanations of Transformers (default: word)")
+    parser.add_argument("--no-truncate", dest="truncate", action="store_false", help="refuse texts that are too long")
     parser.add_argument("--dtype", choices=("float32", "float64", "bfloat16", "float16"), help="to compute in")
     parser.add_argument(
         "--batch-size", type=_at_least(1), default=64, help="texts at once, at most (default: %(default)s)"

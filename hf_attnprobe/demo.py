@@ -10,10 +10,11 @@ from torch import Tensor
 
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_classifier import AttentionClassifierConfig
-from hf_attnprobe.auditing import audit, collate, tokenize
+from hf_attnprobe.auditing import audit
 from hf_attnprobe.loading import check_at_least, check_new_folder
 from hf_attnprobe.report import Report
 from hf_attnprobe.synthetic import evidence_dataset
+from hf_attnprobe.texts import collate, tokenize
 from hf_attnprobe.training import train_classifier
 
 

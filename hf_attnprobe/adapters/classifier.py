@@ -26,6 +26,8 @@ class ClassifierAdapter:
     differences of 1e-8 where a prediction is saturated, and in float32 such ranks change with the batch.
     """
 
+    pads_left = False
+
     def __init__(self, model, *, dtype: torch.dtype = torch.float64):
         self.model = copy.deepcopy(model).to(dtype).eval().requires_grad_(False)
         self.base = self.model.attention_classifier
@@ -98,7 +100,7 @@ class ClassifierAdapter:
     def token_logits(self, observation: Observation) -> Tensor:
         return observation.state.token_logits.detach()
 
-    def bytes_per_example(self, n_keys: int, n_copies: int) -> int:
+    def bytes_per_example(self, n_keys: int, n_copies: int, *, backward: bool = True) -> int:
         width = self.model.config.hidden_size
         numbers = n_keys * (60 * width + 8 * n_copies) + n_keys**2 * (8 + 4 * self.model.num_labels)
         return numbers * self.model.classifier.weight.element_size()

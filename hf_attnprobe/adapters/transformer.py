@@ -72,6 +72,7 @@ class TransformerAdapter:
         self.level, self.readout = level, readout_of(self.model.config, readout)
         self.tokens_per_pass = tokens_per_pass or TOKENS_PER_PASS.get(self.model.device.type, 65536)
         self.accepted = inspect.signature(self.model.forward).parameters.keys()
+        self.pads_left = pads_left(self.model.config)
         self.vectorises = True  # until it turns out that vmap cannot run this model
 
     def sites(self) -> list[Site]:
@@ -113,19 +114,17 @@ class TransformerAdapter:
         first = sum(layer.n_skipped < len(outputs) for layer in self.layers)
         modules = {} if edit is None else self.layout.modules
         with tapped(modules, edit, first=first), resumed(self.layout.blocks if outputs else (), outputs):
-            logits = self._call(inputs)
+            logits = self.model(**inputs).logits
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
-    def _call(self, inputs: Mapping[str, Tensor]) -> Tensor:
+    def _try_logits(self, inputs: Mapping[str, Tensor], edit: Edit | None = None) -> Tensor:
         try:
-            return self.model(**inputs).logits
-        except AttnProbeError:
+            return self.logits(inputs, edit)
+        except (AttnProbeError, torch.OutOfMemoryError):
             raise
-        except (ValueError, IndexError) as error:  # too many positions, no padding token, no end-of-sequence token
-            shape = list(inputs[self.model.main_input_name].shape)
-            raise AttnProbeError(
-                f"the model refused a batch of shape {shape}: {str(error).splitlines()[0]}"
-            ) from error
+        except (ValueError, IndexError, RuntimeError) as error:  # too long a text, no padding or end-of-text token
+            shape, reason = list(inputs[self.model.main_input_name].shape), str(error).splitlines()[0]
+            raise AttnProbeError(f"the model refused a batch of shape {shape}: {reason}") from error
 
     def observe(self, batch: Batch) -> Observation:
         attention, visible = [], []
@@ -138,7 +137,7 @@ class TransformerAdapter:
             return weights
 
         with torch.no_grad(), recorded(self.layout.blocks) as outputs:
-            logits = self.logits(batch.inputs, capture)
+            logits = self._try_logits(batch.inputs, capture)
         if not logits.isfinite().all():
             raise AttnProbeError(
                 f"expected finite logits, got NaN or infinity in {self.model.dtype}; load the model in float32 or bfloat16"
@@ -244,10 +243,10 @@ class TransformerAdapter:
             batch.content_mask,
             pad_id=self.model.config.get_text_config().pad_token_id or 0,
             tokens_per_pass=self.tokens_per_pass,
-            left=pads_left(self.model.config),
+            left=self.pads_left,
         )
         for example, place, texts in passes:
-            probs[example, place] = _probs(self.logits(texts))
+            probs[example, place] = _probs(self._try_logits(texts))
         return probs
 
     def token_logits(self, observation: Observation) -> None:

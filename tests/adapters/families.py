@@ -1,4 +1,7 @@
-"""Tiny random models of every family, with weights large enough that attention is far from uniform."""
+"""Tiny random models of every family, with weights large enough that attention is far from uniform.
+
+None has a kink (ReLU), so that finite differences converge.
+"""
 
 import functools
 
@@ -52,12 +55,12 @@ FAMILIES = {
     "mistral": ("Mistral", GROUPED | {"sliding_window": 4}),
     "gemma2": ("Gemma2", GROUPED | {"head_dim": 8, "sliding_window": 4}),
     "falcon": ("Falcon", {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "vocab_size": 60} | ENDS),
-    "opt": ("OPT", {k: v for k, v in SIZES.items() if k != "intermediate_size"} | {"ffn_dim": 48, "word_embed_proj_dim": 32}),
+    "opt": ("OPT", {k: v for k, v in SIZES.items() if k != "intermediate_size"} | {"ffn_dim": 48, "word_embed_proj_dim": 32, "activation_function": "gelu"}),
     "bloom": ("Bloom", {"hidden_size": 32, "n_layer": 3, "n_head": 4, "vocab_size": 60}),
     "t5": (
         "T5",
         {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4, "vocab_size": 60}
-        | {"eos_token_id": 2, "decoder_start_token_id": 0},
+        | {"eos_token_id": 2, "decoder_start_token_id": 0, "feed_forward_proj": "gated-gelu"},
     ),
     "bart": (
         "Bart",

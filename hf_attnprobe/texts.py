@@ -1,0 +1,152 @@
+"""Texts on their way into a model: tokenized, planned into batches within a memory budget, padded."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from hf_attnprobe.attention_model import AttentionModel, Batch
+from hf_attnprobe.data import label_names
+from hf_attnprobe.errors import AttnProbeError
+
+
+PAD_VALUES = {"attention_mask": 0, "special_tokens_mask": 1, "token_type_ids": 0, "word_ids": -1}
+
+
+@dataclass(frozen=True)
+class Text:
+    """One tokenized text; ``inputs`` are lists of one length."""
+
+    example_id: int
+    label: int
+    inputs: Mapping[str, list[int]]
+
+    @property
+    def n_content(self) -> int:
+        return len(self.inputs["input_ids"]) - sum(self.inputs["special_tokens_mask"])
+
+
+def tokenize(tokenizer, examples, model, *, truncate: bool = True) -> tuple[list[Text], dict[str, int]]:
+    """The texts that have tokens, with the model's numbers for their labels; how many have none, and how many were cut.
+
+    Raises:
+        AttnProbeError: ids the model does not embed, no text with tokens, or, unless ``truncate``, a text longer than
+            the model's positions.
+    """
+    columns = examples.with_format(None)[:]
+    labels, longest = labels_of_model(model.config, examples), max_positions(tokenizer, model.config)
+    whole = tokenizer(columns["text"], add_special_tokens=True, verbose=False)["input_ids"] if longest else []
+    cut = [row for row, ids in enumerate(whole) if len(ids) > longest]
+    if cut and not truncate:
+        raise AttnProbeError(
+            f"text {columns['example_id'][cut[0]]} has {len(whole[cut[0]])} tokens, the model reads {longest}; "
+            "allow truncation or shorten it"
+        )
+    encoded = tokenizer(
+        columns["text"], return_special_tokens_mask=True, truncation=longest is not None, max_length=longest
+    )
+    inputs = dict(encoded)
+    if tokenizer.is_fast:
+        words = [encoded.word_ids(row) for row in range(len(labels))]
+        inputs["word_ids"] = [[-1 if word is None else word for word in row] for row in words]
+    texts = [
+        Text(example_id, label, {key: values[row] for key, values in inputs.items()})
+        for row, (example_id, label) in enumerate(zip(columns["example_id"], labels, strict=True))
+    ]
+    n_rows = model.get_input_embeddings().num_embeddings
+    largest = max((max(t.inputs["input_ids"], default=0) for t in texts), default=0)
+    if largest >= n_rows:
+        raise AttnProbeError(
+            f"the tokenizer gives id {largest}, the model embeds ids below {n_rows}; load the tokenizer saved with the model"
+        )
+    kept = [t for t in texts if t.n_content > 0]
+    if not kept:
+        raise AttnProbeError(f"expected texts with tokens, all {len(texts)} have none; check the text column")
+    return kept, {"skipped_empty": len(texts) - len(kept), "truncated": len(cut)}
+
+
+def max_positions(tokenizer, config) -> int | None:
+    """The longest text the model reads, special tokens included; None where nothing bounds it."""
+    bounds = [getattr(config, "max_position_embeddings", None), tokenizer.model_max_length]
+    found = [int(b) for b in bounds if b is not None and 0 < b < 10**9]
+    # RoBERTa's kind numbers positions from the padding token's id on.
+    offset = 2 if config.model_type in ("roberta", "xlm-roberta", "camembert", "esm", "mpnet", "longformer") else 0
+    return min([found[0] - offset, *found[1:]]) if found else None
+
+
+def labels_of_model(config, examples) -> list[int]:
+    """The examples' labels as the model numbers its classes, -1 for none.
+
+    They are matched by name, whatever the case. Where data and model have no name in common they go by number, for
+    data without names or with as many classes as the model.
+
+    Raises:
+        AttnProbeError: a label that the model does not know: data and model do not belong together.
+    """
+    values, names = examples.with_format(None)["label"][:], label_names(examples)
+    known = {str(name).casefold(): k for k, name in config.id2label.items()}
+    by_name = [known.get(name.casefold()) for name in names]
+    named = hasattr(examples.features["label"], "names")
+    if set(by_name) <= {None} and (not named or len(names) == config.num_labels):
+        by_name = [k if k < config.num_labels else None for k in range(len(names))]
+    unknown = sorted({label for label in values if label >= 0 and by_name[label] is None})
+    if unknown:
+        raise AttnProbeError(
+            f"the data has label {names[unknown[0]]!r} ({unknown[0]}), the model knows {config.num_labels} labels: "
+            f"{', '.join(map(str, config.id2label.values()))}; audit it on data with its own labels"
+        )
+    return [by_name[label] if label >= 0 else -1 for label in values]
+
+
+def plan(
+    texts: Sequence[Text],
+    tests: Sequence[str],
+    done: Mapping[str, set[int]],
+    bytes_per_text: Callable[[int], int],
+    budget: int,
+    batch_size: int,
+) -> list[tuple[tuple[str, ...], list[Text]]]:
+    """What is left to do: tests with the texts that lack them, batched by length within the memory budget."""
+    left: dict[tuple[str, ...], list[Text]] = {}
+    for text in texts:
+        missing = tuple(t for t in tests if text.example_id not in done.get(t, ()))
+        if missing:
+            left.setdefault(missing, []).append(text)
+    jobs = []
+    for missing, group in left.items():
+        batch: list[Text] = []
+        for text in sorted(group, key=lambda t: (len(t.inputs["input_ids"]), t.example_id)):
+            size = bytes_per_text(len(text.inputs["input_ids"]))
+            if batch and (len(batch) >= batch_size or (len(batch) + 1) * size > budget):
+                jobs.append((missing, batch))
+                batch = []
+            batch.append(text)
+        jobs.append((missing, batch))
+    return jobs
+
+
+def collate(adapter: AttentionModel, texts: Sequence[Text], pad_token_id: int) -> Batch:
+    """Texts padded to the longest, on the side where the model reads its last token if it does."""
+    n_keys = max(len(t.inputs["input_ids"]) for t in texts)
+    pads = PAD_VALUES | {"input_ids": pad_token_id}
+
+    def padded(key: str, values: list[int]) -> list[int]:
+        padding = [pads[key]] * (n_keys - len(values))
+        return [*padding, *values] if adapter.pads_left else [*values, *padding]
+
+    inputs = {key: torch.tensor([padded(key, t.inputs[key]) for t in texts]) for key in texts[0].inputs}
+    return adapter.prepare(inputs, tuple(t.example_id for t in texts), torch.tensor([t.label for t in texts]))
+
+
+def parse_bytes(size: str | int) -> int:
+    """Bytes of "500MB", "2GB" or a plain number."""
+    text = str(size).strip().upper()
+    units = {"KB": 10**3, "MB": 10**6, "GB": 10**9}
+    number, unit = (text[:-2], units[text[-2:]]) if text[-2:] in units else (text, 1)
+    try:
+        n_bytes = int(float(number) * unit)
+    except (ValueError, OverflowError):
+        n_bytes = 0
+    if n_bytes <= 0:
+        raise AttnProbeError(f"expected a memory budget such as 500MB or 2GB, got {size!r}")
+    return n_bytes
