@@ -90,8 +90,9 @@ def audit(
     """
     check_tests(tests)
     _check_options(
-        method, dtype, limit=limit, batch_size=batch_size, n_permutations=n_permutations, seed=seed, screen=screen
-    )
+        method, dtype, limit=limit, batch_size=batch_size, n_permutations=n_permutations, n_starts=n_starts, seed=seed,
+        screen=screen,
+    )  # fmt: skip
     options = {
         "correlation": {"target": target},
         "permutation": {"n_permutations": n_permutations},
@@ -123,7 +124,9 @@ def audit(
         examples = examples.select(range(min(limit, len(examples))))
     texts, counts = tokenize(tokenizer, examples, loaded, truncate=truncate)
     pad_token_id = tokenizer.pad_token_id or 0
-    adapter.self_check(collate(adapter, sorted(texts, key=lambda t: t.n_content)[-4:], pad_token_id))
+    by_length = sorted(texts, key=lambda t: t.n_content)
+    adapter.self_check(collate(adapter, by_length[-4:], pad_token_id))
+    _check_query(adapter.observe(collate(adapter, by_length[:1], pad_token_id)), query)
     if method == "exact" and "adversarial" in tests:  # refused on one text rather than in the first batch
         run_batch(adapter, collate(adapter, texts[:1], pad_token_id), ["adversarial"], sites[:1], options, seed)
     with _folder(output_dir, state) as folder, records.claim(folder, identity, state):
@@ -306,6 +309,15 @@ def _model_and_tokenizer(model, tokenizer, trust_remote_code: bool):
 def _check_target(model, target: int | None) -> None:
     if target is not None and not 0 <= target < model.config.num_labels:
         raise AttnProbeError(f"expected a target class from 0 to {model.config.num_labels - 1}, got {target}")
+
+
+def _check_query(shortest, query: int | None) -> None:
+    """Every text has to have the query; ``shortest`` is the observation of the shortest one."""
+    n_queries = min(attention.shape[2] for attention in shortest.attention)
+    if query is not None and not 0 <= query < n_queries:
+        raise AttnProbeError(
+            f"expected a query from 0 to {n_queries - 1}, which the shortest text has, got {query}; choose another --query"
+        )
 
 
 @contextlib.contextmanager

@@ -68,7 +68,8 @@ def _check_folder(folder: Path) -> None:
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return f"{line} Allow it with --trust-remote-code" if "`trust_remote_code=True`" in str(error) else line
 
 
 def model_fingerprint(model: torch.nn.Module) -> str:

@@ -131,11 +131,12 @@ def append(folder: Path, rows: pd.DataFrame) -> None:
 
 
 def read(folder: Path) -> pd.DataFrame:
-    """All rows, in an order that depends on nothing but their content."""
+    """All rows, each once, in an order that depends on nothing but their content."""
     parts = [_read_part(part, COLUMNS) for part in sorted(folder.glob("part-*.parquet"))]
     if not parts:
         return pd.DataFrame({name: [] for name in COLUMNS})
-    return pd.concat(parts, ignore_index=True).sort_values(list(COLUMNS[:5]), kind="stable", ignore_index=True)
+    rows = pd.concat(parts, ignore_index=True).sort_values(list(COLUMNS[:5]), kind="stable")
+    return rows.drop_duplicates(list(COLUMNS[:5]), ignore_index=True)  # two runs in one folder may have met
 
 
 def done(folder: Path) -> dict[str, set[int]]:

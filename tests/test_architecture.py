@@ -22,9 +22,10 @@ errors functional
 attention_classifier
 attention_model
 adapters recipes vectors tokenization synthetic loading distributed data
-objectives training
+texts objectives training
 faithfulness
 records summary
+head_tables
 report
 auditing
 demo metrics

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -10,8 +11,9 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification
 
 from hf_attnprobe import AttentionClassifierConfig, AttnProbeError, audit, records, train_classifier
-from hf_attnprobe.auditing import parse_bytes
+from hf_attnprobe.distributed import process_state
 from hf_attnprobe.faithfulness import PROBES
+from hf_attnprobe.texts import parse_bytes
 
 
 ROWS = [{"text": "the film was dull .", "label": 0}, {"text": "a wonderful plot", "label": 1}]
@@ -96,6 +98,13 @@ def test_spoilt_configuration(text, refused_audit, checkpoint, copy_of):
     file = copy_of(checkpoint) / "config.json"
     file.write_text(text)
     assert f"expected a model in {file.parent}, but it does not load" in refused_audit(model=file.parent)
+
+
+def test_code_in_the_folder_is_run_on_request_only(refused_audit, checkpoint, copy_of):
+    file = copy_of(checkpoint) / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"model_type": "something else"}))
+    line = refused_audit(model=file.parent)
+    assert "contains custom code" in line and line.endswith("Allow it with --trust-remote-code\n")
 
 
 def test_spoilt_tokenizer(refused_audit, checkpoint, copy_of):
@@ -263,6 +272,13 @@ def test_a_target_the_model_has_not(target, refused_audit):
     assert f"expected a target class from 0 to 1, got {target}" in refused_audit(f"--target={target}")
 
 
+@pytest.mark.parametrize(("flag", "value"), [("layer", 1), ("layer", -1), ("head", 2), ("query", 1), ("query", -1)])
+def test_a_place_the_model_has_not(flag, value, refused_audit):
+    flags = f"--{flag}" if flag == "query" else f"--{flag}s"
+    line = refused_audit(f"{flags}={value}")
+    assert re.search(f"expected a {flag} from 0 to 0.* got {value}; choose another {flags}", line)
+
+
 def test_the_exact_method_where_there_is_none(refused_audit, make_checkpoint):
     line = refused_audit("--method", "exact", model=make_checkpoint("bilstm", "additive", 4))
     assert "use method='search'" in line
@@ -273,6 +289,7 @@ def test_the_exact_method_where_there_is_none(refused_audit, make_checkpoint):
     [
         ({"limit": 0}, "limit must be at least 1, got 0"),
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
+        ({"n_starts": 0}, "n_starts must be at least 1, got 0"),
         ({"n_permutations": 0}, "n_permutations must be at least 1, got 0"),
         ({"seed": -1}, "seed must be at least 0, got -1"),
         ({"method": "guess"}, "expected a method of auto, exact, search, got 'guess'"),
@@ -392,6 +409,24 @@ def test_killed_while_claiming_the_folder(cli, checkpoint, reviews_folder, tmp_p
     (tmp_path / "out" / ".audit.json.123").write_text("{")
     command = ("audit", "--model", checkpoint, "--dataset", reviews_folder, "--limit", "2", "--tests", "permutation")
     assert cli(*command, "--output-dir", tmp_path / "out").code == 0
+
+
+def test_more_processes_than_accelerate_sees(refused_audit, monkeypatch):
+    """As where a launcher meets a PartialState that was made without cpu=True: each would do all the work."""
+    audit_in_one_process = process_state()
+    assert audit_in_one_process.num_processes == 1
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    line = refused_audit("--limit", "2")
+    assert "expected 2 processes (WORLD_SIZE), Accelerate sees 1" in line and "cpu=True" in line
+
+
+def test_several_processes_need_a_folder_to_meet_in(checkpoint, monkeypatch):
+    two = SimpleNamespace(num_processes=2, process_index=0, is_main_process=True, device=torch.device("cpu"))
+    monkeypatch.setattr("hf_attnprobe.auditing.process_state", lambda: two)
+    with pytest.raises(
+        AttnProbeError, match="several processes meet in the output folder; give one with --output-dir"
+    ):
+        audit(checkpoint, ROWS, progress=False)
 
 
 # --- report -------------------------------------------------------------------------------------------------------

@@ -8,8 +8,9 @@ import pandas as pd
 import pytest
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from hf_attnprobe import audit
-from hf_attnprobe.faithfulness import PROBES, READINGS
+from hf_attnprobe import Site, audit
+from hf_attnprobe.auditing import suitable_tests
+from hf_attnprobe.faithfulness import READINGS
 from mini_hub import MiniHub
 
 
@@ -151,7 +152,7 @@ def test_options_reach_the_tests(cli, checkpoint, reviews_folder):
 
 def test_all_tests_by_default(cli, checkpoint, reviews_folder):
     found = strict(cli("audit", "--model", checkpoint, "--dataset", reviews_folder, "--limit", "2", "--json").out)
-    assert {s["test"] for s in found["statistics"]} == PROBES.keys()
+    assert {s["test"] for s in found["statistics"]} == set(suitable_tests([Site()]))
 
 
 @pytest.mark.parametrize("form", ["csv", "parquet", "saved"])
@@ -184,14 +185,14 @@ def test_four_labels(cli, make_checkpoint, reviews_folder):
     done = cli("audit", "--model", model, "--dataset", reviews_folder, "--limit", "6", "--json")
     found = strict(done.out)
     assert {s["group"] for s in found["statistics"]} <= {"all", "negative", "positive", "mixed", "none"}
-    assert done.code == 0 and {s["test"] for s in found["statistics"]} == PROBES.keys()
+    assert done.code == 0 and {s["test"] for s in found["statistics"]} == set(suitable_tests([Site()]))
 
 
 def test_unlabelled_texts(cli, checkpoint, tmp_path):
     (tmp_path / "test.jsonl").write_text('{"text": "a dull film"}\n{"text": "the plot was superb"}\n')
     done = cli("audit", "--model", checkpoint, "--dataset", tmp_path, "--json", "--output-dir", tmp_path / "out")
     assert done.code == 0 and strict(done.out)["n"] == 2
-    assert "labelled" not in (tmp_path / "out" / "report.md").read_text()
+    assert ", labelled" not in (tmp_path / "out" / "report.md").read_text()
 
 
 # --- report -------------------------------------------------------------------------------------------------------

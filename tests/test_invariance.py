@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,8 +16,9 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from hf_attnprobe import audit, load_examples, records
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.auditing import collate, run_batch, tokenize
+from hf_attnprobe.auditing import run_batch
 from hf_attnprobe.summary import PREDICTION
+from hf_attnprobe.texts import collate, tokenize
 
 
 TESTS = ("correlation", "permutation", "adversarial")
@@ -85,7 +87,7 @@ def test_far_more_padding_than_needed(kind, make_checkpoint, examples):
     padded = adapter.prepare(inputs, plain.example_ids, plain.labels)
     assert padded.mask.shape[1] == plain.mask.shape[1] + 30
     tests, options = (*TESTS[: 2 if kind[2] > 2 else 3], PREDICTION), {test: {} for test in TESTS}
-    found, expected = (run_batch(adapter, batch, tests, options, 0) for batch in (padded, plain))
+    found, expected = (run_batch(adapter, batch, tests, adapter.sites(), options, 0) for batch in (padded, plain))
     assert_same(found, expected)
 
 
@@ -186,6 +188,14 @@ def test_a_part_that_was_lost_is_computed_again(rows_of, examples, tmp_path):
     kept = parts(tmp_path)
     assert_same(rows_of(examples, output_dir=tmp_path), expected)
     assert kept.items() <= parts(tmp_path).items()
+
+
+def test_work_that_was_done_twice_counts_once(rows_of, examples, tmp_path):
+    """As where the same command was started in two terminals."""
+    expected = rows_of(examples, output_dir=tmp_path, batch_size=4)
+    for name in parts(tmp_path):
+        shutil.copy(tmp_path / "rows" / name, tmp_path / "rows" / name.replace("part-", "part-again-"))
+    assert_same(rows_of(examples, output_dir=tmp_path), expected)
 
 
 def command(checkpoint, data, folder, *options):

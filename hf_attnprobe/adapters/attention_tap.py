@@ -76,6 +76,16 @@ class AttentionTap(TorchFunctionMode):
         return self.edit(self.first + len(self.names) - 1, weights, scores).to(weights.dtype)
 
 
+def replacing(attention: Mapping[int, Tensor]) -> Edit:
+    """The edit that puts ``attention[layer]`` in place of the layer's own."""
+    return lambda layer, weights, scores: attention[layer].reshape(weights.shape) if layer in attention else weights
+
+
+def visible_keys(scores: Tensor) -> Tensor:
+    """Bool, from scores [..., keys]: masks subtract 10,000 or more, so no masked key is near its row's best."""
+    return scores > scores.amax(-1, keepdim=True) - 8000
+
+
 def _is_attention(weights: Tensor, args: tuple, kwargs: Mapping) -> bool:
     """[batch, heads, queries, keys], normalised over keys; ConvBERT's kernels and routers are softmaxes of other shape."""
     axis = kwargs.get("dim", args[1] if len(args) > 1 else None)

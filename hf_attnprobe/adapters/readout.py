@@ -1,4 +1,4 @@
-"""From which query row a Transformer's prediction is read, and which of its layers are what."""
+"""How a Transformer's prediction is read: from which query row, and which of its layers are what."""
 
 from typing import NamedTuple
 
@@ -81,3 +81,8 @@ def query_rows(readout: str | None, kind: str, visible: Tensor, mask: Tensor) ->
     places = torch.arange(mask.shape[1], device=mask.device) * mask
     chosen = places.argmax(1) if readout == "last" else torch.zeros_like(places[:, 0])
     return torch.nn.functional.one_hot(chosen, mask.shape[1])
+
+
+def probabilities(logits: Tensor) -> Tensor:
+    """[..., classes] from [..., outputs]; a single logit is the positive class's."""
+    return logits.softmax(-1) if logits.shape[-1] > 1 else torch.cat([-logits, logits], dim=-1).sigmoid()

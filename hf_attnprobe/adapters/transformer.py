@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from hf_attnprobe.adapters.attention_tap import Edit, tapped
+from hf_attnprobe.adapters.attention_tap import Edit, replacing, tapped, visible_keys
 from hf_attnprobe.adapters.embedding_gradient import gradient_times_input
 from hf_attnprobe.adapters.layout import find_layout, frozen_twin
 from hf_attnprobe.adapters.memory import bytes_per_example
 from hf_attnprobe.adapters.preparation import LEVELS, masks, units
-from hf_attnprobe.adapters.readout import layer_names, pads_left, query_rows, readout_of
+from hf_attnprobe.adapters.readout import layer_names, pads_left, probabilities, query_rows, readout_of
 from hf_attnprobe.adapters.resume import recorded, repeated, resumed
 from hf_attnprobe.adapters.self_check import self_check
 from hf_attnprobe.adapters.token_deletion import deletions, sum_pieces
@@ -133,7 +133,7 @@ class TransformerAdapter:
             # a text of one token: its grouped queries come packed as [batch, key heads, group, 1]
             shape = (len(weights), self.layers[layer].n_heads, -1, weights.shape[-1])
             attention.append(weights.reshape(shape).to(torch.promote_types(weights.dtype, torch.float32)))
-            visible.append(_visible(scores.reshape(shape)[:, 0]))
+            visible.append(visible_keys(scores.reshape(shape)[:, 0]))
             return weights
 
         with torch.no_grad(), recorded(self.layout.blocks) as outputs:
@@ -143,10 +143,10 @@ class TransformerAdapter:
                 f"expected finite logits, got NaN or infinity in {self.model.dtype}; load the model in float32 or bfloat16"
             )
         state = TransformerState(tuple(outputs), tuple(visible))
-        return Observation(self, batch, _probs(logits), tuple(attention), state)
+        return Observation(self, batch, probabilities(logits), tuple(attention), state)
 
     def replay(self, observation: Observation, attention: Mapping[int, Tensor]) -> Tensor:
-        return _probs(self.replay_logits(observation, attention))
+        return probabilities(self.replay_logits(observation, attention))
 
     def replay_logits(self, observation: Observation, attention: Mapping[int, Tensor]) -> Tensor:
         """As :meth:`replay`, before the softmax: [copies, batch, outputs]."""
@@ -165,7 +165,7 @@ class TransformerAdapter:
         inputs = observation.batch.inputs
         if self.vectorises:
             try:  # what does not depend on the edit is computed once for all copies
-                return torch.func.vmap(lambda edits: self.logits(inputs, _replace(edits), outputs))(dict(attention))
+                return torch.func.vmap(lambda edits: self.logits(inputs, replacing(edits), outputs))(dict(attention))
             except torch.OutOfMemoryError:
                 raise
             except RuntimeError:  # Bloom's own autograd function, routers and overflow guards that look at values
@@ -173,7 +173,7 @@ class TransformerAdapter:
         n_copies, n_batch = attention[min(attention)].shape[:2]
         flat = {layer: edited.flatten(0, 1) for layer, edited in attention.items()}
         logits = self.logits(
-            repeated(dict(inputs), n_copies, n_batch), _replace(flat), repeated(outputs, n_copies, n_batch)
+            repeated(dict(inputs), n_copies, n_batch), replacing(flat), repeated(outputs, n_copies, n_batch)
         )
         return logits.unflatten(0, (n_copies, n_batch))
 
@@ -206,7 +206,7 @@ class TransformerAdapter:
             return weights.detach() if hold_attention else weights
 
         def explained() -> Tensor:
-            return _probs(self.logits(inputs, hold)).gather(-1, target[:, None]).sum()
+            return probabilities(self.logits(inputs, hold)).gather(-1, target[:, None]).sum()
 
         slopes = gradient_times_input(self.layout.embeddings, explained, observation.batch.mask.shape[1])
         return sum_pieces(slopes, inputs["units"])
@@ -223,7 +223,7 @@ class TransformerAdapter:
             return weights
 
         with torch.enable_grad():
-            probs = _probs(self.logits(observation.batch.inputs, mark))
+            probs = probabilities(self.logits(observation.batch.inputs, mark))
             slopes = torch.autograd.grad(probs.gather(-1, target[:, None]).sum(), seen, materialize_grads=True)
         shaped = zip(slopes, observation.attention, strict=True)
         return [slope.reshape(attention.shape).to(attention.dtype) for slope, attention in shaped]
@@ -246,7 +246,7 @@ class TransformerAdapter:
             left=self.pads_left,
         )
         for example, place, texts in passes:
-            probs[example, place] = _probs(self._try_logits(texts))
+            probs[example, place] = probabilities(self._try_logits(texts))
         return probs
 
     def token_logits(self, observation: Observation) -> None:
@@ -261,18 +261,3 @@ class TransformerAdapter:
         return bytes_per_example(
             self.model, self.layout, n_keys, n_copies, tokens_per_pass=self.tokens_per_pass, backward=backward
         )
-
-
-def _replace(attention: Mapping[int, Tensor]) -> Edit:
-    """The edit that puts ``attention[layer]`` in place."""
-    return lambda layer, weights, scores: attention[layer].reshape(weights.shape) if layer in attention else weights
-
-
-def _visible(scores: Tensor) -> Tensor:
-    """Bool, from scores [batch, queries, keys]: masks add at least -10,000, so no masked key is near its row's best."""
-    return scores > scores.amax(-1, keepdim=True) - 8000
-
-
-def _probs(logits: Tensor) -> Tensor:
-    """[..., classes]; one logit is the positive class's."""
-    return logits.softmax(-1) if logits.shape[-1] > 1 else torch.cat([-logits, logits], dim=-1).sigmoid()

@@ -112,7 +112,7 @@ def encode(model, texts=TEXTS, words=None) -> dict[str, torch.Tensor]:
     def pad(rows, filler):
         padding = [[filler] * (n_keys - len(row)) for row in rows]
         left = model.config.model_type == "xlnet"
-        return torch.tensor([p + [*row] if left else [*row] + p for row, p in zip(rows, padding, strict=True)])
+        return torch.tensor([[*p, *row] if left else [*row, *p] for row, p in zip(rows, padding, strict=True)])
 
     inputs = {
         "input_ids": pad(texts, model.config.pad_token_id),

@@ -14,6 +14,7 @@ from transformers import AutoModelForSequenceClassification, BertForMaskedLM, Be
 
 from hf_attnprobe import Site
 from hf_attnprobe.adapters import wrap
+from hf_attnprobe.adapters.attention_tap import replacing
 from hf_attnprobe.adapters.self_check import least_attended
 from hf_attnprobe.adapters.transformer import TransformerAdapter
 from hf_attnprobe.errors import AttnProbeError
@@ -34,7 +35,10 @@ def adapter(family):
 
 
 def state_of(model):
-    hooks = [(len(m._forward_hooks), len(m._forward_pre_hooks), m.training, "forward" in m.__dict__) for m in model.modules()]
+    hooks = [
+        (len(m._forward_hooks), len(m._forward_pre_hooks), m.training, "forward" in m.__dict__)
+        for m in model.modules()
+    ]
     return hooks, [p.requires_grad for p in model.parameters()], model.config._attn_implementation
 
 
@@ -65,7 +69,9 @@ def test_captured_attention_is_the_eager_models(family):
     default, exact = TransformerAdapter(shared(family)), TransformerAdapter(eager)
     batch = prepare(exact)
     known = inspect.signature(eager.forward).parameters
-    inputs = {k: v for k, v in encode(eager).items() if k in known} | ({"use_cache": False} if "use_cache" in known else {})
+    inputs = {k: v for k, v in encode(eager).items() if k in known} | (
+        {"use_cache": False} if "use_cache" in known else {}
+    )
     with torch.no_grad():
         result = eager(**inputs, output_attentions=True)
     attentions = iter(result.attentions if "attentions" in result else result.encoder_attentions)
@@ -118,7 +124,9 @@ def test_identity_changes_nothing_and_edits_arrive(adapter, family):
     for layer, attention in enumerate(observation.attention):
         same = adapter.replay(observation, {layer: attention.expand(2, *attention.shape)})
         torch.testing.assert_close(same, observation.probs.expand_as(same), atol=1e-6, rtol=0)
-        moved = adapter.replay(observation, {layer: least_attended(attention, adapter.visible(observation, layer))[None]})
+        moved = adapter.replay(
+            observation, {layer: least_attended(attention, adapter.visible(observation, layer))[None]}
+        )
         assert (moved - observation.probs).abs().max() > 1e-4
     assert adapter.vectorises == (family not in WITHOUT_VMAP)
 
@@ -230,7 +238,9 @@ def test_gradient_times_input_matches_finite_differences(family, hold):
         def explain(h, place=place):
             return scaled(adapter, observation, place, 1 + h, hold).gather(-1, target[:, None])[:, 0]
 
-        torch.testing.assert_close(found[:, place], central_difference(explain, step), atol=tolerance * 1e-2, rtol=tolerance)
+        torch.testing.assert_close(
+            found[:, place], central_difference(explain, step), atol=tolerance * 1e-2, rtol=tolerance
+        )
 
 
 def scaled(adapter, observation, place, factor, hold):
@@ -245,8 +255,8 @@ def scaled(adapter, observation, place, factor, hold):
         return output
 
     handles = [module.register_forward_hook(scale) for module in adapter.layout.embeddings.modules]
-    edit = (lambda n, weights, scores: observation.attention[n] if hold else weights)  # fmt: skip
-    probs = adapter.logits(observation.batch.inputs, edit).softmax(-1)
+    held = dict(enumerate(observation.attention)) if hold else {}
+    probs = adapter.logits(observation.batch.inputs, replacing(held)).softmax(-1)
     for handle in handles:
         handle.remove()
     return probs
@@ -270,7 +280,9 @@ def test_leave_one_out_is_the_shorter_text(adapter):
     found = adapter.leave_one_out(observation)
     for row, text in enumerate(TEXTS):
         assert torch.equal(found[row, 0], observation.probs[row])
-        for place, without in zip(range(1, len(text) - 1), found[row, observation.batch.content_mask[row]], strict=True):
+        for place, without in zip(
+            range(1, len(text) - 1), found[row, observation.batch.content_mask[row]], strict=True
+        ):
             shorter = [*text[:place], *text[place + 1 :]]
             expected = adapter.observe(prepare(adapter, [shorter])).probs[0]
             torch.testing.assert_close(without, expected, atol=1e-6, rtol=1e-5)
@@ -331,7 +343,9 @@ def test_encoder_decoders_are_read_where_their_classifier_looks(adapter):
     expected = torch.stack([observation.attention[0][i, 0, : last[i] + 1].mean(0) for i in range(3)])
     torch.testing.assert_close(observation.read(Site(0)), expected)
     decoder = observation.attention[2][row, 0, last]
-    assert torch.equal(observation.read(Site(2)), torch.nn.functional.pad(decoder[:, 1:], (0, 1)))  # behind a start token
+    assert torch.equal(
+        observation.read(Site(2)), torch.nn.functional.pad(decoder[:, 1:], (0, 1))
+    )  # behind a start token
     assert torch.equal(observation.read(Site(3)), observation.attention[3][row, 0, last])
 
 
@@ -541,7 +555,7 @@ def test_batches_that_cannot_be_audited():
 
 @pytest.mark.parametrize("options", [{"level": "sentence"}, {"readout": "middle"}])
 def test_options_that_do_not_exist(options):
-    with pytest.raises(AttnProbeError, match="expected .* to be one of"):
+    with pytest.raises(AttnProbeError, match=r"expected .* to be one of"):
         TransformerAdapter(shared("bert"), **options)
 
 

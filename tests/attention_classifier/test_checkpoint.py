@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import pandas as pd
 import pytest
 import torch
 from safetensors import safe_open
@@ -16,11 +17,13 @@ from transformers import (
     TrainingArguments,
     pipeline,
 )
+from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
 from hf_attnprobe import (
     AttentionClassifierConfig,
     AttentionClassifierForSequenceClassification,
     AttentionClassifierModel,
+    audit,
 )
 from mini_hub import MiniHub
 
@@ -147,6 +150,19 @@ def test_a_pipeline_without_the_package(without_the_package):
 
 def test_without_consent_no_remote_code_runs(without_the_package):
     assert "trust_remote_code=True" in without_the_package["refusal"]
+
+
+@pytest.mark.parametrize("encoder", ENCODERS)
+def test_a_model_of_the_remote_classes_is_audited_like_ours(encoder, make_checkpoint, tokenizer, texts):
+    """Loaded before the package was imported, a model's classes are other objects than the package's."""
+    folder = make_checkpoint(encoder)
+    name = "modeling_attention_classifier.AttentionClassifierForSequenceClassification"
+    stranger = get_class_from_dynamic_module(name, folder).from_pretrained(folder)
+    assert not isinstance(stranger, AttentionClassifierForSequenceClassification)
+    data = [{"text": text} for text in texts[:4]]
+    found = audit(stranger, data, tokenizer=tokenizer, progress=False).to_pandas()
+    expected = audit(folder, data, progress=False).to_pandas()
+    pd.testing.assert_frame_equal(found, expected)
 
 
 @pytest.mark.parametrize("encoder", ENCODERS)

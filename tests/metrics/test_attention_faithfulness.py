@@ -15,8 +15,8 @@ import pytest
 from transformers import AutoModelForSequenceClassification
 
 import hf_attnprobe
-from hf_attnprobe import AttnProbeError, audit, metrics
-from hf_attnprobe.faithfulness import PROBES
+from hf_attnprobe import AttnProbeError, Site, audit, metrics
+from hf_attnprobe.auditing import suitable_tests
 from mini_hub import MiniHub
 
 
@@ -193,7 +193,7 @@ def test_a_model_as_an_object_with_its_tokenizer(metric, checkpoint, tokenizer, 
 
 def test_all_tests_by_default_and_options_of_audit(metric, checkpoint, texts):
     found = metric.compute(predictions=texts[:3], model_id=str(checkpoint), n_permutations=7, batch_size=1)
-    assert all(any(name.startswith(f"mean_{test}_") for name in found) for test in PROBES)
+    assert all(any(name.startswith(f"mean_{test}_") for name in found) for test in suitable_tests([Site()]))
 
 
 def test_texts_without_a_value_are_nan_and_in_no_mean(metric, checkpoint, texts):
