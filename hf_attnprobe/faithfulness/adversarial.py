@@ -13,7 +13,7 @@ Reading:  0 the output pins the weights down; ln 2 = .69 all the weight can sit 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -88,8 +88,7 @@ def adversarial(
         farthest = list(zip(found.jsd, found.attention.unsqueeze(2), strict=True))
     else:
         epsilons = EPSILONS if epsilons is None else epsilons
-        candidates = _candidates(model, observation, site, token_logits, n_starts, n_steps, seed)
-        farthest = _farthest(model, observation, site, candidates, epsilons)
+        farthest = _search(model, observation, site, token_logits, epsilons, n_starts, n_steps, seed)
     return AdversarialResult(
         {epsilon: divergence for epsilon, (divergence, _) in zip(epsilons, farthest, strict=True)},
         _over_rows(largest_jsd(attention, visible), visible, site.query),
@@ -97,24 +96,46 @@ def adversarial(
     )
 
 
-def _candidates(model, observation, site, token_logits, n_starts: int, n_steps: int | None, seed: int) -> Tensor:
-    """Attentions worth checking, [copies, batch, queries, keys]."""
+def _search(model, observation, site, token_logits, epsilons, n_starts: int, n_steps: int | None, seed: int):
+    """For each ε the farthest attention found, JSD [batch] and attention [batch, queries, keys]."""
     attention = observation.attention[site.layer][:, site.head]
     visible = model.visible(observation, site.layer)
-    found = []
-    if token_logits is None:
+    linear = token_logits is not None
+    checked = []
+    if not linear:
         slope = observation.attention_gradient[site.layer][:, site.head]
-        found.append(steered_candidates(attention, slope, visible))
-        n_steps = n_steps or 0
-    if n_steps != 0:
-        distance = _model_distance(model, observation, site)
-        if token_logits is not None:
-            distance = linear_distance(token_logits, observation.probs)
+        steered = steered_candidates(attention, slope, visible)
+        checked.append(_check(model, observation, site, steered[:1]))
+        if (checked[0].change <= min(epsilons)).all():  # most heads are free: nothing is farther than the farthest
+            return best_within(*checked, attention, epsilons)
+        checked.append(_check(model, observation, site, steered[1:]))
+    if linear or n_steps:
+        distance = (
+            linear_distance(token_logits, observation.probs) if linear else _model_distance(model, observation, site)
+        )
         start = 3 * _noise(visible, observation.batch.example_ids, n_starts, seed).to(attention)
         flat = (x.flatten(-3, -2) for x in (start, attention, visible.expand(attention.shape)))
-        candidates = search_adversarial_attention(*flat, distance, n_steps=n_steps or 500)
-        found.append(candidates.unflatten(1, attention.shape[:2]))
-    return torch.cat(found)
+        n_steps = 500 if n_steps is None else n_steps
+        found = search_adversarial_attention(*flat, distance, n_steps=n_steps).unflatten(1, attention.shape[:2])
+        checked.append(_check(model, observation, site, found))
+    return best_within(Candidates(*map(torch.cat, zip(*checked, strict=True))), attention, epsilons)
+
+
+class Candidates(NamedTuple):
+    """Attentions [copies, batch, queries, keys] with their JSD to the original and their change of the output, [copies, batch]."""
+
+    attention: Tensor
+    divergence: Tensor
+    change: Tensor
+
+
+def _check(model, observation, site, attention: Tensor) -> Candidates:
+    """Candidates with what running the model says of them."""
+    layer, visible = observation.attention[site.layer], model.visible(observation, site.layer)
+    with torch.no_grad():
+        probs = model.replay(observation, {site.layer: at_head(layer, site.head, site.query, attention)})
+    divergence = _over_rows(jsd(attention, layer[:, site.head]), visible, site.query)
+    return Candidates(attention, divergence, tvd(probs, observation.probs))
 
 
 def _model_distance(model, observation, site) -> Distance:
@@ -134,20 +155,10 @@ def _model_distance(model, observation, site) -> Distance:
     return distance
 
 
-def _farthest(model, observation, site, candidates: Tensor, epsilons) -> list[tuple[Tensor, Tensor]]:
-    """For each ε the farthest candidate that keeps the output, JSD [batch] and attention [batch, queries, keys]."""
-    attention = observation.attention[site.layer]
-    with torch.no_grad():
-        probs = model.replay(observation, {site.layer: at_head(attention, site.head, site.query, candidates)})
-    visible, own = model.visible(observation, site.layer), attention[:, site.head]
-    divergence = _over_rows(jsd(candidates, own), visible, site.query)
-    return best_within(candidates, own, divergence, tvd(probs, observation.probs), epsilons)
-
-
-def best_within(candidates: Tensor, own: Tensor, divergence: Tensor, change: Tensor, epsilons: Sequence[float]):
-    """The farthest of the candidates [copies, batch, ...] whose change [copies, batch] is ≤ ε, else ``own``, with JSD 0."""
-    candidates = torch.cat([own[None], candidates])
-    divergence, change = (torch.cat([torch.zeros_like(x[:1]), x]) for x in (divergence, change))
+def best_within(found: Candidates, own: Tensor, epsilons: Sequence[float]) -> list[tuple[Tensor, Tensor]]:
+    """For each ε the farthest candidate whose change is ≤ ε, or else ``own`` [batch, queries, keys], whose JSD is 0."""
+    candidates = torch.cat([own[None], found.attention])
+    divergence, change = (torch.cat([torch.zeros_like(x[:1]), x]) for x in (found.divergence, found.change))
     best = [divergence.masked_fill(change > epsilon, -1).max(0) for epsilon in epsilons]
     place = torch.arange(len(own), device=own.device)
     return [(values, candidates[index, place]) for values, index in best]
