@@ -9,7 +9,8 @@ Kinder than the original in three places: of its three gradient variants only gr
 gradients graph is recorded, and the batch is built once, not once per deletion.
 """
 
-from collections.abc import Callable, Sequence
+import copy
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -44,13 +45,13 @@ class Documents(NamedTuple):
         return (place > 0) & (place < self.lengths[:, None] - 1)
 
 
-def batches(documents: Sequence[Sequence[int]], batch_size: int = BATCH_SIZE) -> list[Documents]:
-    """Documents (lists of ids) sorted by length and padded to the longest of their batch."""
-    order = sorted(range(len(documents)), key=lambda row: len(documents[row]))
+def batches(documents: Mapping[int, Sequence[int]], batch_size: int = BATCH_SIZE) -> list[Documents]:
+    """Documents (row in the data: ids) sorted by length and padded to the longest of their batch."""
+    order = sorted(documents, key=lambda row: len(documents[row]))
     return [_pad(documents, order[i : i + batch_size]) for i in range(0, len(order), batch_size)]
 
 
-def _pad(documents: Sequence[Sequence[int]], rows: Sequence[int]) -> Documents:
+def _pad(documents: Mapping[int, Sequence[int]], rows: Sequence[int]) -> Documents:
     tokens = [torch.tensor(documents[row]) for row in rows]
     lengths = torch.tensor([len(t) for t in tokens])
     return Documents(torch.nn.utils.rnn.pad_sequence(tokens, batch_first=True), lengths, rows)
@@ -60,7 +61,8 @@ class Plain:
     """The procedures for one binary classifier; encoder, attention and decoder are the model's own modules."""
 
     def __init__(self, model):
-        self.model, self.base = model.float().eval(), model.attention_classifier
+        self.model = copy.deepcopy(model).float().eval()
+        self.base = self.model.attention_classifier
 
     def encode(self, documents: Documents) -> Tensor:
         """Encoder states [batch, keys, hidden]."""
@@ -72,8 +74,11 @@ class Plain:
 
     def decode(self, attention: Tensor, states: Tensor) -> Tensor:
         """Probability of the positive class from Σ_t a_t h_t; leading axes as they come."""
-        context = (attention.unsqueeze(-1) * states).sum(-2)
-        return self.model.classifier(context).squeeze(-1).sigmoid()
+        return self.model.classifier(self.context(attention, states)).squeeze(-1).sigmoid()
+
+    def context(self, attention: Tensor, states: Tensor) -> Tensor:
+        """Σ_t a_t h_t as the authors' program has it: everything multiplied, then summed."""
+        return (attention.unsqueeze(-1) * states).sum(-2)
 
     @torch.no_grad()
     def forward(self, documents: Documents) -> tuple[Tensor, Tensor, Tensor]:
@@ -109,7 +114,9 @@ class Plain:
         return change
 
     @torch.no_grad()
-    def permutation(self, documents: Documents, states: Tensor, prob: Tensor, draw: Callable | None = None) -> np.ndarray:
+    def permutation(
+        self, documents: Documents, states: Tensor, prob: Tensor, draw: Callable | None = None
+    ) -> np.ndarray:
         """Median |Δp| over 100 permutations of the words' attention, [batch]; the decoder runs anew for each.
 
         Args:
@@ -146,11 +153,20 @@ class Plain:
     @torch.no_grad()
     def epsilon_max_jsd(
         self, found: Tensor, states: Tensor, original: Tensor, prob: Tensor, epsilon: float
-    ) -> tuple[np.ndarray, np.ndarray]:
+    ) -> np.ndarray:
         """The largest JSD among the candidates that keep the output within ε, and 0 for the attention itself; [batch]."""
         change = (self.decode(found, states.unsqueeze(1)) - prob.unsqueeze(1)).abs()
         divergence = jsd(found, original.unsqueeze(1)).masked_fill(change > epsilon, 0)
-        return divergence.amax(1).numpy(), change.numpy()
+        return divergence.amax(1).numpy()
+
+
+class PlainMatmul(Plain):
+    """The same with the context as a product of matrices: kinder than the original, for comparison."""
+
+    def context(self, attention: Tensor, states: Tensor) -> Tensor:
+        if attention.dim() == 2:
+            return torch.bmm(attention.unsqueeze(1), states).squeeze(1)
+        return torch.bmm(attention, states.squeeze(1))
 
 
 def random_permutation(documents: Documents) -> Tensor:

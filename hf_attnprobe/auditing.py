@@ -126,7 +126,8 @@ def audit(
     pad_token_id = tokenizer.pad_token_id or 0
     by_length = sorted(texts, key=lambda t: t.n_content)
     adapter.self_check(collate(adapter, by_length[-4:], pad_token_id))
-    _check_query(adapter.observe(collate(adapter, by_length[:1], pad_token_id)), query)
+    if query is not None:
+        _check_query(adapter.observe(collate(adapter, by_length[:1], pad_token_id)), query)
     if method == "exact" and "adversarial" in tests:  # refused on one text rather than in the first batch
         run_batch(adapter, collate(adapter, texts[:1], pad_token_id), ["adversarial"], sites[:1], options, seed)
     with _folder(output_dir, state) as folder, records.claim(folder, identity, state):
@@ -311,10 +312,10 @@ def _check_target(model, target: int | None) -> None:
         raise AttnProbeError(f"expected a target class from 0 to {model.config.num_labels - 1}, got {target}")
 
 
-def _check_query(shortest, query: int | None) -> None:
+def _check_query(shortest, query: int) -> None:
     """Every text has to have the query; ``shortest`` is the observation of the shortest one."""
     n_queries = min(attention.shape[2] for attention in shortest.attention)
-    if query is not None and not 0 <= query < n_queries:
+    if not 0 <= query < n_queries:
         raise AttnProbeError(
             f"expected a query from 0 to {n_queries - 1}, which the shortest text has, got {query}; choose another --query"
         )

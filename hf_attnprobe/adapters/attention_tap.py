@@ -15,6 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from hf_attnprobe.adapters.output_tap import OutputTap
+
 
 Edit = Callable[[int, Tensor, Tensor], Tensor]
 """(layer, weights [batch, heads, queries, keys], the same before the softmax) -> weights."""
@@ -27,13 +29,16 @@ def attention_modules(model: nn.Module) -> dict[str, nn.Module]:
 
 
 @contextmanager
-def tapped(modules: Mapping[str, nn.Module], edit: Edit, *, first: int = 0) -> Iterator["AttentionTap"]:
+def tapped(
+    modules: Mapping[str, nn.Module], edit: Edit, *, first: int = 0, outputs: OutputTap | None = None
+) -> Iterator["AttentionTap"]:
     """Puts ``edit`` between attention and what follows it; everything is removed at the end, whatever happens.
 
     Args:
         modules: where attention is computed, see :func:`attention_modules`.
         edit: called once per layer and forward pass; returning its ``weights`` leaves the model as it is.
         first: number of the first layer that will run, where lower layers are skipped.
+        outputs: what to do with the heads' outputs, the product of attention and values.
     """
     stack: list[str] = []
     handles = []
@@ -45,7 +50,7 @@ def tapped(modules: Mapping[str, nn.Module], edit: Edit, *, first: int = 0) -> I
         for name, module in modules.items():
             handles.append(module.register_forward_pre_hook(lambda *_, name=name: stack.append(name)))
             handles.append(module.register_forward_hook(leave))
-        with AttentionTap(stack, edit, first) as tap:
+        with AttentionTap(stack, edit, first, outputs) as tap:
             yield tap
     finally:
         for handle in handles:
@@ -55,9 +60,9 @@ def tapped(modules: Mapping[str, nn.Module], edit: Edit, *, first: int = 0) -> I
 class AttentionTap(TorchFunctionMode):
     """Intercepts attention while ``stack`` names the module that computes it; ``names`` lists the layers it saw."""
 
-    def __init__(self, stack: list[str], edit: Edit, first: int):
+    def __init__(self, stack: list[str], edit: Edit, first: int, outputs: OutputTap | None = None):
         super().__init__()
-        self.stack, self.edit, self.first = stack, edit, first
+        self.stack, self.edit, self.first, self.outputs = stack, edit, first, outputs
         self.names: list[str] = []
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
@@ -68,12 +73,18 @@ class AttentionTap(TorchFunctionMode):
             weights = func(*args, **kwargs)
             return self._pass(weights, scores) if _is_attention(weights, args, kwargs) else weights
         if name == "scaled_dot_product_attention":
-            return attend(*args, **kwargs, edit=self._pass)
-        return func(*args, **kwargs)
+            product = None if self.outputs is None else self.outputs.product
+            return attend(*args, **kwargs, edit=self._pass, product=product)
+        result = func(*args, **kwargs)
+        return result if self.outputs is None else self.outputs.see(getattr(func, "__name__", ""), args, result)
 
     def _pass(self, weights: Tensor, scores: Tensor) -> Tensor:
         self.names.append(self.stack[-1])
-        return self.edit(self.first + len(self.names) - 1, weights, scores).to(weights.dtype)
+        layer = self.first + len(self.names) - 1
+        edited = self.edit(layer, weights, scores).to(weights.dtype)
+        if self.outputs is not None:
+            self.outputs.start(layer, edited)
+        return edited
 
 
 def replacing(attention: Mapping[int, Tensor]) -> Edit:
@@ -103,8 +114,10 @@ def attend(
     enable_gqa: bool = False,
     *,
     edit: Callable[[Tensor, Tensor], Tensor],
+    product: Callable[[Tensor, Tensor], Tensor] | None = None,
 ) -> Tensor:
-    """``scaled_dot_product_attention`` in plain steps, the ones of the eager models, with ``edit(weights, scores)``.
+    """``scaled_dot_product_attention`` in plain steps, the ones of the eager models, with ``edit(weights, scores)``
+    and ``product(output, value)``.
 
     A row without a visible key comes out uniform as in the eager models; it only ever belongs to padding.
     """
@@ -118,4 +131,5 @@ def attend(
     elif attn_mask is not None:
         scores = scores + attn_mask
     weights = scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32))  # as the fused kernels do
-    return torch.matmul(F.dropout(edit(weights, scores).to(value.dtype), dropout_p), value)
+    output = torch.matmul(F.dropout(edit(weights, scores).to(value.dtype), dropout_p), value)
+    return output if product is None else product(output, value)
