@@ -130,19 +130,25 @@ def largest(ours: Rows, theirs: Rows) -> float:
 def checks(timing: Timing, theirs: PlainSide, side: OurSide, name: str) -> list[tuple[str, float, float]]:
     """What is compared, how far apart the two sides are, and how far they may be."""
     result = timing.results
-    orders = side.orders()
-    exact, found = result["exact", name], result["epsilon_max_jsd", PLAIN]
-    short = max(found[e][row] - exact[e][row] for e in EPSILONS for row in found[e])
-    return [
+    ours, plains = ({x: result[x, key] for x in TIMED if (x, key) in result} for key in (name, PLAIN))
+    exact, found = result["exact", name], plains["epsilon_max_jsd"]
+    above = max(found[e][row] - exact[e][row] for e in EPSILONS for row in found[e])
+    parted = [row for row, x in plains["search"].items() if np.abs(ours["search"][row] - x).max(initial=0) > 1e-3]
+    compared = [
         ("probability", largest(side.probability(), theirs.probability()), 1e-5),
         ("attention", largest(side.attention(), theirs.attention()), 1e-5),
-        ("gradient × input", largest(result["gradient", name], result["gradient", PLAIN]), 1e-5),
-        ("leave-one-out", largest(result["leave_one_out", name], result["leave_one_out", PLAIN]), 1e-5),
-        ("median TVD, same permutations", largest(result["permutation", name], theirs.permutation(orders)), 1e-5),
-        ("final attention of the search, same noise", largest(result["search", name], result["search", PLAIN]), 1e-3),
-        ("search above exact ε-max JSD", max(short, 0.0), 1e-5),
-        ("τ and p, same ranks", largest(result["tau", name], result["tau", PLAIN]), 1e-6),
+        ("gradient × input", largest(ours["gradient"], plains["gradient"]), 1e-5),
+        ("leave-one-out", largest(ours["leave_one_out"], plains["leave_one_out"]), 1e-5),
+        ("median TVD, same permutations", largest(ours["permutation"], theirs.permutation(side.orders())), 1e-5),
+        ("share of texts whose search parts by over 1e-3, same noise", len(parted) / len(found[0.05]), 0.02),
+        ("JSD of the search above the exact one", max(float(above), 0.0), 1e-5),
+        ("τ and p, same ranks", largest(ours["tau"], plains["tau"]), 1e-6),
     ]
+    if name == "float64":
+        compared.append(
+            ("search, same noise, plain in float64 too", largest(ours["search"], theirs.search_in_double()), 1e-3)
+        )
+    return compared
 
 
 def prepare(arguments, limit: int | None) -> tuple[PlainSide, dict[str, OurSide], object, list[int]]:

@@ -60,8 +60,8 @@ def _pad(documents: Mapping[int, Sequence[int]], rows: Sequence[int]) -> Documen
 class Plain:
     """The procedures for one binary classifier; encoder, attention and decoder are the model's own modules."""
 
-    def __init__(self, model):
-        self.model = copy.deepcopy(model).float().eval()
+    def __init__(self, model, dtype: torch.dtype = torch.float32):
+        self.model = copy.deepcopy(model).to(dtype).eval()
         self.base = self.model.attention_classifier
 
     def encode(self, documents: Documents) -> Tensor:

@@ -52,7 +52,7 @@ class PlainSide:
 
     def __init__(self, model, documents: Mapping[int, Sequence[int]], noise: Rows):
         self.plain, self.kinder, self.batches = plain.Plain(model), plain.PlainMatmul(model), plain.batches(documents)
-        self.noise = [_padded(noise, batch.rows, batch.tokens.shape[1]).float() for batch in self.batches]
+        self.noise = [_padded(noise, batch.rows, batch.tokens.shape[1]) for batch in self.batches]
         self.forward()
 
     def forward(self) -> None:
@@ -81,6 +81,15 @@ class PlainSide:
         triples = zip(self.batches, self.known, self.noise, strict=True)
         self.found = [self.plain.search(batch, *known, noise) for batch, known, noise in triples]
         return self._rows(self.found)
+
+    def search_in_double(self, n_batches: int = 2) -> Rows:
+        """The same search in float64 on batches from the middle: where rounding cannot make trajectories part."""
+        double, middle = plain.Plain(self.plain.model, torch.float64), len(self.batches) // 2
+        batches = self.batches[middle : middle + n_batches]
+        noise = [noise.double() for noise in self.noise[middle : middle + n_batches]]
+        pairs = list(zip(batches, noise, strict=True))
+        found = [double.search(batch, *double.forward(batch), noise) for batch, noise in pairs]
+        return _by_text(batches, [_words(x, batch.lengths) for x, batch in zip(found, batches, strict=True)])
 
     def search_by_matmul(self) -> None:
         """The same search, kinder to the yardstick; only for its time."""
@@ -214,7 +223,7 @@ def _words(values: Tensor, lengths: Tensor) -> list[np.ndarray]:
 
 def _padded(rows: Rows, wanted: Sequence[int], n_keys: int) -> Tensor:
     """[batch, starts, keys] from [starts, length] by text."""
-    padded = torch.zeros(len(wanted), plain.N_STARTS, n_keys, dtype=torch.float64)
+    padded = torch.zeros(len(wanted), plain.N_STARTS, n_keys, dtype=torch.float32)
     for place, row in enumerate(wanted):
         padded[place, :, : rows[row].shape[1]] = torch.from_numpy(rows[row])
     return padded

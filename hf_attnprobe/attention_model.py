@@ -40,8 +40,26 @@ class Batch:
     labels: Tensor | None = None
 
 
+@dataclass(frozen=True, eq=False)
+class Reference:
+    """Head outputs of a fixed sample of texts, for ablations by what a head does elsewhere.
+
+    example_ids: of the texts. lengths: int [texts], how many real queries each has.
+    outputs: per layer [texts, heads, queries, width], a text's real queries first and in order, then zeros.
+    """
+
+    example_ids: tuple[int, ...]
+    lengths: Tensor
+    outputs: tuple[Tensor, ...]
+
+
 class AttentionModel(Protocol):
-    """What a test may ask of a model; :func:`hf_attnprobe.wrap` makes one."""
+    """What a test may ask of a model; :func:`hf_attnprobe.wrap` makes one.
+
+    ``reference``: see :meth:`set_reference`; None until it is called, and where head outputs cannot be replaced.
+    """
+
+    reference: Reference | None
 
     def sites(self) -> list[Site]:
         """Every layer and head that can be read and edited."""
@@ -64,6 +82,17 @@ class AttentionModel(Protocol):
     def replay(self, observation: "Observation", attention: Mapping[int, Tensor]) -> Tensor:
         """Probabilities [copies, batch, classes] with layer l's attention replaced by ``attention[l]``,
         [copies, batch, heads, queries, keys]; nothing below the lowest replaced layer is recomputed."""
+
+    def set_reference(self, batch: Batch) -> None:
+        """Keeps the head outputs of ``batch`` as ``reference``, once per audit and with the same texts in every process."""
+
+    def replay_masked(self, observation: "Observation", kept: Mapping[int, Tensor]) -> Tensor:
+        """As :meth:`replay`, with layer l's attention multiplied by ``kept[l]`` [copies, batch, heads, 1, 1]: what is
+        edited is the attention that the layer comes to behind the edits below it."""
+
+    def replay_outputs(self, observation: "Observation", site: Site, outputs: Tensor) -> Tensor:
+        """Probabilities [copies, batch, classes] with the output of one head (attention · values, before the output
+        projection) replaced by ``outputs`` [copies, batch, queries, width]; only at ``site.query`` where that is given."""
 
     def gradient(self, observation: "Observation", target: Tensor, *, hold_attention: bool = True) -> Tensor:
         """Gradient × input of the probability of class ``target`` [batch], summed over embedding dimensions, signed,

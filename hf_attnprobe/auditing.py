@@ -6,30 +6,29 @@ import json
 import os
 import platform
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-import pandas as pd
 import torch
-from tqdm.auto import tqdm
 
 from hf_attnprobe import records
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.attention_model import AttentionModel, Batch, Site
+from hf_attnprobe.attention_model import Site
 from hf_attnprobe.data import dataset_fingerprint, load_examples
 from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness import PROBES
 from hf_attnprobe.loading import check_at_least, load_model, load_tokenizer, model_fingerprint
-from hf_attnprobe.report import Example, Report, examples_to_json, from_json, to_json, to_markdown
+from hf_attnprobe.report import Report, examples_to_json, from_json, to_json, to_markdown
+from hf_attnprobe.specimens import show
 from hf_attnprobe.summary import PREDICTION, summarize
-from hf_attnprobe.texts import Text, collate, parse_bytes, plan, tokenize
+from hf_attnprobe.sweep import Sweep, foremost, run, run_batch, select_sites, suitable_tests
+from hf_attnprobe.texts import collate, parse_bytes, reference_batch, tokenize
 
 
 SUMMARY = "summary.json"
 METHODS = ("auto", "exact", "search")
-FOR_MANY_HEADS = ("screen", "head_ablation")
 PACKAGES = ("hf_attnprobe", "torch", "transformers", "scipy", "numpy")
 
 
@@ -110,7 +109,12 @@ def audit(
         "data_fingerprint": dataset_fingerprint(examples),
         "seed": seed,
         "options": options,
-        "sites": {"layers": layers, "heads": heads, "query": query, "screen": screen},
+        "sites": {
+            "layers": layers,
+            "heads": heads,
+            "query": query,
+            "screen": screen and [screen, limit],  # other texts may put other heads first
+        },
         "level": level or "default",
         "truncate": truncate,
         "dtype": str(dtype or "default"),
@@ -120,89 +124,62 @@ def audit(
     )
     sites = select_sites(adapter, layers, heads, query)
     tests = check_tests(tests) if tests is not None else suitable_tests(sites)
+    if "head_ablation" in tests:
+        adapter.set_reference(reference_batch(adapter, tokenizer, examples, loaded))
     if limit is not None:
         examples = examples.select(range(min(limit, len(examples))))
     texts, counts = tokenize(tokenizer, examples, loaded, truncate=truncate)
-    pad_token_id = tokenizer.pad_token_id or 0
-    by_length = sorted(texts, key=lambda t: t.n_content)
-    adapter.self_check(collate(adapter, by_length[-4:], pad_token_id))
-    if query is not None:
-        _check_query(adapter.observe(collate(adapter, by_length[:1], pad_token_id)), query)
-    if method == "exact" and "adversarial" in tests:  # refused on one text rather than in the first batch
-        run_batch(adapter, collate(adapter, texts[:1], pad_token_id), ["adversarial"], sites[:1], options, seed)
-    with _folder(output_dir, state) as folder, records.claim(folder, identity, state):
-
-        def bytes_per_text(n_keys: int) -> int:
-            """Of the two things that need most: all shuffles at once, and a gradient through the model."""
-            searched = n_starts if n_steps else 1
-            return max(
-                adapter.bytes_per_example(n_keys, n_permutations, backward=False),
-                adapter.bytes_per_example(n_keys, searched, backward=True),
+    with _folder(output_dir, state) as folder:
+        sweep = Sweep(
+            adapter, texts, options, seed, tokenizer.pad_token_id or 0, budget, batch_size, folder / "rows", state, progress
+        )  # fmt: skip
+        _rehearse(sweep, tests, sites)
+        with records.claim(folder, identity, state):
+            if screen is not None:
+                run(sweep, ["screen"], sites)
+                sites, tests = (
+                    foremost(records.read(folder / "rows"), sites, screen),
+                    tuple(dict.fromkeys((*tests, "screen"))),
+                )
+            run(sweep, [t for t in tests if screen is None or t != "screen"], sites)
+            report = Report(
+                model=name,
+                dataset=_dataset_name(dataset, split),
+                n=len(texts),
+                seed=seed,
+                provenance=_provenance(identity, tests, counts, state.num_processes),
+                examples=show(adapter, texts[:3], tokenizer, loaded.config.id2label) if "adversarial" in tests else (),
+                **_statistics_and_rows(sweep, tests, loaded.config, seed),
             )
-
-        def run(tests: Sequence[str], sites: Sequence[Site]) -> None:
-            """What of the tests is not there yet, at these sites."""
-            there = records.done(folder / "rows")
-            jobs = plan(texts, tests, there, bytes_per_text, budget, batch_size)
-            state.wait_for_everyone()  # everyone has planned before anyone adds rows
-            _run(adapter, jobs, sites, state, options, seed, pad_token_id, folder / "rows", progress)
+            if output_dir is not None and state.is_main_process:
+                _write(report, folder)
             state.wait_for_everyone()
-
-        if screen is not None:
-            run(["screen", PREDICTION], sites)
-            sites = foremost(records.read(folder / "rows"), sites, screen)
-        run([*tests, PREDICTION], sites)
-        rows = records.read(folder / "rows")
-        wanted = [*tests, PREDICTION, *(["screen"] if screen is not None else [])]
-        rows = rows[rows.example_id.isin([t.example_id for t in texts]) & rows.test.isin(wanted)]
-        classes = [str(loaded.config.id2label[k]) for k in range(loaded.config.num_labels)]
-        report = Report(
-            model=name,
-            dataset=_dataset_name(dataset, split),
-            n=len(texts),
-            seed=seed,
-            statistics=summarize(rows, classes, seed=seed),
-            provenance=_provenance(identity, tests, counts, state.num_processes),
-            examples=show(adapter, texts[:3], tokenizer, classes, seed=seed) if "adversarial" in tests else (),
-            rows=rows.reset_index(drop=True),
-        )
-        if output_dir is not None and state.is_main_process:
-            records.write_atomically(
-                folder / SUMMARY, json.dumps(to_json(report) | {"examples": examples_to_json(report)}, indent=1) + "\n"
-            )
-            records.write_atomically(folder / "report.md", to_markdown(report))
-        state.wait_for_everyone()
     return report
 
 
-def select_sites(
-    adapter: AttentionModel, layers: Sequence[int] | None, heads: Sequence[int] | None, query: int | None
-) -> list[Site]:
-    """The sites asked for, all of the model's by default."""
-    known = adapter.sites()
-    for name, asked, there in (("layer", layers, {s.layer for s in known}), ("head", heads, {s.head for s in known})):
-        missing = sorted(set(asked or ()) - there)
-        if missing:
-            raise AttnProbeError(
-                f"expected a {name} from 0 to {max(there)}, got {missing[0]}; choose another --{name}s"
-            )
-    return [
-        site._replace(query=query)
-        for site in known
-        if (layers is None or site.layer in layers) and (heads is None or site.head in heads)
-    ]
+def _rehearse(sweep: Sweep, tests: Sequence[str], sites: Sequence[Site]) -> None:
+    """What would stop the audit later stops it here, before anything is written."""
+    by_length = sorted(sweep.texts, key=lambda t: t.n_content)
+    sweep.adapter.self_check(collate(sweep.adapter, by_length[-4:], sweep.pad_token_id))
+    shortest = collate(sweep.adapter, by_length[:1], sweep.pad_token_id)
+    if sites[0].query is not None:
+        _check_query(sweep.adapter.observe(shortest), sites[0].query)
+    if sweep.options["adversarial"]["method"] == "exact" and "adversarial" in tests:
+        run_batch(sweep.adapter, shortest, ["adversarial"], sites[:1], sweep.options, sweep.seed)
 
 
-def suitable_tests(sites: Sequence[Site]) -> tuple[str, ...]:
-    """All tests; a single head needs no screen and no comparison of heads."""
-    return tuple(t for t in PROBES if len(sites) > 1 or t not in FOR_MANY_HEADS)
+def _statistics_and_rows(sweep: Sweep, tests: Sequence[str], config, seed: int) -> dict:
+    """Of this run's texts and tests; the folder may hold more."""
+    rows = records.read(sweep.folder)
+    rows = rows[rows.example_id.isin([t.example_id for t in sweep.texts]) & rows.test.isin([*tests, PREDICTION])]
+    classes = [str(config.id2label[k]) for k in range(config.num_labels)]
+    return {"statistics": summarize(rows, classes, seed=seed), "rows": rows.reset_index(drop=True)}
 
 
-def foremost(rows: pd.DataFrame, sites: Sequence[Site], n: int) -> list[Site]:
-    """The n sites on which the screen foretells the largest mean effect of uniform attention, in the model's order."""
-    effects = rows[rows.statistic == "first_order_uniform"].groupby(["layer", "head"]).value.mean()
-    ranked = sorted(sites, key=lambda s: (-effects[s.layer, s.head], s.layer, s.head))[:n]
-    return [site for site in sites if site in ranked]
+def _write(report: Report, folder: Path) -> None:
+    summary = to_json(report) | {"examples": examples_to_json(report)}
+    records.write_atomically(folder / SUMMARY, json.dumps(summary, indent=1) + "\n")
+    records.write_atomically(folder / "report.md", to_markdown(report))
 
 
 def check_tests(tests: Sequence[str] | None) -> tuple[str, ...]:
@@ -223,77 +200,6 @@ def _check_options(method: str, dtype: torch.dtype | str | None, *, seed: int, *
         raise AttnProbeError(f"expected a method of {', '.join(METHODS)}, got {method!r}")
     if isinstance(dtype, str) and not isinstance(getattr(torch, dtype, None), torch.dtype):
         raise AttnProbeError(f"expected a dtype such as float32 or float64, got {dtype!r}")
-
-
-def _run(adapter, jobs, sites, state, options, seed: int, pad_token_id: int, folder: Path, progress: bool) -> None:
-    """This process's share of the batches; the longest first, so that a budget too large fails at once."""
-    share = jobs[::-1][state.process_index :: state.num_processes]
-    total = sum(len(texts) * sum(1 if t == PREDICTION else len(sites) for t in tests) for tests, texts in share)
-    unit = "step" if len(sites) == 1 else "head"
-    with tqdm(total=total, unit=unit, desc="audit", disable=not (progress and state.is_main_process)) as bar:
-        for tests, texts in share:
-            batch = collate(adapter, texts, pad_token_id)
-            records.append(folder, run_batch(adapter, batch, tests, sites, options, seed, bar.update))
-
-
-def run_batch(
-    adapter: AttentionModel,
-    batch: Batch,
-    tests: Sequence[str],
-    sites: Sequence[Site],
-    options: Mapping,
-    seed: int,
-    tick: Callable[[int], object] = lambda n: None,
-) -> pd.DataFrame:
-    """Rows of the given tests at the given sites, for one batch; ``tick`` hears of every finished text at a site."""
-    observation = adapter.observe(batch)
-    parts = []
-    for test in tests:
-        for site in sites if test != PREDICTION else [records.NO_SITE]:
-            if test == PREDICTION:
-                statistics = _prediction(observation)
-            else:
-                result = PROBES[test](adapter, observation, site, seed=seed, **options.get(test, {}))
-                statistics = records.statistics_of(result)
-            parts.append(records.to_rows(test, statistics, batch.example_ids, site))
-            tick(len(batch.example_ids))
-    return pd.concat(parts, ignore_index=True)
-
-
-def _prediction(observation) -> dict[str, torch.Tensor]:
-    prob, predicted = observation.probs.max(-1)
-    labels, n_tokens = observation.batch.labels, observation.batch.content_mask.sum(-1)
-    return {"predicted_class": predicted, "probability": prob, "label": labels, "n_tokens": n_tokens}
-
-
-def show(adapter, texts: Sequence[Text], tokenizer, classes: Sequence[str], *, seed: int) -> tuple[Example, ...]:
-    """Texts with their attention and, where it can be had exactly, the adversary at ε = .05."""
-    batch = collate(adapter, texts, tokenizer.pad_token_id or 0)
-    observation, site = adapter.observe(batch), adapter.sites()[0]
-    token_logits = adapter.token_logits(observation)
-    if token_logits is None or token_logits.shape[-1] != 2:
-        return ()
-    found = PROBES["adversarial"](adapter, observation, site, epsilons=(0.05,), seed=seed)
-    adversary, divergence = found.attention[0.05], found.epsilon_max_jsd[0.05]
-    after = adapter.replay(observation, {site.layer: adversary[None, :, None]})[0]
-    shown = []
-    for row, text in enumerate(texts):
-        content, predicted = batch.content_mask[row], int(observation.probs[row].argmax())
-        ids = batch.inputs["input_ids"][row][content].tolist()
-        shown.append(
-            Example(
-                example_id=text.example_id,
-                tokens=tuple(tokenizer.convert_ids_to_tokens(ids)),
-                label=classes[text.label] if text.label >= 0 else None,
-                predicted=classes[predicted],
-                prob=float(observation.probs[row, predicted]),
-                attention=tuple(observation.read(site)[row][content].tolist()),
-                adversary=tuple(adversary[row, 0][content].tolist()),
-                adversary_prob=float(after[row, predicted]),
-                adversary_jsd=float(divergence[row]),
-            )
-        )
-    return tuple(shown)
 
 
 def _model_and_tokenizer(model, tokenizer, trust_remote_code: bool):

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.errors import AttnProbeError, NoSuchSplit
 from hf_attnprobe.recipes import RECIPES, Recipe
 from hf_attnprobe.vectors import read_vectors as read_vectors
 
@@ -123,7 +123,8 @@ def _load(recipe: Recipe) -> "dict[str, datasets.Dataset]":
 
 
 def _in_short(reason: Exception, width: int = 200) -> str:
-    text = " ".join(str(reason).split()) or type(reason).__name__
+    causes = [str(error) for error in (reason, reason.__cause__) if error is not None and str(error)]
+    text = " ".join(": ".join(causes).split()) or type(reason).__name__
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
@@ -147,7 +148,7 @@ def _choose_split(splits: Mapping[str, Any], split: str, recipe: Recipe, seed: i
     carved = recipe.validation_fraction is not None and "validation" not in splits and split in ("train", "validation")
     name = "train" if carved else recipe.splits.get(split, split)
     if name not in splits:
-        raise AttnProbeError(f"expected one of the splits {', '.join(splits)}, got {split!r}; choose one with --split")
+        raise NoSuchSplit(f"expected one of the splits {', '.join(splits)}, got {split!r}; choose one with --split")
     source = splits[name]
     rows = range(len(source))
     if not rows:

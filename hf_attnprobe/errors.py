@@ -6,3 +6,7 @@ class AttnProbeError(ValueError):
 
     The command line prints it without a traceback and ends with exit code 1.
     """
+
+
+class NoSuchSplit(AttnProbeError):
+    """The data set is there, but not the split; whoever can do without it may go on."""

@@ -11,6 +11,8 @@ TITLES = {
     "median_tvd": "output change when the head's attention is shuffled (median of the shuffles, mean over texts)",
     "uniform_tvd": "output change with uniform attention in the head",
     "zero_tvd": "output change with the head silenced",
+    "mean_tvd": "output change with the head's output replaced by its mean over other texts",
+    "resample_tvd": "output change with the head's output taken from another text",
     "epsilon_max_jsd@0.05": "how far the attention can be moved with the output within .05 (at most .69; a lower bound)",
     "attention_leave_one_out_tau": "rank correlation of attention with leave-one-out",
     "attention_gradient_tau": "rank correlation of attention with gradients",

@@ -11,6 +11,7 @@ from hf_attnprobe.errors import AttnProbeError
 
 
 PAD_VALUES = {"attention_mask": 0, "special_tokens_mask": 1, "token_type_ids": 0, "word_ids": -1}
+N_REFERENCE, REFERENCE_TOKENS = 32, 4096  # texts, and tokens with padding: their head outputs stay in memory
 
 
 @dataclass(frozen=True)
@@ -136,6 +137,16 @@ def collate(adapter: AttentionModel, texts: Sequence[Text], pad_token_id: int) -
 
     inputs = {key: torch.tensor([padded(key, t.inputs[key]) for t in texts]) for key in texts[0].inputs}
     return adapter.prepare(inputs, tuple(t.example_id for t in texts), torch.tensor([t.label for t in texts]))
+
+
+def reference_batch(adapter: AttentionModel, tokenizer, examples, model) -> Batch:
+    """The sample that heads are ablated with: the first texts of the whole split by id, whatever limit or process."""
+    columns = examples.with_format(None)[:]
+    rows = [row for row, text in enumerate(columns["text"]) if text.strip()] or [0]
+    first = sorted(rows, key=lambda row: columns["example_id"][row])[:N_REFERENCE]
+    texts, _ = tokenize(tokenizer, examples.select(first), model)
+    longest = max(len(t.inputs["input_ids"]) for t in texts)
+    return collate(adapter, texts[: max(2, REFERENCE_TOKENS // longest)], tokenizer.pad_token_id or 0)
 
 
 def parse_bytes(size: str | int) -> int:

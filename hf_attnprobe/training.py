@@ -18,7 +18,7 @@ from transformers import (
 
 from hf_attnprobe.attention_classifier import AttentionClassifierConfig, AttentionClassifierForSequenceClassification
 from hf_attnprobe.data import label_names, load_examples, read_vectors
-from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.errors import AttnProbeError, NoSuchSplit
 from hf_attnprobe.loading import check_at_least, check_new_folder, load_model, load_tokenizer
 from hf_attnprobe.objectives import classification_metrics, papers_loss, papers_optimizer
 from hf_attnprobe.tokenization import build_tokenizer
@@ -215,10 +215,8 @@ def load_splits(dataset, *, seed: int = 0, **columns) -> dict:
     for name in ("validation", "test"):
         try:
             examples = load_examples(dataset, name, seed=seed, **columns)
-        except AttnProbeError as error:
-            if "expected one of the splits" in str(error):
-                continue
-            raise
+        except NoSuchSplit:
+            continue
         if name == "validation" or max(examples.with_format(None)["label"][:]) >= 0:
             found[name] = examples
     if "validation" not in found:

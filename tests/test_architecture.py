@@ -27,6 +27,7 @@ faithfulness
 records summary
 head_tables
 report
+sweep specimens
 auditing
 demo metrics
 cli

@@ -268,7 +268,7 @@ def test_interrupted_by_hand(cli, monkeypatch, command, tmp_path):
     def stop(*args):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("hf_attnprobe.auditing.run_batch", stop)
+    monkeypatch.setattr("hf_attnprobe.sweep.run_batch", stop)
     done = cli(*command, "--output-dir", tmp_path / "out")
     assert (done.code, done.out) == (130, "")
     assert done.err.endswith("attnprobe: interrupted; run the same command again to continue\n")

@@ -16,8 +16,8 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from hf_attnprobe import audit, load_examples, records
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.auditing import run_batch
 from hf_attnprobe.summary import PREDICTION
+from hf_attnprobe.sweep import run_batch
 from hf_attnprobe.texts import collate, tokenize
 
 

@@ -92,6 +92,11 @@ def replacing(attention: Mapping[int, Tensor]) -> Edit:
     return lambda layer, weights, scores: attention[layer].reshape(weights.shape) if layer in attention else weights
 
 
+def untouched(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
+    """The edit that changes nothing."""
+    return weights
+
+
 def visible_keys(scores: Tensor) -> Tensor:
     """Bool, from scores [..., keys]: masks subtract 10,000 or more, so no masked key is near its row's best."""
     return scores > scores.amax(-1, keepdim=True) - 8000

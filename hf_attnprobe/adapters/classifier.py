@@ -9,6 +9,7 @@ from torch import Tensor
 
 from hf_attnprobe.adapters.leave_one_out import leave_one_out_logits
 from hf_attnprobe.attention_model import Batch, Observation, Site
+from hf_attnprobe.errors import AttnProbeError
 
 
 class ClassifierState(NamedTuple):
@@ -27,6 +28,7 @@ class ClassifierAdapter:
     """
 
     pads_left = False
+    reference = None  # one head, and its mean output is the mean state of other texts: nothing a reader would ask for
 
     def __init__(self, model, *, dtype: torch.dtype = torch.float64):
         self.model = copy.deepcopy(model).to(dtype).eval().requires_grad_(False)
@@ -73,6 +75,15 @@ class ClassifierAdapter:
             prob = logits[..., 1:].sigmoid().transpose(0, 1)
             return torch.cat([1 - prob, prob], dim=-1)
         return logits.softmax(-1).transpose(0, 1)
+
+    def set_reference(self, batch: Batch) -> None:
+        """Nothing is kept: the output of the only head is silenced, never replaced."""
+
+    def replay_masked(self, observation: Observation, kept: Mapping[int, Tensor]) -> Tensor:
+        return self.replay(observation, {0: observation.attention[0] * kept[0]})
+
+    def replay_outputs(self, observation: Observation, site: Site, outputs: Tensor) -> Tensor:
+        raise AttnProbeError("expected a Transformer to replace head outputs in, got an attention classifier")
 
     def gradient(self, observation: Observation, target: Tensor, *, hold_attention: bool = True) -> Tensor:
         embeddings, states, token_logits = observation.state

@@ -1,25 +1,28 @@
 """Any Transformer with a classification head as an :class:`AttentionModel`: tap, edit, resume."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from hf_attnprobe.adapters.attention_tap import Edit, replacing, tapped, visible_keys
+from hf_attnprobe.adapters.attention_tap import Edit, replacing, tapped, untouched, visible_keys
 from hf_attnprobe.adapters.embedding_gradient import gradient_times_input
+from hf_attnprobe.adapters.head_outputs import check_outputs, masking, reference_of, replay_outputs
 from hf_attnprobe.adapters.layout import find_layout, frozen_twin
 from hf_attnprobe.adapters.memory import bytes_per_example
+from hf_attnprobe.adapters.output_tap import OutputTap
 from hf_attnprobe.adapters.preparation import LEVELS, masks, units
 from hf_attnprobe.adapters.readout import layer_names, pads_left, probabilities, query_rows, readout_of
 from hf_attnprobe.adapters.resume import recorded, repeated, resumed
 from hf_attnprobe.adapters.self_check import self_check
 from hf_attnprobe.adapters.token_deletion import deletions, sum_pieces
-from hf_attnprobe.attention_model import Batch, Observation, Site
+from hf_attnprobe.attention_model import Batch, Observation, Reference, Site
 from hf_attnprobe.errors import AttnProbeError
 
 
+Run = Callable[[Mapping[str, Tensor], tuple, Mapping[int, Tensor]], Tensor]
 TOKENS_PER_PASS = {"cpu": 4096}
 """On a CPU core larger passes leave the caches: 8,192 tokens take 10 to 30% more time per token, 1,024 up to 20%."""
 
@@ -73,6 +76,7 @@ class TransformerAdapter:
         self.tokens_per_pass = tokens_per_pass or TOKENS_PER_PASS.get(self.model.device.type, 65536)
         self.accepted = inspect.signature(self.model.forward).parameters.keys()
         self.pads_left = pads_left(self.model.config)
+        self.reference: Reference | None = None
         self.vectorises = True  # until it turns out that vmap cannot run this model
 
     def sites(self) -> list[Site]:
@@ -106,14 +110,24 @@ class TransformerAdapter:
 
     # Forward passes
 
-    def logits(self, inputs: Mapping[str, Tensor], edit: Edit | None = None, outputs: tuple = ()) -> Tensor:
-        """Logits [batch, outputs] with ``edit`` on every layer; the first block calls give ``outputs`` instead of running."""
+    def logits(
+        self,
+        inputs: Mapping[str, Tensor],
+        edit: Edit | None = None,
+        outputs: tuple = (),
+        tap: OutputTap | None = None,
+    ) -> Tensor:
+        """Logits [batch, outputs] with ``edit`` on every layer's attention, and ``tap`` on what it does with it; the first
+        block calls give ``outputs`` instead of running."""
         inputs = {name: value for name, value in inputs.items() if name != "units"}
         if "use_cache" in self.accepted:
             inputs["use_cache"] = False
         first = sum(layer.n_skipped < len(outputs) for layer in self.layers)
-        modules = {} if edit is None else self.layout.modules
-        with tapped(modules, edit, first=first), resumed(self.layout.blocks if outputs else (), outputs):
+        modules = {} if edit is None and tap is None else self.layout.modules
+        with (
+            tapped(modules, edit or untouched, first=first, outputs=tap),
+            resumed(self.layout.blocks if outputs else (), outputs),
+        ):
             logits = self.model(**inputs).logits
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
@@ -155,27 +169,53 @@ class TransformerAdapter:
             if edited.shape[1:] != observation.attention[layer].shape:
                 expected = ["copies", *observation.attention[layer].shape]
                 raise AttnProbeError(f"expected attention {expected} for layer {layer}, got {list(edited.shape)}")
-        step = max(1, self.tokens_per_pass // observation.batch.mask.numel())
-        starts = range(0, len(attention[min(attention)]), step)
-        parts = [{layer: edited[i : i + step] for layer, edited in attention.items()} for i in starts]
-        return torch.cat([self._resume(observation, part) for part in parts])
+        return self.resume(
+            observation, attention, lambda inputs, outputs, edits: self.logits(inputs, replacing(edits), outputs)
+        )
 
-    def _resume(self, observation: Observation, attention: Mapping[int, Tensor]) -> Tensor:
-        outputs = observation.state.outputs[: self.layers[min(attention)].n_skipped]
+    def resume(self, observation: Observation, edits: Mapping[int, Tensor], run: Run) -> Tensor:
+        """What ``run(inputs, outputs, edits)`` returns, [batch, ...], for every copy of the edits: [copies, batch, ...].
+
+        Args:
+            edits: by layer [copies, batch, ...].
+            run: a forward pass whose first block calls give ``outputs``, those below the lowest edited layer.
+        """
+        step = max(1, self.tokens_per_pass // observation.batch.mask.numel())
+        starts = range(0, len(edits[min(edits)]), step)
+        parts = [{layer: edited[i : i + step] for layer, edited in edits.items()} for i in starts]
+        return torch.cat([self._resume(observation, part, run) for part in parts])
+
+    def _resume(self, observation: Observation, edits: Mapping[int, Tensor], run: Run) -> Tensor:
+        outputs = observation.state.outputs[: self.layers[min(edits)].n_skipped]
         inputs = observation.batch.inputs
         if self.vectorises:
             try:  # what does not depend on the edit is computed once for all copies
-                return torch.func.vmap(lambda edits: self.logits(inputs, replacing(edits), outputs))(dict(attention))
+                return torch.func.vmap(lambda edits: run(inputs, outputs, edits))(dict(edits))
             except torch.OutOfMemoryError:
                 raise
             except RuntimeError:  # Bloom's own autograd function, routers and overflow guards that look at values
                 self.vectorises = False
-        n_copies, n_batch = attention[min(attention)].shape[:2]
-        flat = {layer: edited.flatten(0, 1) for layer, edited in attention.items()}
-        logits = self.logits(
-            repeated(dict(inputs), n_copies, n_batch), replacing(flat), repeated(outputs, n_copies, n_batch)
-        )
-        return logits.unflatten(0, (n_copies, n_batch))
+        n_copies, n_batch = edits[min(edits)].shape[:2]
+        flat = {layer: edited.flatten(0, 1) for layer, edited in edits.items()}
+        found = run(repeated(dict(inputs), n_copies, n_batch), repeated(outputs, n_copies, n_batch), flat)
+        return found.unflatten(0, (n_copies, n_batch))
+
+    def set_reference(self, batch: Batch) -> None:
+        try:
+            check_outputs(self, batch)
+            self.reference = reference_of(self, batch)
+        except AttnProbeError:  # the family computes something else: its heads can be silenced, not replaced
+            self.reference = None
+
+    def replay_masked(self, observation: Observation, kept: Mapping[int, Tensor]) -> Tensor:
+        def run(inputs, outputs, kept) -> Tensor:
+            return self.logits(inputs, masking(kept, self.layers), outputs)
+
+        return probabilities(self.resume(observation, kept, run))
+
+    def replay_outputs(self, observation: Observation, site: Site, outputs: Tensor) -> Tensor:
+        self.check_site(site)
+        return replay_outputs(self, observation, site, outputs)
 
     # Importances
 

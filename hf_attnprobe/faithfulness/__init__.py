@@ -2,6 +2,7 @@
 
 from hf_attnprobe.faithfulness import adversarial as _adversarial
 from hf_attnprobe.faithfulness import correlation as _correlation
+from hf_attnprobe.faithfulness import head_ablation as _head_ablation
 from hf_attnprobe.faithfulness import permutation as _permutation
 from hf_attnprobe.faithfulness import screen as _screen
 from hf_attnprobe.faithfulness import uniform_attention as _uniform_attention
@@ -12,6 +13,7 @@ _MODULES = {
     "permutation": _permutation,
     "adversarial": _adversarial,
     "uniform_attention": _uniform_attention,
+    "head_ablation": _head_ablation,
     "screen": _screen,
 }
 PROBES = {name: getattr(module, name) for name, module in _MODULES.items()}

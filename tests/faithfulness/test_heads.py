@@ -136,12 +136,16 @@ def test_screen_is_the_slope_of_the_output_towards_the_edit(observed, site):
     visible = observation.batch.mask[:, None].expand(-1, 8, -1)
     flat = visible / visible.sum(-1, keepdim=True)
     step = 1e-5
-    for name, end in (("first_order_uniform", flat.to(attention)), ("first_order_zero", torch.zeros_like(flat).to(attention))):
+    for name, end in (
+        ("first_order_uniform", flat.to(attention)),
+        ("first_order_zero", torch.zeros_like(flat).to(attention)),
+    ):
         own = attention[:, site.head]
         nudged = [own + sign * step * (end - own) for sign in (1, -1)]
         place = observation.target(None)[:, None]
         up, down = (
-            hooked(site, at_head(attention, site.head, site.query, x[None])[0].double()).gather(1, place)[:, 0] for x in nudged
+            hooked(site, at_head(attention, site.head, site.query, x[None])[0].double()).gather(1, place)[:, 0]
+            for x in nudged
         )
         # Rows of padding queries are part of the edit here, but nothing reads them.
         assert torch.allclose(getattr(found, name).double(), ((up - down) / (2 * step)).abs(), atol=1e-4)

@@ -143,7 +143,7 @@ def test_every_statistic_has_a_reading():
     adapter, observation = observe()
     for test, probe in PROBES.items():
         found = statistics_of(probe(adapter, observation, SITE))
-        assert {name.split("@")[0] for name in found} == set(READINGS[test])
+        assert found and {name.split("@")[0] for name in found} <= set(READINGS[test])
         for name in found:
             sentence = READINGS[test][name.split("@")[0]].format(mean=0.5, median=0.5, key="0.05")
             assert "{" not in sentence and len(sentence) > 20

@@ -1,0 +1,123 @@
+"""The outputs and values of a Transformer's heads: attention · values, before the output projection.
+
+Functions of a :class:`~hf_attnprobe.adapters.transformer.TransformerAdapter`. They raise AttnProbeError where a family
+computes something else than a product of attention and values, so that there is nothing to capture or to replace.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from hf_attnprobe.adapters.attention_tap import Edit
+from hf_attnprobe.adapters.layout import example_inputs
+from hf_attnprobe.adapters.output_tap import EditOutput, OutputTap
+from hf_attnprobe.adapters.readout import Layer, probabilities
+from hf_attnprobe.attention_model import Batch, Observation, Reference, Site
+from hf_attnprobe.errors import AttnProbeError
+
+
+def masking(kept: Mapping[int, Tensor], layers: Sequence[Layer]) -> Edit:
+    """The edit that multiplies the attention of a layer by ``kept[layer]``, which broadcasts to [batch, heads, queries,
+    keys]."""
+
+    def edit(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
+        if layer not in kept:
+            return weights
+        heads = weights.reshape(len(weights), layers[layer].n_heads, -1, weights.shape[-1])  # see `observe`
+        return (heads * kept[layer]).reshape(weights.shape)
+
+    return edit
+
+
+def replay_outputs(adapter, observation: Observation, site: Site, outputs: Tensor) -> Tensor:
+    """See :meth:`AttentionModel.replay_outputs`: copies in one resumed pass."""
+
+    def run(inputs, lower, edits) -> Tensor:
+        edit = replacing_output(site, adapter.layers[site.layer].n_heads, edits[site.layer])
+        return adapter.logits(inputs, None, lower, OutputTap(edit))
+
+    return probabilities(adapter.resume(observation, {site.layer: outputs}, run))
+
+
+def replacing_output(site: Site, n_heads: int, new: Tensor) -> EditOutput:
+    """The edit that puts ``new`` [batch, queries, width] in place of one head's output, or of one query's."""
+
+    def edit(layer: int, output: Tensor, values: Tensor) -> Tensor:
+        if layer != site.layer:
+            return output
+        heads = output.reshape(len(output), n_heads, -1, output.shape[-1])  # see `observe` on packed queries
+        chosen = torch.arange(n_heads, device=output.device)[:, None, None] == site.head
+        if site.query is not None:
+            chosen = chosen & (torch.arange(heads.shape[2], device=output.device)[:, None] == site.query)
+        return torch.where(chosen, new[:, None].to(output.dtype), heads).reshape(output.shape)
+
+    return edit
+
+
+@torch.no_grad()
+def head_outputs(adapter, batch: Batch) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """Outputs [batch, heads, queries, width] and values [batch, heads, keys, width] of every layer, one forward pass."""
+    outputs, values = {}, {}
+
+    def capture(layer: int, output: Tensor, value: Tensor) -> Tensor:
+        n_heads = adapter.layers[layer].n_heads
+        outputs[layer] = output.reshape(len(output), n_heads, -1, output.shape[-1])
+        values[layer] = value.repeat_interleave(n_heads // value.shape[1], dim=1)  # one for all heads, or for a group
+        return output
+
+    adapter.logits(batch.inputs, tap=OutputTap(capture))
+    _check_found(adapter, outputs.keys(), "the product of attention and values")
+    layers = range(len(adapter.layers))
+    return tuple(outputs[n] for n in layers), tuple(values[n] for n in layers)
+
+
+@torch.no_grad()
+def output_projections(adapter) -> tuple[Tensor, ...]:
+    """Per layer the slices of the output projection, [heads, width, hidden]: a head adds ``output @ slice``."""
+    tap = OutputTap(lambda layer, output, values: output)
+    adapter.logits(example_inputs(adapter.model), tap=tap)
+    _check_found(adapter, tap.projections.keys(), "a linear output projection")
+    return tuple(tap.projections[n] for n in range(len(adapter.layers)))
+
+
+def _check_found(adapter, found, what: str) -> None:
+    for layer, name in enumerate(adapter.layer_names):
+        if layer not in found:
+            raise AttnProbeError(
+                f"expected {what} in {name}, found none in {type(adapter.model).__name__}; "
+                "its heads can be silenced, their outputs cannot be read or replaced"
+            )
+
+
+def reference_of(adapter, batch: Batch) -> Reference:
+    """The head outputs of a sample of texts, moved together so that padding on either side is behind them."""
+    outputs, mask = head_outputs(adapter, batch)[0], batch.mask
+    order = (~mask).sort(dim=1, stable=True).indices[:, None, :, None]
+    real = mask.gather(1, order[:, 0, :, 0])[:, None, :, None]
+    together = (output.gather(2, order.expand(output.shape)) * real for output in outputs)
+    return Reference(batch.example_ids, mask.sum(1), tuple(together))
+
+
+@torch.no_grad()
+def check_outputs(adapter, batch: Batch, *, n_texts: int = 2) -> None:
+    """Raises AttnProbeError unless silencing a head's output is, in every layer, the same as silencing its attention.
+
+    That is what makes a tensor the head's output; a gate or a norm of its own in between would make it another.
+    """
+    few = slice(n_texts)
+    batch = Batch(
+        {k: v[few] for k, v in batch.inputs.items()}, batch.mask[few], batch.content_mask[few], batch.example_ids[few]
+    )
+    observation = adapter.observe(batch)
+    outputs = head_outputs(adapter, batch)[0]
+    for layer, (attention, output) in enumerate(zip(observation.attention, outputs, strict=True)):
+        silent = attention.clone()
+        silent[:, 0] = 0
+        expected = adapter.replay(observation, {layer: silent[None]})
+        found = adapter.replay_outputs(observation, Site(layer, 0), torch.zeros_like(output[None, :, 0]))
+        if not (found - expected).abs().max() <= 1e-3:
+            raise AttnProbeError(
+                f"expected a head's output in {adapter.layer_names[layer]} to be attention times values, which it is not "
+                f"in {type(adapter.model).__name__}; its heads can be silenced, not replaced"
+            )

@@ -1,0 +1,133 @@
+"""The work of an audit: every test at every head on every text, in batches, shared out, resumable."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+import torch
+from accelerate import PartialState
+from tqdm.auto import tqdm
+
+from hf_attnprobe import records
+from hf_attnprobe.attention_model import AttentionModel, Batch, Site
+from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.faithfulness import PROBES
+from hf_attnprobe.summary import PREDICTION
+from hf_attnprobe.texts import Text, collate, plan
+
+
+FOR_MANY_HEADS = ("screen", "head_ablation", "explanations")
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What stays the same over an audit. options: keyword arguments by test. budget: bytes. folder: of the rows."""
+
+    adapter: AttentionModel
+    texts: Sequence[Text]
+    options: Mapping[str, Mapping]
+    seed: int
+    pad_token_id: int
+    budget: int
+    batch_size: int
+    folder: Path
+    state: PartialState
+    progress: bool
+
+
+def run(sweep: Sweep, tests: Sequence[str], sites: Sequence[Site]) -> None:
+    """What of the tests is not on disk yet; this process's share of it, the longest texts first.
+
+    So a batch that does not fit into memory is met at once.
+    """
+    tests = (*tests, PREDICTION)
+    size = _bytes_per_text(sweep)
+    jobs = plan(sweep.texts, tests, records.done(sweep.folder), size, sweep.budget, sweep.batch_size)
+    sweep.state.wait_for_everyone()  # everyone has planned before anyone adds rows
+    share = jobs[::-1][sweep.state.process_index :: sweep.state.num_processes]
+    total = sum(len(texts) * sum(1 if t == PREDICTION else len(sites) for t in todo) for todo, texts in share)
+    unit = "step" if len(sites) == 1 else "head"
+    shown = sweep.progress and sweep.state.is_main_process
+    with tqdm(total=total, unit=unit, desc="audit", disable=not shown) as bar:
+        for todo, texts in share:
+            batch = collate(sweep.adapter, texts, sweep.pad_token_id)
+            rows = run_batch(sweep.adapter, batch, todo, sites, sweep.options, sweep.seed, bar.update)
+            records.append(sweep.folder, rows)
+    sweep.state.wait_for_everyone()
+
+
+def _bytes_per_text(sweep: Sweep) -> Callable[[int], int]:
+    """Of the two things that need most: all shuffles at once, and a gradient through the model."""
+    n_copies = sweep.options["permutation"]["n_permutations"]
+    searching = sweep.options["adversarial"]["n_starts"] if sweep.options["adversarial"]["n_steps"] else 1
+
+    def size(n_keys: int) -> int:
+        return max(
+            sweep.adapter.bytes_per_example(n_keys, n_copies, backward=False),
+            sweep.adapter.bytes_per_example(n_keys, searching, backward=True),
+        )
+
+    return size
+
+
+def run_batch(
+    adapter: AttentionModel,
+    batch: Batch,
+    tests: Sequence[str],
+    sites: Sequence[Site],
+    options: Mapping[str, Mapping],
+    seed: int,
+    tick: Callable[[int], object] = lambda n: None,
+) -> pd.DataFrame:
+    """Rows of the given tests at the given sites, for one batch; ``tick`` hears of every finished text at a site."""
+    observation = adapter.observe(batch)
+    parts = []
+    for test in tests:
+        for site in sites if test != PREDICTION else [records.NO_SITE]:
+            if test == PREDICTION:
+                statistics = _prediction(observation)
+            else:
+                result = PROBES[test](adapter, observation, site, seed=seed, **options.get(test, {}))
+                statistics = records.statistics_of(result)
+            parts.append(records.to_rows(test, statistics, batch.example_ids, site))
+            tick(len(batch.example_ids))
+    return pd.concat(parts, ignore_index=True)
+
+
+def _prediction(observation) -> dict[str, torch.Tensor]:
+    prob, predicted = observation.probs.max(-1)
+    labels, n_tokens = observation.batch.labels, observation.batch.content_mask.sum(-1)
+    return {"predicted_class": predicted, "probability": prob, "label": labels, "n_tokens": n_tokens}
+
+
+def select_sites(
+    adapter: AttentionModel, layers: Sequence[int] | None, heads: Sequence[int] | None, query: int | None
+) -> list[Site]:
+    """The sites asked for, all of the model's by default."""
+    known = adapter.sites()
+    for name, asked, there in (("layer", layers, {s.layer for s in known}), ("head", heads, {s.head for s in known})):
+        if asked is not None and not asked:
+            raise AttnProbeError(f"expected at least one {name}; leave {name}s out for all of them")
+        missing = sorted(set(asked or ()) - there)
+        if missing:
+            raise AttnProbeError(
+                f"expected a {name} from 0 to {max(there)}, got {missing[0]}; choose another --{name}s"
+            )
+    return [
+        site._replace(query=query)
+        for site in known
+        if (layers is None or site.layer in layers) and (heads is None or site.head in heads)
+    ]
+
+
+def suitable_tests(sites: Sequence[Site]) -> tuple[str, ...]:
+    """All tests; a single head needs no screen and no comparison of heads."""
+    return tuple(t for t in PROBES if len(sites) > 1 or t not in FOR_MANY_HEADS)
+
+
+def foremost(rows: pd.DataFrame, sites: Sequence[Site], n: int) -> list[Site]:
+    """The n sites on which the screen foretells the largest mean effect of uniform attention, in the model's order."""
+    effects = rows[rows.statistic == "first_order_uniform"].groupby(["layer", "head"]).value.mean()
+    ranked = sorted(sites, key=lambda s: (-effects[s.layer, s.head], s.layer, s.head))[:n]
+    return [site for site in sites if site in ranked]

@@ -1,0 +1,216 @@
+"""Head ablation against hooks on the modules of a tiny BERT and full forward passes, text by text and unpadded."""
+
+import numpy as np
+import pytest
+import torch
+from transformers import BertConfig, BertForSequenceClassification
+from transformers.models.bert import modeling_bert
+
+from hf_attnprobe import AttentionClassifierConfig, AttentionClassifierForSequenceClassification
+from hf_attnprobe.adapters import wrap
+from hf_attnprobe.attention_model import Site
+from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.faithfulness.head_ablation import DONOR_STREAM, head_ablation
+from hf_attnprobe.faithfulness.prune_curve import least_first, prune_curve
+from hf_attnprobe.records import statistics_of
+
+
+SITES = [Site(0, 1), Site(1, 0), Site(2, 3), Site(1, 2, 0)]
+WIDTH = 8
+IDS = (3, 1, 4, 15, 9)
+SAMPLE_IDS = (4, 7, 8)  # one of them is also audited
+
+
+def make_model(implementation="sdpa"):
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=60, hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=48,
+        initializer_range=0.4, attn_implementation=implementation,
+    )  # fmt: skip
+    return BertForSequenceClassification(config).eval().double()
+
+
+def texts(seed, lengths):
+    generator = torch.Generator().manual_seed(seed)
+    return [[1, *torch.randint(5, 60, (n,), generator=generator).tolist(), 2] for n in lengths]
+
+
+AUDITED, SAMPLE = texts(1, (6, 6, 3, 1, 4)), texts(2, (3, 5, 1))
+SAMPLE[0] = AUDITED[2]
+
+
+def padded(rows):
+    longest = max(map(len, rows))
+    ids = torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows])
+    return {"input_ids": ids, "attention_mask": (ids != 0).long(), "special_tokens_mask": (ids < 3).long()}
+
+
+@pytest.fixture(scope="module", params=["eager", "sdpa"])
+def observed(request):
+    adapter = wrap(make_model(request.param))
+    adapter.set_reference(adapter.prepare(padded(SAMPLE), SAMPLE_IDS))
+    return adapter, adapter.observe(adapter.prepare(padded(AUDITED), IDS))
+
+
+def part(site):
+    """The head's slice of what BERT's self-attention gives [batch, queries, heads · width], at the edited queries."""
+    return slice(None), slice(None) if site.query is None else site.query, slice(site.head * WIDTH, (site.head + 1) * WIDTH)
+
+
+def run(model, text, layer, hook):
+    """Probabilities of one text, unpadded, with a forward hook on a layer's self-attention."""
+    handle = model.bert.encoder.layer[layer].attention.self.register_forward_hook(hook)
+    with torch.no_grad():
+        probs = model(input_ids=torch.tensor([text])).logits.softmax(-1)[0]
+    handle.remove()
+    return probs
+
+
+def head_output(model, text, site):
+    seen = []
+    run(model, text, site.layer, lambda module, args, output: seen.append(output[0]) or None)
+    return seen[0][0, :, part(site)[2]]
+
+
+def replaced(model, text, site, new):
+    def hook(module, args, output):
+        context = output[0].clone()
+        context[part(site)] = new if site.query is None else new[site.query]
+        return (context, *output[1:])
+
+    return run(model, text, site.layer, hook)
+
+
+def by_hand(site, kind, seed):
+    """Change of output and flip of each audited text, by the definitions."""
+    model, changes = make_model(), []
+    for example_id, text in zip(IDS, AUDITED, strict=True):
+        outputs = [head_output(model, other, site) for other in SAMPLE]
+        new = torch.zeros(len(text), WIDTH, dtype=torch.double)
+        if kind == "mean":
+            new += torch.cat(outputs).mean(0)
+        if kind == "resample":
+            others = [output for output, known in zip(outputs, SAMPLE_IDS, strict=True) if known != example_id]
+            draw = np.random.default_rng(np.random.SeedSequence([seed, example_id, DONOR_STREAM]))
+            donor = others[draw.integers(len(others))]
+            new += donor.mean(0)
+            new[: len(donor)] = donor[: len(text)]
+        before, after = run(model, text, 0, lambda *_: None), replaced(model, text, site, new)
+        changes.append(((after - before).abs().sum().item() / 2, float(after.argmax() != before.argmax())))
+    return torch.tensor(changes, dtype=torch.double).unbind(1)
+
+
+@pytest.mark.parametrize("site", SITES)
+def test_every_ablation_equals_a_hook(observed, site):
+    adapter, observation = observed
+    found = head_ablation(adapter, observation, site, seed=5)
+    for kind in ("zero", "mean", "resample"):
+        expected, flips = by_hand(site, kind, 5)
+        torch.testing.assert_close(getattr(found, f"{kind}_tvd").double(), expected, atol=1e-6, rtol=0)
+        assert torch.equal(getattr(found, f"{kind}_flip"), flips)
+    assert found.resample_tvd.max() > 0.01 and found.mean_tvd.max() > 0.01
+
+
+def test_nothing_depends_on_batch_padding_or_order(observed):
+    adapter, observation = observed
+    together = statistics_of(head_ablation(adapter, observation, Site(1, 1), seed=3))
+    for row in (4, 2):
+        alone = adapter.observe(adapter.prepare(padded([AUDITED[row]]), (IDS[row],)))
+        for name, value in statistics_of(head_ablation(adapter, alone, Site(1, 1), seed=3)).items():
+            assert value.item() == pytest.approx(together[name][row].item(), abs=1e-6), name
+
+
+def test_the_seed_draws_the_other_text(observed):
+    adapter, observation = observed
+    draws = [head_ablation(adapter, observation, Site(1, 1), seed=seed) for seed in range(4)]
+    assert len({tuple(d.resample_tvd.tolist()) for d in draws}) > 1
+    assert all(torch.equal(d.mean_tvd, draws[0].mean_tvd) for d in draws)
+
+
+def test_a_text_alone_in_the_sample_has_no_other():
+    adapter = wrap(make_model())
+    batch = adapter.prepare(padded(AUDITED[:2]), IDS[:2])
+    observation = adapter.observe(batch)
+    assert head_ablation(adapter, observation, Site()).mean_tvd is None  # no sample yet
+    adapter.set_reference(adapter.prepare(padded(AUDITED[:1]), IDS[:1]))
+    found = head_ablation(adapter, observation, Site())
+    assert found.resample_tvd.isnan().tolist() == found.resample_flip.isnan().tolist() == [True, False]
+    assert found.mean_tvd.isfinite().all()
+
+
+def test_other_arithmetic_than_attention_times_values_leaves_zero_alone(monkeypatch):
+    plain = modeling_bert.eager_attention_forward
+
+    def gated(*args, **kwargs):
+        output, weights = plain(*args, **kwargs)
+        return output + 0.1, weights
+
+    def transposed(module, query, key, value, mask, scaling=None, dropout=0.0, **kwargs):
+        weights = (query @ key.transpose(2, 3) * scaling + (0 if mask is None else mask)).softmax(-1)
+        return (value.transpose(2, 3) @ weights.transpose(2, 3)).permute(0, 3, 1, 2).contiguous(), weights
+
+    for changed in (gated, transposed):
+        monkeypatch.setattr(modeling_bert, "eager_attention_forward", changed)
+        adapter = wrap(make_model("eager"))
+        adapter.set_reference(adapter.prepare(padded(SAMPLE), SAMPLE_IDS))
+        found = head_ablation(adapter, adapter.observe(adapter.prepare(padded(AUDITED), IDS)), Site(1, 1))
+        assert found.zero_tvd.max() > 0
+        assert (found.mean_tvd is None) == (changed is transposed)
+
+
+def test_the_head_of_a_classifier_can_be_silenced():
+    torch.manual_seed(0)
+    config = AttentionClassifierConfig(vocab_size=60, embedding_size=8, encoder_size=8)
+    adapter = wrap(AttentionClassifierForSequenceClassification(config))
+    inputs = padded(AUDITED)
+    batch = adapter.prepare(inputs, IDS)
+    adapter.set_reference(batch)
+    observation = adapter.observe(batch)
+    found = head_ablation(adapter, observation, Site())
+    bias = adapter.model.classifier.bias.detach()
+    base = torch.cat([torch.zeros(1), bias]).softmax(-1) if len(bias) == 1 else bias.softmax(-1)
+    torch.testing.assert_close(found.zero_tvd, (observation.probs - base).abs().sum(-1) / 2)
+    assert found.mean_tvd is found.resample_flip is None
+    with pytest.raises(AttnProbeError, match="expected a Transformer"):
+        adapter.replay_outputs(observation, Site(), torch.zeros(1, 5, 1, 8))
+
+
+# The prune curve
+
+
+def test_prune_curve_equals_hooks(observed):
+    adapter, _ = observed
+    model, labels = make_model(), torch.tensor([0, 1, -1, 1, 0])
+    batches = [
+        adapter.prepare(padded(AUDITED[rows]), IDS[rows], labels[rows]) for rows in (slice(0, 2), slice(2, 5))
+    ]
+    ranking = [Site(1, 2), Site(0, 0), Site(1, 0), Site(2, 3), *(Site(0, k) for k in (1, 2, 3)), Site(2, 0)]
+    curve = prune_curve(adapter, batches, ranking)
+    predicted = []
+    for n in range(len(ranking) + 1):
+        handles = []
+        for site in ranking[:n]:
+
+            def hook(module, args, output, site=site):
+                context = output[0].clone()
+                context[part(site)] = 0
+                return (context, *output[1:])
+
+            handles.append(model.bert.encoder.layer[site.layer].attention.self.register_forward_hook(hook))
+        with torch.no_grad():
+            predicted.append(torch.stack([model(input_ids=torch.tensor([t])).logits[0].argmax() for t in AUDITED]))
+        for handle in handles:
+            handle.remove()
+    assert curve.n_removed == tuple(range(9))
+    assert curve.agreement == pytest.approx([(p == predicted[0]).double().mean().item() for p in predicted])
+    known = labels >= 0
+    assert curve.accuracy == pytest.approx([(p == labels)[known].double().mean().item() for p in predicted])
+    assert prune_curve(adapter, batches, ranking, n_removed=[0, 8]).agreement == (1.0, curve.agreement[8])
+    with pytest.raises(AttnProbeError, match="from 0 to 8, got"):
+        prune_curve(adapter, batches, ranking, n_removed=[9])
+    with pytest.raises(AttnProbeError, match="at least one batch"):
+        prune_curve(adapter, [], ranking)
+
+
+def test_the_least_effect_goes_first():
+    assert least_first({(1, 0): 0.5, (0, 1): 0.1, (0, 0): 0.1}) == [Site(0, 0), Site(0, 1), Site(1, 0)]
