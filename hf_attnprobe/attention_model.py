@@ -94,6 +94,24 @@ class AttentionModel(Protocol):
         """Probabilities [copies, batch, classes] with the output of one head (attention · values, before the output
         projection) replaced by ``outputs`` [copies, batch, queries, width]; only at ``site.query`` where that is given."""
 
+    def read_map(self, observation: "Observation", values: Tensor, site: Site) -> Tensor:
+        """As :meth:`read`, of any map [batch, queries, keys] over the positions of ``site.layer``."""
+
+    def layers_below(self, layer: int) -> list[int]:
+        """The layers that a position's way from the input leads through, ``layer`` the last; raises AttnProbeError where
+        there are several ways, or none."""
+
+    def head_values(self, observation: "Observation") -> tuple[Tensor, ...]:
+        """Value vectors of every head, bias included, per layer [batch, heads, keys, width]."""
+
+    @property
+    def output_projections(self) -> tuple[Tensor, ...]:
+        """Per layer the heads' slices of the output projection, [heads, width, hidden]."""
+
+    def block_output(self, observation: "Observation", layer: int, kept: Tensor) -> Tensor:
+        """Output of the block that holds ``layer``, [copies, batch, queries, hidden], its attention multiplied by ``kept``
+        [copies, batch, 1, 1, keys]."""
+
     def gradient(self, observation: "Observation", target: Tensor, *, hold_attention: bool = True) -> Tensor:
         """Gradient × input of the probability of class ``target`` [batch], summed over embedding dimensions, signed,
         [batch, keys]; with ``hold_attention`` the attention weights count as constants."""
@@ -118,6 +136,7 @@ class Observation:
     """What a model did with a batch. Importances are computed when first asked for, and once.
 
     probs: [batch, classes]. attention: per layer [batch, heads, queries, keys]. state: the adapter's own.
+    maps: what explanations have computed, by name and layer.
     """
 
     model: AttentionModel
@@ -126,6 +145,7 @@ class Observation:
     attention: tuple[Tensor, ...]
     state: Any = None
     shuffles: dict[tuple[int, int, int], Tensor] = field(default_factory=dict, repr=False)
+    maps: dict[tuple[str, int], Tensor] = field(default_factory=dict, repr=False)
 
     def read(self, site: Site) -> Tensor:
         """The attention of one head from one query, [batch, keys]; ``query=None`` is the row the prediction is read from."""
@@ -145,6 +165,11 @@ class Observation:
     def attention_gradient(self) -> list[Tensor]:
         """Of the predicted class's probability, per layer [batch, heads, queries, keys]."""
         return self.model.attention_gradient(self, self.target(None))
+
+    @cached_property
+    def head_values(self) -> tuple[Tensor, ...]:
+        """Value vectors of every head, per layer [batch, heads, keys, width]."""
+        return self.model.head_values(self)
 
     def permutations(self, layer: int, n_copies: int, seed: int) -> Tensor:
         """Random permutations of what each query may see, [copies, batch, queries, keys]; one set for all heads."""

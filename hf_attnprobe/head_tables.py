@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from scipy.stats import spearmanr
 
+from hf_attnprobe.faithfulness.prune_curve import PruneCurve
 from hf_attnprobe.summary import Statistic
 
 
@@ -16,7 +17,17 @@ TITLES = {
     "epsilon_max_jsd@0.05": "how far the attention can be moved with the output within .05 (at most .69; a lower bound)",
     "attention_leave_one_out_tau": "rank correlation of attention with leave-one-out",
     "attention_gradient_tau": "rank correlation of attention with gradients",
+    "attention_times_gradient_tau": "rank correlation of attention × gradient with leave-one-out",
+    "effective_attention_tau": "rank correlation of effective attention with leave-one-out",
+    "norm_based_tau": "rank correlation of the norms of weighted values with leave-one-out",
     "first_order_uniform": "screen: first-order effect of uniform attention",
+}
+OF_LAYERS = {
+    "mean_attention_tau": "mean attention",
+    "rollout_tau": "rollout",
+    "layer_norm_based_tau": "norm-based",
+    "value_zeroing_tau": "value zeroing",
+    "value_zeroing_rollout_tau": "value zeroing, rolled out",
 }
 FORETOLD = {"first_order_uniform": "uniform_tvd", "first_order_zero": "zero_tvd"}
 MATTERS, AGREES = 0.05, 0.3  # of 1; τ
@@ -45,7 +56,33 @@ def head_tables(statistics: Sequence[Statistic]) -> list[str]:
         for layer in sorted({layer for layer, _ in values}):
             cells = (f"{values[layer, h]:.2f}" if (layer, h) in values else "–" for h in range(n_heads))
             lines.append(f"| {layer} | {' | '.join(cells)} |")
+    return lines + layer_table(statistics)
+
+
+def layer_table(statistics: Sequence[Statistic]) -> list[str]:
+    """A Markdown table of what is said of layers as a whole, layers down and readings across."""
+    columns = {name: by_head(statistics, name) for name in OF_LAYERS}
+    columns = {OF_LAYERS[name]: values for name, values in columns.items() if values}
+    if not columns:
+        return []
+    lines = [
+        "",
+        "### rank correlation of a layer's readings with leave-one-out",
+        "",
+        f"| layer | {' | '.join(columns)} |",
+    ]
+    lines.append("|---" * (len(columns) + 1) + "|")
+    for site in sorted({site for values in columns.values() for site in values}):
+        cells = (f"{values[site]:.2f}" if site in values else "–" for values in columns.values())
+        lines.append(f"| {site[0]} | {' | '.join(cells)} |")
     return lines
+
+
+def prune_table(curve: PruneCurve) -> list[str]:
+    """A Markdown table of accuracy against the number of heads removed."""
+    lines = ["| heads removed | predictions kept | accuracy |", "|---|---|---|"]
+    points = zip(curve.n_removed, curve.agreement, curve.accuracy, strict=True)
+    return lines + [f"| {n} | {agreement:.3f} | {accuracy:.3f} |" for n, agreement, accuracy in points]
 
 
 def head_sentences(statistics: Sequence[Statistic]) -> list[str]:

@@ -12,7 +12,7 @@ from tqdm.auto import tqdm
 from hf_attnprobe import records
 from hf_attnprobe.attention_model import AttentionModel, Batch, Site
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.faithfulness import PROBES
+from hf_attnprobe.faithfulness import PROBES, SITES
 from hf_attnprobe.summary import PREDICTION
 from hf_attnprobe.texts import Text, collate, plan
 
@@ -46,7 +46,7 @@ def run(sweep: Sweep, tests: Sequence[str], sites: Sequence[Site]) -> None:
     jobs = plan(sweep.texts, tests, records.done(sweep.folder), size, sweep.budget, sweep.batch_size)
     sweep.state.wait_for_everyone()  # everyone has planned before anyone adds rows
     share = jobs[::-1][sweep.state.process_index :: sweep.state.num_processes]
-    total = sum(len(texts) * sum(1 if t == PREDICTION else len(sites) for t in todo) for todo, texts in share)
+    total = sum(len(texts) * sum(len(_sites_of(t, sites)) for t in todo) for todo, texts in share)
     unit = "step" if len(sites) == 1 else "head"
     shown = sweep.progress and sweep.state.is_main_process
     with tqdm(total=total, unit=unit, desc="audit", disable=not shown) as bar:
@@ -84,7 +84,7 @@ def run_batch(
     observation = adapter.observe(batch)
     parts = []
     for test in tests:
-        for site in sites if test != PREDICTION else [records.NO_SITE]:
+        for site in _sites_of(test, sites):
             if test == PREDICTION:
                 statistics = _prediction(observation)
             else:
@@ -93,6 +93,10 @@ def run_batch(
             parts.append(records.to_rows(test, statistics, batch.example_ids, site))
             tick(len(batch.example_ids))
     return pd.concat(parts, ignore_index=True)
+
+
+def _sites_of(test: str, sites: Sequence[Site]) -> Sequence[Site]:
+    return [records.NO_SITE] if test == PREDICTION else SITES[test](sites) if test in SITES else sites
 
 
 def _prediction(observation) -> dict[str, torch.Tensor]:

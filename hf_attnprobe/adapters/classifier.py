@@ -58,7 +58,7 @@ class ClassifierAdapter:
         return Observation(self, batch, probs, (attention,), state)
 
     def read(self, observation: Observation, site: Site) -> Tensor:
-        return observation.attention[site.layer][:, site.head, site.query or 0]
+        return self.read_map(observation, observation.attention[site.layer][:, site.head], site)
 
     def visible(self, observation: Observation, layer: int) -> Tensor:
         return observation.batch.mask[:, None]
@@ -84,6 +84,23 @@ class ClassifierAdapter:
 
     def replay_outputs(self, observation: Observation, site: Site, outputs: Tensor) -> Tensor:
         raise AttnProbeError("expected a Transformer to replace head outputs in, got an attention classifier")
+
+    def read_map(self, observation: Observation, values: Tensor, site: Site) -> Tensor:
+        return values[:, site.query or 0]
+
+    def head_values(self, observation: Observation) -> tuple[Tensor, ...]:
+        """The encoder's states: the attention averages them as they are."""
+        return (observation.state.states.detach()[:, None],)
+
+    def layers_below(self, layer: int) -> list[int]:
+        raise AttnProbeError("expected a Transformer for an explanation over layers, got an attention classifier")
+
+    @property
+    def output_projections(self) -> tuple[Tensor, ...]:
+        return (torch.eye(self.model.config.hidden_size, dtype=self.model.dtype, device=self.model.device)[None],)
+
+    def block_output(self, observation: Observation, layer: int, kept: Tensor) -> Tensor:
+        raise AttnProbeError("expected a Transformer for an explanation over layers, got an attention classifier")
 
     def gradient(self, observation: Observation, target: Tensor, *, hold_attention: bool = True) -> Tensor:
         embeddings, states, token_logits = observation.state

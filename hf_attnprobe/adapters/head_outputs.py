@@ -4,55 +4,13 @@ Functions of a :class:`~hf_attnprobe.adapters.transformer.TransformerAdapter`. T
 computes something else than a product of attention and values, so that there is nothing to capture or to replace.
 """
 
-from collections.abc import Mapping, Sequence
-
 import torch
 from torch import Tensor
 
-from hf_attnprobe.adapters.attention_tap import Edit
 from hf_attnprobe.adapters.layout import example_inputs
-from hf_attnprobe.adapters.output_tap import EditOutput, OutputTap
-from hf_attnprobe.adapters.readout import Layer, probabilities
-from hf_attnprobe.attention_model import Batch, Observation, Reference, Site
+from hf_attnprobe.adapters.output_tap import OutputTap
+from hf_attnprobe.attention_model import Batch, Reference, Site
 from hf_attnprobe.errors import AttnProbeError
-
-
-def masking(kept: Mapping[int, Tensor], layers: Sequence[Layer]) -> Edit:
-    """The edit that multiplies the attention of a layer by ``kept[layer]``, which broadcasts to [batch, heads, queries,
-    keys]."""
-
-    def edit(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
-        if layer not in kept:
-            return weights
-        heads = weights.reshape(len(weights), layers[layer].n_heads, -1, weights.shape[-1])  # see `observe`
-        return (heads * kept[layer]).reshape(weights.shape)
-
-    return edit
-
-
-def replay_outputs(adapter, observation: Observation, site: Site, outputs: Tensor) -> Tensor:
-    """See :meth:`AttentionModel.replay_outputs`: copies in one resumed pass."""
-
-    def run(inputs, lower, edits) -> Tensor:
-        edit = replacing_output(site, adapter.layers[site.layer].n_heads, edits[site.layer])
-        return adapter.logits(inputs, None, lower, OutputTap(edit))
-
-    return probabilities(adapter.resume(observation, {site.layer: outputs}, run))
-
-
-def replacing_output(site: Site, n_heads: int, new: Tensor) -> EditOutput:
-    """The edit that puts ``new`` [batch, queries, width] in place of one head's output, or of one query's."""
-
-    def edit(layer: int, output: Tensor, values: Tensor) -> Tensor:
-        if layer != site.layer:
-            return output
-        heads = output.reshape(len(output), n_heads, -1, output.shape[-1])  # see `observe` on packed queries
-        chosen = torch.arange(n_heads, device=output.device)[:, None, None] == site.head
-        if site.query is not None:
-            chosen = chosen & (torch.arange(heads.shape[2], device=output.device)[:, None] == site.query)
-        return torch.where(chosen, new[:, None].to(output.dtype), heads).reshape(output.shape)
-
-    return edit
 
 
 @torch.no_grad()

@@ -1,28 +1,30 @@
 """Any Transformer with a classification head as an :class:`AttentionModel`: tap, edit, resume."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from hf_attnprobe.adapters.attention_tap import Edit, replacing, tapped, untouched, visible_keys
+from hf_attnprobe.adapters.block_output import block_output
 from hf_attnprobe.adapters.embedding_gradient import gradient_times_input
-from hf_attnprobe.adapters.head_outputs import check_outputs, masking, reference_of, replay_outputs
+from hf_attnprobe.adapters.head_outputs import check_outputs, head_outputs, output_projections, reference_of
 from hf_attnprobe.adapters.layout import find_layout, frozen_twin
 from hf_attnprobe.adapters.memory import bytes_per_example
 from hf_attnprobe.adapters.output_tap import OutputTap
 from hf_attnprobe.adapters.preparation import LEVELS, masks, units
 from hf_attnprobe.adapters.readout import layer_names, pads_left, probabilities, query_rows, readout_of
-from hf_attnprobe.adapters.resume import recorded, repeated, resumed
+from hf_attnprobe.adapters.replay import masking, replay_logits, replay_outputs
+from hf_attnprobe.adapters.resume import recorded, resumed
 from hf_attnprobe.adapters.self_check import self_check
 from hf_attnprobe.adapters.token_deletion import deletions, sum_pieces
 from hf_attnprobe.attention_model import Batch, Observation, Reference, Site
 from hf_attnprobe.errors import AttnProbeError
 
 
-Run = Callable[[Mapping[str, Tensor], tuple, Mapping[int, Tensor]], Tensor]
 TOKENS_PER_PASS = {"cpu": 4096}
 """On a CPU core larger passes leave the caches: 8,192 tokens take 10 to 30% more time per token, 1,024 up to 20%."""
 
@@ -169,36 +171,11 @@ class TransformerAdapter:
             if edited.shape[1:] != observation.attention[layer].shape:
                 expected = ["copies", *observation.attention[layer].shape]
                 raise AttnProbeError(f"expected attention {expected} for layer {layer}, got {list(edited.shape)}")
-        return self.resume(
-            observation, attention, lambda inputs, outputs, edits: self.logits(inputs, replacing(edits), outputs)
-        )
+        return replay_logits(self, observation, attention, replacing)
 
-    def resume(self, observation: Observation, edits: Mapping[int, Tensor], run: Run) -> Tensor:
-        """What ``run(inputs, outputs, edits)`` returns, [batch, ...], for every copy of the edits: [copies, batch, ...].
-
-        Args:
-            edits: by layer [copies, batch, ...].
-            run: a forward pass whose first block calls give ``outputs``, those below the lowest edited layer.
-        """
-        step = max(1, self.tokens_per_pass // observation.batch.mask.numel())
-        starts = range(0, len(edits[min(edits)]), step)
-        parts = [{layer: edited[i : i + step] for layer, edited in edits.items()} for i in starts]
-        return torch.cat([self._resume(observation, part, run) for part in parts])
-
-    def _resume(self, observation: Observation, edits: Mapping[int, Tensor], run: Run) -> Tensor:
-        outputs = observation.state.outputs[: self.layers[min(edits)].n_skipped]
-        inputs = observation.batch.inputs
-        if self.vectorises:
-            try:  # what does not depend on the edit is computed once for all copies
-                return torch.func.vmap(lambda edits: run(inputs, outputs, edits))(dict(edits))
-            except torch.OutOfMemoryError:
-                raise
-            except RuntimeError:  # Bloom's own autograd function, routers and overflow guards that look at values
-                self.vectorises = False
-        n_copies, n_batch = edits[min(edits)].shape[:2]
-        flat = {layer: edited.flatten(0, 1) for layer, edited in edits.items()}
-        found = run(repeated(dict(inputs), n_copies, n_batch), repeated(outputs, n_copies, n_batch), flat)
-        return found.unflatten(0, (n_copies, n_batch))
+    def replay_masked(self, observation: Observation, kept: Mapping[int, Tensor]) -> Tensor:
+        masked = partial(masking, layers=self.layers)
+        return probabilities(replay_logits(self, observation, kept, masked))
 
     def set_reference(self, batch: Batch) -> None:
         try:
@@ -207,26 +184,39 @@ class TransformerAdapter:
         except AttnProbeError:  # the family computes something else: its heads can be silenced, not replaced
             self.reference = None
 
-    def replay_masked(self, observation: Observation, kept: Mapping[int, Tensor]) -> Tensor:
-        def run(inputs, outputs, kept) -> Tensor:
-            return self.logits(inputs, masking(kept, self.layers), outputs)
-
-        return probabilities(self.resume(observation, kept, run))
-
     def replay_outputs(self, observation: Observation, site: Site, outputs: Tensor) -> Tensor:
         self.check_site(site)
         return replay_outputs(self, observation, site, outputs)
+
+    def layers_below(self, layer: int) -> list[int]:
+        kind = self.layers[layer].kind
+        if kind in ("decoder", "cross"):
+            raise AttnProbeError(f"expected a single stack up to {self.layer_names[layer]}, which joins two")
+        return [n for n in range(layer + 1) if self.layers[n].kind == kind]
+
+    def head_values(self, observation: Observation) -> tuple[Tensor, ...]:
+        return head_outputs(self, observation.batch)[1]
+
+    @cached_property
+    def output_projections(self) -> tuple[Tensor, ...]:
+        return output_projections(self)
+
+    def block_output(self, observation: Observation, layer: int, kept: Tensor) -> Tensor:
+        return block_output(self, observation, layer, kept)
 
     # Importances
 
     def read(self, observation: Observation, site: Site) -> Tensor:
         self.check_site(site)
-        attention, kind = observation.attention[site.layer][:, site.head], self.layers[site.layer].kind
+        return self.read_map(observation, observation.attention[site.layer][:, site.head], site)
+
+    def read_map(self, observation: Observation, values: Tensor, site: Site) -> Tensor:
+        kind = self.layers[site.layer].kind
         if site.query is not None:
-            row = attention[:, site.query]
+            row = values[:, site.query]
         else:
             rows = query_rows(self.readout, kind, observation.state.visible[site.layer], observation.batch.mask)
-            row = (rows.to(attention.dtype)[:, None] @ attention)[:, 0]
+            row = (rows.to(values.dtype)[:, None] @ values)[:, 0]
         if kind == "decoder":  # its input is the text one position further on, behind a start token
             row = torch.nn.functional.pad(row[:, 1:], (0, 1))
         return sum_pieces(row, observation.batch.inputs["units"])

@@ -2,6 +2,7 @@
 
 from hf_attnprobe.faithfulness import adversarial as _adversarial
 from hf_attnprobe.faithfulness import correlation as _correlation
+from hf_attnprobe.faithfulness import explanations as _explanations
 from hf_attnprobe.faithfulness import head_ablation as _head_ablation
 from hf_attnprobe.faithfulness import permutation as _permutation
 from hf_attnprobe.faithfulness import screen as _screen
@@ -14,9 +15,12 @@ _MODULES = {
     "adversarial": _adversarial,
     "uniform_attention": _uniform_attention,
     "head_ablation": _head_ablation,
+    "explanations": _explanations,
     "screen": _screen,
 }
 PROBES = {name: getattr(module, name) for name, module in _MODULES.items()}
 READINGS = {name: module.READINGS for name, module in _MODULES.items()}
+SITES = {"explanations": _explanations.with_layers}
+"""Where a test looks, from the sites asked for, if it is not at those sites alone."""
 
-__all__ = ["PROBES", "READINGS"]
+__all__ = ["PROBES", "READINGS", "SITES"]

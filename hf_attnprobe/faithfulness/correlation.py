@@ -57,12 +57,12 @@ def correlation(
     content, attention = observation.batch.content_mask, observation.read(site)
     gradient = observation.gradient_importance(target)
     leave_one_out = observation.leave_one_out_importance(target)
-    a, g, left_out = (_ranks(values, content) for values in (attention, gradient, leave_one_out))
+    a, g, left_out = (ranks(values, content) for values in (attention, gradient, leave_one_out))
     pairs = (a, g), (a, left_out), (g, left_out)
     return CorrelationResult(*(part for x, y in pairs for part in _with_significance(kendall_tau_b(x, y, content))))
 
 
-def _ranks(values: Tensor, content: Tensor) -> Tensor:
+def ranks(values: Tensor, content: Tensor) -> Tensor:
     """Ranks with rounding set aside: leaving out either of two equal neighbours leaves the same text, hence a tie."""
     epsilon = torch.finfo(values.dtype).eps
     return dense_rank(values, content, rtol=256 * epsilon, atol=64 * epsilon)

@@ -6,12 +6,20 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification
 from transformers.models.bert import modeling_bert
 
-from hf_attnprobe import AttentionClassifierConfig, AttentionClassifierForSequenceClassification
+from hf_attnprobe import (
+    AttentionClassifierConfig,
+    AttentionClassifierForSequenceClassification,
+    audit,
+    build_tokenizer,
+)
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import Site
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.faithfulness import READINGS
+from hf_attnprobe.faithfulness.explanations import LAYER, OF_HEADS, OF_LAYERS
 from hf_attnprobe.faithfulness.head_ablation import DONOR_STREAM, head_ablation
 from hf_attnprobe.faithfulness.prune_curve import least_first, prune_curve
+from hf_attnprobe.head_tables import head_tables, prune_table
 from hf_attnprobe.records import statistics_of
 
 
@@ -54,7 +62,11 @@ def observed(request):
 
 def part(site):
     """The head's slice of what BERT's self-attention gives [batch, queries, heads · width], at the edited queries."""
-    return slice(None), slice(None) if site.query is None else site.query, slice(site.head * WIDTH, (site.head + 1) * WIDTH)
+    return (
+        slice(None),
+        slice(None) if site.query is None else site.query,
+        slice(site.head * WIDTH, (site.head + 1) * WIDTH),
+    )
 
 
 def run(model, text, layer, hook):
@@ -181,9 +193,7 @@ def test_the_head_of_a_classifier_can_be_silenced():
 def test_prune_curve_equals_hooks(observed):
     adapter, _ = observed
     model, labels = make_model(), torch.tensor([0, 1, -1, 1, 0])
-    batches = [
-        adapter.prepare(padded(AUDITED[rows]), IDS[rows], labels[rows]) for rows in (slice(0, 2), slice(2, 5))
-    ]
+    batches = [adapter.prepare(padded(AUDITED[rows]), IDS[rows], labels[rows]) for rows in (slice(0, 2), slice(2, 5))]
     ranking = [Site(1, 2), Site(0, 0), Site(1, 0), Site(2, 3), *(Site(0, k) for k in (1, 2, 3)), Site(2, 0)]
     curve = prune_curve(adapter, batches, ranking)
     predicted = []
@@ -206,6 +216,7 @@ def test_prune_curve_equals_hooks(observed):
     known = labels >= 0
     assert curve.accuracy == pytest.approx([(p == labels)[known].double().mean().item() for p in predicted])
     assert prune_curve(adapter, batches, ranking, n_removed=[0, 8]).agreement == (1.0, curve.agreement[8])
+    assert prune_table(curve)[2] == f"| 0 | 1.000 | {curve.accuracy[0]:.3f} |" and len(prune_table(curve)) == 2 + 9
     with pytest.raises(AttnProbeError, match="from 0 to 8, got"):
         prune_curve(adapter, batches, ranking, n_removed=[9])
     with pytest.raises(AttnProbeError, match="at least one batch"):
@@ -214,3 +225,30 @@ def test_prune_curve_equals_hooks(observed):
 
 def test_the_least_effect_goes_first():
     assert least_first({(1, 0): 0.5, (0, 1): 0.1, (0, 0): 0.1}) == [Site(0, 0), Site(0, 1), Site(1, 0)]
+
+
+# The audit
+
+
+def test_an_audit_ablates_with_the_same_sample_whatever_its_limit(reviews):
+    """Values of a text do not change with the number of texts; rows of layers as a whole stand at head −1."""
+    tokenizer = build_tokenizer(list(reviews["train"]["text"]))
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16,
+        initializer_range=0.4,
+    )  # fmt: skip
+    model = BertForSequenceClassification(config)
+    options = {"tokenizer": tokenizer, "tests": ["head_ablation", "explanations"], "progress": False, "batch_size": 3}
+    two, five = (audit(model, reviews["test"], limit=limit, **options) for limit in (2, 5))
+    key = ["test", "statistic", "example_id", "layer", "head"]
+    both = two.to_pandas().merge(five.to_pandas(), on=key, suffixes=("_two", "_five"))
+    assert len(both) == len(two.to_pandas()) and np.allclose(
+        both.value_two, both.value_five, atol=1e-5, equal_nan=True
+    )
+    rows = both[both.test == "head_ablation"]
+    assert set(rows.statistic) == set(READINGS["head_ablation"]) and set(rows["head"]) == {0, 1}
+    found = both[both.test == "explanations"].groupby("statistic")["head"].agg(set).to_dict()
+    assert found == {f"{n}_tau": {0, 1} for n in OF_HEADS} | {f"{n}_tau": {LAYER} for n in OF_LAYERS}
+    lines = "\n".join(head_tables(five.statistics))
+    assert "### resample_tvd" in lines and "| layer | mean attention | rollout | norm-based |" in lines

@@ -1,0 +1,105 @@
+"""Does a head matter at all? Its output (attention · values, before the output projection) replaced.
+
+Question: would the prediction be the same without this head, or with what the head does on other texts?
+Measure:  total variation distance between the outputs before and after, and whether the decision flips, with the head's
+          output set to zero (Michel et al. 2019, "Are Sixteen Heads Really Better than One?", Section 3); to its mean
+          over all real queries of a fixed sample of texts; or to its output on another text of that sample, position
+          by position (mean and resample ablation: Chan et al. 2022, "Causal Scrubbing"; Li & Janson 2024, Section 2).
+Reading:  0 the head is not needed, 1 it decides everything. Zero is far from anything a head ever gives and can do more
+          than taking its information away; mean and resample take that away alone. Later layers make up for a missing
+          head (self-repair: McGrath et al. 2023), so each is a lower bound of what a head contributes.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hf_attnprobe.attention_model import AttentionModel, Observation, Reference, Site
+from hf_attnprobe.functional.divergence import tvd
+from hf_attnprobe.functional.intervention import at_head, random_generator
+from hf_attnprobe.functional.prediction import decision_flip
+
+
+DONOR_STREAM = 2  # apart from the permutations' and the adversary's random numbers
+READINGS = {
+    "zero_tvd": "with this head silenced the output moves by {mean:.2f} of 1",
+    "zero_flip": "with this head silenced the decision flips in {mean:.0%} of texts",
+    "mean_tvd": "with this head's output replaced by its mean the output moves by {mean:.2f} of 1",
+    "mean_flip": "with this head's output replaced by its mean the decision flips in {mean:.0%} of texts",
+    "resample_tvd": "with this head's output taken from another text the output moves by {mean:.2f} of 1",
+    "resample_flip": "with this head's output taken from another text the decision flips in {mean:.0%} of texts",
+}
+
+
+@dataclass(frozen=True)
+class HeadAblationResult:
+    """All [batch]: change of the output in [0, 1], and 1 where the predicted class changed.
+
+    Lower bounds of a head's contribution, because later layers compensate. Mean and resample are None for attention
+    classifiers, without a reference sample, and for families whose head outputs cannot be replaced; resample is NaN
+    for a text that is alone in the sample.
+    """
+
+    zero_tvd: Tensor
+    zero_flip: Tensor
+    mean_tvd: Tensor | None = None
+    mean_flip: Tensor | None = None
+    resample_tvd: Tensor | None = None
+    resample_flip: Tensor | None = None
+
+
+@torch.no_grad()
+def head_ablation(model: AttentionModel, observation: Observation, site: Site, *, seed: int = 0) -> HeadAblationResult:
+    """One head's output replaced, at all its queries or at ``site.query`` alone.
+
+    Args:
+        seed: with a text's id it chooses the text of the reference sample that its head outputs are taken from.
+    """
+    attention = observation.attention[site.layer]
+    silent = at_head(attention, site.head, site.query, torch.zeros_like(attention[None, :, 0]))
+    zero = _changes(observation, model.replay(observation, {site.layer: silent})[0])
+    if model.reference is None:
+        return HeadAblationResult(*zero)
+    donors = _donors(model.reference, observation.batch.example_ids, seed).to(attention.device)
+    outputs, lengths = model.reference.outputs[site.layer][:, site.head], model.reference.lengths
+    average = mean_output(outputs, lengths).expand(len(attention), attention.shape[2], -1)
+    resampled = resampled_output(outputs, lengths, donors.clamp_min(0), observation.batch.mask)
+    mean, resample = model.replay_outputs(observation, site, torch.stack([average, resampled]))
+    changed = (x.masked_fill(donors < 0, torch.nan) for x in _changes(observation, resample))
+    return HeadAblationResult(*zero, *_changes(observation, mean), *changed)
+
+
+def _changes(observation: Observation, after: Tensor) -> tuple[Tensor, Tensor]:
+    return tvd(after, observation.probs), decision_flip(observation.probs, after).to(torch.float64)
+
+
+def _donors(reference: Reference, example_ids: tuple[int, ...], seed: int) -> Tensor:
+    """For each text the place in the sample of another one, int64 [batch]; −1 where there is no other."""
+    chosen = []
+    for example_id in example_ids:
+        others = [place for place, known in enumerate(reference.example_ids) if known != example_id]
+        draw = random_generator(seed, int(example_id), DONOR_STREAM)
+        chosen.append(others[draw.integers(len(others))] if others else -1)
+    return torch.tensor(chosen)
+
+
+def mean_output(outputs: Tensor, lengths: Tensor) -> Tensor:
+    """The mean over all real queries of all texts, every query counting once.
+
+    Shape: outputs [texts, queries, width], zero beyond lengths [texts] -> [width].
+    """
+    return outputs.sum((0, 1)) / lengths.sum()
+
+
+def resampled_output(outputs: Tensor, lengths: Tensor, donors: Tensor, mask: Tensor) -> Tensor:
+    """The donors' outputs laid on the real queries of each text, first on first; beyond a donor's end its mean.
+
+    Shape: outputs [texts, queries, width], zero beyond lengths [texts], donors int64 [batch], mask bool [batch, new
+    queries] -> [batch, new queries, width]; meaningless outside the mask.
+    """
+    given, n_given = outputs[donors], lengths[donors][:, None]
+    place = (mask.cumsum(1) - 1).clamp_min(0)
+    rows = place.clamp(max=outputs.shape[1] - 1)[..., None].expand(-1, -1, outputs.shape[-1])
+    beyond = (given.sum(1) / n_given)[:, None]
+    return torch.where((place < n_given)[..., None], given.gather(1, rows), beyond)

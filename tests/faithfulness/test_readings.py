@@ -1,0 +1,207 @@
+"""Every reading on a tiny BERT, against maps made by hooks and from the modules' own weights, text by text, unpadded."""
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+from transformers import BertConfig, BertForSequenceClassification
+from transformers.models.bert import modeling_bert
+
+from adapters import families
+from hf_attnprobe import AttentionClassifierConfig, AttentionClassifierForSequenceClassification
+from hf_attnprobe.adapters import wrap
+from hf_attnprobe.attention_model import Site
+from hf_attnprobe.faithfulness.correlation import correlation
+from hf_attnprobe.faithfulness.explanations import LAYER, OF_HEADS, OF_LAYERS, explanations, with_layers
+from hf_attnprobe.records import statistics_of
+
+
+WIDTH, N_HEADS, N_LAYERS = 4, 4, 3
+TEXTS = ([1, 11, 12, 13, 14, 15, 16, 17, 2], [1, 21, 22, 23, 2], [1, 31, 2])
+
+
+def make_model(implementation="sdpa"):
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=60, hidden_size=16, num_hidden_layers=N_LAYERS, num_attention_heads=N_HEADS, intermediate_size=24,
+        initializer_range=0.4, attn_implementation=implementation,
+    )  # fmt: skip
+    model = BertForSequenceClassification(config).eval().double()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if name.endswith("bias"):
+                weight.normal_(0, 0.4)  # BERT's start at 0, where nobody sees them forgotten
+    return model
+
+
+def padded():
+    ids = torch.tensor([[*row, *[0] * (9 - len(row))] for row in TEXTS])
+    return {"input_ids": ids, "attention_mask": (ids != 0).long(), "special_tokens_mask": (ids < 3).long()}
+
+
+@pytest.fixture(scope="module")
+def observed():
+    adapter = wrap(make_model())
+    return adapter, adapter.observe(adapter.prepare(padded(), (0, 1, 2)))
+
+
+class ByHand:
+    """All maps [queries, keys] of one text from the eager model."""
+
+    def __init__(self, text):
+        self.model = make_model("eager")
+        ids = torch.tensor([text])
+        with torch.enable_grad():
+            result = self.model(input_ids=ids, output_attentions=True, output_hidden_states=True)
+            probs = result.logits.softmax(-1)[0]
+            self.slopes = [s[0] for s in torch.autograd.grad(probs.max(), result.attentions)]
+        self.attention = [a[0].detach() for a in result.attentions]
+        self.hidden = [h.detach() for h in result.hidden_states]
+
+    def f(self, layer, head):
+        """(x W_V + b_V) W_O of every token."""
+        module, part = self.model.bert.encoder.layer[layer].attention, slice(head * WIDTH, (head + 1) * WIDTH)
+        value, dense = module.self.value, module.output.dense
+        values = self.hidden[layer][0] @ value.weight[part].T + value.bias[part]
+        return (values @ dense.weight[:, part].T).detach()
+
+    def raw_attention(self, layer, head):
+        return self.attention[layer][head]
+
+    def attention_times_gradient(self, layer, head):
+        return self.attention[layer][head] * self.slopes[layer][head]
+
+    def effective_attention(self, layer, head):
+        T, attention = self.f(layer, head).numpy(), self.attention[layer][head].numpy()
+        left, singular, _ = np.linalg.svd(T)
+        null = left[:, (singular > 1e-9).sum() :]
+        return torch.from_numpy(attention - attention @ null @ null.T)
+
+    def norm_based(self, layer, head):
+        return self.attention[layer][head] * self.f(layer, head).norm(dim=-1)
+
+    def mean_attention(self, layer, head):
+        return sum(self.attention[layer]) / N_HEADS
+
+    def rollout(self, layer, head):
+        total = torch.eye(len(self.hidden[0][0])).double()
+        for attention in self.attention[: layer + 1]:
+            total = (0.5 * attention.mean(0) + 0.5 * torch.eye(len(total))) @ total
+        return total
+
+    def layer_norm_based(self, layer, head):
+        parts = [self.attention[layer][h][..., None] * self.f(layer, h) for h in range(N_HEADS)]
+        return sum(parts).norm(dim=-1)
+
+    def value_zeroing(self, layer, head):
+        block, columns = self.model.bert.encoder.layer[layer], []
+        for j in range(len(self.hidden[0][0])):
+
+            def zero(module, args, output, j=j):
+                output = output.clone()
+                output[:, j] = 0
+                return output
+
+            handle = block.attention.self.value.register_forward_hook(zero)
+            with torch.no_grad():
+                moved = block(self.hidden[layer])
+            handle.remove()
+            moved = moved[0] if isinstance(moved, tuple) else moved
+            columns.append(1 - torch.cosine_similarity(moved, self.hidden[layer + 1], dim=-1)[0])
+        found = torch.stack(columns, dim=1)
+        return found / found.sum(1, keepdim=True)
+
+    def value_zeroing_rollout(self, layer, head):
+        total = torch.eye(len(self.hidden[0][0])).double()
+        for below in range(layer + 1):
+            total = self.value_zeroing(below, head) @ total
+        return total
+
+
+def check(observed, name, reading, site):
+    """The map itself on every text, and τ of its first row with leave-one-out."""
+    adapter, observation = observed
+    found = reading(adapter, observation, site)
+    taus = getattr(explanations(adapter, observation, site), f"{name}_tau")
+    importance = observation.leave_one_out_importance()
+    for row, text in enumerate(TEXTS):
+        expected, n = getattr(ByHand(text), name)(site.layer, site.head), len(text)
+        torch.testing.assert_close(found[row, :n, :n].double(), expected, atol=1e-6, rtol=1e-5)
+        tau = (
+            scipy.stats.kendalltau(expected[0, 1:-1].abs(), importance[row, 1 : n - 1]).statistic if n > 3 else np.nan
+        )
+        assert taus[row].item() == pytest.approx(tau, abs=1e-9, nan_ok=True)
+
+
+@pytest.mark.parametrize("site", [Site(0, 1), Site(2, 3)])
+@pytest.mark.parametrize("name", OF_HEADS)
+def test_readings_of_a_head(observed, name, site):
+    check(observed, name, OF_HEADS[name], site)
+
+
+@pytest.mark.parametrize("site", [Site(0, LAYER), Site(2, LAYER)])
+@pytest.mark.parametrize("name", OF_LAYERS)
+def test_readings_of_a_layer(observed, name, site):
+    check(observed, name, OF_LAYERS[name], site)
+
+
+def test_raw_attention_is_what_correlation_measures(observed):
+    adapter, observation = observed
+    raw = explanations(adapter, observation, Site(1, 2)).raw_attention_tau
+    theirs = correlation(adapter, observation, Site(1, 2)).attention_leave_one_out_tau
+    torch.testing.assert_close(raw, theirs, equal_nan=True)
+
+
+def test_a_layer_is_asked_once_behind_its_heads():
+    sites = [Site(0, 1, 3), Site(0, 2, 3), Site(4, 0, 3)]
+    assert with_layers(sites) == [*sites, Site(0, LAYER, 3), Site(4, LAYER, 3)]
+    assert with_layers([Site()]) == [Site()]
+
+
+def test_another_query_is_read_from_its_own_row(observed):
+    adapter, observation = observed
+    found = explanations(adapter, observation, Site(1, LAYER, 1)).rollout_tau[0].item()
+    row = ByHand(TEXTS[0]).rollout(1, LAYER)[1, 1:-1]
+    assert found == pytest.approx(
+        scipy.stats.kendalltau(row, observation.leave_one_out_importance()[0, 1:8]).statistic
+    )
+
+
+def test_the_pieces_of_a_word_add_up():
+    adapter = wrap(families.make("bert"))
+    batch = families.prepare(adapter, words=families.WORDS)
+    values = torch.arange(9.0).expand(3, 9, 9)
+    read = adapter.read_map(adapter.observe(batch), values, Site(0, 0))
+    assert read[0].tolist() == [0, 1, 2 + 3, 0, 4, 5 + 6 + 7, 0, 0, 8]
+
+
+def test_what_a_model_does_not_allow_is_left_out(monkeypatch):
+    def transposed(module, query, key, value, mask, scaling=None, dropout=0.0, **kwargs):
+        weights = (query @ key.transpose(2, 3) * scaling + (0 if mask is None else mask)).softmax(-1)
+        return (value.transpose(2, 3) @ weights.transpose(2, 3)).permute(0, 3, 1, 2).contiguous(), weights
+
+    monkeypatch.setattr(modeling_bert, "eager_attention_forward", transposed)
+    adapter = wrap(make_model("eager"))
+    observation = adapter.observe(adapter.prepare(padded(), (0, 1, 2)))
+    heads, layer = (statistics_of(explanations(adapter, observation, Site(1, head))) for head in (1, LAYER))
+    assert heads.keys() == {"raw_attention_tau", "attention_times_gradient_tau"}
+    assert "layer_norm_based_tau" not in layer and {"rollout_tau", "value_zeroing_tau"} <= layer.keys()
+
+
+def test_two_stacks_have_no_rollout():
+    adapter = wrap(families.make("bart"))
+    observation = adapter.observe(families.prepare(adapter))
+    encoder, decoder = (explanations(adapter, observation, Site(layer, LAYER)) for layer in (1, 4))
+    assert encoder.rollout_tau is not None and encoder.value_zeroing_rollout_tau is not None
+    assert decoder.rollout_tau is None and decoder.value_zeroing_rollout_tau is None
+    assert decoder.value_zeroing_tau is not None
+
+
+def test_a_classifier_has_the_readings_of_its_head():
+    torch.manual_seed(0)
+    config = AttentionClassifierConfig(vocab_size=60, embedding_size=8, encoder_size=2)
+    adapter = wrap(AttentionClassifierForSequenceClassification(config))
+    observation = adapter.observe(adapter.prepare(padded(), (0, 1, 2)))
+    found = statistics_of(explanations(adapter, observation, Site()))
+    assert found.keys() == {f"{name}_tau" for name in OF_HEADS}
+    assert "rollout_tau" not in statistics_of(explanations(adapter, observation, Site(0, LAYER)))
