@@ -8,14 +8,21 @@ import torch
 from torch import Tensor
 
 from hf_attnprobe.adapters.leave_one_out import leave_one_out_logits
+from hf_attnprobe.adapters.lstm import States, Trace, trace
 from hf_attnprobe.attention_model import Batch, Observation, Site
 from hf_attnprobe.errors import AttnProbeError
 
 
 class ClassifierState(NamedTuple):
-    """What one forward pass leaves for the tests; ``states`` and ``token_logits`` carry the graph to ``embeddings``."""
+    """What one forward pass leaves for the tests; ``states`` and ``token_logits`` carry the graph to ``factor``.
 
-    embeddings: Tensor
+    factor: ones [batch, keys] on the word vectors; the derivative with respect to it is gradient × input.
+    embeddings: the word vectors, or None where the encoder keeps ``traces`` of its run (bilstm) and needs them no more.
+    """
+
+    factor: Tensor
+    embeddings: Tensor | None
+    traces: tuple[Trace, ...]
     states: Tensor
     token_logits: Tensor
 
@@ -49,13 +56,21 @@ class ClassifierAdapter:
 
     def observe(self, batch: Batch) -> Observation:
         with torch.enable_grad():
-            embeddings = self.base.embeddings(batch.inputs["input_ids"]).requires_grad_()
-            states = self.base.encode(embeddings, batch.inputs["attention_mask"])
+            factor, embeddings, traces, states = self._encode(**batch.inputs)
             token_logits = self.model.decode(states)
         attention = self.base.attend(states.detach(), batch.mask)[:, None, None, :]
-        state = ClassifierState(embeddings, states, token_logits)
+        state = ClassifierState(factor, embeddings, traces, states, token_logits)
         probs = self._probs(attention[None], token_logits.detach())[0]
         return Observation(self, batch, probs, (attention,), state)
+
+    def _encode(self, input_ids: Tensor, attention_mask: Tensor):
+        """Factor, embeddings, traces and states of a :class:`ClassifierState`."""
+        factor = torch.ones(input_ids.shape, dtype=self.model.dtype, device=input_ids.device, requires_grad=True)
+        if self.model.config.encoder == "bilstm":
+            traces = trace(self.base.encoder.lstm, self.base.embeddings.weight, input_ids, attention_mask)
+            return factor, None, traces, States.apply(factor, *traces)
+        embeddings = self.base.embeddings(input_ids)
+        return factor, embeddings, (), self.base.encode(embeddings * factor.unsqueeze(-1), attention_mask)
 
     def read(self, observation: Observation, site: Site) -> Tensor:
         return self.read_map(observation, observation.attention[site.layer][:, site.head], site)
@@ -70,11 +85,10 @@ class ClassifierAdapter:
         """Softmax of the read-out of Σ_t a_t h_t, [copies, batch, classes]; attention need not sum to 1."""
         weights = attention[:, :, 0, 0].transpose(0, 1)  # [batch, copies, keys]
         bias = self.model.decode(token_logits.new_zeros(self.model.config.hidden_size))
-        logits = weights @ (token_logits - bias) + bias
-        if logits.shape[-1] == 2:  # [0, z]: a sigmoid does not cancel
-            prob = logits[..., 1:].sigmoid().transpose(0, 1)
+        if len(bias) == 2:  # [0, z]: half the work, and a sigmoid does not cancel
+            prob = (weights @ (token_logits - bias)[..., 1:] + bias[1:]).sigmoid().transpose(0, 1)
             return torch.cat([1 - prob, prob], dim=-1)
-        return logits.softmax(-1).transpose(0, 1)
+        return (weights @ (token_logits - bias) + bias).softmax(-1).transpose(0, 1)
 
     def set_reference(self, batch: Batch) -> None:
         """Nothing is kept: the output of the only head is silenced, never replaced."""
@@ -103,14 +117,14 @@ class ClassifierAdapter:
         raise AttnProbeError("expected a Transformer for an explanation over layers, got an attention classifier")
 
     def gradient(self, observation: Observation, target: Tensor, *, hold_attention: bool = True) -> Tensor:
-        embeddings, states, token_logits = observation.state
+        state = observation.state
         with torch.enable_grad():
             attention = observation.attention[0][None]
             if not hold_attention:
-                attention = self.base.attend(states, observation.batch.mask)[None, :, None, None, :]
-            explained = self._probs(attention, token_logits)[0].gather(-1, target[:, None]).sum()
-            (slope,) = torch.autograd.grad(explained, embeddings, retain_graph=True)
-        return (slope * embeddings.detach()).sum(-1)
+                attention = self.base.attend(state.states, observation.batch.mask)[None, :, None, None, :]
+            explained = self._probs(attention, state.token_logits)[0].gather(-1, target[:, None]).sum()
+            (slope,) = torch.autograd.grad(explained, state.factor, retain_graph=True)
+        return slope
 
     def attention_gradient(self, observation: Observation, target: Tensor) -> list[Tensor]:
         """In closed form: p (u_target − Σ_k p_k u_k), for the probability p of a linear read-out."""
@@ -121,9 +135,9 @@ class ClassifierAdapter:
 
     @torch.no_grad()
     def leave_one_out(self, observation: Observation) -> Tensor:
-        batch, (embeddings, states, _) = observation.batch, observation.state
+        batch = observation.batch
         mask = batch.inputs["attention_mask"]
-        logits = leave_one_out_logits(self.model, embeddings.detach(), mask, batch.content_mask, states.detach())
+        logits = leave_one_out_logits(self.model, observation.state, mask, batch.content_mask)
         if logits.shape[-1] > 1:
             return logits.softmax(-1)
         return torch.cat([(-logits).sigmoid(), logits.sigmoid()], dim=-1)

@@ -15,6 +15,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from hf_attnprobe.adapters.lstm import Trace, advance, align
+
+
+ROWS_AT_ONCE = 512  # copies per step of a resumed LSTM: what keeps their gates in a core's cache
+
 
 class Readout(NamedTuple):
     """All that is done to one encoder state: a joint linear map, then the score's own non-linearity.
@@ -37,8 +42,13 @@ def readout_of(model) -> Readout:
     """The read-out of an attention classifier; the classifier's bias is left out, it is added once at the end."""
     attention, decode = model.attention_classifier.attention, model.classifier.weight
     if model.config.attention == "additive":
-        weight, bias, query = attention.projection.weight, attention.projection.bias, attention.query.weight[0]
-        score = lambda inner: inner.tanh() @ query  # noqa: E731
+        # tanh x = 2σ(2x) − 1: σ is cheaper, and what it leaves constant the softmax over the scores cancels.
+        weight, bias, query = (
+            2 * attention.projection.weight,
+            2 * attention.projection.bias,
+            2 * attention.query.weight[0],
+        )
+        score = lambda inner: inner.sigmoid() @ query  # noqa: E731
     else:
         weight = torch.zeros_like(decode[:1])
         if model.config.attention == "dot_product":
@@ -48,33 +58,36 @@ def readout_of(model) -> Readout:
     return Readout(torch.cat([weight, decode]), bias, score, len(decode))
 
 
-def leave_one_out_logits(model, embeddings: Tensor, attention_mask: Tensor, content: Tensor, states: Tensor) -> Tensor:
-    """Raw read-out [batch, deleted, outputs] of the text without each token; without its only token: the bias."""
+def leave_one_out_logits(model, state, attention_mask: Tensor, content: Tensor) -> Tensor:
+    """Raw read-out [batch, deleted, outputs] of the text without each token; without its only token: the bias.
+
+    Args:
+        state: embeddings, states and traces of the whole text, see :class:`ClassifierState`; no graph is recorded.
+    """
     readout = readout_of(model)
     encoder = model.attention_classifier.encoder
-    parts = PARTS[model.config.encoder](encoder, readout, embeddings, attention_mask, content, states)
-    scores, outputs = parts
+    scores, outputs = PARTS[model.config.encoder](encoder, readout, state, attention_mask, content)
     kept = content[:, None, :] & ~torch.eye(content.shape[1], dtype=torch.bool, device=content.device)
     weights = scores.masked_fill(~kept, torch.finfo(scores.dtype).min).softmax(-1) * kept
-    return torch.einsum("bik,biko->bio", weights, outputs) + model.classifier.bias
+    return (weights.unsqueeze(-1) * outputs).sum(2) + model.classifier.bias
 
 
-def _context_free(encoder, readout, embeddings, attention_mask, content, states) -> tuple[Tensor, Tensor]:
+def _context_free(encoder, readout, state, attention_mask, content) -> tuple[Tensor, Tensor]:
     """No state depends on another token."""
-    scores, outputs = readout.finish(F.linear(states, readout.weight, readout.bias))
-    n_keys = states.shape[1]
+    scores, outputs = readout.finish(F.linear(state.states, readout.weight, readout.bias))
+    n_keys = content.shape[1]
     return scores[:, None].expand(-1, n_keys, -1), outputs[:, None].expand(-1, n_keys, -1, -1)
 
 
-def _cnn(encoder, readout, embeddings, attention_mask, content, states) -> tuple[Tensor, Tensor]:
+def _cnn(encoder, readout, state, attention_mask, content) -> tuple[Tensor, Tensor]:
     """New states only for the neighbours i + δ of the deleted i; each is a sum of taps K_d x_t computed once."""
     reach = max(c.kernel_size[0] for c in encoder.convolutions) // 2
-    embeddings = embeddings * attention_mask.unsqueeze(-1)
+    embeddings = state.embeddings * attention_mask.unsqueeze(-1)
     taps = [torch.einsum("bke,fed->dbkf", embeddings, c.weight) for c in encoder.convolutions]
-    scores, outputs = (x.clone() for x in _context_free(encoder, readout, None, None, None, states))
-    n_keys = states.shape[1]
+    scores, outputs = (x.clone() for x in _context_free(encoder, readout, state, attention_mask, content))
+    n_keys = content.shape[1]
     for delta in (d for d in range(-reach, reach + 1) if d):
-        deleted = torch.arange(max(0, -delta), n_keys - max(0, delta), device=states.device)
+        deleted = torch.arange(max(0, -delta), n_keys - max(0, delta), device=content.device)
         pieces = [
             _tap_sum(tap, delta, deleted) + convolution.bias
             for tap, convolution in zip(taps, encoder.convolutions, strict=True)
@@ -100,58 +113,48 @@ def _tap_sum(tap: Tensor, delta: int, deleted: Tensor) -> Tensor:
     return total
 
 
-def _bilstm(encoder, readout, embeddings, attention_mask, content, states) -> tuple[Tensor, Tensor]:
-    """Each direction resumes from the deleted token; the other direction's half of the state is the original one."""
-    lstm, size = encoder.lstm, encoder.lstm.hidden_size
-    halves = readout.weight[:, :size], readout.weight[:, size:]
-    kept = [
-        F.linear(states[..., part], half) for part, half in zip((slice(size), slice(size, None)), halves, strict=True)
+def _bilstm(encoder, readout, state, attention_mask, content) -> tuple[Tensor, Tensor]:
+    """Each direction resumes behind the deleted token; the other direction's half of the state is the original one."""
+    weights, halves = readout.weight.chunk(2, dim=1), state.states.chunk(2, dim=-1)
+    found = [
+        _resume(trace, content, F.linear(half, other, readout.bias), weight, readout)
+        for trace, weight, other, half in zip(state.traces, weights, weights[::-1], halves[::-1], strict=True)
     ]
-    found = []
-    for suffix, half, other in (("l0", halves[0], kept[1]), ("l0_reverse", halves[1], kept[0])):
-        flip = (lambda x: x.flip(1)) if suffix.endswith("reverse") else (lambda x: x)
-        weights = [getattr(lstm, f"{name}_{suffix}") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
-        sequence = [flip(x).transpose(0, 1) for x in (embeddings, attention_mask, content, other + readout.bias)]
-        scores, outputs = _resume(*sequence, weights, half, readout)
-        flip_both = (lambda x: x.flip(0, 1)) if suffix.endswith("reverse") else (lambda x: x)
-        found.append((flip_both(scores).permute(2, 0, 1), flip_both(outputs).permute(2, 0, 1, 3)))
-    return found[0][0] + found[1][0], found[0][1] + found[1][1]
-
-
-def _resume(embeddings, alive, content, other, weights, projection, readout) -> tuple[Tensor, Tensor]:
-    """One direction over time-first tensors: copy i skips token i, so it starts from the state before it.
-
-    Returns scores [deleted, keys, batch] and outputs [deleted, keys, batch, outputs], zero for keys before the deleted.
-    """
-    (w_in, w_hidden, b_in, b_hidden), (n_keys, n_batch) = weights, alive.shape
-    size = w_hidden.shape[1]
-    order = torch.arange(4 * size, device=alive.device).view(4, size)[[0, 1, 3, 2]].flatten()  # i, f, o, then g
-    inputs = F.linear(embeddings, w_in[order], (b_in + b_hidden)[order])
-    recurrent = w_hidden[order].t().contiguous()
-    places = content.any(1).nonzero()[:, 0]
-    first, last = (int(places[0]), int(places[-1])) if len(places) else (0, -1)
-    hidden, cell = inputs.new_zeros(2, last - first + 3, n_batch, size)  # row 0: nothing deleted; row 1 + k: first + k
-    scores = inputs.new_zeros(n_keys, n_keys, n_batch)
-    outputs = inputs.new_zeros(n_keys, n_keys, n_batch, readout.n_outputs)
-    for t in range(last + 1):
-        n_rows = 1 + max(0, t - first)
-        if t >= first:
-            hidden[n_rows], cell[n_rows] = hidden[0], cell[0]
-        _lstm_step(hidden[:n_rows], cell[:n_rows], inputs[t], recurrent)
-        hidden[:n_rows] *= alive[t, :, None]
-        cell[:n_rows] *= alive[t, :, None]
-        new = readout.finish(hidden[1:n_rows] @ projection.t() + other[t])
-        scores[first : first + n_rows - 1, t], outputs[first : first + n_rows - 1, t] = new
+    scores, outputs = (forward.add_(backward) for forward, backward in zip(*found, strict=True))
     return scores, outputs
 
 
-def _lstm_step(hidden: Tensor, cell: Tensor, inputs: Tensor, recurrent: Tensor) -> None:
-    """One LSTM step in place; rows [copies, batch, size], gates ordered input, forget, output, candidate."""
-    size = hidden.shape[-1]
-    gates = torch.matmul(hidden.flatten(0, 1), recurrent).view(*hidden.shape[:2], -1).add_(inputs)
-    into, forget, out = gates[..., : 3 * size].sigmoid_().split(size, dim=-1)
-    cell.mul_(forget).add_(gates[..., 3 * size :].tanh_().mul_(into))
-    torch.mul(out, cell.tanh(), out=hidden)
+def _resume(trace: Trace, content: Tensor, kept: Tensor, weight: Tensor, readout: Readout) -> tuple[Tensor, Tensor]:
+    """Goes on behind every token as if it were not there: copies are added at its step, from the state before it.
+
+    Shape: kept [batch, keys, projection], what the other direction's states put into the read-out; weight [projection,
+    size] -> scores [batch, deleted, keys], outputs [batch, deleted, keys, outputs], 0 where nothing is resumed.
+    """
+    content, kept = align(content, trace.place).t(), align(kept, trace.place).transpose(0, 1).contiguous()
+    step, text = content.nonzero().unbind(1)
+    n_copies, weight = content.sum(1).cumsum(0).tolist(), 2 * weight.t().contiguous()
+    hidden, cell = trace.hidden[step, text], trace.cell[step, text]
+    scores = kept.new_zeros(len(text), len(content))
+    outputs = kept.new_zeros(len(text), len(content), readout.n_outputs)
+    last = int(step[-1]) if len(step) else 0
+    gates, projected = kept.new_empty(ROWS_AT_ONCE, 4 * hidden.shape[1]), kept.new_empty(ROWS_AT_ONCE, len(weight.t()))
+    for t in range(1, last + 1):
+        for start in range(0, n_copies[t - 1], ROWS_AT_ONCE):
+            rows = slice(start, min(start + ROWS_AT_ONCE, n_copies[t - 1]))
+            g, q = gates[: rows.stop - start], projected[: rows.stop - start]
+            torch.index_select(trace.inputs[t], 0, text[rows], out=g).addmm_(hidden[rows], trace.recurrent)
+            advance(g, cell[rows], hidden[rows])
+            torch.index_select(kept[t], 0, text[rows], out=q).addmm_(hidden[rows], weight)
+            scores[rows, t], outputs[rows, t] = readout.finish(q)
+    position = trace.place[text, step]
+    return tuple(_at(x, text, position, trace.step) for x in (scores, outputs))
+
+
+def _at(rows: Tensor, text: Tensor, position: Tensor, step: Tensor) -> Tensor:
+    """Copies [copies, steps, ...] to [batch, deleted, keys, ...]."""
+    placed = rows.new_zeros(*step.shape, *rows.shape[1:])
+    placed[text, position] = align(rows, step[text])
+    return placed
 
 
 PARTS = {"bilstm": _bilstm, "cnn": _cnn, "mlp": _context_free, "none": _context_free}

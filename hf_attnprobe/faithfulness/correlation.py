@@ -13,8 +13,10 @@ import torch
 from torch import Tensor
 
 from hf_attnprobe.attention_model import AttentionModel, Observation, Site
-from hf_attnprobe.functional.rank import RankCorrelation, dense_rank, kendall_tau_b
+from hf_attnprobe.functional.rank import dense_rank, kendall_tau_b_matrix
 
+
+PAIRS = ((0, 1), (0, 2), (1, 2))  # attention, gradient, leave-one-out
 
 READINGS = {
     "attention_gradient_tau": "attention and gradients order the tokens with rank correlation {mean:.2f} (1 is the same order)",
@@ -57,17 +59,14 @@ def correlation(
     content, attention = observation.batch.content_mask, observation.read(site)
     gradient = observation.gradient_importance(target)
     leave_one_out = observation.leave_one_out_importance(target)
-    a, g, left_out = (ranks(values, content) for values in (attention, gradient, leave_one_out))
-    pairs = (a, g), (a, left_out), (g, left_out)
-    return CorrelationResult(*(part for x, y in pairs for part in _with_significance(kendall_tau_b(x, y, content))))
+    values = torch.stack([attention, gradient, leave_one_out], dim=1)
+    found = kendall_tau_b_matrix(ranks(values, content.unsqueeze(1)), content)
+    significant = (found.p_value <= 0.05).to(torch.float64)  # NaN is not, as in the paper's count over all texts
+    parts = torch.stack([found.tau, found.p_value, significant])
+    return CorrelationResult(*(part for x, y in PAIRS for part in parts[:, :, x, y]))
 
 
 def ranks(values: Tensor, content: Tensor) -> Tensor:
     """Ranks with rounding set aside: leaving out either of two equal neighbours leaves the same text, hence a tie."""
     epsilon = torch.finfo(values.dtype).eps
     return dense_rank(values, content, rtol=256 * epsilon, atol=64 * epsilon)
-
-
-def _with_significance(found: RankCorrelation) -> tuple[Tensor, Tensor, Tensor]:
-    # A NaN p-value compares as False: not significant, as in the paper's count over all texts.
-    return found.tau, found.p_value, (found.p_value <= 0.05).to(torch.float64)

@@ -55,21 +55,30 @@ def permutation(
     changes = tvd(model.replay(observation, {site.layer: edited}), observation.probs)
     token_logits = model.token_logits(observation)
     exact = {} if token_logits is None else _exact(token_logits, observation, site)
-    return PermutationResult(observation.read(site).amax(-1), changes.quantile(0.5, dim=0), **exact)
+    return PermutationResult(observation.read(site).amax(-1), _median(changes), **exact)
+
+
+def _median(changes: Tensor) -> Tensor:
+    """Over copies, [copies, batch] -> [batch]; the mean of the two in the middle where the number is even."""
+    middle = len(changes) // 2 + 1
+    upper = changes.t().topk(middle, dim=-1).values
+    return upper[:, -1] if len(changes) % 2 else (upper[:, -1] + upper[:, -2]) / 2
 
 
 def _exact(token_logits: Tensor, observation: Observation, site: Site) -> dict[str, Tensor]:
     """What holds over all T! permutations."""
     attention, mask, predicted = observation.read(site), observation.batch.mask, observation.target(None)
     place = predicted[:, None, None].expand(-1, token_logits.shape[1], 1)
-    margins = token_logits.gather(-1, place) - token_logits  # of the predicted class over each, 0 over itself
-    lowest = [permutation_extremes(attention, margins[..., k], mask)[0] for k in range(margins.shape[-1])]
-    flips = (torch.stack(lowest, dim=-1).amin(-1) < 0).to(torch.float64)
+    own = token_logits.gather(-1, place)
+    # Of the predicted class over each, 0 over itself, [classes, batch, keys].
+    margins = (own - token_logits).movedim(-1, 0)
+    lowest, highest = permutation_extremes(attention, margins, mask)
+    flips = (lowest.amin(0) < 0).to(torch.float64)
     if token_logits.shape[-1] > 2:
-        mean, variance = permutation_moments(attention, token_logits.gather(-1, place)[..., 0], mask)
+        mean, variance = permutation_moments(attention, own[..., 0], mask)
         return {"flip_possible": flips, "logit_mean": mean, "logit_variance": variance}
-    scores, prob = token_logits[..., 1] - token_logits[..., 0], observation.probs[:, 1].double()
-    changes = [(extreme.sigmoid() - prob).abs() for extreme in permutation_extremes(attention, scores, mask)]
-    mean, variance = permutation_moments(attention, scores, mask)
+    prob = observation.probs.amax(-1).double()
+    changes = [(extreme.sum(0).sigmoid() - prob).abs() for extreme in (lowest, highest)]
+    mean, variance = permutation_moments(attention, token_logits[..., 1] - token_logits[..., 0], mask)
     worst = torch.maximum(*changes)
     return {"max_tvd": worst, "flip_possible": flips, "logit_mean": mean, "logit_variance": variance}

@@ -7,6 +7,9 @@ import torch
 from torch import Tensor
 
 
+_GAMMA = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio
+
+
 def uniform(attention: Tensor, mask: Tensor) -> Tensor:
     """1/T on every position of the mask, 0 elsewhere (all 0 where the mask is empty)."""
     weights = mask.to(attention.dtype)
@@ -40,6 +43,23 @@ def random_generator(seed: int, example_id: int, stream: int = 0) -> np.random.G
     return np.random.default_rng(np.random.SeedSequence([seed, example_id, stream]))
 
 
+def random_bits(counter: np.ndarray, stream: np.ndarray) -> np.ndarray:
+    """Random 64 bits for every pair of a counter and a stream, which broadcast; each depends on its pair alone.
+
+    SplitMix64 (Steele, Lea and Flood 2014) used as a counter-based generator: one generator object per text would cost
+    more than all the rest of a shuffle.
+    """
+    return _mix(_GAMMA * counter + _mix(stream.copy()))
+
+
+def _mix(bits: np.ndarray) -> np.ndarray:
+    """A bijection of 64 bits, in place, in which every input bit changes every output bit with probability one half."""
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
+        bits ^= bits >> np.uint64(shift)
+        bits *= np.uint64(factor)
+    return bits
+
+
 def random_permutations(visible: Tensor, n_copies: int, *, seed: int, example_ids: Sequence[int]) -> Tensor:
     """Uniformly random permutations of the keys each query may attend to; all others stay where they are.
 
@@ -48,18 +68,23 @@ def random_permutations(visible: Tensor, n_copies: int, *, seed: int, example_id
     Shape: visible bool [batch, queries, keys] -> int64 [copies, batch, queries, keys], for :func:`permute`.
     """
     rows = visible.cpu().numpy()
-    sort_keys = np.full((n_copies, *rows.shape), np.inf, dtype=np.float32)
-    for example, example_id in enumerate(example_ids):
-        queries, keys = (rows[example].any(axis) for axis in (1, 0))
-        draws = random_generator(seed, int(example_id)).random((n_copies, queries.sum(), keys.sum()), np.float32)
-        sort_keys[:, example][(slice(None), *np.ix_(queries, keys))] = draws
-    sort_keys[:, ~rows] = np.inf
-    # Both list the visible keys first and the others behind them: the visible in order, and in random order.
-    position = np.argsort(~rows, axis=-1, kind="stable")
-    shuffled = np.argsort(sort_keys, axis=-1, kind="stable")
-    permutation = np.empty_like(shuffled)
-    np.put_along_axis(permutation, np.broadcast_to(position, shuffled.shape), shuffled, axis=-1)
-    return torch.from_numpy(permutation).to(visible.device)
+    places, n_bits = np.arange(rows.shape[-1], dtype=np.uint64), np.uint64(rows.shape[-1].bit_length())
+    # Counted over what any query or key sees, so that padding draws nothing.
+    query, key = (rows.any(axis, keepdims=True).cumsum(3 - axis, dtype=np.uint64) for axis in (2, 1))
+    ids = np.asarray(example_ids, dtype=np.int64).astype(np.uint64)[:, None, None]
+    stream = _mix(_mix(ids + _GAMMA * np.array([seed + 1], dtype=np.uint64)) + (query << np.uint64(32)) + key)
+    shuffled = random_bits(np.arange(1, n_copies + 1, dtype=np.uint64)[:, None, None, None], stream)
+    # Random bits above, the place below: to sort such numbers is to shuffle the places, and much cheaper than argsort.
+    shuffled >>= n_bits + np.uint64(1)
+    shuffled <<= n_bits
+    shuffled |= places
+    np.copyto(shuffled, places | np.uint64(1 << 63), where=~rows)
+    shuffled.sort(axis=-1)
+    shuffled &= (np.uint64(1) << n_bits) - np.uint64(1)
+    # The visible keys come first in both, in order and in random order; behind them the others, in order.
+    position = torch.from_numpy(np.argsort(~rows, axis=-1, kind="stable")).expand(shuffled.shape)
+    shuffled = torch.from_numpy(shuffled.view(np.int64))
+    return torch.empty_like(shuffled).scatter_(-1, position, shuffled).to(visible.device)
 
 
 def at_head(attention: Tensor, head: int, query: int | None, new: Tensor) -> Tensor:

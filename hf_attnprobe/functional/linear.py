@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 
-PAIRS_AT_ONCE = 1 << 17  # candidates per chunk of the batch: what stays in a core's cache
+PAIRS_AT_ONCE = 1 << 15  # candidates per chunk of the batch: what stays in a core's cache
 
 
 class FarthestAttention(NamedTuple):
@@ -58,48 +58,66 @@ def epsilon_max_jsd(attention: Tensor, scores: Tensor, mask: Tensor, epsilons: S
     return FarthestAttention(*(torch.cat(part, dim=1) for part in zip(*parts, strict=True)))
 
 
+class _Edges(NamedTuple):
+    """All pairs of tokens i < j, each [batch, pairs] but the first two; ``own`` is a_i ln a_i + a_j ln a_j."""
+
+    i: Tensor
+    j: Tensor
+    real: Tensor
+    score_i: Tensor
+    gap: Tensor
+    a_i: Tensor
+    a_j: Tensor
+    own: Tensor
+
+
+def _edges(attention: Tensor, scores: Tensor, mask: Tensor) -> _Edges:
+    i, j = torch.triu_indices(mask.shape[-1], mask.shape[-1], offset=1, device=mask.device)
+    (score_i, score_j), (a_i, a_j) = ([x.index_select(1, k) for k in (i, j)] for x in (scores, attention))
+    gap = score_j - score_i
+    gap = torch.where(gap == 0, torch.finfo(gap.dtype).tiny, gap)
+    return _Edges(i, j, mask[:, i] & mask[:, j], score_i, gap, a_i, a_j, _x_log_x(a_i) + _x_log_x(a_j))
+
+
 def _farthest(attention: Tensor, scores: Tensor, mask: Tensor, epsilons: Sequence[float]) -> FarthestAttention:
     """The same for one chunk of the batch."""
     prob = (attention * scores).sum(-1, keepdim=True).sigmoid()
     if mask.shape[-1] < 2:
         return FarthestAttention(prob.new_zeros(len(epsilons), len(prob)), attention.repeat(len(epsilons), 1, 1))
-    found = []
+    found, edges = [], _edges(attention, scores, mask)
     for epsilon in epsilons:
         low, high = ((prob + step).clamp(0, 1).logit() for step in (-epsilon, epsilon))
-        found.append(_farthest_between(attention, scores, mask, low, high))
+        found.append(_farthest_between(attention, edges, low, high))
     return FarthestAttention(*(torch.stack(part) for part in zip(*found, strict=True)))
 
 
-def _farthest_between(attention, scores, mask, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+def _farthest_between(attention: Tensor, edges: _Edges, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
     """The farthest attention with low ≤ Σ a'_t u_t ≤ high (each [batch, 1]): its JSD [batch] and itself.
 
     On the edge between two tokens the feasible weights are an interval; convexity puts the maximum at one of its ends.
     """
-    i, j = torch.triu_indices(mask.shape[-1], mask.shape[-1], offset=1, device=mask.device)
-    gap = scores[:, j] - scores[:, i]
-    gap = torch.where(gap == 0, torch.finfo(gap.dtype).tiny, gap)
-    ends = torch.stack([(low - scores[:, i]) / gap, (high - scores[:, i]) / gap])  # weight on j, [2, batch, pairs]
-    feasible = mask[:, i] & mask[:, j] & (ends.amin(0) <= 1) & (ends.amax(0) >= 0)
-    ends = ends.clamp(0, 1)
-    value = _two_point_jsd(attention, i, j, ends).masked_fill(~feasible, -1)
+    ends = torch.stack([low - edges.score_i, high - edges.score_i]).div_(edges.gap)  # weight on j, [2, batch, pairs]
+    feasible = edges.real & (ends.amin(0) <= 1) & (ends.amax(0) >= 0)
+    value = _two_point_jsd(edges, ends.clamp_(0, 1)).masked_fill_(~feasible, -1)
     best, place = value.transpose(0, 1).flatten(1).max(-1)
-    pair, weight = place % len(i), ends.transpose(0, 1).flatten(1).gather(1, place[:, None])
-    vertex = torch.zeros_like(attention).scatter(1, j[pair][:, None], weight)
-    vertex = vertex.scatter(1, i[pair][:, None], 1 - weight)
+    pair, weight = place % len(edges.i), ends.transpose(0, 1).flatten(1).gather(1, place[:, None])
+    vertex = torch.zeros_like(attention).scatter(1, edges.j[pair][:, None], weight)
+    vertex = vertex.scatter(1, edges.i[pair][:, None], 1 - weight)
     # A text of one token has no edge: its attention cannot move.
     return best.clamp_min(0), torch.where(best[:, None] >= 0, vertex, attention)
 
 
-def _two_point_jsd(attention: Tensor, i: Tensor, j: Tensor, weight: Tensor) -> Tensor:
+def _two_point_jsd(edges: _Edges, weight: Tensor) -> Tensor:
     """JSD of attention to (1 − weight) on i and weight on j, [2, batch, pairs]; the other tokens give a_t ln 2 each."""
-    own = _x_log_x(attention)
-    a_i, a_j = attention[:, i], attention[:, j]
-    common = own[:, i] + own[:, j] + _x_log_x(weight) + _x_log_x(1 - weight)
-    return math.log(2) + (common - _x_log_x(a_i + 1 - weight) - _x_log_x(a_j + weight)) / 2
+    rest = 1 - weight
+    common = _x_log_x(weight).add_(_x_log_x(rest)).add_(edges.own)
+    common -= _x_log_x(rest.add_(edges.a_i))
+    common -= _x_log_x(edges.a_j + weight)
+    return common.div_(2).add_(math.log(2))
 
 
 def _x_log_x(x: Tensor) -> Tensor:
-    return x * x.clamp_min(torch.finfo(x.dtype).tiny).log()
+    return x.clamp_min(torch.finfo(x.dtype).tiny).log_().mul_(x)
 
 
 def _sorted(values: Tensor, mask: Tensor) -> Tensor:

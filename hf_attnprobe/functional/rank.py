@@ -12,10 +12,11 @@ from torch import Tensor
 
 
 EXACT_UP_TO = 33  # scipy's bound: without ties and up to this length the p-value is exact
+SIGNS_AT_ONCE = 1 << 16  # what stays in a core's cache
 
 
 class RankCorrelation(NamedTuple):
-    """τ-b in [−1, 1] and its two-sided p-value, each [batch]; NaN where a row is constant or shorter than two."""
+    """τ-b in [−1, 1] and its two-sided p-value, each [batch] or [batch, vectors, vectors]; NaN where a row is constant or shorter than two."""
 
     tau: Tensor
     p_value: Tensor
@@ -34,33 +35,50 @@ def _exact_p_values() -> Tensor:
     return table
 
 
-def _pairs(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Signs of x_i − x_j for all i < j, [batch, pairs], and which pairs are real."""
-    i, j = torch.triu_indices(x.shape[-1], x.shape[-1], offset=1, device=x.device)
-    real = mask[:, i] & mask[:, j]
-    return (x[:, i] - x[:, j]).sign() * real, real
+def _pair_counts(values: Tensor, mask: Tensor) -> Tensor:
+    """Concordant minus discordant pairs, [batch, vectors, vectors]; on the diagonal, pairs that are not tied.
+
+    All ordered pairs of positions at once: signs of x_i − x_j, then one product of matrices, in chunks of the batch
+    that fit a core's cache. Sums of signs are exact in float32 up to 4,096 keys.
+    """
+    _, n_vectors, n_keys = values.shape
+    if n_keys > 4096:
+        values = values.double()
+    chunk = max(1, SIGNS_AT_ONCE // max(1, n_vectors * n_keys**2))
+    counts = []
+    for x, real in zip(values.split(chunk), mask.to(values.dtype).unsqueeze(1).split(chunk), strict=True):
+        signs = (x.unsqueeze(-1) - x.unsqueeze(-2)).sign_().mul_(real.unsqueeze(-1) * real.unsqueeze(-2)).flatten(2)
+        counts.append(signs @ signs.transpose(1, 2) / 2)
+    return torch.cat(counts).to(torch.float64)
 
 
 def _tie_sums(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Σ t(t−1)(t−2) and Σ t(t−1)(2t+5) over the groups of t equal values, each [batch]."""
-    equal = (x[:, :, None] == x[:, None, :]) & mask[:, None, :]
+    """Σ t(t−1)(t−2) and Σ t(t−1)(2t+5) over the groups of t equal values, each [batch, vectors]."""
+    mask = mask.unsqueeze(1)
+    equal = (x.unsqueeze(-1) == x.unsqueeze(-2)) & mask.unsqueeze(-2)
     t = (equal.sum(-1) * mask).to(torch.float64)  # each member of a group counts the group's size
     others = (t - 1).clamp_min(0)
     return (others * (t - 2)).sum(-1), (others * (2 * t + 5)).sum(-1)
 
 
-def _asymptotic_p_value(
-    score: Tensor, n: Tensor, ties: tuple[Tensor, ...], x: Tensor, y: Tensor, mask: Tensor
-) -> Tensor:
+def _asymptotic_p_value(score: Tensor, n: Tensor, ties: Tensor, values: Tensor, mask: Tensor) -> Tensor:
     """Normal approximation with the variance corrected for ties."""
-    x_ties, y_ties = ties
-    x0 = x1 = y0 = y1 = torch.zeros_like(score)
-    if x_ties.any() or y_ties.any():
-        (x0, x1), (y0, y1) = _tie_sums(x, mask), _tie_sums(y, mask)
+    zero, one = torch.zeros_like(ties), torch.zeros_like(ties)
+    if ties.any():
+        zero, one = _tie_sums(values, mask)
     m = n * (n - 1)
     triples = (9 * m * (n - 2)).clamp_min(1)
-    variance = (m * (2 * n + 5) - x1 - y1) / 18 + 2 * x_ties * y_ties / m.clamp_min(1) + x0 * y0 / triples
+    variance = (m * (2 * n + 5) - _rows(one) - _columns(one)) / 18 + 2 * _rows(ties) * _columns(ties) / m.clamp_min(1)
+    variance = variance + _rows(zero) * _columns(zero) / triples
     return torch.special.erfc(score.abs() / (2 * variance).sqrt())
+
+
+def _rows(x: Tensor) -> Tensor:
+    return x.unsqueeze(-1)
+
+
+def _columns(x: Tensor) -> Tensor:
+    return x.unsqueeze(-2)
 
 
 def _exact_p_value(score: Tensor, n: Tensor) -> Tensor:
@@ -78,11 +96,12 @@ def dense_rank(values: Tensor, mask: Tensor, *, rtol: float = 0.0, atol: float =
 
     Rounding makes equal quantities differ in their last bits; ranked as they are, such ties would be broken at random.
 
-    Shape: values, mask [batch, keys] -> float64 [batch, keys]; meaningless outside the mask.
+    Shape: values, mask [..., keys] -> float32 [..., keys]; meaningless outside the mask.
     """
     ordered, place = values.masked_fill(~mask, torch.inf).sort(-1)
-    apart = ordered.diff(dim=-1) > atol + rtol * ordered[:, :-1].abs()
-    ranks = torch.nn.functional.pad(apart.cumsum(-1), (1, 0)).to(torch.float64)
+    apart = ordered.diff(dim=-1) > atol + rtol * ordered[..., :-1].abs()
+    ranks = torch.zeros_like(ordered, dtype=torch.float32)
+    torch.cumsum(apart, -1, out=ranks[..., 1:])
     return torch.empty_like(ranks).scatter_(-1, place, ranks)
 
 
@@ -97,18 +116,25 @@ def kendall_tau_b(x: Tensor, y: Tensor, mask: Tensor) -> RankCorrelation:
     >>> kendall_tau_b(x, y, torch.ones(1, 4, dtype=torch.bool)).tau.round(decimals=4).tolist()
     [0.6667]
     """
-    (x_sign, real), (y_sign, _) = _pairs(x, mask), _pairs(y, mask)
-    total = real.sum(-1).to(torch.float64)
-    score = (x_sign * y_sign).sum(-1).to(torch.float64)
-    x_untied, y_untied = (sign.abs().sum(-1).to(torch.float64) for sign in (x_sign, y_sign))
-    undefined = (x_untied == 0) | (y_untied == 0)
-    tau = (score / x_untied.sqrt() / y_untied.sqrt()).clamp(-1, 1)
+    return RankCorrelation(*(part[:, 0, 1] for part in kendall_tau_b_matrix(torch.stack([x, y], dim=1), mask)))
 
-    n = mask.sum(-1).to(torch.float64)
-    untied = (x_untied == total) & (y_untied == total)
-    exact = untied & ((n <= EXACT_UP_TO) | ((total - score.abs()) / 2 <= 1))
+
+def kendall_tau_b_matrix(values: Tensor, mask: Tensor) -> RankCorrelation:
+    """:func:`kendall_tau_b` of every vector with every other.
+
+    Shape: values [batch, vectors, keys], mask [batch, keys] -> [batch, vectors, vectors], float64.
+    """
+    score = _pair_counts(values, mask)
+    untied = score.diagonal(dim1=-2, dim2=-1)
+    undefined = (_rows(untied) == 0) | (_columns(untied) == 0)
+    tau = (score / _rows(untied).sqrt() / _columns(untied).sqrt()).clamp(-1, 1)
+
+    n = mask.sum(-1).to(torch.float64)[:, None, None]
+    total = n * (n - 1) / 2
+    ties = total[..., 0] - untied
+    exact = (_rows(ties) + _columns(ties) == 0) & ((n <= EXACT_UP_TO) | ((total - score.abs()) / 2 <= 1))
     p_value = torch.where(exact, _exact_p_value(score, n), torch.nan)
     if not (exact | undefined).all():
-        normal = _asymptotic_p_value(score, n, (total - x_untied, total - y_untied), x, y, mask)
+        normal = _asymptotic_p_value(score, n, ties, values, mask)
         p_value = torch.where(exact, p_value, normal)
     return RankCorrelation(tau.masked_fill(undefined, torch.nan), p_value.masked_fill(undefined, torch.nan))

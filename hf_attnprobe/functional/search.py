@@ -4,9 +4,11 @@
 
 relaxed to a penalty λ·max(0, distance − ε) and followed by Adam over attention logits. The pair term is that of the
 released code (each pair twice, over K²); logarithms are ln(x + 1e-10), as there. All gradients are written out: the
-steps are tiny, and what they cost is the number of kernels, not the arithmetic.
+steps are tiny, and what they cost is the number of kernels and of logarithms. Tensors lie in memory as
+[copies, keys, batch], so that every kernel runs along the batch.
 """
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -14,6 +16,8 @@ from torch import Tensor
 
 
 LOG_OFFSET = 1e-10
+DECAY, SQUARE_DECAY, ADAM_OFFSET = 0.9, 0.999, 1e-8  # Adam's usual constants
+FACTORS_AT_ONCE = 5  # ratios in one product: one of them is ½, and float32 holds four of 1e-10
 
 # From candidates [copies, batch, keys]: the output's distance to the original [copies, batch] and its gradient.
 Distance = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -30,11 +34,13 @@ def linear_distance(logits: Tensor, probs: Tensor) -> Distance:
 
 
 def _binary_distance(scores: Tensor, prob: Tensor) -> Distance:
+    scores = scores.t().contiguous().t()  # in memory as the candidates: along the batch
+
     def distance(attention: Tensor) -> tuple[Tensor, Tensor]:
-        output = (attention * scores).sum(-1).sigmoid()
+        output = (attention * scores).sum(-1).sigmoid_()
         change = output - prob
-        slope = change.sign() * output * (1 - output)
-        return change.abs(), slope.unsqueeze(-1) * scores
+        slope = torch.addcmul(output, output, output, value=-1).mul_(change.sign())
+        return change.abs_(), slope.unsqueeze(-1) * scores
 
     return distance
 
@@ -50,27 +56,43 @@ def _multiclass_distance(logits: Tensor, probs: Tensor) -> Distance:
     return distance
 
 
-def _log_and_share(weights: Tensor) -> Tensor:
-    """ln(x + δ) + x/(x + δ): the derivative of x ln(x + δ)."""
-    shifted = weights + LOG_OFFSET
-    return shifted.log().add_(weights / shifted)
+def _descent(attention: Tensor, original: Tensor) -> Tensor:
+    """−∂/∂a_k of Σ_k JSD(a_k, â) + (1/K²) Σ_{k,l} JSD(a_k, a_l), [copies, keys, batch], up to a constant per text.
 
-
-def _divergence_gradient(attention: Tensor, original: Tensor) -> Tensor:
-    """∂/∂a_k of Σ_k JSD(a_k, â) + (1/K²) Σ_{k,l} JSD(a_k, a_l), [copies, batch, keys].
-
-    ∂JSD(a, b)/∂a = ½ [g(a) − g((a + b)/2)] with g(x) = ln(x + δ) + x/(x + δ); each mean of a pair is computed once.
+    ∂JSD(a, b)/∂a = ½ [g(a) − g((a + b)/2)] with g(x) = ln(x + δ) + x/(x + δ). With A = a + δ, B = b + δ, r = A/(A + B)
+    that is ½ [ln r + (δ/A)(2r − 1)] and a constant, which the softmax over the logits cancels. The ln r of all pairs
+    are one logarithm of a product; a copy's ratio to itself is ½ and drops out.
     """
-    n_copies = len(attention)
-    own = _log_and_share(attention)
-    k, other = torch.triu_indices(n_copies, n_copies, offset=1, device=attention.device)
-    mean = _log_and_share((attention[k] + attention[other]) / 2).flatten(1)
-    member = torch.zeros(n_copies, len(k), dtype=mean.dtype, device=mean.device)
-    member[k, torch.arange(len(k))] = member[other, torch.arange(len(k))] = 1
-    between = (n_copies - 1) * own - (member @ mean).view_as(own)
-    return (own - _log_and_share((attention + original) / 2)) / 2 + between / n_copies**2
+    n_copies, share = len(attention), 1 / len(attention) ** 2
+    shifted = attention + LOG_OFFSET
+    pairs = shifted.unsqueeze(1) + shifted
+    torch.div(shifted.unsqueeze(1), pairs, out=pairs)
+    ratio = shifted / (original + LOG_OFFSET + shifted)
+    rest = torch.add(ratio - (0.5 + n_copies * share), pairs.sum(1), alpha=2 * share)
+    descent = ratio.log_().mul_(-0.5).addcdiv_(rest, shifted, value=-LOG_OFFSET)
+    for factors in pairs.split(FACTORS_AT_ONCE, dim=1):
+        descent.sub_(factors.prod(1).log_(), alpha=share)
+    return descent
 
 
+class _Adam:
+    """Adam (amsgrad) in place, without the optimiser's bookkeeping, which costs more than steps as small as these."""
+
+    def __init__(self, parameter: Tensor, learning_rate: float):
+        self.parameter, self.learning_rate, self.n_steps = parameter, learning_rate, 0
+        self.mean, self.square, self.largest = (torch.zeros_like(parameter) for _ in range(3))
+
+    def step(self, gradient: Tensor) -> None:
+        self.n_steps += 1
+        self.mean.lerp_(gradient, 1 - DECAY)
+        self.square.mul_(SQUARE_DECAY).addcmul_(gradient, gradient, value=1 - SQUARE_DECAY)
+        torch.maximum(self.largest, self.square, out=self.largest)
+        correction = math.sqrt(1 - SQUARE_DECAY**self.n_steps)
+        rate = self.learning_rate * correction / (1 - DECAY**self.n_steps)
+        self.parameter.addcdiv_(self.mean, self.largest.sqrt().add_(ADAM_OFFSET * correction), value=-rate)
+
+
+@torch.no_grad()
 def search_adversarial_attention(
     start: Tensor,
     original: Tensor,
@@ -93,16 +115,13 @@ def search_adversarial_attention(
     Returns:
         Attention [copies, batch, keys]. Nothing says that it is within ε: check it.
     """
-    # Contiguous: the fused optimiser pairs parameter and gradient by their place in memory.
-    logits = start.masked_fill(~mask, torch.finfo(start.dtype).min).contiguous().requires_grad_()
-    optimizer = torch.optim.Adam([logits], lr=learning_rate, amsgrad=True, fused=True)
-    with torch.no_grad():
-        for _ in range(n_steps):
-            attention = logits.softmax(-1)
-            moved, slope = distance(attention)
-            gradient = slope * (penalty * (moved > epsilon)).unsqueeze(-1)
-            gradient -= _divergence_gradient(attention, original)
-            gradient -= (attention * gradient).sum(-1, keepdim=True)
-            logits.grad = gradient.mul_(attention).contiguous()  # through the softmax; exactly 0 at masked positions
-            optimizer.step()
-        return logits.softmax(-1) * mask
+    logits = start.masked_fill(~mask, torch.finfo(start.dtype).min).transpose(1, 2).contiguous()
+    original, optimizer = original.t().contiguous(), _Adam(logits, learning_rate)
+    for _ in range(n_steps):
+        attention = logits.softmax(1)
+        moved, slope = distance(attention.transpose(1, 2))
+        outside = torch.gt(moved, epsilon, out=torch.empty_like(moved)).unsqueeze(1)
+        gradient = _descent(attention, original).addcmul_(slope.transpose(1, 2), outside, value=penalty)
+        gradient.mul_(attention)  # through the softmax; exactly 0 at masked positions
+        optimizer.step(gradient.addcmul_(attention, gradient.sum(1, keepdim=True), value=-1))
+    return logits.softmax(1).transpose(1, 2) * mask
