@@ -145,6 +145,7 @@ class Observation:
     attention: tuple[Tensor, ...]
     state: Any = None
     shuffles: dict[tuple[int, int, int], Tensor] = field(default_factory=dict, repr=False)
+    gradients: dict[tuple[int | None, bool], Tensor] = field(default_factory=dict, repr=False)
     maps: dict[tuple[str, int], Tensor] = field(default_factory=dict, repr=False)
 
     def read(self, site: Site) -> Tensor:
@@ -182,7 +183,11 @@ class Observation:
 
     def gradient_importance(self, target: int | None = None, *, hold_attention: bool = True) -> Tensor:
         """|gradient × input| of the explained class's probability, [batch, keys] (Jain & Wallace 2019, Algorithm 1)."""
-        return self.model.gradient(self, self.target(target), hold_attention=hold_attention).abs()
+        key = (target, hold_attention)
+        if key not in self.gradients:
+            slope = self.model.gradient(self, self.target(target), hold_attention=hold_attention)
+            self.gradients[key] = slope.abs()
+        return self.gradients[key]
 
     def leave_one_out_importance(self, target: int | None = None) -> Tensor:
         """|p(x without t) − p(x)| of the explained class, [batch, keys]; for two classes the paper's TVD."""

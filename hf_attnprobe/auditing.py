@@ -20,10 +20,10 @@ from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness import PROBES
 from hf_attnprobe.loading import check_at_least, load_model, load_tokenizer, model_fingerprint
-from hf_attnprobe.report import Report, examples_to_json, from_json, to_json, to_markdown
+from hf_attnprobe.report import Report, extras_to_json, from_json, to_json, to_markdown
 from hf_attnprobe.specimens import show
 from hf_attnprobe.summary import PREDICTION, summarize
-from hf_attnprobe.sweep import Sweep, foremost, run, run_batch, select_sites, suitable_tests
+from hf_attnprobe.sweep import Sweep, foremost, prune, run, run_batch, select_sites, suitable_tests
 from hf_attnprobe.texts import collate, parse_bytes, reference_batch, tokenize
 
 
@@ -173,11 +173,12 @@ def _statistics_and_rows(sweep: Sweep, tests: Sequence[str], config, seed: int) 
     rows = records.read(sweep.folder)
     rows = rows[rows.example_id.isin([t.example_id for t in sweep.texts]) & rows.test.isin([*tests, PREDICTION])]
     classes = [str(config.id2label[k]) for k in range(config.num_labels)]
-    return {"statistics": summarize(rows, classes, seed=seed), "rows": rows.reset_index(drop=True)}
+    statistics = summarize(rows, classes, seed=seed)
+    return {"statistics": statistics, "rows": rows.reset_index(drop=True), "prune": prune(sweep, statistics)}
 
 
 def _write(report: Report, folder: Path) -> None:
-    summary = to_json(report) | {"examples": examples_to_json(report)}
+    summary = to_json(report) | extras_to_json(report)
     records.write_atomically(folder / SUMMARY, json.dumps(summary, indent=1) + "\n")
     records.write_atomically(folder / "report.md", to_markdown(report))
 

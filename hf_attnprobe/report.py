@@ -8,7 +8,8 @@ import pandas as pd
 
 from hf_attnprobe.faithfulness import READINGS
 from hf_attnprobe.faithfulness.adversarial import EPSILONS
-from hf_attnprobe.head_tables import has_heads, head_sentences, head_tables
+from hf_attnprobe.faithfulness.prune_curve import PruneCurve
+from hf_attnprobe.head_tables import has_heads, head_sentences, head_tables, prune_table
 from hf_attnprobe.summary import Statistic, reading, verdict
 
 
@@ -41,6 +42,7 @@ class Report:
     statistics: tuple[Statistic, ...]
     provenance: dict
     examples: tuple[Example, ...] = ()
+    prune: PruneCurve | None = None
     rows: pd.DataFrame = field(default_factory=pd.DataFrame, repr=False, compare=False)
 
     def __str__(self) -> str:
@@ -58,13 +60,14 @@ def to_json(report: Report) -> dict:
     return head | {"statistics": statistics, "provenance": report.provenance}
 
 
-def examples_to_json(report: Report) -> list[dict]:
-    """The texts that a report shows; kept beside :func:`to_json` in ``summary.json``."""
-    return [{k: _plain(v) for k, v in asdict(e).items()} for e in report.examples]
+def extras_to_json(report: Report) -> dict:
+    """The texts that a report shows and the prune curve; kept beside :func:`to_json` in ``summary.json``."""
+    curve = None if report.prune is None else {k: _plain(v) for k, v in asdict(report.prune).items()}
+    return {"examples": [{k: _plain(v) for k, v in asdict(e).items()} for e in report.examples], "prune": curve}
 
 
 def from_json(data: dict) -> Report:
-    """The inverse of :func:`to_json` and, where they are there, of :func:`examples_to_json`; without the rows."""
+    """The inverse of :func:`to_json` and, where they are there, of :func:`extras_to_json`; without the rows."""
     nan = float("nan")
     statistics = []
     for s in data["statistics"]:
@@ -73,7 +76,12 @@ def from_json(data: dict) -> Report:
     shown = data.get("examples", [])
     examples = [Example(**{k: tuple(v) if isinstance(v, list) else v for k, v in e.items()}) for e in shown]
     head = {k: data[k] for k in ("model", "dataset", "n", "seed", "provenance")}
-    return Report(**head, statistics=tuple(statistics), examples=tuple(examples))
+    return Report(**head, statistics=tuple(statistics), examples=tuple(examples), prune=_curve(data.get("prune")))
+
+
+def _curve(data: dict | None) -> PruneCurve | None:
+    nan = float("nan")
+    return data and PruneCurve(**{k: tuple(nan if x is None else x for x in v) for k, v in data.items()})
 
 
 def _plain(value):
@@ -128,6 +136,13 @@ def to_markdown(report: Report) -> str:
     parts += [f"- {line}" for line in _verdict(report)]
     if has_heads(report.statistics):  # all the numbers are in summary.json and the rows
         parts += head_tables(report.statistics)
+        if report.prune is not None:
+            parts += [
+                "",
+                "### heads silenced together, the least important (zero_tvd) first",
+                "",
+                *prune_table(report.prune),
+            ]
     else:
         for test in READINGS:
             parts += _test_section(test, [s for s in report.statistics if s.test == test])

@@ -13,10 +13,13 @@ from hf_attnprobe import records
 from hf_attnprobe.attention_model import AttentionModel, Batch, Site
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness import PROBES, SITES
-from hf_attnprobe.summary import PREDICTION
+from hf_attnprobe.faithfulness.prune_curve import PruneCurve, least_first, prune_curve
+from hf_attnprobe.head_tables import by_head
+from hf_attnprobe.summary import PREDICTION, Statistic
 from hf_attnprobe.texts import Text, collate, plan
 
 
+PRUNE_POINTS = 12
 FOR_MANY_HEADS = ("screen", "head_ablation", "explanations")
 
 
@@ -69,6 +72,17 @@ def _bytes_per_text(sweep: Sweep) -> Callable[[int], int]:
         )
 
     return size
+
+
+def prune(sweep: Sweep, statistics: Sequence[Statistic]) -> PruneCurve | None:
+    """Accuracy as the heads are silenced in the order of their own effect; None where that was not measured."""
+    effects = by_head(statistics, "zero_tvd")
+    if len(effects) < 2:
+        return None
+    jobs = plan(sweep.texts, (PREDICTION,), {}, _bytes_per_text(sweep), sweep.budget, sweep.batch_size)
+    batches = (collate(sweep.adapter, texts, sweep.pad_token_id) for _, texts in jobs)
+    points = sorted({round(k * len(effects) / PRUNE_POINTS) for k in range(PRUNE_POINTS + 1)})
+    return prune_curve(sweep.adapter, batches, least_first(effects), n_removed=points)
 
 
 def run_batch(

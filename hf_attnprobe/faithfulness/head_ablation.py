@@ -4,10 +4,10 @@ Question: would the prediction be the same without this head, or with what the h
 Measure:  total variation distance between the outputs before and after, and whether the decision flips, with the head's
           output set to zero (Michel et al. 2019, "Are Sixteen Heads Really Better than One?", Section 3); to its mean
           over all real queries of a fixed sample of texts; or to its output on another text of that sample, position
-          by position (mean and resample ablation: Chan et al. 2022, "Causal Scrubbing"; Li & Janson 2024, Section 2).
+          by position (mean and resample ablation; Li & Janson 2024 compare them).
 Reading:  0 the head is not needed, 1 it decides everything. Zero is far from anything a head ever gives and can do more
           than taking its information away; mean and resample take that away alone. Later layers make up for a missing
-          head (self-repair: McGrath et al. 2023), so each is a lower bound of what a head contributes.
+          head (self-repair: Rushing & Nanda 2024), so each is a lower bound of what a head contributes.
 """
 
 from dataclasses import dataclass

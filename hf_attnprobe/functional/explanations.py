@@ -12,7 +12,7 @@ from torch import Tensor
 def attention_times_gradient(attention: Tensor, gradient: Tensor) -> Tensor:
     """Attention × the gradient of the output with respect to it, signed: what each weight adds, to first order.
 
-    Serrano & Smith 2019, Section 4.3, rank by it; Hao et al. 2021 integrate it. Shape: both [..., queries, keys].
+    Serrano & Smith 2019 rank by it. Shape: both [..., queries, keys].
     """
     return attention * gradient
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 
-STEPS_BACK = (1.0, 0.75, 0.5, 0.25, 0.125)  # how far from the original to the vertex
+STEPS_BACK = (1.0, 0.5, 0.25)  # how far from the original to the vertex
 N_BISECTIONS = 40
 
 
