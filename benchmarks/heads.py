@@ -328,8 +328,8 @@ def peer_table(timing: Timing) -> str:
 def memory_of_audit(arguments: argparse.Namespace) -> dict[str, float]:
     """Peak resident memory of the permutation test above the loaded model, in bytes; Linux only.
 
-    The longest texts, in the model's every layer. Heads are audited one after another in the same memory, so a few of
-    each layer show the peak of all. A first audit of one text loads all that is imported late.
+    The longest texts, in the model's every layer. Heads are audited one after another, so a few of each layer come close
+    to the peak of all (more heads add a little, the allocator's). A first audit of one text loads what is imported late.
     """
     model, tokenizer = load_model(arguments.model), load_tokenizer(arguments.model)
     examples = load_examples(arguments.dataset, arguments.split, limit=arguments.limit)
@@ -355,7 +355,7 @@ def memory_lines(arguments: argparse.Namespace) -> Iterator[str]:
         command = [sys.executable, __file__, *given, "--memory-of", budget]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
-            yield f"- budget {budget}: failed, {done.stderr.strip().splitlines()[-1]}"
+            yield f"- budget {budget}: failed with exit code {done.returncode}: {done.stderr.strip()[-300:]}"
             continue
         found = json.loads(done.stdout.splitlines()[-1])
         above = (found["peak"] - found["loaded"]) / 1e6

@@ -76,6 +76,8 @@ class TransformerAdapter:
         self.layer_names = layer_names(self.layers)
         self.level, self.readout = level, readout_of(self.model.config, readout)
         self.tokens_per_pass = tokens_per_pass or TOKENS_PER_PASS.get(self.model.device.type, 65536)
+        # Whole passes over a core's cache: on a CPU smaller ones are faster, measured at 512 to 4096 tokens.
+        self.tokens_per_deletion_pass = 1024 if self.model.device.type == "cpu" else self.tokens_per_pass
         self.accepted = inspect.signature(self.model.forward).parameters.keys()
         self.pads_left = pads_left(self.model.config)
         self.reference: Reference | None = None
@@ -272,7 +274,7 @@ class TransformerAdapter:
             batch.inputs["units"],
             batch.content_mask,
             pad_id=self.model.config.get_text_config().pad_token_id or 0,
-            tokens_per_pass=self.tokens_per_pass,
+            tokens_per_pass=min(self.tokens_per_pass, self.tokens_per_deletion_pass),
             left=self.pads_left,
         )
         for example, place, texts in passes:
