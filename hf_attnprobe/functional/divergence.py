@@ -17,8 +17,8 @@ def _log(p: Tensor) -> Tensor:
 def tvd(p: Tensor, q: Tensor) -> Tensor:
     """Total variation distance ½ Σ|p − q|, in [0, 1]; for two classes this is |p₁ − q₁|.
 
-    >>> tvd(torch.tensor([0.9, 0.1]), torch.tensor([0.6, 0.4])).item()
-    0.30000001192092896
+    >>> round(tvd(torch.tensor([0.9, 0.1]), torch.tensor([0.6, 0.4])).item(), 6)
+    0.3
     """
     return (p - q).abs().sum(-1) / 2
 
@@ -31,7 +31,7 @@ def kl_divergence(p: Tensor, q: Tensor) -> Tensor:
 def jsd(p: Tensor, q: Tensor) -> Tensor:
     """Jensen-Shannon divergence in nats, in [0, ln 2]: the mean KL of both to their average.
 
-    >>> jsd(torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0])).item() == torch.tensor(2.0).log().item()
+    >>> round(jsd(torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0])).item(), 6) == round(math.log(2), 6)
     True
     """
     mean = (p + q) / 2
