@@ -57,9 +57,14 @@ class AttentionModel(Protocol):
     """What a test may ask of a model; :func:`hf_attnprobe.wrap` makes one.
 
     ``reference``: see :meth:`set_reference`; None until it is called, and where head outputs cannot be replaced.
+    ``pads_left``: whether texts must be padded on the left.
     """
 
     reference: Reference | None
+    pads_left: bool
+
+    def self_check(self, batch: Batch) -> None:
+        """Raises AttnProbeError, naming the layer, unless an edit of each layer reaches the output and no edit is none."""
 
     def sites(self) -> list[Site]:
         """Every layer and head that can be read and edited."""

@@ -88,6 +88,7 @@ def audit(
         AttnProbeError: for anything the caller can mend, before anything is written.
     """
     check_tests(tests)
+    check_at_least(0, n_steps=n_steps)
     _check_options(
         method, dtype, limit=limit, batch_size=batch_size, n_permutations=n_permutations, n_starts=n_starts, seed=seed,
         screen=screen,
@@ -137,10 +138,8 @@ def audit(
         with records.claim(folder, identity, state):
             if screen is not None:
                 run(sweep, ["screen"], sites)
-                sites, tests = (
-                    foremost(records.read(folder / "rows"), sites, screen),
-                    tuple(dict.fromkeys((*tests, "screen"))),
-                )
+                sites = foremost(records.read(folder / "rows"), sites, screen)
+                tests = tuple(dict.fromkeys((*tests, "screen")))
             run(sweep, [t for t in tests if screen is None or t != "screen"], sites)
             report = Report(
                 model=name,

@@ -65,12 +65,9 @@ def train_classifier(
     Raises:
         AttnProbeError: labels with a single class, word vectors of another width, an output folder with other files.
     """
-    check_at_least(0, seed=seed, learning_rate=learning_rate, weight_decay=weight_decay)
+    check_at_least(0, learning_rate=learning_rate, weight_decay=weight_decay)
     check_at_least(1, epochs=epochs, batch_size=batch_size)
-    output_dir = check_new_folder(output_dir, holding=RECORD)
-    sets = _load_sets(train, validation, test)
-    names = label_names(sets["train"])
-    set_seed(seed)
+    output_dir, sets, names = _begin(output_dir, train, validation, test, seed)
     tokenizer = tokenizer or build_tokenizer(
         sets["train"].with_format(None)["text"][:], min_document_frequency=min_document_frequency
     )
@@ -121,12 +118,9 @@ def fine_tune(
     Raises:
         AttnProbeError: as :func:`train_classifier`, or a model that does not load.
     """
-    check_at_least(0, seed=seed, learning_rate=learning_rate, weight_decay=weight_decay)
+    check_at_least(0, learning_rate=learning_rate, weight_decay=weight_decay)
     check_at_least(1, epochs=epochs, batch_size=batch_size)
-    output_dir = check_new_folder(output_dir, holding=RECORD)
-    sets = _load_sets(train, validation, test)
-    names = label_names(sets["train"])
-    set_seed(seed)
+    output_dir, sets, names = _begin(output_dir, train, validation, test, seed)
     labels = {"id2label": dict(enumerate(names)), "label2id": {name: k for k, name in enumerate(names)}}
     loaded = load_model(model, trust_remote_code=trust_remote_code, new_head=True, **labels)
     tokenizer = load_tokenizer(model, trust_remote_code=trust_remote_code)
@@ -140,6 +134,15 @@ def fine_tune(
         },
     )  # fmt: skip
     return loaded, tokenizer, _finish(trainer, tokenizer, output_dir)
+
+
+def _begin(output_dir: str | Path, train, validation, test, seed: int) -> tuple[Path, dict, list[str]]:
+    """The folder, the splits and the names of the classes, all checked; from here on everything is seeded."""
+    check_at_least(0, seed=seed)
+    output_dir = check_new_folder(output_dir, holding=RECORD)
+    sets = _load_sets(train, validation, test)
+    set_seed(seed)
+    return output_dir, sets, label_names(sets["train"])
 
 
 def _load_sets(train, validation, test) -> dict:
