@@ -1,0 +1,81 @@
+"""Agreement with rationales against the definitions, threshold by threshold and span by span."""
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hf_attnprobe.functional.plausibility import average_precision, iou_f1, token_f1
+
+
+def precision_recall_area(scores, marked):
+    """Σ (R_n − R_{n−1}) P_n, from the highest threshold down."""
+    area, recall = 0.0, 0.0
+    for threshold in sorted(set(scores), reverse=True):
+        taken = [m for s, m in zip(scores, marked, strict=True) if s >= threshold]
+        new = sum(taken) / sum(marked)
+        area += (new - recall) * sum(taken) / len(taken)
+        recall = new
+    return area
+
+
+def runs(flags):
+    """Spans as sets of positions."""
+    groups = itertools.groupby(enumerate(flags), key=lambda item: item[1])
+    return [{place for place, _ in members} for flag, members in groups if flag]
+
+
+def span_f1(chosen, marked):
+    ours, theirs = runs(chosen), runs(marked)
+    hits = sum(any(len(a & b) / len(a | b) >= 0.5 for b in theirs) for a in ours)
+    precision, recall = hits / len(ours), hits / len(theirs)
+    return 0.0 if hits == 0 else 2 * precision * recall / (precision + recall)
+
+
+texts = st.lists(st.tuples(st.integers(0, 4), st.booleans(), st.booleans()), min_size=2, max_size=12)
+
+
+@given(texts)
+def test_scores_are_those_of_the_definitions(text):
+    scores, marked, chosen = map(list, zip(*text, strict=True))
+    if not any(chosen):
+        chosen[0] = True
+    # around and between the units lies what is none: padding, special tokens, later pieces of a word
+    content = torch.tensor([[False, *[True, False] * len(text)]])
+    spread = [torch.full(content.shape, fill) for fill in (99.0, True, True)]
+    for wide, narrow in zip(spread, (scores, marked, chosen), strict=True):
+        wide[content] = torch.tensor(narrow, dtype=wide.dtype)
+    found = (
+        average_precision(spread[0], spread[1], content),
+        *(f(spread[2], spread[1], content) for f in (token_f1, iou_f1)),
+    )
+    if len(set(marked)) == 1:
+        assert all(x.isnan().all() for x in found)
+        return
+    both = sum(c and m for c, m in zip(chosen, marked, strict=True))
+    expected = precision_recall_area(scores, marked), 2 * both / (sum(chosen) + sum(marked)), span_f1(chosen, marked)
+    assert [x.item() for x in found] == pytest.approx(expected, abs=1e-12)
+
+
+def test_rows_do_not_mix():
+    generator = torch.Generator().manual_seed(0)
+    marked, chosen = (torch.rand(20, 9, generator=generator) < 0.4 for _ in range(2))
+    content, scores = torch.rand(20, 9, generator=generator) < 0.8, torch.rand(20, 9, generator=generator)
+    chosen &= content
+    chosen[:, 0] |= ~chosen.any(1)
+    content[:, 0] = True
+    for function, values in ((average_precision, scores), (token_f1, chosen), (iou_f1, chosen)):
+        together = function(values, marked, content)
+        alone = torch.cat([function(values[i : i + 1], marked[i : i + 1], content[i : i + 1]) for i in range(20)])
+        assert torch.equal(together.nan_to_num(-1), alone.nan_to_num(-1)) and together.isfinite().any()
+
+
+def test_by_hand():
+    """Marked: words 2–3 and 6. Chosen: words 2–5, half of whose union with 2–3 is shared, and 7."""
+    marked = torch.tensor([[0, 1, 1, 0, 0, 1, 0]]).bool()
+    chosen = torch.tensor([[0, 1, 1, 1, 1, 0, 1]]).bool()
+    assert iou_f1(chosen, marked, torch.ones(1, 7).bool()).item() == 0.5
+    chosen[0, 5] = True  # now one run 2–7: 2 of 6 shared
+    assert iou_f1(chosen, marked, torch.ones(1, 7).bool()).item() == 0.0
