@@ -1,4 +1,7 @@
-"""How much memory a Transformer needs under the tests, from the shapes of its weights."""
+"""How much memory a Transformer needs under the tests, from the shapes of its weights; and giving back what it freed."""
+
+import ctypes
+import sys
 
 from torch import nn
 
@@ -25,3 +28,15 @@ def _widths(model: nn.Module, layout: Layout) -> tuple[int, int]:
     """The model's width and the largest width of any projection in its layers."""
     weights = [w for block in layout.blocks or [model] for w in block.parameters() if w.dim() == 2]
     return model.config.get_text_config().hidden_size, max(max(w.shape) for w in weights)
+
+
+def give_back_freed_memory() -> None:
+    """Hands the C library's free pages back to the system, where it is glibc; elsewhere nothing.
+
+    Tensors of a few megabytes leave holes in its heap, and some hundred probes of changing shapes leave so many that
+    an audit of MiniLM with a budget of 500 MB held 900 MB: its tensors kept to the budget, the heap did not. Costs 1%.
+    """
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if trim is not None:
+            trim(0)
