@@ -31,6 +31,8 @@ class Batch:
     content_mask: bool [batch, keys], positions that may be explained: no padding, no special tokens.
     example_ids: stable ids from the data set; with the seed they fix all randomness.
     labels: int [batch], or None.
+    rationale: bool [batch, keys], the units that people marked as the reason, or None; none are marked in texts
+        without a rationale.
     """
 
     inputs: Mapping[str, Tensor]
@@ -38,6 +40,7 @@ class Batch:
     content_mask: Tensor
     example_ids: tuple[int, ...]
     labels: Tensor | None = None
+    rationale: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,11 +60,13 @@ class AttentionModel(Protocol):
     """What a test may ask of a model; :func:`hf_attnprobe.wrap` makes one.
 
     ``reference``: see :meth:`set_reference`; None until it is called, and where head outputs cannot be replaced.
-    ``pads_left``: whether texts must be padded on the left.
+    ``pads_left``: whether texts must be padded on the left. ``mask_id``: the token that stands in for an erased one, for
+    :meth:`erase_inputs`; None until it is set.
     """
 
     reference: Reference | None
     pads_left: bool
+    mask_id: int | None
 
     def self_check(self, batch: Batch) -> None:
         """Raises AttnProbeError, naming the layer, unless an edit of each layer reaches the output and no edit is none."""
@@ -102,12 +107,19 @@ class AttentionModel(Protocol):
     def read_map(self, observation: "Observation", values: Tensor, site: Site) -> Tensor:
         """As :meth:`read`, of any map [batch, queries, keys] over the positions of ``site.layer``."""
 
+    def positions(self, observation: "Observation", layer: int, units: Tensor) -> Tensor:
+        """Where the keys of ``layer`` hold the units that :meth:`read` shows: from units, bool [..., batch, keys], to
+        every position of theirs, such as all pieces of a word, bool [..., batch, keys]."""
+
     def layers_below(self, layer: int) -> list[int]:
         """The layers that a position's way from the input leads through, ``layer`` the last; raises AttnProbeError where
         there are several ways, or none."""
 
     def head_values(self, observation: "Observation") -> tuple[Tensor, ...]:
         """Value vectors of every head, bias included, per layer [batch, heads, keys, width]."""
+
+    def states(self, observation: "Observation", site: Site) -> Tensor:
+        """What the attention of ``site`` averages, a vector for every position of its layer, [batch, keys, width]."""
 
     @property
     def output_projections(self) -> tuple[Tensor, ...]:
@@ -124,12 +136,20 @@ class AttentionModel(Protocol):
     def leave_one_out(self, observation: "Observation") -> Tensor:
         """Probabilities without each token, [batch, keys, classes]; meaningful where ``content_mask`` is True."""
 
+    def erase_inputs(self, observation: "Observation", erased: Tensor, *, by: str = "deletion") -> Tensor:
+        """Probabilities [copies, batch, classes] of the model run again without the units ``erased``, bool [copies, batch,
+        keys]: ids deleted (by "deletion") or replaced by ``mask_id`` (by "mask"). Special tokens always stay; where no
+        token at all would, the answer is that of :meth:`leave_one_out`. Raises AttnProbeError for images."""
+
     def attention_gradient(self, observation: "Observation", target: Tensor) -> list[Tensor]:
         """Gradient of the probability of class ``target`` [batch] with respect to the attention, per layer [batch,
         heads, queries, keys]; not zero at masked keys."""
 
     def token_logits(self, observation: "Observation") -> Tensor | None:
         """[batch, keys, classes] with logits = Σ_t a_t · token_logits_t where the read-out is linear, else None."""
+
+    def readout_bias(self) -> Tensor | None:
+        """[classes], the part of ``token_logits`` that stays where there is no attention at all; None where those are."""
 
     def bytes_per_example(self, n_keys: int, n_copies: int, *, backward: bool = True) -> int:
         """Upper estimate of the memory that one text of ``n_keys`` positions needs with ``n_copies`` edits at once;
@@ -142,6 +162,7 @@ class Observation:
 
     probs: [batch, classes]. attention: per layer [batch, heads, queries, keys]. state: the adapter's own.
     maps: what explanations have computed, by name and layer.
+    erased: what the model answers to erased inputs, by operator: which answer is whose, and the answers.
     """
 
     model: AttentionModel
@@ -152,6 +173,7 @@ class Observation:
     shuffles: dict[tuple[int, int, int], Tensor] = field(default_factory=dict, repr=False)
     gradients: dict[tuple[int | None, bool], Tensor] = field(default_factory=dict, repr=False)
     maps: dict[tuple[str, int], Tensor] = field(default_factory=dict, repr=False)
+    erased: dict[Any, tuple[dict, list[Tensor]]] = field(default_factory=dict, repr=False)
 
     def read(self, site: Site) -> Tensor:
         """The attention of one head from one query, [batch, keys]; ``query=None`` is the row the prediction is read from."""

@@ -219,3 +219,74 @@ def test_errors(texts, options, expected):
     with pytest.raises(AttnProbeError, match=expected) as caught:
         build_tokenizer(texts, **options)
     assert "\n" not in str(caught.value)
+
+
+# --- sentences ----------------------------------------------------------------------------------------------------
+
+
+SENTENCES = build_tokenizer([*TEXTS, "<sep> is written here"], sentences=True)
+
+
+def cut(text):
+    """Words and separators, in the vocabulary or not."""
+    backend = SENTENCES.backend_tokenizer
+    return [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(backend.normalizer.normalize_str(text))]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("One. Two! Three? Four… five", "one . <sep> two ! <sep> three ? <sep> four … <sep> five"),
+        ("Wait... What?! No end", "wait ... <sep> what ? ! <sep> no end"),
+        (
+            '"Quite." (Really!) [So?] «Yes.» on',
+            '" quite . " <sep> ( really ! ) <sep> [ so ? ] <sep> « yes . » <sep> on',
+        ),
+        ("the film was dull . so be it .", "the film was dull . <sep> so be it ."),
+        ("Mr. Bean met DR. No and J. K. R. in the U.S. now", "mr. bean met dr. no and j. k. r. in the u.s. now"),
+        ("It's best. Isn't it. He's 3.5 m. tall", "it's best . <sep> isn't it . <sep> he's qqq m. tall"),
+        ("in 1999. '70s. x", "in qqq . <sep> qqq . <sep> x"),
+        ("no.space.here", "no . space . here"),
+        ("a<br /><br />b <BR> so.<br/>d", "a <sep> b <sep> so . <sep> d"),
+        ("a\nb\r\n\r\n so. \n d\u2028e\tf", "a <sep> b <sep> so . <sep> d <sep> e f"),
+        ("my own <sep> split. <sep> here<sep>there", "my own <sep> split . <sep> here <sep> there"),
+        ("the end. ", "the end ."),
+        ("<sos> <eos>", "< sos > < eos >"),
+        ("", ""),
+    ],
+)
+def test_where_sentences_end(text, expected):
+    assert cut(text) == expected.split()
+
+
+def test_the_separator_has_an_id_of_its_own():
+    assert (SENTENCES.sep_token, SENTENCES.sep_token_id, SENTENCES.convert_tokens_to_ids("<sep>")) == ("<sep>", 4, 4)
+    assert TOKENIZER.sep_token is None and "<sep>" not in TOKENIZER.get_vocab()
+    vocabulary = {word: i - 1 for word, i in build_tokenizer(TEXTS, sentences=True).get_vocab().items() if i > 4}
+    assert vocabulary == {word: i for word, i in TOKENIZER.get_vocab().items() if i > 3}
+    with pytest.raises(AttnProbeError, match="more than 5, got 5"):
+        build_tokenizer(TEXTS, sentences=True, max_vocab_size=5)
+
+
+def test_sentences_survive_saving_and_keep_their_offsets(tmp_path):
+    SENTENCES.save_pretrained(tmp_path)
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    text = "The film. Was 21st!<br /> the cast <sep> was"
+    encoded = loaded(text, return_offsets_mapping=True)
+    assert encoded["input_ids"] == SENTENCES(text)["input_ids"] and encoded["input_ids"].count(4) == 3
+    shown = [
+        text[a:b]
+        for token, (a, b) in zip(encoded.tokens(), encoded["offset_mapping"], strict=True)
+        if token != "<sep>"
+    ]
+    assert shown == ["", "The", "film", ".", "Was", "21st", "!", "the", "cast", "was", ""]
+
+
+@settings(max_examples=100, deadline=None)
+@given(text=st.one_of(ANYTHING, DENSE, st.text(st.sampled_from("aB. !?\n\"'(.)<br/>"), max_size=30)))
+def test_separators_change_no_word(text):
+    """Without the separators the words are those of the plain tokenizer on the text's lines, tags aside."""
+    bare = re.sub(r"(?i)<br\s*/?>", "\n", text)
+    assert [word for word in cut(bare) if word != "<sep>"] == words(bare)
+    spans = SENTENCES(text, return_offsets_mapping=True, add_special_tokens=False)["offset_mapping"]
+    assert all(before[1] <= after[0] for before, after in pairwise(spans))

@@ -3,6 +3,7 @@
 import torch
 
 from hf_attnprobe.adapters.classifier import ClassifierAdapter
+from hf_attnprobe.adapters.hierarchical import HierarchicalAdapter
 from hf_attnprobe.adapters.transformer import TransformerAdapter
 from hf_attnprobe.attention_model import AttentionModel
 from hf_attnprobe.errors import AttnProbeError
@@ -29,4 +30,10 @@ def wrap(model, *, dtype: torch.dtype | None = None, **options) -> AttentionMode
             f"expected a model with a classification head, got {type(model).__name__}; "
             "load it with AutoModelForSequenceClassification"
         )
-    return ClassifierAdapter(model, dtype=dtype or torch.float64)
+    if model.config.attention == "guided":
+        raise AttnProbeError(
+            "expected a model with attention of its own, this one was trained with guided attention; read the model that "
+            "guided it"
+        )
+    adapter = HierarchicalAdapter if getattr(model.config, "hierarchical", False) else ClassifierAdapter
+    return adapter(model, dtype=dtype or torch.float64)

@@ -1,6 +1,6 @@
 """Leave-one-out for the attention classifiers without re-encoding what a deletion cannot reach.
 
-Removing token i leaves the forward LSTM states before i and the backward ones after i as they were; a convolution
+Removing token i leaves the forward recurrent states before i and the backward ones after i as they were; a convolution
 changes only within its reach of i; a context-free state never. What is left is one attention-weighted sum per deletion.
 
 Every function returns, for each deleted position and each kept one, the attention score [batch, deleted, keys] and the
@@ -15,10 +15,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hf_attnprobe.adapters.lstm import Trace, advance, align
+from hf_attnprobe.adapters.gru import GRUTrace, trace_gru
+from hf_attnprobe.adapters.lstm import Trace, align
 
 
-ROWS_AT_ONCE = 512  # copies per step of a resumed LSTM: what keeps their gates in a core's cache
+ROWS_AT_ONCE = 512  # copies per step of a resumed layer: what keeps their gates in a core's cache
 
 
 class Readout(NamedTuple):
@@ -114,17 +115,28 @@ def _tap_sum(tap: Tensor, delta: int, deleted: Tensor) -> Tensor:
 
 
 def _bilstm(encoder, readout, state, attention_mask, content) -> tuple[Tensor, Tensor]:
+    return _recurrent(state.traces, readout, state.states, content)
+
+
+def _bigru(encoder, readout, state, attention_mask, content) -> tuple[Tensor, Tensor]:
+    states = state.states.detach()
+    return _recurrent(trace_gru(encoder.gru, state.embeddings, states, attention_mask), readout, states, content)
+
+
+def _recurrent(traces, readout, states, content) -> tuple[Tensor, Tensor]:
     """Each direction resumes behind the deleted token; the other direction's half of the state is the original one."""
-    weights, halves = readout.weight.chunk(2, dim=1), state.states.chunk(2, dim=-1)
+    weights, halves = readout.weight.chunk(2, dim=1), states.chunk(2, dim=-1)
     found = [
         _resume(trace, content, F.linear(half, other, readout.bias), weight, readout)
-        for trace, weight, other, half in zip(state.traces, weights, weights[::-1], halves[::-1], strict=True)
+        for trace, weight, other, half in zip(traces, weights, weights[::-1], halves[::-1], strict=True)
     ]
     scores, outputs = (forward.add_(backward) for forward, backward in zip(*found, strict=True))
     return scores, outputs
 
 
-def _resume(trace: Trace, content: Tensor, kept: Tensor, weight: Tensor, readout: Readout) -> tuple[Tensor, Tensor]:
+def _resume(
+    trace: Trace | GRUTrace, content: Tensor, kept: Tensor, weight: Tensor, readout: Readout
+) -> tuple[Tensor, Tensor]:
     """Goes on behind every token as if it were not there: copies are added at its step, from the state before it.
 
     Shape: kept [batch, keys, projection], what the other direction's states put into the read-out; weight [projection,
@@ -132,18 +144,17 @@ def _resume(trace: Trace, content: Tensor, kept: Tensor, weight: Tensor, readout
     """
     content, kept = align(content, trace.place).t(), align(kept, trace.place).transpose(0, 1).contiguous()
     step, text = content.nonzero().unbind(1)
-    n_copies, weight = content.sum(1).cumsum(0).tolist(), 2 * weight.t().contiguous()
-    hidden, cell = trace.hidden[step, text], trace.cell[step, text]
+    n_copies, weight = content.sum(1).cumsum(0).tolist(), trace.unit * weight.t().contiguous()
+    hidden, *others = trace.copies(step, text)
     scores = kept.new_zeros(len(text), len(content))
     outputs = kept.new_zeros(len(text), len(content), readout.n_outputs)
     last = int(step[-1]) if len(step) else 0
-    gates, projected = kept.new_empty(ROWS_AT_ONCE, 4 * hidden.shape[1]), kept.new_empty(ROWS_AT_ONCE, len(weight.t()))
+    gates, projected = (kept.new_empty(ROWS_AT_ONCE, n) for n in (trace.recurrent.shape[1], weight.shape[1]))
     for t in range(1, last + 1):
         for start in range(0, n_copies[t - 1], ROWS_AT_ONCE):
             rows = slice(start, min(start + ROWS_AT_ONCE, n_copies[t - 1]))
             g, q = gates[: rows.stop - start], projected[: rows.stop - start]
-            torch.index_select(trace.inputs[t], 0, text[rows], out=g).addmm_(hidden[rows], trace.recurrent)
-            advance(g, cell[rows], hidden[rows])
+            trace.go_on(t, text[rows], g, hidden[rows], *(x[rows] for x in others))
             torch.index_select(kept[t], 0, text[rows], out=q).addmm_(hidden[rows], weight)
             scores[rows, t], outputs[rows, t] = readout.finish(q)
     position = trace.place[text, step]
@@ -157,4 +168,4 @@ def _at(rows: Tensor, text: Tensor, position: Tensor, step: Tensor) -> Tensor:
     return placed
 
 
-PARTS = {"bilstm": _bilstm, "cnn": _cnn, "mlp": _context_free, "none": _context_free}
+PARTS = {"bilstm": _bilstm, "bigru": _bigru, "cnn": _cnn, "mlp": _context_free, "none": _context_free}

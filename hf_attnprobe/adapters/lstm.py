@@ -19,6 +19,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
+SUFFIXES = ("l0", "l0_reverse")  # of the weights of the two directions
+
+
 class Trace(NamedTuple):
     """One direction after its run; gates in PyTorch's order: input, forget, candidate, output.
 
@@ -38,6 +41,17 @@ class Trace(NamedTuple):
     recurrent: Tensor
     bias: Tensor
 
+    unit = 2.0  # what the hidden state here is to be multiplied by
+
+    def copies(self, step: Tensor, text: Tensor) -> tuple[Tensor, ...]:
+        """Hidden state and cell before the given steps of the given texts, each [copies, size]."""
+        return self.hidden[step, text], self.cell[step, text]
+
+    def go_on(self, t: int, text: Tensor, gates: Tensor, hidden: Tensor, cell: Tensor) -> None:
+        """Step ``t`` of copies of texts, in place; ``gates`` is room to work in."""
+        torch.index_select(self.inputs[t], 0, text, out=gates).addmm_(hidden, self.recurrent)
+        advance(gates, cell, hidden)
+
     def states(self) -> Tensor:
         """This direction's half of the encoder states, [batch, keys, size]."""
         return 2 * align(self.hidden[1:].transpose(0, 1), self.step)
@@ -48,16 +62,20 @@ def align(values: Tensor, place: Tensor) -> Tensor:
     return values[torch.arange(len(values), device=values.device)[:, None], place]
 
 
+def places(attention_mask: Tensor) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """``place`` and ``step`` of each direction over right-padded texts [batch, keys]."""
+    n_keys = attention_mask.shape[1]
+    keys = torch.arange(n_keys, device=attention_mask.device)
+    padding = n_keys - attention_mask.sum(-1, keepdim=True)
+    backward = (n_keys - 1 - keys).expand_as(attention_mask)
+    return ((keys - padding) % n_keys, (keys + padding) % n_keys), (backward, backward)
+
+
 def trace(lstm, embedding: Tensor, input_ids: Tensor, attention_mask: Tensor) -> tuple[Trace, Trace]:
     """Runs both directions over right-padded texts [batch, keys]."""
     words, index = input_ids.unique(return_inverse=True)
-    n_keys = input_ids.shape[1]
-    keys = torch.arange(n_keys, device=input_ids.device)
-    padding = n_keys - attention_mask.sum(-1, keepdim=True)
-    backward = (n_keys - 1 - keys).expand_as(input_ids)
-    places = (((keys - padding) % n_keys, (keys + padding) % n_keys), (backward, backward))
     vectors, traces = embedding[words], []
-    for suffix, (place, step) in zip(("l0", "l0_reverse"), places, strict=True):
+    for suffix, (place, step) in zip(SUFFIXES, places(attention_mask), strict=True):
         weight, recurrent, bias = _gate_weights(lstm, suffix)
         inputs = F.linear(vectors, weight, bias)[index.gather(1, place).t()]
         alive = attention_mask.gather(1, place).t().bool()

@@ -1,4 +1,4 @@
-"""Texts with a unit removed: token ids are deleted, never masked, and never decoded and tokenised again.
+"""Texts with units removed: token ids are deleted, never masked, and never decoded and tokenised again.
 
 A unit is a token, or a word with all its pieces; it is represented at its first token. ``units`` [batch, keys] gives
 for every token the position of its unit.
@@ -43,16 +43,43 @@ def deletions(
     Args:
         inputs: model inputs; those of shape [batch, keys] are shortened.
         units, content_mask: [batch, keys]; one shorter text per True.
-        tokens_per_pass: how many tokens, padding included, to yield at once.
-        left: pad on the left.
+        pad_id, tokens_per_pass, left: see :func:`shortened`.
     """
     example, place = content_mask.nonzero(as_tuple=True)
     kept = inputs["attention_mask"].bool()[example] & (units[example] != place[:, None])
+    options = {"pad_id": pad_id, "tokens_per_pass": tokens_per_pass, "left": left}
+    for rows, texts in shortened(inputs, example, kept, **options):
+        yield example[rows], place[rows], texts
+
+
+def shortened(
+    inputs: Mapping[str, Tensor],
+    example: Tensor,
+    kept: Tensor,
+    *,
+    pad_id: int,
+    tokens_per_pass: int,
+    left: bool = False,
+    ids: Tensor | None = None,
+) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
+    """Yields (rows [n] of ``kept``, model inputs of those shorter texts), texts of like length together.
+
+    A text that would be empty is left out.
+
+    Args:
+        inputs: model inputs; those of shape [batch, keys] are shortened.
+        example, kept: [rows] and bool [rows, keys]: the text that each shorter one comes from, and what it keeps of it.
+        tokens_per_pass: how many tokens, padding included, to yield at once.
+        left: pad on the left.
+        ids: [rows, keys], token ids to use in place of the texts' own.
+    """
     lengths, order = kept.sum(1).sort(stable=True)
     for rows in _passes(lengths.tolist(), tokens_per_pass):
         chosen = order[rows]
         texts = {name: value[example[chosen]] for name, value in inputs.items()}
-        yield example[chosen], place[chosen], _compact(texts, kept[chosen], pad_id, left)
+        if ids is not None:
+            texts["input_ids"] = ids[chosen]
+        yield chosen, _compact(texts, kept[chosen], pad_id, left)
 
 
 def _passes(lengths: list[int], tokens_per_pass: int) -> Iterator[slice]:

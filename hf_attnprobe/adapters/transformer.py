@@ -12,6 +12,7 @@ from hf_attnprobe.adapters.attention_tap import Edit, replacing, tapped, untouch
 from hf_attnprobe.adapters.block_output import block_output
 from hf_attnprobe.adapters.embedding_gradient import gradient_times_input
 from hf_attnprobe.adapters.head_outputs import check_outputs, head_outputs, output_projections, reference_of
+from hf_attnprobe.adapters.input_erasure import erased_probs
 from hf_attnprobe.adapters.layout import find_layout, frozen_twin
 from hf_attnprobe.adapters.memory import bytes_per_example
 from hf_attnprobe.adapters.output_tap import OutputTap
@@ -57,7 +58,10 @@ class TransformerAdapter:
     Attributes:
         layers: kind and heads of each layer; the position in this list is the layer's number.
         layer_names: "layer.3", or "encoder.0", "decoder.0", "cross.0".
+        mask_id: the token that stands in for an erased one; None until it is set, as an audit does.
     """
+
+    mask_id: int | None = None
 
     def __init__(
         self,
@@ -199,6 +203,9 @@ class TransformerAdapter:
     def head_values(self, observation: Observation) -> tuple[Tensor, ...]:
         return head_outputs(self, observation.batch)[1]
 
+    def states(self, observation: Observation, site: Site) -> Tensor:
+        return observation.head_values[site.layer][:, site.head]
+
     @cached_property
     def output_projections(self) -> tuple[Tensor, ...]:
         return output_projections(self)
@@ -222,6 +229,13 @@ class TransformerAdapter:
         if kind == "decoder":  # its input is the text one position further on, behind a start token
             row = torch.nn.functional.pad(row[:, 1:], (0, 1))
         return sum_pieces(row, observation.batch.inputs["units"])
+
+    def positions(self, observation: Observation, layer: int, units: Tensor) -> Tensor:
+        stands_for = observation.batch.inputs["units"]
+        places = units.gather(-1, stands_for.expand(units.shape))
+        if self.layers[layer].kind == "decoder":  # see `read_map`
+            places = torch.nn.functional.pad(places[..., :-1], (1, 0))
+        return places
 
     def visible(self, observation: Observation, layer: int) -> Tensor:
         """What each query may attend to, bool [batch, queries, keys]: causality and windows taken in, nothing for padding.
@@ -269,19 +283,40 @@ class TransformerAdapter:
             raise AttnProbeError("expected texts for leave-one-out, got images, from which no token can be removed")
         inputs = {name: value for name, value in batch.inputs.items() if name != "units"}
         probs = observation.probs[:, None].repeat(1, batch.mask.shape[1], 1)
-        passes = deletions(
-            inputs,
-            batch.inputs["units"],
-            batch.content_mask,
-            pad_id=self.model.config.get_text_config().pad_token_id or 0,
-            tokens_per_pass=min(self.tokens_per_pass, self.tokens_per_deletion_pass),
-            left=self.pads_left,
-        )
-        for example, place, texts in passes:
+        for example, place, texts in deletions(inputs, batch.inputs["units"], batch.content_mask, **self._passes):
             probs[example, place] = probabilities(self._try_logits(texts))
         return probs
 
+    @property
+    def _passes(self) -> dict[str, Any]:
+        """How shorter texts are fed."""
+        return {
+            "pad_id": self.model.config.get_text_config().pad_token_id or 0,
+            "tokens_per_pass": min(self.tokens_per_pass, self.tokens_per_deletion_pass),
+            "left": self.pads_left,
+        }
+
+    @torch.no_grad()
+    def erase_inputs(self, observation: Observation, erased: Tensor, *, by: str = "deletion") -> Tensor:
+        """Probabilities without the erased units, [copies, batch, classes]; those of the whole text where nothing is
+        erased or nothing would be left, not even a special token."""
+        if self.layout.n_keys is not None:
+            raise AttnProbeError("expected texts to erase inputs of, got images, from which no token can be removed")
+        return erased_probs(
+            observation,
+            erased,
+            lambda texts: probabilities(self._try_logits(texts)),
+            units=observation.batch.inputs["units"],
+            by=by,
+            mask_id=self.mask_id,
+            empty=observation.probs,
+            **self._passes,
+        )
+
     def token_logits(self, observation: Observation) -> None:
+        return None
+
+    def readout_bias(self) -> None:
         return None
 
     def self_check(self, batch: Batch) -> None:

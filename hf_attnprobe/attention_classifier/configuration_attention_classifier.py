@@ -3,25 +3,46 @@
 from transformers import PreTrainedConfig
 
 
-ENCODERS = ("bilstm", "cnn", "mlp", "none")
-ATTENTIONS = ("additive", "dot_product", "uniform")
+ENCODERS = ("bilstm", "bigru", "orthogonal_lstm", "cnn", "mlp", "none")
+ATTENTIONS = ("additive", "dot_product", "uniform", "guided")
+CONNECTIONS = ("none", "concat", "residual")
 
 
 class AttentionClassifierConfig(PreTrainedConfig):
-    """One encoder, one attention head, one query, one linear read-out.
+    """One encoder, one attention head, one query, one linear read-out; hierarchical: one such level for the words of
+    each sentence and one for the sentences.
 
     Args:
         vocab_size: rows of the embedding table.
         embedding_size: width of a word vector (the papers: 300).
-        encoder: ``bilstm``, ``cnn``, ``mlp`` (token-wise linear + tanh, the papers' "average") or ``none``.
-        encoder_size: width per direction (``bilstm``), over all kernels together (``cnn``), or of the layer (``mlp``).
+        encoder: ``bilstm``, ``bigru``, ``orthogonal_lstm`` (one direction, Mohankumar et al. 2020), ``cnn``, ``mlp``
+            (token-wise linear + tanh, the papers' "average") or ``none``.
+        encoder_size: width per direction (``bilstm``, ``bigru``), over all kernels together (``cnn``), or of the layer
+            (``mlp``, ``orthogonal_lstm``; the paper's has 256).
         kernel_sizes: odd widths of the convolutions; each gets ``encoder_size / len(kernel_sizes)`` filters.
-        attention: ``additive``, ``dot_product`` or ``uniform`` (1/T on every real token, nothing to train).
+        attention: ``additive``, ``dot_product``, ``uniform`` (1/T on every real token, nothing to train) or ``guided``
+            (imposed: the weights come with every text, as ``guide``).
         attention_size: inner width of additive attention; ``None`` means half of the encoder's output.
         bos_token_id, eos_token_id: start and end, read by the encoder and masked from attention; ``None`` if unused.
+        sep_token_id: stands between sentences and is masked from attention; ``None`` if unused.
+        hierarchical: words make sentences, sentences make the text (Yang et al. 2016); the encoder of words then reads
+            each sentence on its own, and no special token.
+        embedding_dropout: on word vectors, while training, as the others. sentence_dropout: on sentence vectors.
+            logit_dropout: on the logits, where Serrano & Smith (2019) have it.
+        residual_connection: what each state takes along of its own word vector: ``none``, ``concat`` (it stands beside
+            the encoder's state) or ``residual`` (it is added) (Tutek & Šnajder 2020).
+        tying: δ of the penalty δ/T Σ_t ‖h_t − e_t‖² over a text's content; published values are not known.
+        mlm_weight: of the mean cross-entropy of masked words, which a linear layer predicts from the states of a second
+            pass; the text is classified from the first one, without masks. mlm_rate: how likely a word of the content is
+            to be masked; 15% is the usual convention. A vocabulary of words has no mask token: ``unk_token_id`` stands
+            for it.
+        conicity_weight: λ of the penalty λ · conicity of a text's states (Diversity LSTM, Mohankumar et al. 2020).
+            As the two before it, it acts on the training loss alone, see regularisers_attention_classifier.py.
 
     Raises:
-        ValueError: for an unknown encoder or attention, a size below 1, even kernels, or fewer than two labels.
+        ValueError: for an unknown encoder, attention or connection, a size below 1, even kernels, a dropout or rate
+            outside of [0, 1), a negative weight, states and word vectors of different width where they are added or
+            tied, penalties or connections in a hierarchical model, or fewer than two labels.
     """
 
     model_type = "attention_classifier"
@@ -36,6 +57,17 @@ class AttentionClassifierConfig(PreTrainedConfig):
     pad_token_id: int | None = 0
     bos_token_id: int | None = 2
     eos_token_id: int | None = 3
+    sep_token_id: int | None = None
+    unk_token_id: int | None = 1
+    hierarchical: bool = False
+    embedding_dropout: float = 0.0
+    sentence_dropout: float = 0.0
+    logit_dropout: float = 0.0
+    residual_connection: str = "none"
+    tying: float = 0.0
+    mlm_weight: float = 0.0
+    mlm_rate: float = 0.15
+    conicity_weight: float = 0.0
 
     def __post_init__(self, **kwargs):
         super().__post_init__(**kwargs)
@@ -48,8 +80,14 @@ class AttentionClassifierConfig(PreTrainedConfig):
         for name in ("vocab_size", "embedding_size", "encoder_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("embedding_dropout", "sentence_dropout", "logit_dropout", "mlm_rate"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 0 and below 1, got {getattr(self, name)}")
+        if self.hierarchical and self.attention == "guided":
+            raise ValueError("guided attention is of one level: expected hierarchical=False")
         if self.encoder == "cnn":
             self._check_kernels()
+        self._check_regularisers()
 
     def _check_kernels(self):
         if not self.kernel_sizes or any(size % 2 == 0 for size in self.kernel_sizes):
@@ -59,10 +97,39 @@ class AttentionClassifierConfig(PreTrainedConfig):
                 f"encoder_size must be a multiple of the {len(self.kernel_sizes)} kernel sizes, got {self.encoder_size}"
             )
 
+    def _check_regularisers(self):
+        if self.residual_connection not in CONNECTIONS:
+            raise ValueError(
+                f"residual_connection must be one of {', '.join(CONNECTIONS)}, got {self.residual_connection!r}"
+            )
+        for name in ("tying", "mlm_weight", "conicity_weight"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise ValueError(f"{name} must be a number from 0, got {getattr(self, name)}")
+        if self.mlm_weight and (not self.mlm_rate or self.unk_token_id is None):
+            raise ValueError("mlm_weight needs an mlm_rate above 0 and an unk_token_id, which stands for masked words")
+        if self.hierarchical and (self.is_regularised or self.residual_connection != "none"):
+            raise ValueError("penalties and connections are for one level of states: expected hierarchical=False")
+        added = "residual_connection='residual'" if self.residual_connection == "residual" else "tying"
+        if (added != "tying" or self.tying) and self.hidden_size != self.embedding_size:
+            raise ValueError(
+                f"{added} needs states as wide as word vectors, got {self.hidden_size} and {self.embedding_size}; with "
+                f"this encoder set embedding_size={self.encoder_width}"
+            )
+
+    @property
+    def is_regularised(self) -> bool:
+        """Whether the training loss has a penalty."""
+        return bool(self.tying or self.mlm_weight or self.conicity_weight)
+
     @property
     def hidden_size(self) -> int:
-        """Width of one encoder state h_t."""
-        widths = {"bilstm": 2 * self.encoder_size, "none": self.embedding_size}
+        """Width of one state h_t."""
+        return self.encoder_width + (self.embedding_size if self.residual_connection == "concat" else 0)
+
+    @property
+    def encoder_width(self) -> int:
+        """Width of what the encoder makes of a word."""
+        widths = {"bilstm": 2 * self.encoder_size, "bigru": 2 * self.encoder_size, "none": self.embedding_size}
         return widths.get(self.encoder, self.encoder_size)
 
 

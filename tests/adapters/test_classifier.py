@@ -14,8 +14,10 @@ from hf_attnprobe.errors import AttnProbeError
 
 
 KINDS = [
-    (e, a, n) for e in ("bilstm", "cnn", "mlp", "none") for a in ("additive", "dot_product", "uniform") for n in (2, 4)
+    (e, a, n) for e in ("bilstm", "bigru", "cnn", "mlp", "none") for a in ("additive", "dot_product", "uniform") for n in (2, 4)
 ]
+KINDS += [("orthogonal_lstm", a, n) for a, n in (("additive", 2), ("dot_product", 4))]
+KINDS += [(f"{e}+{c}", "additive", 2) for e in ("bilstm", "bigru", "cnn", "mlp", "none") for c in ("concat", "residual")]
 IDS = torch.tensor(
     [
         [2, 5, 6, 7, 7, 8, 9, 5, 3],
@@ -29,9 +31,12 @@ IDS = torch.tensor(
 
 def make(encoder="bilstm", attention="additive", num_labels=2):
     torch.manual_seed(0)
+    encoder, _, connection = encoder.partition("+")
+    width = 10 if connection != "residual" else 16 if encoder in ("bilstm", "bigru") else 8
     config = AttentionClassifierConfig(
-        vocab_size=12, embedding_size=10, encoder=encoder, encoder_size=8, attention=attention, num_labels=num_labels
-    )
+        vocab_size=12, embedding_size=width, encoder=encoder, encoder_size=8, attention=attention, num_labels=num_labels,
+        residual_connection=connection or "none",
+    )  # fmt: skip
     return AttentionClassifierForSequenceClassification(config).eval()
 
 
@@ -93,6 +98,20 @@ def test_replay_of_the_own_attention_changes_nothing(num_labels):
     again = adapter.replay(observation, {0: observation.attention[0].expand(3, -1, -1, -1, -1)})
     assert again.shape == (3, len(IDS), num_labels)
     assert torch.allclose(again, observation.probs.expand_as(again), atol=1e-12)
+
+
+@pytest.mark.parametrize("num_labels", [2, 4])
+def test_attention_gradient_is_that_of_attention_as_a_free_variable(num_labels):
+    """Of logits Σ_t a_t W h_t + b, where the weights need not sum to 1: the bias is multiplied by none of them."""
+    model = make("bigru", num_labels=num_labels)
+    with torch.no_grad():
+        model.classifier.bias += 2
+    adapter, observation = observe(model)
+    free = observation.attention[0][None].clone().requires_grad_()
+    target = observation.target(None)
+    probs = adapter.replay(observation, {0: free})[0]
+    (slope,) = torch.autograd.grad(probs.gather(-1, target[:, None]).sum(), free)
+    assert torch.allclose(adapter.attention_gradient(observation, target)[0], slope[0], atol=1e-12)
 
 
 def test_token_logits_sum_to_the_logits():

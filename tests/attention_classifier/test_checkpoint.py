@@ -24,13 +24,17 @@ from hf_attnprobe import (
     AttentionClassifierForSequenceClassification,
     AttentionClassifierModel,
     audit,
+    build_tokenizer,
 )
 from mini_hub import MiniHub
 
 
-CODE = {"configuration_attention_classifier.py", "modeling_attention_classifier.py"}
-ENCODERS = ("bilstm", "cnn", "mlp", "none")
-SENTENCES = ["the film was not dull .", "well , a wonderful plot , said the critics", "superb"]
+CODE = {
+    f"{part}_attention_classifier.py" for part in ("configuration", "modeling", "layers", "sentences", "regularisers")
+}
+ENCODERS = ("bilstm", "bigru", "cnn", "mlp", "none")
+NAMES = (*ENCODERS, "hub", "hierarchical")
+SENTENCES = ["the film was not dull .", "well , a wonderful plot , said the critics . superb !", "superb"]
 
 # Runs where the package cannot be imported, whichever way it is installed.
 WITHOUT_THE_PACKAGE = """
@@ -84,11 +88,28 @@ print("RESULT" + json.dumps(found))
 
 
 @pytest.fixture(scope="module")
-def without_the_package(make_checkpoint, run_python, tmp_path_factory):
-    """What a process without the package makes of the four encoders in folders and of one on a Hub."""
+def hierarchical(reviews, tmp_path_factory):
+    """A hierarchical model, its tokenizer and the folder of both."""
+    torch.manual_seed(0)
+    tokenizer = build_tokenizer(reviews["train"]["text"][:], sentences=True)
+    config = AttentionClassifierConfig(
+        vocab_size=len(tokenizer), embedding_size=16, encoder="bigru", encoder_size=8, hierarchical=True, sep_token_id=4,
+        num_labels=3,
+    )  # fmt: skip
+    model = AttentionClassifierForSequenceClassification(config).eval()
+    folder = tmp_path_factory.mktemp("hierarchical")
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return model, tokenizer, folder
+
+
+@pytest.fixture(scope="module")
+def without_the_package(make_checkpoint, hierarchical, run_python, tmp_path_factory):
+    """What a process without the package makes of all encoders in folders, of one on a Hub and of a hierarchical model."""
     folder = tmp_path_factory.mktemp("without")
     shutil.copytree(make_checkpoint(), folder / "hub/models/acme/bilstm")
     sources = {encoder: str(make_checkpoint(encoder)) for encoder in ENCODERS} | {"hub": "acme/bilstm"}
+    sources["hierarchical"] = str(hierarchical[2])
     with MiniHub(folder / "hub") as hub:
         env = {"HF_ENDPOINT": hub.url, "HF_HOME": str(folder / "home"), "HF_HUB_OFFLINE": None}
         run = run_python(
@@ -101,12 +122,13 @@ def without_the_package(make_checkpoint, run_python, tmp_path_factory):
 
 
 @pytest.fixture
-def expected(make_model, tokenizer):
+def expected(make_model, tokenizer, hierarchical):
     """Logits, attention and context of a model that was never saved."""
 
-    def run(encoder):
-        model = make_model(encoder)
-        batch = tokenizer(SENTENCES, padding=True, return_tensors="pt")
+    def run(name):
+        plain = make_model("bilstm" if name in ("hub", "hierarchical") else name), tokenizer
+        model, tokenize = hierarchical[:2] if name == "hierarchical" else plain
+        batch = tokenize(SENTENCES, padding=True, return_tensors="pt")
         with torch.no_grad():
             outputs = model(**batch, output_attentions=True)
             return outputs.logits, outputs.attentions[0], model.attention_classifier(**batch).pooler_output
@@ -116,20 +138,20 @@ def expected(make_model, tokenizer):
 
 def test_the_package_is_really_out_of_reach_there(without_the_package):
     assert without_the_package["blocked"]
-    assert {without_the_package[name]["module"] for name in (*ENCODERS, "hub")} == {"transformers_modules"}
+    assert {without_the_package[name]["module"] for name in NAMES} == {"transformers_modules"}
 
 
-@pytest.mark.parametrize("name", [*ENCODERS, "hub"])
+@pytest.mark.parametrize("name", NAMES)
 def test_the_same_numbers_without_the_package(name, without_the_package, expected):
     found = without_the_package[name]
-    logits, attention, context = expected("bilstm" if name == "hub" else name)
+    logits, attention, context = expected(name)
     assert not found["training"]
     torch.testing.assert_close(torch.tensor(found["logits"]), logits)
     torch.testing.assert_close(torch.tensor(found["attention"]), attention)
     torch.testing.assert_close(torch.tensor(found["context"]), context)
 
 
-@pytest.mark.parametrize("name", [*ENCODERS, "hub"])
+@pytest.mark.parametrize("name", NAMES)
 def test_saved_again_without_the_package_and_loaded_again(name, without_the_package):
     found, folder = without_the_package[name], without_the_package["saved"] / name
     for again, first in {
@@ -152,14 +174,15 @@ def test_without_consent_no_remote_code_runs(without_the_package):
     assert "trust_remote_code=True" in without_the_package["refusal"]
 
 
-@pytest.mark.parametrize("encoder", ENCODERS)
-def test_a_model_of_the_remote_classes_is_audited_like_ours(encoder, make_checkpoint, tokenizer, texts):
+@pytest.mark.parametrize("name", [*ENCODERS, "hierarchical"])
+def test_a_model_of_the_remote_classes_is_audited_like_ours(name, make_checkpoint, hierarchical, texts):
     """Loaded before the package was imported, a model's classes are other objects than the package's."""
-    folder = make_checkpoint(encoder)
+    folder = hierarchical[2] if name == "hierarchical" else make_checkpoint(name)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
     name = "modeling_attention_classifier.AttentionClassifierForSequenceClassification"
     stranger = get_class_from_dynamic_module(name, folder).from_pretrained(folder)
     assert not isinstance(stranger, AttentionClassifierForSequenceClassification)
-    data = [{"text": text} for text in texts[:4]]
+    data = [{"text": f"{text} {other}"} for text, other in zip(texts[:4], texts[4:], strict=False)]
     found = audit(stranger, data, tokenizer=tokenizer, progress=False).to_pandas()
     expected = audit(folder, data, progress=False).to_pandas()
     pd.testing.assert_frame_equal(found, expected)
@@ -201,6 +224,22 @@ def test_the_tokenizer_comes_back(checkpoint, tokenizer):
     assert loaded(SENTENCES)["input_ids"] == tokenizer(SENTENCES)["input_ids"]
     assert loaded.model_input_names == ["input_ids", "attention_mask"]
     assert loaded("a b")["input_ids"][0] == loaded.bos_token_id == 2
+
+
+def test_a_hierarchical_checkpoint_reads_raw_text(hierarchical):
+    """Sentences are found by tokenizer.json alone; the attention of words is in the first layer, of sentences in the second."""
+    model, tokenizer, folder = hierarchical
+    loaded = AutoModelForSequenceClassification.from_pretrained(folder)
+    assert type(loaded) is AttentionClassifierForSequenceClassification and loaded.config.hierarchical
+    text = "The film was dull. A wonderful plot!<br />Superb"
+    batch = AutoTokenizer.from_pretrained(folder)(text, return_tensors="pt")
+    words, sentences = loaded(**batch, output_attentions=True).attentions
+    assert words.shape == (1, 1, 3, batch["input_ids"].shape[1]) and sentences.shape == (1, 1, 1, 3)
+    probs = model(**tokenizer(text, return_tensors="pt")).logits.softmax(-1)[0]
+    found = pipeline("text-classification", model=str(folder))(text, top_k=None)
+    assert {row["label"]: row["score"] for row in found} == pytest.approx(
+        {f"LABEL_{k}": probs[k].item() for k in range(3)}, abs=1e-5
+    )
 
 
 def test_a_base_model_is_a_checkpoint_too(make_model, tokenizer, tmp_path):

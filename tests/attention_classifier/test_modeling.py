@@ -13,7 +13,10 @@ from hf_attnprobe.attention_classifier import (
 
 
 KINDS = [
-    (e, a, n) for e in ("bilstm", "cnn", "mlp", "none") for a in ("additive", "dot_product", "uniform") for n in (2, 4)
+    (e, a, n)
+    for e in ("bilstm", "bigru", "cnn", "mlp", "none")
+    for a in ("additive", "dot_product", "uniform")
+    for n in (2, 4)
 ]
 TEXTS = [[5, 6, 7, 7, 8, 9, 5], [5], [7, 9, 8], [8, 8]]  # content ids, between <sos> 2 and <eos> 3
 
@@ -41,6 +44,10 @@ def expected_states(model, ids):
         lstm = nn.LSTM(config.embedding_size, config.encoder_size, bidirectional=True).double()
         lstm.load_state_dict(base.encoder.lstm.state_dict())
         return lstm(embeddings)[0]
+    if config.encoder == "bigru":
+        gru = nn.GRU(config.embedding_size, config.encoder_size, bidirectional=True).double()
+        gru.load_state_dict(base.encoder.gru.state_dict())
+        return gru(embeddings)[0]
     if config.encoder == "cnn":
         signal = embeddings.t()
         maps = [F.conv1d(signal, c.weight, c.bias, padding=c.weight.shape[-1] // 2) for c in base.encoder.convolutions]
@@ -272,8 +279,8 @@ def test_a_fresh_model_starts_from_pytorchs_own_distributions():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"encoder": "rnn"}, "encoder must be one of bilstm, cnn, mlp, none, got 'rnn'"),
-        ({"attention": "self"}, "attention must be one of additive, dot_product, uniform, got 'self'"),
+        ({"encoder": "rnn"}, "encoder must be one of bilstm, bigru, orthogonal_lstm, cnn, mlp, none, got 'rnn'"),
+        ({"attention": "self"}, "attention must be one of additive, dot_product, uniform, guided, got 'self'"),
         ({"num_labels": 1}, "num_labels must be at least 2"),
         ({"encoder": "cnn", "kernel_sizes": [2, 3, 5, 7]}, "kernel_sizes must be odd"),
         ({"encoder": "cnn", "kernel_sizes": []}, "kernel_sizes must be odd"),
