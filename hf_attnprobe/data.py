@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_attnprobe.errors import AttnProbeError, NoSuchSplit
+from hf_attnprobe.lengths import fits
 from hf_attnprobe.recipes import RECIPES, Recipe
 from hf_attnprobe.vectors import read_vectors as read_vectors
 
@@ -26,13 +27,16 @@ def load_examples(
     dataset: "str | os.PathLike | Recipe | datasets.Dataset | datasets.DatasetDict | list[dict[str, Any]]",
     split: str,
     *,
-    text_column: str | None = None,
+    text_column: str | Sequence[str] | None = None,
     label_column: str | None = None,
     config: str | None = None,
     limit: int | None = None,
     seed: int = 0,
 ) -> "datasets.Dataset":
     """One split as rows of `example_id` (int64), `text` (string), `label`, and `evidence` (list of int64) if any.
+
+    `evidence` is a human rationale, or the words that a rule decides by: the positions, from 0, of those words among the
+    words that white space separates in the text; empty where there is none.
 
     `example_id` is the source's own where those are unique and not negative, else the row number in the source split
     before any filter, so it names the same text whatever `limit` is. `label` is a ClassLabel where the source names
@@ -41,7 +45,8 @@ def load_examples(
     Args:
         dataset: a name in `RECIPES`, a folder, a Hub id, a `Recipe`, or examples in memory.
         split: ignored for a `Dataset` and a list, which are one split.
-        text_column, label_column: default to the recipe's, else to `text` or `sentence`, and `label`.
+        text_column, label_column: default to the recipe's, else to `text` or `sentence`, and `label`. Several text
+            columns are joined by a space, leaving out what is missing.
         config: configuration of the data set, for those that have several.
         limit: keep the first so many rows, after all filters; at least 1.
         seed: decides which rows of `train` become `validation` where the recipe sets them apart, and nothing else:
@@ -60,7 +65,9 @@ def load_examples(
     table = {"example_id": _example_ids(source), "text": _texts(source, recipe), "label": labels}
     if _has_evidence(source):
         table["evidence"] = _values(source, "evidence")
-    rows = [row for row in rows if labels[row] is not None and _has_length(table["text"][row], recipe)][:limit]
+    training = split in ("train", "validation")
+    rows = [row for row in rows if labels[row] is not None and fits(table["text"][row], recipe, training=training)]
+    rows = rows[:limit]
     if not rows:
         raise AttnProbeError(f"split {split!r} has no example left of {len(source)} rows after the recipe's filters")
     return _to_dataset({name: [values[row] for row in rows] for name, values in table.items()}, names)
@@ -75,14 +82,18 @@ def label_names(examples: "datasets.Dataset") -> list[str]:
 
 
 def dataset_fingerprint(examples: "datasets.Dataset") -> str:
-    """16 hex digits (SHA-256) of ids, texts and labels: equal for equal examples, in any order and from anywhere."""
-    digest = hashlib.sha256()
-    for row in sorted(zip(*(_values(examples, name) for name in ("example_id", "text", "label")), strict=True)):
+    """16 hex digits (SHA-256) of ids, texts, labels and evidence: equal for equal examples, in any order and from
+    anywhere."""
+    digest, columns = hashlib.sha256(), ["example_id", "text", "label"]
+    columns += ["evidence"] if "evidence" in examples.column_names else []
+    for row in sorted(zip(*(_values(examples, name) for name in columns), strict=True)):
         digest.update(json.dumps(row).encode() + b"\n")
     return digest.hexdigest()[:16]
 
 
-def _recipe(dataset: Any, text_column: str | None, label_column: str | None, config: str | None) -> Recipe:
+def _recipe(
+    dataset: Any, text_column: str | Sequence[str] | None, label_column: str | None, config: str | None
+) -> Recipe:
     if isinstance(dataset, str | os.PathLike):
         dataset = RECIPES.get(str(dataset), Recipe(str(dataset)))
     recipe = dataset if isinstance(dataset, Recipe) else Recipe("")
@@ -155,8 +166,17 @@ def _choose_split(splits: Mapping[str, Any], split: str, recipe: Recipe, seed: i
         raise AttnProbeError(f"expected examples in split {split!r}, got an empty one; choose another with --split")
     if not carved:
         return source, rows
-    apart = set(random.Random(seed).sample(rows, round(recipe.validation_fraction * len(rows))))
+    draw = random.Random(seed)
+    groups = _rows_by_class(source, splits, recipe) if recipe.balanced_validation else [rows]
+    apart = {row for group in groups for row in draw.sample(group, round(recipe.validation_fraction * len(group)))}
     return source, [row for row in rows if (row in apart) == (split == "validation")]
+
+
+def _rows_by_class(source: "datasets.Dataset", splits: Mapping[str, Any], recipe: Recipe) -> list[list[int]]:
+    groups: dict[int, list[int]] = {}
+    for row, label in enumerate(_labels(source, splits, recipe)[0]):
+        groups.setdefault(label, []).append(row)
+    return [groups[label] for label in sorted(groups)]
 
 
 def _values(source: "datasets.Dataset", column: str) -> list[Any]:
@@ -185,7 +205,14 @@ def _column(source: "datasets.Dataset", given: str | None, defaults: tuple[str, 
 
 
 def _texts(source: "datasets.Dataset", recipe: Recipe) -> list[str]:
-    column = _column(source, recipe.text_column, ("text", "sentence"), "--text-column")
+    if recipe.text_column is None or isinstance(recipe.text_column, str):
+        return _strings(source, recipe.text_column)
+    parts = [_strings(source, name, may_lack=True) for name in recipe.text_column]
+    return [" ".join(filter(None, row)) for row in zip(*parts, strict=True)]
+
+
+def _strings(source: "datasets.Dataset", given: str | None, *, may_lack: bool = False) -> list[str | None]:
+    column = _column(source, given, ("text", "sentence"), "--text-column")
     if column is None:
         raise AttnProbeError(
             f"no column 'text' or 'sentence' among the columns {', '.join(source.column_names)}; "
@@ -193,7 +220,7 @@ def _texts(source: "datasets.Dataset", recipe: Recipe) -> list[str]:
         )
     texts = _values(source, column)
     for row, text in enumerate(texts):
-        if not isinstance(text, str):
+        if not isinstance(text, str) and not (may_lack and text is None):
             raise AttnProbeError(
                 f"column {column!r} must hold strings, row {row} is {type(text).__name__}; "
                 "mend or drop it, or name another column with --text-column"
@@ -224,17 +251,18 @@ def _labels(
             f"column {column!r} must hold integers or strings as labels, row {row} is {type(values[row]).__name__}; "
             "convert them or name another column with --label-column"
         )
+    first = 0 if kinds == {str} or hasattr(source.features[column], "names") else recipe.first_label
     labels = [-1 if value is None else int(value) for value in values]
-    _check_range(labels, names)
-    return labels, None if names is None else tuple(names)
+    _check_range(labels, names, first)
+    return [label if label < 0 else label - first for label in labels], None if names is None else tuple(names)
 
 
-def _check_range(labels: list[int], names: Sequence[str] | None) -> None:
-    end = max(labels, default=-1) + 1 if names is None else len(names)
+def _check_range(labels: list[int], names: Sequence[str] | None, first: int) -> None:
+    end = max(labels, default=-1) + 1 if names is None else first + len(names)
     for row, label in enumerate(labels):
-        if not -1 <= label < end:
+        if label != -1 and not first <= label < end:
             raise AttnProbeError(
-                f"expected labels from 0 to {end - 1}, or -1 for none, row {row} has {label}; renumber them from 0"
+                f"expected labels from {first} to {end - 1}, or -1 for none, row {row} has {label}; renumber them"
             )
 
 
@@ -250,13 +278,6 @@ def _keep_classes(
         )
     new = {names.index(name): index for index, name in enumerate(kept)}
     return [new.get(label) for label in labels], kept
-
-
-def _has_length(text: str, recipe: Recipe) -> bool:
-    length = len(text.split())
-    return (recipe.longer_than is None or length > recipe.longer_than) and (
-        recipe.shorter_than is None or length < recipe.shorter_than
-    )
 
 
 def _to_dataset(table: dict[str, list[Any]], names: tuple[str, ...] | None) -> "datasets.Dataset":

@@ -1,12 +1,17 @@
 """Models and tokenizers from folders or the Hub, with errors that say what is wrong in one line."""
 
 import hashlib
+import json
+import os
 from pathlib import Path
 
 import torch
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
 from hf_attnprobe.errors import AttnProbeError
+
+
+RECORD = "training.json"  # of a training's settings and scores; marks a folder as its result
 
 
 def load_model(
@@ -103,3 +108,21 @@ def check_new_folder(folder: str | Path, *, holding: str) -> Path:
             f"expected a new or an empty folder, {folder} holds other files; choose another --output-dir"
         )
     return folder
+
+
+def read_record(folder: Path) -> dict:
+    """What a training wrote down of itself; nothing where the model comes from elsewhere."""
+    file = folder / RECORD
+    if not file.is_file():
+        return {}
+    try:
+        return dict(json.loads(file.read_text()))
+    except (OSError, ValueError, TypeError) as error:
+        raise AttnProbeError(f"cannot read {file} ({error}); train the model again") from error
+
+
+def write_atomically(file: Path, text: str) -> None:
+    """The whole text or nothing."""
+    hidden = file.with_name(f".{file.name}.{os.getpid()}")
+    hidden.write_text(text)
+    os.replace(hidden, file)

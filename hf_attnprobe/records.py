@@ -21,6 +21,7 @@ from accelerate.utils import broadcast_object_list
 
 from hf_attnprobe.attention_model import Site
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.loading import write_atomically as write_atomically
 
 
 IDENTITY = "audit.json"  # what the rows of a folder belong to
@@ -29,8 +30,11 @@ NO_SITE = Site(layer=-1, head=-1)  # rows about the whole model, such as its pre
 
 
 @contextlib.contextmanager
-def claim(folder: Path, identity: Mapping, state: PartialState) -> Iterator[None]:
+def claim(folder: Path, identity: Mapping, state: PartialState, *, name: str = IDENTITY) -> Iterator[None]:
     """Marks the folder as this run's, on all processes together; where it fails before the first rows, the mark goes.
+
+    Args:
+        name: of the file that is the mark.
 
     Raises:
         AttnProbeError: the folder holds other files, or the rows of a run with another identity.
@@ -38,7 +42,7 @@ def claim(folder: Path, identity: Mapping, state: PartialState) -> Iterator[None
     existed, answer = folder.exists(), [None]
     if state.is_main_process:
         try:
-            answer = [_take(folder, identity)]
+            answer = [_take(folder, identity, name)]
         except AttnProbeError as error:
             answer = [str(error)]
     broadcast_object_list(answer)  # no process may wait for one that has given up
@@ -48,7 +52,7 @@ def claim(folder: Path, identity: Mapping, state: PartialState) -> Iterator[None
         yield
     except BaseException:
         if answer[0] and state.is_main_process and not any((folder / "rows").glob("part-*")):
-            (folder / IDENTITY).unlink(missing_ok=True)
+            (folder / name).unlink(missing_ok=True)
             shutil.rmtree(folder / "rows", ignore_errors=True)
             if not existed:
                 with contextlib.suppress(OSError):  # something else is in it
@@ -56,12 +60,12 @@ def claim(folder: Path, identity: Mapping, state: PartialState) -> Iterator[None
         raise
 
 
-def _take(folder: Path, identity: Mapping) -> bool:
+def _take(folder: Path, identity: Mapping, name: str) -> bool:
     """Whether the folder is new; it now says whose it is."""
-    file = folder / IDENTITY
+    file = folder / name
     try:
         if file.exists():
-            _check_identity(folder, json.loads(file.read_text()), identity)
+            _check_identity(folder, json.loads(file.read_text()), identity, name.removesuffix(".json"))
             return False
         if folder.exists() and any(not f.name.startswith(".") for f in folder.iterdir()):
             raise AttnProbeError(
@@ -74,21 +78,14 @@ def _take(folder: Path, identity: Mapping) -> bool:
     return True
 
 
-def _check_identity(folder: Path, held, identity: Mapping) -> None:
+def _check_identity(folder: Path, held, identity: Mapping, kind: str) -> None:
     held = held if isinstance(held, dict) else {}
     wrong = [key for key, value in json.loads(json.dumps(identity)).items() if held.get(key) != value]
     if wrong:
         raise AttnProbeError(
-            f"{folder} belongs to another audit: its {', '.join(w.replace('_', ' ') for w in wrong)} "
+            f"{folder} belongs to another {kind}: its {', '.join(w.replace('_', ' ') for w in wrong)} "
             f"({held.get(wrong[0])}) is not this one's ({identity[wrong[0]]}); choose another --output-dir"
         )
-
-
-def write_atomically(file: Path, text: str) -> None:
-    """The whole text or nothing."""
-    hidden = file.with_name(f".{file.name}.{os.getpid()}")
-    hidden.write_text(text)
-    os.replace(hidden, file)
 
 
 def statistics_of(result) -> dict[str, torch.Tensor]:
@@ -121,10 +118,10 @@ def to_rows(test: str, statistics: Mapping[str, torch.Tensor], example_ids: Iter
     )
 
 
-def append(folder: Path, rows: pd.DataFrame) -> None:
-    """Adds a part. Readers never see half of it: it gets its name when it is complete."""
+def append(folder: Path, rows: pd.DataFrame, *, name: str | None = None) -> None:
+    """Adds a part, or replaces the one of that name. Readers never see half of it: it gets its name when it is complete."""
     folder.mkdir(parents=True, exist_ok=True)
-    name = uuid.uuid4().hex
+    name = name or uuid.uuid4().hex
     hidden = folder / f".{name}"
     rows.to_parquet(hidden, index=False)
     os.replace(hidden, folder / f"part-{name}.parquet")

@@ -1,26 +1,30 @@
 """Texts on their way into a model: tokenized, planned into batches within a memory budget, padded."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
+from hf_attnprobe.adapters.token_deletion import sum_pieces
 from hf_attnprobe.attention_model import AttentionModel, Batch
 from hf_attnprobe.data import label_names
 from hf_attnprobe.errors import AttnProbeError
 
 
-PAD_VALUES = {"attention_mask": 0, "special_tokens_mask": 1, "token_type_ids": 0, "word_ids": -1}
+PAD_VALUES = {"attention_mask": 0, "special_tokens_mask": 1, "token_type_ids": 0, "word_ids": -1, "rationale": False}
 N_REFERENCE, REFERENCE_TOKENS = 32, 4096  # texts, and tokens with padding: their head outputs stay in memory
 
 
 @dataclass(frozen=True)
 class Text:
-    """One tokenized text; ``inputs`` are lists of one length."""
+    """One tokenized text; ``inputs`` are lists of one length, and so is ``rationale``: which tokens are evidence."""
 
     example_id: int
     label: int
     inputs: Mapping[str, list[int]]
+    rationale: Sequence[bool] | None = None
 
     @property
     def n_content(self) -> int:
@@ -31,8 +35,8 @@ def tokenize(tokenizer, examples, model, *, truncate: bool = True) -> tuple[list
     """The texts that have tokens, with the model's numbers for their labels; how many have none, and how many were cut.
 
     Raises:
-        AttnProbeError: ids the model does not embed, no text with tokens, or, unless ``truncate``, a text longer than
-            the model's positions.
+        AttnProbeError: ids the model does not embed, no text with tokens, evidence that is not of its text, or, unless
+            ``truncate``, a text longer than the model's positions.
     """
     columns = examples.with_format(None)[:]
     labels, longest = labels_of_model(model.config, examples), max_positions(tokenizer, model.config)
@@ -44,14 +48,16 @@ def tokenize(tokenizer, examples, model, *, truncate: bool = True) -> tuple[list
             "allow truncation or shorten it"
         )
     encoded = tokenizer(
-        columns["text"], return_special_tokens_mask=True, truncation=longest is not None, max_length=longest
-    )
+        columns["text"], return_special_tokens_mask=True, truncation=longest is not None, max_length=longest,
+        return_offsets_mapping=tokenizer.is_fast and "evidence" in columns,
+    )  # fmt: skip
     inputs = dict(encoded)
+    marked = _rationales(columns, inputs.pop("offset_mapping", None))
     if tokenizer.is_fast:
         words = [encoded.word_ids(row) for row in range(len(labels))]
         inputs["word_ids"] = [[-1 if word is None else word for word in row] for row in words]
     texts = [
-        Text(example_id, label, {key: values[row] for key, values in inputs.items()})
+        Text(example_id, label, {key: values[row] for key, values in inputs.items()}, marked[row])
         for row, (example_id, label) in enumerate(zip(columns["example_id"], labels, strict=True))
     ]
     n_rows = model.get_input_embeddings().num_embeddings
@@ -64,6 +70,41 @@ def tokenize(tokenizer, examples, model, *, truncate: bool = True) -> tuple[list
     if not kept:
         raise AttnProbeError(f"expected texts with tokens, all {len(texts)} have none; check the text column")
     return kept, {"skipped_empty": len(texts) - len(kept), "truncated": len(cut)}
+
+
+def has_rationales(examples) -> bool:
+    """Whether any text says which of its words are evidence."""
+    return "evidence" in examples.column_names and any(examples.with_format(None)["evidence"][:])
+
+
+def _rationales(columns: Mapping[str, list], offsets: list[list[tuple[int, int]]] | None) -> list[list[bool] | None]:
+    """For each text which tokens have a character in a word of its evidence; None where tokens have no known place."""
+    if offsets is None:
+        return [None] * len(columns["text"])
+    rows = zip(columns["example_id"], columns["text"], columns["evidence"], offsets, strict=True)
+    found = []
+    for example_id, text, evidence, places in rows:
+        marked = bytearray(len(text))
+        for start, end in evidence_spans(example_id, text, evidence or []):
+            marked[start:end] = b"x" * (end - start)
+        found.append([any(marked[start:end]) for start, end in places])
+    return found
+
+
+def evidence_spans(example_id: int, text: str, evidence: Sequence[int]) -> list[tuple[int, int]]:
+    """Characters of the words whose positions ``evidence`` names.
+
+    Raises:
+        AttnProbeError: positions that the text does not have, or one of them twice.
+    """
+    words = [word.span() for word in re.finditer(r"\S+", text)]
+    if len(set(evidence)) < len(evidence) or not set(evidence) <= set(range(len(words))):
+        raise AttnProbeError(
+            f"text {example_id}: expected as evidence different positions from 0 to {len(words) - 1} of its {len(words)} "
+            f"words, got {len(evidence)}: {', '.join(map(str, evidence[:9]))}…; a mask of 0 and 1 has to become the "
+            "positions of its ones"
+        )
+    return [words[position] for position in evidence]
 
 
 def max_positions(tokenizer, config) -> int | None:
@@ -136,7 +177,29 @@ def collate(adapter: AttentionModel, texts: Sequence[Text], pad_token_id: int) -
         return [*padding, *values] if adapter.pads_left else [*values, *padding]
 
     inputs = {key: torch.tensor([padded(key, t.inputs[key]) for t in texts]) for key in texts[0].inputs}
-    return adapter.prepare(inputs, tuple(t.example_id for t in texts), torch.tensor([t.label for t in texts]))
+    batch = adapter.prepare(inputs, tuple(t.example_id for t in texts), torch.tensor([t.label for t in texts]))
+    if texts[0].rationale is None:
+        return batch
+    marked = torch.tensor([padded("rationale", t.rationale) for t in texts], device=batch.mask.device)
+    return replace(batch, rationale=_of_units(marked, batch))
+
+
+def _of_units(marked: Tensor, batch: Batch) -> Tensor | None:
+    """Units with a marked token in them, bool [batch, keys]; None where units are no tokens, such as sentences."""
+    if marked.shape != batch.mask.shape:
+        return None
+    units = batch.inputs.get("units")
+    return (marked if units is None else sum_pieces(marked.long(), units) > 0) & batch.content_mask
+
+
+def mask_id(tokenizer, model) -> int | None:
+    """What stands in for an erased token: the mask token, else the unknown one; None where the model has neither, or
+    takes it for padding."""
+    n_rows = model.get_input_embeddings().num_embeddings
+    for found in (tokenizer.mask_token_id, tokenizer.unk_token_id):
+        if found is not None and found < n_rows and found not in (tokenizer.pad_token_id, model.config.pad_token_id):
+            return found
+    return None
 
 
 def reference_batch(adapter: AttentionModel, tokenizer, examples, model) -> Batch:

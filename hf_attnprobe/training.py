@@ -1,31 +1,27 @@
 """Training attention classifiers with the papers' settings, on the Trainer of Transformers."""
 
-import contextlib
-import json
-import shutil
-import sys
+import hashlib
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from transformers import (
-    DataCollatorWithPadding,
-    PrinterCallback,
-    ProgressCallback,
-    Trainer,
-    TrainingArguments,
-    set_seed,
-)
+from transformers import EarlyStoppingCallback, set_seed
 
 from hf_attnprobe.attention_classifier import AttentionClassifierConfig, AttentionClassifierForSequenceClassification
 from hf_attnprobe.data import label_names, load_examples, read_vectors
 from hf_attnprobe.errors import AttnProbeError, NoSuchSplit
-from hf_attnprobe.loading import check_at_least, check_new_folder, load_model, load_tokenizer
-from hf_attnprobe.objectives import classification_metrics, papers_loss, papers_optimizer
+from hf_attnprobe.loading import RECORD, check_at_least, check_new_folder, load_model, load_tokenizer
+from hf_attnprobe.objectives import (
+    Procedure,
+    papers_config,
+    papers_loss,
+    papers_optimizer,
+    papers_procedure,
+)
+from hf_attnprobe.outputs import Guide, guide_rows, special_ids
 from hf_attnprobe.tokenization import build_tokenizer
-
-
-RECORD = "training.json"  # marks a folder as the result of a training
-STEPS = ".steps"  # the Trainer's own files, while it runs
+from hf_attnprobe.trainers import STEPS, finish, finished, make_trainer
 
 
 def train_classifier(
@@ -36,54 +32,145 @@ def train_classifier(
     output_dir: str | Path,
     test=None,
     seed: int = 0,
-    epochs: int = 8,
-    batch_size: int = 32,
-    learning_rate: float = 1e-3,
-    weight_decay: float = 1e-5,
-    min_document_frequency: int = 1,
+    recipe: str = "jain-wallace",
+    epochs: int | None = None,
+    batch_size: int | None = None,
+    learning_rate: float | None = None,
+    weight_decay: float | None = None,
+    min_document_frequency: int | None = None,
+    max_grad_norm: float | None = None,
+    plateau_factor: float | None = None,
+    patience: int | None = None,
+    max_length: int | None = None,
     vectors: str | Path | None = None,
     tokenizer=None,
-    progress: bool = True,
+    guides: Mapping[str, Guide] | None = None,
+    resume: bool = False,
+    progress: bool | str = True,
 ):
     """Trains an attention classifier and saves it with its tokenizer as an ordinary checkpoint.
 
-    The settings of Jain & Wallace 2019's released code: Adam with amsgrad, learning rate 1e-3, weight decay 1e-5 on
-    encoder and read-out but not on attention, 8 epochs of batches of 32, and for two classes the positive one weighted
-    by n_negative / n_positive; the epoch with the best validation score is kept, ROC-AUC for two classes, accuracy for
-    more. Unlike there, the first epoch may be kept too.
+    What is None is the recipe's; the epoch with the best validation score is kept.
+
+    ``jain-wallace``: the settings of Jain & Wallace 2019's released code: Adam with amsgrad, learning rate 1e-3, weight
+    decay 1e-5 on encoder and read-out but not on attention, 8 epochs of batches of 32, and for two classes the positive
+    one weighted by n_negative / n_positive; scored by ROC-AUC for two classes, accuracy for more. Unlike there, the first
+    epoch may be kept too.
+
+    ``serrano-smith``: those of Serrano & Smith 2019's released code for IMDB: Adam, learning rate 4e-4, halved after each
+    epoch without a better validation accuracy, gradients clipped to norm 10, batches of 64, at most 15 epochs and the
+    end after 5 without a better one (60 and 10 without an encoder), words in fewer than 5 texts unknown, mean
+    cross-entropy. Unlike there, word vectors start at random unless ``vectors`` are given, and long texts are not dropped.
 
     Args:
-        config: the architecture; vocabulary size and labels are filled in. ``None`` is the BiLSTM with additive attention.
+        config: the architecture, as it is; vocabulary size and labels are filled in. ``None`` is the recipe's, see
+            :func:`hf_attnprobe.objectives.papers_config`.
         train, validation, test: data sets as :func:`hf_attnprobe.load_examples` returns or takes them.
         output_dir: a new or empty folder, or one that holds an earlier training's result.
+        recipe: ``jain-wallace`` or ``serrano-smith``.
+        max_grad_norm, plateau_factor, patience: see :class:`hf_attnprobe.objectives.Procedure`.
+        max_length: longer texts are cut, the special tokens included; ``None`` is not at all.
         vectors: a word2vec, fastText or GloVe text file; words it lacks keep their random vector.
-        tokenizer: an existing one instead of one built from the training texts.
+        tokenizer: an existing one instead of one built from the training texts; for a hierarchical model one with a
+            separator, see :func:`hf_attnprobe.build_tokenizer`.
+        guides: for ``attention="guided"``, the attention weights of every text over its tokens, by split and example id.
+        resume: continue what an interrupted training with the same settings left in ``output_dir``, at its last epoch
+            and to the same weights; one that came to its end is loaded.
+        progress: a bar on stderr; a string stands before it.
 
     Returns:
         (model, tokenizer, metrics): the best model in eval mode, and its scores as plain floats.
 
     Raises:
-        AttnProbeError: labels with a single class, word vectors of another width, an output folder with other files.
+        AttnProbeError: an option out of range, labels with a single class, word vectors of another width, an output
+            folder with other files, no validation texts where the recipe needs them.
     """
-    check_at_least(0, learning_rate=learning_rate, weight_decay=weight_decay)
-    check_at_least(1, epochs=epochs, batch_size=batch_size)
-    output_dir, sets, names = _begin(output_dir, train, validation, test, seed)
-    tokenizer = tokenizer or build_tokenizer(
-        sets["train"].with_format(None)["text"][:], min_document_frequency=min_document_frequency
-    )
-    model = _new_model(config or AttentionClassifierConfig(), tokenizer, names)
-    if vectors is not None:
-        set_word_vectors(model, tokenizer, vectors)
-    optimizer = papers_optimizer(model, learning_rate=learning_rate, weight_decay=weight_decay)
-    trainer = _trainer(
-        model, tokenizer, sets, output_dir, progress=progress, compute_loss_func=papers_loss(sets["train"], len(names)),
-        optimizers=(optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)),
-        settings={
-            "num_train_epochs": epochs, "per_device_train_batch_size": batch_size, "seed": seed,
-            "max_grad_norm": 0.0,  # the papers do not clip
-        },
+    config = config or papers_config(recipe)
+    procedure = papers_procedure(
+        recipe, config.encoder, epochs=epochs, batch_size=batch_size, learning_rate=learning_rate,
+        weight_decay=weight_decay, min_document_frequency=min_document_frequency, max_grad_norm=max_grad_norm,
+        plateau_factor=plateau_factor, patience=patience,
     )  # fmt: skip
-    return model, tokenizer, _finish(trainer, tokenizer, output_dir)
+    _check_procedure(procedure, max_length, validation)
+    record = _record(recipe, procedure, seed=seed, max_length=max_length, vectors=vectors)
+    if resume and (found := finished(Path(output_dir), record)) is not None:
+        return found[0], tokenizer or load_tokenizer(output_dir), found[1]
+    output_dir, sets, names = begin(output_dir, train, validation, test, seed, resume=resume)
+    tokenizer = tokenizer or _new_tokenizer(sets["train"], config, procedure)
+    if max_length is not None:
+        tokenizer.model_max_length = max_length
+    model = new_model(config, tokenizer, names, vectors)
+    trainer = _papers_trainer(
+        model, tokenizer, sets, output_dir, procedure, seed=seed, progress=progress,
+        columns=_guide_columns(config, guides, tokenizer),
+    )  # fmt: skip
+    return model, tokenizer, finish(trainer, tokenizer, output_dir, record, resume=resume)
+
+
+def _record(recipe: str, procedure: Procedure, **settings) -> dict:
+    """What a training with the same settings is known by."""
+    used = ("epochs", "batch_size", "learning_rate", "weight_decay", "min_document_frequency", "max_grad_norm")
+    kept = {name: getattr(procedure, name) for name in (*used, "plateau_factor", "patience")}
+    settings["vectors"] = settings["vectors"] and str(settings["vectors"])
+    return {"recipe": recipe} | kept | settings
+
+
+def _guide_columns(config, guides: Mapping[str, Guide] | None, tokenizer):
+    """The guides as a column of the data; None where attention is the model's own."""
+    if (config.attention == "guided") != (guides is not None):
+        raise AttnProbeError(
+            "expected guides, the attention weights of every text, with attention='guided' and only there; got "
+            f"attention={config.attention!r} {'with' if guides is not None else 'without'} guides"
+        )
+
+    def columns(split: str, examples, input_ids) -> dict[str, list]:
+        if split not in guides:
+            raise AttnProbeError(f"expected guides for the {split} texts too, got {', '.join(guides) or 'none'}")
+        return {"guide": guide_rows(guides[split], examples, input_ids, special_ids(tokenizer))}
+
+    return None if guides is None else columns
+
+
+def _check_procedure(procedure: Procedure, max_length: int | None, validation) -> None:
+    for name in ("learning_rate", "weight_decay", "max_grad_norm"):
+        check_at_least(0, **{name: getattr(procedure, name)})
+    check_at_least(1, epochs=procedure.epochs, batch_size=procedure.batch_size)
+    check_at_least(1, max_length=max_length, patience=procedure.patience)
+    if not 0 < procedure.plateau_factor <= 1:
+        raise AttnProbeError(f"plateau_factor must be above 0 and at most 1, got {procedure.plateau_factor}")
+    if validation is None and (procedure.patience is not None or procedure.plateau_factor < 1):
+        raise AttnProbeError("expected validation texts, which decide on learning rate and end; give some")
+
+
+def _new_tokenizer(train, config, procedure: Procedure):
+    return build_tokenizer(
+        train.with_format(None)["text"][:],
+        min_document_frequency=procedure.min_document_frequency,
+        sentences=config.hierarchical,
+    )
+
+
+def _papers_trainer(model, tokenizer, sets, output_dir: Path, procedure: Procedure, *, seed: int, **options):
+    """The Trainer that follows a paper's procedure."""
+    rates = {"learning_rate": procedure.learning_rate, "weight_decay": procedure.weight_decay}
+    optimizer = papers_optimizer(model, **rates, amsgrad=procedure.amsgrad)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
+    if procedure.plateau_factor < 1:
+        scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(
+            optimizer, mode="max", factor=procedure.plateau_factor, patience=0
+        )
+    stopping = [] if procedure.patience is None else [EarlyStoppingCallback(procedure.patience)]
+    loss = papers_loss(sets["train"], model.config.num_labels, weighted=procedure.weighted)
+    settings = {
+        "num_train_epochs": procedure.epochs,
+        "per_device_train_batch_size": procedure.batch_size,
+        "max_grad_norm": procedure.max_grad_norm,
+        "seed": seed,
+    } | ({} if procedure.metric is None else {"metric_for_best_model": procedure.metric})
+    return make_trainer(
+        model, tokenizer, sets, output_dir, settings=settings, compute_loss_func=loss,
+        optimizers=(optimizer, scheduler), callbacks=stopping, **options,
+    )  # fmt: skip
 
 
 def fine_tune(
@@ -120,26 +207,30 @@ def fine_tune(
     """
     check_at_least(0, learning_rate=learning_rate, weight_decay=weight_decay)
     check_at_least(1, epochs=epochs, batch_size=batch_size)
-    output_dir, sets, names = _begin(output_dir, train, validation, test, seed)
+    output_dir, sets, names = begin(output_dir, train, validation, test, seed)
     labels = {"id2label": dict(enumerate(names)), "label2id": {name: k for k, name in enumerate(names)}}
     loaded = load_model(model, trust_remote_code=trust_remote_code, new_head=True, **labels)
     tokenizer = load_tokenizer(model, trust_remote_code=trust_remote_code)
     if max_length is not None:
         tokenizer.model_max_length = max_length
-    trainer = _trainer(
+    trainer = make_trainer(
         loaded, tokenizer, sets, output_dir, progress=progress,
         settings={
             "num_train_epochs": epochs, "per_device_train_batch_size": batch_size, "seed": seed,
             "learning_rate": learning_rate, "weight_decay": weight_decay, "warmup_steps": 0.1,
         },
     )  # fmt: skip
-    return loaded, tokenizer, _finish(trainer, tokenizer, output_dir)
+    record = {"seed": seed, "epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
+    return loaded, tokenizer, finish(trainer, tokenizer, output_dir, record)
 
 
-def _begin(output_dir: str | Path, train, validation, test, seed: int) -> tuple[Path, dict, list[str]]:
+def begin(
+    output_dir: str | Path, train, validation, test, seed: int, *, resume: bool = False
+) -> tuple[Path, dict, list[str]]:
     """The folder, the splits and the names of the classes, all checked; from here on everything is seeded."""
     check_at_least(0, seed=seed)
-    output_dir = check_new_folder(output_dir, holding=RECORD)
+    interrupted = resume and (Path(output_dir) / STEPS).exists()
+    output_dir = check_new_folder(output_dir, holding=STEPS if interrupted else RECORD)
     sets = _load_sets(train, validation, test)
     set_seed(seed)
     return output_dir, sets, label_names(sets["train"])
@@ -155,66 +246,16 @@ def _load_sets(train, validation, test) -> dict:
     return sets
 
 
-def _trainer(model, tokenizer, sets, output_dir: Path, *, settings: dict, progress: bool, **options) -> Trainer:
-    """A Trainer that keeps the best epoch, prints nothing to stdout, and puts its own files into ``STEPS``."""
-    has_validation = "validation" in sets
-    settings = {
-        "output_dir": str(output_dir / STEPS),
-        "per_device_eval_batch_size": 128,
-        "train_sampling_strategy": "group_by_length",
-        "eval_strategy": "epoch" if has_validation else "no",
-        "save_strategy": "epoch" if has_validation else "no",
-        "save_total_limit": 1,
-        "load_best_model_at_end": has_validation,
-        "metric_for_best_model": "roc_auc" if model.config.num_labels == 2 else "accuracy",
-        "greater_is_better": True,
-        "logging_strategy": "epoch",
-        "report_to": [],
-        "disable_tqdm": not progress,
-        "use_cpu": not torch.cuda.is_available(),
-        "dataloader_pin_memory": torch.cuda.is_available(),
-    } | settings
-    encoded = {name: _encode(examples, tokenizer) for name, examples in sets.items()}
-    trainer = Trainer(
-        model,
-        TrainingArguments(**settings),
-        train_dataset=encoded["train"],
-        eval_dataset=encoded.get("validation"),
-        data_collator=DataCollatorWithPadding(tokenizer),
-        compute_metrics=classification_metrics,
-        **options,
-    )
-    trainer.scored = {name: encoded[name] for name in ("validation", "test") if name in encoded}
-    for printing in (PrinterCallback, ProgressCallback):
-        trainer.remove_callback(printing)
-    if progress:
-        trainer.add_callback(StderrProgress)
-    return trainer
+def load_splits(dataset, *, seed: int = 0, limit: int | None = None, **columns) -> dict:
+    """Train, validation and, where there is one with labels, test, as keyword arguments of :func:`train_classifier`.
 
-
-def _finish(trainer: Trainer, tokenizer, output_dir: Path) -> dict[str, float]:
-    """Trains, scores, saves; the Trainer's own files go, however it ends."""
-    metrics = {}
-    try:
-        trainer.train()
-        for name, examples in trainer.scored.items():
-            found = trainer.predict(examples, metric_key_prefix=name).metrics
-            metrics |= {k: float(v) for k, v in found.items() if k.split("_", 1)[1] in ("accuracy", "f1", "roc_auc")}
-    finally:
-        shutil.rmtree(output_dir / STEPS, ignore_errors=True)
-        with contextlib.suppress(OSError):  # unless there is something else in it
-            output_dir.rmdir()
-    trainer.model.eval().save_pretrained(output_dir)
-    tokenizer.save_pretrained(output_dir)
-    metrics = {name: value for name, value in sorted(metrics.items()) if value == value}  # NaN: a single class
-    record = {"metrics": metrics, "seed": trainer.args.seed, "epochs": trainer.args.num_train_epochs}
-    (output_dir / RECORD).write_text(json.dumps(record, indent=1) + "\n")
-    return metrics
-
-
-def load_splits(dataset, *, seed: int = 0, **columns) -> dict:
-    """Train, validation and, where there is one with labels, test, as keyword arguments of :func:`train_classifier`."""
+    Args:
+        limit: so many training texts, as even over the classes as can be; always the same, and fewer are among more.
+    """
     found = {"train": load_examples(dataset, "train", seed=seed, **columns)}
+    if limit is not None:
+        check_at_least(1, limit=limit)
+        found["train"] = _balanced(found["train"], limit)
     for name in ("validation", "test"):
         try:
             examples = load_examples(dataset, name, seed=seed, **columns)
@@ -229,13 +270,16 @@ def load_splits(dataset, *, seed: int = 0, **columns) -> dict:
     return found
 
 
-class StderrProgress(ProgressCallback):
-    """The Trainer's progress bar without its log lines on stdout, which belongs to results."""
-
-    def on_log(self, args, state, control, logs=None, **kwargs):
-        if state.is_world_process_zero and self.training_bar is not None and logs:
-            shown = {k: f"{v:.3f}" for k, v in logs.items() if k in ("loss", "eval_roc_auc", "eval_accuracy", "epoch")}
-            self.training_bar.write(" ".join(f"{k} {v}" for k, v in shown.items()), file=sys.stderr)
+def _balanced(examples, limit: int):
+    """The first ``limit`` examples when the classes take turns, each in the order of a hash of its examples' ids."""
+    columns = examples.with_format(None)
+    ids, labels = columns["example_id"][:], columns["label"][:]
+    by_hash = sorted(range(len(ids)), key=lambda row: hashlib.sha256(str(ids[row]).encode()).digest())
+    turn, turns = Counter(), {}
+    for row in by_hash:
+        turns[row] = turn[labels[row]]
+        turn[labels[row]] += 1
+    return examples.select(sorted(sorted(by_hash, key=turns.get)[:limit]))
 
 
 def set_word_vectors(model, tokenizer, path: str | Path) -> int:
@@ -252,23 +296,24 @@ def set_word_vectors(model, tokenizer, path: str | Path) -> int:
     return len(ids)
 
 
-def _new_model(config, tokenizer, names) -> AttentionClassifierForSequenceClassification:
-    """The architecture of ``config`` with this tokenizer's vocabulary and these labels."""
+def new_model(config, tokenizer, names, vectors=None) -> AttentionClassifierForSequenceClassification:
+    """The architecture of ``config`` with this tokenizer's vocabulary, these labels, and word vectors from a file."""
+    if config.hierarchical and tokenizer.sep_token_id is None:
+        raise AttnProbeError(
+            "expected a tokenizer that separates sentences for a hierarchical model; "
+            "build one with build_tokenizer(texts, sentences=True)"
+        )
+    if config.hierarchical:
+        config.sep_token_id = tokenizer.sep_token_id
     config.vocab_size = len(tokenizer)
     config.pad_token_id, config.bos_token_id = tokenizer.pad_token_id, tokenizer.bos_token_id
-    config.eos_token_id = tokenizer.eos_token_id
+    config.eos_token_id, config.unk_token_id = tokenizer.eos_token_id, tokenizer.unk_token_id
     config.id2label = dict(enumerate(names))
     config.label2id = {name: k for k, name in enumerate(names)}
-    return AttentionClassifierForSequenceClassification(config)
-
-
-def _encode(examples, tokenizer):
-    encoded = examples.map(
-        lambda rows: tokenizer(rows["text"], truncation=True), batched=True, remove_columns=["text", "example_id"]
-    )
-    return encoded.remove_columns(
-        [c for c in encoded.column_names if c not in ("input_ids", "attention_mask", "label")]
-    )
+    model = AttentionClassifierForSequenceClassification(config)
+    if vectors is not None:
+        set_word_vectors(model, tokenizer, vectors)
+    return model
 
 
 def _check_held_out(name: str, examples, names) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import datasets
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
@@ -21,6 +22,7 @@ from hf_attnprobe.data import (
     read_vectors,
 )
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.lengths import split_sentences
 
 
 ROOT = Path(__file__).parents[1]
@@ -199,6 +201,95 @@ def test_the_test_split_of_sst2_is_the_labelled_one(tmp_path):
     assert load_examples(local("sst2", folder), "test")[:] == load_examples(folder, "validation")[:]
 
 
+def test_several_text_columns_are_joined_leaving_out_what_is_missing(tmp_path):
+    rows = [
+        {"topic": i % 2, "question_title": f"why {i}?", "question_content": content, "best_answer": "because ."}
+        for i, content in enumerate(["it rains", None, ""] + ["it rains"] * 7)
+    ]
+    examples = load_examples(local("yahoo", write_folder(tmp_path / "d", rows, "json")), "test")
+    assert examples["text"][:] == ["why 8? it rains because .", "why 9? it rains because ."]
+    in_memory = load_examples(rows, "test", text_column=["best_answer", "question_content"], label_column="topic")
+    assert in_memory["text"][:3] == ["because . it rains", "because .", "because ."]
+    assert "--text-column" in message(rows, "test", text_column=["best_answer", "question"])
+    assert "row 0 is int" in message(rows, "test", text_column=["best_answer", "topic"])
+
+
+def test_the_command_line_takes_several_text_columns(tmp_path, cli, checkpoint):
+    rows = [{"title": "the film", "body": f"was good {i}", "label": "positive"} for i in range(10)]
+    folder = write_folder(tmp_path / "d", rows, "json")
+    command = (
+        "audit",
+        "--model",
+        checkpoint,
+        "--dataset",
+        folder,
+        "--tests",
+        "uniform_attention",
+        "--output-dir",
+        tmp_path / "o",
+    )
+    assert cli(*command, "--text-column", "title", "body").code == 0
+    rows = pd.read_parquet(tmp_path / "o" / "rows")
+    assert set(rows[rows.statistic == "n_tokens"].value) == {5}
+
+
+def test_classes_that_are_numbered_from_one(tmp_path):
+    rows = [{"class_index": i % 5 + 1, "review_title": None, "review_text": f"fine {i}"} for i in range(10)]
+    examples = load_examples(local("amazon", write_folder(tmp_path / "d", rows, "csv")), "test")
+    assert examples["label"][:] == [3, 4] and label_names(examples)[0] == "1 star"
+    ratings = [{"text": "a", "label": label} for label in (1, 10, -1, 5, 6)] * 2
+    rated = load_examples(local("imdb10", write_folder(tmp_path / "i", ratings, "parquet")), "train")
+    assert rated["label"][:] == [0, 9, -1, 4, 5, 0] and label_names(rated)[9] == "10"
+    for wrong in (0, 11):
+        spoilt = write_folder(tmp_path / f"w{wrong}", [{"text": "a", "label": wrong}] * 10, "csv")
+        assert f"from 1 to 10, or -1 for none, row 0 has {wrong}" in message(local("imdb10", spoilt), "test")
+
+
+def test_labels_with_names_of_their_own_start_at_zero(tmp_path):
+    features = datasets.Features(text=datasets.Value("string"), label=datasets.ClassLabel(num_classes=10))
+    source = datasets.Dataset.from_dict({"text": ["a", "b"], "label": [0, 9]}, features=features)
+    datasets.DatasetDict(test=source).save_to_disk(tmp_path / "d")
+    assert load_examples(local("imdb10", tmp_path / "d"), "test")["label"][:] == [0, 9]
+
+
+@pytest.mark.parametrize(
+    ("name", "n_sentences", "n_tokens"), [("amazon", 15, 130), ("yelp", 43, 200), ("yahoo", 50, 350)]
+)
+def test_outliers_are_dropped_from_training_and_validation_only(tmp_path, name, n_sentences, n_tokens):
+    fits = ["ok . " * n_sentences, "w " * (n_tokens - 1) + "w.", "short"]
+    outliers = ["ok . " * (n_sentences + 1), "fine. " + "w " * n_tokens + "w.", "w " * (n_tokens + 1)]
+    recipe = RECIPES[name]
+    columns = recipe.text_column or ("text",)
+    rows = [
+        {columns[0]: text, **dict.fromkeys(columns[1:], ""), recipe.label_column or "label": recipe.first_label}
+        for text in fits + outliers
+    ]
+    source = datasets.DatasetDict(
+        {split: datasets.Dataset.from_list(rows) for split in ("train", "validation", "test")}
+    )
+    source.save_to_disk(tmp_path / "d")
+    for split, kept in (("train", 3), ("validation", 3), ("test", 6)):
+        assert load_examples(local(name, tmp_path / "d"), split)["example_id"][:] == list(range(kept))
+
+
+def test_a_tenth_of_every_class_is_set_apart(tmp_path):
+    rows = [{"text": f"word {i}", "label": min(i % 8, 4)} for i in range(320)]  # 40 of four classes, 160 of one
+    datasets.DatasetDict(train=datasets.Dataset.from_list(rows)).save_to_disk(tmp_path / "d")
+    apart, rest = (load_examples(local("yelp", tmp_path / "d"), split) for split in ("validation", "train"))
+    assert [apart["label"][:].count(k) for k in range(5)] == [4, 4, 4, 4, 16]
+    assert sorted(apart["example_id"][:] + rest["example_id"][:]) == list(range(320))
+    other = load_examples(local("yelp", tmp_path / "d"), "validation", seed=1)
+    assert other["example_id"][:] != apart["example_id"][:]
+
+
+def test_imdb10_without_its_folder_says_what_is_expected(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert "a folder of data files" in message("imdb10", "train")
+    rows = [{"text": "a film", "label": rating} for rating in range(1, 11)] * 10
+    write_folder(tmp_path / "imdb10", rows, "csv")
+    assert len(label_names(load_examples("imdb10", "test"))) == 10
+
+
 @pytest.mark.parametrize(
     ("name", "folder", "sizes", "names"),
     [
@@ -272,7 +363,7 @@ def test_no_row_left_and_other_misuse(tmp_path):
     assert "got list" in message(["a text"], "test")
 
 
-@pytest.mark.parametrize("module", ["data", "recipes", "synthetic", "tokenization", "vectors"])
+@pytest.mark.parametrize("module", ["data", "lengths", "recipes", "synthetic", "tokenization", "vectors"])
 def test_datasets_is_imported_only_where_it_is_used(module):
     tree = ast.parse((ROOT / f"hf_attnprobe/{module}.py").read_text(encoding="utf-8"))
     at_import = [ast.unparse(node) for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
@@ -352,3 +443,26 @@ def test_the_fingerprint_is_the_one_that_is_documented():
     rows = [[0, "b", 1], [1, "a", 0]]
     expected = hashlib.sha256(b"".join(json.dumps(row).encode() + b"\n" for row in rows)).hexdigest()[:16]
     assert dataset_fingerprint(load_examples([{"text": "b", "label": 1}, {"text": "a", "label": 0}], "t")) == expected
+
+
+# --- lengths ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "sentences"),
+    [
+        ("One . Two ! Three", ["One .", "Two !", "Three"]),
+        ('He said "no." (Why?) Nobody knew...', ['He said "no."', "(Why?)", "Nobody knew..."]),
+        ("3.5 metres, e.g.this", ["3.5 metres, e.g.this"]),
+        ("a line\n\nanother line\n", ["a line", "another line"]),
+        (" \n ", []),
+        ("", []),
+    ],
+)
+def test_sentences_end_at_punctuation_before_white_space_and_at_line_ends(text, sentences):
+    assert split_sentences(text) == sentences
+
+
+@given(st.text("ab .!?\n\"')", max_size=40))
+def test_no_token_is_lost_between_sentences(text):
+    assert " ".join(split_sentences(text)).split() == text.split()

@@ -1,10 +1,18 @@
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from datasets import Dataset
 
-from hf_attnprobe import AttentionClassifierConfig, AttnProbeError, evidence_dataset, train_classifier
-from hf_attnprobe.objectives import classification_metrics, papers_loss, papers_optimizer, roc_auc
+from hf_attnprobe import AttentionClassifierConfig, AttnProbeError, evidence_dataset, train_classifier, training
+from hf_attnprobe.objectives import (
+    classification_metrics,
+    papers_config,
+    papers_loss,
+    papers_optimizer,
+    papers_procedure,
+    roc_auc,
+)
 
 
 SMALL = {"embedding_size": 32, "encoder_size": 32}
@@ -91,3 +99,130 @@ def test_bad_input(data, tmp_path):
     with pytest.raises(AttnProbeError, match="other files"):
         train(data, tmp_path / "other")
     assert not (tmp_path / "m").exists()
+
+
+# --- the procedure of Serrano & Smith -------------------------------------------------------------------------------
+
+
+def test_the_architectures_of_serrano_and_smith():
+    """The numbers of their released code for IMDB."""
+    han, flan = (papers_config("serrano-smith", hierarchical=value) for value in (True, False))
+    for config in (han, flan):
+        assert (config.encoder, config.encoder_size, config.embedding_size, config.attention_size) == (
+            "bigru",
+            50,
+            200,
+            100,
+        )
+        assert config.hidden_size == 100 and config.embedding_dropout == 0.444
+    assert (han.sentence_dropout, han.logit_dropout) == (0.22, 0.246)
+    assert (flan.sentence_dropout, flan.logit_dropout) == (0.0, 0.346)
+    conv = papers_config("serrano-smith", encoder="cnn")
+    assert (tuple(conv.kernel_sizes), conv.encoder_size) == ((3, 5), 100)
+    assert papers_config("serrano-smith", encoder="none").attention_size == 200
+    assert papers_config("serrano-smith", embedding_size=7, logit_dropout=0.0).embedding_size == 7
+    assert papers_config().to_dict() == AttentionClassifierConfig().to_dict()
+
+
+def test_the_procedures():
+    found = papers_procedure("serrano-smith", "bigru")
+    assert (found.epochs, found.patience, found.batch_size, found.learning_rate) == (15, 5, 64, 4e-4)
+    assert (found.max_grad_norm, found.plateau_factor, found.min_document_frequency) == (10.0, 0.5, 5)
+    assert (papers_procedure("serrano-smith", "none").epochs, papers_procedure("serrano-smith", "none").patience) == (
+        60,
+        10,
+    )
+    own = papers_procedure("serrano-smith", "none", epochs=3, patience=None, weight_decay=0.1)
+    assert (own.epochs, own.patience, own.weight_decay) == (3, 10, 0.1)
+    old = papers_procedure("jain-wallace", "bilstm")
+    assert (old.epochs, old.batch_size, old.learning_rate, old.weight_decay, old.max_grad_norm) == (
+        8,
+        32,
+        1e-3,
+        1e-5,
+        0,
+    )
+    with pytest.raises(AttnProbeError, match="expected a recipe of jain-wallace, serrano-smith, got 'yang'"):
+        papers_procedure("yang", "bigru")
+
+
+@pytest.mark.parametrize("encoder", ["bigru", "cnn", "none"])
+def test_hierarchical_models_are_trained(encoder, tmp_path):
+    """One sentence of each text, anywhere in it, says what class it is of."""
+    telling, rows = ("It is wonderful.", "It is dull!", "It is odd?"), []
+    for k in range(360):
+        sentences = ["We went there.", "The cast was big!", "So it ends?"][: k % 4]
+        sentences.insert(k % 7 % (len(sentences) + 1), telling[k % 3])
+        rows.append({"text": " ".join(sentences), "label": k % 3})
+    config = papers_config(
+        "serrano-smith", encoder=encoder, hierarchical=True, embedding_size=32, embedding_dropout=0.1
+    )
+    model, tokenizer, metrics = train_classifier(
+        config, rows[:300], rows[300:], output_dir=tmp_path / "m", recipe="serrano-smith", epochs=8, learning_rate=0.01,
+        batch_size=16, min_document_frequency=1, max_length=30, progress=False,
+    )  # fmt: skip
+    assert metrics["validation_accuracy"] > 0.9 and model.config.sep_token_id == tokenizer.sep_token_id == 4
+    assert tokenizer.model_max_length == 30
+    batch = tokenizer("It is dull. It is odd! So it is", return_tensors="pt")
+    assert model(**batch, output_attentions=True).attentions[1].shape == (1, 1, 1, 3)
+
+
+def test_no_progress_halves_the_rate_and_ends_the_training(tmp_path, monkeypatch):
+    """All texts are the same, so that no epoch is better than the first."""
+    trainers, rates, make_trainer = [], [], training.make_trainer
+
+    def watched(*args, **options):
+        trainer = make_trainer(*args, **options)
+        evaluate = trainer.evaluate
+
+        def noted(*args, **options):
+            rates.append(trainer.optimizer.param_groups[0]["lr"])
+            return evaluate(*args, **options)
+
+        trainer.evaluate = noted
+        trainers.append(trainer)
+        return trainer
+
+    monkeypatch.setattr(training, "make_trainer", watched)
+    rows = [{"text": "the same", "label": k % 2} for k in range(20)]
+    config = papers_config("serrano-smith", encoder="none", embedding_size=4)
+    train_classifier(
+        config, rows, rows, output_dir=tmp_path / "m", recipe="serrano-smith", epochs=30, patience=3,
+        min_document_frequency=1, progress=False,
+    )  # fmt: skip
+    assert rates == pytest.approx([4e-4, 4e-4, 2e-4, 1e-4])
+    (trainer,) = trainers
+    assert trainer.args.max_grad_norm == 10 and trainer.args.per_device_train_batch_size == 64
+    assert not trainer.optimizer.param_groups[0]["amsgrad"]
+
+
+def test_the_loss_of_serrano_and_smith_is_the_plain_mean():
+    labels, logits = torch.tensor([1, 0, 1]), torch.randn(3, 2)
+    outputs = type("Outputs", (), {"logits": logits})
+    found = papers_loss(Dataset.from_dict({"label": [0, 0, 1]}), 2, weighted=False)(outputs, labels)
+    expected = -logits.log_softmax(-1)[torch.arange(3), labels].mean()
+    assert found.item() == pytest.approx(expected.item(), abs=1e-6)
+
+
+def test_what_the_procedure_needs(data, tmp_path):
+    options = {"output_dir": tmp_path / "m", "recipe": "serrano-smith", "progress": False}
+    with pytest.raises(AttnProbeError, match="expected validation texts"):
+        train_classifier(None, data["train"], **options)
+    with pytest.raises(AttnProbeError, match="plateau_factor must be above 0"):
+        train_classifier(None, data["train"], data["validation"], plateau_factor=1.5, **options)
+    with pytest.raises(AttnProbeError, match="separates sentences"):
+        plain = training.build_tokenizer(data["train"]["text"][:])
+        config = papers_config("serrano-smith", hierarchical=True)
+        train_classifier(config, data["train"], data["validation"], tokenizer=plain, **options)
+    assert not (tmp_path / "m").exists()
+
+
+def test_a_limit_takes_the_same_texts_of_every_class(tmp_path):
+    rows = [{"example_id": k, "text": f"text {k}", "label": int(k >= 90)} for k in range(100)]
+    pd.DataFrame(rows).to_json(tmp_path / "train.jsonl", orient="records", lines=True)
+    pd.DataFrame(rows[85:95]).to_json(tmp_path / "validation.jsonl", orient="records", lines=True)
+    chosen = {n: training.load_splits(str(tmp_path), limit=n)["train"] for n in (4, 12, 50, 500)}
+    assert [sum(chosen[n]["label"][:]) for n in (4, 12, 50, 500)] == [2, 6, 10, 10]
+    ids = [set(chosen[n]["example_id"][:]) for n in (4, 12, 50, 500)]
+    assert ids[0] < ids[1] < ids[2] < ids[3] and len(ids[3]) == 100
+    assert len(training.load_splits(str(tmp_path), limit=4)["validation"]) == 10
