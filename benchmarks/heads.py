@@ -250,6 +250,9 @@ def leave_one_out_job(bench: Bench, timing: Timing) -> str | None:
         one.read(Site(bench.n_layers - 1, 0))[row][: len(t.inputs["input_ids"])] for one, row, t in _rows(bench, seen)
     ]
     timing.run("comprehensiveness", "ferret", lambda: ferret.comprehensiveness(strings, targets, scores))
+    attention = [one.read(Site(bench.n_layers - 1, 0)) for one in seen]
+    own = lambda: [peers.comprehensiveness(bench.adapter, b, a) for b, a in zip(bench.batches, attention, strict=True)]  # noqa: E731
+    timing.run("comprehensiveness", OURS, own)
     return _parted(bench, seen, ours, theirs, targets)
 
 

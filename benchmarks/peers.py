@@ -12,6 +12,12 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
+from hf_attnprobe.attention_model import AttentionModel, Batch
+from hf_attnprobe.functional.aopc import removal_order
+
+
+FERRET_PERCENT = tuple(range(10, 101, 10))
+
 
 def installed(name: str) -> bool:
     """Whether a peer can be imported."""
@@ -93,3 +99,18 @@ class Ferret:
             explanation = Explanation(text, tokens, score.numpy(), "attention", target)
             found.append(self.aopc.compute_evaluation(explanation, target=target).score)
         return found
+
+
+def comprehensiveness(adapter: AttentionModel, batch: Batch, scores: Tensor) -> Tensor:
+    """Ours by ferret's rule, from the forward pass on: the mean fall of the predicted class's probability without the top
+    10, 20, …, 100% of a text's tokens, rounded down; what removes nothing, or the same again, does not count.
+
+    Shape: scores [batch, keys] -> [batch], NaN where nothing counts.
+    """
+    observation, content = adapter.observe(batch), batch.content_mask
+    counts = content.sum(-1) * torch.tensor(FERRET_PERCENT, device=content.device)[:, None] // 100
+    new = counts.diff(dim=0, prepend=torch.zeros_like(counts[:1])) > 0
+    top = (removal_order(scores, content) < counts[..., None]) & content & new[..., None]
+    place = observation.target(None)[None, :, None].expand(len(top), -1, -1)
+    drops = observation.probs.gather(-1, place[0]) - adapter.erase_inputs(observation, top).gather(-1, place)
+    return (drops[..., 0] * new).sum(0) / new.sum(0)

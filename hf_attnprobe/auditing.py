@@ -14,17 +14,20 @@ import torch
 
 from hf_attnprobe import records
 from hf_attnprobe.adapters import wrap
+from hf_attnprobe.adapters.input_erasure import OPERATORS, check_operator
 from hf_attnprobe.attention_model import Site
+from hf_attnprobe.comparisons import compare
 from hf_attnprobe.data import dataset_fingerprint, load_examples
 from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness import PROBES
+from hf_attnprobe.faithfulness.single_weight import check_draw
 from hf_attnprobe.loading import check_at_least, load_model, load_tokenizer, model_fingerprint
 from hf_attnprobe.report import Report, extras_to_json, from_json, to_json, to_markdown
 from hf_attnprobe.specimens import show
 from hf_attnprobe.summary import PREDICTION, summarize
-from hf_attnprobe.sweep import Sweep, foremost, prune, run, run_batch, select_sites, suitable_tests
-from hf_attnprobe.texts import collate, parse_bytes, reference_batch, tokenize
+from hf_attnprobe.sweep import Sweep, foremost, prune_heads, run, run_batch, select_sites, suitable_tests
+from hf_attnprobe.texts import collate, has_rationales, mask_id, parse_bytes, reference_batch, tokenize
 
 
 SUMMARY = "summary.json"
@@ -40,19 +43,25 @@ def audit(
     tests: Sequence[str] | None = None,
     output_dir: str | Path | None = None,
     config: str | None = None,
-    text_column: str | None = None,
+    text_column: str | Sequence[str] | None = None,
     label_column: str | None = None,
     limit: int | None = None,
     layers: Sequence[int] | None = None,
     heads: Sequence[int] | None = None,
     query: int | None = None,
     screen: int | None = None,
+    prune: bool = True,
     seed: int = 0,
     target: int | None = None,
     n_permutations: int = 100,
     method: str = "auto",
     n_starts: int = 5,
     n_steps: int | None = None,
+    renormalise: bool = True,
+    draw: str = "uniform",
+    all_zero: bool = False,
+    erase_by: str = "deletion",
+    naopc_beam: int = 0,
     level: str | None = None,
     truncate: bool = True,
     dtype: torch.dtype | str | None = None,
@@ -72,9 +81,14 @@ def audit(
             after an interruption, or to add texts or tests. ``None`` keeps nothing on disk.
         layers, heads, query: where to look; all layers, all heads, all queries (read: the row that is read out).
         screen: test only so many heads, those on which one backward pass foretells the largest effect.
+        prune: where ``head_ablation`` tests several heads, silence them together as well, the least important first.
         seed: with the example ids it fixes all random numbers.
         target: class whose probability the importances explain; ``None`` is the predicted one.
         n_permutations: shuffles per text. method, n_starts, n_steps: of the adversarial test.
+        renormalise, draw, all_zero: of the erasure test: divide what is left by its sum; how the weight that is compared
+            with the largest is drawn, "uniform" or as in the "released" code; count the decision without any attention.
+        erase_by: how the input erasure test takes tokens out, by "deletion" or by the tokenizer's "mask" token.
+        naopc_beam: width of the beam search for the bounds that normalise input erasure; 0 leaves them out.
         level: of Transformers, explain and leave out each "word" or "token"; words where the tokenizer tells them.
         truncate: cut texts that are longer than the model's positions, and count them, or refuse them.
         dtype: to compute in; float64 for attention classifiers, as loaded for others.
@@ -88,7 +102,8 @@ def audit(
         AttnProbeError: for anything the caller can mend, before anything is written.
     """
     check_tests(tests)
-    check_at_least(0, n_steps=n_steps)
+    check_draw(draw)
+    check_at_least(0, n_steps=n_steps, naopc_beam=naopc_beam)
     _check_options(
         method, dtype, limit=limit, batch_size=batch_size, n_permutations=n_permutations, n_starts=n_starts, seed=seed,
         screen=screen,
@@ -97,6 +112,8 @@ def audit(
         "correlation": {"target": target},
         "permutation": {"n_permutations": n_permutations},
         "adversarial": {"method": method, "n_starts": n_starts, "n_steps": n_steps},
+        "erasure": {"renormalise": renormalise, "draw": draw, "all_zero": all_zero},
+        "input_erasure": {"by": erase_by, "naopc_beam": naopc_beam},
     }
     budget = parse_bytes(memory_budget)
     examples = load_examples(
@@ -124,7 +141,10 @@ def audit(
         loaded.to(state.device), dtype=getattr(torch, dtype) if isinstance(dtype, str) else dtype, level=level
     )
     sites = select_sites(adapter, layers, heads, query)
-    tests = check_tests(tests) if tests is not None else suitable_tests(sites)
+    adapter.mask_id = mask_id(tokenizer, loaded)
+    rationales = has_rationales(examples)
+    tests = check_tests(tests) if tests is not None else suitable_tests(sites, rationales=rationales)
+    _check_needs(tests, rationales, tokenizer, erase_by, adapter.mask_id)
     if "head_ablation" in tests:
         adapter.set_reference(reference_batch(adapter, tokenizer, examples, loaded))
     if limit is not None:
@@ -148,7 +168,7 @@ def audit(
                 seed=seed,
                 provenance=_provenance(identity, tests, counts, state.num_processes),
                 examples=show(adapter, texts[:3], tokenizer, loaded.config.id2label) if "adversarial" in tests else (),
-                **_statistics_and_rows(sweep, tests, loaded.config, seed),
+                **_statistics_and_rows(sweep, tests, loaded.config, seed, prune),
             )
             if output_dir is not None and state.is_main_process:
                 _write(report, folder)
@@ -165,15 +185,23 @@ def _rehearse(sweep: Sweep, tests: Sequence[str], sites: Sequence[Site]) -> None
         _check_query(sweep.adapter.observe(shortest), sites[0].query)
     if sweep.options["adversarial"]["method"] == "exact" and "adversarial" in tests:
         run_batch(sweep.adapter, shortest, ["adversarial"], sites[:1], sweep.options, sweep.seed)
+    if "input_erasure" in tests:  # does the model read a text of special tokens alone?
+        everything, by = shortest.content_mask[None], sweep.options["input_erasure"]["by"]
+        sweep.adapter.erase_inputs(sweep.adapter.observe(shortest), everything, by=by)
 
 
-def _statistics_and_rows(sweep: Sweep, tests: Sequence[str], config, seed: int) -> dict:
+def _statistics_and_rows(sweep: Sweep, tests: Sequence[str], config, seed: int, prune: bool) -> dict:
     """Of this run's texts and tests; the folder may hold more."""
     rows = records.read(sweep.folder)
     rows = rows[rows.example_id.isin([t.example_id for t in sweep.texts]) & rows.test.isin([*tests, PREDICTION])]
     classes = [str(config.id2label[k]) for k in range(config.num_labels)]
     statistics = summarize(rows, classes, seed=seed)
-    return {"statistics": statistics, "rows": rows.reset_index(drop=True), "prune": prune(sweep, statistics)}
+    return {
+        "statistics": statistics,
+        "rows": rows.reset_index(drop=True),
+        "prune": prune_heads(sweep, statistics) if prune else None,
+        "comparisons": compare(rows, seed=seed),
+    }
 
 
 def _write(report: Report, folder: Path) -> None:
@@ -211,6 +239,17 @@ def _model_and_tokenizer(model, tokenizer, trust_remote_code: bool):
     if tokenizer is None and not getattr(model, "name_or_path", ""):
         raise AttnProbeError("expected a tokenizer with a model given as an object; pass tokenizer=")
     return name, model, tokenizer or load_tokenizer(name, trust_remote_code=trust_remote_code)
+
+
+def _check_needs(tests: Sequence[str], rationales: bool, tokenizer, erase_by: str, mask_id: int | None) -> None:
+    """What some tests need of data and tokenizer."""
+    if "plausibility" in tests and not (rationales and tokenizer.is_fast):
+        raise AttnProbeError(
+            "expected human rationales for the test plausibility, found none that a fast tokenizer could place; give "
+            "the data a column 'evidence' with the positions of the decisive words, or leave the test out"
+        )
+    if "input_erasure" in tests or erase_by not in OPERATORS:
+        check_operator(erase_by, mask_id)
 
 
 def _check_target(model, target: int | None) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from scipy.stats import spearmanr
 
 from hf_attnprobe.faithfulness.prune_curve import PruneCurve
-from hf_attnprobe.summary import Statistic
+from hf_attnprobe.summary import Statistic, only_silenced
 
 
 TITLES = {
@@ -20,6 +20,9 @@ TITLES = {
     "attention_times_gradient_tau": "rank correlation of attention × gradient with leave-one-out",
     "effective_attention_tau": "rank correlation of effective attention with leave-one-out",
     "norm_based_tau": "rank correlation of the norms of weighted values with leave-one-out",
+    "never_flips@attention": "share of texts whose decision holds however many of the head's weights are erased, largest first",
+    "fraction_to_flip@attention": "fraction of the head's weights erased, largest first, when the decision flips (texts that flip)",
+    "comprehensiveness@attention": "loss of probability without the tokens the head attends to most (mean of the top 1 to 50%)",
     "first_order_uniform": "screen: first-order effect of uniform attention",
 }
 OF_LAYERS = {
@@ -104,7 +107,39 @@ def head_sentences(statistics: Sequence[Statistic]) -> list[str]:
             f"Uniqueness: the attention of {free} of {len(moved)} heads can be moved by .40 (of at most .69) or farther "
             "with the output within .05."
         )
-    return lines + screen_sentences(statistics)
+    return [
+        *lines,
+        *_erasure(statistics),
+        *_removal(statistics),
+        *only_silenced(statistics),
+        *screen_sentences(statistics),
+    ]
+
+
+def _erasure(statistics: Sequence[Statistic]) -> list[str]:
+    never = by_head(statistics, "never_flips@attention")
+    if not never:
+        return []
+    flipping = sum(v <= 1 - MATTERS for v in never.values())
+    return [
+        f"Erasure: in {flipping} of {len(never)} heads, erasing weights, the largest first, flips the decision in "
+        f"{MATTERS:.0%} of the texts or more."
+    ]
+
+
+def _removal(statistics: Sequence[Statistic]) -> list[str]:
+    """Against random tokens, which every head shares."""
+    attention, random = (by_head(statistics, f"comprehensiveness@{name}") for name in ("attention", "random"))
+    above = {site: attention[site] - random[site] for site in attention.keys() & random.keys()}
+    if not above:
+        return []
+    best = max(sorted(above), key=above.__getitem__)
+    telling = sum(v >= MATTERS for v in above.values())
+    return [
+        f"Removal: without the tokens they attend to most, {telling} of {len(above)} heads cost the predicted class "
+        f"{MATTERS} of probability or more beyond what random tokens cost; the most is {best[0]}.{best[1]} with "
+        f"{above[best]:+.2f}."
+    ]
 
 
 def _agreement(statistics: Sequence[Statistic]) -> list[str]:

@@ -6,11 +6,13 @@ from dataclasses import asdict, dataclass, field
 
 import pandas as pd
 
+from hf_attnprobe.comparisons import Comparison
 from hf_attnprobe.faithfulness import READINGS
 from hf_attnprobe.faithfulness.adversarial import EPSILONS
 from hf_attnprobe.faithfulness.prune_curve import PruneCurve
 from hf_attnprobe.head_tables import has_heads, head_sentences, head_tables, prune_table
-from hf_attnprobe.summary import Statistic, reading, verdict
+from hf_attnprobe.ranking_tables import comparison_section, comparison_sentences, ranked_lines, section_in_words
+from hf_attnprobe.summary import Statistic, key_of, reading, verdict
 
 
 ATTENTION_BINS = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the largest weight, as in the papers' plots
@@ -43,6 +45,7 @@ class Report:
     provenance: dict
     examples: tuple[Example, ...] = ()
     prune: PruneCurve | None = None
+    comparisons: tuple[Comparison, ...] = ()
     rows: pd.DataFrame = field(default_factory=pd.DataFrame, repr=False, compare=False)
 
     def __str__(self) -> str:
@@ -57,7 +60,8 @@ def to_json(report: Report) -> dict:
     """Plain data, as ``audit --json`` prints it; NaN becomes None."""
     statistics = [{k: _plain(v) for k, v in asdict(s).items()} for s in report.statistics]
     head = {"model": report.model, "dataset": report.dataset, "n": report.n, "seed": report.seed}
-    return head | {"statistics": statistics, "provenance": report.provenance}
+    comparisons = [{k: _plain(v) for k, v in asdict(c).items()} for c in report.comparisons]
+    return head | {"statistics": statistics, "comparisons": comparisons, "provenance": report.provenance}
 
 
 def extras_to_json(report: Report) -> dict:
@@ -76,7 +80,14 @@ def from_json(data: dict) -> Report:
     shown = data.get("examples", [])
     examples = [Example(**{k: tuple(v) if isinstance(v, list) else v for k, v in e.items()}) for e in shown]
     head = {k: data[k] for k in ("model", "dataset", "n", "seed", "provenance")}
-    return Report(**head, statistics=tuple(statistics), examples=tuple(examples), prune=_curve(data.get("prune")))
+    comparisons = tuple(Comparison(**c | {"ci95": tuple(c["ci95"])}) for c in data.get("comparisons", []))
+    return Report(
+        **head,
+        statistics=tuple(statistics),
+        examples=tuple(examples),
+        prune=_curve(data.get("prune")),
+        comparisons=comparisons,
+    )
 
 
 def _curve(data: dict | None) -> PruneCurve | None:
@@ -91,25 +102,36 @@ def _plain(value):
 
 
 def to_text(report: Report) -> str:
-    """One line per statistic over all texts, then the verdict; p-values and most of the frontier are in the tables."""
+    """One line per statistic over all texts, a table of rankings, then what was compared and the verdict.
+
+    p-values and most of the frontier are in the tables of :func:`to_markdown`.
+    """
     lines = [f"{report.model} on {report.dataset}: {report.n} texts, seed {report.seed}", ""]
     if has_heads(report.statistics):
         return "\n".join([*lines, *head_tables(report.statistics), "", *_verdict_lines(report)])
-    shown = [s for s in report.statistics if s.group == "all" and _worth_a_line(s.statistic)]
+    overall = [s for s in report.statistics if s.group == "all"]
+    shown = [s for s in overall if _worth_a_line(s.statistic) and not isinstance(key_of(s.statistic), str)]
     width = max((len(s.statistic) for s in shown), default=0)
-    test = None
-    for s in shown:
-        if s.test != test:
-            test = s.test
-            lines.append(test)
-        lines.append(f"  {s.statistic:<{width}}  {_interval(s):<24} n {s.n:<6} {_undefined(s)}{reading(s)}")
-    return "\n".join([*lines, "", *_verdict_lines(report)])
+    for test in dict.fromkeys(s.test for s in overall):
+        lines.append(test)
+        for s in (s for s in shown if s.test == test):
+            lines.append(f"  {s.statistic:<{width}}  {_interval(s):<24} n {s.n:<6} {_undefined(s)}{reading(s)}")
+        lines += ranked_lines([s for s in overall if s.test == test])
+    return "\n".join([*lines, "", *_comparison_lines(report), *_verdict_lines(report)])
 
 
 def _worth_a_line(statistic: str) -> bool:
-    """Not the p-values, and of the frontier only the two ε that the papers use."""
-    name, _, key = statistic.partition("@")
-    return not name.endswith("_p_value") and (not key or float(key) in EPSILONS)
+    """Not the p-values; of the frontier the two ε that the papers use, and of the rankings attention."""
+    key = key_of(statistic)
+    return not statistic.partition("@")[0].endswith("_p_value") and key in (None, "attention", *EPSILONS)
+
+
+def _comparison_lines(report: Report) -> list[str]:
+    said = [f"  {line}" for line in comparison_sentences(report.comparisons)]
+    title = (
+        "Comparisons on the same texts (p ≤ .05 after Holm's correction over those of a test; never is more than all)"
+    )
+    return [title, *said, ""] if said else []
 
 
 def _interval(s: Statistic) -> str:
@@ -145,19 +167,23 @@ def to_markdown(report: Report) -> str:
             ]
     else:
         for test in READINGS:
-            parts += _test_section(test, [s for s in report.statistics if s.test == test])
+            of_test = [s for s in report.statistics if s.test == test]
+            parts += _test_section(test, of_test, section_in_words(test, of_test, report.rows))
+            parts += comparison_section(test, report.comparisons)
         parts += _bins_section(report.rows)
     parts += _examples_section(report.examples)
     return "\n".join(parts + _provenance_section(report.provenance)) + "\n"
 
 
-def _test_section(test: str, statistics: Sequence[Statistic]) -> list[str]:
+def _test_section(test: str, statistics: Sequence[Statistic], in_words: Sequence[str]) -> list[str]:
+    """Of single rankings only the numbers over all texts."""
     if not statistics:
         return []
     rows = [
         f"| {s.statistic} | {s.group} | {s.mean:.3f} | [{s.ci95[0]:.3f}, {s.ci95[1]:.3f}] | {s.median:.3f} | {s.std:.3f} "
         f"| {s.n} | {s.undefined} |"
         for s in statistics
+        if s.group == "all" or not isinstance(key_of(s.statistic), str)
     ]
     readings = [
         f"- {s.statistic}: {reading(s)}." for s in statistics if s.group == "all" and _worth_a_line(s.statistic)
@@ -166,7 +192,7 @@ def _test_section(test: str, statistics: Sequence[Statistic]) -> list[str]:
         "| statistic | predicted | mean | 95% interval | median | std | n | undefined |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    return ["", f"## {test}", "", *head, *rows, "", *readings]
+    return ["", f"## {test}", *in_words, "", *head, *rows, "", *readings]
 
 
 def _bins_section(rows: pd.DataFrame) -> list[str]:

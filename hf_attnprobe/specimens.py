@@ -2,6 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
+import torch
+
+from hf_attnprobe.attention_model import Batch
 from hf_attnprobe.faithfulness import PROBES
 from hf_attnprobe.report import Example
 from hf_attnprobe.texts import Text, collate
@@ -20,11 +23,10 @@ def show(adapter, texts: Sequence[Text], tokenizer, classes: Mapping[int, str]) 
     shown = []
     for row, text in enumerate(texts):
         content, predicted = batch.content_mask[row], int(observation.probs[row].argmax())
-        ids = batch.inputs["input_ids"][row][content].tolist()
         shown.append(
             Example(
                 example_id=text.example_id,
-                tokens=tuple(tokenizer.convert_ids_to_tokens(ids)),
+                tokens=_units(batch, row, tokenizer),
                 label=classes[text.label] if text.label >= 0 else None,
                 predicted=classes[predicted],
                 prob=float(observation.probs[row, predicted]),
@@ -35,3 +37,12 @@ def show(adapter, texts: Sequence[Text], tokenizer, classes: Mapping[int, str]) 
             )
         )
     return tuple(shown)
+
+
+def _units(batch: Batch, row: int, tokenizer) -> tuple[str, ...]:
+    """What of a text is explained: its tokens, or its sentences."""
+    content, ids = batch.content_mask[row], batch.inputs["input_ids"][row]
+    if content.shape == ids.shape:
+        return tuple(tokenizer.convert_ids_to_tokens(ids[content].tolist()))
+    inside = batch.inputs["units"][row] == torch.arange(int(content.sum()), device=ids.device)[:, None]
+    return tuple(" ".join(tokenizer.convert_ids_to_tokens(ids[words].tolist())) for words in inside)

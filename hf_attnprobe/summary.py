@@ -12,6 +12,11 @@ from hf_attnprobe.faithfulness import READINGS
 N_BOOTSTRAP = 1000
 KEY = ["example_id", "test", "statistic", "layer", "head"]
 PREDICTION = "prediction"  # the rows every audit writes besides its tests
+RANKINGS = (
+    "random", "attention", "gradient", "product", "leave_one_out", "input_gradient", "margin",
+    "effective_attention", "norm_based",
+)  # fmt: skip
+"""What may stand behind the @ of a statistic instead of a number, in the order of tables; others follow by name."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +54,7 @@ def summarize(rows: pd.DataFrame, label_names: Sequence[str], *, seed: int = 0) 
     order = {(t, s): k for k, (t, s) in enumerate((t, s) for t in READINGS for s in READINGS[t])}
     wide = tested.drop_duplicates(KEY).set_index(KEY).value.unstack(KEY[1:])
     columns = list(wide.columns)
-    columns.sort(key=lambda c: (order.get((c[0], c[1].split("@")[0]), len(order)), c[2:], _key(c[1])))
+    columns.sort(key=lambda c: (order.get((c[0], c[1].split("@")[0]), len(order)), c[2:], position(c[1])))
     groups = [("all", wide)] + [
         (str(name), wide[predicted.reindex(wide.index) == k]) for k, name in enumerate(label_names)
     ]
@@ -62,9 +67,21 @@ def summarize(rows: pd.DataFrame, label_names: Sequence[str], *, seed: int = 0) 
     return tuple(found[name, c] for c in columns for name, _ in groups if (name, c) in found)
 
 
-def _key(statistic: str) -> float:
-    """The number behind the @ of a statistic, for sorting."""
-    return float(statistic.split("@")[1]) if "@" in statistic else 0.0
+def key_of(statistic: str) -> float | str | None:
+    """What is behind the @ of a statistic: a number, the name of a ranking, or None without an @."""
+    _, at, key = statistic.partition("@")
+    try:
+        return float(key) if at else None
+    except ValueError:
+        return key
+
+
+def position(statistic: str) -> tuple[int, float, str]:
+    """Where a statistic stands among its family, for sorting: numbers by value, then rankings in their order."""
+    key = key_of(statistic)
+    if isinstance(key, str):
+        return 1, RANKINGS.index(key) if key in RANKINGS else len(RANKINGS), key
+    return 0, key or 0.0, ""
 
 
 def _describe(frame: pd.DataFrame, group: str, seed: int) -> list[Statistic]:
@@ -114,28 +131,66 @@ def find(statistics: Sequence[Statistic], statistic: str, *, group: str = "all",
     return None
 
 
+def only_silenced(statistics: Sequence[Statistic]) -> list[str]:
+    """Says so where heads could not be ablated by anything but zero."""
+    names = {s.statistic for s in statistics}
+    if "zero_tvd" not in names or "mean_tvd" in names:
+        return []
+    return [
+        "Ablation: heads could only be silenced, not replaced: of this kind of model the output of a single head cannot "
+        "be set to its mean or to that of another text, so the effects of silencing may exceed what the heads carry."
+    ]
+
+
 def verdict(statistics: Sequence[Statistic]) -> list[str]:
     """What the tests say together about one head, one sentence per test; the thresholds are in the sentences."""
-    lines = []
-    tau, yardstick = find(statistics, "attention_leave_one_out_tau"), find(statistics, "gradient_leave_one_out_tau")
+    lines, site = [], _site(statistics)
+    tau = find(statistics, "attention_leave_one_out_tau", **site)
+    yardstick = find(statistics, "gradient_leave_one_out_tau", **site)
     if tau and yardstick:
         strength = "agrees well" if tau.mean >= 0.6 else "agrees partly" if tau.mean >= 0.3 else "hardly agrees"
         lines.append(
             f"Importance: attention {strength} with leaving tokens out (τ {tau.mean:.2f}; from .60 well, from .30 "
             f"partly), gradients agree with it at {yardstick.mean:.2f}."
         )
-    shuffled = find(statistics, "median_tvd")
+    shuffled = find(statistics, "median_tvd", **site)
     if shuffled:
         matters = "matters" if shuffled.mean >= 0.1 else "hardly matters"
         lines.append(
             f"Assignment: which token gets which weight {matters}: shuffling moves the output by {shuffled.mean:.2f} of 1 "
             "(from .10 it matters)."
         )
-    moved = find(statistics, "epsilon_max_jsd@0.05")
+    moved = find(statistics, "epsilon_max_jsd@0.05", **site)
     if moved:
         unique = "is not the only one" if moved.mean >= 0.4 else "is fairly well pinned down"
         lines.append(
             f"Uniqueness: this attention {unique}: others as far as {moved.mean:.2f} (of at most .69; from .40 not the only "
             "one) give the same output within .05."
         )
-    return lines
+    return lines + _erasure_verdict(statistics) + only_silenced(statistics)
+
+
+def _site(statistics: Sequence[Statistic]) -> dict[str, int]:
+    """Where the one head is."""
+    return {"layer": statistics[0].layer, "head": statistics[0].head} if statistics else {}
+
+
+def _erasure_verdict(statistics: Sequence[Statistic]) -> list[str]:
+    """How far attention is on the way from random order to the smallest set, by the medians over texts that flip."""
+    names = ("fraction_to_flip@attention", "fraction_to_flip@random", "minimal_fraction", "never_flips@attention")
+    attention, random, best, never = (find(statistics, name, **_site(statistics)) for name in names)
+    if not attention or not random:
+        return []
+    found = (
+        f"in the median text that flips, attention's order needs {attention.median:.2f} of the weights erased"
+        f"{f' ({never.mean:.0%} of texts never flip)' if never else ''}, a random one {random.median:.2f}"
+    )
+    if not best or random.median <= best.median:
+        better = attention.median < random.median
+        return [f"Erasure: attention ranks the weights {'better' if better else 'no better'} than chance: {found}."]
+    way = round((random.median - attention.median) / (random.median - best.median), 2)
+    quality = "well" if way >= 0.75 else "partly" if way >= 0.25 else "hardly"
+    return [
+        f"Erasure: attention ranks the weights {quality} by what the decision rests on: {found}, the smallest set "
+        f"{best.median:.2f}, so attention goes {way:.0%} of the way from chance to the best (from 75% well, from 25% partly)."
+    ]

@@ -10,9 +10,11 @@ from accelerate import PartialState
 from tqdm.auto import tqdm
 
 from hf_attnprobe import records
+from hf_attnprobe.adapters.memory import give_back_freed_memory
 from hf_attnprobe.attention_model import AttentionModel, Batch, Site
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness import PROBES, SITES
+from hf_attnprobe.faithfulness.erasure import COPIES_AT_ONCE
 from hf_attnprobe.faithfulness.prune_curve import PruneCurve, least_first, prune_curve
 from hf_attnprobe.head_tables import by_head
 from hf_attnprobe.summary import PREDICTION, Statistic
@@ -21,6 +23,8 @@ from hf_attnprobe.texts import Text, collate, plan
 
 PRUNE_POINTS = 12
 FOR_MANY_HEADS = ("screen", "head_ablation", "explanations")
+FOR_RATIONALES = ("plausibility",)
+FOR_COMPARISONS = ("fragility", "single_token")  # of one model with another: only where asked for
 
 
 @dataclass(frozen=True)
@@ -61,8 +65,8 @@ def run(sweep: Sweep, tests: Sequence[str], sites: Sequence[Site]) -> None:
 
 
 def _bytes_per_text(sweep: Sweep) -> Callable[[int], int]:
-    """Of the two things that need most: all shuffles at once, and a gradient through the model."""
-    n_copies = sweep.options["permutation"]["n_permutations"]
+    """Of the things that need most: all shuffles, or some erasures, at once, and a gradient through the model."""
+    n_copies = max(sweep.options["permutation"]["n_permutations"], COPIES_AT_ONCE)
     searching = sweep.options["adversarial"]["n_starts"] if sweep.options["adversarial"]["n_steps"] else 1
 
     def size(n_keys: int) -> int:
@@ -74,7 +78,7 @@ def _bytes_per_text(sweep: Sweep) -> Callable[[int], int]:
     return size
 
 
-def prune(sweep: Sweep, statistics: Sequence[Statistic]) -> PruneCurve | None:
+def prune_heads(sweep: Sweep, statistics: Sequence[Statistic]) -> PruneCurve | None:
     """Accuracy as the heads are silenced in the order of their own effect; None where that was not measured."""
     effects = by_head(statistics, "zero_tvd")
     if len(effects) < 2:
@@ -105,6 +109,8 @@ def run_batch(
                 result = PROBES[test](adapter, observation, site, seed=seed, **options.get(test, {}))
                 statistics = records.statistics_of(result)
             parts.append(records.to_rows(test, statistics, batch.example_ids, site))
+            if len(sites) > 1:
+                give_back_freed_memory()
             tick(len(batch.example_ids))
     return pd.concat(parts, ignore_index=True)
 
@@ -139,9 +145,11 @@ def select_sites(
     ]
 
 
-def suitable_tests(sites: Sequence[Site]) -> tuple[str, ...]:
-    """All tests; a single head needs no screen and no comparison of heads."""
-    return tuple(t for t in PROBES if len(sites) > 1 or t not in FOR_MANY_HEADS)
+def suitable_tests(sites: Sequence[Site], *, rationales: bool = False) -> tuple[str, ...]:
+    """All tests but those that compare models; a single head needs no screen and no comparison of heads, plausibility
+    needs human ``rationales``."""
+    unsuitable = (() if len(sites) > 1 else FOR_MANY_HEADS) + (() if rationales else FOR_RATIONALES) + FOR_COMPARISONS
+    return tuple(t for t in PROBES if t not in unsuitable)
 
 
 def foremost(rows: pd.DataFrame, sites: Sequence[Site], n: int) -> list[Site]:

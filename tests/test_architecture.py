@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import hf_attnprobe
-from hf_attnprobe import AttentionClassifierConfig, audit, auditing, cli, data, demo, training
+from hf_attnprobe import AttentionClassifierConfig, audit, auditing, cli, data, demo, retraining, training
 
 
 PACKAGE = Path(hf_attnprobe.__file__).parent
@@ -21,14 +21,14 @@ LINES = """
 errors functional
 attention_classifier
 attention_model
-adapters recipes vectors tokenization synthetic loading distributed data
-texts objectives training
+adapters published recipes lengths vectors tokenization synthetic loading distributed data
+texts objectives outputs scores base trainers training adversary_training
 faithfulness
 records summary
-head_tables
-report
+head_tables comparisons ranking_tables
+report retraining_verdict retraining_report
 sweep specimens
-auditing
+auditing retraining
 demo metrics
 cli
 """
@@ -130,7 +130,7 @@ def test_public_names_are_sorted_and_no_others():
 
 
 @pytest.mark.parametrize(
-    "function", [audit, training.train_classifier, training.fine_tune, demo.demo, data.load_examples]
+    "function", [audit, retraining.retrain, training.train_classifier, training.fine_tune, demo.demo, data.load_examples]
 )
 def test_every_argument_is_documented(function):
     """By name in the docstring, or by a name that speaks for itself."""
@@ -170,6 +170,7 @@ FUNCTIONS = {
     | {field.name for field in dataclasses.fields(AttentionClassifierConfig)}
     | {"json"},
     "audit": parameters(audit) | {"json"},
+    "retrain": parameters(retraining.retrain) | {"json"},
     "report": parameters(auditing.read_audit) | {"audit", "output"},
 }
 
@@ -195,15 +196,15 @@ def test_every_keyword_argument_of_audit_is_a_flag():
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_defaults_of_flags_are_those_of_the_function(name):
-    function = {"demo": demo.demo, "audit": audit}.get(name)
+    function = {"demo": demo.demo, "audit": audit, "retrain": retraining.retrain}.get(name)
     for action in commands()[name]._actions:
         parameter = function and inspect.signature(function).parameters.get(action.dest)
         if parameter is not None and not action.required:
             assert action.default == parameter.default, action.dest
-    if name == "train":
-        config = AttentionClassifierConfig()
-        for field in ("encoder", "attention", "embedding_size", "encoder_size"):
-            assert commands()["train"].get_default(field) == getattr(config, field)
+    if name == "train":  # what is not given is left to the recipe
+        assert commands()["train"].get_default("recipe") == "jain-wallace"
+        assert {commands()["train"].get_default(k) for k in cli.ARCHITECTURE} == {None, False}
+        assert {commands()["train"].get_default(k) for k in cli.ONLY_CLASSIFIER if k != "recipe"} == {None}
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

@@ -67,6 +67,25 @@ def test_every_head_and_every_test(folder, data, tmp_path):
     assert report.prune.n_removed[-1] == len(heads) and report.prune.agreement[0] == 1.0
 
 
+def test_the_prune_curve_can_be_left_out(folder, data, tmp_path, cli):
+    kept, left_out = (quick(folder, data, limit=2, tests=["head_ablation"], prune=prune) for prune in (True, False))
+    assert kept.prune is not None and left_out.prune is None and kept.statistics == left_out.statistics
+    data.select(range(2)).save_to_disk(tmp_path / "data")
+    command = (
+        "audit",
+        "--model",
+        folder,
+        "--dataset",
+        tmp_path / "data",
+        "--split",
+        "train",
+        "--tests",
+        "head_ablation",
+    )
+    assert cli(*command, "--no-prune", "--output-dir", tmp_path / "out").code == 0
+    assert "silenced together" not in (tmp_path / "out" / "report.md").read_text()
+
+
 def test_chosen_layers_and_heads(folder, data):
     report = quick(folder, data, layers=[1], heads=[0, 2], tests=["uniform_attention"])
     assert by_head(report.statistics, "uniform_tvd").keys() == {(1, 0), (1, 2)}

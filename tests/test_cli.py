@@ -41,7 +41,7 @@ def test_json_is_as_documented(command, cli, checkpoint, reviews_folder):
     done = cli(*command, "--json")
     found = strict(done.out)
     assert done.code == 0 and done.out.count("\n") == 1
-    assert list(found) == ["model", "dataset", "n", "seed", "statistics", "provenance"]
+    assert list(found) == ["model", "dataset", "n", "seed", "statistics", "comparisons", "provenance"]
     assert (found["model"], found["n"], found["seed"]) == (str(checkpoint), 8, 0)
     assert found["dataset"] == f"{reviews_folder} (test)"
     seen = set()

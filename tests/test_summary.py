@@ -5,8 +5,12 @@ import pandas as pd
 import pytest
 import scipy.stats
 
-from hf_attnprobe.report import Report, from_json, to_json, to_markdown, to_text
-from hf_attnprobe.summary import bootstrap_interval, find, reading, summarize, verdict
+from hf_attnprobe import report as report_module
+from hf_attnprobe.comparisons import compare
+from hf_attnprobe.faithfulness import READINGS
+from hf_attnprobe.head_tables import head_sentences, head_tables
+from hf_attnprobe.report import Report, extras_to_json, from_json, to_json, to_markdown, to_text
+from hf_attnprobe.summary import bootstrap_interval, find, key_of, position, reading, summarize, verdict
 
 
 def rows(n=200, n_undefined=7):
@@ -92,3 +96,178 @@ def test_report_survives_json_and_renders():
     assert to_json(again) == to_json(report)
     assert "undefined" in to_text(report) and "nan" not in to_text(report)
     assert "| [0.25, 0.50) |" in to_markdown(report)
+
+
+# --- rankings -----------------------------------------------------------------------------------------------------
+
+RANKINGS = ("random", "attention", "gradient", "product", "leave_one_out", "margin")
+NEEDS = dict(zip(RANKINGS, (0.9, 0.6, 0.4, 0.2, 0.5, 0.1), strict=True))  # fractions that a ranking removes, at most
+
+
+def erasure_rows(n=200, product_margin_tau=0.97, layer=0, head=0):
+    """Rows as the tests ``erasure``, ``input_erasure`` and ``plausibility`` give them."""
+    rng = np.random.default_rng(0)
+    top, other = rng.random(n) < 0.3, rng.random(n) < 0.1
+    erasure = {
+        "top_flips": top, "random_flips": other, "both_flip": top & other, "neither_flips": ~top & ~other,
+        "only_top_flips": top & ~other, "only_random_flips": other & ~top, "minimal_fraction": rng.random(n) * 0.1,
+        "minimal_size": rng.integers(1, 4, n), "no_set_flips": rng.random(n) < 0.05,
+        "product_margin_tau": np.full(n, product_margin_tau),
+    }  # fmt: skip
+    for name, needs in NEEDS.items():
+        never = rng.random(n) < needs / 4
+        fraction = np.where(never, np.nan, rng.random(n) * needs)
+        erasure |= {
+            f"fraction_to_flip@{name}": fraction,
+            f"never_flips@{name}": never,
+            f"regret@{name}": fraction - 0.01,
+        }
+    shift = {"attention": 0.2, "random": 0.0, "product": 0.3}
+    erased = {f"comprehensiveness@{k}": rng.random(n) / 10 + v for k, v in shift.items()}
+    tests = {
+        "erasure": erasure,
+        "input_erasure": erased,
+        "plausibility": {
+            f"{name}@{k}": rng.random(n) for name in ("auprc", "iou_f1") for k in ("random", "attention")
+        },
+        "prediction": {"predicted_class": rng.integers(0, 2, n)},
+    }
+    parts = [
+        pd.DataFrame(
+            {"test": test, "statistic": name, "example_id": range(n), "layer": layer, "head": head, "value": v}
+        )
+        for test, values in tests.items()
+        for name, v in values.items()
+    ]
+    return pd.concat(parts).astype({"value": float})
+
+
+@pytest.fixture
+def readings(monkeypatch):
+    """Readings of the tests whose rows these are, whether or not they are all registered."""
+    for test, names in erasure_rows(3).groupby("test").statistic:
+        if test != "prediction":
+            known = READINGS.get(test, {})
+            families = {name.split("@")[0] for name in names}
+            monkeypatch.setitem(READINGS, test, {f: known.get(f, "{key} {mean:.2f}") for f in families} | known)
+
+
+@pytest.fixture
+def report(readings):
+    rows = erasure_rows()
+    statistics = summarize(rows, ["neg", "pos"])
+    return Report("m", "d", 200, 0, statistics, {"versions": {}}, comparisons=compare(rows), rows=rows)
+
+
+def test_keys_are_numbers_or_words_and_each_kind_has_its_order():
+    assert [key_of(s) for s in ("median_tvd", "a@0.05", "a@1e-3", "a@random")] == [None, 0.05, 0.001, "random"]
+    names = ["f@zebra", "f@product", "f@0.5", "f@random", "f@aardvark", "f@0.05", "f@attention"]
+    ordered = ["f@0.05", "f@0.5", "f@random", "f@attention", "f@product", "f@aardvark", "f@zebra"]
+    assert sorted(names, key=position) == ordered
+
+
+def test_statistics_of_rankings_stand_in_the_order_of_rankings(report):
+    found = [s.statistic for s in report.statistics if s.group == "all" and s.statistic.startswith("fraction_to_flip")]
+    assert found == [f"fraction_to_flip@{name}" for name in RANKINGS]
+
+
+def test_the_text_has_a_table_of_rankings_and_what_was_compared(report):
+    text = to_text(report)
+    mean = find(report.statistics, "fraction_to_flip@product").mean
+    line = next(x for x in text.splitlines() if x.startswith("  product "))
+    assert f"{mean:.3f}" in line
+    (said,) = (x for x in text.splitlines() if x.startswith("  fraction_to_flip: attention"))
+    higher, lower, same = said.split("; ")
+    assert all(name in higher for name in ("gradient", "product", "margin")) and "lower than random (-0" in lower
+    assert same == "not told from leave_one_out"
+    assert (
+        "flips: top more often than random" in text
+        and "fewer_removals: attention more often than random" in text
+        and "nan" not in text
+    )
+
+
+def test_the_report_has_the_tables_of_erasure(report):
+    text = to_markdown(report)
+    rows = report.rows
+    values = {name: v.to_numpy() for name, v in rows[rows.test == "erasure"].groupby("statistic").value}
+    n = int(values["only_top_flips"].sum())
+    assert (
+        f"| **the largest flips** | {values['both_flip'].mean():.1%} ({int(values['both_flip'].sum())}) | {n / 200:.1%} ({n}) |"
+        in text
+    )
+    fractions = values["fraction_to_flip@attention"]
+    low, median, high = np.nanpercentile(fractions, [25, 50, 75])
+    regret = np.nanmean(values["regret@attention"])
+    assert (
+        f"| attention | {median:.2f} [{low:.2f}, {high:.2f}] | {np.isfinite(fractions).sum()} "
+        f"| {values['never_flips@attention'].mean():.1%} | {regret:.2f} |"
+    ) in text
+    assert "| smallest set (exact) |" in text and "known exactly: 2 of a text's weights" in text
+    assert text.count("corrected by Holm over the") == 2  # erasure and input erasure
+    assert "It says nothing about faithfulness" in text.split("## plausibility")[1]
+    assert "| fraction_to_flip@random | all |" in text and "| fraction_to_flip@random | neg |" not in text
+
+
+@pytest.mark.parametrize(
+    ("tau", "said"), [(0.97, "restates the read-out's algebra"), (0.6, "not settled by the algebra")]
+)
+def test_what_follows_from_the_algebra_is_said_where_it_was_measured(readings, tau, said):
+    rows = erasure_rows(product_margin_tau=tau)
+    text = to_markdown(Report("m", "d", 200, 0, summarize(rows, ["neg", "pos"]), {}, rows=rows))
+    others = {"restates the read-out's algebra", "not settled by the algebra"} - {said}
+    assert said in text and f"τ {tau:.2f}" in text and not any(other in text for other in others)
+
+
+def test_the_verdict_on_erasure_goes_by_the_way_from_chance_to_the_best(report):
+    def said(attention, random=0.8, best=0.2):
+        medians = {
+            "fraction_to_flip@attention": attention,
+            "fraction_to_flip@random": random,
+            "minimal_fraction": best,
+        }
+        rows = erasure_rows(20)
+        for name, value in medians.items():
+            rows.loc[rows.statistic == name, "value"] = value
+        (line,) = (x for x in verdict(summarize(rows, ["a", "b"])) if x.startswith("Erasure"))
+        return line
+
+    assert "well" in said(0.3).split(":")[1] and "83% of the way" in said(0.3)
+    assert "partly" in said(0.5).split(":")[1] and "50% of the way" in said(0.5)
+    assert "hardly" in said(0.79).split(":")[1]
+    assert "no better than chance" in said(0.9, best=math.nan) and " better than chance" in said(0.5, best=math.nan)
+
+
+def test_comparisons_survive_json(report):
+    again = from_json(to_json(report) | extras_to_json(report))
+    assert again.comparisons == report.comparisons and len(again.comparisons) == 1 + 5 + 5 + 5 + 2
+    assert to_text(again) == to_text(report)
+    assert "comparisons" in to_json(report)
+    old = {k: v for k, v in to_json(report).items() if k != "comparisons"}
+    assert from_json(old).comparisons == ()  # a summary written before there were any
+
+
+def test_many_heads_have_tables_of_erasure(readings):
+    rows = pd.concat([erasure_rows(), erasure_rows(layer=1, head=2)[lambda x: x.test != "prediction"]])
+    rows.loc[(rows.statistic == "comprehensiveness@attention") & (rows.layer == 1), "value"] = 0
+    rows.loc[(rows.statistic == "never_flips@attention") & (rows.layer == 1), "value"] = 1
+    statistics = summarize(rows, ["a", "b"])
+    tables, said = "\n".join(head_tables(statistics)), "\n".join(head_sentences(statistics))
+    assert "### fraction_to_flip@attention" in tables and "### comprehensiveness@attention" in tables
+    assert "1 of 2 heads cost" in said and "the most is 0.0 with +0.20" in said and "in 1 of 2 heads, erasing" in said
+    assert compare(rows) == ()
+
+
+def test_heads_that_could_only_be_silenced_are_said_to_be():
+    rows = erasure_rows(10)[:10].assign(test="head_ablation", statistic="zero_tvd")
+    replaced = rows.assign(statistic="mean_tvd")
+    predicted = erasure_rows(10)[lambda x: x.test == "prediction"]
+    for sites in ((0,), (0, 1)):
+        both = pd.concat([predicted, *(rows.assign(head=head) for head in sites)])
+        statistics = summarize(both, ["a", "b"])
+        said = report_module._verdict(Report("m", "d", 10, 0, statistics, {}))
+        assert sum("only be silenced, not replaced" in line for line in said) == 1
+        statistics = summarize(pd.concat([both, *(replaced.assign(head=head) for head in sites)]), ["a", "b"])
+        assert not any(
+            "only be silenced" in line for line in report_module._verdict(Report("m", "d", 10, 0, statistics, {}))
+        )

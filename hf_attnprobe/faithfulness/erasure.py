@@ -1,0 +1,242 @@
+"""Do large weights matter to the decision? Serrano & Smith 2019, Section 4: weights are erased, the encoder stays.
+
+Question: does the size of an attention weight say how much the decision rests on what it weighs?
+Measure:  weights are set to 0 and the rest divided by its sum. One weight: how much farther the output moves (JS, nats)
+          without the largest than without another one drawn at random, and which of the two flip the decision. Sets:
+          weights go in the order of a ranking until the decision flips; the share of the text that is gone by then.
+Compare:  attention as a ranking with random orders, the gradient with respect to the weights, attention × gradient,
+          leave-one-out, gradient × input and, in heads of Transformers, effective attention and norms.
+Exactly:  where the read-out is linear, the smallest set that flips the decision and what every ranking wastes. For two
+          classes attention × gradient is, up to the bias, proportional to the margins that this set is made of.
+Reading:  attention is no ideal ranking where another flips the decision with less.
+
+In a head, a word is erased in every query row, special tokens keep their weight, and the exact minimum is out of reach:
+``greedy_bound_size``, the least that any of the rankings needed, bounds it from above.
+"""
+
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from hf_attnprobe.attention_model import AttentionModel, Observation, Site
+from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.faithfulness.correlation import ranks
+from hf_attnprobe.faithfulness.explanations import OF_HEADS
+from hf_attnprobe.faithfulness.single_weight import check_draw, erased, single_weight
+from hf_attnprobe.functional.erasure import FlipSet, minimal_flip_set, removal_order, removals_to_flip
+from hf_attnprobe.functional.intervention import random_permutations
+from hf_attnprobe.functional.rank import dense_rank, kendall_tau_b
+
+
+N_RANDOM = 5  # the paper's
+ORDER_STREAM = 1 << 40  # added to the seed: other shuffles than those of ``permutation``
+COPIES_AT_ONCE = 32
+
+READINGS = {
+    "delta_js": "erasing the largest weight moves the output by {mean:.3f} nats more than erasing another one",
+    "delta_js_expected": "erasing the largest weight moves the output by {mean:.3f} nats more than erasing any other does on average",
+    "delta_js_unnormalised": "if what is left is not renormalised, the largest weight moves the output by {mean:.3f} nats more than another",
+    "delta_attention": "the largest weight is larger than that other one by {mean:.2f}",
+    "top_moves_most": "in {mean:.0%} of texts no other single weight moves the output more than the largest",
+    "top_flips": "erasing the largest weight flips the decision in {mean:.1%} of texts",
+    "random_flips": "erasing a random other weight flips the decision in {mean:.1%} of texts",
+    "only_top_flips": "in {mean:.1%} of texts the largest weight flips the decision and the random other does not",
+    "only_random_flips": "in {mean:.1%} of texts the random other weight flips the decision and the largest does not",
+    "both_flip": "in {mean:.1%} of texts either of the two flips the decision",
+    "neither_flips": "in {mean:.1%} of texts neither of the two flips the decision",
+    "fraction_to_flip": "in the order of {key}, the decision flips when {median:.0%} of the weights are erased (median)",
+    "never_flips": "in the order of {key}, the decision outlives every erasure in {mean:.0%} of texts",
+    "probability_mass_removed": "in the order of {key}, {median:.0%} of the attention is gone when the decision flips (median)",
+    "minimal_fraction": "the smallest set that flips the decision holds {median:.0%} of the weights (median)",
+    "minimal_size": "the smallest set that flips the decision has {median:.0f} weights (median)",
+    "no_set_flips": "in {mean:.0%} of texts no set of weights flips the decision",
+    "regret": "the order of {key} erases {median:.0f} weights more than are needed to flip the decision (median)",
+    "product_margin_tau": "attention × gradient and the exact margins order the weights with rank correlation {mean:.2f}",
+    "greedy_bound_size": "at most {median:.0f} weights are needed to flip the decision, by the best of the rankings (median)",
+}
+
+
+@dataclass(frozen=True)
+class ErasureResult:
+    """All [batch], or [batch] by ranking. NaN for texts of one token, and where the decision does not flip.
+
+    The single-weight cells are 0 or 1. ``random`` averages its draws: sizes over the draws that flip the decision, and
+    ``never_flips`` is the share that do not. The exact ones are None where the read-out is not linear, and
+    ``greedy_bound_size`` where it is; ``no_set_flips`` is 0 or 1, ``regret`` not negative but for rounding.
+    """
+
+    delta_js: Tensor
+    delta_attention: Tensor
+    top_flips: Tensor
+    random_flips: Tensor
+    only_top_flips: Tensor
+    only_random_flips: Tensor
+    both_flip: Tensor
+    neither_flips: Tensor
+    delta_js_unnormalised: Tensor
+    fraction_to_flip: dict[str, Tensor]
+    never_flips: dict[str, Tensor]
+    probability_mass_removed: dict[str, Tensor]
+    delta_js_expected: Tensor | None = None
+    top_moves_most: Tensor | None = None
+    minimal_fraction: Tensor | None = None
+    minimal_size: Tensor | None = None
+    no_set_flips: Tensor | None = None
+    regret: dict[str, Tensor] = field(default_factory=dict)
+    product_margin_tau: Tensor | None = None
+    greedy_bound_size: Tensor | None = None
+
+
+@torch.no_grad()
+def erasure(
+    model: AttentionModel,
+    observation: Observation,
+    site: Site,
+    *,
+    renormalise: bool = True,
+    draw: str = "uniform",
+    all_zero: bool = False,
+    n_random: int = N_RANDOM,
+    seed: int = 0,
+) -> ErasureResult:
+    """Erases weights of one head alone and in the order of each ranking.
+
+    Args:
+        renormalise: divide what is left by its sum. Without it the output moves for want of weight too.
+        draw: of the other weight, "uniform" over all but the largest, or as in the "released" code, which never draws
+            the first position and may draw the largest weight itself.
+        all_zero: count the decision without any attention too, as the released code does.
+        n_random: random orders.
+
+    Raises:
+        AttnProbeError: an unknown ``draw``.
+    """
+    check_draw(draw)
+    attention = observation.read(site)
+    content, token_logits = observation.batch.content_mask, model.token_logits(observation)
+    found = rankings(model, observation, site)
+    rules = {"renormalise": renormalise, "all_zero": all_zero}
+    single = single_weight(model, observation, site, draw=draw, seed=seed, **rules)
+    exact = None
+    if token_logits is not None:
+        bias = model.readout_bias()
+        exact = minimal_flip_set(attention, token_logits, content, bias=bias, renormalise=renormalise)
+        found["margin"] = exact.margin
+    order = orders(observation, content, found, n_random, seed)
+    if exact is not None:
+        n_removed = removals_to_flip(attention, token_logits, content, order, bias=bias, **rules)
+    else:
+        n_removed = _removals_by_replay(model, observation, site, order, content, **rules)
+    names = ("random", *found)
+    gathered = partial(_by_ranking, names=names, n_random=n_random)
+    long = content.sum(-1) > 1
+    return ErasureResult(
+        **single,
+        fraction_to_flip=gathered(n_removed / content.sum(-1)),
+        never_flips=gathered(n_removed.isnan().double().masked_fill(~long, torch.nan)),
+        probability_mass_removed=gathered(_mass(attention * content, order, n_removed)),
+        **_bounds(exact, n_removed, found, content, gathered),
+    )
+
+
+def rankings(model: AttentionModel, observation: Observation, site: Site) -> dict[str, Tensor]:
+    """What to erase weights by, largest first, each [batch, keys]; what only differs by rounding is equal.
+
+    Gradients are signed: what speaks for the decision goes first. Importances count by their size.
+    """
+    read = partial(model.read_map, observation, site=site)
+    attention, slope = (x[site.layer][:, site.head] for x in (observation.attention, observation.attention_gradient))
+    readings = {
+        "attention": lambda: read(attention),
+        "gradient": lambda: read(slope),
+        "product": lambda: read(attention * slope),
+        "leave_one_out": observation.leave_one_out_importance,
+        "input_gradient": observation.gradient_importance,
+    }
+    if model.token_logits(observation) is None:
+        for name in ("effective_attention", "norm_based"):
+            readings[name] = partial(_head_reading, name, model, observation, site)
+    found = {}
+    for name, reading in readings.items():
+        try:
+            found[name] = _tied(name, reading(), observation.batch.content_mask)
+        except AttnProbeError:  # this model has no such thing
+            continue
+    return found
+
+
+def _head_reading(name: str, model: AttentionModel, observation: Observation, site: Site) -> Tensor:
+    return model.read_map(observation, OF_HEADS[name](model, observation, site), site).abs()
+
+
+def _tied(name: str, values: Tensor, content: Tensor) -> Tensor:
+    """Dense ranks. Weights and norms are exact relative to themselves, differences relative to the largest."""
+    if name == "leave_one_out":
+        return ranks(values, content)
+    largest = values.abs().masked_fill(~content, 0).amax(-1, keepdim=True)
+    values = values / largest.clamp_min(torch.finfo(values.dtype).tiny)
+    if name in ("attention", "norm_based"):
+        return dense_rank(values, content, rtol=256 * torch.finfo(values.dtype).eps)
+    return ranks(values, content)
+
+
+def orders(observation: Observation, content: Tensor, found: dict[str, Tensor], n_random: int, seed: int) -> Tensor:
+    """Orders of removal: ``n_random`` random ones, then those of the rankings, int64 [orders, batch, keys]."""
+    ids = observation.batch.example_ids
+    shuffled = random_permutations(content[:, None], n_random, seed=seed + ORDER_STREAM, example_ids=ids)[:, :, 0]
+    return removal_order(torch.cat([shuffled.double(), torch.stack([*found.values()]).double()]), content)
+
+
+def _removals_by_replay(
+    model: AttentionModel,
+    observation: Observation,
+    site: Site,
+    order: Tensor,
+    content: Tensor,
+    *,
+    renormalise: bool,
+    all_zero: bool,
+) -> Tensor:
+    """As :func:`removals_to_flip`, by running the model after every removal: float64 [orders, batch]."""
+    turn, longest = order.argsort(-1), int(content.sum(-1).max())
+    predicted, lost = observation.probs.argmax(-1), []
+    places = (torch.arange(n, device=order.device) for n in (len(order), longest))
+    for steps in torch.cartesian_prod(*places).split(COPIES_AT_ONCE):
+        which, n_before = steps.unbind(1)
+        gone = (turn[which] <= n_before[:, None, None]) & content
+        after = erased(model, observation, site, gone, renormalise=renormalise, all_zero=all_zero)
+        lost.append((after.argmax(-1) != predicted) & ~after.isnan().any(-1))
+    lost = torch.cat(lost).unflatten(0, (len(order), longest))
+    n_removed = (lost.to(torch.int8).argmax(1) + 1).double()
+    return n_removed.masked_fill(~lost.any(1) | (content.sum(-1) < 2), torch.nan)
+
+
+def _by_ranking(values: Tensor, *, names: tuple[str, ...], n_random: int) -> dict[str, Tensor]:
+    """Values [orders, batch] by name, the mean over the random orders (those with a value) first."""
+    return dict(zip(names, [values[:n_random].nanmean(0), *values[n_random:]], strict=True))
+
+
+def _mass(attention: Tensor, order: Tensor, n_removed: Tensor) -> Tensor:
+    """The attention that is gone after so many removals, [orders, batch]."""
+    in_order = attention.double().expand(order.shape).gather(-1, order)
+    gone = torch.arange(order.shape[-1], device=order.device) < n_removed.unsqueeze(-1)
+    return (in_order * gone).sum(-1).masked_fill(n_removed.isnan(), torch.nan)
+
+
+def _bounds(exact: FlipSet | None, n_removed: Tensor, found: dict[str, Tensor], content: Tensor, gathered) -> dict:
+    """The smallest set and what the rankings waste, or the least that they needed."""
+    if exact is None:
+        least = n_removed.nan_to_num(torch.inf).amin(0)
+        return {"greedy_bound_size": least.masked_fill(least.isinf(), torch.nan)}
+    n_tokens = content.sum(-1)
+    none = exact.size.isnan().double().masked_fill(n_tokens < 2, torch.nan)
+    margin = _tied("margin", exact.margin, content)
+    return {
+        "minimal_fraction": exact.size / n_tokens,
+        "minimal_size": exact.size,
+        "no_set_flips": none,
+        "regret": gathered(n_removed - exact.size),
+        "product_margin_tau": kendall_tau_b(found["product"], margin, content).tau,
+    }

@@ -1,0 +1,73 @@
+"""How much of a model's score hangs on its attention? Tutek & Šnajder 2020, Section 4.1.
+
+Question: if the trained attention (Tr) is replaced by uniform attention (Un) or by a permutation of itself (Pm), how many
+          texts does the model, otherwise left as it is, still get right?
+Measure:  the predicted class under each, one row per text, so that any score and the interval of its change can be had
+          from the rows. Of the permutations there are ``n_permutations`` draws, those of the test ``permutation``; a
+          score under Pm is that of all draws together.
+Compare:  the same model before and after training that ties its states to their words.
+Reading:  a large loss means that attention matters to the decision; by itself it does not make attention faithful.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hf_attnprobe.attention_model import AttentionModel, Observation, Site
+from hf_attnprobe.functional.intervention import at_head, permute, uniform
+
+
+N_PERMUTATIONS = 10
+READINGS = {
+    "trained_share": "with its trained attention the model predicts class {key} in {mean:.0%} of texts",
+    "uniform_share": "with uniform attention class {key} is predicted in {mean:.0%} of texts",
+    "permuted_share": "with permuted attention class {key} is predicted in {mean:.0%} of draws",
+    "trained_correct": "with its trained attention the model is right in {mean:.1%} of texts",
+    "uniform_correct": "with uniform attention the model is right in {mean:.1%} of texts",
+    "permuted_correct": "with permuted attention the model is right in {mean:.1%} of draws",
+}
+
+
+@dataclass(frozen=True)
+class FragilityResult:
+    """All [batch]. By class whether it is predicted, for permutations the share of draws with which it is; then what of
+    that is right, NaN for a text without a label."""
+
+    trained_share: dict[int, Tensor]
+    uniform_share: dict[int, Tensor]
+    permuted_share: dict[int, Tensor]
+    trained_correct: Tensor
+    uniform_correct: Tensor
+    permuted_correct: Tensor
+
+
+@torch.no_grad()
+def fragility(
+    model: AttentionModel, observation: Observation, site: Site, *, n_permutations: int = N_PERMUTATIONS, seed: int = 0
+) -> FragilityResult:
+    """The decision with a head's own attention, uniform attention, and permutations of its own.
+
+    As in ``permutation`` and ``uniform_attention`` every query's weights are replaced, over the keys it may see.
+    """
+    attention = observation.attention[site.layer]
+    own, visible = attention[:, site.head], model.visible(observation, site.layer)
+    order = observation.permutations(site.layer, n_permutations, seed)
+    edits = torch.cat([uniform(own, visible)[None], permute(own, order)])
+    after = model.replay(observation, {site.layer: at_head(attention, site.head, site.query, edits)})
+    n_classes, labels = observation.probs.shape[-1], observation.batch.labels
+    decided = torch.cat([observation.probs[None], after]).argmax(-1)
+    decided = torch.nn.functional.one_hot(decided, n_classes).double()
+    shares = decided[0], decided[1], decided[2:].mean(0)  # each [batch, classes]
+    return FragilityResult(
+        *(dict(enumerate(share.unbind(-1))) for share in shares), *(_right(share, labels) for share in shares)
+    )
+
+
+def _right(share: Tensor, labels: Tensor | None) -> Tensor:
+    """What of the predictions [batch, classes] goes to the label; NaN where there is none."""
+    if labels is None:
+        return torch.full_like(share[:, 0], torch.nan)
+    labels = labels.to(share.device)
+    found = share.gather(-1, labels.clamp_min(0)[:, None])[:, 0]
+    return torch.where(labels >= 0, found, torch.nan)

@@ -1,0 +1,146 @@
+"""Do the tokens that attention ranks first carry the prediction? Comprehensiveness and sufficiency: DeYoung et al. 2020.
+
+Question: does the prediction fall without the tokens of most attention, and does it stand on them alone?
+Measure:  with p the predicted class's probability, and the model run again on the changed text:
+          comprehensiveness = p(text) − p(text without its top tokens), sufficiency = p(text) − p(top tokens only), each
+          the mean over the top 1, 5, 10, 20 and 50% of the text's tokens (AOPC), their number rounded up, at least 1, as
+          in the code of ERASER's own models; special tokens always stay. Tokens are deleted, or replaced by a mask.
+          Normalised (NAOPC; Edin et al. 2025): the mean over every step 1, …, T, placed between the least and the most
+          that any order of this text's tokens reaches with this model; tokens leave in the ranking's order for
+          comprehensiveness and in reverse for sufficiency. Exact up to 8 tokens, by a beam search above.
+Compare:  attention with attention × its gradient, gradients, leave-one-out, and a random ranking.
+Reading:  high comprehensiveness and low sufficiency speak for a ranking, as far as they part from the random one's. Only
+          the normalised values may be compared between models. Erased texts are unlike those the model was trained on
+          (Hase et al. 2021): name the operator with the number.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from hf_attnprobe.attention_model import AttentionModel, Observation, Site
+from hf_attnprobe.faithfulness.rankings import OF_SITE, OF_TEXT, ranking
+from hf_attnprobe.functional import aopc
+
+
+FLAGS_AT_ONCE = 1 << 22  # copies × texts × positions of erased sets that are looked through together
+
+READINGS = {
+    "comprehensiveness": "without what {key} ranks first, the predicted class loses {mean:.3f} of probability (mean of the top 1 to 50%)",
+    "sufficiency": "on what {key} ranks first alone, the predicted class loses {mean:.3f} of probability (mean of the top 1 to 50%)",
+    "naopc_comprehensiveness": "removing first what {key} ranks first hurts {mean:.2f} of the way from the mildest to the worst order",
+    "naopc_sufficiency": "removing last what {key} ranks first hurts {mean:.2f} of the way from the mildest to the worst order",
+}
+
+
+@dataclass(frozen=True)
+class InputErasureResult:
+    """By ranking, all [batch]: differences of probabilities in [−1, 1]; the normalised ones in [0, 1], None where they
+    were not asked for, NaN where every order is as good."""
+
+    comprehensiveness: Mapping[str, Tensor]
+    sufficiency: Mapping[str, Tensor]
+    naopc_comprehensiveness: Mapping[str, Tensor] | None = None
+    naopc_sufficiency: Mapping[str, Tensor] | None = None
+
+
+def input_erasure(
+    model: AttentionModel,
+    observation: Observation,
+    site: Site,
+    *,
+    by: str = "deletion",
+    naopc_beam: int = 0,
+    seed: int = 0,
+) -> InputErasureResult:
+    """ERASER's comprehensiveness and sufficiency of the attention at a site and of the rankings it is compared with.
+
+    Args:
+        by: how inputs are erased, "deletion" or "mask"; see :meth:`AttentionModel.erase_inputs`.
+        naopc_beam: width of the beam search for NAOPC, 0 leaves it out. It runs the model about width × T² times for a
+            text of T tokens, once, and 4 T times per site.
+        seed: of the random ranking.
+
+    Raises:
+        AttnProbeError: for images, an unknown operator, or no token to mask with.
+    """
+    of_site, of_text = (
+        torch.stack([_turns(model, observation, site, name, seed) for name in names]) for names in (OF_SITE, OF_TEXT)
+    )
+
+    def measure(curve: Callable[[Observation, str, Tensor], Tensor]) -> Tensor:
+        """[2, rankings, batch]; the part that does not depend on the site is measured once per observation."""
+        key = f"{curve.__name__} {by}", seed
+        if key not in observation.maps:
+            observation.maps[key] = curve(observation, by, of_text)
+        return torch.cat([curve(observation, by, of_site), observation.maps[key]], dim=1)
+
+    found = [*measure(_tops)]
+    if naopc_beam:
+        chains = measure(_chains)
+        lower, upper = _bounds(observation, by, naopc_beam, seed, chains[:, len(OF_SITE) :])
+        found += [*aopc.normalised(chains, lower, upper)]
+    return InputErasureResult(*(dict(zip((*OF_SITE, *OF_TEXT), values, strict=True)) for values in found))
+
+
+def _turns(model: AttentionModel, observation: Observation, site: Site, name: str, seed: int) -> Tensor:
+    scores = ranking(model, observation, site, name, seed=seed)
+    return aopc.removal_order(scores, observation.batch.content_mask)
+
+
+def _tops(observation: Observation, by: str, turns: Tensor) -> Tensor:
+    """AOPC over ERASER's shares: comprehensiveness and sufficiency, [2, rankings, batch]."""
+    content = observation.batch.content_mask
+    counts = aopc.removal_counts(content.sum(-1))
+    top = (turns < counts[:, None, :, None]) & content
+    sets = torch.stack([top, content & ~top])  # [2, steps, rankings, batch, keys]
+    return _drops(observation, by, sets.flatten(0, 2)).unflatten(0, sets.shape[:3]).mean(1)
+
+
+def _chains(observation: Observation, by: str, turns: Tensor) -> Tensor:
+    """AOPC over every step: tokens removed in the ranking's order and in reverse, [2, rankings, batch]."""
+    content = observation.batch.content_mask
+    n_units = content.sum(-1)
+    turns = torch.stack([turns, n_units[:, None] - 1 - turns])
+    steps = torch.arange(1, int(n_units.max()) + 1, device=content.device)[:, None, None, None]
+    sets = (turns < steps[..., None]) & content  # [steps, 2, rankings, batch, keys]
+    drops = _drops(observation, by, sets.flatten(0, 2)).unflatten(0, sets.shape[:3])
+    return (drops * (steps <= n_units)).sum(0) / n_units
+
+
+def _bounds(observation: Observation, by: str, beam: int, seed: int, tried: Tensor) -> Tensor:
+    """The least and the largest AOPC of each text, [2, batch]: exact for short texts, else the furthest that were found,
+    by the beam or among ``tried`` [2, rankings, batch], the orders that do not depend on the site."""
+    key = f"bounds {by} {seed}", beam
+    if key not in observation.maps:
+        content = observation.batch.content_mask
+        n_units = content.sum(-1)
+        short = n_units <= aopc.EXACT_UP_TO
+        exact = aopc.chain_bounds(_lattice(observation, by, content & short[:, None]), n_units.where(short, 0))
+        bounds = torch.stack(exact)
+        if not short.all():
+            found = aopc.beam_bounds(partial(_drops, observation, by), content & ~short[:, None], beam)
+            tried = tried.flatten(0, 1)
+            widest = torch.minimum(found[0], tried.amin(0)), torch.maximum(found[1], tried.amax(0))
+            bounds = torch.where(short, bounds, torch.stack(widest).to(bounds.dtype))
+        observation.maps[key] = bounds
+    return observation.maps[key]
+
+
+def _lattice(observation: Observation, by: str, content: Tensor) -> Tensor:
+    """The drop without every subset of a text's units, [2^units, batch]; 0 for texts without content here."""
+    positions = aopc.units_first(content)
+    real = content.gather(1, positions)
+    sets = aopc.subsets(positions.shape[1]).to(content.device)[:, None] & real
+    return _drops(observation, by, aopc.at_positions(sets, positions, content.shape[1]))
+
+
+def _drops(observation: Observation, by: str, erased: Tensor) -> Tensor:
+    """How far the predicted class's probability falls without the erased units: [copies, batch, keys] -> [copies, batch]."""
+    place = observation.target(None)[None, :, None]
+    at_once = max(1, FLAGS_AT_ONCE // erased[0].numel())
+    after = torch.cat([observation.model.erase_inputs(observation, part, by=by) for part in erased.split(at_once)])
+    return (observation.probs.gather(-1, place[0]) - after.gather(-1, place.expand(len(after), -1, -1)))[..., 0]

@@ -1,0 +1,58 @@
+"""Does attention point at the words that people call the reason? Human rationales, as ERASER scores them.
+
+Question: how far does a ranking of a text's tokens agree with those that people marked (DeYoung et al. 2020, Section 4)?
+Measure:  average precision of the ranking (AUPRC in steps); and, of as many of its first tokens as people marked in this
+          text, F1 over tokens and F1 over spans, where a span is found that shares half of its union with a marked one.
+          Marked words that were cut off with the end of a text that is too long count in nothing.
+Compare:  gradients, leave-one-out, and a random ranking.
+Reading:  1 the people's words, in front of all others. It says nothing on faithfulness: a model may decide for other
+          reasons than people do, and an explanation that shows them is right (Jacovi & Goldberg 2020).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hf_attnprobe.attention_model import AttentionModel, Observation, Site
+from hf_attnprobe.faithfulness.rankings import OF_TEXT, ranking
+from hf_attnprobe.functional.aopc import removal_order
+from hf_attnprobe.functional.plausibility import average_precision, iou_f1, token_f1
+
+
+RANKINGS = ("attention", *OF_TEXT)
+
+READINGS = {
+    "auprc": "{key} puts the words that people marked in front with average precision {mean:.2f} (1 is in front of all others)",
+    "token_f1": "of the words that people marked, {mean:.0%} are among as many that {key} ranks first",
+    "iou_f1": "the spans that people marked and those that {key} ranks first match with F1 {mean:.2f}",
+}
+
+
+@dataclass(frozen=True)
+class PlausibilityResult:
+    """By ranking, all [batch], in [0, 1]; NaN for texts of which no unit or every unit is marked."""
+
+    auprc: Mapping[str, Tensor]
+    token_f1: Mapping[str, Tensor]
+    iou_f1: Mapping[str, Tensor]
+
+
+def plausibility(model: AttentionModel, observation: Observation, site: Site, *, seed: int = 0) -> PlausibilityResult:
+    """Agreement of attention, and of the rankings it is compared with, with the rationales of the batch.
+
+    Args:
+        seed: of the random ranking.
+    """
+    content = observation.batch.content_mask
+    marked = observation.batch.rationale
+    marked = torch.zeros_like(content) if marked is None else marked & content
+    scores = {name: ranking(model, observation, site, name, seed=seed) for name in RANKINGS}
+    n_marked = marked.sum(-1, keepdim=True)
+    chosen = {name: (removal_order(x, content) < n_marked) & content for name, x in scores.items()}
+    return PlausibilityResult(
+        {name: average_precision(x, marked, content) for name, x in scores.items()},
+        {name: token_f1(x, marked, content) for name, x in chosen.items()},
+        {name: iou_f1(x, marked, content) for name, x in chosen.items()},
+    )

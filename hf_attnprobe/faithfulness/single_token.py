@@ -1,0 +1,63 @@
+"""Can the model tell single tokens apart? Tutek & Šnajder 2020, Section 4.3.
+
+Question: if a weight on a state is a statement about the token at its place, the states of different tokens should decide
+          differently. Each token alone is the whole text: how far apart are the predictions?
+Measure:  over the tokens of a text, each fed alone with the special tokens around it, the smallest and the largest
+          probability of the class predicted for the whole text, their range and standard deviation.
+Compare:  the same with states tied to their words, where the paper finds wide ranges, and narrow ones without.
+Reading:  range near 0: any token gives the same answer; near 1: tokens speak for different classes.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hf_attnprobe.attention_model import AttentionModel, Observation, Site
+
+
+READINGS = {
+    "lowest_probability": "the token that speaks most against the prediction gives it {mean:.2f} when alone",
+    "highest_probability": "the token that speaks most for the prediction gives it {mean:.2f} when alone",
+    "probability_range": "single tokens of a text give the predicted class probabilities {mean:.2f} apart",
+    "probability_std": "over single tokens the predicted class's probability has a standard deviation of {mean:.2f}",
+}
+TOKENS_AT_ONCE = 64  # copies of the batch
+
+
+@dataclass(frozen=True)
+class SingleTokenResult:
+    """All [batch]: of the class predicted for the whole text, over its tokens alone. Range and standard deviation (over
+    tokens, ddof 0) are NaN for a text of one token."""
+
+    lowest_probability: Tensor
+    highest_probability: Tensor
+    probability_range: Tensor
+    probability_std: Tensor
+
+
+@torch.no_grad()
+def single_token(model: AttentionModel, observation: Observation, site: Site, *, seed: int = 0) -> SingleTokenResult:
+    """Spread of the predicted class's probability over the text's units, each as the only one of a text.
+
+    Args:
+        site, seed: unused; what is fed is the input, and nothing here is random.
+    """
+    content = observation.batch.content_mask
+    probs = single_token_probs(model, observation, observation.target(None))
+    lowest, highest = probs.masked_fill(~content, torch.inf).amin(-1), probs.masked_fill(~content, -torch.inf).amax(-1)
+    n_tokens = content.sum(-1)
+    mean = (probs * content).sum(-1) / n_tokens
+    std = (((probs - mean[:, None]).square() * content).sum(-1) / n_tokens).sqrt()
+    several = n_tokens > 1
+    return SingleTokenResult(
+        lowest, highest, torch.where(several, highest - lowest, torch.nan), torch.where(several, std, torch.nan)
+    )
+
+
+def single_token_probs(model: AttentionModel, observation: Observation, target: Tensor) -> Tensor:
+    """Probability of class ``target`` [batch] for each unit alone, [batch, keys]; meaningful at the content."""
+    n_texts, n_keys = observation.batch.content_mask.shape
+    others = ~torch.eye(n_keys, dtype=torch.bool, device=target.device)[:, None].expand(-1, n_texts, -1)
+    probs = torch.cat([model.erase_inputs(observation, part) for part in others.split(TOKENS_AT_ONCE)])
+    return probs.gather(-1, target[None, :, None].expand(n_keys, -1, 1))[..., 0].t()

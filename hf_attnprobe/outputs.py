@@ -1,0 +1,142 @@
+"""What a model says of every text of a split and where it looks, by example id; and weights to be imposed on another."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from hf_attnprobe.adapters import wrap
+from hf_attnprobe.attention_model import Observation, Site
+from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.texts import collate, tokenize
+
+
+# Attention weights by example id, each [content tokens] in their order: what a model with guided attention is given.
+# One per split: an id names a text within its split.
+Guide = Mapping[int, Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Outputs:
+    """A model on the texts of a split that have tokens, in the order of their ids.
+
+    labels int [texts], probs [texts, classes].
+    attention, mask [texts, tokens]: the weights over a text's content tokens (no special ones) in their order, summing
+    to 1, then padding. Where tokens are pieces of words, a word's weight stands at its place among the words.
+    """
+
+    example_ids: tuple[int, ...]
+    labels: Tensor
+    probs: Tensor
+    attention: Tensor
+    mask: Tensor
+
+
+def observations(model, tokenizer, examples, *, batch_size: int = 64, **options) -> Iterator[Observation]:
+    """The texts in batches of similar length, seen by ``wrap(model, **options)``."""
+    adapter = wrap(model, **options)
+    texts, _ = tokenize(tokenizer, examples, model)
+    texts = sorted(texts, key=lambda t: (len(t.inputs["input_ids"]), t.example_id))
+    for start in range(0, len(texts), batch_size):
+        yield adapter.observe(collate(adapter, texts[start : start + batch_size], tokenizer.pad_token_id or 0))
+
+
+def read_outputs(model, tokenizer, examples, *, site: Site | None = None, **options) -> Outputs:
+    """Runs a model over a split.
+
+    Args:
+        model: anything :func:`hf_attnprobe.wrap` takes, with its tokenizer; ``options`` are for :func:`observations`.
+        site: the head that is read; ``None`` is the first one. What it gives to special tokens is left out and the
+            rest divided by its sum. Of a hierarchical model, always a word's weight in its sentence times the
+            sentence's.
+    """
+    rows = []
+    for observation in observations(model, tokenizer, examples, **options):
+        batch = observation.batch
+        if getattr(model.config, "hierarchical", False):
+            weights, content_mask = _word_weights(observation)
+        else:
+            weights = observation.read(site or observation.model.sites()[0]).detach()
+            content_mask = batch.content_mask
+        parts = zip(batch.example_ids, batch.labels, observation.probs.detach(), weights, content_mask, strict=True)
+        rows += [(k, label, probs, _normalised(row[content])) for k, label, probs, row, content in parts]
+    rows.sort(key=lambda row: row[0])
+    ids, labels, probs, weights = zip(*rows, strict=True)
+    mask = pad_sequence([torch.ones_like(w, dtype=torch.bool) for w in weights], batch_first=True)
+    attention = pad_sequence(list(weights), batch_first=True)
+    return Outputs(ids, torch.stack(labels).cpu(), torch.stack(probs).cpu(), attention.cpu(), mask.cpu())
+
+
+def _word_weights(observation: Observation) -> tuple[Tensor, Tensor]:
+    """Of words over all sentences, and which tokens are words, both [batch, keys]; the adapter's own are of sentences."""
+    words, sentences = (level.detach()[:, 0] for level in observation.attention)
+    return (sentences @ words)[:, 0], observation.batch.inputs["units"] >= 0
+
+
+def _normalised(weights: Tensor) -> Tensor:
+    return weights / weights.sum().clamp_min(torch.finfo(weights.dtype).tiny)
+
+
+def to_guide(outputs: Outputs) -> Guide:
+    """The attention of every text, by example id."""
+    return {
+        k: weights[real] for k, weights, real in zip(outputs.example_ids, outputs.attention, outputs.mask, strict=True)
+    }
+
+
+def uniform_guide(outputs: Outputs) -> Guide:
+    """1/T on every content token of the same texts."""
+    return {k: torch.full_like(weights, 1 / len(weights)) for k, weights in to_guide(outputs).items()}
+
+
+def guide_rows(guide: Guide, examples, input_ids: list[list[int]], special_ids: set[int]) -> list[list[float]]:
+    """The guide's weights at the tokens of every text, 0 at special tokens; as long as its ``input_ids``.
+
+    Raises:
+        AttnProbeError: a text that the guide has no weights for, or another number of them than it has tokens.
+    """
+    ids = examples.with_format(None)["example_id"][:]
+    return [_guide_row(guide, k, tokens, special_ids) for k, tokens in zip(ids, input_ids, strict=True)]
+
+
+def special_ids(tokenizer) -> set[int]:
+    """Tokens that attention never goes to; an unknown word is a word."""
+    return set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
+
+
+def _guide_row(guide: Guide, example_id: int, tokens: list[int], special_ids: set[int]) -> list[float]:
+    content = [token not in special_ids for token in tokens]
+    n_tokens = sum(content)
+    if n_tokens == 0:  # an empty text: nothing to attend to
+        return [0.0] * len(tokens)
+    if example_id not in guide:
+        raise AttnProbeError(
+            f"expected attention weights for every text, the guide has none for text {example_id}; read it on the same "
+            "texts"
+        )
+    weights = iter(torch.as_tensor(guide[example_id]).tolist())
+    if len(guide[example_id]) != n_tokens:
+        raise AttnProbeError(
+            f"expected {n_tokens} weights for text {example_id}, one per token, the guide has "
+            f"{len(guide[example_id])}; guide and model must cut texts into the same tokens"
+        )
+    return [next(weights) if real else 0.0 for real in content]
+
+
+@torch.no_grad()
+def predict(model, tokenizer, examples, *, guide: Guide | None = None, batch_size: int = 128) -> Tensor:
+    """Probabilities [texts, classes] in the order of :class:`Outputs`, of a model that may need a guide."""
+    texts = sorted(tokenize(tokenizer, examples, model)[0], key=lambda t: t.example_id)
+    model, rows = model.eval(), []
+    for start in range(0, len(texts), batch_size):
+        chunk = texts[start : start + batch_size]
+        columns = {"input_ids": [t.inputs["input_ids"] for t in chunk]}
+        inputs = dict(tokenizer.pad(columns, return_tensors="pt"))
+        if guide is not None:
+            weights = [_guide_row(guide, t.example_id, t.inputs["input_ids"], special_ids(tokenizer)) for t in chunk]
+            inputs["guide"] = pad_sequence([torch.tensor(row) for row in weights], batch_first=True)
+        inputs = {name: value.to(model.device) for name, value in inputs.items()}
+        rows.append(model(**inputs).logits.double().softmax(-1).cpu())
+    return torch.cat(rows)

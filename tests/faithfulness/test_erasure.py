@@ -1,0 +1,416 @@
+"""The erasure test against plain loops over the model's own read-out, scipy, brute force, and single replays of heads."""
+
+import functools
+import itertools
+import math
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+from scipy.spatial.distance import jensenshannon
+
+from adapters.families import TEXTS, WORDS, encode, make, prepare
+from hf_attnprobe import AttentionClassifierConfig, AttentionClassifierForSequenceClassification, audit
+from hf_attnprobe.adapters import wrap
+from hf_attnprobe.attention_model import Site
+from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.faithfulness.erasure import ORDER_STREAM, erasure, rankings
+from hf_attnprobe.faithfulness.single_weight import other_positions
+from hf_attnprobe.functional.intervention import random_permutations
+from hf_attnprobe.records import statistics_of
+
+
+SITE = Site()
+CELLS = ("only_top_flips", "only_random_flips", "both_flip", "neither_flips")
+
+
+@pytest.fixture(scope="module")
+def observe(make_model, tokenizer, texts):
+    """A function to adapter and observation of generated texts cut to at most 11 words; the last has one."""
+
+    def run(*kind, n_texts=12, chosen=None):
+        adapter = wrap(make_model(*kind))
+        cut = [" ".join(text.split()[: 4 + k % 8]) for k, text in enumerate(texts[:n_texts])] + ["superb"]
+        cut = cut if chosen is None else [cut[k] for k in chosen]
+        ids = range(len(cut)) if chosen is None else chosen
+        inputs = tokenizer(cut, padding=True, return_tensors="pt")
+        return adapter, adapter.observe(adapter.prepare(inputs, tuple(50 + k for k in ids)))
+
+    return run
+
+
+def decoder(adapter, observation, row):
+    """The logits of an attention over the words of one text, through the context vector, and how many words there are."""
+    words = observation.batch.content_mask[row]
+    states = observation.state.states[row].detach()[words]
+    return lambda attention: adapter.model.decode(attention @ states), words
+
+
+def divided(attention, renormalise):
+    total = attention.sum()
+    return attention / total if renormalise and total > 0 else attention
+
+
+def plain_fraction(decode, attention, order, *, renormalise=True, all_zero=False):
+    """The paper's loop: one decode per removal."""
+    first, weights = decode(attention).argmax(), attention.clone()
+    for n, place in enumerate(order, start=1):
+        weights[place] = 0
+        weights = divided(weights, renormalise)
+        if (all_zero or weights.sum() > 0) and decode(weights).argmax() != first:
+            return n / len(attention)
+    return math.nan
+
+
+def close(found, expected):
+    return float(found) == pytest.approx(float(expected), abs=1e-9, nan_ok=True)
+
+
+@pytest.mark.parametrize("rules", [{}, {"renormalise": False}, {"all_zero": True}], ids=str)
+@pytest.mark.parametrize("kind", [("bilstm", "additive", 2), ("mlp", "dot_product", 4)], ids=str)
+def test_rankings_of_a_classifier_go_as_in_the_papers_loop(observe, kind, rules):
+    adapter, observation = observe(*kind)
+    found = erasure(adapter, observation, SITE, seed=3, **rules)
+    ids, content = observation.batch.example_ids, observation.batch.content_mask
+    shuffled = random_permutations(content[:, None], 5, seed=3 + ORDER_STREAM, example_ids=ids)[:, :, 0]
+    for row in range(len(ids) - 1):
+        decode, words = decoder(adapter, observation, row)
+        attention = observation.read(SITE)[row, words]
+        leaf = attention.clone().requires_grad_()
+        (slope,) = torch.autograd.grad(decode(leaf).softmax(-1).max(), leaf)
+        assert torch.allclose(observation.attention_gradient[0][row, 0, 0, words], slope, atol=1e-12)
+        scores = {
+            "attention": attention,
+            "gradient": slope,
+            "product": attention * slope,
+            "leave_one_out": observation.leave_one_out_importance()[row, words],
+            "input_gradient": observation.gradient_importance()[row, words],
+        }
+        assert scores.keys() | {"random", "margin"} == found.fraction_to_flip.keys()
+        for name, values in scores.items():
+            order = values.argsort(descending=True).tolist()
+            expected = plain_fraction(decode, attention, order, **rules)
+            assert close(found.fraction_to_flip[name][row], expected), (row, name)
+            assert close(found.never_flips[name][row], float(math.isnan(expected)))
+            n_removed = 0 if math.isnan(expected) else round(expected * len(order))
+            mass = attention[order[:n_removed]].sum() if n_removed else math.nan
+            assert close(found.probability_mass_removed[name][row], mass)
+        draws = [
+            plain_fraction(decode, attention, orders[row, words].argsort(descending=True).tolist(), **rules)
+            for orders in shuffled
+        ]
+        assert close(found.never_flips["random"][row], np.isnan(draws).mean())
+        if not np.isnan(draws).all():
+            assert close(found.fraction_to_flip["random"][row], np.nanmean(draws))
+    everything = statistics_of(found)
+    assert all(values[-1].isnan() for values in everything.values())  # one word
+    assert (found.never_flips["attention"][:-1] == 0).sum() > 0
+
+
+def smallest_by_brute_force(decode, attention, renormalise):
+    """Over all subsets."""
+    kept = torch.tensor(list(itertools.product([0.0, 1.0], repeat=len(attention))), dtype=torch.float64)[1:]
+    weights = kept * attention
+    logits = decode(weights / weights.sum(-1, keepdim=True) if renormalise else weights)
+    flips = logits.argmax(-1) != decode(attention).argmax()
+    return (len(attention) - kept[flips].sum(-1)).min().item() if flips.any() else math.nan
+
+
+@pytest.mark.parametrize("renormalise", [True, False])
+@pytest.mark.parametrize("kind", [("bilstm", "additive", 2), ("cnn", "additive", 4), ("none", "uniform", 2)], ids=str)
+def test_smallest_sets_of_a_classifier(observe, kind, renormalise):
+    """Brute force over all subsets of up to 11 words, through the context vector."""
+    adapter, observation = observe(*kind)
+    found = erasure(adapter, observation, SITE, renormalise=renormalise)
+    bound = 0
+    for row in range(len(observation.probs) - 1):
+        decode, words = decoder(adapter, observation, row)
+        attention = observation.read(SITE)[row, words]
+        smallest = smallest_by_brute_force(decode, attention, renormalise)
+        assert close(found.minimal_size[row], smallest)
+        assert close(found.minimal_fraction[row], smallest / len(attention))
+        assert found.no_set_flips[row] == float(math.isnan(smallest))
+        bound += not math.isnan(smallest)
+    assert bound > 3
+    for name, regret in found.regret.items():
+        assert not (regret < 0).any() and torch.equal(regret.isnan(), found.fraction_to_flip[name].isnan())
+    assert (found.regret["margin"].nan_to_num() == 0).all()
+    assert torch.equal(found.fraction_to_flip["margin"].nan_to_num(), found.minimal_fraction.nan_to_num())
+
+
+def test_sentences_of_a_hierarchical_model():
+    """The weights are those of sentences; against the loop and all subsets, over one to seven sentences."""
+    torch.manual_seed(0)
+    special = {"bos_token_id": 2, "eos_token_id": 3, "sep_token_id": 4}
+    config = AttentionClassifierConfig(
+        vocab_size=30, embedding_size=8, encoder_size=6, encoder="bigru", hierarchical=True, num_labels=3, **special
+    )
+    model = AttentionClassifierForSequenceClassification(config).eval()
+    model.classifier.weight.data *= 20
+    ids = torch.randint(5, 30, (8, 24))
+    ids[:, 0], ids[:, 3:22:3], ids[:, -1] = 2, 4, 3
+    for row, n in enumerate((22, 19, 16, 13, 10, 7, 4)):
+        ids[row + 1, n - 1], ids[row + 1, n:] = 3, 0
+    adapter = wrap(model)
+    (site,) = adapter.sites()
+    observation = adapter.observe(
+        adapter.prepare({"input_ids": ids, "attention_mask": (ids > 0).long()}, tuple(range(8)))
+    )
+    found = erasure(adapter, observation, site)
+    n_flips = 0
+    for row, n_sentences in enumerate(observation.batch.content_mask.sum(-1).tolist()):
+        decode, sentences = decoder(adapter, observation, row)
+        attention = observation.read(site)[row, sentences]
+        order = attention.argsort(descending=True).tolist()
+        expected = plain_fraction(decode, attention, order) if n_sentences > 1 else math.nan
+        assert close(found.fraction_to_flip["attention"][row], expected)
+        smallest = smallest_by_brute_force(decode, attention, True) if n_sentences > 1 else math.nan
+        assert close(found.minimal_size[row], smallest)
+        n_flips += not math.isnan(smallest)
+    assert n_flips > 1 and {1, 8} <= set(observation.batch.content_mask.sum(-1).tolist())
+
+
+def test_product_and_margins_differ_by_the_bias_alone(observe):
+    adapter, observation = observe()
+    adapter.model.classifier.bias.data.fill_(4.0)
+    taus = {}
+    for bias in (4.0, 0.0):
+        adapter.model.classifier.bias.data.fill_(bias)
+        again = adapter.observe(observation.batch)
+        taus[bias] = erasure(adapter, again, SITE).product_margin_tau[:-1]
+        assert torch.allclose(
+            erasure(adapter, again, SITE, renormalise=False).product_margin_tau[:-1], torch.ones(1).double()
+        )
+    assert torch.allclose(taus[0.0], torch.ones(1).double()) and taus[4.0].min() < 0.99
+
+
+@pytest.mark.parametrize("n_labels", [2, 4])
+@pytest.mark.parametrize(("draw", "divide"), [("uniform", True), ("released", True), ("uniform", False)])
+def test_single_weights_against_scipy(observe, n_labels, draw, divide):
+    adapter, observation = observe("bilstm", "additive", n_labels)
+    found = erasure(adapter, observation, SITE, draw=draw, renormalise=divide, seed=2)
+    attention, content = observation.read(SITE), observation.batch.content_mask
+    top = attention.argmax(-1)
+    other = other_positions(top, content, draw, seed=2, example_ids=observation.batch.example_ids)
+    for row in range(len(top) - 1):
+        decode, words = decoder(adapter, observation, row)
+        before = decode(attention[row, words])
+
+        def moved(place, renormalise=divide, row=row, words=words, decode=decode, before=before):
+            weights = attention[row].clone()
+            weights[place] = 0
+            after = decode(divided(weights[words], renormalise))
+            p, q = before.softmax(-1).numpy(), after.softmax(-1).numpy()
+            return jensenshannon(p, q) ** 2, float(after.argmax() != before.argmax())
+
+        (js_top, flip_top), (js_other, flip_other) = moved(top[row]), moved(other[row])
+        assert close(found.delta_js[row], js_top - js_other)
+        unnormalised = moved(top[row], False)[0] - moved(other[row], False)[0]
+        assert close(found.delta_js_unnormalised[row], unnormalised)
+        assert close(found.delta_attention[row], attention[row, top[row]] - attention[row, other[row]])
+        assert (found.top_flips[row], found.random_flips[row]) == (flip_top, flip_other)
+        cells = [getattr(found, name)[row] for name in CELLS]
+        pair = (flip_top, flip_other)
+        assert cells == [pair == (1, 0), pair == (0, 1), pair == (1, 1), pair == (0, 0)]
+        others = [moved(place)[0] for place in words.nonzero()[:, 0].tolist() if place != top[row]]
+        assert close(found.delta_js_expected[row], js_top - np.mean(others))
+        assert found.top_moves_most[row] == float(js_top >= max(others))
+
+
+def test_draws():
+    """Texts of two to seven words behind a start token, 3,000 ids each."""
+    ids, top_place = range(3000), 2
+    for length in (2, 4, 7):
+        content = torch.zeros(len(ids), 10, dtype=torch.bool)
+        content[:, 1 : length + 1] = True
+        top = torch.full((len(ids),), min(top_place, length))
+        uniform, released = (
+            other_positions(top, content, draw, seed=1, example_ids=ids) for draw in ("uniform", "released")
+        )
+        counts = np.bincount(uniform, minlength=10)
+        assert counts[top[0]] == 0 and counts[[0, *range(length + 1, 10)]].sum() == 0
+        possible = [k for k in range(1, length + 1) if k != top[0]]
+        assert len(possible) == 1 or scipy.stats.chisquare(counts[possible]).pvalue > 1e-3
+        counts = np.bincount(released, minlength=10)
+        assert counts[[0, 1, *range(length + 1, 10)]].sum() == 0  # never the first word
+        assert counts[top[0]] > 0 and (length == 2 or scipy.stats.chisquare(counts[2 : length + 1]).pvalue > 1e-3)
+
+
+def test_random_orders_need_the_expected_share():
+    """One of n weights must go: a random order gets to it after (n + 1) / 2 removals on average."""
+    content = torch.ones(4000, 1, 8, dtype=torch.bool)
+    order = random_permutations(content, 1, seed=ORDER_STREAM, example_ids=range(4000))[0, :, 0]
+    turns = (order.argsort(descending=True) == 3).int().argmax(-1) + 1.0
+    assert turns.mean() == pytest.approx(4.5, abs=0.15)
+
+
+@pytest.mark.parametrize("rules", [{}, {"draw": "released", "all_zero": True, "renormalise": False}], ids=str)
+def test_a_classifiers_texts_alone_or_together(observe, rules):
+    adapter, observation = observe()
+    together = statistics_of(erasure(adapter, observation, SITE, seed=1, **rules))
+    backwards = [12, 7, 3, 0]
+    for chosen in ([3], [0], [12], backwards):
+        one, alone = observe(chosen=chosen)
+        found = statistics_of(erasure(one, alone, SITE, seed=1, **rules))
+        for name, values in found.items():
+            assert torch.allclose(values, together[name][chosen], atol=1e-9, equal_nan=True), name
+    other = statistics_of(erasure(adapter, observation, SITE, seed=2, **rules))
+    changed = {name for name in together if not torch.allclose(together[name], other[name], equal_nan=True)}
+    assert changed and all(
+        "random" in name or name in (*CELLS, "delta_attention", "delta_js", "delta_js_unnormalised")
+        for name in changed
+    )
+
+
+def test_constant_attention(observe):
+    """All orders by attention are those from left to right; the largest weight is no larger than the other."""
+    adapter, observation = observe("mlp", "uniform")
+    found = erasure(adapter, observation, SITE)
+    assert found.delta_attention[:-1].abs().max() < 1e-12
+    for row in range(len(observation.probs) - 1):
+        decode, words = decoder(adapter, observation, row)
+        attention = observation.read(SITE)[row, words]
+        expected = plain_fraction(decode, attention, range(len(attention)))
+        assert close(found.fraction_to_flip["attention"][row], expected)
+
+
+def test_a_weight_of_one_leaves_nothing(observe):
+    """All attention on one word: without it nothing is left to decide on, unless the bias counts."""
+    adapter, observation = observe()
+    attention = observation.attention[0]
+    attention.zero_()[:, 0, 0, 1] = 1
+    adapter.model.classifier.bias.data.fill_(-50.0)
+    found = erasure(adapter, observation, SITE)
+    assert found.delta_js.isnan().all() and found.top_flips.isnan().all()
+    assert (found.no_set_flips[:-1] == 1).all() and found.delta_js_unnormalised.isnan().all()
+    counted = erasure(adapter, observation, SITE, all_zero=True)
+    assert not counted.delta_js[:-1].isnan().any() and not counted.delta_js_expected[:-1].isnan().any()
+    assert found.delta_js_expected.isnan().all() and found.top_moves_most.isnan().all()
+    flips = observation.probs.argmax(-1)[:-1] == 1
+    assert torch.equal(counted.top_flips[:-1], flips.double())
+
+
+def test_an_unknown_draw_is_refused(observe):
+    with pytest.raises(AttnProbeError, match="expected a draw of uniform, released"):
+        erasure(*observe(), SITE, draw="random")
+
+
+# --- heads --------------------------------------------------------------------------------------------------------
+
+
+def head_loop(adapter, alone, site, order, pieces, *, renormalise=True, all_zero=False):
+    """One full replay per removal for a single text: removals until the decision flips. pieces: positions by unit."""
+    first, edited = alone.probs.argmax(), alone.attention[site.layer].clone()
+    rows = range(edited.shape[2]) if site.query is None else [site.query]
+    for n, unit in enumerate(order, start=1):
+        for row in rows:
+            weights = edited[0, site.head, row]
+            weights[pieces[unit]] = 0
+            if renormalise and weights.sum() > 0:
+                weights /= weights.sum()
+        left = adapter.read_map(alone, edited[:, site.head], site).sum()
+        if (all_zero or left > 0) and adapter.replay(alone, {site.layer: edited[None]})[0].argmax() != first:
+            return n
+    return math.nan
+
+
+HEADS = [
+    ("bert", Site(0, 1), {}),
+    ("bert", Site(2, 0), {"renormalise": False}),
+    ("bert", Site(2, 0, 0), {}),
+    ("gpt2", Site(0, 2), {"all_zero": True}),
+    ("t5", Site(2, 1), {}),
+]
+
+
+def long_texts():
+    """Eight texts of one to seven words, some of several pieces, and their words."""
+    random = np.random.default_rng(3)
+    return tuple([3, *random.integers(5, 60, n).tolist(), 2] for n in (7, 5, 6, 3, 4, 7, 1, 2)), tuple(
+        [-1, *sorted(random.integers(0, 1 + n // 2 * 2, n).tolist()), -1] for n in (7, 5, 6, 3, 4, 7, 1, 2)
+    )
+
+
+@pytest.mark.parametrize(("family", "site", "rules"), HEADS, ids=str)
+def test_heads_against_single_replays(family, site, rules):
+    adapter = wrap(undecided(family), dtype=torch.float64)
+    texts, words = long_texts()
+    observation = adapter.observe(prepare(adapter, texts, words))
+    found = erasure(adapter, observation, site, n_random=2, **rules)
+    content, n_flips = observation.batch.content_mask, 0
+    scores = rankings(adapter, observation, site)
+    assert {"effective_attention", "norm_based"} <= scores.keys()
+    top = scores["attention"].masked_fill(~content, -1).argmax(-1)
+    assert torch.equal(top, (observation.read(site) * content).argmax(-1))
+    least = torch.full((len(texts),), math.inf)
+    for row, text in enumerate(texts):
+        inputs = encode(adapter.model, (text,), (words[row],))
+        alone = adapter.observe(adapter.prepare(inputs, (row,)))
+        units = alone.batch.inputs["units"][0].tolist()
+        shift = adapter.layers[site.layer].kind == "decoder"
+        places = content[row].nonzero()[:, 0].tolist()
+        pieces = {u: [k + shift for k, own in enumerate(units) if own == u and k + shift < len(units)] for u in places}
+        if len(places) < 2:
+            assert all(values[row].isnan() for values in statistics_of(found).values())
+            continue
+        for name, values in scores.items():
+            order = sorted(places, key=lambda u, v=values[row]: (-v[u].item(), u))
+            expected = head_loop(adapter, alone, site, order, pieces, **rules)
+            assert close(found.fraction_to_flip[name][row], expected / len(places)), (row, name)
+            n_flips += not math.isnan(expected)
+            least[row] = min(least[row], math.inf if math.isnan(expected) else expected)
+        single = erasure(adapter, alone, site, n_random=2, **rules)
+        for name, value in statistics_of(single).items():
+            assert close(value[0].float(), statistics_of(found)[name][row].float()), name
+    assert n_flips > 3
+    assert (found.greedy_bound_size.nan_to_num(math.inf) <= least).all() and found.minimal_size is None
+
+
+@functools.cache
+def undecided(family):
+    """A model that is hardly decided between its classes, so that some of its heads decide."""
+    model = make(family, num_labels=5)
+    with torch.no_grad():
+        adapter = wrap(model)
+        texts, words = long_texts()
+        head = next(
+            m for name, m in model.named_modules() if name in ("classifier", "score", "classification_head.out_proj")
+        )
+        logits = adapter.logits(prepare(adapter, texts, words).inputs)
+        if head.bias is not None:
+            head.bias -= logits.mean(0)
+    return model
+
+
+def test_pieces_of_a_word_go_together():
+    adapter = wrap(make("bert"))
+    observation = adapter.observe(prepare(adapter, TEXTS, WORDS))
+    units = torch.zeros_like(observation.batch.content_mask)
+    units[0, 5], units[1, 1], units[2, 3] = True, True, True
+    places = adapter.positions(observation, 0, torch.stack([units, ~units]))
+    assert [row.nonzero()[:, 0].tolist() for row in places[0]] == [[5, 6, 7], [1, 2], [3]]
+    assert torch.equal(places[1], ~places[0])
+
+
+# --- audits -------------------------------------------------------------------------------------------------------
+
+
+def test_in_an_audit(checkpoint, reviews, tmp_path):
+    options = {"tests": ["erasure"], "limit": 6, "progress": False}
+    report = audit(checkpoint, reviews, output_dir=tmp_path, **options)
+    names = {s.statistic for s in report.statistics}
+    assert {
+        "delta_js",
+        "minimal_size",
+        "fraction_to_flip@attention",
+        "regret@random",
+        "fraction_to_flip@margin",
+    } <= names
+    assert "flips the decision" in str(report)
+    other = audit(checkpoint, reviews, renormalise=False, draw="released", all_zero=True, **options)
+    assert not other.rows.value.equals(report.rows.value)
+    with pytest.raises(AttnProbeError, match="its options"):
+        audit(checkpoint, reviews, output_dir=tmp_path, renormalise=False, **options)
+    with pytest.raises(AttnProbeError, match="expected a draw"):
+        audit(checkpoint, reviews, draw="some", **options)

@@ -1,0 +1,355 @@
+"""The tests that train models: against plain runs of the models they leave, scipy, and what must come out."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.spatial.distance import jensenshannon
+from transformers import AutoModelForSequenceClassification
+
+from hf_attnprobe import AttentionClassifierConfig, AttnProbeError, load_examples, train_classifier
+from hf_attnprobe.adversary_training import train_adversary
+from hf_attnprobe.base import load_base, train_again
+from hf_attnprobe.faithfulness import READINGS, RETRAININGS
+from hf_attnprobe.faithfulness.adversary import LAMBDAS, adversary, default_lambdas, lambda_folder, over_bound
+from hf_attnprobe.faithfulness.diagnostic_mlp import diagnostic_mlp, guides_of
+from hf_attnprobe.faithfulness.seeds import other_seeds, seeds
+from hf_attnprobe.faithfulness.uniform import uniform
+from hf_attnprobe.functional.divergence import largest_jsd
+from hf_attnprobe.outputs import read_outputs, to_guide, uniform_guide
+from hf_attnprobe.records import statistics_of
+from hf_attnprobe.trainers import Stopwatch
+
+
+SETTINGS = {"epochs": 3, "learning_rate": 1e-2, "batch_size": 16, "seed": 1}
+
+
+@pytest.fixture(scope="module")
+def base(reviews, tmp_path_factory):
+    """A classifier that has learnt something of 160 texts."""
+    folder = tmp_path_factory.mktemp("retrained") / "base"
+    config = AttentionClassifierConfig(embedding_size=12, encoder_size=6)
+    train_classifier(config, reviews["train"], reviews["validation"], output_dir=folder, progress=False, **SETTINGS)
+    return load_base(folder)
+
+
+@pytest.fixture(scope="module")
+def flat(base, reviews, tmp_path_factory):
+    return uniform(base, reviews, output_dir=tmp_path_factory.mktemp("uniform") / "model")
+
+
+def weights(model):
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+def assert_equal_weights(model, other):
+    own, theirs = weights(model), weights(other)
+    assert own.keys() == theirs.keys() and all(torch.equal(own[name], theirs[name]) for name in own)
+
+
+# --- the base -----------------------------------------------------------------------------------------------------
+
+
+def test_the_base_is_trained_again_as_it_was(base, reviews, tmp_path):
+    """Same configuration, settings and seed: the same weights, which says that the settings are all of them."""
+    again = train_again(base, reviews, tmp_path / "again")
+    assert_equal_weights(again.model, base.model)
+    assert {name: base.settings[name] for name in SETTINGS} == SETTINGS and base.notes == ()
+
+
+def test_settings_given_win_and_those_not_recorded_are_named(base, checkpoint):
+    assert load_base(base.name, epochs=1).settings["epochs"] == 1
+    guessed = load_base(checkpoint)
+    assert guessed.settings["epochs"] == 8 and guessed.settings["learning_rate"] == 1e-3
+    assert any(note.startswith("epochs 8: assumed") for note in guessed.notes)
+
+
+# --- uniform ------------------------------------------------------------------------------------------------------
+
+
+def test_the_uniform_model_reads_out_the_mean_state(flat, base, reviews):
+    (trained,) = flat.trained
+    model = AutoModelForSequenceClassification.from_pretrained(trained.folder).double()
+    assert model.config.attention == "uniform" and not list(model.attention_classifier.attention.parameters())
+    outputs = read_outputs(model, base.tokenizer, reviews["test"])
+    texts = dict(zip(reviews["test"]["example_id"], reviews["test"]["text"], strict=True))
+    for k, example_id in enumerate(outputs.example_ids[:10]):
+        inputs = base.tokenizer(texts[example_id], return_tensors="pt")
+        states = model.attention_classifier(**inputs).last_hidden_state[0, 1:-1]
+        logit = states.mean(0) @ model.classifier.weight[0] + model.classifier.bias
+        assert outputs.probs[k, 1].item() == pytest.approx(torch.sigmoid(logit).item(), abs=1e-9)
+
+
+def test_uniform_against_scipy(flat, base, reviews):
+    own, other = base.outputs(reviews["test"]), read_outputs(flat.trained[0].model, base.tokenizer, reviews["test"])
+    for k in range(len(own.labels)):
+        n_tokens = int(own.mask[k].sum())
+        expected = jensenshannon(own.attention[k, :n_tokens], np.full(n_tokens, 1 / n_tokens)) ** 2
+        assert flat.uniform_model_jsd[k].item() == pytest.approx(expected, abs=1e-9)
+        assert flat.uniform_model_tvd[k].item() == pytest.approx(abs(own.probs[k, 1] - other.probs[k, 1]).item())
+    accuracy = next(s for s in flat.scores if (s.model, s.metric) == ("uniform", "accuracy"))
+    assert accuracy.value == pytest.approx(flat.uniform_model_correct.mean().item())
+
+
+# --- seeds --------------------------------------------------------------------------------------------------------
+
+
+def test_seeds(base, reviews, tmp_path):
+    found = seeds(base, reviews, output_dir=tmp_path, n_seeds=3)
+    assert list(found.one_seed_jsd) == [0, 2, 3] and [t.folder.name for t in found.trained] == ["0", "2", "3"]
+    each = np.stack([found.one_seed_jsd[k].numpy() for k in found.one_seed_jsd])
+    assert np.allclose(found.seed_jsd, np.median(each, axis=0)) and (each > 0).any(1).all()
+    changes = np.stack([found.one_seed_tvd[k].numpy() for k in found.one_seed_tvd])
+    assert np.allclose(found.seed_tvd, changes.mean(0))
+    assert torch.allclose(found.max_attention, base.outputs(reviews["test"]).attention.amax(-1))
+    two = seeds(base, reviews, output_dir=tmp_path, n_seeds=2)  # of an even number the mean of the two in the middle
+    assert np.allclose(two.seed_jsd, np.median(each[:2], axis=0))
+
+
+def test_other_seeds_leave_out_the_base():
+    assert other_seeds(2, 4) == [0, 1, 3, 4] and other_seeds(10, 2) == [0, 1]
+
+
+# --- diagnostic MLP -----------------------------------------------------------------------------------------------
+
+
+def test_guided_by_uniform_weights_is_trained_as_uniform_attention(base, reviews, tmp_path):
+    guides = {name: uniform_guide(base.outputs(reviews[name])) for name in ("train", "validation", "test")}
+    changes = {"encoder": "mlp", "attention_size": None}
+    guided = train_again(base, reviews, tmp_path / "a", changes=changes | {"attention": "guided"}, guides=guides)
+    plain = train_again(base, reviews, tmp_path / "b", changes=changes | {"attention": "uniform"})
+    for name, tensor in weights(guided.model).items():
+        assert torch.allclose(tensor, weights(plain.model)[name], atol=1e-4), name
+    assert guided.metrics == pytest.approx(plain.metrics, abs=1e-4)
+
+
+def test_the_guides_are_what_they_say(base, reviews, tmp_path):
+    found = diagnostic_mlp(base, reviews, output_dir=tmp_path)
+    assert [t.folder.name for t in found.trained] == ["uniform", "trained", "base"]
+    assert found.adversary_guide_correct is None and "adversary_guide_correct" not in statistics_of(found)
+    kinds = {t.folder.name: t.model.config.attention for t in found.trained}
+    assert kinds == {"uniform": "uniform", "trained": "additive", "base": "guided"}
+    assert all(t.model.config.encoder == "mlp" for t in found.trained)
+    for name in ("uniform", "trained", "base"):
+        accuracy = next(s for s in found.scores if (s.model, s.metric) == (f"{name} guide", "accuracy"))
+        assert accuracy.value == pytest.approx(getattr(found, f"{name}_guide_correct").mean().item())
+
+
+def test_guides_are_read_of_the_split_that_they_are_for(base, reviews):
+    guides = guides_of(base.model, base, reviews)
+    expected = to_guide(read_outputs(base.model, base.tokenizer, reviews["train"]))
+    assert guides["train"].keys() == expected.keys() == set(reviews["train"]["example_id"])
+    assert all(torch.equal(guides["train"][k], expected[k]) for k in expected)
+
+
+def test_guides_that_do_not_fit(base, reviews, tmp_path):
+    guides = guides_of(base.model, base, reviews)
+    lost = reviews["train"]["example_id"][3]
+    changes = {"encoder": "mlp", "attention": "guided"}
+    spoilt = guides | {"train": {k: w for k, w in guides["train"].items() if k != lost}}
+    with pytest.raises(AttnProbeError, match=f"none for text {lost}"):
+        train_again(base, reviews, tmp_path / "a", changes=changes, guides=spoilt)
+    spoilt = guides | {"train": guides["train"] | {lost: torch.ones(99)}}
+    with pytest.raises(AttnProbeError, match=f"weights for text {lost}, one per token, the guide has 99"):
+        train_again(base, reviews, tmp_path / "b", changes=changes, guides=spoilt)
+    with pytest.raises(AttnProbeError, match="expected guides"):
+        train_again(base, reviews, tmp_path / "c", changes=changes)
+    with pytest.raises(AttnProbeError, match="expected guides for the validation texts"):
+        train_again(base, reviews, tmp_path / "d", changes=changes, guides={"train": guides["train"]})
+    assert not any((tmp_path / name).exists() for name in "abcd")
+
+
+# --- adversary ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def adversaries(base, reviews, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("adversary")
+    return adversary(base, reviews, output_dir=folder, lambdas=(0.0, 0.05), epochs=6)
+
+
+def test_without_the_second_term_a_copy_of_the_base_stays(base, reviews, tmp_path):
+    run = train_adversary(base, reviews, tmp_path, lambda_=0.0, start=base.model, learning_rate=1e-5, epochs=2)
+    own, other = (read_outputs(model, base.tokenizer, reviews["test"]) for model in (base.model, run.model))
+    assert (own.probs - other.probs).abs().max() < 0.01
+    assert run.model.config.attention == base.model.config.attention
+
+
+def test_the_second_term_moves_attention(adversaries):
+    near, far = (adversaries.adversary_jsd[k].mean() for k in (0.0, 0.05))
+    assert far > near + 0.05
+    assert len(adversaries.trained) == 2 and all(t.n_epochs <= 6 for t in adversaries.trained)
+
+
+def test_adversaries_start_afresh(base, adversaries):
+    """Not from the base, nor from what it started from: no word vector of a word that is in no text is shared."""
+    own, other = (m.get_input_embeddings().weight for m in (base.model, adversaries.trained[0].model))
+    unused = base.tokenizer.unk_token_id
+    assert not torch.allclose(own[unused], other[unused], atol=0.1)
+
+
+def test_no_divergence_is_above_the_largest_there_is(adversaries, base, reviews):
+    own = base.outputs(reviews["test"])
+    for k in (0.0, 0.05):
+        ratio = adversaries.adversary_jsd_over_bound[k]
+        assert (ratio[~ratio.isnan()] <= 1 + 1e-6).all()
+        assert torch.allclose(ratio, adversaries.adversary_jsd[k] / adversaries.largest_jsd, equal_nan=True)
+    a = own.attention.masked_fill(~own.mask, 1).amin(-1).numpy()
+    expected = math.log(2) + (a * np.log(a) - (1 + a) * np.log1p(a)) / 2
+    assert np.allclose(adversaries.largest_jsd, expected)
+
+
+def test_a_divergence_above_the_bound_is_an_error_that_names_the_text(base, reviews):
+    own = base.outputs(reviews["test"])
+    bound = largest_jsd(own.attention, own.mask)
+    too_far = bound.clone()
+    too_far[2] += 0.01
+    with pytest.raises(AttnProbeError, match=f"text {own.example_ids[2]}: a JSD of"):
+        over_bound(too_far, bound, own)
+
+
+def test_yardsticks_are_those_of_the_audit(adversaries, base, reviews, tmp_path):
+    from hf_attnprobe import audit
+
+    rows = audit(base.name, reviews, tests=["adversarial"], progress=False).to_pandas()
+    exact = rows[rows.statistic == "epsilon_max_jsd@0.05"].sort_values("example_id").value.to_numpy()
+    assert np.allclose(adversaries.frontier_jsd[0.05], exact, atol=1e-9)
+    search = audit(base.name, reviews, tests=["adversarial"], method="search", progress=False).to_pandas()
+    found = search[search.statistic == "epsilon_max_jsd@0.05"].sort_values("example_id").value.to_numpy()
+    assert np.allclose(adversaries.search_jsd[0.05], found, atol=1e-6)
+    for epsilon, moved in adversaries.search_tvd.items():
+        assert (moved <= epsilon + 1e-9).all() and (moved > 0).any()
+    assert (adversaries.frontier_jsd[0.05] >= adversaries.search_jsd[0.05] - 1e-9).all()
+
+
+def test_both_scales_weigh_the_two_terms_alike():
+    assert default_lambdas("true") == LAMBDAS
+    assert default_lambdas("half") == tuple(k / 2 for k in LAMBDAS)
+    assert lambda_folder("x", 0.00025).name == "lambda-0.00025"
+
+
+def test_options_of_the_adversary_that_are_none(base, reviews, tmp_path):
+    with pytest.raises(AttnProbeError, match="tvd_scale"):
+        train_adversary(base, reviews, tmp_path / "m", lambda_=0.1, tvd_scale="double")
+    with pytest.raises(AttnProbeError, match="patience must be at least 1"):
+        train_adversary(base, reviews, tmp_path / "m", lambda_=0.1, patience=0)
+    assert not (tmp_path / "m").exists()
+
+
+def test_three_classes(tmp_path):
+    """No exact frontier and no ROC curve; the rest is there, F1 as the mean over the classes."""
+    words = ("red", "green", "blue")
+    rows = [{"text": f"it was {word} and so on", "label": k} for k, word in enumerate(words)] * 8
+    data = {"train": rows, "validation": rows, "test": rows}
+    sets = {name: load_examples(part, name) for name, part in data.items()}
+    config = AttentionClassifierConfig(encoder="mlp", embedding_size=8, encoder_size=8)
+    train_classifier(config, **data, output_dir=tmp_path / "base", epochs=3, learning_rate=0.05, progress=False)
+    found = adversary(load_base(tmp_path / "base"), sets, output_dir=tmp_path / "out", lambdas=(0.01,), epochs=1)
+    assert found.frontier_jsd == {} and set(found.search_jsd) == {0.01, 0.05}
+    assert {s.metric for s in found.scores} == {"f1", "accuracy"}
+    assert next(s.value for s in found.scores if s.model == "base" and s.metric == "f1") == 1.0
+
+
+# --- interrupted and finished -------------------------------------------------------------------------------------
+
+
+class Stop(Exception):
+    """As if the process were gone."""
+
+
+def stop_at(step):
+    def on_step_end(self, args, state, control, **options):
+        if state.global_step == step:
+            raise Stop
+
+    return on_step_end
+
+
+def plain(base, reviews, folder):
+    return train_again(base, reviews, folder)
+
+
+def imitating(base, reviews, folder):
+    return train_adversary(base, reviews, folder, lambda_=0.02, epochs=3)
+
+
+@pytest.fixture(scope="module")
+def whole(base, reviews, tmp_path_factory):
+    """What comes out where nothing is interrupted."""
+    return {train: train(base, reviews, tmp_path_factory.mktemp("whole") / "model") for train in (plain, imitating)}
+
+
+# In the first of three epochs of 10 steps each, at its end, in the third.
+@pytest.mark.parametrize(("train", "step"), [(plain, 3), (plain, 10), (plain, 27), (imitating, 27)])
+def test_an_interrupted_training_continues_to_the_same_weights(
+    train, step, whole, base, reviews, tmp_path, monkeypatch
+):
+    with monkeypatch.context() as patched, pytest.raises(Stop):
+        patched.setattr(Stopwatch, "on_step_end", stop_at(step))
+        train(base, reviews, tmp_path / "cut")
+    assert not (tmp_path / "cut" / "training.json").exists() and (tmp_path / "cut" / ".steps").exists()
+    torch.manual_seed(77)  # where another process would be
+    continued = train(base, reviews, tmp_path / "cut")
+    assert_equal_weights(continued.model, whole[train].model)
+    assert continued.metrics == whole[train].metrics and continued.n_epochs == whole[train].n_epochs
+    assert not (tmp_path / "cut" / ".steps").exists()
+
+
+def test_interrupted_after_it_had_given_up(base, reviews, tmp_path, monkeypatch):
+    """With nothing left to do but to save the best epoch, no further epoch is trained."""
+
+    def train(folder):
+        return train_adversary(base, reviews, folder, lambda_=0.02, epochs=30, patience=1, learning_rate=0.3)
+
+    def on_save(self, args, state, control, **options):
+        if control.should_training_stop:
+            raise Stop
+
+    whole = train(tmp_path / "whole")
+    assert whole.n_epochs < 30
+    with monkeypatch.context() as patched, pytest.raises(Stop):
+        patched.setattr(Stopwatch, "on_save", on_save)
+        train(tmp_path / "cut")
+    moved = (tmp_path / "cut").rename(tmp_path / "moved")
+    continued = train(moved)
+    assert continued.n_epochs == whole.n_epochs
+    assert_equal_weights(continued.model, whole.model)
+
+
+def test_half_a_checkpoint_is_none(whole, base, reviews, tmp_path, monkeypatch):
+    with monkeypatch.context() as patched, pytest.raises(Stop):
+        patched.setattr(Stopwatch, "on_step_end", stop_at(27))
+        plain(base, reviews, tmp_path / "cut")
+    (state,) = (tmp_path / "cut" / ".steps" / "checkpoint-20").glob("trainer_state.json")
+    state.write_text(state.read_text()[:100])
+    assert_equal_weights(plain(base, reviews, tmp_path / "cut").model, whole[plain].model)
+
+
+def test_a_finished_model_is_not_trained_again(base, reviews, tmp_path, monkeypatch):
+    first = imitating(base, reviews, tmp_path)
+    before = {file.name: file.stat().st_mtime_ns for file in tmp_path.iterdir()}
+    monkeypatch.setattr("transformers.Trainer.train", lambda *args, **options: pytest.fail("trained"))
+    again = imitating(base, reviews, tmp_path)
+    assert {file.name: file.stat().st_mtime_ns for file in tmp_path.iterdir()} == before
+    assert_equal_weights(again.model, first.model)
+    assert (again.metrics, again.seconds, again.n_epochs) == (first.metrics, first.seconds, first.n_epochs)
+
+
+def test_other_settings_in_the_same_folder_are_refused(base, reviews, tmp_path):
+    plain(base, reviews, tmp_path)
+    with pytest.raises(AttnProbeError, match="holds a training with epochs 3, not 2"):
+        train_again(base, reviews, tmp_path, epochs=2)
+    assert json.loads((tmp_path / "training.json").read_text())["epochs"] == 3
+
+
+# --- all of them --------------------------------------------------------------------------------------------------
+
+
+def test_every_statistic_has_a_reading(flat, adversaries):
+    for test, result in (("uniform", flat), ("adversary", adversaries)):
+        found = statistics_of(result)
+        assert {name.split("@")[0] for name in found} == set(READINGS[test])
+        assert {len(values) for values in found.values()} == {40}
+    assert list(RETRAININGS) == ["uniform", "seeds", "adversary", "diagnostic_mlp"]
