@@ -22,14 +22,15 @@ from torch import Tensor
 
 from hf_attnprobe.attention_model import AttentionModel, Observation, Site
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.faithfulness.correlation import ranks
-from hf_attnprobe.faithfulness.explanations import OF_HEADS
+from hf_attnprobe.faithfulness.rankings import ranking, tied
 from hf_attnprobe.faithfulness.single_weight import check_draw, erased, single_weight
 from hf_attnprobe.functional.erasure import FlipSet, minimal_flip_set, removal_order, removals_to_flip
 from hf_attnprobe.functional.intervention import random_permutations
-from hf_attnprobe.functional.rank import dense_rank, kendall_tau_b
+from hf_attnprobe.functional.rank import kendall_tau_b
 
 
+RANKINGS = ("attention", "gradient", "product", "leave_one_out", "input_gradient")
+OF_HEADS_ALONE = ("effective_attention", "norm_based")
 N_RANDOM = 5  # the paper's
 ORDER_STREAM = 1 << 40  # added to the seed: other shuffles than those of ``permutation``
 COPIES_AT_ONCE = 32
@@ -142,44 +143,14 @@ def erasure(
 
 
 def rankings(model: AttentionModel, observation: Observation, site: Site) -> dict[str, Tensor]:
-    """What to erase weights by, largest first, each [batch, keys]; what only differs by rounding is equal.
-
-    Gradients are signed: what speaks for the decision goes first. Importances count by their size.
-    """
-    read = partial(model.read_map, observation, site=site)
-    attention, slope = (x[site.layer][:, site.head] for x in (observation.attention, observation.attention_gradient))
-    readings = {
-        "attention": lambda: read(attention),
-        "gradient": lambda: read(slope),
-        "product": lambda: read(attention * slope),
-        "leave_one_out": observation.leave_one_out_importance,
-        "input_gradient": observation.gradient_importance,
-    }
-    if model.token_logits(observation) is None:
-        for name in ("effective_attention", "norm_based"):
-            readings[name] = partial(_head_reading, name, model, observation, site)
+    """What to erase weights by, largest first, as dense ranks [batch, keys]; without what this model does not have."""
     found = {}
-    for name, reading in readings.items():
+    for name in RANKINGS if model.token_logits(observation) is not None else (*RANKINGS, *OF_HEADS_ALONE):
         try:
-            found[name] = _tied(name, reading(), observation.batch.content_mask)
-        except AttnProbeError:  # this model has no such thing
+            found[name] = ranking(model, observation, site, name)
+        except AttnProbeError:
             continue
     return found
-
-
-def _head_reading(name: str, model: AttentionModel, observation: Observation, site: Site) -> Tensor:
-    return model.read_map(observation, OF_HEADS[name](model, observation, site), site).abs()
-
-
-def _tied(name: str, values: Tensor, content: Tensor) -> Tensor:
-    """Dense ranks. Weights and norms are exact relative to themselves, differences relative to the largest."""
-    if name == "leave_one_out":
-        return ranks(values, content)
-    largest = values.abs().masked_fill(~content, 0).amax(-1, keepdim=True)
-    values = values / largest.clamp_min(torch.finfo(values.dtype).tiny)
-    if name in ("attention", "norm_based"):
-        return dense_rank(values, content, rtol=256 * torch.finfo(values.dtype).eps)
-    return ranks(values, content)
 
 
 def orders(observation: Observation, content: Tensor, found: dict[str, Tensor], n_random: int, seed: int) -> Tensor:
@@ -232,7 +203,7 @@ def _bounds(exact: FlipSet | None, n_removed: Tensor, found: dict[str, Tensor], 
         return {"greedy_bound_size": least.masked_fill(least.isinf(), torch.nan)}
     n_tokens = content.sum(-1)
     none = exact.size.isnan().double().masked_fill(n_tokens < 2, torch.nan)
-    margin = _tied("margin", exact.margin, content)
+    margin = tied("margin", exact.margin, content)
     return {
         "minimal_fraction": exact.size / n_tokens,
         "minimal_size": exact.size,

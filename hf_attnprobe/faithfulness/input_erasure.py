@@ -22,10 +22,11 @@ import torch
 from torch import Tensor
 
 from hf_attnprobe.attention_model import AttentionModel, Observation, Site
-from hf_attnprobe.faithfulness.rankings import OF_SITE, OF_TEXT, ranking
+from hf_attnprobe.faithfulness.rankings import OF_TEXT, ranking
 from hf_attnprobe.functional import aopc
 
 
+OF_SITE = ("attention", "product")
 FLAGS_AT_ONCE = 1 << 22  # copies × texts × positions of erased sets that are looked through together
 
 READINGS = {

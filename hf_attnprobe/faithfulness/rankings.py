@@ -1,8 +1,8 @@
 """What ranks the units of a text by importance: attention, what it is compared with, and chance.
 
-attention: of the site. product: attention × ∂p/∂attention of the predicted class's probability p, signed (Serrano & Smith
-2019 rank by it). input_gradient: |gradient × input|. leave_one_out: the size of the change of p without the unit.
-random: one draw per text.
+attention: of the site. gradient: ∂p/∂attention of the predicted class's probability p, signed; product: attention × that
+(Serrano & Smith 2019, Section 4). effective_attention, norm_based: in heads, see ``explanations``.
+input_gradient: |gradient × input|. leave_one_out: the size of the change of p without the unit. random: a draw per text.
 """
 
 import torch
@@ -10,43 +10,47 @@ from torch import Tensor
 
 from hf_attnprobe.attention_model import AttentionModel, Observation, Site
 from hf_attnprobe.faithfulness.correlation import ranks
-from hf_attnprobe.functional.explanations import attention_times_gradient
+from hf_attnprobe.faithfulness.explanations import OF_HEADS
 from hf_attnprobe.functional.intervention import random_generator
+from hf_attnprobe.functional.rank import dense_rank
 
 
-OF_SITE = ("attention", "product")
+OF_SITE = ("attention", "gradient", "product", "effective_attention", "norm_based")
 OF_TEXT = ("input_gradient", "leave_one_out", "random")
 RANDOM_STREAM = 4
 
 
 def ranking(model: AttentionModel, observation: Observation, site: Site, name: str, *, seed: int = 0) -> Tensor:
-    """Importance as dense ranks, [batch, keys], higher for more important, ties told with room for rounding.
+    """Importance as dense ranks, [batch, keys], higher for more important; what only differs by rounding is equal.
 
-    Only ``content_mask`` counts. What does not depend on the site is found once per observation.
+    Only ``content_mask`` counts. Gradients are signed: what speaks for the decision is important. What does not depend
+    on the site is found once per observation.
+
+    Raises:
+        AttnProbeError: the model has no such thing.
     """
+    content = observation.batch.content_mask
     if name in OF_SITE:
-        return ranks(_of_site(model, observation, site, name), observation.batch.content_mask)
+        return tied(name, _of_site(model, observation, site, name), content)
     key = f"ranking {name}", seed
     if key not in observation.maps:
-        values = _of_text(observation, name, seed)
-        observation.maps[key] = ranks(values, observation.batch.content_mask)
+        observation.maps[key] = tied(name, _of_text(observation, name, seed), content)
     return observation.maps[key]
 
 
 def _of_site(model: AttentionModel, observation: Observation, site: Site, name: str) -> Tensor:
-    if name == "attention":
-        return observation.read(site)
-    attention, gradient = (
-        x[site.layer][:, site.head] for x in (observation.attention, observation.attention_gradient)
-    )
-    values = model.read_map(observation, attention_times_gradient(attention, gradient), site)
-    return _scaled(values, observation.batch.content_mask)
+    if name in OF_HEADS:
+        return model.read_map(observation, OF_HEADS[name](model, observation, site), site).abs()
+    values = observation.attention[site.layer][:, site.head]
+    if name != "attention":
+        slope = observation.attention_gradient[site.layer][:, site.head]
+        values = slope if name == "gradient" else values * slope
+    return model.read_map(observation, values, site)
 
 
 def _of_text(observation: Observation, name: str, seed: int) -> Tensor:
-    content = observation.batch.content_mask
     if name == "input_gradient":
-        return _scaled(observation.gradient_importance(), content)
+        return observation.gradient_importance()
     return observation.leave_one_out_importance() if name == "leave_one_out" else _random(observation, seed)
 
 
@@ -59,7 +63,12 @@ def _random(observation: Observation, seed: int) -> Tensor:
     return values.to(content.device)
 
 
-def _scaled(values: Tensor, content: Tensor) -> Tensor:
-    """With 1 the largest size in a text: ties are told on the scale of attention."""
-    largest = (values.abs() * content).amax(-1, keepdim=True)
-    return values / largest.clamp_min(torch.finfo(values.dtype).tiny)
+def tied(name: str, values: Tensor, content: Tensor) -> Tensor:
+    """Dense ranks [batch, keys]. Weights and norms are exact relative to themselves, differences relative to the largest."""
+    if name == "leave_one_out":
+        return ranks(values, content)
+    largest = values.abs().masked_fill(~content, 0).amax(-1, keepdim=True)
+    values = values / largest.clamp_min(torch.finfo(values.dtype).tiny)
+    if name in ("attention", "norm_based"):
+        return dense_rank(values, content, rtol=256 * torch.finfo(values.dtype).eps)
+    return ranks(values, content)

@@ -10,8 +10,8 @@ from transformers import BertConfig, BertForSequenceClassification
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_classifier import AttentionClassifierConfig, AttentionClassifierForSequenceClassification
 from hf_attnprobe.attention_model import Site
-from hf_attnprobe.faithfulness.input_erasure import input_erasure
-from hf_attnprobe.faithfulness.rankings import OF_SITE, OF_TEXT, ranking
+from hf_attnprobe.faithfulness.input_erasure import OF_SITE, input_erasure
+from hf_attnprobe.faithfulness.rankings import OF_TEXT, ranking
 from hf_attnprobe.functional import aopc
 from hf_attnprobe.records import statistics_of
 
