@@ -291,6 +291,7 @@ def read_audit(folder: str | Path) -> Report:
 
 
 def _dataset_name(dataset, split: str) -> str:
+    dataset = getattr(dataset, "hub_id", dataset)  # of a recipe
     name = str(dataset) if isinstance(dataset, str | os.PathLike) else "data given in memory"
     return f"{name} ({split})"
 

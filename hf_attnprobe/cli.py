@@ -1,4 +1,4 @@
-"""attnprobe demo | train | audit | retrain | report: every verb is a public function, every flag one of its keyword arguments.
+"""attnprobe demo | train | audit | retrain | compare | deceive | study | reproduce | report: every verb is a public function, every flag one of its keyword arguments.
 
 Results go to stdout, progress and log to stderr. A known error is one line and exit code 1, a usage error exit code 2.
 """
@@ -45,6 +45,10 @@ def build_parser() -> argparse.ArgumentParser:
     _add_train(commands.add_parser("train", help="train an attention classifier"))
     _add_audit(commands.add_parser("audit", help="run faithfulness tests on a model"))
     _add_retrain(commands.add_parser("retrain", help="train models beside a base: the tests that no probe can be"))
+    _add_study(commands.add_parser("study", help="run the steps of a study file, and report on all of them"))
+    _add_reproduce(commands.add_parser("reproduce", help="run a paper's table, with the published numbers beside ours"))
+    _add_compare(commands.add_parser("compare", help="put checkpoints beside one another, regularised or not"))
+    _add_deceive(commands.add_parser("deceive", help="train a model to hide its attention to some tokens"))
     _add_report(commands.add_parser("report", help="render the report of an audit"))
     return parser
 
@@ -210,6 +214,69 @@ def _add_retrain(parser) -> None:
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
 
 
+def _add_study(parser) -> None:
+    parser.add_argument("file", help="a YAML file, or one that is ready: which-tasks, encoders, transfer, room, …")
+    _add_study_options(parser, needs_data=False)
+
+
+def _add_reproduce(parser) -> None:
+    parser.add_argument("paper", help="jain-wallace, serrano-smith, wiegreffe-pinter, tutek-snajder or mohankumar")
+    _add_study_options(parser, needs_data=True)
+
+
+def _add_study_options(parser, *, needs_data: bool) -> None:
+    parser.add_argument(
+        "--dataset", nargs="+", required=needs_data, metavar="DATASET",
+        help=f"{DATA_HELP}, or name=folder: a folder that stands for a named one and is cut as it is"
+        + ("" if needs_data else " (default: the file's)"),
+    )  # fmt: skip
+    parser.add_argument("--output-dir", required=True, help="a folder per step, and the report; the same again continues")
+    parser.add_argument("--quick", action="store_true", help="a short run, with the file's own shorter settings")
+    parser.add_argument("--config", help="configuration of the data sets")
+    parser.add_argument("--text-column", nargs="+", metavar="COLUMN", help="default: text, else sentence")
+    parser.add_argument("--label-column", help="default: label")
+    parser.add_argument("--limit", type=_at_least(1), help="only so many training texts, even over the classes")
+    parser.add_argument("--seed", type=_at_least(0), default=0, help="of all steps that set none")
+    parser.add_argument("--vectors", help="pretrained word vectors for all trainings that name none")
+    parser.add_argument("--json", action="store_true", help="print the summary as JSON")
+
+
+def _add_compare(parser) -> None:
+    parser.add_argument("models", nargs="+", metavar="MODEL", help="attention classifiers (folders or Hub ids)")
+    _add_data(parser)
+    parser.add_argument("--output-dir", required=True, help="for audits and table; the same again continues")
+    tests = ("fragility", "single_token", "adversarial", "conicity")
+    parser.add_argument(
+        "--tests", nargs="+", metavar="TEST", default=tests,
+        help=f"default: {' '.join(tests)}; adversary trains models besides",
+    )  # fmt: skip
+    parser.add_argument("--split", default="test")
+    parser.add_argument("--limit", type=_at_least(1), help="only the first so many texts")
+    parser.add_argument("--train-limit", type=_at_least(1), help="only so many training texts for adversaries")
+    parser.add_argument("--lambdas", type=_at_least(0, float), nargs="+", metavar="LAMBDA", help="of the adversaries")
+    parser.add_argument("--adversary-epochs", type=_at_least(1), default=80, help="at most (default: %(default)s)")
+    parser.add_argument("--json", action="store_true", help="print the table as JSON")
+
+
+def _add_deceive(parser) -> None:
+    parser.add_argument("--model", required=True, help="a trained classifier (folder or Hub id)")
+    _add_data(parser)
+    parser.add_argument(
+        "--tokens", nargs="+", required=True, metavar="TOKEN", help="that it must not be seen to attend to"
+    )
+    parser.add_argument("--output-dir", required=True, help="where the checkpoint goes")
+    parser.add_argument(
+        "--weight", type=_at_least(0, float), default=1.0, help="λ of the penalty (default: %(default)s)"
+    )
+    parser.add_argument("--over-heads", choices=("mean", "max"), default="mean", help="penalty of several heads")
+    parser.add_argument("--epochs", type=_at_least(1), default=5, help="default: %(default)s")
+    parser.add_argument("--batch-size", type=_at_least(1), default=32, help="default: %(default)s")
+    parser.add_argument("--learning-rate", type=_at_least(0, float), help="default: the classifier's own, or 5e-5")
+    parser.add_argument("--limit", type=_at_least(1), help="only so many training texts, even over the classes")
+    parser.add_argument("--trust-remote-code", action="store_true")
+    parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
+
+
 def _add_report(parser) -> None:
     parser.add_argument("audit", help="output folder of an audit or a retraining")
     parser.add_argument("--output", help="a .md file (default: Markdown on stdout)")
@@ -273,6 +340,51 @@ def run_retrain(arguments: dict) -> None:
     print(json.dumps(to_json(report)) if as_json else report)
 
 
+def run_study(arguments: dict) -> None:
+    """Runs a study file, or the rest of it, and prints the report."""
+    from hf_attnprobe.study import study
+
+    _print_study(study, arguments)
+
+
+def run_reproduce(arguments: dict) -> None:
+    """Runs the study file of a paper, or the rest of it, and prints the report."""
+    from hf_attnprobe.study import reproduce
+
+    _print_study(reproduce, arguments)
+
+
+def _print_study(function: Callable, arguments: dict) -> None:
+    from hf_attnprobe.study_report import to_json
+
+    as_json = arguments.pop("json")
+    report = function(**arguments)
+    if as_json:
+        print(json.dumps(to_json(report)))
+        return
+    print(f"{report}\n\nfull report in {Path(arguments['output_dir']) / 'report.md'}")
+
+
+def run_compare(arguments: dict) -> None:
+    """Runs the same tests on several checkpoints and prints one table."""
+    from hf_attnprobe.checkpoint_comparison import compare_checkpoints
+    from hf_attnprobe.checkpoint_tables import to_json
+
+    as_json = arguments.pop("json")
+    comparison = compare_checkpoints(**arguments)
+    print(json.dumps(to_json(comparison)) if as_json else comparison)
+
+
+def run_deceive(arguments: dict) -> None:
+    """Trains a model against attention to some tokens and prints what became of accuracy and attention."""
+    from hf_attnprobe.deception import deceive
+    from hf_attnprobe.deception_report import to_json
+
+    as_json = arguments.pop("json")
+    found = deceive(**arguments)
+    print(json.dumps(to_json(found)) if as_json else f"{found}\nmodel in {arguments['output_dir']}")
+
+
 def run_report(arguments: dict) -> None:
     """Renders the folder of an audit or a retraining again, from its rows and summary."""
     from hf_attnprobe import report, retraining_report
@@ -308,4 +420,7 @@ def _quiet() -> None:
     datasets.disable_progress_bars()
 
 
-COMMANDS = {"demo": run_demo, "train": run_train, "audit": run_audit, "retrain": run_retrain, "report": run_report}
+COMMANDS = {
+    "demo": run_demo, "train": run_train, "audit": run_audit, "retrain": run_retrain, "study": run_study,
+    "reproduce": run_reproduce, "compare": run_compare, "deceive": run_deceive, "report": run_report,
+}  # fmt: skip

@@ -228,4 +228,5 @@ def read_retraining(folder: str | Path) -> RetrainingReport:
 
 
 def _name(dataset) -> str:
+    dataset = getattr(dataset, "hub_id", dataset)  # of a recipe
     return f"{dataset} (test)" if isinstance(dataset, str | os.PathLike) else "data given in memory (test)"

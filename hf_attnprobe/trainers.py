@@ -50,24 +50,7 @@ def make_trainer(
         progress: a bar on stderr; a string stands before it.
         columns: of numbers, which go to the model beside the tokens, padded with 0.
     """
-    has_validation = "validation" in sets
-    settings = {
-        "output_dir": str(output_dir / STEPS),
-        "per_device_eval_batch_size": 128,
-        "train_sampling_strategy": "group_by_length",
-        "eval_strategy": "epoch" if has_validation else "no",
-        "save_strategy": "epoch" if has_validation else "no",
-        "save_total_limit": 1,
-        "load_best_model_at_end": has_validation,
-        "metric_for_best_model": "roc_auc" if model.config.num_labels == 2 else "accuracy",
-        "greater_is_better": True,
-        "restore_callback_states_from_checkpoint": True,  # how long there has been no progress
-        "logging_strategy": "epoch",
-        "report_to": [],
-        "disable_tqdm": not progress,
-        "use_cpu": not torch.cuda.is_available(),
-        "dataloader_pin_memory": torch.cuda.is_available(),
-    } | dict(settings)
+    settings = _settings(model, output_dir, "validation" in sets) | {"disable_tqdm": not progress} | dict(settings)
     encoded = {name: _encode(name, examples, tokenizer, columns) for name, examples in sets.items()}
     trainer = kind(
         model,
@@ -85,6 +68,26 @@ def make_trainer(
     if progress:
         trainer.add_callback(StderrProgress(progress if isinstance(progress, str) else None))
     return trainer
+
+
+def _settings(model, output_dir: Path, has_validation: bool) -> dict:
+    """Of :class:`TrainingArguments`."""
+    return {
+        "output_dir": str(output_dir / STEPS),
+        "per_device_eval_batch_size": 128,
+        "train_sampling_strategy": "group_by_length",
+        "eval_strategy": "epoch" if has_validation else "no",
+        "save_strategy": "epoch" if has_validation else "no",
+        "save_total_limit": 1,
+        "load_best_model_at_end": has_validation,
+        "metric_for_best_model": "roc_auc" if model.config.num_labels == 2 else "accuracy",
+        "greater_is_better": True,
+        "restore_callback_states_from_checkpoint": True,  # how long there has been no progress
+        "logging_strategy": "epoch",
+        "report_to": [],
+        "use_cpu": not torch.cuda.is_available(),
+        "dataloader_pin_memory": torch.cuda.is_available(),
+    }
 
 
 def _encode(name: str, examples, tokenizer, columns: Columns | None):

@@ -12,7 +12,19 @@ from pathlib import Path
 import pytest
 
 import hf_attnprobe
-from hf_attnprobe import AttentionClassifierConfig, audit, auditing, cli, data, demo, retraining, training
+from hf_attnprobe import (
+    AttentionClassifierConfig,
+    audit,
+    auditing,
+    checkpoint_comparison,
+    cli,
+    data,
+    deception,
+    demo,
+    retraining,
+    study,
+    training,
+)
 
 
 PACKAGE = Path(hf_attnprobe.__file__).parent
@@ -26,9 +38,10 @@ texts objectives outputs scores base trainers training adversary_training
 faithfulness
 records summary
 head_tables comparisons ranking_tables
-report retraining_verdict retraining_report
+report retraining_verdict retraining_report checkpoint_tables deception_report
 sweep specimens
-auditing retraining
+auditing retraining checkpoint_comparison deception
+transfer study_verbs study_plan study_file study_results paper_tables study_report study
 demo metrics
 cli
 """
@@ -130,7 +143,18 @@ def test_public_names_are_sorted_and_no_others():
 
 
 @pytest.mark.parametrize(
-    "function", [audit, retraining.retrain, training.train_classifier, training.fine_tune, demo.demo, data.load_examples]
+    "function",
+    [
+        audit,
+        retraining.retrain,
+        study.study,
+        checkpoint_comparison.compare_checkpoints,
+        deception.deceive,
+        training.train_classifier,
+        training.fine_tune,
+        demo.demo,
+        data.load_examples,
+    ],
 )
 def test_every_argument_is_documented(function):
     """By name in the docstring, or by a name that speaks for itself."""
@@ -171,6 +195,10 @@ FUNCTIONS = {
     | {"json"},
     "audit": parameters(audit) | {"json"},
     "retrain": parameters(retraining.retrain) | {"json"},
+    "study": parameters(study.study) | {"json"},
+    "reproduce": parameters(study.reproduce) | {"json"},
+    "compare": parameters(checkpoint_comparison.compare_checkpoints) | {"json"},
+    "deceive": parameters(deception.deceive) | {"json"},
     "report": parameters(auditing.read_audit) | {"audit", "output"},
 }
 
@@ -196,7 +224,7 @@ def test_every_keyword_argument_of_audit_is_a_flag():
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_defaults_of_flags_are_those_of_the_function(name):
-    function = {"demo": demo.demo, "audit": audit, "retrain": retraining.retrain}.get(name)
+    function = {"demo": demo.demo, "audit": audit, "retrain": retraining.retrain, "study": study.study}.get(name)
     for action in commands()[name]._actions:
         parameter = function and inspect.signature(function).parameters.get(action.dest)
         if parameter is not None and not action.required:

@@ -81,7 +81,9 @@ def test_masked_words_by_hand():
         read = ids.where(~masked[row, : len(ids)], torch.tensor(1))[None]
         states = base.encode(base.embeddings(read), torch.ones_like(read))[0]
         chosen = masked[row, : len(ids)]
-        expected = F.cross_entropy(base.regulariser.words(states[chosen]), ids[chosen]) if chosen.any() else torch.tensor(0.0)
+        expected = (
+            F.cross_entropy(base.regulariser.words(states[chosen]), ids[chosen]) if chosen.any() else torch.tensor(0.0)
+        )
         assert found[row].item() == pytest.approx(2 * expected.item(), rel=1e-9)
 
 
@@ -174,7 +176,9 @@ def test_connections():
     for model in (concat, residual):
         model.attention_classifier.encoder.load_state_dict(encoder)
     vectors = plain.attention_classifier.embeddings(IDS)
-    states, beside, added = (m.attention_classifier.encode(vectors, (IDS != 0).long()) for m in (plain, concat, residual))
+    states, beside, added = (
+        m.attention_classifier.encode(vectors, (IDS != 0).long()) for m in (plain, concat, residual)
+    )
     assert torch.equal(beside, torch.cat([states, vectors], dim=-1)) and torch.equal(added, states + vectors)
     assert concat.classifier.in_features == concat.config.hidden_size == 16
 
@@ -210,6 +214,20 @@ def test_padding_does_not_reach_the_orthogonal_lstm():
     torch.testing.assert_close(model(IDS).logits[1:2], alone)
     with pytest.raises(ValueError, match="padding on the right"):
         model(IDS.flip(1), (IDS.flip(1) != 0).long())
+
+
+def test_an_orthogonal_lstm_of_sentences():
+    """Each sentence alone, then their vectors as a text without special tokens."""
+    model = make(encoder="orthogonal_lstm", hierarchical=True, sep_token_id=1).eval()
+    base = model.attention_classifier
+    vectors = []
+    for sentence in ([5, 6], [7, 8, 9]):
+        states = base.encoder(base.embeddings(torch.tensor([sentence])), torch.ones(1, len(sentence)))
+        vectors.append(base.attend(states, torch.ones(1, len(sentence), dtype=torch.bool)) @ states[0])
+    states = base.sentences.encoder(torch.stack(vectors, dim=1), torch.ones(1, 2))
+    weights = base.sentences.attend(states, torch.ones(1, 2, dtype=torch.bool))
+    text = torch.tensor([[2, 5, 6, 1, 7, 8, 9, 3, 0], [2, 5, 6, 8, 8, 8, 8, 8, 3]])
+    torch.testing.assert_close(model(text).logits[:1], model.decode(weights @ states[0]))
 
 
 # --- the checkpoint says it ---------------------------------------------------------------------------------------

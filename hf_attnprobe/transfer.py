@@ -1,0 +1,116 @@
+"""Do one model's weights tell another one something? The guides of ``diagnostic_mlp`` for any pair of models."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from torch import Tensor
+
+from hf_attnprobe import records
+from hf_attnprobe.attention_model import Site
+from hf_attnprobe.auditing import SUMMARY
+from hf_attnprobe.base import SPLITS, Base, Trained, check_splits, load_base, train_again
+from hf_attnprobe.data import dataset_fingerprint
+from hf_attnprobe.distributed import process_state
+from hf_attnprobe.faithfulness.diagnostic_mlp import guides_of
+from hf_attnprobe.loading import load_model, model_fingerprint
+from hf_attnprobe.outputs import Outputs, predict
+from hf_attnprobe.retraining import IDENTITY
+from hf_attnprobe.retraining_report import RetrainingReport, TrainedModel, to_json, to_markdown
+from hf_attnprobe.scores import compare
+from hf_attnprobe.training import load_splits
+
+
+def transfer(
+    model: str | Path,
+    dataset,
+    *,
+    guide: str | Path,
+    output_dir: str | Path,
+    uniform: str | Path | None = None,
+    config: str | None = None,
+    text_column: str | None = None,
+    label_column: str | None = None,
+    limit: int | None = None,
+    seed: int = 0,
+    progress: bool = True,
+) -> RetrainingReport:
+    """Trains a model of the same configuration whose attention is imposed by another one, and compares the two.
+
+    The trained model becomes a checkpoint in ``output_dir``; run again with the same folder to continue.
+
+    Args:
+        model: folder of an attention classifier with attention of its own, the one that is compared with.
+        dataset, config, text_column, label_column, limit: the data that all models were trained on, see
+            :func:`hf_attnprobe.retraining.retrain`.
+        guide: the model whose weights are imposed; it must cut texts into the same tokens.
+        uniform: a model trained with uniform attention, to be scored beside them.
+        seed: of the bootstrap; the model is trained with the settings and the seed of ``model``.
+        progress: a bar on stderr.
+
+    Returns:
+        The report; its scores of ``transfer`` are those of ``own``, ``guided`` and ``uniform``, with ``own`` as the
+        reference of the differences.
+
+    Raises:
+        AttnProbeError: models that do not fit the data or each other.
+    """
+    base = load_base(model)
+    columns = {"config": config, "text_column": text_column, "label_column": label_column, "limit": limit}
+    sets = load_splits(dataset, seed=base.settings["seed"], **columns)
+    check_splits(base, sets)
+    others = {name: load_model(other) for name, other in (("guide", guide), ("uniform", uniform)) if other is not None}
+    identity = _identity(base, others, sets, seed)
+    folder = Path(output_dir)
+    with records.claim(folder, identity, process_state(), name=IDENTITY):
+        own = base.outputs(sets["test"])
+        _write_rows(folder, "own", own.probs, own)
+        probs = {"own": own.probs}
+        trained, probs["guided"] = _guided(base, others["guide"], sets, folder / "guided", progress)
+        if uniform is not None:
+            probs["uniform"] = predict(others["uniform"], base.tokenizer, sets["test"])
+        for name, found in probs.items():
+            _write_rows(folder, name, found, own)
+        scores = compare(own.labels, {k: p.numpy() for k, p in probs.items()}, reference="own", seed=seed)
+        report = _report(base, dataset, guide, trained, scores, len(own.labels), identity)
+        records.write_atomically(folder / SUMMARY, json.dumps(to_json(report), indent=1) + "\n")
+        records.write_atomically(folder / "report.md", to_markdown(report))
+    return report
+
+
+def _guided(base: Base, guide, sets: Mapping, folder: Path, progress: bool) -> tuple[Trained, Tensor]:
+    """The model trained with the guide's weights, and what it says of the test texts."""
+    guides, changes = guides_of(guide, base, sets), {"attention": "guided", "attention_size": None}
+    trained = train_again(
+        base, sets, folder, changes=changes, guides=guides, progress=lambda made: progress and made.name
+    )
+    return trained, predict(trained.model, base.tokenizer, sets["test"], guide=guides["test"])
+
+
+def _identity(base: Base, others: Mapping, sets: Mapping, seed: int) -> dict:
+    return {
+        "model_fingerprint": model_fingerprint(base.model),
+        "other_models": {name: model_fingerprint(other) for name, other in others.items()},
+        "data_fingerprint": {name: dataset_fingerprint(sets[name]) for name in SPLITS},
+        "seed": seed,
+        "settings": dict(base.settings),
+    }
+
+
+def _write_rows(folder: Path, name: str, probs: Tensor, own: Outputs) -> None:
+    correct = (probs.argmax(-1) == own.labels).double()
+    rows = records.to_rows("transfer", {f"{name}_correct": correct}, own.example_ids, Site())
+    records.append(folder / "rows", rows, name=name)
+
+
+def _report(base: Base, dataset, guide, trained: Trained, scores, n: int, identity: Mapping) -> RetrainingReport:
+    return RetrainingReport(
+        model=base.name,
+        dataset=str(getattr(dataset, "hub_id", dataset)),  # of a recipe, or a name
+        n=n,
+        seed=identity["seed"],
+        statistics=(),
+        scores={"transfer": scores},
+        models=(TrainedModel("guided", trained.seconds, trained.n_epochs, dict(trained.metrics)),),
+        provenance=dict(identity) | {"guide": str(guide), "notes": list(base.notes)},
+    )
