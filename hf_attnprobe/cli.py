@@ -46,7 +46,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_audit(commands.add_parser("audit", help="run faithfulness tests on a model"))
     _add_retrain(commands.add_parser("retrain", help="train models beside a base: the tests that no probe can be"))
     _add_study(commands.add_parser("study", help="run the steps of a study file, and report on all of them"))
-    _add_reproduce(commands.add_parser("reproduce", help="run a paper's table, with the published numbers beside ours"))
+    _add_reproduce(commands.add_parser("reproduce", help="run a paper's tables, the published numbers beside ours"))
     _add_compare(commands.add_parser("compare", help="put checkpoints beside one another, regularised or not"))
     _add_deceive(commands.add_parser("deceive", help="train a model to hide its attention to some tokens"))
     _add_report(commands.add_parser("report", help="render the report of an audit"))
@@ -230,7 +230,7 @@ def _add_study_options(parser, *, needs_data: bool) -> None:
         help=f"{DATA_HELP}, or name=folder: a folder that stands for a named one and is cut as it is"
         + ("" if needs_data else " (default: the file's)"),
     )  # fmt: skip
-    parser.add_argument("--output-dir", required=True, help="a folder per step, and the report; the same again continues")
+    parser.add_argument("--output-dir", required=True, help="for steps and report; the same again continues")
     parser.add_argument("--quick", action="store_true", help="a short run, with the file's own shorter settings")
     parser.add_argument("--config", help="configuration of the data sets")
     parser.add_argument("--text-column", nargs="+", metavar="COLUMN", help="default: text, else sentence")
@@ -278,7 +278,7 @@ def _add_deceive(parser) -> None:
 
 
 def _add_report(parser) -> None:
-    parser.add_argument("audit", help="output folder of an audit or a retraining")
+    parser.add_argument("audit", help="output folder of an audit, a retraining or a study")
     parser.add_argument("--output", help="a .md file (default: Markdown on stdout)")
 
 
@@ -386,14 +386,17 @@ def run_deceive(arguments: dict) -> None:
 
 
 def run_report(arguments: dict) -> None:
-    """Renders the folder of an audit or a retraining again, from its rows and summary."""
+    """Renders the folder of an audit or a retraining again, from its rows and summary; shows that of a study."""
     from hf_attnprobe import report, retraining_report
     from hf_attnprobe.auditing import read_audit
     from hf_attnprobe.retraining import IDENTITY, read_retraining
+    from hf_attnprobe.study import STATE, read_text
 
     folder, output = Path(arguments["audit"]), arguments["output"]
     if (folder / IDENTITY).is_file():
         text = retraining_report.to_markdown(read_retraining(folder))
+    elif (folder / STATE).is_file():
+        text = read_text(folder)
     else:
         text = report.to_markdown(read_audit(folder))
     if output is None:

@@ -117,6 +117,14 @@ def reproduce(
     )  # fmt: skip
 
 
+def read_text(folder: str | Path) -> str:
+    """The report of a study's folder in Markdown."""
+    try:
+        return (Path(folder) / "report.md").read_text()
+    except OSError as error:
+        raise AttnProbeError(f"expected a finished study in {folder}; run it again to finish it") from error
+
+
 def _run(job: Job, folder: Path, progress: bool) -> None:
     """Calls the verb; errors say which step they are of."""
     arguments = {name: _place(value, folder) for name, value in job.arguments.items()}

@@ -218,8 +218,9 @@ def test_texts_of_one_token(cli, checkpoint, tmp_path):
     rows = [{"text": "superb", "label": 1}, *ROWS, {"text": "dull", "label": 0}]
     out = tmp_path / "out"
     done = cli(
-        "audit", "--model", checkpoint, "--dataset", write(tmp_path / "data", rows), "--json", "--output-dir", out
-    )
+        "audit", "--model", checkpoint, "--dataset", write(tmp_path / "data", rows), "--json", "--output-dir", out,
+        "--tests", "correlation", "permutation", "adversarial",
+    )  # fmt: skip
     assert "NaN" not in done.out + (out / "summary.json").read_text() + (out / "report.md").read_text()
     found = {s["statistic"]: s for s in json.loads(done.out)["statistics"] if s["group"] == "all"}
     values = records.read(out / "rows").pivot_table(index="example_id", columns="statistic", values="value")
@@ -542,7 +543,7 @@ def test_training_again_after_an_interruption(monkeypatch, cli, tmp_path):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("hf_attnprobe.training.Trainer.train", stop)
+        patch.setattr("transformers.Trainer.train", stop)
         done = cli(*command)
     assert done.code == 130 and "interrupted" in done.err and not (tmp_path / "out").exists()
     (tmp_path / "out" / ".steps" / "checkpoint-1").mkdir(parents=True)

@@ -172,6 +172,8 @@ def test_the_same_again_does_nothing(folder, flags, summary, monkeypatch, cli):
     done = cli("study", *flags, "--output-dir", folder, "--json")
     assert done.code == 0, done.err
     assert json.loads(done.out) == summary and files_in(folder) == before
+    text = (folder / "report.md").read_text()
+    assert cli("report", folder).out == text and text.startswith("# A tiny study")
     assert "step 7 of 7: transfer/reviews-bilstm (transfer), done before" in done.err
 
 
