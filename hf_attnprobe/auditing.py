@@ -14,13 +14,12 @@ import torch
 
 from hf_attnprobe import records
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.adapters.input_erasure import OPERATORS, check_operator
-from hf_attnprobe.attention_model import Site
+from hf_attnprobe.attention_model import AttentionModel, Site
+from hf_attnprobe.audit_checks import check_needs, check_options, check_query, check_target, check_tests
 from hf_attnprobe.comparisons import compare
-from hf_attnprobe.data import dataset_fingerprint, load_examples
+from hf_attnprobe.data import dataset_fingerprint, dataset_name, load_examples
 from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.faithfulness import PROBES
 from hf_attnprobe.faithfulness.single_weight import check_draw
 from hf_attnprobe.loading import check_at_least, load_model, load_tokenizer, model_fingerprint
 from hf_attnprobe.report import Report, extras_to_json, from_json, to_json, to_markdown
@@ -31,7 +30,6 @@ from hf_attnprobe.texts import collate, has_rationales, mask_id, parse_bytes, re
 
 
 SUMMARY = "summary.json"
-METHODS = ("auto", "exact", "search")
 PACKAGES = ("hf_attnprobe", "torch", "transformers", "scipy", "numpy")
 
 
@@ -104,7 +102,7 @@ def audit(
     check_tests(tests)
     check_draw(draw)
     check_at_least(0, n_steps=n_steps, naopc_beam=naopc_beam)
-    _check_options(
+    check_options(
         method, dtype, limit=limit, batch_size=batch_size, n_permutations=n_permutations, n_starts=n_starts, seed=seed,
         screen=screen,
     )  # fmt: skip
@@ -121,30 +119,15 @@ def audit(
     )
     state = process_state()
     name, loaded, tokenizer = _model_and_tokenizer(model, tokenizer, trust_remote_code)
-    _check_target(loaded, target)
-    identity = {
-        "model_fingerprint": model_fingerprint(loaded),
-        "data_fingerprint": dataset_fingerprint(examples),
-        "seed": seed,
-        "options": options,
-        "sites": {
-            "layers": layers,
-            "heads": heads,
-            "query": query,
-            "screen": screen and [screen, limit],  # other texts may put other heads first
-        },
-        "level": level or "default",
-        "truncate": truncate,
-        "dtype": str(dtype or "default"),
-    }
-    adapter = wrap(
-        loaded.to(state.device), dtype=getattr(torch, dtype) if isinstance(dtype, str) else dtype, level=level
-    )
+    check_target(loaded, target)
+    where = {"layers": layers, "heads": heads, "query": query}
+    where["screen"] = screen and [screen, limit]  # other texts may put other heads first
+    identity = _identity(loaded, examples, seed, options, where, level=level, truncate=truncate, dtype=dtype)
+    adapter = _adapter(loaded, tokenizer, state.device, dtype=dtype, level=level)
     sites = select_sites(adapter, layers, heads, query)
-    adapter.mask_id = mask_id(tokenizer, loaded)
-    rationales = has_rationales(examples)
-    tests = check_tests(tests) if tests is not None else suitable_tests(sites, rationales=rationales)
-    _check_needs(tests, rationales, tokenizer, erase_by, adapter.mask_id)
+    tests = _possible_tests(
+        tests, sites, has_rationales(examples, loaded.config), tokenizer, erase_by, adapter.mask_id
+    )
     if "head_ablation" in tests:
         adapter.set_reference(reference_batch(adapter, tokenizer, examples, loaded))
     if limit is not None:
@@ -156,24 +139,45 @@ def audit(
         )  # fmt: skip
         _rehearse(sweep, tests, sites)
         with records.claim(folder, identity, state):
-            if screen is not None:
-                run(sweep, ["screen"], sites)
-                sites = foremost(records.read(folder / "rows"), sites, screen)
-                tests = tuple(dict.fromkeys((*tests, "screen")))
-            run(sweep, [t for t in tests if screen is None or t != "screen"], sites)
-            report = Report(
-                model=name,
-                dataset=_dataset_name(dataset, split),
-                n=len(texts),
-                seed=seed,
-                provenance=_provenance(identity, tests, counts, state.num_processes),
+            tests = _run_tests(sweep, tests, sites, screen)
+            report = _report(
+                sweep, tests, loaded.config, prune, model=name, dataset=dataset_name(dataset, split),
+                provenance=_provenance(identity, tests, counts, state.num_processes) | _units(loaded.config),
                 examples=show(adapter, texts[:3], tokenizer, loaded.config.id2label) if "adversarial" in tests else (),
-                **_statistics_and_rows(sweep, tests, loaded.config, seed, prune),
-            )
+            )  # fmt: skip
             if output_dir is not None and state.is_main_process:
                 _write(report, folder)
             state.wait_for_everyone()
     return report
+
+
+def _identity(model, examples, seed: int, options: dict, where: dict, *, level, truncate: bool, dtype) -> dict:
+    """What the rows of a folder belong to. where: the heads that were asked for."""
+    return {
+        "model_fingerprint": model_fingerprint(model),
+        "data_fingerprint": dataset_fingerprint(examples),
+        "seed": seed,
+        "options": options,
+        "sites": where,
+        "level": level or "default",
+        "truncate": truncate,
+        "dtype": str(dtype or "default"),
+    }
+
+
+def _adapter(model, tokenizer, device: torch.device, *, dtype: torch.dtype | str | None, level) -> AttentionModel:
+    """The model behind the protocol, where and in what it is to compute."""
+    dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype
+    adapter = wrap(model.to(device), dtype=dtype, level=level)
+    adapter.mask_id = mask_id(tokenizer, model)
+    return adapter
+
+
+def _possible_tests(tests, sites, rationales: bool, tokenizer, erase_by: str, mask_id: int | None) -> tuple[str, ...]:
+    """Those asked for if model and data have what they need, by default all that suit them."""
+    tests = check_tests(tests) if tests is not None else suitable_tests(sites, rationales=rationales)
+    check_needs(tests, rationales, tokenizer, erase_by, mask_id)
+    return tests
 
 
 def _rehearse(sweep: Sweep, tests: Sequence[str], sites: Sequence[Site]) -> None:
@@ -182,7 +186,7 @@ def _rehearse(sweep: Sweep, tests: Sequence[str], sites: Sequence[Site]) -> None
     sweep.adapter.self_check(collate(sweep.adapter, by_length[-4:], sweep.pad_token_id))
     shortest = collate(sweep.adapter, by_length[:1], sweep.pad_token_id)
     if sites[0].query is not None:
-        _check_query(sweep.adapter.observe(shortest), sites[0].query)
+        check_query(sweep.adapter.observe(shortest), sites[0].query)
     if sweep.options["adversarial"]["method"] == "exact" and "adversarial" in tests:
         run_batch(sweep.adapter, shortest, ["adversarial"], sites[:1], sweep.options, sweep.seed)
     if "input_erasure" in tests:  # does the model read a text of special tokens alone?
@@ -190,44 +194,37 @@ def _rehearse(sweep: Sweep, tests: Sequence[str], sites: Sequence[Site]) -> None
         sweep.adapter.erase_inputs(sweep.adapter.observe(shortest), everything, by=by)
 
 
-def _statistics_and_rows(sweep: Sweep, tests: Sequence[str], config, seed: int, prune: bool) -> dict:
-    """Of this run's texts and tests; the folder may hold more."""
+def _run_tests(sweep: Sweep, tests: Sequence[str], sites: Sequence[Site], screen: int | None) -> tuple[str, ...]:
+    """The tests that have rows now; with ``screen`` the others are run at the foremost heads only."""
+    if screen is not None:
+        run(sweep, ["screen"], sites)
+        sites = foremost(records.read(sweep.folder), sites, screen)
+        tests = tuple(dict.fromkeys((*tests, "screen")))
+    run(sweep, [t for t in tests if screen is None or t != "screen"], sites)
+    return tests
+
+
+def _report(sweep: Sweep, tests: Sequence[str], config, prune: bool, **told) -> Report:
+    """Of this run's texts and tests; the folder may hold more. ``told`` are the fields that say what was done."""
     rows = records.read(sweep.folder)
     rows = rows[rows.example_id.isin([t.example_id for t in sweep.texts]) & rows.test.isin([*tests, PREDICTION])]
     classes = [str(config.id2label[k]) for k in range(config.num_labels)]
-    statistics = summarize(rows, classes, seed=seed)
-    return {
-        "statistics": statistics,
-        "rows": rows.reset_index(drop=True),
-        "prune": prune_heads(sweep, statistics) if prune else None,
-        "comparisons": compare(rows, seed=seed),
-    }
+    statistics = summarize(rows, classes, seed=sweep.seed)
+    return Report(
+        **told,
+        n=len(sweep.texts),
+        seed=sweep.seed,
+        statistics=statistics,
+        prune=prune_heads(sweep, statistics) if prune else None,
+        comparisons=compare(rows, seed=sweep.seed),
+        rows=rows.reset_index(drop=True),
+    )
 
 
 def _write(report: Report, folder: Path) -> None:
     summary = to_json(report) | extras_to_json(report)
     records.write_atomically(folder / SUMMARY, json.dumps(summary, indent=1) + "\n")
     records.write_atomically(folder / "report.md", to_markdown(report))
-
-
-def check_tests(tests: Sequence[str] | None) -> tuple[str, ...]:
-    """The tests asked for, all of them by default."""
-    tests = PROBES if tests is None else [tests] if isinstance(tests, str) else tests
-    unknown = sorted(set(tests) - set(PROBES))
-    if unknown:
-        raise AttnProbeError(f"unknown test {', '.join(unknown)}; the known ones are {', '.join(PROBES)}")
-    if not tests:
-        raise AttnProbeError(f"expected at least one test of {', '.join(PROBES)}; leave it out for all of them")
-    return tuple(dict.fromkeys(tests))
-
-
-def _check_options(method: str, dtype: torch.dtype | str | None, *, seed: int, **counts: int | None) -> None:
-    check_at_least(0, seed=seed)
-    check_at_least(1, **counts)
-    if method not in METHODS:
-        raise AttnProbeError(f"expected a method of {', '.join(METHODS)}, got {method!r}")
-    if isinstance(dtype, str) and not isinstance(getattr(torch, dtype, None), torch.dtype):
-        raise AttnProbeError(f"expected a dtype such as float32 or float64, got {dtype!r}")
 
 
 def _model_and_tokenizer(model, tokenizer, trust_remote_code: bool):
@@ -239,31 +236,6 @@ def _model_and_tokenizer(model, tokenizer, trust_remote_code: bool):
     if tokenizer is None and not getattr(model, "name_or_path", ""):
         raise AttnProbeError("expected a tokenizer with a model given as an object; pass tokenizer=")
     return name, model, tokenizer or load_tokenizer(name, trust_remote_code=trust_remote_code)
-
-
-def _check_needs(tests: Sequence[str], rationales: bool, tokenizer, erase_by: str, mask_id: int | None) -> None:
-    """What some tests need of data and tokenizer."""
-    if "plausibility" in tests and not (rationales and tokenizer.is_fast):
-        raise AttnProbeError(
-            "expected human rationales for the test plausibility, found none that a fast tokenizer could place; give "
-            "the data a column 'evidence' with the positions of the decisive words, or leave the test out"
-        )
-    if "input_erasure" in tests or erase_by not in OPERATORS:
-        check_operator(erase_by, mask_id)
-
-
-def _check_target(model, target: int | None) -> None:
-    if target is not None and not 0 <= target < model.config.num_labels:
-        raise AttnProbeError(f"expected a target class from 0 to {model.config.num_labels - 1}, got {target}")
-
-
-def _check_query(shortest, query: int) -> None:
-    """Every text has to have the query; ``shortest`` is the observation of the shortest one."""
-    n_queries = min(attention.shape[2] for attention in shortest.attention)
-    if not 0 <= query < n_queries:
-        raise AttnProbeError(
-            f"expected a query from 0 to {n_queries - 1}, which the shortest text has, got {query}; choose another --query"
-        )
 
 
 @contextlib.contextmanager
@@ -290,17 +262,15 @@ def read_audit(folder: str | Path) -> Report:
     return dataclasses.replace(report, rows=records.read(Path(folder) / "rows"))
 
 
-def _dataset_name(dataset, split: str) -> str:
-    dataset = getattr(dataset, "hub_id", dataset)  # of a recipe
-    name = str(dataset) if isinstance(dataset, str | os.PathLike) else "data given in memory"
-    return f"{name} ({split})"
-
-
 def _provenance(identity: dict, tests: Sequence[str], counts: Mapping[str, int], n_processes: int) -> dict:
-    versions = {name: version(name) for name in PACKAGES} | {"python": platform.python_version()}
-    return identity | {
-        "tests": list(tests),
-        **counts,
-        "n_processes": n_processes,
-        "versions": versions,
-    }
+    return identity | {"tests": list(tests), **counts, "n_processes": n_processes, "versions": versions()}
+
+
+def _units(config) -> dict[str, str]:
+    """What the attention weighs, where it is no tokens."""
+    return {"units": "sentences"} if getattr(config, "hierarchical", False) else {}
+
+
+def versions() -> dict[str, str]:
+    """Of what computed the numbers."""
+    return {name: version(name) for name in PACKAGES} | {"python": platform.python_version()}

@@ -47,7 +47,7 @@ def load_base(model: str | Path, **settings) -> Base:
         AttnProbeError: a model of another kind, which cannot be trained again with the same configuration.
     """
     loaded, tokenizer = load_model(model), load_tokenizer(model)
-    _check_kind(loaded, model)
+    check_kind(loaded.config, model)
     recorded = read_record(Path(model))
     known = recorded | {name: value for name, value in settings.items() if value is not None}
     recipe = known.get("recipe", "jain-wallace")
@@ -59,15 +59,16 @@ def load_base(model: str | Path, **settings) -> Base:
     return Base(str(model), loaded, tokenizer, used, tuple(notes))
 
 
-def _check_kind(model, name: str | Path) -> None:
-    kind = model.config.model_type
+def check_kind(config, name: str | Path) -> None:
+    """A model of this configuration can be a base."""
+    kind = config.model_type
     if kind != AttentionClassifierConfig.model_type:
         raise AttnProbeError(
             f"expected an attention classifier to train again from scratch, {name} is a {kind}; make one with attnprobe "
             "train --encoder"
         )
-    if getattr(model.config, "hierarchical", False) or model.config.attention in ("uniform", "guided"):
-        what = model.config.attention if not getattr(model.config, "hierarchical", False) else "two levels of"
+    if getattr(config, "hierarchical", False) or config.attention in ("uniform", "guided"):
+        what = config.attention if not getattr(config, "hierarchical", False) else "two levels of"
         raise AttnProbeError(
             f"expected a base with one level of trained attention, {name} has {what} attention; choose another --model"
         )

@@ -1,11 +1,13 @@
 """Any checkpoints beside one another on the same texts: the experiments of Tutek & Šnajder 2020, Section 4."""
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from hf_attnprobe.attention_classifier import AttentionClassifierConfig
 from hf_attnprobe.auditing import audit
+from hf_attnprobe.base import check_kind
 from hf_attnprobe.checkpoint_tables import (
     CheckpointComparison,
     ComparedCheckpoint,
@@ -62,7 +64,8 @@ def compare_checkpoints(
         AttnProbeError: an unknown test, models of another kind, or what an audit and a retraining raise.
     """
     _check(models, tests)
-    configs = [_config_of(model) for model in models]
+    configs = [_config_of(model, as_base="adversary" in tests) for model in models]
+    _check_folder(output_dir)
     columns = {
         "config": config,
         "text_column": text_column,
@@ -96,12 +99,26 @@ def _check(models: Sequence, tests: Sequence[str]) -> None:
         raise AttnProbeError("expected a list of models to compare; give the folder of at least one")
 
 
-def _config_of(model: str | Path):
+def _check_folder(folder: str | Path) -> None:
+    """A folder that is new, empty, or holds nothing visible but what a comparison puts there."""
+    try:
+        held = [f.name for f in Path(folder).iterdir() if not f.name.startswith(".")] if Path(folder).exists() else []
+    except OSError as error:
+        raise AttnProbeError(f"cannot use {folder} for the output ({error}); choose another --output-dir") from error
+    if not all(re.fullmatch(r"\d+-.*|comparison\.(json|md)", name) for name in held):
+        raise AttnProbeError(
+            f"expected a new or an empty folder, {folder} holds other files; choose another --output-dir"
+        )
+
+
+def _config_of(model: str | Path, *, as_base: bool):
     config = load_model(model).config
     if config.model_type != AttentionClassifierConfig.model_type:
         raise AttnProbeError(
             f"expected attention classifiers to compare, {model} is a {config.model_type}; audit its heads with attnprobe audit"
         )
+    if as_base:
+        check_kind(config, model)
     return config
 
 

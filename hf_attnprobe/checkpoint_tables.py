@@ -1,7 +1,7 @@
 """Several checkpoints beside one another: scores from their rows, and one table. Pure: data frames in, strings out."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +9,7 @@ import pandas as pd
 
 from hf_attnprobe import published
 from hf_attnprobe.faithfulness.fragility import N_PERMUTATIONS
+from hf_attnprobe.plain_data import plain
 from hf_attnprobe.retraining_verdict import Point
 from hf_attnprobe.scores import N_RESAMPLES
 from hf_attnprobe.summary import PREDICTION, Statistic, find
@@ -193,13 +194,4 @@ def _lines(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 def to_json(comparison: CheckpointComparison) -> dict:
     """Plain data; NaN becomes None."""
-    return plain(asdict(comparison))
-
-
-def plain(value):
-    """Without tuples, and None for NaN, as JSON wants it."""
-    if isinstance(value, Mapping):
-        return {k: plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(v) for v in value]
-    return None if isinstance(value, float) and value != value else value
+    return plain(comparison)

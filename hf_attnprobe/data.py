@@ -9,14 +9,12 @@ import json
 import os
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_attnprobe.errors import AttnProbeError, NoSuchSplit
 from hf_attnprobe.lengths import fits
-from hf_attnprobe.recipes import RECIPES, Recipe
-from hf_attnprobe.vectors import read_vectors as read_vectors
+from hf_attnprobe.recipes import Recipe
+from hf_attnprobe.sources import open_splits, recipe_of
 
 
 if TYPE_CHECKING:
@@ -58,8 +56,8 @@ def load_examples(
     """
     if limit is not None and limit < 1:
         raise AttnProbeError(f"limit must be at least 1, got {limit}; leave it out for the whole split")
-    recipe = _recipe(dataset, text_column, label_column, config)
-    splits = _splits(dataset, split, recipe)
+    recipe = recipe_of(dataset, text_column, label_column, config)
+    splits = open_splits(dataset, split, recipe)
     source, rows = _choose_split(splits, split, recipe, seed)
     labels, names = _keep_classes(*_labels(source, splits, recipe), recipe.keep_labels)
     table = {"example_id": _example_ids(source), "text": _texts(source, recipe), "label": labels}
@@ -81,6 +79,17 @@ def label_names(examples: "datasets.Dataset") -> list[str]:
     return [f"LABEL_{label}" for label in range(max(_values(examples, "label"), default=-1) + 1)]
 
 
+def dataset_name(dataset: Any, split: str) -> str:
+    """What a report calls the texts.
+
+    >>> dataset_name("imdb", "test"), dataset_name([], "test")
+    ('imdb (test)', 'data given in memory (test)')
+    """
+    dataset = getattr(dataset, "hub_id", dataset)  # of a recipe
+    name = str(dataset) if isinstance(dataset, str | os.PathLike) else "data given in memory"
+    return f"{name} ({split})"
+
+
 def dataset_fingerprint(examples: "datasets.Dataset") -> str:
     """16 hex digits (SHA-256) of ids, texts, labels and evidence: equal for equal examples, in any order and from
     anywhere."""
@@ -89,69 +98,6 @@ def dataset_fingerprint(examples: "datasets.Dataset") -> str:
     for row in sorted(zip(*(_values(examples, name) for name in columns), strict=True)):
         digest.update(json.dumps(row).encode() + b"\n")
     return digest.hexdigest()[:16]
-
-
-def _recipe(
-    dataset: Any, text_column: str | Sequence[str] | None, label_column: str | None, config: str | None
-) -> Recipe:
-    if isinstance(dataset, str | os.PathLike):
-        dataset = RECIPES.get(str(dataset), Recipe(str(dataset)))
-    recipe = dataset if isinstance(dataset, Recipe) else Recipe("")
-    given = {"text_column": text_column, "label_column": label_column, "config": config}
-    return replace(recipe, **{name: value for name, value in given.items() if value is not None})
-
-
-def _splits(dataset: Any, split: str, recipe: Recipe) -> "dict[str, datasets.Dataset]":
-    import datasets
-
-    if isinstance(dataset, str | os.PathLike | Recipe):
-        return _load(recipe)
-    if isinstance(dataset, datasets.DatasetDict):
-        return dict(dataset)
-    if isinstance(dataset, list) and all(isinstance(row, Mapping) for row in dataset):
-        dataset = _from_rows(dataset)
-    if isinstance(dataset, datasets.Dataset):
-        return {recipe.splits.get(split, split): dataset}
-    raise AttnProbeError(
-        "expected a name, a folder, a Hub id, a Dataset, a DatasetDict or a list of dicts as the data set, "
-        f"got {type(dataset).__name__}; convert it to one of them"
-    )
-
-
-def _load(recipe: Recipe) -> "dict[str, datasets.Dataset]":
-    import datasets
-
-    folder = Path(recipe.hub_id)
-    saved = any((folder / name).is_file() for name in ("dataset_dict.json", "state.json"))
-    try:
-        loaded = datasets.load_from_disk(folder) if saved else datasets.load_dataset(recipe.hub_id, recipe.config)
-    except Exception as reason:  # the library, pyarrow, the file system and the network raise many kinds
-        raise AttnProbeError(
-            f"expected one of {', '.join(RECIPES)}, a folder of data files or a Hub id, got {recipe.hub_id!r}, "
-            f"which cannot be loaded: {_in_short(reason)}"
-        ) from reason
-    return dict(loaded) if isinstance(loaded, dict) else {"train": loaded}
-
-
-def _in_short(reason: Exception, width: int = 200) -> str:
-    causes = [str(error) for error in (reason, reason.__cause__) if error is not None and str(error)]
-    text = " ".join(": ".join(causes).split()) or type(reason).__name__
-    return text if len(text) <= width else text[: width - 1] + "…"
-
-
-def _from_rows(rows: list[Mapping[str, Any]]) -> "datasets.Dataset":
-    import datasets
-
-    columns = {name: [row.get(name) for row in rows] for name in dict.fromkeys(name for row in rows for name in row)}
-    for name, values in columns.items():
-        types = [type(value) for value in values if value is not None]
-        for row, value in enumerate(values):
-            if value is not None and type(value) is not types[0]:
-                raise AttnProbeError(
-                    f"column {name!r} must hold values of one type, row {row} is {type(value).__name__} after "
-                    f"{types[0].__name__}; convert them"
-                )
-    return datasets.Dataset.from_dict(columns)
 
 
 def _choose_split(splits: Mapping[str, Any], split: str, recipe: Recipe, seed: int) -> tuple[Any, Sequence[int]]:

@@ -21,14 +21,16 @@ from transformers import Trainer
 from hf_attnprobe.adapters.readout import query_rows, readout_of
 from hf_attnprobe.attention_classifier import AttentionClassifierConfig
 from hf_attnprobe.base import load_base
+from hf_attnprobe.data import dataset_name
 from hf_attnprobe.deception_report import Deception, Measured, deception_of, to_json
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.loading import check_at_least, load_model, load_tokenizer, read_record, write_atomically
 from hf_attnprobe.objectives import deception_penalty, papers_loss, papers_optimizer, papers_procedure
 from hf_attnprobe.outputs import observations
+from hf_attnprobe.splits import load_splits
 from hf_attnprobe.texts import labels_of_model
 from hf_attnprobe.trainers import finish, make_trainer
-from hf_attnprobe.training import begin, load_splits
+from hf_attnprobe.training import begin
 
 
 SUMMARY = "deception.json"
@@ -92,9 +94,8 @@ def deceive(
     told = {"deceives_on": list(tokens), "weight": weight, "over_heads": over_heads, "start": str(model)}
     finish(trainer, tokenizer, folder, used | told)
     after = _measure(trainer.model, tokenizer, sets["test"], ids)
-    name = str(dataset) if isinstance(dataset, str | Path) else "data given in memory"
     told = {"tokens": tuple(tokens), "weight": weight, "over_heads": over_heads}
-    found = deception_of(before, after, seed=seed, model=str(model), dataset=f"{name} (test)", **told)
+    found = deception_of(before, after, seed=seed, model=str(model), dataset=dataset_name(dataset, "test"), **told)
     write_atomically(folder / SUMMARY, json.dumps(to_json(found), indent=1) + "\n")
     return found
 

@@ -1,10 +1,11 @@
 """What training against attention to some tokens did, as numbers, text and JSON. Pure."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 
-from hf_attnprobe.checkpoint_tables import Estimate, plain
+from hf_attnprobe.checkpoint_tables import Estimate
+from hf_attnprobe.plain_data import plain
 from hf_attnprobe.scores import Score, compare
 from hf_attnprobe.summary import bootstrap_interval
 
@@ -62,7 +63,7 @@ def deception_of(before: Measured, after: Measured, *, seed: int, **told) -> Dec
 
 def to_json(found: Deception) -> dict:
     """Plain data; NaN becomes None."""
-    return plain(asdict(found))
+    return plain(found)
 
 
 def to_text(found: Deception) -> str:

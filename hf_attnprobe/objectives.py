@@ -133,7 +133,9 @@ def deception_penalty(attention: torch.Tensor, named: torch.Tensor, *, over_head
         attention: [batch, heads, keys].
         named: bool [batch, keys].
     """
-    left, whole = ((attention * kept).sum(-1).clamp_min(1e-10) for kept in (~named[:, None], torch.ones_like(named[:, None])))
+    left, whole = (
+        (attention * kept).sum(-1).clamp_min(1e-10) for kept in (~named[:, None], torch.ones_like(named[:, None]))
+    )
     costs = (whole.log() - left.log()) * named.any(-1, keepdim=True)
     return costs.amax(-1) if over_heads == "max" else costs.mean(-1)
 

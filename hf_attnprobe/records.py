@@ -84,8 +84,18 @@ def _check_identity(folder: Path, held, identity: Mapping, kind: str) -> None:
     if wrong:
         raise AttnProbeError(
             f"{folder} belongs to another {kind}: its {', '.join(w.replace('_', ' ') for w in wrong)} "
-            f"({held.get(wrong[0])}) is not this one's ({identity[wrong[0]]}); choose another --output-dir"
+            f"({_differing(held.get(wrong[0]), identity[wrong[0]])}) is not this one's "
+            f"({_differing(identity[wrong[0]], held.get(wrong[0]))}); choose another --output-dir"
         )
+
+
+def _differing(value, other):
+    """Of settings by name those that are not the other's."""
+    if not isinstance(value, Mapping) or not isinstance(other, Mapping):
+        return value
+    other = json.loads(json.dumps(other))  # a tuple comes back as a list
+    changed = {k: v for k, v in json.loads(json.dumps(value)).items() if k not in other or other[k] != v}
+    return ", ".join(f"{k} {_differing(v, other.get(k))}" for k, v in changed.items()) or "none of them"
 
 
 def statistics_of(result) -> dict[str, torch.Tensor]:

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 import pandas as pd
 
@@ -11,6 +11,7 @@ from hf_attnprobe.faithfulness import READINGS
 from hf_attnprobe.faithfulness.adversarial import EPSILONS
 from hf_attnprobe.faithfulness.prune_curve import PruneCurve
 from hf_attnprobe.head_tables import has_heads, head_sentences, head_tables, prune_table
+from hf_attnprobe.plain_data import plain, read
 from hf_attnprobe.ranking_tables import comparison_section, comparison_sentences, ranked_lines, section_in_words
 from hf_attnprobe.summary import Statistic, key_of, reading, verdict
 
@@ -58,47 +59,26 @@ class Report:
 
 def to_json(report: Report) -> dict:
     """Plain data, as ``audit --json`` prints it; NaN becomes None."""
-    statistics = [{k: _plain(v) for k, v in asdict(s).items()} for s in report.statistics]
     head = {"model": report.model, "dataset": report.dataset, "n": report.n, "seed": report.seed}
-    comparisons = [{k: _plain(v) for k, v in asdict(c).items()} for c in report.comparisons]
+    statistics, comparisons = plain(report.statistics), plain(report.comparisons)
     return head | {"statistics": statistics, "comparisons": comparisons, "provenance": report.provenance}
 
 
 def extras_to_json(report: Report) -> dict:
     """The texts that a report shows and the prune curve; kept beside :func:`to_json` in ``summary.json``."""
-    curve = None if report.prune is None else {k: _plain(v) for k, v in asdict(report.prune).items()}
-    return {"examples": [{k: _plain(v) for k, v in asdict(e).items()} for e in report.examples], "prune": curve}
+    return {"examples": plain(report.examples), "prune": plain(report.prune)}
 
 
 def from_json(data: dict) -> Report:
     """The inverse of :func:`to_json` and, where they are there, of :func:`extras_to_json`; without the rows."""
-    nan = float("nan")
-    statistics = []
-    for s in data["statistics"]:
-        numbers = {k: nan if s[k] is None else s[k] for k in ("mean", "median", "std")}
-        statistics.append(Statistic(**s | numbers | {"ci95": tuple(nan if x is None else x for x in s["ci95"])}))
-    shown = data.get("examples", [])
-    examples = [Example(**{k: tuple(v) if isinstance(v, list) else v for k, v in e.items()}) for e in shown]
-    head = {k: data[k] for k in ("model", "dataset", "n", "seed", "provenance")}
-    comparisons = tuple(Comparison(**c | {"ci95": tuple(c["ci95"])}) for c in data.get("comparisons", []))
+    curve = data.get("prune")
     return Report(
-        **head,
-        statistics=tuple(statistics),
-        examples=tuple(examples),
-        prune=_curve(data.get("prune")),
-        comparisons=comparisons,
+        **{k: data[k] for k in ("model", "dataset", "n", "seed", "provenance")},
+        statistics=tuple(read(Statistic, s) for s in data["statistics"]),
+        examples=tuple(read(Example, e) for e in data.get("examples", [])),
+        prune=curve and read(PruneCurve, curve),
+        comparisons=tuple(read(Comparison, c) for c in data.get("comparisons", [])),
     )
-
-
-def _curve(data: dict | None) -> PruneCurve | None:
-    nan = float("nan")
-    return data and PruneCurve(**{k: tuple(nan if x is None else x for x in v) for k, v in data.items()})
-
-
-def _plain(value):
-    if isinstance(value, tuple):
-        return [_plain(v) for v in value]
-    return None if isinstance(value, float) and value != value else value
 
 
 def to_text(report: Report) -> str:
@@ -106,7 +86,7 @@ def to_text(report: Report) -> str:
 
     p-values and most of the frontier are in the tables of :func:`to_markdown`.
     """
-    lines = [f"{report.model} on {report.dataset}: {report.n} texts, seed {report.seed}", ""]
+    lines = [f"{report.model} on {report.dataset}: {report.n} texts, seed {report.seed}", *_units_note(report), ""]
     if has_heads(report.statistics):
         return "\n".join([*lines, *head_tables(report.statistics), "", *_verdict_lines(report)])
     overall = [s for s in report.statistics if s.group == "all"]
@@ -114,10 +94,20 @@ def to_text(report: Report) -> str:
     width = max((len(s.statistic) for s in shown), default=0)
     for test in dict.fromkeys(s.test for s in overall):
         lines.append(test)
-        for s in (s for s in shown if s.test == test):
-            lines.append(f"  {s.statistic:<{width}}  {_interval(s):<24} n {s.n:<6} {_undefined(s)}{reading(s)}")
-        lines += ranked_lines([s for s in overall if s.test == test])
+        own = [
+            f"  {s.statistic:<{width}}  {_interval(s):<24} n {s.n:<6} {_undefined(s)}{reading(s)}"
+            for s in shown
+            if s.test == test
+        ]
+        own += ranked_lines([s for s in overall if s.test == test])
+        lines += own or [f"  undefined for all {report.n} texts"]
     return "\n".join([*lines, "", *_comparison_lines(report), *_verdict_lines(report)])
+
+
+def _units_note(report: Report) -> list[str]:
+    if report.provenance.get("units") != "sentences":
+        return []
+    return ["This model's attention weighs sentences: what is called a token here is a sentence."]
 
 
 def _worth_a_line(statistic: str) -> bool:
@@ -154,7 +144,7 @@ def _verdict(report: Report) -> list[str]:
 def to_markdown(report: Report) -> str:
     """The report a reader opens first: verdict, tables with readings, texts shown beside their adversaries, provenance."""
     parts = [f"# Does attention explain `{report.model}`?", ""]
-    parts += [f"{report.n} texts of `{report.dataset}`, seed {report.seed}.", ""]
+    parts += [f"{report.n} texts of `{report.dataset}`, seed {report.seed}.", *_units_note(report), ""]
     parts += [f"- {line}" for line in _verdict(report)]
     if has_heads(report.statistics):  # all the numbers are in summary.json and the rows
         parts += head_tables(report.statistics)
@@ -180,8 +170,7 @@ def _test_section(test: str, statistics: Sequence[Statistic], in_words: Sequence
     if not statistics:
         return []
     rows = [
-        f"| {s.statistic} | {s.group} | {s.mean:.3f} | [{s.ci95[0]:.3f}, {s.ci95[1]:.3f}] | {s.median:.3f} | {s.std:.3f} "
-        f"| {s.n} | {s.undefined} |"
+        f"| {s.statistic} | {s.group} | {_numbers(s)} | {s.n} | {s.undefined} |"
         for s in statistics
         if s.group == "all" or not isinstance(key_of(s.statistic), str)
     ]
@@ -195,20 +184,30 @@ def _test_section(test: str, statistics: Sequence[Statistic], in_words: Sequence
     return ["", f"## {test}", *in_words, "", *head, *rows, "", *readings]
 
 
+def _numbers(s: Statistic) -> str:
+    if not s.n:
+        return "– | – | – | –"
+    return f"{s.mean:.3f} | [{s.ci95[0]:.3f}, {s.ci95[1]:.3f}] | {s.median:.3f} | {s.std:.3f}"
+
+
+def bin_names() -> list[str]:
+    """Of the intervals of the largest weight; the last one holds a weight of exactly 1."""
+    names = [f"[{a:.2f}, {b:.2f})" for a, b in itertools.pairwise(ATTENTION_BINS)]
+    return [*names[:-1], f"{names[-1][:-1]}]"]
+
+
 def _bins_section(rows: pd.DataFrame) -> list[str]:
-    """Output change and room for adversaries by the largest weight, as in the papers' violin plots."""
+    """Output change and room for adversaries by the largest weight of the one head, as in the papers' violin plots."""
     shown = {"median_tvd": "median Δŷ under shuffling", "epsilon_max_jsd@0.05": "ε-max JSD (ε = .05)"}
     if not len(rows):
         return []
-    first = rows[(rows.layer == 0) & (rows["head"] == 0)]
-    wide = first.pivot_table(index="example_id", columns="statistic", values="value")
+    wanted = rows[rows.statistic.isin(["max_attention", *shown])]
+    wide = wanted.pivot_table(index="example_id", columns="statistic", values="value")
     shown = {k: v for k, v in shown.items() if k in wide}
     if "max_attention" not in wide or not shown:
         return []
-    bins = pd.cut(wide.max_attention, ATTENTION_BINS, right=False).cat.rename_categories(
-        [f"[{a:.2f}, {b:.2f})" for a, b in itertools.pairwise(ATTENTION_BINS)]
-    )
-    bins = bins.fillna(bins.cat.categories[-1])  # a weight of exactly 1
+    names = bin_names()
+    bins = pd.cut(wide.max_attention, ATTENTION_BINS, right=False, labels=names).fillna(names[-1])  # exactly 1
     medians, counts = wide.groupby(bins, observed=True)[list(shown)].median(), bins.value_counts()
     lines = ["", "## by largest attention weight", "", f"| largest weight | n | {' | '.join(shown.values())} |"]
     lines.append("|" + "---|" * (len(shown) + 2))

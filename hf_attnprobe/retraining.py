@@ -2,19 +2,16 @@
 
 import dataclasses
 import json
-import os
-import platform
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 
 import pandas as pd
 
 from hf_attnprobe import records
 from hf_attnprobe.attention_model import Site
-from hf_attnprobe.auditing import PACKAGES, SUMMARY
+from hf_attnprobe.auditing import SUMMARY, versions
 from hf_attnprobe.base import SPLITS, Base, check_splits, load_base
-from hf_attnprobe.data import dataset_fingerprint
+from hf_attnprobe.data import dataset_fingerprint, dataset_name
 from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness import RETRAININGS
@@ -28,8 +25,8 @@ from hf_attnprobe.retraining_report import (
     to_json,
     to_markdown,
 )
+from hf_attnprobe.splits import load_splits
 from hf_attnprobe.summary import PREDICTION, summarize
-from hf_attnprobe.training import load_splits
 
 
 IDENTITY = "retraining.json"  # what the models of a folder were trained beside
@@ -68,7 +65,7 @@ def retrain(
         model: folder or Hub id of the base, a flat attention classifier with trained attention.
         dataset, config, text_column, label_column: the data it was trained on, see
             :func:`hf_attnprobe.data.load_examples`. limit: so many training texts, see
-            :func:`hf_attnprobe.training.load_splits`. Where validation texts are set apart, the base's seed does it.
+            :func:`hf_attnprobe.splits.load_splits`. Where validation texts are set apart, the base's seed does it.
         tests: names from :data:`hf_attnprobe.faithfulness.RETRAININGS`; by default all.
         seed: of bootstrap and search; the models are trained with the base's and those that ``seeds`` lists.
         n_seeds: of ``seeds``.
@@ -115,7 +112,7 @@ def retrain(
         for test, result in results.items():
             rows = records.to_rows(test, records.statistics_of(result), own.example_ids, Site())
             records.append(folder / "rows", rows, name=test)
-        report = _report(base, _name(dataset), folder, results, identity, seed)
+        report = _report(base, dataset_name(dataset, "test"), folder, results, identity, seed)
         _write(report, folder)
     return report
 
@@ -139,8 +136,8 @@ def _check_options(lambdas, tvd_scale: str, n_seeds: int, seed: int, adversary_e
     if tvd_scale not in ("true", "half"):
         raise AttnProbeError(f"expected a tvd_scale of true or half, got {tvd_scale!r}")
     lambdas = default_lambdas(tvd_scale) if lambdas is None else tuple(sorted({float(k) for k in lambdas}))
-    if not lambdas or min(lambdas) < 0:
-        raise AttnProbeError(f"expected lambdas of 0 or more, got {', '.join(map(str, lambdas)) or 'none'}")
+    if not lambdas or not all(0 <= k < float("inf") for k in lambdas):
+        raise AttnProbeError(f"expected finite lambdas of 0 or more, got {', '.join(map(str, lambdas)) or 'none'}")
     return lambdas
 
 
@@ -191,7 +188,6 @@ def _report(
     rows = rows[rows.test.isin([*results, PREDICTION])].reset_index(drop=True)
     labels = [str(base.model.config.id2label[k]) for k in range(base.model.config.num_labels)]
     models = [m for result in results.values() for m in result.trained]
-    versions = {name: version(name) for name in PACKAGES} | {"python": platform.python_version()}
     return RetrainingReport(
         model=base.name,
         dataset=dataset,
@@ -204,7 +200,7 @@ def _report(
         ),
         provenance=dict(identity)
         | {"f1": f"of class {labels[1]}" if len(labels) == 2 else "mean over the classes"}
-        | {"tests": list(results), "notes": list(base.notes), "versions": versions},
+        | {"tests": list(results), "notes": list(base.notes), "versions": versions()},
         bins=attention_bins(rows, labels),
         rows=rows,
     )
@@ -225,8 +221,3 @@ def read_retraining(folder: str | Path) -> RetrainingReport:
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise AttnProbeError(f"cannot read the summary in {file}; run attnprobe retrain again") from error
     return dataclasses.replace(report, rows=records.read(Path(folder) / "rows"))
-
-
-def _name(dataset) -> str:
-    dataset = getattr(dataset, "hub_id", dataset)  # of a recipe
-    return f"{dataset} (test)" if isinstance(dataset, str | os.PathLike) else "data given in memory (test)"

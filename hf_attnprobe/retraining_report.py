@@ -1,14 +1,14 @@
 """What retrainings found as text, JSON or Markdown. Pure: a :class:`RetrainingReport` in, a string out."""
 
-import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pandas as pd
 
 from hf_attnprobe import published
-from hf_attnprobe.report import ATTENTION_BINS
+from hf_attnprobe.plain_data import plain, read, real
+from hf_attnprobe.report import ATTENTION_BINS, bin_names
 from hf_attnprobe.retraining_verdict import curve, verdict
 from hf_attnprobe.scores import Score
 from hf_attnprobe.summary import Statistic, reading
@@ -51,10 +51,10 @@ def to_json(report: RetrainingReport) -> dict:
     """Plain data, as ``retrain --json`` prints it and ``summary.json`` holds it; NaN becomes None."""
     head = {"model": report.model, "dataset": report.dataset, "n": report.n, "seed": report.seed}
     return head | {
-        "statistics": [_plain(asdict(s)) for s in report.statistics],
-        "scores": {test: [_plain(asdict(s)) for s in scores] for test, scores in report.scores.items()},
-        "models": [_plain(asdict(m)) for m in report.models],
-        "bins": _plain(report.bins),
+        "statistics": plain(report.statistics),
+        "scores": plain(report.scores),
+        "models": plain(report.models),
+        "bins": plain(report.bins),
         "verdict": verdict(report.statistics, report.scores),
         "provenance": report.provenance,
     }
@@ -65,27 +65,11 @@ def from_json(data: Mapping) -> RetrainingReport:
     head = {k: data[k] for k in ("model", "dataset", "n", "seed", "provenance")}
     return RetrainingReport(
         **head,
-        statistics=_read(Statistic, data["statistics"]),
-        scores={test: _read(Score, scores) for test, scores in data["scores"].items()},
-        models=_read(TrainedModel, data["models"]),
-        bins=_real(data["bins"]),
+        statistics=tuple(read(Statistic, s) for s in data["statistics"]),
+        scores={test: tuple(read(Score, s) for s in scores) for test, scores in data["scores"].items()},
+        models=tuple(read(TrainedModel, m) for m in data["models"]),
+        bins=real(data["bins"]),
     )
-
-
-def _plain(value):
-    if isinstance(value, Mapping):
-        return {k: _plain(v) for k, v in value.items()}
-    if isinstance(value, tuple):
-        return [_plain(v) for v in value]
-    return None if isinstance(value, float) and value != value else value
-
-
-def _real(value):
-    return float("nan") if value is None else tuple(map(_real, value)) if isinstance(value, list) else value
-
-
-def _read(kind: type, rows: Sequence[Mapping]) -> tuple:
-    return tuple(kind(**{k: _real(v) for k, v in row.items()}) for row in rows)
 
 
 def attention_bins(rows: pd.DataFrame, labels: Sequence[str]) -> tuple[tuple, ...]:
@@ -95,7 +79,7 @@ def attention_bins(rows: pd.DataFrame, labels: Sequence[str]) -> tuple[tuple, ..
     )
     if not {"max_attention", "seed_jsd"} <= set(wide):
         return ()
-    names = [f"[{a:.2f}, {b:.2f})" for a, b in itertools.pairwise(ATTENTION_BINS)]
+    names = bin_names()
     bins = pd.cut(wide.max_attention, ATTENTION_BINS, right=False, labels=names).fillna(names[-1])  # exactly 1
     groups = wide.groupby([bins, wide.predicted_class.astype(int)], observed=True).seed_jsd
     return tuple((name, labels[k], len(part), float(part.median())) for (name, k), part in groups)
@@ -166,7 +150,7 @@ def _lost(score: Score, model: str) -> str:
 
 
 def _with(value: float, ci95: tuple[float, float]) -> str:
-    return f"{value:.3f} [{ci95[0]:.3f}, {ci95[1]:.3f}]"
+    return "–" if value != value else f"{value:.3f} [{ci95[0]:.3f}, {ci95[1]:.3f}]"
 
 
 def _curve_table(report: RetrainingReport) -> list[str]:
@@ -180,7 +164,7 @@ def _curve_table(report: RetrainingReport) -> list[str]:
 
 
 def _number(value: float | str) -> str:
-    return value if isinstance(value, str) else f"{value:.3f}"
+    return value if isinstance(value, str) else "–" if value != value else f"{value:.3f}"
 
 
 def _yardstick_note() -> list[str]:
@@ -196,7 +180,7 @@ def _statistics_section(statistics: Sequence[Statistic]) -> list[str]:
     for test in dict.fromkeys(s.test for s in statistics):
         own = [s for s in statistics if s.test == test]
         rows = [
-            (s.statistic, s.group, _with(s.mean, s.ci95), f"{s.median:.3f}", f"{s.std:.3f}", s.n, s.undefined)
+            (s.statistic, s.group, _with(s.mean, s.ci95), _number(s.median), _number(s.std), s.n, s.undefined)
             for s in own
         ]
         head = ["statistic", "predicted", "mean, 95% interval", "median", "std", "n", "undefined"]

@@ -79,7 +79,7 @@ def _transfer(scores: Scores) -> str | None:
     listed = ", ".join(f"{name} {value:.3f}" for name, value in found.items())
     return (
         f"Transfer: the base's weights {better} information to a model without context beyond what its own attention "
-        f"finds (F1 by guide: {listed})."
+        f"finds (F1 by guide, whose differences are not tested: {listed})."
     )
 
 

@@ -14,11 +14,11 @@ from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.loading import check_at_least, check_new_folder, write_atomically
 from hf_attnprobe.published import PAPERS
+from hf_attnprobe.splits import load_splits
 from hf_attnprobe.study_file import read_study, ready_studies
 from hf_attnprobe.study_plan import Job, Study, load_as
 from hf_attnprobe.study_report import DataUsed, StudyReport, report_of, to_json, to_markdown
 from hf_attnprobe.study_verbs import DATA, VERBS
-from hf_attnprobe.training import load_splits
 
 
 STATE = "study.json"  # what the steps of a folder were asked for, and which are done

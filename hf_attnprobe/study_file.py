@@ -25,9 +25,9 @@ from pathlib import Path
 import yaml
 
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.faithfulness import READINGS
 from hf_attnprobe.published import PAPERS
-from hf_attnprobe.study_plan import Column, Job, Scalar, Study, Table, name_of
+from hf_attnprobe.study_fields import check_fields, read_table, refuse
+from hf_attnprobe.study_plan import Job, Scalar, Study, name_of
 from hf_attnprobe.study_verbs import DATA, VERBS, fits, kind
 
 
@@ -36,7 +36,6 @@ FIELDS = {
     "title": str, "paper": str, "grid": dict, "quick": dict, "datasets": dict, "steps": list, "tables": list,
 }  # fmt: skip
 STEP_FIELDS = {"name": str, "verb": str, "with": dict, "quick": dict}
-STATISTICS = {name for names in READINGS.values() for name in names} | {"accuracy"}
 
 
 def ready_studies() -> dict[str, Path]:
@@ -94,27 +93,15 @@ class _Reader:
         names = self._names(content["steps"])
         for step in content["steps"]:
             self.jobs[step["name"]] = list(self._jobs(step, names, sources))
-        tables = tuple(self._table(table) for table in content.get("tables", []))
+        tables = tuple(read_table(self.file.name, table, self.jobs) for table in content.get("tables", []))
         jobs = tuple(job for jobs in self.jobs.values() for job in jobs)
         return Study(self.file.stem, content["title"], content.get("paper"), jobs, tables, tuple(self.shortened))
 
     def _refuse(self, message: str, step: str | None = None):
-        where = self.file.name if step is None else f"{self.file.name}, step {step}"
-        raise AttnProbeError(f"{where}: {message}")
+        refuse(self.file.name, message, step)
 
     def _check_fields(self, content, fields: Mapping, what: str, *, needed=(), step: str | None = None) -> None:
-        if not isinstance(content, dict):
-            self._refuse(f"expected {what} to be names with values, got {content!r}", step)
-        unknown = [str(name) for name in content if name not in fields]
-        missing = [name for name in needed if name not in content]
-        if unknown or missing:
-            got = f"got {unknown[0]!r}" if unknown else f"{missing[0]} is missing"
-            self._refuse(f"expected {what} to have {', '.join(fields)}; {got}", step)
-        for name, value in content.items():
-            if not fits(value, fields[name]):
-                kinds = {dict: "names with values", list: "a list"}
-                wanted = kinds.get(fields[name]) or kind(fields[name])
-                self._refuse(f"expected {wanted} for {name}, got {value!r}", step)
+        check_fields(self.file.name, content, fields, what, needed=needed, step=step)
 
     # --- data sets and grid ---------------------------------------------------------------------------------------
 
@@ -258,35 +245,6 @@ class _Reader:
             return value, []
         (job,) = (j for j in self.jobs[first] if all(cell[k] == v for k, v in j.cell.items()))
         return f"<{job.folder}{slash}{rest}", [job.folder]
-
-    # --- tables ---------------------------------------------------------------------------------------------------
-
-    def _table(self, table) -> Table:
-        fields = {"title": str, "columns": list, "lengths": list[int]}
-        self._check_fields(table, fields, "a table", needed=("title", "columns"))
-        columns = tuple(self._column(column) for column in table["columns"])
-        if table.get("lengths") and any(c.statistic is None for c in columns):
-            self._refuse(f"table {table['title']!r}: expected statistics where lengths divide the texts, got a score")
-        return Table(table["title"], columns, tuple(table.get("lengths", ())))
-
-    def _column(self, column) -> Column:
-        fields = {
-            "name": str, "step": str, "statistic": str, "score": str, "difference": bool, "threshold": float, "means": str,
-        }  # fmt: skip
-        self._check_fields(column, fields, "a column", needed=("name", "step"))
-        found = Column(**column)
-        if found.step not in self.jobs:
-            self._refuse(f"column {found.name!r}: expected a step of {', '.join(self.jobs)}, got {found.step!r}")
-        if (found.statistic is None) == (found.score is None):
-            self._refuse(f"column {found.name!r}: expected either a statistic or a score")
-        if found.score is not None and found.score.count("/") != 2:
-            self._refuse(f"column {found.name!r}: expected a score as test/model/metric, got {found.score!r}")
-        unknown = [name for name in (found.statistic or "accuracy").split("/") if name.split("@")[0] not in STATISTICS]
-        if unknown:
-            self._refuse(f"column {found.name!r}: unknown statistic {unknown[0]!r}")
-        if (found.threshold is None) != (found.means is None):
-            self._refuse(f"column {found.name!r}: expected threshold and means together")
-        return found
 
 
 def _filled(value, cell: Mapping):

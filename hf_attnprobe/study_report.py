@@ -1,10 +1,11 @@
 """The one report of a study, as text, JSON or Markdown."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from hf_attnprobe.paper_tables import PAPER_TABLES
+from hf_attnprobe.plain_data import plain
 from hf_attnprobe.published import PAPERS
 from hf_attnprobe.study_plan import Job, Study
 from hf_attnprobe.study_results import Cell, Results, ResultTable, Value, grid_tables
@@ -91,20 +92,8 @@ def _made(results: Results, job: Job, seconds: float) -> list[Made]:
 
 def to_json(report: StudyReport) -> dict:
     """Plain data, as ``study --json`` prints it and ``summary.json`` holds it; NaN becomes None."""
-    tables = [
-        {"title": t.title, "head": list(t.head), "rows": [[_plain(c) for c in row] for row in t.rows],
-         "sentences": list(t.sentences)}
-        for t in report.tables
-    ]  # fmt: skip
     head = {"study": report.study, "title": report.title, "quick": report.quick, "notes": list(report.notes)}
-    data = [{"name": d.name, "sizes": dict(d.sizes), "fingerprints": dict(d.fingerprints)} for d in report.data]
-    return head | {"tables": tables, "data": data, "steps": [asdict(m) for m in report.made]}
-
-
-def _plain(cell: Cell):
-    if isinstance(cell, Value):
-        return {"value": _plain(cell.value), "ci95": cell.ci95 and [*map(_plain, cell.ci95)], "n": cell.n}
-    return None if isinstance(cell, float) and cell != cell else cell
+    return head | {"tables": plain(report.tables), "data": plain(report.data), "steps": plain(report.made)}
 
 
 def to_markdown(report: StudyReport) -> str:

@@ -13,6 +13,7 @@ from hf_attnprobe import records
 from hf_attnprobe.deception import SUMMARY as DECEPTION
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.loading import read_record
+from hf_attnprobe.plain_data import read
 from hf_attnprobe.retraining import read_retraining
 from hf_attnprobe.retraining_report import RetrainingReport
 from hf_attnprobe.scores import Score
@@ -104,7 +105,7 @@ class Results:
             data = self.written(job, DECEPTION)
             if metric == "mass":
                 return estimate(data["masses"].get(model), data["n_named"])
-            scores, n = [Score(**s) for s in data["scores"]], data["n"]
+            scores, n = [read(Score, s) for s in data["scores"]], data["n"]
         else:
             report = self.retraining(job.folder)
             scores, n = report.scores.get(test, ()), report.n

@@ -8,12 +8,15 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from hf_attnprobe.attention_classifier import AttentionClassifierConfig
-from hf_attnprobe.auditing import audit, check_tests
+from hf_attnprobe.audit_checks import check_tests
+from hf_attnprobe.auditing import audit
 from hf_attnprobe.checkpoint_comparison import compare_checkpoints
 from hf_attnprobe.deception import deceive
+from hf_attnprobe.fine_tuning import fine_tune
 from hf_attnprobe.objectives import papers_config, papers_procedure
 from hf_attnprobe.retraining import check_retrainings, retrain
-from hf_attnprobe.training import fine_tune, load_splits, train_classifier
+from hf_attnprobe.splits import load_splits
+from hf_attnprobe.training import train_classifier
 from hf_attnprobe.transfer import transfer
 
 

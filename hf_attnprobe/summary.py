@@ -160,14 +160,24 @@ def verdict(statistics: Sequence[Statistic]) -> list[str]:
             f"Assignment: which token gets which weight {matters}: shuffling moves the output by {shuffled.mean:.2f} of 1 "
             "(from .10 it matters)."
         )
-    moved = find(statistics, "epsilon_max_jsd@0.05", **site)
-    if moved:
-        unique = "is not the only one" if moved.mean >= 0.4 else "is fairly well pinned down"
-        lines.append(
-            f"Uniqueness: this attention {unique}: others as far as {moved.mean:.2f} (of at most .69; from .40 not the only "
-            "one) give the same output within .05."
-        )
-    return lines + _erasure_verdict(statistics) + only_silenced(statistics)
+    return lines + _uniqueness(statistics) + _erasure_verdict(statistics) + only_silenced(statistics)
+
+
+def _uniqueness(statistics: Sequence[Statistic]) -> list[str]:
+    """Little room for other attention says nothing where no attention at all could be far, as over texts of one token."""
+    moved, bound = (find(statistics, s, **_site(statistics)) for s in ("epsilon_max_jsd@0.05", "largest_jsd"))
+    if not moved:
+        return []
+    if bound and bound.mean < 0.4:
+        return [
+            f"Uniqueness: these texts cannot tell: no attention at all is farther from this one than {bound.mean:.2f} (of at "
+            f"most .69; from .40 not the only one), others as far as {moved.mean:.2f} give the same output within .05."
+        ]
+    unique = "is not the only one" if moved.mean >= 0.4 else "is fairly well pinned down"
+    return [
+        f"Uniqueness: this attention {unique}: others as far as {moved.mean:.2f} (of at most .69; from .40 not the only "
+        "one) give the same output within .05."
+    ]
 
 
 def _site(statistics: Sequence[Statistic]) -> dict[str, int]:

@@ -53,6 +53,10 @@ def tokenize(tokenizer, examples, model, *, truncate: bool = True) -> tuple[list
     )  # fmt: skip
     inputs = dict(encoded)
     marked = _rationales(columns, inputs.pop("offset_mapping", None))
+    if getattr(model.config, "hierarchical", False):  # separators alone make no sentence
+        rows = zip(inputs["input_ids"], inputs["special_tokens_mask"], strict=True)
+        separator = model.config.sep_token_id
+        inputs["special_tokens_mask"] = [[f or int(i == separator) for i, f in zip(*row, strict=True)] for row in rows]
     if tokenizer.is_fast:
         words = [encoded.word_ids(row) for row in range(len(labels))]
         inputs["word_ids"] = [[-1 if word is None else word for word in row] for row in words]
@@ -72,9 +76,10 @@ def tokenize(tokenizer, examples, model, *, truncate: bool = True) -> tuple[list
     return kept, {"skipped_empty": len(texts) - len(kept), "truncated": len(cut)}
 
 
-def has_rationales(examples) -> bool:
-    """Whether any text says which of its words are evidence."""
-    return "evidence" in examples.column_names and any(examples.with_format(None)["evidence"][:])
+def has_rationales(examples, config) -> bool:
+    """Whether any text says which of its words are evidence, and the model of this configuration attends to words."""
+    marked = "evidence" in examples.column_names and any(examples.with_format(None)["evidence"][:])
+    return marked and not getattr(config, "hierarchical", False)
 
 
 def _rationales(columns: Mapping[str, list], offsets: list[list[tuple[int, int]]] | None) -> list[list[bool] | None]:
@@ -101,8 +106,8 @@ def evidence_spans(example_id: int, text: str, evidence: Sequence[int]) -> list[
     if len(set(evidence)) < len(evidence) or not set(evidence) <= set(range(len(words))):
         raise AttnProbeError(
             f"text {example_id}: expected as evidence different positions from 0 to {len(words) - 1} of its {len(words)} "
-            f"words, got {len(evidence)}: {', '.join(map(str, evidence[:9]))}…; a mask of 0 and 1 has to become the "
-            "positions of its ones"
+            f"words, got {len(evidence)}: {', '.join(map(str, evidence[:9]))}{'…' * (len(evidence) > 9)}; count words from "
+            "0 as white space parts them, and give of a mask of 0 and 1 the positions of its ones"
         )
     return [words[position] for position in evidence]
 

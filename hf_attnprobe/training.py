@@ -1,7 +1,5 @@
 """Training attention classifiers with the papers' settings, on the Trainer of Transformers."""
 
-import hashlib
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -9,9 +7,9 @@ import torch
 from transformers import EarlyStoppingCallback, set_seed
 
 from hf_attnprobe.attention_classifier import AttentionClassifierConfig, AttentionClassifierForSequenceClassification
-from hf_attnprobe.data import label_names, load_examples, read_vectors
-from hf_attnprobe.errors import AttnProbeError, NoSuchSplit
-from hf_attnprobe.loading import RECORD, check_at_least, check_new_folder, load_model, load_tokenizer
+from hf_attnprobe.data import label_names
+from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.loading import RECORD, check_at_least, check_new_folder, load_tokenizer
 from hf_attnprobe.objectives import (
     Procedure,
     papers_config,
@@ -20,8 +18,10 @@ from hf_attnprobe.objectives import (
     papers_procedure,
 )
 from hf_attnprobe.outputs import Guide, guide_rows, special_ids
+from hf_attnprobe.splits import check_sets
 from hf_attnprobe.tokenization import build_tokenizer
 from hf_attnprobe.trainers import STEPS, finish, finished, make_trainer
+from hf_attnprobe.vectors import read_vectors
 
 
 def train_classifier(
@@ -173,57 +173,6 @@ def _papers_trainer(model, tokenizer, sets, output_dir: Path, procedure: Procedu
     )  # fmt: skip
 
 
-def fine_tune(
-    model: str | Path,
-    train,
-    validation=None,
-    *,
-    output_dir: str | Path,
-    test=None,
-    seed: int = 0,
-    epochs: int = 3,
-    batch_size: int = 32,
-    learning_rate: float = 5e-5,
-    weight_decay: float = 0.01,
-    max_length: int | None = None,
-    trust_remote_code: bool = False,
-    progress: bool = True,
-):
-    """Fine-tunes a pretrained Transformer for classification and saves an ordinary checkpoint.
-
-    The usual recipe (Devlin et al. 2019, Section A.3): AdamW, linear decay after 10% warm-up, a few epochs; the epoch
-    with the best validation score is kept, ROC-AUC for two classes, accuracy for more.
-
-    Args:
-        model: folder or Hub id of a pretrained model with its tokenizer.
-        train, validation, test, output_dir: as for :func:`train_classifier`.
-        max_length: longer texts are cut; ``None`` is what the tokenizer states.
-
-    Returns:
-        (model, tokenizer, metrics).
-
-    Raises:
-        AttnProbeError: as :func:`train_classifier`, or a model that does not load.
-    """
-    check_at_least(0, learning_rate=learning_rate, weight_decay=weight_decay)
-    check_at_least(1, epochs=epochs, batch_size=batch_size)
-    output_dir, sets, names = begin(output_dir, train, validation, test, seed)
-    labels = {"id2label": dict(enumerate(names)), "label2id": {name: k for k, name in enumerate(names)}}
-    loaded = load_model(model, trust_remote_code=trust_remote_code, new_head=True, **labels)
-    tokenizer = load_tokenizer(model, trust_remote_code=trust_remote_code)
-    if max_length is not None:
-        tokenizer.model_max_length = max_length
-    trainer = make_trainer(
-        loaded, tokenizer, sets, output_dir, progress=progress,
-        settings={
-            "num_train_epochs": epochs, "per_device_train_batch_size": batch_size, "seed": seed,
-            "learning_rate": learning_rate, "weight_decay": weight_decay, "warmup_steps": 0.1,
-        },
-    )  # fmt: skip
-    record = {"seed": seed, "epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
-    return loaded, tokenizer, finish(trainer, tokenizer, output_dir, record)
-
-
 def begin(
     output_dir: str | Path, train, validation, test, seed: int, *, resume: bool = False
 ) -> tuple[Path, dict, list[str]]:
@@ -231,55 +180,9 @@ def begin(
     check_at_least(0, seed=seed)
     interrupted = resume and (Path(output_dir) / STEPS).exists()
     output_dir = check_new_folder(output_dir, holding=STEPS if interrupted else RECORD)
-    sets = _load_sets(train, validation, test)
+    sets = check_sets(train, validation, test)
     set_seed(seed)
     return output_dir, sets, label_names(sets["train"])
-
-
-def _load_sets(train, validation, test) -> dict:
-    given = {"train": train, "validation": validation, "test": test}
-    sets = {name: load_examples(data, name) for name, data in given.items() if data is not None}
-    names = label_names(sets["train"])
-    _check_classes(sets["train"], names)
-    for name in sets.keys() - {"train"}:
-        _check_held_out(name, sets[name], names)
-    return sets
-
-
-def load_splits(dataset, *, seed: int = 0, limit: int | None = None, **columns) -> dict:
-    """Train, validation and, where there is one with labels, test, as keyword arguments of :func:`train_classifier`.
-
-    Args:
-        limit: so many training texts, as even over the classes as can be; always the same, and fewer are among more.
-    """
-    found = {"train": load_examples(dataset, "train", seed=seed, **columns)}
-    if limit is not None:
-        check_at_least(1, limit=limit)
-        found["train"] = _balanced(found["train"], limit)
-    for name in ("validation", "test"):
-        try:
-            examples = load_examples(dataset, name, seed=seed, **columns)
-        except NoSuchSplit:
-            continue
-        if name == "validation" or max(examples.with_format(None)["label"][:]) >= 0:
-            found[name] = examples
-    if "validation" not in found:
-        raise AttnProbeError(
-            f"expected a validation split in {dataset}, which chooses the epoch to keep; add one, or call train_classifier"
-        )
-    return found
-
-
-def _balanced(examples, limit: int):
-    """The first ``limit`` examples when the classes take turns, each in the order of a hash of its examples' ids."""
-    columns = examples.with_format(None)
-    ids, labels = columns["example_id"][:], columns["label"][:]
-    by_hash = sorted(range(len(ids)), key=lambda row: hashlib.sha256(str(ids[row]).encode()).digest())
-    turn, turns = Counter(), {}
-    for row in by_hash:
-        turns[row] = turn[labels[row]]
-        turn[labels[row]] += 1
-    return examples.select(sorted(sorted(by_hash, key=turns.get)[:limit]))
 
 
 def set_word_vectors(model, tokenizer, path: str | Path) -> int:
@@ -314,22 +217,3 @@ def new_model(config, tokenizer, names, vectors=None) -> AttentionClassifierForS
     if vectors is not None:
         set_word_vectors(model, tokenizer, vectors)
     return model
-
-
-def _check_held_out(name: str, examples, names) -> None:
-    """The same classes under the same numbers as in the training texts; numbers alone may be fewer."""
-    present, own = set(examples.with_format(None)["label"][:]), label_names(examples)
-    if -1 in present or own != names[: len(own)]:
-        raise AttnProbeError(
-            f"expected labelled {name} texts of the training texts' classes {', '.join(names)}, got labels "
-            f"{sorted(present)} of {', '.join(own) or 'none'}; give all splits the same classes"
-        )
-
-
-def _check_classes(train, names) -> None:
-    present = set(train.with_format(None)["label"][:])
-    if len(names) < 2 or not set(range(len(names))) <= present or -1 in present:
-        raise AttnProbeError(
-            f"expected labelled training texts of every class of {', '.join(names)}, got labels {sorted(present)}; "
-            "check the label column"
-        )

@@ -18,7 +18,7 @@ from hf_attnprobe.outputs import Outputs, predict
 from hf_attnprobe.retraining import IDENTITY
 from hf_attnprobe.retraining_report import RetrainingReport, TrainedModel, to_json, to_markdown
 from hf_attnprobe.scores import compare
-from hf_attnprobe.training import load_splits
+from hf_attnprobe.splits import load_splits
 
 
 def transfer(

@@ -21,7 +21,9 @@ from hf_attnprobe import (
     data,
     deception,
     demo,
+    fine_tuning,
     retraining,
+    splits,
     study,
     training,
 )
@@ -33,15 +35,15 @@ LINES = """
 errors functional
 attention_classifier
 attention_model
-adapters published recipes lengths vectors tokenization synthetic loading distributed data
-texts objectives outputs scores base trainers training adversary_training
+adapters published recipes lengths vectors tokenization synthetic loading distributed plain_data sources data splits
+texts objectives outputs scores base trainers training fine_tuning adversary_training
 faithfulness
 records summary
 head_tables comparisons ranking_tables
 report retraining_verdict retraining_report checkpoint_tables deception_report
-sweep specimens
+sweep specimens audit_checks
 auditing retraining checkpoint_comparison deception
-transfer study_verbs study_plan study_file study_results paper_tables study_report study
+transfer study_verbs study_plan study_fields study_file study_results paper_tables study_report study
 demo metrics
 cli
 """
@@ -151,7 +153,7 @@ def test_public_names_are_sorted_and_no_others():
         checkpoint_comparison.compare_checkpoints,
         deception.deceive,
         training.train_classifier,
-        training.fine_tune,
+        fine_tuning.fine_tune,
         demo.demo,
         data.load_examples,
     ],
@@ -190,7 +192,7 @@ def parameters(*functions) -> set[str]:
 # What a flag may be besides a keyword argument: the form of the output, and whose folder.
 FUNCTIONS = {
     "demo": parameters(demo.demo),
-    "train": parameters(training.train_classifier, training.fine_tune, training.load_splits, data.load_examples)
+    "train": parameters(training.train_classifier, fine_tuning.fine_tune, splits.load_splits, data.load_examples)
     | {field.name for field in dataclasses.fields(AttentionClassifierConfig)}
     | {"json"},
     "audit": parameters(audit) | {"json"},
@@ -231,8 +233,8 @@ def test_defaults_of_flags_are_those_of_the_function(name):
             assert action.default == parameter.default, action.dest
     if name == "train":  # what is not given is left to the recipe
         assert commands()["train"].get_default("recipe") == "jain-wallace"
-        assert {commands()["train"].get_default(k) for k in cli.ARCHITECTURE} == {None, False}
-        assert {commands()["train"].get_default(k) for k in cli.ONLY_CLASSIFIER if k != "recipe"} == {None}
+        assert {commands()["train"].get_default(k) for k in cli.trainings.ARCHITECTURE} == {None, False}
+        assert {commands()["train"].get_default(k) for k in cli.trainings.ONLY_CLASSIFIER if k != "recipe"} == {None}
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

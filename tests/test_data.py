@@ -12,17 +12,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_attnprobe.data import (
-    RECIPES,
-    Recipe,
-    _choose_split,
-    dataset_fingerprint,
-    label_names,
-    load_examples,
-    read_vectors,
-)
+from hf_attnprobe.data import _choose_split, dataset_fingerprint, label_names, load_examples
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.lengths import split_sentences
+from hf_attnprobe.recipes import RECIPES, Recipe
+from hf_attnprobe.vectors import read_vectors
 
 
 ROOT = Path(__file__).parents[1]

@@ -18,8 +18,8 @@ from transformers import (
 
 from hf_attnprobe import AttentionClassifierConfig, AttnProbeError, build_tokenizer, train_classifier
 from hf_attnprobe.deception import deceive, named_ids, read_rows
+from hf_attnprobe.fine_tuning import fine_tune
 from hf_attnprobe.objectives import deception_penalty
-from hf_attnprobe.training import fine_tune
 
 
 FILLERS = ["the", "film", "a", "plot", "was", "seen", "by", "many", "and", "some", "of", "them", "slept"]

@@ -76,7 +76,7 @@ def test_the_adversary_guides_that_is_nearest_to_the_papers(folder):
     """λ = .002 in our scale: .001 here, not .05. Its weights, read again, are those that the model was trained with."""
     from hf_attnprobe.base import load_base
     from hf_attnprobe.outputs import predict, read_outputs, to_guide
-    from hf_attnprobe.training import load_splits
+    from hf_attnprobe.splits import load_splits
 
     base = load_base(folder.parent / "out" / "seeds" / "1")  # for its tokenizer
     examples = load_splits(json.loads((folder / "summary.json").read_text())["dataset"].removesuffix(" (test)"))[
@@ -270,7 +270,7 @@ def test_data_that_does_not_fit(base, reviews, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"lambdas": []}, "expected lambdas"),
+        ({"lambdas": []}, "lambdas of 0 or more"),
         ({"n_seeds": 0}, "n_seeds must be at least 1"),
         ({"tvd_scale": "double"}, "tvd_scale of true or half"),
         ({"tests": []}, "got none"),

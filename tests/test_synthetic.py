@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hf_attnprobe.synthetic
-from hf_attnprobe.data import Recipe, _choose_split, dataset_fingerprint, load_examples
+from hf_attnprobe.data import _choose_split, dataset_fingerprint, load_examples
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.recipes import Recipe
 from hf_attnprobe.synthetic import CUES, NEGATORS, evidence_dataset, evidence_examples, label_of
 from hf_attnprobe.tokenization import build_tokenizer
 

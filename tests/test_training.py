@@ -4,7 +4,14 @@ import pytest
 import torch
 from datasets import Dataset
 
-from hf_attnprobe import AttentionClassifierConfig, AttnProbeError, evidence_dataset, train_classifier, training
+from hf_attnprobe import (
+    AttentionClassifierConfig,
+    AttnProbeError,
+    evidence_dataset,
+    splits,
+    train_classifier,
+    training,
+)
 from hf_attnprobe.objectives import (
     classification_metrics,
     papers_config,
@@ -221,8 +228,8 @@ def test_a_limit_takes_the_same_texts_of_every_class(tmp_path):
     rows = [{"example_id": k, "text": f"text {k}", "label": int(k >= 90)} for k in range(100)]
     pd.DataFrame(rows).to_json(tmp_path / "train.jsonl", orient="records", lines=True)
     pd.DataFrame(rows[85:95]).to_json(tmp_path / "validation.jsonl", orient="records", lines=True)
-    chosen = {n: training.load_splits(str(tmp_path), limit=n)["train"] for n in (4, 12, 50, 500)}
+    chosen = {n: splits.load_splits(str(tmp_path), limit=n)["train"] for n in (4, 12, 50, 500)}
     assert [sum(chosen[n]["label"][:]) for n in (4, 12, 50, 500)] == [2, 6, 10, 10]
     ids = [set(chosen[n]["example_id"][:]) for n in (4, 12, 50, 500)]
     assert ids[0] < ids[1] < ids[2] < ids[3] and len(ids[3]) == 100
-    assert len(training.load_splits(str(tmp_path), limit=4)["validation"]) == 10
+    assert len(splits.load_splits(str(tmp_path), limit=4)["validation"]) == 10

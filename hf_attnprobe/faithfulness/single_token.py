@@ -28,7 +28,7 @@ TOKENS_AT_ONCE = 64  # copies of the batch
 @dataclass(frozen=True)
 class SingleTokenResult:
     """All [batch]: of the class predicted for the whole text, over its tokens alone. Range and standard deviation (over
-    tokens, ddof 0) are NaN for a text of one token."""
+    tokens, ddof 0) are NaN for a text of one token, and all for one of none."""
 
     lowest_probability: Tensor
     highest_probability: Tensor
@@ -49,7 +49,8 @@ def single_token(model: AttentionModel, observation: Observation, site: Site, *,
     n_tokens = content.sum(-1)
     mean = (probs * content).sum(-1) / n_tokens
     std = (((probs - mean[:, None]).square() * content).sum(-1) / n_tokens).sqrt()
-    several = n_tokens > 1
+    some, several = n_tokens > 0, n_tokens > 1
+    lowest, highest = torch.where(some, lowest, torch.nan), torch.where(some, highest, torch.nan)
     return SingleTokenResult(
         lowest, highest, torch.where(several, highest - lowest, torch.nan), torch.where(several, std, torch.nan)
     )

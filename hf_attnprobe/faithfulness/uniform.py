@@ -44,7 +44,7 @@ def uniform(
     """Trains the base's configuration with ``attention="uniform"`` and compares the two on the test texts.
 
     Args:
-        sets: train, validation and test texts, as :func:`hf_attnprobe.training.load_splits` returns them.
+        sets: train, validation and test texts, as :func:`hf_attnprobe.splits.load_splits` returns them.
         output_dir: where the model goes; what an interrupted run left there is continued.
         seed: of the bootstrap; the model is trained with the base's own.
     """

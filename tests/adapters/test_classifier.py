@@ -14,10 +14,15 @@ from hf_attnprobe.errors import AttnProbeError
 
 
 KINDS = [
-    (e, a, n) for e in ("bilstm", "bigru", "cnn", "mlp", "none") for a in ("additive", "dot_product", "uniform") for n in (2, 4)
+    (e, a, n)
+    for e in ("bilstm", "bigru", "cnn", "mlp", "none")
+    for a in ("additive", "dot_product", "uniform")
+    for n in (2, 4)
 ]
 KINDS += [("orthogonal_lstm", a, n) for a, n in (("additive", 2), ("dot_product", 4))]
-KINDS += [(f"{e}+{c}", "additive", 2) for e in ("bilstm", "bigru", "cnn", "mlp", "none") for c in ("concat", "residual")]
+KINDS += [
+    (f"{e}+{c}", "additive", 2) for e in ("bilstm", "bigru", "cnn", "mlp", "none") for c in ("concat", "residual")
+]
 IDS = torch.tensor(
     [
         [2, 5, 6, 7, 7, 8, 9, 5, 3],

@@ -1,0 +1,74 @@
+"""attnprobe demo | train | audit | retrain | compare | deceive | study | reproduce | report: every verb is a public function, every flag one of its keyword arguments.
+
+Results go to stdout, progress and log to stderr. A known error is one line and exit code 1, a usage error exit code 2.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from hf_attnprobe.cli import audits, studies, trainings
+from hf_attnprobe.errors import AttnProbeError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command and returns its exit code."""
+    arguments = vars(build_parser().parse_args(argv))
+    command = arguments.pop("command")
+    try:
+        _quiet()
+        return COMMANDS[command](arguments) or 0
+    except AttnProbeError as error:
+        print(f"attnprobe: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("attnprobe: interrupted; run the same command again to continue", file=sys.stderr)
+        return 130
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """All commands and flags."""
+    parser = argparse.ArgumentParser(
+        prog="attnprobe", description="Does this model's attention explain its predictions?"
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+
+    def add(name: str, said: str) -> argparse.ArgumentParser:
+        return commands.add_parser(name, help=said)
+
+    trainings.add_demo(add("demo", "train and audit on generated data whose evidence is known"))
+    trainings.add_train(add("train", "train an attention classifier"))
+    audits.add_audit(add("audit", "run faithfulness tests on a model"))
+    trainings.add_retrain(add("retrain", "train models beside a base: the tests that no probe can be"))
+    studies.add_study(add("study", "run the steps of a study file, and report on all of them"))
+    studies.add_reproduce(add("reproduce", "run a paper's tables, the published numbers beside ours"))
+    audits.add_compare(add("compare", "put checkpoints beside one another, regularised or not"))
+    trainings.add_deceive(add("deceive", "train a model to hide its attention to some tokens"))
+    audits.add_report(add("report", "render the report of an audit"))
+    return parser
+
+
+def _quiet() -> None:
+    """Progress of the work, not of the libraries under it."""
+    import transformers
+
+    transformers.logging.disable_progress_bar()
+    transformers.logging.set_verbosity_error()
+    try:
+        import datasets
+    except ImportError:
+        return
+    datasets.disable_progress_bars()
+
+
+COMMANDS = {
+    "demo": trainings.run_demo,
+    "train": trainings.run_train,
+    "audit": audits.run_audit,
+    "retrain": trainings.run_retrain,
+    "study": studies.run_study,
+    "reproduce": studies.run_reproduce,
+    "compare": audits.run_compare,
+    "deceive": trainings.run_deceive,
+    "report": audits.run_report,
+}

@@ -1,0 +1,103 @@
+"""Audits of hierarchical models on texts as they come: without sentences, without words, of one of either."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from hf_attnprobe import audit
+from hf_attnprobe.attention_classifier import AttentionClassifierConfig
+from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.report import to_markdown, to_text
+from hf_attnprobe.tokenization import build_tokenizer
+from hf_attnprobe.training import new_model
+
+
+REAL = (
+    "the plot was dull . the cast was fine ! we left .",
+    "a moving film",
+    "word",
+    "the cast was dull . unheardof words here ? a fine plot .",
+    "zzz qqq . the film",
+    "fine . dull",
+    ". . .",
+)
+NOTHING = ("<sep>", "<sep> <sep>", "\n\n\n", "<br/><br/>", "", "  ")  # no word in any
+TESTS = ("permutation", "adversarial", "erasure", "input_erasure", "conicity", "fragility", "single_token")
+
+
+@pytest.fixture(scope="module")
+def han():
+    tokenizer = build_tokenizer(REAL, sentences=True, min_document_frequency=1)
+    torch.manual_seed(0)
+    config = AttentionClassifierConfig(
+        encoder="bigru", hierarchical=True, embedding_size=8, encoder_size=4, attention_size=4
+    )
+    return new_model(config, tokenizer, ["negative", "positive"]).eval(), tokenizer
+
+
+def run(han, texts, **options):
+    rows = [{"example_id": k, "text": text, "label": k % 2} for k, text in texts]
+    return audit(han[0], rows, tokenizer=han[1], n_permutations=5, progress=False, **options)
+
+
+@pytest.fixture(scope="module")
+def report(han, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("audit") / "out"
+    return run(han, list(enumerate(REAL + NOTHING)), tests=TESTS, output_dir=folder), folder
+
+
+def test_texts_without_a_word_are_counted_and_left_out(report):
+    found, _ = report
+    assert found.n == len(REAL) and found.provenance["skipped_empty"] == len(NOTHING)
+    assert set(found.rows.example_id) == set(range(len(REAL)))
+
+
+def test_no_number_is_infinite_and_json_is_valid(report):
+    found, folder = report
+    assert not np.isinf(found.rows.value).any()
+    json.loads((folder / "summary.json").read_text(), parse_constant=pytest.fail)  # NaN, Infinity are no JSON
+    for text in (to_text(found), to_markdown(found)):
+        assert "nan" not in text and "inf " not in text and "weighs sentences" in text
+
+
+def test_single_sentences_are_those_of_the_plain_model(han, report):
+    model, tokenizer = han
+    rows = report[0].rows
+    text = "the plot was dull . the cast was fine ! we left ."
+    parts = ("the plot was dull .", "the cast was fine !", "we left .")
+    with torch.no_grad():
+        predicted = model(**tokenizer(text, return_tensors="pt")).logits.argmax()
+        alone = [model(**tokenizer(p, return_tensors="pt")).logits.softmax(-1)[0, predicted].item() for p in parts]
+    own = rows[(rows.example_id == 0) & (rows.test == "single_token")].set_index("statistic").value
+    assert own["lowest_probability"] == pytest.approx(min(alone), abs=1e-6)
+    assert own["highest_probability"] == pytest.approx(max(alone), abs=1e-6)
+
+
+def test_batches_and_order_change_nothing(han, report):
+    again = run(han, list(enumerate(REAL + NOTHING))[::-1], tests=TESTS, batch_size=1)
+    key = ["test", "statistic", "example_id"]
+    ours, theirs = (r.rows.sort_values(key).reset_index(drop=True) for r in (report[0], again))
+    assert (ours[key] == theirs[key]).all(None)
+    np.testing.assert_allclose(ours.value, theirs.value, atol=1e-9)
+
+
+def test_the_table_by_largest_weight_is_that_of_the_sentences(report):
+    found, _ = report
+    largest = found.rows[found.rows.statistic == "max_attention"].value
+    section = to_markdown(found).split("## by largest attention weight")[1].split("##")[0]
+    assert f"| [0.75, 1.00] | {(largest >= 0.75).sum()} |" in section
+
+
+def test_rationales_of_words_are_nothing_to_sentences(han):
+    rows = [{"text": text, "label": 0, "evidence": [0]} for text in REAL]
+    with pytest.raises(AttnProbeError, match="sentences in a hierarchical one"):
+        audit(han[0], rows, tokenizer=han[1], tests=["plausibility"], progress=False)
+    by_default = audit(han[0], rows, tokenizer=han[1], n_permutations=2, progress=False)
+    assert "plausibility" not in by_default.provenance["tests"]
+
+
+def test_texts_of_one_sentence_cannot_tell_whether_attention_is_unique(han):
+    found = run(han, [(0, "word"), (1, "a moving film")], tests=["adversarial"])
+    assert "Uniqueness: these texts cannot tell" in to_text(found) and "pinned down" not in to_text(found)

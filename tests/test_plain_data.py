@@ -1,0 +1,49 @@
+"""Results as JSON and back: what is undefined stays undefined, what may be None stays None."""
+
+import doctest
+import json
+from dataclasses import dataclass
+
+import pytest
+
+from hf_attnprobe import data, plain_data
+from hf_attnprobe.plain_data import plain, read
+
+
+@dataclass(frozen=True)
+class Result:
+    name: str
+    mean: float
+    ci95: tuple[float, float]
+    best: float | None = None
+    by_class: tuple[tuple[str, float], ...] = ()
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        Result("a", 0.5, (0.25, 1.0)),
+        Result("b", float("nan"), (float("nan"), float("nan")), None, (("x", 1.0), ("y", float("nan")))),
+        Result("c", float("inf"), (0.0, 1.0), 2.0),
+    ],
+    ids=lambda result: result.name,
+)
+def test_there_and_back(result):
+    again = read(Result, json.loads(json.dumps(plain(result))))
+    assert repr(again) == repr(result)  # nan is not equal to itself
+
+
+def test_json_without_nan():
+    found = plain({"rows": (Result("a", float("nan"), (0.0, float("nan"))), [float("nan"), 1])})
+    assert json.loads(json.dumps(found, allow_nan=False))["rows"][1] == [None, 1]
+
+
+def test_other_fields_are_refused():
+    with pytest.raises(TypeError, match="unexpected"):
+        read(Result, {"name": "a", "mean": 0.5, "ci95": [0, 1], "more": 1})
+
+
+@pytest.mark.parametrize("module", [data, plain_data])
+def test_the_examples_of_the_docstrings(module):
+    found = doctest.testmod(module)
+    assert found.failed == 0 < found.attempted
