@@ -20,7 +20,7 @@ from hf_attnprobe.checkpoint_tables import (
 )
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.loading import load_model, write_atomically
-from hf_attnprobe.retraining import retrain
+from hf_attnprobe.retraining import check_lambdas, retrain
 from hf_attnprobe.retraining_verdict import Point, adversaries
 
 
@@ -64,6 +64,7 @@ def compare_checkpoints(
         AttnProbeError: an unknown test, models of another kind, or what an audit and a retraining raise.
     """
     _check(models, tests)
+    check_lambdas(lambdas)
     configs = [_config_of(model, as_base="adversary" in tests) for model in models]
     _check_folder(output_dir)
     columns = {

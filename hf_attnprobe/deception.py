@@ -24,7 +24,14 @@ from hf_attnprobe.base import load_base
 from hf_attnprobe.data import dataset_name
 from hf_attnprobe.deception_report import Deception, Measured, deception_of, to_json
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.loading import check_at_least, load_model, load_tokenizer, read_record, write_atomically
+from hf_attnprobe.loading import (
+    check_at_least,
+    check_not_itself,
+    load_model,
+    load_tokenizer,
+    read_record,
+    write_atomically,
+)
 from hf_attnprobe.objectives import deception_penalty, papers_loss, papers_optimizer, papers_procedure
 from hf_attnprobe.outputs import observations
 from hf_attnprobe.splits import load_splits
@@ -79,6 +86,7 @@ def deceive(
         raise AttnProbeError(f"expected over_heads to be mean or max, got {over_heads!r}")
     check_at_least(0, weight=weight, learning_rate=learning_rate)
     check_at_least(1, epochs=epochs, batch_size=batch_size)
+    check_not_itself(model, output_dir)
     loaded, tokenizer = _load(model, trust_remote_code)
     ids = named_ids(tokenizer, tokens)
     columns = {"config": config, "text_column": text_column, "label_column": label_column, "limit": limit}

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from hf_attnprobe.loading import check_at_least, load_model, load_tokenizer
+from hf_attnprobe.loading import check_at_least, check_not_itself, load_model, load_tokenizer
 from hf_attnprobe.trainers import finish, make_trainer
 from hf_attnprobe.training import begin
 
@@ -41,6 +41,7 @@ def fine_tune(
     """
     check_at_least(0, learning_rate=learning_rate, weight_decay=weight_decay)
     check_at_least(1, epochs=epochs, batch_size=batch_size)
+    check_not_itself(model, output_dir)
     output_dir, sets, names = begin(output_dir, train, validation, test, seed)
     labels = {"id2label": dict(enumerate(names)), "label2id": {name: k for k, name in enumerate(names)}}
     loaded = load_model(model, trust_remote_code=trust_remote_code, new_head=True, **labels)

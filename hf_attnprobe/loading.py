@@ -110,6 +110,14 @@ def check_new_folder(folder: str | Path, *, holding: str) -> Path:
     return folder
 
 
+def check_not_itself(model: str | Path, output_dir: str | Path) -> None:
+    """A model that is trained on must not be written over by what becomes of it."""
+    if Path(output_dir).exists() and Path(output_dir).resolve() == Path(model).resolve():
+        raise AttnProbeError(
+            f"expected another folder than the model's own, got {output_dir}; choose another --output-dir"
+        )
+
+
 def read_record(folder: Path) -> dict:
     """What a training wrote down of itself; nothing where the model comes from elsewhere."""
     file = folder / RECORD

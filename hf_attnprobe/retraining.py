@@ -135,6 +135,11 @@ def _check_options(lambdas, tvd_scale: str, n_seeds: int, seed: int, adversary_e
     check_at_least(1, n_seeds=n_seeds, adversary_epochs=adversary_epochs, patience=patience)
     if tvd_scale not in ("true", "half"):
         raise AttnProbeError(f"expected a tvd_scale of true or half, got {tvd_scale!r}")
+    return check_lambdas(lambdas, tvd_scale)
+
+
+def check_lambdas(lambdas: Sequence[float] | None, tvd_scale: str = "true") -> tuple[float, ...]:
+    """The λ, each once and in order; None is the default's."""
     lambdas = default_lambdas(tvd_scale) if lambdas is None else tuple(sorted({float(k) for k in lambdas}))
     if not lambdas or not all(0 <= k < float("inf") for k in lambdas):
         raise AttnProbeError(f"expected finite lambdas of 0 or more, got {', '.join(map(str, lambdas)) or 'none'}")

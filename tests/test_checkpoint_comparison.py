@@ -257,4 +257,22 @@ def test_bad_input(checkpoints, reviews_folder, tmp_path):
     bert.save_pretrained(tmp_path / "bert")
     with pytest.raises(AttnProbeError, match="expected attention classifiers to compare"):
         run([tmp_path / "bert"])
+    with pytest.raises(AttnProbeError, match="finite lambdas of 0 or more, got inf"):
+        run(checkpoints[:1], tests=["conicity", "adversary"], lambdas=[math.inf])
     assert not (tmp_path / "out").exists()
+
+
+def test_what_cannot_be_a_base_is_refused_before_any_work(checkpoints, make_checkpoint, reviews_folder, tmp_path):
+    models = [*checkpoints[:1], make_checkpoint("mlp", "uniform")]
+    options = {"tests": ["conicity", "adversary"], "progress": False}
+    with pytest.raises(AttnProbeError, match="has uniform attention"):
+        compare_checkpoints(models, reviews_folder, output_dir=tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["thesis.tex", "comparison", "rows"])
+def test_a_folder_of_other_files(name, checkpoints, reviews_folder, tmp_path):
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(AttnProbeError, match="holds other files"):
+        compare_checkpoints(checkpoints, reviews_folder, output_dir=tmp_path, progress=False)
+    assert [f.name for f in tmp_path.iterdir()] == [name]

@@ -210,6 +210,16 @@ def test_bad_input(options, message, classifier, folder, tmp_path):
     assert not (tmp_path / "m").exists()
 
 
+def test_the_model_is_not_written_over(classifier, folder, copy_of):
+    own = copy_of(classifier)
+    before = {f.name: f.read_bytes() for f in own.iterdir()}
+    with pytest.raises(AttnProbeError, match="another folder than the model's own"):
+        deceive(own, folder, tokens=NAMED, output_dir=own.parent / "." / own.name, epochs=1, progress=False)
+    with pytest.raises(AttnProbeError, match="another folder than the model's own"):
+        fine_tune(own, [], output_dir=own)
+    assert {f.name: f.read_bytes() for f in own.iterdir()} == before
+
+
 def test_uniform_attention_cannot_be_hidden(make_checkpoint, folder, tmp_path):
     with pytest.raises(AttnProbeError, match="expected one level of trained attention"):
         deceive(make_checkpoint("mlp", "uniform"), folder, tokens=["film"], output_dir=tmp_path / "m", progress=False)

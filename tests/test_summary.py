@@ -10,7 +10,7 @@ from hf_attnprobe.comparisons import compare
 from hf_attnprobe.faithfulness import READINGS
 from hf_attnprobe.head_tables import head_sentences, head_tables
 from hf_attnprobe.report import Report, extras_to_json, from_json, to_json, to_markdown, to_text
-from hf_attnprobe.summary import bootstrap_interval, find, key_of, position, reading, summarize, verdict
+from hf_attnprobe.summary import Statistic, bootstrap_interval, find, key_of, position, reading, summarize, verdict
 
 
 def rows(n=200, n_undefined=7):
@@ -95,7 +95,24 @@ def test_report_survives_json_and_renders():
     again = from_json(to_json(report))
     assert to_json(again) == to_json(report)
     assert "undefined" in to_text(report) and "nan" not in to_text(report)
-    assert "| [0.25, 0.50) |" in to_markdown(report)
+    assert "| [0.25, 0.50) |" in to_markdown(report) and "[0.75, 1.00)" not in to_markdown(report)
+    assert "| – | – | – | – | 0 | 20 |" in to_markdown(report) and "nan |" not in to_markdown(report)
+
+
+def test_little_room_tells_nothing_where_there_is_no_more():
+    def moved(largest):
+        values = {"epsilon_max_jsd@0.05": 0.2, "largest_jsd": largest}
+        return verdict([Statistic("adversarial", s, 0, 0, "all", v, v, 0, (v, v), 9, 0) for s, v in values.items()])
+
+    assert moved(0.6) == [line for line in moved(0.6) if "is fairly well pinned down: others as far as 0.20" in line]
+    (line,) = moved(0.3)
+    assert "cannot tell" in line and "than 0.30" in line and "pinned" not in line
+
+
+def test_a_test_without_any_value_says_so():
+    values = [Statistic("plausibility", "auprc@attention", 0, 0, "all", *[math.nan] * 3, (math.nan,) * 2, 0, 7)]
+    report = Report("m", "d", 7, 0, tuple(values), {})
+    assert "plausibility\n  undefined for all 7 texts" in to_text(report)
 
 
 # --- rankings -----------------------------------------------------------------------------------------------------

@@ -102,7 +102,7 @@ def test_evidence_that_is_not_of_its_text(make_checkpoint, tmp_path):
     for evidence, message in (
         ([0, 3], "text 7: expected as evidence different positions from 0 to 2 of its 3 words, got 2: 0, 3"),
         ([0, 1, 0, 0], "from 0 to 2 of its 3 words, got 4: 0, 1, 0, 0"),
-        ([-1], "got 1: -1"),
+        ([-1], "got 1: -1; count words from 0"),
     ):
         rows = [{"example_id": 7, "text": "a superb plot", "label": 1, "evidence": evidence}]
         with pytest.raises(AttnProbeError, match=message):
