@@ -48,6 +48,8 @@ def fine_tune(
     tokenizer = load_tokenizer(model, trust_remote_code=trust_remote_code)
     if max_length is not None:
         tokenizer.model_max_length = max_length
+    if getattr(loaded.config, "pad_token_id", None) is None:  # decoders find the last token by it
+        loaded.config.pad_token_id = tokenizer.pad_token_id
     trainer = make_trainer(
         loaded, tokenizer, sets, output_dir, progress=progress,
         settings={

@@ -9,6 +9,7 @@ import pytest
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from hf_attnprobe import Site, audit
+from hf_attnprobe import cli as cli_module
 from hf_attnprobe.auditing import suitable_tests
 from hf_attnprobe.faithfulness import READINGS
 from mini_hub import MiniHub
@@ -273,3 +274,12 @@ def test_interrupted_by_hand(cli, monkeypatch, command, tmp_path):
     assert (done.code, done.out) == (130, "")
     assert done.err.endswith("attnprobe: interrupted; run the same command again to continue\n")
     assert not (tmp_path / "out").exists()  # there was nothing to keep yet
+
+
+def test_what_does_not_resume_says_so(cli, monkeypatch, tmp_path):
+    def stop(arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(cli_module.COMMANDS, "train", stop)
+    done = cli("train", "--dataset", tmp_path, "--output-dir", tmp_path / "out")
+    assert done.code == 130 and "run the same command again to start over" in done.err

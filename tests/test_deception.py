@@ -220,6 +220,29 @@ def test_the_model_is_not_written_over(classifier, folder, copy_of):
     assert {f.name: f.read_bytes() for f in own.iterdir()} == before
 
 
+def test_training_needs_a_padding_token(bert, folder, copy_of, tmp_path):
+    own = copy_of(bert)
+    tokenizer = AutoTokenizer.from_pretrained(own)
+    tokenizer.pad_token = None
+    tokenizer.save_pretrained(own)
+    with pytest.raises(AttnProbeError, match="expected a tokenizer with a padding token"):
+        deceive(own, folder, tokens=NAMED, output_dir=tmp_path / "m", epochs=1, progress=False)
+    assert not (tmp_path / "m").exists()
+
+
+def test_a_decoder_without_a_padding_token_takes_the_tokenizers(bert, data, tmp_path):
+    tokenizer = AutoTokenizer.from_pretrained(bert)
+    config = GPT2Config(
+        vocab_size=len(tokenizer), n_embd=8, n_layer=1, n_head=1, n_positions=64, bos_token_id=None, eos_token_id=None
+    )
+    assert config.pad_token_id is None
+    GPT2ForSequenceClassification(config).save_pretrained(tmp_path / "gpt2")
+    tokenizer.save_pretrained(tmp_path / "gpt2")
+    few = data["train"].select(range(12))
+    tuned, *_ = fine_tune(tmp_path / "gpt2", few, output_dir=tmp_path / "m", epochs=1, progress=False)
+    assert tuned.config.pad_token_id == tokenizer.pad_token_id
+
+
 def test_uniform_attention_cannot_be_hidden(make_checkpoint, folder, tmp_path):
     with pytest.raises(AttnProbeError, match="expected one level of trained attention"):
         deceive(make_checkpoint("mlp", "uniform"), folder, tokens=["film"], output_dir=tmp_path / "m", progress=False)

@@ -22,7 +22,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"attnprobe: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("attnprobe: interrupted; run the same command again to continue", file=sys.stderr)
+        again = "start over" if command in ("train", "deceive") else "continue"
+        print(f"attnprobe: interrupted; run the same command again to {again}", file=sys.stderr)
         return 130
 
 
