@@ -1,4 +1,4 @@
-"""Can a model be taught to hide what it looks at? Pruthi et al. 2020, Section 3: a penalty on attention to named tokens.
+"""Can a model be taught to hide what it looks at? Pruthi et al. 2020: a penalty on attention to named tokens.
 
 Question: if attention to some tokens costs, does the model stop using them, or does it only stop looking?
 Measure:  accuracy and attention mass on the named tokens, on the test texts, before and after further training on

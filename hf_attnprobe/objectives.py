@@ -123,7 +123,7 @@ def penalised(loss: torch.Tensor, outputs, reduce: Callable[[torch.Tensor], torc
 
 
 def deception_penalty(attention: torch.Tensor, named: torch.Tensor, *, over_heads: str = "mean") -> torch.Tensor:
-    """−log(1 − αᵀm) of every text, [batch]: what attention to the ``named`` tokens costs (Pruthi et al. 2020, Section 3).
+    """−log(1 − αᵀm) of every text, [batch]: what attention to the ``named`` tokens costs (Pruthi et al. 2020, released code).
 
     Over several heads the ``mean`` of their costs, or the ``max``, that of the head that attends to them most. 1 − αᵀm is
     taken as what the other tokens have of all weight, clamped at 1e-10: finite, with a gradient where αᵀm rounds to 1, and
