@@ -7,21 +7,21 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-from transformers import EarlyStoppingCallback, Trainer
+from transformers import EarlyStoppingCallback
 
 from hf_attnprobe.base import Base, Progress, Trained, as_trained, silent
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.loading import check_at_least
 from hf_attnprobe.objectives import adversary_loss, papers_optimizer, papers_procedure, penalised
 from hf_attnprobe.outputs import guide_rows, special_ids, to_guide
-from hf_attnprobe.trainers import finish, finished, make_trainer
+from hf_attnprobe.trainers import PlainTrainer, finish, finished, make_trainer
 from hf_attnprobe.training import begin, new_model
 
 
 TARGETS = ("base_probs", "base_attention")
 
 
-class AdversaryTrainer(Trainer):
+class AdversaryTrainer(PlainTrainer):
     """Minimises an objective of outputs and attention against the base's, which come with every training batch.
 
     The score that decides which epoch is kept is the training loss of the epoch: there is no second pass over the data.

@@ -17,7 +17,7 @@ from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import AttentionModel, Site
 from hf_attnprobe.audit_checks import check_needs, check_options, check_query, check_target, check_tests
 from hf_attnprobe.comparisons import compare
-from hf_attnprobe.data import dataset_fingerprint, dataset_name, load_examples
+from hf_attnprobe.data import dataset_fingerprint, dataset_name, load_examples, sample
 from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.single_weight import check_draw
@@ -131,7 +131,7 @@ def audit(
     if "head_ablation" in tests:
         adapter.set_reference(reference_batch(adapter, tokenizer, examples, loaded))
     if limit is not None:
-        examples = examples.select(range(min(limit, len(examples))))
+        examples = examples.select(sample(range(len(examples)), examples.with_format(None)["example_id"][:], limit))
     texts, counts = tokenize(tokenizer, examples, loaded, truncate=truncate)
     with _folder(output_dir, state) as folder:
         sweep = Sweep(

@@ -46,7 +46,7 @@ def load_examples(
         text_column, label_column: default to the recipe's, else to `text` or `sentence`, and `label`. Several text
             columns are joined by a space, leaving out what is missing.
         config: configuration of the data set, for those that have several.
-        limit: keep the first so many rows, after all filters; at least 1.
+        limit: keep so many rows, after all filters, see :func:`sample`; at least 1.
         seed: decides which rows of `train` become `validation` where the recipe sets them apart, and nothing else:
             give `train` and `validation` the same one.
 
@@ -65,10 +65,26 @@ def load_examples(
         table["evidence"] = _values(source, "evidence")
     training = split in ("train", "validation")
     rows = [row for row in rows if labels[row] is not None and fits(table["text"][row], recipe, training=training)]
-    rows = rows[:limit]
+    rows = sample(rows, [table["example_id"][row] for row in rows], limit)
     if not rows:
         raise AttnProbeError(f"split {split!r} has no example left of {len(source)} rows after the recipe's filters")
     return _to_dataset({name: [values[row] for row in rows] for name, values in table.items()}, names)
+
+
+def by_hash(ids: Sequence[int]) -> list[int]:
+    """The positions of ids in the order of a hash (SHA-256) of theirs: as good as drawn, and always the same."""
+    return sorted(range(len(ids)), key=lambda k: hashlib.sha256(str(ids[k]).encode()).digest())
+
+
+def sample(rows: Sequence[int], ids: Sequence[int], limit: int | None) -> list[int]:
+    """So many of the rows, in their order, drawn by their ids: always the same ones, and fewer are among more.
+
+    The first ones would not do: many data sets are sorted by class.
+
+    >>> sample(range(10), range(10), 3), sample(range(10), range(10), 4)
+    ([4, 8, 9], [3, 4, 8, 9])
+    """
+    return [rows[k] for k in sorted(by_hash(ids)[:limit])]
 
 
 def label_names(examples: "datasets.Dataset") -> list[str]:

@@ -16,7 +16,6 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from transformers import Trainer
 
 from hf_attnprobe.adapters.readout import query_rows, readout_of
 from hf_attnprobe.attention_classifier import AttentionClassifierConfig
@@ -36,7 +35,7 @@ from hf_attnprobe.objectives import deception_penalty, papers_loss, papers_optim
 from hf_attnprobe.outputs import observations
 from hf_attnprobe.splits import load_splits
 from hf_attnprobe.texts import labels_of_model
-from hf_attnprobe.trainers import finish, make_trainer
+from hf_attnprobe.trainers import PlainTrainer, finish, make_trainer
 from hf_attnprobe.training import begin
 
 
@@ -108,7 +107,7 @@ def deceive(
     return found
 
 
-class DeceptionTrainer(Trainer):
+class DeceptionTrainer(PlainTrainer):
     """Adds the penalty to the loss of every training batch."""
 
     def __init__(self, *args, named: Tensor, weight: float, over_heads: str, **options):

@@ -1,9 +1,8 @@
 """The splits that a model is trained, chosen and scored on."""
 
-import hashlib
 from collections import Counter
 
-from hf_attnprobe.data import label_names, load_examples
+from hf_attnprobe.data import by_hash, label_names, load_examples
 from hf_attnprobe.errors import AttnProbeError, NoSuchSplit
 from hf_attnprobe.loading import check_at_least
 
@@ -36,12 +35,12 @@ def _balanced(examples, limit: int):
     """The first ``limit`` examples when the classes take turns, each in the order of a hash of its examples' ids."""
     columns = examples.with_format(None)
     ids, labels = columns["example_id"][:], columns["label"][:]
-    by_hash = sorted(range(len(ids)), key=lambda row: hashlib.sha256(str(ids[row]).encode()).digest())
+    order = by_hash(ids)
     turn, turns = Counter(), {}
-    for row in by_hash:
+    for row in order:
         turns[row] = turn[labels[row]]
         turn[labels[row]] += 1
-    return examples.select(sorted(sorted(by_hash, key=turns.get)[:limit]))
+    return examples.select(sorted(sorted(order, key=turns.get)[:limit]))
 
 
 def check_sets(train, validation, test) -> dict:

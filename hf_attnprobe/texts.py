@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hf_attnprobe.adapters.token_deletion import sum_pieces
 from hf_attnprobe.attention_model import AttentionModel, Batch
-from hf_attnprobe.data import label_names
+from hf_attnprobe.data import label_names, sample
 from hf_attnprobe.errors import AttnProbeError
 
 
@@ -208,11 +208,11 @@ def mask_id(tokenizer, model) -> int | None:
 
 
 def reference_batch(adapter: AttentionModel, tokenizer, examples, model) -> Batch:
-    """The sample that heads are ablated with: the first texts of the whole split by id, whatever limit or process."""
+    """The texts that heads are ablated with: drawn from the whole split by id, whatever limit, order or process."""
     columns = examples.with_format(None)[:]
     rows = [row for row, text in enumerate(columns["text"]) if text.strip()] or [0]
-    first = sorted(rows, key=lambda row: columns["example_id"][row])[:N_REFERENCE]
-    texts, _ = tokenize(tokenizer, examples.select(first), model)
+    drawn = sample(rows, [columns["example_id"][row] for row in rows], N_REFERENCE)
+    texts, _ = tokenize(tokenizer, examples.select(sorted(drawn, key=lambda row: columns["example_id"][row])), model)
     longest = max(len(t.inputs["input_ids"]) for t in texts)
     return collate(adapter, texts[: max(2, REFERENCE_TOKENS // longest)], tokenizer.pad_token_id or 0)
 

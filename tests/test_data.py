@@ -77,9 +77,19 @@ def test_a_list_and_a_dataset_are_one_split_whatever_its_name():
     assert load_examples(ROWS, "nonsense")[:] == load_examples(datasets.Dataset.from_list(ROWS), "test")[:]
 
 
-def test_limit_takes_the_first_rows_and_leaves_their_ids():
-    assert load_examples(ROWS, "test", limit=3)["example_id"][:] == [0, 1, 2]
-    assert len(load_examples(ROWS, "test", limit=99)) == 10
+def test_limit_draws_the_same_rows_every_time_and_fewer_among_more():
+    drawn = {n: load_examples(ROWS, "test", limit=n)[:] for n in (1, 3, 6, 99)}
+    ids = {n: rows["example_id"] for n, rows in drawn.items()}
+    assert [len(ids[n]) for n in (1, 3, 6)] == [1, 3, 6] and ids[99] == list(range(10))
+    assert set(ids[1]) < set(ids[3]) < set(ids[6]) and ids[6] == sorted(ids[6])
+    assert drawn[3]["text"] == [ROWS[k]["text"] for k in ids[3]]
+    assert load_examples(ROWS, "test", limit=3)["example_id"][:] == ids[3]
+
+
+def test_limit_takes_all_classes_of_a_sorted_data_set():
+    """2,000 texts, the first half of one class: 200 of them have 100 ± 35 of it (five standard deviations)."""
+    rows = [{"text": f"text {k}", "label": int(k >= 1000)} for k in range(2000)]
+    assert abs(sum(load_examples(rows, "test", limit=200)["label"][:]) - 100) <= 35
 
 
 def test_ids_of_the_source_are_kept_if_usable():
