@@ -129,11 +129,12 @@ def _score_table(report: RetrainingReport, test: str) -> list[str]:
     scores = report.scores[test]
     metrics = list(dict.fromkeys(s.metric for s in scores))
     theirs = _published(report, test)
-    head = ["model"] + [cell for m in metrics for cell in (m, f"lost of {m}")] + (["published F1"] if theirs else [])
+    lost = f"lost against {scores[0].reference}"
+    head = ["model"] + [cell for m in metrics for cell in (m, lost)] + (["published F1"] if theirs else [])
     rows = []
     for model in dict.fromkeys(s.model for s in scores):
         own = {s.metric: s for s in scores if s.model == model}
-        cells = [c for m in metrics for c in (_with(own[m].value, own[m].ci95), _lost(own[m], model))]
+        cells = [c for m in metrics for c in (_with(own[m].value, own[m].ci95), _lost(own[m]))]
         rows.append([model, *cells] + ([f"{theirs[model]:.3f}" if model in theirs else "–"] if theirs else []))
     return _table(head, rows)
 
@@ -145,8 +146,8 @@ def _published(report: RetrainingReport, test: str) -> Mapping[str, float]:
     return tables.get(test, {}).get(name, {})
 
 
-def _lost(score: Score, model: str) -> str:
-    return "–" if model == "base" else _with(score.difference, score.difference_ci95)
+def _lost(score: Score) -> str:
+    return "–" if score.model == score.reference else _with(score.difference, score.difference_ci95)
 
 
 def _with(value: float, ci95: tuple[float, float]) -> str:

@@ -68,18 +68,18 @@ def _elsewhere(statistics: Statistics, scores: Scores) -> str | None:
 
 
 def _transfer(scores: Scores) -> str | None:
-    found = {
-        name: score_of(scores, "diagnostic_mlp", f"{name} guide")
-        for name in ("uniform", "trained", "base", "adversary")
-    }
-    found = {name: score.value for name, score in found.items() if score is not None}
-    if "base" not in found:
+    """The base's weights against those that the context-free model finds itself, paired."""
+    found = {name: score_of(scores, "diagnostic_mlp", f"{name} guide") for name in ("trained", "base")}
+    if not all(found.values()):
         return None
-    better = "carry" if found["base"] > max(found["uniform"], found["trained"]) else "do not carry"
-    listed = ", ".join(f"{name} {value:.3f}" for name, value in found.items())
+    low, high = found["base"].difference_ci95
+    how = "better with" if high < 0 else "worse with" if low > 0 else "no differently, as far as these texts tell, with"
+    others = {name: score_of(scores, "diagnostic_mlp", f"{name} guide") for name in ("uniform", "adversary")}
+    listed = "".join(f"; {name} guide {score.value:.3f}" for name, score in others.items() if score is not None)
     return (
-        f"Transfer: the base's weights {better} information to a model without context beyond what its own attention "
-        f"finds (F1 by guide, whose differences are not tested: {listed})."
+        f"Transfer: a model without context classifies {how} the base's weights than with attention of its own (F1 "
+        f"{found['base'].value:.3f} against {found['trained'].value:.3f}, difference {found['base'].difference:.3f} "
+        f"[{low:.3f}, {high:.3f}]{listed})."
     )
 
 

@@ -13,8 +13,8 @@ N_RESAMPLES = 1000
 class Score:
     """One metric (``f1``, ``accuracy``, ``roc_auc``) of one model on the test texts.
 
-    ``difference`` is the reference model's value minus this one's, so positive where this one is worse; both intervals
-    are 95% percentiles over resamples of the texts, and the difference's are paired: both models on the same resample.
+    ``difference`` is the value of the model ``reference`` minus this one's, so positive where this one is worse; both
+    intervals are 95% percentiles over resamples of the texts, the difference's paired: both models on the same resample.
     """
 
     model: str
@@ -23,6 +23,7 @@ class Score:
     ci95: tuple[float, float]
     difference: float
     difference_ci95: tuple[float, float]
+    reference: str
 
 
 def compare(
@@ -52,7 +53,8 @@ def compare(
         for metric, (value,) in named.items():
             own, theirs = resampled[model][metric], resampled[reference][metric]
             difference = float(values[reference][metric][0] - value)
-            found.append(Score(model, metric, float(value), _interval(own), difference, _interval(theirs - own)))
+            intervals = _interval(own), _interval(theirs - own)
+            found.append(Score(model, metric, float(value), intervals[0], difference, intervals[1], reference))
     return tuple(found)
 
 

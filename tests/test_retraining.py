@@ -306,10 +306,22 @@ def test_a_folder_with_other_files_is_left_alone(base, reviews_folder, tmp_path)
     ],
 )
 def test_need_is_said_plainly(difference, interval, said):
-    base = Score("base", "f1", 0.8, (0.78, 0.82), 0.0, (0.0, 0.0))
-    uniform = Score("uniform", "f1", 0.8 - difference, (0.7, 0.9), difference, interval)
+    base = Score("base", "f1", 0.8, (0.78, 0.82), 0.0, (0.0, 0.0), "base")
+    uniform = Score("uniform", "f1", 0.8 - difference, (0.7, 0.9), difference, interval, "base")
     (sentence,) = verdict((), {"uniform": (base, uniform)})
     assert sentence.startswith(f"Need: {said}") and "0.02" in sentence and f"{interval[1]:.3f}" in sentence
+
+
+@pytest.mark.parametrize(
+    ("difference", "interval", "said"),
+    [(-0.03, (-0.05, -0.01), "better"), (0.03, (0.01, 0.05), "worse"), (-0.01, (-0.03, 0.01), "no differently")],
+)
+def test_what_a_guide_tells_is_judged_by_the_paired_interval(difference, interval, said):
+    trained = Score("trained guide", "f1", 0.8, (0.78, 0.82), 0.0, (0.0, 0.0), "trained guide")
+    own = Score("base guide", "f1", 0.8 - difference, (0.7, 0.9), difference, interval, "trained guide")
+    (sentence,) = verdict((), {"diagnostic_mlp": (trained, own)})
+    assert sentence.startswith(f"Transfer: a model without context classifies {said}")
+    assert f"{difference:.3f} [{interval[0]:.3f}, {interval[1]:.3f}]" in sentence
 
 
 def test_copies_of_a_folder_go_on(folder, base, reviews_folder, tmp_path, monkeypatch):

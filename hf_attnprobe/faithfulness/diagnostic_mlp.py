@@ -32,7 +32,7 @@ READINGS = {
 @dataclass(frozen=True)
 class DiagnosticMlpResult:
     """1 where the model guided so is right, each [texts]; None without an adversary. ``scores`` has ``base`` and the
-    guides ``uniform``, ``trained``, ``base`` and ``adversary``, each followed by ``guide``."""
+    guides ``uniform``, ``trained``, ``base`` and ``adversary``, each followed by ``guide``, all against ``trained guide``."""
 
     uniform_guide_correct: Tensor
     trained_guide_correct: Tensor
@@ -76,7 +76,7 @@ def diagnostic_mlp(
         probs[f"{name} guide"] = found.numpy()
     labels = base.outputs(sets["test"]).labels
     correct = {f"{name}_guide_correct": _correct(probs[f"{name} guide"], labels) for name in trained}
-    scores = compare(labels, probs, reference="base", seed=seed)
+    scores = compare(labels, probs, reference="trained guide", seed=seed)
     correct.setdefault("adversary_guide_correct", None)
     return DiagnosticMlpResult(**correct, scores=scores, trained=tuple(trained.values()))
 

@@ -57,11 +57,13 @@ def _guides(found: Reports) -> ResultTable:
         for guide in GUIDES:
             own = find_score(report.scores.get("diagnostic_mlp", ()), f"{guide} guide")
             if own is not None:
-                table.append((name, guide, Value(own.value, own.ci95, report.n), theirs.get(f"{guide} guide")))
+                lost = None if guide == "trained" else Value(own.difference, own.difference_ci95, report.n)
+                f1 = Value(own.value, own.ci95, report.n)
+                table.append((name, guide, f1, lost, theirs.get(f"{guide} guide")))
     said = tuple(f"{name}: {line}" for name, report in found for line in _verdicts(report, "Transfer"))
     return ResultTable(
         "Do the weights tell another model something? (Table 3)",
-        ("data set", "guide", "F1", "published F1"),
+        ("data set", "guide", "F1", "F1 lost against trained", "published F1"),
         tuple(table),
         said,
     )
