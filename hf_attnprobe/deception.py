@@ -1,10 +1,14 @@
 """Can a model be taught to hide what it looks at? Pruthi et al. 2020: a penalty on attention to named tokens.
 
 Question: if attention to some tokens costs, does the model stop using them, or does it only stop looking?
-Measure:  accuracy and attention mass on the named tokens, on the test texts, before and after further training on
-          task loss − λ · log(1 − mass). Of a Transformer the mass in every layer and head, in the row that the
-          prediction is read from; what other rows attend to is free, so the tokens' content can go round.
-Reading:  mass gone with accuracy kept: attention to these tokens, or its absence, is no evidence of what is used.
+Measure:  on the test texts, before and after further training on task loss − λ · log(1 − mass): accuracy, attention
+          mass on the named tokens, and how far the output moves (total variation) when they are deleted, which tells
+          whether they are still used. Of a Transformer the mass in the row that the prediction is read from, in the
+          heads of the last layer as in the paper's code, or of all layers.
+Reading:  mass gone, accuracy kept, and deleting the tokens still matters: this attention hides what is used.
+
+The paper's BERT also keeps named and other tokens from attending to each other, so that nothing can go round; here what
+other rows attend to is free.
 """
 
 import json
@@ -23,6 +27,7 @@ from hf_attnprobe.base import load_base
 from hf_attnprobe.data import dataset_name
 from hf_attnprobe.deception_report import Deception, Measured, deception_of, to_json
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.functional.divergence import tvd
 from hf_attnprobe.loading import (
     check_at_least,
     check_not_itself,
@@ -32,10 +37,10 @@ from hf_attnprobe.loading import (
     write_atomically,
 )
 from hf_attnprobe.objectives import deception_penalty, papers_loss, papers_optimizer, papers_procedure
-from hf_attnprobe.outputs import observations
+from hf_attnprobe.outputs import observations, predict
 from hf_attnprobe.splits import load_splits
 from hf_attnprobe.texts import labels_of_model
-from hf_attnprobe.trainers import PlainTrainer, finish, make_trainer
+from hf_attnprobe.trainers import PlainTrainer, check_pads, finish, make_trainer
 from hf_attnprobe.training import begin
 
 
@@ -50,6 +55,7 @@ def deceive(
     output_dir: str | Path,
     weight: float = 1.0,
     over_heads: Literal["mean", "max"] = "mean",
+    layers: Literal["last", "all"] = "last",
     epochs: int = 5,
     batch_size: int = 32,
     learning_rate: float | None = None,
@@ -73,7 +79,9 @@ def deceive(
         tokens: those that must not be seen to be attended to, each a single token of the model's vocabulary.
         output_dir: a new or empty folder, for the checkpoint and ``deception.json``.
         weight: λ of the penalty; the paper has 0.1 and 1. It weighs against the loss of the penalty's own text.
-        over_heads: ``mean`` of the penalties of all heads, or the ``max``, that of the worst one.
+        over_heads: ``mean`` of the penalties of all heads, or the ``max``, that of a text's worst one (in the paper's
+            code, of the batch's).
+        layers: of a Transformer, whose heads are penalised and measured: those of the ``last`` layer, or of ``all``.
         learning_rate: None is the attention classifier's own, 5e-5 for a Transformer.
         progress: a bar on stderr.
 
@@ -83,26 +91,29 @@ def deceive(
     """
     if over_heads not in ("mean", "max"):
         raise AttnProbeError(f"expected over_heads to be mean or max, got {over_heads!r}")
+    if layers not in ("last", "all"):
+        raise AttnProbeError(f"expected layers to be last or all, got {layers!r}")
     check_at_least(0, weight=weight, learning_rate=learning_rate)
     check_at_least(1, epochs=epochs, batch_size=batch_size)
     check_not_itself(model, output_dir)
     loaded, tokenizer = _load(model, trust_remote_code)
+    check_pads(tokenizer)
     ids = named_ids(tokenizer, tokens)
     columns = {"config": config, "text_column": text_column, "label_column": label_column, "limit": limit}
     splits = load_splits(dataset, seed=read_record(Path(model)).get("seed", seed), **columns)
     _check_splits(loaded, tokenizer, splits, ids)
     folder, sets, _ = begin(output_dir, splits["train"], splits["validation"], splits["test"], seed)
-    before = _measure(loaded, tokenizer, sets["test"], ids)
+    before = _measure(loaded, tokenizer, sets["test"], ids, layers)
     settings = {"seed": seed, "epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
     trainer, used = _trainer(
         model, loaded, tokenizer, sets, folder, settings, progress=progress,
-        kind=partial(DeceptionTrainer, named=ids, weight=weight, over_heads=over_heads),
+        kind=partial(DeceptionTrainer, named=ids, weight=weight, over_heads=over_heads, layers=layers),
     )  # fmt: skip
-    told = {"deceives_on": list(tokens), "weight": weight, "over_heads": over_heads, "start": str(model)}
-    finish(trainer, tokenizer, folder, used | told)
-    after = _measure(trainer.model, tokenizer, sets["test"], ids)
-    told = {"tokens": tuple(tokens), "weight": weight, "over_heads": over_heads}
-    found = deception_of(before, after, seed=seed, model=str(model), dataset=dataset_name(dataset, "test"), **told)
+    how = {"weight": weight, "over_heads": over_heads, "layers": layers}
+    finish(trainer, tokenizer, folder, used | how | {"deceives_on": list(tokens), "start": str(model)})
+    after = _measure(trainer.model, tokenizer, sets["test"], ids, layers)
+    told = {"model": str(model), "dataset": dataset_name(dataset, "test"), "tokens": tuple(tokens)}
+    found = deception_of(before, after, seed=seed, **told, **how)
     write_atomically(folder / SUMMARY, json.dumps(to_json(found), indent=1) + "\n")
     return found
 
@@ -110,9 +121,9 @@ def deceive(
 class DeceptionTrainer(PlainTrainer):
     """Adds the penalty to the loss of every training batch."""
 
-    def __init__(self, *args, named: Tensor, weight: float, over_heads: str, **options):
+    def __init__(self, *args, named: Tensor, weight: float, over_heads: str, layers: str, **options):
         super().__init__(*args, **options)
-        self.named, self.weight, self.over_heads = named, weight, over_heads
+        self.named, self.weight, self.over_heads, self.layers = named, weight, over_heads, layers
 
     def compute_loss(self, model, inputs, return_outputs=False, **options):
         if not model.training:
@@ -120,7 +131,8 @@ class DeceptionTrainer(PlainTrainer):
         labels = inputs.pop("labels")
         outputs = model(**inputs, output_attentions=True)
         named = torch.isin(inputs["input_ids"], self.named.to(labels.device))
-        attention = read_rows(model.config, outputs.attentions, inputs["attention_mask"])
+        shown = outputs.attentions[-1:] if self.layers == "last" else outputs.attentions
+        attention = read_rows(model.config, shown, inputs["attention_mask"])
         penalty = self.weight * deception_penalty(attention, named, over_heads=self.over_heads)
         own = getattr(outputs, "regularization", None)
         penalty = penalty if own is None else penalty + own
@@ -129,7 +141,7 @@ class DeceptionTrainer(PlainTrainer):
 
 
 def read_rows(config, attentions: Sequence[Tensor], attention_mask: Tensor) -> Tensor:
-    """The attention that predictions are read from, of all layers' heads, [batch, heads, keys]."""
+    """The attention that predictions are read from, of the heads of all layers given, [batch, heads, keys]."""
     if config.model_type == AttentionClassifierConfig.model_type:
         return attentions[-1][:, :, 0]
     visible = attentions[0].detach().gt(0).any(1)
@@ -207,17 +219,21 @@ def _trainer(model, loaded, tokenizer, sets: Mapping, folder: Path, settings: di
 
 
 @torch.no_grad()
-def _measure(model, tokenizer, examples, ids: Tensor) -> Measured:
+def _measure(model, tokenizer, examples, ids: Tensor, layers: str) -> Measured:
     """Through the adapters, which know of no penalty."""
     parts = []
     for observation in observations(model, tokenizer, examples, level="token"):
         batch, adapter = observation.batch, observation.model
         content = batch.content_mask
         named = torch.isin(batch.inputs["input_ids"], ids.to(content.device)) & content
-        masses = torch.stack([(adapter.read(observation, site) * named).sum(-1) for site in adapter.sites()])
+        sites = adapter.sites()
+        first = max(site.layer for site in sites) if layers == "last" else 0
+        masses = [(adapter.read(observation, site) * named).sum(-1) for site in sites if site.layer >= first]
+        masses = torch.stack(masses).double()
         share = named.sum(-1) / content.sum(-1)
         columns = batch.labels, observation.probs, share, masses.mean(0), masses.amax(0)
-        parts.append((torch.tensor(batch.example_ids), *(column.double().cpu() for column in columns)))
+        parts.append((torch.tensor(batch.example_ids), *(column.cpu() for column in columns)))
     example_ids, *columns = (torch.cat(column) for column in zip(*parts, strict=True))
-    labels, *others = (column[example_ids.argsort()].numpy() for column in columns)
-    return Measured(labels.astype(int), *others)
+    labels, probs, *others = (column[example_ids.argsort()] for column in columns)
+    without = predict(model, tokenizer, examples, without=set(ids.tolist()))
+    return Measured(*(column.double().numpy() for column in (labels, probs, *others, tvd(probs.double(), without))))

@@ -1,6 +1,6 @@
 """What a model says of every text of a split and where it looks, by example id; and weights to be imposed on another."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -126,13 +126,23 @@ def _guide_row(guide: Guide, example_id: int, tokens: list[int], special_ids: se
 
 
 @torch.no_grad()
-def predict(model, tokenizer, examples, *, guide: Guide | None = None, batch_size: int = 128) -> Tensor:
-    """Probabilities [texts, classes] in the order of :class:`Outputs`, of a model that may need a guide."""
+def predict(
+    model,
+    tokenizer,
+    examples,
+    *,
+    guide: Guide | None = None,
+    without: Collection[int] = (),
+    batch_size: int = 128,
+) -> Tensor:
+    """Probabilities [texts, classes] in the order of :class:`Outputs`, of a model that may need a guide; of the texts
+    ``without`` the tokens of these ids."""
     texts = sorted(tokenize(tokenizer, examples, model)[0], key=lambda t: t.example_id)
     model, rows = model.eval(), []
     for start in range(0, len(texts), batch_size):
         chunk = texts[start : start + batch_size]
-        columns = {"input_ids": [t.inputs["input_ids"] for t in chunk]}
+        kept = ([k for k in t.inputs["input_ids"] if k not in without] for t in chunk)
+        columns = {"input_ids": [ids or [tokenizer.pad_token_id] for ids in kept]}  # no model reads nothing
         inputs = dict(tokenizer.pad(columns, return_tensors="pt"))
         if guide is not None:
             weights = [_guide_row(guide, t.example_id, t.inputs["input_ids"], special_ids(tokenizer)) for t in chunk]

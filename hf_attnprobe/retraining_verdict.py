@@ -73,7 +73,9 @@ def _transfer(scores: Scores) -> str | None:
     if not all(found.values()):
         return None
     low, high = found["base"].difference_ci95
-    how = "better with" if high < 0 else "worse with" if low > 0 else "no differently, as far as these texts tell, with"
+    how = (
+        "better with" if high < 0 else "worse with" if low > 0 else "no differently, as far as these texts tell, with"
+    )
     others = {name: score_of(scores, "diagnostic_mlp", f"{name} guide") for name in ("uniform", "adversary")}
     listed = "".join(f"; {name} guide {score.value:.3f}" for name, score in others.items() if score is not None)
     return (

@@ -51,11 +51,7 @@ def make_trainer(
         progress: a bar on stderr; a string stands before it.
         columns: of numbers, which go to the model beside the tokens, padded with 0.
     """
-    if tokenizer.pad_token_id is None:
-        raise AttnProbeError(
-            "expected a tokenizer with a padding token to train on batches, this one has none; choose one, such as "
-            "tokenizer.pad_token = tokenizer.eos_token, and save the tokenizer beside the model"
-        )
+    check_pads(tokenizer)
     settings = _settings(model, output_dir, "validation" in sets) | {"disable_tqdm": not progress} | dict(settings)
     encoded = {name: _encode(name, examples, tokenizer, columns) for name, examples in sets.items()}
     trainer = (kind or PlainTrainer)(
@@ -74,6 +70,15 @@ def make_trainer(
     if progress:
         trainer.add_callback(StderrProgress(progress if isinstance(progress, str) else None))
     return trainer
+
+
+def check_pads(tokenizer) -> None:
+    """Texts can be made equally long."""
+    if tokenizer.pad_token_id is None:
+        raise AttnProbeError(
+            "expected a tokenizer with a padding token to train on batches, this one has none; choose one, such as "
+            "tokenizer.pad_token = tokenizer.eos_token, and save the tokenizer beside the model"
+        )
 
 
 def _settings(model, output_dir: Path, has_validation: bool) -> dict:

@@ -162,6 +162,20 @@ def test_what_is_reported_is_what_the_models_do(deceived, classifier, data):
         assert accuracy == pytest.approx(hits / 60)
 
 
+def test_deleting_the_named_tokens_tells_whether_they_are_used(deceived, classifier, data):
+    """From the checkpoints' own forward passes over texts without them: hidden, and used as before."""
+    found, output_dir = deceived
+    for when, place in (("before", classifier), ("after", output_dir)):
+        model = AutoModelForSequenceClassification.from_pretrained(place).double()
+        tokenizer, moved = AutoTokenizer.from_pretrained(place), []
+        for text in data["test"]["text"][:]:
+            without = " ".join(word for word in text.split() if word not in NAMED)
+            probs = [model(**tokenizer(t, return_tensors="pt")).logits.softmax(-1)[0, 1] for t in (text, without)]
+            moved.append(abs(probs[0] - probs[1]).item())
+        assert found.moved[when].value == pytest.approx(sum(moved) / 60, abs=1e-6)
+    assert "the model uses the named tokens, and its attention no longer shows it" in str(found)
+
+
 def test_without_weight_attention_stays_where_it_was(classifier, folder, tmp_path):
     found = deceive(classifier, folder, tokens=NAMED, weight=0.0, output_dir=tmp_path / "m", progress=False, epochs=1)
     assert found.masses["after"].value > 0.3
@@ -172,11 +186,11 @@ def test_reproducible(deceived, classifier, folder, tmp_path):
     assert again == deceived[0]
 
 
-@pytest.mark.parametrize("over_heads", ["mean", "max"])
-def test_a_transformer_too(over_heads, bert, folder, tmp_path):
+@pytest.mark.parametrize(("over_heads", "layers"), [("mean", "all"), ("max", "all"), ("mean", "last")])
+def test_a_transformer_too(over_heads, layers, bert, folder, tmp_path):
     found = deceive(
-        bert, folder, tokens=NAMED, output_dir=tmp_path / "m", over_heads=over_heads, epochs=12, learning_rate=2e-3,
-        progress=False,
+        bert, folder, tokens=NAMED, output_dir=tmp_path / "m", over_heads=over_heads, layers=layers, epochs=12,
+        learning_rate=2e-3, progress=False,
     )  # fmt: skip
     scores = {s.model: s.value for s in found.scores if s.metric == "accuracy"}
     before, after = (found.masses[f"largest {name}"].value for name in ("before", "after"))

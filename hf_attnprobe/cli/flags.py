@@ -37,7 +37,9 @@ def add_columns(parser) -> None:
 def add_texts(parser) -> None:
     """The texts that are tested."""
     parser.add_argument("--split", default="test")
-    parser.add_argument("--limit", type=at_least(1), help="only so many texts, drawn by their ids: always the same ones")
+    parser.add_argument(
+        "--limit", type=at_least(1), help="only so many texts, drawn by their ids: always the same ones"
+    )
 
 
 def add_training_limit(parser) -> None:

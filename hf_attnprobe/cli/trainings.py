@@ -127,6 +127,7 @@ def add_deceive(parser) -> None:
         "--weight", type=at_least(0, float), default=1.0, help="λ of the penalty (default: %(default)s)"
     )
     parser.add_argument("--over-heads", choices=("mean", "max"), default="mean", help="penalty of several heads")
+    parser.add_argument("--layers", choices=("last", "all"), default="last", help="of a Transformer, whose heads")
     parser.add_argument("--epochs", type=at_least(1), default=5, help="default: %(default)s")
     parser.add_argument("--batch-size", type=at_least(1), default=32, help="default: %(default)s")
     parser.add_argument("--learning-rate", type=at_least(0, float), help="default: the classifier's own, or 5e-5")
