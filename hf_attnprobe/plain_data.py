@@ -21,6 +21,22 @@ def plain(value):
     return None if isinstance(value, float) and value != value else value
 
 
+def in_words(value) -> str:
+    """Nested plain data on one line.
+
+    >>> in_words({"permutation": {"n_permutations": 100}, "layers": [0, 1], "seed": None})
+    'permutation (n_permutations 100), layers 0 1, seed none'
+    """
+    if isinstance(value, Mapping):
+        return ", ".join(
+            f"{name} ({in_words(v)})" if isinstance(v, Mapping) else f"{name} {in_words(v)}"
+            for name, v in value.items()
+        )
+    if isinstance(value, list | tuple):
+        return " ".join(map(in_words, value)) or "none"
+    return "none" if value is None else str(value)
+
+
 def real(value):
     """Lists as tuples, None as NaN.
 

@@ -11,7 +11,7 @@ from hf_attnprobe.faithfulness import READINGS
 from hf_attnprobe.faithfulness.adversarial import EPSILONS
 from hf_attnprobe.faithfulness.prune_curve import PruneCurve
 from hf_attnprobe.head_tables import has_heads, head_sentences, head_tables, prune_table
-from hf_attnprobe.plain_data import plain, read
+from hf_attnprobe.plain_data import in_words, plain, read
 from hf_attnprobe.ranking_tables import comparison_section, comparison_sentences, ranked_lines, section_in_words
 from hf_attnprobe.summary import Statistic, key_of, reading, verdict
 
@@ -234,4 +234,4 @@ def _weights(tokens: Sequence[str], weights: Sequence[float], *, shown: float = 
 
 
 def _provenance_section(provenance: dict) -> list[str]:
-    return ["", "## provenance", "", *(f"- {name}: {value}" for name, value in provenance.items())]
+    return ["", "## provenance", "", *(f"- {name}: {in_words(value)}" for name, value in provenance.items())]

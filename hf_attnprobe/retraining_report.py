@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from hf_attnprobe import published
-from hf_attnprobe.plain_data import plain, read, real
+from hf_attnprobe.plain_data import in_words, plain, read, real
 from hf_attnprobe.report import ATTENTION_BINS, bin_names
 from hf_attnprobe.retraining_verdict import curve, verdict
 from hf_attnprobe.scores import Score
@@ -103,13 +103,14 @@ def to_markdown(report: RetrainingReport) -> str:
     parts = [f"# What another training of `{report.model}` would have learned", "", _title(report), ""]
     parts += [f"- {line}" for line in verdict(report.statistics, report.scores)]
     parts += [*_tables(report), *_statistics_section(report.statistics)]
-    parts += ["", "## provenance", "", *(f"- {name}: {value}" for name, value in report.provenance.items())]
+    parts += ["", "## provenance", "", *(f"- {name}: {in_words(value)}" for name, value in report.provenance.items())]
     return "\n".join(parts) + "\n"
 
 
 def _title(report: RetrainingReport) -> str:
-    seconds = sum(m.seconds for m in report.models)
-    return f"{report.model} on {report.dataset}: {report.n} test texts, {len(report.models)} models trained in {seconds:.0f} s"
+    seconds, trained = sum(m.seconds for m in report.models), len(report.models)
+    models = f"{trained} model{'' if trained == 1 else 's'}"
+    return f"{report.model} on {report.dataset}: {report.n} test texts, {models} trained in {seconds:.0f} s"
 
 
 def _tables(report: RetrainingReport) -> list[str]:
