@@ -31,8 +31,8 @@ def parts(folder):
 
 @pytest.fixture(scope="module")
 def command(checkpoint, reviews_folder):
-    """An audit of eight texts with three tests."""
-    return ("audit", "--model", checkpoint, "--dataset", reviews_folder, "--limit", "8", "--tests", *TESTS)
+    """An audit with three tests."""
+    return ("audit", "--model", checkpoint, "--dataset", reviews_folder, "--limit", "20", "--tests", *TESTS)
 
 
 # --- audit --------------------------------------------------------------------------------------------------------
@@ -43,7 +43,7 @@ def test_json_is_as_documented(command, cli, checkpoint, reviews_folder):
     found = strict(done.out)
     assert done.code == 0 and done.out.count("\n") == 1
     assert list(found) == ["model", "dataset", "n", "seed", "statistics", "comparisons", "provenance"]
-    assert (found["model"], found["n"], found["seed"]) == (str(checkpoint), 8, 0)
+    assert (found["model"], found["n"], found["seed"]) == (str(checkpoint), 20, 0)
     assert found["dataset"] == f"{reviews_folder} (test)"
     seen = set()
     for statistic in found["statistics"]:
@@ -78,7 +78,7 @@ def test_the_folder_holds_what_was_printed(command, cli, tmp_path):
     rows = pd.read_parquet(tmp_path / "out" / "rows")  # a folder of parts, as any reader of Parquet takes it
     assert list(rows.columns) == ["test", "statistic", "example_id", "layer", "head", "value"]
     assert not rows.duplicated(["test", "statistic", "example_id", "layer", "head"]).any()
-    assert rows.example_id.nunique() == 8
+    assert rows.example_id.nunique() == 20
 
 
 def test_every_number_can_be_recomputed_from_the_rows(command, cli, tmp_path):
@@ -102,7 +102,7 @@ def test_text_for_people(command, cli):
     done = cli(*command)
     assert done.code == 0
     lines = done.out.splitlines()
-    assert lines[0].endswith("8 texts, seed 0")
+    assert lines[0].endswith("20 texts, seed 0")
     for test in TESTS:
         assert test in lines
     for name in ("attention_gradient_tau", "median_tvd", "epsilon_max_jsd@0.05"):
@@ -112,7 +112,7 @@ def test_text_for_people(command, cli):
 
 def test_the_function_says_the_same(command, cli, checkpoint, reviews_folder, capsys):
     found = strict(cli(*command, "--json").out)
-    report = audit(checkpoint, reviews_folder, limit=8, tests=TESTS, progress=False)
+    report = audit(checkpoint, reviews_folder, limit=20, tests=TESTS, progress=False)
     assert capsys.readouterr().out == ""
     assert len(report.statistics) == len(found["statistics"])
     for ours, theirs in zip(report.statistics, found["statistics"], strict=True):
