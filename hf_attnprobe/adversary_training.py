@@ -24,12 +24,14 @@ TARGETS = ("base_probs", "base_attention")
 class AdversaryTrainer(PlainTrainer):
     """Minimises an objective of outputs and attention against the base's, which come with every training batch.
 
-    The score that decides which epoch is kept is the training loss of the epoch: there is no second pass over the data.
+    The score that decides which epoch is kept is the objective over the training texts as the epoch went: there is no second
+    pass over the data. The penalties of a regularised model are in the loss, since its adversary is one too, and not in the
+    score: they would outweigh it.
     """
 
     def __init__(self, *args, objective: Callable, **options):
         super().__init__(*args, **options)
-        self.objective = objective
+        self.objective, self.reached = objective, []
 
     def compute_loss(self, model, inputs, return_outputs=False, **options):
         if TARGETS[0] not in inputs:  # validation and test texts are only classified
@@ -38,12 +40,14 @@ class AdversaryTrainer(PlainTrainer):
         mask = model.attention_classifier.content_mask(inputs["attention_mask"], inputs["input_ids"])
         outputs = model(inputs["input_ids"], inputs["attention_mask"], output_attentions=True)
         loss = self.objective(outputs.logits.softmax(-1), outputs.attentions[0][:, 0, 0], *targets, mask)
-        loss = penalised(loss, outputs, torch.sum)  # the adversary of a regularised model is one too
+        self.reached.append(loss.detach())
+        loss = penalised(loss, outputs, torch.sum)
         return (loss, outputs) if return_outputs else loss
 
     def evaluate(self, *args, **options) -> dict[str, float]:
-        """The training loss of the epoch that has just ended."""
-        metrics = {"eval_loss": next(row["loss"] for row in reversed(self.state.log_history) if "loss" in row)}
+        """The objective over the epoch that has just ended, per batch."""
+        metrics = {"eval_loss": torch.stack(self.reached).mean().item()}
+        self.reached = []
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
@@ -63,11 +67,12 @@ def train_adversary(
 ) -> Trained:
     """A fresh model of the base's configuration, trained on Σ TVD − λ·KL to the base over the training texts.
 
-    All parameters are trained with the base's optimiser; the epoch with the lowest training loss is kept. What the base
-    says and where it looks is computed once. A finished model in ``folder`` is loaded, an interrupted one continued.
+    All parameters are trained with the base's optimiser; the epoch with the lowest objective is kept. What the base says and
+    where it looks is computed once. A regularised base's penalties are added in training, with their weights: the
+    adversary is a model of the same kind. A finished model in ``folder`` is loaded, an interrupted one continued.
 
     Args:
-        epochs, patience: at most so many, and the end after so many without a lower training loss.
+        epochs, patience: at most so many, and the end after so many without a lower objective.
         start: a model whose weights it starts from; ``None`` is a fresh one drawn with the base's seed plus 1, so that
             not even the beginning is shared.
         settings: that replace the base's, such as ``learning_rate``.

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hf_attnprobe.attention_classifier import AttentionClassifierConfig
-from hf_attnprobe.data import label_names
+from hf_attnprobe.data import dataset_fingerprint, label_names
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.loading import load_model, load_tokenizer, read_record
 from hf_attnprobe.objectives import papers_procedure
@@ -31,10 +31,10 @@ class Base:
 
     def outputs(self, examples) -> Outputs:
         """What it says of these texts and where it looks; computed once per split."""
-        key = id(examples)
+        key = dataset_fingerprint(examples)
         if key not in self.known:
-            self.known[key] = (read_outputs(self.model, self.tokenizer, examples), examples)
-        return self.known[key][0]
+            self.known[key] = read_outputs(self.model, self.tokenizer, examples)
+        return self.known[key]
 
 
 def load_base(model: str | Path, **settings) -> Base:

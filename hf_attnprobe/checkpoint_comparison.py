@@ -64,6 +64,10 @@ def compare_checkpoints(
         AttnProbeError: an unknown test, models of another kind, or what an audit and a retraining raise.
     """
     _check(models, tests)
+    if "adversary" in tests and split != "test":
+        raise AttnProbeError(
+            f"expected the split test for adversaries, which are scored on all test texts, got {split}; leave out --split"
+        )
     check_lambdas(lambdas)
     configs = [_config_of(model, as_base="adversary" in tests) for model in models]
     _check_folder(output_dir)

@@ -173,7 +173,8 @@ def _adversaries(comparison: CheckpointComparison) -> list[str]:
         for p in c.adversaries
     ]  # fmt: skip
     head = ["checkpoint", "attention", "trained adversary", "mean JSD", "mean TVD", "F1"]
-    return ["", *_lines(head, rows)] if rows else []
+    note = "Adversaries are trained with the penalties of their checkpoint, and scored on all test texts."
+    return ["", *_lines(head, rows), "", note] if rows else []
 
 
 def _notes(comparison: CheckpointComparison) -> list[str]:

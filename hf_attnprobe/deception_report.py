@@ -12,6 +12,7 @@ from hf_attnprobe.summary import bootstrap_interval
 
 
 KEPT = 0.02  # of accuracy may be lost
+USED = 0.05  # total variation of the output without the tokens, below which there is no use to hide
 
 
 @dataclass(frozen=True)
@@ -84,11 +85,18 @@ def _means(columns: Mapping[str, np.ndarray], has: np.ndarray, seed: int) -> dic
 
 def verdict(found: Deception) -> str:
     """What became of attention and of use, in one sentence; the thresholds are in it."""
+    if not found.n_named:
+        return "None of the test texts has a named token: they say nothing about attention to them."
     mass, moved = ([values[when].value for when in ("before", "after")] for values in (found.masses, found.moved))
     (lost,) = (s.difference for s in found.scores if (s.model, s.metric) == ("after", "accuracy"))
     seen = "no longer shows" if mass[1] <= mass[0] / 2 else "still shows"
     used = "uses" if moved[1] >= moved[0] / 2 else "hardly uses"
     kept = "kept" if lost < KEPT else "not kept"
+    if moved[0] < USED:
+        return (
+            f"There was nothing to hide: deleting the named tokens moved the output by {moved[0]:.3f} before (from {USED} they "
+            f"are used), and by {moved[1]:.3f} after; accuracy is {kept} (lost: {lost:.3f}), mass went from {mass[0]:.2f} to {mass[1]:.2f}."
+        )
     return (
         f"Accuracy is {kept} (lost: {lost:.3f}; kept below {KEPT}); the model {used} the named tokens, and its attention {seen} "
         f"it: mass {mass[0]:.2f} before, {mass[1]:.2f} after; deleting them moves the output by {moved[0]:.2f} before, "

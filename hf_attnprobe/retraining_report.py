@@ -110,7 +110,8 @@ def to_markdown(report: RetrainingReport) -> str:
 def _title(report: RetrainingReport) -> str:
     seconds, trained = sum(m.seconds for m in report.models), len(report.models)
     models = f"{trained} model{'' if trained == 1 else 's'}"
-    return f"{report.model} on {report.dataset}: {report.n} test texts, {models} trained in {seconds:.0f} s"
+    said = f"{report.model} on {report.dataset}: {report.n} test texts, {models} trained in {seconds:.0f} s."
+    return f"{said} Intervals are over the texts, of one training each: another seed may move a score by more."
 
 
 def _tables(report: RetrainingReport) -> list[str]:

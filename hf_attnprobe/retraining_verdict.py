@@ -8,7 +8,6 @@ from hf_attnprobe.summary import Statistic, find, key_of
 
 
 NEEDED = 0.02  # F1 that attention must be worth
-UNSURE = 0.05  # F1: an interval that reaches it leaves open whether attention is worth NEEDED
 FAR = 0.4  # JSD from which an adversary looks elsewhere, as in the paper's Table 4
 
 Statistics = Sequence[Statistic]
@@ -17,7 +16,7 @@ Scores = Mapping[str, Sequence[Score]]  # by test
 
 def verdict(statistics: Statistics, scores: Scores) -> list[str]:
     """What the tests say, one sentence each; the thresholds are in the sentences."""
-    sentences = (_need(scores), _chance(statistics), _elsewhere(statistics, scores), _transfer(scores))
+    sentences = (_need(scores), _chance(statistics, scores), _elsewhere(statistics, scores), _transfer(scores))
     return [sentence for sentence in sentences if sentence]
 
 
@@ -32,22 +31,24 @@ def _need(scores: Scores) -> str | None:
         return None
     low, high = uniform.difference_ci95
     found = f"F1 {base.value:.3f} with it, {uniform.value:.3f} without, difference {uniform.difference:.3f} [{low:.3f}, {high:.3f}]"
-    if high < NEEDED or (low <= 0 and uniform.difference < NEEDED and high < UNSURE):
+    if high < NEEDED:
         said = f"attention is not needed here, it is worth less than {NEEDED} of F1"
-    elif low > 0 and uniform.difference >= NEEDED:
+    elif low >= NEEDED:
         said = f"attention is needed here, it is worth {NEEDED} of F1 or more"
     else:
         said = f"these texts do not tell whether attention is worth {NEEDED} of F1"
     return f"Need: {said} ({found})."
 
 
-def _chance(statistics: Statistics) -> str | None:
+def _chance(statistics: Statistics, scores: Scores) -> str | None:
     jsd, tvd = (find(statistics, name) for name in ("seed_jsd", "seed_tvd"))
     if jsd is None:
         return None
+    f1 = [score.value for score in scores.get("seeds", ()) if score.metric == "f1"]
+    spread = f"; F1 runs from {min(f1):.3f} to {max(f1):.3f} over {len(f1)} seeds" if f1 else ""
     return (
         f"Chance: another seed moves attention by a JSD of {jsd.mean:.2f} (of at most .69) and the output by {tvd.mean:.2f}; "
-        "what is no farther is no counter-example."
+        f"what is no farther is no counter-example{spread}, which no interval over texts shows."
     )
 
 

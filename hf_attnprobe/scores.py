@@ -15,6 +15,7 @@ class Score:
 
     ``difference`` is the value of the model ``reference`` minus this one's, so positive where this one is worse; both
     intervals are 95% percentiles over resamples of the texts, the difference's paired: both models on the same resample.
+    They know nothing of what another seed would have trained.
     """
 
     model: str

@@ -1,10 +1,13 @@
 """The splits that a model is trained, chosen and scored on."""
 
+import os
 from collections import Counter
+from collections.abc import Mapping
 
 from hf_attnprobe.data import by_hash, label_names, load_examples
 from hf_attnprobe.errors import AttnProbeError, NoSuchSplit
 from hf_attnprobe.loading import check_at_least
+from hf_attnprobe.recipes import Recipe
 
 
 def load_splits(dataset, *, seed: int = 0, limit: int | None = None, **columns) -> dict:
@@ -13,6 +16,11 @@ def load_splits(dataset, *, seed: int = 0, limit: int | None = None, **columns) 
     Args:
         limit: so many training texts, as even over the classes as can be; always the same, and fewer are among more.
     """
+    if not isinstance(dataset, str | os.PathLike | Recipe | Mapping):  # a DatasetDict is a mapping
+        raise AttnProbeError(
+            "expected a data set with splits, a name, a folder, a Hub id or a DatasetDict; one split alone would be trained, "
+            f"chosen and scored on alike, got a {type(dataset).__name__}"
+        )
     found = {"train": load_examples(dataset, "train", seed=seed, **columns)}
     if limit is not None:
         check_at_least(1, limit=limit)

@@ -9,6 +9,7 @@ from hf_attnprobe.plain_data import plain
 from hf_attnprobe.published import PAPERS
 from hf_attnprobe.study_plan import Job, Study
 from hf_attnprobe.study_results import Cell, Results, ResultTable, Value, grid_tables
+from hf_attnprobe.study_verbs import VERBS
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ def _differences(plan: Study, results: Results, used: Sequence[DataUsed]) -> lis
     """What stands between these numbers and the paper's."""
     vectors = {job.arguments.get("vectors") for job in plan.jobs if job.verb == "train"} - {None}
     said = [f"word vectors of {', '.join(sorted(vectors))}" if vectors else "no pretrained word vectors (--vectors)"]
-    limits = {job.arguments["limit"] for job in plan.jobs if job.verb != "audit" and job.arguments.get("limit")}
+    limits = {job.arguments.get(VERBS[job.verb].training_limit) for job in plan.jobs} - {None}
     said += [f"only {min(limits)} training texts"] if limits else []
     said += [f"the texts of {', '.join(dict.fromkeys(d.name for d in used))} as they are here, with our tokenizer"]
     said += ["the epoch that validation texts prefer"] + (["shorter training"] if plan.shortened else [])

@@ -18,7 +18,7 @@ from hf_attnprobe.retraining import read_retraining
 from hf_attnprobe.retraining_report import RetrainingReport
 from hf_attnprobe.scores import Score
 from hf_attnprobe.study_plan import Column, Job, Study, name_of
-from hf_attnprobe.summary import bootstrap_interval
+from hf_attnprobe.summary import PREDICTION, bootstrap_interval
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,14 @@ class Results:
         return next(job for job in self.by_step[step] if all(cell[k] == v for k, v in job.cell.items()))
 
     def _rows(self, folder: str) -> pd.DataFrame:
-        rows = records.read(self.folder / folder / "rows").drop_duplicates(["example_id", "statistic"])
+        rows = records.read(self.folder / folder / "rows")
+        heads = rows.loc[(rows.test != PREDICTION) & (rows["head"] >= 0), ["layer", "head"]].drop_duplicates()
+        if len(heads) > 1:
+            raise AttnProbeError(
+                f"expected the audit of one head for a column of a table, {folder} has {len(heads)}; choose one by layers "
+                "and heads in the step"
+            )
+        rows = rows.drop_duplicates(["example_id", "statistic"])
         wide = rows.pivot(index="example_id", columns="statistic", values="value")
         if {"label", "predicted_class"} <= set(wide):
             wide["accuracy"] = (wide.label == wide.predicted_class).astype(float).where(wide.label >= 0)

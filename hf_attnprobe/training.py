@@ -209,8 +209,11 @@ def new_model(config, tokenizer, names, vectors=None) -> AttentionClassifierForS
     if config.hierarchical:
         config.sep_token_id = tokenizer.sep_token_id
     config.vocab_size = len(tokenizer)
-    config.pad_token_id, config.bos_token_id = tokenizer.pad_token_id, tokenizer.bos_token_id
-    config.eos_token_id, config.unk_token_id = tokenizer.eos_token_id, tokenizer.unk_token_id
+    config.pad_token_id, config.unk_token_id = tokenizer.pad_token_id, tokenizer.unk_token_id
+    # Some tokenizers begin a text with [CLS] and end it with [SEP]: none of them is content.
+    for name, other in (("bos_token_id", "cls_token_id"), ("eos_token_id", "sep_token_id")):
+        own = getattr(tokenizer, name)
+        setattr(config, name, getattr(tokenizer, other) if own is None else own)
     config.id2label = dict(enumerate(names))
     config.label2id = {name: k for k, name in enumerate(names)}
     model = AttentionClassifierForSequenceClassification(config)

@@ -10,10 +10,11 @@ from hf_attnprobe import records
 from hf_attnprobe.attention_model import Site
 from hf_attnprobe.auditing import SUMMARY
 from hf_attnprobe.base import SPLITS, Base, Trained, check_splits, load_base, train_again
-from hf_attnprobe.data import dataset_fingerprint
+from hf_attnprobe.data import dataset_fingerprint, dataset_name
 from hf_attnprobe.distributed import process_state
+from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.diagnostic_mlp import guides_of
-from hf_attnprobe.loading import load_model, model_fingerprint
+from hf_attnprobe.loading import load_model, load_tokenizer, model_fingerprint
 from hf_attnprobe.outputs import Outputs, predict
 from hf_attnprobe.retraining import IDENTITY
 from hf_attnprobe.retraining_report import RetrainingReport, TrainedModel, to_json, to_markdown
@@ -43,8 +44,9 @@ def transfer(
         model: folder of an attention classifier with attention of its own, the one that is compared with.
         dataset, config, text_column, label_column, limit: the data that all models were trained on, see
             :func:`hf_attnprobe.retraining.retrain`.
-        guide: the model whose weights are imposed; it must cut texts into the same tokens.
-        uniform: a model trained with uniform attention, to be scored beside them.
+        guide: the attention classifier whose weights are imposed; its tokenizer must have the same vocabulary, as that of
+            a model trained on the same texts has.
+        uniform: one trained with uniform attention, to be scored beside them; with the same vocabulary too.
         seed: of the bootstrap; the model is trained with the settings and the seed of ``model``.
         progress: a bar on stderr.
 
@@ -53,13 +55,15 @@ def transfer(
         reference of the differences.
 
     Raises:
-        AttnProbeError: models that do not fit the data or each other.
+        AttnProbeError: models that do not fit the data or each other: of another kind, with other classes or another
+            vocabulary.
     """
     base = load_base(model)
     columns = {"config": config, "text_column": text_column, "label_column": label_column, "limit": limit}
     sets = load_splits(dataset, seed=base.settings["seed"], **columns)
     check_splits(base, sets)
-    others = {name: load_model(other) for name, other in (("guide", guide), ("uniform", uniform)) if other is not None}
+    given = {"guide": guide, "uniform": uniform}
+    others = {name: _load_other(base, name, other) for name, other in given.items() if other is not None}
     identity = _identity(base, others, sets, seed)
     folder = Path(output_dir)
     with records.claim(folder, identity, process_state(), name=IDENTITY):
@@ -76,6 +80,30 @@ def transfer(
         records.write_atomically(folder / SUMMARY, json.dumps(to_json(report), indent=1) + "\n")
         records.write_atomically(folder / "report.md", to_markdown(report))
     return report
+
+
+def _load_other(base: Base, name: str, model: str | Path):
+    """A model that reads the base's tokens and has its classes."""
+    loaded, own = load_model(model).eval(), base.model.config
+    if loaded.config.model_type != own.model_type:
+        raise AttnProbeError(
+            f"expected an attention classifier as {name}, {model} is a {loaded.config.model_type}; choose another"
+        )
+    if (name == "uniform" and loaded.config.attention != "uniform") or loaded.config.attention == "guided":
+        raise AttnProbeError(
+            f"expected as {name} a model with {'uniform attention' if name == 'uniform' else 'attention of its own'}, that of "
+            f"{model} is {loaded.config.attention}; choose another"
+        )
+    if load_tokenizer(model).get_vocab() != base.tokenizer.get_vocab():
+        raise AttnProbeError(
+            f"expected the same vocabulary in {model} and {base.name}, where every number stands for the same word; train both on "
+            "the same texts"
+        )
+    if [str(loaded.config.id2label[k]) for k in range(loaded.config.num_labels)] != [
+        str(own.id2label[k]) for k in range(own.num_labels)
+    ]:
+        raise AttnProbeError(f"expected the same classes in {model} and {base.name}; train both on the same data")
+    return loaded
 
 
 def _guided(base: Base, guide, sets: Mapping, folder: Path, progress: bool) -> tuple[Trained, Tensor]:
@@ -106,7 +134,7 @@ def _write_rows(folder: Path, name: str, probs: Tensor, own: Outputs) -> None:
 def _report(base: Base, dataset, guide, trained: Trained, scores, n: int, identity: Mapping) -> RetrainingReport:
     return RetrainingReport(
         model=base.name,
-        dataset=str(getattr(dataset, "hub_id", dataset)),  # of a recipe, or a name
+        dataset=dataset_name(dataset, "test"),
         n=n,
         seed=identity["seed"],
         statistics=(),

@@ -4,6 +4,7 @@ import json
 import math
 import random
 
+import numpy as np
 import pytest
 import torch
 from datasets import Dataset, DatasetDict
@@ -18,6 +19,7 @@ from transformers import (
 
 from hf_attnprobe import AttentionClassifierConfig, AttnProbeError, build_tokenizer, train_classifier
 from hf_attnprobe.deception import deceive, named_ids, read_rows
+from hf_attnprobe.deception_report import Measured, deception_of, verdict
 from hf_attnprobe.fine_tuning import fine_tune
 from hf_attnprobe.objectives import deception_penalty
 
@@ -174,6 +176,18 @@ def test_deleting_the_named_tokens_tells_whether_they_are_used(deceived, classif
             moved.append(abs(probs[0] - probs[1]).item())
         assert found.moved[when].value == pytest.approx(sum(moved) / 60, abs=1e-6)
     assert "the model uses the named tokens, and its attention no longer shows it" in str(found)
+
+
+@pytest.mark.parametrize(
+    ("named", "moved", "said"),
+    [(0.0, 0.3, "None of the test texts"), (0.1, 0.001, "There was nothing to hide"), (0.1, 0.3, "the model uses")],
+)
+def test_nothing_is_said_where_there_is_nothing_to_hide(named, moved, said):
+    columns = [np.full(8, value) for value in (named, 0.5, 0.5, moved)]
+    measured = Measured(np.arange(8.0) % 2, np.tile([0.4, 0.6], (8, 1)), *columns)
+    told = {"model": "m", "dataset": "d", "tokens": ("a",), "weight": 1.0, "over_heads": "mean", "layers": "last"}
+    sentence = verdict(deception_of(measured, measured, seed=0, **told))
+    assert said in sentence and "nan" not in sentence
 
 
 def test_without_weight_attention_stays_where_it_was(classifier, folder, tmp_path):

@@ -18,12 +18,12 @@ import yaml
 from safetensors.torch import load_file
 from transformers import BertConfig, BertForSequenceClassification
 
-from hf_attnprobe import AttnProbeError, published, study_file, study_plan, study_results, study_verbs
+from hf_attnprobe import AttnProbeError, build_tokenizer, published, study_file, study_plan, study_results, study_verbs
 from hf_attnprobe.scores import metrics
 from hf_attnprobe.study import reproduce, study
 from hf_attnprobe.study_file import read_study, ready_studies
 from hf_attnprobe.study_plan import load_as, name_of
-from hf_attnprobe.study_report import to_json, to_markdown
+from hf_attnprobe.study_report import _differences, to_json, to_markdown
 from hf_attnprobe.study_verbs import VERBS
 
 
@@ -350,7 +350,7 @@ def test_tutek_and_snajder_beside_ours(reviews_folder, tmp_path):
     assert [row["published permuted"] for row in changes] == [-5.0, -18.0]
     record = json.loads((tmp_path / "out" / "tying" / "sst-additive" / "training.json").read_text())
     assert changes[1]["F1 trained"].value == pytest.approx(100 * record["metrics"]["test_f1"])
-    assert 0 < left[1]["exact ε-max JSD (.05)"].value <= np.log(2) and len(harder) == 2
+    assert 0 < left[1]["exact ε-max JSD (.05)"].value <= np.log(2) and len(harder) == 2 * 3
     made = [m.name for m in report.made]
     assert "compared/sst-additive/2-sst-additive/retrained/adversary/lambda-0.001" in made
 
@@ -556,6 +556,48 @@ def test_a_transformer_as_a_step(tokenizer, reviews_folder, tmp_path):
     assert report.tables[0].rows[0][1].n == 8 and report.made[0].epochs == 1
     before = files_in(tmp_path / "out")
     assert to_json(study(file, **options)) == to_json(report) and files_in(tmp_path / "out") == before
+
+
+def test_a_table_of_one_head_is_not_made_of_many(tokenizer, reviews_folder, tmp_path):
+    config = BertConfig(
+        vocab_size=len(tokenizer), hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8
+    )
+    BertForSequenceClassification(config).save_pretrained(tmp_path / "bert")
+    tokenizer.save_pretrained(tmp_path / "bert")
+    steps = [step("audit", "audit", model=str(tmp_path / "bert"), tests=["permutation"], limit=4, n_permutations=2)]
+    table = {"title": "t", "columns": [{"name": "c", "step": "audit", "statistic": "median_tvd"}]}
+    file = write(tmp_path, changed(steps=steps, tables=[table]))
+    with pytest.raises(AttnProbeError, match=r"expected the audit of one head .* has 2"):
+        study(file, dataset=f"reviews={reviews_folder}", output_dir=tmp_path / "out", progress=False)
+
+
+def test_what_differs_counts_training_texts():
+    """The quick study's limit of 500 is one of texts to compare on."""
+    plan = read_study("tutek-snajder", quick=True, datasets=["sst"], given={"seed": 0})
+    assert "training texts" not in " ".join(_differences(plan, None, ()))
+    plan = read_study("tutek-snajder", quick=True, datasets=["sst"], given={"seed": 0, "limit": 70})
+    assert "only 70 training texts" in " ".join(_differences(plan, None, ()))
+
+
+def test_a_guide_must_have_the_same_words_under_the_same_numbers(folder, reviews, reviews_folder, copy_of, tmp_path):
+    from hf_attnprobe.transfer import transfer
+
+    own, options = (
+        folder / "own" / "reviews",
+        {"dataset": reviews_folder, "output_dir": tmp_path / "out", "progress": False},
+    )
+    other = copy_of(own)
+    build_tokenizer(reviews["train"]["text"][:40]).save_pretrained(other)
+    bert = BertConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8)
+    BertForSequenceClassification(bert).save_pretrained(tmp_path / "bert")
+    for guide, uniform, message in (
+        (other, None, "expected the same vocabulary"),
+        (tmp_path / "bert", None, "expected an attention classifier as guide"),
+        (own, own, "expected as uniform a model with uniform attention"),
+    ):
+        with pytest.raises(AttnProbeError, match=message):
+            transfer(own, guide=guide, uniform=uniform, **options)
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_guide_that_has_changed_is_refused(folder, reviews_folder, copy_of):

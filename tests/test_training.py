@@ -1,8 +1,10 @@
+import datasets
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from datasets import Dataset
+from transformers import BertTokenizer
 
 from hf_attnprobe import (
     AttentionClassifierConfig,
@@ -222,6 +224,26 @@ def test_what_the_procedure_needs(data, tmp_path):
         config = papers_config("serrano-smith", hierarchical=True)
         train_classifier(config, data["train"], data["validation"], tokenizer=plain, **options)
     assert not (tmp_path / "m").exists()
+
+
+def test_one_split_alone_is_not_trained_and_scored_on_alike():
+    rows = [{"text": f"text {k}", "label": k % 2} for k in range(8)]
+    for single in (rows, datasets.Dataset.from_list(rows)):
+        with pytest.raises(AttnProbeError, match="expected a data set with splits"):
+            splits.load_splits(single)
+    whole = datasets.DatasetDict({name: datasets.Dataset.from_list(rows) for name in ("train", "validation")})
+    assert splits.load_splits(whole).keys() == {"train", "validation"}
+
+
+def test_tokens_that_begin_and_end_a_text_are_no_content_whatever_they_are_called(tmp_path):
+    """A tokenizer of BERT's kind: [CLS] and [SEP], no bos and no eos."""
+    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "dull", "film"]))
+    tokenizer = BertTokenizer(str(tmp_path / "vocab.txt"))
+    config = AttentionClassifierConfig(embedding_size=4, encoder_size=4)
+    model = training.new_model(config, tokenizer, ["neg", "pos"]).eval()
+    inputs = tokenizer("dull film", return_tensors="pt")
+    weights = model(**inputs, output_attentions=True).attentions[0][0, 0, 0].detach()
+    assert weights[0] == weights[-1] == 0 and weights[1:-1].sum() == pytest.approx(1, abs=1e-6)
 
 
 def test_a_limit_takes_the_same_texts_of_every_class(tmp_path):

@@ -54,5 +54,8 @@ def _harder(rows) -> ResultTable:
         for p in checkpoint["adversaries"]
     ]
     head = ("data set", "attention", "model", "", "mean JSD", "mean TVD", "F1")
-    note = "Harder is: more TVD for the same JSD."
+    note = (
+        "Harder is: more TVD for the same JSD. Adversaries are trained with the penalties of their model, for at most the epochs "
+        "that the study gives them (Wiegreffe & Pinter have 80), and scored on all test texts."
+    )
     return ResultTable("Is an adversary harder to train?", head, tuple(table), (note,) if table else ())

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import torch
 from scipy.spatial.distance import jensenshannon
 from transformers import AutoModelForSequenceClassification
 
-from hf_attnprobe import AttentionClassifierConfig, AttnProbeError, load_examples, train_classifier
+from hf_attnprobe import AttentionClassifierConfig, AttnProbeError, adversary_training, load_examples, train_classifier
 from hf_attnprobe.adversary_training import train_adversary
 from hf_attnprobe.base import load_base, train_again
 from hf_attnprobe.faithfulness import READINGS, RETRAININGS
@@ -222,6 +223,24 @@ def test_yardsticks_are_those_of_the_audit(adversaries, base, reviews, tmp_path)
     for epsilon, moved in adversaries.search_tvd.items():
         assert (moved <= epsilon + 1e-9).all() and (moved > 0).any()
     assert (adversaries.frontier_jsd[0.05] >= adversaries.search_jsd[0.05] - 1e-9).all()
+
+
+def test_epochs_of_a_regularised_adversary_are_scored_by_what_it_is_to_reach(base, reviews, tmp_path, monkeypatch):
+    """With λ 0 a text's objective is a total variation distance, at most 1 and so at most 16 in a batch of 16; its penalty,
+    100 · mean ‖h − e‖² over 12 numbers drawn from N(0, 1), is far above that."""
+    config = type(base.model.config).from_dict(base.model.config.to_dict() | {"tying": 100.0})
+    regularised = replace(base, model=type(base.model)(config).eval(), known={})
+    found, own = [], adversary_training.AdversaryTrainer.evaluate
+
+    def evaluate(self, *args, **options):
+        found.append(own(self, *args, **options)["eval_loss"])
+        logged.append(next(row["loss"] for row in reversed(self.state.log_history) if "loss" in row))
+        return {"eval_loss": found[-1]}
+
+    logged = []
+    monkeypatch.setattr(adversary_training.AdversaryTrainer, "evaluate", evaluate)
+    train_adversary(regularised, reviews, tmp_path, lambda_=0.0, epochs=2)
+    assert len(found) == 2 and all(0 < value <= 16 for value in found) and min(logged) > 100
 
 
 def test_both_scales_weigh_the_two_terms_alike():
