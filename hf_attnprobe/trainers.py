@@ -52,7 +52,8 @@ def make_trainer(
         columns: of numbers, which go to the model beside the tokens, padded with 0.
     """
     check_pads(tokenizer)
-    settings = _settings(model, output_dir, "validation" in sets) | {"disable_tqdm": not progress} | dict(settings)
+    chosen_on = sets["validation"].with_format(None)["label"][:] if "validation" in sets else None
+    settings = _settings(model, output_dir, chosen_on) | {"disable_tqdm": not progress} | dict(settings)
     encoded = {name: _encode(name, examples, tokenizer, columns) for name, examples in sets.items()}
     trainer = (kind or PlainTrainer)(
         model,
@@ -81,8 +82,11 @@ def check_pads(tokenizer) -> None:
         )
 
 
-def _settings(model, output_dir: Path, has_validation: bool) -> dict:
-    """Of :class:`TrainingArguments`."""
+def _settings(model, output_dir: Path, chosen_on: Sequence[int] | None) -> dict:
+    """Of :class:`TrainingArguments`. chosen_on: labels of the validation texts, which choose the epoch: by the area under
+    the ROC curve for two classes, if they are of both, else by accuracy."""
+    has_validation = chosen_on is not None
+    has_curve = has_validation and model.config.num_labels == len(set(chosen_on)) == 2
     return {
         "output_dir": str(output_dir / STEPS),
         "per_device_eval_batch_size": 128,
@@ -91,7 +95,7 @@ def _settings(model, output_dir: Path, has_validation: bool) -> dict:
         "save_strategy": "epoch" if has_validation else "no",
         "save_total_limit": 1,
         "load_best_model_at_end": has_validation,
-        "metric_for_best_model": "roc_auc" if model.config.num_labels == 2 else "accuracy",
+        "metric_for_best_model": "roc_auc" if has_curve else "accuracy",
         "greater_is_better": True,
         "restore_callback_states_from_checkpoint": True,  # how long there has been no progress
         "logging_strategy": "epoch",

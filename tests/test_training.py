@@ -226,6 +226,22 @@ def test_what_the_procedure_needs(data, tmp_path):
     assert not (tmp_path / "m").exists()
 
 
+def test_validation_texts_of_one_class_choose_by_accuracy(tmp_path, monkeypatch):
+    rows = [{"text": f"{word} film", "label": label} for label, word in enumerate(("dull", "witty")) for _ in range(8)]
+    seen, own = [], training.make_trainer
+
+    def make_trainer(*args, **options):
+        seen.append(own(*args, **options))
+        return seen[-1]
+
+    monkeypatch.setattr(training, "make_trainer", make_trainer)
+    config = AttentionClassifierConfig(embedding_size=4, encoder_size=4, encoder="mlp")
+    data = datasets.Dataset.from_list(rows)
+    for name, validation in (("accuracy", data.select(range(8))), ("roc_auc", data)):
+        train_classifier(config, data, validation, output_dir=tmp_path / name, epochs=2, progress=False)
+        assert seen[-1].state.best_metric is not None and seen[-1].args.metric_for_best_model == name
+
+
 def test_one_split_alone_is_not_trained_and_scored_on_alike():
     rows = [{"text": f"text {k}", "label": k % 2} for k in range(8)]
     for single in (rows, datasets.Dataset.from_list(rows)):
