@@ -1,0 +1,212 @@
+"""What the tests say of five small models, kept in a folder; or compared with what was kept.
+
+    python tests/record.py FOLDER              # at the commit before
+    python tests/record.py FOLDER --compare    # at the commit after
+
+For changes that should change no number: move code, rename, restructure. Every row of every test and every number of
+every summary is compared, 1e-12 apart at most. Both are made on one machine: what a training comes to, to the last bit,
+is another machine's own affair.
+"""
+
+import argparse
+import json
+import math
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+
+os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+
+import pandas as pd
+import torch
+import yaml
+from transformers import BertConfig, BertForSequenceClassification
+
+from hf_attnprobe import AttentionClassifierConfig, audit, build_tokenizer, evidence_dataset, train_classifier
+from hf_attnprobe.demo import demo
+from hf_attnprobe.faithfulness import PROBES
+from hf_attnprobe.retraining import retrain
+from hf_attnprobe.study import study
+from hf_attnprobe.training import new_model
+
+
+TOLERANCE = 1e-12
+TEXTS = (
+    "the plot was dull . the cast was fine ! we left .",
+    "a moving film",
+    "word",
+    "the cast was dull . unheardof words here ? a fine plot .",
+    "zzz qqq . the film",
+    "fine . dull",
+)
+SMALL = {"embedding_size": 12, "encoder_size": 6, "epochs": 2, "learning_rate": 0.01, "batch_size": 16}
+
+
+def record_demo(folder: Path) -> None:
+    """Trained and audited as `attnprobe demo` does it."""
+    demo(folder / "demo", n_examples=300, epochs=2, progress=False)
+
+
+def record_bert(folder: Path) -> None:
+    """Every test at every head of a BERT with random weights, with human rationales."""
+    data = evidence_dataset(60, seed=0)["test"]
+    tokenizer = build_tokenizer(data["text"])
+    tokenizer.model_max_length = 64
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=len(tokenizer), hidden_size=24, num_hidden_layers=2, num_attention_heads=3, intermediate_size=32,
+        max_position_embeddings=64, initializer_range=0.5,
+    )  # fmt: skip
+    BertForSequenceClassification(config).save_pretrained(folder / "bert")
+    tokenizer.save_pretrained(folder / "bert")
+    audit(
+        folder / "bert", data, tests=list(PROBES), limit=6, n_permutations=5, n_steps=3, n_starts=2, naopc_beam=2,
+        output_dir=folder / "bert-audit", progress=False,
+    )  # fmt: skip
+    audit(folder / "bert", data, limit=6, n_permutations=5, screen=2, erase_by="mask", level="token", seed=3,
+          output_dir=folder / "bert-screened", progress=False)  # fmt: skip
+
+
+def record_hierarchical(folder: Path) -> None:
+    """A classifier of words and sentences with random weights."""
+    tokenizer = build_tokenizer(TEXTS, sentences=True, min_document_frequency=1)
+    torch.manual_seed(0)
+    config = AttentionClassifierConfig(
+        encoder="bigru", hierarchical=True, embedding_size=8, encoder_size=4, attention_size=4
+    )
+    model = new_model(config, tokenizer, ["negative", "positive"]).eval()
+    rows = [{"example_id": k, "text": text, "label": k % 2} for k, text in enumerate(TEXTS)]
+    audit(model, rows, tokenizer=tokenizer, n_permutations=5, output_dir=folder / "hierarchical", progress=False)
+
+
+def record_retraining(folder: Path) -> None:
+    """Uniform, seeds, adversary and diagnostic MLP beside a BiLSTM."""
+    data = evidence_dataset(150, seed=0)
+    config = AttentionClassifierConfig(embedding_size=12, encoder_size=6)
+    train_classifier(
+        config, data["train"], data["validation"], output_dir=folder / "base", epochs=2, learning_rate=1e-2,
+        batch_size=16, progress=False,
+    )  # fmt: skip
+    retrain(
+        folder / "base", data, output_dir=folder / "retrained", n_seeds=2, lambdas=[0.05, 0.001], adversary_epochs=3,
+        progress=False,
+    )  # fmt: skip
+
+
+def record_study(folder: Path) -> None:
+    """Trainings, audits and a transfer over a grid, and their tables."""
+    for name, examples in evidence_dataset(150, seed=0).items():
+        frame = examples.remove_columns("evidence").to_pandas()
+        (folder / "reviews").mkdir(exist_ok=True)
+        frame.to_json(folder / "reviews" / f"{name}.jsonl", orient="records", lines=True)
+    content = {
+        "title": "A tiny study",
+        "grid": {"dataset": ["reviews"], "encoder": ["mlp", "bilstm"]},
+        "steps": [
+            {"name": "base", "verb": "train", "with": {"dataset": "$dataset", "encoder": "$encoder", **SMALL}},
+            {"name": "audit", "verb": "audit", "with": {"model": "base", "dataset": "$dataset"}},
+            {"name": "own", "verb": "train", "with": {"dataset": "$dataset", "encoder": "mlp", **SMALL}},
+            {"name": "transfer", "verb": "transfer", "with": {"model": "own", "guide": "base", "dataset": "$dataset"}},
+            {"name": "compare", "verb": "compare", "with": {"models": ["base"], "dataset": "$dataset"}},
+            {"name": "deceive", "verb": "deceive",
+             "with": {"model": "base", "dataset": "$dataset", "tokens": ["dull", "wonderful"], "epochs": 1}},
+        ],
+        "tables": [
+            {"title": "Room", "columns": [
+                {"name": "room", "step": "audit", "statistic": "epsilon_max_jsd@0.05", "threshold": 0.01, "means": "room"},
+                {"name": "lost", "step": "transfer", "score": "transfer/guided/f1", "difference": True},
+            ]},
+            {"title": "By length", "lengths": [12, 25],
+             "columns": [{"name": "room", "step": "audit", "statistic": "epsilon_max_jsd@0.05"}]},
+        ],
+    }  # fmt: skip
+    (folder / "tiny.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
+    study(folder / "tiny.yaml", dataset=f"reviews={folder / 'reviews'}", output_dir=folder / "study", progress=False)
+
+
+RECORDS = (record_demo, record_bert, record_hierarchical, record_retraining, record_study)
+
+
+def numbers_of(folder: Path) -> dict[str, float | str | None]:
+    """Every row and every number of a summary by file and place; without times, versions and fingerprints of files."""
+    found: dict[str, float | str | None] = {}
+    for part in sorted({file.parent for file in folder.rglob("*.parquet")}):
+        frame = pd.concat([pd.read_parquet(file) for file in part.glob("*.parquet")]).drop_duplicates()
+        place = part.relative_to(folder)
+        names = frame.test + "/" + frame.statistic
+        for name, row in zip(
+            names, frame[["layer", "head", "example_id", "value"]].itertuples(index=False), strict=True
+        ):
+            found[f"{place}/{name}/{row.layer}.{row.head}/{row.example_id}"] = row.value
+    for file in sorted(folder.rglob("summary.json")):
+        for key, value in flat(json.loads(file.read_text())):
+            found[f"{file.relative_to(folder)}{key}"] = value
+    return found
+
+
+LEFT_OUT = ("provenance", "seconds", "versions", "steps", "differences", "arguments")
+
+
+def flat(value, key: str = ""):
+    """(path, number) for every number in nested data; lists of records are named by what they are of."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            if name not in LEFT_OUT:
+                yield from flat(inner, f"{key}/{name}")
+    elif isinstance(value, list):
+        for place, inner in enumerate(value):
+            yield from flat(inner, f"{key}/{name_of(inner, place)}")
+    elif isinstance(value, float | int | None):
+        yield key, value
+
+
+def name_of(record, place: int) -> str:
+    """What a record is of, so that its place in a list does not matter."""
+    if not isinstance(record, dict):
+        return str(place)
+    words = ("test", "statistic", "method", "first", "second", "group", "layer", "head", "model", "metric", "name")
+    return ".".join(Path(str(record[word])).name for word in words if word in record) or str(place)
+
+
+def compare(kept: dict, now: dict) -> list[str]:
+    """What is missing, new or different."""
+    lines = [f"missing {key}" for key in kept.keys() - now.keys()] + [f"new {key}" for key in now.keys() - kept.keys()]
+    for key in kept.keys() & now.keys():
+        old, new = kept[key], now[key]
+        same = old == new or (
+            old is not None and new is not None and math.isclose(old, new, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+        )
+        if not same and not (old != old and new != new):
+            lines.append(f"{key}: was {old}, is {new}")
+    return sorted(lines)
+
+
+def main() -> int:
+    """Records, or compares and says what differs."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--compare", action="store_true")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as work:
+        for step in RECORDS:
+            step(Path(work))
+        if not arguments.compare:
+            shutil.rmtree(arguments.folder, ignore_errors=True)
+            arguments.folder.mkdir(parents=True)
+            found = numbers_of(Path(work))
+            (arguments.folder / "numbers.json").write_text(json.dumps(found))
+            print(f"{len(found)} numbers")
+            return 0
+        now = numbers_of(Path(work))
+    kept = json.loads((arguments.folder / "numbers.json").read_text())
+    lines = compare(kept, now)
+    print("\n".join(lines[:40]))
+    print(f"{len(kept)} numbers kept, {len(now)} now, {len(lines)} differ")
+    return 1 if lines else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
