@@ -21,14 +21,23 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from hf_attnprobe import AttentionClassifierConfig, AttentionClassifierForSequenceClassification, build_tokenizer
+from hf_attnprobe import (
+    AttentionClassifierConfig,
+    AttentionClassifierForSequenceClassification,
+    build_tokenizer,
+)
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import Batch, Site
-from hf_attnprobe.data import load_examples
-from hf_attnprobe.functional.erasure import minimal_flip_set, removal_order, removals_to_flip
+from hf_attnprobe.checkpoints import load_model, load_tokenizer
+from hf_attnprobe.data.examples import load_examples
+from hf_attnprobe.functional.erasure import (
+    minimal_flip_set,
+    removal_order,
+    removals_to_flip,
+)
 from hf_attnprobe.functional.intervention import random_permutations
-from hf_attnprobe.loading import load_model, load_tokenizer
-from hf_attnprobe.texts import collate, tokenize
+from hf_attnprobe.inference.batching import collate
+from hf_attnprobe.inference.encoding import tokenize
 
 
 RANKINGS = ("random",) * 5 + ("attention", "gradient", "product")
@@ -53,9 +62,26 @@ def know(adapter, batch: Batch, seed: int) -> Known:
     observation = adapter.observe(batch)
     attention, mask = observation.read(Site()), batch.content_mask
     slope = observation.attention_gradient[0][:, 0, 0]
-    shuffled = random_permutations(mask[:, None], RANKINGS.count("random"), seed=seed, example_ids=batch.example_ids)
-    scores = torch.cat([shuffled[:, :, 0].double(), torch.stack([attention, slope, attention * slope]).double()])
-    return Known(batch, attention, mask, observation.state.states.detach(), adapter.token_logits(observation), scores)
+    shuffled = random_permutations(
+        mask[:, None],
+        RANKINGS.count("random"),
+        seed=seed,
+        example_ids=batch.example_ids,
+    )
+    scores = torch.cat(
+        [
+            shuffled[:, :, 0].double(),
+            torch.stack([attention, slope, attention * slope]).double(),
+        ]
+    )
+    return Known(
+        batch,
+        attention,
+        mask,
+        observation.state.states.detach(),
+        adapter.token_logits(observation),
+        scores,
+    )
 
 
 def ours(known: Known) -> Tensor:
@@ -65,20 +91,35 @@ def ours(known: Known) -> Tensor:
 
 
 @torch.no_grad()
-def plain(known: Known, decode: Callable[[Tensor], Tensor], dtype: torch.dtype) -> Tensor:
+def plain(
+    known: Known, decode: Callable[[Tensor], Tensor], dtype: torch.dtype
+) -> Tensor:
     """The same by the paper's loop, order by order; decode: from contexts [batch, hidden] to logits."""
     states, attention = known.states.to(dtype), known.attention.to(dtype)
     orders = removal_order(known.scores, known.mask)
-    return torch.stack([_one_order(states, attention, known.mask.sum(-1), order, decode) for order in orders])
+    return torch.stack(
+        [
+            _one_order(states, attention, known.mask.sum(-1), order, decode)
+            for order in orders
+        ]
+    )
 
 
-def _one_order(states: Tensor, attention: Tensor, lengths: Tensor, order: Tensor, decode) -> Tensor:
+def _one_order(
+    states: Tensor, attention: Tensor, lengths: Tensor, order: Tensor, decode
+) -> Tensor:
     first, weights = decode(_contexts(attention, states)).argmax(-1), attention.clone()
     found = torch.full(lengths.shape, torch.nan, dtype=torch.float64)
     for n in range(1, int(lengths.max())):
         weights.scatter_(1, order[:, n - 1 : n], 0)
-        weights /= weights.sum(-1, keepdim=True).clamp_min(torch.finfo(weights.dtype).tiny)
-        flipped = (decode(_contexts(weights, states)).argmax(-1) != first) & (n < lengths) & found.isnan()
+        weights /= weights.sum(-1, keepdim=True).clamp_min(
+            torch.finfo(weights.dtype).tiny
+        )
+        flipped = (
+            (decode(_contexts(weights, states)).argmax(-1) != first)
+            & (n < lengths)
+            & found.isnan()
+        )
         found[flipped] = n
         if not (found.isnan() & (n < lengths - 1)).any():
             break
@@ -97,14 +138,19 @@ def smallest(known: Known) -> Tensor:
 @torch.no_grad()
 def forward(model, batch: Batch) -> Tensor:
     """Logits."""
-    return model(input_ids=batch.inputs["input_ids"], attention_mask=batch.inputs["attention_mask"]).logits
+    return model(
+        input_ids=batch.inputs["input_ids"],
+        attention_mask=batch.inputs["attention_mask"],
+    ).logits
 
 
 def build(texts: Sequence[str], seed: int):
     """A classifier of the paper's size with random weights, large enough that attention is far from uniform."""
     torch.manual_seed(seed)
     tokenizer = build_tokenizer(list(texts))
-    config = AttentionClassifierConfig(vocab_size=len(tokenizer), embedding_size=200, encoder_size=50, num_labels=2)
+    config = AttentionClassifierConfig(
+        vocab_size=len(tokenizer), embedding_size=200, encoder_size=50, num_labels=2
+    )
     model = AttentionClassifierForSequenceClassification(config).eval()
     with torch.no_grad():
         model.classifier.weight *= 30
@@ -115,18 +161,32 @@ def build(texts: Sequence[str], seed: int):
 
 def prepare(arguments) -> tuple[object, object, list[Batch]]:
     """Model, adapter and batches of texts of like length."""
-    examples = load_examples(arguments.dataset, arguments.split, config=arguments.config, limit=arguments.limit)
+    examples = load_examples(
+        arguments.dataset,
+        arguments.split,
+        config=arguments.config,
+        limit=arguments.limit,
+    )
     if arguments.model:
-        model, tokenizer = load_model(arguments.model).eval(), load_tokenizer(arguments.model)
+        model, tokenizer = (
+            load_model(arguments.model).eval(),
+            load_tokenizer(arguments.model),
+        )
     else:
         model, tokenizer = build(examples["text"][:], arguments.seed)
     texts, _ = tokenize(tokenizer, examples, model)
     texts = sorted(texts, key=lambda text: (text.n_content, text.example_id))
     adapter, size = wrap(model), arguments.batch_size
-    return model, adapter, [collate(adapter, texts[k : k + size], 0) for k in range(0, len(texts), size)]
+    return (
+        model,
+        adapter,
+        [collate(adapter, texts[k : k + size], 0) for k in range(0, len(texts), size)],
+    )
 
 
-def timed(function: Callable, items: Sequence, clock: Callable[[], float]) -> tuple[float, list[Tensor]]:
+def timed(
+    function: Callable, items: Sequence, clock: Callable[[], float]
+) -> tuple[float, list[Tensor]]:
     """Seconds over all items, and the results."""
     start = clock()
     results = [function(item) for item in items]
@@ -135,21 +195,36 @@ def timed(function: Callable, items: Sequence, clock: Callable[[], float]) -> tu
 
 def differing(one: Sequence[Tensor], other: Sequence[Tensor]) -> tuple[int, int]:
     """How many of how many fractions differ."""
-    pairs = [(a.nan_to_num(-1), b.nan_to_num(-1)) for a, b in zip(one, other, strict=True)]
+    pairs = [
+        (a.nan_to_num(-1), b.nan_to_num(-1)) for a, b in zip(one, other, strict=True)
+    ]
     return sum(int((a != b).sum()) for a, b in pairs), sum(a.numel() for a, _ in pairs)
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", help="a flat classifier of attnprobe train (default: one with random weights)")
+    parser.add_argument(
+        "--model",
+        help="a flat classifier of attnprobe train (default: one with random weights)",
+    )
     parser.add_argument("--dataset", required=True, help="name, folder or Hub id")
     parser.add_argument("--config", help="configuration of the data set")
     parser.add_argument("--split", default="test")
-    parser.add_argument("--limit", type=int, default=2000, help="only the first so many texts (default: %(default)s)")
+    parser.add_argument(
+        "--limit",
+        type=int,
+        default=2000,
+        help="only the first so many texts (default: %(default)s)",
+    )
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--clock", default="wall", choices=("wall", "cpu"), help="cpu where the machine is not idle")
+    parser.add_argument(
+        "--clock",
+        default="wall",
+        choices=("wall", "cpu"),
+        help="cpu where the machine is not idle",
+    )
     return parser.parse_args()
 
 
@@ -176,19 +251,31 @@ def main() -> None:
     report(lengths, {name: median(spent) for name, spent in seconds.items()})
     double = [plain(k, adapter.model.decode, torch.float64) for k in known]
     for name, other in (("float64", double), ("float32", results["plain"])):
-        print("ours and plain in {}: {} of {} fractions differ".format(name, *differing(results["ours"], other)))
-    below = sum(int((a < b).sum()) for a, b in zip(results["ours"], results["smallest sets"], strict=True))
+        print(
+            "ours and plain in {}: {} of {} fractions differ".format(
+                name, *differing(results["ours"], other)
+            )
+        )
+    below = sum(
+        int((a < b).sum())
+        for a, b in zip(results["ours"], results["smallest sets"], strict=True)
+    )
     print(f"rankings that need less than the smallest set: {below}")
 
 
 def report(lengths: Tensor, spent: dict[str, float]) -> None:
     """The table."""
-    flips, forward_pass = spent["plain"] / spent["ours"], spent["smallest sets"] / spent["forward"]
+    flips, forward_pass = (
+        spent["plain"] / spent["ours"],
+        spent["smallest sets"] / spent["forward"],
+    )
     print(
         f"{len(lengths)} texts, {lengths.mean():.0f} words on average, {lengths.max():.0f} at most; one torch thread"
     )
     print("\n| part | plain s | ours s | ratio | bar |\n|---|---|---|---|---|")
-    print(f"| eight rankings | {spent['plain']:.3f} | {spent['ours']:.4f} | {flips:.0f}x | {BARS['rankings']:.0f}x |")
+    print(
+        f"| eight rankings | {spent['plain']:.3f} | {spent['ours']:.4f} | {flips:.0f}x | {BARS['rankings']:.0f}x |"
+    )
     print(
         f"| smallest sets (against one forward pass) | {spent['forward']:.3f} | {spent['smallest sets']:.4f} "
         f"| {forward_pass:.3f} of it | below {BARS['smallest sets']:.0f} |\n"

@@ -19,14 +19,26 @@ import torch
 import work
 from sides import EPSILONS, OurSide, PlainSide, Rows
 
-from hf_attnprobe.data import load_examples
-from hf_attnprobe.loading import load_model, load_tokenizer
-from hf_attnprobe.texts import tokenize
+from hf_attnprobe.checkpoints import load_model, load_tokenizer
+from hf_attnprobe.data.examples import load_examples
+from hf_attnprobe.inference.encoding import tokenize
 
 
 PLAIN = "plain"
-TIMED = ("forward", "gradient", "leave_one_out", "permutation", "search", "epsilon_max_jsd", "tau")
-LEAVE_ONE_OUT_BARS = {"bilstm": ("3x", "5-8x"), "cnn": ("2x", "3x"), "mlp": ("15x", "35x")}
+TIMED = (
+    "forward",
+    "gradient",
+    "leave_one_out",
+    "permutation",
+    "search",
+    "epsilon_max_jsd",
+    "tau",
+)
+LEAVE_ONE_OUT_BARS = {
+    "bilstm": ("3x", "5-8x"),
+    "cnn": ("2x", "3x"),
+    "mlp": ("15x", "35x"),
+}
 MADE_OF = {  # ours on the left against which of the plain parts
     "whole": TIMED,
     "forward": ("forward",),
@@ -57,7 +69,11 @@ BARS = {
     "frontier": ("–", "–"),
     "tau": ("20x", "~100x"),
 }
-WORK = {"whole": work.whole, "frontier": work.exact, "exact": partial(work.exact, n_epsilons=len(EPSILONS))}
+WORK = {
+    "whole": work.whole,
+    "frontier": work.exact,
+    "exact": partial(work.exact, n_epsilons=len(EPSILONS)),
+}
 
 
 @dataclass
@@ -75,10 +91,18 @@ class Timing:
 
     def plain(self, part: str) -> list[float]:
         """Per round, what the plain side needs for the same."""
-        return [sum(parts) for parts in zip(*(self.seconds[x, PLAIN] for x in MADE_OF[part]), strict=True)]
+        return [
+            sum(parts)
+            for parts in zip(
+                *(self.seconds[x, PLAIN] for x in MADE_OF[part]), strict=True
+            )
+        ]
 
     def ratios(self, part: str, side: str) -> list[float]:
-        return [a / b for a, b in zip(self.plain(part), self.seconds[part, side], strict=True)]
+        return [
+            a / b
+            for a, b in zip(self.plain(part), self.seconds[part, side], strict=True)
+        ]
 
 
 def one_round(timing: Timing, theirs: PlainSide, ours: dict[str, OurSide]) -> None:
@@ -88,7 +112,11 @@ def one_round(timing: Timing, theirs: PlainSide, ours: dict[str, OurSide]) -> No
         for name, side in ours.items():
             side.observe()  # anew, so that nothing is left of an earlier turn
             if part != "epsilon_max_jsd":
-                timing.run(part, name, side.observe if part == "forward" else getattr(side, part))
+                timing.run(
+                    part,
+                    name,
+                    side.observe if part == "forward" else getattr(side, part),
+                )
                 continue
             timing.run("exact", name, side.exact)
             timing.run("frontier", name, partial(side.exact, None))
@@ -97,7 +125,13 @@ def one_round(timing: Timing, theirs: PlainSide, ours: dict[str, OurSide]) -> No
     timing.run("search_by_matmul", PLAIN, theirs.search_by_matmul)
 
 
-def table(timing: Timing, sides: list[str], config, lengths: list[int], peaks: dict[str, float]) -> str:
+def table(
+    timing: Timing,
+    sides: list[str],
+    config,
+    lengths: list[int],
+    peaks: dict[str, float],
+) -> str:
     """Markdown: one row per part and dtype."""
     bars = BARS | {"leave_one_out": LEAVE_ONE_OUT_BARS.get(config.encoder, ("–", "–"))}
     lines = [
@@ -105,7 +139,9 @@ def table(timing: Timing, sides: list[str], config, lengths: list[int], peaks: d
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for part, title in TITLES.items():
-        operations = sum(WORK.get(part, getattr(work, part, None))(config, n) for n in lengths)
+        operations = sum(
+            WORK.get(part, getattr(work, part, None))(config, n) for n in lengths
+        )
         for side in sides:
             ratios, ours = timing.ratios(part, side), median(timing.seconds[part, side])
             numbers = f"{median(timing.plain(part)):.3f} | {ours:.4f} | {median(ratios):.1f}x ({min(ratios):.1f}–{max(ratios):.1f})"
@@ -120,50 +156,92 @@ def largest(ours: Rows, theirs: Rows) -> float:
     """The largest difference over all texts; a NaN must meet a NaN."""
     worst = 0.0
     for row, value in theirs.items():
-        a, b = np.asarray(ours[row], dtype=np.float64), np.asarray(value, dtype=np.float64)
+        a, b = (
+            np.asarray(ours[row], dtype=np.float64),
+            np.asarray(value, dtype=np.float64),
+        )
         if not np.array_equal(np.isnan(a), np.isnan(b)):
             return float("inf")
         worst = max(worst, float(np.nan_to_num(np.abs(a - b)).max(initial=0)))
     return worst
 
 
-def checks(timing: Timing, theirs: PlainSide, side: OurSide, name: str) -> list[tuple[str, float, float]]:
+def checks(
+    timing: Timing, theirs: PlainSide, side: OurSide, name: str
+) -> list[tuple[str, float, float]]:
     """What is compared, how far apart the two sides are, and how far they may be."""
     result = timing.results
-    ours, plains = ({x: result[x, key] for x in TIMED if (x, key) in result} for key in (name, PLAIN))
+    ours, plains = (
+        {x: result[x, key] for x in TIMED if (x, key) in result}
+        for key in (name, PLAIN)
+    )
     exact, found = result["exact", name], plains["epsilon_max_jsd"]
     above = max(found[e][row] - exact[e][row] for e in EPSILONS for row in found[e])
-    parted = [row for row, x in plains["search"].items() if np.abs(ours["search"][row] - x).max(initial=0) > 1e-3]
+    parted = [
+        row
+        for row, x in plains["search"].items()
+        if np.abs(ours["search"][row] - x).max(initial=0) > 1e-3
+    ]
     compared = [
         ("probability", largest(side.probability(), theirs.probability()), 1e-5),
         ("attention", largest(side.attention(), theirs.attention()), 1e-5),
         ("gradient × input", largest(ours["gradient"], plains["gradient"]), 1e-5),
-        ("leave-one-out", largest(ours["leave_one_out"], plains["leave_one_out"]), 1e-5),
-        ("median TVD, same permutations", largest(ours["permutation"], theirs.permutation(side.orders())), 1e-5),
-        ("share of texts whose search parts by over 1e-3, same noise", len(parted) / len(found[0.05]), 0.02),
+        (
+            "leave-one-out",
+            largest(ours["leave_one_out"], plains["leave_one_out"]),
+            1e-5,
+        ),
+        (
+            "median TVD, same permutations",
+            largest(ours["permutation"], theirs.permutation(side.orders())),
+            1e-5,
+        ),
+        (
+            "share of texts whose search parts by over 1e-3, same noise",
+            len(parted) / len(found[0.05]),
+            0.02,
+        ),
         ("JSD of the search above the exact one", max(float(above), 0.0), 1e-5),
         ("τ and p, same ranks", largest(ours["tau"], plains["tau"]), 1e-6),
     ]
     if name == "float64":
         compared.append(
-            ("search, same noise, plain in float64 too", largest(ours["search"], theirs.search_in_double()), 1e-3)
+            (
+                "search, same noise, plain in float64 too",
+                largest(ours["search"], theirs.search_in_double()),
+                1e-3,
+            )
         )
     return compared
 
 
-def prepare(arguments, limit: int | None) -> tuple[PlainSide, dict[str, OurSide], object, list[int]]:
+def prepare(
+    arguments, limit: int | None
+) -> tuple[PlainSide, dict[str, OurSide], object, list[int]]:
     """Both sides over the same texts, with the same noise for the search."""
     model, tokenizer = load_model(arguments.model), load_tokenizer(arguments.model)
     examples = load_examples(arguments.dataset, arguments.split, limit=limit)
     texts, _ = tokenize(tokenizer, examples, model)
     documents = {text.example_id: text.inputs["input_ids"] for text in texts}
     random = np.random.default_rng(arguments.seed)
-    noise = {row: random.standard_normal((5, len(ids))) for row, ids in documents.items()}
+    noise = {
+        row: random.standard_normal((5, len(ids))) for row, ids in documents.items()
+    }
     ours = {
-        name: OurSide(model, texts, noise, getattr(torch, name), arguments.batch_size, arguments.seed)
+        name: OurSide(
+            model,
+            texts,
+            noise,
+            getattr(torch, name),
+            arguments.batch_size,
+            arguments.seed,
+        )
         for name in arguments.dtype
     }
-    theirs, lengths = PlainSide(model, documents, noise), [len(ids) - 2 for ids in documents.values()]
+    theirs, lengths = (
+        PlainSide(model, documents, noise),
+        [len(ids) - 2 for ids in documents.values()],
+    )
     ranks = ours[arguments.dtype[0]].rank()
     for side in (theirs, *ours.values()):
         side.take_ranks(ranks)
@@ -172,15 +250,29 @@ def prepare(arguments, limit: int | None) -> tuple[PlainSide, dict[str, OurSide]
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", required=True, help="a checkpoint of attnprobe train, two labels")
+    parser.add_argument(
+        "--model", required=True, help="a checkpoint of attnprobe train, two labels"
+    )
     parser.add_argument("--dataset", required=True, help="name, folder or Hub id")
     parser.add_argument("--split", default="test")
     parser.add_argument("--limit", type=int, help="only the first so many texts")
-    parser.add_argument("--dtype", nargs="+", default=["float64", "float32"], choices=("float64", "float32"))
-    parser.add_argument("--batch-size", type=int, default=64, help="of ours, as of attnprobe audit")
+    parser.add_argument(
+        "--dtype",
+        nargs="+",
+        default=["float64", "float32"],
+        choices=("float64", "float32"),
+    )
+    parser.add_argument(
+        "--batch-size", type=int, default=64, help="of ours, as of attnprobe audit"
+    )
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--clock", default="wall", choices=("wall", "cpu"), help="cpu where the machine is not idle")
+    parser.add_argument(
+        "--clock",
+        default="wall",
+        choices=("wall", "cpu"),
+        help="cpu where the machine is not idle",
+    )
     return parser.parse_args()
 
 
@@ -198,7 +290,8 @@ def main() -> None:
         f"{config.encoder}, {len(lengths)} texts, {np.mean(lengths):.1f} words on average, seed {arguments.seed}, torch {torch.__version__}"
     )
     print(
-        "matrix product at its best: " + ", ".join(f"{name} {rate / 1e9:.0f} GFLOP/s" for name, rate in peaks.items())
+        "matrix product at its best: "
+        + ", ".join(f"{name} {rate / 1e9:.0f} GFLOP/s" for name, rate in peaks.items())
     )
     kinder = median(timing.seconds["search_by_matmul", PLAIN])
     print(f"plain search with its context as a product of matrices: {kinder:.3f} s")
@@ -206,7 +299,9 @@ def main() -> None:
     for name, side in ours.items():
         print(f"\nlargest differences, {name} against plain:")
         for what, difference, allowed in checks(timing, theirs, side, name):
-            print(f"- {what}: {difference:.1e} ({'within' if difference <= allowed else 'ABOVE'} {allowed:.0e})")
+            print(
+                f"- {what}: {difference:.1e} ({'within' if difference <= allowed else 'ABOVE'} {allowed:.0e})"
+            )
 
 
 if __name__ == "__main__":

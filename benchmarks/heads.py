@@ -31,14 +31,15 @@ from torch.utils.flop_counter import FlopCounterMode
 from hf_attnprobe import audit
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import Observation, Site
-from hf_attnprobe.data import load_examples
+from hf_attnprobe.checkpoints import load_model, load_tokenizer
+from hf_attnprobe.data.examples import load_examples
 from hf_attnprobe.faithfulness.permutation import permutation
 from hf_attnprobe.faithfulness.screen import screen
 from hf_attnprobe.faithfulness.uniform_attention import uniform_attention
 from hf_attnprobe.functional.divergence import tvd
 from hf_attnprobe.functional.intervention import permute, uniform
-from hf_attnprobe.loading import load_model, load_tokenizer
-from hf_attnprobe.texts import Text, collate, plan, tokenize
+from hf_attnprobe.inference.batching import collate, plan
+from hf_attnprobe.inference.encoding import Text, tokenize
 
 
 BUDGET, BATCH_SIZE, SEED, TOLERANCE = 2 * 10**9, 64, 0, 1e-5
@@ -54,14 +55,18 @@ class Timing:
     seconds: dict[tuple[str, str], list[float]] = field(default_factory=dict)
     gflop: dict[tuple[str, str], float] = field(default_factory=dict)
 
-    def run(self, job: str, side: str, function: Callable[[], object], scale: float = 1.0):
+    def run(
+        self, job: str, side: str, function: Callable[[], object], scale: float = 1.0
+    ):
         """Times ``function``, which does 1/``scale`` of the job, and returns what it returns."""
         start = self.clock()
         result = function()
         self.seconds.setdefault((job, side), []).append(scale * (self.clock() - start))
         return result
 
-    def count(self, job: str, side: str, function: Callable[[], object], scale: float = 1.0):
+    def count(
+        self, job: str, side: str, function: Callable[[], object], scale: float = 1.0
+    ):
         """Counts the operations of the matrix products in ``function``; not timed, for counting takes time."""
         with FlopCounterMode(display=False) as counter:
             result = function()
@@ -70,7 +75,10 @@ class Timing:
 
     def rounds(self, jobs: Sequence[str], side: str) -> list[float]:
         """Per round, the seconds of all ``jobs``."""
-        return [sum(parts) for parts in zip(*(self.seconds[job, side] for job in jobs), strict=True)]
+        return [
+            sum(parts)
+            for parts in zip(*(self.seconds[job, side] for job in jobs), strict=True)
+        ]
 
 
 class HookSide:
@@ -88,7 +96,10 @@ class HookSide:
     def reading(self, layer: int, head: int, weights: Tensor) -> Iterator[None]:
         """While open, the head's output is ``weights`` [batch, queries, keys] · its values."""
         attention, values = self.layers[layer], []
-        columns = slice(head * attention.attention_head_size, (head + 1) * attention.attention_head_size)
+        columns = slice(
+            head * attention.attention_head_size,
+            (head + 1) * attention.attention_head_size,
+        )
 
         def put(module, args, output):
             context = output[0].clone()
@@ -96,7 +107,9 @@ class HookSide:
             return (context, *output[1:])
 
         handles = [
-            attention.value.register_forward_hook(lambda module, args, output: values.append(output)),
+            attention.value.register_forward_hook(
+                lambda module, args, output: values.append(output)
+            ),
             attention.register_forward_hook(put),
         ]
         try:
@@ -106,7 +119,9 @@ class HookSide:
                 handle.remove()
 
     @torch.no_grad()
-    def permutation(self, inputs: Mapping[str, Tensor], seen: Observation, site: Site, order: Tensor) -> Tensor:
+    def permutation(
+        self, inputs: Mapping[str, Tensor], seen: Observation, site: Site, order: Tensor
+    ) -> Tensor:
         """Median change of the output over the permutations in ``order`` [copies, batch, queries, keys]; [batch]."""
         attention, changes = seen.attention[site.layer][:, site.head], []
         for one in order:
@@ -119,15 +134,33 @@ class Bench:
     """The model, its texts in the audit's batches, and both sides."""
 
     def __init__(self, arguments: argparse.Namespace):
-        self.model, self.tokenizer = load_model(arguments.model).eval(), load_tokenizer(arguments.model)
-        examples = load_examples(arguments.dataset, arguments.split, limit=arguments.limit)
+        self.model, self.tokenizer = (
+            load_model(arguments.model).eval(),
+            load_tokenizer(arguments.model),
+        )
+        examples = load_examples(
+            arguments.dataset, arguments.split, limit=arguments.limit
+        )
         self.texts, _ = tokenize(self.tokenizer, examples, self.model)
         self.strings = dict(zip(examples["example_id"], examples["text"], strict=True))
         self.adapter, self.loop = wrap(self.model, level="token"), HookSide(self.model)
-        self.n_permutations, self.n_looped = arguments.n_permutations, arguments.loop_permutations
-        size = partial(self.adapter.bytes_per_example, n_copies=self.n_permutations, backward=False)
-        self.jobs = [texts for _, texts in plan(self.texts, ["permutation"], {}, size, BUDGET, BATCH_SIZE)]
-        self.batches = [collate(self.adapter, texts, self.tokenizer.pad_token_id) for texts in self.jobs]
+        self.n_permutations, self.n_looped = (
+            arguments.n_permutations,
+            arguments.loop_permutations,
+        )
+        size = partial(
+            self.adapter.bytes_per_example, n_copies=self.n_permutations, backward=False
+        )
+        self.jobs = [
+            texts
+            for _, texts in plan(
+                self.texts, ["permutation"], {}, size, BUDGET, BATCH_SIZE
+            )
+        ]
+        self.batches = [
+            collate(self.adapter, texts, self.tokenizer.pad_token_id)
+            for texts in self.jobs
+        ]
         self.sites = self.adapter.sites()
         self.n_layers = len(self.adapter.layers)
 
@@ -138,16 +171,39 @@ class Bench:
     def inputs(self, observation: Observation) -> dict[str, Tensor]:
         """What the model itself takes."""
         given = observation.batch.inputs
-        return {name: given[name] for name in ("input_ids", "attention_mask", "token_type_ids") if name in given}
+        return {
+            name: given[name]
+            for name in ("input_ids", "attention_mask", "token_type_ids")
+            if name in given
+        }
 
-    def per_site(self, probe: Callable, sites: Sequence[Site], seen: Sequence[Observation], **options) -> list:
+    def per_site(
+        self,
+        probe: Callable,
+        sites: Sequence[Site],
+        seen: Sequence[Observation],
+        **options,
+    ) -> list:
         """A probe at every site, over all batches."""
-        return [probe(self.adapter, one, site, seed=SEED, **options) for site in sites for one in seen]
+        return [
+            probe(self.adapter, one, site, seed=SEED, **options)
+            for site in sites
+            for one in seen
+        ]
 
-    def looped(self, sites: Sequence[Site], seen: Sequence[Observation], orders: Sequence[Tensor]) -> list[Tensor]:
+    def looped(
+        self,
+        sites: Sequence[Site],
+        seen: Sequence[Observation],
+        orders: Sequence[Tensor],
+    ) -> list[Tensor]:
         """The loop at every site, over all batches; ``orders`` are of the sites' layer."""
         pairs = list(zip(seen, orders, strict=True))
-        return [self.loop.permutation(self.inputs(one), one, site, order) for site in sites for one, order in pairs]
+        return [
+            self.loop.permutation(self.inputs(one), one, site, order)
+            for site in sites
+            for one, order in pairs
+        ]
 
 
 def matmul_rate(clock: Callable[[], float], n: int = 1024, n_tries: int = 30) -> float:
@@ -174,7 +230,9 @@ def sweep(bench: Bench, timing: Timing, layer: int, n_heads: int) -> None:
     timing.run(job, LOOP, lambda: bench.looped(timed, seen, orders), scale * more)
     for one in seen:
         one.shuffles.clear()  # ours draws its permutations on the clock
-    ours = partial(bench.per_site, permutation, timed, seen, n_permutations=bench.n_permutations)
+    ours = partial(
+        bench.per_site, permutation, timed, seen, n_permutations=bench.n_permutations
+    )
     timing.run(job, OURS, ours, scale)
 
 
@@ -185,9 +243,13 @@ def check_layer(bench: Bench, timing: Timing, layer: int) -> float:
     n_heads = sum(site.layer == layer for site in bench.sites)
     scale = n_heads * bench.n_permutations / bench.n_looped
     theirs = timing.count(job, LOOP, lambda: bench.looped(sites, seen, orders), scale)
-    probe = partial(bench.per_site, permutation, sites, seen, n_permutations=bench.n_looped)
+    probe = partial(
+        bench.per_site, permutation, sites, seen, n_permutations=bench.n_looped
+    )
     ours = timing.count(job, OURS, probe, scale)
-    return max(float((a.median_tvd - b).abs().max()) for a, b in zip(ours, theirs, strict=True))
+    return max(
+        float((a.median_tvd - b).abs().max()) for a, b in zip(ours, theirs, strict=True)
+    )
 
 
 def screened(bench: Bench, seen: Sequence[Observation]) -> list:
@@ -198,22 +260,33 @@ def screened(bench: Bench, seen: Sequence[Observation]) -> list:
 def uniform_job(bench: Bench, timing: Timing) -> str | None:
     """Uniform attention in one head at a time, all heads, ours and nnsight; how far apart they are."""
     seen, changes = bench.observe(), {}
-    ours = timing.run("uniform", OURS, lambda: bench.per_site(uniform_attention, bench.sites, seen))
+    ours = timing.run(
+        "uniform", OURS, lambda: bench.per_site(uniform_attention, bench.sites, seen)
+    )
     changes[OURS] = [result.uniform_tvd for result in ours]
     if not peers.installed("nnsight"):
         return None
     traced = peers.NNsight(bench.model)
 
     def one_by_one() -> list[Tensor]:
-        return [tvd(_nnsight_uniform(bench, traced, one, site), one.probs) for site in bench.sites for one in seen]
+        return [
+            tvd(_nnsight_uniform(bench, traced, one, site), one.probs)
+            for site in bench.sites
+            for one in seen
+        ]
 
     theirs = timing.run("uniform", "nnsight", one_by_one)
     pairs = zip(changes[OURS], theirs, strict=True)
     return f"largest difference {max(float((a - b).abs().max()) for a, b in pairs):.1e}"
 
 
-def _nnsight_uniform(bench: Bench, traced: "peers.NNsight", seen: Observation, site: Site) -> Tensor:
-    flat = uniform(seen.attention[site.layer][:, site.head], bench.adapter.visible(seen, site.layer))
+def _nnsight_uniform(
+    bench: Bench, traced: "peers.NNsight", seen: Observation, site: Site
+) -> Tensor:
+    flat = uniform(
+        seen.attention[site.layer][:, site.head],
+        bench.adapter.visible(seen, site.layer),
+    )
     return traced.probabilities(bench.inputs(seen), site.layer, site.head, flat)
 
 
@@ -229,44 +302,86 @@ def nnsight_permutation_job(bench: Bench, timing: Timing) -> None:
                 traced.probabilities(bench.inputs(one), site.layer, site.head, edited)
 
     n_heads = sum(other.layer == site.layer for other in bench.sites)
-    timing.run(layer_name(site.layer), "nnsight", one_by_one, n_heads * bench.n_permutations / n)
+    timing.run(
+        layer_name(site.layer),
+        "nnsight",
+        one_by_one,
+        n_heads * bench.n_permutations / n,
+    )
 
 
 def leave_one_out_job(bench: Bench, timing: Timing) -> str | None:
     """p without each token, on ours and on the peers; says where the peers' numbers part from ours."""
     seen = bench.observe()
-    ours = timing.run("leave-one-out", OURS, lambda: [bench.adapter.leave_one_out(one) for one in seen])
+    ours = timing.run(
+        "leave-one-out",
+        OURS,
+        lambda: [bench.adapter.leave_one_out(one) for one in seen],
+    )
     texts = [text for job in bench.jobs for text in job]
     targets = [int(p) for one in seen for p in one.probs.argmax(-1)]
     if peers.installed("captum"):
-        captum, ids = peers.Captum(bench.model, bench.tokenizer.mask_token_id), [t.inputs["input_ids"] for t in texts]
-        timing.run("leave-one-out", "captum, default", lambda: captum.leave_one_out(ids, targets))
-        timing.run("leave-one-out", "captum, 16 a pass", lambda: captum.leave_one_out(ids, targets, per_pass=16))
+        captum, ids = (
+            peers.Captum(bench.model, bench.tokenizer.mask_token_id),
+            [t.inputs["input_ids"] for t in texts],
+        )
+        timing.run(
+            "leave-one-out",
+            "captum, default",
+            lambda: captum.leave_one_out(ids, targets),
+        )
+        timing.run(
+            "leave-one-out",
+            "captum, 16 a pass",
+            lambda: captum.leave_one_out(ids, targets, per_pass=16),
+        )
     if not peers.installed("ferret"):
         return None
-    ferret, strings = peers.Ferret(bench.model, bench.tokenizer), [bench.strings[t.example_id] for t in texts]
-    theirs = timing.run("leave-one-out", "ferret", lambda: ferret.leave_one_out(strings, targets))
+    ferret, strings = (
+        peers.Ferret(bench.model, bench.tokenizer),
+        [bench.strings[t.example_id] for t in texts],
+    )
+    theirs = timing.run(
+        "leave-one-out", "ferret", lambda: ferret.leave_one_out(strings, targets)
+    )
     scores = [
-        one.read(Site(bench.n_layers - 1, 0))[row][: len(t.inputs["input_ids"])] for one, row, t in _rows(bench, seen)
+        one.read(Site(bench.n_layers - 1, 0))[row][: len(t.inputs["input_ids"])]
+        for one, row, t in _rows(bench, seen)
     ]
-    timing.run("comprehensiveness", "ferret", lambda: ferret.comprehensiveness(strings, targets, scores))
+    timing.run(
+        "comprehensiveness",
+        "ferret",
+        lambda: ferret.comprehensiveness(strings, targets, scores),
+    )
     attention = [one.read(Site(bench.n_layers - 1, 0)) for one in seen]
-    own = lambda: [peers.comprehensiveness(bench.adapter, b, a) for b, a in zip(bench.batches, attention, strict=True)]  # noqa: E731
+
+    def own():
+        return [
+            peers.comprehensiveness(bench.adapter, b, a)
+            for b, a in zip(bench.batches, attention, strict=True)
+        ]
+
     timing.run("comprehensiveness", OURS, own)
     return _parted(bench, seen, ours, theirs, targets)
 
 
-def _rows(bench: Bench, seen: Sequence[Observation]) -> Iterator[tuple[Observation, int, Text]]:
+def _rows(
+    bench: Bench, seen: Sequence[Observation]
+) -> Iterator[tuple[Observation, int, Text]]:
     """Every text with its observation and its row there."""
     for one, job in zip(seen, bench.jobs, strict=True):
         yield from ((one, row, text) for row, text in enumerate(job))
 
 
-def _parted(bench: Bench, seen, ours: list[Tensor], theirs: list[Tensor], targets: list[int]) -> str:
+def _parted(
+    bench: Bench, seen, ours: list[Tensor], theirs: list[Tensor], targets: list[int]
+) -> str:
     """In how many of all deletions ferret's number is another one: there the shorter text was tokenized differently."""
     place = {id(one): number for number, one in enumerate(seen)}
     n_parted, n_all = 0, 0
-    for (one, row, _), found, target in zip(_rows(bench, seen), theirs, targets, strict=True):
+    for (one, row, _), found, target in zip(
+        _rows(bench, seen), theirs, targets, strict=True
+    ):
         content = one.batch.content_mask[row]
         changes = ours[place[id(one)]][row, content, target] - one.probs[row, target]
         if len(changes) != len(found):
@@ -285,13 +400,26 @@ def sweep_table(bench: Bench, timing: Timing, rate: float) -> str:
         "| edits in | loop s | ours s | ratio (min–max) | bar | n / layers left | ours GFLOP (loop) | share of peak, ours (loop) |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    rows = [(name, [name], n / (n - k)) for k, name in enumerate(names)] + [("all layers", names, 2 * n / (n + 1))]
+    rows = [(name, [name], n / (n - k)) for k, name in enumerate(names)] + [
+        ("all layers", names, 2 * n / (n + 1))
+    ]
     for title, jobs, limit in rows:
-        bar = BARS["all"] if title == "all layers" else BARS["top"] if jobs == names[-1:] else "–"
+        bar = (
+            BARS["all"]
+            if title == "all layers"
+            else BARS["top"]
+            if jobs == names[-1:]
+            else "–"
+        )
         theirs, ours = timing.rounds(jobs, LOOP), timing.rounds(jobs, OURS)
         ratios = [a / b for a, b in zip(theirs, ours, strict=True)]
-        work = {side: sum(timing.gflop[job, side] for job in jobs) for side in (OURS, LOOP)}
-        share = {OURS: work[OURS] * 1e9 / rate / median(ours), LOOP: work[LOOP] * 1e9 / rate / median(theirs)}
+        work = {
+            side: sum(timing.gflop[job, side] for job in jobs) for side in (OURS, LOOP)
+        }
+        share = {
+            OURS: work[OURS] * 1e9 / rate / median(ours),
+            LOOP: work[LOOP] * 1e9 / rate / median(theirs),
+        }
         spread = f"{median(ratios):.2f}x ({min(ratios):.2f}–{max(ratios):.2f})"
         lines.append(
             f"| {title} | {median(theirs):.1f} | {median(ours):.2f} | {spread} | {bar} | {limit:.2f} | "
@@ -302,8 +430,13 @@ def sweep_table(bench: Bench, timing: Timing, rate: float) -> str:
 
 def screen_line(bench: Bench, timing: Timing, rate: float) -> str:
     """The screen against the exact sweep."""
-    sweep_seconds = median(timing.rounds([layer_name(layer) for layer in range(bench.n_layers)], OURS))
-    seconds, gflop = median(timing.seconds["screen", OURS]), timing.gflop["screen", OURS]
+    sweep_seconds = median(
+        timing.rounds([layer_name(layer) for layer in range(bench.n_layers)], OURS)
+    )
+    seconds, gflop = (
+        median(timing.seconds["screen", OURS]),
+        timing.gflop["screen", OURS],
+    )
     return (
         f"screen of all {len(bench.sites)} heads, forward and backward: {seconds:.3f} s, {gflop:.1f} GFLOP, "
         f"{gflop * 1e9 / rate / seconds:.0%} of peak; our exact sweep takes {sweep_seconds / seconds:.0f}x as long "
@@ -313,7 +446,10 @@ def screen_line(bench: Bench, timing: Timing, rate: float) -> str:
 
 def peer_table(timing: Timing) -> str:
     """Markdown: the jobs that peers run too."""
-    lines = ["| job | ours s | peer | peer s | ratio (min–max) |", "|---|---|---|---|---|"]
+    lines = [
+        "| job | ours s | peer | peer s | ratio (min–max) |",
+        "|---|---|---|---|---|",
+    ]
     for (job, side), theirs in timing.seconds.items():
         if side in (OURS, LOOP):
             continue
@@ -324,7 +460,9 @@ def peer_table(timing: Timing) -> str:
             continue
         ratios = [a / b for a, b in zip(theirs, ours, strict=False)]
         spread = f"{median(ratios):.2f}x ({min(ratios):.2f}–{max(ratios):.2f})"
-        lines.append(f"| {title} | {median(ours):.2f} | {side} | {median(theirs):.2f} | {spread} |")
+        lines.append(
+            f"| {title} | {median(ours):.2f} | {side} | {median(theirs):.2f} | {spread} |"
+        )
     return "\n".join(lines)
 
 
@@ -337,18 +475,28 @@ def memory_of_audit(arguments: argparse.Namespace) -> dict[str, float]:
     model, tokenizer = load_model(arguments.model), load_tokenizer(arguments.model)
     examples = load_examples(arguments.dataset, arguments.split, limit=arguments.limit)
     texts = sorted(
-        ({"text": row["text"], "label": row["label"]} for row in examples), key=lambda row: len(row["text"])
+        ({"text": row["text"], "label": row["label"]} for row in examples),
+        key=lambda row: len(row["text"]),
     )
     run = partial(
-        audit, model, split="test", tests=["permutation"], tokenizer=tokenizer, progress=False,
-        heads=arguments.memory_heads, memory_budget=arguments.memory_of,
-    )  # fmt: skip
+        audit,
+        model,
+        split="test",
+        tests=["permutation"],
+        tokenizer=tokenizer,
+        progress=False,
+        heads=arguments.memory_heads,
+        memory_budget=arguments.memory_of,
+    )
     run(texts[:1], n_permutations=1)
     loaded = psutil.Process().memory_info().rss
     Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts anew
     run(texts[-arguments.memory_texts :], n_permutations=arguments.memory_permutations)
     status = Path("/proc/self/status").read_text()
-    return {"loaded": loaded, "peak": 1024 * int(re.search(r"VmHWM:\s*(\d+)", status)[1])}
+    return {
+        "loaded": loaded,
+        "peak": 1024 * int(re.search(r"VmHWM:\s*(\d+)", status)[1]),
+    }
 
 
 def memory_lines(arguments: argparse.Namespace) -> Iterator[str]:
@@ -370,17 +518,38 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--model", required=True, help="a fine-tuned BERT, two labels")
     parser.add_argument("--dataset", required=True, help="name, folder or Hub id")
     parser.add_argument("--split", default="test")
-    parser.add_argument("--limit", type=int, default=24, help="only the first so many texts")
+    parser.add_argument(
+        "--limit", type=int, default=24, help="only the first so many texts"
+    )
     parser.add_argument("--n-permutations", type=int, default=32)
-    parser.add_argument("--loop-permutations", type=int, default=4, help="of these, how many the loop is timed on")
-    parser.add_argument("--heads", type=int, default=1, help="how many of each layer are timed")
+    parser.add_argument(
+        "--loop-permutations",
+        type=int,
+        default=4,
+        help="of these, how many the loop is timed on",
+    )
+    parser.add_argument(
+        "--heads", type=int, default=1, help="how many of each layer are timed"
+    )
     parser.add_argument("--repeats", type=int, default=2)
-    parser.add_argument("--clock", default="wall", choices=("wall", "cpu"), help="cpu where the machine is not idle")
+    parser.add_argument(
+        "--clock",
+        default="wall",
+        choices=("wall", "cpu"),
+        help="cpu where the machine is not idle",
+    )
     parser.add_argument("--no-peers", dest="peers", action="store_false")
-    parser.add_argument("--memory", nargs="*", default=["500MB", "2GB"], help="budgets; none: not measured")
+    parser.add_argument(
+        "--memory",
+        nargs="*",
+        default=["500MB", "2GB"],
+        help="budgets; none: not measured",
+    )
     parser.add_argument("--only-memory", action="store_true")
     parser.add_argument("--memory-texts", type=int, default=12, help="the longest ones")
-    parser.add_argument("--memory-heads", type=int, nargs="+", default=[0], help="of each layer")
+    parser.add_argument(
+        "--memory-heads", type=int, nargs="+", default=[0], help="of each layer"
+    )
     parser.add_argument("--memory-permutations", type=int, default=100)
     parser.add_argument("--memory-of", help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -404,8 +573,10 @@ def speed(arguments: argparse.Namespace) -> None:
             sweep(bench, timing, layer, arguments.heads)
         timing.run("screen", OURS, partial(screened, bench, bench.observe()))
     within = "within" if max(differences) <= TOLERANCE else "ABOVE"
-    print(f"\n{sweep_table(bench, timing, rate)}\n\nlargest difference to the loop, same permutations: "
-          f"{max(differences):.1e} ({within} {TOLERANCE:.0e})")  # fmt: skip
+    print(
+        f"\n{sweep_table(bench, timing, rate)}\n\nlargest difference to the loop, same permutations: "
+        f"{max(differences):.1e} ({within} {TOLERANCE:.0e})"
+    )
     print(screen_line(bench, timing, rate))
     if arguments.peers:
         with_peers(bench, timing, arguments.repeats)

@@ -14,12 +14,13 @@ from torch import Tensor
 
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import Batch, Observation, Site
-from hf_attnprobe.auditing import run_batch
+from hf_attnprobe.auditing.run import run_batch
 from hf_attnprobe.faithfulness import PROBES
 from hf_attnprobe.functional.rank import dense_rank
 from hf_attnprobe.functional.search import linear_distance, search_adversarial_attention
-from hf_attnprobe.summary import PREDICTION
-from hf_attnprobe.texts import Text, collate, plan
+from hf_attnprobe.inference.batching import collate, plan
+from hf_attnprobe.inference.encoding import Text
+from hf_attnprobe.statistics.summary import PREDICTION
 
 
 TESTS = ("correlation", "permutation", "adversarial")
@@ -51,8 +52,14 @@ class PlainSide:
     """Every part as the papers' programs do it, over all documents."""
 
     def __init__(self, model, documents: Mapping[int, Sequence[int]], noise: Rows):
-        self.plain, self.kinder, self.batches = plain.Plain(model), plain.PlainMatmul(model), plain.batches(documents)
-        self.noise = [_padded(noise, batch.rows, batch.tokens.shape[1]) for batch in self.batches]
+        self.plain, self.kinder, self.batches = (
+            plain.Plain(model),
+            plain.PlainMatmul(model),
+            plain.batches(documents),
+        )
+        self.noise = [
+            _padded(noise, batch.rows, batch.tokens.shape[1]) for batch in self.batches
+        ]
         self.forward()
 
     def forward(self) -> None:
@@ -69,31 +76,49 @@ class PlainSide:
 
     def leave_one_out(self) -> Rows:
         pairs = zip(self.batches, self.known, strict=True)
-        return self._rows([self.plain.leave_one_out(batch, prob) for batch, (_, _, prob) in pairs])
+        return self._rows(
+            [self.plain.leave_one_out(batch, prob) for batch, (_, _, prob) in pairs]
+        )
 
     def permutation(self, orders: Rows | None = None) -> Rows:
         draws = [None if orders is None else _replayed(orders) for _ in self.batches]
         triples = zip(self.batches, self.known, draws, strict=True)
-        found = [self.plain.permutation(batch, states, prob, draw) for batch, (states, _, prob), draw in triples]
+        found = [
+            self.plain.permutation(batch, states, prob, draw)
+            for batch, (states, _, prob), draw in triples
+        ]
         return _by_text(self.batches, found)
 
     def search(self) -> Rows:
         triples = zip(self.batches, self.known, self.noise, strict=True)
-        self.found = [self.plain.search(batch, *known, noise) for batch, known, noise in triples]
+        self.found = [
+            self.plain.search(batch, *known, noise) for batch, known, noise in triples
+        ]
         return self._rows(self.found)
 
     def search_in_double(self, n_batches: int = 2) -> Rows:
         """The same search in float64 on batches from the middle: where rounding cannot make trajectories part."""
-        double, middle = plain.Plain(self.plain.model, torch.float64), len(self.batches) // 2
+        double, middle = (
+            plain.Plain(self.plain.model, torch.float64),
+            len(self.batches) // 2,
+        )
         batches = self.batches[middle : middle + n_batches]
         noise = [noise.double() for noise in self.noise[middle : middle + n_batches]]
         pairs = list(zip(batches, noise, strict=True))
-        found = [double.search(batch, *double.forward(batch), noise) for batch, noise in pairs]
-        return _by_text(batches, [_words(x, batch.lengths) for x, batch in zip(found, batches, strict=True)])
+        found = [
+            double.search(batch, *double.forward(batch), noise)
+            for batch, noise in pairs
+        ]
+        return _by_text(
+            batches,
+            [_words(x, batch.lengths) for x, batch in zip(found, batches, strict=True)],
+        )
 
     def search_by_matmul(self) -> None:
         """The same search, kinder to the yardstick; only for its time."""
-        for batch, known, noise in zip(self.batches, self.known, self.noise, strict=True):
+        for batch, known, noise in zip(
+            self.batches, self.known, self.noise, strict=True
+        ):
             self.kinder.search(batch, *known, noise)
 
     def epsilon_max_jsd(self) -> dict[float, Rows]:
@@ -101,17 +126,27 @@ class PlainSide:
         pairs = list(zip(self.found, self.known, strict=True))
         return {
             epsilon: _by_text(
-                self.batches, [self.plain.epsilon_max_jsd(found, *known, epsilon) for found, known in pairs]
+                self.batches,
+                [
+                    self.plain.epsilon_max_jsd(found, *known, epsilon)
+                    for found, known in pairs
+                ],
             )
             for epsilon in EPSILONS
         }
 
     def take_ranks(self, ranks: Rows) -> None:
-        self.ranks = [_stacked(ranks, batch.rows, batch.tokens.shape[1]).numpy() for batch in self.batches]
+        self.ranks = [
+            _stacked(ranks, batch.rows, batch.tokens.shape[1]).numpy()
+            for batch in self.batches
+        ]
 
     def tau(self) -> Rows:
         """Of the ranks taken."""
-        found = [plain.all_kendall_tau(*pair) for pair in zip(self.batches, self.ranks, strict=True)]
+        found = [
+            plain.all_kendall_tau(*pair)
+            for pair in zip(self.batches, self.ranks, strict=True)
+        ]
         return _by_text(self.batches, found)
 
     def _rows(self, values: Sequence[Tensor]) -> Rows:
@@ -123,12 +158,23 @@ class PlainSide:
 class OurSide:
     """Every part as the audit does it, on the batches that it plans."""
 
-    def __init__(self, model, texts: Sequence[Text], noise: Rows, dtype: torch.dtype, batch_size: int, seed: int):
+    def __init__(
+        self,
+        model,
+        texts: Sequence[Text],
+        noise: Rows,
+        dtype: torch.dtype,
+        batch_size: int,
+        seed: int,
+    ):
         self.adapter, self.seed, self.dtype = wrap(model, dtype=dtype), seed, dtype
         self.jobs = plan(texts, TESTS, {}, self._bytes, BUDGET, batch_size)
         self.batches = [collate(self.adapter, job, 0) for _, job in self.jobs]
         self.noise = [
-            _padded(noise, batch.example_ids, batch.mask.shape[1]).to(dtype).transpose(0, 1) for batch in self.batches
+            _padded(noise, batch.example_ids, batch.mask.shape[1])
+            .to(dtype)
+            .transpose(0, 1)
+            for batch in self.batches
         ]
         self.observe()
 
@@ -139,7 +185,14 @@ class OurSide:
     def whole(self) -> None:
         """What ``attnprobe audit`` does with a batch, rows included."""
         for _, job in self.jobs:
-            run_batch(self.adapter, collate(self.adapter, job, 0), (*TESTS, PREDICTION), [SITE], {}, self.seed)
+            run_batch(
+                self.adapter,
+                collate(self.adapter, job, 0),
+                (*TESTS, PREDICTION),
+                [SITE],
+                {},
+                self.seed,
+            )
 
     def _bytes(self, n_keys: int) -> int:
         return self.adapter.bytes_per_example(n_keys, N_PERMUTATIONS)
@@ -149,76 +202,138 @@ class OurSide:
 
     def leave_one_out(self) -> Rows:
         """The change of the output, as of the predicted class; for two classes it is that of either."""
-        return self._rows(lambda o: (self.adapter.leave_one_out(o)[..., 1] - o.probs[:, None, 1]).abs())
+        return self._rows(
+            lambda o: (
+                self.adapter.leave_one_out(o)[..., 1] - o.probs[:, None, 1]
+            ).abs()
+        )
 
     def permutation(self) -> Rows:
         run = partial(PROBES["permutation"], self.adapter, site=SITE, seed=self.seed)
-        return _by_text(self.batches, [run(observation=o).median_tvd.numpy() for o in self.observations])
+        return _by_text(
+            self.batches,
+            [run(observation=o).median_tvd.numpy() for o in self.observations],
+        )
 
     def orders(self) -> Rows:
         """The permutations behind :meth:`permutation`, [100, keys] by text."""
-        orders = [o.permutations(0, N_PERMUTATIONS, self.seed)[:, :, 0] for o in self.observations]
-        return _by_text(self.batches, [order.transpose(0, 1).numpy() for order in orders])
+        orders = [
+            o.permutations(0, N_PERMUTATIONS, self.seed)[:, :, 0]
+            for o in self.observations
+        ]
+        return _by_text(
+            self.batches, [order.transpose(0, 1).numpy() for order in orders]
+        )
 
     def search(self) -> Rows:
         return self._rows(self._search, self.noise)
 
     def _search(self, o: Observation, noise: Tensor) -> Tensor:
         distance = linear_distance(self.adapter.token_logits(o), o.probs)
-        return search_adversarial_attention(3 * noise, o.read(SITE), o.batch.mask, distance).transpose(0, 1)
+        return search_adversarial_attention(
+            3 * noise, o.read(SITE), o.batch.mask, distance
+        ).transpose(0, 1)
 
     def exact(self, epsilons: Sequence[float] | None = EPSILONS) -> dict[float, Rows]:
         found = [
-            PROBES["adversarial"](self.adapter, o, SITE, method="exact", epsilons=epsilons) for o in self.observations
+            PROBES["adversarial"](
+                self.adapter, o, SITE, method="exact", epsilons=epsilons
+            )
+            for o in self.observations
         ]
         return {
-            epsilon: _by_text(self.batches, [result.epsilon_max_jsd[epsilon].numpy() for result in found])
+            epsilon: _by_text(
+                self.batches,
+                [result.epsilon_max_jsd[epsilon].numpy() for result in found],
+            )
             for epsilon in EPSILONS
         }
 
     def probability(self) -> Rows:
-        return _by_text(self.batches, [o.probs[:, 1].numpy() for o in self.observations])
+        return _by_text(
+            self.batches, [o.probs[:, 1].numpy() for o in self.observations]
+        )
 
     def attention(self) -> Rows:
         return self._rows(lambda o: o.read(SITE))
 
     def rank(self) -> Rows:
         """Ranks of attention, gradient and leave-one-out, [3, keys] by text: the input of both sides' τ."""
-        return _by_text(self.batches, [self._rank(o).transpose(0, 1).numpy() for o in self.observations])
+        return _by_text(
+            self.batches,
+            [self._rank(o).transpose(0, 1).numpy() for o in self.observations],
+        )
 
     def _rank(self, o: Observation) -> Tensor:
-        values = torch.stack([o.read(SITE), o.gradient_importance(), o.leave_one_out_importance()]).flatten(0, 1)
+        values = torch.stack(
+            [o.read(SITE), o.gradient_importance(), o.leave_one_out_importance()]
+        ).flatten(0, 1)
         tolerance = torch.finfo(self.dtype).eps  # as in ``correlation``
-        ranks = dense_rank(values, o.batch.mask.repeat(3, 1), rtol=256 * tolerance, atol=64 * tolerance)
+        ranks = dense_rank(
+            values, o.batch.mask.repeat(3, 1), rtol=256 * tolerance, atol=64 * tolerance
+        )
         return ranks.view(3, *o.batch.mask.shape)
 
     def take_ranks(self, ranks: Rows) -> None:
-        self.ranks = [_stacked(ranks, b.example_ids, b.mask.shape[1]).to(self.dtype) for b in self.batches]
+        self.ranks = [
+            _stacked(ranks, b.example_ids, b.mask.shape[1]).to(self.dtype)
+            for b in self.batches
+        ]
 
     def tau(self) -> Rows:
         """τ and p of the three pairs of the ranks taken, [3, 2] by text."""
         known = [Known(*pair) for pair in zip(self.batches, self.ranks, strict=True)]
-        found = [PROBES["correlation"](self.adapter, observation, SITE) for observation in known]
-        names = ("attention_gradient", "attention_leave_one_out", "gradient_leave_one_out")
-        tables = [[[getattr(r, f"{name}_{x}").numpy() for x in ("tau", "p_value")] for name in names] for r in found]
-        return _by_text(self.batches, [np.array(table).transpose(2, 0, 1) for table in tables])
+        found = [
+            PROBES["correlation"](self.adapter, observation, SITE)
+            for observation in known
+        ]
+        names = (
+            "attention_gradient",
+            "attention_leave_one_out",
+            "gradient_leave_one_out",
+        )
+        tables = [
+            [
+                [getattr(r, f"{name}_{x}").numpy() for x in ("tau", "p_value")]
+                for name in names
+            ]
+            for r in found
+        ]
+        return _by_text(
+            self.batches, [np.array(table).transpose(2, 0, 1) for table in tables]
+        )
 
     def _rows(self, compute: Callable[..., Tensor], *more: Sequence) -> Rows:
         """Words only, by text, of what comes as [batch, ..., keys]."""
-        values = [compute(o, *extra) for o, *extra in zip(self.observations, *more, strict=True)]
+        values = [
+            compute(o, *extra)
+            for o, *extra in zip(self.observations, *more, strict=True)
+        ]
         lengths = [batch.mask.sum(-1) + 2 for batch in self.batches]
-        return _by_text(self.batches, [_words(x, n) for x, n in zip(values, lengths, strict=True)])
+        return _by_text(
+            self.batches, [_words(x, n) for x, n in zip(values, lengths, strict=True)]
+        )
 
 
 def _by_text(batches: Sequence, values: Sequence[Sequence]) -> Rows:
     """Values of batches, each [batch, ...], by the row of their text in the data."""
-    rows = [batch.rows if isinstance(batch, plain.Documents) else batch.example_ids for batch in batches]
-    return {row: x for ids, found in zip(rows, values, strict=True) for row, x in zip(ids, found, strict=True)}
+    rows = [
+        batch.rows if isinstance(batch, plain.Documents) else batch.example_ids
+        for batch in batches
+    ]
+    return {
+        row: x
+        for ids, found in zip(rows, values, strict=True)
+        for row, x in zip(ids, found, strict=True)
+    }
 
 
 def _words(values: Tensor, lengths: Tensor) -> list[np.ndarray]:
     """[batch, ..., keys] without start, end and padding."""
-    return [x[..., 1 : n - 1].detach().numpy() for x, n in zip(values, lengths.tolist(), strict=True)]
+    return [
+        x[..., 1 : n - 1].detach().numpy()
+        for x, n in zip(values, lengths.tolist(), strict=True)
+    ]
 
 
 def _padded(rows: Rows, wanted: Sequence[int], n_keys: int) -> Tensor:

@@ -12,12 +12,19 @@ import torch
 
 FRONTIER = 9  # values of ε of the exact answer by default
 STEP = 60  # element-wise operations per weight and step of the search: a softmax, two logarithms, ratios, Adam
-EDGE = 60  # per edge, end and ε of the exact answer: four logarithms and what joins them
+EDGE = (
+    60  # per edge, end and ε of the exact answer: four logarithms and what joins them
+)
 
 
 def forward(config, words: int) -> float:
     """Encoder, attention scores and read-out over T + 2 tokens."""
-    n, embedding, size, hidden = words + 2, config.embedding_size, config.encoder_size, config.hidden_size
+    n, embedding, size, hidden = (
+        words + 2,
+        config.embedding_size,
+        config.encoder_size,
+        config.hidden_size,
+    )
     encoder = {
         "bilstm": 2 * 4 * size * (embedding + size),
         "cnn": embedding * size / len(config.kernel_sizes) * sum(config.kernel_sizes),
@@ -29,7 +36,11 @@ def forward(config, words: int) -> float:
 
 def readout(config, hidden: int) -> int:
     """Multiplications from one state to its score and logit."""
-    inner = {"additive": config.attention_size or config.hidden_size // 2, "dot_product": 1, "uniform": 0}
+    inner = {
+        "additive": config.attention_size or config.hidden_size // 2,
+        "dot_product": 1,
+        "uniform": 0,
+    }
     return hidden * (inner[config.attention] + 1)
 
 
@@ -38,16 +49,29 @@ def gradient(config, words: int) -> float:
     n, embedding, size = words + 2, config.embedding_size, config.encoder_size
     if config.encoder == "bilstm":
         return 2 * n * 2 * 4 * size * size
-    return forward(config, words) - 2 * n * readout(config, config.hidden_size) if embedding else 0.0
+    return (
+        forward(config, words) - 2 * n * readout(config, config.hidden_size)
+        if embedding
+        else 0.0
+    )
 
 
 def leave_one_out(config, words: int) -> float:
     """LSTM: T(T − 1) resumed steps over both directions; convolution: its reach around each of T; else sums."""
     size, sums = config.encoder_size, 4 * words**2
     if config.encoder == "bilstm":
-        return sums + words * (words - 1) * 2 * (4 * size * size + readout(config, size))
+        return sums + words * (words - 1) * 2 * (
+            4 * size * size + readout(config, size)
+        )
     if config.encoder == "cnn":
-        taps = 2 * (words + 2) * config.embedding_size * size / len(config.kernel_sizes) * sum(config.kernel_sizes)
+        taps = (
+            2
+            * (words + 2)
+            * config.embedding_size
+            * size
+            / len(config.kernel_sizes)
+            * sum(config.kernel_sizes)
+        )
         neighbours = 2 * (max(config.kernel_sizes) // 2)
         return sums + taps + words * neighbours * 2 * readout(config, size)
     return sums
@@ -75,7 +99,10 @@ def tau(config, words: int) -> float:
 
 def whole(config, words: int) -> float:
     """All that an audit does."""
-    return sum(part(config, words) for part in (forward, gradient, leave_one_out, permutation, exact, tau))
+    return sum(
+        part(config, words)
+        for part in (forward, gradient, leave_one_out, permutation, exact, tau)
+    )
 
 
 def peak(dtype: torch.dtype, n: int = 1024, seconds: float = 1.0) -> float:

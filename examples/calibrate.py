@@ -7,7 +7,7 @@ import os
 import tempfile
 
 from hf_attnprobe import AttentionClassifierConfig, evidence_dataset, train_classifier
-from hf_attnprobe.demo import evidence_found
+from hf_attnprobe.demonstration import evidence_found
 
 
 def main(n_examples: int) -> None:
@@ -16,12 +16,20 @@ def main(n_examples: int) -> None:
         f"{'encoder':<8} {'accuracy':>8} {'attention':>10} {'gradient':>9} {'leave-one-out':>14}  (deciding word first)"
     )
     for encoder in ("bilstm", "cnn", "mlp", "none"):
-        config = AttentionClassifierConfig(encoder=encoder, embedding_size=64, encoder_size=64)
+        config = AttentionClassifierConfig(
+            encoder=encoder, embedding_size=64, encoder_size=64
+        )
         with tempfile.TemporaryDirectory() as folder:
             model, tokenizer, metrics = train_classifier(
-                config, data["train"], data["validation"], test=data["test"], output_dir=folder, epochs=4,
-                learning_rate=2e-3, progress=False,
-            )  # fmt: skip
+                config,
+                data["train"],
+                data["validation"],
+                test=data["test"],
+                output_dir=folder,
+                epochs=4,
+                learning_rate=2e-3,
+                progress=False,
+            )
         found = evidence_found(model, tokenizer, data["test"]).top_is_evidence
         shares = f"{found['attention']:>10.0%} {found['gradient']:>9.0%} {found['leave-one-out']:>14.0%}"
         print(f"{encoder:<8} {metrics['test_accuracy']:>8.3f} {shares}")

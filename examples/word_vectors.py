@@ -14,7 +14,10 @@ from hf_attnprobe import build_tokenizer, load_examples
 
 def write_vectors(model: str, texts: list[str], output: str) -> int:
     """Returns how many words were written."""
-    pieces, embeddings = AutoTokenizer.from_pretrained(model), AutoModel.from_pretrained(model).get_input_embeddings()
+    pieces, embeddings = (
+        AutoTokenizer.from_pretrained(model),
+        AutoModel.from_pretrained(model).get_input_embeddings(),
+    )
     words = build_tokenizer(texts)
     n_written = 0
     with open(output, "w") as file:
@@ -22,15 +25,21 @@ def write_vectors(model: str, texts: list[str], output: str) -> int:
             ids = pieces(word, add_special_tokens=False)["input_ids"]
             if ids:
                 numbers = embeddings.weight[ids].detach().mean(0).tolist()
-                file.write(f"{word} {' '.join(f'{number:.5f}' for number in numbers)}\n")
+                file.write(
+                    f"{word} {' '.join(f'{number:.5f}' for number in numbers)}\n"
+                )
                 n_written += 1
     return n_written
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     for flag in ("--model", "--dataset", "--output"):
         parser.add_argument(flag, required=True)
     given = parser.parse_args()
-    written = write_vectors(given.model, load_examples(given.dataset, "train")["text"][:], given.output)
+    written = write_vectors(
+        given.model, load_examples(given.dataset, "train")["text"][:], given.output
+    )
     print(f"{written} vectors in {given.output}")

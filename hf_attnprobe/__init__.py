@@ -17,24 +17,28 @@ from hf_attnprobe.attention_classifier import (
 )
 from hf_attnprobe.attention_model import Site
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.metrics import install_metric, metric_path
+from hf_attnprobe.evaluate_module import install_metric, metric_path
 
 
 __version__ = "0.1.0"
 
-AutoConfig.register(AttentionClassifierConfig.model_type, AttentionClassifierConfig, exist_ok=True)
+AutoConfig.register(
+    AttentionClassifierConfig.model_type, AttentionClassifierConfig, exist_ok=True
+)
 AutoModel.register(AttentionClassifierConfig, AttentionClassifierModel, exist_ok=True)
 AutoModelForSequenceClassification.register(
-    AttentionClassifierConfig, AttentionClassifierForSequenceClassification, exist_ok=True
+    AttentionClassifierConfig,
+    AttentionClassifierForSequenceClassification,
+    exist_ok=True,
 )
 
 _LATER = {
-    "audit": "hf_attnprobe.auditing",
-    "Report": "hf_attnprobe.report",
-    "build_tokenizer": "hf_attnprobe.tokenization",
-    "evidence_dataset": "hf_attnprobe.synthetic",
-    "load_examples": "hf_attnprobe.data",
-    "train_classifier": "hf_attnprobe.training",
+    "audit": "hf_attnprobe.auditing.run",
+    "Report": "hf_attnprobe.auditing.report",
+    "build_tokenizer": "hf_attnprobe.data.tokenizer",
+    "evidence_dataset": "hf_attnprobe.data.synthetic",
+    "load_examples": "hf_attnprobe.data.examples",
+    "train_classifier": "hf_attnprobe.training.classifier",
 }
 
 __all__ = [

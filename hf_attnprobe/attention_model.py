@@ -6,7 +6,7 @@ A BiLSTM attention classifier is a Transformer with one layer, one head and one 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -56,104 +56,205 @@ class Reference:
     outputs: tuple[Tensor, ...]
 
 
+@runtime_checkable
 class AttentionModel(Protocol):
-    """What a test may ask of a model; :func:`hf_attnprobe.wrap` makes one.
+    """What every faithfulness test asks of a model; :func:`hf_attnprobe.wrap` makes one.
 
-    ``reference``: see :meth:`set_reference`; None until it is called, and where head outputs cannot be replaced.
-    ``pads_left``: whether texts must be padded on the left. ``mask_id``: the token that stands in for an erased one, for
-    :meth:`erase_inputs`; None until it is set.
+    Derive from :class:`AttentionModelBase`, which has defaults for all that is no core.
+    What a model can do beyond the core is stated by the capabilities below, and asked
+    for with :meth:`AttentionModelBase.lacks`.
     """
 
-    reference: Reference | None
     pads_left: bool
-    mask_id: int | None
-
-    def self_check(self, batch: Batch) -> None:
-        """Raises AttnProbeError, naming the layer, unless an edit of each layer reaches the output and no edit is none."""
 
     def sites(self) -> list[Site]:
         """Every layer and head that can be read and edited."""
 
     def prepare(
-        self, inputs: Mapping[str, Tensor], example_ids: tuple[int, ...], labels: Tensor | None = None
+        self,
+        inputs: Mapping[str, Tensor],
+        example_ids: tuple[int, ...],
+        labels: Tensor | None = None,
     ) -> Batch:
         """A batch on the model's device from padded tokenizer output."""
 
     def observe(self, batch: Batch) -> "Observation":
         """One forward pass: probabilities and the attention of every layer."""
 
-    def read(self, observation: "Observation", site: Site) -> Tensor:
-        """The attention of one head from ``site.query``, or from the row that the prediction is read from,
-        [batch, keys]; the pieces of a word add up at its first one."""
-
     def visible(self, observation: "Observation", layer: int) -> Tensor:
         """What each query may attend to, bool [batch, queries, keys]."""
 
-    def replay(self, observation: "Observation", attention: Mapping[int, Tensor]) -> Tensor:
-        """Probabilities [copies, batch, classes] with layer l's attention replaced by ``attention[l]``,
-        [copies, batch, heads, queries, keys]; nothing below the lowest replaced layer is recomputed."""
+    def read_map(
+        self, observation: "Observation", values: Tensor, site: Site
+    ) -> Tensor:
+        """The row of a map that the prediction is read from, or the row of ``site.query``.
 
-    def set_reference(self, batch: Batch) -> None:
-        """Keeps the head outputs of ``batch`` as ``reference``, once per audit and with the same texts in every process."""
+        Shape: values [batch, queries, keys] -> [batch, keys]. The pieces of a word are
+        added up at its first one.
+        """
 
-    def replay_masked(self, observation: "Observation", kept: Mapping[int, Tensor]) -> Tensor:
-        """As :meth:`replay`, with layer l's attention multiplied by ``kept[l]`` [copies, batch, heads, 1, 1]: what is
-        edited is the attention that the layer comes to behind the edits below it."""
+    def replay(
+        self, observation: "Observation", attention: Mapping[int, Tensor]
+    ) -> Tensor:
+        """Probabilities with the attention of some layers replaced.
 
-    def replay_outputs(self, observation: "Observation", site: Site, outputs: Tensor) -> Tensor:
-        """Probabilities [copies, batch, classes] with the output of one head (attention · values, before the output
-        projection) replaced by ``outputs`` [copies, batch, queries, width]; only at ``site.query`` where that is given."""
+        Shape: attention by layer, each [copies, batch, heads, queries, keys] ->
+        [copies, batch, classes]. Layers below the lowest replaced one are not rerun.
+        """
 
-    def read_map(self, observation: "Observation", values: Tensor, site: Site) -> Tensor:
-        """As :meth:`read`, of any map [batch, queries, keys] over the positions of ``site.layer``."""
 
-    def positions(self, observation: "Observation", layer: int, units: Tensor) -> Tensor:
-        """Where the keys of ``layer`` hold the units that :meth:`read` shows: from units, bool [..., batch, keys], to
-        every position of theirs, such as all pieces of a word, bool [..., batch, keys]."""
+@runtime_checkable
+class Differentiable(Protocol):
+    """Gradients of the probability of one class."""
 
-    def layers_below(self, layer: int) -> list[int]:
-        """The layers that a position's way from the input leads through, ``layer`` the last; raises AttnProbeError where
-        there are several ways, or none."""
+    def gradient(self, observation: "Observation", target: Tensor) -> Tensor:
+        """Gradient × input, attention held fixed, summed over embedding dimensions.
 
-    def head_values(self, observation: "Observation") -> tuple[Tensor, ...]:
-        """Value vectors of every head, bias included, per layer [batch, heads, keys, width]."""
+        Shape: target int [batch] -> signed [batch, keys].
+        """
+
+    def attention_gradient(
+        self, observation: "Observation", target: Tensor
+    ) -> list[Tensor]:
+        """Gradient with respect to the attention; not zero at masked keys.
+
+        Shape: target int [batch] -> per layer [batch, heads, queries, keys].
+        """
+
+
+@runtime_checkable
+class EditableInputs(Protocol):
+    """The model run again on texts without some of their units.
+
+    ``mask_id`` is the token that stands in for an erased one; None where there is none.
+    """
+
+    mask_id: int | None
+
+    def leave_one_out(self, observation: "Observation") -> Tensor:
+        """Probabilities without each unit, [batch, keys, classes].
+
+        Meaningful where ``content_mask`` is True.
+        """
+
+    def erase_inputs(
+        self, observation: "Observation", erased: Tensor, *, by: str = "deletion"
+    ) -> Tensor:
+        """Probabilities without the units ``erased``.
+
+        Shape: bool [copies, batch, keys] -> [copies, batch, classes]. Ids are deleted
+        (by "deletion") or replaced by ``mask_id`` (by "mask"); special tokens stay.
+        """
+
+
+@runtime_checkable
+class LinearReadout(Protocol):
+    """logits = Σ_t a_t · token_logits_t: what makes exact answers possible."""
+
+    def token_logits(self, observation: "Observation") -> Tensor:
+        """Logits of each token alone, bias included, [batch, keys, classes]."""
+
+    def readout_bias(self) -> Tensor:
+        """The logits that stay where there is no attention at all, [classes]."""
+
+
+@runtime_checkable
+class HeadValues(Protocol):
+    """The vectors that attention averages."""
 
     def states(self, observation: "Observation", site: Site) -> Tensor:
-        """What the attention of ``site`` averages, a vector for every position of its layer, [batch, keys, width]."""
+        """One vector per position of the site's layer, [batch, keys, width]."""
+
+    def head_values(self, observation: "Observation") -> tuple[Tensor, ...]:
+        """Value vectors, bias included, per layer [batch, heads, keys, width]."""
 
     @property
     def output_projections(self) -> tuple[Tensor, ...]:
-        """Per layer the heads' slices of the output projection, [heads, width, hidden]."""
+        """The heads' slices of the output projection, per layer [heads, width, hidden]."""
 
-    def block_output(self, observation: "Observation", layer: int, kept: Tensor) -> Tensor:
-        """Output of the block that holds ``layer``, [copies, batch, queries, hidden], its attention multiplied by ``kept``
-        [copies, batch, 1, 1, keys]."""
 
-    def gradient(self, observation: "Observation", target: Tensor, *, hold_attention: bool = True) -> Tensor:
-        """Gradient × input of the probability of class ``target`` [batch], summed over embedding dimensions, signed,
-        [batch, keys]; with ``hold_attention`` the attention weights count as constants."""
+@runtime_checkable
+class HeadOutputs(Protocol):
+    """Heads whose output (attention · values) can be replaced.
 
-    def leave_one_out(self, observation: "Observation") -> Tensor:
-        """Probabilities without each token, [batch, keys, classes]; meaningful where ``content_mask`` is True."""
+    ``reference`` holds the outputs to replace it by; None until it is set.
+    """
 
-    def erase_inputs(self, observation: "Observation", erased: Tensor, *, by: str = "deletion") -> Tensor:
-        """Probabilities [copies, batch, classes] of the model run again without the units ``erased``, bool [copies, batch,
-        keys]: ids deleted (by "deletion") or replaced by ``mask_id`` (by "mask"). Special tokens always stay; where no
-        token at all would, the answer is that of :meth:`leave_one_out`. Raises AttnProbeError for images."""
+    reference: Reference | None
 
-    def attention_gradient(self, observation: "Observation", target: Tensor) -> list[Tensor]:
-        """Gradient of the probability of class ``target`` [batch] with respect to the attention, per layer [batch,
-        heads, queries, keys]; not zero at masked keys."""
+    def set_reference(self, batch: Batch) -> None:
+        """Keeps the head outputs of ``batch``, once per audit."""
 
-    def token_logits(self, observation: "Observation") -> Tensor | None:
-        """[batch, keys, classes] with logits = Σ_t a_t · token_logits_t where the read-out is linear, else None."""
+    def replay_outputs(
+        self, observation: "Observation", site: Site, outputs: Tensor
+    ) -> Tensor:
+        """Probabilities with the output of one head replaced.
 
-    def readout_bias(self) -> Tensor | None:
-        """[classes], the part of ``token_logits`` that stays where there is no attention at all; None where those are."""
+        Shape: outputs [copies, batch, queries, width] -> [copies, batch, classes]; only
+        at ``site.query`` where that is given.
+        """
 
-    def bytes_per_example(self, n_keys: int, n_copies: int, *, backward: bool = True) -> int:
-        """Upper estimate of the memory that one text of ``n_keys`` positions needs with ``n_copies`` edits at once;
-        ``backward=False`` where no gradients are taken."""
+
+@runtime_checkable
+class Stack(Protocol):
+    """Layers that feed one another."""
+
+    def layers_below(self, layer: int) -> list[int]:
+        """The layers that lead from the input to ``layer``, which is the last."""
+
+    def block_output(
+        self, observation: "Observation", layer: int, kept: Tensor
+    ) -> Tensor:
+        """Output of the block that holds ``layer``, its attention multiplied by ``kept``.
+
+        Shape: kept [copies, batch, 1, 1, keys] -> [copies, batch, queries, hidden].
+        """
+
+
+class AttentionModelBase:
+    """Defaults for what an adapter need not say.
+
+    Attributes:
+        pads_left: whether texts must be padded on the left.
+        unit: what attention weighs and tests explain, "token", "word" or "sentence".
+    """
+
+    pads_left: bool = False
+    unit: str = "token"
+
+    def lacks(self, capability: type, site: Site | None = None) -> str | None:
+        """Why the model cannot do what a capability asks for, or None where it can.
+
+        Args:
+            capability: one of the protocols above, such as :class:`EditableInputs`.
+            site: where; ``None`` is anywhere.
+        """
+        if isinstance(self, capability):
+            return None
+        return f"{type(self).__name__} has no {capability.__name__}"
+
+    def self_check(self, batch: Batch) -> None:
+        """Raises AttnProbeError, naming the layer, where an edit does not reach the output."""
+
+    def bytes_per_example(
+        self, n_keys: int, n_copies: int, *, backward: bool = True
+    ) -> int:
+        """Upper estimate of the memory that one text needs.
+
+        Args:
+            n_keys: positions of the text. n_copies: edits at once.
+            backward: whether gradients are taken.
+        """
+        return 1_000_000 + 64 * n_keys**2 * n_copies
+
+    def positions(
+        self, observation: "Observation", layer: int, units: Tensor
+    ) -> Tensor:
+        """Units as they are read, at every position of ``layer`` that belongs to them.
+
+        Shape: bool [..., batch, keys] -> the same.
+        """
+        return units
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,10 +271,16 @@ class Observation:
     probs: Tensor
     attention: tuple[Tensor, ...]
     state: Any = None
-    shuffles: dict[tuple[int, int, int], Tensor] = field(default_factory=dict, repr=False)
-    gradients: dict[tuple[int | None, bool], Tensor] = field(default_factory=dict, repr=False)
+    shuffles: dict[tuple[int, int, int], Tensor] = field(
+        default_factory=dict, repr=False
+    )
+    gradients: dict[tuple[int | None, bool], Tensor] = field(
+        default_factory=dict, repr=False
+    )
     maps: dict[tuple[str, int], Tensor] = field(default_factory=dict, repr=False)
-    erased: dict[Any, tuple[dict, list[Tensor]]] = field(default_factory=dict, repr=False)
+    erased: dict[Any, tuple[dict, list[Tensor]]] = field(
+        default_factory=dict, repr=False
+    )
 
     def read(self, site: Site) -> Tensor:
         """The attention of one head from one query, [batch, keys]; ``query=None`` is the row the prediction is read from."""
@@ -205,18 +312,29 @@ class Observation:
         if key not in self.shuffles:
             visible = self.model.visible(self, layer)
             self.shuffles.clear()  # one layer's at a time: they are large
-            self.shuffles[key] = random_permutations(visible, n_copies, seed=seed, example_ids=self.batch.example_ids)
+            self.shuffles[key] = random_permutations(
+                visible, n_copies, seed=seed, example_ids=self.batch.example_ids
+            )
         return self.shuffles[key]
 
-    def gradient_importance(self, target: int | None = None, *, hold_attention: bool = True) -> Tensor:
+    def gradient_importance(
+        self, target: int | None = None, *, hold_attention: bool = True
+    ) -> Tensor:
         """|gradient × input| of the explained class's probability, [batch, keys] (Jain & Wallace 2019, Algorithm 1)."""
         key = (target, hold_attention)
         if key not in self.gradients:
-            slope = self.model.gradient(self, self.target(target), hold_attention=hold_attention)
+            slope = self.model.gradient(
+                self, self.target(target), hold_attention=hold_attention
+            )
             self.gradients[key] = slope.abs()
         return self.gradients[key]
 
     def leave_one_out_importance(self, target: int | None = None) -> Tensor:
         """|p(x without t) − p(x)| of the explained class, [batch, keys]; for two classes the paper's TVD."""
-        place = self.target(target)[:, None, None].expand(-1, self.leave_one_out.shape[1], 1)
-        return (self.leave_one_out.gather(-1, place)[..., 0] - self.probs.gather(-1, place[:, 0])).abs()
+        place = self.target(target)[:, None, None].expand(
+            -1, self.leave_one_out.shape[1], 1
+        )
+        return (
+            self.leave_one_out.gather(-1, place)[..., 0]
+            - self.probs.gather(-1, place[:, 0])
+        ).abs()

@@ -17,7 +17,9 @@ def process_state() -> PartialState:
     """
     exists = PartialState._shared_state != {}
     # Without cpu=True Accelerate sees one process under torchrun on a machine without an accelerator.
-    state = PartialState() if exists else PartialState(cpu=not torch.cuda.is_available())
+    state = (
+        PartialState() if exists else PartialState(cpu=not torch.cuda.is_available())
+    )
     launched = int(os.environ.get("WORLD_SIZE", "1"))
     if launched != state.num_processes:
         raise AttnProbeError(

@@ -15,7 +15,11 @@ HOME = tempfile.mkdtemp(prefix="attnprobe-tests-")
 atexit.register(shutil.rmtree, HOME, ignore_errors=True)
 for name in [name for name in os.environ if name.startswith(("HF_", "TRANSFORMERS_"))]:
     del os.environ[name]
-OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_EVALUATE_OFFLINE": "1"}
+OFFLINE = {
+    "HF_HUB_OFFLINE": "1",
+    "HF_DATASETS_OFFLINE": "1",
+    "HF_EVALUATE_OFFLINE": "1",
+}
 os.environ |= OFFLINE | {
     "HF_HOME": HOME,
     "HF_HUB_DISABLE_TELEMETRY": "1",
@@ -26,9 +30,13 @@ os.environ |= OFFLINE | {
 import pytest  # noqa: E402
 import torch  # noqa: E402
 
-from hf_attnprobe import AttentionClassifierConfig, AttentionClassifierForSequenceClassification, build_tokenizer  # noqa: E402
+from hf_attnprobe import (  # noqa: E402
+    AttentionClassifierConfig,
+    AttentionClassifierForSequenceClassification,
+    build_tokenizer,
+)
 from hf_attnprobe.cli import main  # noqa: E402
-from hf_attnprobe.synthetic import LABEL_NAMES, evidence_dataset  # noqa: E402
+from hf_attnprobe.data.synthetic import LABEL_NAMES, evidence_dataset  # noqa: E402
 
 
 torch.set_num_threads(1)
@@ -54,7 +62,9 @@ def reviews_folder(reviews, tmp_path_factory):
     """The same as JSON lines of example_id, text and label."""
     folder = tmp_path_factory.mktemp("reviews")
     for name, examples in reviews.items():
-        examples.remove_columns("evidence").to_pandas().to_json(folder / f"{name}.jsonl", orient="records", lines=True)
+        examples.remove_columns("evidence").to_pandas().to_json(
+            folder / f"{name}.jsonl", orient="records", lines=True
+        )
     return folder
 
 
@@ -104,7 +114,9 @@ def make_checkpoint(make_model, tokenizer, tmp_path_factory):
 
     def make(*kind):
         if kind not in folders:
-            folders[kind] = tmp_path_factory.mktemp("-".join(map(str, kind or ("bilstm",))))
+            folders[kind] = tmp_path_factory.mktemp(
+                "-".join(map(str, kind or ("bilstm",)))
+            )
             make_model(*kind).save_pretrained(folders[kind])
             tokenizer.save_pretrained(folders[kind])
         return folders[kind]
@@ -140,8 +152,17 @@ def run_python(tmp_path_factory):
 
     def run(*arguments, env=None, cwd=elsewhere, timeout=300):
         command = [sys.executable, *map(str, arguments)]
-        environment = {k: v for k, v in (os.environ | (env or {})).items() if v is not None}
-        done = subprocess.run(command, env=environment, cwd=cwd, capture_output=True, text=True, timeout=timeout)
+        environment = {
+            k: v for k, v in (os.environ | (env or {})).items() if v is not None
+        }
+        done = subprocess.run(
+            command,
+            env=environment,
+            cwd=cwd,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
         return Finished(done.returncode, done.stdout, done.stderr)
 
     return run
@@ -150,7 +171,9 @@ def run_python(tmp_path_factory):
 @pytest.fixture(scope="session")
 def run_module(run_python):
     """``python -m hf_attnprobe arguments`` in a process of its own."""
-    return lambda *arguments, **options: run_python("-m", "hf_attnprobe", *arguments, **options)
+    return lambda *arguments, **options: run_python(
+        "-m", "hf_attnprobe", *arguments, **options
+    )
 
 
 @pytest.fixture

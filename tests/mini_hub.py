@@ -46,7 +46,9 @@ _ID = rf"(?P<repo>{_NAME}/{_NAME})"
 _HEX40 = re.compile(r"[0-9a-f]{40}")
 
 # /[kind/]<org>/<name>/resolve/<revision>/<path>
-RE_RESOLVE = re.compile(rf"^/(?:(?P<kind>models|datasets|spaces)/)?{_ID}/(?:resolve|raw)/(?P<rev>[^/]+)/(?P<path>.+)$")
+RE_RESOLVE = re.compile(
+    rf"^/(?:(?P<kind>models|datasets|spaces)/)?{_ID}/(?:resolve|raw)/(?P<rev>[^/]+)/(?P<path>.+)$"
+)
 RE_API = re.compile(rf"^/api/(?P<kind>models|datasets|spaces)/{_ID}(?:/(?P<rest>.*))?$")
 
 
@@ -127,7 +129,9 @@ class Store:
     def tree(self, kind: str, repo: str, path: str, recursive: bool) -> list[dict]:
         prefix = path.strip("/")
         inside = [
-            e for e in self.entries(kind, repo) if not prefix or e.path == prefix or e.path.startswith(prefix + "/")
+            e
+            for e in self.entries(kind, repo)
+            if not prefix or e.path == prefix or e.path.startswith(prefix + "/")
         ]
         if prefix and not inside:
             raise HubError(404, "EntryNotFound", f"{prefix} does not exist on main")
@@ -140,14 +144,19 @@ class Store:
                 if folder not in seen and (recursive or depth == 1):
                     seen.add(folder)
                     oid = hashlib.sha1(folder.encode()).hexdigest()
-                    out.append({"type": "directory", "path": folder, "size": 0, "oid": oid})
+                    out.append(
+                        {"type": "directory", "path": folder, "size": 0, "oid": oid}
+                    )
             if recursive or len(parts) == 1:
                 out.append(e.as_json())
         return out
 
     def info(self, kind: str, repo: str) -> dict:
         entries = self.entries(kind, repo)
-        newest = max((Path(self.repo_dir(kind, repo), e.path).stat().st_mtime for e in entries), default=time.time())
+        newest = max(
+            (Path(self.repo_dir(kind, repo), e.path).stat().st_mtime for e in entries),
+            default=time.time(),
+        )
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime(newest))
         info = {
             "_id": hashlib.sha1(f"{kind}/{repo}".encode()).hexdigest()[:24],
@@ -167,7 +176,9 @@ class Store:
         if kind == "models":
             info["modelId"] = repo
             with contextlib.suppress(OSError, ValueError):
-                info["config"] = json.loads((self.repo_dir(kind, repo) / "config.json").read_text())
+                info["config"] = json.loads(
+                    (self.repo_dir(kind, repo) / "config.json").read_text()
+                )
         return info
 
     def apply(self, kind: str, repo: str, operations: list[dict]) -> str:
@@ -179,10 +190,16 @@ class Store:
             if op.get("key") in ("file", "deletedFile", "deletedFolder"):
                 target = (folder / value["path"]).resolve()
                 if not target.is_relative_to(folder) or target == folder:
-                    raise HubError(400, "BadPath", f"path leaves the repository: {value['path']}")
+                    raise HubError(
+                        400, "BadPath", f"path leaves the repository: {value['path']}"
+                    )
                 plan.append((op["key"], target, value))
             elif op.get("key") != "header":
-                raise HubError(400, "Unsupported", f"only inline files can be committed here, not {op.get('key')}")
+                raise HubError(
+                    400,
+                    "Unsupported",
+                    f"only inline files can be committed here, not {op.get('key')}",
+                )
         with self._lock:
             for key, target, value in plan:
                 if key == "file":
@@ -206,7 +223,12 @@ class Handler(BaseHTTPRequestHandler):
     # -- plumbing ---------------------------------------------------------------------------
 
     def _send(
-        self, status: int, body: bytes, headers: dict[str, str] | None = None, *, length: int | None = None
+        self,
+        status: int,
+        body: bytes,
+        headers: dict[str, str] | None = None,
+        *,
+        length: int | None = None,
     ) -> None:
         self.send_response(status)
         for key, value in (headers or {}).items():
@@ -217,13 +239,25 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
         self.server.note(self.command, self.path, status)
 
-    def _json(self, status: int, value: object, headers: dict[str, str] | None = None) -> None:
+    def _json(
+        self, status: int, value: object, headers: dict[str, str] | None = None
+    ) -> None:
         body = json.dumps(value).encode()
-        self._send(status, body, {"Content-Type": "application/json; charset=utf-8", **(headers or {})})
+        self._send(
+            status,
+            body,
+            {"Content-Type": "application/json; charset=utf-8", **(headers or {})},
+        )
 
     def _fail(self, err: HubError, headers: dict[str, str] | None = None) -> None:
-        status = self.server.missing_status if err.code == "RepoNotFound" else err.status
-        told = {"X-Error-Code": err.code, "X-Error-Message": err.message, **(headers or {})}
+        status = (
+            self.server.missing_status if err.code == "RepoNotFound" else err.status
+        )
+        told = {
+            "X-Error-Code": err.code,
+            "X-Error-Message": err.message,
+            **(headers or {}),
+        }
         self._json(status, {"error": err.message}, told)
 
     def _body(self) -> bytes:
@@ -272,11 +306,14 @@ class Handler(BaseHTTPRequestHandler):
         head = store.check_revision(kind, repo, revision)
         try:
             file = store.file(kind, repo, path)
-        except HubError as err:  # clients remember, for this commit, that the file is not there
+        except (
+            HubError
+        ) as err:  # clients remember, for this commit, that the file is not there
             return self._fail(err, {"X-Repo-Commit": head})
         size = file.stat().st_size
         headers = {
-            "Content-Type": mimetypes.guess_type(file.name)[0] or "application/octet-stream",
+            "Content-Type": mimetypes.guess_type(file.name)[0]
+            or "application/octet-stream",
             "ETag": f'"{store.blob_id(file)}"',
             "X-Repo-Commit": head,
             "Accept-Ranges": "bytes",
@@ -284,9 +321,13 @@ class Handler(BaseHTTPRequestHandler):
             "Content-Disposition": f'inline; filename="{file.name}"',
         }
         first, last, status = 0, size - 1, 200
-        if (m := re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", ""))) and (m[1] or m[2]):
+        if (
+            m := re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", ""))
+        ) and (m[1] or m[2]):
             first, last = (
-                (int(m[1]), int(m[2]) if m[2] else size - 1) if m[1] else (max(0, size - int(m[2])), size - 1)
+                (int(m[1]), int(m[2]) if m[2] else size - 1)
+                if m[1]
+                else (max(0, size - int(m[2])), size - 1)
             )
             last = min(last, size - 1)
             if first > last:
@@ -321,10 +362,21 @@ class Handler(BaseHTTPRequestHandler):
                 return self._json(200, store.info(kind, repo))
             if verb == "tree":
                 head = store.check_revision(kind, repo, revision or None)
-                recursive = query.get("recursive", ["false"])[0].lower() in ("true", "1")
-                return self._json(200, store.tree(kind, repo, path, recursive), {"X-Repo-Commit": head})
+                recursive = query.get("recursive", ["false"])[0].lower() in (
+                    "true",
+                    "1",
+                )
+                return self._json(
+                    200,
+                    store.tree(kind, repo, path, recursive),
+                    {"X-Repo-Commit": head},
+                )
             if verb == "refs":
-                ref = {"name": "main", "ref": "refs/heads/main", "targetCommit": store.commit(kind, repo)}
+                ref = {
+                    "name": "main",
+                    "ref": "refs/heads/main",
+                    "targetCommit": store.commit(kind, repo),
+                }
                 return self._json(200, {"branches": [ref], "tags": [], "converts": []})
         if self.command == "POST" and verb == "paths-info":
             store.check_revision(kind, repo, revision or None)
@@ -334,12 +386,34 @@ class Handler(BaseHTTPRequestHandler):
             if verb == "preupload":
                 store.repo_dir(kind, repo)
                 plan = {"uploadMode": "regular", "shouldIgnore": False}
-                return self._json(200, {"files": [{"path": f["path"], **plan} for f in json.loads(body)["files"]]})
-            head = store.apply(kind, repo, [json.loads(line) for line in body.splitlines() if line.strip()])
+                return self._json(
+                    200,
+                    {
+                        "files": [
+                            {"path": f["path"], **plan}
+                            for f in json.loads(body)["files"]
+                        ]
+                    },
+                )
+            head = store.apply(
+                kind,
+                repo,
+                [json.loads(line) for line in body.splitlines() if line.strip()],
+            )
             where = "" if kind == "models" else kind + "/"
             url = f"{self.server.url}/{where}{repo}/commit/{head}"
-            return self._json(200, {"success": True, "commitOid": head, "commitUrl": url, "hookOutput": ""})
-        raise HubError(404, "EntryNotFound", f"not served here: {self.command} {self.path}")
+            return self._json(
+                200,
+                {
+                    "success": True,
+                    "commitOid": head,
+                    "commitUrl": url,
+                    "hookOutput": "",
+                },
+            )
+        raise HubError(
+            404, "EntryNotFound", f"not served here: {self.command} {self.path}"
+        )
 
     def _paths_info(self, kind: str, repo: str, body: bytes) -> list[dict]:
         if self.headers.get("Content-Type", "").startswith("application/json"):
@@ -347,7 +421,9 @@ class Handler(BaseHTTPRequestHandler):
         else:
             wanted = parse_qs(body.decode()).get("paths", [])
         wanted = [wanted] if isinstance(wanted, str) else wanted
-        everything = {e["path"]: e for e in self.server.store.tree(kind, repo, "", recursive=True)}
+        everything = {
+            e["path"]: e for e in self.server.store.tree(kind, repo, "", recursive=True)
+        }
         return [everything[p.strip("/")] for p in wanted if p.strip("/") in everything]
 
     def _other_api(self, path: str, body: bytes) -> None:
@@ -355,7 +431,9 @@ class Handler(BaseHTTPRequestHandler):
             return self._json(200, {"errors": [], "warnings": []})
         if path == "/api/whoami-v2" and self.server.writable:
             token = {"type": "access_token", "accessToken": {"role": "write"}}
-            return self._json(200, {"type": "user", "name": "local", "orgs": [], "auth": token})
+            return self._json(
+                200, {"type": "user", "name": "local", "orgs": [], "auth": token}
+            )
         if path == "/api/repos/create" and self.command == "POST":
             self._need_writable()
             wish = json.loads(body)
@@ -365,16 +443,28 @@ class Handler(BaseHTTPRequestHandler):
                 raise HubError(400, "BadRequest", f"not a repository id: {kind}/{repo}")
             folder = self.server.store.repo_dir(kind, repo, must_exist=False)
             where = "" if kind == "models" else kind + "/"
-            answer = {"url": f"{self.server.url}/{where}{repo}", "name": repo, "id": repo}
+            answer = {
+                "url": f"{self.server.url}/{where}{repo}",
+                "name": repo,
+                "id": repo,
+            }
             if folder.is_dir():
-                return self._json(409, {**answer, "error": "You already created this repo"})
+                return self._json(
+                    409, {**answer, "error": "You already created this repo"}
+                )
             folder.mkdir(parents=True)
             return self._json(200, answer)
-        raise HubError(404 if path != "/api/whoami-v2" else 401, "NotFound", f"not served here: {path}")
+        raise HubError(
+            404 if path != "/api/whoami-v2" else 401,
+            "NotFound",
+            f"not served here: {path}",
+        )
 
     def _need_writable(self) -> None:
         if not self.server.writable:
-            raise HubError(403, "Forbidden", "this hub is read-only (start it with writable=True)")
+            raise HubError(
+                403, "Forbidden", "this hub is read-only (start it with writable=True)"
+            )
 
 
 class Server(ThreadingHTTPServer):
@@ -410,7 +500,14 @@ class Server(ThreadingHTTPServer):
 class MiniHub:
     """The server on a thread, for use in a test: ``with MiniHub(root) as hub: hub.url``."""
 
-    def __init__(self, root: str | os.PathLike, *, host: str = "127.0.0.1", port: int = 0, **options: object) -> None:
+    def __init__(
+        self,
+        root: str | os.PathLike,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        **options: object,
+    ) -> None:
         self._args, self._options = (Path(root), host, port), options
 
     def __enter__(self) -> Self:

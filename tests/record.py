@@ -17,19 +17,29 @@ import tempfile
 from pathlib import Path
 
 
-os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+os.environ |= {
+    "HF_HUB_OFFLINE": "1",
+    "HF_DATASETS_OFFLINE": "1",
+    "OMP_NUM_THREADS": "1",
+}
 
 import pandas as pd
 import torch
 import yaml
 from transformers import BertConfig, BertForSequenceClassification
 
-from hf_attnprobe import AttentionClassifierConfig, audit, build_tokenizer, evidence_dataset, train_classifier
-from hf_attnprobe.demo import demo
+from hf_attnprobe import (
+    AttentionClassifierConfig,
+    audit,
+    build_tokenizer,
+    evidence_dataset,
+    train_classifier,
+)
+from hf_attnprobe.demonstration import demo
 from hf_attnprobe.faithfulness import PROBES
-from hf_attnprobe.retraining import retrain
-from hf_attnprobe.study import study
-from hf_attnprobe.training import new_model
+from hf_attnprobe.retraining.run import retrain
+from hf_attnprobe.studies.run import study
+from hf_attnprobe.training.classifier import new_model
 
 
 TOLERANCE = 1e-12
@@ -41,7 +51,13 @@ TEXTS = (
     "zzz qqq . the film",
     "fine . dull",
 )
-SMALL = {"embedding_size": 12, "encoder_size": 6, "epochs": 2, "learning_rate": 0.01, "batch_size": 16}
+SMALL = {
+    "embedding_size": 12,
+    "encoder_size": 6,
+    "epochs": 2,
+    "learning_rate": 0.01,
+    "batch_size": 16,
+}
 
 
 def record_demo(folder: Path) -> None:
@@ -56,17 +72,40 @@ def record_bert(folder: Path) -> None:
     tokenizer.model_max_length = 64
     torch.manual_seed(0)
     config = BertConfig(
-        vocab_size=len(tokenizer), hidden_size=24, num_hidden_layers=2, num_attention_heads=3, intermediate_size=32,
-        max_position_embeddings=64, initializer_range=0.5,
-    )  # fmt: skip
+        vocab_size=len(tokenizer),
+        hidden_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=3,
+        intermediate_size=32,
+        max_position_embeddings=64,
+        initializer_range=0.5,
+    )
     BertForSequenceClassification(config).save_pretrained(folder / "bert")
     tokenizer.save_pretrained(folder / "bert")
     audit(
-        folder / "bert", data, tests=list(PROBES), limit=6, n_permutations=5, n_steps=3, n_starts=2, naopc_beam=2,
-        output_dir=folder / "bert-audit", progress=False,
-    )  # fmt: skip
-    audit(folder / "bert", data, limit=6, n_permutations=5, screen=2, erase_by="mask", level="token", seed=3,
-          output_dir=folder / "bert-screened", progress=False)  # fmt: skip
+        folder / "bert",
+        data,
+        tests=list(PROBES),
+        limit=6,
+        n_permutations=5,
+        n_steps=3,
+        n_starts=2,
+        naopc_beam=2,
+        output_dir=folder / "bert-audit",
+        progress=False,
+    )
+    audit(
+        folder / "bert",
+        data,
+        limit=6,
+        n_permutations=5,
+        screen=2,
+        erase_by="mask",
+        level="token",
+        seed=3,
+        output_dir=folder / "bert-screened",
+        progress=False,
+    )
 
 
 def record_hierarchical(folder: Path) -> None:
@@ -74,11 +113,24 @@ def record_hierarchical(folder: Path) -> None:
     tokenizer = build_tokenizer(TEXTS, sentences=True, min_document_frequency=1)
     torch.manual_seed(0)
     config = AttentionClassifierConfig(
-        encoder="bigru", hierarchical=True, embedding_size=8, encoder_size=4, attention_size=4
+        encoder="bigru",
+        hierarchical=True,
+        embedding_size=8,
+        encoder_size=4,
+        attention_size=4,
     )
     model = new_model(config, tokenizer, ["negative", "positive"]).eval()
-    rows = [{"example_id": k, "text": text, "label": k % 2} for k, text in enumerate(TEXTS)]
-    audit(model, rows, tokenizer=tokenizer, n_permutations=5, output_dir=folder / "hierarchical", progress=False)
+    rows = [
+        {"example_id": k, "text": text, "label": k % 2} for k, text in enumerate(TEXTS)
+    ]
+    audit(
+        model,
+        rows,
+        tokenizer=tokenizer,
+        n_permutations=5,
+        output_dir=folder / "hierarchical",
+        progress=False,
+    )
 
 
 def record_retraining(folder: Path) -> None:
@@ -86,13 +138,24 @@ def record_retraining(folder: Path) -> None:
     data = evidence_dataset(150, seed=0)
     config = AttentionClassifierConfig(embedding_size=12, encoder_size=6)
     train_classifier(
-        config, data["train"], data["validation"], output_dir=folder / "base", epochs=2, learning_rate=1e-2,
-        batch_size=16, progress=False,
-    )  # fmt: skip
-    retrain(
-        folder / "base", data, output_dir=folder / "retrained", n_seeds=2, lambdas=[0.05, 0.001], adversary_epochs=3,
+        config,
+        data["train"],
+        data["validation"],
+        output_dir=folder / "base",
+        epochs=2,
+        learning_rate=1e-2,
+        batch_size=16,
         progress=False,
-    )  # fmt: skip
+    )
+    retrain(
+        folder / "base",
+        data,
+        output_dir=folder / "retrained",
+        n_seeds=2,
+        lambdas=[0.05, 0.001],
+        adversary_epochs=3,
+        progress=False,
+    )
 
 
 def record_study(folder: Path) -> None:
@@ -100,44 +163,112 @@ def record_study(folder: Path) -> None:
     for name, examples in evidence_dataset(150, seed=0).items():
         frame = examples.remove_columns("evidence").to_pandas()
         (folder / "reviews").mkdir(exist_ok=True)
-        frame.to_json(folder / "reviews" / f"{name}.jsonl", orient="records", lines=True)
+        frame.to_json(
+            folder / "reviews" / f"{name}.jsonl", orient="records", lines=True
+        )
     content = {
         "title": "A tiny study",
         "grid": {"dataset": ["reviews"], "encoder": ["mlp", "bilstm"]},
         "steps": [
-            {"name": "base", "verb": "train", "with": {"dataset": "$dataset", "encoder": "$encoder", **SMALL}},
-            {"name": "audit", "verb": "audit", "with": {"model": "base", "dataset": "$dataset"}},
-            {"name": "own", "verb": "train", "with": {"dataset": "$dataset", "encoder": "mlp", **SMALL}},
-            {"name": "transfer", "verb": "transfer", "with": {"model": "own", "guide": "base", "dataset": "$dataset"}},
-            {"name": "compare", "verb": "compare", "with": {"models": ["base"], "dataset": "$dataset"}},
-            {"name": "deceive", "verb": "deceive",
-             "with": {"model": "base", "dataset": "$dataset", "tokens": ["dull", "wonderful"], "epochs": 1}},
+            {
+                "name": "base",
+                "verb": "train",
+                "with": {"dataset": "$dataset", "encoder": "$encoder", **SMALL},
+            },
+            {
+                "name": "audit",
+                "verb": "audit",
+                "with": {"model": "base", "dataset": "$dataset"},
+            },
+            {
+                "name": "own",
+                "verb": "train",
+                "with": {"dataset": "$dataset", "encoder": "mlp", **SMALL},
+            },
+            {
+                "name": "transfer",
+                "verb": "transfer",
+                "with": {"model": "own", "guide": "base", "dataset": "$dataset"},
+            },
+            {
+                "name": "compare",
+                "verb": "compare",
+                "with": {"models": ["base"], "dataset": "$dataset"},
+            },
+            {
+                "name": "deceive",
+                "verb": "deceive",
+                "with": {
+                    "model": "base",
+                    "dataset": "$dataset",
+                    "tokens": ["dull", "wonderful"],
+                    "epochs": 1,
+                },
+            },
         ],
         "tables": [
-            {"title": "Room", "columns": [
-                {"name": "room", "step": "audit", "statistic": "epsilon_max_jsd@0.05", "threshold": 0.01, "means": "room"},
-                {"name": "lost", "step": "transfer", "score": "transfer/guided/f1", "difference": True},
-            ]},
-            {"title": "By length", "lengths": [12, 25],
-             "columns": [{"name": "room", "step": "audit", "statistic": "epsilon_max_jsd@0.05"}]},
+            {
+                "title": "Room",
+                "columns": [
+                    {
+                        "name": "room",
+                        "step": "audit",
+                        "statistic": "epsilon_max_jsd@0.05",
+                        "threshold": 0.01,
+                        "means": "room",
+                    },
+                    {
+                        "name": "lost",
+                        "step": "transfer",
+                        "score": "transfer/guided/f1",
+                        "difference": True,
+                    },
+                ],
+            },
+            {
+                "title": "By length",
+                "lengths": [12, 25],
+                "columns": [
+                    {
+                        "name": "room",
+                        "step": "audit",
+                        "statistic": "epsilon_max_jsd@0.05",
+                    }
+                ],
+            },
         ],
-    }  # fmt: skip
+    }
     (folder / "tiny.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
-    study(folder / "tiny.yaml", dataset=f"reviews={folder / 'reviews'}", output_dir=folder / "study", progress=False)
+    study(
+        folder / "tiny.yaml",
+        dataset=f"reviews={folder / 'reviews'}",
+        output_dir=folder / "study",
+        progress=False,
+    )
 
 
-RECORDS = (record_demo, record_bert, record_hierarchical, record_retraining, record_study)
+RECORDS = (
+    record_demo,
+    record_bert,
+    record_hierarchical,
+    record_retraining,
+    record_study,
+)
 
 
 def numbers_of(folder: Path) -> dict[str, float | str | None]:
     """Every row and every number of a summary by file and place; without times, versions and fingerprints of files."""
     found: dict[str, float | str | None] = {}
     for part in sorted({file.parent for file in folder.rglob("*.parquet")}):
-        frame = pd.concat([pd.read_parquet(file) for file in part.glob("*.parquet")]).drop_duplicates()
+        frame = pd.concat(
+            [pd.read_parquet(file) for file in part.glob("*.parquet")]
+        ).drop_duplicates()
         place = part.relative_to(folder)
         names = frame.test + "/" + frame.statistic
         for name, row in zip(
-            names, frame[["layer", "head", "example_id", "value"]].itertuples(index=False), strict=True
+            names,
+            frame[["layer", "head", "example_id", "value"]].itertuples(index=False),
+            strict=True,
         ):
             found[f"{place}/{name}/{row.layer}.{row.head}/{row.example_id}"] = row.value
     for file in sorted(folder.rglob("summary.json")):
@@ -166,17 +297,35 @@ def name_of(record, place: int) -> str:
     """What a record is of, so that its place in a list does not matter."""
     if not isinstance(record, dict):
         return str(place)
-    words = ("test", "statistic", "method", "first", "second", "group", "layer", "head", "model", "metric", "name")
-    return ".".join(Path(str(record[word])).name for word in words if word in record) or str(place)
+    words = (
+        "test",
+        "statistic",
+        "method",
+        "first",
+        "second",
+        "group",
+        "layer",
+        "head",
+        "model",
+        "metric",
+        "name",
+    )
+    return ".".join(
+        Path(str(record[word])).name for word in words if word in record
+    ) or str(place)
 
 
 def compare(kept: dict, now: dict) -> list[str]:
     """What is missing, new or different."""
-    lines = [f"missing {key}" for key in kept.keys() - now.keys()] + [f"new {key}" for key in now.keys() - kept.keys()]
+    lines = [f"missing {key}" for key in kept.keys() - now.keys()] + [
+        f"new {key}" for key in now.keys() - kept.keys()
+    ]
     for key in kept.keys() & now.keys():
         old, new = kept[key], now[key]
         same = old == new or (
-            old is not None and new is not None and math.isclose(old, new, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+            old is not None
+            and new is not None
+            and math.isclose(old, new, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
         )
         if not same and not (old != old and new != new):
             lines.append(f"{key}: was {old}, is {new}")
@@ -185,7 +334,9 @@ def compare(kept: dict, now: dict) -> list[str]:
 
 def main() -> int:
     """Records, or compares and says what differs."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--compare", action="store_true")
     arguments = parser.parse_args()

@@ -12,47 +12,46 @@ from pathlib import Path
 import pytest
 
 import hf_attnprobe
-from hf_attnprobe import (
-    AttentionClassifierConfig,
-    audit,
-    auditing,
-    checkpoint_comparison,
-    cli,
-    data,
-    deception,
-    demo,
-    fine_tuning,
-    retraining,
-    splits,
-    study,
-    training,
-)
+from hf_attnprobe import AttentionClassifierConfig, audit, cli
+from hf_attnprobe import demonstration as demo
+from hf_attnprobe.auditing import run as auditing
+from hf_attnprobe.checkpoint_comparison import run as checkpoint_comparison
+from hf_attnprobe.data import examples as data
+from hf_attnprobe.data import splits
+from hf_attnprobe.deception import run as deception
+from hf_attnprobe.retraining import run as retraining
+from hf_attnprobe.studies import run as study
+from hf_attnprobe.training import classifier as training
+from hf_attnprobe.training import fine_tuning
 
 
 PACKAGE = Path(hf_attnprobe.__file__).parent
-# Lowest first; a module imports from its own line and from those above it in this list.
-LINES = """
-errors functional
-attention_classifier
-attention_model
-adapters published recipes lengths vectors tokenization synthetic loading distributed plain_data sources data splits
-texts objectives outputs scores base trainers training fine_tuning adversary_training
-faithfulness
-records summary
-head_tables comparisons ranking_tables
-report retraining_verdict retraining_report checkpoint_tables deception_report
-sweep specimens audit_checks
-auditing retraining checkpoint_comparison deception
-transfer study_verbs study_plan study_fields study_file study_results paper_tables study_report study
-demo metrics
-cli
-"""
-HEIGHT = {name: height for height, line in enumerate(LINES.split("\n")) for name in line.split()}
+DESIGN = (PACKAGE.parent / "DESIGN.md").read_text()
+# Lowest first; the name of a module or package comes before two spaces, what it is behind them.
+FLOORS = [
+    line.split("  ")[0].split()
+    for line in re.search("```floors\n(.*?)```", DESIGN, re.DOTALL)[1].splitlines()
+]
+HEIGHT = {name: height for height, line in enumerate(FLOORS) for name in line}
 MODULES = [
     file
     for file in sorted(PACKAGE.rglob("*.py"))
-    if "__pycache__" not in file.parts and file not in (PACKAGE / "__init__.py", PACKAGE / "__main__.py")
+    if "__pycache__" not in file.parts
+    and file not in (PACKAGE / "__init__.py", PACKAGE / "__main__.py")
 ]
+# What a package may import from outside, and from the house, where that is less than all below it.
+ONLY = {
+    "functional": {"torch", "numpy"},
+    "statistics": {"numpy", "pandas", "scipy"},
+    "attention_classifier": {"torch", "transformers"},
+}
+KNOWS = {
+    "functional": set(),
+    "statistics": set(),
+    "attention_classifier": set(),
+    "adapters": {"errors", "functional", "attention_classifier", "attention_model"},
+    "faithfulness": {"errors", "functional", "attention_model"},
+}
 
 
 def imports_of(file: Path) -> set[str]:
@@ -69,32 +68,81 @@ def imports_of(file: Path) -> set[str]:
     return found
 
 
-def line_of(file: Path) -> str:
-    """The name under which a file stands in LINES."""
+def room_of(file: Path) -> str:
+    """The name under which a file stands in FLOORS."""
     return file.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-@pytest.mark.parametrize("file", MODULES, ids=lambda file: str(file.relative_to(PACKAGE)))
-def test_imports_go_down_only(file):
-    own = line_of(file)
-    assert own in HEIGHT, f"say where {own} stands in LINES"
-    ours = {name.split(".")[1] for name in imports_of(file) if name.startswith("hf_attnprobe.")}
-    higher = {name for name in ours if HEIGHT.get(name, -1) > HEIGHT[own]}
-    assert not higher, f"{own} imports from above itself: {higher}"
-    if "hf_attnprobe" in imports_of(file):
-        assert own == "metrics"  # it is loaded by path, as a stranger to the package
+def rooms_imported(file: Path) -> set[str]:
+    """Names in FLOORS of what a file imports from other rooms."""
+    ours = {
+        name.split(".")[1]
+        for name in imports_of(file)
+        if name.startswith("hf_attnprobe.")
+    }
+    return (ours & HEIGHT.keys()) - {room_of(file)}
 
 
 @pytest.mark.parametrize(
-    ("folder", "allowed"),
-    [("functional", {"torch", "numpy"}), ("attention_classifier", {"torch", "transformers"})],
+    "file", MODULES, ids=lambda file: str(file.relative_to(PACKAGE))
 )
-def test_the_foundations_stand_alone(folder, allowed):
-    for file in (PACKAGE / folder).glob("*.py"):
-        outside = {name.split(".")[0] for name in imports_of(file)} - set(sys.stdlib_module_names)
-        ours = {name for name in imports_of(file) if name.startswith("hf_attnprobe")}
-        assert outside - {"hf_attnprobe"} <= allowed
-        assert all(name.startswith(f"hf_attnprobe.{folder}") for name in ours), file
+def test_imports_go_strictly_down(file):
+    own = room_of(file)
+    assert own in HEIGHT, f"say where {own} stands in DESIGN.md"
+    wrong = {name for name in rooms_imported(file) if HEIGHT[name] >= HEIGHT[own]}
+    assert not wrong, f"{own} imports from above itself or beside it: {wrong}"
+    if "hf_attnprobe" in {name for name in imports_of(file) if name.count(".") < 1}:
+        assert (
+            own == "evaluate_module"
+        )  # it is loaded by path, as a stranger to the package
+    assert rooms_imported(file) <= KNOWS.get(own, HEIGHT.keys())
+    outside = (
+        {name.split(".")[0] for name in imports_of(file)}
+        - set(sys.stdlib_module_names)
+        - {"hf_attnprobe"}
+    )
+    assert outside <= ONLY.get(own, outside)
+
+
+def test_every_floor_is_there():
+    rooms = {room_of(file) for file in MODULES}
+    assert rooms == HEIGHT.keys()
+
+
+def test_no_module_is_part_of_a_cycle():
+    def name_of(file: Path) -> str:
+        return ".".join(
+            ["hf_attnprobe", *file.relative_to(PACKAGE).with_suffix("").parts]
+        ).removesuffix(".__init__")
+
+    names = {name_of(file) for file in MODULES}
+    graph = {}
+    for file in MODULES:
+        imported = imports_of(file)
+        modules = {
+            name if name in names else name.rpartition(".")[0] for name in imported
+        }
+        graph[name_of(file)] = (modules & names) - {name_of(file)}
+    while graph:  # a module that imports nothing that is left goes; a cycle never does
+        free = [name for name, needed in graph.items() if not needed & graph.keys()]
+        assert free, f"these import each other: {sorted(graph)}"
+        for name in free:
+            del graph[name]
+
+
+def test_no_folder_is_a_heap():
+    """At most ten modules in the top folder, twenty in any other."""
+    folders = [file.parent for file in MODULES if file.name != "__init__.py"]
+    for folder in set(folders):
+        assert folders.count(folder) + (folder == PACKAGE) <= (
+            10 if folder == PACKAGE else 20
+        ), folder
+
+
+def test_no_module_is_named_like_a_public_function():
+    """A submodule that is imported becomes an attribute of its package, and would replace the function."""
+    names = {room_of(file) for file in MODULES}
+    assert not names & set(hf_attnprobe.__all__)
 
 
 def test_the_checkpoint_code_is_flat():
@@ -104,7 +152,9 @@ def test_the_checkpoint_code_is_flat():
             if isinstance(node, ast.ImportFrom) and node.level:
                 assert node.level == 1 and node.module and "." not in node.module
             else:
-                assert "hf_attnprobe" not in ast.unparse(node) or not isinstance(node, ast.Import | ast.ImportFrom)
+                assert "hf_attnprobe" not in ast.unparse(node) or not isinstance(
+                    node, ast.Import | ast.ImportFrom
+                )
 
 
 WITHOUT = """
@@ -160,20 +210,33 @@ def test_public_names_are_sorted_and_no_others():
 )
 def test_every_argument_is_documented(function):
     """By name in the docstring, or by a name that speaks for itself."""
-    speaking = {"trust_remote_code", "batch_size", "epochs", "learning_rate", "weight_decay", "min_document_frequency"}
+    speaking = {
+        "trust_remote_code",
+        "batch_size",
+        "epochs",
+        "learning_rate",
+        "weight_decay",
+        "min_document_frequency",
+    }
     speaking |= {"seed", "progress", "tokenizer", "encoder", "attention"}
     for name in inspect.signature(function).parameters.keys() - speaking:
         assert re.search(rf"\b{name}\b", function.__doc__), name
 
 
-@pytest.mark.parametrize("file", MODULES, ids=lambda file: str(file.relative_to(PACKAGE)))
+@pytest.mark.parametrize(
+    "file", MODULES, ids=lambda file: str(file.relative_to(PACKAGE))
+)
 def test_modules_and_public_functions_say_what_they_are(file):
     tree = ast.parse(file.read_text())
     if tree.body:
         assert ast.get_docstring(tree), file
     for node in tree.body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
-            inherits = isinstance(node, ast.ClassDef) and "PreTrained" in ast.unparse(node)
+        if isinstance(
+            node, ast.FunctionDef | ast.ClassDef
+        ) and not node.name.startswith("_"):
+            inherits = isinstance(node, ast.ClassDef) and "PreTrained" in ast.unparse(
+                node
+            )
             assert ast.get_docstring(node) or inherits, f"{file.name}: {node.name}"
 
 
@@ -181,18 +244,31 @@ def test_modules_and_public_functions_say_what_they_are(file):
 
 
 def commands() -> dict[str, argparse.ArgumentParser]:
-    (found,) = (action for action in cli.build_parser()._actions if isinstance(action, argparse._SubParsersAction))
+    (found,) = (
+        action
+        for action in cli.build_parser()._actions
+        if isinstance(action, argparse._SubParsersAction)
+    )
     return found.choices
 
 
 def parameters(*functions) -> set[str]:
-    return {name for function in functions for name in inspect.signature(function).parameters}
+    return {
+        name
+        for function in functions
+        for name in inspect.signature(function).parameters
+    }
 
 
 # What a flag may be besides a keyword argument: the form of the output, and whose folder.
 FUNCTIONS = {
     "demo": parameters(demo.demo),
-    "train": parameters(training.train_classifier, fine_tuning.fine_tune, splits.load_splits, data.load_examples)
+    "train": parameters(
+        training.train_classifier,
+        fine_tuning.fine_tune,
+        splits.load_splits,
+        data.load_examples,
+    )
     | {field.name for field in dataclasses.fields(AttentionClassifierConfig)}
     | {"json"},
     "audit": parameters(audit) | {"json"},
@@ -226,15 +302,26 @@ def test_every_keyword_argument_of_audit_is_a_flag():
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_defaults_of_flags_are_those_of_the_function(name):
-    function = {"demo": demo.demo, "audit": audit, "retrain": retraining.retrain, "study": study.study}.get(name)
+    function = {
+        "demo": demo.demo,
+        "audit": audit,
+        "retrain": retraining.retrain,
+        "study": study.study,
+    }.get(name)
     for action in commands()[name]._actions:
         parameter = function and inspect.signature(function).parameters.get(action.dest)
         if parameter is not None and not action.required:
             assert action.default == parameter.default, action.dest
     if name == "train":  # what is not given is left to the recipe
         assert commands()["train"].get_default("recipe") == "jain-wallace"
-        assert {commands()["train"].get_default(k) for k in cli.trainings.ARCHITECTURE} == {None, False}
-        assert {commands()["train"].get_default(k) for k in cli.trainings.ONLY_CLASSIFIER if k != "recipe"} == {None}
+        assert {
+            commands()["train"].get_default(k) for k in cli.trainings.ARCHITECTURE
+        } == {None, False}
+        assert {
+            commands()["train"].get_default(k)
+            for k in cli.trainings.ONLY_CLASSIFIER
+            if k != "recipe"
+        } == {None}
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

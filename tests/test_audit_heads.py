@@ -11,8 +11,8 @@ from transformers import (
 )
 
 from hf_attnprobe import audit, build_tokenizer, evidence_dataset
+from hf_attnprobe.auditing.head_tables import by_head
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.head_tables import by_head
 
 
 N_LAYERS, N_HEADS = 2, 3
@@ -33,9 +33,14 @@ def tokenizer(data):
 @pytest.fixture(scope="module")
 def config(tokenizer):
     return BertConfig(
-        vocab_size=len(tokenizer), hidden_size=24, num_hidden_layers=N_LAYERS, num_attention_heads=N_HEADS,
-        intermediate_size=32, max_position_embeddings=64, initializer_range=0.5,
-    )  # fmt: skip
+        vocab_size=len(tokenizer),
+        hidden_size=24,
+        num_hidden_layers=N_LAYERS,
+        num_attention_heads=N_HEADS,
+        intermediate_size=32,
+        max_position_embeddings=64,
+        initializer_range=0.5,
+    )
 
 
 @pytest.fixture
@@ -47,7 +52,9 @@ def folder(config, tokenizer, tmp_path):
 
 
 def quick(model, data, **options):
-    return audit(model, data, progress=False, **{"limit": 4, "n_permutations": 3} | options)
+    return audit(
+        model, data, progress=False, **{"limit": 4, "n_permutations": 3} | options
+    )
 
 
 def test_every_head_and_every_test(folder, data, tmp_path):
@@ -63,13 +70,23 @@ def test_every_head_and_every_test(folder, data, tmp_path):
     ):
         assert by_head(report.statistics, name).keys() == heads
     text = (tmp_path / "out" / "report.md").read_text()
-    assert "| layer | head 0 | head 1 | head 2 |" in text and "heads silenced together" in text
+    assert (
+        "| layer | head 0 | head 1 | head 2 |" in text
+        and "heads silenced together" in text
+    )
     assert report.prune.n_removed[-1] == len(heads) and report.prune.agreement[0] == 1.0
 
 
 def test_the_prune_curve_can_be_left_out(folder, data, tmp_path, cli):
-    kept, left_out = (quick(folder, data, limit=2, tests=["head_ablation"], prune=prune) for prune in (True, False))
-    assert kept.prune is not None and left_out.prune is None and kept.statistics == left_out.statistics
+    kept, left_out = (
+        quick(folder, data, limit=2, tests=["head_ablation"], prune=prune)
+        for prune in (True, False)
+    )
+    assert (
+        kept.prune is not None
+        and left_out.prune is None
+        and kept.statistics == left_out.statistics
+    )
     data.select(range(2)).save_to_disk(tmp_path / "data")
     command = (
         "audit",
@@ -92,24 +109,42 @@ def test_chosen_layers_and_heads(folder, data):
 
 
 def test_a_screen_tests_the_heads_it_puts_first(folder, data, tmp_path):
-    screened = quick(folder, data, screen=2, tests=["uniform_attention"], output_dir=tmp_path / "out")
+    screened = quick(
+        folder, data, screen=2, tests=["uniform_attention"], output_dir=tmp_path / "out"
+    )
     estimates = by_head(screened.statistics, "first_order_uniform")
     tested = by_head(screened.statistics, "uniform_tvd")
     assert len(estimates) == N_LAYERS * N_HEADS
     assert set(tested) == set(sorted(estimates, key=estimates.get)[-2:])
-    everywhere = by_head(quick(folder, data, tests=["uniform_attention"]).statistics, "uniform_tvd")
+    everywhere = by_head(
+        quick(folder, data, tests=["uniform_attention"]).statistics, "uniform_tvd"
+    )
     for site, value in tested.items():
         assert value == pytest.approx(everywhere[site], abs=1e-6)
-    with pytest.raises(AttnProbeError, match="belongs to another audit"):  # other texts may put other heads first
-        quick(folder, data, screen=2, tests=["uniform_attention"], output_dir=tmp_path / "out", limit=6)
+    with pytest.raises(
+        AttnProbeError, match="belongs to another audit"
+    ):  # other texts may put other heads first
+        quick(
+            folder,
+            data,
+            screen=2,
+            tests=["uniform_attention"],
+            output_dir=tmp_path / "out",
+            limit=6,
+        )
 
 
 def test_batch_size_does_not_matter(folder, data):
     key = ["test", "statistic", "example_id", "layer", "head"]
-    one, many = (quick(folder, data, batch_size=size).to_pandas().set_index(key).value for size in (1, 64))
+    one, many = (
+        quick(folder, data, batch_size=size).to_pandas().set_index(key).value
+        for size in (1, 64)
+    )
     assert one.index.sort_values().equals(many.index.sort_values())
     apart = (one - many).abs()
-    ranks = apart.index.get_level_values("statistic").str.contains("tau|p_value|significant")
+    ranks = apart.index.get_level_values("statistic").str.contains(
+        "tau|p_value|significant"
+    )
     assert apart[~ranks].max() < 1e-4  # float32, as loaded
 
 
@@ -127,11 +162,18 @@ def test_what_cannot_be_audited_says_why(folder, data, config, tokenizer, tmp_pa
     with pytest.raises(AttnProbeError, match="attnprobe train --model"):
         quick(tmp_path / "base", data, output_dir=tmp_path / "out")
     fnet = FNetForSequenceClassification(
-        FNetConfig(vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=1, intermediate_size=16)
+        FNetConfig(
+            vocab_size=len(tokenizer),
+            hidden_size=16,
+            num_hidden_layers=1,
+            intermediate_size=16,
+        )
     )
     with pytest.raises(AttnProbeError, match="attention"):
         quick(fnet, data, tokenizer=tokenizer)
-    small = BertForSequenceClassification(BertConfig.from_dict(config.to_dict() | {"vocab_size": 9}))
+    small = BertForSequenceClassification(
+        BertConfig.from_dict(config.to_dict() | {"vocab_size": 9})
+    )
     with pytest.raises(AttnProbeError, match="tokenizer"):
         quick(small, data, tokenizer=tokenizer)
     broken = BertForSequenceClassification(config)
@@ -142,20 +184,32 @@ def test_what_cannot_be_audited_says_why(folder, data, config, tokenizer, tmp_pa
 
 
 def test_long_texts_are_cut_and_counted_or_refused(folder, data):
-    long = [{"example_id": 7, "text": " ".join(["film"] * 200), "label": 0}, *data.to_list()[:2]]
+    long = [
+        {"example_id": 7, "text": " ".join(["film"] * 200), "label": 0},
+        *data.to_list()[:2],
+    ]
     report = quick(folder, long, tests=["uniform_attention"])
     assert report.provenance["truncated"] == 1 and report.n == 3
-    with pytest.raises(AttnProbeError, match="text 7 has 202 tokens, the model reads 64"):
+    with pytest.raises(
+        AttnProbeError, match="text 7 has 202 tokens, the model reads 64"
+    ):
         quick(folder, long, tests=["uniform_attention"], truncate=False)
 
 
 def test_the_model_is_left_as_it_was_found(config, tokenizer, data):
     model = BertForSequenceClassification(config).train()
-    before = {name: (m.training, len(m._forward_hooks), "forward" in m.__dict__) for name, m in model.named_modules()}
+    before = {
+        name: (m.training, len(m._forward_hooks), "forward" in m.__dict__)
+        for name, m in model.named_modules()
+    }
     quick(model, data, tokenizer=tokenizer, limit=2)
     with pytest.raises(AttnProbeError):
         quick(model, data, tokenizer=tokenizer, layers=[9])
     assert before == {
-        name: (m.training, len(m._forward_hooks), "forward" in m.__dict__) for name, m in model.named_modules()
+        name: (m.training, len(m._forward_hooks), "forward" in m.__dict__)
+        for name, m in model.named_modules()
     }
-    assert all(p.requires_grad for p in model.parameters()) and model.config._attn_implementation == "sdpa"
+    assert (
+        all(p.requires_grad for p in model.parameters())
+        and model.config._attn_implementation == "sdpa"
+    )

@@ -10,25 +10,40 @@ import pytest
 import torch
 from transformers import BertConfig, BertForSequenceClassification
 
-from hf_attnprobe import AttentionClassifierConfig, AttnProbeError, audit, records, train_classifier
+from hf_attnprobe import (
+    AttentionClassifierConfig,
+    AttnProbeError,
+    audit,
+    train_classifier,
+)
 from hf_attnprobe.distributed import process_state
 from hf_attnprobe.faithfulness import PROBES
-from hf_attnprobe.texts import parse_bytes
+from hf_attnprobe.inference.batching import parse_bytes
+from hf_attnprobe.storage.rows import read_rows
 
 
-ROWS = [{"text": "the film was dull .", "label": 0}, {"text": "a wonderful plot", "label": 1}]
+ROWS = [
+    {"text": "the film was dull .", "label": 0},
+    {"text": "a wonderful plot", "label": 1},
+]
 
 
 def write(folder, rows, name="test"):
     """A data set of JSON lines."""
     folder.mkdir(exist_ok=True)
-    (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / f"{name}.jsonl").write_text(
+        "".join(json.dumps(row) + "\n" for row in rows)
+    )
     return folder
 
 
 def contents(folder):
     """Every file below a folder with what is in it."""
-    return {str(file.relative_to(folder)): file.read_bytes() for file in sorted(folder.rglob("*")) if file.is_file()}
+    return {
+        str(file.relative_to(folder)): file.read_bytes()
+        for file in sorted(folder.rglob("*"))
+        if file.is_file()
+    }
 
 
 @pytest.fixture
@@ -39,7 +54,11 @@ def refused(cli, tmp_path):
         before = contents(tmp_path)
         done = cli(*arguments)
         assert (done.code, done.out) == (1, ""), done
-        assert done.err.startswith("attnprobe: ") and done.err.count("\n") == 1 and done.err.endswith("\n")
+        assert (
+            done.err.startswith("attnprobe: ")
+            and done.err.count("\n") == 1
+            and done.err.endswith("\n")
+        )
         assert contents(tmp_path) == before
         assert not (tmp_path / "out").exists()
         return done.err
@@ -51,8 +70,22 @@ def refused(cli, tmp_path):
 def refused_audit(refused, checkpoint, reviews_folder, tmp_path):
     """The same for an audit of which everything is right but what is given."""
 
-    def run(*arguments, model=checkpoint, dataset=reviews_folder, output_dir=tmp_path / "out"):
-        return refused("audit", "--model", model, "--dataset", dataset, "--output-dir", output_dir, *arguments)
+    def run(
+        *arguments,
+        model=checkpoint,
+        dataset=reviews_folder,
+        output_dir=tmp_path / "out",
+    ):
+        return refused(
+            "audit",
+            "--model",
+            model,
+            "--dataset",
+            dataset,
+            "--output-dir",
+            output_dir,
+            *arguments,
+        )
 
     return run
 
@@ -62,20 +95,34 @@ def refused_audit(refused, checkpoint, reviews_folder, tmp_path):
 
 def test_no_model_there(refused_audit, tmp_path):
     line = refused_audit(model=tmp_path / "bilstm")
-    assert "expected a model folder or a Hub id" in line and str(tmp_path / "bilstm") in line
+    assert (
+        "expected a model folder or a Hub id" in line
+        and str(tmp_path / "bilstm") in line
+    )
     assert "no folder here" in refused_audit(model="acme/unheard-of")
 
 
 @pytest.mark.parametrize(
     ("removed", "message"),
     [
-        (["model.safetensors"], "found a configuration only; save the model there again"),
-        (["config.json"], "found no config.json there; give the folder of save_pretrained"),
-        (["tokenizer.json", "tokenizer_config.json"], "save one beside the weights with tokenizer.save_pretrained"),
+        (
+            ["model.safetensors"],
+            "found a configuration only; save the model there again",
+        ),
+        (
+            ["config.json"],
+            "found no config.json there; give the folder of save_pretrained",
+        ),
+        (
+            ["tokenizer.json", "tokenizer_config.json"],
+            "save one beside the weights with tokenizer.save_pretrained",
+        ),
         (["*"], "found no config.json there"),
     ],
 )
-def test_a_model_folder_that_lacks_something(removed, message, refused_audit, checkpoint, copy_of):
+def test_a_model_folder_that_lacks_something(
+    removed, message, refused_audit, checkpoint, copy_of
+):
     folder = copy_of(checkpoint)
     for pattern in removed:
         for file in folder.glob(pattern):
@@ -88,23 +135,45 @@ def test_a_model_folder_that_lacks_something(removed, message, refused_audit, ch
 def test_spoilt_weights(spoil, refused_audit, checkpoint, copy_of):
     file = copy_of(checkpoint) / "model.safetensors"
     whole = file.read_bytes()
-    file.write_bytes({"cut": whole[: len(whole) // 2], "garbage": b"no weights " * 100, "empty": b""}[spoil])
+    file.write_bytes(
+        {
+            "cut": whole[: len(whole) // 2],
+            "garbage": b"no weights " * 100,
+            "empty": b"",
+        }[spoil]
+    )
     line = refused_audit(model=file.parent)
     assert f"expected a model in {file.parent}, but it does not load" in line
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"model_type": "attention-classifier"}', '{"model_type": 3}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "{}",
+        '{"model_type": "attention-classifier"}',
+        '{"model_type": 3}',
+    ],
+)
 def test_spoilt_configuration(text, refused_audit, checkpoint, copy_of):
     file = copy_of(checkpoint) / "config.json"
     file.write_text(text)
-    assert f"expected a model in {file.parent}, but it does not load" in refused_audit(model=file.parent)
+    assert f"expected a model in {file.parent}, but it does not load" in refused_audit(
+        model=file.parent
+    )
 
 
 def test_code_in_the_folder_is_run_on_request_only(refused_audit, checkpoint, copy_of):
     file = copy_of(checkpoint) / "config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"model_type": "something else"}))
+    file.write_text(
+        json.dumps(json.loads(file.read_text()) | {"model_type": "something else"})
+    )
     line = refused_audit(model=file.parent)
-    assert "contains custom code" in line and line.endswith("Allow it with --trust-remote-code\n")
+    assert "contains custom code" in line and line.endswith(
+        "Allow it with --trust-remote-code\n"
+    )
 
 
 def test_spoilt_tokenizer(refused_audit, checkpoint, copy_of):
@@ -113,11 +182,18 @@ def test_spoilt_tokenizer(refused_audit, checkpoint, copy_of):
     assert "expected a tokenizer with the model" in refused_audit(model=file.parent)
 
 
-@pytest.mark.parametrize(("name", "value"), [("encoder", "transformer"), ("encoder_size", 16), ("vocab_size", 50)])
-def test_configuration_and_weights_of_different_models(name, value, refused_audit, checkpoint, copy_of):
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("encoder", "transformer"), ("encoder_size", 16), ("vocab_size", 50)],
+)
+def test_configuration_and_weights_of_different_models(
+    name, value, refused_audit, checkpoint, copy_of
+):
     file = copy_of(checkpoint) / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {name: value}))
-    assert f"expected a model in {file.parent}, but it does not load" in refused_audit(model=file.parent)
+    assert f"expected a model in {file.parent}, but it does not load" in refused_audit(
+        model=file.parent
+    )
 
 
 def test_weights_that_lack_the_read_out(refused_audit, make_model, tokenizer, tmp_path):
@@ -134,16 +210,23 @@ def test_a_tokenizer_of_another_model(refused_audit, make_model, tokenizer, tmp_
     model.save_pretrained(tmp_path / "small")
     tokenizer.save_pretrained(tmp_path / "small")
     line = refused_audit(model=tmp_path / "small")
-    assert "the model embeds ids below 20; load the tokenizer saved with the model" in line
+    assert (
+        "the model embeds ids below 20; load the tokenizer saved with the model" in line
+    )
 
 
 def test_a_model_that_is_an_object_without_a_tokenizer(make_model):
-    with pytest.raises(AttnProbeError, match="expected a tokenizer with a model given as an object; pass tokenizer="):
+    with pytest.raises(
+        AttnProbeError,
+        match="expected a tokenizer with a model given as an object; pass tokenizer=",
+    ):
         audit(make_model(), ROWS)
 
 
 def test_a_base_model_as_an_object(make_model, tokenizer):
-    with pytest.raises(AttnProbeError, match="load it with AutoModelForSequenceClassification"):
+    with pytest.raises(
+        AttnProbeError, match="load it with AutoModelForSequenceClassification"
+    ):
         audit(make_model().attention_classifier, ROWS, tokenizer=tokenizer)
 
 
@@ -172,17 +255,47 @@ def test_what_the_data_set_does_not_have(arguments, message, refused_audit):
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([{"review": "x", "label": 0}], "no column 'text' or 'sentence' among the columns review, label"),
-        ([{"text": 3, "label": 0}, {"text": 4, "label": 1}], "column 'text' must hold strings, row 0 is int"),
-        ([{"text": ["a", "b"], "label": 0}], "column 'text' must hold strings, row 0 is list"),
-        ([*ROWS, {"text": None, "label": 1}], "column 'text' must hold strings, row 2 is NoneType"),
-        ([{"text": "a film", "label": 0.5}], "column 'label' must hold integers or strings as labels"),
+        (
+            [{"review": "x", "label": 0}],
+            "no column 'text' or 'sentence' among the columns review, label",
+        ),
+        (
+            [{"text": 3, "label": 0}, {"text": 4, "label": 1}],
+            "column 'text' must hold strings, row 0 is int",
+        ),
+        (
+            [{"text": ["a", "b"], "label": 0}],
+            "column 'text' must hold strings, row 0 is list",
+        ),
+        (
+            [*ROWS, {"text": None, "label": 1}],
+            "column 'text' must hold strings, row 2 is NoneType",
+        ),
+        (
+            [{"text": "a film", "label": 0.5}],
+            "column 'label' must hold integers or strings as labels",
+        ),
         ([], "cannot be loaded"),
-        ([*ROWS, {"text": "a film", "label": 2}], "the model knows 2 labels: negative, positive"),
+        (
+            [*ROWS, {"text": "a film", "label": 2}],
+            "the model knows 2 labels: negative, positive",
+        ),
         ([{"text": "a film", "label": "angry"}], "label 'angry'"),
-        ([{"text": "a film", "label": name} for name in ("angry", "positive")], "label 'angry'"),
-        ([{"text": "a film", "label": name} for name in ("negative", "positive", "zen")], "label 'zen'"),
-        ([{"text": "", "label": 0}, {"text": " \n", "label": 1}], "expected texts with tokens, all 2 have none"),
+        (
+            [{"text": "a film", "label": name} for name in ("angry", "positive")],
+            "label 'angry'",
+        ),
+        (
+            [
+                {"text": "a film", "label": name}
+                for name in ("negative", "positive", "zen")
+            ],
+            "label 'zen'",
+        ),
+        (
+            [{"text": "", "label": 0}, {"text": " \n", "label": 1}],
+            "expected texts with tokens, all 2 have none",
+        ),
     ],
 )
 def test_data_that_cannot_be_audited(rows, message, refused_audit, tmp_path):
@@ -191,14 +304,22 @@ def test_data_that_cannot_be_audited(rows, message, refused_audit, tmp_path):
 
 def test_labels_are_matched_by_name(checkpoint):
     """Here 'positive' is number 0 of the data and number 1 of the model."""
-    rows = [{"text": "a wonderful plot", "label": "positive"}, {"text": "superb", "label": "positive"}]
+    rows = [
+        {"text": "a wonderful plot", "label": "positive"},
+        {"text": "superb", "label": "positive"},
+    ]
     for named in (rows, [row | {"label": "Positive"} for row in rows]):
-        found = audit(checkpoint, named, tests=["permutation"], progress=False).to_pandas()
+        found = audit(
+            checkpoint, named, tests=["permutation"], progress=False
+        ).to_pandas()
         assert found[found.statistic == "label"].value.tolist() == [1, 1]
 
 
 def test_classes_under_other_names_go_by_number(checkpoint):
-    rows = [{"text": "a wonderful plot", "label": "pos"}, {"text": "dull", "label": "neg"}]
+    rows = [
+        {"text": "a wonderful plot", "label": "pos"},
+        {"text": "dull", "label": "neg"},
+    ]
     report = audit(checkpoint, rows, tests=["adversarial"], progress=False)
     found = report.to_pandas()
     assert found[found.statistic == "label"].value.tolist() == [1, 0]
@@ -207,10 +328,19 @@ def test_classes_under_other_names_go_by_number(checkpoint):
 
 def test_texts_of_no_token_are_skipped_and_counted(cli, checkpoint, tmp_path):
     rows = [ROWS[0], {"text": "", "label": 0}, ROWS[1], {"text": " \t ", "label": 1}]
-    done = cli("audit", "--model", checkpoint, "--dataset", write(tmp_path / "data", rows), "--json")
+    done = cli(
+        "audit",
+        "--model",
+        checkpoint,
+        "--dataset",
+        write(tmp_path / "data", rows),
+        "--json",
+    )
     found = json.loads(done.out)
     assert (done.code, found["n"], found["provenance"]["skipped_empty"]) == (0, 2, 2)
-    assert {s["n"] + s["undefined"] for s in found["statistics"] if s["group"] == "all"} == {2}
+    assert {
+        s["n"] + s["undefined"] for s in found["statistics"] if s["group"] == "all"
+    } == {2}
 
 
 def test_texts_of_one_token(cli, checkpoint, tmp_path):
@@ -218,34 +348,72 @@ def test_texts_of_one_token(cli, checkpoint, tmp_path):
     rows = [{"text": "superb", "label": 1}, *ROWS, {"text": "dull", "label": 0}]
     out = tmp_path / "out"
     done = cli(
-        "audit", "--model", checkpoint, "--dataset", write(tmp_path / "data", rows), "--json", "--output-dir", out,
-        "--tests", "correlation", "permutation", "adversarial",
-    )  # fmt: skip
-    assert "NaN" not in done.out + (out / "summary.json").read_text() + (out / "report.md").read_text()
-    found = {s["statistic"]: s for s in json.loads(done.out)["statistics"] if s["group"] == "all"}
-    values = records.read(out / "rows").pivot_table(index="example_id", columns="statistic", values="value")
+        "audit",
+        "--model",
+        checkpoint,
+        "--dataset",
+        write(tmp_path / "data", rows),
+        "--json",
+        "--output-dir",
+        out,
+        "--tests",
+        "correlation",
+        "permutation",
+        "adversarial",
+    )
+    assert (
+        "NaN"
+        not in done.out
+        + (out / "summary.json").read_text()
+        + (out / "report.md").read_text()
+    )
+    found = {
+        s["statistic"]: s
+        for s in json.loads(done.out)["statistics"]
+        if s["group"] == "all"
+    }
+    values = read_rows(out / "rows").pivot_table(
+        index="example_id", columns="statistic", values="value"
+    )
     undefined = {name for name in found if found[name]["undefined"]}
-    assert undefined == {f"{pair}_{end}" for pair in PAIRS for end in ("tau", "p_value")}
+    assert undefined == {
+        f"{pair}_{end}" for pair in PAIRS for end in ("tau", "p_value")
+    }
     for name in undefined:
         assert (found[name]["n"], found[name]["undefined"]) == (2, 2)
         assert values[name].isna().tolist() == [True, False, False, True]
         assert found[name]["mean"] == pytest.approx(values[name].mean())
     single = values.loc[[0, 3]]
-    still = single[["median_tvd", "max_tvd", "flip_possible", "logit_variance", "largest_jsd"]]
+    still = single[
+        ["median_tvd", "max_tvd", "flip_possible", "logit_variance", "largest_jsd"]
+    ]
     assert (still.abs() < 1e-12).all(axis=None)
-    assert (single["max_attention"] == 1).all() and (single["epsilon_max_jsd@0.05"] == 0).all()
+    assert (single["max_attention"] == 1).all() and (
+        single["epsilon_max_jsd@0.05"] == 0
+    ).all()
 
 
 PAIRS = ("attention_gradient", "attention_leave_one_out", "gradient_leave_one_out")
 
 
 def test_nothing_but_texts_of_one_token(cli, checkpoint, tmp_path):
-    data = write(tmp_path / "data", [{"text": "superb", "label": 1}, {"text": "dull", "label": 0}])
+    data = write(
+        tmp_path / "data",
+        [{"text": "superb", "label": 1}, {"text": "dull", "label": 0}],
+    )
     done = cli("audit", "--model", checkpoint, "--dataset", data, "--json")
     for s in json.loads(done.out)["statistics"]:
         if s["n"] == 0:
-            assert (s["mean"], s["median"], s["std"], s["ci95"]) == (None, None, None, [None, None])
-    assert "undefined for all 2 texts" in cli("audit", "--model", checkpoint, "--dataset", data).out
+            assert (s["mean"], s["median"], s["std"], s["ci95"]) == (
+                None,
+                None,
+                None,
+                [None, None],
+            )
+    assert (
+        "undefined for all 2 texts"
+        in cli("audit", "--model", checkpoint, "--dataset", data).out
+    )
 
 
 # --- options ------------------------------------------------------------------------------------------------------
@@ -253,17 +421,31 @@ def test_nothing_but_texts_of_one_token(cli, checkpoint, tmp_path):
 
 def test_an_unknown_test(refused_audit):
     line = refused_audit("--tests", "permutation", "erasures", "shuffle")
-    assert f"unknown test erasures, shuffle; the known ones are {', '.join(PROBES)}" in line
+    assert (
+        f"unknown test erasures, shuffle; the known ones are {', '.join(PROBES)}"
+        in line
+    )
 
 
-@pytest.mark.parametrize("budget", ["much", "-1GB", "0", "2TB2", "", "nan", "inf", "1e999GB", "GB"])
+@pytest.mark.parametrize(
+    "budget", ["much", "-1GB", "0", "2TB2", "", "nan", "inf", "1e999GB", "GB"]
+)
 def test_a_memory_budget_that_is_none(budget, refused_audit):
-    assert "expected a memory budget such as 500MB or 2GB" in refused_audit(f"--memory-budget={budget}")
+    assert "expected a memory budget such as 500MB or 2GB" in refused_audit(
+        f"--memory-budget={budget}"
+    )
 
 
 @pytest.mark.parametrize(
     ("budget", "n_bytes"),
-    [("2GB", 2 * 10**9), ("500mb", 5 * 10**8), (" 1.5 KB ", 1500), (7, 7), ("7", 7), ("1e3", 1000)],
+    [
+        ("2GB", 2 * 10**9),
+        ("500mb", 5 * 10**8),
+        (" 1.5 KB ", 1500),
+        (7, 7),
+        ("7", 7),
+        ("1e3", 1000),
+    ],
 )
 def test_a_memory_budget(budget, n_bytes):
     assert parse_bytes(budget) == n_bytes
@@ -271,18 +453,27 @@ def test_a_memory_budget(budget, n_bytes):
 
 @pytest.mark.parametrize("target", [2, -1])
 def test_a_target_the_model_has_not(target, refused_audit):
-    assert f"expected a target class from 0 to 1, got {target}" in refused_audit(f"--target={target}")
+    assert f"expected a target class from 0 to 1, got {target}" in refused_audit(
+        f"--target={target}"
+    )
 
 
-@pytest.mark.parametrize(("flag", "value"), [("layer", 1), ("layer", -1), ("head", 2), ("query", 1), ("query", -1)])
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [("layer", 1), ("layer", -1), ("head", 2), ("query", 1), ("query", -1)],
+)
 def test_a_place_the_model_has_not(flag, value, refused_audit):
     flags = f"--{flag}" if flag == "query" else f"--{flag}s"
     line = refused_audit(f"{flags}={value}")
-    assert re.search(f"expected a {flag} from 0 to 0.* got {value}; choose another {flags}", line)
+    assert re.search(
+        f"expected a {flag} from 0 to 0.* got {value}; choose another {flags}", line
+    )
 
 
 def test_the_exact_method_where_there_is_none(refused_audit, make_checkpoint):
-    line = refused_audit("--method", "exact", model=make_checkpoint("bilstm", "additive", 4))
+    line = refused_audit(
+        "--method", "exact", model=make_checkpoint("bilstm", "additive", 4)
+    )
     assert "use method='search'" in line
 
 
@@ -295,7 +486,10 @@ def test_the_exact_method_where_there_is_none(refused_audit, make_checkpoint):
         ({"n_permutations": 0}, "n_permutations must be at least 1, got 0"),
         ({"seed": -1}, "seed must be at least 0, got -1"),
         ({"method": "guess"}, "expected a method of auto, exact, search, got 'guess'"),
-        ({"dtype": "float23"}, "expected a dtype such as float32 or float64, got 'float23'"),
+        (
+            {"dtype": "float23"},
+            "expected a dtype such as float32 or float64, got 'float23'",
+        ),
         ({"tests": []}, "expected at least one test"),
         ({"memory_budget": float("inf")}, "expected a memory budget"),
     ],
@@ -344,21 +538,38 @@ def test_usage_errors(arguments, cli):
 def audited(cli, checkpoint, reviews_folder, tmp_path):
     """A finished audit of eight texts."""
     folder = tmp_path / "audited"
-    command = ("audit", "--model", checkpoint, "--dataset", reviews_folder, "--limit", "8", "--tests", "permutation")
+    command = (
+        "audit",
+        "--model",
+        checkpoint,
+        "--dataset",
+        reviews_folder,
+        "--limit",
+        "8",
+        "--tests",
+        "permutation",
+    )
     assert cli(*command, "--output-dir", folder).code == 0
     return folder
 
 
 def test_a_folder_of_another_model(audited, refused_audit, make_checkpoint):
     line = refused_audit(model=make_checkpoint("cnn"), output_dir=audited)
-    assert "belongs to another audit: its model fingerprint" in line and "choose another --output-dir" in line
+    assert (
+        "belongs to another audit: its model fingerprint" in line
+        and "choose another --output-dir" in line
+    )
 
 
 @pytest.mark.parametrize(
     ("arguments", "what"),
-    [(["--seed", "1"], "seed"), (["--split", "train"], "data fingerprint"), (["--dtype", "float32"], "dtype"),
-     (["--n-permutations", "7"], "options")],
-)  # fmt: skip
+    [
+        (["--seed", "1"], "seed"),
+        (["--split", "train"], "data fingerprint"),
+        (["--dtype", "float32"], "dtype"),
+        (["--n-permutations", "7"], "options"),
+    ],
+)
 def test_a_folder_of_another_audit(arguments, what, audited, refused_audit):
     line = refused_audit(*arguments, output_dir=audited)
     assert f"belongs to another audit: its {what}" in line
@@ -368,7 +579,10 @@ def test_a_folder_with_other_files(refused_audit, tmp_path, checkpoint, copy_of)
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.tex").write_text("important")
     line = refused_audit(output_dir=tmp_path / "thesis")
-    assert "expected an empty or a new folder" in line and "choose another --output-dir" in line
+    assert (
+        "expected an empty or a new folder" in line
+        and "choose another --output-dir" in line
+    )
     assert "holds other files" in refused_audit(output_dir=copy_of(checkpoint))
 
 
@@ -382,7 +596,9 @@ def test_a_file_in_place_of_the_folder(refused_audit, tmp_path):
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", "null"])
 def test_spoilt_identity(text, audited, refused_audit):
     (audited / "audit.json").write_text(text)
-    assert "choose another --output-dir" in refused_audit("--limit", "8", output_dir=audited)
+    assert "choose another --output-dir" in refused_audit(
+        "--limit", "8", output_dir=audited
+    )
 
 
 @pytest.mark.parametrize("spoil", ["cut", "empty", "other columns"])
@@ -393,15 +609,30 @@ def test_spoilt_rows(spoil, audited, refused_audit, refused):
         pd.DataFrame({"a": [1]}).to_parquet(part)
     else:
         part.write_bytes(whole[: len(whole) // 2] if spoil == "cut" else b"")
-    for line in (refused_audit("--limit", "8", output_dir=audited), refused("report", audited)):
+    for line in (
+        refused_audit("--limit", "8", output_dir=audited),
+        refused("report", audited),
+    ):
         assert str(part) in line and "delete it and run the audit again" in line
 
 
-def test_leftovers_of_an_interrupted_write_do_no_harm(audited, cli, checkpoint, reviews_folder):
+def test_leftovers_of_an_interrupted_write_do_no_harm(
+    audited, cli, checkpoint, reviews_folder
+):
     """A process that is killed leaves hidden files; nobody reads them, and they may be another process's."""
     (audited / "rows" / ".0123456789abcdef").write_bytes(b"half a part")
     (audited / ".summary.json.123").write_text("{")
-    command = ("audit", "--model", checkpoint, "--dataset", reviews_folder, "--limit", "9", "--tests", "permutation")
+    command = (
+        "audit",
+        "--model",
+        checkpoint,
+        "--dataset",
+        reviews_folder,
+        "--limit",
+        "9",
+        "--tests",
+        "permutation",
+    )
     assert cli(*command, "--output-dir", audited).code == 0
     rows = pd.read_parquet(audited / "rows")
     assert rows[rows.test == "permutation"].example_id.nunique() == 9
@@ -410,7 +641,17 @@ def test_leftovers_of_an_interrupted_write_do_no_harm(audited, cli, checkpoint, 
 def test_killed_while_claiming_the_folder(cli, checkpoint, reviews_folder, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / ".audit.json.123").write_text("{")
-    command = ("audit", "--model", checkpoint, "--dataset", reviews_folder, "--limit", "2", "--tests", "permutation")
+    command = (
+        "audit",
+        "--model",
+        checkpoint,
+        "--dataset",
+        reviews_folder,
+        "--limit",
+        "2",
+        "--tests",
+        "permutation",
+    )
     assert cli(*command, "--output-dir", tmp_path / "out").code == 0
 
 
@@ -420,14 +661,23 @@ def test_more_processes_than_accelerate_sees(refused_audit, monkeypatch):
     assert audit_in_one_process.num_processes == 1
     monkeypatch.setenv("WORLD_SIZE", "2")
     line = refused_audit("--limit", "2")
-    assert "expected 2 processes (WORLD_SIZE), Accelerate sees 1" in line and "cpu=True" in line
+    assert (
+        "expected 2 processes (WORLD_SIZE), Accelerate sees 1" in line
+        and "cpu=True" in line
+    )
 
 
 def test_several_processes_need_a_folder_to_meet_in(checkpoint, monkeypatch):
-    two = SimpleNamespace(num_processes=2, process_index=0, is_main_process=True, device=torch.device("cpu"))
-    monkeypatch.setattr("hf_attnprobe.auditing.process_state", lambda: two)
+    two = SimpleNamespace(
+        num_processes=2,
+        process_index=0,
+        is_main_process=True,
+        device=torch.device("cpu"),
+    )
+    monkeypatch.setattr("hf_attnprobe.auditing.run.process_state", lambda: two)
     with pytest.raises(
-        AttnProbeError, match="several processes meet in the output folder; give one with --output-dir"
+        AttnProbeError,
+        match="several processes meet in the output folder; give one with --output-dir",
     ):
         audit(checkpoint, ROWS, progress=False)
 
@@ -436,10 +686,16 @@ def test_several_processes_need_a_folder_to_meet_in(checkpoint, monkeypatch):
 
 
 def test_reports_that_cannot_be(refused, audited, tmp_path):
-    assert "found no summary.json there; finish or run the audit first" in refused("report", tmp_path)
+    assert "found no summary.json there; finish or run the audit first" in refused(
+        "report", tmp_path
+    )
     assert "found no summary.json there" in refused("report", tmp_path / "nowhere")
-    assert "expected an output file ending in .md" in refused("report", audited, "--output", tmp_path / "report.pdf")
-    assert "cannot write" in refused("report", audited, "--output", tmp_path / "nowhere" / "report.md")
+    assert "expected an output file ending in .md" in refused(
+        "report", audited, "--output", tmp_path / "report.pdf"
+    )
+    assert "cannot write" in refused(
+        "report", audited, "--output", tmp_path / "nowhere" / "report.md"
+    )
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"statistics": 3}'])
@@ -457,7 +713,9 @@ def refused_training(refused, reviews_folder, tmp_path):
     """A training of which everything is right but what is given."""
 
     def run(*arguments, dataset=reviews_folder, output_dir=tmp_path / "out"):
-        return refused("train", "--dataset", dataset, "--output-dir", output_dir, *arguments)
+        return refused(
+            "train", "--dataset", dataset, "--output-dir", output_dir, *arguments
+        )
 
     return run
 
@@ -474,12 +732,40 @@ def write_splits(folder, **splits):
         ({"train": ROWS}, "expected a validation split"),
         ({"validation": ROWS}, "expected one of the splits validation, got 'train'"),
         ({"train": ROWS[:1], "validation": ROWS}, "every class"),
-        ({"train": [{"text": "a film"}], "validation": [{"text": "a film"}]}, "expected labelled training texts"),
-        ({"train": ROWS, "validation": [{"text": "", "label": 1}, {"text": None, "label": 0}]}, "row 1 is NoneType"),
-        ({"train": ROWS, "validation": [*ROWS, {"text": "a film", "label": 2}]}, "validation.* label"),
-        ({"train": ROWS, "validation": [{"text": "a film", "label": -1}]}, "validation.* label"),
-        ({"train": ROWS, "validation": ROWS, "test": [{"text": "a film", "label": 7}]}, "test.* label"),
-        ({"train": [{"text": "", "label": 0}, {"text": " ", "label": 1}], "validation": ROWS}, "expected a word"),
+        (
+            {"train": [{"text": "a film"}], "validation": [{"text": "a film"}]},
+            "expected labelled training texts",
+        ),
+        (
+            {
+                "train": ROWS,
+                "validation": [{"text": "", "label": 1}, {"text": None, "label": 0}],
+            },
+            "row 1 is NoneType",
+        ),
+        (
+            {"train": ROWS, "validation": [*ROWS, {"text": "a film", "label": 2}]},
+            "validation.* label",
+        ),
+        (
+            {"train": ROWS, "validation": [{"text": "a film", "label": -1}]},
+            "validation.* label",
+        ),
+        (
+            {
+                "train": ROWS,
+                "validation": ROWS,
+                "test": [{"text": "a film", "label": 7}],
+            },
+            "test.* label",
+        ),
+        (
+            {
+                "train": [{"text": "", "label": 0}, {"text": " ", "label": 1}],
+                "validation": ROWS,
+            },
+            "expected a word",
+        ),
     ],
 )
 def test_data_that_cannot_be_trained_on(splits, message, refused_training, tmp_path):
@@ -488,20 +774,46 @@ def test_data_that_cannot_be_trained_on(splits, message, refused_training, tmp_p
 
 
 def test_a_test_split_without_labels_is_not_scored(cli, tmp_path):
-    data = write_splits(tmp_path / "data", train=ROWS, validation=ROWS, test=[{"text": "a film", "label": -1}])
+    data = write_splits(
+        tmp_path / "data",
+        train=ROWS,
+        validation=ROWS,
+        test=[{"text": "a film", "label": -1}],
+    )
     done = cli(
-        "train", "--dataset", data, "--output-dir", tmp_path / "out", "--encoder", "mlp", "--epochs", "1", "--json"
+        "train",
+        "--dataset",
+        data,
+        "--output-dir",
+        tmp_path / "out",
+        "--encoder",
+        "mlp",
+        "--epochs",
+        "1",
+        "--json",
     )
     assert done.code == 0
-    assert not [name for name in json.loads(done.out)["metrics"] if name.startswith("test_")]
+    assert not [
+        name for name in json.loads(done.out)["metrics"] if name.startswith("test_")
+    ]
 
 
 def test_classes_of_the_splits_are_matched_by_name(tmp_path):
     """In memory each split numbers its strings alone: 'positive' is 0 in the second."""
-    train = [{"text": t, "label": k} for t, k in (("dull film", "negative"), ("wonderful plot", "positive"))]
+    train = [
+        {"text": t, "label": k}
+        for t, k in (("dull film", "negative"), ("wonderful plot", "positive"))
+    ]
     config = AttentionClassifierConfig(encoder="mlp", embedding_size=4, encoder_size=4)
     with pytest.raises(AttnProbeError, match="validation"):
-        train_classifier(config, train, train[1:], output_dir=tmp_path / "out", epochs=1, progress=False)
+        train_classifier(
+            config,
+            train,
+            train[1:],
+            output_dir=tmp_path / "out",
+            epochs=1,
+            progress=False,
+        )
     assert not (tmp_path / "out").exists()
 
 
@@ -511,7 +823,9 @@ def test_sizes_that_make_no_model(refused_training):
 
 
 def test_word_vectors_that_do_not_fit(refused_training, tmp_path):
-    assert "cannot read the word vectors" in refused_training("--vectors", tmp_path / "none.txt")
+    assert "cannot read the word vectors" in refused_training(
+        "--vectors", tmp_path / "none.txt"
+    )
     (tmp_path / "vectors.txt").write_text("the 1 2 3\nfilm 1 2 3\n")
     line = refused_training("--vectors", tmp_path / "vectors.txt")
     assert "have 3 numbers, the model embeds in 300" in line
@@ -520,14 +834,24 @@ def test_word_vectors_that_do_not_fit(refused_training, tmp_path):
 def test_training_into_a_folder_with_other_files(refused_training, tmp_path):
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.tex").write_text("important")
-    assert "holds other files; choose another --output-dir" in refused_training(output_dir=tmp_path / "thesis")
+    assert "holds other files; choose another --output-dir" in refused_training(
+        output_dir=tmp_path / "thesis"
+    )
     (tmp_path / "file").write_text("important")
-    assert "choose another --output-dir" in refused_training(output_dir=tmp_path / "file")
+    assert "choose another --output-dir" in refused_training(
+        output_dir=tmp_path / "file"
+    )
 
 
 def test_training_into_the_folder_of_another_model(refused_training, tmp_path):
     torch.manual_seed(0)
-    config = BertConfig(vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8)
+    config = BertConfig(
+        vocab_size=20,
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        intermediate_size=8,
+    )
     BertForSequenceClassification(config).save_pretrained(tmp_path / "bert")
     line = refused_training(output_dir=tmp_path / "bert")
     assert "holds other files; choose another --output-dir" in line
@@ -536,7 +860,17 @@ def test_training_into_the_folder_of_another_model(refused_training, tmp_path):
 def test_training_again_after_an_interruption(monkeypatch, cli, tmp_path):
     """Interrupted by hand nothing is left; killed, the steps are, and the same command works again."""
     data = write_splits(tmp_path / "data", train=ROWS * 8, validation=ROWS)
-    command = ("train", "--dataset", data, "--output-dir", tmp_path / "out", "--encoder", "mlp", "--epochs", "2")
+    command = (
+        "train",
+        "--dataset",
+        data,
+        "--output-dir",
+        tmp_path / "out",
+        "--encoder",
+        "mlp",
+        "--epochs",
+        "2",
+    )
 
     def stop(*args, **kwargs):
         (tmp_path / "out" / ".steps" / "checkpoint-1").mkdir(parents=True)
@@ -545,14 +879,20 @@ def test_training_again_after_an_interruption(monkeypatch, cli, tmp_path):
     with monkeypatch.context() as patch:
         patch.setattr("transformers.Trainer.train", stop)
         done = cli(*command)
-    assert done.code == 130 and "interrupted" in done.err and not (tmp_path / "out").exists()
+    assert (
+        done.code == 130
+        and "interrupted" in done.err
+        and not (tmp_path / "out").exists()
+    )
     (tmp_path / "out" / ".steps" / "checkpoint-1").mkdir(parents=True)
     assert cli(*command).code == 0
     assert not (tmp_path / "out" / ".steps").exists()
     assert cli(*command).code == 0  # over its own result
 
 
-def test_a_demo_never_touches_the_results_of_real_work(refused, audited, checkpoint, tmp_path):
+def test_a_demo_never_touches_the_results_of_real_work(
+    refused, audited, checkpoint, tmp_path
+):
     results = tmp_path / "results"
     shutil.copytree(checkpoint, results / "model")
     shutil.copytree(audited, results / "audit")
@@ -561,4 +901,6 @@ def test_a_demo_never_touches_the_results_of_real_work(refused, audited, checkpo
 
 
 def test_a_demo_too_small(refused, tmp_path):
-    assert "expected at least 6 examples" in refused("demo", "--n-examples", "5", "--output-dir", tmp_path / "out")
+    assert "expected at least 6 examples" in refused(
+        "demo", "--n-examples", "5", "--output-dir", tmp_path / "out"
+    )

@@ -7,7 +7,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, BertConfig, BertForSequenceClassification
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    BertConfig,
+    BertForSequenceClassification,
+)
 
 from hf_attnprobe import (
     AttentionClassifierConfig,
@@ -16,25 +21,30 @@ from hf_attnprobe import (
     audit,
     train_classifier,
 )
-from hf_attnprobe.base import load_base, train_again
-from hf_attnprobe.checkpoint_comparison import compare_checkpoints
-from hf_attnprobe.checkpoint_tables import (
+from hf_attnprobe.checkpoint_comparison.report import (
     CheckpointComparison,
     ComparedCheckpoint,
-    Estimate,
     fragility_scores,
     published_for,
     regulariser_name,
     to_json,
     to_text,
 )
-from hf_attnprobe.faithfulness.diagnostic_mlp import diagnostic_mlp
-from hf_attnprobe.scores import compare, metrics
-from hf_attnprobe.trainers import Stopwatch
+from hf_attnprobe.checkpoint_comparison.run import compare_checkpoints
+from hf_attnprobe.retraining.base import load_base, train_again
+from hf_attnprobe.retraining.diagnostic_mlp import diagnostic_mlp
+from hf_attnprobe.statistics.bootstrap import Estimate
+from hf_attnprobe.statistics.scores import compare, metrics
+from hf_attnprobe.training.trainer import Stopwatch
 
 
 SIZES = {"embedding_size": 12, "encoder_size": 6}
-KINDS = {"base": {}, "tying": {"tying": 0.5}, "mlm": {"mlm_weight": 0.5}, "concat": {"residual_connection": "concat"}}
+KINDS = {
+    "base": {},
+    "tying": {"tying": 0.5},
+    "mlm": {"mlm_weight": 0.5},
+    "concat": {"residual_connection": "concat"},
+}
 
 
 @pytest.fixture(scope="module")
@@ -44,14 +54,22 @@ def checkpoints(reviews, tmp_path_factory):
     options = {"progress": False, "epochs": 3, "learning_rate": 1e-2, "batch_size": 16}
     for name, changes in KINDS.items():
         config = AttentionClassifierConfig(**SIZES, **changes)
-        train_classifier(config, reviews["train"], reviews["validation"], output_dir=folder / name, **options)
+        train_classifier(
+            config,
+            reviews["train"],
+            reviews["validation"],
+            output_dir=folder / name,
+            **options,
+        )
     return [folder / name for name in KINDS]
 
 
 @pytest.fixture(scope="module")
 def compared(checkpoints, reviews_folder, tmp_path_factory):
     folder = tmp_path_factory.mktemp("compared") / "out"
-    return compare_checkpoints(checkpoints, reviews_folder, output_dir=folder, progress=False), folder
+    return compare_checkpoints(
+        checkpoints, reviews_folder, output_dir=folder, progress=False
+    ), folder
 
 
 # --- training with penalties --------------------------------------------------------------------------------------
@@ -66,15 +84,25 @@ def test_regularised_training_ties_states_to_words(checkpoints, reviews):
             AutoTokenizer.from_pretrained(folder),
         )
         if name in ("base", "tying"):
-            batch = tokenizer(reviews["test"]["text"][:], padding=True, return_tensors="pt")
+            batch = tokenizer(
+                reviews["test"]["text"][:], padding=True, return_tensors="pt"
+            )
             outputs = model(**batch, output_hidden_states=True)
             vectors = model.get_input_embeddings()(batch["input_ids"])
             content = batch["attention_mask"].bool()
-            distances[name] = (outputs.hidden_states[0] - vectors).square().sum(-1)[content].mean().item()
+            distances[name] = (
+                (outputs.hidden_states[0] - vectors)
+                .square()
+                .sum(-1)[content]
+                .mean()
+                .item()
+            )
     assert distances["tying"] < distances["base"] / 2
 
 
-def test_masked_training_is_reproducible_and_the_record_does_not_hide_it(checkpoints, reviews, tmp_path):
+def test_masked_training_is_reproducible_and_the_record_does_not_hide_it(
+    checkpoints, reviews, tmp_path
+):
     base = load_base(checkpoints[2])
     again = train_again(base, reviews, tmp_path / "again")
     assert again.model.config.mlm_weight == 0.5
@@ -82,7 +110,9 @@ def test_masked_training_is_reproducible_and_the_record_does_not_hide_it(checkpo
         assert torch.equal(one, two)
 
 
-def test_masks_are_the_same_after_an_interruption(checkpoints, reviews, tmp_path, monkeypatch):
+def test_masks_are_the_same_after_an_interruption(
+    checkpoints, reviews, tmp_path, monkeypatch
+):
     class Stop(Exception):
         """As if the process were gone."""
 
@@ -96,24 +126,43 @@ def test_masks_are_the_same_after_an_interruption(checkpoints, reviews, tmp_path
         train_again(base, reviews, tmp_path / "cut")
     torch.manual_seed(77)  # where another process would be
     continued = train_again(base, reviews, tmp_path / "cut")
-    for one, two in zip(continued.model.parameters(), base.model.parameters(), strict=True):
+    for one, two in zip(
+        continued.model.parameters(), base.model.parameters(), strict=True
+    ):
         assert torch.equal(one, two)
 
 
-@pytest.mark.parametrize("changes", [{"residual_connection": "concat"}, {"encoder": "orthogonal_lstm"}])
+@pytest.mark.parametrize(
+    "changes", [{"residual_connection": "concat"}, {"encoder": "orthogonal_lstm"}]
+)
 def test_the_whole_audit_of_a_model_that_cannot_be_resumed(changes, tokenizer, texts):
     torch.manual_seed(0)
     config = AttentionClassifierConfig(vocab_size=len(tokenizer), **SIZES | changes)
     model = AttentionClassifierForSequenceClassification(config).eval()
-    report = audit(model, [{"text": text} for text in texts[:6]], tokenizer=tokenizer, progress=False)
+    report = audit(
+        model,
+        [{"text": text} for text in texts[:6]],
+        tokenizer=tokenizer,
+        progress=False,
+    )
     found = {s.test for s in report.statistics if s.n}
     assert found == {
-        "correlation", "permutation", "adversarial", "erasure", "input_erasure", "uniform_attention", "conicity",
-    }  # fmt: skip
+        "correlation",
+        "permutation",
+        "adversarial",
+        "erasure",
+        "input_erasure",
+        "uniform_attention",
+        "conicity",
+    }
 
 
-def test_a_context_free_model_beside_a_tied_one_is_a_plain_one(checkpoints, reviews, tmp_path):
-    result = diagnostic_mlp(load_base(checkpoints[1], epochs=1), reviews, output_dir=tmp_path)
+def test_a_context_free_model_beside_a_tied_one_is_a_plain_one(
+    checkpoints, reviews, tmp_path
+):
+    result = diagnostic_mlp(
+        load_base(checkpoints[1], epochs=1), reviews, output_dir=tmp_path
+    )
     assert {run.model.config.tying for run in result.trained} == {0.0}
 
 
@@ -123,12 +172,28 @@ def test_a_context_free_model_beside_a_tied_one_is_a_plain_one(checkpoints, revi
 def rows_of(trained, uniform, permuted, labels):
     """Rows of an audit from shares [texts, classes] and labels."""
     parts = [("prediction", "label", labels)]
-    for name, shares in (("trained", trained), ("uniform", uniform), ("permuted", permuted)):
-        parts += [("fragility", f"{name}_share@{k}", column) for k, column in enumerate(np.asarray(shares).T)]
+    for name, shares in (
+        ("trained", trained),
+        ("uniform", uniform),
+        ("permuted", permuted),
+    ):
+        parts += [
+            ("fragility", f"{name}_share@{k}", column)
+            for k, column in enumerate(np.asarray(shares).T)
+        ]
     frames = [
-        pd.DataFrame({"test": test, "statistic": name, "example_id": range(len(values)), "layer": 0, "head": 0, "value": values})
+        pd.DataFrame(
+            {
+                "test": test,
+                "statistic": name,
+                "example_id": range(len(values)),
+                "layer": 0,
+                "head": 0,
+                "value": values,
+            }
+        )
         for test, name, values in parts
-    ]  # fmt: skip
+    ]
     return pd.concat(frames, ignore_index=True)
 
 
@@ -146,7 +211,9 @@ def test_scores_by_hand():
     assert found["uniform_change"].value == pytest.approx(2 * 1 / (2 + 2) - f1)
     assert found["permuted_change"].value == pytest.approx(2 * 1.5 / (2 + 2) - f1)
     assert found["accuracy"].value == pytest.approx(0.75)
-    assert found["accuracy_permuted_change"].value == pytest.approx((1 + 0.5 + 0.5 + 1) / 4 - 0.75)
+    assert found["accuracy_permuted_change"].value == pytest.approx(
+        (1 + 0.5 + 0.5 + 1) / 4 - 0.75
+    )
 
 
 @pytest.mark.parametrize("n_classes", [2, 4])
@@ -154,13 +221,23 @@ def test_scores_are_those_of_scores_where_predictions_are_whole(n_classes):
     rng = np.random.default_rng(0)
     labels, trained, uniform = rng.integers(0, n_classes, (3, 80))
     shares = [one_hot(p, n_classes) for p in (trained, uniform)]
-    found = fragility_scores(rows_of(shares[0], shares[1], shares[1], labels), n_classes)
+    found = fragility_scores(
+        rows_of(shares[0], shares[1], shares[1], labels), n_classes
+    )
     own, theirs = (metrics(labels, share) for share in shares)
-    assert found["f1"].value == pytest.approx(own["f1"]) and found["accuracy"].value == pytest.approx(own["accuracy"])
+    assert found["f1"].value == pytest.approx(own["f1"]) and found[
+        "accuracy"
+    ].value == pytest.approx(own["accuracy"])
     assert found["permuted_change"].value == pytest.approx(theirs["f1"] - own["f1"])
-    paired = compare(labels, {"trained": shares[0], "uniform": shares[1]}, reference="trained")
-    (difference,) = (s.difference_ci95 for s in paired if (s.model, s.metric) == ("uniform", "f1"))
-    assert found["uniform_change"].ci95 == pytest.approx((-difference[1], -difference[0]))
+    paired = compare(
+        labels, {"trained": shares[0], "uniform": shares[1]}, reference="trained"
+    )
+    (difference,) = (
+        s.difference_ci95 for s in paired if (s.model, s.metric) == ("uniform", "f1")
+    )
+    assert found["uniform_change"].ci95 == pytest.approx(
+        (-difference[1], -difference[0])
+    )
 
 
 def test_without_labels_there_is_no_score():
@@ -173,13 +250,24 @@ def test_without_labels_there_is_no_score():
 
 def test_names_say_how_they_were_trained(compared):
     comparison, _ = compared
-    assert [c.name for c in comparison.checkpoints] == ["base", "tying 0.5", "mlm 0.5", "concat"]
-    assert {c.attention for c in comparison.checkpoints} == {"additive"} and comparison.n == 40
-    both = AttentionClassifierConfig(encoder="orthogonal_lstm", residual_connection="concat", conicity_weight=0.5)
+    assert [c.name for c in comparison.checkpoints] == [
+        "base",
+        "tying 0.5",
+        "mlm 0.5",
+        "concat",
+    ]
+    assert {c.attention for c in comparison.checkpoints} == {
+        "additive"
+    } and comparison.n == 40
+    both = AttentionClassifierConfig(
+        encoder="orthogonal_lstm", residual_connection="concat", conicity_weight=0.5
+    )
     assert regulariser_name(both) == "concat + conicity 0.5 + orthogonal"
 
 
-def test_numbers_are_those_of_the_models_and_audits(compared, checkpoints, reviews, reviews_folder):
+def test_numbers_are_those_of_the_models_and_audits(
+    compared, checkpoints, reviews, reviews_folder
+):
     comparison, _ = compared
     texts, labels = reviews["test"]["text"][:], reviews["test"]["label"][:]
     for row, folder in zip(comparison.checkpoints, checkpoints, strict=True):
@@ -192,24 +280,45 @@ def test_numbers_are_those_of_the_models_and_audits(compared, checkpoints, revie
             for t, y in zip(texts, labels, strict=True)
         ]
         assert row.found["accuracy"].value == pytest.approx(sum(right) / 40)
-        report = audit(folder, reviews_folder, tests=["adversarial", "conicity", "single_token"], progress=False)
+        report = audit(
+            folder,
+            reviews_folder,
+            tests=["adversarial", "conicity", "single_token"],
+            progress=False,
+        )
         means = {s.statistic: s.mean for s in report.statistics if s.group == "all"}
-        for name in ("epsilon_max_jsd@0.05", "conicity", "absolute_conicity", "probability_range"):
+        for name in (
+            "epsilon_max_jsd@0.05",
+            "conicity",
+            "absolute_conicity",
+            "probability_range",
+        ):
             assert row.found[name].value == pytest.approx(means[name])
 
 
 def test_it_continues_to_the_same_table(compared, checkpoints, reviews_folder):
     comparison, folder = compared
     before = {f: f.stat().st_mtime_ns for f in folder.rglob("part-*")}
-    again = compare_checkpoints(checkpoints, reviews_folder, output_dir=folder, progress=False)
-    assert again == comparison and before == {f: f.stat().st_mtime_ns for f in folder.rglob("part-*")}
+    again = compare_checkpoints(
+        checkpoints, reviews_folder, output_dir=folder, progress=False
+    )
+    assert again == comparison and before == {
+        f: f.stat().st_mtime_ns for f in folder.rglob("part-*")
+    }
     assert json.loads((folder / "comparison.json").read_text()) == to_json(comparison)
     assert (folder / "comparison.md").read_text() == f"{comparison}\n"
 
 
 def test_adversaries_of_several_bases(checkpoints, reviews_folder, tmp_path):
-    options = {"tests": ["conicity", "adversary"], "lambdas": [0.002], "adversary_epochs": 1, "progress": False}
-    found = compare_checkpoints(checkpoints[:2], reviews_folder, output_dir=tmp_path / "out", **options)
+    options = {
+        "tests": ["conicity", "adversary"],
+        "lambdas": [0.002],
+        "adversary_epochs": 1,
+        "progress": False,
+    }
+    found = compare_checkpoints(
+        checkpoints[:2], reviews_folder, output_dir=tmp_path / "out", **options
+    )
     for row in found.checkpoints:
         (point,) = row.adversaries
         assert 0 <= point.jsd <= math.log(2) and 0 <= point.tvd <= 1
@@ -221,21 +330,48 @@ def test_adversaries_of_several_bases(checkpoints, reviews_folder, tmp_path):
 
 
 def test_the_published_row_stands_beside():
-    config = AttentionClassifierConfig(embedding_size=256, tying=1.0, attention="dot_product")
+    config = AttentionClassifierConfig(
+        embedding_size=256, tying=1.0, attention="dot_product"
+    )
     assert published_for("data/sst", config) == (83.5, -9.9, -20.0)
-    for other in ({"encoder": "mlp", "encoder_size": 256}, {"conicity_weight": 1.0}, {"attention": "uniform"}):
+    for other in (
+        {"encoder": "mlp", "encoder_size": 256},
+        {"conicity_weight": 1.0},
+        {"attention": "uniform"},
+    ):
         changed = AttentionClassifierConfig(
             **{"embedding_size": 256, "tying": 1.0, "attention": "dot_product"} | other
         )
         assert published_for("sst", changed) is None
-    estimates = {"f1": Estimate(0.8, (0.75, 0.85)), "uniform_change": Estimate(-0.05, (-0.06, -0.04))}
-    row = ComparedCheckpoint("m", "tying 1", "bilstm", "dot_product", estimates, published=(83.5, -9.9, -20.0))
+    estimates = {
+        "f1": Estimate(0.8, (0.75, 0.85)),
+        "uniform_change": Estimate(-0.05, (-0.06, -0.04)),
+    }
+    row = ComparedCheckpoint(
+        "m",
+        "tying 1",
+        "bilstm",
+        "dot_product",
+        estimates,
+        published=(83.5, -9.9, -20.0),
+    )
     text = to_text(CheckpointComparison("sst (test)", 9, 0, (row,)))
-    assert "| tying 1 (m) | dot_product | 80.0 [75.0, 85.0] | -5.0 [-6.0, -4.0] | 83.5, -9.9, -20.0 |" in text
+    assert (
+        "| tying 1 (m) | dot_product | 80.0 [75.0, 85.0] | -5.0 [-6.0, -4.0] | 83.5, -9.9, -20.0 |"
+        in text
+    )
 
 
 def test_from_the_command_line(cli, checkpoints, reviews_folder, tmp_path):
-    arguments = [*checkpoints[:2], "--dataset", reviews_folder, "--tests", "fragility", "--limit", 9]
+    arguments = [
+        *checkpoints[:2],
+        "--dataset",
+        reviews_folder,
+        "--tests",
+        "fragility",
+        "--limit",
+        9,
+    ]
     done = cli("compare", *arguments, "--output-dir", tmp_path / "out", "--json")
     found = json.loads(done.out)
     assert done.code == 0 and found["n"] == 9 and len(found["checkpoints"]) == 2
@@ -243,30 +379,49 @@ def test_from_the_command_line(cli, checkpoints, reviews_folder, tmp_path):
 
 def test_bad_input(checkpoints, reviews_folder, tmp_path):
     def run(models=checkpoints, **options):
-        compare_checkpoints(models, reviews_folder, output_dir=tmp_path / "out", progress=False, **options)
+        compare_checkpoints(
+            models,
+            reviews_folder,
+            output_dir=tmp_path / "out",
+            progress=False,
+            **options,
+        )
 
-    with pytest.raises(AttnProbeError, match="expected tests of fragility, single_token"):
+    with pytest.raises(
+        AttnProbeError, match="expected tests of fragility, single_token"
+    ):
         run(tests=["erasure"])
     with pytest.raises(AttnProbeError, match="not adversary alone"):
         run(tests=["adversary"])
     with pytest.raises(AttnProbeError, match="a list of models"):
         run(checkpoints[0])
     bert = BertForSequenceClassification(
-        BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8)
+        BertConfig(
+            hidden_size=8,
+            num_hidden_layers=1,
+            num_attention_heads=1,
+            intermediate_size=8,
+        )
     )
     bert.save_pretrained(tmp_path / "bert")
-    with pytest.raises(AttnProbeError, match="expected attention classifiers to compare"):
+    with pytest.raises(
+        AttnProbeError, match="expected attention classifiers to compare"
+    ):
         run([tmp_path / "bert"])
     with pytest.raises(AttnProbeError, match="finite lambdas of 0 or more, got inf"):
         run(checkpoints[:1], tests=["conicity", "adversary"], lambdas=[math.inf])
     assert not (tmp_path / "out").exists()
 
 
-def test_what_cannot_be_a_base_is_refused_before_any_work(checkpoints, make_checkpoint, reviews_folder, tmp_path):
+def test_what_cannot_be_a_base_is_refused_before_any_work(
+    checkpoints, make_checkpoint, reviews_folder, tmp_path
+):
     models = [*checkpoints[:1], make_checkpoint("mlp", "uniform")]
     options = {"tests": ["conicity", "adversary"], "progress": False}
     with pytest.raises(AttnProbeError, match="has uniform attention"):
-        compare_checkpoints(models, reviews_folder, output_dir=tmp_path / "out", **options)
+        compare_checkpoints(
+            models, reviews_folder, output_dir=tmp_path / "out", **options
+        )
     assert not (tmp_path / "out").exists()
 
 
@@ -274,5 +429,7 @@ def test_what_cannot_be_a_base_is_refused_before_any_work(checkpoints, make_chec
 def test_a_folder_of_other_files(name, checkpoints, reviews_folder, tmp_path):
     (tmp_path / name).write_text("mine")
     with pytest.raises(AttnProbeError, match="holds other files"):
-        compare_checkpoints(checkpoints, reviews_folder, output_dir=tmp_path, progress=False)
+        compare_checkpoints(
+            checkpoints, reviews_folder, output_dir=tmp_path, progress=False
+        )
     assert [f.name for f in tmp_path.iterdir()] == [name]

@@ -10,18 +10,32 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from hf_attnprobe import Site, audit
 from hf_attnprobe import cli as cli_module
-from hf_attnprobe.auditing import suitable_tests
+from hf_attnprobe.auditing.run import suitable_tests
 from hf_attnprobe.faithfulness import READINGS
 from mini_hub import MiniHub
 
 
 TESTS = ("correlation", "permutation", "adversarial")
-STATISTIC = ["test", "statistic", "layer", "head", "group", "mean", "median", "std", "ci95", "n", "undefined"]
+STATISTIC = [
+    "test",
+    "statistic",
+    "layer",
+    "head",
+    "group",
+    "mean",
+    "median",
+    "std",
+    "ci95",
+    "n",
+    "undefined",
+]
 
 
 def strict(text):
     """JSON as other languages read it."""
-    return json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    return json.loads(
+        text, parse_constant=lambda name: pytest.fail(f"{name} is not JSON")
+    )
 
 
 def parts(folder):
@@ -32,7 +46,17 @@ def parts(folder):
 @pytest.fixture(scope="module")
 def command(checkpoint, reviews_folder):
     """An audit with three tests."""
-    return ("audit", "--model", checkpoint, "--dataset", reviews_folder, "--limit", "20", "--tests", *TESTS)
+    return (
+        "audit",
+        "--model",
+        checkpoint,
+        "--dataset",
+        reviews_folder,
+        "--limit",
+        "20",
+        "--tests",
+        *TESTS,
+    )
 
 
 # --- audit --------------------------------------------------------------------------------------------------------
@@ -42,7 +66,15 @@ def test_json_is_as_documented(command, cli, checkpoint, reviews_folder):
     done = cli(*command, "--json")
     found = strict(done.out)
     assert done.code == 0 and done.out.count("\n") == 1
-    assert list(found) == ["model", "dataset", "n", "seed", "statistics", "comparisons", "provenance"]
+    assert list(found) == [
+        "model",
+        "dataset",
+        "n",
+        "seed",
+        "statistics",
+        "comparisons",
+        "provenance",
+    ]
     assert (found["model"], found["n"], found["seed"]) == (str(checkpoint), 20, 0)
     assert found["dataset"] == f"{reviews_folder} (test)"
     seen = set()
@@ -51,33 +83,68 @@ def test_json_is_as_documented(command, cli, checkpoint, reviews_folder):
         assert statistic["statistic"].split("@")[0] in READINGS[statistic["test"]]
         assert statistic["group"] in ("all", "negative", "positive")
         assert (statistic["layer"], statistic["head"]) == (0, 0)
-        assert all(type(statistic[name]) is int for name in ("layer", "head", "n", "undefined"))
-        for value in (statistic["mean"], statistic["median"], statistic["std"], *statistic["ci95"]):
+        assert all(
+            type(statistic[name]) is int for name in ("layer", "head", "n", "undefined")
+        )
+        for value in (
+            statistic["mean"],
+            statistic["median"],
+            statistic["std"],
+            *statistic["ci95"],
+        ):
             assert type(value) is float if statistic["n"] else value is None
         if statistic["n"]:
             low, high = statistic["ci95"]
             assert low <= statistic["mean"] <= high
         seen.add((statistic["test"], statistic["statistic"], statistic["group"]))
     assert len(seen) == len(found["statistics"])
-    assert {test for test, *_ in seen} == set(TESTS) and {group for *_, group in seen} == {
+    assert {test for test, *_ in seen} == set(TESTS) and {
+        group for *_, group in seen
+    } == {
         "all",
         "negative",
         "positive",
     }
     provenance = found["provenance"]
-    assert len(provenance["model_fingerprint"]) == len(provenance["data_fingerprint"]) == 16
-    assert {"hf_attnprobe", "torch", "transformers", "python"} <= provenance["versions"].keys()
-    assert (provenance["tests"], provenance["skipped_empty"], provenance["n_processes"]) == (list(TESTS), 0, 1)
+    assert (
+        len(provenance["model_fingerprint"])
+        == len(provenance["data_fingerprint"])
+        == 16
+    )
+    assert {"hf_attnprobe", "torch", "transformers", "python"} <= provenance[
+        "versions"
+    ].keys()
+    assert (
+        provenance["tests"],
+        provenance["skipped_empty"],
+        provenance["n_processes"],
+    ) == (list(TESTS), 0, 1)
 
 
 def test_the_folder_holds_what_was_printed(command, cli, tmp_path):
     printed = strict(cli(*command, "--json", "--output-dir", tmp_path / "out").out)
-    assert {f.name for f in (tmp_path / "out").iterdir()} == {"audit.json", "rows", "summary.json", "report.md"}
+    assert {f.name for f in (tmp_path / "out").iterdir()} == {
+        "audit.json",
+        "rows",
+        "summary.json",
+        "report.md",
+    }
     summary = strict((tmp_path / "out" / "summary.json").read_text())
     assert {key: summary[key] for key in printed} == printed
-    rows = pd.read_parquet(tmp_path / "out" / "rows")  # a folder of parts, as any reader of Parquet takes it
-    assert list(rows.columns) == ["test", "statistic", "example_id", "layer", "head", "value"]
-    assert not rows.duplicated(["test", "statistic", "example_id", "layer", "head"]).any()
+    rows = pd.read_parquet(
+        tmp_path / "out" / "rows"
+    )  # a folder of parts, as any reader of Parquet takes it
+    assert list(rows.columns) == [
+        "test",
+        "statistic",
+        "example_id",
+        "layer",
+        "head",
+        "value",
+    ]
+    assert not rows.duplicated(
+        ["test", "statistic", "example_id", "layer", "head"]
+    ).any()
     assert rows.example_id.nunique() == 20
 
 
@@ -85,16 +152,25 @@ def test_every_number_can_be_recomputed_from_the_rows(command, cli, tmp_path):
     printed = strict(cli(*command, "--json", "--output-dir", tmp_path / "out").out)
     rows = pd.read_parquet(tmp_path / "out" / "rows")
     predicted = rows[rows.statistic == "predicted_class"].set_index("example_id").value
-    ids = {"all": set(predicted.index), "negative": set(predicted.index[predicted == 0])}
+    ids = {
+        "all": set(predicted.index),
+        "negative": set(predicted.index[predicted == 0]),
+    }
     ids["positive"] = ids["all"] - ids["negative"]
     for s in printed["statistics"]:
         of_group = rows[
-            (rows.test == s["test"]) & (rows.statistic == s["statistic"]) & rows.example_id.isin(ids[s["group"]])
+            (rows.test == s["test"])
+            & (rows.statistic == s["statistic"])
+            & rows.example_id.isin(ids[s["group"]])
         ]
         values = of_group.value.to_numpy()
         real = values[~np.isnan(values)]
         assert (s["n"], s["undefined"]) == (len(real), len(values) - len(real))
-        for name, function in (("mean", np.mean), ("median", np.median), ("std", np.std)):
+        for name, function in (
+            ("mean", np.mean),
+            ("median", np.median),
+            ("std", np.std),
+        ):
             assert s[name] == pytest.approx(function(real), rel=1e-12)
 
 
@@ -116,9 +192,20 @@ def test_the_function_says_the_same(command, cli, checkpoint, reviews_folder, ca
     assert capsys.readouterr().out == ""
     assert len(report.statistics) == len(found["statistics"])
     for ours, theirs in zip(report.statistics, found["statistics"], strict=True):
-        assert (ours.test, ours.statistic, ours.group) == (theirs["test"], theirs["statistic"], theirs["group"])
+        assert (ours.test, ours.statistic, ours.group) == (
+            theirs["test"],
+            theirs["statistic"],
+            theirs["group"],
+        )
         assert ours.mean == pytest.approx(theirs["mean"], nan_ok=True)
-    assert list(report.to_pandas().columns) == ["test", "statistic", "example_id", "layer", "head", "value"]
+    assert list(report.to_pandas().columns) == [
+        "test",
+        "statistic",
+        "example_id",
+        "layer",
+        "head",
+        "value",
+    ]
 
 
 def test_the_same_command_again_computes_nothing(command, cli, tmp_path):
@@ -130,16 +217,32 @@ def test_the_same_command_again_computes_nothing(command, cli, tmp_path):
 
 
 def test_options_reach_the_tests(cli, checkpoint, reviews_folder):
-    base = ("audit", "--model", checkpoint, "--dataset", reviews_folder, "--json", "--limit", "4", "--tests")
+    base = (
+        "audit",
+        "--model",
+        checkpoint,
+        "--dataset",
+        reviews_folder,
+        "--json",
+        "--limit",
+        "4",
+        "--tests",
+    )
 
     def mean(name, *options, test="permutation"):
         found = strict(cli(*base, test, *options).out)
-        return next(s["mean"] for s in found["statistics"] if s["statistic"] == name and s["group"] == "all")
+        return next(
+            s["mean"]
+            for s in found["statistics"]
+            if s["statistic"] == name and s["group"] == "all"
+        )
 
     usual = mean("median_tvd")
     assert mean("median_tvd", "--n-permutations", "3") != usual
     assert mean("median_tvd", "--seed", "1") != usual
-    assert mean("median_tvd", "--batch-size", "1", "--memory-budget", "1KB") == pytest.approx(usual, abs=1e-9)
+    assert mean(
+        "median_tvd", "--batch-size", "1", "--memory-budget", "1KB"
+    ) == pytest.approx(usual, abs=1e-9)
     assert mean("median_tvd", "--dtype", "float32") == pytest.approx(usual, abs=1e-4)
     found = strict(cli(*base, "adversarial", "--method", "search").out)
     assert {s["statistic"] for s in found["statistics"]} == {
@@ -147,18 +250,41 @@ def test_options_reach_the_tests(cli, checkpoint, reviews_folder):
         "epsilon_max_jsd@0.05",
         "largest_jsd",
     }
-    found = strict(cli(*base, "permutation", "permutation", "--split", "train", "--target", "1").out)
-    assert found["dataset"].endswith("(train)") and found["provenance"]["tests"] == ["permutation"]
+    found = strict(
+        cli(
+            *base, "permutation", "permutation", "--split", "train", "--target", "1"
+        ).out
+    )
+    assert found["dataset"].endswith("(train)") and found["provenance"]["tests"] == [
+        "permutation"
+    ]
 
 
 def test_all_tests_by_default(cli, checkpoint, reviews_folder):
-    found = strict(cli("audit", "--model", checkpoint, "--dataset", reviews_folder, "--limit", "2", "--json").out)
+    found = strict(
+        cli(
+            "audit",
+            "--model",
+            checkpoint,
+            "--dataset",
+            reviews_folder,
+            "--limit",
+            "2",
+            "--json",
+        ).out
+    )
     assert {s["test"] for s in found["statistics"]} == set(suitable_tests([Site()]))
 
 
 @pytest.mark.parametrize("form", ["csv", "parquet", "saved"])
-def test_columns_of_other_names_in_other_forms(form, cli, checkpoint, reviews, tmp_path):
-    data = reviews["test"].rename_columns({"text": "review", "label": "stars"}).remove_columns("evidence")
+def test_columns_of_other_names_in_other_forms(
+    form, cli, checkpoint, reviews, tmp_path
+):
+    data = (
+        reviews["test"]
+        .rename_columns({"text": "review", "label": "stars"})
+        .remove_columns("evidence")
+    )
     (tmp_path / "data").mkdir()
     if form == "saved":
         data.save_to_disk(tmp_path / "data")
@@ -177,21 +303,44 @@ def test_columns_of_other_names_in_other_forms(form, cli, checkpoint, reviews, t
         "permutation",
         "--json",
     )
-    done = cli("audit", "--model", checkpoint, "--dataset", tmp_path / "data", *arguments)
+    done = cli(
+        "audit", "--model", checkpoint, "--dataset", tmp_path / "data", *arguments
+    )
     assert strict(done.out)["n"] == 40
 
 
 def test_four_labels(cli, make_checkpoint, reviews_folder):
     model = make_checkpoint("cnn", "dot_product", 4)
-    done = cli("audit", "--model", model, "--dataset", reviews_folder, "--limit", "6", "--json")
+    done = cli(
+        "audit", "--model", model, "--dataset", reviews_folder, "--limit", "6", "--json"
+    )
     found = strict(done.out)
-    assert {s["group"] for s in found["statistics"]} <= {"all", "negative", "positive", "mixed", "none"}
-    assert done.code == 0 and {s["test"] for s in found["statistics"]} == set(suitable_tests([Site()]))
+    assert {s["group"] for s in found["statistics"]} <= {
+        "all",
+        "negative",
+        "positive",
+        "mixed",
+        "none",
+    }
+    assert done.code == 0 and {s["test"] for s in found["statistics"]} == set(
+        suitable_tests([Site()])
+    )
 
 
 def test_unlabelled_texts(cli, checkpoint, tmp_path):
-    (tmp_path / "test.jsonl").write_text('{"text": "a dull film"}\n{"text": "the plot was superb"}\n')
-    done = cli("audit", "--model", checkpoint, "--dataset", tmp_path, "--json", "--output-dir", tmp_path / "out")
+    (tmp_path / "test.jsonl").write_text(
+        '{"text": "a dull film"}\n{"text": "the plot was superb"}\n'
+    )
+    done = cli(
+        "audit",
+        "--model",
+        checkpoint,
+        "--dataset",
+        tmp_path,
+        "--json",
+        "--output-dir",
+        tmp_path / "out",
+    )
     assert done.code == 0 and strict(done.out)["n"] == 2
     assert ", labelled" not in (tmp_path / "out" / "report.md").read_text()
 
@@ -214,19 +363,61 @@ def test_report_renders_an_audit_again(command, cli, tmp_path):
 
 
 def test_train_and_audit(cli, reviews_folder, tmp_path):
-    sizes = ("--encoder", "cnn", "--attention", "dot_product", "--embedding-size", "8", "--encoder-size", "8")
-    train = ("train", "--dataset", reviews_folder, "--output-dir", tmp_path / "model", *sizes, "--epochs", "2")
+    sizes = (
+        "--encoder",
+        "cnn",
+        "--attention",
+        "dot_product",
+        "--embedding-size",
+        "8",
+        "--encoder-size",
+        "8",
+    )
+    train = (
+        "train",
+        "--dataset",
+        reviews_folder,
+        "--output-dir",
+        tmp_path / "model",
+        *sizes,
+        "--epochs",
+        "2",
+    )
     done = cli(*train, "--json")
     found = strict(done.out)
-    assert done.code == 0 and list(found) == ["model", "seed", "metrics"] and found["model"] == str(tmp_path / "model")
-    assert {f"{split}_{score}" for split in ("validation", "test") for score in ("accuracy", "f1", "roc_auc")} == set(
-        found["metrics"]
+    assert (
+        done.code == 0
+        and list(found) == ["model", "seed", "metrics"]
+        and found["model"] == str(tmp_path / "model")
     )
+    assert {
+        f"{split}_{score}"
+        for split in ("validation", "test")
+        for score in ("accuracy", "f1", "roc_auc")
+    } == set(found["metrics"])
     assert all(0 <= score <= 1 for score in found["metrics"].values())
     model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "model")
-    assert (model.config.encoder, model.config.attention, model.config.embedding_size) == ("cnn", "dot_product", 8)
-    assert AutoTokenizer.from_pretrained(tmp_path / "model").vocab_size == model.config.vocab_size
-    assert cli("audit", "--model", tmp_path / "model", "--dataset", reviews_folder, "--limit", "3").code == 0
+    assert (
+        model.config.encoder,
+        model.config.attention,
+        model.config.embedding_size,
+    ) == ("cnn", "dot_product", 8)
+    assert (
+        AutoTokenizer.from_pretrained(tmp_path / "model").vocab_size
+        == model.config.vocab_size
+    )
+    assert (
+        cli(
+            "audit",
+            "--model",
+            tmp_path / "model",
+            "--dataset",
+            reviews_folder,
+            "--limit",
+            "3",
+        ).code
+        == 0
+    )
     people = cli(*train)
     assert f"model in {tmp_path / 'model'}" in people.out
     for name, value in found["metrics"].items():  # the same seed, the same model
@@ -234,13 +425,31 @@ def test_train_and_audit(cli, reviews_folder, tmp_path):
 
 
 def test_names_of_labels_survive_training(cli, tmp_path):
-    rows = [{"text": "a dull film", "label": "bad"}, {"text": "a fine film", "label": "good"}] * 4
+    rows = [
+        {"text": "a dull film", "label": "bad"},
+        {"text": "a fine film", "label": "good"},
+    ] * 4
     for split in ("train", "validation"):
-        (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    done = cli("train", "--dataset", tmp_path, "--output-dir", tmp_path / "model", "--encoder", "mlp", "--epochs", "1")
+        (tmp_path / f"{split}.jsonl").write_text(
+            "".join(json.dumps(row) + "\n" for row in rows)
+        )
+    done = cli(
+        "train",
+        "--dataset",
+        tmp_path,
+        "--output-dir",
+        tmp_path / "model",
+        "--encoder",
+        "mlp",
+        "--epochs",
+        "1",
+    )
     assert done.code == 0
     model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "model")
-    assert model.config.id2label == {0: "bad", 1: "good"} and model.config.label2id == {"bad": 0, "good": 1}
+    assert model.config.id2label == {0: "bad", 1: "good"} and model.config.label2id == {
+        "bad": 0,
+        "good": 1,
+    }
 
 
 # --- processes of their own ---------------------------------------------------------------------------------------
@@ -250,13 +459,27 @@ def test_a_model_from_a_hub(run_module, checkpoint, reviews_folder, tmp_path):
     """Results on stdout, nothing but progress on stderr, warnings of Python counting as errors."""
     shutil.copytree(checkpoint, tmp_path / "hub/models/acme/bilstm")
     with MiniHub(tmp_path / "hub", missing_status=401) as hub:
-        env = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": None}
-        arguments = ("--dataset", reviews_folder, "--limit", "5", "--tests", "permutation", "--json")
+        env = {
+            "HF_ENDPOINT": hub.url,
+            "HF_HOME": str(tmp_path / "home"),
+            "HF_HUB_OFFLINE": None,
+        }
+        arguments = (
+            "--dataset",
+            reviews_folder,
+            "--limit",
+            "5",
+            "--tests",
+            "permutation",
+            "--json",
+        )
         run = run_module("audit", "--model", "acme/bilstm", *arguments, env=env)
     assert run.code == 0, run.err
     found = strict(run.out)
     assert (found["model"], found["n"]) == ("acme/bilstm", 5)
-    assert {line.split(":")[0] for line in run.err.replace("\r", "\n").split("\n") if line} == {"audit"}
+    assert {
+        line.split(":")[0] for line in run.err.replace("\r", "\n").split("\n") if line
+    } == {"audit"}
 
 
 def test_an_error_is_one_line_in_a_process_too(run_module, tmp_path):
@@ -269,10 +492,12 @@ def test_interrupted_by_hand(cli, monkeypatch, command, tmp_path):
     def stop(*args):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("hf_attnprobe.sweep.run_batch", stop)
+    monkeypatch.setattr("hf_attnprobe.auditing.sweep.run_batch", stop)
     done = cli(*command, "--output-dir", tmp_path / "out")
     assert (done.code, done.out) == (130, "")
-    assert done.err.endswith("attnprobe: interrupted; run the same command again to continue\n")
+    assert done.err.endswith(
+        "attnprobe: interrupted; run the same command again to continue\n"
+    )
     assert not (tmp_path / "out").exists()  # there was nothing to keep yet
 
 

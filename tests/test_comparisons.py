@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hf_attnprobe import audit
-from hf_attnprobe.auditing import read_audit
-from hf_attnprobe.comparisons import compare, holm, sign_flip_p_values
+from hf_attnprobe.auditing.run import read_audit
+from hf_attnprobe.statistics.comparisons import compare, holm, sign_flip_p_values
 
 
 def rows_of(test, values, *, layer=0, head=0):
@@ -19,7 +19,14 @@ def rows_of(test, values, *, layer=0, head=0):
     n = len(next(iter(values.values())))
     parts = [
         pd.DataFrame(
-            {"test": test, "statistic": name, "example_id": range(n), "layer": layer, "head": head, "value": v}
+            {
+                "test": test,
+                "statistic": name,
+                "example_id": range(n),
+                "layer": layer,
+                "head": head,
+                "value": v,
+            }
         )
         for name, v in values.items()
     ]
@@ -33,8 +40,13 @@ def erasure_rows(n=120, seed=0, **site):
     for name, scale in (("random", 0.9), ("attention", 0.6), ("gradient", 0.4)):
         never = draws.random(n) < 0.1
         fraction = np.where(never, np.nan, np.round(draws.random(n) * scale, 1))
-        values |= {f"fraction_to_flip@{name}": fraction, f"never_flips@{name}": never.astype(float)}
-    values["fraction_to_flip@gradient"][:3] = np.nan  # undefined: neither a fraction nor never
+        values |= {
+            f"fraction_to_flip@{name}": fraction,
+            f"never_flips@{name}": never.astype(float),
+        }
+    values["fraction_to_flip@gradient"][:3] = (
+        np.nan
+    )  # undefined: neither a fraction nor never
     values["never_flips@gradient"][:3] = np.nan
     return rows_of("erasure", {k: v.astype(float) for k, v in values.items()}, **site)
 
@@ -44,7 +56,9 @@ def column(rows, name):
 
 
 def one(comparisons, statistic, second):
-    (found,) = (c for c in comparisons if (c.statistic, c.second) == (statistic, second))
+    (found,) = (
+        c for c in comparisons if (c.statistic, c.second) == (statistic, second)
+    )
     return found
 
 
@@ -53,10 +67,16 @@ def one(comparisons, statistic, second):
 
 @pytest.mark.parametrize("n", [2, 5, 9, 13])
 def test_with_few_texts_all_signs_are_tried_as_scipy_does(n):
-    differences = np.round(np.random.default_rng(n).normal(0.3, 1, (n, 2)), 1)  # rounded: with ties
+    differences = np.round(
+        np.random.default_rng(n).normal(0.3, 1, (n, 2)), 1
+    )  # rounded: with ties
     for k, p in enumerate(sign_flip_p_values(differences)):
         theirs = scipy.stats.permutation_test(
-            (differences[:, k],), np.sum, permutation_type="samples", n_resamples=np.inf, vectorized=True
+            (differences[:, k],),
+            np.sum,
+            permutation_type="samples",
+            n_resamples=np.inf,
+            vectorized=True,
         )
         # scipy doubles the smaller tail, which for a symmetric null distribution is the share of larger magnitude
         assert p == pytest.approx(theirs.pvalue)
@@ -65,11 +85,20 @@ def test_with_few_texts_all_signs_are_tried_as_scipy_does(n):
 def test_with_many_texts_the_signs_are_drawn_and_agree_with_scipys():
     differences = np.random.default_rng(0).normal(0.12, 1, (200, 1))
     theirs = scipy.stats.permutation_test(
-        (differences[:, 0],), np.mean, permutation_type="samples", n_resamples=50_000, vectorized=True, rng=1
+        (differences[:, 0],),
+        np.mean,
+        permutation_type="samples",
+        n_resamples=50_000,
+        vectorized=True,
+        rng=1,
     )
     ours = sign_flip_p_values(differences)[0]
     assert ours == pytest.approx(theirs.pvalue, abs=5 * math.sqrt(ours / 9_999))
-    assert ours == sign_flip_p_values(differences)[0] != sign_flip_p_values(differences, seed=1)[0]
+    assert (
+        ours
+        == sign_flip_p_values(differences)[0]
+        != sign_flip_p_values(differences, seed=1)[0]
+    )
 
 
 def test_texts_without_a_value_count_in_nothing():
@@ -86,7 +115,9 @@ def test_no_difference_has_p_one_and_a_clear_one_the_smallest():
 @pytest.mark.parametrize("n", [8, 60])
 def test_under_the_null_at_most_one_in_twenty_is_found(n):
     draws = np.random.default_rng(n)
-    first, second = draws.beta(0.5, 0.7, (2, n, 2_000))  # skewed, as fractions are; 2,000 data sets at once
+    first, second = draws.beta(
+        0.5, 0.7, (2, n, 2_000)
+    )  # skewed, as fractions are; 2,000 data sets at once
     p_values = sign_flip_p_values(first - second, n_permutations=999)
     assert 0.03 < (p_values <= 0.05).mean() < 0.05 + 3 * math.sqrt(0.05 * 0.95 / 2_000)
 
@@ -96,7 +127,8 @@ def test_under_the_null_a_whole_report_says_something_in_one_of_twenty():
     for seed in range(200):
         draws = np.random.default_rng(seed)
         values = {
-            f"comprehensiveness@{r}": draws.random(9) for r in ("attention", "random", "gradient", "leave_one_out")
+            f"comprehensiveness@{r}": draws.random(9)
+            for r in ("attention", "random", "gradient", "leave_one_out")
         }
         comparisons = compare(rows_of("input_erasure", values), seed=seed)
         assert len(comparisons) == 3
@@ -133,9 +165,13 @@ def test_holm_rejects_as_the_procedure_step_by_step_does(p_values):
 
 
 def test_holm_equals_statsmodels():
-    multitest = pytest.importorskip("statsmodels.stats.multitest", reason="statsmodels is not installed")
+    multitest = pytest.importorskip(
+        "statsmodels.stats.multitest", reason="statsmodels is not installed"
+    )
     p_values = np.random.default_rng(0).random(20) ** 3
-    assert holm(p_values) == pytest.approx(multitest.multipletests(p_values, method="holm")[1])
+    assert holm(p_values) == pytest.approx(
+        multitest.multipletests(p_values, method="holm")[1]
+    )
 
 
 # --- from rows ----------------------------------------------------------------------------------------------------
@@ -146,7 +182,12 @@ def test_single_weights_by_mcnemars_test():
     found = one(compare(rows), "flips", "random")
     top, other = column(rows, "top_flips"), column(rows, "random_flips")
     n_first, n_second = int((top > other).sum()), int((other > top).sum())
-    assert (found.method, found.first, found.n_first, found.n_second) == ("mcnemar", "top", n_first, n_second)
+    assert (found.method, found.first, found.n_first, found.n_second) == (
+        "mcnemar",
+        "top",
+        n_first,
+        n_second,
+    )
     assert found.p_value == scipy.stats.binomtest(n_first, n_first + n_second).pvalue
     assert found.difference == pytest.approx(top.mean() - other.mean())
     assert found.ci95[0] < found.difference < found.ci95[1]
@@ -157,7 +198,11 @@ def test_which_ranking_needs_fewer_removals_by_the_sign_test():
     found = one(compare(rows), "fewer_removals", "gradient")
     fewer = more = undefined = 0
     for a, b, a_never, b_never in zip(
-        *(column(rows, f"{n}@{r}") for n in ("fraction_to_flip", "never_flips") for r in ("attention", "gradient")),
+        *(
+            column(rows, f"{n}@{r}")
+            for n in ("fraction_to_flip", "never_flips")
+            for r in ("attention", "gradient")
+        ),
         strict=True,
     ):
         if math.isnan(b_never):
@@ -178,67 +223,118 @@ def test_which_ranking_needs_fewer_removals_by_the_sign_test():
 
 def test_mean_fractions_drop_the_texts_that_one_never_flips_or_count_them_as_all():
     rows = erasure_rows()
-    a, b = (pd.Series(column(rows, f"fraction_to_flip@{r}")) for r in ("attention", "gradient"))
+    a, b = (
+        pd.Series(column(rows, f"fraction_to_flip@{r}"))
+        for r in ("attention", "gradient")
+    )
     dropped = one(compare(rows), "fraction_to_flip", "gradient")
     assert (dropped.n, dropped.dropped) == ((a - b).notna().sum(), (a - b).isna().sum())
     assert dropped.difference == pytest.approx((a - b).mean())
     counted = one(compare(rows, never_as_all=True), "fraction_to_flip", "gradient")
     filled = (a.fillna(1) - b.fillna(1))[3:]  # the first three are undefined, not never
-    assert (counted.n, counted.dropped) == (117, 3) and counted.difference == pytest.approx(filled.mean())
+    assert (counted.n, counted.dropped) == (
+        117,
+        3,
+    ) and counted.difference == pytest.approx(filled.mean())
 
 
 def test_the_interval_is_the_bootstraps_of_the_pairs():
     rows = erasure_rows(400)
-    a, b = (pd.Series(column(rows, f"fraction_to_flip@{r}")) for r in ("attention", "random"))
-    theirs = scipy.stats.bootstrap(((a - b).dropna(),), np.mean, method="percentile", n_resamples=5_000, rng=0)
+    a, b = (
+        pd.Series(column(rows, f"fraction_to_flip@{r}"))
+        for r in ("attention", "random")
+    )
+    theirs = scipy.stats.bootstrap(
+        ((a - b).dropna(),), np.mean, method="percentile", n_resamples=5_000, rng=0
+    )
     found = one(compare(rows), "fraction_to_flip", "random")
     assert found.ci95 == pytest.approx(tuple(theirs.confidence_interval), abs=0.01)
 
 
 def test_p_values_are_corrected_within_each_test():
     draws = np.random.default_rng(5)
-    names = [f"{name}@{r}" for name in ("comprehensiveness", "sufficiency") for r in ("attention", "random")]
+    names = [
+        f"{name}@{r}"
+        for name in ("comprehensiveness", "sufficiency")
+        for r in ("attention", "random")
+    ]
     other = {name: draws.random(50) + name.endswith("random") for name in names}
     comparisons = compare(pd.concat([erasure_rows(), rows_of("input_erasure", other)]))
     for test, n in (("erasure", 1 + 2 + 2), ("input_erasure", 2)):
         of_test = [c for c in comparisons if c.test == test]
         assert len(of_test) == n
-        assert [c.adjusted_p_value for c in of_test] == holm([c.p_value for c in of_test])
+        assert [c.adjusted_p_value for c in of_test] == holm(
+            [c.p_value for c in of_test]
+        )
 
 
 def test_against_one_ranking_or_every_pair():
     def pairs(against):
-        return [(c.first, c.second) for c in compare(erasure_rows(), against=against) if c.method == "sign"]
+        return [
+            (c.first, c.second)
+            for c in compare(erasure_rows(), against=against)
+            if c.method == "sign"
+        ]
 
     assert pairs("attention") == [("attention", "random"), ("attention", "gradient")]
-    assert pairs(None) == [("random", "attention"), ("random", "gradient"), ("attention", "gradient")]
+    assert pairs(None) == [
+        ("random", "attention"),
+        ("random", "gradient"),
+        ("attention", "gradient"),
+    ]
     assert pairs("product") == []
 
 
 def test_random_orders_count_by_the_share_of_draws_that_never_flip():
     values = {
-        "fraction_to_flip@attention": [0.5, 0.5, 0.5, np.nan], "never_flips@attention": [0.0, 0.0, 0.0, 1.0],
-        "fraction_to_flip@random": [0.4, 0.4, np.nan, np.nan], "never_flips@random": [0.0, 0.8, 1.0, 1.0],
-    }  # fmt: skip
-    comparisons = compare(rows_of("erasure", {k: np.array(v) for k, v in values.items()}), never_as_all=True)
-    sign, mean = one(comparisons, "fewer_removals", "random"), one(comparisons, "fraction_to_flip", "random")
-    assert (sign.n_first, sign.n_second, sign.n) == (2, 1, 4)  # .5 against .4, .2 · .4 + .8, never; never is a tie
-    assert mean.difference == pytest.approx(np.mean([0.5 - 0.4, 0.5 - 0.88, 0.5 - 1, 1 - 1]))
+        "fraction_to_flip@attention": [0.5, 0.5, 0.5, np.nan],
+        "never_flips@attention": [0.0, 0.0, 0.0, 1.0],
+        "fraction_to_flip@random": [0.4, 0.4, np.nan, np.nan],
+        "never_flips@random": [0.0, 0.8, 1.0, 1.0],
+    }
+    comparisons = compare(
+        rows_of("erasure", {k: np.array(v) for k, v in values.items()}),
+        never_as_all=True,
+    )
+    sign, mean = (
+        one(comparisons, "fewer_removals", "random"),
+        one(comparisons, "fraction_to_flip", "random"),
+    )
+    assert (sign.n_first, sign.n_second, sign.n) == (
+        2,
+        1,
+        4,
+    )  # .5 against .4, .2 · .4 + .8, never; never is a tie
+    assert mean.difference == pytest.approx(
+        np.mean([0.5 - 0.4, 0.5 - 0.88, 0.5 - 1, 1 - 1])
+    )
 
 
 def test_regrets_are_compared_too():
     rows = erasure_rows()
-    fractions = {r: column(rows, f"fraction_to_flip@{r}") for r in ("attention", "random", "gradient")}
+    fractions = {
+        r: column(rows, f"fraction_to_flip@{r}")
+        for r in ("attention", "random", "gradient")
+    }
     regrets = {f"regret@{r}": f * np.arange(120) for r, f in fractions.items()}
     comparisons = compare(pd.concat([rows, rows_of("erasure", regrets)]))
     found = one(comparisons, "regret", "random")
-    assert found.difference == pytest.approx(np.nanmean(regrets["regret@attention"] - regrets["regret@random"]))
+    assert found.difference == pytest.approx(
+        np.nanmean(regrets["regret@attention"] - regrets["regret@random"])
+    )
 
 
 def test_one_site_or_the_one_that_is_asked_for():
-    many = pd.concat([erasure_rows(layer=1, head=2), erasure_rows(layer=0, head=1, seed=3)])
+    many = pd.concat(
+        [erasure_rows(layer=1, head=2), erasure_rows(layer=0, head=1, seed=3)]
+    )
     assert compare(many) == ()
-    assert compare(many, site=(1, 2)) == compare(erasure_rows()) != compare(many, site=(0, 1)) != ()
+    assert (
+        compare(many, site=(1, 2))
+        == compare(erasure_rows())
+        != compare(many, site=(0, 1))
+        != ()
+    )
     assert compare(many, site=(5, 5)) == () == compare(many[many.test == "none"])
 
 
@@ -258,19 +354,32 @@ def test_no_text_with_both_values_gives_no_comparison():
 # --- in an audit --------------------------------------------------------------------------------------------------
 
 
-def test_an_audit_of_one_head_compares_and_its_folder_renders_again(make_checkpoint, reviews, tmp_path, cli):
+def test_an_audit_of_one_head_compares_and_its_folder_renders_again(
+    make_checkpoint, reviews, tmp_path, cli
+):
     folder = tmp_path / "audit"
-    report = audit(make_checkpoint(), reviews, tests=["erasure"], output_dir=folder, progress=False)
+    report = audit(
+        make_checkpoint(), reviews, tests=["erasure"], output_dir=folder, progress=False
+    )
     assert {c.method for c in report.comparisons} == {"mcnemar", "sign", "permutation"}
     assert report.comparisons == compare(report.to_pandas(), seed=0)
     rendered = (folder / "report.md").read_text()
-    assert "### erasure: rankings compared" in rendered and "| smallest set (exact) |" in rendered
+    assert (
+        "### erasure: rankings compared" in rendered
+        and "| smallest set (exact) |" in rendered
+    )
     assert cli("report", folder).out == rendered
     assert str(read_audit(folder)) == str(report)
 
 
-def test_no_ranking_flips_with_fewer_removals_than_the_exact_margins(make_checkpoint, reviews):
+def test_no_ranking_flips_with_fewer_removals_than_the_exact_margins(
+    make_checkpoint, reviews
+):
     report = audit(make_checkpoint("mlp"), reviews, tests=["erasure"], progress=False)
     against_best = compare(report.to_pandas(), against="margin")
     assert len([c for c in against_best if c.method == "sign"]) >= 5
-    assert all(c.n_second == 0 for c in against_best if c.method == "sign" and c.second != "random")
+    assert all(
+        c.n_second == 0
+        for c in against_best
+        if c.method == "sign" and c.second != "random"
+    )

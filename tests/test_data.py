@@ -12,11 +12,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_attnprobe.data import _choose_split, dataset_fingerprint, label_names, load_examples
+from hf_attnprobe.data.examples import (
+    _choose_split,
+    dataset_fingerprint,
+    label_names,
+    load_examples,
+)
+from hf_attnprobe.data.lengths import split_sentences
+from hf_attnprobe.data.recipes import RECIPES, Recipe
+from hf_attnprobe.data.word_vectors import read_vectors
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.lengths import split_sentences
-from hf_attnprobe.recipes import RECIPES, Recipe
-from hf_attnprobe.vectors import read_vectors
 
 
 ROOT = Path(__file__).parents[1]
@@ -33,9 +38,15 @@ def private_cache(tmp_path, monkeypatch):
 def write_folder(folder, rows, form):
     """Three splits in one of the forms that `load_dataset` reads."""
     folder.mkdir()
-    for split, part in {"train": rows[:6], "validation": rows[6:8], "test": rows[8:]}.items():
+    for split, part in {
+        "train": rows[:6],
+        "validation": rows[6:8],
+        "test": rows[8:],
+    }.items():
         table, path = datasets.Dataset.from_list(part), folder / f"{split}.{form}"
-        {"parquet": table.to_parquet, "csv": table.to_csv, "json": table.to_json}[form](path)
+        {"parquet": table.to_parquet, "csv": table.to_csv, "json": table.to_json}[form](
+            path
+        )
     return folder
 
 
@@ -52,29 +63,54 @@ def message(*args, **options):
 
 @pytest.mark.parametrize("form", ["parquet", "csv", "json"])
 def test_a_folder_gives_the_three_columns(tmp_path, form):
-    examples = load_examples(str(write_folder(tmp_path / "d", ROWS, form)), "validation")
+    examples = load_examples(
+        str(write_folder(tmp_path / "d", ROWS, form)), "validation"
+    )
     assert examples.column_names == ["example_id", "text", "label"]
-    assert examples[:] == {"example_id": [0, 1], "text": [row["text"] for row in ROWS[6:8]], "label": [0, 1]}
-    assert examples.features["example_id"].dtype == examples.features["label"].dtype == "int64"
+    assert examples[:] == {
+        "example_id": [0, 1],
+        "text": [row["text"] for row in ROWS[6:8]],
+        "label": [0, 1],
+    }
+    assert (
+        examples.features["example_id"].dtype
+        == examples.features["label"].dtype
+        == "int64"
+    )
 
 
 def test_a_path_object_and_a_dataset_saved_to_disk_can_be_read(tmp_path):
-    datasets.DatasetDict(test=datasets.Dataset.from_list(ROWS)).save_to_disk(tmp_path / "saved")
-    assert load_examples(tmp_path / "saved", "test")["text"][:] == [row["text"] for row in ROWS]
+    datasets.DatasetDict(test=datasets.Dataset.from_list(ROWS)).save_to_disk(
+        tmp_path / "saved"
+    )
+    assert load_examples(tmp_path / "saved", "test")["text"][:] == [
+        row["text"] for row in ROWS
+    ]
 
 
-def test_memory_folder_and_order_have_one_fingerprint_and_other_content_another(tmp_path):
+def test_memory_folder_and_order_have_one_fingerprint_and_other_content_another(
+    tmp_path,
+):
     whole = load_examples(ROWS[:6], "train")
     folder = load_examples(write_folder(tmp_path / "d", ROWS, "csv"), "train")
     shuffled = whole.shuffle(seed=1)
-    fingerprints = {dataset_fingerprint(examples) for examples in (whole, folder, shuffled)}
+    fingerprints = {
+        dataset_fingerprint(examples) for examples in (whole, folder, shuffled)
+    }
     assert len(fingerprints) == 1 and len(fingerprints.pop()) == 16
     changed = load_examples([{**ROWS[0], "label": 1}, *ROWS[1:6]], "train")
-    assert dataset_fingerprint(changed) != dataset_fingerprint(whole) != dataset_fingerprint(whole.select(range(5)))
+    assert (
+        dataset_fingerprint(changed)
+        != dataset_fingerprint(whole)
+        != dataset_fingerprint(whole.select(range(5)))
+    )
 
 
 def test_a_list_and_a_dataset_are_one_split_whatever_its_name():
-    assert load_examples(ROWS, "nonsense")[:] == load_examples(datasets.Dataset.from_list(ROWS), "test")[:]
+    assert (
+        load_examples(ROWS, "nonsense")[:]
+        == load_examples(datasets.Dataset.from_list(ROWS), "test")[:]
+    )
 
 
 def test_limit_draws_the_same_rows_every_time_and_fewer_among_more():
@@ -103,11 +139,19 @@ def test_ids_of_the_source_are_kept_if_usable():
 def test_evidence_is_carried_over_if_it_is_positions():
     rows = [{**row, "evidence": list(range(i))} for i, row in enumerate(ROWS)]
     assert load_examples(rows, "test")["evidence"][2] == [0, 1]
-    assert "evidence" not in load_examples([{**row, "evidence": ["a quote"]} for row in ROWS], "test").column_names
+    assert (
+        "evidence"
+        not in load_examples(
+            [{**row, "evidence": ["a quote"]} for row in ROWS], "test"
+        ).column_names
+    )
 
 
 def test_examples_can_be_loaded_again():
-    rows = [{"text": "good", "label": "pos", "evidence": [0]}, {"text": "bad", "label": "neg", "evidence": []}]
+    rows = [
+        {"text": "good", "label": "pos", "evidence": [0]},
+        {"text": "bad", "label": "neg", "evidence": []},
+    ]
     once = load_examples(rows, "test")
     again = load_examples(once, "test")
     assert again[:] == once[:] and again.features == once.features
@@ -122,22 +166,32 @@ def test_columns_are_text_then_sentence_then_as_named():
 
 
 def test_texts_of_white_space_only_are_left_in():
-    assert load_examples([{"text": " \n ", "label": 0}, {"text": "", "label": 1}], "test")["text"][:] == [" \n ", ""]
+    assert load_examples(
+        [{"text": " \n ", "label": 0}, {"text": "", "label": 1}], "test"
+    )["text"][:] == [" \n ", ""]
 
 
 # --- labels -------------------------------------------------------------------------------------------------------
 
 
 def test_class_labels_keep_their_names():
-    features = datasets.Features(text=datasets.Value("string"), label=datasets.ClassLabel(names=["no", "yes"]))
-    examples = load_examples(datasets.Dataset.from_dict({"text": ["a"], "label": [1]}, features=features), "test")
+    features = datasets.Features(
+        text=datasets.Value("string"), label=datasets.ClassLabel(names=["no", "yes"])
+    )
+    examples = load_examples(
+        datasets.Dataset.from_dict({"text": ["a"], "label": [1]}, features=features),
+        "test",
+    )
     assert label_names(examples) == ["no", "yes"] and examples["label"][:] == [1]
 
 
 def test_string_labels_are_numbered_alike_in_all_splits():
     parts = {"train": ["z", "m", "a"], "test": ["z", "m"]}
     source = datasets.DatasetDict(
-        {name: datasets.Dataset.from_dict({"text": labels, "label": labels}) for name, labels in parts.items()}
+        {
+            name: datasets.Dataset.from_dict({"text": labels, "label": labels})
+            for name, labels in parts.items()
+        }
     )
     examples = load_examples(source, "test")
     assert label_names(examples) == ["a", "m", "z"] and examples["label"][:] == [2, 1]
@@ -145,12 +199,20 @@ def test_string_labels_are_numbered_alike_in_all_splits():
 
 def test_unlabelled_rows_have_minus_one():
     assert load_examples([{"text": "a"}], "test")["label"][:] == [-1]
-    assert load_examples([{"text": "a"}, {"text": "b", "label": 1}], "test")["label"][:] == [-1, 1]
-    assert load_examples([{"text": "a", "label": None}, {"text": "b", "label": "x"}], "test")["label"][:] == [-1, 0]
+    assert load_examples([{"text": "a"}, {"text": "b", "label": 1}], "test")["label"][
+        :
+    ] == [-1, 1]
+    assert load_examples(
+        [{"text": "a", "label": None}, {"text": "b", "label": "x"}], "test"
+    )["label"][:] == [-1, 0]
 
 
 def test_integer_labels_have_the_names_of_transformers_and_truth_values_are_integers():
-    assert label_names(load_examples([{"text": "a", "label": 2}], "test")) == ["LABEL_0", "LABEL_1", "LABEL_2"]
+    assert label_names(load_examples([{"text": "a", "label": 2}], "test")) == [
+        "LABEL_0",
+        "LABEL_1",
+        "LABEL_2",
+    ]
     assert label_names(load_examples([{"text": "a"}], "test")) == []
     assert load_examples([{"text": "a", "label": True}], "test")["label"][:] == [1]
 
@@ -175,14 +237,21 @@ def test_classes_are_kept_by_name_and_renumbered_in_the_order_of_the_recipe(tmp_
         for i, name in enumerate(["rec.sport.hockey", "sci.med"] * 5)
     ]
     rows[8]["label_text"] = "rec.sport.baseball"
-    examples = load_examples(local("20news", write_folder(tmp_path / "d", rows, "json")), "test")
+    examples = load_examples(
+        local("20news", write_folder(tmp_path / "d", rows, "json")), "test"
+    )
     assert label_names(examples) == ["rec.sport.baseball", "rec.sport.hockey"]
     assert (examples["example_id"][:], examples["label"][:]) == ([0], [0])
 
 
 def test_length_bounds_are_strict_and_ids_are_rows_before_the_filter(tmp_path):
-    rows = [{"text": " ".join(["w"] * n), "label": 0} for n in (6, 7, 399, 400, 8, 9, 1, 1, 1, 1)]
-    examples = load_examples(local("imdb", write_folder(tmp_path / "d", rows, "parquet")), "train", limit=3)
+    rows = [
+        {"text": " ".join(["w"] * n), "label": 0}
+        for n in (6, 7, 399, 400, 8, 9, 1, 1, 1, 1)
+    ]
+    examples = load_examples(
+        local("imdb", write_folder(tmp_path / "d", rows, "parquet")), "train", limit=3
+    )
     assert examples["example_id"][:] == [1, 2, 4]
 
 
@@ -192,34 +261,69 @@ def test_validation_is_set_apart_from_train_where_the_source_has_none():
     recipe = Recipe("in memory", validation_fraction=0.2)
 
     def ids(split, seed=0, **more):
-        return list(_choose_split({"train": source, "test": source, **more}, split, recipe, seed)[1])
+        return list(
+            _choose_split(
+                {"train": source, "test": source, **more}, split, recipe, seed
+            )[1]
+        )
 
-    assert sorted(ids("train") + ids("validation")) == list(range(50)) and len(ids("validation")) == 10
+    assert (
+        sorted(ids("train") + ids("validation")) == list(range(50))
+        and len(ids("validation")) == 10
+    )
     assert ids("validation") == ids("validation") != ids("validation", seed=1)
-    assert ids("test") == ids("train", validation=source) == ids("validation", validation=source) == list(range(50))
+    assert (
+        ids("test")
+        == ids("train", validation=source)
+        == ids("validation", validation=source)
+        == list(range(50))
+    )
 
 
 def test_the_test_split_of_sst2_is_the_labelled_one(tmp_path):
     rows = [{"sentence": row["text"], "label": row["label"]} for row in ROWS]
     folder = write_folder(tmp_path / "d", rows, "csv")
-    assert load_examples(local("sst2", folder), "test")[:] == load_examples(folder, "validation")[:]
+    assert (
+        load_examples(local("sst2", folder), "test")[:]
+        == load_examples(folder, "validation")[:]
+    )
 
 
 def test_several_text_columns_are_joined_leaving_out_what_is_missing(tmp_path):
     rows = [
-        {"topic": i % 2, "question_title": f"why {i}?", "question_content": content, "best_answer": "because ."}
+        {
+            "topic": i % 2,
+            "question_title": f"why {i}?",
+            "question_content": content,
+            "best_answer": "because .",
+        }
         for i, content in enumerate(["it rains", None, ""] + ["it rains"] * 7)
     ]
-    examples = load_examples(local("yahoo", write_folder(tmp_path / "d", rows, "json")), "test")
-    assert examples["text"][:] == ["why 8? it rains because .", "why 9? it rains because ."]
-    in_memory = load_examples(rows, "test", text_column=["best_answer", "question_content"], label_column="topic")
+    examples = load_examples(
+        local("yahoo", write_folder(tmp_path / "d", rows, "json")), "test"
+    )
+    assert examples["text"][:] == [
+        "why 8? it rains because .",
+        "why 9? it rains because .",
+    ]
+    in_memory = load_examples(
+        rows,
+        "test",
+        text_column=["best_answer", "question_content"],
+        label_column="topic",
+    )
     assert in_memory["text"][:3] == ["because . it rains", "because .", "because ."]
-    assert "--text-column" in message(rows, "test", text_column=["best_answer", "question"])
+    assert "--text-column" in message(
+        rows, "test", text_column=["best_answer", "question"]
+    )
     assert "row 0 is int" in message(rows, "test", text_column=["best_answer", "topic"])
 
 
 def test_the_command_line_takes_several_text_columns(tmp_path, cli, checkpoint):
-    rows = [{"title": "the film", "body": f"was good {i}", "label": "positive"} for i in range(10)]
+    rows = [
+        {"title": "the film", "body": f"was good {i}", "label": "positive"}
+        for i in range(10)
+    ]
     folder = write_folder(tmp_path / "d", rows, "json")
     command = (
         "audit",
@@ -238,48 +342,86 @@ def test_the_command_line_takes_several_text_columns(tmp_path, cli, checkpoint):
 
 
 def test_classes_that_are_numbered_from_one(tmp_path):
-    rows = [{"class_index": i % 5 + 1, "review_title": None, "review_text": f"fine {i}"} for i in range(10)]
-    examples = load_examples(local("amazon", write_folder(tmp_path / "d", rows, "csv")), "test")
+    rows = [
+        {"class_index": i % 5 + 1, "review_title": None, "review_text": f"fine {i}"}
+        for i in range(10)
+    ]
+    examples = load_examples(
+        local("amazon", write_folder(tmp_path / "d", rows, "csv")), "test"
+    )
     assert examples["label"][:] == [3, 4] and label_names(examples)[0] == "1 star"
     ratings = [{"text": "a", "label": label} for label in (1, 10, -1, 5, 6)] * 2
-    rated = load_examples(local("imdb10", write_folder(tmp_path / "i", ratings, "parquet")), "train")
+    rated = load_examples(
+        local("imdb10", write_folder(tmp_path / "i", ratings, "parquet")), "train"
+    )
     assert rated["label"][:] == [0, 9, -1, 4, 5, 0] and label_names(rated)[9] == "10"
     for wrong in (0, 11):
-        spoilt = write_folder(tmp_path / f"w{wrong}", [{"text": "a", "label": wrong}] * 10, "csv")
-        assert f"from 1 to 10, or -1 for none, row 0 has {wrong}" in message(local("imdb10", spoilt), "test")
+        spoilt = write_folder(
+            tmp_path / f"w{wrong}", [{"text": "a", "label": wrong}] * 10, "csv"
+        )
+        assert f"from 1 to 10, or -1 for none, row 0 has {wrong}" in message(
+            local("imdb10", spoilt), "test"
+        )
 
 
 def test_labels_with_names_of_their_own_start_at_zero(tmp_path):
-    features = datasets.Features(text=datasets.Value("string"), label=datasets.ClassLabel(num_classes=10))
-    source = datasets.Dataset.from_dict({"text": ["a", "b"], "label": [0, 9]}, features=features)
+    features = datasets.Features(
+        text=datasets.Value("string"), label=datasets.ClassLabel(num_classes=10)
+    )
+    source = datasets.Dataset.from_dict(
+        {"text": ["a", "b"], "label": [0, 9]}, features=features
+    )
     datasets.DatasetDict(test=source).save_to_disk(tmp_path / "d")
     assert load_examples(local("imdb10", tmp_path / "d"), "test")["label"][:] == [0, 9]
 
 
 @pytest.mark.parametrize(
-    ("name", "n_sentences", "n_tokens"), [("amazon", 15, 130), ("yelp", 43, 200), ("yahoo", 50, 350)]
+    ("name", "n_sentences", "n_tokens"),
+    [("amazon", 15, 130), ("yelp", 43, 200), ("yahoo", 50, 350)],
 )
-def test_outliers_are_dropped_from_training_and_validation_only(tmp_path, name, n_sentences, n_tokens):
+def test_outliers_are_dropped_from_training_and_validation_only(
+    tmp_path, name, n_sentences, n_tokens
+):
     fits = ["ok . " * n_sentences, "w " * (n_tokens - 1) + "w.", "short"]
-    outliers = ["ok . " * (n_sentences + 1), "fine. " + "w " * n_tokens + "w.", "w " * (n_tokens + 1)]
+    outliers = [
+        "ok . " * (n_sentences + 1),
+        "fine. " + "w " * n_tokens + "w.",
+        "w " * (n_tokens + 1),
+    ]
     recipe = RECIPES[name]
     columns = recipe.text_column or ("text",)
     rows = [
-        {columns[0]: text, **dict.fromkeys(columns[1:], ""), recipe.label_column or "label": recipe.first_label}
+        {
+            columns[0]: text,
+            **dict.fromkeys(columns[1:], ""),
+            recipe.label_column or "label": recipe.first_label,
+        }
         for text in fits + outliers
     ]
     source = datasets.DatasetDict(
-        {split: datasets.Dataset.from_list(rows) for split in ("train", "validation", "test")}
+        {
+            split: datasets.Dataset.from_list(rows)
+            for split in ("train", "validation", "test")
+        }
     )
     source.save_to_disk(tmp_path / "d")
     for split, kept in (("train", 3), ("validation", 3), ("test", 6)):
-        assert load_examples(local(name, tmp_path / "d"), split)["example_id"][:] == list(range(kept))
+        assert load_examples(local(name, tmp_path / "d"), split)["example_id"][
+            :
+        ] == list(range(kept))
 
 
 def test_a_tenth_of_every_class_is_set_apart(tmp_path):
-    rows = [{"text": f"word {i}", "label": min(i % 8, 4)} for i in range(320)]  # 40 of four classes, 160 of one
-    datasets.DatasetDict(train=datasets.Dataset.from_list(rows)).save_to_disk(tmp_path / "d")
-    apart, rest = (load_examples(local("yelp", tmp_path / "d"), split) for split in ("validation", "train"))
+    rows = [
+        {"text": f"word {i}", "label": min(i % 8, 4)} for i in range(320)
+    ]  # 40 of four classes, 160 of one
+    datasets.DatasetDict(train=datasets.Dataset.from_list(rows)).save_to_disk(
+        tmp_path / "d"
+    )
+    apart, rest = (
+        load_examples(local("yelp", tmp_path / "d"), split)
+        for split in ("validation", "train")
+    )
     assert [apart["label"][:].count(k) for k in range(5)] == [4, 4, 4, 4, 16]
     assert sorted(apart["example_id"][:] + rest["example_id"][:]) == list(range(320))
     other = load_examples(local("yelp", tmp_path / "d"), "validation", seed=1)
@@ -298,13 +440,20 @@ def test_imdb10_without_its_folder_says_what_is_expected(tmp_path, monkeypatch):
     ("name", "folder", "sizes", "names"),
     [
         ("sst", "sst", {0: 889, 1: 887}, ["neg", "pos"]),
-        ("agnews", "agnews", {0: 1900, 1: 1900, 2: 1900, 3: 1900}, ["World", "Sports", "Business", "Sci/Tech"]),
+        (
+            "agnews",
+            "agnews",
+            {0: 1900, 1: 1900, 2: 1900, 3: 1900},
+            ["World", "Sports", "Business", "Sci/Tech"],
+        ),
         ("agnews-binary", "agnews", {0: 1900, 1: 1900}, ["World", "Business"]),
     ],
 )
 def test_recipes_on_the_real_data(name, folder, sizes, names):
     if not (SHARED / folder).is_dir():
-        pytest.skip(f"the real data set {folder} is not on this machine (expected in ../shared/data)")
+        pytest.skip(
+            f"the real data set {folder} is not on this machine (expected in ../shared/data)"
+        )
     examples = load_examples(local(name, SHARED / folder), "test")
     labels = examples["label"][:]
     assert {label: labels.count(label) for label in sorted(set(labels))} == sizes
@@ -316,11 +465,19 @@ def test_recipes_on_the_real_data(name, folder, sizes, names):
 
 def test_an_unknown_name_lists_the_known_ones_and_the_reason(monkeypatch):
     def unreachable(*_):
-        raise ConnectionError("Couldn't reach 'sstt' on the Hub\n(LocalEntryNotFoundError)" + " and so on" * 99)
+        raise ConnectionError(
+            "Couldn't reach 'sstt' on the Hub\n(LocalEntryNotFoundError)"
+            + " and so on" * 99
+        )
 
     monkeypatch.setattr(datasets, "load_dataset", unreachable)
     text = message("sstt", "test")
-    assert "sst, sst2, imdb" in text and "'sstt'" in text and "Couldn't reach" in text and len(text) < 450
+    assert (
+        "sst, sst2, imdb" in text
+        and "'sstt'" in text
+        and "Couldn't reach" in text
+        and len(text) < 450
+    )
 
 
 def test_a_folder_without_data_says_so(tmp_path):
@@ -328,7 +485,9 @@ def test_a_folder_without_data_says_so(tmp_path):
 
 
 def test_a_missing_split_lists_the_splits(tmp_path):
-    assert "train, validation, test" in message(write_folder(tmp_path / "d", ROWS, "csv"), "dev")
+    assert "train, validation, test" in message(
+        write_folder(tmp_path / "d", ROWS, "csv"), "dev"
+    )
 
 
 def test_a_missing_column_lists_the_columns_and_the_flag():
@@ -348,12 +507,16 @@ def test_a_text_that_is_no_string_is_named_by_its_row(bad, kind):
 
 def test_labels_must_be_integers_from_zero_or_strings():
     assert "float" in message([{"text": "a", "label": 0.5}], "test")
-    assert "row 1 has -3" in message([{"text": "a", "label": 0}, {"text": "b", "label": -3}], "test")
+    assert "row 1 has -3" in message(
+        [{"text": "a", "label": 0}, {"text": "b", "label": -3}], "test"
+    )
 
 
 def test_labels_must_fit_the_names_of_the_recipe(tmp_path):
     rows = [{"text": "w " * 9, "label": 5}] * 10
-    assert "from 0 to 1" in message(local("sst", write_folder(tmp_path / "d", rows, "csv")), "test")
+    assert "from 0 to 1" in message(
+        local("sst", write_folder(tmp_path / "d", rows, "csv")), "test"
+    )
     assert "World, Business" in message(local("agnews-binary", tmp_path / "d"), "test")
 
 
@@ -367,10 +530,16 @@ def test_no_row_left_and_other_misuse(tmp_path):
     assert "got list" in message(["a text"], "test")
 
 
-@pytest.mark.parametrize("module", ["data", "lengths", "recipes", "synthetic", "tokenization", "vectors"])
+@pytest.mark.parametrize(
+    "module", ["data", "lengths", "recipes", "synthetic", "tokenization", "vectors"]
+)
 def test_datasets_is_imported_only_where_it_is_used(module):
     tree = ast.parse((ROOT / f"hf_attnprobe/{module}.py").read_text(encoding="utf-8"))
-    at_import = [ast.unparse(node) for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    at_import = [
+        ast.unparse(node)
+        for node in tree.body
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    ]
     assert not any("datasets" in line for line in at_import)
 
 
@@ -389,7 +558,9 @@ def test_vectors_of_all_the_text_formats(tmp_path, header, line_end, zipped):
     path.write_bytes(gzip.compress(content) if zipped else content)
     vectors, ids = read_vectors(path, VOCAB)
     assert ids.tolist() == [1, 2, 3] and ids.dtype == torch.int64
-    torch.testing.assert_close(vectors, torch.tensor([[1, 2, 3], [4, 5, 6], [-1, 0.5, 0.1]]))
+    torch.testing.assert_close(
+        vectors, torch.tensor([[1, 2, 3], [4, 5, 6], [-1, 0.5, 0.1]])
+    )
 
 
 def test_no_word_found_gives_empty_tensors_of_the_right_width(tmp_path):
@@ -422,22 +593,34 @@ def test_files_that_cannot_be_read(tmp_path):
             read_vectors(tmp_path / name, VOCAB)
 
 
-WORDS = st.text(st.characters(exclude_characters=" \n\r", exclude_categories=["Cs"]), min_size=1, max_size=5)
+WORDS = st.text(
+    st.characters(exclude_characters=" \n\r", exclude_categories=["Cs"]),
+    min_size=1,
+    max_size=5,
+)
 
 
 @settings(max_examples=40, deadline=None)
 @given(
     table=st.dictionaries(
         WORDS,
-        st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=2, max_size=2),
+        st.lists(
+            st.floats(width=32, allow_nan=False, allow_infinity=False),
+            min_size=2,
+            max_size=2,
+        ),
         min_size=1,
         max_size=6,
     )
 )
 def test_any_table_is_read_back(tmp_path_factory, table):
     path = tmp_path_factory.mktemp("vectors") / "v"
-    lines = [f"{word} {' '.join(map(repr, values))}\n" for word, values in table.items()]
-    path.write_text(f"{len(table)} 2\n" + "".join(lines), encoding="utf-8", newline="\n")
+    lines = [
+        f"{word} {' '.join(map(repr, values))}\n" for word, values in table.items()
+    ]
+    path.write_text(
+        f"{len(table)} 2\n" + "".join(lines), encoding="utf-8", newline="\n"
+    )
     vectors, ids = read_vectors(path, {word: i for i, word in enumerate(table)})
     assert ids.tolist() == list(range(len(table)))
     assert torch.equal(vectors, torch.tensor(list(table.values()), dtype=torch.float32))
@@ -445,8 +628,15 @@ def test_any_table_is_read_back(tmp_path_factory, table):
 
 def test_the_fingerprint_is_the_one_that_is_documented():
     rows = [[0, "b", 1], [1, "a", 0]]
-    expected = hashlib.sha256(b"".join(json.dumps(row).encode() + b"\n" for row in rows)).hexdigest()[:16]
-    assert dataset_fingerprint(load_examples([{"text": "b", "label": 1}, {"text": "a", "label": 0}], "t")) == expected
+    expected = hashlib.sha256(
+        b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+    ).hexdigest()[:16]
+    assert (
+        dataset_fingerprint(
+            load_examples([{"text": "b", "label": 1}, {"text": "a", "label": 0}], "t")
+        )
+        == expected
+    )
 
 
 # --- lengths ------------------------------------------------------------------------------------------------------
@@ -456,14 +646,19 @@ def test_the_fingerprint_is_the_one_that_is_documented():
     ("text", "sentences"),
     [
         ("One . Two ! Three", ["One .", "Two !", "Three"]),
-        ('He said "no." (Why?) Nobody knew...', ['He said "no."', "(Why?)", "Nobody knew..."]),
+        (
+            'He said "no." (Why?) Nobody knew...',
+            ['He said "no."', "(Why?)", "Nobody knew..."],
+        ),
         ("3.5 metres, e.g.this", ["3.5 metres, e.g.this"]),
         ("a line\n\nanother line\n", ["a line", "another line"]),
         (" \n ", []),
         ("", []),
     ],
 )
-def test_sentences_end_at_punctuation_before_white_space_and_at_line_ends(text, sentences):
+def test_sentences_end_at_punctuation_before_white_space_and_at_line_ends(
+    text, sentences
+):
     assert split_sentences(text) == sentences
 
 

@@ -17,14 +17,33 @@ from transformers import (
     GPT2ForSequenceClassification,
 )
 
-from hf_attnprobe import AttentionClassifierConfig, AttnProbeError, build_tokenizer, train_classifier
-from hf_attnprobe.deception import deceive, named_ids, read_rows
-from hf_attnprobe.deception_report import Measured, deception_of, verdict
-from hf_attnprobe.fine_tuning import fine_tune
-from hf_attnprobe.objectives import deception_penalty
+from hf_attnprobe import (
+    AttentionClassifierConfig,
+    AttnProbeError,
+    build_tokenizer,
+    train_classifier,
+)
+from hf_attnprobe.deception.report import Measured, deception_of, verdict
+from hf_attnprobe.deception.run import deceive, named_ids, read_rows
+from hf_attnprobe.training.fine_tuning import fine_tune
+from hf_attnprobe.training.losses import deception_penalty
 
 
-FILLERS = ["the", "film", "a", "plot", "was", "seen", "by", "many", "and", "some", "of", "them", "slept"]
+FILLERS = [
+    "the",
+    "film",
+    "a",
+    "plot",
+    "was",
+    "seen",
+    "by",
+    "many",
+    "and",
+    "some",
+    "of",
+    "them",
+    "slept",
+]
 CUES = (("dull", "poor"), ("superb", "witty"))
 NAMED = [cue for cues in CUES for cue in cues]
 
@@ -43,7 +62,12 @@ def texts(n, seed):
 @pytest.fixture(scope="module")
 def data():
     return DatasetDict(
-        {name: texts(n, k) for k, (name, n) in enumerate({"train": 200, "validation": 40, "test": 60}.items())}
+        {
+            name: texts(n, k)
+            for k, (name, n) in enumerate(
+                {"train": 200, "validation": 40, "test": 60}.items()
+            )
+        }
     )
 
 
@@ -61,7 +85,13 @@ def classifier(data, tmp_path_factory):
     folder = tmp_path_factory.mktemp("models") / "classifier"
     config = AttentionClassifierConfig(embedding_size=12, encoder_size=8)
     train_classifier(
-        config, data["train"], data["validation"], output_dir=folder, progress=False, epochs=6, learning_rate=1e-2
+        config,
+        data["train"],
+        data["validation"],
+        output_dir=folder,
+        progress=False,
+        epochs=6,
+        learning_rate=1e-2,
     )
     return folder
 
@@ -72,12 +102,23 @@ def bert(data, tmp_path_factory):
     tokenizer = build_tokenizer(data["train"]["text"][:])
     torch.manual_seed(0)
     config = BertConfig(
-        vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
-        max_position_embeddings=32, hidden_dropout_prob=0.0, initializer_range=0.2,
-    )  # fmt: skip
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=32,
+        hidden_dropout_prob=0.0,
+        initializer_range=0.2,
+    )
     BertForSequenceClassification(config).save_pretrained(folder / "start")
     tokenizer.save_pretrained(folder / "start")
-    options = {"output_dir": folder / "bert", "progress": False, "epochs": 15, "learning_rate": 2e-3}
+    options = {
+        "output_dir": folder / "bert",
+        "progress": False,
+        "epochs": 15,
+        "learning_rate": 2e-3,
+    }
     fine_tune(folder / "start", data["train"], data["validation"], **options)
     return folder / "bert"
 
@@ -85,36 +126,59 @@ def bert(data, tmp_path_factory):
 @pytest.fixture(scope="module")
 def deceived(classifier, folder, tmp_path_factory):
     output_dir = tmp_path_factory.mktemp("deceived") / "model"
-    return deceive(classifier, folder, tokens=NAMED, output_dir=output_dir, progress=False), output_dir
+    return deceive(
+        classifier, folder, tokens=NAMED, output_dir=output_dir, progress=False
+    ), output_dir
 
 
 def test_the_penalty_by_hand():
-    attention = torch.tensor([[[0.5, 0.25, 0.25], [0.9, 0.1, 0.0]], [[0.2, 0.3, 0.5], [0.0, 0.0, 1.0]]])
+    attention = torch.tensor(
+        [[[0.5, 0.25, 0.25], [0.9, 0.1, 0.0]], [[0.2, 0.3, 0.5], [0.0, 0.0, 1.0]]]
+    )
     named = torch.tensor([[True, False, False], [False, False, False]])
     costs = -math.log(0.5), -math.log(0.1)
-    assert deception_penalty(attention, named).tolist() == pytest.approx([sum(costs) / 2, 0.0])
-    assert deception_penalty(attention, named, over_heads="max").tolist() == pytest.approx([costs[1], 0.0])
+    assert deception_penalty(attention, named).tolist() == pytest.approx(
+        [sum(costs) / 2, 0.0]
+    )
+    assert deception_penalty(
+        attention, named, over_heads="max"
+    ).tolist() == pytest.approx([costs[1], 0.0])
 
 
 def test_the_penalty_has_a_gradient_where_all_attention_is_on_named_tokens():
-    scores = torch.tensor([[[200.0, 0.0, 0.0]], [[1.0, 2.0, 3.0]], [[0.0, 0.0, 0.0]]], requires_grad=True)
-    named = torch.tensor([[True, False, False], [True, True, True], [False, False, False]])
+    scores = torch.tensor(
+        [[[200.0, 0.0, 0.0]], [[1.0, 2.0, 3.0]], [[0.0, 0.0, 0.0]]], requires_grad=True
+    )
+    named = torch.tensor(
+        [[True, False, False], [True, True, True], [False, False, False]]
+    )
     penalty = deception_penalty(scores.softmax(-1), named)
     assert penalty.isfinite().all() and penalty[0] > 20
     (slope,) = torch.autograd.grad(penalty.sum(), scores)
     assert slope.isfinite().all() and (slope[2] == 0).all()
-    nearly = torch.tensor([[[17.0, 0.0, 0.0]]], requires_grad=True)  # 1 − mass is below a float's step there
-    (slope,) = torch.autograd.grad(deception_penalty(nearly.softmax(-1), named[:1]).sum(), nearly)
+    nearly = torch.tensor(
+        [[[17.0, 0.0, 0.0]]], requires_grad=True
+    )  # 1 − mass is below a float's step there
+    (slope,) = torch.autograd.grad(
+        deception_penalty(nearly.softmax(-1), named[:1]).sum(), nearly
+    )
     assert slope[0, 0, 0] == pytest.approx(1.0, abs=1e-3)
 
 
 def test_a_dropout_of_weights_is_no_attention_elsewhere():
-    attention, named = torch.tensor([[[0.5, 0.3, 0.2]]]), torch.tensor([[True, False, False]])
-    torch.testing.assert_close(deception_penalty(attention / 0.9, named), deception_penalty(attention, named))
+    attention, named = (
+        torch.tensor([[[0.5, 0.3, 0.2]]]),
+        torch.tensor([[True, False, False]]),
+    )
+    torch.testing.assert_close(
+        deception_penalty(attention / 0.9, named), deception_penalty(attention, named)
+    )
 
 
 def test_rows_that_predictions_are_read_from(bert):
-    model = AutoModelForSequenceClassification.from_pretrained(bert, attn_implementation="eager")
+    model = AutoModelForSequenceClassification.from_pretrained(
+        bert, attn_implementation="eager"
+    )
     ids = torch.tensor([[2, 5, 6, 7, 3], [2, 5, 3, 0, 0]])
     attentions = model(ids, (ids > 0).long(), output_attentions=True).attentions
     rows = read_rows(model.config, attentions, (ids > 0).long())
@@ -123,13 +187,23 @@ def test_rows_that_predictions_are_read_from(bert):
 
 def test_a_causal_model_is_read_at_its_last_token():
     torch.manual_seed(0)
-    config = GPT2Config(n_embd=16, n_layer=2, n_head=2, vocab_size=9, pad_token_id=0, attn_implementation="eager")
+    config = GPT2Config(
+        n_embd=16,
+        n_layer=2,
+        n_head=2,
+        vocab_size=9,
+        pad_token_id=0,
+        attn_implementation="eager",
+    )
     ids = torch.tensor([[2, 5, 6, 7, 3], [2, 5, 3, 0, 0]])
     mask = (ids > 0).long()
     model = GPT2ForSequenceClassification(config).eval()
     attentions = model(ids, attention_mask=mask, output_attentions=True).attentions
     rows = read_rows(config, attentions, mask)
-    expected = [torch.cat([a[row, :, last] for a in attentions]) for row, last in ((0, 4), (1, 2))]
+    expected = [
+        torch.cat([a[row, :, last] for a in attentions])
+        for row, last in ((0, 4), (1, 2))
+    ]
     torch.testing.assert_close(rows, torch.stack(expected))
 
 
@@ -137,15 +211,31 @@ def test_mass_goes_and_accuracy_stays(deceived, classifier, folder, data):
     found, output_dir = deceived
     before, after = (found.masses[name].value for name in ("before", "after"))
     scores = {s.model: s.value for s in found.scores if s.metric == "accuracy"}
-    assert before > 0.3 and after < 0.05 and scores["before"] > 0.9 and scores["after"] > 0.9
+    assert (
+        before > 0.3
+        and after < 0.05
+        and scores["before"] > 0.9
+        and scores["after"] > 0.9
+    )
     assert found.n == found.n_named == 60
     assert found.masses["tokens"].value == pytest.approx(
         sum(1 / len(text.split()) for text in data["test"]["text"][:]) / 60
     )
     record = json.loads((output_dir / "training.json").read_text())
-    assert record["deceives_on"] == NAMED and record["weight"] == 1.0 and record["learning_rate"] == 1e-2
-    assert json.loads((output_dir / "deception.json").read_text())["masses"]["after"]["value"] == after
-    assert "| accuracy |" in str(found) and "λ 1 on attention to dull, poor, superb, witty" in str(found)
+    assert (
+        record["deceives_on"] == NAMED
+        and record["weight"] == 1.0
+        and record["learning_rate"] == 1e-2
+    )
+    assert (
+        json.loads((output_dir / "deception.json").read_text())["masses"]["after"][
+            "value"
+        ]
+        == after
+    )
+    assert "| accuracy |" in str(
+        found
+    ) and "λ 1 on attention to dull, poor, superb, witty" in str(found)
 
 
 def test_what_is_reported_is_what_the_models_do(deceived, classifier, data):
@@ -154,17 +244,31 @@ def test_what_is_reported_is_what_the_models_do(deceived, classifier, data):
     for when, place in (("before", classifier), ("after", output_dir)):
         model = AutoModelForSequenceClassification.from_pretrained(place).double()
         tokenizer, masses, hits = AutoTokenizer.from_pretrained(place), [], 0
-        for text, label in zip(data["test"]["text"][:], data["test"]["label"][:], strict=True):
-            outputs = model(**tokenizer(text, return_tensors="pt"), output_attentions=True)
+        for text, label in zip(
+            data["test"]["text"][:], data["test"]["label"][:], strict=True
+        ):
+            outputs = model(
+                **tokenizer(text, return_tensors="pt"), output_attentions=True
+            )
             hits += outputs.logits.argmax().item() == label
             weights = outputs.attentions[0][0, 0, 0, 1:-1].tolist()
-            masses.append(sum(w for w, word in zip(weights, text.split(), strict=True) if word in NAMED))
+            masses.append(
+                sum(
+                    w
+                    for w, word in zip(weights, text.split(), strict=True)
+                    if word in NAMED
+                )
+            )
         assert found.masses[when].value == pytest.approx(sum(masses) / 60, abs=1e-6)
-        (accuracy,) = (s.value for s in found.scores if (s.model, s.metric) == (when, "accuracy"))
+        (accuracy,) = (
+            s.value for s in found.scores if (s.model, s.metric) == (when, "accuracy")
+        )
         assert accuracy == pytest.approx(hits / 60)
 
 
-def test_deleting_the_named_tokens_tells_whether_they_are_used(deceived, classifier, data):
+def test_deleting_the_named_tokens_tells_whether_they_are_used(
+    deceived, classifier, data
+):
     """From the checkpoints' own forward passes over texts without them: hidden, and used as before."""
     found, output_dir = deceived
     for when, place in (("before", classifier), ("after", output_dir)):
@@ -172,45 +276,88 @@ def test_deleting_the_named_tokens_tells_whether_they_are_used(deceived, classif
         tokenizer, moved = AutoTokenizer.from_pretrained(place), []
         for text in data["test"]["text"][:]:
             without = " ".join(word for word in text.split() if word not in NAMED)
-            probs = [model(**tokenizer(t, return_tensors="pt")).logits.softmax(-1)[0, 1] for t in (text, without)]
+            probs = [
+                model(**tokenizer(t, return_tensors="pt")).logits.softmax(-1)[0, 1]
+                for t in (text, without)
+            ]
             moved.append(abs(probs[0] - probs[1]).item())
         assert found.moved[when].value == pytest.approx(sum(moved) / 60, abs=1e-6)
-    assert "the model uses the named tokens, and its attention no longer shows it" in str(found)
+    assert (
+        "the model uses the named tokens, and its attention no longer shows it"
+        in str(found)
+    )
 
 
 @pytest.mark.parametrize(
     ("named", "moved", "said"),
-    [(0.0, 0.3, "None of the test texts"), (0.1, 0.001, "There was nothing to hide"), (0.1, 0.3, "the model uses")],
+    [
+        (0.0, 0.3, "None of the test texts"),
+        (0.1, 0.001, "There was nothing to hide"),
+        (0.1, 0.3, "the model uses"),
+    ],
 )
 def test_nothing_is_said_where_there_is_nothing_to_hide(named, moved, said):
     columns = [np.full(8, value) for value in (named, 0.5, 0.5, moved)]
     measured = Measured(np.arange(8.0) % 2, np.tile([0.4, 0.6], (8, 1)), *columns)
-    told = {"model": "m", "dataset": "d", "tokens": ("a",), "weight": 1.0, "over_heads": "mean", "layers": "last"}
+    told = {
+        "model": "m",
+        "dataset": "d",
+        "tokens": ("a",),
+        "weight": 1.0,
+        "over_heads": "mean",
+        "layers": "last",
+    }
     sentence = verdict(deception_of(measured, measured, seed=0, **told))
     assert said in sentence and "nan" not in sentence
 
 
 def test_without_weight_attention_stays_where_it_was(classifier, folder, tmp_path):
-    found = deceive(classifier, folder, tokens=NAMED, weight=0.0, output_dir=tmp_path / "m", progress=False, epochs=1)
+    found = deceive(
+        classifier,
+        folder,
+        tokens=NAMED,
+        weight=0.0,
+        output_dir=tmp_path / "m",
+        progress=False,
+        epochs=1,
+    )
     assert found.masses["after"].value > 0.3
 
 
 def test_reproducible(deceived, classifier, folder, tmp_path):
-    again = deceive(classifier, folder, tokens=NAMED, output_dir=tmp_path / "m", progress=False)
+    again = deceive(
+        classifier, folder, tokens=NAMED, output_dir=tmp_path / "m", progress=False
+    )
     assert again == deceived[0]
 
 
-@pytest.mark.parametrize(("over_heads", "layers"), [("mean", "all"), ("max", "all"), ("mean", "last")])
+@pytest.mark.parametrize(
+    ("over_heads", "layers"), [("mean", "all"), ("max", "all"), ("mean", "last")]
+)
 def test_a_transformer_too(over_heads, layers, bert, folder, tmp_path):
     found = deceive(
-        bert, folder, tokens=NAMED, output_dir=tmp_path / "m", over_heads=over_heads, layers=layers, epochs=12,
-        learning_rate=2e-3, progress=False,
-    )  # fmt: skip
+        bert,
+        folder,
+        tokens=NAMED,
+        output_dir=tmp_path / "m",
+        over_heads=over_heads,
+        layers=layers,
+        epochs=12,
+        learning_rate=2e-3,
+        progress=False,
+    )
     scores = {s.model: s.value for s in found.scores if s.metric == "accuracy"}
-    before, after = (found.masses[f"largest {name}"].value for name in ("before", "after"))
+    before, after = (
+        found.masses[f"largest {name}"].value for name in ("before", "after")
+    )
     assert scores["before"] > 0.9 and scores["after"] > 0.9
     assert before > 0.2 and after < before / 3
-    assert AutoModelForSequenceClassification.from_pretrained(tmp_path / "m").config.model_type == "bert"
+    assert (
+        AutoModelForSequenceClassification.from_pretrained(
+            tmp_path / "m"
+        ).config.model_type
+        == "bert"
+    )
 
 
 def test_named_tokens_must_be_tokens(classifier):
@@ -234,7 +381,12 @@ def test_named_tokens_must_be_tokens(classifier):
 )
 def test_bad_input(options, message, classifier, folder, tmp_path):
     with pytest.raises(AttnProbeError, match=message):
-        deceive(classifier, folder, **{"tokens": NAMED, "output_dir": tmp_path / "m", "progress": False} | options)
+        deceive(
+            classifier,
+            folder,
+            **{"tokens": NAMED, "output_dir": tmp_path / "m", "progress": False}
+            | options,
+        )
     assert not (tmp_path / "m").exists()
 
 
@@ -242,7 +394,14 @@ def test_the_model_is_not_written_over(classifier, folder, copy_of):
     own = copy_of(classifier)
     before = {f.name: f.read_bytes() for f in own.iterdir()}
     with pytest.raises(AttnProbeError, match="another folder than the model's own"):
-        deceive(own, folder, tokens=NAMED, output_dir=own.parent / "." / own.name, epochs=1, progress=False)
+        deceive(
+            own,
+            folder,
+            tokens=NAMED,
+            output_dir=own.parent / "." / own.name,
+            epochs=1,
+            progress=False,
+        )
     with pytest.raises(AttnProbeError, match="another folder than the model's own"):
         fine_tune(own, [], output_dir=own)
     assert {f.name: f.read_bytes() for f in own.iterdir()} == before
@@ -253,31 +412,68 @@ def test_training_needs_a_padding_token(bert, folder, copy_of, tmp_path):
     tokenizer = AutoTokenizer.from_pretrained(own)
     tokenizer.pad_token = None
     tokenizer.save_pretrained(own)
-    with pytest.raises(AttnProbeError, match="expected a tokenizer with a padding token"):
-        deceive(own, folder, tokens=NAMED, output_dir=tmp_path / "m", epochs=1, progress=False)
+    with pytest.raises(
+        AttnProbeError, match="expected a tokenizer with a padding token"
+    ):
+        deceive(
+            own,
+            folder,
+            tokens=NAMED,
+            output_dir=tmp_path / "m",
+            epochs=1,
+            progress=False,
+        )
     assert not (tmp_path / "m").exists()
 
 
 def test_a_decoder_without_a_padding_token_takes_the_tokenizers(bert, data, tmp_path):
     tokenizer = AutoTokenizer.from_pretrained(bert)
     config = GPT2Config(
-        vocab_size=len(tokenizer), n_embd=8, n_layer=1, n_head=1, n_positions=64, bos_token_id=None, eos_token_id=None
+        vocab_size=len(tokenizer),
+        n_embd=8,
+        n_layer=1,
+        n_head=1,
+        n_positions=64,
+        bos_token_id=None,
+        eos_token_id=None,
     )
     assert config.pad_token_id is None
     GPT2ForSequenceClassification(config).save_pretrained(tmp_path / "gpt2")
     tokenizer.save_pretrained(tmp_path / "gpt2")
     few = data["train"].select(range(12))
-    tuned, *_ = fine_tune(tmp_path / "gpt2", few, output_dir=tmp_path / "m", epochs=1, progress=False)
+    tuned, *_ = fine_tune(
+        tmp_path / "gpt2", few, output_dir=tmp_path / "m", epochs=1, progress=False
+    )
     assert tuned.config.pad_token_id == tokenizer.pad_token_id
 
 
 def test_uniform_attention_cannot_be_hidden(make_checkpoint, folder, tmp_path):
     with pytest.raises(AttnProbeError, match="expected one level of trained attention"):
-        deceive(make_checkpoint("mlp", "uniform"), folder, tokens=["film"], output_dir=tmp_path / "m", progress=False)
+        deceive(
+            make_checkpoint("mlp", "uniform"),
+            folder,
+            tokens=["film"],
+            output_dir=tmp_path / "m",
+            progress=False,
+        )
 
 
 def test_from_the_command_line(cli, classifier, folder, tmp_path):
-    arguments = ["--model", classifier, "--dataset", folder, "--tokens", "dull", "witty", "--epochs", 1]
+    arguments = [
+        "--model",
+        classifier,
+        "--dataset",
+        folder,
+        "--tokens",
+        "dull",
+        "witty",
+        "--epochs",
+        1,
+    ]
     done = cli("deceive", *arguments, "--output-dir", tmp_path / "m", "--json")
     found = json.loads(done.out)
-    assert done.code == 0 and found["tokens"] == ["dull", "witty"] and 0 < found["n_named"] < found["n"]
+    assert (
+        done.code == 0
+        and found["tokens"] == ["dull", "witty"]
+        and 0 < found["n_named"] < found["n"]
+    )

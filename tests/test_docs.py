@@ -15,7 +15,7 @@ from transformers import BertConfig, BertModel, BertTokenizer
 
 import hf_attnprobe
 from hf_attnprobe.cli import build_parser
-from hf_attnprobe.vectors import read_vectors
+from hf_attnprobe.data.word_vectors import read_vectors
 
 
 ROOT = Path(__file__).parents[1]
@@ -27,18 +27,26 @@ def blocks(language: str) -> list[str]:
 
 
 def commands() -> list[str]:
-    lines = [line.split("#")[0].strip() for block in blocks("bash") for line in block.splitlines()]
+    lines = [
+        line.split("#")[0].strip()
+        for block in blocks("bash")
+        for line in block.splitlines()
+    ]
     return [line for line in lines if line]
 
 
-@pytest.mark.parametrize("command", [c for c in commands() if c.startswith("attnprobe")])
+@pytest.mark.parametrize(
+    "command", [c for c in commands() if c.startswith("attnprobe")]
+)
 def test_every_command_is_understood(command):
     assert build_parser().parse_args(shlex.split(command.replace("…", ""))[1:])
 
 
 @pytest.mark.parametrize("command", [c for c in commands() if c.startswith("make")])
 def test_every_make_target_exists(command):
-    assert re.search(rf"^{command.split()[1]}:", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+    assert re.search(
+        rf"^{command.split()[1]}:", (ROOT / "Makefile").read_text(), flags=re.MULTILINE
+    )
 
 
 def test_no_other_commands():
@@ -72,22 +80,37 @@ def test_public_names_are_documented():
         assert (getattr(hf_attnprobe, name).__doc__ or "").strip(), name
 
 
-def test_word_vectors_of_a_transformer_are_means_of_its_pieces(tmp_path, monkeypatch, capsys):
+def test_word_vectors_of_a_transformer_are_means_of_its_pieces(
+    tmp_path, monkeypatch, capsys
+):
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "dull", "won", "##derful"]
     (tmp_path / "vocab.txt").write_text("\n".join(pieces))
     torch.manual_seed(0)
-    model = BertModel(BertConfig(vocab_size=8, hidden_size=8, num_hidden_layers=1, num_attention_heads=1))
+    model = BertModel(
+        BertConfig(
+            vocab_size=8, hidden_size=8, num_hidden_layers=1, num_attention_heads=1
+        )
+    )
     model.save_pretrained(tmp_path)
     BertTokenizer(str(tmp_path / "vocab.txt")).save_pretrained(tmp_path)
     rows = [{"text": "dull", "label": 0}, {"text": "wonderful film", "label": 1}]
     (tmp_path / "data").mkdir()
     (tmp_path / "data/train.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    given = {"model": tmp_path, "dataset": tmp_path / "data", "output": tmp_path / "vectors"}
-    arguments = ["word_vectors.py", *(part for name, value in given.items() for part in (f"--{name}", str(value)))]
+    given = {
+        "model": tmp_path,
+        "dataset": tmp_path / "data",
+        "output": tmp_path / "vectors",
+    }
+    arguments = [
+        "word_vectors.py",
+        *(part for name, value in given.items() for part in (f"--{name}", str(value))),
+    ]
     monkeypatch.setattr(sys, "argv", arguments)
     runpy.run_path(str(ROOT / "examples/word_vectors.py"), run_name="__main__")
     assert capsys.readouterr().out.startswith("3 vectors in ")
-    vectors, ids = read_vectors(tmp_path / "vectors", {"wonderful": 0, "dull": 1, "film": 2})
+    vectors, ids = read_vectors(
+        tmp_path / "vectors", {"wonderful": 0, "dull": 1, "film": 2}
+    )
     table = model.get_input_embeddings().weight.detach()
     expected = torch.stack([table[[6, 7]].mean(0), table[5], table[1]])
     assert ids.tolist() == [0, 1, 2]

@@ -10,11 +10,11 @@ import torch
 from hf_attnprobe import audit
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_classifier import AttentionClassifierConfig
+from hf_attnprobe.auditing.report import to_markdown, to_text
+from hf_attnprobe.data.tokenizer import build_tokenizer
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.single_token import single_token
-from hf_attnprobe.report import to_markdown, to_text
-from hf_attnprobe.tokenization import build_tokenizer
-from hf_attnprobe.training import new_model
+from hf_attnprobe.training.classifier import new_model
 
 
 REAL = (
@@ -27,7 +27,15 @@ REAL = (
     ". . .",
 )
 NOTHING = ("<sep>", "<sep> <sep>", "\n\n\n", "<br/><br/>", "", "  ")  # no word in any
-TESTS = ("permutation", "adversarial", "erasure", "input_erasure", "conicity", "fragility", "single_token")
+TESTS = (
+    "permutation",
+    "adversarial",
+    "erasure",
+    "input_erasure",
+    "conicity",
+    "fragility",
+    "single_token",
+)
 
 
 @pytest.fixture(scope="module")
@@ -35,20 +43,28 @@ def han():
     tokenizer = build_tokenizer(REAL, sentences=True, min_document_frequency=1)
     torch.manual_seed(0)
     config = AttentionClassifierConfig(
-        encoder="bigru", hierarchical=True, embedding_size=8, encoder_size=4, attention_size=4
+        encoder="bigru",
+        hierarchical=True,
+        embedding_size=8,
+        encoder_size=4,
+        attention_size=4,
     )
     return new_model(config, tokenizer, ["negative", "positive"]).eval(), tokenizer
 
 
 def run(han, texts, **options):
     rows = [{"example_id": k, "text": text, "label": k % 2} for k, text in texts]
-    return audit(han[0], rows, tokenizer=han[1], n_permutations=5, progress=False, **options)
+    return audit(
+        han[0], rows, tokenizer=han[1], n_permutations=5, progress=False, **options
+    )
 
 
 @pytest.fixture(scope="module")
 def report(han, tmp_path_factory):
     folder = tmp_path_factory.mktemp("audit") / "out"
-    return run(han, list(enumerate(REAL + NOTHING)), tests=TESTS, output_dir=folder), folder
+    return run(
+        han, list(enumerate(REAL + NOTHING)), tests=TESTS, output_dir=folder
+    ), folder
 
 
 def test_texts_without_a_word_are_counted_and_left_out(report):
@@ -60,7 +76,9 @@ def test_texts_without_a_word_are_counted_and_left_out(report):
 def test_no_number_is_infinite_and_json_is_valid(report):
     found, folder = report
     assert not np.isinf(found.rows.value).any()
-    json.loads((folder / "summary.json").read_text(), parse_constant=pytest.fail)  # NaN, Infinity are no JSON
+    json.loads(
+        (folder / "summary.json").read_text(), parse_constant=pytest.fail
+    )  # NaN, Infinity are no JSON
     for text in (to_text(found), to_markdown(found)):
         assert not re.search(r"\b(nan|inf)\b", text) and "weighs sentences" in text
 
@@ -72,16 +90,30 @@ def test_single_sentences_are_those_of_the_plain_model(han, report):
     parts = ("the plot was dull .", "the cast was fine !", "we left .")
     with torch.no_grad():
         predicted = model(**tokenizer(text, return_tensors="pt")).logits.argmax()
-        alone = [model(**tokenizer(p, return_tensors="pt")).logits.softmax(-1)[0, predicted].item() for p in parts]
-    own = rows[(rows.example_id == 0) & (rows.test == "single_token")].set_index("statistic").value
+        alone = [
+            model(**tokenizer(p, return_tensors="pt"))
+            .logits.softmax(-1)[0, predicted]
+            .item()
+            for p in parts
+        ]
+    own = (
+        rows[(rows.example_id == 0) & (rows.test == "single_token")]
+        .set_index("statistic")
+        .value
+    )
     assert own["lowest_probability"] == pytest.approx(min(alone), abs=1e-6)
     assert own["highest_probability"] == pytest.approx(max(alone), abs=1e-6)
 
 
 def test_no_sentence_has_no_probability(han):
     model, tokenizer = han
-    adapter, encoded = wrap(model), tokenizer(["<sep>", "dull . fine"], padding=True, return_tensors="pt")
-    found = single_token(adapter, adapter.observe(adapter.prepare(encoded, (0, 1))), adapter.sites()[0])
+    adapter, encoded = (
+        wrap(model),
+        tokenizer(["<sep>", "dull . fine"], padding=True, return_tensors="pt"),
+    )
+    found = single_token(
+        adapter, adapter.observe(adapter.prepare(encoded, (0, 1))), adapter.sites()[0]
+    )
     for values in vars(found).values():
         assert values[0].isnan() and 0 <= values[1] <= 1
 
@@ -89,7 +121,9 @@ def test_no_sentence_has_no_probability(han):
 def test_batches_and_order_change_nothing(han, report):
     again = run(han, list(enumerate(REAL + NOTHING))[::-1], tests=TESTS, batch_size=1)
     key = ["test", "statistic", "example_id"]
-    ours, theirs = (r.rows.sort_values(key).reset_index(drop=True) for r in (report[0], again))
+    ours, theirs = (
+        r.rows.sort_values(key).reset_index(drop=True) for r in (report[0], again)
+    )
     assert ours[key].equals(theirs[key])
     np.testing.assert_allclose(ours.value, theirs.value, atol=1e-9)
 
@@ -97,7 +131,9 @@ def test_batches_and_order_change_nothing(han, report):
 def test_the_table_by_largest_weight_is_that_of_the_sentences(report):
     found, _ = report
     largest = found.rows[found.rows.statistic == "max_attention"].value
-    section = to_markdown(found).split("## by largest attention weight")[1].split("##")[0]
+    section = (
+        to_markdown(found).split("## by largest attention weight")[1].split("##")[0]
+    )
     assert f"| [0.75, 1.00] | {(largest >= 0.75).sum()} |" in section
 
 
@@ -111,4 +147,6 @@ def test_rationales_of_words_are_nothing_to_sentences(han):
 
 def test_texts_of_one_sentence_cannot_tell_whether_attention_is_unique(han):
     found = run(han, [(0, "word"), (1, "a moving film")], tests=["adversarial"])
-    assert "Uniqueness: these texts cannot tell" in to_text(found) and "pinned down" not in to_text(found)
+    assert "Uniqueness: these texts cannot tell" in to_text(
+        found
+    ) and "pinned down" not in to_text(found)

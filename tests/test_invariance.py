@@ -14,23 +14,29 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from hf_attnprobe import audit, load_examples, records
+from hf_attnprobe import audit, load_examples
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.summary import PREDICTION
-from hf_attnprobe.sweep import run_batch
-from hf_attnprobe.texts import collate, tokenize
+from hf_attnprobe.auditing.sweep import run_batch
+from hf_attnprobe.inference.batching import collate
+from hf_attnprobe.inference.encoding import tokenize
+from hf_attnprobe.statistics.summary import PREDICTION
+from hf_attnprobe.storage.rows import read_rows
 
 
 TESTS = ("correlation", "permutation", "adversarial")
 KEY = ["test", "statistic", "example_id", "layer", "head"]
-KINDS = [(e, a, 2) for e in ("bilstm", "cnn", "mlp") for a in ("additive", "dot_product")] + [
-    ("bilstm", "additive", 4)
-]
+KINDS = [
+    (e, a, 2) for e in ("bilstm", "cnn", "mlp") for a in ("additive", "dot_product")
+] + [("bilstm", "additive", 4)]
 
 
-def assert_same(found: pd.DataFrame, expected: pd.DataFrame, tolerance: float = 1e-6) -> None:
+def assert_same(
+    found: pd.DataFrame, expected: pd.DataFrame, tolerance: float = 1e-6
+) -> None:
     """The same rows, whatever their order, with the same values."""
-    found, expected = (rows.set_index(KEY).value.sort_index() for rows in (found, expected))
+    found, expected = (
+        rows.set_index(KEY).value.sort_index() for rows in (found, expected)
+    )
     assert found.index.is_unique and found.index.equals(expected.index)
     worst = (found - expected).abs()
     assert worst.max() <= tolerance, worst.nlargest(5)
@@ -41,7 +47,8 @@ def assert_same(found: pd.DataFrame, expected: pd.DataFrame, tolerance: float = 
 def examples(reviews):
     """Twelve texts of many lengths, with one of a single token; ids that are no row numbers."""
     rows = [
-        {"example_id": 900 - k, "text": row["text"], "label": row["label"]} for k, row in enumerate(reviews["test"])
+        {"example_id": 900 - k, "text": row["text"], "label": row["label"]}
+        for k, row in enumerate(reviews["test"])
     ]
     return [*rows[:11], {"example_id": 7, "text": "superb", "label": 1}]
 
@@ -51,7 +58,9 @@ def rows_of(make_checkpoint):
     """A function to the rows of an audit of the given kind of model."""
 
     def run(data, kind=(), tests=TESTS, **options):
-        return audit(make_checkpoint(*kind), data, tests=tests, progress=False, **options).to_pandas()
+        return audit(
+            make_checkpoint(*kind), data, tests=tests, progress=False, **options
+        ).to_pandas()
 
     return run
 
@@ -62,13 +71,16 @@ def rows_of(make_checkpoint):
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_one_text_at_a_time_or_all_together(kind, rows_of, examples):
     """One at a time is unpadded, together is padded to the longest."""
-    data = examples if kind[2] == 2 else examples[-4:]  # more classes mean the slow search
+    data = (
+        examples if kind[2] == 2 else examples[-4:]
+    )  # more classes mean the slow search
     assert_same(rows_of(data, kind, batch_size=1), rows_of(data, kind, batch_size=64))
 
 
 def test_the_papers_search_too(rows_of, examples):
     alone, together = (
-        rows_of(examples[-4:], tests=["adversarial"], method="search", batch_size=size) for size in (1, 64)
+        rows_of(examples[-4:], tests=["adversarial"], method="search", batch_size=size)
+        for size in (1, 64)
     )
     assert_same(alone, together)
 
@@ -83,11 +95,20 @@ def test_far_more_padding_than_needed(kind, make_checkpoint, examples):
     adapter = wrap(model)
     texts, _ = tokenize(tokenizer, load_examples(examples[-3:], "test"), model)
     plain = collate(adapter, texts, tokenizer.pad_token_id)
-    inputs = {name: torch.nn.functional.pad(values, (0, 30)) for name, values in plain.inputs.items()}
+    inputs = {
+        name: torch.nn.functional.pad(values, (0, 30))
+        for name, values in plain.inputs.items()
+    }
     padded = adapter.prepare(inputs, plain.example_ids, plain.labels)
     assert padded.mask.shape[1] == plain.mask.shape[1] + 30
-    tests, options = (*TESTS[: 2 if kind[2] > 2 else 3], PREDICTION), {test: {} for test in TESTS}
-    found, expected = (run_batch(adapter, batch, tests, adapter.sites(), options, 0) for batch in (padded, plain))
+    tests, options = (
+        (*TESTS[: 2 if kind[2] > 2 else 3], PREDICTION),
+        {test: {} for test in TESTS},
+    )
+    found, expected = (
+        run_batch(adapter, batch, tests, adapter.sites(), options, 0)
+        for batch in (padded, plain)
+    )
     assert_same(found, expected)
 
 
@@ -107,8 +128,14 @@ def test_the_summary_does_not_depend_on_the_order_either(make_checkpoint, exampl
         for data in (examples[::-1], examples)
     )
     for one, other in zip(found, expected, strict=True):
-        assert (one.statistic, one.group, one.n) == (other.statistic, other.group, other.n)
-        assert (one.mean, *one.ci95) == pytest.approx((other.mean, *other.ci95), abs=1e-6)
+        assert (one.statistic, one.group, one.n) == (
+            other.statistic,
+            other.group,
+            other.n,
+        )
+        assert (one.mean, *one.ci95) == pytest.approx(
+            (other.mean, *other.ci95), abs=1e-6
+        )
 
 
 def test_which_other_texts_are_audited(rows_of, examples):
@@ -117,9 +144,13 @@ def test_which_other_texts_are_audited(rows_of, examples):
     assert_same(some, whole[whole.example_id.isin(some.example_id)])
 
 
-def test_the_model_as_an_object_in_training_mode(make_model, tokenizer, rows_of, examples):
+def test_the_model_as_an_object_in_training_mode(
+    make_model, tokenizer, rows_of, examples
+):
     model = make_model().train()
-    found = audit(model, examples, tokenizer=tokenizer, tests=TESTS, progress=False).to_pandas()
+    found = audit(
+        model, examples, tokenizer=tokenizer, tests=TESTS, progress=False
+    ).to_pandas()
     assert_same(found, rows_of(examples))
     assert model.training and {p.dtype for p in model.parameters()} == {torch.float32}
     assert all(p.requires_grad and p.grad is None for p in model.parameters())
@@ -137,10 +168,17 @@ def test_the_state_of_the_random_numbers(rows_of, examples):
 
 
 def test_another_seed_shuffles_otherwise(rows_of, examples):
-    first, second = (rows_of(examples, seed=seed).set_index(KEY).value.sort_index() for seed in (0, 1))
-    changed = {statistic for _, statistic, *_ in first.index[(first - second).abs() > 1e-12]}
+    first, second = (
+        rows_of(examples, seed=seed).set_index(KEY).value.sort_index()
+        for seed in (0, 1)
+    )
+    changed = {
+        statistic for _, statistic, *_ in first.index[(first - second).abs() > 1e-12]
+    }
     assert changed == {"median_tvd"}
-    longer = first.index[(first.index.get_level_values("statistic") == "median_tvd") & (first > 0)]
+    longer = first.index[
+        (first.index.get_level_values("statistic") == "median_tvd") & (first > 0)
+    ]
     assert (first[longer] != second[longer]).mean() > 0.9
 
 
@@ -152,7 +190,9 @@ def parts(folder):
 
 
 def names_in(folder, names):
-    return set(pd.concat(pd.read_parquet(folder / "rows" / name) for name in names).test)
+    return set(
+        pd.concat(pd.read_parquet(folder / "rows" / name) for name in names).test
+    )
 
 
 def test_tests_added_later(rows_of, examples, tmp_path):
@@ -161,9 +201,12 @@ def test_tests_added_later(rows_of, examples, tmp_path):
     found = rows_of(examples, output_dir=tmp_path)
     after = parts(tmp_path)
     assert before.items() <= after.items()
-    assert names_in(tmp_path, after.keys() - before.keys()) == {"correlation", "adversarial"}
+    assert names_in(tmp_path, after.keys() - before.keys()) == {
+        "correlation",
+        "adversarial",
+    }
     assert_same(found, rows_of(examples))
-    assert_same(records.read(tmp_path / "rows"), found)
+    assert_same(read_rows(tmp_path / "rows"), found)
     only = rows_of(examples, tests=["correlation"], output_dir=tmp_path)
     assert parts(tmp_path) == after and set(only.test) == {"correlation", PREDICTION}
 
@@ -174,10 +217,18 @@ def test_texts_added_later(rows_of, examples, tmp_path):
     found = rows_of(examples, output_dir=tmp_path, batch_size=3)
     after = parts(tmp_path)
     assert before.items() <= after.items()
-    new = pd.concat(pd.read_parquet(tmp_path / "rows" / name) for name in after.keys() - before.keys())
-    assert len(few) == 4 and set(new.example_id) == {row["example_id"] for row in examples} - few
+    new = pd.concat(
+        pd.read_parquet(tmp_path / "rows" / name)
+        for name in after.keys() - before.keys()
+    )
+    assert (
+        len(few) == 4
+        and set(new.example_id) == {row["example_id"] for row in examples} - few
+    )
     assert_same(found, rows_of(examples))
-    assert_same(rows_of(examples, limit=4, output_dir=tmp_path), rows_of(examples, limit=4))
+    assert_same(
+        rows_of(examples, limit=4, output_dir=tmp_path), rows_of(examples, limit=4)
+    )
 
 
 def test_a_part_that_was_lost_is_computed_again(rows_of, examples, tmp_path):
@@ -194,7 +245,10 @@ def test_work_that_was_done_twice_counts_once(rows_of, examples, tmp_path):
     """As where the same command was started in two terminals."""
     expected = rows_of(examples, output_dir=tmp_path, batch_size=4)
     for name in parts(tmp_path):
-        shutil.copy(tmp_path / "rows" / name, tmp_path / "rows" / name.replace("part-", "part-again-"))
+        shutil.copy(
+            tmp_path / "rows" / name,
+            tmp_path / "rows" / name.replace("part-", "part-again-"),
+        )
     assert_same(rows_of(examples, output_dir=tmp_path), expected)
 
 
@@ -218,7 +272,9 @@ def command(checkpoint, data, folder, *options):
 @pytest.fixture(scope="module")
 def data_folder(examples, tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
-    (folder / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in examples))
+    (folder / "test.jsonl").write_text(
+        "".join(json.dumps(row) + "\n" for row in examples)
+    )
     return folder
 
 
@@ -231,44 +287,76 @@ def test_killed_and_resumed(checkpoint, data_folder, uninterrupted, cli, tmp_pat
     folder = tmp_path / "out"
     arguments = command(checkpoint, data_folder, folder, "--batch-size", "1")
     running = subprocess.Popen(
-        [sys.executable, "-m", "hf_attnprobe", *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        [sys.executable, "-m", "hf_attnprobe", *arguments],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
     deadline = time.monotonic() + 120
-    while len(list(folder.glob("rows/part-*"))) < 2 and running.poll() is None and time.monotonic() < deadline:
+    while (
+        len(list(folder.glob("rows/part-*"))) < 2
+        and running.poll() is None
+        and time.monotonic() < deadline
+    ):
         time.sleep(0.005)
     running.send_signal(signal.SIGKILL)
     assert running.wait() == -signal.SIGKILL  # it was still at work
-    before = {name: time_ for name, time_ in parts(folder).items() if name.startswith("part-")}
+    before = {
+        name: time_ for name, time_ in parts(folder).items() if name.startswith("part-")
+    }
     assert 2 <= len(before) < 12 and not (folder / "summary.json").exists()
     done = cli(*command(checkpoint, data_folder, folder))
     assert done.code == 0, done.err
     assert before.items() <= parts(folder).items()
-    assert_same(records.read(folder / "rows"), uninterrupted)
+    assert_same(read_rows(folder / "rows"), uninterrupted)
     assert json.loads(done.out)["n"] == 12
 
 
 def torchrun(run_python, *arguments):
-    launch = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m", "hf_attnprobe")
+    launch = (
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc_per_node",
+        "2",
+        "-m",
+        "hf_attnprobe",
+    )
     return run_python(*launch, *arguments, env={"OMP_NUM_THREADS": "1"}, timeout=120)
 
 
 def test_two_processes(checkpoint, data_folder, uninterrupted, run_python, tmp_path):
-    run = torchrun(run_python, *command(checkpoint, data_folder, tmp_path / "out", "--batch-size", "3"))
+    run = torchrun(
+        run_python,
+        *command(checkpoint, data_folder, tmp_path / "out", "--batch-size", "3"),
+    )
     assert run.code == 0, run.err
     found = json.loads(run.out)  # printed once
     assert (found["n"], found["provenance"]["n_processes"]) == (12, 2)
-    assert_same(records.read(tmp_path / "out" / "rows"), uninterrupted)
+    assert_same(read_rows(tmp_path / "out" / "rows"), uninterrupted)
     assert len(parts(tmp_path / "out")) == 4
     assert not list((tmp_path / "out").glob(".*"))
 
 
-def test_two_processes_give_up_together(make_checkpoint, checkpoint, data_folder, run_python, tmp_path):
+def test_two_processes_give_up_together(
+    make_checkpoint, checkpoint, data_folder, run_python, tmp_path
+):
     """Nobody waits for one that has found the folder to be another model's."""
     folder = tmp_path / "out"
-    audit(make_checkpoint("cnn"), data_folder, tests=["permutation"], output_dir=folder, progress=False)
+    audit(
+        make_checkpoint("cnn"),
+        data_folder,
+        tests=["permutation"],
+        output_dir=folder,
+        progress=False,
+    )
     before = parts(folder)
     run = torchrun(run_python, *command(checkpoint, data_folder, folder))
     assert run.code == 1 and run.out == ""
-    assert run.err.count(f"attnprobe: {folder} belongs to another audit: its model fingerprint") == 2
+    assert (
+        run.err.count(
+            f"attnprobe: {folder} belongs to another audit: its model fingerprint"
+        )
+        == 2
+    )
     assert "auditing.py" not in run.err  # the only traceback is the launcher's
     assert parts(folder) == before

@@ -3,7 +3,11 @@
 import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    PreTrainedTokenizerFast,
+)
 
 from hf_attnprobe import (
     AttentionClassifierConfig,
@@ -14,13 +18,18 @@ from hf_attnprobe import (
     load_examples,
     wrap,
 )
-from hf_attnprobe.outputs import guide_rows, predict, read_outputs, special_ids, to_guide, uniform_guide
+from hf_attnprobe.inference.guides import guide_rows, special_ids
+from hf_attnprobe.inference.outputs import predict, read_outputs, to_guide
 
 
 ROWS = [
     {"example_id": 31, "text": "the film was superb .", "label": 1},
     {"example_id": 4, "text": "dull", "label": 0},
-    {"example_id": 17, "text": "we left the plot was not tender and rain fell .", "label": 0},
+    {
+        "example_id": 17,
+        "text": "we left the plot was not tender and rain fell .",
+        "label": 0,
+    },
 ]
 
 
@@ -34,16 +43,24 @@ def outputs(make_model, tokenizer, examples):
     return read_outputs(make_model(), tokenizer, examples)
 
 
-def test_outputs_are_those_of_the_model_run_on_each_text_alone(outputs, make_model, tokenizer):
+def test_outputs_are_those_of_the_model_run_on_each_text_alone(
+    outputs, make_model, tokenizer
+):
     model = make_model().double()
     assert outputs.example_ids == (4, 17, 31)
     for k, example_id in enumerate(outputs.example_ids):
         row = next(row for row in ROWS if row["example_id"] == example_id)
-        plain = model(**tokenizer(row["text"], return_tensors="pt"), output_attentions=True)
+        plain = model(
+            **tokenizer(row["text"], return_tensors="pt"), output_attentions=True
+        )
         n_tokens = len(row["text"].split())
         assert outputs.mask[k].sum() == n_tokens and outputs.labels[k] == row["label"]
         assert torch.allclose(outputs.probs[k], plain.logits.softmax(-1)[0], atol=1e-9)
-        assert torch.allclose(outputs.attention[k, :n_tokens], plain.attentions[0][0, 0, 0, 1:-1], atol=1e-9)
+        assert torch.allclose(
+            outputs.attention[k, :n_tokens],
+            plain.attentions[0][0, 0, 0, 1:-1],
+            atol=1e-9,
+        )
         assert (outputs.attention[k, n_tokens:] == 0).all()
 
 
@@ -59,17 +76,19 @@ def test_a_guide_stands_at_the_tokens_of_its_text(outputs, tokenizer, examples):
     for row, tokens, weights in zip(ROWS, ids, rows, strict=True):
         place = outputs.example_ids.index(row["example_id"])
         assert len(weights) == len(tokens) and weights[0] == weights[-1] == 0.0
-        assert torch.allclose(torch.tensor(weights[1:-1]), outputs.attention[place, : len(tokens) - 2].float())
+        assert torch.allclose(
+            torch.tensor(weights[1:-1]),
+            outputs.attention[place, : len(tokens) - 2].float(),
+        )
 
 
 def test_unknown_words_are_words(tokenizer):
     assert tokenizer.unk_token_id not in special_ids(tokenizer)
-    assert {tokenizer.pad_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id} <= special_ids(tokenizer)
-
-
-def test_uniform_guide(outputs):
-    found = uniform_guide(outputs)
-    assert torch.allclose(found[31], torch.full((5,), 0.2, dtype=torch.float64)) and found[4].tolist() == [1.0]
+    assert {
+        tokenizer.pad_token_id,
+        tokenizer.bos_token_id,
+        tokenizer.eos_token_id,
+    } <= special_ids(tokenizer)
 
 
 def test_a_missing_text_is_named(outputs, tokenizer, examples):
@@ -82,7 +101,10 @@ def test_a_missing_text_is_named(outputs, tokenizer, examples):
 def test_another_number_of_tokens_is_named(outputs, tokenizer, examples):
     guide = to_guide(outputs) | {31: torch.tensor([0.5, 0.5])}
     ids = [tokenizer(row["text"])["input_ids"] for row in ROWS]
-    with pytest.raises(AttnProbeError, match="expected 5 weights for text 31, one per token, the guide has 2"):
+    with pytest.raises(
+        AttnProbeError,
+        match="expected 5 weights for text 31, one per token, the guide has 2",
+    ):
         guide_rows(guide, examples, ids, special_ids(tokenizer))
 
 
@@ -92,7 +114,9 @@ def test_an_empty_text_needs_no_weights(tokenizer):
     assert guide_rows({}, empty, ids, special_ids(tokenizer)) == [[0.0] * len(ids[0])]
 
 
-def test_a_guided_model_reads_out_the_weights_it_is_given(make_model, tokenizer, examples, outputs):
+def test_a_guided_model_reads_out_the_weights_it_is_given(
+    make_model, tokenizer, examples, outputs
+):
     """Against Σ a_t h_t of the states, text by text."""
     model = make_model("mlp", "guided")
     found = predict(model, tokenizer, examples, guide=to_guide(outputs), batch_size=2)
@@ -100,9 +124,13 @@ def test_a_guided_model_reads_out_the_weights_it_is_given(make_model, tokenizer,
     for k, example_id in enumerate(outputs.example_ids):
         text = next(row["text"] for row in ROWS if row["example_id"] == example_id)
         inputs = tokenizer(text, return_tensors="pt")
-        states = base.encode(base.embeddings(inputs["input_ids"]), inputs["attention_mask"])[0, 1:-1]
+        states = base.encode(
+            base.embeddings(inputs["input_ids"]), inputs["attention_mask"]
+        )[0, 1:-1]
         context = outputs.attention[k, : len(states)].float() @ states
-        assert torch.allclose(found[k].float(), model.decode(context).softmax(-1), atol=1e-6)
+        assert torch.allclose(
+            found[k].float(), model.decode(context).softmax(-1), atol=1e-6
+        )
 
 
 def test_a_guided_model_without_a_guide_says_so(make_model, tokenizer, examples):
@@ -111,7 +139,9 @@ def test_a_guided_model_without_a_guide_says_so(make_model, tokenizer, examples)
     inputs = tokenizer("the film", return_tensors="pt")
     with pytest.raises(ValueError, match="expected no guide"):
         make_model("mlp", "additive")(**inputs, guide=torch.ones(1, 4))
-    assert not list(make_model("mlp", "guided").attention_classifier.attention.parameters())
+    assert not list(
+        make_model("mlp", "guided").attention_classifier.attention.parameters()
+    )
 
 
 def test_a_guided_model_cannot_be_wrapped(make_model):
@@ -124,19 +154,33 @@ def test_a_hierarchical_model_can_guide(examples, tokenizer):
     torch.manual_seed(0)
     cutting = build_tokenizer([row["text"] for row in ROWS], sentences=True)
     config = AttentionClassifierConfig(
-        vocab_size=len(cutting), embedding_size=8, encoder_size=4, encoder="bigru", hierarchical=True, sep_token_id=4
+        vocab_size=len(cutting),
+        embedding_size=8,
+        encoder_size=4,
+        encoder="bigru",
+        hierarchical=True,
+        sep_token_id=4,
     )
     model = AttentionClassifierForSequenceClassification(config).eval()
-    rows = [{"example_id": 2, "text": "the film was dull . we left . rain fell", "label": 0}]
+    rows = [
+        {"example_id": 2, "text": "the film was dull . we left . rain fell", "label": 0}
+    ]
     outputs = read_outputs(model, cutting, load_examples(rows, "test"))
     inputs = cutting(rows[0]["text"], return_tensors="pt")
     words, sentences = model(**inputs, output_attentions=True).attentions
     assert sentences.shape[-1] == 3
     per_word = (sentences[0, 0, 0][:, None] * words[0, 0]).sum(0)
-    expected = per_word[[token not in special_ids(cutting) for token in inputs["input_ids"][0].tolist()]]
-    assert torch.allclose(outputs.attention[0].float(), expected, atol=1e-6) and len(expected) == 10
+    expected = per_word[
+        [token not in special_ids(cutting) for token in inputs["input_ids"][0].tolist()]
+    ]
+    assert (
+        torch.allclose(outputs.attention[0].float(), expected, atol=1e-6)
+        and len(expected) == 10
+    )
     flat = [tokenizer(rows[0]["text"])["input_ids"]]
-    assert guide_rows(to_guide(outputs), load_examples(rows, "test"), flat, special_ids(tokenizer))
+    assert guide_rows(
+        to_guide(outputs), load_examples(rows, "test"), flat, special_ids(tokenizer)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -145,12 +189,21 @@ def pieces():
     letters = [*"abcdefghijklmnopqrstuvwxyz."]
     vocab = {
         token: k
-        for k, token in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *letters, *(f"##{c}" for c in letters)])
+        for k, token in enumerate(
+            ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *letters, *(f"##{c}" for c in letters)]
+        )
     }
     made = Tokenizer(models.WordPiece(vocab, unk_token="[UNK]"))
     made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    made.post_processor = processors.TemplateProcessing("[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
-    names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    made.post_processor = processors.TemplateProcessing(
+        "[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    names = {
+        "pad_token": "[PAD]",
+        "unk_token": "[UNK]",
+        "cls_token": "[CLS]",
+        "sep_token": "[SEP]",
+    }
     return PreTrainedTokenizerFast(tokenizer_object=made, **names)
 
 
@@ -158,9 +211,14 @@ def test_any_head_of_a_transformer_can_guide(pieces, examples, tokenizer):
     """One weight per word: the sum over its pieces in the row of [CLS], without special tokens, summing to 1."""
     torch.manual_seed(0)
     config = BertConfig(
-        vocab_size=len(pieces), hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16,
-        initializer_range=0.4, attn_implementation="eager",
-    )  # fmt: skip
+        vocab_size=len(pieces),
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=16,
+        initializer_range=0.4,
+        attn_implementation="eager",
+    )
     model = BertForSequenceClassification(config).eval()
     outputs = read_outputs(model, pieces, examples, site=Site(layer=1, head=1))
     for k, example_id in enumerate(outputs.example_ids):
@@ -171,6 +229,8 @@ def test_any_head_of_a_transformer_can_guide(pieces, examples, tokenizer):
         for weight, word in zip(attention.tolist(), inputs.word_ids(0), strict=True):
             if word is not None:
                 words[word] += weight
-        assert torch.allclose(outputs.attention[k, : len(words)].float(), words / words.sum(), atol=1e-5)
+        assert torch.allclose(
+            outputs.attention[k, : len(words)].float(), words / words.sum(), atol=1e-5
+        )
     ids = [tokenizer(row["text"])["input_ids"] for row in ROWS]
     assert guide_rows(to_guide(outputs), examples, ids, special_ids(tokenizer))

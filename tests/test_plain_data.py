@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from hf_attnprobe import data, plain_data
-from hf_attnprobe.plain_data import plain, read
+from hf_attnprobe.data import examples as data
+from hf_attnprobe.storage import plain_data
+from hf_attnprobe.storage.plain_data import plain, read
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,13 @@ class Result:
     "result",
     [
         Result("a", 0.5, (0.25, 1.0)),
-        Result("b", float("nan"), (float("nan"), float("nan")), None, (("x", 1.0), ("y", float("nan")))),
+        Result(
+            "b",
+            float("nan"),
+            (float("nan"), float("nan")),
+            None,
+            (("x", 1.0), ("y", float("nan"))),
+        ),
         Result("c", float("inf"), (0.0, 1.0), 2.0),
     ],
     ids=lambda result: result.name,
@@ -34,7 +41,9 @@ def test_there_and_back(result):
 
 
 def test_json_without_nan():
-    found = plain({"rows": (Result("a", float("nan"), (0.0, float("nan"))), [float("nan"), 1])})
+    found = plain(
+        {"rows": (Result("a", float("nan"), (0.0, float("nan"))), [float("nan"), 1])}
+    )
     assert json.loads(json.dumps(found, allow_nan=False))["rows"][1] == [None, 1]
 
 

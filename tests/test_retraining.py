@@ -19,14 +19,24 @@ from transformers import (
 )
 
 from hf_attnprobe import AttentionClassifierConfig, AttnProbeError, train_classifier
-from hf_attnprobe.retraining import read_retraining, retrain
-from hf_attnprobe.retraining_report import RetrainingReport, from_json, to_json, to_markdown
-from hf_attnprobe.retraining_verdict import curve, verdict
-from hf_attnprobe.scores import Score
+from hf_attnprobe.retraining.report import (
+    RetrainingReport,
+    from_json,
+    to_json,
+    to_markdown,
+)
+from hf_attnprobe.retraining.run import read_retraining, retrain
+from hf_attnprobe.retraining.verdict import curve, verdict
+from hf_attnprobe.statistics.scores import Score
 
 
 TESTS = ["uniform", "seeds", "adversary", "diagnostic_mlp"]
-OPTIONS = {"n_seeds": 2, "lambdas": [0.05, 0.001], "adversary_epochs": 3, "progress": False}
+OPTIONS = {
+    "n_seeds": 2,
+    "lambdas": [0.05, 0.001],
+    "adversary_epochs": 3,
+    "progress": False,
+}
 
 
 @pytest.fixture(scope="module")
@@ -34,8 +44,14 @@ def base(reviews, tmp_path_factory):
     """A checkpoint of two epochs over 160 texts."""
     folder = tmp_path_factory.mktemp("models") / "base"
     config = AttentionClassifierConfig(embedding_size=12, encoder_size=6)
-    data = {"validation": reviews["validation"], "output_dir": folder, "progress": False}
-    train_classifier(config, reviews["train"], **data, epochs=2, learning_rate=1e-2, batch_size=16)
+    data = {
+        "validation": reviews["validation"],
+        "output_dir": folder,
+        "progress": False,
+    }
+    train_classifier(
+        config, reviews["train"], **data, epochs=2, learning_rate=1e-2, batch_size=16
+    )
     return folder
 
 
@@ -54,51 +70,95 @@ def report(folder):
 
 def models_in(folder):
     """Every trained model and when it was written."""
-    return {str(f.parent.relative_to(folder)): f.stat().st_mtime_ns for f in folder.rglob("model.safetensors")}
+    return {
+        str(f.parent.relative_to(folder)): f.stat().st_mtime_ns
+        for f in folder.rglob("model.safetensors")
+    }
 
 
 # --- results ------------------------------------------------------------------------------------------------------
 
 
 def test_every_model_is_an_ordinary_checkpoint(folder, report):
-    expected = ["uniform", "seeds/1", "seeds/2", "adversary/lambda-0.001", "adversary/lambda-0.05"]
-    expected += [f"diagnostic_mlp/{guide}" for guide in ("uniform", "trained", "base", "adversary-lambda-0.001")]
-    assert [m.name for m in report.models] == expected and models_in(folder).keys() == set(expected)
-    assert all(m.seconds > 0 and m.n_epochs in (2, 3) and "test_accuracy" in m.metrics for m in report.models)
-    model = AutoModelForSequenceClassification.from_pretrained(folder / "adversary" / "lambda-0.05")
+    expected = [
+        "uniform",
+        "seeds/1",
+        "seeds/2",
+        "adversary/lambda-0.001",
+        "adversary/lambda-0.05",
+    ]
+    expected += [
+        f"diagnostic_mlp/{guide}"
+        for guide in ("uniform", "trained", "base", "adversary-lambda-0.001")
+    ]
+    assert [m.name for m in report.models] == expected and models_in(
+        folder
+    ).keys() == set(expected)
+    assert all(
+        m.seconds > 0 and m.n_epochs in (2, 3) and "test_accuracy" in m.metrics
+        for m in report.models
+    )
+    model = AutoModelForSequenceClassification.from_pretrained(
+        folder / "adversary" / "lambda-0.05"
+    )
     tokenizer = AutoTokenizer.from_pretrained(folder / "adversary" / "lambda-0.05")
-    assert model(**tokenizer("the film was superb", return_tensors="pt")).logits.shape == (1, 2)
+    assert model(
+        **tokenizer("the film was superb", return_tensors="pt")
+    ).logits.shape == (1, 2)
     assert not list(folder.rglob(".steps"))
-    assert {f.name for f in folder.iterdir() if f.is_file()} == {"retraining.json", "summary.json", "report.md"}
+    assert {f.name for f in folder.iterdir() if f.is_file()} == {
+        "retraining.json",
+        "summary.json",
+        "report.md",
+    }
 
 
 def test_the_adversary_guides_that_is_nearest_to_the_papers(folder):
     """λ = .002 in our scale: .001 here, not .05. Its weights, read again, are those that the model was trained with."""
-    from hf_attnprobe.base import load_base
-    from hf_attnprobe.outputs import predict, read_outputs, to_guide
-    from hf_attnprobe.splits import load_splits
+    from hf_attnprobe.data.splits import load_splits
+    from hf_attnprobe.inference.outputs import predict, read_outputs, to_guide
+    from hf_attnprobe.retraining.base import load_base
 
     base = load_base(folder.parent / "out" / "seeds" / "1")  # for its tokenizer
-    examples = load_splits(json.loads((folder / "summary.json").read_text())["dataset"].removesuffix(" (test)"))[
-        "test"
-    ]
-    adversary = AutoModelForSequenceClassification.from_pretrained(folder / "adversary" / "lambda-0.001")
+    examples = load_splits(
+        json.loads((folder / "summary.json").read_text())["dataset"].removesuffix(
+            " (test)"
+        )
+    )["test"]
+    adversary = AutoModelForSequenceClassification.from_pretrained(
+        folder / "adversary" / "lambda-0.001"
+    )
     guide = to_guide(read_outputs(adversary, base.tokenizer, examples))
-    guided = AutoModelForSequenceClassification.from_pretrained(folder / "diagnostic_mlp" / "adversary-lambda-0.001")
+    guided = AutoModelForSequenceClassification.from_pretrained(
+        folder / "diagnostic_mlp" / "adversary-lambda-0.001"
+    )
     found = predict(guided, base.tokenizer, examples, guide=guide).argmax(-1)
     rows = read_retraining(folder).to_pandas()
-    expected = rows[rows.statistic == "adversary_guide_correct"].sort_values("example_id").value.to_numpy()
+    expected = (
+        rows[rows.statistic == "adversary_guide_correct"]
+        .sort_values("example_id")
+        .value.to_numpy()
+    )
     labels = rows[rows.statistic == "label"].sort_values("example_id").value.to_numpy()
     assert np.array_equal(found.numpy() == labels, expected == 1)
 
 
 def test_every_mean_can_be_recomputed_from_the_rows(folder, report):
     rows = pd.read_parquet(folder / "rows")
-    assert list(rows.columns) == ["test", "statistic", "example_id", "layer", "head", "value"]
+    assert list(rows.columns) == [
+        "test",
+        "statistic",
+        "example_id",
+        "layer",
+        "head",
+        "value",
+    ]
     for s in report.statistics:
         if s.group == "all":
             values = rows[(rows.test == s.test) & (rows.statistic == s.statistic)].value
-            assert s.n + s.undefined == 40 and values.mean() == pytest.approx(s.mean, rel=1e-9, nan_ok=True)
+            assert s.n + s.undefined == 40 and values.mean() == pytest.approx(
+                s.mean, rel=1e-9, nan_ok=True
+            )
     assert {s.test for s in report.statistics} == set(TESTS)
 
 
@@ -110,12 +170,17 @@ def test_the_curve_has_what_it_is_compared_with(report):
     assert points["trained with uniform attention"].jsd == means["uniform_model_jsd"]
     assert points["exactly, within 0.05"].tvd == "≤ 0.05"
     assert points["search within 0.05"].jsd <= points["exactly, within 0.05"].jsd + 1e-9
-    assert points["no weights at all are farther"].jsd >= max(p.jsd for p in points.values()) - 1e-9
+    assert (
+        points["no weights at all are farther"].jsd
+        >= max(p.jsd for p in points.values()) - 1e-9
+    )
 
 
 def test_the_report_says_what_it_is(folder, report):
     text = (folder / "report.md").read_text()
-    assert "nan" not in str(report) and all(line in text for line in verdict(report.statistics, report.scores))
+    assert "nan" not in str(report) and all(
+        line in text for line in verdict(report.statistics, report.scores)
+    )
     for test in TESTS:
         assert f"## {test}" in text and f"## {test}" in str(report)
     assert "yardstick, not a bound" in text and "| adversary/lambda-0.05 | 3 |" in text
@@ -125,7 +190,10 @@ def test_the_report_says_what_it_is(folder, report):
 
 
 def test_published_numbers_stand_beside_a_data_set_of_the_paper(report):
-    renamed = RetrainingReport(**{k: getattr(report, k) for k in vars(report)} | {"dataset": "/data/SST (test)"})
+    renamed = RetrainingReport(
+        **{k: getattr(report, k) for k in vars(report)}
+        | {"dataset": "/data/SST (test)"}
+    )
     text = to_markdown(renamed)
     assert "| uniform guide |" in text and "| 0.812 |" in text and "| 0.822 |" in text
     assert "published, λ 0.00105 (in our scale) | 0.514 | 0.072 | 0.823 |" in text
@@ -141,11 +209,33 @@ def test_json_and_back(folder, report, cli):
 # --- again, and killed --------------------------------------------------------------------------------------------
 
 
-def test_the_same_again_trains_nothing(base, reviews_folder, folder, report, monkeypatch, cli):
+def test_the_same_again_trains_nothing(
+    base, reviews_folder, folder, report, monkeypatch, cli
+):
     before = models_in(folder)
-    monkeypatch.setattr("transformers.Trainer.train", lambda *args, **options: pytest.fail("trained"))
-    flags = ["--n-seeds", "2", "--lambdas", "0.001", "0.05", "--adversary-epochs", "3", "--json"]
-    done = cli("retrain", "--model", base, "--dataset", reviews_folder, "--output-dir", folder, *flags)
+    monkeypatch.setattr(
+        "transformers.Trainer.train", lambda *args, **options: pytest.fail("trained")
+    )
+    flags = [
+        "--n-seeds",
+        "2",
+        "--lambdas",
+        "0.001",
+        "0.05",
+        "--adversary-epochs",
+        "3",
+        "--json",
+    ]
+    done = cli(
+        "retrain",
+        "--model",
+        base,
+        "--dataset",
+        reviews_folder,
+        "--output-dir",
+        folder,
+        *flags,
+    )
     assert done.code == 0, done.err
     assert json.loads(done.out) == to_json(report) and models_in(folder) == before
 
@@ -153,9 +243,17 @@ def test_the_same_again_trains_nothing(base, reviews_folder, folder, report, mon
 def test_tests_and_seeds_added_later(base, reviews_folder, copy_of, folder):
     copy = copy_of(folder)
     before = models_in(copy)
-    found = retrain(base, reviews_folder, output_dir=copy, tests=["seeds"], **OPTIONS | {"n_seeds": 3})
+    found = retrain(
+        base,
+        reviews_folder,
+        output_dir=copy,
+        tests=["seeds"],
+        **OPTIONS | {"n_seeds": 3},
+    )
     after = models_in(copy)
-    assert before.items() <= after.items() and after.keys() - before.keys() == {"seeds/3"}
+    assert before.items() <= after.items() and after.keys() - before.keys() == {
+        "seeds/3"
+    }
     assert {s.test for s in found.statistics} == {"seeds"} and "one_seed_jsd@3" in {
         s.statistic for s in found.statistics
     }
@@ -165,10 +263,19 @@ def test_another_adversary_guides_another_model(base, reviews_folder, copy_of, f
     """λ = .002 is nearer to the paper's than .001: the model that the first one guided is not taken for the second's."""
     copy = copy_of(folder)
     before = models_in(copy)
-    retrain(base, reviews_folder, output_dir=copy, tests=TESTS[2:], **OPTIONS | {"lambdas": [0.001, 0.002]})
+    retrain(
+        base,
+        reviews_folder,
+        output_dir=copy,
+        tests=TESTS[2:],
+        **OPTIONS | {"lambdas": [0.001, 0.002]},
+    )
     after = models_in(copy)
     assert before.items() <= after.items()
-    assert after.keys() - before.keys() == {"adversary/lambda-0.002", "diagnostic_mlp/adversary-lambda-0.002"}
+    assert after.keys() - before.keys() == {
+        "adversary/lambda-0.002",
+        "diagnostic_mlp/adversary-lambda-0.002",
+    }
 
 
 @pytest.mark.parametrize(
@@ -179,14 +286,20 @@ def test_another_adversary_guides_another_model(base, reviews_folder, copy_of, f
         ({"adversary_epochs": 2}, "adversary"),
     ],
 )
-def test_another_run_in_the_same_folder_is_refused(change, what, base, reviews_folder, folder):
+def test_another_run_in_the_same_folder_is_refused(
+    change, what, base, reviews_folder, folder
+):
     before = models_in(folder)
-    with pytest.raises(AttnProbeError, match=f"belongs to another retraining: its {what}"):
+    with pytest.raises(
+        AttnProbeError, match=f"belongs to another retraining: its {what}"
+    ):
         retrain(base, reviews_folder, output_dir=folder, **OPTIONS | change)
     assert models_in(folder) == before
 
 
-def test_another_base_or_other_data_in_the_same_folder_is_refused(base, reviews, reviews_folder, folder):
+def test_another_base_or_other_data_in_the_same_folder_is_refused(
+    base, reviews, reviews_folder, folder
+):
     with pytest.raises(AttnProbeError, match="its model fingerprint"):
         retrain(folder / "seeds" / "1", reviews_folder, output_dir=folder, **OPTIONS)
     fewer = {name: part.select(range(30)) for name, part in reviews.items()}
@@ -196,15 +309,42 @@ def test_another_base_or_other_data_in_the_same_folder_is_refused(base, reviews,
 
 def test_killed_in_the_middle_of_a_model(base, reviews_folder, tmp_path, cli):
     """The second of its two models, after its third epoch; then the same command again."""
-    flags = ["--tests", "uniform", "adversary", "--lambdas", "0.02", "--adversary-epochs", "15", "--patience", "15"]
-    command = ["retrain", "--model", base, "--dataset", reviews_folder, *flags, "--json", "--output-dir"]
+    flags = [
+        "--tests",
+        "uniform",
+        "adversary",
+        "--lambdas",
+        "0.02",
+        "--adversary-epochs",
+        "15",
+        "--patience",
+        "15",
+    ]
+    command = [
+        "retrain",
+        "--model",
+        base,
+        "--dataset",
+        reviews_folder,
+        *flags,
+        "--json",
+        "--output-dir",
+    ]
     killed, whole = tmp_path / "killed", tmp_path / "whole"
     running = subprocess.Popen(
         [sys.executable, "-m", "hf_attnprobe", *map(str, [*command, killed])],
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    steps, deadline = killed / "adversary" / "lambda-0.02" / ".steps", time.monotonic() + 240
-    while not (steps / "checkpoint-30").exists() and running.poll() is None and time.monotonic() < deadline:
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    steps, deadline = (
+        killed / "adversary" / "lambda-0.02" / ".steps",
+        time.monotonic() + 240,
+    )
+    while (
+        not (steps / "checkpoint-30").exists()
+        and running.poll() is None
+        and time.monotonic() < deadline
+    ):
         time.sleep(0.005)
     running.send_signal(signal.SIGKILL)
     assert running.wait() == -signal.SIGKILL  # it was still at work
@@ -214,9 +354,13 @@ def test_killed_in_the_middle_of_a_model(base, reviews_folder, tmp_path, cli):
     assert first.code == again.code == 0, again.err
     assert models_in(killed / "uniform") == before  # what was finished was left alone
     found, expected = json.loads(again.out), json.loads(first.out)
-    assert all(found[key] == expected[key] for key in ("statistics", "scores", "verdict"))
+    assert all(
+        found[key] == expected[key] for key in ("statistics", "scores", "verdict")
+    )
     one, other = (
-        AutoModelForSequenceClassification.from_pretrained(f / "adversary" / "lambda-0.02").state_dict()
+        AutoModelForSequenceClassification.from_pretrained(
+            f / "adversary" / "lambda-0.02"
+        ).state_dict()
         for f in (killed, whole)
     )
     assert all(torch.equal(one[name], other[name]) for name in one)
@@ -232,7 +376,11 @@ def test_bad_flags_are_one_line(base, reviews_folder, tmp_path, cli):
         "attnprobe: expected tests of uniform, seeds, adversary, diagnostic_mlp"
     )
     done = cli(*command, "--model", tmp_path / "nowhere")
-    assert done.code == 1 and done.err.count("\n") == 1 and "expected a model folder" in done.err
+    assert (
+        done.code == 1
+        and done.err.count("\n") == 1
+        and "expected a model folder" in done.err
+    )
     assert cli(*command, "--model", base, "--lambdas", "-1").code == 2
     assert cli(*command, "--model", base, "--tvd-scale", "double").code == 2
     assert not (tmp_path / "out").exists()
@@ -241,14 +389,20 @@ def test_bad_flags_are_one_line(base, reviews_folder, tmp_path, cli):
 @pytest.fixture
 def bert(tokenizer, tmp_path):
     config = BertConfig(
-        vocab_size=len(tokenizer), hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8
+        vocab_size=len(tokenizer),
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        intermediate_size=8,
     )
     BertForSequenceClassification(config).save_pretrained(tmp_path / "bert")
     tokenizer.save_pretrained(tmp_path / "bert")
     return tmp_path / "bert"
 
 
-def test_a_base_that_cannot_be_trained_again(bert, make_checkpoint, reviews_folder, tmp_path):
+def test_a_base_that_cannot_be_trained_again(
+    bert, make_checkpoint, reviews_folder, tmp_path
+):
     for model, message in (
         (bert, "expected an attention classifier to train again from scratch"),
         (make_checkpoint("bilstm", "uniform"), "has uniform attention"),
@@ -262,12 +416,16 @@ def test_data_that_does_not_fit(base, reviews, tmp_path):
     splits = {name: reviews[name] for name in ("train", "validation")}
     with pytest.raises(AttnProbeError, match="there are no test texts"):
         retrain(base, type(reviews)(splits), output_dir=tmp_path / "out", **OPTIONS)
-    rows = [{"text": f"{word} and so on", "label": word} for word in ("red", "green")] * 10
+    rows = [
+        {"text": f"{word} and so on", "label": word} for word in ("red", "green")
+    ] * 10
     (tmp_path / "data").mkdir()
     for name in ("train", "validation", "test"):
         lines = "".join(json.dumps(row) + "\n" for row in rows)
         (tmp_path / "data" / f"{name}.jsonl").write_text(lines)
-    with pytest.raises(AttnProbeError, match="with the classes negative, positive, got green, red"):
+    with pytest.raises(
+        AttnProbeError, match="with the classes negative, positive, got green, red"
+    ):
         retrain(base, tmp_path / "data", output_dir=tmp_path / "out", **OPTIONS)
 
 
@@ -309,18 +467,40 @@ def test_a_folder_with_other_files_is_left_alone(base, reviews_folder, tmp_path)
 )
 def test_need_is_said_plainly(difference, interval, said):
     base = Score("base", "f1", 0.8, (0.78, 0.82), 0.0, (0.0, 0.0), "base")
-    uniform = Score("uniform", "f1", 0.8 - difference, (0.7, 0.9), difference, interval, "base")
+    uniform = Score(
+        "uniform", "f1", 0.8 - difference, (0.7, 0.9), difference, interval, "base"
+    )
     (sentence,) = verdict((), {"uniform": (base, uniform)})
-    assert sentence.startswith(f"Need: {said}") and "0.02" in sentence and f"{interval[1]:.3f}" in sentence
+    assert (
+        sentence.startswith(f"Need: {said}")
+        and "0.02" in sentence
+        and f"{interval[1]:.3f}" in sentence
+    )
 
 
 @pytest.mark.parametrize(
     ("difference", "interval", "said"),
-    [(-0.03, (-0.05, -0.01), "better"), (0.03, (0.01, 0.05), "worse"), (-0.01, (-0.03, 0.01), "no differently")],
+    [
+        (-0.03, (-0.05, -0.01), "better"),
+        (0.03, (0.01, 0.05), "worse"),
+        (-0.01, (-0.03, 0.01), "no differently"),
+    ],
 )
-def test_what_a_guide_tells_is_judged_by_the_paired_interval(difference, interval, said):
-    trained = Score("trained guide", "f1", 0.8, (0.78, 0.82), 0.0, (0.0, 0.0), "trained guide")
-    own = Score("base guide", "f1", 0.8 - difference, (0.7, 0.9), difference, interval, "trained guide")
+def test_what_a_guide_tells_is_judged_by_the_paired_interval(
+    difference, interval, said
+):
+    trained = Score(
+        "trained guide", "f1", 0.8, (0.78, 0.82), 0.0, (0.0, 0.0), "trained guide"
+    )
+    own = Score(
+        "base guide",
+        "f1",
+        0.8 - difference,
+        (0.7, 0.9),
+        difference,
+        interval,
+        "trained guide",
+    )
     (sentence,) = verdict((), {"diagnostic_mlp": (trained, own)})
     assert sentence.startswith(f"Transfer: a model without context classifies {said}")
     assert f"{difference:.3f} [{interval[0]:.3f}, {interval[1]:.3f}]" in sentence
@@ -329,5 +509,7 @@ def test_what_a_guide_tells_is_judged_by_the_paired_interval(difference, interva
 def test_copies_of_a_folder_go_on(folder, base, reviews_folder, tmp_path, monkeypatch):
     """A folder may be moved between two runs."""
     shutil.copytree(folder, tmp_path / "moved")
-    monkeypatch.setattr("transformers.Trainer.train", lambda *args, **options: pytest.fail("trained"))
+    monkeypatch.setattr(
+        "transformers.Trainer.train", lambda *args, **options: pytest.fail("trained")
+    )
     retrain(base, reviews_folder, output_dir=tmp_path / "moved", **OPTIONS)

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from hf_attnprobe.objectives import roc_auc
-from hf_attnprobe.scores import compare, metrics
+from hf_attnprobe.statistics.scores import compare, metrics, roc_auc
 
 
 LABELS = np.array([0, 0, 1, 1, 1, 0])
@@ -18,7 +17,9 @@ def binary(p):
 def test_metrics_on_a_hand_computed_case():
     # Predicted 0 1 1 1 0 0: two hits, one false alarm, one miss. Pairs (negative, positive) in order: 8 of 9.
     found = metrics(LABELS, binary([0.1, 0.6, 0.7, 0.9, 0.4, 0.2]))
-    assert found == pytest.approx({"f1": 2 * 2 / (3 + 3), "accuracy": 4 / 6, "roc_auc": 8 / 9})
+    assert found == pytest.approx(
+        {"f1": 2 * 2 / (3 + 3), "accuracy": 4 / 6, "roc_auc": 8 / 9}
+    )
 
 
 def test_f1_of_three_classes_is_the_mean_over_them():
@@ -36,17 +37,32 @@ def test_differences_are_paired():
     rng = np.random.default_rng(0)
     labels = rng.integers(2, size=80)
     base = np.clip(labels * 0.4 + rng.uniform(0, 0.6, 80), 0, 1)
-    probs = {"base": binary(base), "same": binary(base), "worse": binary(rng.uniform(size=80))}
-    found = {(s.model, s.metric): s for s in compare(labels, probs, reference="base", seed=3, n_resamples=200)}
+    probs = {
+        "base": binary(base),
+        "same": binary(base),
+        "worse": binary(rng.uniform(size=80)),
+    }
+    found = {
+        (s.model, s.metric): s
+        for s in compare(labels, probs, reference="base", seed=3, n_resamples=200)
+    }
     for metric in ("f1", "accuracy", "roc_auc"):
         same, worse = found["same", metric], found["worse", metric]
-        assert same.difference == 0 and same.difference_ci95 == (0, 0)  # unpaired it would be wide
-        assert worse.difference > 0 and worse.difference_ci95[0] <= worse.difference <= worse.difference_ci95[1]
+        assert same.difference == 0 and same.difference_ci95 == (
+            0,
+            0,
+        )  # unpaired it would be wide
+        assert (
+            worse.difference > 0
+            and worse.difference_ci95[0] <= worse.difference <= worse.difference_ci95[1]
+        )
     counts = np.random.default_rng(3).multinomial(80, np.full(80, 1 / 80), 200)
     differences = []
     for row in counts:
         rows = np.repeat(np.arange(80), row)
-        scores = [roc_auc(p[rows, 1], labels[rows]) for p in (probs["base"], probs["worse"])]
+        scores = [
+            roc_auc(p[rows, 1], labels[rows]) for p in (probs["base"], probs["worse"])
+        ]
         differences.append(scores[0] - scores[1])
     expected = tuple(np.percentile(differences, [2.5, 97.5]))
     assert found["worse", "roc_auc"].difference_ci95 == pytest.approx(expected)
@@ -56,7 +72,14 @@ def test_resampled_scores_are_those_of_the_resampled_texts():
     """Ties included: half of the scores are equal."""
     rng = np.random.default_rng(1)
     labels, p = rng.integers(2, size=30), np.round(rng.uniform(size=30), 1)
-    (value,) = (s.ci95 for s in compare(labels, {"m": binary(p)}, reference="m", seed=5) if s.metric == "f1")
+    (value,) = (
+        s.ci95
+        for s in compare(labels, {"m": binary(p)}, reference="m", seed=5)
+        if s.metric == "f1"
+    )
     counts = np.random.default_rng(5).multinomial(30, np.full(30, 1 / 30), 1000)
-    f1 = [metrics(labels[rows], binary(p[rows]))["f1"] for rows in (np.repeat(np.arange(30), row) for row in counts)]
+    f1 = [
+        metrics(labels[rows], binary(p[rows]))["f1"]
+        for rows in (np.repeat(np.arange(30), row) for row in counts)
+    ]
     assert value == pytest.approx(tuple(np.percentile(f1, [2.5, 97.5])))

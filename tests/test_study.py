@@ -18,25 +18,44 @@ import yaml
 from safetensors.torch import load_file
 from transformers import BertConfig, BertForSequenceClassification
 
-from hf_attnprobe import AttnProbeError, build_tokenizer, published, study_file, study_plan, study_results, study_verbs
-from hf_attnprobe.scores import metrics
-from hf_attnprobe.study import reproduce, study
-from hf_attnprobe.study_file import read_study, ready_studies
-from hf_attnprobe.study_plan import load_as, name_of
-from hf_attnprobe.study_report import _differences, to_json, to_markdown
-from hf_attnprobe.study_verbs import VERBS
+from hf_attnprobe import AttnProbeError, build_tokenizer
+from hf_attnprobe import options as study_options
+from hf_attnprobe import published_results as published
+from hf_attnprobe.statistics.scores import metrics
+from hf_attnprobe.studies import file as study_file
+from hf_attnprobe.studies import grid as study_grid
+from hf_attnprobe.studies import plan as study_plan
+from hf_attnprobe.studies.file import read_study, ready_studies
+from hf_attnprobe.studies.plan import load_as, name_of
+from hf_attnprobe.studies.report import _differences, to_json, to_markdown
+from hf_attnprobe.studies.run import reproduce, study
+from hf_attnprobe.studies.verbs import VERBS
 
 
-SMALL = {"embedding_size": 12, "encoder_size": 6, "epochs": 2, "learning_rate": 0.01, "batch_size": 16}
+SMALL = {
+    "embedding_size": 12,
+    "encoder_size": 6,
+    "epochs": 2,
+    "learning_rate": 0.01,
+    "batch_size": 16,
+}
 TINY = {
     "title": "A tiny study",
     "grid": {"dataset": ["reviews"], "encoder": ["mlp", "bilstm"]},
     "steps": [
-        {"name": "base", "verb": "train", "with": {"dataset": "$dataset", "encoder": "$encoder", **SMALL}},
+        {
+            "name": "base",
+            "verb": "train",
+            "with": {"dataset": "$dataset", "encoder": "$encoder", **SMALL},
+        },
         {
             "name": "audit",
             "verb": "audit",
-            "with": {"model": "base", "dataset": "$dataset", "tests": ["permutation", "adversarial"]},
+            "with": {
+                "model": "base",
+                "dataset": "$dataset",
+                "tests": ["permutation", "adversarial"],
+            },
             "quick": {"limit": 10},
         },
         {
@@ -44,30 +63,55 @@ TINY = {
             "verb": "train",
             "with": {"dataset": "$dataset", "encoder": "mlp", **SMALL},
         },
-        {"name": "transfer", "verb": "transfer", "with": {"model": "own", "guide": "base", "dataset": "$dataset"}},
+        {
+            "name": "transfer",
+            "verb": "transfer",
+            "with": {"model": "own", "guide": "base", "dataset": "$dataset"},
+        },
     ],
     "tables": [
         {
             "title": "Room",
             "columns": [
-                {"name": "room", "step": "audit", "statistic": "epsilon_max_jsd@0.05", "threshold": 0.01, "means": "there is room"},
-                {"name": "share", "step": "audit", "statistic": "epsilon_max_jsd@0.05/largest_jsd"},
+                {
+                    "name": "room",
+                    "step": "audit",
+                    "statistic": "epsilon_max_jsd@0.05",
+                    "threshold": 0.01,
+                    "means": "there is room",
+                },
+                {
+                    "name": "share",
+                    "step": "audit",
+                    "statistic": "epsilon_max_jsd@0.05/largest_jsd",
+                },
                 {"name": "accuracy", "step": "audit", "statistic": "accuracy"},
-                {"name": "lost", "step": "transfer", "score": "transfer/guided/f1", "difference": True},
+                {
+                    "name": "lost",
+                    "step": "transfer",
+                    "score": "transfer/guided/f1",
+                    "difference": True,
+                },
             ],
         },
         {
             "title": "By length",
             "lengths": [12, 25],
-            "columns": [{"name": "room", "step": "audit", "statistic": "epsilon_max_jsd@0.05"}],
+            "columns": [
+                {"name": "room", "step": "audit", "statistic": "epsilon_max_jsd@0.05"}
+            ],
         },
     ],
-}  # fmt: skip
+}
 
 
 def write(folder: Path, content, name: str = "tiny.yaml") -> Path:
     file = folder / name
-    file.write_text(content if isinstance(content, str) else yaml.safe_dump(content, sort_keys=False))
+    file.write_text(
+        content
+        if isinstance(content, str)
+        else yaml.safe_dump(content, sort_keys=False)
+    )
     return file
 
 
@@ -96,7 +140,12 @@ def summary(folder):
 
 def files_in(folder):
     """Every model and every part of rows, and when it was written."""
-    files = [f for pattern in ("*.safetensors", "*.parquet") for f in folder.rglob(pattern) if ".steps" not in f.parts]
+    files = [
+        f
+        for pattern in ("*.safetensors", "*.parquet")
+        for f in folder.rglob(pattern)
+        if ".steps" not in f.parts
+    ]
     return {str(f.relative_to(folder)): f.stat().st_mtime_ns for f in files}
 
 
@@ -104,15 +153,25 @@ def files_in(folder):
 
 
 def test_every_step_has_a_folder_for_every_cell_that_it_depends_on(folder, summary):
-    expected = ["base/reviews-mlp", "base/reviews-bilstm", "audit/reviews-mlp", "audit/reviews-bilstm", "own/reviews"]
+    expected = [
+        "base/reviews-mlp",
+        "base/reviews-bilstm",
+        "audit/reviews-mlp",
+        "audit/reviews-bilstm",
+        "own/reviews",
+    ]
     expected += ["transfer/reviews-mlp", "transfer/reviews-bilstm"]
     assert all((folder / name).is_dir() for name in expected)
     steps = {s["name"]: s for s in summary["steps"]}
     assert [n for n in steps if n in expected] == expected
     assert set(steps) - set(expected) == {
-        "transfer/reviews-mlp/guided", "transfer/reviews-bilstm/guided",
-    }  # fmt: skip
-    assert all(s["seconds"] > 0 for s in steps.values()) and steps["base/reviews-mlp"]["epochs"] == 2
+        "transfer/reviews-mlp/guided",
+        "transfer/reviews-bilstm/guided",
+    }
+    assert (
+        all(s["seconds"] > 0 for s in steps.values())
+        and steps["base/reviews-mlp"]["epochs"] == 2
+    )
     (data,) = summary["data"]
     assert data["sizes"] == {"train": 160, "validation": 40, "test": 40}
 
@@ -124,16 +183,36 @@ def test_the_numbers_of_a_table_are_those_of_the_rows(folder, summary):
         rows = pd.read_parquet(folder / "audit" / f"reviews-{row[1]}" / "rows")
         wide = rows.pivot_table(index="example_id", columns="statistic", values="value")
         room = wide["epsilon_max_jsd@0.05"]
-        assert row[2]["value"] == pytest.approx(room.mean()) and row[2]["n"] == len(wide) == 40
+        assert (
+            row[2]["value"] == pytest.approx(room.mean())
+            and row[2]["n"] == len(wide) == 40
+        )
         assert row[2]["ci95"][0] < row[2]["value"] < row[2]["ci95"][1]
         assert row[3]["value"] == pytest.approx((room / wide.largest_jsd).mean())
-        assert row[4]["value"] == pytest.approx((wide.label == wide.predicted_class).mean())
-        found = json.loads((folder / "transfer" / f"reviews-{row[1]}" / "summary.json").read_text())
-        (score,) = [s for s in found["scores"]["transfer"] if (s["model"], s["metric"]) == ("guided", "f1")]
-        assert row[5]["value"] == score["difference"] and row[5]["ci95"] == score["difference_ci95"]
+        assert row[4]["value"] == pytest.approx(
+            (wide.label == wide.predicted_class).mean()
+        )
+        found = json.loads(
+            (folder / "transfer" / f"reviews-{row[1]}" / "summary.json").read_text()
+        )
+        (score,) = [
+            s
+            for s in found["scores"]["transfer"]
+            if (s["model"], s["metric"]) == ("guided", "f1")
+        ]
+        assert (
+            row[5]["value"] == score["difference"]
+            and row[5]["ci95"] == score["difference_ci95"]
+        )
     values = sorted(row[2]["value"] for row in table["rows"])
-    assert f"from {values[0]:.3f} (" in table["sentences"][0] and f"to {values[1]:.3f} (" in table["sentences"][0]
-    assert "There is room (from 0.01, the whole interval) in 2 of 2" in table["sentences"][0]
+    assert (
+        f"from {values[0]:.3f} (" in table["sentences"][0]
+        and f"to {values[1]:.3f} (" in table["sentences"][0]
+    )
+    assert (
+        "There is room (from 0.01, the whole interval) in 2 of 2"
+        in table["sentences"][0]
+    )
 
 
 def test_lengths_divide_the_texts(folder, summary):
@@ -142,7 +221,9 @@ def test_lengths_divide_the_texts(folder, summary):
     rows = pd.read_parquet(folder / "audit" / "reviews-mlp" / "rows")
     wide = rows.pivot_table(index="example_id", columns="statistic", values="value")
     long = wide[wide.n_tokens >= 25]["epsilon_max_jsd@0.05"]
-    assert table["rows"][2][3]["value"] == pytest.approx(long.mean()) and table["rows"][2][3]["n"] == len(long)
+    assert table["rows"][2][3]["value"] == pytest.approx(long.mean()) and table["rows"][
+        2
+    ][3]["n"] == len(long)
     assert sum(row[3]["n"] for row in table["rows"][:3]) == 40
 
 
@@ -150,25 +231,39 @@ def test_a_guided_model_is_trained_with_the_guides_weights(folder, summary):
     """The scores are those of the saved model under the attention of the guide, read again."""
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-    from hf_attnprobe.data import load_examples
-    from hf_attnprobe.outputs import predict, read_outputs, to_guide
+    from hf_attnprobe.data.examples import load_examples
+    from hf_attnprobe.inference.outputs import predict, read_outputs, to_guide
 
     out = folder / "transfer" / "reviews-bilstm"
     source = summary["data"][0]["name"].partition("=")[2]
     examples = load_examples(source, "test")
     tokenizer = AutoTokenizer.from_pretrained(out / "guided")
-    guide = AutoModelForSequenceClassification.from_pretrained(folder / "base" / "reviews-bilstm")
+    guide = AutoModelForSequenceClassification.from_pretrained(
+        folder / "base" / "reviews-bilstm"
+    )
     guided = AutoModelForSequenceClassification.from_pretrained(out / "guided")
-    probs = predict(guided, tokenizer, examples, guide=to_guide(read_outputs(guide, tokenizer, examples)))
+    probs = predict(
+        guided,
+        tokenizer,
+        examples,
+        guide=to_guide(read_outputs(guide, tokenizer, examples)),
+    )
     found = metrics(np.asarray(examples["label"][:]), probs.numpy())
     scores = json.loads((out / "summary.json").read_text())["scores"]["transfer"]
-    assert {s["metric"]: s["value"] for s in scores if s["model"] == "guided"} == pytest.approx(found)
+    assert {
+        s["metric"]: s["value"] for s in scores if s["model"] == "guided"
+    } == pytest.approx(found)
 
 
 def test_the_same_again_does_nothing(folder, flags, summary, monkeypatch, cli):
     before = files_in(folder)
-    monkeypatch.setattr("transformers.Trainer.train", lambda *args, **options: pytest.fail("trained"))
-    monkeypatch.setattr("hf_attnprobe.sweep.run_batch", lambda *args, **options: pytest.fail("audited"))
+    monkeypatch.setattr(
+        "transformers.Trainer.train", lambda *args, **options: pytest.fail("trained")
+    )
+    monkeypatch.setattr(
+        "hf_attnprobe.auditing.sweep.run_batch",
+        lambda *args, **options: pytest.fail("audited"),
+    )
     done = cli("study", *flags, "--output-dir", folder, "--json")
     assert done.code == 0, done.err
     assert json.loads(done.out) == summary and files_in(folder) == before
@@ -185,57 +280,111 @@ def test_killed_in_the_middle(folder, flags, summary, tmp_path, cli):
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    steps, deadline = tmp_path / "killed" / "base" / "reviews-bilstm" / ".steps", time.monotonic() + 240
-    while not list(steps.glob("checkpoint-*")) and running.poll() is None and time.monotonic() < deadline:
+    steps, deadline = (
+        tmp_path / "killed" / "base" / "reviews-bilstm" / ".steps",
+        time.monotonic() + 240,
+    )
+    while (
+        not list(steps.glob("checkpoint-*"))
+        and running.poll() is None
+        and time.monotonic() < deadline
+    ):
         time.sleep(0.002)
     running.send_signal(signal.SIGKILL)
     assert running.wait() == -signal.SIGKILL  # it was still at work
     before = files_in(tmp_path / "killed")
-    assert "base/reviews-mlp/model.safetensors" in before and "base/reviews-bilstm/model.safetensors" not in before
+    assert (
+        "base/reviews-mlp/model.safetensors" in before
+        and "base/reviews-bilstm/model.safetensors" not in before
+    )
     done = cli(*command, "--json")
     assert done.code == 0, done.err
-    assert before.items() <= files_in(tmp_path / "killed").items()  # what was finished was left alone
+    assert (
+        before.items() <= files_in(tmp_path / "killed").items()
+    )  # what was finished was left alone
     assert json.loads(done.out)["tables"] == summary["tables"]
     for name in ("base/reviews-bilstm", "transfer/reviews-bilstm/guided"):
-        one, other = (load_file(out / name / "model.safetensors") for out in (tmp_path / "killed", folder))
+        one, other = (
+            load_file(out / name / "model.safetensors")
+            for out in (tmp_path / "killed", folder)
+        )
         assert all(torch.equal(one[k], other[k]) for k in one)
 
 
-def test_a_deleted_step_and_what_was_made_of_it_are_done_again(copy_of, folder, flags, cli):
+def test_a_deleted_step_and_what_was_made_of_it_are_done_again(
+    copy_of, folder, flags, cli
+):
     import shutil
 
     copy = copy_of(folder)
     shutil.rmtree(copy / "own")
     done = cli("study", *flags, "--output-dir", copy)
     assert done.code == 0, done.err
-    again = [line for line in done.err.splitlines() if line.startswith("step ") and "done before" not in line]
+    again = [
+        line
+        for line in done.err.splitlines()
+        if line.startswith("step ") and "done before" not in line
+    ]
     assert [line.split()[4] for line in again] == [
-        "own/reviews", "transfer/reviews-mlp", "transfer/reviews-bilstm",
-    ]  # fmt: skip
+        "own/reviews",
+        "transfer/reviews-mlp",
+        "transfer/reviews-bilstm",
+    ]
 
 
 def test_quick_says_so(file, reviews_folder, tmp_path):
-    content = TINY | {"quick": {"encoder": ["mlp"]}, "steps": TINY["steps"][:2], "tables": TINY["tables"][1:]}
+    content = TINY | {
+        "quick": {"encoder": ["mlp"]},
+        "steps": TINY["steps"][:2],
+        "tables": TINY["tables"][1:],
+    }
     file = write(tmp_path, content)
-    report = study(file, quick=True, dataset=f"reviews={reviews_folder}", output_dir=tmp_path / "out", progress=False)
+    report = study(
+        file,
+        quick=True,
+        dataset=f"reviews={reviews_folder}",
+        output_dir=tmp_path / "out",
+        progress=False,
+    )
     first = to_markdown(report).splitlines()[2]
-    assert first.startswith("Quick: not the study itself") and "encoder mlp" in first and "audit: limit 10" in first
+    assert (
+        first.startswith("Quick: not the study itself")
+        and "encoder mlp" in first
+        and "audit: limit 10" in first
+    )
     assert str(report).splitlines()[2] == first and to_json(report)["quick"] is True
     assert sum(row[3].n for row in report.tables[0].rows) == 10
-    with pytest.raises(AttnProbeError, match="holds the quick study tiny, not the full tiny"):
-        study(file, dataset=f"reviews={reviews_folder}", output_dir=tmp_path / "out", progress=False)
+    with pytest.raises(
+        AttnProbeError, match="holds the quick study tiny, not the full tiny"
+    ):
+        study(
+            file,
+            dataset=f"reviews={reviews_folder}",
+            output_dir=tmp_path / "out",
+            progress=False,
+        )
 
 
-def test_other_arguments_or_texts_are_refused(folder, file, reviews, reviews_folder, copy_of, tmp_path):
+def test_other_arguments_or_texts_are_refused(
+    folder, file, reviews, reviews_folder, copy_of, tmp_path
+):
     content = json.loads(json.dumps(TINY))
     content["steps"][0]["with"]["epochs"] = 3
     before = files_in(folder)
-    options = {"dataset": f"reviews={reviews_folder}", "output_dir": folder, "progress": False}
-    with pytest.raises(AttnProbeError, match="step base/reviews-mlp was done with epochs 2, not 3"):
+    options = {
+        "dataset": f"reviews={reviews_folder}",
+        "output_dir": folder,
+        "progress": False,
+    }
+    with pytest.raises(
+        AttnProbeError, match="step base/reviews-mlp was done with epochs 2, not 3"
+    ):
         study(write(tmp_path, content), **options)
     with pytest.raises(AttnProbeError, match="was done with limit None, not 100"):
         study(file, limit=100, **options)
-    with pytest.raises(AttnProbeError, match="holds the full study tiny, not the full other"):
+    with pytest.raises(
+        AttnProbeError, match="holds the full study tiny, not the full other"
+    ):
         study(write(tmp_path, TINY, "other.yaml"), **options)
     copy, data = copy_of(folder), copy_of(reviews_folder, "data")
     lines = (data / "test.jsonl").read_text().splitlines(keepends=True)
@@ -250,13 +399,23 @@ def test_other_arguments_or_texts_are_refused(folder, file, reviews, reviews_fol
 def test_a_folder_with_other_files_is_left_alone(file, reviews_folder, tmp_path):
     (tmp_path / "thesis.tex").touch()
     with pytest.raises(AttnProbeError, match="holds other files"):
-        study(file, dataset=f"reviews={reviews_folder}", output_dir=tmp_path, progress=False)
+        study(
+            file,
+            dataset=f"reviews={reviews_folder}",
+            output_dir=tmp_path,
+            progress=False,
+        )
     assert [f.name for f in tmp_path.iterdir()] == ["thesis.tex"]
 
 
 def test_data_that_is_not_there_is_met_before_anything_is_trained(file, tmp_path):
     with pytest.raises(AttnProbeError, match="cannot be loaded"):
-        study(file, dataset=f"reviews={tmp_path / 'nowhere'}", output_dir=tmp_path / "out", progress=False)
+        study(
+            file,
+            dataset=f"reviews={tmp_path / 'nowhere'}",
+            output_dir=tmp_path / "out",
+            progress=False,
+        )
     assert not (tmp_path / "out").exists()
 
 
@@ -280,45 +439,83 @@ def cells(table) -> list[dict]:
 def test_wiegreffe_and_pinter_beside_ours(reviews_folder, tmp_path, monkeypatch):
     options = {"n_seeds": 1, "lambdas": [0.05], "adversary_epochs": 2}
     file = shrunk("wiegreffe-pinter", tmp_path, {"train": SMALL, "retrain": options})
-    monkeypatch.setattr("hf_attnprobe.study.ready_studies", lambda: {"wiegreffe-pinter": file})
+    monkeypatch.setattr(
+        "hf_attnprobe.studies.run.ready_studies", lambda: {"wiegreffe-pinter": file}
+    )
     # The texts of another folder under the name of SST, as a folder that stands for it: long enough for its recipe.
     report = reproduce(
-        "wiegreffe-pinter", dataset=f"sst={reviews_folder}", output_dir=tmp_path / "out", progress=False
+        "wiegreffe-pinter",
+        dataset=f"sst={reviews_folder}",
+        output_dir=tmp_path / "out",
+        progress=False,
     )
     tables = {t.title.split("?")[0]: t for t in report.tables}
     rows = {row["attention"]: row for row in cells(tables["Is attention needed"])}
-    assert rows["base"]["published F1"] == 0.831 and rows["base"]["Jain & Wallace's F1"] == 0.81
-    assert rows["uniform"]["published F1"] == 0.822 and rows["uniform"]["F1 lost"].ci95 is not None
+    assert (
+        rows["base"]["published F1"] == 0.831
+        and rows["base"]["Jain & Wallace's F1"] == 0.81
+    )
+    assert (
+        rows["uniform"]["published F1"] == 0.822
+        and rows["uniform"]["F1 lost"].ci95 is not None
+    )
     guides = {
-        row["guide"]: row["published F1"] for row in cells(tables["Do the weights tell another model something"])
+        row["guide"]: row["published F1"]
+        for row in cells(tables["Do the weights tell another model something"])
     }
-    assert guides == {"uniform": 0.812, "trained": 0.817, "base": 0.824, "adversary": 0.592}
+    assert guides == {
+        "uniform": 0.812,
+        "trained": 0.817,
+        "base": 0.824,
+        "adversary": 0.592,
+    }
     last = tables["Can a model be trained to look elsewhere"].rows[-1]
     assert last == ("published, λ 0.00105 (in our scale)", 0.514, 0.072, 0.823)
     assert any(
-        "yardstick, not a bound" in line for line in tables["Can a model be trained to look elsewhere"].sentences
+        "yardstick, not a bound" in line
+        for line in tables["Can a model be trained to look elsewhere"].sentences
     )
     (note,) = report.notes
     assert "Wiegreffe & Pinter 2019" in note and "no pretrained word vectors" in note
     made = {m.name: m for m in report.made}
-    assert made["retrained/sst/seeds/1"].seed == 1 and made["retrained/sst/adversary/lambda-0.05"].epochs == 2
+    assert (
+        made["retrained/sst/seeds/1"].seed == 1
+        and made["retrained/sst/adversary/lambda-0.05"].epochs == 2
+    )
     text = to_markdown(report)
-    assert "nan" not in text and "| retrained/sst/uniform |" in text and report.data[0].sizes["train"] <= 160
+    assert (
+        "nan" not in text
+        and "| retrained/sst/uniform |" in text
+        and report.data[0].sizes["train"] <= 160
+    )
 
 
 def test_jain_and_wallace_beside_ours(reviews_folder, tmp_path):
-    file = shrunk("jain-wallace", tmp_path, {"train": SMALL | {"encoder_size": 8}, "search": {"n_steps": 5}})
+    file = shrunk(
+        "jain-wallace",
+        tmp_path,
+        {"train": SMALL | {"encoder_size": 8}, "search": {"n_steps": 5}},
+    )
     content = yaml.safe_load(file.read_text())
     content["grid"] |= {"encoder": ["bilstm"], "attention": ["additive"]}
     report = study(
-        write(tmp_path, content), dataset=f"sst={reviews_folder}", output_dir=tmp_path / "out", progress=False
+        write(tmp_path, content),
+        dataset=f"sst={reviews_folder}",
+        output_dir=tmp_path / "out",
+        progress=False,
     )
     tau, room, shuffled, overall = report.tables
-    audited = pd.read_parquet(tmp_path / "out" / "audit" / "sst-bilstm-additive" / "rows")
+    audited = pd.read_parquet(
+        tmp_path / "out" / "audit" / "sst-bilstm-additive" / "rows"
+    )
     wide = audited.pivot_table(index="example_id", columns="statistic", values="value")
     for row in cells(tau):
-        own = wide[wide.predicted_class == row["predicted"]][f"attention_{row['τ with']}_tau"]
-        assert row["τ"].value == pytest.approx(own.mean()) and row["std"] == pytest.approx(own.std(ddof=0), abs=1e-3)
+        own = wide[wide.predicted_class == row["predicted"]][
+            f"attention_{row['τ with']}_tau"
+        ]
+        assert row["τ"].value == pytest.approx(own.mean()) and row[
+            "std"
+        ] == pytest.approx(own.std(ddof=0), abs=1e-3)
     theirs = {(r["τ with"], r["predicted"]): r["published τ"] for r in cells(tau)}
     assert (
         theirs.items()
@@ -338,21 +535,37 @@ def test_jain_and_wallace_beside_ours(reviews_folder, tmp_path):
 
 def test_tutek_and_snajder_beside_ours(reviews_folder, tmp_path):
     sizes = {"embedding_size": 12, "encoder_size": 6}
-    changes = {"train": SMALL | sizes, "compared": {"adversary_epochs": 2, "models": ["base", "tying"]}}
+    changes = {
+        "train": SMALL | sizes,
+        "compared": {"adversary_epochs": 2, "models": ["base", "tying"]},
+    }
     content = yaml.safe_load(shrunk("tutek-snajder", tmp_path, changes).read_text())
-    content["steps"] = [s for s in content["steps"] if s["name"] in ("base", "tying", "compared")]
+    content["steps"] = [
+        s for s in content["steps"] if s["name"] in ("base", "tying", "compared")
+    ]
     content["grid"]["attention"] = ["additive"]
     report = study(
-        write(tmp_path, content), dataset=f"sst={reviews_folder}", output_dir=tmp_path / "out", progress=False
+        write(tmp_path, content),
+        dataset=f"sst={reviews_folder}",
+        output_dir=tmp_path / "out",
+        progress=False,
     )
     changes, left, harder = map(cells, report.tables)
     assert [row["model"] for row in changes] == ["base", "tying 0.1"]
     assert [row["published permuted"] for row in changes] == [-5.0, -18.0]
-    record = json.loads((tmp_path / "out" / "tying" / "sst-additive" / "training.json").read_text())
-    assert changes[1]["F1 trained"].value == pytest.approx(100 * record["metrics"]["test_f1"])
-    assert 0 < left[1]["exact ε-max JSD (.05)"].value <= np.log(2) and len(harder) == 2 * 3
+    record = json.loads(
+        (tmp_path / "out" / "tying" / "sst-additive" / "training.json").read_text()
+    )
+    assert changes[1]["F1 trained"].value == pytest.approx(
+        100 * record["metrics"]["test_f1"]
+    )
+    assert (
+        0 < left[1]["exact ε-max JSD (.05)"].value <= np.log(2) and len(harder) == 2 * 3
+    )
     made = [m.name for m in report.made]
-    assert "compared/sst-additive/2-sst-additive/retrained/adversary/lambda-0.001" in made
+    assert (
+        "compared/sst-additive/2-sst-additive/retrained/adversary/lambda-0.001" in made
+    )
 
 
 def test_serrano_and_smith_beside_ours(reviews, tmp_path):
@@ -360,37 +573,83 @@ def test_serrano_and_smith_beside_ours(reviews, tmp_path):
     data = tmp_path / "data"
     data.mkdir()
     for name, examples in reviews.items():
-        rows = [{"text": row["text"], "label": 1 + k % 10} for k, row in enumerate(examples)]
-        (data / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    sizes = {"recipe": "jain-wallace", "embedding_size": 12, "encoder_size": 6, "epochs": 1}
-    content = yaml.safe_load(shrunk("serrano-smith", tmp_path, {"train": sizes}).read_text())
+        rows = [
+            {"text": row["text"], "label": 1 + k % 10} for k, row in enumerate(examples)
+        ]
+        (data / f"{name}.jsonl").write_text(
+            "".join(json.dumps(row) + "\n" for row in rows)
+        )
+    sizes = {
+        "recipe": "jain-wallace",
+        "embedding_size": 12,
+        "encoder_size": 6,
+        "epochs": 1,
+    }
+    content = yaml.safe_load(
+        shrunk("serrano-smith", tmp_path, {"train": sizes}).read_text()
+    )
     content["grid"]["encoder"] = ["bigru"]
-    report = study(write(tmp_path, content), dataset=f"imdb10={data}", output_dir=tmp_path / "out", progress=False)
+    report = study(
+        write(tmp_path, content),
+        dataset=f"imdb10={data}",
+        output_dir=tmp_path / "out",
+        progress=False,
+    )
     rows = {row["order"]: row for row in cells(report.tables[0])}
     theirs = {name: row["published median"] for name, row in rows.items()}
-    assert theirs == {"random": 0.90, "attention": 0.40, "gradient": 0.11, "product": 0.04, "smallest set": None}
+    assert theirs == {
+        "random": 0.90,
+        "attention": 0.40,
+        "gradient": 0.11,
+        "product": 0.04,
+        "smallest set": None,
+    }
     audited = pd.read_parquet(tmp_path / "out" / "audit" / "imdb10-bigru" / "rows")
     own = audited[audited.statistic == "fraction_to_flip@gradient"].value
     assert rows["gradient"]["median share erased"].value == pytest.approx(own.median())
 
 
 def test_deception_in_a_table(reviews_folder, tmp_path):
-    table = {"title": "t", "columns": [
-        {"name": "kept", "step": "deceived", "score": "deceive/after/accuracy"},
-        {"name": "mass", "step": "deceived", "score": "deceive/after/mass"},
-    ]}  # fmt: skip
-    steps = [step(**SMALL), step("deceived", "deceive", model="base", tokens=["the"], epochs=1)]
+    table = {
+        "title": "t",
+        "columns": [
+            {"name": "kept", "step": "deceived", "score": "deceive/after/accuracy"},
+            {"name": "mass", "step": "deceived", "score": "deceive/after/mass"},
+        ],
+    }
+    steps = [
+        step(**SMALL),
+        step("deceived", "deceive", model="base", tokens=["the"], epochs=1),
+    ]
     file = write(tmp_path, changed(steps=steps, tables=[table]))
-    report = study(file, dataset=f"reviews={reviews_folder}", output_dir=tmp_path / "out", progress=False)
-    found = json.loads((tmp_path / "out" / "deceived" / "reviews" / "deception.json").read_text())
+    report = study(
+        file,
+        dataset=f"reviews={reviews_folder}",
+        output_dir=tmp_path / "out",
+        progress=False,
+    )
+    found = json.loads(
+        (tmp_path / "out" / "deceived" / "reviews" / "deception.json").read_text()
+    )
     (row,) = cells(report.tables[0])
-    assert row["mass"].value == found["masses"]["after"]["value"] and row["mass"].n == found["n_named"]
-    record = json.loads((tmp_path / "out" / "deceived" / "reviews" / "training.json").read_text())
-    assert row["kept"].value == pytest.approx(record["metrics"]["test_accuracy"]) and row["kept"].n == 40
+    assert (
+        row["mass"].value == found["masses"]["after"]["value"]
+        and row["mass"].n == found["n_named"]
+    )
+    record = json.loads(
+        (tmp_path / "out" / "deceived" / "reviews" / "training.json").read_text()
+    )
+    assert (
+        row["kept"].value == pytest.approx(record["metrics"]["test_accuracy"])
+        and row["kept"].n == 40
+    )
 
 
 def test_published_numbers_are_the_papers():
-    assert published.TAU["imdb"]["bilstm", "leave_one_out"] == ((0.30, 0.07, 0.99), (0.31, 0.07, 0.98))
+    assert published.TAU["imdb"]["bilstm", "leave_one_out"] == (
+        (0.30, 0.07, 0.99),
+        (0.31, 0.07, 0.98),
+    )
     assert published.TAU["agnews-binary"]["mlp", "gradient"][0] == (0.77, 0.08, 1.00)
     assert published.EPSILON_MAX_JSD["imdb"]["bilstm"] == (0.57, 0.56)
     assert published.PERMUTATION["sst"][2] == (0.079, 0.062)
@@ -398,7 +657,12 @@ def test_published_numbers_are_the_papers():
     assert published.REGULARISED["imdb"]["dot_product"]["mlm"] == (87.8, -15.3, -18.5)
     assert published.FRACTION_TO_FLIP["imdb10"]["bigru"]["product"] == 0.04
     assert published.UNIFORM["imdb"] == {"base": 0.902, "uniform": 0.879}
-    assert published.ADVERSARY["imdb"] == {"lambda": 0.0016, "f1": 0.906, "tvd": 0.028, "jsd": 0.405}
+    assert published.ADVERSARY["imdb"] == {
+        "lambda": 0.0016,
+        "f1": 0.906,
+        "tvd": 0.028,
+        "jsd": 0.405,
+    }
 
 
 # --- files --------------------------------------------------------------------------------------------------------
@@ -411,7 +675,10 @@ def test_ready_files_are_sound(name, quick):
     folders = [job.folder for job in found.jobs]
     assert len(set(folders)) == len(folders) > 0 and (found.tables or found.paper)
     for number, job in enumerate(found.jobs):
-        assert set(job.after) <= set(folders[:number]) and job.arguments["seed" if job.verb != "transfer" else "limit"]
+        assert (
+            set(job.after) <= set(folders[:number])
+            and job.arguments["seed" if job.verb != "transfer" else "limit"]
+        )
         trained_on = job.arguments.get(VERBS[job.verb].training_limit, 50)
         assert trained_on == 50
 
@@ -446,81 +713,226 @@ def step(name="base", verb="train", quick=None, **arguments) -> dict:
         (changed(paper="nobody"), "expected a paper of jain-wallace"),
         (changed(grid={"dataset": "sst"}), "expected a list of values for dataset"),
         (changed(grid={"dataset": []}), "expected a list of values for dataset"),
-        (changed(quick={"encoder": ["mlp"]}), "expected quick to change the grid's dataset, got 'encoder'"),
-        (changed(datasets={"sst": {"folder": "x"}}), "data set sst to have dataset, config"),
-        (changed(steps=[step(verb="teach")]), "step base: expected a verb of train, .* got 'teach'"),
-        (changed(steps=[{"name": "a", "verb": "train"}]), "step number 1: .* with is missing"),
+        (
+            changed(quick={"encoder": ["mlp"]}),
+            "expected quick to change the grid's dataset, got 'encoder'",
+        ),
+        (
+            changed(datasets={"sst": {"folder": "x"}}),
+            "data set sst to have dataset, config",
+        ),
+        (
+            changed(steps=[step(verb="teach")]),
+            "step base: expected a verb of train, .* got 'teach'",
+        ),
+        (
+            changed(steps=[{"name": "a", "verb": "train"}]),
+            "step number 1: .* with is missing",
+        ),
         (changed(steps=[step(), step()]), "step number 2: expected a name of its own"),
         (changed(steps=[step("a/b")]), "step number 1: expected a name of its own"),
         (changed(steps=[step(epoch=3)]), "step base: train has no argument 'epoch'"),
         (changed(steps=[step(output_dir="x")]), "train has no argument 'output_dir'"),
         (changed(steps=[step(quick={"epoch": 3})]), "train has no argument 'epoch'"),
-        (changed(steps=[step(epochs="3")]), "step base: expected a whole number for epochs, got '3'"),
-        (changed(steps=[step(epochs=True)]), "expected a whole number for epochs, got True"),
-        (changed(steps=[step(learning_rate="1e-3")]), "expected a number for learning_rate, got '1e-3'"),
+        (
+            changed(steps=[step(epochs="3")]),
+            "step base: expected a whole number for epochs, got '3'",
+        ),
+        (
+            changed(steps=[step(epochs=True)]),
+            "expected a whole number for epochs, got True",
+        ),
+        (
+            changed(steps=[step(learning_rate="1e-3")]),
+            "expected a number for learning_rate, got '1e-3'",
+        ),
         (changed(steps=[step(encoder="gpt")]), "step base: encoder must be one of"),
         (changed(steps=[step(recipe="own")]), "step base: expected a recipe of"),
-        (changed(steps=[step(encoder="$encoder")]), r"expected one of the grid's dataset, got \$encoder"),
+        (
+            changed(steps=[step(encoder="$encoder")]),
+            r"expected one of the grid's dataset, got \$encoder",
+        ),
         (changed(steps=[step("a", "audit")]), "step a: audit needs model"),
-        (changed(steps=[step("a", "audit", model="base"), step()]), "step a: expected a step before it as model, got 'base'"),
-        (changed(steps=[step("a", "audit", model="a")]), "expected a step before it as model, got 'a'"),
-        (changed(steps=[step("a", "audit", model="bert")]), "expected a step before it .none., or a folder or Hub id with a /"),
-        (changed(steps=[step(), step("a", "audit", model="base", tests=["magic"])]), "step a: unknown test magic"),
-        (changed(steps=[step(), step("a", "audit", model="base", tests="permutation")]), "expected a list of texts for tests"),
-        (changed(steps=[step(), step("a", "retrain", model="base", tests=["permutation"])]), "step a: expected tests of uniform"),
+        (
+            changed(steps=[step("a", "audit", model="base"), step()]),
+            "step a: expected a step before it as model, got 'base'",
+        ),
+        (
+            changed(steps=[step("a", "audit", model="a")]),
+            "expected a step before it as model, got 'a'",
+        ),
+        (
+            changed(steps=[step("a", "audit", model="bert")]),
+            "expected a step before it .none., or a folder or Hub id with a /",
+        ),
+        (
+            changed(steps=[step(), step("a", "audit", model="base", tests=["magic"])]),
+            "step a: unknown test magic",
+        ),
+        (
+            changed(
+                steps=[step(), step("a", "audit", model="base", tests="permutation")]
+            ),
+            "expected a list of texts for tests",
+        ),
+        (
+            changed(
+                steps=[
+                    step(),
+                    step("a", "retrain", model="base", tests=["permutation"]),
+                ]
+            ),
+            "step a: expected tests of uniform",
+        ),
         (changed(tables=[{"title": "t"}]), "columns is missing"),
-        (changed(tables=[{"title": "t", "columns": [{"name": "c", "step": "b", "statistic": "accuracy"}]}]), "expected a step of base, audit, got 'b'"),
-        (changed(tables=[{"title": "t", "columns": [{"name": "c", "step": "audit"}]}]), "either a statistic or a score"),
-        (changed(tables=[{"title": "t", "columns": [{"name": "c", "step": "audit", "statistic": "magic"}]}]), "unknown statistic 'magic'"),
-        (changed(tables=[{"title": "t", "columns": [{"name": "c", "step": "audit", "statistic": "accuracy", "threshold": 0.1}]}]), "threshold and means together"),
-        (changed(tables=[{"title": "t", "columns": [{"name": "c", "step": "audit", "score": "f1"}]}]), "a score as test/model/metric"),
+        (
+            changed(
+                tables=[
+                    {
+                        "title": "t",
+                        "columns": [
+                            {"name": "c", "step": "b", "statistic": "accuracy"}
+                        ],
+                    }
+                ]
+            ),
+            "expected a step of base, audit, got 'b'",
+        ),
+        (
+            changed(
+                tables=[{"title": "t", "columns": [{"name": "c", "step": "audit"}]}]
+            ),
+            "either a statistic or a score",
+        ),
+        (
+            changed(
+                tables=[
+                    {
+                        "title": "t",
+                        "columns": [
+                            {"name": "c", "step": "audit", "statistic": "magic"}
+                        ],
+                    }
+                ]
+            ),
+            "unknown statistic 'magic'",
+        ),
+        (
+            changed(
+                tables=[
+                    {
+                        "title": "t",
+                        "columns": [
+                            {
+                                "name": "c",
+                                "step": "audit",
+                                "statistic": "accuracy",
+                                "threshold": 0.1,
+                            }
+                        ],
+                    }
+                ]
+            ),
+            "threshold and means together",
+        ),
+        (
+            changed(
+                tables=[
+                    {
+                        "title": "t",
+                        "columns": [{"name": "c", "step": "audit", "score": "f1"}],
+                    }
+                ]
+            ),
+            "a score as test/model/metric",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_is_said_in_one_line(content, message, tmp_path, cli):
     file = write(tmp_path, content)
     with pytest.raises(AttnProbeError, match=message) as error:
         read_study(file)
     assert "\n" not in str(error.value) and "tiny.yaml" in str(error.value)
     done = cli("study", file, "--output-dir", tmp_path / "out")
-    assert done.code == 1 and done.err.count("\n") == 1 and not (tmp_path / "out").exists()
+    assert (
+        done.code == 1 and done.err.count("\n") == 1 and not (tmp_path / "out").exists()
+    )
 
 
 def test_bad_flags(tmp_path, cli, file):
-    assert cli("study", tmp_path / "nowhere.yaml", "--output-dir", tmp_path / "out").err.startswith(
+    assert cli(
+        "study", tmp_path / "nowhere.yaml", "--output-dir", tmp_path / "out"
+    ).err.startswith(
         "attnprobe: expected a study file or one of encoders, jain-wallace"
     )
-    done = cli("reproduce", "encoders", "--dataset", "sst", "--output-dir", tmp_path / "out")
+    done = cli(
+        "reproduce", "encoders", "--dataset", "sst", "--output-dir", tmp_path / "out"
+    )
     assert done.code == 1 and "expected a paper of jain-wallace" in done.err
     assert cli("reproduce", "jain-wallace", "--output-dir", tmp_path / "out").code == 2
-    done = cli("study", file, "--dataset", "sst", "sst=x", "--output-dir", tmp_path / "out")
+    done = cli(
+        "study", file, "--dataset", "sst", "sst=x", "--output-dir", tmp_path / "out"
+    )
     assert done.code == 1 and "data sets of different names" in done.err
 
 
 def test_errors_of_a_step_name_it(tmp_path, reviews_folder):
     content = changed(steps=[step(**SMALL | {"batch_size": 0})])
-    with pytest.raises(AttnProbeError, match="step base/reviews: batch_size must be at least 1"):
+    with pytest.raises(
+        AttnProbeError, match="step base/reviews: batch_size must be at least 1"
+    ):
         study(
-            write(tmp_path, content), dataset=f"reviews={reviews_folder}", output_dir=tmp_path / "out", progress=False
+            write(tmp_path, content),
+            dataset=f"reviews={reviews_folder}",
+            output_dir=tmp_path / "out",
+            progress=False,
         )
 
 
 def test_a_folder_stands_for_a_named_data_set():
-    assert load_as("sst=folder").hub_id == "folder" and load_as("sst=folder").longer_than == 5
-    assert load_as("mine=folder") == "folder" and load_as("sst") == "sst" and load_as("/data/sst") == "/data/sst"
-    assert name_of("/data/IMDB") == "imdb" and name_of("agnews-binary") == "agnews-binary"
+    assert (
+        load_as("sst=folder").hub_id == "folder"
+        and load_as("sst=folder").longer_than == 5
+    )
+    assert (
+        load_as("mine=folder") == "folder"
+        and load_as("sst") == "sst"
+        and load_as("/data/sst") == "/data/sst"
+    )
+    assert (
+        name_of("/data/IMDB") == "imdb" and name_of("agnews-binary") == "agnews-binary"
+    )
 
 
 def test_the_files_names_of_data_sets_and_what_replaces_them(tmp_path):
-    content = changed(datasets={"sst": {"dataset": "sst=here", "config": "a", "limit": 7}})
+    content = changed(
+        datasets={"sst": {"dataset": "sst=here", "config": "a", "limit": 7}}
+    )
     (train, audit) = read_study(write(tmp_path, content)).jobs
-    assert (train.arguments["dataset"], train.arguments["config"], train.arguments["limit"]) == ("sst=here", "a", 7)
-    assert audit.arguments["config"] == "a" and "limit" not in audit.arguments  # of training texts
+    assert (
+        train.arguments["dataset"],
+        train.arguments["config"],
+        train.arguments["limit"],
+    ) == ("sst=here", "a", 7)
+    assert (
+        audit.arguments["config"] == "a" and "limit" not in audit.arguments
+    )  # of training texts
     assert audit.arguments["model"] == "<base/sst"
-    (train, _) = read_study(tmp_path / "tiny.yaml", datasets=["sst=there"], given={"limit": 9, "config": "b"}).jobs
-    assert (train.arguments["dataset"], train.arguments["config"], train.arguments["limit"]) == ("sst=there", "b", 9)
+    (train, _) = read_study(
+        tmp_path / "tiny.yaml",
+        datasets=["sst=there"],
+        given={"limit": 9, "config": "b"},
+    ).jobs
+    assert (
+        train.arguments["dataset"],
+        train.arguments["config"],
+        train.arguments["limit"],
+    ) == ("sst=there", "b", 9)
     (train, _) = read_study(tmp_path / "tiny.yaml", datasets=["/data/other"]).jobs
     assert (
-        train.arguments["dataset"] == "/data/other" and train.folder == "base/other" and "limit" not in train.arguments
+        train.arguments["dataset"] == "/data/other"
+        and train.folder == "base/other"
+        and "limit" not in train.arguments
     )
 
 
@@ -528,12 +940,16 @@ def test_the_readmes_study_is_sound(tmp_path):
     readme = (Path(__file__).parents[1] / "README.md").read_text()
     (block,) = re.findall(r"```yaml\n(.*?)```", readme, flags=re.DOTALL)
     found = read_study(write(tmp_path, block))
-    assert [job.folder for job in found.jobs][:3] == ["base/sst-0", "base/sst-0.1", "base/sst-1"]
+    assert [job.folder for job in found.jobs][:3] == [
+        "base/sst-0",
+        "base/sst-0.1",
+        "base/sst-1",
+    ]
     example = study_file.__doc__.partition("\n\n")[2].partition("\n\n``with``")[0]
     assert len(read_study(write(tmp_path, textwrap.dedent(example))).jobs) == 4
 
 
-@pytest.mark.parametrize("module", [study_verbs, study_plan, study_results])
+@pytest.mark.parametrize("module", [study_options, study_plan, study_grid])
 def test_examples_in_docstrings(module):
     found = doctest.testmod(module)
     assert found.attempted and not found.failed
@@ -541,46 +957,94 @@ def test_examples_in_docstrings(module):
 
 def test_a_transformer_as_a_step(tokenizer, reviews_folder, tmp_path):
     config = BertConfig(
-        vocab_size=len(tokenizer), hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8
+        vocab_size=len(tokenizer),
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        intermediate_size=8,
     )
     BertForSequenceClassification(config).save_pretrained(tmp_path / "bert")
     tokenizer.save_pretrained(tmp_path / "bert")
     steps = [
         step("tuned", "fine_tune", model=str(tmp_path / "bert"), epochs=1),
-        step("audit", "audit", model="tuned", tests=["permutation"], limit=8, n_permutations=5),
+        step(
+            "audit",
+            "audit",
+            model="tuned",
+            tests=["permutation"],
+            limit=8,
+            n_permutations=5,
+        ),
     ]
-    table = {"title": "t", "columns": [{"name": "c", "step": "audit", "statistic": "median_tvd"}]}
+    table = {
+        "title": "t",
+        "columns": [{"name": "c", "step": "audit", "statistic": "median_tvd"}],
+    }
     file = write(tmp_path, changed(steps=steps, tables=[table]))
-    options = {"dataset": f"reviews={reviews_folder}", "output_dir": tmp_path / "out", "progress": False}
+    options = {
+        "dataset": f"reviews={reviews_folder}",
+        "output_dir": tmp_path / "out",
+        "progress": False,
+    }
     report = study(file, **options)
     assert report.tables[0].rows[0][1].n == 8 and report.made[0].epochs == 1
     before = files_in(tmp_path / "out")
-    assert to_json(study(file, **options)) == to_json(report) and files_in(tmp_path / "out") == before
+    assert (
+        to_json(study(file, **options)) == to_json(report)
+        and files_in(tmp_path / "out") == before
+    )
 
 
 def test_a_table_of_one_head_is_not_made_of_many(tokenizer, reviews_folder, tmp_path):
     config = BertConfig(
-        vocab_size=len(tokenizer), hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8
+        vocab_size=len(tokenizer),
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=8,
     )
     BertForSequenceClassification(config).save_pretrained(tmp_path / "bert")
     tokenizer.save_pretrained(tmp_path / "bert")
-    steps = [step("audit", "audit", model=str(tmp_path / "bert"), tests=["permutation"], limit=4, n_permutations=2)]
-    table = {"title": "t", "columns": [{"name": "c", "step": "audit", "statistic": "median_tvd"}]}
+    steps = [
+        step(
+            "audit",
+            "audit",
+            model=str(tmp_path / "bert"),
+            tests=["permutation"],
+            limit=4,
+            n_permutations=2,
+        )
+    ]
+    table = {
+        "title": "t",
+        "columns": [{"name": "c", "step": "audit", "statistic": "median_tvd"}],
+    }
     file = write(tmp_path, changed(steps=steps, tables=[table]))
-    with pytest.raises(AttnProbeError, match=r"expected the audit of one head .* has 2"):
-        study(file, dataset=f"reviews={reviews_folder}", output_dir=tmp_path / "out", progress=False)
+    with pytest.raises(
+        AttnProbeError, match=r"expected the audit of one head .* has 2"
+    ):
+        study(
+            file,
+            dataset=f"reviews={reviews_folder}",
+            output_dir=tmp_path / "out",
+            progress=False,
+        )
 
 
 def test_what_differs_counts_training_texts():
     """The quick study's limit of 500 is one of texts to compare on."""
     plan = read_study("tutek-snajder", quick=True, datasets=["sst"], given={"seed": 0})
     assert "training texts" not in " ".join(_differences(plan, None, ()))
-    plan = read_study("tutek-snajder", quick=True, datasets=["sst"], given={"seed": 0, "limit": 70})
+    plan = read_study(
+        "tutek-snajder", quick=True, datasets=["sst"], given={"seed": 0, "limit": 70}
+    )
     assert "only 70 training texts" in " ".join(_differences(plan, None, ()))
 
 
-def test_a_guide_must_have_the_same_words_under_the_same_numbers(folder, reviews, reviews_folder, copy_of, tmp_path):
-    from hf_attnprobe.transfer import transfer
+def test_a_guide_must_have_the_same_words_under_the_same_numbers(
+    folder, reviews, reviews_folder, copy_of, tmp_path
+):
+    from hf_attnprobe.retraining.transfer import transfer
 
     own, options = (
         folder / "own" / "reviews",
@@ -588,7 +1052,13 @@ def test_a_guide_must_have_the_same_words_under_the_same_numbers(folder, reviews
     )
     other = copy_of(own)
     build_tokenizer(reviews["train"]["text"][:40]).save_pretrained(other)
-    bert = BertConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8)
+    bert = BertConfig(
+        vocab_size=9,
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        intermediate_size=8,
+    )
     BertForSequenceClassification(bert).save_pretrained(tmp_path / "bert")
     for guide, uniform, message in (
         (other, None, "expected the same vocabulary"),
@@ -601,8 +1071,16 @@ def test_a_guide_must_have_the_same_words_under_the_same_numbers(folder, reviews
 
 
 def test_a_guide_that_has_changed_is_refused(folder, reviews_folder, copy_of):
-    from hf_attnprobe.transfer import transfer
+    from hf_attnprobe.retraining.transfer import transfer
 
-    copy, models = copy_of(folder), {"model": folder / "own" / "reviews", "guide": folder / "own" / "reviews"}
+    copy, models = (
+        copy_of(folder),
+        {"model": folder / "own" / "reviews", "guide": folder / "own" / "reviews"},
+    )
     with pytest.raises(AttnProbeError, match="its other models"):
-        transfer(dataset=reviews_folder, output_dir=copy / "transfer" / "reviews-bilstm", progress=False, **models)
+        transfer(
+            dataset=reviews_folder,
+            output_dir=copy / "transfer" / "reviews-bilstm",
+            progress=False,
+            **models,
+        )

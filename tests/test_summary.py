@@ -5,12 +5,28 @@ import pandas as pd
 import pytest
 import scipy.stats
 
-from hf_attnprobe import report as report_module
-from hf_attnprobe.comparisons import compare
+from hf_attnprobe.auditing import report as report_module
+from hf_attnprobe.auditing.head_tables import head_sentences, head_tables
+from hf_attnprobe.auditing.report import (
+    Report,
+    extras_to_json,
+    from_json,
+    to_json,
+    to_markdown,
+    to_text,
+)
+from hf_attnprobe.auditing.verdict import verdict
 from hf_attnprobe.faithfulness import READINGS
-from hf_attnprobe.head_tables import head_sentences, head_tables
-from hf_attnprobe.report import Report, extras_to_json, from_json, to_json, to_markdown, to_text
-from hf_attnprobe.summary import Statistic, bootstrap_interval, find, key_of, position, reading, summarize, verdict
+from hf_attnprobe.statistics.bootstrap import bootstrap_interval
+from hf_attnprobe.statistics.comparisons import compare
+from hf_attnprobe.statistics.summary import (
+    Statistic,
+    find,
+    key_of,
+    position,
+    reading,
+    summarize,
+)
 
 
 def rows(n=200, n_undefined=7):
@@ -20,7 +36,12 @@ def rows(n=200, n_undefined=7):
         ("prediction", "predicted_class", -1, rng.integers(0, 2, n)),
         ("permutation", "median_tvd", 0, rng.random(n)),
         ("permutation", "max_attention", 0, rng.random(n)),
-        ("correlation", "attention_gradient_tau", 0, np.where(np.arange(n) < n_undefined, np.nan, rng.random(n))),
+        (
+            "correlation",
+            "attention_gradient_tau",
+            0,
+            np.where(np.arange(n) < n_undefined, np.nan, rng.random(n)),
+        ),
         ("adversarial", "epsilon_max_jsd@0.05", 0, rng.random(n) / 2),
         ("adversarial", "epsilon_max_jsd@0.5", 0, rng.random(n) / 2),
     ):
@@ -41,7 +62,7 @@ def rows(n=200, n_undefined=7):
 
 def test_statistics_equal_numpy():
     data = rows()
-    found = find(summarize(data, ["neg", "pos"]), "attention_gradient_tau")
+    found = find(summarize(data, ["neg", "pos"], READINGS), "attention_gradient_tau")
     values = data[data.statistic == "attention_gradient_tau"].value.dropna()
     assert (found.n, found.undefined) == (193, 7)
     assert found.mean == pytest.approx(values.mean())
@@ -51,66 +72,118 @@ def test_statistics_equal_numpy():
 
 def test_groups_are_the_predicted_classes():
     data = rows()
-    statistics = summarize(data, ["neg", "pos", "never predicted"])
+    statistics = summarize(data, ["neg", "pos", "never predicted"], READINGS)
     assert {s.group for s in statistics} == {"all", "neg", "pos"}
     predicted = data[data.statistic == "predicted_class"].set_index("example_id").value
     values = data[data.statistic == "median_tvd"].set_index("example_id").value
-    assert find(statistics, "median_tvd", group="pos").mean == pytest.approx(values[predicted == 1].mean())
+    assert find(statistics, "median_tvd", group="pos").mean == pytest.approx(
+        values[predicted == 1].mean()
+    )
     assert find(statistics, "median_tvd", group="never predicted") is None
 
 
 def test_interval_equals_scipys_bootstrap():
     values = np.random.default_rng(1).normal(size=(300, 1))
     ours = bootstrap_interval(values, n_resamples=20_000)[:, 0]
-    theirs = scipy.stats.bootstrap((values[:, 0],), np.mean, method="percentile", n_resamples=20_000, rng=0)
+    theirs = scipy.stats.bootstrap(
+        (values[:, 0],), np.mean, method="percentile", n_resamples=20_000, rng=0
+    )
     assert ours == pytest.approx(tuple(theirs.confidence_interval), abs=5e-3)
 
 
 def test_order_of_rows_does_not_matter():
     data = rows()
     shuffled = data.sample(frac=1, random_state=0)
-    for a, b in zip(summarize(data, ["a", "b"]), summarize(shuffled, ["a", "b"]), strict=True):
+    for a, b in zip(
+        summarize(data, ["a", "b"], READINGS),
+        summarize(shuffled, ["a", "b"], READINGS),
+        strict=True,
+    ):
         assert a == b
 
 
 def test_undefined_everywhere():
     data = rows(20, 20)
     found = next(
-        s for s in summarize(data, ["a", "b"]) if s.statistic == "attention_gradient_tau" and s.group == "all"
+        s
+        for s in summarize(data, ["a", "b"], READINGS)
+        if s.statistic == "attention_gradient_tau" and s.group == "all"
     )
-    assert found.n == 0 and found.undefined == 20 and math.isnan(found.mean) and math.isnan(found.ci95[0])
-    assert reading(found) == "undefined for all 20 texts"
+    assert (
+        found.n == 0
+        and found.undefined == 20
+        and math.isnan(found.mean)
+        and math.isnan(found.ci95[0])
+    )
+    assert reading(found, READINGS) == "undefined for all 20 texts"
 
 
 def test_readings_and_verdict_name_the_numbers():
-    statistics = summarize(rows(), ["a", "b"])
-    assert reading(find(statistics, "epsilon_max_jsd@0.05")).startswith("with the output within 0.05")
-    assert f"{find(statistics, 'median_tvd').mean:.2f}" in reading(find(statistics, "median_tvd"))
+    statistics = summarize(rows(), ["a", "b"], READINGS)
+    assert reading(find(statistics, "epsilon_max_jsd@0.05"), READINGS).startswith(
+        "with the output within 0.05"
+    )
+    assert f"{find(statistics, 'median_tvd').mean:.2f}" in reading(
+        find(statistics, "median_tvd"), READINGS
+    )
     assert len(verdict(statistics)) == 2  # no leave-one-out among the rows
 
 
 def test_report_survives_json_and_renders():
     data = rows(20, 20)
-    report = Report("m", "d", 20, 0, summarize(data, ["a", "b"]), {"versions": {}}, rows=data)
+    report = Report(
+        "m",
+        "d",
+        20,
+        0,
+        summarize(data, ["a", "b"], READINGS),
+        {"versions": {}},
+        rows=data,
+    )
     again = from_json(to_json(report))
     assert to_json(again) == to_json(report)
     assert "undefined" in to_text(report) and "nan" not in to_text(report)
-    assert "| [0.25, 0.50) |" in to_markdown(report) and "[0.75, 1.00)" not in to_markdown(report)
-    assert "| – | – | – | – | 0 | 20 |" in to_markdown(report) and "nan |" not in to_markdown(report)
+    assert "| [0.25, 0.50) |" in to_markdown(
+        report
+    ) and "[0.75, 1.00)" not in to_markdown(report)
+    assert "| – | – | – | – | 0 | 20 |" in to_markdown(
+        report
+    ) and "nan |" not in to_markdown(report)
 
 
 def test_little_room_tells_nothing_where_there_is_no_more():
     def moved(largest):
         values = {"epsilon_max_jsd@0.05": 0.2, "largest_jsd": largest}
-        return verdict([Statistic("adversarial", s, 0, 0, "all", v, v, 0, (v, v), 9, 0) for s, v in values.items()])
+        return verdict(
+            [
+                Statistic("adversarial", s, 0, 0, "all", v, v, 0, (v, v), 9, 0)
+                for s, v in values.items()
+            ]
+        )
 
-    assert moved(0.6) == [line for line in moved(0.6) if "is fairly well pinned down: others as far as 0.20" in line]
+    assert moved(0.6) == [
+        line
+        for line in moved(0.6)
+        if "is fairly well pinned down: others as far as 0.20" in line
+    ]
     (line,) = moved(0.3)
     assert "cannot tell" in line and "than 0.30" in line and "pinned" not in line
 
 
 def test_a_test_without_any_value_says_so():
-    values = [Statistic("plausibility", "auprc@attention", 0, 0, "all", *[math.nan] * 3, (math.nan,) * 2, 0, 7)]
+    values = [
+        Statistic(
+            "plausibility",
+            "auprc@attention",
+            0,
+            0,
+            "all",
+            *[math.nan] * 3,
+            (math.nan,) * 2,
+            0,
+            7,
+        )
+    ]
     report = Report("m", "d", 7, 0, tuple(values), {})
     assert "plausibility\n  undefined for all 7 texts" in to_text(report)
 
@@ -118,7 +191,9 @@ def test_a_test_without_any_value_says_so():
 # --- rankings -----------------------------------------------------------------------------------------------------
 
 RANKINGS = ("random", "attention", "gradient", "product", "leave_one_out", "margin")
-NEEDS = dict(zip(RANKINGS, (0.9, 0.6, 0.4, 0.2, 0.5, 0.1), strict=True))  # fractions that a ranking removes, at most
+NEEDS = dict(
+    zip(RANKINGS, (0.9, 0.6, 0.4, 0.2, 0.5, 0.1), strict=True)
+)  # fractions that a ranking removes, at most
 
 
 def erasure_rows(n=200, product_margin_tau=0.97, layer=0, head=0):
@@ -126,11 +201,17 @@ def erasure_rows(n=200, product_margin_tau=0.97, layer=0, head=0):
     rng = np.random.default_rng(0)
     top, other = rng.random(n) < 0.3, rng.random(n) < 0.1
     erasure = {
-        "top_flips": top, "random_flips": other, "both_flip": top & other, "neither_flips": ~top & ~other,
-        "only_top_flips": top & ~other, "only_random_flips": other & ~top, "minimal_fraction": rng.random(n) * 0.1,
-        "minimal_size": rng.integers(1, 4, n), "no_set_flips": rng.random(n) < 0.05,
+        "top_flips": top,
+        "random_flips": other,
+        "both_flip": top & other,
+        "neither_flips": ~top & ~other,
+        "only_top_flips": top & ~other,
+        "only_random_flips": other & ~top,
+        "minimal_fraction": rng.random(n) * 0.1,
+        "minimal_size": rng.integers(1, 4, n),
+        "no_set_flips": rng.random(n) < 0.05,
         "product_margin_tau": np.full(n, product_margin_tau),
-    }  # fmt: skip
+    }
     for name, needs in NEEDS.items():
         never = rng.random(n) < needs / 4
         fraction = np.where(never, np.nan, rng.random(n) * needs)
@@ -140,18 +221,29 @@ def erasure_rows(n=200, product_margin_tau=0.97, layer=0, head=0):
             f"regret@{name}": fraction - 0.01,
         }
     shift = {"attention": 0.2, "random": 0.0, "product": 0.3}
-    erased = {f"comprehensiveness@{k}": rng.random(n) / 10 + v for k, v in shift.items()}
+    erased = {
+        f"comprehensiveness@{k}": rng.random(n) / 10 + v for k, v in shift.items()
+    }
     tests = {
         "erasure": erasure,
         "input_erasure": erased,
         "plausibility": {
-            f"{name}@{k}": rng.random(n) for name in ("auprc", "iou_f1") for k in ("random", "attention")
+            f"{name}@{k}": rng.random(n)
+            for name in ("auprc", "iou_f1")
+            for k in ("random", "attention")
         },
         "prediction": {"predicted_class": rng.integers(0, 2, n)},
     }
     parts = [
         pd.DataFrame(
-            {"test": test, "statistic": name, "example_id": range(n), "layer": layer, "head": head, "value": v}
+            {
+                "test": test,
+                "statistic": name,
+                "example_id": range(n),
+                "layer": layer,
+                "head": head,
+                "value": v,
+            }
         )
         for test, values in tests.items()
         for name, v in values.items()
@@ -166,25 +258,63 @@ def readings(monkeypatch):
         if test != "prediction":
             known = READINGS.get(test, {})
             families = {name.split("@")[0] for name in names}
-            monkeypatch.setitem(READINGS, test, {f: known.get(f, "{key} {mean:.2f}") for f in families} | known)
+            monkeypatch.setitem(
+                READINGS,
+                test,
+                {f: known.get(f, "{key} {mean:.2f}") for f in families} | known,
+            )
 
 
 @pytest.fixture
 def report(readings):
     rows = erasure_rows()
-    statistics = summarize(rows, ["neg", "pos"])
-    return Report("m", "d", 200, 0, statistics, {"versions": {}}, comparisons=compare(rows), rows=rows)
+    statistics = summarize(rows, ["neg", "pos"], READINGS)
+    return Report(
+        "m",
+        "d",
+        200,
+        0,
+        statistics,
+        {"versions": {}},
+        comparisons=compare(rows),
+        rows=rows,
+    )
 
 
 def test_keys_are_numbers_or_words_and_each_kind_has_its_order():
-    assert [key_of(s) for s in ("median_tvd", "a@0.05", "a@1e-3", "a@random")] == [None, 0.05, 0.001, "random"]
-    names = ["f@zebra", "f@product", "f@0.5", "f@random", "f@aardvark", "f@0.05", "f@attention"]
-    ordered = ["f@0.05", "f@0.5", "f@random", "f@attention", "f@product", "f@aardvark", "f@zebra"]
+    assert [key_of(s) for s in ("median_tvd", "a@0.05", "a@1e-3", "a@random")] == [
+        None,
+        0.05,
+        0.001,
+        "random",
+    ]
+    names = [
+        "f@zebra",
+        "f@product",
+        "f@0.5",
+        "f@random",
+        "f@aardvark",
+        "f@0.05",
+        "f@attention",
+    ]
+    ordered = [
+        "f@0.05",
+        "f@0.5",
+        "f@random",
+        "f@attention",
+        "f@product",
+        "f@aardvark",
+        "f@zebra",
+    ]
     assert sorted(names, key=position) == ordered
 
 
 def test_statistics_of_rankings_stand_in_the_order_of_rankings(report):
-    found = [s.statistic for s in report.statistics if s.group == "all" and s.statistic.startswith("fraction_to_flip")]
+    found = [
+        s.statistic
+        for s in report.statistics
+        if s.group == "all" and s.statistic.startswith("fraction_to_flip")
+    ]
     assert found == [f"fraction_to_flip@{name}" for name in RANKINGS]
 
 
@@ -193,9 +323,14 @@ def test_the_text_has_a_table_of_rankings_and_what_was_compared(report):
     mean = find(report.statistics, "fraction_to_flip@product").mean
     line = next(x for x in text.splitlines() if x.startswith("  product "))
     assert f"{mean:.3f}" in line
-    (said,) = (x for x in text.splitlines() if x.startswith("  fraction_to_flip: attention"))
+    (said,) = (
+        x for x in text.splitlines() if x.startswith("  fraction_to_flip: attention")
+    )
     higher, lower, same = said.split("; ")
-    assert all(name in higher for name in ("gradient", "product", "margin")) and "lower than random (-0" in lower
+    assert (
+        all(name in higher for name in ("gradient", "product", "margin"))
+        and "lower than random (-0" in lower
+    )
     assert same == "not told from leave_one_out"
     assert (
         "flips: top more often than random" in text
@@ -207,7 +342,10 @@ def test_the_text_has_a_table_of_rankings_and_what_was_compared(report):
 def test_the_report_has_the_tables_of_erasure(report):
     text = to_markdown(report)
     rows = report.rows
-    values = {name: v.to_numpy() for name, v in rows[rows.test == "erasure"].groupby("statistic").value}
+    values = {
+        name: v.to_numpy()
+        for name, v in rows[rows.test == "erasure"].groupby("statistic").value
+    }
     n = int(values["only_top_flips"].sum())
     assert (
         f"| **the largest flips** | {values['both_flip'].mean():.1%} ({int(values['both_flip'].sum())}) | {n / 200:.1%} ({n}) |"
@@ -220,20 +358,37 @@ def test_the_report_has_the_tables_of_erasure(report):
         f"| attention | {median:.2f} [{low:.2f}, {high:.2f}] | {np.isfinite(fractions).sum()} "
         f"| {values['never_flips@attention'].mean():.1%} | {regret:.2f} |"
     ) in text
-    assert "| smallest set (exact) |" in text and "known exactly: 2 of a text's weights" in text
+    assert (
+        "| smallest set (exact) |" in text
+        and "known exactly: 2 of a text's weights" in text
+    )
     assert text.count("corrected by Holm over the") == 2  # erasure and input erasure
     assert "It says nothing about faithfulness" in text.split("## plausibility")[1]
-    assert "| fraction_to_flip@random | all |" in text and "| fraction_to_flip@random | neg |" not in text
+    assert (
+        "| fraction_to_flip@random | all |" in text
+        and "| fraction_to_flip@random | neg |" not in text
+    )
 
 
 @pytest.mark.parametrize(
-    ("tau", "said"), [(0.97, "restates the read-out's algebra"), (0.6, "not settled by the algebra")]
+    ("tau", "said"),
+    [(0.97, "restates the read-out's algebra"), (0.6, "not settled by the algebra")],
 )
-def test_what_follows_from_the_algebra_is_said_where_it_was_measured(readings, tau, said):
+def test_what_follows_from_the_algebra_is_said_where_it_was_measured(
+    readings, tau, said
+):
     rows = erasure_rows(product_margin_tau=tau)
-    text = to_markdown(Report("m", "d", 200, 0, summarize(rows, ["neg", "pos"]), {}, rows=rows))
+    text = to_markdown(
+        Report(
+            "m", "d", 200, 0, summarize(rows, ["neg", "pos"], READINGS), {}, rows=rows
+        )
+    )
     others = {"restates the read-out's algebra", "not settled by the algebra"} - {said}
-    assert said in text and f"τ {tau:.2f}" in text and not any(other in text for other in others)
+    assert (
+        said in text
+        and f"τ {tau:.2f}" in text
+        and not any(other in text for other in others)
+    )
 
 
 def test_the_verdict_on_erasure_goes_by_the_way_from_chance_to_the_best(report):
@@ -246,18 +401,27 @@ def test_the_verdict_on_erasure_goes_by_the_way_from_chance_to_the_best(report):
         rows = erasure_rows(20)
         for name, value in medians.items():
             rows.loc[rows.statistic == name, "value"] = value
-        (line,) = (x for x in verdict(summarize(rows, ["a", "b"])) if x.startswith("Erasure"))
+        (line,) = (
+            x
+            for x in verdict(summarize(rows, ["a", "b"], READINGS))
+            if x.startswith("Erasure")
+        )
         return line
 
     assert "well" in said(0.3).split(":")[1] and "83% of the way" in said(0.3)
     assert "partly" in said(0.5).split(":")[1] and "50% of the way" in said(0.5)
     assert "hardly" in said(0.79).split(":")[1]
-    assert "no better than chance" in said(0.9, best=math.nan) and " better than chance" in said(0.5, best=math.nan)
+    assert "no better than chance" in said(
+        0.9, best=math.nan
+    ) and " better than chance" in said(0.5, best=math.nan)
 
 
 def test_comparisons_survive_json(report):
     again = from_json(to_json(report) | extras_to_json(report))
-    assert again.comparisons == report.comparisons and len(again.comparisons) == 1 + 5 + 5 + 5 + 2
+    assert (
+        again.comparisons == report.comparisons
+        and len(again.comparisons) == 1 + 5 + 5 + 5 + 2
+    )
     assert to_text(again) == to_text(report)
     assert "comparisons" in to_json(report)
     old = {k: v for k, v in to_json(report).items() if k != "comparisons"}
@@ -265,13 +429,32 @@ def test_comparisons_survive_json(report):
 
 
 def test_many_heads_have_tables_of_erasure(readings):
-    rows = pd.concat([erasure_rows(), erasure_rows(layer=1, head=2)[lambda x: x.test != "prediction"]])
-    rows.loc[(rows.statistic == "comprehensiveness@attention") & (rows.layer == 1), "value"] = 0
-    rows.loc[(rows.statistic == "never_flips@attention") & (rows.layer == 1), "value"] = 1
-    statistics = summarize(rows, ["a", "b"])
-    tables, said = "\n".join(head_tables(statistics)), "\n".join(head_sentences(statistics))
-    assert "### fraction_to_flip@attention" in tables and "### comprehensiveness@attention" in tables
-    assert "1 of 2 heads cost" in said and "the most is 0.0 with +0.20" in said and "in 1 of 2 heads, erasing" in said
+    rows = pd.concat(
+        [
+            erasure_rows(),
+            erasure_rows(layer=1, head=2)[lambda x: x.test != "prediction"],
+        ]
+    )
+    rows.loc[
+        (rows.statistic == "comprehensiveness@attention") & (rows.layer == 1), "value"
+    ] = 0
+    rows.loc[
+        (rows.statistic == "never_flips@attention") & (rows.layer == 1), "value"
+    ] = 1
+    statistics = summarize(rows, ["a", "b"], READINGS)
+    tables, said = (
+        "\n".join(head_tables(statistics)),
+        "\n".join(head_sentences(statistics)),
+    )
+    assert (
+        "### fraction_to_flip@attention" in tables
+        and "### comprehensiveness@attention" in tables
+    )
+    assert (
+        "1 of 2 heads cost" in said
+        and "the most is 0.0 with +0.20" in said
+        and "in 1 of 2 heads, erasing" in said
+    )
     assert compare(rows) == ()
 
 
@@ -281,10 +464,15 @@ def test_heads_that_could_only_be_silenced_are_said_to_be():
     predicted = erasure_rows(10)[lambda x: x.test == "prediction"]
     for sites in ((0,), (0, 1)):
         both = pd.concat([predicted, *(rows.assign(head=head) for head in sites)])
-        statistics = summarize(both, ["a", "b"])
+        statistics = summarize(both, ["a", "b"], READINGS)
         said = report_module._verdict(Report("m", "d", 10, 0, statistics, {}))
         assert sum("only be silenced, not replaced" in line for line in said) == 1
-        statistics = summarize(pd.concat([both, *(replaced.assign(head=head) for head in sites)]), ["a", "b"])
+        statistics = summarize(
+            pd.concat([both, *(replaced.assign(head=head) for head in sites)]),
+            ["a", "b"],
+            READINGS,
+        )
         assert not any(
-            "only be silenced" in line for line in report_module._verdict(Report("m", "d", 10, 0, statistics, {}))
+            "only be silenced" in line
+            for line in report_module._verdict(Report("m", "d", 10, 0, statistics, {}))
         )

@@ -10,12 +10,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import hf_attnprobe.synthetic
-from hf_attnprobe.data import _choose_split, dataset_fingerprint, load_examples
+import hf_attnprobe.data.synthetic
+from hf_attnprobe.data.examples import _choose_split, dataset_fingerprint, load_examples
+from hf_attnprobe.data.recipes import Recipe
+from hf_attnprobe.data.synthetic import (
+    CUES,
+    NEGATORS,
+    evidence_dataset,
+    evidence_examples,
+    label_of,
+)
+from hf_attnprobe.data.tokenizer import build_tokenizer
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.recipes import Recipe
-from hf_attnprobe.synthetic import CUES, NEGATORS, evidence_dataset, evidence_examples, label_of
-from hf_attnprobe.tokenization import build_tokenizer
 
 
 ROOT = Path(__file__).parents[1]
@@ -30,7 +36,9 @@ MANY = list(evidence_examples(3000, seed=0))
     negation_rate=st.floats(0, 1),
     decoy_rate=st.floats(0, 1),
 )
-def test_the_generator_agrees_with_the_rule(seed, shortest, more, negation_rate, decoy_rate):
+def test_the_generator_agrees_with_the_rule(
+    seed, shortest, more, negation_rate, decoy_rate
+):
     for example in evidence_examples(
         20,
         seed=seed,
@@ -47,9 +55,15 @@ def test_the_generator_agrees_with_the_rule(seed, shortest, more, negation_rate,
 def test_nothing_outside_the_evidence_decides():
     """Every other token replaced by a word without meaning, the label stands; the evidence replaced, it does not."""
     for example in MANY[:500]:
-        kept = [token if at in example["evidence"] else "x" for at, token in enumerate(example["tokens"])]
+        kept = [
+            token if at in example["evidence"] else "x"
+            for at, token in enumerate(example["tokens"])
+        ]
         assert label_of(kept) == (example["label"], example["evidence"])
-        removed = ["x" if at in example["evidence"] else token for at, token in enumerate(example["tokens"])]
+        removed = [
+            "x" if at in example["evidence"] else token
+            for at, token in enumerate(example["tokens"])
+        ]
         with pytest.raises(AttnProbeError, match="got 0"):
             label_of(removed)
 
@@ -68,16 +82,20 @@ def test_the_rule_on_sentences_of_its_own():
                 label_of(text.split())
         else:
             assert label_of(text.split()) == expected
-    assert doctest.testmod(hf_attnprobe.synthetic) == (0, 1)
+    assert doctest.testmod(hf_attnprobe.data.synthetic) == (0, 1)
 
 
 def test_lengths_negation_and_decoys_are_as_asked():
     lengths = [len(example["tokens"]) for example in MANY]
     assert set(lengths) == set(range(5, 41))
     long = [example for example in MANY if len(example["tokens"]) >= 12]
-    assert sum(len(example["evidence"]) == 2 for example in long) / len(long) == pytest.approx(0.25, abs=0.03)
+    assert sum(len(example["evidence"]) == 2 for example in long) / len(
+        long
+    ) == pytest.approx(0.25, abs=0.03)
     cues = [sum(token in CUES for token in example["tokens"]) for example in long]
-    assert set(cues) == {1, 2} and sum(n == 2 for n in cues) / len(long) == pytest.approx(0.5, abs=0.03)
+    assert set(cues) == {1, 2} and sum(n == 2 for n in cues) / len(
+        long
+    ) == pytest.approx(0.5, abs=0.03)
 
 
 def test_labels_are_balanced_in_every_prefix_of_even_length():
@@ -98,21 +116,30 @@ def test_decoys_negators_and_length_say_nothing_of_the_label():
 def test_tokens_are_those_of_the_tokenizer():
     tokenizer = build_tokenizer(example["text"] for example in MANY)
     assert len(tokenizer) < 130
-    assert all(tokenizer.tokenize(example["text"]) == example["tokens"] for example in MANY)
+    assert all(
+        tokenizer.tokenize(example["text"]) == example["tokens"] for example in MANY
+    )
 
 
 def test_counting_words_is_not_enough():
     """Logistic regression on word counts, fitted on the very examples that it is asked for: .74 measured."""
     tokenizer = build_tokenizer(example["text"] for example in MANY)
-    ids = [tokenizer(example["text"], add_special_tokens=False)["input_ids"] for example in MANY[:2000]]
-    counts = torch.stack([torch.bincount(torch.tensor(row), minlength=len(tokenizer)) for row in ids]).float()
+    ids = [
+        tokenizer(example["text"], add_special_tokens=False)["input_ids"]
+        for example in MANY[:2000]
+    ]
+    counts = torch.stack(
+        [torch.bincount(torch.tensor(row), minlength=len(tokenizer)) for row in ids]
+    ).float()
     labels = torch.tensor([float(example["label"]) for example in MANY[:2000]])
     weights = torch.zeros(len(tokenizer), requires_grad=True)
     optimizer = torch.optim.LBFGS([weights], max_iter=100)
 
     def loss():
         optimizer.zero_grad()
-        value = torch.nn.functional.binary_cross_entropy_with_logits(counts @ weights, labels)
+        value = torch.nn.functional.binary_cross_entropy_with_logits(
+            counts @ weights, labels
+        )
         value.backward()
         return value
 
@@ -123,32 +150,52 @@ def test_counting_words_is_not_enough():
 
 def test_splits_are_disjoint_and_load_as_they_are():
     splits = evidence_dataset(600, seed=3)
-    assert {name: len(part) for name, part in splits.items()} == {"train": 400, "validation": 100, "test": 100}
+    assert {name: len(part) for name, part in splits.items()} == {
+        "train": 400,
+        "validation": 100,
+        "test": 100,
+    }
     texts = [text for part in splits.values() for text in part["text"]]
     assert len(set(texts)) == 600
     test = load_examples(splits, "test")
-    assert test[:] == splits["test"][:] and test["example_id"][:] == list(range(500, 600))
+    assert test[:] == splits["test"][:] and test["example_id"][:] == list(
+        range(500, 600)
+    )
     assert test.features["label"].names == ["negative", "positive"]
     assert sum(test["label"]) == 50
 
 
 def test_seeds_give_different_sentences():
-    first, second = (dataset_fingerprint(evidence_dataset(60, seed=seed)["train"]) for seed in (0, 1))
+    first, second = (
+        dataset_fingerprint(evidence_dataset(60, seed=seed)["train"]) for seed in (0, 1)
+    )
     assert first != second
 
 
 def fixed_by_their_seed():
     """What must not depend on the process: sentences, vocabulary and the rows that are set apart for validation."""
     train = evidence_dataset(60, seed=0)["train"]
-    rows = _choose_split({"train": train}, "train", Recipe("in memory", validation_fraction=0.5), seed=3)[1]
-    return [dataset_fingerprint(train), list(rows), build_tokenizer(train["text"]).get_vocab()]
+    rows = _choose_split(
+        {"train": train}, "train", Recipe("in memory", validation_fraction=0.5), seed=3
+    )[1]
+    return [
+        dataset_fingerprint(train),
+        list(rows),
+        build_tokenizer(train["text"]).get_vocab(),
+    ]
 
 
 def test_another_process_with_another_hash_seed_gives_the_same():
     code = "import json, test_synthetic; print(json.dumps(test_synthetic.fixed_by_their_seed()))"
     paths = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
     environment = {**os.environ, "PYTHONHASHSEED": "99", "PYTHONPATH": paths}
-    run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert json.loads(run.stdout) == fixed_by_their_seed()
 
 

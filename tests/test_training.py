@@ -10,17 +10,16 @@ from hf_attnprobe import (
     AttentionClassifierConfig,
     AttnProbeError,
     evidence_dataset,
-    splits,
     train_classifier,
-    training,
 )
-from hf_attnprobe.objectives import (
-    classification_metrics,
+from hf_attnprobe.data import splits
+from hf_attnprobe.statistics.scores import classification_metrics, roc_auc
+from hf_attnprobe.training import classifier as training
+from hf_attnprobe.training.losses import papers_loss
+from hf_attnprobe.training.procedures import (
     papers_config,
-    papers_loss,
     papers_optimizer,
     papers_procedure,
-    roc_auc,
 )
 
 
@@ -34,9 +33,16 @@ def data():
 
 def train(data, folder, *, seed=0, epochs=2, **options):
     return train_classifier(
-        AttentionClassifierConfig(**SMALL), data["train"], data["validation"], test=data["test"], output_dir=folder,
-        seed=seed, epochs=epochs, progress=False, **options,
-    )  # fmt: skip
+        AttentionClassifierConfig(**SMALL),
+        data["train"],
+        data["validation"],
+        test=data["test"],
+        output_dir=folder,
+        seed=seed,
+        epochs=epochs,
+        progress=False,
+        **options,
+    )
 
 
 def test_learns_and_is_reproducible(data, tmp_path):
@@ -47,7 +53,11 @@ def test_learns_and_is_reproducible(data, tmp_path):
     assert first[2] == again[2] and first[2] != other[2]
     for one, two in zip(first[0].parameters(), again[0].parameters(), strict=True):
         assert torch.equal(one, two)
-    assert {p.name for p in (tmp_path / "a").iterdir()} >= {"model.safetensors", "tokenizer.json", "config.json"}
+    assert {p.name for p in (tmp_path / "a").iterdir()} >= {
+        "model.safetensors",
+        "tokenizer.json",
+        "config.json",
+    }
     assert not (tmp_path / "a" / "steps").exists()
     assert first[0].config.id2label == {0: "negative", 1: "positive"}
 
@@ -65,25 +75,45 @@ def test_loss_is_the_papers_weighted_binary_cross_entropy():
     labels = Dataset.from_dict({"label": [0, 0, 0, 1]})
     z, y = torch.tensor([0.3, -1.2, 2.0]), torch.tensor([1, 0, 1])
     outputs = type("Outputs", (), {"logits": torch.stack([torch.zeros(3), z], dim=-1)})
-    theirs = torch.nn.functional.binary_cross_entropy_with_logits(z, y.float(), reduction="none")
+    theirs = torch.nn.functional.binary_cross_entropy_with_logits(
+        z, y.float(), reduction="none"
+    )
     expected = (theirs * torch.tensor([3.0, 1.0, 3.0])).sum()
-    assert papers_loss(labels, 2)(outputs, y).item() == pytest.approx(expected.item(), abs=1e-6)
+    assert papers_loss(labels, 2)(outputs, y).item() == pytest.approx(
+        expected.item(), abs=1e-6
+    )
 
 
 def test_metrics_on_hand_computed_cases():
-    assert roc_auc(np.array([0.1, 0.4, 0.35, 0.8]), np.array([0, 0, 1, 1])) == pytest.approx(0.75)
+    assert roc_auc(
+        np.array([0.1, 0.4, 0.35, 0.8]), np.array([0, 0, 1, 1])
+    ) == pytest.approx(0.75)
     assert roc_auc(np.array([1.0, 1.0]), np.array([0, 1])) == pytest.approx(0.5)
     assert np.isnan(roc_auc(np.array([1.0]), np.array([1])))
     prediction = type("P", (), {})()
-    prediction.predictions, prediction.label_ids = np.array([[0, 1.0], [0, 2], [0, -1]]), np.array([1, 0, 1])
-    assert classification_metrics(prediction) == pytest.approx({"accuracy": 1 / 3, "f1": 0.5, "roc_auc": 0.0})
+    prediction.predictions, prediction.label_ids = (
+        np.array([[0, 1.0], [0, 2], [0, -1]]),
+        np.array([1, 0, 1]),
+    )
+    assert classification_metrics(prediction) == pytest.approx(
+        {"accuracy": 1 / 3, "f1": 0.5, "roc_auc": 0.0}
+    )
 
 
 def test_more_than_two_classes(tmp_path):
-    rows = [{"text": f"{word} and so on", "label": k} for k, word in enumerate(("red", "green", "blue"))] * 20
+    rows = [
+        {"text": f"{word} and so on", "label": k}
+        for k, word in enumerate(("red", "green", "blue"))
+    ] * 20
     config = AttentionClassifierConfig(encoder="mlp", **SMALL)
     model, _, metrics = train_classifier(
-        config, rows, rows, output_dir=tmp_path / "m", epochs=5, learning_rate=0.01, progress=False
+        config,
+        rows,
+        rows,
+        output_dir=tmp_path / "m",
+        epochs=5,
+        learning_rate=0.01,
+        progress=False,
     )
     assert model.config.num_labels == 3 and metrics == {"validation_accuracy": 1.0}
 
@@ -91,9 +121,18 @@ def test_more_than_two_classes(tmp_path):
 def test_pretrained_vectors_are_used(data, tmp_path):
     vectors = tmp_path / "vectors.txt"
     vectors.write_text("film " + " ".join(["0.5"] * 32) + "\n")
-    model, tokenizer, _ = train(data, tmp_path / "m", epochs=1, vectors=vectors, learning_rate=0.0, weight_decay=0.0)
+    model, tokenizer, _ = train(
+        data,
+        tmp_path / "m",
+        epochs=1,
+        vectors=vectors,
+        learning_rate=0.0,
+        weight_decay=0.0,
+    )
     weight = model.get_input_embeddings().weight
-    assert torch.equal(weight[tokenizer.convert_tokens_to_ids("film")], torch.full((32,), 0.5))
+    assert torch.equal(
+        weight[tokenizer.convert_tokens_to_ids("film")], torch.full((32,), 0.5)
+    )
 
 
 def test_bad_input(data, tmp_path):
@@ -102,7 +141,12 @@ def test_bad_input(data, tmp_path):
     with pytest.raises(AttnProbeError, match="embedding_size=3"):
         train(data, tmp_path / "m", vectors=vectors)
     with pytest.raises(AttnProbeError, match="every class"):
-        train_classifier(None, [{"text": "a b", "label": 1}] * 4, output_dir=tmp_path / "m", progress=False)
+        train_classifier(
+            None,
+            [{"text": "a b", "label": 1}] * 4,
+            output_dir=tmp_path / "m",
+            progress=False,
+        )
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.tex").touch()
     with pytest.raises(AttnProbeError, match="other files"):
@@ -115,9 +159,16 @@ def test_bad_input(data, tmp_path):
 
 def test_the_architectures_of_serrano_and_smith():
     """The numbers of their released code for IMDB."""
-    han, flan = (papers_config("serrano-smith", hierarchical=value) for value in (True, False))
+    han, flan = (
+        papers_config("serrano-smith", hierarchical=value) for value in (True, False)
+    )
     for config in (han, flan):
-        assert (config.encoder, config.encoder_size, config.embedding_size, config.attention_size) == (
+        assert (
+            config.encoder,
+            config.encoder_size,
+            config.embedding_size,
+            config.attention_size,
+        ) == (
             "bigru",
             50,
             200,
@@ -129,29 +180,57 @@ def test_the_architectures_of_serrano_and_smith():
     conv = papers_config("serrano-smith", encoder="cnn")
     assert (tuple(conv.kernel_sizes), conv.encoder_size) == ((3, 5), 100)
     assert papers_config("serrano-smith", encoder="none").attention_size == 200
-    assert papers_config("serrano-smith", embedding_size=7, logit_dropout=0.0).embedding_size == 7
+    assert (
+        papers_config(
+            "serrano-smith", embedding_size=7, logit_dropout=0.0
+        ).embedding_size
+        == 7
+    )
     assert papers_config().to_dict() == AttentionClassifierConfig().to_dict()
 
 
 def test_the_procedures():
     found = papers_procedure("serrano-smith", "bigru")
-    assert (found.epochs, found.patience, found.batch_size, found.learning_rate) == (15, 5, 64, 4e-4)
-    assert (found.max_grad_norm, found.plateau_factor, found.min_document_frequency) == (10.0, 0.5, 5)
-    assert (papers_procedure("serrano-smith", "none").epochs, papers_procedure("serrano-smith", "none").patience) == (
+    assert (found.epochs, found.patience, found.batch_size, found.learning_rate) == (
+        15,
+        5,
+        64,
+        4e-4,
+    )
+    assert (
+        found.max_grad_norm,
+        found.plateau_factor,
+        found.min_document_frequency,
+    ) == (10.0, 0.5, 5)
+    assert (
+        papers_procedure("serrano-smith", "none").epochs,
+        papers_procedure("serrano-smith", "none").patience,
+    ) == (
         60,
         10,
     )
-    own = papers_procedure("serrano-smith", "none", epochs=3, patience=None, weight_decay=0.1)
+    own = papers_procedure(
+        "serrano-smith", "none", epochs=3, patience=None, weight_decay=0.1
+    )
     assert (own.epochs, own.patience, own.weight_decay) == (3, 10, 0.1)
     old = papers_procedure("jain-wallace", "bilstm")
-    assert (old.epochs, old.batch_size, old.learning_rate, old.weight_decay, old.max_grad_norm) == (
+    assert (
+        old.epochs,
+        old.batch_size,
+        old.learning_rate,
+        old.weight_decay,
+        old.max_grad_norm,
+    ) == (
         8,
         32,
         1e-3,
         1e-5,
         0,
     )
-    with pytest.raises(AttnProbeError, match="expected a recipe of jain-wallace, serrano-smith, got 'yang'"):
+    with pytest.raises(
+        AttnProbeError,
+        match="expected a recipe of jain-wallace, serrano-smith, got 'yang'",
+    ):
         papers_procedure("yang", "bigru")
 
 
@@ -164,13 +243,29 @@ def test_hierarchical_models_are_trained(encoder, tmp_path):
         sentences.insert(k % 7 % (len(sentences) + 1), telling[k % 3])
         rows.append({"text": " ".join(sentences), "label": k % 3})
     config = papers_config(
-        "serrano-smith", encoder=encoder, hierarchical=True, embedding_size=32, embedding_dropout=0.1
+        "serrano-smith",
+        encoder=encoder,
+        hierarchical=True,
+        embedding_size=32,
+        embedding_dropout=0.1,
     )
     model, tokenizer, metrics = train_classifier(
-        config, rows[:300], rows[300:], output_dir=tmp_path / "m", recipe="serrano-smith", epochs=8, learning_rate=0.01,
-        batch_size=16, min_document_frequency=1, max_length=30, progress=False,
-    )  # fmt: skip
-    assert metrics["validation_accuracy"] > 0.9 and model.config.sep_token_id == tokenizer.sep_token_id == 4
+        config,
+        rows[:300],
+        rows[300:],
+        output_dir=tmp_path / "m",
+        recipe="serrano-smith",
+        epochs=8,
+        learning_rate=0.01,
+        batch_size=16,
+        min_document_frequency=1,
+        max_length=30,
+        progress=False,
+    )
+    assert (
+        metrics["validation_accuracy"] > 0.9
+        and model.config.sep_token_id == tokenizer.sep_token_id == 4
+    )
     assert tokenizer.model_max_length == 30
     batch = tokenizer("It is dull. It is odd! So it is", return_tensors="pt")
     assert model(**batch, output_attentions=True).attentions[1].shape == (1, 1, 1, 3)
@@ -196,38 +291,62 @@ def test_no_progress_halves_the_rate_and_ends_the_training(tmp_path, monkeypatch
     rows = [{"text": "the same", "label": k % 2} for k in range(20)]
     config = papers_config("serrano-smith", encoder="none", embedding_size=4)
     train_classifier(
-        config, rows, rows, output_dir=tmp_path / "m", recipe="serrano-smith", epochs=30, patience=3,
-        min_document_frequency=1, progress=False,
-    )  # fmt: skip
+        config,
+        rows,
+        rows,
+        output_dir=tmp_path / "m",
+        recipe="serrano-smith",
+        epochs=30,
+        patience=3,
+        min_document_frequency=1,
+        progress=False,
+    )
     assert rates == pytest.approx([4e-4, 4e-4, 2e-4, 1e-4])
     (trainer,) = trainers
-    assert trainer.args.max_grad_norm == 10 and trainer.args.per_device_train_batch_size == 64
+    assert (
+        trainer.args.max_grad_norm == 10
+        and trainer.args.per_device_train_batch_size == 64
+    )
     assert not trainer.optimizer.param_groups[0]["amsgrad"]
 
 
 def test_the_loss_of_serrano_and_smith_is_the_plain_mean():
     labels, logits = torch.tensor([1, 0, 1]), torch.randn(3, 2)
     outputs = type("Outputs", (), {"logits": logits})
-    found = papers_loss(Dataset.from_dict({"label": [0, 0, 1]}), 2, weighted=False)(outputs, labels)
+    found = papers_loss(Dataset.from_dict({"label": [0, 0, 1]}), 2, weighted=False)(
+        outputs, labels
+    )
     expected = -logits.log_softmax(-1)[torch.arange(3), labels].mean()
     assert found.item() == pytest.approx(expected.item(), abs=1e-6)
 
 
 def test_what_the_procedure_needs(data, tmp_path):
-    options = {"output_dir": tmp_path / "m", "recipe": "serrano-smith", "progress": False}
+    options = {
+        "output_dir": tmp_path / "m",
+        "recipe": "serrano-smith",
+        "progress": False,
+    }
     with pytest.raises(AttnProbeError, match="expected validation texts"):
         train_classifier(None, data["train"], **options)
     with pytest.raises(AttnProbeError, match="plateau_factor must be above 0"):
-        train_classifier(None, data["train"], data["validation"], plateau_factor=1.5, **options)
+        train_classifier(
+            None, data["train"], data["validation"], plateau_factor=1.5, **options
+        )
     with pytest.raises(AttnProbeError, match="separates sentences"):
         plain = training.build_tokenizer(data["train"]["text"][:])
         config = papers_config("serrano-smith", hierarchical=True)
-        train_classifier(config, data["train"], data["validation"], tokenizer=plain, **options)
+        train_classifier(
+            config, data["train"], data["validation"], tokenizer=plain, **options
+        )
     assert not (tmp_path / "m").exists()
 
 
 def test_validation_texts_of_one_class_choose_by_accuracy(tmp_path, monkeypatch):
-    rows = [{"text": f"{word} film", "label": label} for label, word in enumerate(("dull", "witty")) for _ in range(8)]
+    rows = [
+        {"text": f"{word} film", "label": label}
+        for label, word in enumerate(("dull", "witty"))
+        for _ in range(8)
+    ]
     seen, own = [], training.make_trainer
 
     def make_trainer(*args, **options):
@@ -238,8 +357,18 @@ def test_validation_texts_of_one_class_choose_by_accuracy(tmp_path, monkeypatch)
     config = AttentionClassifierConfig(embedding_size=4, encoder_size=4, encoder="mlp")
     data = datasets.Dataset.from_list(rows)
     for name, validation in (("accuracy", data.select(range(8))), ("roc_auc", data)):
-        train_classifier(config, data, validation, output_dir=tmp_path / name, epochs=2, progress=False)
-        assert seen[-1].state.best_metric is not None and seen[-1].args.metric_for_best_model == name
+        train_classifier(
+            config,
+            data,
+            validation,
+            output_dir=tmp_path / name,
+            epochs=2,
+            progress=False,
+        )
+        assert (
+            seen[-1].state.best_metric is not None
+            and seen[-1].args.metric_for_best_model == name
+        )
 
 
 def test_one_split_alone_is_not_trained_and_scored_on_alike():
@@ -247,26 +376,41 @@ def test_one_split_alone_is_not_trained_and_scored_on_alike():
     for single in (rows, datasets.Dataset.from_list(rows)):
         with pytest.raises(AttnProbeError, match="expected a data set with splits"):
             splits.load_splits(single)
-    whole = datasets.DatasetDict({name: datasets.Dataset.from_list(rows) for name in ("train", "validation")})
+    whole = datasets.DatasetDict(
+        {name: datasets.Dataset.from_list(rows) for name in ("train", "validation")}
+    )
     assert splits.load_splits(whole).keys() == {"train", "validation"}
 
 
-def test_tokens_that_begin_and_end_a_text_are_no_content_whatever_they_are_called(tmp_path):
+def test_tokens_that_begin_and_end_a_text_are_no_content_whatever_they_are_called(
+    tmp_path,
+):
     """A tokenizer of BERT's kind: [CLS] and [SEP], no bos and no eos."""
-    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "dull", "film"]))
+    (tmp_path / "vocab.txt").write_text(
+        "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "dull", "film"])
+    )
     tokenizer = BertTokenizer(str(tmp_path / "vocab.txt"))
     config = AttentionClassifierConfig(embedding_size=4, encoder_size=4)
     model = training.new_model(config, tokenizer, ["neg", "pos"]).eval()
     inputs = tokenizer("dull film", return_tensors="pt")
     weights = model(**inputs, output_attentions=True).attentions[0][0, 0, 0].detach()
-    assert weights[0] == weights[-1] == 0 and weights[1:-1].sum() == pytest.approx(1, abs=1e-6)
+    assert weights[0] == weights[-1] == 0 and weights[1:-1].sum() == pytest.approx(
+        1, abs=1e-6
+    )
 
 
 def test_a_limit_takes_the_same_texts_of_every_class(tmp_path):
-    rows = [{"example_id": k, "text": f"text {k}", "label": int(k >= 90)} for k in range(100)]
+    rows = [
+        {"example_id": k, "text": f"text {k}", "label": int(k >= 90)}
+        for k in range(100)
+    ]
     pd.DataFrame(rows).to_json(tmp_path / "train.jsonl", orient="records", lines=True)
-    pd.DataFrame(rows[85:95]).to_json(tmp_path / "validation.jsonl", orient="records", lines=True)
-    chosen = {n: splits.load_splits(str(tmp_path), limit=n)["train"] for n in (4, 12, 50, 500)}
+    pd.DataFrame(rows[85:95]).to_json(
+        tmp_path / "validation.jsonl", orient="records", lines=True
+    )
+    chosen = {
+        n: splits.load_splits(str(tmp_path), limit=n)["train"] for n in (4, 12, 50, 500)
+    }
     assert [sum(chosen[n]["label"][:]) for n in (4, 12, 50, 500)] == [2, 6, 10, 10]
     ids = [set(chosen[n]["example_id"][:]) for n in (4, 12, 50, 500)]
     assert ids[0] < ids[1] < ids[2] < ids[3] and len(ids[3]) == 100

@@ -2,9 +2,9 @@
 
 import torch
 
-from hf_attnprobe.adapters.classifier import ClassifierAdapter
-from hf_attnprobe.adapters.hierarchical import HierarchicalAdapter
-from hf_attnprobe.adapters.transformer import TransformerAdapter
+from hf_attnprobe.adapters.classifier.adapter import ClassifierAdapter
+from hf_attnprobe.adapters.classifier.hierarchical import HierarchicalAdapter
+from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
 from hf_attnprobe.attention_model import AttentionModel
 from hf_attnprobe.errors import AttnProbeError
 
@@ -35,5 +35,9 @@ def wrap(model, *, dtype: torch.dtype | None = None, **options) -> AttentionMode
             "expected a model with attention of its own, this one was trained with guided attention; read the model that "
             "guided it"
         )
-    adapter = HierarchicalAdapter if getattr(model.config, "hierarchical", False) else ClassifierAdapter
+    adapter = (
+        HierarchicalAdapter
+        if getattr(model.config, "hierarchical", False)
+        else ClassifierAdapter
+    )
     return adapter(model, dtype=dtype or torch.float64)

@@ -44,13 +44,19 @@ def erased_probs(
     check_operator(by, mask_id)
     batch = observation.batch
     gone = erased & batch.content_mask
-    gone = (gone if units is None else gone.gather(-1, units.expand(gone.shape))).flatten(0, 1)
-    places, answers = observation.erased.setdefault((by, mask_id), ({}, [observation.probs[:0]]))
+    gone = (
+        gone if units is None else gone.gather(-1, units.expand(gone.shape))
+    ).flatten(0, 1)
+    places, answers = observation.erased.setdefault(
+        (by, mask_id), ({}, [observation.probs[:0]])
+    )
     names = _names(gone, len(batch.mask))
     new = {name: row for row, name in enumerate(names) if name not in places}
     rows = torch.tensor(list(new.values()), dtype=torch.long, device=gone.device)
     fill = mask_id if by == "mask" else None
-    answers.append(_run(observation, rows % len(batch.mask), gone[rows], run, fill, empty, passes))
+    answers.append(
+        _run(observation, rows % len(batch.mask), gone[rows], run, fill, empty, passes)
+    )
     places.update(zip(new, range(len(places), len(places) + len(new)), strict=True))
     found = torch.tensor([places[name] for name in names], device=gone.device)
     return torch.cat(answers)[found].unflatten(0, erased.shape[:2])
@@ -62,10 +68,22 @@ def _names(gone: Tensor, n_texts: int) -> list[tuple[int, bytes]]:
     return [(row % n_texts, one.tobytes()) for row, one in enumerate(packed)]
 
 
-def _run(observation, example: Tensor, gone: Tensor, run: Callable, fill: int | None, empty: Tensor, passes) -> Tensor:
+def _run(
+    observation,
+    example: Tensor,
+    gone: Tensor,
+    run: Callable,
+    fill: int | None,
+    empty: Tensor,
+    passes,
+) -> Tensor:
     """Probabilities [n, classes] of the texts ``example`` [n] without the tokens ``gone`` [n, keys], or ``fill`` in their
     place; where nothing is gone the observed ones."""
-    inputs = {name: value for name, value in observation.batch.inputs.items() if name != "units"}
+    inputs = {
+        name: value
+        for name, value in observation.batch.inputs.items()
+        if name != "units"
+    }
     touched = gone.any(1, keepdim=True)
     probs = torch.where(touched, empty[example], observation.probs[example])
     kept, ids = inputs["attention_mask"].bool()[example] & touched, None
@@ -79,7 +97,9 @@ def _run(observation, example: Tensor, gone: Tensor, run: Callable, fill: int | 
 
 
 @torch.no_grad()
-def erase_classifier_inputs(adapter, observation: Observation, erased: Tensor, by: str) -> Tensor:
+def erase_classifier_inputs(
+    adapter, observation: Observation, erased: Tensor, by: str
+) -> Tensor:
     """:func:`erased_probs` of an attention classifier, which answers with its bias where nothing is left to attend to."""
     return erased_probs(
         observation,
@@ -96,7 +116,9 @@ def erase_classifier_inputs(adapter, observation: Observation, erased: Tensor, b
 def check_operator(by: str, mask_id: int | None) -> None:
     """Raises AttnProbeError where ``by`` is unknown, or where there is no token to mask with."""
     if by not in OPERATORS:
-        raise AttnProbeError(f"expected inputs to be erased by one of {', '.join(OPERATORS)}, got {by!r}")
+        raise AttnProbeError(
+            f"expected inputs to be erased by one of {', '.join(OPERATORS)}, got {by!r}"
+        )
     if by == "mask" and mask_id is None:
         raise AttnProbeError(
             "expected a mask token, or else an unknown token, to put in the place of erased ones, the tokenizer has "

@@ -91,13 +91,18 @@ def _passes(lengths: list[int], tokens_per_pass: int) -> Iterator[slice]:
             start = end
 
 
-def _compact(texts: Mapping[str, Tensor], kept: Tensor, pad_id: int, left: bool) -> dict[str, Tensor]:
+def _compact(
+    texts: Mapping[str, Tensor], kept: Tensor, pad_id: int, left: bool
+) -> dict[str, Tensor]:
     """Moves the kept tokens of every [n, keys] input together, away from the padding, and cuts to the longest text."""
     longest = int(kept.sum(1).max())
     order = (kept if left else ~kept).sort(dim=1, stable=True).indices
     places = order[:, -longest:] if left else order[:, :longest]
     alive = kept.gather(1, places)
-    short = {name: x.gather(1, places) if x.shape == kept.shape else x for name, x in texts.items()}
+    short = {
+        name: x.gather(1, places) if x.shape == kept.shape else x
+        for name, x in texts.items()
+    }
     short["attention_mask"] = alive.to(texts["attention_mask"].dtype)
     short["input_ids"] = short["input_ids"].masked_fill(~alive, pad_id)
     return short

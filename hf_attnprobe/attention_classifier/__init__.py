@@ -4,7 +4,14 @@ The files are copied next to the weights by ``save_pretrained``, so they import 
 """
 
 from .configuration_attention_classifier import AttentionClassifierConfig
-from .modeling_attention_classifier import AttentionClassifierForSequenceClassification, AttentionClassifierModel
+from .modeling_attention_classifier import (
+    AttentionClassifierForSequenceClassification,
+    AttentionClassifierModel,
+)
 
 
-__all__ = ["AttentionClassifierConfig", "AttentionClassifierForSequenceClassification", "AttentionClassifierModel"]
+__all__ = [
+    "AttentionClassifierConfig",
+    "AttentionClassifierForSequenceClassification",
+    "AttentionClassifierModel",
+]

@@ -72,19 +72,36 @@ class AttentionClassifierConfig(PreTrainedConfig):
     def __post_init__(self, **kwargs):
         super().__post_init__(**kwargs)
         if self.encoder not in ENCODERS:
-            raise ValueError(f"encoder must be one of {', '.join(ENCODERS)}, got {self.encoder!r}")
+            raise ValueError(
+                f"encoder must be one of {', '.join(ENCODERS)}, got {self.encoder!r}"
+            )
         if self.attention not in ATTENTIONS:
-            raise ValueError(f"attention must be one of {', '.join(ATTENTIONS)}, got {self.attention!r}")
+            raise ValueError(
+                f"attention must be one of {', '.join(ATTENTIONS)}, got {self.attention!r}"
+            )
         if self.num_labels < 2:
-            raise ValueError(f"num_labels must be at least 2 (one logit is returned as [0, z]), got {self.num_labels}")
+            raise ValueError(
+                f"num_labels must be at least 2 (one logit is returned as [0, z]), got {self.num_labels}"
+            )
         for name in ("vocab_size", "embedding_size", "encoder_size"):
             if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("embedding_dropout", "sentence_dropout", "logit_dropout", "mlm_rate"):
+                raise ValueError(
+                    f"{name} must be at least 1, got {getattr(self, name)}"
+                )
+        for name in (
+            "embedding_dropout",
+            "sentence_dropout",
+            "logit_dropout",
+            "mlm_rate",
+        ):
             if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 0 and below 1, got {getattr(self, name)}")
+                raise ValueError(
+                    f"{name} must be at least 0 and below 1, got {getattr(self, name)}"
+                )
         if self.hierarchical and self.attention == "guided":
-            raise ValueError("guided attention is of one level: expected hierarchical=False")
+            raise ValueError(
+                "guided attention is of one level: expected hierarchical=False"
+            )
         if self.encoder == "cnn":
             self._check_kernels()
         self._check_regularisers()
@@ -104,12 +121,24 @@ class AttentionClassifierConfig(PreTrainedConfig):
             )
         for name in ("tying", "mlm_weight", "conicity_weight"):
             if not 0 <= getattr(self, name) < float("inf"):
-                raise ValueError(f"{name} must be a number from 0, got {getattr(self, name)}")
+                raise ValueError(
+                    f"{name} must be a number from 0, got {getattr(self, name)}"
+                )
         if self.mlm_weight and (not self.mlm_rate or self.unk_token_id is None):
-            raise ValueError("mlm_weight needs an mlm_rate above 0 and an unk_token_id, which stands for masked words")
-        if self.hierarchical and (self.is_regularised or self.residual_connection != "none"):
-            raise ValueError("penalties and connections are for one level of states: expected hierarchical=False")
-        added = "residual_connection='residual'" if self.residual_connection == "residual" else "tying"
+            raise ValueError(
+                "mlm_weight needs an mlm_rate above 0 and an unk_token_id, which stands for masked words"
+            )
+        if self.hierarchical and (
+            self.is_regularised or self.residual_connection != "none"
+        ):
+            raise ValueError(
+                "penalties and connections are for one level of states: expected hierarchical=False"
+            )
+        added = (
+            "residual_connection='residual'"
+            if self.residual_connection == "residual"
+            else "tying"
+        )
         if (added != "tying" or self.tying) and self.hidden_size != self.embedding_size:
             raise ValueError(
                 f"{added} needs states as wide as word vectors, got {self.hidden_size} and {self.embedding_size}; with "
@@ -124,12 +153,18 @@ class AttentionClassifierConfig(PreTrainedConfig):
     @property
     def hidden_size(self) -> int:
         """Width of one state h_t."""
-        return self.encoder_width + (self.embedding_size if self.residual_connection == "concat" else 0)
+        return self.encoder_width + (
+            self.embedding_size if self.residual_connection == "concat" else 0
+        )
 
     @property
     def encoder_width(self) -> int:
         """Width of what the encoder makes of a word."""
-        widths = {"bilstm": 2 * self.encoder_size, "bigru": 2 * self.encoder_size, "none": self.embedding_size}
+        widths = {
+            "bilstm": 2 * self.encoder_size,
+            "bigru": 2 * self.encoder_size,
+            "none": self.embedding_size,
+        }
         return widths.get(self.encoder, self.encoder_size)
 
 

@@ -17,15 +17,23 @@ def run_recurrent(rnn: nn.Module, vectors: Tensor, attention_mask: Tensor) -> Te
     lengths = lengths_of(attention_mask)
     if rnn.training and vectors.device.type == "cpu":
         return _run_each_way(rnn, vectors, lengths)
-    packed = pack_padded_sequence(vectors, lengths.cpu(), batch_first=True, enforce_sorted=False)
-    return pad_packed_sequence(rnn(packed)[0], batch_first=True, total_length=vectors.shape[1])[0]
+    packed = pack_padded_sequence(
+        vectors, lengths.cpu(), batch_first=True, enforce_sorted=False
+    )
+    return pad_packed_sequence(
+        rnn(packed)[0], batch_first=True, total_length=vectors.shape[1]
+    )[0]
 
 
 def lengths_of(attention_mask: Tensor) -> Tensor:
     """Number of tokens of every text, at least 1, [batch]; an error where padding comes before one of them."""
     real = attention_mask.bool()
-    if (real[:, 1:] & ~real[:, :-1]).any():  # packing reads the first positions, whatever they hold
-        raise ValueError("expected padding on the right only; set tokenizer.padding_side = 'right'")
+    if (
+        real[:, 1:] & ~real[:, :-1]
+    ).any():  # packing reads the first positions, whatever they hold
+        raise ValueError(
+            "expected padding on the right only; set tokenizer.padding_side = 'right'"
+        )
     return real.sum(-1).clamp(min=1)
 
 
@@ -33,9 +41,23 @@ def _run_each_way(rnn: nn.Module, vectors: Tensor, lengths: Tensor) -> Tensor:
     """Forward over the texts, forward over the reversed texts: padding only ever comes last, and need not be skipped."""
     keys = torch.arange(vectors.shape[1])
     mirror = (lengths[:, None] - 1 - keys).remainder(len(keys))[..., None]
-    zeros, weights = vectors.new_zeros(1, len(vectors), rnn.hidden_size), rnn._flat_weights
-    run, start = (torch._VF.gru, zeros) if isinstance(rnn, nn.GRU) else (torch._VF.lstm, (zeros, zeros))
-    options = (True, 1, 0.0, True, False, True)  # biases, layers, dropout, training, bidirectional, batch first
+    zeros, weights = (
+        vectors.new_zeros(1, len(vectors), rnn.hidden_size),
+        rnn._flat_weights,
+    )
+    run, start = (
+        (torch._VF.gru, zeros)
+        if isinstance(rnn, nn.GRU)
+        else (torch._VF.lstm, (zeros, zeros))
+    )
+    options = (
+        True,
+        1,
+        0.0,
+        True,
+        False,
+        True,
+    )  # biases, layers, dropout, training, bidirectional, batch first
     forward = run(vectors, start, weights[:4], *options)[0]
     backward = run(vectors.take_along_dim(mirror, 1), start, weights[4:], *options)[0]
     return torch.cat([forward, backward.take_along_dim(mirror, 1)], dim=-1)
@@ -46,7 +68,9 @@ class BiLSTMEncoder(nn.Module):
 
     def __init__(self, config, input_size: int):
         super().__init__()
-        self.lstm = nn.LSTM(input_size, config.encoder_size, batch_first=True, bidirectional=True)
+        self.lstm = nn.LSTM(
+            input_size, config.encoder_size, batch_first=True, bidirectional=True
+        )
 
     def forward(self, vectors: Tensor, attention_mask: Tensor) -> Tensor:
         return run_recurrent(self.lstm, vectors, attention_mask)
@@ -57,7 +81,9 @@ class BiGRUEncoder(nn.Module):
 
     def __init__(self, config, input_size: int):
         super().__init__()
-        self.gru = nn.GRU(input_size, config.encoder_size, batch_first=True, bidirectional=True)
+        self.gru = nn.GRU(
+            input_size, config.encoder_size, batch_first=True, bidirectional=True
+        )
 
     def forward(self, vectors: Tensor, attention_mask: Tensor) -> Tensor:
         return run_recurrent(self.gru, vectors, attention_mask)
@@ -80,7 +106,9 @@ class OrthogonalLSTMEncoder(nn.Module):
         states = []
         for vector in vectors.unbind(1):
             hidden, cell = self.cell(vector, (hidden, cell))
-            hidden = hidden - _projection(hidden, total)  # a sum points where the mean does
+            hidden = hidden - _projection(
+                hidden, total
+            )  # a sum points where the mean does
             total = total + hidden
             states.append(hidden)
         return torch.stack(states, dim=1)
@@ -88,7 +116,11 @@ class OrthogonalLSTMEncoder(nn.Module):
 
 def _projection(values: Tensor, direction: Tensor) -> Tensor:
     """Of [batch, size] on [batch, size]; nothing on a direction of zero length."""
-    length = direction.square().sum(-1, keepdim=True).clamp_min(torch.finfo(values.dtype).tiny)
+    length = (
+        direction.square()
+        .sum(-1, keepdim=True)
+        .clamp_min(torch.finfo(values.dtype).tiny)
+    )
     return (values * direction).sum(-1, keepdim=True) / length * direction
 
 
@@ -99,13 +131,20 @@ class CNNEncoder(nn.Module):
         super().__init__()
         n_filters = config.encoder_size // len(config.kernel_sizes)
         self.convolutions = nn.ModuleList(
-            nn.Conv1d(input_size, n_filters, size, padding=size // 2) for size in config.kernel_sizes
+            nn.Conv1d(input_size, n_filters, size, padding=size // 2)
+            for size in config.kernel_sizes
         )
 
     def forward(self, vectors: Tensor, attention_mask: Tensor) -> Tensor:
         # Padding must look like the zero border that an unpadded text has.
         vectors = (vectors * attention_mask.unsqueeze(-1)).transpose(1, 2)
-        return torch.cat([convolution(vectors) for convolution in self.convolutions], dim=1).relu().transpose(1, 2)
+        return (
+            torch.cat(
+                [convolution(vectors) for convolution in self.convolutions], dim=1
+            )
+            .relu()
+            .transpose(1, 2)
+        )
 
 
 class MLPEncoder(nn.Module):
@@ -176,7 +215,9 @@ class GuidedAttention(nn.Module):
         super().__init__()
 
     def forward(self, states: Tensor) -> Tensor:
-        raise ValueError("expected attention weights, which this model does not compute; pass guide=[batch, keys]")
+        raise ValueError(
+            "expected attention weights, which this model does not compute; pass guide=[batch, keys]"
+        )
 
 
 ENCODERS = {

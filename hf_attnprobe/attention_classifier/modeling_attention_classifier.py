@@ -65,7 +65,9 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
 
     def __init__(self, config):
         super().__init__(config)
-        self.embeddings = nn.Embedding(config.vocab_size, config.embedding_size, padding_idx=config.pad_token_id)
+        self.embeddings = nn.Embedding(
+            config.vocab_size, config.embedding_size, padding_idx=config.pad_token_id
+        )
         self.dropout = nn.Dropout(config.embedding_dropout)
         self.encoder = ENCODERS[config.encoder](config, config.embedding_size)
         self.attention = ATTENTIONS[config.attention](config)
@@ -80,31 +82,52 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
     def set_input_embeddings(self, value):
         self.embeddings = value
 
-    def default_attention_mask(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
+    def default_attention_mask(
+        self, input_ids: Tensor | None, inputs_embeds: Tensor | None
+    ) -> Tensor:
         """Every position that is not padding, [batch, keys]; all of them where only ``inputs_embeds`` came."""
         if input_ids is None or self.config.pad_token_id is None:
-            shape, device = (inputs_embeds if input_ids is None else input_ids).shape[:2], self.device
+            shape, device = (
+                (inputs_embeds if input_ids is None else input_ids).shape[:2],
+                self.device,
+            )
             return torch.ones(shape, dtype=torch.long, device=device)
         return (input_ids != self.config.pad_token_id).long()
 
-    def content_mask(self, attention_mask: Tensor, input_ids: Tensor | None = None) -> Tensor:
+    def content_mask(
+        self, attention_mask: Tensor, input_ids: Tensor | None = None
+    ) -> Tensor:
         """Tokens that may receive attention, bool [batch, keys]: no padding, no start, no end, no separator.
 
         Without ``input_ids`` (only ``inputs_embeds`` came) start and end are the first and last unpadded position.
         """
         content = attention_mask.bool()
-        ids = (self.config.bos_token_id, self.config.eos_token_id, self.config.sep_token_id)
+        ids = (
+            self.config.bos_token_id,
+            self.config.eos_token_id,
+            self.config.sep_token_id,
+        )
         specials = [i for i in ids if i is not None]
         if input_ids is not None:
-            return content & ~torch.isin(input_ids, torch.tensor(specials, device=input_ids.device))
+            return content & ~torch.isin(
+                input_ids, torch.tensor(specials, device=input_ids.device)
+            )
         place, length = attention_mask.cumsum(-1), attention_mask.sum(-1, keepdim=True)
         if self.config.bos_token_id is not None:
             content = content & (place != 1)
-        return content & (place != length) if self.config.eos_token_id is not None else content
+        return (
+            content & (place != length)
+            if self.config.eos_token_id is not None
+            else content
+        )
 
     def encode(self, embeddings: Tensor, attention_mask: Tensor) -> Tensor:
         """States h, [batch, keys, hidden], from word vectors [batch, keys, embedding]."""
-        return connect(self.encoder(embeddings, attention_mask), embeddings, self.config.residual_connection)
+        return connect(
+            self.encoder(embeddings, attention_mask),
+            embeddings,
+            self.config.residual_connection,
+        )
 
     def attend(self, states: Tensor, content_mask: Tensor) -> Tensor:
         """Attention a, [batch, keys]: sums to 1 over the content, exactly 0 elsewhere; all 0 for an empty text."""
@@ -124,13 +147,20 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
         )
         for rows in sentences.groups():
             places, mask = sentences.words(rows)
-            states = self.encode(words.index_select(0, places.flatten()).unflatten(0, places.shape), mask.long())
+            states = self.encode(
+                words.index_select(0, places.flatten()).unflatten(0, places.shape),
+                mask.long(),
+            )
             weights = self.attend(states.detach() if hold_attention else states, mask)
-            vectors = vectors.index_copy(0, rows, torch.einsum("rc,rch->rh", weights, states))
+            vectors = vectors.index_copy(
+                0, rows, torch.einsum("rc,rch->rh", weights, states)
+            )
             attention = attention.index_copy(0, places[mask], weights[mask])
         return vectors, attention.view(embeddings.shape[:2])
 
-    def read_sentences(self, vectors: Tensor, sentences: Sentences) -> tuple[Tensor, Tensor]:
+    def read_sentences(
+        self, vectors: Tensor, sentences: Sentences
+    ) -> tuple[Tensor, Tensor]:
         """States [batch, sentences, hidden] and attention [batch, sentences], from sentence vectors [rows, hidden]."""
         mask = sentences.mask()
         states = self.sentences.encode(sentences.stack(vectors), mask)
@@ -150,15 +180,24 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
         ``of_words=False`` leaves out the large map of words in a hierarchical model.
         """
         if guide is not None and self.config.attention != "guided":
-            raise ValueError(f"expected no guide: the attention of this model is {self.config.attention}, not guided")
+            raise ValueError(
+                f"expected no guide: the attention of this model is {self.config.attention}, not guided"
+            )
         if not self.config.hierarchical:
             states = self.encode(embeddings, attention_mask)
-            attention = self.attend(states, content_mask) if guide is None else guide * content_mask
+            attention = (
+                self.attend(states, content_mask)
+                if guide is None
+                else guide * content_mask
+            )
             return states, (attention[:, None],)
         sentences = find_sentences(content_mask)
         vectors, words = self.read_words(embeddings, sentences)
         states, attention = self.read_sentences(vectors, sentences)
-        return states, (*([sentences.spread(words)] if of_words else []), attention[:, None])
+        return states, (
+            *([sentences.spread(words)] if of_words else []),
+            attention[:, None],
+        )
 
     def regularization(
         self,
@@ -174,9 +213,14 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
 
         def encode_masked(masked: Tensor) -> Tensor:
             stand_in = self.embeddings.weight[self.config.unk_token_id]
-            return self.encode(self.dropout(stand_in).where(masked.unsqueeze(-1), embeddings), attention_mask)
+            return self.encode(
+                self.dropout(stand_in).where(masked.unsqueeze(-1), embeddings),
+                attention_mask,
+            )
 
-        return self.regulariser(states, embeddings, content_mask, input_ids, encode_masked)
+        return self.regulariser(
+            states, embeddings, content_mask, input_ids, encode_masked
+        )
 
     @can_return_tuple
     def forward(
@@ -201,16 +245,28 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
             raise ValueError("expected exactly one of input_ids and inputs_embeds")
         if attention_mask is None:
             attention_mask = self.default_attention_mask(input_ids, inputs_embeds)
-        embeddings = self.embeddings(input_ids) if inputs_embeds is None else inputs_embeds
+        embeddings = (
+            self.embeddings(input_ids) if inputs_embeds is None else inputs_embeds
+        )
         content_mask = self.content_mask(attention_mask, input_ids)
-        wanted = self.config.output_attentions if output_attentions is None else output_attentions
+        wanted = (
+            self.config.output_attentions
+            if output_attentions is None
+            else output_attentions
+        )
         embeddings = self.dropout(embeddings)
-        states, attentions = self.read(embeddings, attention_mask, content_mask, of_words=wanted, guide=guide)
+        states, attentions = self.read(
+            embeddings, attention_mask, content_mask, of_words=wanted, guide=guide
+        )
         return RegularisedModelOutput(
             last_hidden_state=states,
             pooler_output=torch.einsum("bk,bkh->bh", attentions[-1][:, 0], states),
-            attentions=tuple(attention[:, None] for attention in attentions) if wanted else None,
-            regularization=self.regularization(states, embeddings, attention_mask, content_mask, input_ids),
+            attentions=tuple(attention[:, None] for attention in attentions)
+            if wanted
+            else None,
+            regularization=self.regularization(
+                states, embeddings, attention_mask, content_mask, input_ids
+            ),
         )
 
 
@@ -222,13 +278,19 @@ class AttentionClassifierForSequenceClassification(AttentionClassifierPreTrained
         self.num_labels = config.num_labels
         self.attention_classifier = AttentionClassifierModel(config)
         self.dropout = nn.Dropout(config.logit_dropout)
-        self.classifier = nn.Linear(config.hidden_size, 1 if config.num_labels == 2 else config.num_labels)
+        self.classifier = nn.Linear(
+            config.hidden_size, 1 if config.num_labels == 2 else config.num_labels
+        )
         self.post_init()
 
     def decode(self, context: Tensor) -> Tensor:
         """Logits [..., classes] of a context vector [..., hidden]; linear, so Σ_t a_t decode(h_t) = decode(Σ_t a_t h_t)."""
         logits = self.classifier(context)
-        return torch.cat([torch.zeros_like(logits), logits], dim=-1) if self.num_labels == 2 else logits
+        return (
+            torch.cat([torch.zeros_like(logits), logits], dim=-1)
+            if self.num_labels == 2
+            else logits
+        )
 
     @can_return_tuple
     def forward(
@@ -255,11 +317,21 @@ class AttentionClassifierForSequenceClassification(AttentionClassifierPreTrained
             return_dict=True,
         )
         logits = self.dropout(self.decode(outputs.pooler_output))
-        loss = None if labels is None else self.loss_function(labels, logits, self.config, **kwargs)
+        loss = (
+            None
+            if labels is None
+            else self.loss_function(labels, logits, self.config, **kwargs)
+        )
         if loss is not None and outputs.regularization is not None:
-            n_texts = kwargs.get("num_items_in_batch") or len(logits)  # more than here where gradients accumulate
+            n_texts = kwargs.get("num_items_in_batch") or len(
+                logits
+            )  # more than here where gradients accumulate
             loss = loss + outputs.regularization.sum() / n_texts
-        states_wanted = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
+        states_wanted = (
+            self.config.output_hidden_states
+            if output_hidden_states is None
+            else output_hidden_states
+        )
         return RegularisedClassifierOutput(
             loss=loss,
             logits=logits,
@@ -270,4 +342,6 @@ class AttentionClassifierForSequenceClassification(AttentionClassifierPreTrained
 
 
 AttentionClassifierModel.register_for_auto_class("AutoModel")
-AttentionClassifierForSequenceClassification.register_for_auto_class("AutoModelForSequenceClassification")
+AttentionClassifierForSequenceClassification.register_for_auto_class(
+    "AutoModelForSequenceClassification"
+)

@@ -10,7 +10,10 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers.modeling_outputs import BaseModelOutputWithPooling, SequenceClassifierOutput
+from transformers.modeling_outputs import (
+    BaseModelOutputWithPooling,
+    SequenceClassifierOutput,
+)
 
 
 @dataclass
@@ -46,7 +49,9 @@ def tying(states: Tensor, vectors: Tensor, content: Tensor) -> Tensor:
 
 def conicity(states: Tensor, content: Tensor) -> Tensor:
     """1/T Σ_t cos(h_t, mean state) over the content, [batch] (Mohankumar et al. 2020, Section 2; with its sign, as there)."""
-    total = (states * content.unsqueeze(-1)).sum(1, keepdim=True)  # a mean and a sum point the same way
+    total = (states * content.unsqueeze(-1)).sum(
+        1, keepdim=True
+    )  # a mean and a sum point the same way
     return mean_of(F.cosine_similarity(states, total, dim=-1), content)
 
 
@@ -85,18 +90,28 @@ class Regulariser(nn.Module):
         if config.conicity_weight:
             penalty = penalty + config.conicity_weight * conicity(states, content)
         if config.mlm_weight:
-            penalty = penalty + config.mlm_weight * self.masked_words(content, input_ids, encode_masked)
+            penalty = penalty + config.mlm_weight * self.masked_words(
+                content, input_ids, encode_masked
+            )
         return penalty
 
-    def masked_words(self, content: Tensor, input_ids: Tensor | None, encode_masked: Callable) -> Tensor:
+    def masked_words(
+        self, content: Tensor, input_ids: Tensor | None, encode_masked: Callable
+    ) -> Tensor:
         """Mean cross-entropy of the masked words of every text, [batch]; 0 where none is masked (Tutek & Šnajder 2020).
 
         Only content is masked, and no unknown word, of which there is nothing to tell.
         """
         if input_ids is None:
-            raise ValueError("expected input_ids to mask words of, got only inputs_embeds; set mlm_weight=0")
-        masked = draw_masked(content & (input_ids != self.config.unk_token_id), self.config.mlm_rate)
+            raise ValueError(
+                "expected input_ids to mask words of, got only inputs_embeds; set mlm_weight=0"
+            )
+        masked = draw_masked(
+            content & (input_ids != self.config.unk_token_id), self.config.mlm_rate
+        )
         logits = self.words(encode_masked(masked)[masked])
         losses = F.cross_entropy(logits, input_ids[masked], reduction="none")
-        placed = logits.new_zeros(masked.shape).masked_scatter(masked, losses.to(logits.dtype))
+        placed = logits.new_zeros(masked.shape).masked_scatter(
+            masked, losses.to(logits.dtype)
+        )
         return mean_of(placed, masked)

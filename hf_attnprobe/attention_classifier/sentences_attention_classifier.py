@@ -53,7 +53,10 @@ class Sentences(NamedTuple):
     def spread(self, words: Tensor) -> Tensor:
         """Values of words [batch, keys] as a map [batch, sentences, keys], 0 outside of the sentence."""
         n_keys = words.shape[1]
-        keys, begin = torch.arange(n_keys, device=words.device), self.begin[:, None] % n_keys
+        keys, begin = (
+            torch.arange(n_keys, device=words.device),
+            self.begin[:, None] % n_keys,
+        )
         inside = (begin <= keys) & (keys < begin + self.lengths[:, None])
         return words[:, None] * self.stack(inside.to(words.dtype))
 
@@ -64,7 +67,10 @@ def find_sentences(content_mask: Tensor) -> Sentences:
     is_last = content_mask & ~F.pad(content_mask, (0, 1))[:, 1:]
     begin, end = (marked.flatten().nonzero()[:, 0] for marked in (is_first, is_last))
     text, counts = begin // content_mask.shape[1], is_first.sum(-1)
-    place = torch.arange(len(begin), device=begin.device) - (counts.cumsum(0) - counts)[text]
+    place = (
+        torch.arange(len(begin), device=begin.device)
+        - (counts.cumsum(0) - counts)[text]
+    )
     return Sentences(begin, end - begin + 1, text, place, counts)
 
 

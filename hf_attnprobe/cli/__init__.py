@@ -23,28 +23,44 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         again = "start over" if command in ("train", "deceive") else "continue"
-        print(f"attnprobe: interrupted; run the same command again to {again}", file=sys.stderr)
+        print(
+            f"attnprobe: interrupted; run the same command again to {again}",
+            file=sys.stderr,
+        )
         return 130
 
 
 def build_parser() -> argparse.ArgumentParser:
     """All commands and flags."""
     parser = argparse.ArgumentParser(
-        prog="attnprobe", description="Does this model's attention explain its predictions?"
+        prog="attnprobe",
+        description="Does this model's attention explain its predictions?",
     )
     commands = parser.add_subparsers(dest="command", required=True)
 
     def add(name: str, said: str) -> argparse.ArgumentParser:
         return commands.add_parser(name, help=said)
 
-    trainings.add_demo(add("demo", "train and audit on generated data whose evidence is known"))
+    trainings.add_demo(
+        add("demo", "train and audit on generated data whose evidence is known")
+    )
     trainings.add_train(add("train", "train an attention classifier"))
     audits.add_audit(add("audit", "run faithfulness tests on a model"))
-    trainings.add_retrain(add("retrain", "train models beside a base: the tests that no probe can be"))
-    studies.add_study(add("study", "run the steps of a study file, and report on all of them"))
-    studies.add_reproduce(add("reproduce", "run a paper's tables, the published numbers beside ours"))
-    audits.add_compare(add("compare", "put checkpoints beside one another, regularised or not"))
-    trainings.add_deceive(add("deceive", "train a model to hide its attention to some tokens"))
+    trainings.add_retrain(
+        add("retrain", "train models beside a base: the tests that no probe can be")
+    )
+    studies.add_study(
+        add("study", "run the steps of a study file, and report on all of them")
+    )
+    studies.add_reproduce(
+        add("reproduce", "run a paper's tables, the published numbers beside ours")
+    )
+    audits.add_compare(
+        add("compare", "put checkpoints beside one another, regularised or not")
+    )
+    trainings.add_deceive(
+        add("deceive", "train a model to hide its attention to some tokens")
+    )
     audits.add_report(add("report", "render the report of an audit"))
     return parser
 

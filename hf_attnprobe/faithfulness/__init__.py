@@ -1,10 +1,8 @@
 """One file per test: file = function = command-line word = result key = report heading."""
 
 from hf_attnprobe.faithfulness import adversarial as _adversarial
-from hf_attnprobe.faithfulness import adversary as _adversary
 from hf_attnprobe.faithfulness import conicity as _conicity
 from hf_attnprobe.faithfulness import correlation as _correlation
-from hf_attnprobe.faithfulness import diagnostic_mlp as _diagnostic_mlp
 from hf_attnprobe.faithfulness import erasure as _erasure
 from hf_attnprobe.faithfulness import explanations as _explanations
 from hf_attnprobe.faithfulness import fragility as _fragility
@@ -13,9 +11,7 @@ from hf_attnprobe.faithfulness import input_erasure as _input_erasure
 from hf_attnprobe.faithfulness import permutation as _permutation
 from hf_attnprobe.faithfulness import plausibility as _plausibility
 from hf_attnprobe.faithfulness import screen as _screen
-from hf_attnprobe.faithfulness import seeds as _seeds
 from hf_attnprobe.faithfulness import single_token as _single_token
-from hf_attnprobe.faithfulness import uniform as _uniform
 from hf_attnprobe.faithfulness import uniform_attention as _uniform_attention
 
 
@@ -34,17 +30,9 @@ _MODULES = {
     "fragility": _fragility,
     "single_token": _single_token,
 }
-# In the order in which one can use another's models.
-_RETRAINING_MODULES = {
-    "uniform": _uniform,
-    "seeds": _seeds,
-    "adversary": _adversary,
-    "diagnostic_mlp": _diagnostic_mlp,
-}
 PROBES = {name: getattr(module, name) for name, module in _MODULES.items()}
-RETRAININGS = {name: getattr(module, name) for name, module in _RETRAINING_MODULES.items()}
-READINGS = {name: module.READINGS for name, module in (_MODULES | _RETRAINING_MODULES).items()}
+READINGS = {name: module.READINGS for name, module in _MODULES.items()}
 SITES = {"explanations": _explanations.with_layers}
 """Where a test looks, from the sites asked for, if it is not at those sites alone."""
 
-__all__ = ["PROBES", "READINGS", "RETRAININGS", "SITES"]
+__all__ = ["PROBES", "READINGS", "SITES"]

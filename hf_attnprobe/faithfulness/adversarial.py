@@ -24,11 +24,18 @@ from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.functional.divergence import jsd, largest_jsd, tvd
 from hf_attnprobe.functional.intervention import at_head, random_generator
 from hf_attnprobe.functional.linear import epsilon_max_jsd
-from hf_attnprobe.functional.search import Distance, linear_distance, search_adversarial_attention
+from hf_attnprobe.functional.search import (
+    Distance,
+    linear_distance,
+    search_adversarial_attention,
+)
 from hf_attnprobe.functional.steering import steered_candidates
 
 
-EPSILONS = (0.01, 0.05)  # the paper's, for classification and for question answering; its code evaluates at .05
+EPSILONS = (
+    0.01,
+    0.05,
+)  # the paper's, for classification and for question answering; its code evaluates at .05
 FRONTIER = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 NOISE_STREAM = 1  # apart from the permutations' random numbers
 
@@ -88,15 +95,32 @@ def adversarial(
         farthest = list(zip(found.jsd, found.attention.unsqueeze(2), strict=True))
     else:
         epsilons = EPSILONS if epsilons is None else epsilons
-        farthest = _search(model, observation, site, token_logits, epsilons, n_starts, n_steps, seed)
+        farthest = _search(
+            model, observation, site, token_logits, epsilons, n_starts, n_steps, seed
+        )
     return AdversarialResult(
-        {epsilon: divergence for epsilon, (divergence, _) in zip(epsilons, farthest, strict=True)},
+        {
+            epsilon: divergence
+            for epsilon, (divergence, _) in zip(epsilons, farthest, strict=True)
+        },
         _over_rows(largest_jsd(attention, visible), visible, site.query),
-        {epsilon: adversary for epsilon, (_, adversary) in zip(epsilons, farthest, strict=True)},
+        {
+            epsilon: adversary
+            for epsilon, (_, adversary) in zip(epsilons, farthest, strict=True)
+        },
     )
 
 
-def _search(model, observation, site, token_logits, epsilons, n_starts: int, n_steps: int | None, seed: int):
+def _search(
+    model,
+    observation,
+    site,
+    token_logits,
+    epsilons,
+    n_starts: int,
+    n_steps: int | None,
+    seed: int,
+):
     """For each ε the farthest attention found, JSD [batch] and attention [batch, queries, keys]."""
     attention = observation.attention[site.layer][:, site.head]
     visible = model.visible(observation, site.layer)
@@ -106,19 +130,32 @@ def _search(model, observation, site, token_logits, epsilons, n_starts: int, n_s
         slope = observation.attention_gradient[site.layer][:, site.head]
         steered = steered_candidates(attention, slope, visible)
         checked.append(_check(model, observation, site, steered[:1]))
-        if (checked[0].change <= min(epsilons)).all():  # most heads are free: nothing is farther than the farthest
+        if (
+            checked[0].change <= min(epsilons)
+        ).all():  # most heads are free: nothing is farther than the farthest
             return best_within(*checked, attention, epsilons)
         checked.append(_check(model, observation, site, steered[1:]))
     if linear or n_steps:
         distance = (
-            linear_distance(token_logits, observation.probs) if linear else _model_distance(model, observation, site)
+            linear_distance(token_logits, observation.probs)
+            if linear
+            else _model_distance(model, observation, site)
         )
-        start = 3 * _noise(visible, observation.batch.example_ids, n_starts, seed).to(attention)
-        flat = (x.flatten(-3, -2) for x in (start, attention, visible.expand(attention.shape)))
+        start = 3 * _noise(visible, observation.batch.example_ids, n_starts, seed).to(
+            attention
+        )
+        flat = (
+            x.flatten(-3, -2)
+            for x in (start, attention, visible.expand(attention.shape))
+        )
         n_steps = 500 if n_steps is None else n_steps
-        found = search_adversarial_attention(*flat, distance, n_steps=n_steps).unflatten(1, attention.shape[:2])
+        found = search_adversarial_attention(
+            *flat, distance, n_steps=n_steps
+        ).unflatten(1, attention.shape[:2])
         checked.append(_check(model, observation, site, found))
-    return best_within(Candidates(*map(torch.cat, zip(*checked, strict=True))), attention, epsilons)
+    return best_within(
+        Candidates(*map(torch.cat, zip(*checked, strict=True))), attention, epsilons
+    )
 
 
 class Candidates(NamedTuple):
@@ -131,9 +168,14 @@ class Candidates(NamedTuple):
 
 def _check(model, observation, site, attention: Tensor) -> Candidates:
     """Candidates with what running the model says of them."""
-    layer, visible = observation.attention[site.layer], model.visible(observation, site.layer)
+    layer, visible = (
+        observation.attention[site.layer],
+        model.visible(observation, site.layer),
+    )
     with torch.no_grad():
-        probs = model.replay(observation, {site.layer: at_head(layer, site.head, site.query, attention)})
+        probs = model.replay(
+            observation, {site.layer: at_head(layer, site.head, site.query, attention)}
+        )
     divergence = _over_rows(jsd(attention, layer[:, site.head]), visible, site.query)
     return Candidates(attention, divergence, tvd(probs, observation.probs))
 
@@ -145,9 +187,13 @@ def _model_distance(model, observation, site) -> Distance:
 
     def distance(candidates: Tensor) -> tuple[Tensor, Tensor]:
         with torch.enable_grad():
-            leaf = candidates.unflatten(1, (n_batch, n_queries)).detach().requires_grad_()
+            leaf = (
+                candidates.unflatten(1, (n_batch, n_queries)).detach().requires_grad_()
+            )
             edited = at_head(attention, site.head, site.query, leaf)
-            change = tvd(model.replay(observation, {site.layer: edited}), observation.probs)
+            change = tvd(
+                model.replay(observation, {site.layer: edited}), observation.probs
+            )
             (slope,) = torch.autograd.grad(change.sum(), leaf)
         rows = change.detach()[:, :, None].expand(-1, -1, n_queries)
         return rows.flatten(1, 2), slope.flatten(1, 2)
@@ -155,10 +201,15 @@ def _model_distance(model, observation, site) -> Distance:
     return distance
 
 
-def best_within(found: Candidates, own: Tensor, epsilons: Sequence[float]) -> list[tuple[Tensor, Tensor]]:
+def best_within(
+    found: Candidates, own: Tensor, epsilons: Sequence[float]
+) -> list[tuple[Tensor, Tensor]]:
     """For each ε the farthest candidate whose change is ≤ ε, or else ``own`` [batch, queries, keys], whose JSD is 0."""
     candidates = torch.cat([own[None], found.attention])
-    divergence, change = (torch.cat([torch.zeros_like(x[:1]), x]) for x in (found.divergence, found.change))
+    divergence, change = (
+        torch.cat([torch.zeros_like(x[:1]), x])
+        for x in (found.divergence, found.change)
+    )
     best = [divergence.masked_fill(change > epsilon, -1).max(0) for epsilon in epsilons]
     place = torch.arange(len(own), device=own.device)
     return [(values, candidates[index, place]) for values, index in best]
@@ -172,7 +223,9 @@ def _over_rows(values: Tensor, visible: Tensor, query: int | None) -> Tensor:
     return (values * real).sum(-1) / real.sum(-1).clamp_min(1)
 
 
-def _noise(visible: Tensor, example_ids: Sequence[int], n_starts: int, seed: int) -> Tensor:
+def _noise(
+    visible: Tensor, example_ids: Sequence[int], n_starts: int, seed: int
+) -> Tensor:
     """Standard normal draws where attention may be, [starts, batch, queries, keys]."""
     rows = visible.cpu().numpy()
     noise = np.zeros((n_starts, *rows.shape))

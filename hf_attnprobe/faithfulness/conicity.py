@@ -33,7 +33,9 @@ class ConicityResult:
 
 
 @torch.no_grad()
-def conicity(model: AttentionModel, observation: Observation, site: Site, *, seed: int = 0) -> ConicityResult:
+def conicity(
+    model: AttentionModel, observation: Observation, site: Site, *, seed: int = 0
+) -> ConicityResult:
     """Conicity of the vectors that the attention of ``site`` weighs, with and without the sign of the cosine.
 
     Args:
@@ -41,8 +43,12 @@ def conicity(model: AttentionModel, observation: Observation, site: Site, *, see
     """
     try:
         vectors = model.states(observation, site)
-    except AttnProbeError:  # the family computes something else than attention times values
+    except (
+        AttnProbeError
+    ):  # the family computes something else than attention times values
         undefined = torch.full_like(observation.probs[:, 0], torch.nan)
         return ConicityResult(undefined, undefined)
     counted = model.positions(observation, site.layer, observation.batch.content_mask)
-    return ConicityResult(conicity_of(vectors, counted), conicity_of(vectors, counted, absolute=True))
+    return ConicityResult(
+        conicity_of(vectors, counted), conicity_of(vectors, counted, absolute=True)
+    )

@@ -24,7 +24,12 @@ from hf_attnprobe.attention_model import AttentionModel, Observation, Site
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.rankings import ranking, tied
 from hf_attnprobe.faithfulness.single_weight import check_draw, erased, single_weight
-from hf_attnprobe.functional.erasure import FlipSet, minimal_flip_set, removal_order, removals_to_flip
+from hf_attnprobe.functional.erasure import (
+    FlipSet,
+    minimal_flip_set,
+    removal_order,
+    removals_to_flip,
+)
 from hf_attnprobe.functional.intervention import random_permutations
 from hf_attnprobe.functional.rank import kendall_tau_b
 
@@ -32,7 +37,9 @@ from hf_attnprobe.functional.rank import kendall_tau_b
 RANKINGS = ("attention", "gradient", "product", "leave_one_out", "input_gradient")
 OF_HEADS_ALONE = ("effective_attention", "norm_based")
 N_RANDOM = 5  # the paper's
-ORDER_STREAM = 1 << 40  # added to the seed: other shuffles than those of ``permutation``
+ORDER_STREAM = (
+    1 << 40
+)  # added to the seed: other shuffles than those of ``permutation``
 COPIES_AT_ONCE = 32
 
 READINGS = {
@@ -116,20 +123,29 @@ def erasure(
     """
     check_draw(draw)
     attention = observation.read(site)
-    content, token_logits = observation.batch.content_mask, model.token_logits(observation)
+    content, token_logits = (
+        observation.batch.content_mask,
+        model.token_logits(observation),
+    )
     found = rankings(model, observation, site)
     rules = {"renormalise": renormalise, "all_zero": all_zero}
     single = single_weight(model, observation, site, draw=draw, seed=seed, **rules)
     exact = None
     if token_logits is not None:
         bias = model.readout_bias()
-        exact = minimal_flip_set(attention, token_logits, content, bias=bias, renormalise=renormalise)
+        exact = minimal_flip_set(
+            attention, token_logits, content, bias=bias, renormalise=renormalise
+        )
         found["margin"] = exact.margin
     order = orders(observation, content, found, n_random, seed)
     if exact is not None:
-        n_removed = removals_to_flip(attention, token_logits, content, order, bias=bias, **rules)
+        n_removed = removals_to_flip(
+            attention, token_logits, content, order, bias=bias, **rules
+        )
     else:
-        n_removed = _removals_by_replay(model, observation, site, order, content, **rules)
+        n_removed = _removals_by_replay(
+            model, observation, site, order, content, **rules
+        )
     names = ("random", *found)
     gathered = partial(_by_ranking, names=names, n_random=n_random)
     long = content.sum(-1) > 1
@@ -142,10 +158,16 @@ def erasure(
     )
 
 
-def rankings(model: AttentionModel, observation: Observation, site: Site) -> dict[str, Tensor]:
+def rankings(
+    model: AttentionModel, observation: Observation, site: Site
+) -> dict[str, Tensor]:
     """What to erase weights by, largest first, as dense ranks [batch, keys]; without what this model does not have."""
     found = {}
-    for name in RANKINGS if model.token_logits(observation) is not None else (*RANKINGS, *OF_HEADS_ALONE):
+    for name in (
+        RANKINGS
+        if model.token_logits(observation) is not None
+        else (*RANKINGS, *OF_HEADS_ALONE)
+    ):
         try:
             found[name] = ranking(model, observation, site, name)
         except AttnProbeError:
@@ -153,11 +175,21 @@ def rankings(model: AttentionModel, observation: Observation, site: Site) -> dic
     return found
 
 
-def orders(observation: Observation, content: Tensor, found: dict[str, Tensor], n_random: int, seed: int) -> Tensor:
+def orders(
+    observation: Observation,
+    content: Tensor,
+    found: dict[str, Tensor],
+    n_random: int,
+    seed: int,
+) -> Tensor:
     """Orders of removal: ``n_random`` random ones, then those of the rankings, int64 [orders, batch, keys]."""
     ids = observation.batch.example_ids
-    shuffled = random_permutations(content[:, None], n_random, seed=seed + ORDER_STREAM, example_ids=ids)[:, :, 0]
-    return removal_order(torch.cat([shuffled.double(), torch.stack([*found.values()]).double()]), content)
+    shuffled = random_permutations(
+        content[:, None], n_random, seed=seed + ORDER_STREAM, example_ids=ids
+    )[:, :, 0]
+    return removal_order(
+        torch.cat([shuffled.double(), torch.stack([*found.values()]).double()]), content
+    )
 
 
 def _removals_by_replay(
@@ -177,16 +209,22 @@ def _removals_by_replay(
     for steps in torch.cartesian_prod(*places).split(COPIES_AT_ONCE):
         which, n_before = steps.unbind(1)
         gone = (turn[which] <= n_before[:, None, None]) & content
-        after = erased(model, observation, site, gone, renormalise=renormalise, all_zero=all_zero)
+        after = erased(
+            model, observation, site, gone, renormalise=renormalise, all_zero=all_zero
+        )
         lost.append((after.argmax(-1) != predicted) & ~after.isnan().any(-1))
     lost = torch.cat(lost).unflatten(0, (len(order), longest))
     n_removed = (lost.to(torch.int8).argmax(1) + 1).double()
     return n_removed.masked_fill(~lost.any(1) | (content.sum(-1) < 2), torch.nan)
 
 
-def _by_ranking(values: Tensor, *, names: tuple[str, ...], n_random: int) -> dict[str, Tensor]:
+def _by_ranking(
+    values: Tensor, *, names: tuple[str, ...], n_random: int
+) -> dict[str, Tensor]:
     """Values [orders, batch] by name, the mean over the random orders (those with a value) first."""
-    return dict(zip(names, [values[:n_random].nanmean(0), *values[n_random:]], strict=True))
+    return dict(
+        zip(names, [values[:n_random].nanmean(0), *values[n_random:]], strict=True)
+    )
 
 
 def _mass(attention: Tensor, order: Tensor, n_removed: Tensor) -> Tensor:
@@ -196,7 +234,13 @@ def _mass(attention: Tensor, order: Tensor, n_removed: Tensor) -> Tensor:
     return (in_order * gone).sum(-1).masked_fill(n_removed.isnan(), torch.nan)
 
 
-def _bounds(exact: FlipSet | None, n_removed: Tensor, found: dict[str, Tensor], content: Tensor, gathered) -> dict:
+def _bounds(
+    exact: FlipSet | None,
+    n_removed: Tensor,
+    found: dict[str, Tensor],
+    content: Tensor,
+    gathered,
+) -> dict:
     """The smallest set and what the rankings waste, or the least that they needed."""
     if exact is None:
         least = n_removed.nan_to_num(torch.inf).amin(0)

@@ -61,7 +61,9 @@ def with_layers(sites: Sequence[Site]) -> list[Site]:
     return [*sites, *layers] if len(sites) > 1 else list(sites)
 
 
-def explanations(model: AttentionModel, observation: Observation, site: Site, *, seed: int = 0) -> ExplanationsResult:
+def explanations(
+    model: AttentionModel, observation: Observation, site: Site, *, seed: int = 0
+) -> ExplanationsResult:
     """Rank correlation of every reading of a head, or of a layer where ``site.head`` is −1, with leave-one-out.
 
     Args:
@@ -72,11 +74,15 @@ def explanations(model: AttentionModel, observation: Observation, site: Site, *,
     found = {}
     for name, reading in (OF_LAYERS if site.head == LAYER else OF_HEADS).items():
         try:
-            values = model.read_map(observation, reading(model, observation, site), site).abs()
+            values = model.read_map(
+                observation, reading(model, observation, site), site
+            ).abs()
         except AttnProbeError:  # this model has no such thing
             continue
         values = _scaled(values, content) if name in NOT_SHARES else values
-        found[f"{name}_tau"] = kendall_tau_b(ranks(values, content), importance, content).tau
+        found[f"{name}_tau"] = kendall_tau_b(
+            ranks(values, content), importance, content
+        ).tau
     return ExplanationsResult(**found)
 
 
@@ -87,56 +93,97 @@ def _attention(model: AttentionModel, observation: Observation, site: Site) -> T
     return observation.attention[site.layer][:, site.head]
 
 
-def _attention_times_gradient(model: AttentionModel, observation: Observation, site: Site) -> Tensor:
+def _attention_times_gradient(
+    model: AttentionModel, observation: Observation, site: Site
+) -> Tensor:
     gradient = observation.attention_gradient[site.layer][:, site.head]
     return maps.attention_times_gradient(_attention(model, observation, site), gradient)
 
 
-def _effective_attention(model: AttentionModel, observation: Observation, site: Site) -> Tensor:
+def _effective_attention(
+    model: AttentionModel, observation: Observation, site: Site
+) -> Tensor:
     values = observation.head_values[site.layer][:, site.head]
-    return maps.effective_attention(_attention(model, observation, site), _real(observation, values))
+    return maps.effective_attention(
+        _attention(model, observation, site), _real(observation, values)
+    )
 
 
 def _norm_based(model: AttentionModel, observation: Observation, site: Site) -> Tensor:
     head = slice(site.head, site.head + 1)
-    values, projection = observation.head_values[site.layer], model.output_projections[site.layer]
-    return maps.norm_based(observation.attention[site.layer][:, head], values[:, head], projection[head])[:, 0]
+    values, projection = (
+        observation.head_values[site.layer],
+        model.output_projections[site.layer],
+    )
+    return maps.norm_based(
+        observation.attention[site.layer][:, head], values[:, head], projection[head]
+    )[:, 0]
 
 
 # Of a layer, [batch, queries, keys]
 
 
-def _mean_attention(model: AttentionModel, observation: Observation, site: Site) -> Tensor:
+def _mean_attention(
+    model: AttentionModel, observation: Observation, site: Site
+) -> Tensor:
     return observation.attention[site.layer].mean(1)
 
 
 def _rollout(model: AttentionModel, observation: Observation, site: Site) -> Tensor:
-    return maps.rollout([observation.attention[layer].mean(1) for layer in model.layers_below(site.layer)])
+    return maps.rollout(
+        [
+            observation.attention[layer].mean(1)
+            for layer in model.layers_below(site.layer)
+        ]
+    )
 
 
-def _layer_norm_based(model: AttentionModel, observation: Observation, site: Site) -> Tensor:
-    values, projection = observation.head_values[site.layer], model.output_projections[site.layer]
+def _layer_norm_based(
+    model: AttentionModel, observation: Observation, site: Site
+) -> Tensor:
+    values, projection = (
+        observation.head_values[site.layer],
+        model.output_projections[site.layer],
+    )
     return maps.norm_based_layer(observation.attention[site.layer], values, projection)
 
 
 @torch.no_grad()
-def _value_zeroing(model: AttentionModel, observation: Observation, site: Site) -> Tensor:
+def _value_zeroing(
+    model: AttentionModel, observation: Observation, site: Site
+) -> Tensor:
     key = "value_zeroing", site.layer
     if key not in observation.maps:
         n_keys = observation.batch.mask.shape[1]
-        kept = ~torch.eye(n_keys, dtype=torch.bool, device=observation.probs.device)[:, None, None, None]
+        kept = ~torch.eye(n_keys, dtype=torch.bool, device=observation.probs.device)[
+            :, None, None, None
+        ]
         kept = kept.expand(-1, len(observation.probs), -1, -1, -1)
-        original = model.block_output(observation, site.layer, torch.ones_like(kept[:1]))
+        original = model.block_output(
+            observation, site.layer, torch.ones_like(kept[:1])
+        )
         parts = kept.split(COLUMNS_AT_ONCE)
-        columns = [maps.cosine_distance(original, model.block_output(observation, site.layer, part)) for part in parts]
+        columns = [
+            maps.cosine_distance(
+                original, model.block_output(observation, site.layer, part)
+            )
+            for part in parts
+        ]
         visible = model.visible(observation, site.layer)
-        observation.maps[key] = maps.value_zeroing(torch.cat(columns).permute(1, 2, 0), visible)
+        observation.maps[key] = maps.value_zeroing(
+            torch.cat(columns).permute(1, 2, 0), visible
+        )
     return observation.maps[key]
 
 
-def _value_zeroing_rollout(model: AttentionModel, observation: Observation, site: Site) -> Tensor:
+def _value_zeroing_rollout(
+    model: AttentionModel, observation: Observation, site: Site
+) -> Tensor:
     below = model.layers_below(site.layer)
-    return maps.rollout([_value_zeroing(model, observation, Site(layer)) for layer in below], residual=False)
+    return maps.rollout(
+        [_value_zeroing(model, observation, Site(layer)) for layer in below],
+        residual=False,
+    )
 
 
 def _real(observation: Observation, values: Tensor) -> Tensor:

@@ -44,7 +44,12 @@ class FragilityResult:
 
 @torch.no_grad()
 def fragility(
-    model: AttentionModel, observation: Observation, site: Site, *, n_permutations: int = N_PERMUTATIONS, seed: int = 0
+    model: AttentionModel,
+    observation: Observation,
+    site: Site,
+    *,
+    n_permutations: int = N_PERMUTATIONS,
+    seed: int = 0,
 ) -> FragilityResult:
     """The decision with a head's own attention, uniform attention, and permutations of its own.
 
@@ -54,13 +59,16 @@ def fragility(
     own, visible = attention[:, site.head], model.visible(observation, site.layer)
     order = observation.permutations(site.layer, n_permutations, seed)
     edits = torch.cat([uniform(own, visible)[None], permute(own, order)])
-    after = model.replay(observation, {site.layer: at_head(attention, site.head, site.query, edits)})
+    after = model.replay(
+        observation, {site.layer: at_head(attention, site.head, site.query, edits)}
+    )
     n_classes, labels = observation.probs.shape[-1], observation.batch.labels
     decided = torch.cat([observation.probs[None], after]).argmax(-1)
     decided = torch.nn.functional.one_hot(decided, n_classes).double()
     shares = decided[0], decided[1], decided[2:].mean(0)  # each [batch, classes]
     return FragilityResult(
-        *(dict(enumerate(share.unbind(-1))) for share in shares), *(_right(share, labels) for share in shares)
+        *(dict(enumerate(share.unbind(-1))) for share in shares),
+        *(_right(share, labels) for share in shares),
     )
 
 

@@ -16,9 +16,8 @@ import torch
 from torch import Tensor
 
 from hf_attnprobe.attention_model import AttentionModel, Observation, Reference, Site
-from hf_attnprobe.functional.divergence import tvd
+from hf_attnprobe.functional.divergence import decision_flip, tvd
 from hf_attnprobe.functional.intervention import at_head, random_generator
-from hf_attnprobe.functional.prediction import decision_flip
 
 
 DONOR_STREAM = 2  # apart from the permutations' and the adversary's random numbers
@@ -50,35 +49,58 @@ class HeadAblationResult:
 
 
 @torch.no_grad()
-def head_ablation(model: AttentionModel, observation: Observation, site: Site, *, seed: int = 0) -> HeadAblationResult:
+def head_ablation(
+    model: AttentionModel, observation: Observation, site: Site, *, seed: int = 0
+) -> HeadAblationResult:
     """One head's output replaced, at all its queries or at ``site.query`` alone.
 
     Args:
         seed: with a text's id it chooses the text of the reference sample that its head outputs are taken from.
     """
     attention = observation.attention[site.layer]
-    silent = at_head(attention, site.head, site.query, torch.zeros_like(attention[None, :, 0]))
+    silent = at_head(
+        attention, site.head, site.query, torch.zeros_like(attention[None, :, 0])
+    )
     zero = _changes(observation, model.replay(observation, {site.layer: silent})[0])
     if model.reference is None:
         return HeadAblationResult(*zero)
-    donors = _donors(model.reference, observation.batch.example_ids, seed).to(attention.device)
-    outputs, lengths = model.reference.outputs[site.layer][:, site.head], model.reference.lengths
-    average = mean_output(outputs, lengths).expand(len(attention), attention.shape[2], -1)
-    resampled = resampled_output(outputs, lengths, donors.clamp_min(0), observation.batch.mask)
-    mean, resample = model.replay_outputs(observation, site, torch.stack([average, resampled]))
-    changed = (x.masked_fill(donors < 0, torch.nan) for x in _changes(observation, resample))
+    donors = _donors(model.reference, observation.batch.example_ids, seed).to(
+        attention.device
+    )
+    outputs, lengths = (
+        model.reference.outputs[site.layer][:, site.head],
+        model.reference.lengths,
+    )
+    average = mean_output(outputs, lengths).expand(
+        len(attention), attention.shape[2], -1
+    )
+    resampled = resampled_output(
+        outputs, lengths, donors.clamp_min(0), observation.batch.mask
+    )
+    mean, resample = model.replay_outputs(
+        observation, site, torch.stack([average, resampled])
+    )
+    changed = (
+        x.masked_fill(donors < 0, torch.nan) for x in _changes(observation, resample)
+    )
     return HeadAblationResult(*zero, *_changes(observation, mean), *changed)
 
 
 def _changes(observation: Observation, after: Tensor) -> tuple[Tensor, Tensor]:
-    return tvd(after, observation.probs), decision_flip(observation.probs, after).to(torch.float64)
+    return tvd(after, observation.probs), decision_flip(observation.probs, after).to(
+        torch.float64
+    )
 
 
 def _donors(reference: Reference, example_ids: tuple[int, ...], seed: int) -> Tensor:
     """For each text the place in the sample of another one, int64 [batch]; −1 where there is no other."""
     chosen = []
     for example_id in example_ids:
-        others = [place for place, known in enumerate(reference.example_ids) if known != example_id]
+        others = [
+            place
+            for place, known in enumerate(reference.example_ids)
+            if known != example_id
+        ]
         draw = random_generator(seed, int(example_id), DONOR_STREAM)
         chosen.append(others[draw.integers(len(others))] if others else -1)
     return torch.tensor(chosen)
@@ -92,7 +114,9 @@ def mean_output(outputs: Tensor, lengths: Tensor) -> Tensor:
     return outputs.sum((0, 1)) / lengths.sum()
 
 
-def resampled_output(outputs: Tensor, lengths: Tensor, donors: Tensor, mask: Tensor) -> Tensor:
+def resampled_output(
+    outputs: Tensor, lengths: Tensor, donors: Tensor, mask: Tensor
+) -> Tensor:
     """The donors' outputs laid on the real queries of each text, first on first; beyond a donor's end its mean.
 
     Shape: outputs [texts, queries, width], zero beyond lengths [texts], donors int64 [batch], mask bool [batch, new
@@ -100,6 +124,8 @@ def resampled_output(outputs: Tensor, lengths: Tensor, donors: Tensor, mask: Ten
     """
     given, n_given = outputs[donors], lengths[donors][:, None]
     place = (mask.cumsum(1) - 1).clamp_min(0)
-    rows = place.clamp(max=outputs.shape[1] - 1)[..., None].expand(-1, -1, outputs.shape[-1])
+    rows = place.clamp(max=outputs.shape[1] - 1)[..., None].expand(
+        -1, -1, outputs.shape[-1]
+    )
     beyond = (given.sum(1) / n_given)[:, None]
     return torch.where((place < n_given)[..., None], given.gather(1, rows), beyond)

@@ -27,7 +27,9 @@ from hf_attnprobe.functional import aopc
 
 
 OF_SITE = ("attention", "product")
-FLAGS_AT_ONCE = 1 << 22  # copies × texts × positions of erased sets that are looked through together
+FLAGS_AT_ONCE = (
+    1 << 22
+)  # copies × texts × positions of erased sets that are looked through together
 
 READINGS = {
     "comprehensiveness": "without what {key} ranks first, the predicted class loses {mean:.3f} of probability (mean of the top 1 to 50%)",
@@ -69,7 +71,8 @@ def input_erasure(
         AttnProbeError: for images, an unknown operator, or no token to mask with.
     """
     of_site, of_text = (
-        torch.stack([_turns(model, observation, site, name, seed) for name in names]) for names in (OF_SITE, OF_TEXT)
+        torch.stack([_turns(model, observation, site, name, seed) for name in names])
+        for names in (OF_SITE, OF_TEXT)
     )
 
     def measure(curve: Callable[[Observation, str, Tensor], Tensor]) -> Tensor:
@@ -77,17 +80,25 @@ def input_erasure(
         key = f"{curve.__name__} {by}", seed
         if key not in observation.maps:
             observation.maps[key] = curve(observation, by, of_text)
-        return torch.cat([curve(observation, by, of_site), observation.maps[key]], dim=1)
+        return torch.cat(
+            [curve(observation, by, of_site), observation.maps[key]], dim=1
+        )
 
     found = [*measure(_tops)]
     if naopc_beam:
         chains = measure(_chains)
-        lower, upper = _bounds(observation, by, naopc_beam, seed, chains[:, len(OF_SITE) :])
+        lower, upper = _bounds(
+            observation, by, naopc_beam, seed, chains[:, len(OF_SITE) :]
+        )
         found += [*aopc.normalised(chains, lower, upper)]
-    return InputErasureResult(*(dict(zip((*OF_SITE, *OF_TEXT), values, strict=True)) for values in found))
+    return InputErasureResult(
+        *(dict(zip((*OF_SITE, *OF_TEXT), values, strict=True)) for values in found)
+    )
 
 
-def _turns(model: AttentionModel, observation: Observation, site: Site, name: str, seed: int) -> Tensor:
+def _turns(
+    model: AttentionModel, observation: Observation, site: Site, name: str, seed: int
+) -> Tensor:
     scores = ranking(model, observation, site, name, seed=seed)
     return aopc.removal_order(scores, observation.batch.content_mask)
 
@@ -98,7 +109,9 @@ def _tops(observation: Observation, by: str, turns: Tensor) -> Tensor:
     counts = aopc.removal_counts(content.sum(-1))
     top = (turns < counts[:, None, :, None]) & content
     sets = torch.stack([top, content & ~top])  # [2, steps, rankings, batch, keys]
-    return _drops(observation, by, sets.flatten(0, 2)).unflatten(0, sets.shape[:3]).mean(1)
+    return (
+        _drops(observation, by, sets.flatten(0, 2)).unflatten(0, sets.shape[:3]).mean(1)
+    )
 
 
 def _chains(observation: Observation, by: str, turns: Tensor) -> Tensor:
@@ -106,13 +119,17 @@ def _chains(observation: Observation, by: str, turns: Tensor) -> Tensor:
     content = observation.batch.content_mask
     n_units = content.sum(-1)
     turns = torch.stack([turns, n_units[:, None] - 1 - turns])
-    steps = torch.arange(1, int(n_units.max()) + 1, device=content.device)[:, None, None, None]
+    steps = torch.arange(1, int(n_units.max()) + 1, device=content.device)[
+        :, None, None, None
+    ]
     sets = (turns < steps[..., None]) & content  # [steps, 2, rankings, batch, keys]
     drops = _drops(observation, by, sets.flatten(0, 2)).unflatten(0, sets.shape[:3])
     return (drops * (steps <= n_units)).sum(0) / n_units
 
 
-def _bounds(observation: Observation, by: str, beam: int, seed: int, tried: Tensor) -> Tensor:
+def _bounds(
+    observation: Observation, by: str, beam: int, seed: int, tried: Tensor
+) -> Tensor:
     """The least and the largest AOPC of each text, [2, batch]: exact for short texts, else the furthest that were found,
     by the beam or among ``tried`` [2, rankings, batch], the orders that do not depend on the site."""
     key = f"bounds {by} {seed}", beam
@@ -120,12 +137,19 @@ def _bounds(observation: Observation, by: str, beam: int, seed: int, tried: Tens
         content = observation.batch.content_mask
         n_units = content.sum(-1)
         short = n_units <= aopc.EXACT_UP_TO
-        exact = aopc.chain_bounds(_lattice(observation, by, content & short[:, None]), n_units.where(short, 0))
+        exact = aopc.chain_bounds(
+            _lattice(observation, by, content & short[:, None]), n_units.where(short, 0)
+        )
         bounds = torch.stack(exact)
         if not short.all():
-            found = aopc.beam_bounds(partial(_drops, observation, by), content & ~short[:, None], beam)
+            found = aopc.beam_bounds(
+                partial(_drops, observation, by), content & ~short[:, None], beam
+            )
             tried = tried.flatten(0, 1)
-            widest = torch.minimum(found[0], tried.amin(0)), torch.maximum(found[1], tried.amax(0))
+            widest = (
+                torch.minimum(found[0], tried.amin(0)),
+                torch.maximum(found[1], tried.amax(0)),
+            )
             bounds = torch.where(short, bounds, torch.stack(widest).to(bounds.dtype))
         observation.maps[key] = bounds
     return observation.maps[key]
@@ -143,5 +167,13 @@ def _drops(observation: Observation, by: str, erased: Tensor) -> Tensor:
     """How far the predicted class's probability falls without the erased units: [copies, batch, keys] -> [copies, batch]."""
     place = observation.target(None)[None, :, None]
     at_once = max(1, FLAGS_AT_ONCE // erased[0].numel())
-    after = torch.cat([observation.model.erase_inputs(observation, part, by=by) for part in erased.split(at_once)])
-    return (observation.probs.gather(-1, place[0]) - after.gather(-1, place.expand(len(after), -1, -1)))[..., 0]
+    after = torch.cat(
+        [
+            observation.model.erase_inputs(observation, part, by=by)
+            for part in erased.split(at_once)
+        ]
+    )
+    return (
+        observation.probs.gather(-1, place[0])
+        - after.gather(-1, place.expand(len(after), -1, -1))
+    )[..., 0]

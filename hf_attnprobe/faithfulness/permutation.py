@@ -46,12 +46,19 @@ class PermutationResult:
 
 
 def permutation(
-    model: AttentionModel, observation: Observation, site: Site, *, n_permutations: int = 100, seed: int = 0
+    model: AttentionModel,
+    observation: Observation,
+    site: Site,
+    *,
+    n_permutations: int = 100,
+    seed: int = 0,
 ) -> PermutationResult:
     """Output change under random, and under all, permutations of a head's attention, every query's over the keys it may see."""
     attention = observation.attention[site.layer]
     order = observation.permutations(site.layer, n_permutations, seed)
-    edited = at_head(attention, site.head, site.query, permute(attention[:, site.head], order))
+    edited = at_head(
+        attention, site.head, site.query, permute(attention[:, site.head], order)
+    )
     changes = tvd(model.replay(observation, {site.layer: edited}), observation.probs)
     token_logits = model.token_logits(observation)
     exact = {} if token_logits is None else _exact(token_logits, observation, site)
@@ -65,9 +72,15 @@ def _median(changes: Tensor) -> Tensor:
     return upper[:, -1] if len(changes) % 2 else (upper[:, -1] + upper[:, -2]) / 2
 
 
-def _exact(token_logits: Tensor, observation: Observation, site: Site) -> dict[str, Tensor]:
+def _exact(
+    token_logits: Tensor, observation: Observation, site: Site
+) -> dict[str, Tensor]:
     """What holds over all T! permutations."""
-    attention, mask, predicted = observation.read(site), observation.batch.mask, observation.target(None)
+    attention, mask, predicted = (
+        observation.read(site),
+        observation.batch.mask,
+        observation.target(None),
+    )
     place = predicted[:, None, None].expand(-1, token_logits.shape[1], 1)
     own = token_logits.gather(-1, place)
     # Of the predicted class over each, 0 over itself, [classes, batch, keys].
@@ -79,6 +92,13 @@ def _exact(token_logits: Tensor, observation: Observation, site: Site) -> dict[s
         return {"flip_possible": flips, "logit_mean": mean, "logit_variance": variance}
     prob = observation.probs.amax(-1).double()
     changes = [(extreme.sum(0).sigmoid() - prob).abs() for extreme in (lowest, highest)]
-    mean, variance = permutation_moments(attention, token_logits[..., 1] - token_logits[..., 0], mask)
+    mean, variance = permutation_moments(
+        attention, token_logits[..., 1] - token_logits[..., 0], mask
+    )
     worst = torch.maximum(*changes)
-    return {"max_tvd": worst, "flip_possible": flips, "logit_mean": mean, "logit_variance": variance}
+    return {
+        "max_tvd": worst,
+        "flip_possible": flips,
+        "logit_mean": mean,
+        "logit_variance": variance,
+    }

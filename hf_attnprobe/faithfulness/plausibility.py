@@ -39,7 +39,9 @@ class PlausibilityResult:
     iou_f1: Mapping[str, Tensor]
 
 
-def plausibility(model: AttentionModel, observation: Observation, site: Site, *, seed: int = 0) -> PlausibilityResult:
+def plausibility(
+    model: AttentionModel, observation: Observation, site: Site, *, seed: int = 0
+) -> PlausibilityResult:
     """Agreement of attention, and of the rankings it is compared with, with the rationales of the batch.
 
     Args:
@@ -48,9 +50,14 @@ def plausibility(model: AttentionModel, observation: Observation, site: Site, *,
     content = observation.batch.content_mask
     marked = observation.batch.rationale
     marked = torch.zeros_like(content) if marked is None else marked & content
-    scores = {name: ranking(model, observation, site, name, seed=seed) for name in RANKINGS}
+    scores = {
+        name: ranking(model, observation, site, name, seed=seed) for name in RANKINGS
+    }
     n_marked = marked.sum(-1, keepdim=True)
-    chosen = {name: (removal_order(x, content) < n_marked) & content for name, x in scores.items()}
+    chosen = {
+        name: (removal_order(x, content) < n_marked) & content
+        for name, x in scores.items()
+    }
     return PlausibilityResult(
         {name: average_precision(x, marked, content) for name, x in scores.items()},
         {name: token_f1(x, marked, content) for name, x in chosen.items()},

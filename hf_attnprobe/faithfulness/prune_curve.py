@@ -26,12 +26,19 @@ class PruneCurve:
 
 def least_first(effects: Mapping[tuple[int, int], float]) -> list[Site]:
     """Sites by ascending effect: ``by_head(report.statistics, "zero_tvd")``, or ``"first_order_zero"`` as in the paper."""
-    return [Site(layer, head) for layer, head in sorted(effects, key=lambda site: (effects[site], site))]
+    return [
+        Site(layer, head)
+        for layer, head in sorted(effects, key=lambda site: (effects[site], site))
+    ]
 
 
 @torch.no_grad()
 def prune_curve(
-    model: AttentionModel, batches: Iterable[Batch], ranking: Sequence[Site], *, n_removed: Sequence[int] | None = None
+    model: AttentionModel,
+    batches: Iterable[Batch],
+    ranking: Sequence[Site],
+    *,
+    n_removed: Sequence[int] | None = None,
 ) -> PruneCurve:
     """Silences the first 0, 1, 2, … heads of ``ranking`` together and predicts again.
 
@@ -42,25 +49,46 @@ def prune_curve(
     """
     points = tuple(range(len(ranking) + 1)) if n_removed is None else tuple(n_removed)
     if not all(0 <= n <= len(ranking) for n in points):
-        raise AttnProbeError(f"expected numbers of heads from 0 to {len(ranking)}, got {list(points)}")
-    counts = sum(_counts(model, batch, [ranking[:n] for n in points]) for batch in batches)
+        raise AttnProbeError(
+            f"expected numbers of heads from 0 to {len(ranking)}, got {list(points)}"
+        )
+    counts = sum(
+        _counts(model, batch, [ranking[:n] for n in points]) for batch in batches
+    )
     if not isinstance(counts, Tensor):
         raise AttnProbeError("expected at least one batch of texts, got none")
     agreeing, correct, n_texts, n_labelled = counts.unbind(1)
-    return PruneCurve(points, tuple((agreeing / n_texts).tolist()), tuple((correct / n_labelled).tolist()))
+    return PruneCurve(
+        points,
+        tuple((agreeing / n_texts).tolist()),
+        tuple((correct / n_labelled).tolist()),
+    )
 
 
-def _counts(model: AttentionModel, batch: Batch, removed: Sequence[Sequence[Site]]) -> Tensor:
+def _counts(
+    model: AttentionModel, batch: Batch, removed: Sequence[Sequence[Site]]
+) -> Tensor:
     """Texts that agree, that are right, that there are, that are labelled, float64 [points, 4]."""
     observation = model.observe(batch)
     predicted = observation.probs.argmax(-1)
-    labels = torch.full_like(predicted, -1) if batch.labels is None else batch.labels.to(predicted.device)
+    labels = (
+        torch.full_like(predicted, -1)
+        if batch.labels is None
+        else batch.labels.to(predicted.device)
+    )
     after = silenced(model, observation, removed).argmax(-1)
-    found = [after == predicted, (after == labels) & (labels >= 0), after >= 0, (labels >= 0).expand_as(after)]
+    found = [
+        after == predicted,
+        (after == labels) & (labels >= 0),
+        after >= 0,
+        (labels >= 0).expand_as(after),
+    ]
     return torch.stack([x.sum(1) for x in found], dim=1).double().cpu()
 
 
-def silenced(model: AttentionModel, observation: Observation, removed: Sequence[Sequence[Site]]) -> Tensor:
+def silenced(
+    model: AttentionModel, observation: Observation, removed: Sequence[Sequence[Site]]
+) -> Tensor:
     """Probabilities [points, batch, classes] with each set of heads silenced; the others attend as they then come to."""
     kept = {
         layer: observation.probs.new_ones(len(removed), *attention.shape[:2], 1, 1)
@@ -70,4 +98,8 @@ def silenced(model: AttentionModel, observation: Observation, removed: Sequence[
     for point, sites in enumerate(removed):
         for site in sites:
             kept[site.layer][point, :, site.head] = 0
-    return model.replay_masked(observation, kept) if kept else observation.probs.expand(len(removed), -1, -1)
+    return (
+        model.replay_masked(observation, kept)
+        if kept
+        else observation.probs.expand(len(removed), -1, -1)
+    )

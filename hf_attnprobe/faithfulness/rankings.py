@@ -20,7 +20,14 @@ OF_TEXT = ("input_gradient", "leave_one_out", "random")
 RANDOM_STREAM = 4
 
 
-def ranking(model: AttentionModel, observation: Observation, site: Site, name: str, *, seed: int = 0) -> Tensor:
+def ranking(
+    model: AttentionModel,
+    observation: Observation,
+    site: Site,
+    name: str,
+    *,
+    seed: int = 0,
+) -> Tensor:
     """Importance as dense ranks, [batch, keys], higher for more important; what only differs by rounding is equal.
 
     Only ``content_mask`` counts. Gradients are signed: what speaks for the decision is important. What does not depend
@@ -38,9 +45,13 @@ def ranking(model: AttentionModel, observation: Observation, site: Site, name: s
     return observation.maps[key]
 
 
-def _of_site(model: AttentionModel, observation: Observation, site: Site, name: str) -> Tensor:
+def _of_site(
+    model: AttentionModel, observation: Observation, site: Site, name: str
+) -> Tensor:
     if name in OF_HEADS:
-        return model.read_map(observation, OF_HEADS[name](model, observation, site), site).abs()
+        return model.read_map(
+            observation, OF_HEADS[name](model, observation, site), site
+        ).abs()
     values = observation.attention[site.layer][:, site.head]
     if name != "attention":
         slope = observation.attention_gradient[site.layer][:, site.head]
@@ -51,14 +62,22 @@ def _of_site(model: AttentionModel, observation: Observation, site: Site, name: 
 def _of_text(observation: Observation, name: str, seed: int) -> Tensor:
     if name == "input_gradient":
         return observation.gradient_importance()
-    return observation.leave_one_out_importance() if name == "leave_one_out" else _random(observation, seed)
+    return (
+        observation.leave_one_out_importance()
+        if name == "leave_one_out"
+        else _random(observation, seed)
+    )
 
 
 def _random(observation: Observation, seed: int) -> Tensor:
     content = observation.batch.content_mask
     values = torch.zeros(content.shape, dtype=torch.float64)
-    for row, (example_id, real) in enumerate(zip(observation.batch.example_ids, content.cpu(), strict=True)):
-        draw = random_generator(seed, int(example_id), RANDOM_STREAM).permutation(int(real.sum()))
+    for row, (example_id, real) in enumerate(
+        zip(observation.batch.example_ids, content.cpu(), strict=True)
+    ):
+        draw = random_generator(seed, int(example_id), RANDOM_STREAM).permutation(
+            int(real.sum())
+        )
         values[row, real] = torch.from_numpy(draw).double()
     return values.to(content.device)
 

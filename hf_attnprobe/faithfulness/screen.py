@@ -30,7 +30,9 @@ class ScreenResult:
     first_order_zero: Tensor
 
 
-def screen(model: AttentionModel, observation: Observation, site: Site, *, seed: int = 0) -> ScreenResult:
+def screen(
+    model: AttentionModel, observation: Observation, site: Site, *, seed: int = 0
+) -> ScreenResult:
     """First-order effects at one head; the backward pass is shared by all heads of the observation."""
     visible = model.visible(observation, site.layer)
     attention = observation.attention[site.layer][:, site.head]
@@ -39,4 +41,6 @@ def screen(model: AttentionModel, observation: Observation, site: Site, *, seed:
         rows = slice(site.query, site.query + 1)
         attention, slope, visible = attention[:, rows], slope[:, rows], visible[:, rows]
     moved = slope * (uniform(attention, visible) - attention)
-    return ScreenResult(moved.sum((-2, -1)).abs(), (slope * attention).sum((-2, -1)).abs())
+    return ScreenResult(
+        moved.sum((-2, -1)).abs(), (slope * attention).sum((-2, -1)).abs()
+    )

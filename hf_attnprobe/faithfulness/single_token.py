@@ -37,7 +37,9 @@ class SingleTokenResult:
 
 
 @torch.no_grad()
-def single_token(model: AttentionModel, observation: Observation, site: Site, *, seed: int = 0) -> SingleTokenResult:
+def single_token(
+    model: AttentionModel, observation: Observation, site: Site, *, seed: int = 0
+) -> SingleTokenResult:
     """Spread of the predicted class's probability over the text's units, each as the only one of a text.
 
     Args:
@@ -45,20 +47,35 @@ def single_token(model: AttentionModel, observation: Observation, site: Site, *,
     """
     content = observation.batch.content_mask
     probs = single_token_probs(model, observation, observation.target(None))
-    lowest, highest = probs.masked_fill(~content, torch.inf).amin(-1), probs.masked_fill(~content, -torch.inf).amax(-1)
+    lowest, highest = (
+        probs.masked_fill(~content, torch.inf).amin(-1),
+        probs.masked_fill(~content, -torch.inf).amax(-1),
+    )
     n_tokens = content.sum(-1)
     mean = (probs * content).sum(-1) / n_tokens
     std = (((probs - mean[:, None]).square() * content).sum(-1) / n_tokens).sqrt()
     some, several = n_tokens > 0, n_tokens > 1
-    lowest, highest = torch.where(some, lowest, torch.nan), torch.where(some, highest, torch.nan)
+    lowest, highest = (
+        torch.where(some, lowest, torch.nan),
+        torch.where(some, highest, torch.nan),
+    )
     return SingleTokenResult(
-        lowest, highest, torch.where(several, highest - lowest, torch.nan), torch.where(several, std, torch.nan)
+        lowest,
+        highest,
+        torch.where(several, highest - lowest, torch.nan),
+        torch.where(several, std, torch.nan),
     )
 
 
-def single_token_probs(model: AttentionModel, observation: Observation, target: Tensor) -> Tensor:
+def single_token_probs(
+    model: AttentionModel, observation: Observation, target: Tensor
+) -> Tensor:
     """Probability of class ``target`` [batch] for each unit alone, [batch, keys]; meaningful at the content."""
     n_texts, n_keys = observation.batch.content_mask.shape
-    others = ~torch.eye(n_keys, dtype=torch.bool, device=target.device)[:, None].expand(-1, n_texts, -1)
-    probs = torch.cat([model.erase_inputs(observation, part) for part in others.split(TOKENS_AT_ONCE)])
+    others = ~torch.eye(n_keys, dtype=torch.bool, device=target.device)[:, None].expand(
+        -1, n_texts, -1
+    )
+    probs = torch.cat(
+        [model.erase_inputs(observation, part) for part in others.split(TOKENS_AT_ONCE)]
+    )
     return probs.gather(-1, target[None, :, None].expand(n_keys, -1, 1))[..., 0].t()

@@ -39,12 +39,16 @@ def erased(
     attention = observation.attention[site.layer]
     places = model.positions(observation, site.layer, gone).unsqueeze(-2)
     new = zero_out(attention[:, site.head], places, renormalise=renormalise)
-    probs = model.replay(observation, {site.layer: at_head(attention, site.head, site.query, new)})
+    probs = model.replay(
+        observation, {site.layer: at_head(attention, site.head, site.query, new)}
+    )
     left = (observation.read(site) * ~gone).sum(-1, keepdim=True) > 0
     return probs if all_zero else probs.masked_fill(~left, torch.nan)
 
 
-def other_positions(top: Tensor, content: Tensor, draw: str, *, seed: int, example_ids: Sequence[int]) -> Tensor:
+def other_positions(
+    top: Tensor, content: Tensor, draw: str, *, seed: int, example_ids: Sequence[int]
+) -> Tensor:
     """A random position of each text to compare ``top`` [batch] with, int64 [batch]; ``top`` itself in texts of one token.
 
     Args:
@@ -54,7 +58,9 @@ def other_positions(top: Tensor, content: Tensor, draw: str, *, seed: int, examp
     """
     own = (content.cumsum(-1).gather(-1, top[:, None])[:, 0] - 1).tolist()
     wanted = []
-    for place, length, example_id in zip(own, content.sum(-1).tolist(), example_ids, strict=True):
+    for place, length, example_id in zip(
+        own, content.sum(-1).tolist(), example_ids, strict=True
+    ):
         random = random_generator(seed, int(example_id), DRAW_STREAM)
         if length < 2:
             wanted.append(place)
@@ -80,26 +86,47 @@ def single_weight(
     """The statistics of the single-weight test by name, each [batch]; NaN for texts of one token."""
     attention, content = observation.read(site), observation.batch.content_mask
     top = attention.masked_fill(~content, -1).argmax(-1)
-    other = other_positions(top, content, draw, seed=seed, example_ids=observation.batch.example_ids)
+    other = other_positions(
+        top, content, draw, seed=seed, example_ids=observation.batch.example_ids
+    )
     pair = torch.stack([top, other])
-    gone = torch.zeros(2, *content.shape, dtype=torch.bool, device=content.device).scatter(-1, pair[..., None], True)
+    gone = torch.zeros(
+        2, *content.shape, dtype=torch.bool, device=content.device
+    ).scatter(-1, pair[..., None], True)
 
     def after(renormalise: bool) -> Tensor:
-        return erased(model, observation, site, gone, renormalise=renormalise, all_zero=all_zero).double()
+        return erased(
+            model, observation, site, gone, renormalise=renormalise, all_zero=all_zero
+        ).double()
 
     probs = after(renormalise)
     weights = attention.gather(-1, pair.t())
     found = {
         "delta_js": _top_minus_other(observation, probs),
-        "delta_js_unnormalised": _top_minus_other(observation, after(False) if renormalise else probs),
+        "delta_js_unnormalised": _top_minus_other(
+            observation, after(False) if renormalise else probs
+        ),
         "delta_attention": weights[:, 0] - weights[:, 1],
         **_flips(observation, probs),
     }
     token_logits = model.token_logits(observation)
     if token_logits is not None:
-        each = erase_each(attention * content, token_logits, bias=model.readout_bias(), renormalise=renormalise)
-        found |= _against_all(observation, each if all_zero else _where_left(each, attention * content), top, content)
-    return {name: value.double().masked_fill(content.sum(-1) < 2, torch.nan) for name, value in found.items()}
+        each = erase_each(
+            attention * content,
+            token_logits,
+            bias=model.readout_bias(),
+            renormalise=renormalise,
+        )
+        found |= _against_all(
+            observation,
+            each if all_zero else _where_left(each, attention * content),
+            top,
+            content,
+        )
+    return {
+        name: value.double().masked_fill(content.sum(-1) < 2, torch.nan)
+        for name, value in found.items()
+    }
 
 
 def _top_minus_other(observation: Observation, after: Tensor) -> Tensor:
@@ -119,7 +146,10 @@ def _flips(observation: Observation, after: Tensor) -> dict[str, Tensor]:
         "neither_flips": ~(top | other),
     }
     undefined = after.isnan().any(-1).any(0)
-    return {name: cell.double().masked_fill(undefined, torch.nan) for name, cell in cells.items()}
+    return {
+        name: cell.double().masked_fill(undefined, torch.nan)
+        for name, cell in cells.items()
+    }
 
 
 def _where_left(after: Tensor, attention: Tensor) -> Tensor:
@@ -128,7 +158,9 @@ def _where_left(after: Tensor, attention: Tensor) -> Tensor:
     return after.masked_fill(alone.unsqueeze(-1), torch.nan)
 
 
-def _against_all(observation: Observation, after: Tensor, top: Tensor, content: Tensor) -> dict[str, Tensor]:
+def _against_all(
+    observation: Observation, after: Tensor, top: Tensor, content: Tensor
+) -> dict[str, Tensor]:
     """Against all other weights instead of one that is drawn. after: logits without each weight [batch, keys, classes]."""
     moved = jsd(observation.probs.double().unsqueeze(1), after.softmax(-1))
     own = moved.gather(-1, top[:, None])[:, 0]
@@ -136,4 +168,7 @@ def _against_all(observation: Observation, after: Tensor, top: Tensor, content: 
     mean = others.sum(-1) / (content.sum(-1) - 1)
     # Rounding aside: of two equal tokens either is the one that moves most.
     most = own >= others.amax(-1) * (1 - 1e-6) - 1e-15
-    return {"delta_js_expected": own - mean, "top_moves_most": most.double().masked_fill(own.isnan(), torch.nan)}
+    return {
+        "delta_js_expected": own - mean,
+        "top_moves_most": most.double().masked_fill(own.isnan(), torch.nan),
+    }

@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 
 from hf_attnprobe.attention_model import AttentionModel, Observation, Site
-from hf_attnprobe.functional.divergence import tvd
+from hf_attnprobe.functional.divergence import decision_flip, tvd
 from hf_attnprobe.functional.intervention import at_head, uniform
-from hf_attnprobe.functional.prediction import decision_flip
 
 
 READINGS = {
@@ -37,7 +36,11 @@ def uniform_attention(
 ) -> UniformAttentionResult:
     """One head's attention uniform over what each query may see (all its queries, or ``site.query`` alone)."""
     attention = observation.attention[site.layer]
-    flat = uniform(attention[:, site.head], model.visible(observation, site.layer))[None]
-    after = model.replay(observation, {site.layer: at_head(attention, site.head, site.query, flat)})[0]
+    flat = uniform(attention[:, site.head], model.visible(observation, site.layer))[
+        None
+    ]
+    after = model.replay(
+        observation, {site.layer: at_head(attention, site.head, site.query, flat)}
+    )[0]
     flipped = decision_flip(observation.probs, after).to(torch.float64)
     return UniformAttentionResult(tvd(after, observation.probs), flipped)

@@ -67,14 +67,20 @@ def chain_bounds(drops: Tensor, n_units: Tensor) -> tuple[Tensor, Tensor]:
     """
     lower, upper = torch.zeros_like(drops), torch.zeros_like(drops)
     for number in range(1, len(drops)):
-        before = [number ^ (1 << bit) for bit in range(number.bit_length()) if number >> bit & 1]
+        before = [
+            number ^ (1 << bit)
+            for bit in range(number.bit_length())
+            if number >> bit & 1
+        ]
         lower[number] = drops[number] + lower[before].amin(0)
         upper[number] = drops[number] + upper[before].amax(0)
     last = (2**n_units - 1)[None]
     return tuple(best.gather(0, last)[0] / n_units for best in (lower, upper))
 
 
-def beam_bounds(drop: Callable[[Tensor], Tensor], content: Tensor, width: int) -> tuple[Tensor, Tensor]:
+def beam_bounds(
+    drop: Callable[[Tensor], Tensor], content: Tensor, width: int
+) -> tuple[Tensor, Tensor]:
     """Bounds of the AOPC over the orders that a beam search finds; equal to the exact ones where the beam is wide.
 
     Args:
@@ -97,17 +103,27 @@ def _beam(drop: Callable[[Tensor], Tensor], content: Tensor, width: int) -> Tens
     for step in range(1, positions.shape[1] + 1):
         grown = _grown(sets, real & totals.isfinite()[..., None])
         changed = (grown != sets.repeat_interleave(positions.shape[1], 0)).any(-1)
-        fallen = drop(at_positions(grown & changed[..., None], positions, content.shape[1])).double()
-        reached = torch.where(changed, totals.repeat_interleave(positions.shape[1], 0) + fallen, -torch.inf)
+        fallen = drop(
+            at_positions(grown & changed[..., None], positions, content.shape[1])
+        ).double()
+        reached = torch.where(
+            changed,
+            totals.repeat_interleave(positions.shape[1], 0) + fallen,
+            -torch.inf,
+        )
         totals, kept = _once(grown, reached).topk(min(width, len(grown)), dim=0)
         sets = grown.gather(0, kept[..., None].expand(-1, -1, positions.shape[1]))
-        best = totals[0] if best is None else torch.where(n_units >= step, totals[0], best)
+        best = (
+            totals[0] if best is None else torch.where(n_units >= step, totals[0], best)
+        )
     return best / n_units
 
 
 def _grown(sets: Tensor, allowed: Tensor) -> Tensor:
     """Every set with every allowed unit added to it, [copies · units, batch, units]."""
-    added = torch.eye(sets.shape[-1], dtype=torch.bool, device=sets.device)[None, :, None]
+    added = torch.eye(sets.shape[-1], dtype=torch.bool, device=sets.device)[
+        None, :, None
+    ]
     return (sets[:, None] | (added & allowed[:, None])).flatten(0, 1)
 
 
@@ -119,14 +135,18 @@ def _once(sets: Tensor, values: Tensor) -> Tensor:
     )
     copy = torch.arange(len(sets), device=sets.device)[:, None].expand(number.shape)
     leads = torch.where(values == best[number], copy, len(sets))
-    first = leads.new_full(best.shape, len(sets)).scatter_reduce(0, number.flatten(), leads.flatten(), "amin")
+    first = leads.new_full(best.shape, len(sets)).scatter_reduce(
+        0, number.flatten(), leads.flatten(), "amin"
+    )
     return torch.where(copy == first[number], values, -torch.inf)
 
 
 def same_sets(sets: Tensor) -> Tensor:
     """A number for every set, the same for equal sets of one text only: bool [copies, batch, keys] -> int [copies, batch]."""
     _, n_texts, n_keys = sets.shape
-    bits = torch.nn.functional.pad(sets, (0, -n_keys % 62)).unflatten(-1, (-1, 62)).long()
+    bits = (
+        torch.nn.functional.pad(sets, (0, -n_keys % 62)).unflatten(-1, (-1, 62)).long()
+    )
     packed = (bits << torch.arange(62, device=sets.device)).sum(-1)
     text = torch.arange(n_texts, device=sets.device).expand(sets.shape[:2])
     rows = torch.cat([text[..., None], packed], dim=-1).flatten(0, 1)

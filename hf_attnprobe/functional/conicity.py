@@ -13,7 +13,9 @@ def alignment_to_mean(vectors: Tensor, mask: Tensor) -> Tensor:
     >>> alignment_to_mean(torch.tensor([[3.0, 0.0], [0.0, 3.0]]), torch.tensor([True, True])).round(decimals=4)
     tensor([0.7071, 0.7071])
     """
-    total = (vectors * mask.unsqueeze(-1)).sum(-2, keepdim=True)  # a mean and a sum point the same way
+    total = (vectors * mask.unsqueeze(-1)).sum(
+        -2, keepdim=True
+    )  # a mean and a sum point the same way
     return F.cosine_similarity(vectors, total, dim=-1) * mask
 
 

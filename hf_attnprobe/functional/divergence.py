@@ -51,4 +51,12 @@ def largest_jsd(attention: Tensor, mask: Tensor) -> Tensor:
     Shape: attention and mask [..., keys] -> [...]; ln 2 where the smallest weight is 0, 0 for a single token.
     """
     smallest = attention.masked_fill(~mask, 1.0).amin(-1)
-    return math.log(2) + (smallest * _log(smallest) - (1 + smallest) * torch.log1p(smallest)) / 2
+    return (
+        math.log(2)
+        + (smallest * _log(smallest) - (1 + smallest) * torch.log1p(smallest)) / 2
+    )
+
+
+def decision_flip(before: Tensor, after: Tensor) -> Tensor:
+    """Whether the most probable class changed, bool [...], from probabilities [..., classes]."""
+    return before.argmax(-1) != after.argmax(-1)

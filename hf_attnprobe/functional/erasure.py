@@ -53,7 +53,13 @@ class _Duel(NamedTuple):
         return torch.where(self.at_tie.unsqueeze(-1), lead <= 0, lead < 0)
 
 
-def _duel(attention: Tensor, token_logits: Tensor, mask: Tensor, bias: Tensor | None, renormalise: bool) -> _Duel:
+def _duel(
+    attention: Tensor,
+    token_logits: Tensor,
+    mask: Tensor,
+    bias: Tensor | None,
+    renormalise: bool,
+) -> _Duel:
     # To divide all logits by the weight that is left changes no decision, so the sums will do.
     weights, logits = attention.double() * mask, token_logits.double()
     start = logits.new_zeros(logits.shape[-1])
@@ -61,10 +67,15 @@ def _duel(attention: Tensor, token_logits: Tensor, mask: Tensor, bias: Tensor | 
         start = bias.double()
         logits = logits - start
     predicted = ((weights.unsqueeze(1) @ logits)[:, 0] + start).argmax(-1, keepdim=True)
-    rival = torch.arange(logits.shape[-1] - 1, device=logits.device).expand(len(logits), -1)
+    rival = torch.arange(logits.shape[-1] - 1, device=logits.device).expand(
+        len(logits), -1
+    )
     rival = rival + (rival >= predicted)
     columns, n_keys = logits.transpose(1, 2), logits.shape[1]
-    own, others = (columns.gather(1, x.unsqueeze(-1).expand(-1, -1, n_keys)) for x in (predicted, rival))
+    own, others = (
+        columns.gather(1, x.unsqueeze(-1).expand(-1, -1, n_keys))
+        for x in (predicted, rival)
+    )
     margin = (own - others) * weights.unsqueeze(1)
     lead = start[predicted] - start[rival]
     bare = None if bias is None else bias.double()[predicted] - bias.double()[rival]
@@ -73,7 +84,9 @@ def _duel(attention: Tensor, token_logits: Tensor, mask: Tensor, bias: Tensor | 
 
 def removal_order(scores: Tensor, mask: Tensor) -> Tensor:
     """Keys by descending score, equal ones from left to right, those outside the mask last; int64 [..., batch, keys]."""
-    return scores.masked_fill(~mask, -torch.inf).argsort(dim=-1, descending=True, stable=True)
+    return scores.masked_fill(~mask, -torch.inf).argsort(
+        dim=-1, descending=True, stable=True
+    )
 
 
 def removals_to_flip(
@@ -101,11 +114,15 @@ def removals_to_flip(
     n_kept[-1] = 0  # all kept: nothing is erased yet
     most = (duel.lost(lead.add_(duel.lead.unsqueeze(-1))) * n_kept).amax((-2, -1))
     alive = (duel.weights > 0).to(torch.int8).expand(order.shape).gather(-1, kept)
-    least = alive.argmax(-1) + 1  # so many are kept when a single positive weight is left
+    least = (
+        alive.argmax(-1) + 1
+    )  # so many are kept when a single positive weight is left
     n_removed = (n_keys - most).double().masked_fill(most < least, torch.nan)
     if all_zero:
         at_bias = duel.lost(duel.bare_lead.unsqueeze(-1)).any(1)[:, 0]
-        n_removed = torch.where(n_removed.isnan() & at_bias, (n_keys - least + 1).double(), n_removed)
+        n_removed = torch.where(
+            n_removed.isnan() & at_bias, (n_keys - least + 1).double(), n_removed
+        )
     return n_removed.masked_fill(mask.sum(-1) < 2, torch.nan)
 
 
@@ -115,7 +132,9 @@ def _running_sum(values: Tensor, order: Tensor) -> Tensor:
     return values.expand(index.shape).gather(-1, index).cumsum(-1)
 
 
-def fraction_to_flip(attention: Tensor, token_logits: Tensor, mask: Tensor, order: Tensor, **options) -> Tensor:
+def fraction_to_flip(
+    attention: Tensor, token_logits: Tensor, mask: Tensor, order: Tensor, **options
+) -> Tensor:
     """:func:`removals_to_flip` as a share of the text's tokens, float64 [..., batch] in (0, 1] or NaN.
 
     Two tokens of weight .9 and .1, for class 0 and class 1: without the first, class 1 wins.
@@ -124,11 +143,18 @@ def fraction_to_flip(attention: Tensor, token_logits: Tensor, mask: Tensor, orde
     >>> fraction_to_flip(attention, torch.tensor([[[1.0, 0.0], [0.0, 1.0]]]), mask, removal_order(attention, mask))
     tensor([0.5000], dtype=torch.float64)
     """
-    return removals_to_flip(attention, token_logits, mask, order, **options) / mask.sum(-1)
+    return removals_to_flip(attention, token_logits, mask, order, **options) / mask.sum(
+        -1
+    )
 
 
 def prefix_logits(
-    attention: Tensor, token_logits: Tensor, order: Tensor, *, bias: Tensor | None = None, renormalise: bool = True
+    attention: Tensor,
+    token_logits: Tensor,
+    order: Tensor,
+    *,
+    bias: Tensor | None = None,
+    renormalise: bool = True,
 ) -> Tensor:
     """Logits after the first 1, 2, …, keys of an order are erased, [..., batch, keys, classes].
 
@@ -136,16 +162,28 @@ def prefix_logits(
     """
     weights, logits = attention.double(), token_logits.double()
     logits = logits if renormalise else logits - bias.double()
-    sums = torch.cat([weights.unsqueeze(-1) * logits, weights.unsqueeze(-1)], dim=-1).transpose(1, 2)
-    left = torch.nn.functional.pad(_running_sum(sums, order.flip(-1)), (1, 0))[..., :-1].flip(-1).transpose(-2, -1)
+    sums = torch.cat(
+        [weights.unsqueeze(-1) * logits, weights.unsqueeze(-1)], dim=-1
+    ).transpose(1, 2)
+    left = (
+        torch.nn.functional.pad(_running_sum(sums, order.flip(-1)), (1, 0))[..., :-1]
+        .flip(-1)
+        .transpose(-2, -1)
+    )
     if not renormalise:
         return left[..., :-1] + bias.double()
-    nothing = logits.new_full(logits.shape[-1:], torch.nan) if bias is None else bias.double()
+    nothing = (
+        logits.new_full(logits.shape[-1:], torch.nan) if bias is None else bias.double()
+    )
     return torch.where(left[..., -1:] > 0, left[..., :-1] / left[..., -1:], nothing)
 
 
 def erase_each(
-    attention: Tensor, token_logits: Tensor, *, bias: Tensor | None = None, renormalise: bool = True
+    attention: Tensor,
+    token_logits: Tensor,
+    *,
+    bias: Tensor | None = None,
+    renormalise: bool = True,
 ) -> Tensor:
     """Logits with one weight erased, each in turn, [batch, keys, classes].
 
@@ -155,7 +193,11 @@ def erase_each(
     if not renormalise:
         return _all_but_one(weights * (logits - bias.double())) + bias.double()
     left = _all_but_one(weights)
-    return torch.where(left > 0, _all_but_one(weights * logits) / left, torch.nan if bias is None else bias.double())
+    return torch.where(
+        left > 0,
+        _all_but_one(weights * logits) / left,
+        torch.nan if bias is None else bias.double(),
+    )
 
 
 def _all_but_one(values: Tensor) -> Tensor:
@@ -181,10 +223,14 @@ def minimal_flip_set(
     """
     duel = _duel(attention, token_logits, mask, bias, renormalise)
     alive = duel.weights > 0
-    ascending, place = duel.margin.masked_fill(~alive.unsqueeze(1), torch.inf).sort(dim=-1)
+    ascending, place = duel.margin.masked_fill(~alive.unsqueeze(1), torch.inf).sort(
+        dim=-1
+    )
     n_alive = alive.sum(-1, keepdim=True)  # [batch, 1]
     n_kept = torch.arange(1, mask.shape[-1] + 1, device=mask.device)
-    lost = duel.lost(ascending.cumsum(-1) + duel.lead.unsqueeze(-1)) & (n_kept < n_alive).unsqueeze(1)
+    lost = duel.lost(ascending.cumsum(-1) + duel.lead.unsqueeze(-1)) & (
+        n_kept < n_alive
+    ).unsqueeze(1)
     most = (lost * n_kept).amax(-1)  # [batch, rivals]: the most that can be kept
     size = (n_alive - most).double().masked_fill(most == 0, torch.inf)
     exists = (most > 0).any(-1)

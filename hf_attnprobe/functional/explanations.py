@@ -31,7 +31,12 @@ def rollout(maps: Sequence[Tensor], *, residual: bool = True) -> Tensor:
     """
     total = None
     for given in maps:
-        mixed = (given + torch.eye(given.shape[-1], dtype=given.dtype, device=given.device)) / 2 if residual else given
+        mixed = (
+            (given + torch.eye(given.shape[-1], dtype=given.dtype, device=given.device))
+            / 2
+            if residual
+            else given
+        )
         total = mixed if total is None else mixed @ total
     return total
 
@@ -82,7 +87,9 @@ def norm_based_layer(attention: Tensor, values: Tensor, projection: Tensor) -> T
 
 def cosine_distance(original: Tensor, changed: Tensor) -> Tensor:
     """1 − cos, exactly 0 for equal vectors. Shape: both [..., hidden], broadcast -> float64 [...]."""
-    a, b = (torch.nn.functional.normalize(x.double(), dim=-1) for x in (original, changed))
+    a, b = (
+        torch.nn.functional.normalize(x.double(), dim=-1) for x in (original, changed)
+    )
     return (a - b).square().sum(-1) / 2
 
 

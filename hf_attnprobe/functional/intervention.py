@@ -22,7 +22,9 @@ def permute(attention: Tensor, permutation: Tensor) -> Tensor:
     return attention.expand(shape).gather(-1, permutation.expand(shape))
 
 
-def zero_out(attention: Tensor, positions: Tensor, *, renormalise: bool = True) -> Tensor:
+def zero_out(
+    attention: Tensor, positions: Tensor, *, renormalise: bool = True
+) -> Tensor:
     """Weights at ``positions`` (bool) set to 0, the rest divided by their sum (Serrano & Smith 2019, Section 3).
 
     Where nothing is left the row stays all 0: the caller decides whether that counts.
@@ -33,12 +35,16 @@ def zero_out(attention: Tensor, positions: Tensor, *, renormalise: bool = True) 
     return kept / kept.sum(-1, keepdim=True).clamp_min(torch.finfo(kept.dtype).tiny)
 
 
-def keep_only(attention: Tensor, positions: Tensor, *, renormalise: bool = True) -> Tensor:
+def keep_only(
+    attention: Tensor, positions: Tensor, *, renormalise: bool = True
+) -> Tensor:
     """The complement of :func:`zero_out`: only ``positions`` keep their weight."""
     return zero_out(attention, ~positions, renormalise=renormalise)
 
 
-def random_generator(seed: int, example_id: int, stream: int = 0) -> np.random.Generator:
+def random_generator(
+    seed: int, example_id: int, stream: int = 0
+) -> np.random.Generator:
     """A generator that depends on the seed and the example alone: not on batch, padding, order, resume or process."""
     return np.random.default_rng(np.random.SeedSequence([seed, example_id, stream]))
 
@@ -60,7 +66,9 @@ def _mix(bits: np.ndarray) -> np.ndarray:
     return bits
 
 
-def random_permutations(visible: Tensor, n_copies: int, *, seed: int, example_ids: Sequence[int]) -> Tensor:
+def random_permutations(
+    visible: Tensor, n_copies: int, *, seed: int, example_ids: Sequence[int]
+) -> Tensor:
     """Uniformly random permutations of the keys each query may attend to; all others stay where they are.
 
     Every query row of every copy is shuffled on its own.
@@ -68,12 +76,24 @@ def random_permutations(visible: Tensor, n_copies: int, *, seed: int, example_id
     Shape: visible bool [batch, queries, keys] -> int64 [copies, batch, queries, keys], for :func:`permute`.
     """
     rows = visible.cpu().numpy()
-    places, n_bits = np.arange(rows.shape[-1], dtype=np.uint64), np.uint64(rows.shape[-1].bit_length())
+    places, n_bits = (
+        np.arange(rows.shape[-1], dtype=np.uint64),
+        np.uint64(rows.shape[-1].bit_length()),
+    )
     # Counted over what any query or key sees, so that padding draws nothing.
-    query, key = (rows.any(axis, keepdims=True).cumsum(3 - axis, dtype=np.uint64) for axis in (2, 1))
+    query, key = (
+        rows.any(axis, keepdims=True).cumsum(3 - axis, dtype=np.uint64)
+        for axis in (2, 1)
+    )
     ids = np.asarray(example_ids, dtype=np.int64).astype(np.uint64)[:, None, None]
-    stream = _mix(_mix(ids + _GAMMA * np.array([seed + 1], dtype=np.uint64)) + (query << np.uint64(32)) + key)
-    shuffled = random_bits(np.arange(1, n_copies + 1, dtype=np.uint64)[:, None, None, None], stream)
+    stream = _mix(
+        _mix(ids + _GAMMA * np.array([seed + 1], dtype=np.uint64))
+        + (query << np.uint64(32))
+        + key
+    )
+    shuffled = random_bits(
+        np.arange(1, n_copies + 1, dtype=np.uint64)[:, None, None, None], stream
+    )
     # Random bits above, the place below: to sort such numbers is to shuffle the places, and much cheaper than argsort.
     shuffled >>= n_bits + np.uint64(1)
     shuffled <<= n_bits
@@ -82,9 +102,13 @@ def random_permutations(visible: Tensor, n_copies: int, *, seed: int, example_id
     shuffled.sort(axis=-1)
     shuffled &= (np.uint64(1) << n_bits) - np.uint64(1)
     # The visible keys come first in both, in order and in random order; behind them the others, in order.
-    position = torch.from_numpy(np.argsort(~rows, axis=-1, kind="stable")).expand(shuffled.shape)
+    position = torch.from_numpy(np.argsort(~rows, axis=-1, kind="stable")).expand(
+        shuffled.shape
+    )
     shuffled = torch.from_numpy(shuffled.view(np.int64))
-    return torch.empty_like(shuffled).scatter_(-1, position, shuffled).to(visible.device)
+    return (
+        torch.empty_like(shuffled).scatter_(-1, position, shuffled).to(visible.device)
+    )
 
 
 def at_head(attention: Tensor, head: int, query: int | None, new: Tensor) -> Tensor:

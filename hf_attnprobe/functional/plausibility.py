@@ -24,7 +24,9 @@ def average_precision(scores: Tensor, marked: Tensor, content: Tensor) -> Tensor
     """
     marked = marked & content
     at_least = (scores[:, None] >= scores[..., None]) & content[:, None]
-    precision = (at_least & marked[:, None]).sum(-1) / at_least.sum(-1).clamp_min(1).double()
+    precision = (at_least & marked[:, None]).sum(-1) / at_least.sum(-1).clamp_min(
+        1
+    ).double()
     mean = (precision * marked).sum(-1) / marked.sum(-1)
     return mean.masked_fill(~_defined(marked, content), torch.nan)
 
@@ -47,11 +49,15 @@ def iou_f1(chosen: Tensor, marked: Tensor, content: Tensor) -> Tensor:
 
     Shape: chosen, marked, content bool [batch, keys] -> [batch], float64.
     """
-    order = (~content).sort(dim=1, stable=True).indices  # what is no unit must not part neighbours
+    order = (
+        (~content).sort(dim=1, stable=True).indices
+    )  # what is no unit must not part neighbours
     ours, theirs = (spans((x & content).gather(1, order)) for x in (chosen, marked))
     width = int(max(ours.max(), theirs.max())) + 1
     shared = torch.zeros(len(ours), width**2, dtype=torch.float64, device=ours.device)
-    shared.scatter_add_(1, ours * width + theirs, torch.ones_like(shared[:, :1]).expand(ours.shape))
+    shared.scatter_add_(
+        1, ours * width + theirs, torch.ones_like(shared[:, :1]).expand(ours.shape)
+    )
     shared = shared.unflatten(1, (width, width))
     union = shared.sum(2, keepdim=True) + shared.sum(1, keepdim=True) - shared
     hits = ((shared / union.clamp_min(1))[:, 1:, 1:] >= IOU_HIT).any(-1).sum(-1)

@@ -17,7 +17,9 @@ from torch import Tensor
 
 LOG_OFFSET = 1e-10
 DECAY, SQUARE_DECAY, ADAM_OFFSET = 0.9, 0.999, 1e-8  # Adam's usual constants
-FACTORS_AT_ONCE = 5  # ratios in one product: one of them is ½, and float32 holds four of 1e-10
+FACTORS_AT_ONCE = (
+    5  # ratios in one product: one of them is ½, and float32 holds four of 1e-10
+)
 
 # From candidates [copies, batch, keys]: the output's distance to the original [copies, batch] and its gradient.
 Distance = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -50,7 +52,9 @@ def _multiclass_distance(logits: Tensor, probs: Tensor) -> Distance:
         output = torch.einsum("cbk,bkn->cbn", attention, logits).softmax(-1)
         change = output - probs
         sign = change.sign() / 2
-        slope = output * (sign - (sign * output).sum(-1, keepdim=True))  # ½ Σ_c sign_c ∂p_c/∂logit
+        slope = output * (
+            sign - (sign * output).sum(-1, keepdim=True)
+        )  # ½ Σ_c sign_c ∂p_c/∂logit
         return change.abs().sum(-1) / 2, torch.einsum("cbn,bkn->cbk", slope, logits)
 
     return distance
@@ -80,16 +84,22 @@ class _Adam:
 
     def __init__(self, parameter: Tensor, learning_rate: float):
         self.parameter, self.learning_rate, self.n_steps = parameter, learning_rate, 0
-        self.mean, self.square, self.largest = (torch.zeros_like(parameter) for _ in range(3))
+        self.mean, self.square, self.largest = (
+            torch.zeros_like(parameter) for _ in range(3)
+        )
 
     def step(self, gradient: Tensor) -> None:
         self.n_steps += 1
         self.mean.lerp_(gradient, 1 - DECAY)
-        self.square.mul_(SQUARE_DECAY).addcmul_(gradient, gradient, value=1 - SQUARE_DECAY)
+        self.square.mul_(SQUARE_DECAY).addcmul_(
+            gradient, gradient, value=1 - SQUARE_DECAY
+        )
         torch.maximum(self.largest, self.square, out=self.largest)
         correction = math.sqrt(1 - SQUARE_DECAY**self.n_steps)
         rate = self.learning_rate * correction / (1 - DECAY**self.n_steps)
-        self.parameter.addcdiv_(self.mean, self.largest.sqrt().add_(ADAM_OFFSET * correction), value=-rate)
+        self.parameter.addcdiv_(
+            self.mean, self.largest.sqrt().add_(ADAM_OFFSET * correction), value=-rate
+        )
 
 
 @torch.no_grad()
@@ -115,13 +125,21 @@ def search_adversarial_attention(
     Returns:
         Attention [copies, batch, keys]. Nothing says that it is within ε: check it.
     """
-    logits = start.masked_fill(~mask, torch.finfo(start.dtype).min).transpose(1, 2).contiguous()
+    logits = (
+        start.masked_fill(~mask, torch.finfo(start.dtype).min)
+        .transpose(1, 2)
+        .contiguous()
+    )
     original, optimizer = original.t().contiguous(), _Adam(logits, learning_rate)
     for _ in range(n_steps):
         attention = logits.softmax(1)
         moved, slope = distance(attention.transpose(1, 2))
         outside = torch.gt(moved, epsilon, out=torch.empty_like(moved)).unsqueeze(1)
-        gradient = _descent(attention, original).addcmul_(slope.transpose(1, 2), outside, value=penalty)
+        gradient = _descent(attention, original).addcmul_(
+            slope.transpose(1, 2), outside, value=penalty
+        )
         gradient.mul_(attention)  # through the softmax; exactly 0 at masked positions
-        optimizer.step(gradient.addcmul_(attention, gradient.sum(1, keepdim=True), value=-1))
+        optimizer.step(
+            gradient.addcmul_(attention, gradient.sum(1, keepdim=True), value=-1)
+        )
     return logits.softmax(1).transpose(1, 2) * mask

@@ -30,8 +30,13 @@ def steered_candidates(attention: Tensor, slope: Tensor, visible: Tensor) -> Ten
         middle = (low + high) / 2
         rises = (slope * _vertices(value, slope, middle, attention)).sum((-2, -1)) > own
         low, high = torch.where(rises, middle, low), torch.where(rises, high, middle)
-    ends = [_vertices(value, slope, multiplier, attention) for multiplier in (torch.zeros_like(low), low, high)]
-    return torch.stack([attention + step * (end - attention) for end in ends for step in STEPS_BACK])
+    ends = [
+        _vertices(value, slope, multiplier, attention)
+        for multiplier in (torch.zeros_like(low), low, high)
+    ]
+    return torch.stack(
+        [attention + step * (end - attention) for end in ends for step in STEPS_BACK]
+    )
 
 
 def _reach(size: Tensor) -> Tensor:
@@ -41,10 +46,15 @@ def _reach(size: Tensor) -> Tensor:
 
 def _vertex_jsd(weight: Tensor) -> Tensor:
     """JSD of a distribution to all weight on one of its entries: ln 2 + ½ [a ln a − (1 + a) ln(1 + a)]."""
-    return math.log(2) + (torch.special.xlogy(weight, weight) - (1 + weight) * torch.log1p(weight)) / 2
+    return (
+        math.log(2)
+        + (torch.special.xlogy(weight, weight) - (1 + weight) * torch.log1p(weight)) / 2
+    )
 
 
-def _vertices(value: Tensor, slope: Tensor, multiplier: Tensor, attention: Tensor) -> Tensor:
+def _vertices(
+    value: Tensor, slope: Tensor, multiplier: Tensor, attention: Tensor
+) -> Tensor:
     """Each row's weight on its best key; a row that sees nothing stays as it is."""
     place = (value - multiplier[:, None, None] * slope).argmax(-1, keepdim=True)
     vertex = torch.zeros_like(attention).scatter(-1, place, 1.0)

@@ -7,7 +7,10 @@ import functools
 
 import torch
 import transformers
-from transformers import AutoModelForImageClassification, AutoModelForSequenceClassification
+from transformers import (
+    AutoModelForImageClassification,
+    AutoModelForSequenceClassification,
+)
 
 
 SIZES = {
@@ -29,23 +32,46 @@ FAMILIES = {
     "electra": ("Electra", SIZES | {"embedding_size": 16}),
     "distilbert": (
         "DistilBert",
-        {"dim": 32, "n_layers": 3, "n_heads": 4, "hidden_dim": 48, "vocab_size": 60, "max_position_embeddings": 64},
+        {
+            "dim": 32,
+            "n_layers": 3,
+            "n_heads": 4,
+            "hidden_dim": 48,
+            "vocab_size": 60,
+            "max_position_embeddings": 64,
+        },
     ),
     "albert": ("Albert", SIZES | {"embedding_size": 16}),
     "deberta": ("Deberta", SIZES | DISENTANGLED | {"position_biased_input": False}),
-    "deberta_v2": ("DebertaV2", SIZES | DISENTANGLED | {"position_buckets": 8, "conv_kernel_size": 3}),
+    "deberta_v2": (
+        "DebertaV2",
+        SIZES | DISENTANGLED | {"position_buckets": 8, "conv_kernel_size": 3},
+    ),
     "modernbert": (
         "ModernBert",
         SIZES
-        | {"local_attention": 8, "global_attn_every_n_layers": 2, "classifier_pooling": "mean"}
+        | {
+            "local_attention": 8,
+            "global_attn_every_n_layers": 2,
+            "classifier_pooling": "mean",
+        }
         | {"bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2},
     ),
     "mpnet": ("MPNet", SIZES | {"pad_token_id": 1}),
-    "xlnet": ("XLNet", {"d_model": 32, "n_layer": 3, "n_head": 4, "d_inner": 48, "vocab_size": 60}),
+    "xlnet": (
+        "XLNet",
+        {"d_model": 32, "n_layer": 3, "n_head": 4, "d_inner": 48, "vocab_size": 60},
+    ),
     "gpt2": ("GPT2", GPT | ENDS),
     "gpt_neo": (
         "GPTNeo",
-        {"hidden_size": 32, "num_layers": 3, "num_heads": 4, "vocab_size": 60, "max_position_embeddings": 64}
+        {
+            "hidden_size": 32,
+            "num_layers": 3,
+            "num_heads": 4,
+            "vocab_size": 60,
+            "max_position_embeddings": 64,
+        }
         | {"attention_types": [[["global", "local", "global"], 1]], "window_size": 4}
         | ENDS,
     ),
@@ -54,40 +80,99 @@ FAMILIES = {
     "qwen2": ("Qwen2", GROUPED),
     "mistral": ("Mistral", GROUPED | {"sliding_window": 4}),
     "gemma2": ("Gemma2", GROUPED | {"head_dim": 8, "sliding_window": 4}),
-    "falcon": ("Falcon", {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "vocab_size": 60} | ENDS),
-    "opt": ("OPT", {k: v for k, v in SIZES.items() if k != "intermediate_size"} | {"ffn_dim": 48, "word_embed_proj_dim": 32, "activation_function": "gelu"}),
-    "bloom": ("Bloom", {"hidden_size": 32, "n_layer": 3, "n_head": 4, "vocab_size": 60}),
+    "falcon": (
+        "Falcon",
+        {
+            "hidden_size": 32,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 4,
+            "vocab_size": 60,
+        }
+        | ENDS,
+    ),
+    "opt": (
+        "OPT",
+        {k: v for k, v in SIZES.items() if k != "intermediate_size"}
+        | {"ffn_dim": 48, "word_embed_proj_dim": 32, "activation_function": "gelu"},
+    ),
+    "bloom": (
+        "Bloom",
+        {"hidden_size": 32, "n_layer": 3, "n_head": 4, "vocab_size": 60},
+    ),
     "t5": (
         "T5",
-        {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4, "vocab_size": 60}
-        | {"eos_token_id": 2, "decoder_start_token_id": 0, "feed_forward_proj": "gated-gelu"},
+        {
+            "d_model": 32,
+            "d_kv": 8,
+            "d_ff": 48,
+            "num_layers": 2,
+            "num_heads": 4,
+            "vocab_size": 60,
+        }
+        | {
+            "eos_token_id": 2,
+            "decoder_start_token_id": 0,
+            "feed_forward_proj": "gated-gelu",
+        },
     ),
     "bart": (
         "Bart",
-        {"d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "vocab_size": 60, "max_position_embeddings": 64}
-        | {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48}
+        {
+            "d_model": 32,
+            "encoder_layers": 2,
+            "decoder_layers": 2,
+            "vocab_size": 60,
+            "max_position_embeddings": 64,
+        }
+        | {
+            "encoder_attention_heads": 4,
+            "decoder_attention_heads": 4,
+            "encoder_ffn_dim": 48,
+            "decoder_ffn_dim": 48,
+        }
         | ENDS
         | {"decoder_start_token_id": 2},
     ),
     "vit": (
         "ViT",
-        {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 48}
+        {
+            "hidden_size": 32,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 4,
+            "intermediate_size": 48,
+        }
         | {"image_size": 8, "patch_size": 4},
     ),
-}  # fmt: skip
+}
 TEXT_FAMILIES = [name for name in FAMILIES if name != "vit"]
 
-TEXTS = ([3, 11, 12, 13, 14, 15, 16, 17, 2], [3, 21, 22, 23, 2], [3, 31, 32, 33, 34, 35, 2])
+TEXTS = (
+    [3, 11, 12, 13, 14, 15, 16, 17, 2],
+    [3, 21, 22, 23, 2],
+    [3, 31, 32, 33, 34, 35, 2],
+)
 """Special tokens at both ends; 2 ends a text where a model asks for that."""
 WORDS = ([-1, 0, 1, 1, 2, 3, 3, 3, -1], [-1, 0, 0, 1, -1], [-1, 0, 1, 2, 3, 4, -1])
 
 
-def make(family: str, *, num_labels: int = 3, attn_implementation: str | None = None, **options):
+def make(
+    family: str,
+    *,
+    num_labels: int = 3,
+    attn_implementation: str | None = None,
+    **options,
+):
     """A model in eval mode, and in the implementation that Transformers chooses for it."""
     torch.manual_seed(0)
     name, sizes = FAMILIES[family]
-    config = getattr(transformers, f"{name}Config")(**{"pad_token_id": 0, "num_labels": num_labels} | sizes | options)
-    auto = AutoModelForImageClassification if family == "vit" else AutoModelForSequenceClassification
+    config = getattr(transformers, f"{name}Config")(
+        **{"pad_token_id": 0, "num_labels": num_labels} | sizes | options
+    )
+    auto = (
+        AutoModelForImageClassification
+        if family == "vit"
+        else AutoModelForSequenceClassification
+    )
     model = auto.from_config(config, attn_implementation=attn_implementation).eval()
     with torch.no_grad():
         for weight in model.parameters():
@@ -105,22 +190,33 @@ def shared(family: str):
 def encode(model, texts=TEXTS, words=None) -> dict[str, torch.Tensor]:
     """Padded as the model asks, with the masks that a tokenizer gives; for images as many random ones as texts."""
     if model.main_input_name == "pixel_values":
-        pixels = torch.randn(len(TEXTS), 3, 8, 8, generator=torch.Generator().manual_seed(0))
+        pixels = torch.randn(
+            len(TEXTS), 3, 8, 8, generator=torch.Generator().manual_seed(0)
+        )
         return {"pixel_values": pixels[: len(texts)]}
     n_keys = max(map(len, texts))
 
     def pad(rows, filler):
         padding = [[filler] * (n_keys - len(row)) for row in rows]
         left = model.config.model_type == "xlnet"
-        return torch.tensor([[*p, *row] if left else [*row, *p] for row, p in zip(rows, padding, strict=True)])
+        return torch.tensor(
+            [
+                [*p, *row] if left else [*row, *p]
+                for row, p in zip(rows, padding, strict=True)
+            ]
+        )
 
     inputs = {
         "input_ids": pad(texts, model.config.pad_token_id),
         "attention_mask": pad([[1] * len(text) for text in texts], 0),
-        "special_tokens_mask": pad([[int(token in (2, 3)) for token in text] for text in texts], 1),
+        "special_tokens_mask": pad(
+            [[int(token in (2, 3)) for token in text] for text in texts], 1
+        ),
     }
     return inputs if words is None else inputs | {"word_ids": pad(words, -1)}
 
 
 def prepare(adapter, texts=TEXTS, words=None):
-    return adapter.prepare(encode(adapter.model, texts, words), tuple(range(len(texts))))
+    return adapter.prepare(
+        encode(adapter.model, texts, words), tuple(range(len(texts)))
+    )

@@ -21,7 +21,9 @@ KINDS = [
 ]
 KINDS += [("orthogonal_lstm", a, n) for a, n in (("additive", 2), ("dot_product", 4))]
 KINDS += [
-    (f"{e}+{c}", "additive", 2) for e in ("bilstm", "bigru", "cnn", "mlp", "none") for c in ("concat", "residual")
+    (f"{e}+{c}", "additive", 2)
+    for e in ("bilstm", "bigru", "cnn", "mlp", "none")
+    for c in ("concat", "residual")
 ]
 IDS = torch.tensor(
     [
@@ -37,17 +39,26 @@ IDS = torch.tensor(
 def make(encoder="bilstm", attention="additive", num_labels=2):
     torch.manual_seed(0)
     encoder, _, connection = encoder.partition("+")
-    width = 10 if connection != "residual" else 16 if encoder in ("bilstm", "bigru") else 8
+    width = (
+        10 if connection != "residual" else 16 if encoder in ("bilstm", "bigru") else 8
+    )
     config = AttentionClassifierConfig(
-        vocab_size=12, embedding_size=width, encoder=encoder, encoder_size=8, attention=attention, num_labels=num_labels,
+        vocab_size=12,
+        embedding_size=width,
+        encoder=encoder,
+        encoder_size=8,
+        attention=attention,
+        num_labels=num_labels,
         residual_connection=connection or "none",
-    )  # fmt: skip
+    )
     return AttentionClassifierForSequenceClassification(config).eval()
 
 
 def observe(model, ids=IDS):
     adapter = wrap(model)
-    batch = adapter.prepare({"input_ids": ids, "attention_mask": (ids != 0).long()}, tuple(range(len(ids))))
+    batch = adapter.prepare(
+        {"input_ids": ids, "attention_mask": (ids != 0).long()}, tuple(range(len(ids)))
+    )
     return adapter, adapter.observe(batch)
 
 
@@ -62,7 +73,9 @@ def test_observation_equals_the_models_own_forward(encoder, attention, num_label
 
 
 @pytest.mark.parametrize(("encoder", "attention", "num_labels"), KINDS)
-def test_leave_one_out_equals_deleting_and_encoding_again(encoder, attention, num_labels):
+def test_leave_one_out_equals_deleting_and_encoding_again(
+    encoder, attention, num_labels
+):
     model = make(encoder, attention, num_labels)
     _, observation = observe(model)
     model = model.double()
@@ -70,12 +83,16 @@ def test_leave_one_out_equals_deleting_and_encoding_again(encoder, attention, nu
         ids = IDS[row][IDS[row] != 0]
         shorter = torch.cat([ids[:position], ids[position + 1 :]])[None]
         expected = model(shorter).logits.softmax(-1)[0]
-        assert torch.allclose(observation.leave_one_out[row, position], expected, atol=1e-12)
+        assert torch.allclose(
+            observation.leave_one_out[row, position], expected, atol=1e-12
+        )
 
 
 @pytest.mark.parametrize(("encoder", "attention", "num_labels"), KINDS)
 @pytest.mark.parametrize("hold_attention", [True, False])
-def test_gradient_equals_finite_differences(encoder, attention, num_labels, hold_attention):
+def test_gradient_equals_finite_differences(
+    encoder, attention, num_labels, hold_attention
+):
     model = make(encoder, attention, num_labels)
     adapter, observation = observe(model)
     model = model.double()
@@ -87,8 +104,16 @@ def test_gradient_equals_finite_differences(encoder, attention, num_labels, hold
     def explained(scale):
         """The target's probability with every embedding of one position scaled: the derivative is gradient × input."""
         states = base.encode(embeddings * scale[..., None], mask)
-        weights = observation.attention[0][:, 0, 0] if hold_attention else base.attend(states, observation.batch.mask)
-        return model.decode(torch.einsum("bk,bkh->bh", weights, states)).softmax(-1).gather(1, target[:, None])[:, 0]
+        weights = (
+            observation.attention[0][:, 0, 0]
+            if hold_attention
+            else base.attend(states, observation.batch.mask)
+        )
+        return (
+            model.decode(torch.einsum("bk,bkh->bh", weights, states))
+            .softmax(-1)
+            .gather(1, target[:, None])[:, 0]
+        )
 
     for position in range(IDS.shape[1]):
         nudge = torch.zeros(IDS.shape, dtype=torch.float64)
@@ -100,7 +125,9 @@ def test_gradient_equals_finite_differences(encoder, attention, num_labels, hold
 @pytest.mark.parametrize("num_labels", [2, 4])
 def test_replay_of_the_own_attention_changes_nothing(num_labels):
     adapter, observation = observe(make(num_labels=num_labels))
-    again = adapter.replay(observation, {0: observation.attention[0].expand(3, -1, -1, -1, -1)})
+    again = adapter.replay(
+        observation, {0: observation.attention[0].expand(3, -1, -1, -1, -1)}
+    )
     assert again.shape == (3, len(IDS), num_labels)
     assert torch.allclose(again, observation.probs.expand_as(again), atol=1e-12)
 
@@ -116,13 +143,17 @@ def test_attention_gradient_is_that_of_attention_as_a_free_variable(num_labels):
     target = observation.target(None)
     probs = adapter.replay(observation, {0: free})[0]
     (slope,) = torch.autograd.grad(probs.gather(-1, target[:, None]).sum(), free)
-    assert torch.allclose(adapter.attention_gradient(observation, target)[0], slope[0], atol=1e-12)
+    assert torch.allclose(
+        adapter.attention_gradient(observation, target)[0], slope[0], atol=1e-12
+    )
 
 
 def test_token_logits_sum_to_the_logits():
     model = make(num_labels=4)
     adapter, observation = observe(model)
-    summed = torch.einsum("bk,bkn->bn", observation.read(Site()), adapter.token_logits(observation))
+    summed = torch.einsum(
+        "bk,bkn->bn", observation.read(Site()), adapter.token_logits(observation)
+    )
     assert torch.allclose(summed[:4].softmax(-1), observation.probs[:4], atol=1e-12)
 
 
@@ -144,7 +175,9 @@ def test_the_users_model_stays_as_it_was():
     model = make().train()
     before = {name: (p.dtype, p.requires_grad) for name, p in model.named_parameters()}
     observe(model)
-    assert model.training and before == {name: (p.dtype, p.requires_grad) for name, p in model.named_parameters()}
+    assert model.training and before == {
+        name: (p.dtype, p.requires_grad) for name, p in model.named_parameters()
+    }
 
 
 def test_a_base_model_is_refused():

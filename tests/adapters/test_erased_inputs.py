@@ -5,8 +5,11 @@ import torch
 from families import TEXT_FAMILIES, TEXTS, WORDS, make, prepare, shared
 
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.adapters.transformer import TransformerAdapter
-from hf_attnprobe.attention_classifier import AttentionClassifierConfig, AttentionClassifierForSequenceClassification
+from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
+from hf_attnprobe.attention_classifier import (
+    AttentionClassifierConfig,
+    AttentionClassifierForSequenceClassification,
+)
 from hf_attnprobe.errors import AttnProbeError
 
 
@@ -15,7 +18,12 @@ MASK = 7
 
 def random_sets(content, n_copies=6, seed=0):
     """Sets of units, the first empty, the second everything."""
-    sets = torch.rand(n_copies, *content.shape, generator=torch.Generator().manual_seed(seed)) < 0.4
+    sets = (
+        torch.rand(
+            n_copies, *content.shape, generator=torch.Generator().manual_seed(seed)
+        )
+        < 0.4
+    )
     sets[0], sets[1] = False, True
     return sets & content
 
@@ -23,8 +31,14 @@ def random_sets(content, n_copies=6, seed=0):
 @torch.no_grad()
 def by_hand(model, ids):
     ids = torch.tensor([ids])
-    options = {"use_cache": False} if model.config.model_type in ("gpt2", "t5", "bart", "llama", "xlnet") else {}
-    return model(input_ids=ids, attention_mask=torch.ones_like(ids), **options).logits.softmax(-1)[0]
+    options = (
+        {"use_cache": False}
+        if model.config.model_type in ("gpt2", "t5", "bart", "llama", "xlnet")
+        else {}
+    )
+    return model(
+        input_ids=ids, attention_mask=torch.ones_like(ids), **options
+    ).logits.softmax(-1)[0]
 
 
 def edited(ids, gone, by):
@@ -35,7 +49,9 @@ def edited(ids, gone, by):
 
 
 @pytest.mark.parametrize("by", ["deletion", "mask"])
-@pytest.mark.parametrize("family", ["bert", "roberta", "xlnet", "gpt2", "llama", "t5", "bart", "modernbert"])
+@pytest.mark.parametrize(
+    "family", ["bert", "roberta", "xlnet", "gpt2", "llama", "t5", "bart", "modernbert"]
+)
 def test_erasure_is_an_edited_token_list(family, by):
     adapter = TransformerAdapter(make(family))
     adapter.mask_id = MASK
@@ -70,7 +86,9 @@ def test_words_go_with_all_their_pieces(by):
 def test_one_unit_less_is_leave_one_out(family):
     adapter = TransformerAdapter(shared(family))
     observation = adapter.observe(prepare(adapter, words=WORDS))
-    singles = torch.eye(observation.batch.mask.shape[1], dtype=torch.bool)[:, None].expand(-1, len(TEXTS), -1)
+    singles = torch.eye(observation.batch.mask.shape[1], dtype=torch.bool)[
+        :, None
+    ].expand(-1, len(TEXTS), -1)
     found = adapter.erase_inputs(observation, singles).transpose(0, 1)
     torch.testing.assert_close(found, observation.leave_one_out, atol=1e-6, rtol=1e-5)
 
@@ -81,11 +99,20 @@ def test_equal_sets_are_run_once_and_nothing_erased_not_at_all(monkeypatch):
     erased, rows = random_sets(observation.batch.content_mask), []
     logits = adapter.logits
     monkeypatch.setattr(
-        adapter, "logits", lambda inputs, *a: rows.append(len(inputs["input_ids"])) or logits(inputs, *a)
+        adapter,
+        "logits",
+        lambda inputs, *a: rows.append(len(inputs["input_ids"])) or logits(inputs, *a),
     )
     once = adapter.erase_inputs(observation, erased)
     n_once = sum(rows)
-    assert n_once == len({(row, tuple(s.tolist())) for sets in erased for row, s in enumerate(sets) if s.any()})
+    assert n_once == len(
+        {
+            (row, tuple(s.tolist()))
+            for sets in erased
+            for row, s in enumerate(sets)
+            if s.any()
+        }
+    )
     thrice = adapter.erase_inputs(observation, erased.repeat(3, 1, 1))
     assert sum(rows) == n_once and torch.equal(thrice, once.repeat(3, 1, 1))
     adapter.erase_inputs(adapter.observe(observation.batch), erased.repeat(3, 1, 1))
@@ -98,14 +125,23 @@ def test_special_tokens_and_padding_cannot_be_erased():
     observation = adapter.observe(prepare(adapter))
     content = observation.batch.content_mask
     everything = torch.ones(1, *content.shape, dtype=torch.bool)
-    assert torch.equal(adapter.erase_inputs(observation, everything), adapter.erase_inputs(observation, content[None]))
-    assert torch.equal(adapter.erase_inputs(observation, ~content[None])[0], observation.probs)
+    assert torch.equal(
+        adapter.erase_inputs(observation, everything),
+        adapter.erase_inputs(observation, content[None]),
+    )
+    assert torch.equal(
+        adapter.erase_inputs(observation, ~content[None])[0], observation.probs
+    )
 
 
 def test_a_text_of_which_nothing_is_left_answers_as_a_whole():
     adapter = TransformerAdapter(make("bert"))
     ids = torch.tensor([[11, 12, 13], [14, 0, 0]])
-    inputs = {"input_ids": ids, "attention_mask": (ids > 0).long(), "special_tokens_mask": (ids == 0).long()}
+    inputs = {
+        "input_ids": ids,
+        "attention_mask": (ids > 0).long(),
+        "special_tokens_mask": (ids == 0).long(),
+    }
     observation = adapter.observe(adapter.prepare(inputs, (0, 1)))
     found = adapter.erase_inputs(observation, observation.batch.content_mask[None])
     assert torch.equal(found[0], observation.probs)
@@ -115,11 +151,16 @@ def test_a_text_of_which_nothing_is_left_answers_as_a_whole():
 def test_images_have_no_tokens():
     adapter = TransformerAdapter(shared("vit"))
     observation = adapter.observe(prepare(adapter))
-    with pytest.raises(AttnProbeError, match="images, from which no token can be removed"):
+    with pytest.raises(
+        AttnProbeError, match="images, from which no token can be removed"
+    ):
         adapter.erase_inputs(observation, observation.batch.content_mask[None])
 
 
-@pytest.mark.parametrize(("by", "message"), [("mask", "erase by deletion"), ("noise", "deletion, mask, got 'noise'")])
+@pytest.mark.parametrize(
+    ("by", "message"),
+    [("mask", "erase by deletion"), ("noise", "deletion, mask, got 'noise'")],
+)
 def test_operators_that_cannot_be(by, message):
     adapter = TransformerAdapter(shared("bert"))
     observation = adapter.observe(prepare(adapter))
@@ -129,26 +170,38 @@ def test_operators_that_cannot_be(by, message):
 
 # Classifiers
 
-IDS = torch.tensor([[2, 5, 6, 7, 7, 8, 9, 3], [2, 8, 9, 6, 3, 0, 0, 0], [2, 8, 3, 0, 0, 0, 0, 0]])
+IDS = torch.tensor(
+    [[2, 5, 6, 7, 7, 8, 9, 3], [2, 8, 9, 6, 3, 0, 0, 0], [2, 8, 3, 0, 0, 0, 0, 0]]
+)
 
 
 def classifier(encoder, num_labels, **options):
     torch.manual_seed(0)
     config = AttentionClassifierConfig(
-        vocab_size=12, embedding_size=10, encoder=encoder, encoder_size=8, num_labels=num_labels, **options
+        vocab_size=12,
+        embedding_size=10,
+        encoder=encoder,
+        encoder_size=8,
+        num_labels=num_labels,
+        **options,
     )
     return AttentionClassifierForSequenceClassification(config).eval()
 
 
 @pytest.mark.parametrize("by", ["deletion", "mask"])
 @pytest.mark.parametrize(
-    ("encoder", "num_labels"), [("bilstm", 2), ("bilstm", 4), ("bigru", 2), ("cnn", 2), ("mlp", 4), ("none", 2)]
+    ("encoder", "num_labels"),
+    [("bilstm", 2), ("bilstm", 4), ("bigru", 2), ("cnn", 2), ("mlp", 4), ("none", 2)],
 )
 def test_classifiers_read_the_edited_token_list(encoder, num_labels, by):
     model = classifier(encoder, num_labels)
     adapter = wrap(model)
     adapter.mask_id = MASK
-    observation = adapter.observe(adapter.prepare({"input_ids": IDS, "attention_mask": (IDS > 0).long()}, (4, 2, 9)))
+    observation = adapter.observe(
+        adapter.prepare(
+            {"input_ids": IDS, "attention_mask": (IDS > 0).long()}, (4, 2, 9)
+        )
+    )
     erased = random_sets(observation.batch.content_mask, 12)
     found, model = adapter.erase_inputs(observation, erased, by=by), model.double()
     for copy, sets in enumerate(erased):
@@ -162,9 +215,13 @@ def test_a_classifier_without_special_tokens_is_left_with_its_bias():
     model = classifier("bilstm", 2, bos_token_id=None, eos_token_id=None)
     adapter = wrap(model)
     ids = torch.tensor([[5, 6, 7], [8, 0, 0]])
-    observation = adapter.observe(adapter.prepare({"input_ids": ids, "attention_mask": (ids > 0).long()}, (0, 1)))
+    observation = adapter.observe(
+        adapter.prepare({"input_ids": ids, "attention_mask": (ids > 0).long()}, (0, 1))
+    )
     found = adapter.erase_inputs(observation, observation.batch.content_mask[None])[0]
     bias = model.classifier.bias.double().detach()
     expected = torch.stack([(-bias).sigmoid(), bias.sigmoid()], dim=-1).expand(2, 2)
     torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
-    torch.testing.assert_close(found[1], observation.leave_one_out[1, 0], atol=1e-12, rtol=0)
+    torch.testing.assert_close(
+        found[1], observation.leave_one_out[1, 0], atol=1e-12, rtol=0
+    )

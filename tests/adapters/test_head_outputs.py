@@ -6,10 +6,10 @@ from families import FAMILIES, make, prepare, shared
 from test_transformer import random_attention, rerun, state_of
 
 from hf_attnprobe import Site
-from hf_attnprobe.adapters.block_output import hidden_of
-from hf_attnprobe.adapters.head_outputs import check_outputs, head_outputs
-from hf_attnprobe.adapters.resume import recorded
-from hf_attnprobe.adapters.transformer import TransformerAdapter
+from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
+from hf_attnprobe.adapters.transformer.block_output import hidden_of
+from hf_attnprobe.adapters.transformer.head_outputs import check_outputs, head_outputs
+from hf_attnprobe.adapters.transformer.resume import recorded
 from hf_attnprobe.errors import AttnProbeError
 
 
@@ -43,8 +43,13 @@ def test_outputs_are_attention_times_values(family, implementation):
     before = state_of(adapter.model)
     observation = adapter.observe(batch)
     outputs, values = head_outputs(adapter, batch)
-    for attention, output, value in zip(observation.attention, outputs, values, strict=True):
-        assert output.shape[:3] == attention.shape[:3] and value.shape[1] == attention.shape[1]
+    for attention, output, value in zip(
+        observation.attention, outputs, values, strict=True
+    ):
+        assert (
+            output.shape[:3] == attention.shape[:3]
+            and value.shape[1] == attention.shape[1]
+        )
         torch.testing.assert_close(output, attention @ value, atol=1e-6, rtol=1e-5)
     check_outputs(adapter, batch)
     assert state_of(adapter.model) == before
@@ -55,13 +60,20 @@ def test_replacing_outputs_is_editing_attention(adapter):
     observation = adapter.observe(prepare(adapter))
     values = adapter.head_values(observation)
     for layer in {0, len(adapter.layers) // 2, len(adapter.layers) - 1}:
-        edits, own = random_attention(adapter, observation, layer, 3), observation.attention[layer]
+        edits, own = (
+            random_attention(adapter, observation, layer, 3),
+            observation.attention[layer],
+        )
         for query in (None, 1):
             rows = slice(None) if query is None else slice(query, query + 1)
             edited = own.expand(3, *own.shape).clone()
             edited[:, :, 2, rows] = edits[:, :, 2, rows]
-            expected = torch.stack([rerun(adapter, observation, layer, edit) for edit in edited])
-            found = adapter.replay_outputs(observation, Site(layer, 2, query), edits[:, :, 2] @ values[layer][:, 2])
+            expected = torch.stack(
+                [rerun(adapter, observation, layer, edit) for edit in edited]
+            )
+            found = adapter.replay_outputs(
+                observation, Site(layer, 2, query), edits[:, :, 2] @ values[layer][:, 2]
+            )
             torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
 
 
@@ -69,7 +81,10 @@ def test_masked_attention_is_what_the_layer_comes_to(adapter):
     """Two heads silenced at once: the upper layer's other heads attend to what the lower edit has left."""
     observation = adapter.observe(prepare(adapter))
     last, n_texts = len(adapter.layers) - 1, len(observation.probs)
-    kept = {layer: torch.ones(2, n_texts, adapter.layers[layer].n_heads, 1, 1) for layer in (0, last)}
+    kept = {
+        layer: torch.ones(2, n_texts, adapter.layers[layer].n_heads, 1, 1)
+        for layer in (0, last)
+    }
     kept[0][1, :, 1] = kept[last][1, :, 2] = 0
 
     def edit(layer, weights, scores):
@@ -92,20 +107,30 @@ def test_block_outputs_are_those_of_a_full_pass(adapter):
         found = adapter.block_output(observation, layer, kept)
         for copy, mask in zip(found, kept, strict=True):
             with recorded(adapter.layout.blocks) as outputs, torch.no_grad():
-                edit = lambda n, weights, scores, mask=mask, layer=layer: weights * mask if n == layer else weights  # noqa: E731
+
+                def edit(n, weights, scores, mask=mask, layer=layer):
+                    return weights * mask if n == layer else weights
+
                 adapter.logits(observation.batch.inputs, edit)
             expected = hidden_of(adapter, outputs[adapter.layers[layer].n_skipped])
             assert expected.shape[:2] == observation.attention[layer].shape[::2]
             torch.testing.assert_close(copy, expected, atol=1e-5, rtol=1e-5)
-    assert state_of(adapter.model) == before and torch.overrides._get_current_function_mode_stack() == []
+    assert (
+        state_of(adapter.model) == before
+        and torch.overrides._get_current_function_mode_stack() == []
+    )
 
 
 def test_projections_are_slices_of_the_weights(family, adapter):
     found = adapter.output_projections
-    assert [p.shape for p in found] == [(layer.n_heads, 8, 32) for layer in adapter.layers]
+    assert [p.shape for p in found] == [
+        (layer.n_heads, 8, 32) for layer in adapter.layers
+    ]
     if family in PROJECTIONS:
         for layer, projection in enumerate(found):
-            weight = adapter.model.get_submodule(PROJECTIONS[family].format(layer)).weight
+            weight = adapter.model.get_submodule(
+                PROJECTIONS[family].format(layer)
+            ).weight
             weight = weight if family == "gpt2" else weight.T  # Conv1D
             assert torch.equal(projection.flatten(0, 1), weight)
 
@@ -113,7 +138,9 @@ def test_projections_are_slices_of_the_weights(family, adapter):
 def test_projections_of_t5_and_xlnet():
     t5 = TransformerAdapter(shared("t5"))
     for layer, projection in zip(t5.layers, t5.output_projections, strict=True):
-        assert torch.equal(projection.flatten(0, 1), t5.model.get_submodule(layer.module).o.weight.T)
+        assert torch.equal(
+            projection.flatten(0, 1), t5.model.get_submodule(layer.module).o.weight.T
+        )
     xlnet = TransformerAdapter(shared("xlnet"))
     o = xlnet.model.transformer.layer[1].rel_attn.o  # [hidden, heads, width]
     assert torch.equal(xlnet.output_projections[1], o.permute(1, 2, 0))
@@ -123,7 +150,9 @@ def test_a_model_without_lists_of_layers_has_no_block_outputs():
     adapter = TransformerAdapter(make("bert"))
     adapter.layout = adapter.layout._replace(blocks=[])
     observation = adapter.observe(prepare(adapter))
-    with pytest.raises(AttnProbeError, match="found none in BertForSequenceClassification"):
+    with pytest.raises(
+        AttnProbeError, match="found none in BertForSequenceClassification"
+    ):
         adapter.block_output(observation, 0, torch.ones(1, 3, 1, 1, 9))
 
 
@@ -133,6 +162,10 @@ def test_grouped_queries_of_a_single_token():
     values = adapter.head_values(observation)
     found = adapter.replay_outputs(observation, Site(1, 3), values[1][None, :, 3])
     torch.testing.assert_close(found[0], observation.probs)
-    masked = adapter.replay_masked(observation, {1: torch.tensor([1.0, 1, 1, 0]).view(1, 1, 4, 1, 1)})
-    silent = adapter.replay_outputs(observation, Site(1, 3), torch.zeros_like(values[1][None, :, 3]))
+    masked = adapter.replay_masked(
+        observation, {1: torch.tensor([1.0, 1, 1, 0]).view(1, 1, 4, 1, 1)}
+    )
+    silent = adapter.replay_outputs(
+        observation, Site(1, 3), torch.zeros_like(values[1][None, :, 3])
+    )
     torch.testing.assert_close(masked, silent)

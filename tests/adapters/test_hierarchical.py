@@ -4,8 +4,11 @@ import pytest
 import torch
 
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.adapters.hierarchical import HierarchicalAdapter
-from hf_attnprobe.attention_classifier import AttentionClassifierConfig, AttentionClassifierForSequenceClassification
+from hf_attnprobe.adapters.classifier.hierarchical import HierarchicalAdapter
+from hf_attnprobe.attention_classifier import (
+    AttentionClassifierConfig,
+    AttentionClassifierForSequenceClassification,
+)
 from hf_attnprobe.attention_model import Site
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness import PROBES
@@ -19,13 +22,22 @@ TEXTS = [[[5, 6, 7, 7], [8], [9, 5, 10], [8]], [[5, 6]], [[7, 9, 8], [6, 6], [10
 def make(encoder="bigru", num_labels=2):
     torch.manual_seed(0)
     config = AttentionClassifierConfig(
-        vocab_size=12, embedding_size=10, encoder=encoder, encoder_size=8, kernel_sizes=(3, 5), num_labels=num_labels,
-        hierarchical=True, sep_token_id=SEP,
-    )  # fmt: skip
+        vocab_size=12,
+        embedding_size=10,
+        encoder=encoder,
+        encoder_size=8,
+        kernel_sizes=(3, 5),
+        num_labels=num_labels,
+        hierarchical=True,
+        sep_token_id=SEP,
+    )
     model = AttentionClassifierForSequenceClassification(config).eval()
     with torch.no_grad():
         model.classifier.weight *= 5
-        for attention in (model.attention_classifier.attention, model.attention_classifier.sentences.attention):
+        for attention in (
+            model.attention_classifier.attention,
+            model.attention_classifier.sentences.attention,
+        ):
             attention.query.weight *= 5
     return model
 
@@ -43,7 +55,9 @@ def batch_of(texts, n_keys=None):
 
 def observe(model, texts=TEXTS, n_keys=None):
     adapter = wrap(model)
-    return adapter, adapter.observe(adapter.prepare(batch_of(texts, n_keys), tuple(range(len(texts)))))
+    return adapter, adapter.observe(
+        adapter.prepare(batch_of(texts, n_keys), tuple(range(len(texts))))
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
@@ -51,11 +65,17 @@ def test_observation_equals_the_models_own_forward(kind):
     model = make(*kind)
     adapter, observation = observe(model)
     outputs = model.double()(**batch_of(TEXTS), output_attentions=True)
-    assert type(adapter) is HierarchicalAdapter and adapter.sites() == [Site(layer=1, head=0)]
-    torch.testing.assert_close(observation.probs, outputs.logits.softmax(-1), atol=1e-12, rtol=0)
+    assert type(adapter) is HierarchicalAdapter and adapter.sites() == [
+        Site(layer=1, head=0)
+    ]
+    torch.testing.assert_close(
+        observation.probs, outputs.logits.softmax(-1), atol=1e-12, rtol=0
+    )
     for ours, theirs in zip(observation.attention, outputs.attentions, strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-12, rtol=0)
-    assert observation.batch.content_mask.sum(-1).tolist() == [len(text) for text in TEXTS]
+    assert observation.batch.content_mask.sum(-1).tolist() == [
+        len(text) for text in TEXTS
+    ]
     assert observation.read(Site(1)).shape == observation.batch.mask.shape == (4, 4)
 
 
@@ -66,8 +86,12 @@ def test_leave_one_out_equals_deleting_the_sentence_and_encoding_again(kind):
     model = model.double()
     for row, text in enumerate(TEXTS):
         for place in range(len(text)):
-            expected = model(**batch_of([text[:place] + text[place + 1 :]])).logits.softmax(-1)[0]
-            torch.testing.assert_close(observation.leave_one_out[row, place], expected, atol=1e-12, rtol=0)
+            expected = model(
+                **batch_of([text[:place] + text[place + 1 :]])
+            ).logits.softmax(-1)[0]
+            torch.testing.assert_close(
+                observation.leave_one_out[row, place], expected, atol=1e-12, rtol=0
+            )
 
 
 @pytest.mark.parametrize("encoder", ["bigru", "cnn", "none"])
@@ -77,7 +101,9 @@ def test_erased_sentences_are_deleted_or_masked(encoder):
     model, adapter.mask_id = model.double(), 1
     gone = torch.zeros(3, 4, 4, dtype=torch.bool)
     gone[1, 0, [0, 2]] = gone[1, 2, 1] = gone[2, 1, 0] = True
-    deleted, masked = (adapter.erase_inputs(observation, gone, by=by) for by in ("deletion", "mask"))
+    deleted, masked = (
+        adapter.erase_inputs(observation, gone, by=by) for by in ("deletion", "mask")
+    )
     for copy, row in torch.cartesian_prod(torch.arange(3), torch.arange(4)).tolist():
         erased = gone[copy, row]
         left = [s for k, s in enumerate(TEXTS[row]) if not erased[k]]
@@ -97,7 +123,10 @@ def test_gradient_equals_finite_differences(kind, hold_attention):
     target, step = torch.tensor([1, 0, 1, 0]), 1e-6
     ours = adapter.gradient(observation, target, hold_attention=hold_attention)
     base, batch = model.double().attention_classifier, batch_of(TEXTS)
-    embeddings, content = base.embeddings(batch["input_ids"]).detach(), observation.batch.inputs["units"] >= 0
+    embeddings, content = (
+        base.embeddings(batch["input_ids"]).detach(),
+        observation.batch.inputs["units"] >= 0,
+    )
 
     def explained(scale):
         """The target's probability with the word vectors scaled; the weights of both levels held, if asked for, by hand."""
@@ -112,17 +141,23 @@ def test_gradient_equals_finite_differences(kind, hold_attention):
             rows = []
             for weights in words[row, : len(TEXTS[row])]:
                 inside = weights > 0
-                states = base.encode(vectors[row, inside][None], torch.ones(1, int(inside.sum())))[0]
+                states = base.encode(
+                    vectors[row, inside][None], torch.ones(1, int(inside.sum()))
+                )[0]
                 rows.append(weights[inside] @ states)
             context = torch.zeros(model.config.hidden_size, dtype=torch.float64)
             if rows:
-                states = base.sentences.encode(torch.stack(rows)[None], torch.ones(1, len(rows), dtype=torch.bool))[0]
+                states = base.sentences.encode(
+                    torch.stack(rows)[None], torch.ones(1, len(rows), dtype=torch.bool)
+                )[0]
                 context = sentences[row, 0, : len(rows)] @ states
             probs.append(model.decode(context).softmax(-1)[target[row]])
         return torch.stack(probs)
 
     units = observation.batch.inputs["units"]
-    for sentence in range(4):  # all words of a sentence scaled at once: the sum over them
+    for sentence in range(
+        4
+    ):  # all words of a sentence scaled at once: the sum over them
         nudge = step * (units == sentence).double()
         slope = (explained(1 + nudge) - explained(1 - nudge)) / (2 * step)
         torch.testing.assert_close(ours[:, sentence], slope.detach(), atol=1e-7, rtol=0)
@@ -136,14 +171,18 @@ def test_attention_gradient_is_that_of_attention_as_a_free_variable(num_labels):
     probs = adapter.replay(observation, {1: free})[0]  # weights need not sum to 1 here
     (slope,) = torch.autograd.grad(probs.gather(-1, target[:, None]).sum(), free)
     below, ours = adapter.attention_gradient(observation, target)
-    assert below.shape == observation.attention[0].shape and below.isnan().all()  # words are no site
+    assert (
+        below.shape == observation.attention[0].shape and below.isnan().all()
+    )  # words are no site
     torch.testing.assert_close(ours, slope[0], atol=1e-12, rtol=0)
 
 
 def test_token_logits_sum_to_the_logits():
     model = make(num_labels=4)
     adapter, observation = observe(model)
-    summed = torch.einsum("bs,bsn->bn", observation.read(Site(1)), adapter.token_logits(observation))
+    summed = torch.einsum(
+        "bs,bsn->bn", observation.read(Site(1)), adapter.token_logits(observation)
+    )
     expected = model.double()(**batch_of(TEXTS)).logits
     torch.testing.assert_close(summed[:3], expected[:3], atol=1e-12, rtol=0)
 
@@ -153,9 +192,14 @@ def test_neither_padding_nor_batch_changes_an_observation():
     _, together = observe(model, n_keys=20)
     for row, text in enumerate(TEXTS[:3]):
         _, alone = observe(model, [text])
-        torch.testing.assert_close(together.probs[row], alone.probs[0], atol=1e-12, rtol=0)
+        torch.testing.assert_close(
+            together.probs[row], alone.probs[0], atol=1e-12, rtol=0
+        )
         for name in ("leave_one_out_importance", "gradient_importance"):
-            ours, theirs = getattr(together, name)()[row, : len(text)], getattr(alone, name)()[0]
+            ours, theirs = (
+                getattr(together, name)()[row, : len(text)],
+                getattr(alone, name)()[0],
+            )
             torch.testing.assert_close(ours, theirs, atol=1e-12, rtol=0)
 
 
@@ -164,9 +208,13 @@ def test_a_class_that_is_never_predicted():
     with torch.no_grad():
         model.classifier.weight[2], model.classifier.bias[2] = 0, -60
     adapter, observation = observe(model)
-    assert (observation.probs[:, 2] < 1e-12).all() and 2 not in observation.target(None).tolist()
+    assert (observation.probs[:, 2] < 1e-12).all() and 2 not in observation.target(
+        None
+    ).tolist()
     assert torch.isfinite(observation.gradient_importance(target=2)).all()
-    assert torch.isfinite(adapter.attention_gradient(observation, torch.full((4,), 2))[1]).all()
+    assert torch.isfinite(
+        adapter.attention_gradient(observation, torch.full((4,), 2))[1]
+    ).all()
 
 
 @pytest.mark.parametrize("num_labels", [2, 4])
@@ -174,15 +222,23 @@ def test_a_class_that_is_never_predicted():
 def test_every_probe_runs_on_sentences(probe, num_labels):
     """And says of a text what it says of the same text alone."""
     model = make(num_labels=num_labels)
-    (adapter, together), (_, alone) = observe(model, TEXTS[:3]), observe(model, TEXTS[:1])
-    found = [PROBES[probe](adapter, seen, adapter.sites()[0], seed=0) for seen in (together, alone)]
+    (adapter, together), (_, alone) = (
+        observe(model, TEXTS[:3]),
+        observe(model, TEXTS[:1]),
+    )
+    found = [
+        PROBES[probe](adapter, seen, adapter.sites()[0], seed=0)
+        for seen in (together, alone)
+    ]
     for name, value in vars(found[0]).items():
         ours = value if isinstance(value, dict) else {None: value}
         theirs = getattr(found[1], name)
         theirs = theirs if isinstance(theirs, dict) else {None: theirs}
         for key, numbers in ours.items():
             if isinstance(numbers, torch.Tensor) and numbers.shape == (3,):
-                torch.testing.assert_close(numbers[0], theirs[key][0], atol=1e-7, rtol=0, equal_nan=True)
+                torch.testing.assert_close(
+                    numbers[0], theirs[key][0], atol=1e-7, rtol=0, equal_nan=True
+                )
 
 
 def test_memory_is_estimated_above_what_the_tensors_take():
@@ -190,4 +246,6 @@ def test_memory_is_estimated_above_what_the_tensors_take():
     adapter, n_keys = observation.model, observation.batch.inputs["input_ids"].shape[1]
     held = sum(t.numel() for t in (*observation.attention, *observation.state)) * 8
     assert adapter.bytes_per_example(n_keys, 100) > held + 100 * 30 * 8
-    assert adapter.bytes_per_example(n_keys, 200) > adapter.bytes_per_example(n_keys, 100)
+    assert adapter.bytes_per_example(n_keys, 200) > adapter.bytes_per_example(
+        n_keys, 100
+    )

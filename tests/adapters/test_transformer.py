@@ -7,21 +7,44 @@ import families
 import pytest
 import torch
 import transformers
-from families import FAMILIES, TEXT_FAMILIES, TEXTS, WORDS, encode, make, prepare, shared
+from families import (
+    FAMILIES,
+    TEXT_FAMILIES,
+    TEXTS,
+    WORDS,
+    encode,
+    make,
+    prepare,
+    shared,
+)
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import AutoModelForSequenceClassification, BertForMaskedLM, BertModel
 
 from hf_attnprobe import Site
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.adapters.attention_tap import replacing
-from hf_attnprobe.adapters.self_check import least_attended
-from hf_attnprobe.adapters.transformer import TransformerAdapter
+from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
+from hf_attnprobe.adapters.transformer.attention_tap import replacing
+from hf_attnprobe.adapters.transformer.self_check import least_attended
 from hf_attnprobe.errors import AttnProbeError
 
 
 WITHOUT_VMAP = {"bloom", "falcon"}
-UPCAST = {"deberta", "deberta_v2", "llama", "qwen2", "mistral", "gemma2", "t5", "vit", "modernbert", "gpt_neox", "opt", "gpt_neo", "bloom"}  # fmt: skip
+UPCAST = {
+    "deberta",
+    "deberta_v2",
+    "llama",
+    "qwen2",
+    "mistral",
+    "gemma2",
+    "t5",
+    "vit",
+    "modernbert",
+    "gpt_neox",
+    "opt",
+    "gpt_neo",
+    "bloom",
+}
 
 
 @pytest.fixture(params=FAMILIES)
@@ -36,23 +59,39 @@ def adapter(family):
 
 def state_of(model):
     hooks = [
-        (len(m._forward_hooks), len(m._forward_pre_hooks), m.training, "forward" in m.__dict__)
+        (
+            len(m._forward_hooks),
+            len(m._forward_pre_hooks),
+            m.training,
+            "forward" in m.__dict__,
+        )
         for m in model.modules()
     ]
-    return hooks, [p.requires_grad for p in model.parameters()], model.config._attn_implementation
+    return (
+        hooks,
+        [p.requires_grad for p in model.parameters()],
+        model.config._attn_implementation,
+    )
 
 
 def random_attention(adapter, observation, layer, n_copies=4):
     """Other attention over the keys that each query may see, [copies, batch, heads, queries, keys]."""
     visible = adapter.visible(observation, layer)[:, None]
     size = (n_copies, *observation.attention[layer].shape)
-    weights = torch.rand(size, generator=torch.Generator().manual_seed(layer)).masked_fill(~visible, 0)
-    return (weights / weights.sum(-1, keepdim=True).clamp_min(1e-9)).to(observation.probs.dtype)
+    weights = torch.rand(
+        size, generator=torch.Generator().manual_seed(layer)
+    ).masked_fill(~visible, 0)
+    return (weights / weights.sum(-1, keepdim=True).clamp_min(1e-9)).to(
+        observation.probs.dtype
+    )
 
 
 def rerun(adapter, observation, layer, attention):
     """The whole model with one edit, nothing resumed, nothing shared."""
-    logits = adapter.logits(observation.batch.inputs, lambda n, weights, scores: attention if n == layer else weights)
+    logits = adapter.logits(
+        observation.batch.inputs,
+        lambda n, weights, scores: attention if n == layer else weights,
+    )
     return logits.softmax(-1)
 
 
@@ -74,20 +113,35 @@ def test_captured_attention_is_the_eager_models(family):
     )
     with torch.no_grad():
         result = eager(**inputs, output_attentions=True)
-    attentions = iter(result.attentions if "attentions" in result else result.encoder_attentions)
+    attentions = iter(
+        result.attentions if "attentions" in result else result.encoder_attentions
+    )
     if eager.config.is_encoder_decoder:
         pairs = zip(result.decoder_attentions, result.cross_attentions, strict=True)
-        attentions = iter([*result.encoder_attentions, *(x for pair in pairs for x in pair)])
+        attentions = iter(
+            [*result.encoder_attentions, *(x for pair in pairs for x in pair)]
+        )
     found, close = exact.observe(batch), default.observe(batch)
     assert torch.equal(found.probs, result.logits.softmax(-1))
-    for expected, captured, other in zip(attentions, found.attention, close.attention, strict=True):
+    for expected, captured, other in zip(
+        attentions, found.attention, close.attention, strict=True
+    ):
         assert torch.equal(captured, expected)
-        torch.testing.assert_close(rows_of(batch.mask, other), rows_of(batch.mask, expected), atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(
+            rows_of(batch.mask, other),
+            rows_of(batch.mask, expected),
+            atol=1e-6,
+            rtol=1e-5,
+        )
     torch.testing.assert_close(close.probs, found.probs, atol=1e-6, rtol=1e-5)
 
 
 def test_layers_are_numbered_by_call_and_named_apart():
-    assert TransformerAdapter(shared("albert")).layer_names == ["layer.0", "layer.1", "layer.2"]
+    assert TransformerAdapter(shared("albert")).layer_names == [
+        "layer.0",
+        "layer.1",
+        "layer.2",
+    ]
     names = ["encoder.0", "encoder.1", "decoder.0", "cross.0", "decoder.1", "cross.1"]
     assert TransformerAdapter(shared("bart")).layer_names == names
     adapter = TransformerAdapter(shared("t5"))
@@ -100,10 +154,14 @@ def test_padding_changes_nothing(adapter):
     together = adapter.observe(prepare(adapter))
     for row, text in enumerate(TEXTS):
         alone = adapter.observe(prepare(adapter, [text]))
-        torch.testing.assert_close(together.probs[row], alone.probs[0], atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(
+            together.probs[row], alone.probs[0], atol=1e-6, rtol=1e-5
+        )
         for a, b in zip(together.attention, alone.attention, strict=True):
             real = together.batch.mask[row]
-            torch.testing.assert_close(a[row][:, real][:, :, real], b[0], atol=1e-6, rtol=1e-5)
+            torch.testing.assert_close(
+                a[row][:, real][:, :, real], b[0], atol=1e-6, rtol=1e-5
+            )
             assert not a[row][:, real][:, :, ~real].any()
 
 
@@ -113,7 +171,9 @@ def test_visible_is_where_attention_can_go(adapter):
     for layer, attention in enumerate(observation.attention):
         visible = adapter.visible(observation, layer)
         real = visible[mask] if visible.shape[1] == mask.shape[1] else visible
-        assert torch.equal((attention.amax(1) > 0)[mask] & mask.repeat_interleave(mask.sum(1), 0), real)
+        assert torch.equal(
+            (attention.amax(1) > 0)[mask] & mask.repeat_interleave(mask.sum(1), 0), real
+        )
 
 
 # Edit and replay
@@ -122,10 +182,19 @@ def test_visible_is_where_attention_can_go(adapter):
 def test_identity_changes_nothing_and_edits_arrive(adapter, family):
     observation = adapter.observe(prepare(adapter))
     for layer, attention in enumerate(observation.attention):
-        same = adapter.replay(observation, {layer: attention.expand(2, *attention.shape)})
-        torch.testing.assert_close(same, observation.probs.expand_as(same), atol=1e-6, rtol=0)
+        same = adapter.replay(
+            observation, {layer: attention.expand(2, *attention.shape)}
+        )
+        torch.testing.assert_close(
+            same, observation.probs.expand_as(same), atol=1e-6, rtol=0
+        )
         moved = adapter.replay(
-            observation, {layer: least_attended(attention, adapter.visible(observation, layer))[None]}
+            observation,
+            {
+                layer: least_attended(attention, adapter.visible(observation, layer))[
+                    None
+                ]
+            },
         )
         assert (moved - observation.probs).abs().max() > 1e-4
     assert adapter.vectorises == (family not in WITHOUT_VMAP)
@@ -135,14 +204,22 @@ def test_replay_is_a_rerun_with_the_edit(adapter):
     observation = adapter.observe(prepare(adapter))
     for layer in {0, len(adapter.layers) // 2, len(adapter.layers) - 1}:
         edits = random_attention(adapter, observation, layer)
-        expected = torch.stack([rerun(adapter, observation, layer, edit) for edit in edits])
-        torch.testing.assert_close(adapter.replay(observation, {layer: edits}), expected, atol=1e-5, rtol=0)
+        expected = torch.stack(
+            [rerun(adapter, observation, layer, edit) for edit in edits]
+        )
+        torch.testing.assert_close(
+            adapter.replay(observation, {layer: edits}), expected, atol=1e-5, rtol=0
+        )
         adapter.tokens_per_pass = 1  # one copy at a time
-        torch.testing.assert_close(adapter.replay(observation, {layer: edits}), expected, atol=1e-5, rtol=0)
+        torch.testing.assert_close(
+            adapter.replay(observation, {layer: edits}), expected, atol=1e-5, rtol=0
+        )
         adapter.tokens_per_pass = 4096
 
 
-@pytest.mark.parametrize("family", [name for name in FAMILIES if name != "xlnet"])  # batch is not its first axis
+@pytest.mark.parametrize(
+    "family", [name for name in FAMILIES if name != "xlnet"]
+)  # batch is not its first axis
 def test_repeating_the_batch_gives_the_same(adapter):
     observation = adapter.observe(prepare(adapter))
     for layer in range(len(adapter.layers)):
@@ -150,7 +227,9 @@ def test_repeating_the_batch_gives_the_same(adapter):
         adapter.vectorises = True
         expected = adapter.replay(observation, {layer: edits})
         adapter.vectorises = False
-        torch.testing.assert_close(adapter.replay(observation, {layer: edits}), expected, atol=1e-5, rtol=0)
+        torch.testing.assert_close(
+            adapter.replay(observation, {layer: edits}), expected, atol=1e-5, rtol=0
+        )
 
 
 def test_two_layers_at_once():
@@ -159,7 +238,10 @@ def test_two_layers_at_once():
     edits = {layer: random_attention(adapter, observation, layer) for layer in (1, 2)}
     found = adapter.replay(observation, edits)
     for copy in range(4):
-        logits = adapter.logits(observation.batch.inputs, lambda n, w, s, c=copy: edits[n][c] if n in edits else w)
+        logits = adapter.logits(
+            observation.batch.inputs,
+            lambda n, w, s, c=copy: edits[n][c] if n in edits else w,
+        )
         torch.testing.assert_close(found[copy], logits.softmax(-1), atol=1e-6, rtol=0)
 
 
@@ -169,7 +251,9 @@ def test_nothing_below_the_edit_is_computed(vectorises):
     observation, calls = adapter.observe(prepare(adapter)), []
     adapter.vectorises = vectorises
     for n, block in enumerate(adapter.layout.blocks):
-        block.attention.self.register_forward_pre_hook(lambda module, args, n=n: calls.append(n))
+        block.attention.self.register_forward_pre_hook(
+            lambda module, args, n=n: calls.append(n)
+        )
     adapter.replay(observation, {1: observation.attention[1][None]})
     assert calls == [1, 2]
 
@@ -180,7 +264,9 @@ def test_the_edit_of_one_head_leaves_the_others():
     edited = observation.attention[1][None].clone()
     edited[:, :, 2] = random_attention(adapter, observation, 1, 1)[:, :, 2]
     expected = rerun(adapter, observation, 1, edited[0])
-    torch.testing.assert_close(adapter.replay(observation, {1: edited})[0], expected, atol=1e-6, rtol=0)
+    torch.testing.assert_close(
+        adapter.replay(observation, {1: edited})[0], expected, atol=1e-6, rtol=0
+    )
 
 
 def test_grouped_queries_of_a_single_token():
@@ -208,23 +294,43 @@ def test_gradients_reach_the_edit_and_match_finite_differences(family):
     slopes = adapter.attention_gradient(observation, target)
     # models that compute norms or softmax in float32 whatever they are asked for leave only its digits
     step, tolerance = (1e-2, 2e-3) if family in UPCAST else (1e-3, 1e-6)
-    for layer, (attention, slope) in enumerate(zip(observation.attention, slopes, strict=True)):
+    for layer, (attention, slope) in enumerate(
+        zip(observation.attention, slopes, strict=True)
+    ):
         edit = attention[None].clone().requires_grad_()
-        explained = adapter.replay(observation, {layer: edit})[0].gather(-1, target[:, None]).sum()
+        explained = (
+            adapter.replay(observation, {layer: edit})[0]
+            .gather(-1, target[:, None])
+            .sum()
+        )
         (through_replay,) = torch.autograd.grad(explained, edit)
         torch.testing.assert_close(through_replay[0], slope, atol=1e-5, rtol=1e-4)
-        direction = torch.randn(attention.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-        direction = direction * adapter.visible(observation, layer)[:, None] / attention.numel() ** 0.5
+        direction = torch.randn(
+            attention.shape,
+            generator=torch.Generator().manual_seed(0),
+            dtype=torch.float64,
+        )
+        direction = (
+            direction
+            * adapter.visible(observation, layer)[:, None]
+            / attention.numel() ** 0.5
+        )
 
         def explain(h, layer=layer, attention=attention, direction=direction):
-            edited = adapter.replay(observation, {layer: (attention + h * direction)[None]})[0]
+            edited = adapter.replay(
+                observation, {layer: (attention + h * direction)[None]}
+            )[0]
             return float(edited.gather(-1, target[:, None]).sum())
 
         expected = float((slope * direction).sum())
-        assert central_difference(explain, step) == pytest.approx(expected, rel=tolerance, abs=tolerance * 1e-2)
+        assert central_difference(explain, step) == pytest.approx(
+            expected, rel=tolerance, abs=tolerance * 1e-2
+        )
 
 
-@pytest.mark.parametrize("family", ["bert", "albert", "deberta", "xlnet", "gpt2", "falcon", "bart", "vit"])
+@pytest.mark.parametrize(
+    "family", ["bert", "albert", "deberta", "xlnet", "gpt2", "falcon", "bart", "vit"]
+)
 @pytest.mark.parametrize("hold", [True, False])
 def test_gradient_times_input_matches_finite_differences(family, hold):
     adapter = TransformerAdapter(shared(family), dtype=torch.float64)
@@ -233,13 +339,21 @@ def test_gradient_times_input_matches_finite_differences(family, hold):
     found = adapter.gradient(observation, target, hold_attention=hold)
     assert not adapter.gradient(observation, target)[~batch.mask].any()
     step, tolerance = (1e-2, 1e-3) if family in UPCAST else (1e-3, 1e-6)
-    for place in (1, 3):  # scaling an embedding by 1 + h moves the output by h · gradient · input
+    for place in (
+        1,
+        3,
+    ):  # scaling an embedding by 1 + h moves the output by h · gradient · input
 
         def explain(h, place=place):
-            return scaled(adapter, observation, place, 1 + h, hold).gather(-1, target[:, None])[:, 0]
+            return scaled(adapter, observation, place, 1 + h, hold).gather(
+                -1, target[:, None]
+            )[:, 0]
 
         torch.testing.assert_close(
-            found[:, place], central_difference(explain, step), atol=tolerance * 1e-2, rtol=tolerance
+            found[:, place],
+            central_difference(explain, step),
+            atol=tolerance * 1e-2,
+            rtol=tolerance,
         )
 
 
@@ -251,10 +365,15 @@ def scaled(adapter, observation, place, factor, hold):
         calls.append(1)
         at = place + len(calls) - 1 - (adapter.layout.n_keys is not None)
         output = output.clone()
-        (output[at] if adapter.layout.embeddings.sequence_first else output[:, at]).mul_(factor)
+        (
+            output[at] if adapter.layout.embeddings.sequence_first else output[:, at]
+        ).mul_(factor)
         return output
 
-    handles = [module.register_forward_hook(scale) for module in adapter.layout.embeddings.modules]
+    handles = [
+        module.register_forward_hook(scale)
+        for module in adapter.layout.embeddings.modules
+    ]
     held = dict(enumerate(observation.attention)) if hold else {}
     probs = adapter.logits(observation.batch.inputs, replacing(held)).softmax(-1)
     for handle in handles:
@@ -281,7 +400,9 @@ def test_leave_one_out_is_the_shorter_text(adapter):
     for row, text in enumerate(TEXTS):
         assert torch.equal(found[row, 0], observation.probs[row])
         for place, without in zip(
-            range(1, len(text) - 1), found[row, observation.batch.content_mask[row]], strict=True
+            range(1, len(text) - 1),
+            found[row, observation.batch.content_mask[row]],
+            strict=True,
         ):
             shorter = [*text[:place], *text[place + 1 :]]
             expected = adapter.observe(prepare(adapter, [shorter])).probs[0]
@@ -297,17 +418,29 @@ def test_words_are_explained_as_one():
         [0, 1, 0, 1, 0, 0, 0, 0, 0],
         [0, 1, 1, 1, 1, 1, 0, 0, 0],
     ]
-    of_words, of_tokens = words.observe(batch), tokens.observe(prepare(tokens, words=WORDS))
+    of_words, of_tokens = (
+        words.observe(batch),
+        tokens.observe(prepare(tokens, words=WORDS)),
+    )
     assert torch.equal(of_tokens.batch.content_mask.sum(1), torch.tensor([7, 3, 5]))
     target = of_words.target(None)
     for name in ("read", "gradient"):
         argument = Site(1, 2) if name == "read" else target
-        whole, pieces = getattr(words, name)(of_words, argument), getattr(tokens, name)(of_tokens, argument)
-        assert torch.allclose(whole[0, 5], pieces[0, 5:8].sum()) and torch.allclose(whole[1, 1], pieces[1, 1:3].sum())
+        whole, pieces = (
+            getattr(words, name)(of_words, argument),
+            getattr(tokens, name)(of_tokens, argument),
+        )
+        assert torch.allclose(whole[0, 5], pieces[0, 5:8].sum()) and torch.allclose(
+            whole[1, 1], pieces[1, 1:3].sum()
+        )
         assert torch.allclose(whole.sum(1), pieces.sum(1)) and not whole[0, 6:8].any()
-        torch.testing.assert_close(whole[0, :3], torch.stack([*pieces[0, :2], pieces[0, 2:4].sum()]))
+        torch.testing.assert_close(
+            whole[0, :3], torch.stack([*pieces[0, :2], pieces[0, 2:4].sum()])
+        )
     without = words.observe(prepare(words, [[3, 11, 12, 13, 14, 2]])).probs[0]
-    torch.testing.assert_close(of_words.leave_one_out[0, 5], without, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(
+        of_words.leave_one_out[0, 5], without, atol=1e-6, rtol=1e-5
+    )
     assert of_words.leave_one_out_importance()[0, 5] > 1e-4
 
 
@@ -322,14 +455,25 @@ def test_a_text_of_one_token_keeps_its_probabilities_without_it():
 def test_the_row_of_the_prediction_is_read():
     n = torch.tensor([len(text) for text in TEXTS])
     row = torch.arange(3)
-    for family, places in {"bert": n * 0, "gpt2": n - 1, "llama": n - 1, "xlnet": torch.tensor([8, 8, 8])}.items():
+    for family, places in {
+        "bert": n * 0,
+        "gpt2": n - 1,
+        "llama": n - 1,
+        "xlnet": torch.tensor([8, 8, 8]),
+    }.items():
         adapter = TransformerAdapter(shared(family))
         observation = adapter.observe(prepare(adapter))
-        assert torch.equal(observation.read(Site(1, 3)), observation.attention[1][row, 3, places])
-    assert torch.equal(observation.read(Site(1, 3, query=2)), observation.attention[1][:, 3, 2])
+        assert torch.equal(
+            observation.read(Site(1, 3)), observation.attention[1][row, 3, places]
+        )
+    assert torch.equal(
+        observation.read(Site(1, 3, query=2)), observation.attention[1][:, 3, 2]
+    )
     adapter = TransformerAdapter(shared("modernbert"))  # its configuration says mean
     observation = adapter.observe(prepare(adapter))
-    expected = torch.stack([observation.attention[0][i, 1, : n[i]].mean(0) for i in range(3)])
+    expected = torch.stack(
+        [observation.attention[0][i, 1, : n[i]].mean(0) for i in range(3)]
+    )
     torch.testing.assert_close(observation.read(Site(0, 1)), expected)
     adapter = TransformerAdapter(shared("gpt2"), readout="first")
     observation = adapter.observe(prepare(adapter))
@@ -340,20 +484,28 @@ def test_the_row_of_the_prediction_is_read():
 def test_encoder_decoders_are_read_where_their_classifier_looks(adapter):
     observation = adapter.observe(prepare(adapter))
     row, last = torch.arange(3), torch.tensor([len(text) - 1 for text in TEXTS])
-    expected = torch.stack([observation.attention[0][i, 0, : last[i] + 1].mean(0) for i in range(3)])
+    expected = torch.stack(
+        [observation.attention[0][i, 0, : last[i] + 1].mean(0) for i in range(3)]
+    )
     torch.testing.assert_close(observation.read(Site(0)), expected)
     decoder = observation.attention[2][row, 0, last]
     assert torch.equal(
         observation.read(Site(2)), torch.nn.functional.pad(decoder[:, 1:], (0, 1))
     )  # behind a start token
-    assert torch.equal(observation.read(Site(3)), observation.attention[3][row, 0, last])
+    assert torch.equal(
+        observation.read(Site(3)), observation.attention[3][row, 0, last]
+    )
 
 
 def test_images_have_patches_for_content():
     adapter = TransformerAdapter(shared("vit"))
     observation = adapter.observe(prepare(adapter))
-    assert observation.batch.content_mask.tolist() == [[False, True, True, True, True]] * 3
-    assert adapter.gradient(observation, observation.target(None))[:, 0].abs().max() == 0
+    assert (
+        observation.batch.content_mask.tolist() == [[False, True, True, True, True]] * 3
+    )
+    assert (
+        adapter.gradient(observation, observation.target(None))[:, 0].abs().max() == 0
+    )
     with pytest.raises(AttnProbeError, match="got images"):
         adapter.leave_one_out(observation)
 
@@ -366,7 +518,9 @@ def test_the_model_is_left_as_it_was_found(family):
     before, weights = state_of(model), [p.data_ptr() for p in model.parameters()]
     adapter = TransformerAdapter(model)
     twin = state_of(adapter.model)
-    assert [p.data_ptr() for p in adapter.model.parameters()] == weights  # shared, not copied
+    assert [
+        p.data_ptr() for p in adapter.model.parameters()
+    ] == weights  # shared, not copied
     observation = adapter.observe(prepare(adapter))
     adapter.replay(observation, {0: observation.attention[0][None]})
     adapter.gradient(observation, observation.target(None))
@@ -384,16 +538,22 @@ def test_another_dtype_is_a_copy():
     model = make("bert")
     adapter = wrap(model, dtype=torch.float64)
     assert adapter.observe(prepare(adapter)).probs.dtype == torch.float64
-    assert model.dtype == torch.float32 and model.classifier.weight.dtype == torch.float32
+    assert (
+        model.dtype == torch.float32 and model.classifier.weight.dtype == torch.float32
+    )
 
 
 @pytest.mark.parametrize("family", ["bert", "llama", "deberta_v2", "t5"])
 def test_half_precision_stays(family):
     adapter = TransformerAdapter(make(family).bfloat16())
     observation = adapter.observe(prepare(adapter))
-    assert {a.dtype for a in observation.attention} == {torch.float32} and observation.probs.dtype == torch.float32
+    assert {a.dtype for a in observation.attention} == {
+        torch.float32
+    } and observation.probs.dtype == torch.float32
     full = TransformerAdapter(shared(family))
-    torch.testing.assert_close(observation.probs, full.observe(prepare(full)).probs, atol=0.05, rtol=0)
+    torch.testing.assert_close(
+        observation.probs, full.observe(prepare(full)).probs, atol=0.05, rtol=0
+    )
     adapter.self_check(observation.batch)
 
 
@@ -410,7 +570,9 @@ def test_one_logit_is_a_sigmoid():
     adapter = TransformerAdapter(make("bert", num_labels=1))
     observation = adapter.observe(prepare(adapter))
     z = adapter.logits(observation.batch.inputs)
-    torch.testing.assert_close(observation.probs, torch.cat([1 - z.sigmoid(), z.sigmoid()], -1))
+    torch.testing.assert_close(
+        observation.probs, torch.cat([1 - z.sigmoid(), z.sigmoid()], -1)
+    )
 
 
 # The self-check
@@ -425,12 +587,22 @@ def test_self_check_names_the_layer_whose_edit_does_not_arrive(monkeypatch):
     replay = adapter.replay_logits
 
     def deaf(observation, attention):
-        return replay(observation, {k: observation.attention[k][None] if k == 1 else v for k, v in attention.items()})
+        return replay(
+            observation,
+            {
+                k: observation.attention[k][None] if k == 1 else v
+                for k, v in attention.items()
+            },
+        )
 
     monkeypatch.setattr(adapter, "replay_logits", deaf)
     with pytest.raises(AttnProbeError, match=r"edited in layer\.1 left every logit"):
         adapter.self_check(prepare(adapter))
-    monkeypatch.setattr(adapter, "replay_logits", lambda observation, attention: replay(observation, attention) * 1.01)
+    monkeypatch.setattr(
+        adapter,
+        "replay_logits",
+        lambda observation, attention: replay(observation, attention) * 1.01,
+    )
     with pytest.raises(AttnProbeError, match=r"unchanged in layer\.0 moved the logits"):
         adapter.self_check(prepare(adapter))
 
@@ -454,11 +626,19 @@ class PeakMemory(TorchDispatchMode):
 
     def __init__(self, known):
         super().__init__()
-        self.live, self.now, self.peak = {x.untyped_storage()._cdata: 0 for x in known}, 0, 0
+        self.live, self.now, self.peak = (
+            {x.untyped_storage()._cdata: 0 for x in known},
+            0,
+            0,
+        )
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
-        for storage in [x.untyped_storage() for x in tree_leaves(result) if isinstance(x, torch.Tensor)]:
+        for storage in [
+            x.untyped_storage()
+            for x in tree_leaves(result)
+            if isinstance(x, torch.Tensor)
+        ]:
             if storage._cdata not in self.live:
                 self.live[storage._cdata] = storage.nbytes()
                 self.now += storage.nbytes()
@@ -477,11 +657,19 @@ def test_the_memory_estimate_is_an_upper_bound(adapter, n_keys, n_copies):
     adapter.tokens_per_pass = 10**6
 
     def peak(needs_gradient):
-        known = [*adapter.model.parameters(), *adapter.model.buffers(), *batch.inputs.values()]
+        known = [
+            *adapter.model.parameters(),
+            *adapter.model.buffers(),
+            *batch.inputs.values(),
+        ]
         with PeakMemory(known) as memory, torch.set_grad_enabled(needs_gradient):
             observation = adapter.observe(batch)
             attention = observation.attention[0]
-            edits = attention.expand(n_copies, *attention.shape).clone().requires_grad_(needs_gradient)
+            edits = (
+                attention.expand(n_copies, *attention.shape)
+                .clone()
+                .requires_grad_(needs_gradient)
+            )
             probs = adapter.replay(observation, {0: edits})
             if needs_gradient:
                 probs.sum().backward()
@@ -498,18 +686,41 @@ def test_the_memory_estimate_is_an_upper_bound(adapter, n_keys, n_copies):
 
 
 def from_config(name, **options):
-    config = getattr(transformers, f"{name}Config")(**families.SIZES | {"pad_token_id": 0} | options)
+    config = getattr(transformers, f"{name}Config")(
+        **families.SIZES | {"pad_token_id": 0} | options
+    )
     return AutoModelForSequenceClassification.from_config(config)
 
 
-@pytest.mark.parametrize("build, message", [
-    (lambda: BertModel(shared("bert").config), "expected a model with a classification head, got BertModel"),
-    (lambda: BertForMaskedLM(shared("bert").config), "expected a model with a classification head, got BertForMaskedLM"),
-    (lambda: from_config("FNet"), "expected softmax attention, saw none in FNet"),
-    (lambda: from_config("Longformer", attention_window=[4, 4, 4]), "banded, pooled or approximated"),
-    (lambda: from_config("Nystromformer", num_landmarks=4, segment_means_seq_len=8), "banded, pooled or approximated"),
-    (lambda: make("bert", problem_type="multi_label_classification"), "got a multi-label classifier"),
-], ids=["base", "masked-lm", "fnet", "longformer", "nystromformer", "multi-label"])  # fmt: skip
+@pytest.mark.parametrize(
+    "build, message",
+    [
+        (
+            lambda: BertModel(shared("bert").config),
+            "expected a model with a classification head, got BertModel",
+        ),
+        (
+            lambda: BertForMaskedLM(shared("bert").config),
+            "expected a model with a classification head, got BertForMaskedLM",
+        ),
+        (lambda: from_config("FNet"), "expected softmax attention, saw none in FNet"),
+        (
+            lambda: from_config("Longformer", attention_window=[4, 4, 4]),
+            "banded, pooled or approximated",
+        ),
+        (
+            lambda: from_config(
+                "Nystromformer", num_landmarks=4, segment_means_seq_len=8
+            ),
+            "banded, pooled or approximated",
+        ),
+        (
+            lambda: make("bert", problem_type="multi_label_classification"),
+            "got a multi-label classifier",
+        ),
+    ],
+    ids=["base", "masked-lm", "fnet", "longformer", "nystromformer", "multi-label"],
+)
 def test_models_that_cannot_be_audited(build, message):
     with pytest.raises(AttnProbeError, match=message) as error:
         wrap(build())
@@ -521,11 +732,16 @@ def test_sites_that_do_not_exist():
     observation = adapter.observe(prepare(adapter))
     with pytest.raises(AttnProbeError, match="expected a layer from 0 to 2, got 3"):
         observation.read(Site(3))
-    with pytest.raises(AttnProbeError, match="expected a head from 0 to 3 in layer 1, got 4"):
+    with pytest.raises(
+        AttnProbeError, match="expected a head from 0 to 3 in layer 1, got 4"
+    ):
         observation.read(Site(1, 4))
     with pytest.raises(AttnProbeError, match="expected a layer from 0 to 2, got 7"):
         adapter.replay(observation, {7: observation.attention[0][None]})
-    with pytest.raises(AttnProbeError, match=r"expected attention \['copies', 3, 4, 9, 9\] for layer 0, got"):
+    with pytest.raises(
+        AttnProbeError,
+        match=r"expected attention \['copies', 3, 4, 9, 9\] for layer 0, got",
+    ):
         adapter.replay(observation, {0: observation.attention[0]})
 
 
@@ -533,10 +749,15 @@ def test_batches_that_cannot_be_audited():
     model = make("bert")
     adapter = TransformerAdapter(model)
     inputs = encode(model)
-    with pytest.raises(AttnProbeError, match="expected token ids below 60, got 99; use the tokenizer of this model"):
+    with pytest.raises(
+        AttnProbeError,
+        match="expected token ids below 60, got 99; use the tokenizer of this model",
+    ):
         adapter.prepare(inputs | {"input_ids": inputs["input_ids"] + 64}, (0, 1, 2))
     with pytest.raises(AttnProbeError, match="expected special_tokens_mask in a batch"):
-        adapter.prepare({k: v for k, v in inputs.items() if k != "special_tokens_mask"}, (0, 1, 2))
+        adapter.prepare(
+            {k: v for k, v in inputs.items() if k != "special_tokens_mask"}, (0, 1, 2)
+        )
     xlnet = TransformerAdapter(shared("xlnet"))
     with pytest.raises(AttnProbeError, match="expected padding on the left"):
         xlnet.prepare(inputs, (0, 1, 2))
@@ -571,9 +792,15 @@ def test_a_pretrained_bert():
     eager.classifier.load_state_dict(model.classifier.state_dict())
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     encoded = tokenizer(
-        ["an unforgettable, gorgeously acted masterpiece", "dull"], padding=True, return_tensors="pt", return_special_tokens_mask=True
-    )  # fmt: skip
-    words = [[-1 if word is None else word for word in encoded.word_ids(row)] for row in range(2)]
+        ["an unforgettable, gorgeously acted masterpiece", "dull"],
+        padding=True,
+        return_tensors="pt",
+        return_special_tokens_mask=True,
+    )
+    words = [
+        [-1 if word is None else word for word in encoded.word_ids(row)]
+        for row in range(2)
+    ]
     adapter = wrap(model)
     batch = adapter.prepare({**encoded, "word_ids": torch.tensor(words)}, (0, 1))
     assert batch.content_mask.sum(1).tolist() == [6, 1] and len(adapter.sites()) == 72
@@ -583,8 +810,17 @@ def test_a_pretrained_bert():
     with torch.no_grad():
         attentions = eager.eval()(**inputs, output_attentions=True).attentions
     for found, expected in zip(observation.attention, attentions, strict=True):
-        torch.testing.assert_close(rows_of(batch.mask, found), rows_of(batch.mask, expected), atol=3e-6, rtol=1e-4)
+        torch.testing.assert_close(
+            rows_of(batch.mask, found),
+            rows_of(batch.mask, expected),
+            atol=3e-6,
+            rtol=1e-4,
+        )
     for layer in (0, 3, 5):
         edits = random_attention(adapter, observation, layer, 2)
-        expected = torch.stack([rerun(adapter, observation, layer, edit) for edit in edits])
-        torch.testing.assert_close(adapter.replay(observation, {layer: edits}), expected, atol=1e-5, rtol=0)
+        expected = torch.stack(
+            [rerun(adapter, observation, layer, edit) for edit in edits]
+        )
+        torch.testing.assert_close(
+            adapter.replay(observation, {layer: edits}), expected, atol=1e-5, rtol=0
+        )

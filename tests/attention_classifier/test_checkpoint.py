@@ -30,11 +30,16 @@ from mini_hub import MiniHub
 
 
 CODE = {
-    f"{part}_attention_classifier.py" for part in ("configuration", "modeling", "layers", "sentences", "regularisers")
+    f"{part}_attention_classifier.py"
+    for part in ("configuration", "modeling", "layers", "sentences", "regularisers")
 }
 ENCODERS = ("bilstm", "bigru", "cnn", "mlp", "none")
 NAMES = (*ENCODERS, "hub", "hierarchical")
-SENTENCES = ["the film was not dull .", "well , a wonderful plot , said the critics . superb !", "superb"]
+SENTENCES = [
+    "the film was not dull .",
+    "well , a wonderful plot , said the critics . superb !",
+    "superb",
+]
 
 # Runs where the package cannot be imported, whichever way it is installed.
 WITHOUT_THE_PACKAGE = """
@@ -93,9 +98,14 @@ def hierarchical(reviews, tmp_path_factory):
     torch.manual_seed(0)
     tokenizer = build_tokenizer(reviews["train"]["text"][:], sentences=True)
     config = AttentionClassifierConfig(
-        vocab_size=len(tokenizer), embedding_size=16, encoder="bigru", encoder_size=8, hierarchical=True, sep_token_id=4,
+        vocab_size=len(tokenizer),
+        embedding_size=16,
+        encoder="bigru",
+        encoder_size=8,
+        hierarchical=True,
+        sep_token_id=4,
         num_labels=3,
-    )  # fmt: skip
+    )
     model = AttentionClassifierForSequenceClassification(config).eval()
     folder = tmp_path_factory.mktemp("hierarchical")
     model.save_pretrained(folder)
@@ -108,12 +118,24 @@ def without_the_package(make_checkpoint, hierarchical, run_python, tmp_path_fact
     """What a process without the package makes of all encoders in folders, of one on a Hub and of a hierarchical model."""
     folder = tmp_path_factory.mktemp("without")
     shutil.copytree(make_checkpoint(), folder / "hub/models/acme/bilstm")
-    sources = {encoder: str(make_checkpoint(encoder)) for encoder in ENCODERS} | {"hub": "acme/bilstm"}
+    sources = {encoder: str(make_checkpoint(encoder)) for encoder in ENCODERS} | {
+        "hub": "acme/bilstm"
+    }
     sources["hierarchical"] = str(hierarchical[2])
     with MiniHub(folder / "hub") as hub:
-        env = {"HF_ENDPOINT": hub.url, "HF_HOME": str(folder / "home"), "HF_HUB_OFFLINE": None}
+        env = {
+            "HF_ENDPOINT": hub.url,
+            "HF_HOME": str(folder / "home"),
+            "HF_HUB_OFFLINE": None,
+        }
         run = run_python(
-            "-I", "-c", WITHOUT_THE_PACKAGE, json.dumps(sources), json.dumps(SENTENCES), folder / "saved", env=env
+            "-I",
+            "-c",
+            WITHOUT_THE_PACKAGE,
+            json.dumps(sources),
+            json.dumps(SENTENCES),
+            folder / "saved",
+            env=env,
         )
         asked = [path for method, path, status in hub.requests if status == 200]
     assert run.code == 0, run.err
@@ -126,19 +148,28 @@ def expected(make_model, tokenizer, hierarchical):
     """Logits, attention and context of a model that was never saved."""
 
     def run(name):
-        plain = make_model("bilstm" if name in ("hub", "hierarchical") else name), tokenizer
+        plain = (
+            make_model("bilstm" if name in ("hub", "hierarchical") else name),
+            tokenizer,
+        )
         model, tokenize = hierarchical[:2] if name == "hierarchical" else plain
         batch = tokenize(SENTENCES, padding=True, return_tensors="pt")
         with torch.no_grad():
             outputs = model(**batch, output_attentions=True)
-            return outputs.logits, outputs.attentions[0], model.attention_classifier(**batch).pooler_output
+            return (
+                outputs.logits,
+                outputs.attentions[0],
+                model.attention_classifier(**batch).pooler_output,
+            )
 
     return run
 
 
 def test_the_package_is_really_out_of_reach_there(without_the_package):
     assert without_the_package["blocked"]
-    assert {without_the_package[name]["module"] for name in NAMES} == {"transformers_modules"}
+    assert {without_the_package[name]["module"] for name in NAMES} == {
+        "transformers_modules"
+    }
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -159,14 +190,24 @@ def test_saved_again_without_the_package_and_loaded_again(name, without_the_pack
         "context again": "context",
         "context of the saved": "context",
     }.items():
-        torch.testing.assert_close(torch.tensor(found[again]), torch.tensor(found[first]))
-    assert {file.name for file in folder.iterdir()} >= CODE | {"model.safetensors", "tokenizer.json"}
-    model = AutoModelForSequenceClassification.from_pretrained(folder)  # and back here, with the package
+        torch.testing.assert_close(
+            torch.tensor(found[again]), torch.tensor(found[first])
+        )
+    assert {file.name for file in folder.iterdir()} >= CODE | {
+        "model.safetensors",
+        "tokenizer.json",
+    }
+    model = AutoModelForSequenceClassification.from_pretrained(
+        folder
+    )  # and back here, with the package
     assert type(model) is AttentionClassifierForSequenceClassification
 
 
 def test_a_pipeline_without_the_package(without_the_package):
-    names = [("negative", "positive")[row[1] > 0] for row in without_the_package["bilstm"]["logits"]]
+    names = [
+        ("negative", "positive")[row[1] > 0]
+        for row in without_the_package["bilstm"]["logits"]
+    ]
     assert [found["label"] for found in without_the_package["labels"]] == names
 
 
@@ -175,14 +216,19 @@ def test_without_consent_no_remote_code_runs(without_the_package):
 
 
 @pytest.mark.parametrize("name", [*ENCODERS, "hierarchical"])
-def test_a_model_of_the_remote_classes_is_audited_like_ours(name, make_checkpoint, hierarchical, texts):
+def test_a_model_of_the_remote_classes_is_audited_like_ours(
+    name, make_checkpoint, hierarchical, texts
+):
     """Loaded before the package was imported, a model's classes are other objects than the package's."""
     folder = hierarchical[2] if name == "hierarchical" else make_checkpoint(name)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     name = "modeling_attention_classifier.AttentionClassifierForSequenceClassification"
     stranger = get_class_from_dynamic_module(name, folder).from_pretrained(folder)
     assert not isinstance(stranger, AttentionClassifierForSequenceClassification)
-    data = [{"text": f"{text} {other}"} for text, other in zip(texts[:4], texts[4:], strict=False)]
+    data = [
+        {"text": f"{text} {other}"}
+        for text, other in zip(texts[:4], texts[4:], strict=False)
+    ]
     found = audit(stranger, data, tokenizer=tokenizer, progress=False).to_pandas()
     expected = audit(folder, data, progress=False).to_pandas()
     pd.testing.assert_frame_equal(found, expected)
@@ -192,11 +238,20 @@ def test_a_model_of_the_remote_classes_is_audited_like_ours(name, make_checkpoin
 def test_what_is_saved(encoder, make_checkpoint, make_model):
     folder = make_checkpoint(encoder)
     names = {file.name for file in folder.iterdir()}
-    assert names == CODE | {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
+    assert names == CODE | {
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    }
     with safe_open(folder / "model.safetensors", "pt") as weights:
         assert set(weights.keys()) == make_model(encoder).state_dict().keys()
     auto_map = json.loads((folder / "config.json").read_text())["auto_map"]
-    assert auto_map.keys() == {"AutoConfig", "AutoModel", "AutoModelForSequenceClassification"}
+    assert auto_map.keys() == {
+        "AutoConfig",
+        "AutoModel",
+        "AutoModelForSequenceClassification",
+    }
     for place in auto_map.values():
         module, name = place.split(".")
         assert f"class {name}(" in (folder / f"{module}.py").read_text()
@@ -204,19 +259,25 @@ def test_what_is_saved(encoder, make_checkpoint, make_model):
 
 @pytest.mark.parametrize("encoder", ENCODERS)
 @pytest.mark.parametrize("trust_remote_code", [False, True])
-def test_the_auto_classes_find_the_installed_code(encoder, trust_remote_code, make_checkpoint, make_model):
+def test_the_auto_classes_find_the_installed_code(
+    encoder, trust_remote_code, make_checkpoint, make_model
+):
     """Also with the flag: the package's own classes win over those in the folder."""
     folder, model = make_checkpoint(encoder), make_model(encoder)
     config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
     base = AutoModel.from_pretrained(folder, trust_remote_code=trust_remote_code)
-    classifier = AutoModelForSequenceClassification.from_pretrained(folder, trust_remote_code=trust_remote_code)
+    classifier = AutoModelForSequenceClassification.from_pretrained(
+        folder, trust_remote_code=trust_remote_code
+    )
     assert type(config) is AttentionClassifierConfig and config.encoder == encoder
     assert type(base) is AttentionClassifierModel
     assert type(classifier) is AttentionClassifierForSequenceClassification
     for name, value in model.state_dict().items():
         assert torch.equal(classifier.state_dict()[name], value)
         if name.startswith("attention_classifier."):
-            assert torch.equal(base.state_dict()[name.removeprefix("attention_classifier.")], value)
+            assert torch.equal(
+                base.state_dict()[name.removeprefix("attention_classifier.")], value
+            )
 
 
 def test_the_tokenizer_comes_back(checkpoint, tokenizer):
@@ -230,11 +291,19 @@ def test_a_hierarchical_checkpoint_reads_raw_text(hierarchical):
     """Sentences are found by tokenizer.json alone; the attention of words is in the first layer, of sentences in the second."""
     model, tokenizer, folder = hierarchical
     loaded = AutoModelForSequenceClassification.from_pretrained(folder)
-    assert type(loaded) is AttentionClassifierForSequenceClassification and loaded.config.hierarchical
+    assert (
+        type(loaded) is AttentionClassifierForSequenceClassification
+        and loaded.config.hierarchical
+    )
     text = "The film was dull. A wonderful plot!<br />Superb"
     batch = AutoTokenizer.from_pretrained(folder)(text, return_tensors="pt")
     words, sentences = loaded(**batch, output_attentions=True).attentions
-    assert words.shape == (1, 1, 3, batch["input_ids"].shape[1]) and sentences.shape == (1, 1, 1, 3)
+    assert words.shape == (
+        1,
+        1,
+        3,
+        batch["input_ids"].shape[1],
+    ) and sentences.shape == (1, 1, 1, 3)
     probs = model(**tokenizer(text, return_tensors="pt")).logits.softmax(-1)[0]
     found = pipeline("text-classification", model=str(folder))(text, top_k=None)
     assert {row["label"]: row["score"] for row in found} == pytest.approx(
@@ -245,10 +314,15 @@ def test_a_hierarchical_checkpoint_reads_raw_text(hierarchical):
 def test_a_base_model_is_a_checkpoint_too(make_model, tokenizer, tmp_path):
     model = make_model().attention_classifier
     model.save_pretrained(tmp_path)
-    assert {file.name for file in tmp_path.iterdir()} == CODE | {"config.json", "model.safetensors"}
+    assert {file.name for file in tmp_path.iterdir()} == CODE | {
+        "config.json",
+        "model.safetensors",
+    }
     batch = tokenizer(SENTENCES, padding=True, return_tensors="pt")
     again = AutoModel.from_pretrained(tmp_path)
-    torch.testing.assert_close(again(**batch).pooler_output, model(**batch).pooler_output)
+    torch.testing.assert_close(
+        again(**batch).pooler_output, model(**batch).pooler_output
+    )
 
 
 def test_a_configuration_comes_back(tmp_path):
@@ -262,7 +336,11 @@ def test_a_configuration_comes_back(tmp_path):
     config.save_pretrained(tmp_path)
     again = AutoConfig.from_pretrained(tmp_path)
     assert list(again.kernel_sizes) == [1, 3, 5]
-    assert (again.num_labels, again.id2label[2], again.attention) == (3, "c", "dot_product")
+    assert (again.num_labels, again.id2label[2], again.attention) == (
+        3,
+        "c",
+        "dot_product",
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
@@ -275,7 +353,9 @@ def test_loading_in_another_precision(checkpoint, dtype):
 def test_a_pipeline_gives_the_names_of_the_labels(checkpoint, make_model, tokenizer):
     classify = pipeline("text-classification", model=str(checkpoint))
     model = make_model()
-    for sentence, found in zip(SENTENCES, classify(SENTENCES, batch_size=3), strict=True):
+    for sentence, found in zip(
+        SENTENCES, classify(SENTENCES, batch_size=3), strict=True
+    ):
         probs = model(**tokenizer(sentence, return_tensors="pt")).logits.softmax(-1)[0]
         assert found["label"] == ("negative", "positive")[probs.argmax()]
         assert found["score"] == pytest.approx(probs.max().item(), abs=1e-5)
@@ -285,9 +365,9 @@ def test_a_pipeline_gives_the_names_of_the_labels(checkpoint, make_model, tokeni
 
 
 def test_a_pipeline_of_four_labels(make_checkpoint):
-    found = pipeline("text-classification", model=str(make_checkpoint("cnn", "dot_product", 4)))(
-        SENTENCES[0], top_k=None
-    )
+    found = pipeline(
+        "text-classification", model=str(make_checkpoint("cnn", "dot_product", 4))
+    )(SENTENCES[0], top_k=None)
     assert {one["label"] for one in found} == {"negative", "positive", "mixed", "none"}
 
 
@@ -296,20 +376,38 @@ def test_the_plain_trainer(make_model, tokenizer, reviews, tmp_path):
     model = make_model("mlp")
     before = {name: value.clone() for name, value in model.state_dict().items()}
     arguments = TrainingArguments(
-        tmp_path / "steps", num_train_epochs=1, eval_strategy="epoch", save_strategy="epoch", report_to=[],
-        learning_rate=0.01, load_best_model_at_end=True, use_cpu=True, disable_tqdm=True, dataloader_pin_memory=False,
-    )  # fmt: skip
+        tmp_path / "steps",
+        num_train_epochs=1,
+        eval_strategy="epoch",
+        save_strategy="epoch",
+        report_to=[],
+        learning_rate=0.01,
+        load_best_model_at_end=True,
+        use_cpu=True,
+        disable_tqdm=True,
+        dataloader_pin_memory=False,
+    )
     trainer = Trainer(
-        model, arguments, train_dataset=data["train"], eval_dataset=data["validation"],
-        processing_class=tokenizer, data_collator=DataCollatorWithPadding(tokenizer),
-    )  # fmt: skip
+        model,
+        arguments,
+        train_dataset=data["train"],
+        eval_dataset=data["validation"],
+        processing_class=tokenizer,
+        data_collator=DataCollatorWithPadding(tokenizer),
+    )
     unchanged = trainer.evaluate()["eval_loss"]
     trainer.train()
     assert trainer.evaluate()["eval_loss"] < unchanged
-    assert all(not torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(
+        not torch.equal(value, before[name])
+        for name, value in model.state_dict().items()
+    )
     assert trainer.predict(data["test"]).predictions.shape == (40, 2)
     trainer.save_model(tmp_path / "saved")
-    assert {file.name for file in (tmp_path / "saved").iterdir()} >= CODE | {"model.safetensors", "tokenizer.json"}
+    assert {file.name for file in (tmp_path / "saved").iterdir()} >= CODE | {
+        "model.safetensors",
+        "tokenizer.json",
+    }
     again = AutoModelForSequenceClassification.from_pretrained(tmp_path / "saved")
     for name, value in model.state_dict().items():
         assert torch.equal(again.state_dict()[name], value)

@@ -18,13 +18,20 @@ KINDS = [
     for a in ("additive", "dot_product", "uniform")
     for n in (2, 4)
 ]
-TEXTS = [[5, 6, 7, 7, 8, 9, 5], [5], [7, 9, 8], [8, 8]]  # content ids, between <sos> 2 and <eos> 3
+TEXTS = [
+    [5, 6, 7, 7, 8, 9, 5],
+    [5],
+    [7, 9, 8],
+    [8, 8],
+]  # content ids, between <sos> 2 and <eos> 3
 
 
 def make(encoder="bilstm", attention="additive", n_labels=2, **options):
     torch.manual_seed(0)
     options = {"vocab_size": 12, "embedding_size": 6, "encoder_size": 8} | options
-    config = AttentionClassifierConfig(encoder=encoder, attention=attention, num_labels=n_labels, **options)
+    config = AttentionClassifierConfig(
+        encoder=encoder, attention=attention, num_labels=n_labels, **options
+    )
     return AttentionClassifierForSequenceClassification(config).eval().double()
 
 
@@ -41,19 +48,28 @@ def expected_states(model, ids):
     base, config = model.attention_classifier, model.config
     embeddings = base.embeddings.weight[ids]
     if config.encoder == "bilstm":
-        lstm = nn.LSTM(config.embedding_size, config.encoder_size, bidirectional=True).double()
+        lstm = nn.LSTM(
+            config.embedding_size, config.encoder_size, bidirectional=True
+        ).double()
         lstm.load_state_dict(base.encoder.lstm.state_dict())
         return lstm(embeddings)[0]
     if config.encoder == "bigru":
-        gru = nn.GRU(config.embedding_size, config.encoder_size, bidirectional=True).double()
+        gru = nn.GRU(
+            config.embedding_size, config.encoder_size, bidirectional=True
+        ).double()
         gru.load_state_dict(base.encoder.gru.state_dict())
         return gru(embeddings)[0]
     if config.encoder == "cnn":
         signal = embeddings.t()
-        maps = [F.conv1d(signal, c.weight, c.bias, padding=c.weight.shape[-1] // 2) for c in base.encoder.convolutions]
+        maps = [
+            F.conv1d(signal, c.weight, c.bias, padding=c.weight.shape[-1] // 2)
+            for c in base.encoder.convolutions
+        ]
         return torch.cat(maps).relu().t()
     if config.encoder == "mlp":
-        return torch.tanh(embeddings @ base.encoder.linear.weight.t() + base.encoder.linear.bias)
+        return torch.tanh(
+            embeddings @ base.encoder.linear.weight.t() + base.encoder.linear.bias
+        )
     return embeddings
 
 
@@ -62,7 +78,9 @@ def expected_attention(model, states):
     attention, content = model.attention_classifier.attention, states[1:-1]
     if model.config.attention == "additive":
         scores = (
-            torch.tanh(content @ attention.projection.weight.t() + attention.projection.bias)
+            torch.tanh(
+                content @ attention.projection.weight.t() + attention.projection.bias
+            )
             @ attention.query.weight[0]
         )
     elif model.config.attention == "dot_product":
@@ -76,17 +94,23 @@ def expected_attention(model, states):
 def test_each_text_of_a_padded_batch_equals_the_oracle_on_it_alone(kind):
     model = make(*kind)
     with torch.no_grad():
-        outputs = model(**pad(TEXTS, n_keys=13), output_attentions=True, output_hidden_states=True)
+        outputs = model(
+            **pad(TEXTS, n_keys=13), output_attentions=True, output_hidden_states=True
+        )
         assert outputs.logits.shape == (4, kind[2])
         assert [a.shape for a in outputs.attentions] == [(4, 1, 1, 13)]
         for row, text in enumerate(TEXTS):
             states = expected_states(model, [2, *text, 3])
             attention = expected_attention(model, states)
-            logits = model.classifier.weight @ (attention @ states) + model.classifier.bias
+            logits = (
+                model.classifier.weight @ (attention @ states) + model.classifier.bias
+            )
             logits = F.pad(logits, (1, 0)) if kind[2] == 2 else logits
             n_keys = len(text) + 2
             torch.testing.assert_close(outputs.hidden_states[0][row, :n_keys], states)
-            torch.testing.assert_close(outputs.attentions[0][row, 0, 0, :n_keys], attention)
+            torch.testing.assert_close(
+                outputs.attentions[0][row, 0, 0, :n_keys], attention
+            )
             torch.testing.assert_close(outputs.logits[row], logits)
 
 
@@ -102,8 +126,14 @@ def test_attention_is_exactly_zero_off_the_content_and_sums_to_one_on_it(kind):
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_what_stands_under_the_padding_changes_nothing(kind):
     model, batch = make(*kind), pad(TEXTS, n_keys=11)
-    other = batch | {"input_ids": batch["input_ids"].where(batch["attention_mask"].bool(), torch.tensor(7))}
-    torch.testing.assert_close(model(**other).logits, model(**batch).logits, rtol=0, atol=0)
+    other = batch | {
+        "input_ids": batch["input_ids"].where(
+            batch["attention_mask"].bool(), torch.tensor(7)
+        )
+    }
+    torch.testing.assert_close(
+        model(**other).logits, model(**batch).logits, rtol=0, atol=0
+    )
 
 
 @pytest.mark.parametrize("encoder", ["bilstm", "cnn", "mlp", "none"])
@@ -113,13 +143,19 @@ def test_the_padding_row_of_the_embeddings_may_hold_anything(encoder):
     with torch.no_grad():
         model.get_input_embeddings().weight[0] = 1e3
     after = model(**batch, output_attentions=True)
-    assert torch.equal(before.logits, after.logits) and torch.equal(before.attentions[0], after.attentions[0])
+    assert torch.equal(before.logits, after.logits) and torch.equal(
+        before.attentions[0], after.attentions[0]
+    )
 
 
 def test_uniform_attention_is_one_over_the_number_of_words():
-    attention = make(attention="uniform")(**pad(TEXTS), output_attentions=True).attentions[0][:, 0, 0]
+    attention = make(attention="uniform")(
+        **pad(TEXTS), output_attentions=True
+    ).attentions[0][:, 0, 0]
     for row, text in enumerate(TEXTS):
-        assert attention[row, 1 : len(text) + 1].tolist() == pytest.approx([1 / len(text)] * len(text), rel=1e-15)
+        assert attention[row, 1 : len(text) + 1].tolist() == pytest.approx(
+            [1 / len(text)] * len(text), rel=1e-15
+        )
 
 
 def test_two_labels_are_zero_and_the_papers_one_logit():
@@ -136,8 +172,12 @@ def test_the_loss_is_the_papers_binary_cross_entropy():
     model, labels = make(), torch.tensor([0, 1, 1, 0])
     outputs = model(**pad(TEXTS), labels=labels)
     z = outputs.logits[:, 1]
-    torch.testing.assert_close(outputs.loss, F.binary_cross_entropy_with_logits(z, labels.double()))
-    halved = model(**pad(TEXTS), labels=labels, num_items_in_batch=8).loss  # how the Trainer accumulates gradients
+    torch.testing.assert_close(
+        outputs.loss, F.binary_cross_entropy_with_logits(z, labels.double())
+    )
+    halved = model(
+        **pad(TEXTS), labels=labels, num_items_in_batch=8
+    ).loss  # how the Trainer accumulates gradients
     torch.testing.assert_close(halved, outputs.loss / 2)
 
 
@@ -152,7 +192,11 @@ def test_embeddings_in_place_of_ids(kind):
     model, batch = make(*kind), pad(TEXTS)
     embeddings = model.get_input_embeddings()(batch["input_ids"])
     by_ids = model(**batch, output_attentions=True)
-    by_embeddings = model(inputs_embeds=embeddings, attention_mask=batch["attention_mask"], output_attentions=True)
+    by_embeddings = model(
+        inputs_embeds=embeddings,
+        attention_mask=batch["attention_mask"],
+        output_attentions=True,
+    )
     assert torch.equal(by_ids.logits, by_embeddings.logits)
     assert torch.equal(by_ids.attentions[0], by_embeddings.attentions[0])
 
@@ -161,10 +205,16 @@ def test_without_a_mask_the_padding_id_is_the_mask():
     model, batch = make(), pad(TEXTS)
     assert torch.equal(model(batch["input_ids"]).logits, model(**batch).logits)
     embeddings = model.get_input_embeddings()(torch.tensor([[2, 5, 6, 3]]))
-    assert torch.equal(model(inputs_embeds=embeddings).logits, model(torch.tensor([[2, 5, 6, 3]])).logits)
+    assert torch.equal(
+        model(inputs_embeds=embeddings).logits,
+        model(torch.tensor([[2, 5, 6, 3]])).logits,
+    )
 
 
-@pytest.mark.parametrize("inputs", [{}, {"input_ids": torch.tensor([[2, 3]]), "inputs_embeds": torch.zeros(1, 2, 6)}])
+@pytest.mark.parametrize(
+    "inputs",
+    [{}, {"input_ids": torch.tensor([[2, 3]]), "inputs_embeds": torch.zeros(1, 2, 6)}],
+)
 def test_exactly_one_form_of_input(inputs):
     with pytest.raises(ValueError, match="exactly one of input_ids and inputs_embeds"):
         make()(**inputs)
@@ -175,7 +225,9 @@ def test_an_empty_text_has_no_attention_and_the_logits_of_the_bias(kind):
     model = make(*kind)
     outputs = model(**pad([[], [5, 6]]), output_attentions=True)
     assert (outputs.attentions[0][0] == 0).all()
-    bias = F.pad(model.classifier.bias, (1, 0)) if kind[2] == 2 else model.classifier.bias
+    bias = (
+        F.pad(model.classifier.bias, (1, 0)) if kind[2] == 2 else model.classifier.bias
+    )
     assert torch.equal(outputs.logits[0], bias)
 
 
@@ -206,7 +258,9 @@ def test_low_precision(encoder, dtype):
 def on_the_left(batch):
     lengths = batch["attention_mask"].sum(-1).tolist()
     return {
-        name: torch.stack([row.roll(len(row) - n) for row, n in zip(values, lengths, strict=True)])
+        name: torch.stack(
+            [row.roll(len(row) - n) for row, n in zip(values, lengths, strict=True)]
+        )
         for name, values in batch.items()
     }
 
@@ -214,7 +268,9 @@ def on_the_left(batch):
 @pytest.mark.parametrize("encoder", ["cnn", "mlp", "none"])
 def test_padding_on_the_left(encoder):
     model, batch = make(encoder), pad(TEXTS)
-    torch.testing.assert_close(model(**on_the_left(batch)).logits, model(**batch).logits)
+    torch.testing.assert_close(
+        model(**on_the_left(batch)).logits, model(**batch).logits
+    )
 
 
 def test_padding_on_the_left_is_refused_where_it_would_be_read():
@@ -224,10 +280,14 @@ def test_padding_on_the_left_is_refused_where_it_would_be_read():
 
 def test_no_start_no_end_no_padding_token():
     model = make(bos_token_id=None, eos_token_id=None, pad_token_id=None)
-    attention = model(torch.tensor([[5, 6, 2, 3]]), output_attentions=True).attentions[0]
+    attention = model(torch.tensor([[5, 6, 2, 3]]), output_attentions=True).attentions[
+        0
+    ]
     assert (attention > 0).all()
     embeddings = model.get_input_embeddings()(torch.tensor([[5, 6, 2, 3]]))
-    assert torch.equal(model(inputs_embeds=embeddings, output_attentions=True).attentions[0], attention)
+    assert torch.equal(
+        model(inputs_embeds=embeddings, output_attentions=True).attentions[0], attention
+    )
 
 
 def test_attentions_come_on_request_only():
@@ -252,7 +312,11 @@ def test_a_tuple_on_request(wanted):
 def test_every_parameter_gets_a_gradient(kind):
     model = make(*kind)
     model(**pad(TEXTS), labels=torch.tensor([0, 1, 0, 1])).loss.backward()
-    without = {name for name, p in model.named_parameters() if p.grad is None or not p.grad.isfinite().all()}
+    without = {
+        name
+        for name, p in model.named_parameters()
+        if p.grad is None or not p.grad.isfinite().all()
+    }
     assert not without
     assert (model.get_input_embeddings().weight.grad[0] == 0).all()  # the padding's
 
@@ -263,15 +327,24 @@ def test_no_buffer_is_left_out_of_the_checkpoint():
         model = make(*kind)
         persistent = model.state_dict().keys()
         assert not [name for name, _ in model.named_buffers() if name not in persistent]
-        plain = [n for _, m in model.named_modules() for n, v in vars(m).items() if isinstance(v, torch.Tensor)]
+        plain = [
+            n
+            for _, m in model.named_modules()
+            for n, v in vars(m).items()
+            if isinstance(v, torch.Tensor)
+        ]
         assert not plain  # plain attributes stay on the meta device
 
 
 def test_a_fresh_model_starts_from_pytorchs_own_distributions():
-    config = AttentionClassifierConfig(vocab_size=5000, embedding_size=20, encoder="bilstm", encoder_size=64)
+    config = AttentionClassifierConfig(
+        vocab_size=5000, embedding_size=20, encoder="bilstm", encoder_size=64
+    )
     model = AttentionClassifierModel(config)
     vectors = model.embeddings.weight
-    assert (vectors[0] == 0).all() and vectors[1:].std().item() == pytest.approx(1, rel=0.02)
+    assert (vectors[0] == 0).all() and vectors[1:].std().item() == pytest.approx(
+        1, rel=0.02
+    )
     for parameter in model.encoder.lstm.parameters():
         assert 0.9 / 8 < parameter.abs().max() <= 1 / 8
 
@@ -279,12 +352,21 @@ def test_a_fresh_model_starts_from_pytorchs_own_distributions():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"encoder": "rnn"}, "encoder must be one of bilstm, bigru, orthogonal_lstm, cnn, mlp, none, got 'rnn'"),
-        ({"attention": "self"}, "attention must be one of additive, dot_product, uniform, guided, got 'self'"),
+        (
+            {"encoder": "rnn"},
+            "encoder must be one of bilstm, bigru, orthogonal_lstm, cnn, mlp, none, got 'rnn'",
+        ),
+        (
+            {"attention": "self"},
+            "attention must be one of additive, dot_product, uniform, guided, got 'self'",
+        ),
         ({"num_labels": 1}, "num_labels must be at least 2"),
         ({"encoder": "cnn", "kernel_sizes": [2, 3, 5, 7]}, "kernel_sizes must be odd"),
         ({"encoder": "cnn", "kernel_sizes": []}, "kernel_sizes must be odd"),
-        ({"encoder": "cnn", "encoder_size": 10}, "encoder_size must be a multiple of the 4 kernel sizes, got 10"),
+        (
+            {"encoder": "cnn", "encoder_size": 10},
+            "encoder_size must be a multiple of the 4 kernel sizes, got 10",
+        ),
         ({"encoder_size": 0}, "encoder_size must be at least 1, got 0"),
         ({"embedding_size": -1}, "embedding_size must be at least 1, got -1"),
     ],

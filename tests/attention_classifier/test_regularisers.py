@@ -8,23 +8,44 @@ import torch
 import torch.nn.functional as F
 from transformers import AutoModelForSequenceClassification
 
-from hf_attnprobe.attention_classifier import AttentionClassifierConfig, AttentionClassifierForSequenceClassification
-from hf_attnprobe.attention_classifier.layers_attention_classifier import OrthogonalLSTMEncoder
-from hf_attnprobe.attention_classifier.regularisers_attention_classifier import conicity, draw_masked, tying
+from hf_attnprobe.attention_classifier import (
+    AttentionClassifierConfig,
+    AttentionClassifierForSequenceClassification,
+)
+from hf_attnprobe.attention_classifier.layers_attention_classifier import (
+    OrthogonalLSTMEncoder,
+)
+from hf_attnprobe.attention_classifier.regularisers_attention_classifier import (
+    conicity,
+    draw_masked,
+    tying,
+)
 from hf_attnprobe.functional.conicity import conicity as functional_conicity
-from hf_attnprobe.objectives import papers_loss
+from hf_attnprobe.training.losses import papers_loss
 
 
-IDS = torch.tensor([[2, 5, 6, 7, 7, 8, 1, 3], [2, 9, 8, 3, 0, 0, 0, 0], [2, 3, 0, 0, 0, 0, 0, 0]])
+IDS = torch.tensor(
+    [[2, 5, 6, 7, 7, 8, 1, 3], [2, 9, 8, 3, 0, 0, 0, 0], [2, 3, 0, 0, 0, 0, 0, 0]]
+)
 CONTENT = torch.isin(IDS, torch.tensor([0, 2, 3]), invert=True)
 LABELS = torch.tensor([1, 0, 1])
-PENALTIES = [{"tying": 0.5}, {"conicity_weight": 0.7}, {"mlm_weight": 2.0, "mlm_rate": 0.6}]
-CHANGES = [*PENALTIES, {"residual_connection": "concat"}, {"residual_connection": "residual"}]
+PENALTIES = [
+    {"tying": 0.5},
+    {"conicity_weight": 0.7},
+    {"mlm_weight": 2.0, "mlm_rate": 0.6},
+]
+CHANGES = [
+    *PENALTIES,
+    {"residual_connection": "concat"},
+    {"residual_connection": "residual"},
+]
 
 
 def make(dtype=torch.float64, **options):
     torch.manual_seed(0)
-    config = AttentionClassifierConfig(**{"vocab_size": 12, "embedding_size": 8, "encoder_size": 4} | options)
+    config = AttentionClassifierConfig(
+        **{"vocab_size": 12, "embedding_size": 8, "encoder_size": 4} | options
+    )
     return AttentionClassifierForSequenceClassification(config).to(dtype).train()
 
 
@@ -46,15 +67,21 @@ def test_tying_by_hand():
 
 
 def test_conicity_by_hand():
-    states = torch.tensor([[[2.0, 0.0], [0.0, 2.0], [5.0, 5.0]], [[3.0, 0.0], [-1.0, 0.0], [7.0, 7.0]]])
+    states = torch.tensor(
+        [[[2.0, 0.0], [0.0, 2.0], [5.0, 5.0]], [[3.0, 0.0], [-1.0, 0.0], [7.0, 7.0]]]
+    )
     content = torch.tensor([[True, True, False]] * 2)
-    torch.testing.assert_close(conicity(states, content), torch.tensor([math.cos(math.pi / 4), 0.0]))
+    torch.testing.assert_close(
+        conicity(states, content), torch.tensor([math.cos(math.pi / 4), 0.0])
+    )
 
 
 def test_both_definitions_of_conicity_agree():
     states, content = torch.randn(5, 7, 3), torch.rand(5, 7) < 0.7
     content[:, 0] = True
-    torch.testing.assert_close(conicity(states, content), functional_conicity(states, content))
+    torch.testing.assert_close(
+        conicity(states, content), functional_conicity(states, content)
+    )
 
 
 @pytest.mark.parametrize("rate", [0.15, 0.6])
@@ -63,7 +90,9 @@ def test_masked_are_content_words_at_the_rate(rate):
     maskable = torch.tensor([True, False]).repeat(1, 5000)
     masked = draw_masked(maskable, rate)
     assert not (masked & ~maskable).any()
-    assert masked.sum().item() / 5000 == pytest.approx(rate, abs=4 * math.sqrt(rate * (1 - rate) / 5000))
+    assert masked.sum().item() / 5000 == pytest.approx(
+        rate, abs=4 * math.sqrt(rate * (1 - rate) / 5000)
+    )
 
 
 def test_masked_words_by_hand():
@@ -74,7 +103,9 @@ def test_masked_words_by_hand():
     found = model(IDS, (IDS != 0).long()).regularization
     torch.manual_seed(3)
     masked = torch.rand(IDS.shape) < 0.6
-    masked &= torch.isin(IDS, torch.tensor([0, 1, 2, 3]), invert=True)  # no special token, no unknown word
+    masked &= torch.isin(
+        IDS, torch.tensor([0, 1, 2, 3]), invert=True
+    )  # no special token, no unknown word
     assert masked[0].sum() > 1 and masked[1].any()
     for row in range(3):
         ids = IDS[row][IDS[row] != 0]
@@ -82,7 +113,9 @@ def test_masked_words_by_hand():
         states = base.encode(base.embeddings(read), torch.ones_like(read))[0]
         chosen = masked[row, : len(ids)]
         expected = (
-            F.cross_entropy(base.regulariser.words(states[chosen]), ids[chosen]) if chosen.any() else torch.tensor(0.0)
+            F.cross_entropy(base.regulariser.words(states[chosen]), ids[chosen])
+            if chosen.any()
+            else torch.tensor(0.0)
         )
         assert found[row].item() == pytest.approx(2 * expected.item(), rel=1e-9)
 
@@ -93,15 +126,24 @@ def test_the_text_is_classified_without_masks():
     assert torch.equal(model(IDS).logits, other(IDS).logits)
 
 
-@pytest.mark.parametrize(("penalty", "options"), [(tying, {"tying": 0.5}), (conicity, {"conicity_weight": 0.7})])
+@pytest.mark.parametrize(
+    ("penalty", "options"),
+    [(tying, {"tying": 0.5}), (conicity, {"conicity_weight": 0.7})],
+)
 def test_weighted_and_of_the_states_that_attention_weighs(penalty, options):
     model = make(**options)
     states, vectors = states_of(model)
-    expected = penalty(states, vectors, CONTENT) if penalty is tying else penalty(states, CONTENT)
+    expected = (
+        penalty(states, vectors, CONTENT)
+        if penalty is tying
+        else penalty(states, CONTENT)
+    )
     (weight,) = options.values()
     torch.testing.assert_close(model(IDS).regularization, weight * expected)
     both = make(tying=0.5, conicity_weight=0.7)(IDS).regularization
-    torch.testing.assert_close(both, 0.5 * tying(states, vectors, CONTENT) + 0.7 * conicity(states, CONTENT))
+    torch.testing.assert_close(
+        both, 0.5 * tying(states, vectors, CONTENT) + 0.7 * conicity(states, CONTENT)
+    )
 
 
 # --- where it enters ----------------------------------------------------------------------------------------------
@@ -115,7 +157,9 @@ def test_the_models_own_loss_has_the_mean_of_the_penalties(options):
     task = F.cross_entropy(outputs.logits, LABELS)
     torch.testing.assert_close(outputs.loss, task + outputs.regularization.mean())
     torch.manual_seed(1)
-    halved = model(IDS, labels=LABELS, num_items_in_batch=6).loss  # how the Trainer accumulates gradients
+    halved = model(
+        IDS, labels=LABELS, num_items_in_batch=6
+    ).loss  # how the Trainer accumulates gradients
     torch.testing.assert_close(halved, outputs.loss / 2)
 
 
@@ -126,10 +170,15 @@ def test_the_papers_loss_reduces_penalties_as_losses(options):
     train = Dataset.from_dict({"label": [0, 0, 0, 1]})
     outputs = make(**options)(IDS)
     weights = torch.tensor([1.0, 3.0], dtype=torch.float64)
-    summed = F.cross_entropy(outputs.logits, LABELS, weights, reduction="sum") + outputs.regularization.sum()
+    summed = (
+        F.cross_entropy(outputs.logits, LABELS, weights, reduction="sum")
+        + outputs.regularization.sum()
+    )
     torch.testing.assert_close(papers_loss(train, 2)(outputs, LABELS), summed)
     averaged = F.cross_entropy(outputs.logits, LABELS) + outputs.regularization.mean()
-    torch.testing.assert_close(papers_loss(train, 2, weighted=False)(outputs, LABELS), averaged)
+    torch.testing.assert_close(
+        papers_loss(train, 2, weighted=False)(outputs, LABELS), averaged
+    )
 
 
 @pytest.mark.parametrize("options", PENALTIES, ids=str)
@@ -138,7 +187,9 @@ def test_its_gradient_reaches_encoder_and_embeddings(options):
     model(IDS).regularization.sum().backward()
     for name, parameter in model.named_parameters():
         if ".encoder." in name or "embeddings" in name:
-            assert parameter.grad.isfinite().all() and parameter.grad.abs().sum() > 0, name
+            assert parameter.grad.isfinite().all() and parameter.grad.abs().sum() > 0, (
+                name
+            )
 
 
 @pytest.mark.parametrize("options", PENALTIES, ids=str)
@@ -146,7 +197,9 @@ def test_nothing_of_it_outside_of_training(options):
     model, plain = make(**options).eval(), make().eval()
     plain.load_state_dict(model.state_dict(), strict=False)
     state = torch.get_rng_state()
-    ours, theirs = (m(IDS, labels=LABELS, output_attentions=True) for m in (model, plain))
+    ours, theirs = (
+        m(IDS, labels=LABELS, output_attentions=True) for m in (model, plain)
+    )
     assert torch.equal(state, torch.get_rng_state())
     assert ours.regularization is None and ours.keys() == theirs.keys()
     assert all(torch.equal(ours[k], theirs[k]) for k in ("loss", "logits"))
@@ -171,21 +224,28 @@ def test_words_cannot_be_masked_in_embeddings():
 
 
 def test_connections():
-    plain, concat, residual = (make(residual_connection=how) for how in ("none", "concat", "residual"))
+    plain, concat, residual = (
+        make(residual_connection=how) for how in ("none", "concat", "residual")
+    )
     encoder = plain.attention_classifier.encoder.state_dict()
     for model in (concat, residual):
         model.attention_classifier.encoder.load_state_dict(encoder)
     vectors = plain.attention_classifier.embeddings(IDS)
     states, beside, added = (
-        m.attention_classifier.encode(vectors, (IDS != 0).long()) for m in (plain, concat, residual)
+        m.attention_classifier.encode(vectors, (IDS != 0).long())
+        for m in (plain, concat, residual)
     )
-    assert torch.equal(beside, torch.cat([states, vectors], dim=-1)) and torch.equal(added, states + vectors)
+    assert torch.equal(beside, torch.cat([states, vectors], dim=-1)) and torch.equal(
+        added, states + vectors
+    )
     assert concat.classifier.in_features == concat.config.hidden_size == 16
 
 
 def test_states_of_the_orthogonal_lstm_are_orthogonal_to_the_mean_before_them():
     torch.manual_seed(0)
-    config = AttentionClassifierConfig(vocab_size=12, embedding_size=5, encoder="orthogonal_lstm", encoder_size=6)
+    config = AttentionClassifierConfig(
+        vocab_size=12, embedding_size=5, encoder="orthogonal_lstm", encoder_size=6
+    )
     encoder = OrthogonalLSTMEncoder(config, 5).double()
     states = encoder(2 * torch.randn(3, 9, 5, dtype=torch.float64), torch.ones(3, 9))
     for t in range(1, 9):
@@ -197,7 +257,9 @@ def test_the_orthogonal_lstm_step_by_step():
     model = make(encoder="orthogonal_lstm")
     base, (states, _) = model.attention_classifier, states_of(model)
     lstm = torch.nn.LSTM(8, 4).double()
-    lstm.load_state_dict({f"{name}_l0": value for name, value in base.encoder.cell.state_dict().items()})
+    lstm.load_state_dict(
+        {f"{name}_l0": value for name, value in base.encoder.cell.state_dict().items()}
+    )
     hidden, cell, before = torch.zeros(1, 4).double(), torch.zeros(1, 4).double(), []
     for t in range(8):
         hidden, cell = lstm(base.embeddings(IDS[0, t])[None], (hidden, cell))[1]
@@ -222,12 +284,19 @@ def test_an_orthogonal_lstm_of_sentences():
     base = model.attention_classifier
     vectors = []
     for sentence in ([5, 6], [7, 8, 9]):
-        states = base.encoder(base.embeddings(torch.tensor([sentence])), torch.ones(1, len(sentence)))
-        vectors.append(base.attend(states, torch.ones(1, len(sentence), dtype=torch.bool)) @ states[0])
+        states = base.encoder(
+            base.embeddings(torch.tensor([sentence])), torch.ones(1, len(sentence))
+        )
+        vectors.append(
+            base.attend(states, torch.ones(1, len(sentence), dtype=torch.bool))
+            @ states[0]
+        )
     states = base.sentences.encoder(torch.stack(vectors, dim=1), torch.ones(1, 2))
     weights = base.sentences.attend(states, torch.ones(1, 2, dtype=torch.bool))
     text = torch.tensor([[2, 5, 6, 1, 7, 8, 9, 3, 0], [2, 5, 6, 8, 8, 8, 8, 8, 3]])
-    torch.testing.assert_close(model(text).logits[:1], model.decode(weights @ states[0]))
+    torch.testing.assert_close(
+        model(text).logits[:1], model.decode(weights @ states[0])
+    )
 
 
 # --- the checkpoint says it ---------------------------------------------------------------------------------------
@@ -246,18 +315,33 @@ def test_round_trip(options, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"residual_connection": "residual", "embedding_size": 9}, "set embedding_size=8"),
-        ({"tying": 1.0, "embedding_size": 9}, "tying needs states as wide as word vectors, got 8 and 9"),
-        ({"tying": 1.0, "residual_connection": "concat"}, "tying needs states as wide as word vectors, got 16 and 8"),
-        ({"residual_connection": "add"}, "residual_connection must be one of none, concat, residual, got 'add'"),
-        ({"conicity_weight": -1.0}, "conicity_weight must be a number from 0, got -1.0"),
+        (
+            {"residual_connection": "residual", "embedding_size": 9},
+            "set embedding_size=8",
+        ),
+        (
+            {"tying": 1.0, "embedding_size": 9},
+            "tying needs states as wide as word vectors, got 8 and 9",
+        ),
+        (
+            {"tying": 1.0, "residual_connection": "concat"},
+            "tying needs states as wide as word vectors, got 16 and 8",
+        ),
+        (
+            {"residual_connection": "add"},
+            "residual_connection must be one of none, concat, residual, got 'add'",
+        ),
+        (
+            {"conicity_weight": -1.0},
+            "conicity_weight must be a number from 0, got -1.0",
+        ),
         ({"tying": math.nan}, "tying must be a number from 0, got nan"),
         ({"mlm_rate": 1.5}, "mlm_rate must be at least 0 and below 1"),
         ({"mlm_weight": 1.0, "mlm_rate": 0.0}, "mlm_weight needs an mlm_rate above 0"),
         ({"mlm_weight": 1.0, "unk_token_id": None}, "and an unk_token_id"),
         ({"tying": 1.0, "hierarchical": True}, "expected hierarchical=False"),
     ],
-)  # fmt: skip
+)
 def test_configurations_that_make_no_model(options, message):
     with pytest.raises(ValueError, match=message):
         make(**options)

@@ -11,14 +11,18 @@ import torch
 from scipy.spatial.distance import jensenshannon
 
 from adapters.families import TEXTS, WORDS, encode, make, prepare
-from hf_attnprobe import AttentionClassifierConfig, AttentionClassifierForSequenceClassification, audit
+from hf_attnprobe import (
+    AttentionClassifierConfig,
+    AttentionClassifierForSequenceClassification,
+    audit,
+)
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import Site
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.erasure import ORDER_STREAM, erasure, rankings
 from hf_attnprobe.faithfulness.single_weight import other_positions
 from hf_attnprobe.functional.intervention import random_permutations
-from hf_attnprobe.records import statistics_of
+from hf_attnprobe.storage.rows import statistics_of
 
 
 SITE = Site()
@@ -31,11 +35,16 @@ def observe(make_model, tokenizer, texts):
 
     def run(*kind, n_texts=12, chosen=None):
         adapter = wrap(make_model(*kind))
-        cut = [" ".join(text.split()[: 4 + k % 8]) for k, text in enumerate(texts[:n_texts])] + ["superb"]
+        cut = [
+            " ".join(text.split()[: 4 + k % 8])
+            for k, text in enumerate(texts[:n_texts])
+        ] + ["superb"]
         cut = cut if chosen is None else [cut[k] for k in chosen]
         ids = range(len(cut)) if chosen is None else chosen
         inputs = tokenizer(cut, padding=True, return_tensors="pt")
-        return adapter, adapter.observe(adapter.prepare(inputs, tuple(50 + k for k in ids)))
+        return adapter, adapter.observe(
+            adapter.prepare(inputs, tuple(50 + k for k in ids))
+        )
 
     return run
 
@@ -67,19 +76,27 @@ def close(found, expected):
     return float(found) == pytest.approx(float(expected), abs=1e-9, nan_ok=True)
 
 
-@pytest.mark.parametrize("rules", [{}, {"renormalise": False}, {"all_zero": True}], ids=str)
-@pytest.mark.parametrize("kind", [("bilstm", "additive", 2), ("mlp", "dot_product", 4)], ids=str)
+@pytest.mark.parametrize(
+    "rules", [{}, {"renormalise": False}, {"all_zero": True}], ids=str
+)
+@pytest.mark.parametrize(
+    "kind", [("bilstm", "additive", 2), ("mlp", "dot_product", 4)], ids=str
+)
 def test_rankings_of_a_classifier_go_as_in_the_papers_loop(observe, kind, rules):
     adapter, observation = observe(*kind)
     found = erasure(adapter, observation, SITE, seed=3, **rules)
     ids, content = observation.batch.example_ids, observation.batch.content_mask
-    shuffled = random_permutations(content[:, None], 5, seed=3 + ORDER_STREAM, example_ids=ids)[:, :, 0]
+    shuffled = random_permutations(
+        content[:, None], 5, seed=3 + ORDER_STREAM, example_ids=ids
+    )[:, :, 0]
     for row in range(len(ids) - 1):
         decode, words = decoder(adapter, observation, row)
         attention = observation.read(SITE)[row, words]
         leaf = attention.clone().requires_grad_()
         (slope,) = torch.autograd.grad(decode(leaf).softmax(-1).max(), leaf)
-        assert torch.allclose(observation.attention_gradient[0][row, 0, 0, words], slope, atol=1e-12)
+        assert torch.allclose(
+            observation.attention_gradient[0][row, 0, 0, words], slope, atol=1e-12
+        )
         scores = {
             "attention": attention,
             "gradient": slope,
@@ -97,7 +114,12 @@ def test_rankings_of_a_classifier_go_as_in_the_papers_loop(observe, kind, rules)
             mass = attention[order[:n_removed]].sum() if n_removed else math.nan
             assert close(found.probability_mass_removed[name][row], mass)
         draws = [
-            plain_fraction(decode, attention, orders[row, words].argsort(descending=True).tolist(), **rules)
+            plain_fraction(
+                decode,
+                attention,
+                orders[row, words].argsort(descending=True).tolist(),
+                **rules,
+            )
             for orders in shuffled
         ]
         assert close(found.never_flips["random"][row], np.isnan(draws).mean())
@@ -110,15 +132,23 @@ def test_rankings_of_a_classifier_go_as_in_the_papers_loop(observe, kind, rules)
 
 def smallest_by_brute_force(decode, attention, renormalise):
     """Over all subsets."""
-    kept = torch.tensor(list(itertools.product([0.0, 1.0], repeat=len(attention))), dtype=torch.float64)[1:]
+    kept = torch.tensor(
+        list(itertools.product([0.0, 1.0], repeat=len(attention))), dtype=torch.float64
+    )[1:]
     weights = kept * attention
     logits = decode(weights / weights.sum(-1, keepdim=True) if renormalise else weights)
     flips = logits.argmax(-1) != decode(attention).argmax()
-    return (len(attention) - kept[flips].sum(-1)).min().item() if flips.any() else math.nan
+    return (
+        (len(attention) - kept[flips].sum(-1)).min().item() if flips.any() else math.nan
+    )
 
 
 @pytest.mark.parametrize("renormalise", [True, False])
-@pytest.mark.parametrize("kind", [("bilstm", "additive", 2), ("cnn", "additive", 4), ("none", "uniform", 2)], ids=str)
+@pytest.mark.parametrize(
+    "kind",
+    [("bilstm", "additive", 2), ("cnn", "additive", 4), ("none", "uniform", 2)],
+    ids=str,
+)
 def test_smallest_sets_of_a_classifier(observe, kind, renormalise):
     """Brute force over all subsets of up to 11 words, through the context vector."""
     adapter, observation = observe(*kind)
@@ -134,9 +164,14 @@ def test_smallest_sets_of_a_classifier(observe, kind, renormalise):
         bound += not math.isnan(smallest)
     assert bound > 3
     for name, regret in found.regret.items():
-        assert not (regret < 0).any() and torch.equal(regret.isnan(), found.fraction_to_flip[name].isnan())
+        assert not (regret < 0).any() and torch.equal(
+            regret.isnan(), found.fraction_to_flip[name].isnan()
+        )
     assert (found.regret["margin"].nan_to_num() == 0).all()
-    assert torch.equal(found.fraction_to_flip["margin"].nan_to_num(), found.minimal_fraction.nan_to_num())
+    assert torch.equal(
+        found.fraction_to_flip["margin"].nan_to_num(),
+        found.minimal_fraction.nan_to_num(),
+    )
 
 
 def test_sentences_of_a_hierarchical_model():
@@ -144,7 +179,13 @@ def test_sentences_of_a_hierarchical_model():
     torch.manual_seed(0)
     special = {"bos_token_id": 2, "eos_token_id": 3, "sep_token_id": 4}
     config = AttentionClassifierConfig(
-        vocab_size=30, embedding_size=8, encoder_size=6, encoder="bigru", hierarchical=True, num_labels=3, **special
+        vocab_size=30,
+        embedding_size=8,
+        encoder_size=6,
+        encoder="bigru",
+        hierarchical=True,
+        num_labels=3,
+        **special,
     )
     model = AttentionClassifierForSequenceClassification(config).eval()
     model.classifier.weight.data *= 20
@@ -155,7 +196,9 @@ def test_sentences_of_a_hierarchical_model():
     adapter = wrap(model)
     (site,) = adapter.sites()
     observation = adapter.observe(
-        adapter.prepare({"input_ids": ids, "attention_mask": (ids > 0).long()}, tuple(range(8)))
+        adapter.prepare(
+            {"input_ids": ids, "attention_mask": (ids > 0).long()}, tuple(range(8))
+        )
     )
     found = erasure(adapter, observation, site)
     n_flips = 0
@@ -163,12 +206,20 @@ def test_sentences_of_a_hierarchical_model():
         decode, sentences = decoder(adapter, observation, row)
         attention = observation.read(site)[row, sentences]
         order = attention.argsort(descending=True).tolist()
-        expected = plain_fraction(decode, attention, order) if n_sentences > 1 else math.nan
+        expected = (
+            plain_fraction(decode, attention, order) if n_sentences > 1 else math.nan
+        )
         assert close(found.fraction_to_flip["attention"][row], expected)
-        smallest = smallest_by_brute_force(decode, attention, True) if n_sentences > 1 else math.nan
+        smallest = (
+            smallest_by_brute_force(decode, attention, True)
+            if n_sentences > 1
+            else math.nan
+        )
         assert close(found.minimal_size[row], smallest)
         n_flips += not math.isnan(smallest)
-    assert n_flips > 1 and {1, 8} <= set(observation.batch.content_mask.sum(-1).tolist())
+    assert n_flips > 1 and {1, 8} <= set(
+        observation.batch.content_mask.sum(-1).tolist()
+    )
 
 
 def test_product_and_margins_differ_by_the_bias_alone(observe):
@@ -180,24 +231,36 @@ def test_product_and_margins_differ_by_the_bias_alone(observe):
         again = adapter.observe(observation.batch)
         taus[bias] = erasure(adapter, again, SITE).product_margin_tau[:-1]
         assert torch.allclose(
-            erasure(adapter, again, SITE, renormalise=False).product_margin_tau[:-1], torch.ones(1).double()
+            erasure(adapter, again, SITE, renormalise=False).product_margin_tau[:-1],
+            torch.ones(1).double(),
         )
     assert torch.allclose(taus[0.0], torch.ones(1).double()) and taus[4.0].min() < 0.99
 
 
 @pytest.mark.parametrize("n_labels", [2, 4])
-@pytest.mark.parametrize(("draw", "divide"), [("uniform", True), ("released", True), ("uniform", False)])
+@pytest.mark.parametrize(
+    ("draw", "divide"), [("uniform", True), ("released", True), ("uniform", False)]
+)
 def test_single_weights_against_scipy(observe, n_labels, draw, divide):
     adapter, observation = observe("bilstm", "additive", n_labels)
     found = erasure(adapter, observation, SITE, draw=draw, renormalise=divide, seed=2)
     attention, content = observation.read(SITE), observation.batch.content_mask
     top = attention.argmax(-1)
-    other = other_positions(top, content, draw, seed=2, example_ids=observation.batch.example_ids)
+    other = other_positions(
+        top, content, draw, seed=2, example_ids=observation.batch.example_ids
+    )
     for row in range(len(top) - 1):
         decode, words = decoder(adapter, observation, row)
         before = decode(attention[row, words])
 
-        def moved(place, renormalise=divide, row=row, words=words, decode=decode, before=before):
+        def moved(
+            place,
+            renormalise=divide,
+            row=row,
+            words=words,
+            decode=decode,
+            before=before,
+        ):
             weights = attention[row].clone()
             weights[place] = 0
             after = decode(divided(weights[words], renormalise))
@@ -208,12 +271,19 @@ def test_single_weights_against_scipy(observe, n_labels, draw, divide):
         assert close(found.delta_js[row], js_top - js_other)
         unnormalised = moved(top[row], False)[0] - moved(other[row], False)[0]
         assert close(found.delta_js_unnormalised[row], unnormalised)
-        assert close(found.delta_attention[row], attention[row, top[row]] - attention[row, other[row]])
+        assert close(
+            found.delta_attention[row],
+            attention[row, top[row]] - attention[row, other[row]],
+        )
         assert (found.top_flips[row], found.random_flips[row]) == (flip_top, flip_other)
         cells = [getattr(found, name)[row] for name in CELLS]
         pair = (flip_top, flip_other)
         assert cells == [pair == (1, 0), pair == (0, 1), pair == (1, 1), pair == (0, 0)]
-        others = [moved(place)[0] for place in words.nonzero()[:, 0].tolist() if place != top[row]]
+        others = [
+            moved(place)[0]
+            for place in words.nonzero()[:, 0].tolist()
+            if place != top[row]
+        ]
         assert close(found.delta_js_expected[row], js_top - np.mean(others))
         assert found.top_moves_most[row] == float(js_top >= max(others))
 
@@ -226,26 +296,35 @@ def test_draws():
         content[:, 1 : length + 1] = True
         top = torch.full((len(ids),), min(top_place, length))
         uniform, released = (
-            other_positions(top, content, draw, seed=1, example_ids=ids) for draw in ("uniform", "released")
+            other_positions(top, content, draw, seed=1, example_ids=ids)
+            for draw in ("uniform", "released")
         )
         counts = np.bincount(uniform, minlength=10)
         assert counts[top[0]] == 0 and counts[[0, *range(length + 1, 10)]].sum() == 0
         possible = [k for k in range(1, length + 1) if k != top[0]]
-        assert len(possible) == 1 or scipy.stats.chisquare(counts[possible]).pvalue > 1e-3
+        assert (
+            len(possible) == 1 or scipy.stats.chisquare(counts[possible]).pvalue > 1e-3
+        )
         counts = np.bincount(released, minlength=10)
         assert counts[[0, 1, *range(length + 1, 10)]].sum() == 0  # never the first word
-        assert counts[top[0]] > 0 and (length == 2 or scipy.stats.chisquare(counts[2 : length + 1]).pvalue > 1e-3)
+        assert counts[top[0]] > 0 and (
+            length == 2 or scipy.stats.chisquare(counts[2 : length + 1]).pvalue > 1e-3
+        )
 
 
 def test_random_orders_need_the_expected_share():
     """One of n weights must go: a random order gets to it after (n + 1) / 2 removals on average."""
     content = torch.ones(4000, 1, 8, dtype=torch.bool)
-    order = random_permutations(content, 1, seed=ORDER_STREAM, example_ids=range(4000))[0, :, 0]
+    order = random_permutations(content, 1, seed=ORDER_STREAM, example_ids=range(4000))[
+        0, :, 0
+    ]
     turns = (order.argsort(descending=True) == 3).int().argmax(-1) + 1.0
     assert turns.mean() == pytest.approx(4.5, abs=0.15)
 
 
-@pytest.mark.parametrize("rules", [{}, {"draw": "released", "all_zero": True, "renormalise": False}], ids=str)
+@pytest.mark.parametrize(
+    "rules", [{}, {"draw": "released", "all_zero": True, "renormalise": False}], ids=str
+)
 def test_a_classifiers_texts_alone_or_together(observe, rules):
     adapter, observation = observe()
     together = statistics_of(erasure(adapter, observation, SITE, seed=1, **rules))
@@ -254,11 +333,18 @@ def test_a_classifiers_texts_alone_or_together(observe, rules):
         one, alone = observe(chosen=chosen)
         found = statistics_of(erasure(one, alone, SITE, seed=1, **rules))
         for name, values in found.items():
-            assert torch.allclose(values, together[name][chosen], atol=1e-9, equal_nan=True), name
+            assert torch.allclose(
+                values, together[name][chosen], atol=1e-9, equal_nan=True
+            ), name
     other = statistics_of(erasure(adapter, observation, SITE, seed=2, **rules))
-    changed = {name for name in together if not torch.allclose(together[name], other[name], equal_nan=True)}
+    changed = {
+        name
+        for name in together
+        if not torch.allclose(together[name], other[name], equal_nan=True)
+    }
     assert changed and all(
-        "random" in name or name in (*CELLS, "delta_attention", "delta_js", "delta_js_unnormalised")
+        "random" in name
+        or name in (*CELLS, "delta_attention", "delta_js", "delta_js_unnormalised")
         for name in changed
     )
 
@@ -283,9 +369,14 @@ def test_a_weight_of_one_leaves_nothing(observe):
     adapter.model.classifier.bias.data.fill_(-50.0)
     found = erasure(adapter, observation, SITE)
     assert found.delta_js.isnan().all() and found.top_flips.isnan().all()
-    assert (found.no_set_flips[:-1] == 1).all() and found.delta_js_unnormalised.isnan().all()
+    assert (
+        found.no_set_flips[:-1] == 1
+    ).all() and found.delta_js_unnormalised.isnan().all()
     counted = erasure(adapter, observation, SITE, all_zero=True)
-    assert not counted.delta_js[:-1].isnan().any() and not counted.delta_js_expected[:-1].isnan().any()
+    assert (
+        not counted.delta_js[:-1].isnan().any()
+        and not counted.delta_js_expected[:-1].isnan().any()
+    )
     assert found.delta_js_expected.isnan().all() and found.top_moves_most.isnan().all()
     flips = observation.probs.argmax(-1)[:-1] == 1
     assert torch.equal(counted.top_flips[:-1], flips.double())
@@ -310,7 +401,9 @@ def head_loop(adapter, alone, site, order, pieces, *, renormalise=True, all_zero
             if renormalise and weights.sum() > 0:
                 weights /= weights.sum()
         left = adapter.read_map(alone, edited[:, site.head], site).sum()
-        if (all_zero or left > 0) and adapter.replay(alone, {site.layer: edited[None]})[0].argmax() != first:
+        if (all_zero or left > 0) and adapter.replay(alone, {site.layer: edited[None]})[
+            0
+        ].argmax() != first:
             return n
     return math.nan
 
@@ -327,8 +420,11 @@ HEADS = [
 def long_texts():
     """Eight texts of one to seven words, some of several pieces, and their words."""
     random = np.random.default_rng(3)
-    return tuple([3, *random.integers(5, 60, n).tolist(), 2] for n in (7, 5, 6, 3, 4, 7, 1, 2)), tuple(
-        [-1, *sorted(random.integers(0, 1 + n // 2 * 2, n).tolist()), -1] for n in (7, 5, 6, 3, 4, 7, 1, 2)
+    return tuple(
+        [3, *random.integers(5, 60, n).tolist(), 2] for n in (7, 5, 6, 3, 4, 7, 1, 2)
+    ), tuple(
+        [-1, *sorted(random.integers(0, 1 + n // 2 * 2, n).tolist()), -1]
+        for n in (7, 5, 6, 3, 4, 7, 1, 2)
     )
 
 
@@ -350,21 +446,35 @@ def test_heads_against_single_replays(family, site, rules):
         units = alone.batch.inputs["units"][0].tolist()
         shift = adapter.layers[site.layer].kind == "decoder"
         places = content[row].nonzero()[:, 0].tolist()
-        pieces = {u: [k + shift for k, own in enumerate(units) if own == u and k + shift < len(units)] for u in places}
+        pieces = {
+            u: [
+                k + shift
+                for k, own in enumerate(units)
+                if own == u and k + shift < len(units)
+            ]
+            for u in places
+        }
         if len(places) < 2:
             assert all(values[row].isnan() for values in statistics_of(found).values())
             continue
         for name, values in scores.items():
             order = sorted(places, key=lambda u, v=values[row]: (-v[u].item(), u))
             expected = head_loop(adapter, alone, site, order, pieces, **rules)
-            assert close(found.fraction_to_flip[name][row], expected / len(places)), (row, name)
+            assert close(found.fraction_to_flip[name][row], expected / len(places)), (
+                row,
+                name,
+            )
             n_flips += not math.isnan(expected)
             least[row] = min(least[row], math.inf if math.isnan(expected) else expected)
         single = erasure(adapter, alone, site, n_random=2, **rules)
         for name, value in statistics_of(single).items():
-            assert close(value[0].float(), statistics_of(found)[name][row].float()), name
+            assert close(value[0].float(), statistics_of(found)[name][row].float()), (
+                name
+            )
     assert n_flips > 3
-    assert (found.greedy_bound_size.nan_to_num(math.inf) <= least).all() and found.minimal_size is None
+    assert (
+        found.greedy_bound_size.nan_to_num(math.inf) <= least
+    ).all() and found.minimal_size is None
 
 
 @functools.cache
@@ -375,7 +485,9 @@ def undecided(family):
         adapter = wrap(model)
         texts, words = long_texts()
         head = next(
-            m for name, m in model.named_modules() if name in ("classifier", "score", "classification_head.out_proj")
+            m
+            for name, m in model.named_modules()
+            if name in ("classifier", "score", "classification_head.out_proj")
         )
         logits = adapter.logits(prepare(adapter, texts, words).inputs)
         if head.bias is not None:
@@ -389,7 +501,11 @@ def test_pieces_of_a_word_go_together():
     units = torch.zeros_like(observation.batch.content_mask)
     units[0, 5], units[1, 1], units[2, 3] = True, True, True
     places = adapter.positions(observation, 0, torch.stack([units, ~units]))
-    assert [row.nonzero()[:, 0].tolist() for row in places[0]] == [[5, 6, 7], [1, 2], [3]]
+    assert [row.nonzero()[:, 0].tolist() for row in places[0]] == [
+        [5, 6, 7],
+        [1, 2],
+        [3],
+    ]
     assert torch.equal(places[1], ~places[0])
 
 
@@ -408,7 +524,14 @@ def test_in_an_audit(checkpoint, reviews, tmp_path):
         "fraction_to_flip@margin",
     } <= names
     assert "flips the decision" in str(report)
-    other = audit(checkpoint, reviews, renormalise=False, draw="released", all_zero=True, **options)
+    other = audit(
+        checkpoint,
+        reviews,
+        renormalise=False,
+        draw="released",
+        all_zero=True,
+        **options,
+    )
     assert not other.rows.value.equals(report.rows.value)
     with pytest.raises(AttnProbeError, match="its options"):
         audit(checkpoint, reviews, output_dir=tmp_path, renormalise=False, **options)

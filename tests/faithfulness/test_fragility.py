@@ -7,7 +7,10 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification
 
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.attention_classifier import AttentionClassifierConfig, AttentionClassifierForSequenceClassification
+from hf_attnprobe.attention_classifier import (
+    AttentionClassifierConfig,
+    AttentionClassifierForSequenceClassification,
+)
 from hf_attnprobe.attention_model import Site
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.conicity import conicity
@@ -15,7 +18,7 @@ from hf_attnprobe.faithfulness.fragility import fragility
 from hf_attnprobe.faithfulness.permutation import permutation
 from hf_attnprobe.faithfulness.single_token import single_token
 from hf_attnprobe.faithfulness.uniform_attention import uniform_attention
-from hf_attnprobe.records import statistics_of
+from hf_attnprobe.storage.rows import statistics_of
 
 
 TEXTS = ([2, 5, 6, 7, 7, 8, 9, 5, 3], [2, 9, 6, 4, 7, 3], [2, 8, 5, 3], [2, 7, 3])
@@ -26,7 +29,9 @@ SITE = Site()
 def classifier(num_labels=2, **options):
     torch.manual_seed(1)
     options = {"vocab_size": 12, "embedding_size": 16, "encoder_size": 8} | options
-    model = AttentionClassifierForSequenceClassification(AttentionClassifierConfig(num_labels=num_labels, **options))
+    model = AttentionClassifierForSequenceClassification(
+        AttentionClassifierConfig(num_labels=num_labels, **options)
+    )
     model.classifier.weight.data.mul_(20)
     if hasattr(model.attention_classifier.attention, "query"):
         model.attention_classifier.attention.query.weight.data.mul_(20)
@@ -36,22 +41,33 @@ def classifier(num_labels=2, **options):
 def bert():
     torch.manual_seed(0)
     config = BertConfig(
-        vocab_size=60, hidden_size=16, num_hidden_layers=2, num_attention_heads=4, intermediate_size=24,
-        initializer_range=0.4, num_labels=3,
-    )  # fmt: skip
+        vocab_size=60,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=24,
+        initializer_range=0.4,
+        num_labels=3,
+    )
     return BertForSequenceClassification(config).eval()
 
 
 def observe(model, rows=(0, 1, 2, 3), extra=0):
     adapter = wrap(model, dtype=torch.float64)
     width = max(len(TEXTS[row]) for row in rows) + extra
-    ids = torch.tensor([[*TEXTS[row], *[0] * (width - len(TEXTS[row]))] for row in rows])
+    ids = torch.tensor(
+        [[*TEXTS[row], *[0] * (width - len(TEXTS[row]))] for row in rows]
+    )
     inputs = {
         "input_ids": ids,
         "attention_mask": (ids > 0).long(),
         "special_tokens_mask": torch.isin(ids, torch.tensor([0, 2, 3])).long(),
     }
-    batch = adapter.prepare(inputs, tuple(EXAMPLE_IDS[r] for r in rows), torch.tensor([LABELS[r] for r in rows]))
+    batch = adapter.prepare(
+        inputs,
+        tuple(EXAMPLE_IDS[r] for r in rows),
+        torch.tensor([LABELS[r] for r in rows]),
+    )
     return adapter, adapter.observe(batch)
 
 
@@ -82,39 +98,61 @@ def test_fragility_is_a_plain_loop_over_the_read_out(kind):
     order = observation.permutations(0, 7, 2)
     model = model.double()
     for row, text in enumerate(TEXTS):
-        outputs = model(torch.tensor([text]), output_attentions=True, output_hidden_states=True)
+        outputs = model(
+            torch.tensor([text]), output_attentions=True, output_hidden_states=True
+        )
         states, weights = outputs.hidden_states[0][0], outputs.attentions[0][0, 0, 0]
 
         def decide(weights, states=states):
             return model.decode(weights[: len(states)] @ states).argmax().item()
 
-        flat = torch.tensor([0.0, *[1 / (len(text) - 2)] * (len(text) - 2), 0.0]).double()
+        flat = torch.tensor(
+            [0.0, *[1 / (len(text) - 2)] * (len(text) - 2), 0.0]
+        ).double()
         padded = torch.nn.functional.pad(weights, (0, order.shape[-1] - len(weights)))
         permuted = [decide(padded[order[k, row, 0]]) for k in range(7)]
         for k in range(model.config.num_labels):
             assert result.trained_share[k][row] == (decide(weights) == k)
             assert result.uniform_share[k][row] == (decide(flat) == k)
-            assert result.permuted_share[k][row].item() == pytest.approx(permuted.count(k) / 7)
+            assert result.permuted_share[k][row].item() == pytest.approx(
+                permuted.count(k) / 7
+            )
 
 
 def test_right_is_what_goes_to_the_label(model):
     adapter, observation = observe(model)
     result = fragility(adapter, observation, SITE, n_permutations=5)
     for name in ("trained", "uniform", "permuted"):
-        shares, correct = getattr(result, f"{name}_share"), getattr(result, f"{name}_correct")
-        torch.testing.assert_close(sum(shares.values()), torch.ones(len(TEXTS), dtype=torch.float64))
+        shares, correct = (
+            getattr(result, f"{name}_share"),
+            getattr(result, f"{name}_correct"),
+        )
+        torch.testing.assert_close(
+            sum(shares.values()), torch.ones(len(TEXTS), dtype=torch.float64)
+        )
         for row, label in enumerate(LABELS):
-            assert correct[row].item() == shares[label][row] if label >= 0 else correct[row].isnan()
+            assert (
+                correct[row].item() == shares[label][row]
+                if label >= 0
+                else correct[row].isnan()
+            )
 
 
 def test_decisions_flip_where_the_probes_say(model):
     adapter, observation = observe(model)
     result = fragility(adapter, observation, SITE)
-    same = sum(result.trained_share[k] * result.uniform_share[k] for k in result.trained_share)
-    assert torch.equal(1 - same, uniform_attention(adapter, observation, SITE).uniform_flip)
+    same = sum(
+        result.trained_share[k] * result.uniform_share[k] for k in result.trained_share
+    )
+    assert torch.equal(
+        1 - same, uniform_attention(adapter, observation, SITE).uniform_flip
+    )
     flips = permutation(adapter, observation, SITE).flip_possible
     if flips is not None:
-        stays = sum(result.trained_share[k] * result.permuted_share[k] for k in result.trained_share)
+        stays = sum(
+            result.trained_share[k] * result.permuted_share[k]
+            for k in result.trained_share
+        )
         assert (stays[flips == 0] == 1).all()
 
 
@@ -133,16 +171,28 @@ def test_single_tokens_are_one_token_texts(model):
     model = model.double()
     for row, text in enumerate(TEXTS):
         target = observation.probs[row].argmax()
-        alone = [model(torch.tensor([[2, token, 3]])).logits.softmax(-1)[0, target].item() for token in text[1:-1]]
+        alone = [
+            model(torch.tensor([[2, token, 3]])).logits.softmax(-1)[0, target].item()
+            for token in text[1:-1]
+        ]
         mean = sum(alone) / len(alone)
         std = math.sqrt(sum((p - mean) ** 2 for p in alone) / len(alone))
-        assert result.lowest_probability[row].item() == pytest.approx(min(alone), abs=1e-9)
-        assert result.highest_probability[row].item() == pytest.approx(max(alone), abs=1e-9)
+        assert result.lowest_probability[row].item() == pytest.approx(
+            min(alone), abs=1e-9
+        )
+        assert result.highest_probability[row].item() == pytest.approx(
+            max(alone), abs=1e-9
+        )
         if len(alone) > 1:
-            assert result.probability_range[row].item() == pytest.approx(max(alone) - min(alone), abs=1e-9)
+            assert result.probability_range[row].item() == pytest.approx(
+                max(alone) - min(alone), abs=1e-9
+            )
             assert result.probability_std[row].item() == pytest.approx(std, abs=1e-9)
         else:
-            assert result.probability_range[row].isnan() and result.probability_std[row].isnan()
+            assert (
+                result.probability_range[row].isnan()
+                and result.probability_std[row].isnan()
+            )
 
 
 # --- conicity -----------------------------------------------------------------------------------------------------
@@ -152,7 +202,10 @@ def by_hand(vectors):
     """(conicity, absolute conicity) of a list of vectors."""
     mean = [sum(v[i] for v in vectors) / len(vectors) for i in range(len(vectors[0]))]
     norm = math.hypot(*mean)
-    cosines = [sum(a * b for a, b in zip(v, mean, strict=True)) / (math.hypot(*v) * norm) for v in vectors]
+    cosines = [
+        sum(a * b for a, b in zip(v, mean, strict=True)) / (math.hypot(*v) * norm)
+        for v in vectors
+    ]
     return sum(cosines) / len(cosines), sum(map(abs, cosines)) / len(cosines)
 
 
@@ -162,7 +215,9 @@ def test_conicity_of_a_classifiers_states(kind):
     adapter, observation = observe(model)
     result = conicity(adapter, observation, SITE)
     for row, text in enumerate(TEXTS):
-        states = model.double()(torch.tensor([text]), output_hidden_states=True).hidden_states[0][0, 1:-1]
+        states = model.double()(
+            torch.tensor([text]), output_hidden_states=True
+        ).hidden_states[0][0, 1:-1]
         expected = by_hand(states.tolist())
         found = result.conicity[row].item(), result.absolute_conicity[row].item()
         assert found == pytest.approx(expected, abs=1e-9)
@@ -173,7 +228,9 @@ def test_conicity_of_a_heads_values():
     adapter, observation = observe(model)
     result = conicity(adapter, observation, site)
     model, seen = model.double(), []
-    model.bert.encoder.layer[1].attention.self.value.register_forward_hook(lambda m, i, output: seen.append(output))
+    model.bert.encoder.layer[1].attention.self.value.register_forward_hook(
+        lambda m, i, output: seen.append(output)
+    )
     for row, text in enumerate(TEXTS):
         model(torch.tensor([text]))
         values = seen[-1][0, 1:-1, 8:12]
@@ -186,8 +243,12 @@ def test_conicity_of_a_hierarchical_models_sentences():
     adapter, observation = observe(model)
     assert observation.batch.mask.sum(-1).tolist() == [1, 2, 1, 1]
     result = conicity(adapter, observation, adapter.sites()[0])
-    states = model.double()(torch.tensor([TEXTS[1]]), output_hidden_states=True).hidden_states[0][0]
-    assert result.conicity[1].item() == pytest.approx(by_hand(states.tolist())[0], abs=1e-9)
+    states = model.double()(
+        torch.tensor([TEXTS[1]]), output_hidden_states=True
+    ).hidden_states[0][0]
+    assert result.conicity[1].item() == pytest.approx(
+        by_hand(states.tolist())[0], abs=1e-9
+    )
     assert result.conicity[0].item() == pytest.approx(1)
 
 
@@ -209,6 +270,10 @@ def test_neither_batch_nor_padding_matters(probe, model):
     adapter, observation = observe(model)
     together = statistics_of(probe(adapter, observation, SITE, seed=3))
     for row in range(len(TEXTS)):
-        alone = statistics_of(probe(adapter, observe(model, [row], extra=row)[1], SITE, seed=3))
+        alone = statistics_of(
+            probe(adapter, observe(model, [row], extra=row)[1], SITE, seed=3)
+        )
         for name, values in together.items():
-            torch.testing.assert_close(alone[name][0], values[row], rtol=1e-9, atol=1e-9, equal_nan=True)
+            torch.testing.assert_close(
+                alone[name][0], values[row], rtol=1e-9, atol=1e-9, equal_nan=True
+            )

@@ -14,13 +14,13 @@ from hf_attnprobe import (
 )
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import Site
+from hf_attnprobe.auditing.head_tables import head_tables, prune_table
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness import READINGS
 from hf_attnprobe.faithfulness.explanations import LAYER, OF_HEADS, OF_LAYERS
 from hf_attnprobe.faithfulness.head_ablation import DONOR_STREAM, head_ablation
 from hf_attnprobe.faithfulness.prune_curve import least_first, prune_curve
-from hf_attnprobe.head_tables import head_tables, prune_table
-from hf_attnprobe.records import statistics_of
+from hf_attnprobe.storage.rows import statistics_of
 
 
 SITES = [Site(0, 1), Site(1, 0), Site(2, 3), Site(1, 2, 0)]
@@ -32,15 +32,23 @@ SAMPLE_IDS = (4, 7, 8)  # one of them is also audited
 def make_model(implementation="sdpa"):
     torch.manual_seed(0)
     config = BertConfig(
-        vocab_size=60, hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=48,
-        initializer_range=0.4, attn_implementation=implementation,
-    )  # fmt: skip
+        vocab_size=60,
+        hidden_size=32,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        intermediate_size=48,
+        initializer_range=0.4,
+        attn_implementation=implementation,
+    )
     return BertForSequenceClassification(config).eval().double()
 
 
 def texts(seed, lengths):
     generator = torch.Generator().manual_seed(seed)
-    return [[1, *torch.randint(5, 60, (n,), generator=generator).tolist(), 2] for n in lengths]
+    return [
+        [1, *torch.randint(5, 60, (n,), generator=generator).tolist(), 2]
+        for n in lengths
+    ]
 
 
 AUDITED, SAMPLE = texts(1, (6, 6, 3, 1, 4)), texts(2, (3, 5, 1))
@@ -50,7 +58,11 @@ SAMPLE[0] = AUDITED[2]
 def padded(rows):
     longest = max(map(len, rows))
     ids = torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows])
-    return {"input_ids": ids, "attention_mask": (ids != 0).long(), "special_tokens_mask": (ids < 3).long()}
+    return {
+        "input_ids": ids,
+        "attention_mask": (ids != 0).long(),
+        "special_tokens_mask": (ids < 3).long(),
+    }
 
 
 @pytest.fixture(scope="module", params=["eager", "sdpa"])
@@ -80,7 +92,12 @@ def run(model, text, layer, hook):
 
 def head_output(model, text, site):
     seen = []
-    run(model, text, site.layer, lambda module, args, output: seen.append(output[0]) or None)
+    run(
+        model,
+        text,
+        site.layer,
+        lambda module, args, output: seen.append(output[0]) or None,
+    )
     return seen[0][0, :, part(site)[2]]
 
 
@@ -102,13 +119,27 @@ def by_hand(site, kind, seed):
         if kind == "mean":
             new += torch.cat(outputs).mean(0)
         if kind == "resample":
-            others = [output for output, known in zip(outputs, SAMPLE_IDS, strict=True) if known != example_id]
-            draw = np.random.default_rng(np.random.SeedSequence([seed, example_id, DONOR_STREAM]))
+            others = [
+                output
+                for output, known in zip(outputs, SAMPLE_IDS, strict=True)
+                if known != example_id
+            ]
+            draw = np.random.default_rng(
+                np.random.SeedSequence([seed, example_id, DONOR_STREAM])
+            )
             donor = others[draw.integers(len(others))]
             new += donor.mean(0)
             new[: len(donor)] = donor[: len(text)]
-        before, after = run(model, text, 0, lambda *_: None), replaced(model, text, site, new)
-        changes.append(((after - before).abs().sum().item() / 2, float(after.argmax() != before.argmax())))
+        before, after = (
+            run(model, text, 0, lambda *_: None),
+            replaced(model, text, site, new),
+        )
+        changes.append(
+            (
+                (after - before).abs().sum().item() / 2,
+                float(after.argmax() != before.argmax()),
+            )
+        )
     return torch.tensor(changes, dtype=torch.double).unbind(1)
 
 
@@ -118,7 +149,9 @@ def test_every_ablation_equals_a_hook(observed, site):
     found = head_ablation(adapter, observation, site, seed=5)
     for kind in ("zero", "mean", "resample"):
         expected, flips = by_hand(site, kind, 5)
-        torch.testing.assert_close(getattr(found, f"{kind}_tvd").double(), expected, atol=1e-6, rtol=0)
+        torch.testing.assert_close(
+            getattr(found, f"{kind}_tvd").double(), expected, atol=1e-6, rtol=0
+        )
         assert torch.equal(getattr(found, f"{kind}_flip"), flips)
     assert found.resample_tvd.max() > 0.01 and found.mean_tvd.max() > 0.01
 
@@ -128,13 +161,19 @@ def test_nothing_depends_on_batch_padding_or_order(observed):
     together = statistics_of(head_ablation(adapter, observation, Site(1, 1), seed=3))
     for row in (4, 2):
         alone = adapter.observe(adapter.prepare(padded([AUDITED[row]]), (IDS[row],)))
-        for name, value in statistics_of(head_ablation(adapter, alone, Site(1, 1), seed=3)).items():
-            assert value.item() == pytest.approx(together[name][row].item(), abs=1e-6), name
+        for name, value in statistics_of(
+            head_ablation(adapter, alone, Site(1, 1), seed=3)
+        ).items():
+            assert value.item() == pytest.approx(
+                together[name][row].item(), abs=1e-6
+            ), name
 
 
 def test_the_seed_draws_the_other_text(observed):
     adapter, observation = observed
-    draws = [head_ablation(adapter, observation, Site(1, 1), seed=seed) for seed in range(4)]
+    draws = [
+        head_ablation(adapter, observation, Site(1, 1), seed=seed) for seed in range(4)
+    ]
     assert len({tuple(d.resample_tvd.tolist()) for d in draws}) > 1
     assert all(torch.equal(d.mean_tvd, draws[0].mean_tvd) for d in draws)
 
@@ -146,7 +185,11 @@ def test_a_text_alone_in_the_sample_has_no_other():
     assert head_ablation(adapter, observation, Site()).mean_tvd is None  # no sample yet
     adapter.set_reference(adapter.prepare(padded(AUDITED[:1]), IDS[:1]))
     found = head_ablation(adapter, observation, Site())
-    assert found.resample_tvd.isnan().tolist() == found.resample_flip.isnan().tolist() == [True, False]
+    assert (
+        found.resample_tvd.isnan().tolist()
+        == found.resample_flip.isnan().tolist()
+        == [True, False]
+    )
     assert found.mean_tvd.isfinite().all()
 
 
@@ -157,15 +200,23 @@ def test_other_arithmetic_than_attention_times_values_leaves_zero_alone(monkeypa
         output, weights = plain(*args, **kwargs)
         return output + 0.1, weights
 
-    def transposed(module, query, key, value, mask, scaling=None, dropout=0.0, **kwargs):
-        weights = (query @ key.transpose(2, 3) * scaling + (0 if mask is None else mask)).softmax(-1)
-        return (value.transpose(2, 3) @ weights.transpose(2, 3)).permute(0, 3, 1, 2).contiguous(), weights
+    def transposed(
+        module, query, key, value, mask, scaling=None, dropout=0.0, **kwargs
+    ):
+        weights = (
+            query @ key.transpose(2, 3) * scaling + (0 if mask is None else mask)
+        ).softmax(-1)
+        return (value.transpose(2, 3) @ weights.transpose(2, 3)).permute(
+            0, 3, 1, 2
+        ).contiguous(), weights
 
     for changed in (gated, transposed):
         monkeypatch.setattr(modeling_bert, "eager_attention_forward", changed)
         adapter = wrap(make_model("eager"))
         adapter.set_reference(adapter.prepare(padded(SAMPLE), SAMPLE_IDS))
-        found = head_ablation(adapter, adapter.observe(adapter.prepare(padded(AUDITED), IDS)), Site(1, 1))
+        found = head_ablation(
+            adapter, adapter.observe(adapter.prepare(padded(AUDITED), IDS)), Site(1, 1)
+        )
         assert found.zero_tvd.max() > 0
         assert (found.mean_tvd is None) == (changed is transposed)
 
@@ -180,8 +231,14 @@ def test_the_head_of_a_classifier_can_be_silenced():
     observation = adapter.observe(batch)
     found = head_ablation(adapter, observation, Site())
     bias = adapter.model.classifier.bias.detach()
-    base = torch.cat([torch.zeros(1), bias]).softmax(-1) if len(bias) == 1 else bias.softmax(-1)
-    torch.testing.assert_close(found.zero_tvd, (observation.probs - base).abs().sum(-1) / 2)
+    base = (
+        torch.cat([torch.zeros(1), bias]).softmax(-1)
+        if len(bias) == 1
+        else bias.softmax(-1)
+    )
+    torch.testing.assert_close(
+        found.zero_tvd, (observation.probs - base).abs().sum(-1) / 2
+    )
     assert found.mean_tvd is found.resample_flip is None
     with pytest.raises(AttnProbeError, match="expected a Transformer"):
         adapter.replay_outputs(observation, Site(), torch.zeros(1, 5, 1, 8))
@@ -193,8 +250,18 @@ def test_the_head_of_a_classifier_can_be_silenced():
 def test_prune_curve_equals_hooks(observed):
     adapter, _ = observed
     model, labels = make_model(), torch.tensor([0, 1, -1, 1, 0])
-    batches = [adapter.prepare(padded(AUDITED[rows]), IDS[rows], labels[rows]) for rows in (slice(0, 2), slice(2, 5))]
-    ranking = [Site(1, 2), Site(0, 0), Site(1, 0), Site(2, 3), *(Site(0, k) for k in (1, 2, 3)), Site(2, 0)]
+    batches = [
+        adapter.prepare(padded(AUDITED[rows]), IDS[rows], labels[rows])
+        for rows in (slice(0, 2), slice(2, 5))
+    ]
+    ranking = [
+        Site(1, 2),
+        Site(0, 0),
+        Site(1, 0),
+        Site(2, 3),
+        *(Site(0, k) for k in (1, 2, 3)),
+        Site(2, 0),
+    ]
     curve = prune_curve(adapter, batches, ranking)
     predicted = []
     for n in range(len(ranking) + 1):
@@ -206,17 +273,38 @@ def test_prune_curve_equals_hooks(observed):
                 context[part(site)] = 0
                 return (context, *output[1:])
 
-            handles.append(model.bert.encoder.layer[site.layer].attention.self.register_forward_hook(hook))
+            handles.append(
+                model.bert.encoder.layer[
+                    site.layer
+                ].attention.self.register_forward_hook(hook)
+            )
         with torch.no_grad():
-            predicted.append(torch.stack([model(input_ids=torch.tensor([t])).logits[0].argmax() for t in AUDITED]))
+            predicted.append(
+                torch.stack(
+                    [
+                        model(input_ids=torch.tensor([t])).logits[0].argmax()
+                        for t in AUDITED
+                    ]
+                )
+            )
         for handle in handles:
             handle.remove()
     assert curve.n_removed == tuple(range(9))
-    assert curve.agreement == pytest.approx([(p == predicted[0]).double().mean().item() for p in predicted])
+    assert curve.agreement == pytest.approx(
+        [(p == predicted[0]).double().mean().item() for p in predicted]
+    )
     known = labels >= 0
-    assert curve.accuracy == pytest.approx([(p == labels)[known].double().mean().item() for p in predicted])
-    assert prune_curve(adapter, batches, ranking, n_removed=[0, 8]).agreement == (1.0, curve.agreement[8])
-    assert prune_table(curve)[2] == f"| 0 | 1.000 | {curve.accuracy[0]:.3f} |" and len(prune_table(curve)) == 2 + 9
+    assert curve.accuracy == pytest.approx(
+        [(p == labels)[known].double().mean().item() for p in predicted]
+    )
+    assert prune_curve(adapter, batches, ranking, n_removed=[0, 8]).agreement == (
+        1.0,
+        curve.agreement[8],
+    )
+    assert (
+        prune_table(curve)[2] == f"| 0 | 1.000 | {curve.accuracy[0]:.3f} |"
+        and len(prune_table(curve)) == 2 + 9
+    )
     with pytest.raises(AttnProbeError, match="from 0 to 8, got"):
         prune_curve(adapter, batches, ranking, n_removed=[9])
     with pytest.raises(AttnProbeError, match="at least one batch"):
@@ -224,7 +312,11 @@ def test_prune_curve_equals_hooks(observed):
 
 
 def test_the_least_effect_goes_first():
-    assert least_first({(1, 0): 0.5, (0, 1): 0.1, (0, 0): 0.1}) == [Site(0, 0), Site(0, 1), Site(1, 0)]
+    assert least_first({(1, 0): 0.5, (0, 1): 0.1, (0, 0): 0.1}) == [
+        Site(0, 0),
+        Site(0, 1),
+        Site(1, 0),
+    ]
 
 
 # The audit
@@ -235,20 +327,43 @@ def test_an_audit_ablates_with_the_same_sample_whatever_its_limit(reviews):
     tokenizer = build_tokenizer(list(reviews["train"]["text"]))
     torch.manual_seed(0)
     config = BertConfig(
-        vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16,
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=16,
         initializer_range=0.4,
-    )  # fmt: skip
+    )
     model = BertForSequenceClassification(config)
-    options = {"tokenizer": tokenizer, "tests": ["head_ablation", "explanations"], "progress": False, "batch_size": 3}
-    two, five = (audit(model, reviews["test"], limit=limit, **options) for limit in (2, 5))
+    options = {
+        "tokenizer": tokenizer,
+        "tests": ["head_ablation", "explanations"],
+        "progress": False,
+        "batch_size": 3,
+    }
+    two, five = (
+        audit(model, reviews["test"], limit=limit, **options) for limit in (2, 5)
+    )
     key = ["test", "statistic", "example_id", "layer", "head"]
     both = two.to_pandas().merge(five.to_pandas(), on=key, suffixes=("_two", "_five"))
     assert len(both) == len(two.to_pandas()) and np.allclose(
         both.value_two, both.value_five, atol=1e-5, equal_nan=True
     )
     rows = both[both.test == "head_ablation"]
-    assert set(rows.statistic) == set(READINGS["head_ablation"]) and set(rows["head"]) == {0, 1}
-    found = both[both.test == "explanations"].groupby("statistic")["head"].agg(set).to_dict()
-    assert found == {f"{n}_tau": {0, 1} for n in OF_HEADS} | {f"{n}_tau": {LAYER} for n in OF_LAYERS}
+    assert set(rows.statistic) == set(READINGS["head_ablation"]) and set(
+        rows["head"]
+    ) == {0, 1}
+    found = (
+        both[both.test == "explanations"]
+        .groupby("statistic")["head"]
+        .agg(set)
+        .to_dict()
+    )
+    assert found == {f"{n}_tau": {0, 1} for n in OF_HEADS} | {
+        f"{n}_tau": {LAYER} for n in OF_LAYERS
+    }
     lines = "\n".join(head_tables(five.statistics))
-    assert "### resample_tvd" in lines and "| layer | mean attention | rollout | norm-based |" in lines
+    assert (
+        "### resample_tvd" in lines
+        and "| layer | mean attention | rollout | norm-based |" in lines
+    )

@@ -17,7 +17,7 @@ from hf_attnprobe.faithfulness.screen import screen
 from hf_attnprobe.faithfulness.uniform_attention import uniform_attention
 from hf_attnprobe.functional.divergence import jsd, tvd
 from hf_attnprobe.functional.intervention import at_head
-from hf_attnprobe.records import statistics_of
+from hf_attnprobe.storage.rows import statistics_of
 
 
 SITES = [Site(0, 1), Site(1, 0), Site(2, 3), Site(1, 2, 0)]
@@ -26,9 +26,14 @@ SITES = [Site(0, 1), Site(1, 0), Site(2, 3), Site(1, 2, 0)]
 def make_model():
     torch.manual_seed(0)
     config = BertConfig(
-        vocab_size=60, hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=48,
-        initializer_range=0.4, attn_implementation="eager",
-    )  # fmt: skip
+        vocab_size=60,
+        hidden_size=32,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        intermediate_size=48,
+        initializer_range=0.4,
+        attn_implementation="eager",
+    )
     return BertForSequenceClassification(config).eval().double()
 
 
@@ -38,7 +43,11 @@ def inputs():
     ids[:, 0], ids[:, -1] = 1, 2
     ids[2, 4], ids[2, 5:] = 2, 0
     ids[3, 2], ids[3, 3:] = 2, 0  # a single token between [CLS] and [SEP]
-    return {"input_ids": ids, "attention_mask": (ids != 0).long(), "special_tokens_mask": (ids < 3).long()}
+    return {
+        "input_ids": ids,
+        "attention_mask": (ids != 0).long(),
+        "special_tokens_mask": (ids < 3).long(),
+    }
 
 
 @pytest.fixture(scope="module")
@@ -73,11 +82,18 @@ def test_uniform_attention_equals_a_hook(observed, site):
     adapter, observation = observed
     visible = observation.batch.mask[:, None, None].expand(-1, -1, 8, -1).double()
     flat = (visible / visible.sum(-1, keepdim=True))[:, 0]
-    edited = at_head(observation.attention[site.layer].double(), site.head, site.query, flat[None])[0]
+    edited = at_head(
+        observation.attention[site.layer].double(), site.head, site.query, flat[None]
+    )[0]
     expected = hooked(site, edited)
     found = uniform_attention(adapter, observation, site)
-    assert torch.allclose(found.uniform_tvd, tvd(expected, observation.probs), atol=1e-6)
-    assert torch.equal(found.uniform_flip, (expected.argmax(-1) != observation.probs.argmax(-1)).double())
+    assert torch.allclose(
+        found.uniform_tvd, tvd(expected, observation.probs), atol=1e-6
+    )
+    assert torch.equal(
+        found.uniform_flip,
+        (expected.argmax(-1) != observation.probs.argmax(-1)).double(),
+    )
 
 
 @pytest.mark.parametrize("site", SITES)
@@ -87,8 +103,13 @@ def test_permutation_equals_full_passes(observed, site):
     order = observation.permutations(site.layer, 5, 2)
     attention = observation.attention[site.layer]
     shuffled = attention[:, site.head].expand(5, -1, -1, -1).gather(-1, order)
-    passes = [hooked(site, edited) for edited in at_head(attention, site.head, site.query, shuffled).double()]
-    expected = torch.stack([tvd(p, observation.probs) for p in passes]).quantile(0.5, dim=0)
+    passes = [
+        hooked(site, edited)
+        for edited in at_head(attention, site.head, site.query, shuffled).double()
+    ]
+    expected = torch.stack([tvd(p, observation.probs) for p in passes]).quantile(
+        0.5, dim=0
+    )
     assert torch.allclose(found.median_tvd, expected, atol=1e-6)
     assert found.max_tvd is None and found.logit_mean is None
 
@@ -96,12 +117,19 @@ def test_permutation_equals_full_passes(observed, site):
 def test_correlation_reads_the_first_row_and_leaves_special_tokens_out(observed):
     adapter, observation = observed
     found = correlation(adapter, observation, Site(2, 1))
-    attention, importance = observation.attention[2][:, 1, 0], observation.leave_one_out_importance()
+    attention, importance = (
+        observation.attention[2][:, 1, 0],
+        observation.leave_one_out_importance(),
+    )
     for row, n_tokens in enumerate((6, 6, 3, 1, 6)):
         tokens = slice(1, 1 + n_tokens)
         ranks = attention[row, tokens], importance[row, tokens]
-        theirs = scipy.stats.kendalltau(*ranks).statistic if n_tokens > 1 else float("nan")
-        assert found.attention_leave_one_out_tau[row].item() == pytest.approx(theirs, abs=1e-9, nan_ok=True)
+        theirs = (
+            scipy.stats.kendalltau(*ranks).statistic if n_tokens > 1 else float("nan")
+        )
+        assert found.attention_leave_one_out_tau[row].item() == pytest.approx(
+            theirs, abs=1e-9, nan_ok=True
+        )
 
 
 @pytest.mark.parametrize(("site", "n_steps"), list(itertools.product(SITES, (0, 25))))
@@ -110,10 +138,18 @@ def test_adversary_is_what_it_says(observed, site, n_steps):
     found = adversarial(adapter, observation, site, n_steps=n_steps, n_starts=2)
     own, rows = observation.attention[site.layer][:, site.head], observation.batch.mask
     for epsilon, attention in found.attention.items():
-        edited = at_head(observation.attention[site.layer], site.head, site.query, attention[None])[0]
-        assert (tvd(hooked(site, edited.double()), observation.probs) <= epsilon + 1e-5).all()
+        edited = at_head(
+            observation.attention[site.layer], site.head, site.query, attention[None]
+        )[0]
+        assert (
+            tvd(hooked(site, edited.double()), observation.probs) <= epsilon + 1e-5
+        ).all()
         divergence = jsd(attention, own)
-        mean = (divergence * rows).sum(-1) / rows.sum(-1) if site.query is None else divergence[:, site.query]
+        mean = (
+            (divergence * rows).sum(-1) / rows.sum(-1)
+            if site.query is None
+            else divergence[:, site.query]
+        )
         assert torch.allclose(mean, found.epsilon_max_jsd[epsilon], atol=1e-6)
         assert (found.epsilon_max_jsd[epsilon] <= found.largest_jsd + 1e-6).all()
     assert (found.epsilon_max_jsd[0.05] >= found.epsilon_max_jsd[0.01]).all()
@@ -125,7 +161,9 @@ def test_more_steps_only_add_candidates(observed):
     quick = adversarial(adapter, observation, SITES[0])
     thorough = adversarial(adapter, observation, SITES[0], n_steps=25, n_starts=2)
     for epsilon in quick.epsilon_max_jsd:
-        assert (thorough.epsilon_max_jsd[epsilon] >= quick.epsilon_max_jsd[epsilon] - 1e-9).all()
+        assert (
+            thorough.epsilon_max_jsd[epsilon] >= quick.epsilon_max_jsd[epsilon] - 1e-9
+        ).all()
 
 
 @pytest.mark.parametrize("site", SITES)
@@ -144,11 +182,15 @@ def test_screen_is_the_slope_of_the_output_towards_the_edit(observed, site):
         nudged = [own + sign * step * (end - own) for sign in (1, -1)]
         place = observation.target(None)[:, None]
         up, down = (
-            hooked(site, at_head(attention, site.head, site.query, x[None])[0].double()).gather(1, place)[:, 0]
+            hooked(
+                site, at_head(attention, site.head, site.query, x[None])[0].double()
+            ).gather(1, place)[:, 0]
             for x in nudged
         )
         # Rows of padding queries are part of the edit here, but nothing reads them.
-        assert torch.allclose(getattr(found, name).double(), ((up - down) / (2 * step)).abs(), atol=1e-4)
+        assert torch.allclose(
+            getattr(found, name).double(), ((up - down) / (2 * step)).abs(), atol=1e-4
+        )
 
 
 def test_padding_and_batch_do_not_matter(observed):
@@ -159,4 +201,6 @@ def test_padding_and_batch_do_not_matter(observed):
         together = statistics_of(probe(adapter, observation, Site(1, 1), seed=3))
         single = statistics_of(probe(adapter, alone, Site(1, 1), seed=3))
         for name, value in single.items():
-            assert value.item() == pytest.approx(together[name][2].item(), abs=1e-5, nan_ok=True), (test, name)
+            assert value.item() == pytest.approx(
+                together[name][2].item(), abs=1e-5, nan_ok=True
+            ), (test, name)

@@ -8,12 +8,15 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification
 
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.attention_classifier import AttentionClassifierConfig, AttentionClassifierForSequenceClassification
+from hf_attnprobe.attention_classifier import (
+    AttentionClassifierConfig,
+    AttentionClassifierForSequenceClassification,
+)
 from hf_attnprobe.attention_model import Site
 from hf_attnprobe.faithfulness.input_erasure import OF_SITE, input_erasure
 from hf_attnprobe.faithfulness.rankings import OF_TEXT, ranking
 from hf_attnprobe.functional import aopc
-from hf_attnprobe.records import statistics_of
+from hf_attnprobe.storage.rows import statistics_of
 
 
 TEXTS = (
@@ -23,7 +26,13 @@ TEXTS = (
     [2, 12, 3],
     [2, *range(31, 42), 3],
 )
-WORDS = ([n // 2 for n in range(25)], [0, 1, 1, 1, 2], [0, 1], [0], [0, 0, 1, 2, 2, 2, 3, 4, 5, 6, 6])
+WORDS = (
+    [n // 2 for n in range(25)],
+    [0, 1, 1, 1, 2],
+    [0, 1],
+    [0],
+    [0, 0, 1, 2, 2, 2, 3, 4, 5, 6, 6],
+)
 MASK = 4
 
 
@@ -39,9 +48,14 @@ def classifier():
 def bert():
     torch.manual_seed(0)
     config = BertConfig(
-        vocab_size=60, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,
-        initializer_range=0.4, num_labels=3,
-    )  # fmt: skip
+        vocab_size=60,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=48,
+        initializer_range=0.4,
+        num_labels=3,
+    )
     return BertForSequenceClassification(config).eval()
 
 
@@ -64,10 +78,16 @@ def observe(model, texts=TEXTS, words=WORDS, example_ids=(3, 1, 4, 15, 9), extra
 def units_of(observation, row):
     """Token positions of each unit of a text, from its first token on."""
     firsts = observation.batch.content_mask[row].nonzero()[:, 0].tolist()
-    ends = [*firsts[1:], int(observation.batch.mask[row].nonzero().max()) + ("units" not in observation.batch.inputs)]
+    ends = [
+        *firsts[1:],
+        int(observation.batch.mask[row].nonzero().max())
+        + ("units" not in observation.batch.inputs),
+    ]
     if "units" in observation.batch.inputs:
         ends[-1] = len(TEXTS[row]) - 1
-        return [list(range(start, end)) for start, end in zip(firsts, ends, strict=True)]
+        return [
+            list(range(start, end)) for start, end in zip(firsts, ends, strict=True)
+        ]
     return [[first] for first in firsts]
 
 
@@ -86,12 +106,19 @@ class ByHand:
         if key not in self.seen:
             places = {place for unit in key for place in self.units[unit]}
             if self.by == "mask":
-                ids = [MASK if place in places else token for place, token in enumerate(self.ids)]
+                ids = [
+                    MASK if place in places else token
+                    for place, token in enumerate(self.ids)
+                ]
             else:
-                ids = [token for place, token in enumerate(self.ids) if place not in places]
+                ids = [
+                    token for place, token in enumerate(self.ids) if place not in places
+                ]
             ids = torch.tensor([ids])
             self.seen[key] = (
-                self.model(ids, attention_mask=torch.ones_like(ids)).logits.softmax(-1)[0, self.target].item()
+                self.model(ids, attention_mask=torch.ones_like(ids))
+                .logits.softmax(-1)[0, self.target]
+                .item()
             )
         return self.seen[frozenset()] - self.seen[key] if key else 0.0
 
@@ -102,7 +129,9 @@ class ByHand:
 def orders(adapter, observation, site, row):
     """The units of a text in the order of every ranking, highest first, then by place; from the importances themselves."""
     content = observation.batch.content_mask[row]
-    slopes = observation.attention_gradient[site.layer] * observation.attention[site.layer]
+    slopes = (
+        observation.attention_gradient[site.layer] * observation.attention[site.layer]
+    )
     values = {
         "attention": observation.read(site),
         "product": adapter.read_map(observation, slopes[:, site.head], site),
@@ -111,7 +140,10 @@ def orders(adapter, observation, site, row):
         "random": ranking(adapter, observation, site, "random", seed=5),
     }
     scores = {name: x[row][content].tolist() for name, x in values.items()}
-    return {name: sorted(range(len(x)), key=lambda unit: (-x[unit], unit)) for name, x in scores.items()}
+    return {
+        name: sorted(range(len(x)), key=lambda unit: (-x[unit], unit))
+        for name, x in scores.items()
+    }
 
 
 CASES = [(classifier, Site()), (bert, Site(0, 1)), (bert, Site(1, 2, 0))]
@@ -123,18 +155,31 @@ def test_both_are_what_a_plain_loop_finds(make, site, by):
     model = make()
     adapter, observation = observe(model)
     found = input_erasure(adapter, observation, site, by=by, seed=5)
-    assert found.comprehensiveness.keys() == found.sufficiency.keys() == {*OF_SITE, *OF_TEXT}
+    assert (
+        found.comprehensiveness.keys()
+        == found.sufficiency.keys()
+        == {*OF_SITE, *OF_TEXT}
+    )
     for row in range(len(TEXTS)):
         hand, n_units = None, None
         for name, order in orders(adapter, observation, site, row).items():
             hand, n_units = hand or ByHand(model, observation, row, by), len(order)
             hand.drop([])
-            hand.seen.setdefault(frozenset(), observation.probs[row, hand.target].item())
-            counts = [max(1, math.ceil(round(n_units * share, 9))) for share in (0.01, 0.05, 0.1, 0.2, 0.5)]
+            hand.seen.setdefault(
+                frozenset(), observation.probs[row, hand.target].item()
+            )
+            counts = [
+                max(1, math.ceil(round(n_units * share, 9)))
+                for share in (0.01, 0.05, 0.1, 0.2, 0.5)
+            ]
             comprehensiveness = sum(hand.drop(order[:n]) for n in counts) / 5
             sufficiency = sum(hand.drop(order[n:]) for n in counts) / 5
-            assert found.comprehensiveness[name][row].item() == pytest.approx(comprehensiveness, abs=1e-6), name
-            assert found.sufficiency[name][row].item() == pytest.approx(sufficiency, abs=1e-6), name
+            assert found.comprehensiveness[name][row].item() == pytest.approx(
+                comprehensiveness, abs=1e-6
+            ), name
+            assert found.sufficiency[name][row].item() == pytest.approx(
+                sufficiency, abs=1e-6
+            ), name
 
 
 @pytest.mark.parametrize(("make", "site"), CASES[:2])
@@ -145,13 +190,22 @@ def test_normalised_is_placed_between_all_orders(make, site):
     for row in (1, 2):
         hand = ByHand(model, observation, row)
         hand.seen[frozenset()] = observation.probs[row, hand.target].item()
-        every = [hand.aopc(order) for order in itertools.permutations(range(len(hand.units)))]
+        every = [
+            hand.aopc(order) for order in itertools.permutations(range(len(hand.units)))
+        ]
         low, high = min(every), max(every)
         for name, order in orders(adapter, observation, site, row).items():
-            expected = [(hand.aopc(o) - low) / (high - low) for o in (order, order[::-1])]
-            values = found.naopc_comprehensiveness[name][row].item(), found.naopc_sufficiency[name][row].item()
+            expected = [
+                (hand.aopc(o) - low) / (high - low) for o in (order, order[::-1])
+            ]
+            values = (
+                found.naopc_comprehensiveness[name][row].item(),
+                found.naopc_sufficiency[name][row].item(),
+            )
             assert values == pytest.approx(expected, abs=1e-4), name
-    assert all(x[3].isnan() for x in found.naopc_comprehensiveness.values())  # one unit, one order
+    assert all(
+        x[3].isnan() for x in found.naopc_comprehensiveness.values()
+    )  # one unit, one order
 
 
 @pytest.mark.parametrize(("make", "site"), CASES[:2])
@@ -161,10 +215,15 @@ def test_a_wide_beam_is_exact_and_a_narrow_one_within(make, site, monkeypatch):
     exact = statistics_of(input_erasure(adapter, observation, site, naopc_beam=1))
     monkeypatch.setattr(aopc, "EXACT_UP_TO", 0)
     adapter, observation = observe(make(), TEXTS[1:], WORDS[1:], (1, 4, 15, 9))
-    wide, narrow = (statistics_of(input_erasure(adapter, observation, site, naopc_beam=k)) for k in (40, 1))
+    wide, narrow = (
+        statistics_of(input_erasure(adapter, observation, site, naopc_beam=k))
+        for k in (40, 1)
+    )
     for name, values in exact.items():
         if name.startswith("naopc"):
-            torch.testing.assert_close(wide[name][short], values[short], atol=1e-6, rtol=0, equal_nan=True)
+            torch.testing.assert_close(
+                wide[name][short], values[short], atol=1e-6, rtol=0, equal_nan=True
+            )
             real = narrow[name][~narrow[name].isnan()]
             assert ((real >= 0) & (real <= 1)).all()
 
@@ -182,15 +241,26 @@ def test_batch_padding_and_order_do_not_matter(make, site, by):
     adapter, observation = observe(make(), extra=3)
     together = statistics_of(input_erasure(adapter, observation, site, **options))
     for row in (4, 2, 1):
-        one = observe(make(), TEXTS[row : row + 1], WORDS[row : row + 1], ((3, 1, 4, 15, 9)[row],))
+        one = observe(
+            make(), TEXTS[row : row + 1], WORDS[row : row + 1], ((3, 1, 4, 15, 9)[row],)
+        )
         for name, value in statistics_of(input_erasure(*one, site, **options)).items():
-            assert value.item() == pytest.approx(together[name][row].item(), abs=1e-6, nan_ok=True), name
+            assert value.item() == pytest.approx(
+                together[name][row].item(), abs=1e-6, nan_ok=True
+            ), name
 
 
 def test_the_seed_is_of_the_random_ranking_alone():
     adapter, observation = observe(bert())
-    first, second = (statistics_of(input_erasure(adapter, observation, Site(1, 0), seed=seed)) for seed in (0, 1))
-    apart = {name.split("@")[1] for name in first if not torch.allclose(first[name], second[name], rtol=0, atol=1e-9)}
+    first, second = (
+        statistics_of(input_erasure(adapter, observation, Site(1, 0), seed=seed))
+        for seed in (0, 1)
+    )
+    apart = {
+        name.split("@")[1]
+        for name in first
+        if not torch.allclose(first[name], second[name], rtol=0, atol=1e-9)
+    }
     assert apart == {"random"}
 
 
@@ -198,7 +268,9 @@ def test_what_does_not_depend_on_the_head_is_run_once(monkeypatch):
     adapter, observation = observe(bert())
     n_copies, erase = [], adapter.erase_inputs
     monkeypatch.setattr(
-        adapter, "erase_inputs", lambda o, sets, **k: n_copies.append(len(sets)) or erase(o, sets, **k)
+        adapter,
+        "erase_inputs",
+        lambda o, sets, **k: n_copies.append(len(sets)) or erase(o, sets, **k),
     )
     for site in (Site(0, 0), Site(0, 1), Site(1, 3)):
         input_erasure(adapter, observation, site)

@@ -21,14 +21,23 @@ def oracle():
     return reference.load()
 
 
-@pytest.fixture(scope="module", params=[torch.float32, torch.float64], ids=["float32", "float64"])
+@pytest.fixture(
+    scope="module", params=[torch.float32, torch.float64], ids=["float32", "float64"]
+)
 def observed(request, oracle):
     """Adapter, observation, suffix of the arrays to compare with, and the tolerance of the issue."""
     adapter = wrap(reference.load_model(oracle), dtype=request.param)
     ids = oracle["tokens"]
-    batch = adapter.prepare({"input_ids": ids, "attention_mask": (ids != 0).long()}, tuple(range(len(ids))))
+    batch = adapter.prepare(
+        {"input_ids": ids, "attention_mask": (ids != 0).long()}, tuple(range(len(ids)))
+    )
     exact = request.param == torch.float64
-    return adapter, adapter.observe(batch), "_f64" if exact else "", 1e-9 if exact else 1e-5
+    return (
+        adapter,
+        adapter.observe(batch),
+        "_f64" if exact else "",
+        1e-9 if exact else 1e-5,
+    )
 
 
 def largest(x):
@@ -53,14 +62,21 @@ def test_normalised_gradient(observed, oracle):
 def test_leave_one_out(observed, oracle):
     _, observation, suffix, tolerance = observed
     content = observation.batch.content_mask
-    assert largest((observation.leave_one_out[..., 1] - oracle["loo_yhat" + suffix])[content]) < tolerance
+    assert (
+        largest(
+            (observation.leave_one_out[..., 1] - oracle["loo_yhat" + suffix])[content]
+        )
+        < tolerance
+    )
 
 
 def test_rank_correlations(oracle):
     """In the audit's precision: in float32 a rank that hangs on rounding is the machine's, not the model's."""
     adapter = wrap(reference.load_model(oracle))
     ids = oracle["tokens"]
-    batch = adapter.prepare({"input_ids": ids, "attention_mask": (ids != 0).long()}, tuple(range(64)))
+    batch = adapter.prepare(
+        {"input_ids": ids, "attention_mask": (ids != 0).long()}, tuple(range(64))
+    )
     found = correlation(adapter, adapter.observe(batch), SITE)
     names = {
         "attention_gradient": "tau_attn_gradxxex_f64",
@@ -84,26 +100,47 @@ def test_permutations(observed, oracle):
 def search(observed, oracle, n_steps):
     adapter, observation, _, _ = observed
     attention = observation.read(SITE)
-    start = 3 * oracle["adv_noise"].transpose(0, 1).to(attention) - oracle["lengths"].to(attention).log()[:, None]
+    start = (
+        3 * oracle["adv_noise"].transpose(0, 1).to(attention)
+        - oracle["lengths"].to(attention).log()[:, None]
+    )
     distance = linear_distance(adapter.token_logits(observation), observation.probs)
-    return search_adversarial_attention(start, attention, observation.batch.mask, distance, n_steps=n_steps)
+    return search_adversarial_attention(
+        start, attention, observation.batch.mask, distance, n_steps=n_steps
+    )
 
 
 @pytest.mark.parametrize("n_steps", [0, 1, 10])
 def test_first_steps_of_the_search(observed, oracle, n_steps):
-    assert largest(search(observed, oracle, n_steps).transpose(0, 1) - oracle[f"adv_attn_step{n_steps}"]) < 1e-5
+    assert (
+        largest(
+            search(observed, oracle, n_steps).transpose(0, 1)
+            - oracle[f"adv_attn_step{n_steps}"]
+        )
+        < 1e-5
+    )
 
 
 def test_whole_search_and_exact_answer(observed, oracle):
     adapter, observation, suffix, _ = observed
     found = search(observed, oracle, 500)
     assert largest(found.transpose(0, 1) - oracle["adv_attn" + suffix]) < 1e-3
-    change = tvd(adapter.replay(observation, {0: found[:, :, None, None]}), observation.probs)
+    change = tvd(
+        adapter.replay(observation, {0: found[:, :, None, None]}), observation.probs
+    )
     own = observation.read(SITE)
-    searched = best_within(Candidates(found, jsd(found, own), change), own, (0.05,))[0][0]
+    searched = best_within(Candidates(found, jsd(found, own), change), own, (0.05,))[0][
+        0
+    ]
     assert largest(searched - oracle["emax_jsd" + suffix]) < 1e-3
 
-    exact = adversarial(adapter, observation, SITE, method="exact", epsilons=(0.01, 0.05))
+    exact = adversarial(
+        adapter, observation, SITE, method="exact", epsilons=(0.01, 0.05)
+    )
     assert (exact.epsilon_max_jsd[0.05] >= searched - 1e-6).all()
-    assert exact.epsilon_max_jsd[0.05].quantile(0.5).item() == pytest.approx(0.669, abs=0.002)
-    assert exact.epsilon_max_jsd[0.01].quantile(0.5).item() == pytest.approx(0.660, abs=0.002)
+    assert exact.epsilon_max_jsd[0.05].quantile(0.5).item() == pytest.approx(
+        0.669, abs=0.002
+    )
+    assert exact.epsilon_max_jsd[0.01].quantile(0.5).item() == pytest.approx(
+        0.660, abs=0.002
+    )

@@ -3,48 +3,89 @@
 import pytest
 import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
-from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    PreTrainedTokenizerFast,
+)
 
 from hf_attnprobe import audit, load_examples
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import Site
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.plausibility import RANKINGS, plausibility
-from hf_attnprobe.records import statistics_of
-from hf_attnprobe.texts import collate, tokenize
+from hf_attnprobe.inference.batching import collate
+from hf_attnprobe.inference.encoding import tokenize
+from hf_attnprobe.storage.rows import statistics_of
 
 
 ROWS = [
-    {"example_id": 5, "text": "The plot, frankly, was hopeless-ness .", "label": 0, "evidence": [4]},
+    {
+        "example_id": 5,
+        "text": "The plot, frankly, was hopeless-ness .",
+        "label": 0,
+        "evidence": [4],
+    },
     {"example_id": 8, "text": "superb", "label": 1, "evidence": [0]},
     {"example_id": 2, "text": "a  superb  plot", "label": 1, "evidence": [1, 2]},
     {"example_id": 3, "text": "a plot", "label": 1, "evidence": []},
 ]
-PIECES = ["the", "plot", "frankly", "was", "hope", "##less", "ness", "a", "superb", ".", ",", "-"]
+PIECES = [
+    "the",
+    "plot",
+    "frankly",
+    "was",
+    "hope",
+    "##less",
+    "ness",
+    "a",
+    "superb",
+    ".",
+    ",",
+    "-",
+]
 
 
 @pytest.fixture(scope="module")
 def pieces():
     """A WordPiece tokenizer that splits at punctuation, as BERT's does."""
-    vocabulary = {token: n for n, token in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *PIECES])}
+    vocabulary = {
+        token: n
+        for n, token in enumerate(
+            ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *PIECES]
+        )
+    }
     tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
-    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+    tokenizer.normalizer, tokenizer.pre_tokenizer = (
+        normalizers.BertNormalizer(),
+        pre_tokenizers.BertPreTokenizer(),
+    )
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]",
-        mask_token="[MASK]", model_max_length=32,
-    )  # fmt: skip
+        tokenizer_object=tokenizer,
+        pad_token="[PAD]",
+        unk_token="[UNK]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        mask_token="[MASK]",
+        model_max_length=32,
+    )
 
 
 @pytest.fixture(scope="module")
 def bert(pieces):
     torch.manual_seed(0)
     config = BertConfig(
-        vocab_size=len(pieces), hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16,
-        max_position_embeddings=32, initializer_range=0.5,
-    )  # fmt: skip
+        vocab_size=len(pieces),
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=32,
+        initializer_range=0.5,
+    )
     return BertForSequenceClassification(config).eval()
 
 
@@ -56,17 +97,30 @@ def batch_of(bert, pieces, level=None, rows=ROWS):
 
 def test_rationales_reach_the_tokens(bert, pieces):
     _, batch = batch_of(bert, pieces, "token")
-    tokens = [[pieces.convert_ids_to_tokens(int(i)) for i in row] for row in batch.inputs["input_ids"]]
-    marked = [
-        [t for t, m in zip(*pair, strict=True) if m] for pair in zip(tokens, batch.rationale.tolist(), strict=True)
+    tokens = [
+        [pieces.convert_ids_to_tokens(int(i)) for i in row]
+        for row in batch.inputs["input_ids"]
     ]
-    assert marked == [["hope", "##less", "-", "ness"], ["superb"], ["superb", "plot"], []]
+    marked = [
+        [t for t, m in zip(*pair, strict=True) if m]
+        for pair in zip(tokens, batch.rationale.tolist(), strict=True)
+    ]
+    assert marked == [
+        ["hope", "##less", "-", "ness"],
+        ["superb"],
+        ["superb", "plot"],
+        [],
+    ]
 
 
 def test_rationales_reach_words_at_their_first_piece(bert, pieces):
     """White space makes the words of the evidence, the tokenizer those that are explained: one of them may be several."""
     _, batch = batch_of(bert, pieces)
-    assert batch.rationale[0].nonzero()[:, 0].tolist() == [7, 9, 10]  # hope(less), -, ness
+    assert batch.rationale[0].nonzero()[:, 0].tolist() == [
+        7,
+        9,
+        10,
+    ]  # hope(less), -, ness
     assert not (batch.rationale & ~batch.content_mask).any()
     assert batch.rationale[2].nonzero()[:, 0].tolist() == [2, 3]
 
@@ -77,15 +131,21 @@ def test_a_classifier_has_them_too(make_model, tokenizer, reviews):
     texts, _ = tokenize(tokenizer, examples, model)
     batch = collate(adapter, texts, tokenizer.pad_token_id)
     for row, evidence in enumerate(examples["evidence"]):
-        assert (batch.rationale[row].nonzero()[:, 0] - 1).tolist() == evidence  # behind the start token
+        assert (
+            batch.rationale[row].nonzero()[:, 0] - 1
+        ).tolist() == evidence  # behind the start token
 
 
 def test_the_probe_by_hand(bert, pieces):
     adapter, batch = batch_of(bert, pieces)
     observation = adapter.observe(batch)
     found = statistics_of(plausibility(adapter, observation, Site(1, 1), seed=2))
-    assert found.keys() == {f"{name}@{key}" for name in ("auprc", "token_f1", "iou_f1") for key in RANKINGS}
-    attention = observation.read(Site(1, 1))[2, 1:4].tolist()  # of "a superb plot", marked are the last two
+    assert found.keys() == {
+        f"{name}@{key}" for name in ("auprc", "token_f1", "iou_f1") for key in RANKINGS
+    }
+    attention = observation.read(Site(1, 1))[
+        2, 1:4
+    ].tolist()  # of "a superb plot", marked are the last two
     order = sorted(range(3), key=lambda k: -attention[k])
     hits = [k > 0 for k in order]
     precision = [sum(hits[: k + 1]) / (k + 1) for k in range(3)]
@@ -100,13 +160,24 @@ def test_the_probe_by_hand(bert, pieces):
 
 def test_evidence_that_is_not_of_its_text(make_checkpoint, tmp_path):
     for evidence, message in (
-        ([0, 3], "text 7: expected as evidence different positions from 0 to 2 of its 3 words, got 2: 0, 3"),
+        (
+            [0, 3],
+            "text 7: expected as evidence different positions from 0 to 2 of its 3 words, got 2: 0, 3",
+        ),
         ([0, 1, 0, 0], "from 0 to 2 of its 3 words, got 4: 0, 1, 0, 0"),
         ([-1], "got 1: -1; count words from 0"),
     ):
-        rows = [{"example_id": 7, "text": "a superb plot", "label": 1, "evidence": evidence}]
+        rows = [
+            {"example_id": 7, "text": "a superb plot", "label": 1, "evidence": evidence}
+        ]
         with pytest.raises(AttnProbeError, match=message):
-            audit(make_checkpoint(), rows, tests=["correlation"], output_dir=tmp_path / "out", progress=False)
+            audit(
+                make_checkpoint(),
+                rows,
+                tests=["correlation"],
+                output_dir=tmp_path / "out",
+                progress=False,
+            )
         assert not (tmp_path / "out").exists()
 
 
@@ -114,7 +185,9 @@ def test_an_audit_runs_it_where_there_are_rationales(make_checkpoint, reviews):
     examples = reviews["test"].select(range(6))
     options = {"n_permutations": 2, "progress": False}
     found = audit(make_checkpoint(), examples, **options)
-    assert {"auprc@attention", "auprc@random"} <= {s.statistic for s in found.statistics if s.test == "plausibility"}
+    assert {"auprc@attention", "auprc@random"} <= {
+        s.statistic for s in found.statistics if s.test == "plausibility"
+    }
     without = audit(make_checkpoint(), examples.remove_columns("evidence"), **options)
     assert "plausibility" not in {s.test for s in without.statistics}
     assert "input_erasure" in {s.test for s in without.statistics}
@@ -122,25 +195,65 @@ def test_an_audit_runs_it_where_there_are_rationales(make_checkpoint, reviews):
 
 def test_asked_for_where_there_are_none(make_checkpoint, reviews_folder, cli, tmp_path):
     done = cli(
-        "audit", "--model", make_checkpoint(), "--dataset", reviews_folder, "--tests", "plausibility",
-        "--output-dir", tmp_path / "out",
-    )  # fmt: skip
-    assert done.code == 1 and "give the data a column 'evidence'" in done.err and done.err.count("\n") == 1
+        "audit",
+        "--model",
+        make_checkpoint(),
+        "--dataset",
+        reviews_folder,
+        "--tests",
+        "plausibility",
+        "--output-dir",
+        tmp_path / "out",
+    )
+    assert (
+        done.code == 1
+        and "give the data a column 'evidence'" in done.err
+        and done.err.count("\n") == 1
+    )
     assert not (tmp_path / "out").exists()
 
 
-def test_erasure_by_the_mask_or_the_unknown_token(make_checkpoint, reviews_folder, cli, bert, pieces):
-    flags = ("--tests", "input_erasure", "--erase-by", "mask", "--limit", "2", "--naopc-beam", "1", "--json")
-    done = cli("audit", "--model", make_checkpoint(), "--dataset", reviews_folder, *flags)
+def test_erasure_by_the_mask_or_the_unknown_token(
+    make_checkpoint, reviews_folder, cli, bert, pieces
+):
+    flags = (
+        "--tests",
+        "input_erasure",
+        "--erase-by",
+        "mask",
+        "--limit",
+        "2",
+        "--naopc-beam",
+        "1",
+        "--json",
+    )
+    done = cli(
+        "audit", "--model", make_checkpoint(), "--dataset", reviews_folder, *flags
+    )
     assert done.code == 0 and "naopc_comprehensiveness@attention" in done.out
-    options = {"tokenizer": pieces, "tests": ["input_erasure"], "layers": [0], "heads": [0], "progress": False}
-    masked, deleted = (audit(bert, ROWS, erase_by=by, **options).to_pandas().value for by in ("mask", "deletion"))
+    options = {
+        "tokenizer": pieces,
+        "tests": ["input_erasure"],
+        "layers": [0],
+        "heads": [0],
+        "progress": False,
+    }
+    masked, deleted = (
+        audit(bert, ROWS, erase_by=by, **options).to_pandas().value
+        for by in ("mask", "deletion")
+    )
     assert not masked.equals(deleted)
 
 
 def test_a_tokenizer_without_either(bert, pieces, tmp_path):
-    bare = PreTrainedTokenizerFast(tokenizer_object=pieces.backend_tokenizer, pad_token="[PAD]", model_max_length=32)
-    with pytest.raises(AttnProbeError, match="the tokenizer has neither; erase by deletion"):
+    bare = PreTrainedTokenizerFast(
+        tokenizer_object=pieces.backend_tokenizer,
+        pad_token="[PAD]",
+        model_max_length=32,
+    )
+    with pytest.raises(
+        AttnProbeError, match="the tokenizer has neither; erase by deletion"
+    ):
         audit(
             bert,
             ROWS,
@@ -154,16 +267,28 @@ def test_a_tokenizer_without_either(bert, pieces, tmp_path):
 
 
 @pytest.mark.parametrize("kind", [(), ("cnn", "dot_product", 2)])
-def test_rows_do_not_depend_on_how_the_texts_are_batched(kind, make_checkpoint, reviews):
+def test_rows_do_not_depend_on_how_the_texts_are_batched(
+    kind, make_checkpoint, reviews
+):
     examples = reviews["test"].select(range(8))
-    options = {"tests": ["input_erasure", "plausibility"], "naopc_beam": 1, "progress": False}
+    options = {
+        "tests": ["input_erasure", "plausibility"],
+        "naopc_beam": 1,
+        "progress": False,
+    }
     whole, single, backwards = (
         audit(make_checkpoint(*kind), data, batch_size=size, **options).to_pandas()
-        for data, size in ((examples, 64), (examples, 1), (examples.select(range(7, -1, -1)), 3))
+        for data, size in (
+            (examples, 64),
+            (examples, 1),
+            (examples.select(range(7, -1, -1)), 3),
+        )
     )
     key = ["test", "statistic", "example_id", "layer", "head"]
     expected = whole.set_index(key).value.sort_index()
     for rows in (single, backwards):
         found = rows.set_index(key).value.sort_index()
-        assert found.index.equals(expected.index) and found.isna().equals(expected.isna())
+        assert found.index.equals(expected.index) and found.isna().equals(
+            expected.isna()
+        )
         assert (found - expected).abs().max() < 1e-6

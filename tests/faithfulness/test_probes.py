@@ -7,7 +7,10 @@ import scipy.stats
 import torch
 
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.attention_classifier import AttentionClassifierConfig, AttentionClassifierForSequenceClassification
+from hf_attnprobe.attention_classifier import (
+    AttentionClassifierConfig,
+    AttentionClassifierForSequenceClassification,
+)
 from hf_attnprobe.attention_model import Site
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness import PROBES, READINGS
@@ -15,24 +18,38 @@ from hf_attnprobe.faithfulness.adversarial import adversarial
 from hf_attnprobe.faithfulness.correlation import correlation
 from hf_attnprobe.faithfulness.permutation import permutation
 from hf_attnprobe.functional.divergence import jsd, tvd
-from hf_attnprobe.records import statistics_of
+from hf_attnprobe.storage.rows import statistics_of
 
 
 SITE = Site()
-IDS = torch.tensor([[2, 5, 6, 7, 8, 9, 3], [2, 9, 6, 4, 3, 0, 0], [2, 8, 5, 3, 0, 0, 0], [2, 8, 3, 0, 0, 0, 0]])
+IDS = torch.tensor(
+    [
+        [2, 5, 6, 7, 8, 9, 3],
+        [2, 9, 6, 4, 3, 0, 0],
+        [2, 8, 5, 3, 0, 0, 0],
+        [2, 8, 3, 0, 0, 0, 0],
+    ]
+)
 
 
 def observe(attention="additive", num_labels=2, encoder="bilstm"):
     torch.manual_seed(1)
     config = AttentionClassifierConfig(
-        vocab_size=12, embedding_size=10, encoder=encoder, encoder_size=8, attention=attention, num_labels=num_labels
+        vocab_size=12,
+        embedding_size=10,
+        encoder=encoder,
+        encoder_size=8,
+        attention=attention,
+        num_labels=num_labels,
     )
     model = AttentionClassifierForSequenceClassification(config)
     model.classifier.weight.data.mul_(10)  # outputs that react to attention
     if attention == "additive":
         model.attention_classifier.attention.query.weight.data.mul_(10)
     adapter = wrap(model)
-    batch = adapter.prepare({"input_ids": IDS, "attention_mask": (IDS != 0).long()}, (10, 11, 12, 13))
+    batch = adapter.prepare(
+        {"input_ids": IDS, "attention_mask": (IDS != 0).long()}, (10, 11, 12, 13)
+    )
     return adapter, adapter.observe(batch)
 
 
@@ -50,12 +67,23 @@ def test_correlation_equals_scipy(num_labels, target):
         "gradient": observation.gradient_importance(target),
         "leave_one_out": observation.leave_one_out_importance(target),
     }
-    for first, second in (("attention", "gradient"), ("attention", "leave_one_out"), ("gradient", "leave_one_out")):
+    for first, second in (
+        ("attention", "gradient"),
+        ("attention", "leave_one_out"),
+        ("gradient", "leave_one_out"),
+    ):
         for row in range(3):
-            x, y = (importances[name][row][real(observation, row)].numpy() for name in (first, second))
+            x, y = (
+                importances[name][row][real(observation, row)].numpy()
+                for name in (first, second)
+            )
             theirs = scipy.stats.kendalltau(x, y)
-            assert getattr(found, f"{first}_{second}_tau")[row].item() == pytest.approx(theirs.statistic, abs=1e-12)
-            assert getattr(found, f"{first}_{second}_p_value")[row].item() == pytest.approx(theirs.pvalue, abs=1e-12)
+            assert getattr(found, f"{first}_{second}_tau")[row].item() == pytest.approx(
+                theirs.statistic, abs=1e-12
+            )
+            assert getattr(found, f"{first}_{second}_p_value")[
+                row
+            ].item() == pytest.approx(theirs.pvalue, abs=1e-12)
             significant = getattr(found, f"{first}_{second}_significant")[row].item()
             assert significant == float(theirs.pvalue <= 0.05)
 
@@ -63,8 +91,14 @@ def test_correlation_equals_scipy(num_labels, target):
 def test_one_token_and_uniform_attention_have_no_rank():
     adapter, observation = observe(attention="uniform")
     found = correlation(adapter, observation, SITE)
-    assert found.attention_gradient_tau.isnan().all() and (found.attention_gradient_significant == 0).all()
-    assert found.gradient_leave_one_out_tau[:3].isfinite().all() and found.gradient_leave_one_out_tau[3].isnan()
+    assert (
+        found.attention_gradient_tau.isnan().all()
+        and (found.attention_gradient_significant == 0).all()
+    )
+    assert (
+        found.gradient_leave_one_out_tau[:3].isfinite().all()
+        and found.gradient_leave_one_out_tau[3].isnan()
+    )
 
 
 @pytest.mark.parametrize("num_labels", [2, 4])
@@ -78,14 +112,29 @@ def test_permutation_against_all_of_them(num_labels):
         attention[:, places] = attention[0, torch.tensor(orders)]
         logits = attention @ adapter.token_logits(observation)[row]
         changes = tvd(logits.softmax(-1), observation.probs[row])
-        low, high = (changes.quantile(q, interpolation=i) for q, i in ((0.45, "lower"), (0.55, "higher")))
-        assert low - 1e-9 <= found.median_tvd[row] <= high + 1e-9  # a sample's median lies between those quantiles
-        assert (found.flip_possible[row] == 1) == (logits.argmax(-1) != logits[0].argmax(-1)).any().item()
-        z = logits[:, 1] - logits[:, 0] if num_labels == 2 else logits[:, observation.probs[row].argmax()]
+        low, high = (
+            changes.quantile(q, interpolation=i)
+            for q, i in ((0.45, "lower"), (0.55, "higher"))
+        )
+        assert (
+            low - 1e-9 <= found.median_tvd[row] <= high + 1e-9
+        )  # a sample's median lies between those quantiles
+        assert (found.flip_possible[row] == 1) == (
+            logits.argmax(-1) != logits[0].argmax(-1)
+        ).any().item()
+        z = (
+            logits[:, 1] - logits[:, 0]
+            if num_labels == 2
+            else logits[:, observation.probs[row].argmax()]
+        )
         assert found.logit_mean[row].item() == pytest.approx(z.mean().item(), abs=1e-9)
-        assert found.logit_variance[row].item() == pytest.approx(z.var(correction=0).item(), abs=1e-9)
+        assert found.logit_variance[row].item() == pytest.approx(
+            z.var(correction=0).item(), abs=1e-9
+        )
         if num_labels == 2:
-            assert found.max_tvd[row].item() == pytest.approx(changes.max().item(), abs=1e-9)
+            assert found.max_tvd[row].item() == pytest.approx(
+                changes.max().item(), abs=1e-9
+            )
     assert (num_labels == 2) == (found.max_tvd is not None)
     assert found.median_tvd[3] == 0
 
@@ -102,7 +151,9 @@ def test_equal_states_make_permutation_harmless():
     observation = adapter.observe(observation.batch)
     assert permutation(adapter, observation, SITE).max_tvd.abs().max() < 1e-12
     everything = adversarial(adapter, observation, SITE)
-    assert torch.allclose(everything.epsilon_max_jsd[0.001], everything.largest_jsd, atol=1e-9)
+    assert torch.allclose(
+        everything.epsilon_max_jsd[0.001], everything.largest_jsd, atol=1e-9
+    )
 
 
 @pytest.mark.parametrize("num_labels", [2, 4])
@@ -112,13 +163,21 @@ def test_search_stays_feasible_and_below_the_exact_answer(num_labels):
     for epsilon, attention in found.attention.items():
         after = adapter.replay(observation, {0: attention[None, :, None]})[0]
         assert (tvd(after, observation.probs) <= epsilon + 1e-9).all()
-        assert torch.allclose(jsd(attention[:, 0], observation.read(SITE)), found.epsilon_max_jsd[epsilon], atol=1e-9)
+        assert torch.allclose(
+            jsd(attention[:, 0], observation.read(SITE)),
+            found.epsilon_max_jsd[epsilon],
+            atol=1e-9,
+        )
         assert (found.epsilon_max_jsd[epsilon] <= found.largest_jsd + 1e-9).all()
     assert found.epsilon_max_jsd[0.05][3] == 0  # one token cannot move
     if num_labels == 2:
-        exact = adversarial(adapter, observation, SITE, method="exact", epsilons=(0.01, 0.05))
+        exact = adversarial(
+            adapter, observation, SITE, method="exact", epsilons=(0.01, 0.05)
+        )
         for epsilon in (0.01, 0.05):
-            assert (exact.epsilon_max_jsd[epsilon] >= found.epsilon_max_jsd[epsilon] - 1e-9).all()
+            assert (
+                exact.epsilon_max_jsd[epsilon] >= found.epsilon_max_jsd[epsilon] - 1e-9
+            ).all()
 
 
 def test_exact_is_refused_where_it_does_not_hold():
@@ -129,10 +188,21 @@ def test_exact_is_refused_where_it_does_not_hold():
 
 def test_random_numbers_depend_on_seed_and_example_alone():
     adapter, observation = observe()
-    alone = adapter.prepare({"input_ids": IDS[1:2, :5], "attention_mask": torch.ones(1, 5, dtype=torch.long)}, (11,))
-    for probe, options in ((permutation, {}), (adversarial, {"method": "search", "n_steps": 30})):
+    alone = adapter.prepare(
+        {
+            "input_ids": IDS[1:2, :5],
+            "attention_mask": torch.ones(1, 5, dtype=torch.long),
+        },
+        (11,),
+    )
+    for probe, options in (
+        (permutation, {}),
+        (adversarial, {"method": "search", "n_steps": 30}),
+    ):
         together = statistics_of(probe(adapter, observation, SITE, seed=4, **options))
-        single = statistics_of(probe(adapter, adapter.observe(alone), SITE, seed=4, **options))
+        single = statistics_of(
+            probe(adapter, adapter.observe(alone), SITE, seed=4, **options)
+        )
         other = statistics_of(probe(adapter, observation, SITE, seed=5, **options))
         name = "median_tvd" if probe is permutation else "epsilon_max_jsd@0.05"
         assert single[name].item() == pytest.approx(together[name][1].item(), abs=1e-9)
@@ -145,5 +215,7 @@ def test_every_statistic_has_a_reading():
         found = statistics_of(probe(adapter, observation, SITE))
         assert found and {name.split("@")[0] for name in found} <= set(READINGS[test])
         for name in found:
-            sentence = READINGS[test][name.split("@")[0]].format(mean=0.5, median=0.5, key="0.05")
+            sentence = READINGS[test][name.split("@")[0]].format(
+                mean=0.5, median=0.5, key="0.05"
+            )
             assert "{" not in sentence and len(sentence) > 20

@@ -8,12 +8,21 @@ from transformers import BertConfig, BertForSequenceClassification
 from transformers.models.bert import modeling_bert
 
 from adapters import families
-from hf_attnprobe import AttentionClassifierConfig, AttentionClassifierForSequenceClassification
+from hf_attnprobe import (
+    AttentionClassifierConfig,
+    AttentionClassifierForSequenceClassification,
+)
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import Site
 from hf_attnprobe.faithfulness.correlation import correlation
-from hf_attnprobe.faithfulness.explanations import LAYER, OF_HEADS, OF_LAYERS, explanations, with_layers
-from hf_attnprobe.records import statistics_of
+from hf_attnprobe.faithfulness.explanations import (
+    LAYER,
+    OF_HEADS,
+    OF_LAYERS,
+    explanations,
+    with_layers,
+)
+from hf_attnprobe.storage.rows import statistics_of
 
 
 WIDTH, N_HEADS, N_LAYERS = 4, 4, 3
@@ -23,20 +32,31 @@ TEXTS = ([1, 11, 12, 13, 14, 15, 16, 17, 2], [1, 21, 22, 23, 2], [1, 31, 2])
 def make_model(implementation="sdpa"):
     torch.manual_seed(0)
     config = BertConfig(
-        vocab_size=60, hidden_size=16, num_hidden_layers=N_LAYERS, num_attention_heads=N_HEADS, intermediate_size=24,
-        initializer_range=0.4, attn_implementation=implementation,
-    )  # fmt: skip
+        vocab_size=60,
+        hidden_size=16,
+        num_hidden_layers=N_LAYERS,
+        num_attention_heads=N_HEADS,
+        intermediate_size=24,
+        initializer_range=0.4,
+        attn_implementation=implementation,
+    )
     model = BertForSequenceClassification(config).eval().double()
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if name.endswith("bias"):
-                weight.normal_(0, 0.4)  # BERT's start at 0, where nobody sees them forgotten
+                weight.normal_(
+                    0, 0.4
+                )  # BERT's start at 0, where nobody sees them forgotten
     return model
 
 
 def padded():
     ids = torch.tensor([[*row, *[0] * (9 - len(row))] for row in TEXTS])
-    return {"input_ids": ids, "attention_mask": (ids != 0).long(), "special_tokens_mask": (ids < 3).long()}
+    return {
+        "input_ids": ids,
+        "attention_mask": (ids != 0).long(),
+        "special_tokens_mask": (ids < 3).long(),
+    }
 
 
 @pytest.fixture(scope="module")
@@ -52,15 +72,22 @@ class ByHand:
         self.model = make_model("eager")
         ids = torch.tensor([text])
         with torch.enable_grad():
-            result = self.model(input_ids=ids, output_attentions=True, output_hidden_states=True)
+            result = self.model(
+                input_ids=ids, output_attentions=True, output_hidden_states=True
+            )
             probs = result.logits.softmax(-1)[0]
-            self.slopes = [s[0] for s in torch.autograd.grad(probs.max(), result.attentions)]
+            self.slopes = [
+                s[0] for s in torch.autograd.grad(probs.max(), result.attentions)
+            ]
         self.attention = [a[0].detach() for a in result.attentions]
         self.hidden = [h.detach() for h in result.hidden_states]
 
     def f(self, layer, head):
         """(x W_V + b_V) W_O of every token."""
-        module, part = self.model.bert.encoder.layer[layer].attention, slice(head * WIDTH, (head + 1) * WIDTH)
+        module, part = (
+            self.model.bert.encoder.layer[layer].attention,
+            slice(head * WIDTH, (head + 1) * WIDTH),
+        )
         value, dense = module.self.value, module.output.dense
         values = self.hidden[layer][0] @ value.weight[part].T + value.bias[part]
         return (values @ dense.weight[:, part].T).detach()
@@ -90,7 +117,10 @@ class ByHand:
         return total
 
     def layer_norm_based(self, layer, head):
-        parts = [self.attention[layer][h][..., None] * self.f(layer, h) for h in range(N_HEADS)]
+        parts = [
+            self.attention[layer][h][..., None] * self.f(layer, h)
+            for h in range(N_HEADS)
+        ]
         return sum(parts).norm(dim=-1)
 
     def value_zeroing(self, layer, head):
@@ -107,7 +137,9 @@ class ByHand:
                 moved = block(self.hidden[layer])
             handle.remove()
             moved = moved[0] if isinstance(moved, tuple) else moved
-            columns.append(1 - torch.cosine_similarity(moved, self.hidden[layer + 1], dim=-1)[0])
+            columns.append(
+                1 - torch.cosine_similarity(moved, self.hidden[layer + 1], dim=-1)[0]
+            )
         found = torch.stack(columns, dim=1)
         return found / found.sum(1, keepdim=True)
 
@@ -126,9 +158,15 @@ def check(observed, name, reading, site):
     importance = observation.leave_one_out_importance()
     for row, text in enumerate(TEXTS):
         expected, n = getattr(ByHand(text), name)(site.layer, site.head), len(text)
-        torch.testing.assert_close(found[row, :n, :n].double(), expected, atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(
+            found[row, :n, :n].double(), expected, atol=1e-6, rtol=1e-5
+        )
         tau = (
-            scipy.stats.kendalltau(expected[0, 1:-1].abs(), importance[row, 1 : n - 1]).statistic if n > 3 else np.nan
+            scipy.stats.kendalltau(
+                expected[0, 1:-1].abs(), importance[row, 1 : n - 1]
+            ).statistic
+            if n > 3
+            else np.nan
         )
         assert taus[row].item() == pytest.approx(tau, abs=1e-9, nan_ok=True)
 
@@ -163,7 +201,9 @@ def test_another_query_is_read_from_its_own_row(observed):
     found = explanations(adapter, observation, Site(1, LAYER, 1)).rollout_tau[0].item()
     row = ByHand(TEXTS[0]).rollout(1, LAYER)[1, 1:-1]
     assert found == pytest.approx(
-        scipy.stats.kendalltau(row, observation.leave_one_out_importance()[0, 1:8]).statistic
+        scipy.stats.kendalltau(
+            row, observation.leave_one_out_importance()[0, 1:8]
+        ).statistic
     )
 
 
@@ -176,23 +216,40 @@ def test_the_pieces_of_a_word_add_up():
 
 
 def test_what_a_model_does_not_allow_is_left_out(monkeypatch):
-    def transposed(module, query, key, value, mask, scaling=None, dropout=0.0, **kwargs):
-        weights = (query @ key.transpose(2, 3) * scaling + (0 if mask is None else mask)).softmax(-1)
-        return (value.transpose(2, 3) @ weights.transpose(2, 3)).permute(0, 3, 1, 2).contiguous(), weights
+    def transposed(
+        module, query, key, value, mask, scaling=None, dropout=0.0, **kwargs
+    ):
+        weights = (
+            query @ key.transpose(2, 3) * scaling + (0 if mask is None else mask)
+        ).softmax(-1)
+        return (value.transpose(2, 3) @ weights.transpose(2, 3)).permute(
+            0, 3, 1, 2
+        ).contiguous(), weights
 
     monkeypatch.setattr(modeling_bert, "eager_attention_forward", transposed)
     adapter = wrap(make_model("eager"))
     observation = adapter.observe(adapter.prepare(padded(), (0, 1, 2)))
-    heads, layer = (statistics_of(explanations(adapter, observation, Site(1, head))) for head in (1, LAYER))
+    heads, layer = (
+        statistics_of(explanations(adapter, observation, Site(1, head)))
+        for head in (1, LAYER)
+    )
     assert heads.keys() == {"raw_attention_tau", "attention_times_gradient_tau"}
-    assert "layer_norm_based_tau" not in layer and {"rollout_tau", "value_zeroing_tau"} <= layer.keys()
+    assert (
+        "layer_norm_based_tau" not in layer
+        and {"rollout_tau", "value_zeroing_tau"} <= layer.keys()
+    )
 
 
 def test_two_stacks_have_no_rollout():
     adapter = wrap(families.make("bart"))
     observation = adapter.observe(families.prepare(adapter))
-    encoder, decoder = (explanations(adapter, observation, Site(layer, LAYER)) for layer in (1, 4))
-    assert encoder.rollout_tau is not None and encoder.value_zeroing_rollout_tau is not None
+    encoder, decoder = (
+        explanations(adapter, observation, Site(layer, LAYER)) for layer in (1, 4)
+    )
+    assert (
+        encoder.rollout_tau is not None
+        and encoder.value_zeroing_rollout_tau is not None
+    )
     assert decoder.rollout_tau is None and decoder.value_zeroing_rollout_tau is None
     assert decoder.value_zeroing_tau is not None
 
@@ -204,4 +261,6 @@ def test_a_classifier_has_the_readings_of_its_head():
     observation = adapter.observe(adapter.prepare(padded(), (0, 1, 2)))
     found = statistics_of(explanations(adapter, observation, Site()))
     assert found.keys() == {f"{name}_tau" for name in OF_HEADS}
-    assert "rollout_tau" not in statistics_of(explanations(adapter, observation, Site(0, LAYER)))
+    assert "rollout_tau" not in statistics_of(
+        explanations(adapter, observation, Site(0, LAYER))
+    )

@@ -10,18 +10,30 @@ import torch
 from scipy.spatial.distance import jensenshannon
 from transformers import AutoModelForSequenceClassification
 
-from hf_attnprobe import AttentionClassifierConfig, AttnProbeError, adversary_training, load_examples, train_classifier
-from hf_attnprobe.adversary_training import train_adversary
-from hf_attnprobe.base import load_base, train_again
-from hf_attnprobe.faithfulness import READINGS, RETRAININGS
-from hf_attnprobe.faithfulness.adversary import LAMBDAS, adversary, default_lambdas, lambda_folder, over_bound
-from hf_attnprobe.faithfulness.diagnostic_mlp import diagnostic_mlp, guides_of
-from hf_attnprobe.faithfulness.seeds import other_seeds, seeds
-from hf_attnprobe.faithfulness.uniform import uniform
+from hf_attnprobe import (
+    AttentionClassifierConfig,
+    AttnProbeError,
+    load_examples,
+    train_classifier,
+)
 from hf_attnprobe.functional.divergence import largest_jsd
-from hf_attnprobe.outputs import read_outputs, to_guide, uniform_guide
-from hf_attnprobe.records import statistics_of
-from hf_attnprobe.trainers import Stopwatch
+from hf_attnprobe.inference.outputs import read_outputs, to_guide
+from hf_attnprobe.retraining import adversary_training
+from hf_attnprobe.retraining.adversary import (
+    LAMBDAS,
+    adversary,
+    default_lambdas,
+    lambda_folder,
+    over_bound,
+)
+from hf_attnprobe.retraining.adversary_training import train_adversary
+from hf_attnprobe.retraining.base import load_base, train_again
+from hf_attnprobe.retraining.diagnostic_mlp import diagnostic_mlp, guides_of
+from hf_attnprobe.retraining.registry import READINGS, RETRAININGS
+from hf_attnprobe.retraining.seeds import other_seeds, seeds
+from hf_attnprobe.retraining.uniform import uniform
+from hf_attnprobe.storage.rows import statistics_of
+from hf_attnprobe.training.trainer import Stopwatch
 
 
 SETTINGS = {"epochs": 3, "learning_rate": 1e-2, "batch_size": 16, "seed": 1}
@@ -32,13 +44,22 @@ def base(reviews, tmp_path_factory):
     """A classifier that has learnt something of 160 texts."""
     folder = tmp_path_factory.mktemp("retrained") / "base"
     config = AttentionClassifierConfig(embedding_size=12, encoder_size=6)
-    train_classifier(config, reviews["train"], reviews["validation"], output_dir=folder, progress=False, **SETTINGS)
+    train_classifier(
+        config,
+        reviews["train"],
+        reviews["validation"],
+        output_dir=folder,
+        progress=False,
+        **SETTINGS,
+    )
     return load_base(folder)
 
 
 @pytest.fixture(scope="module")
 def flat(base, reviews, tmp_path_factory):
-    return uniform(base, reviews, output_dir=tmp_path_factory.mktemp("uniform") / "model")
+    return uniform(
+        base, reviews, output_dir=tmp_path_factory.mktemp("uniform") / "model"
+    )
 
 
 def weights(model):
@@ -47,7 +68,9 @@ def weights(model):
 
 def assert_equal_weights(model, other):
     own, theirs = weights(model), weights(other)
-    assert own.keys() == theirs.keys() and all(torch.equal(own[name], theirs[name]) for name in own)
+    assert own.keys() == theirs.keys() and all(
+        torch.equal(own[name], theirs[name]) for name in own
+    )
 
 
 # --- the base -----------------------------------------------------------------------------------------------------
@@ -57,7 +80,9 @@ def test_the_base_is_trained_again_as_it_was(base, reviews, tmp_path):
     """Same configuration, settings and seed: the same weights, which says that the settings are all of them."""
     again = train_again(base, reviews, tmp_path / "again")
     assert_equal_weights(again.model, base.model)
-    assert {name: base.settings[name] for name in SETTINGS} == SETTINGS and base.notes == ()
+    assert {
+        name: base.settings[name] for name in SETTINGS
+    } == SETTINGS and base.notes == ()
 
 
 def test_settings_given_win_and_those_not_recorded_are_named(base, checkpoint):
@@ -73,24 +98,40 @@ def test_settings_given_win_and_those_not_recorded_are_named(base, checkpoint):
 def test_the_uniform_model_reads_out_the_mean_state(flat, base, reviews):
     (trained,) = flat.trained
     model = AutoModelForSequenceClassification.from_pretrained(trained.folder).double()
-    assert model.config.attention == "uniform" and not list(model.attention_classifier.attention.parameters())
+    assert model.config.attention == "uniform" and not list(
+        model.attention_classifier.attention.parameters()
+    )
     outputs = read_outputs(model, base.tokenizer, reviews["test"])
-    texts = dict(zip(reviews["test"]["example_id"], reviews["test"]["text"], strict=True))
+    texts = dict(
+        zip(reviews["test"]["example_id"], reviews["test"]["text"], strict=True)
+    )
     for k, example_id in enumerate(outputs.example_ids[:10]):
         inputs = base.tokenizer(texts[example_id], return_tensors="pt")
         states = model.attention_classifier(**inputs).last_hidden_state[0, 1:-1]
         logit = states.mean(0) @ model.classifier.weight[0] + model.classifier.bias
-        assert outputs.probs[k, 1].item() == pytest.approx(torch.sigmoid(logit).item(), abs=1e-9)
+        assert outputs.probs[k, 1].item() == pytest.approx(
+            torch.sigmoid(logit).item(), abs=1e-9
+        )
 
 
 def test_uniform_against_scipy(flat, base, reviews):
-    own, other = base.outputs(reviews["test"]), read_outputs(flat.trained[0].model, base.tokenizer, reviews["test"])
+    own, other = (
+        base.outputs(reviews["test"]),
+        read_outputs(flat.trained[0].model, base.tokenizer, reviews["test"]),
+    )
     for k in range(len(own.labels)):
         n_tokens = int(own.mask[k].sum())
-        expected = jensenshannon(own.attention[k, :n_tokens], np.full(n_tokens, 1 / n_tokens)) ** 2
+        expected = (
+            jensenshannon(own.attention[k, :n_tokens], np.full(n_tokens, 1 / n_tokens))
+            ** 2
+        )
         assert flat.uniform_model_jsd[k].item() == pytest.approx(expected, abs=1e-9)
-        assert flat.uniform_model_tvd[k].item() == pytest.approx(abs(own.probs[k, 1] - other.probs[k, 1]).item())
-    accuracy = next(s for s in flat.scores if (s.model, s.metric) == ("uniform", "accuracy"))
+        assert flat.uniform_model_tvd[k].item() == pytest.approx(
+            abs(own.probs[k, 1] - other.probs[k, 1]).item()
+        )
+    accuracy = next(
+        s for s in flat.scores if (s.model, s.metric) == ("uniform", "accuracy")
+    )
     assert accuracy.value == pytest.approx(flat.uniform_model_correct.mean().item())
 
 
@@ -99,13 +140,21 @@ def test_uniform_against_scipy(flat, base, reviews):
 
 def test_seeds(base, reviews, tmp_path):
     found = seeds(base, reviews, output_dir=tmp_path, n_seeds=3)
-    assert list(found.one_seed_jsd) == [0, 2, 3] and [t.folder.name for t in found.trained] == ["0", "2", "3"]
+    assert list(found.one_seed_jsd) == [0, 2, 3] and [
+        t.folder.name for t in found.trained
+    ] == ["0", "2", "3"]
     each = np.stack([found.one_seed_jsd[k].numpy() for k in found.one_seed_jsd])
-    assert np.allclose(found.seed_jsd, np.median(each, axis=0)) and (each > 0).any(1).all()
+    assert (
+        np.allclose(found.seed_jsd, np.median(each, axis=0)) and (each > 0).any(1).all()
+    )
     changes = np.stack([found.one_seed_tvd[k].numpy() for k in found.one_seed_tvd])
     assert np.allclose(found.seed_tvd, changes.mean(0))
-    assert torch.allclose(found.max_attention, base.outputs(reviews["test"]).attention.amax(-1))
-    two = seeds(base, reviews, output_dir=tmp_path, n_seeds=2)  # of an even number the mean of the two in the middle
+    assert torch.allclose(
+        found.max_attention, base.outputs(reviews["test"]).attention.amax(-1)
+    )
+    two = seeds(
+        base, reviews, output_dir=tmp_path, n_seeds=2
+    )  # of an even number the mean of the two in the middle
     assert np.allclose(two.seed_jsd, np.median(each[:2], axis=0))
 
 
@@ -116,11 +165,27 @@ def test_other_seeds_leave_out_the_base():
 # --- diagnostic MLP -----------------------------------------------------------------------------------------------
 
 
-def test_guided_by_uniform_weights_is_trained_as_uniform_attention(base, reviews, tmp_path):
-    guides = {name: uniform_guide(base.outputs(reviews[name])) for name in ("train", "validation", "test")}
+def test_guided_by_uniform_weights_is_trained_as_uniform_attention(
+    base, reviews, tmp_path
+):
+    guides = {
+        name: {
+            k: torch.full_like(w, 1 / len(w))
+            for k, w in to_guide(base.outputs(reviews[name])).items()
+        }
+        for name in ("train", "validation", "test")
+    }
     changes = {"encoder": "mlp", "attention_size": None}
-    guided = train_again(base, reviews, tmp_path / "a", changes=changes | {"attention": "guided"}, guides=guides)
-    plain = train_again(base, reviews, tmp_path / "b", changes=changes | {"attention": "uniform"})
+    guided = train_again(
+        base,
+        reviews,
+        tmp_path / "a",
+        changes=changes | {"attention": "guided"},
+        guides=guides,
+    )
+    plain = train_again(
+        base, reviews, tmp_path / "b", changes=changes | {"attention": "uniform"}
+    )
     for name, tensor in weights(guided.model).items():
         assert torch.allclose(tensor, weights(plain.model)[name], atol=1e-4), name
     assert guided.metrics == pytest.approx(plain.metrics, abs=1e-4)
@@ -129,19 +194,30 @@ def test_guided_by_uniform_weights_is_trained_as_uniform_attention(base, reviews
 def test_the_guides_are_what_they_say(base, reviews, tmp_path):
     found = diagnostic_mlp(base, reviews, output_dir=tmp_path)
     assert [t.folder.name for t in found.trained] == ["uniform", "trained", "base"]
-    assert found.adversary_guide_correct is None and "adversary_guide_correct" not in statistics_of(found)
+    assert (
+        found.adversary_guide_correct is None
+        and "adversary_guide_correct" not in statistics_of(found)
+    )
     kinds = {t.folder.name: t.model.config.attention for t in found.trained}
     assert kinds == {"uniform": "uniform", "trained": "additive", "base": "guided"}
     assert all(t.model.config.encoder == "mlp" for t in found.trained)
     for name in ("uniform", "trained", "base"):
-        accuracy = next(s for s in found.scores if (s.model, s.metric) == (f"{name} guide", "accuracy"))
-        assert accuracy.value == pytest.approx(getattr(found, f"{name}_guide_correct").mean().item())
+        accuracy = next(
+            s
+            for s in found.scores
+            if (s.model, s.metric) == (f"{name} guide", "accuracy")
+        )
+        assert accuracy.value == pytest.approx(
+            getattr(found, f"{name}_guide_correct").mean().item()
+        )
 
 
 def test_guides_are_read_of_the_split_that_they_are_for(base, reviews):
     guides = guides_of(base.model, base, reviews)
     expected = to_guide(read_outputs(base.model, base.tokenizer, reviews["train"]))
-    assert guides["train"].keys() == expected.keys() == set(reviews["train"]["example_id"])
+    assert (
+        guides["train"].keys() == expected.keys() == set(reviews["train"]["example_id"])
+    )
     assert all(torch.equal(guides["train"][k], expected[k]) for k in expected)
 
 
@@ -153,12 +229,23 @@ def test_guides_that_do_not_fit(base, reviews, tmp_path):
     with pytest.raises(AttnProbeError, match=f"none for text {lost}"):
         train_again(base, reviews, tmp_path / "a", changes=changes, guides=spoilt)
     spoilt = guides | {"train": guides["train"] | {lost: torch.ones(99)}}
-    with pytest.raises(AttnProbeError, match=f"weights for text {lost}, one per token, the guide has 99"):
+    with pytest.raises(
+        AttnProbeError,
+        match=f"weights for text {lost}, one per token, the guide has 99",
+    ):
         train_again(base, reviews, tmp_path / "b", changes=changes, guides=spoilt)
     with pytest.raises(AttnProbeError, match="expected guides"):
         train_again(base, reviews, tmp_path / "c", changes=changes)
-    with pytest.raises(AttnProbeError, match="expected guides for the validation texts"):
-        train_again(base, reviews, tmp_path / "d", changes=changes, guides={"train": guides["train"]})
+    with pytest.raises(
+        AttnProbeError, match="expected guides for the validation texts"
+    ):
+        train_again(
+            base,
+            reviews,
+            tmp_path / "d",
+            changes=changes,
+            guides={"train": guides["train"]},
+        )
     assert not any((tmp_path / name).exists() for name in "abcd")
 
 
@@ -172,8 +259,19 @@ def adversaries(base, reviews, tmp_path_factory):
 
 
 def test_without_the_second_term_a_copy_of_the_base_stays(base, reviews, tmp_path):
-    run = train_adversary(base, reviews, tmp_path, lambda_=0.0, start=base.model, learning_rate=1e-5, epochs=2)
-    own, other = (read_outputs(model, base.tokenizer, reviews["test"]) for model in (base.model, run.model))
+    run = train_adversary(
+        base,
+        reviews,
+        tmp_path,
+        lambda_=0.0,
+        start=base.model,
+        learning_rate=1e-5,
+        epochs=2,
+    )
+    own, other = (
+        read_outputs(model, base.tokenizer, reviews["test"])
+        for model in (base.model, run.model)
+    )
     assert (own.probs - other.probs).abs().max() < 0.01
     assert run.model.config.attention == base.model.config.attention
 
@@ -181,12 +279,17 @@ def test_without_the_second_term_a_copy_of_the_base_stays(base, reviews, tmp_pat
 def test_the_second_term_moves_attention(adversaries):
     near, far = (adversaries.adversary_jsd[k].mean() for k in (0.0, 0.05))
     assert far > near + 0.05
-    assert len(adversaries.trained) == 2 and all(t.n_epochs <= 6 for t in adversaries.trained)
+    assert len(adversaries.trained) == 2 and all(
+        t.n_epochs <= 6 for t in adversaries.trained
+    )
 
 
 def test_adversaries_start_afresh(base, adversaries):
     """Not from the base, nor from what it started from: no word vector of a word that is in no text is shared."""
-    own, other = (m.get_input_embeddings().weight for m in (base.model, adversaries.trained[0].model))
+    own, other = (
+        m.get_input_embeddings().weight
+        for m in (base.model, adversaries.trained[0].model)
+    )
     unused = base.tokenizer.unk_token_id
     assert not torch.allclose(own[unused], other[unused], atol=0.1)
 
@@ -196,7 +299,11 @@ def test_no_divergence_is_above_the_largest_there_is(adversaries, base, reviews)
     for k in (0.0, 0.05):
         ratio = adversaries.adversary_jsd_over_bound[k]
         assert (ratio[~ratio.isnan()] <= 1 + 1e-6).all()
-        assert torch.allclose(ratio, adversaries.adversary_jsd[k] / adversaries.largest_jsd, equal_nan=True)
+        assert torch.allclose(
+            ratio,
+            adversaries.adversary_jsd[k] / adversaries.largest_jsd,
+            equal_nan=True,
+        )
     a = own.attention.masked_fill(~own.mask, 1).amin(-1).numpy()
     expected = math.log(2) + (a * np.log(a) - (1 + a) * np.log1p(a)) / 2
     assert np.allclose(adversaries.largest_jsd, expected)
@@ -215,32 +322,54 @@ def test_yardsticks_are_those_of_the_audit(adversaries, base, reviews, tmp_path)
     from hf_attnprobe import audit
 
     rows = audit(base.name, reviews, tests=["adversarial"], progress=False).to_pandas()
-    exact = rows[rows.statistic == "epsilon_max_jsd@0.05"].sort_values("example_id").value.to_numpy()
+    exact = (
+        rows[rows.statistic == "epsilon_max_jsd@0.05"]
+        .sort_values("example_id")
+        .value.to_numpy()
+    )
     assert np.allclose(adversaries.frontier_jsd[0.05], exact, atol=1e-9)
-    search = audit(base.name, reviews, tests=["adversarial"], method="search", progress=False).to_pandas()
-    found = search[search.statistic == "epsilon_max_jsd@0.05"].sort_values("example_id").value.to_numpy()
+    search = audit(
+        base.name, reviews, tests=["adversarial"], method="search", progress=False
+    ).to_pandas()
+    found = (
+        search[search.statistic == "epsilon_max_jsd@0.05"]
+        .sort_values("example_id")
+        .value.to_numpy()
+    )
     assert np.allclose(adversaries.search_jsd[0.05], found, atol=1e-6)
     for epsilon, moved in adversaries.search_tvd.items():
         assert (moved <= epsilon + 1e-9).all() and (moved > 0).any()
     assert (adversaries.frontier_jsd[0.05] >= adversaries.search_jsd[0.05] - 1e-9).all()
 
 
-def test_epochs_of_a_regularised_adversary_are_scored_by_what_it_is_to_reach(base, reviews, tmp_path, monkeypatch):
+def test_epochs_of_a_regularised_adversary_are_scored_by_what_it_is_to_reach(
+    base, reviews, tmp_path, monkeypatch
+):
     """With λ 0 a text's objective is a total variation distance, at most 1 and so at most 16 in a batch of 16; its penalty,
     100 · mean ‖h − e‖² over 12 numbers drawn from N(0, 1), is far above that."""
-    config = type(base.model.config).from_dict(base.model.config.to_dict() | {"tying": 100.0})
+    config = type(base.model.config).from_dict(
+        base.model.config.to_dict() | {"tying": 100.0}
+    )
     regularised = replace(base, model=type(base.model)(config).eval(), known={})
     found, own = [], adversary_training.AdversaryTrainer.evaluate
 
     def evaluate(self, *args, **options):
         found.append(own(self, *args, **options)["eval_loss"])
-        logged.append(next(row["loss"] for row in reversed(self.state.log_history) if "loss" in row))
+        logged.append(
+            next(
+                row["loss"] for row in reversed(self.state.log_history) if "loss" in row
+            )
+        )
         return {"eval_loss": found[-1]}
 
     logged = []
     monkeypatch.setattr(adversary_training.AdversaryTrainer, "evaluate", evaluate)
     train_adversary(regularised, reviews, tmp_path, lambda_=0.0, epochs=2)
-    assert len(found) == 2 and all(0 < value <= 16 for value in found) and min(logged) > 100
+    assert (
+        len(found) == 2
+        and all(0 < value <= 16 for value in found)
+        and min(logged) > 100
+    )
 
 
 def test_both_scales_weigh_the_two_terms_alike():
@@ -260,15 +389,33 @@ def test_options_of_the_adversary_that_are_none(base, reviews, tmp_path):
 def test_three_classes(tmp_path):
     """No exact frontier and no ROC curve; the rest is there, F1 as the mean over the classes."""
     words = ("red", "green", "blue")
-    rows = [{"text": f"it was {word} and so on", "label": k} for k, word in enumerate(words)] * 8
+    rows = [
+        {"text": f"it was {word} and so on", "label": k} for k, word in enumerate(words)
+    ] * 8
     data = {"train": rows, "validation": rows, "test": rows}
     sets = {name: load_examples(part, name) for name, part in data.items()}
     config = AttentionClassifierConfig(encoder="mlp", embedding_size=8, encoder_size=8)
-    train_classifier(config, **data, output_dir=tmp_path / "base", epochs=3, learning_rate=0.05, progress=False)
-    found = adversary(load_base(tmp_path / "base"), sets, output_dir=tmp_path / "out", lambdas=(0.01,), epochs=1)
+    train_classifier(
+        config,
+        **data,
+        output_dir=tmp_path / "base",
+        epochs=3,
+        learning_rate=0.05,
+        progress=False,
+    )
+    found = adversary(
+        load_base(tmp_path / "base"),
+        sets,
+        output_dir=tmp_path / "out",
+        lambdas=(0.01,),
+        epochs=1,
+    )
     assert found.frontier_jsd == {} and set(found.search_jsd) == {0.01, 0.05}
     assert {s.metric for s in found.scores} == {"f1", "accuracy"}
-    assert next(s.value for s in found.scores if s.model == "base" and s.metric == "f1") == 1.0
+    assert (
+        next(s.value for s in found.scores if s.model == "base" and s.metric == "f1")
+        == 1.0
+    )
 
 
 # --- interrupted and finished -------------------------------------------------------------------------------------
@@ -297,22 +444,33 @@ def imitating(base, reviews, folder):
 @pytest.fixture(scope="module")
 def whole(base, reviews, tmp_path_factory):
     """What comes out where nothing is interrupted."""
-    return {train: train(base, reviews, tmp_path_factory.mktemp("whole") / "model") for train in (plain, imitating)}
+    return {
+        train: train(base, reviews, tmp_path_factory.mktemp("whole") / "model")
+        for train in (plain, imitating)
+    }
 
 
 # In the first of three epochs of 10 steps each, at its end, in the third.
-@pytest.mark.parametrize(("train", "step"), [(plain, 3), (plain, 10), (plain, 27), (imitating, 27)])
+@pytest.mark.parametrize(
+    ("train", "step"), [(plain, 3), (plain, 10), (plain, 27), (imitating, 27)]
+)
 def test_an_interrupted_training_continues_to_the_same_weights(
     train, step, whole, base, reviews, tmp_path, monkeypatch
 ):
     with monkeypatch.context() as patched, pytest.raises(Stop):
         patched.setattr(Stopwatch, "on_step_end", stop_at(step))
         train(base, reviews, tmp_path / "cut")
-    assert not (tmp_path / "cut" / "training.json").exists() and (tmp_path / "cut" / ".steps").exists()
+    assert (
+        not (tmp_path / "cut" / "training.json").exists()
+        and (tmp_path / "cut" / ".steps").exists()
+    )
     torch.manual_seed(77)  # where another process would be
     continued = train(base, reviews, tmp_path / "cut")
     assert_equal_weights(continued.model, whole[train].model)
-    assert continued.metrics == whole[train].metrics and continued.n_epochs == whole[train].n_epochs
+    assert (
+        continued.metrics == whole[train].metrics
+        and continued.n_epochs == whole[train].n_epochs
+    )
     assert not (tmp_path / "cut" / ".steps").exists()
 
 
@@ -320,7 +478,15 @@ def test_interrupted_after_it_had_given_up(base, reviews, tmp_path, monkeypatch)
     """With nothing left to do but to save the best epoch, no further epoch is trained."""
 
     def train(folder):
-        return train_adversary(base, reviews, folder, lambda_=0.02, epochs=30, patience=1, learning_rate=0.3)
+        return train_adversary(
+            base,
+            reviews,
+            folder,
+            lambda_=0.02,
+            epochs=30,
+            patience=1,
+            learning_rate=0.3,
+        )
 
     def on_save(self, args, state, control, **options):
         if control.should_training_stop:
@@ -341,19 +507,29 @@ def test_half_a_checkpoint_is_none(whole, base, reviews, tmp_path, monkeypatch):
     with monkeypatch.context() as patched, pytest.raises(Stop):
         patched.setattr(Stopwatch, "on_step_end", stop_at(27))
         plain(base, reviews, tmp_path / "cut")
-    (state,) = (tmp_path / "cut" / ".steps" / "checkpoint-20").glob("trainer_state.json")
+    (state,) = (tmp_path / "cut" / ".steps" / "checkpoint-20").glob(
+        "trainer_state.json"
+    )
     state.write_text(state.read_text()[:100])
-    assert_equal_weights(plain(base, reviews, tmp_path / "cut").model, whole[plain].model)
+    assert_equal_weights(
+        plain(base, reviews, tmp_path / "cut").model, whole[plain].model
+    )
 
 
 def test_a_finished_model_is_not_trained_again(base, reviews, tmp_path, monkeypatch):
     first = imitating(base, reviews, tmp_path)
     before = {file.name: file.stat().st_mtime_ns for file in tmp_path.iterdir()}
-    monkeypatch.setattr("transformers.Trainer.train", lambda *args, **options: pytest.fail("trained"))
+    monkeypatch.setattr(
+        "transformers.Trainer.train", lambda *args, **options: pytest.fail("trained")
+    )
     again = imitating(base, reviews, tmp_path)
     assert {file.name: file.stat().st_mtime_ns for file in tmp_path.iterdir()} == before
     assert_equal_weights(again.model, first.model)
-    assert (again.metrics, again.seconds, again.n_epochs) == (first.metrics, first.seconds, first.n_epochs)
+    assert (again.metrics, again.seconds, again.n_epochs) == (
+        first.metrics,
+        first.seconds,
+        first.n_epochs,
+    )
 
 
 def test_other_settings_in_the_same_folder_are_refused(base, reviews, tmp_path):

@@ -13,7 +13,15 @@ from hf_attnprobe.functional import aopc
 
 def set_function(seed, n_units, n_texts=1):
     """A random drop for every set, [2^units, texts]; 0 without any unit."""
-    drops = torch.rand(2**n_units, n_texts, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) - 0.3
+    drops = (
+        torch.rand(
+            2**n_units,
+            n_texts,
+            generator=torch.Generator().manual_seed(seed),
+            dtype=torch.float64,
+        )
+        - 0.3
+    )
     drops[0] = 0
     return drops
 
@@ -33,21 +41,27 @@ def test_exact_bounds_are_those_of_all_orders(n_units):
     lower, upper = aopc.chain_bounds(drops, torch.full((3,), n_units))
     for text in range(3):
         found = all_orders(drops[:, text], n_units)
-        assert (lower[text].item(), upper[text].item()) == pytest.approx((min(found), max(found)), abs=1e-12)
+        assert (lower[text].item(), upper[text].item()) == pytest.approx(
+            (min(found), max(found)), abs=1e-12
+        )
 
 
 def test_texts_of_different_lengths_share_a_table():
     drops = set_function(0, 5, 2)
     lower, upper = aopc.chain_bounds(drops, torch.tensor([3, 5]))
     found = all_orders(drops[:8, 0], 3)
-    assert (lower[0].item(), upper[0].item()) == pytest.approx((min(found), max(found)), abs=1e-12)
+    assert (lower[0].item(), upper[0].item()) == pytest.approx(
+        (min(found), max(found)), abs=1e-12
+    )
 
 
 def lookup(drops, positions):
     """The set function of one text, over its positions."""
 
     def drop(sets):
-        numbers = (sets[:, 0][:, positions].long() << torch.arange(len(positions))).sum(-1)
+        numbers = (sets[:, 0][:, positions].long() << torch.arange(len(positions))).sum(
+            -1
+        )
         return drops[numbers]
 
     return drop
@@ -59,28 +73,44 @@ def test_a_beam_finds_orders_and_a_wide_one_the_best(n_units, seed, width):
     drops, positions = set_function(seed, n_units), list(range(1, n_units + 1))
     content = torch.zeros(1, n_units + 2, dtype=torch.bool)
     content[0, positions] = True
-    found, exact = all_orders(drops[:, 0], n_units), aopc.chain_bounds(drops, torch.tensor([n_units]))
+    found, exact = (
+        all_orders(drops[:, 0], n_units),
+        aopc.chain_bounds(drops, torch.tensor([n_units])),
+    )
     lower, upper = aopc.beam_bounds(lookup(drops, positions), content, width)
     assert exact[0] - 1e-12 <= lower <= upper + 1e-12 <= exact[1] + 2e-12
     for bound in (lower, upper):
-        assert min(abs(bound.item() - x) for x in found) < 1e-12  # it is the value of an order
-    wide = aopc.beam_bounds(lookup(drops, positions), content, math.comb(n_units, n_units // 2))
+        assert (
+            min(abs(bound.item() - x) for x in found) < 1e-12
+        )  # it is the value of an order
+    wide = aopc.beam_bounds(
+        lookup(drops, positions), content, math.comb(n_units, n_units // 2)
+    )
     assert torch.allclose(torch.stack(wide), torch.stack(exact), atol=1e-12)
 
 
 def test_a_beam_of_several_texts_is_that_of_each():
     drops = set_function(4, 5, 2)
-    content = torch.tensor([[False, True, True, False, True, False], [True, True, True, True, True, False]])
+    content = torch.tensor(
+        [[False, True, True, False, True, False], [True, True, True, True, True, False]]
+    )
     units = [row.nonzero()[:, 0] for row in content]
 
     def drop(sets):
-        numbers = [(sets[:, t][:, u].long() << torch.arange(len(u))).sum(-1) for t, u in enumerate(units)]
+        numbers = [
+            (sets[:, t][:, u].long() << torch.arange(len(u))).sum(-1)
+            for t, u in enumerate(units)
+        ]
         return torch.stack([drops[n, t] for t, n in enumerate(numbers)], dim=1)
 
     together = aopc.beam_bounds(drop, content, 2)
     for text, u in enumerate(units):
-        alone = aopc.beam_bounds(lookup(drops[:, text : text + 1], u), content[text : text + 1], 2)
-        assert [x[text].item() for x in together] == pytest.approx([x[0].item() for x in alone], abs=1e-12)
+        alone = aopc.beam_bounds(
+            lookup(drops[:, text : text + 1], u), content[text : text + 1], 2
+        )
+        assert [x[text].item() for x in together] == pytest.approx(
+            [x[0].item() for x in alone], abs=1e-12
+        )
 
 
 @given(st.integers(1, 400))
@@ -94,7 +124,10 @@ def test_order_is_by_score_then_by_place_and_knows_no_padding():
     scores = torch.tensor([[9.0, 1.0, 3.0, 3.0, 2.0, 9.0]])
     content = torch.tensor([[False, True, True, True, True, False]])
     assert aopc.removal_order(scores, content)[0, 1:5].tolist() == [3, 0, 1, 2]
-    longer = aopc.removal_order(torch.nn.functional.pad(scores, (2, 0)), torch.nn.functional.pad(content, (2, 0)))
+    longer = aopc.removal_order(
+        torch.nn.functional.pad(scores, (2, 0)),
+        torch.nn.functional.pad(content, (2, 0)),
+    )
     assert longer[0, 3:7].tolist() == [3, 0, 1, 2]
 
 
@@ -112,4 +145,6 @@ def test_normalised_is_a_share_of_the_span():
         torch.tensor([0.0, 0.0, 0.0, 0.5, 0.4]),
         torch.tensor([0.5, 0.5, 0.5, 0.5, 0.6]),
     )
-    assert found[:3].tolist() == [0.5, 0.0, 1.0] and found[3].isnan() and found[4] == 0.0
+    assert (
+        found[:3].tolist() == [0.5, 0.0, 1.0] and found[3].isnan() and found[4] == 0.0
+    )

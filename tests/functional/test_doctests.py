@@ -9,7 +9,12 @@ import pytest
 import hf_attnprobe.functional
 
 
-NAMES = [m.name for m in pkgutil.iter_modules(hf_attnprobe.functional.__path__, "hf_attnprobe.functional.")]
+NAMES = [
+    m.name
+    for m in pkgutil.iter_modules(
+        hf_attnprobe.functional.__path__, "hf_attnprobe.functional."
+    )
+]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -18,4 +23,7 @@ def test_examples_in_docstrings(name):
 
 
 def test_there_are_some():
-    assert sum(doctest.testmod(importlib.import_module(name)).attempted for name in NAMES) >= 3
+    assert (
+        sum(doctest.testmod(importlib.import_module(name)).attempted for name in NAMES)
+        >= 3
+    )

@@ -24,7 +24,9 @@ def random_attention(*shape, dtype=torch.double):
 
 
 def test_attention_times_gradient_keeps_the_sign():
-    found = attention_times_gradient(torch.tensor([[0.25, 0.75]]), torch.tensor([[-2.0, 4.0]]))
+    found = attention_times_gradient(
+        torch.tensor([[0.25, 0.75]]), torch.tensor([[-2.0, 4.0]])
+    )
     assert found.tolist() == [[-0.5, 3.0]]
 
 
@@ -36,12 +38,17 @@ def test_rollout_is_the_matrix_product_of_the_layers():
             expected = np.eye(5)
             for layer in layers:
                 mean = layer[row].mean(0).numpy()
-                expected = ((0.5 * mean + 0.5 * np.eye(5)) if residual else mean) @ expected
+                expected = (
+                    (0.5 * mean + 0.5 * np.eye(5)) if residual else mean
+                ) @ expected
             np.testing.assert_allclose(found[row].numpy(), expected, rtol=1e-12)
 
 
 def test_rollout_by_hand():
-    first, second = torch.tensor([[[0.5, 0.5], [1.0, 0.0]]]), torch.tensor([[[0.0, 1.0], [0.0, 1.0]]])
+    first, second = (
+        torch.tensor([[[0.5, 0.5], [1.0, 0.0]]]),
+        torch.tensor([[[0.0, 1.0], [0.0, 1.0]]]),
+    )
     # A₁ = [[.75, .25], [.5, .5]], A₂ = [[.5, .5], [0, 1]]
     assert rollout([first, second])[0].tolist() == [[0.625, 0.375], [0.5, 0.5]]
     assert torch.equal(rollout([first], residual=False), first)
@@ -55,24 +62,41 @@ def test_effective_attention_gives_the_same_output_without_the_null_space(dtype)
     found = effective_attention(attention, values)
     T = (values @ projection).double()  # the head's contribution to the layer
     tolerance = 1e-4 if dtype == torch.float32 else 1e-12
-    torch.testing.assert_close(found @ T, attention.double() @ T, atol=tolerance, rtol=0)
+    torch.testing.assert_close(
+        found @ T, attention.double() @ T, atol=tolerance, rtol=0
+    )
     assert (found - attention).abs().amax((-2, -1)).min() > 0.01
     left = torch.linalg.svd(T).U
     null = left[..., 4:]  # nine keys, rank four
-    torch.testing.assert_close(found @ null, torch.zeros(2, 3, 9, 5).double(), atol=tolerance, rtol=0)
+    torch.testing.assert_close(
+        found @ null, torch.zeros(2, 3, 9, 5).double(), atol=tolerance, rtol=0
+    )
     removed = attention - found  # and nothing but the null space is removed
-    torch.testing.assert_close(removed @ null @ null.transpose(-2, -1), removed.double(), atol=tolerance, rtol=0)
+    torch.testing.assert_close(
+        removed @ null @ null.transpose(-2, -1),
+        removed.double(),
+        atol=tolerance,
+        rtol=0,
+    )
 
 
 def test_effective_attention_of_a_short_text_is_attention():
-    attention, values = random_attention(1, 4, 4), torch.randn(1, 4, 6, generator=generator(), dtype=torch.double)
+    attention, values = (
+        random_attention(1, 4, 4),
+        torch.randn(1, 4, 6, generator=generator(), dtype=torch.double),
+    )
     torch.testing.assert_close(effective_attention(attention, values), attention)
 
 
 def test_effective_attention_by_hand():
     attention = torch.tensor([[0.7, 0.2, 0.1, 0.0]])
-    same = torch.tensor([[1.0, 2.0], [1.0, 2.0], [1.0, 2.0], [0.0, 0.0]])  # equal values, and padding: rank one
-    torch.testing.assert_close(effective_attention(attention, same), torch.tensor([[1 / 3, 1 / 3, 1 / 3, 0]]).double())
+    same = torch.tensor(
+        [[1.0, 2.0], [1.0, 2.0], [1.0, 2.0], [0.0, 0.0]]
+    )  # equal values, and padding: rank one
+    torch.testing.assert_close(
+        effective_attention(attention, same),
+        torch.tensor([[1 / 3, 1 / 3, 1 / 3, 0]]).double(),
+    )
     assert effective_attention(attention, torch.zeros(4, 2)).tolist() == [[0.0] * 4]
 
 
@@ -80,18 +104,27 @@ def test_norm_based_is_the_norm_of_each_summand():
     attention = random_attention(2, 3, 5, 6)
     values = torch.randn(2, 3, 6, 4, generator=generator(1)).double()
     projection = torch.randn(3, 4, 12, generator=generator(2)).double()
-    heads, layer = norm_based(attention, values, projection), norm_based_layer(attention, values, projection)
+    heads, layer = (
+        norm_based(attention, values, projection),
+        norm_based_layer(attention, values, projection),
+    )
     for b in range(2):
         for i in range(5):
             for j in range(6):
-                parts = [attention[b, h, i, j] * (values[b, h, j] @ projection[h]) for h in range(3)]
+                parts = [
+                    attention[b, h, i, j] * (values[b, h, j] @ projection[h])
+                    for h in range(3)
+                ]
                 for h, part in enumerate(parts):
                     assert heads[b, h, i, j].item() == pytest.approx(part.norm().item())
                 assert layer[b, i, j].item() == pytest.approx(sum(parts).norm().item())
 
 
 def test_heads_that_cancel_leave_nothing_of_the_layer():
-    attention, values = torch.full((1, 2, 1, 1), 1.0), torch.tensor([[[[3.0, 4.0]], [[-3.0, -4.0]]]])
+    attention, values = (
+        torch.full((1, 2, 1, 1), 1.0),
+        torch.tensor([[[[3.0, 4.0]], [[-3.0, -4.0]]]]),
+    )
     projection = torch.eye(2).expand(2, 2, 2)
     assert norm_based(attention, values, projection).flatten().tolist() == [5.0, 5.0]
     assert norm_based_layer(attention, values, projection).item() == 0
@@ -99,13 +132,20 @@ def test_heads_that_cancel_leave_nothing_of_the_layer():
 
 def test_cosine_distance_is_exactly_zero_for_the_same():
     a, b = torch.randn(2, 7, 5, generator=generator())
-    assert not cosine_distance(a, a.clone()).any() and cosine_distance(a, 3 * a).max() < 1e-13
+    assert (
+        not cosine_distance(a, a.clone()).any()
+        and cosine_distance(a, 3 * a).max() < 1e-13
+    )
     expected = 1 - torch.nn.functional.cosine_similarity(a.double(), b.double(), dim=-1)
     torch.testing.assert_close(cosine_distance(a, b), expected)
-    assert cosine_distance(torch.tensor([1.0, 0.0]), torch.tensor([0.0, 2.0])).item() == pytest.approx(1)
+    assert cosine_distance(
+        torch.tensor([1.0, 0.0]), torch.tensor([0.0, 2.0])
+    ).item() == pytest.approx(1)
 
 
 def test_value_zeroing_shares_out_what_is_visible():
     distances = torch.tensor([[[1.0, 3.0, 9.0], [0.0, 0.0, 0.0]]])
     visible = torch.tensor([[[True, True, False], [True, True, False]]])
-    assert value_zeroing(distances, visible).tolist() == [[[0.25, 0.75, 0.0], [0.0, 0.0, 0.0]]]
+    assert value_zeroing(distances, visible).tolist() == [
+        [[0.25, 0.75, 0.0], [0.0, 0.0, 0.0]]
+    ]

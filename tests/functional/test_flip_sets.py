@@ -26,14 +26,19 @@ def instance(kind, n_classes, n_keys, random):
 
     In "ties" and "zeros" all are small multiples of powers of two, so that every sum is exact and equal logits occur.
     """
-    weights, logits = random.dirichlet(np.ones(n_keys)), random.standard_normal((n_keys, n_classes))
+    weights, logits = (
+        random.dirichlet(np.ones(n_keys)),
+        random.standard_normal((n_keys, n_classes)),
+    )
     if kind in ("ties", "zeros"):
         weights = random.integers(0 if kind == "zeros" else 1, 4, n_keys) / 16.0
         weights[random.integers(n_keys)] = 0.25
         logits = random.integers(-2, 3, (n_keys, n_classes)).astype(float)
     if kind == "near":  # the runner-up is close behind
         logits -= (weights @ logits) * (1 - 1e-4)
-    if kind == "one_sided":  # one class is ahead at every token, in some instances but one
+    if (
+        kind == "one_sided"
+    ):  # one class is ahead at every token, in some instances but one
         logits[:, random.integers(n_classes)] += 8
         logits[0] -= 8 * random.integers(2) * logits[0]
     if kind == "peaked":
@@ -44,10 +49,15 @@ def instance(kind, n_classes, n_keys, random):
 def padded(instances, n_keys):
     """Instances of the same number of classes as one batch: attention, token logits and mask."""
     attention = torch.zeros(len(instances), n_keys, dtype=torch.float64)
-    logits = torch.randn(len(instances), n_keys, instances[0][1].shape[1], dtype=torch.float64)  # also at padding
+    logits = torch.randn(
+        len(instances), n_keys, instances[0][1].shape[1], dtype=torch.float64
+    )  # also at padding
     mask = torch.zeros(len(instances), n_keys, dtype=torch.bool)
     for row, (weights, u) in enumerate(instances):
-        attention[row, : len(weights)], logits[row, : len(weights)] = torch.from_numpy(weights), torch.from_numpy(u)
+        attention[row, : len(weights)], logits[row, : len(weights)] = (
+            torch.from_numpy(weights),
+            torch.from_numpy(u),
+        )
         mask[row, : len(weights)] = True
     return attention, logits, mask
 
@@ -71,14 +81,24 @@ def test_no_set_is_smaller(kind, renormalise):
         lengths = [*range(1, 13), *random.integers(2, 11, 9)]
         instances = [instance(kind, n_classes, int(n), random) for n in lengths]
         attention, logits, mask = padded(instances, 14)
-        found = minimal_flip_set(attention, logits, mask, bias=torch.from_numpy(bias), renormalise=renormalise)
+        found = minimal_flip_set(
+            attention,
+            logits,
+            mask,
+            bias=torch.from_numpy(bias),
+            renormalise=renormalise,
+        )
         for row, (weights, u) in enumerate(instances):
             sets, decision, left = decisions_of_subsets(weights, u, bias, renormalise)
             flipping = (decision != decision[0]) & (left > 0)
             members = found.members[row].numpy()
             assert not members[len(weights) :].any()
             if not flipping.any():
-                assert found.size[row].isnan() and not members.any() and found.rival[row] == -1
+                assert (
+                    found.size[row].isnan()
+                    and not members.any()
+                    and found.rival[row] == -1
+                )
                 continue
             n_found += 1
             assert found.size[row] == sets[flipping].sum(-1).min() == members.sum()
@@ -93,10 +113,15 @@ def test_no_set_is_smaller(kind, renormalise):
 def test_no_ranking_needs_less_and_margins_need_no_more(kind, n_classes):
     random = np.random.default_rng(7)
     attention, logits, mask = padded(
-        [instance(kind, n_classes, int(n), random) for n in random.integers(1, 30, 60)], 30
+        [instance(kind, n_classes, int(n), random) for n in random.integers(1, 30, 60)],
+        30,
     )
     found = minimal_flip_set(attention, logits, mask)
-    scores = [attention, found.margin, *torch.from_numpy(random.standard_normal((20, *mask.shape)))]
+    scores = [
+        attention,
+        found.margin,
+        *torch.from_numpy(random.standard_normal((20, *mask.shape))),
+    ]
     order = removal_order(torch.stack(scores), mask)
     n_removed = removals_to_flip(attention, logits, mask, order)
     assert not (n_removed < found.size).any()
@@ -119,7 +144,12 @@ def by_the_paper(weights, logits, bias, order, renormalise, all_zero):
             weights = weights / weights.sum()
         steps.append(decode(weights))
         allowed = all_zero or weights.sum() > 0
-        if np.isnan(fraction) and allowed and steps[-1].argmax() != first and len(weights) > 1:
+        if (
+            np.isnan(fraction)
+            and allowed
+            and steps[-1].argmax() != first
+            and len(weights) > 1
+        ):
             fraction = n / len(weights)
     return fraction, np.array(steps)
 
@@ -129,25 +159,37 @@ def by_the_paper(weights, logits, bias, order, renormalise, all_zero):
 @pytest.mark.parametrize("n_classes", [2, 4])
 def test_one_cumulative_sum_is_the_papers_loop(n_classes, all_zero, renormalise):
     random = np.random.default_rng(5)
-    instances = [instance(KINDS[k % 6], n_classes, 1 + k % 17, random) for k in range(120)]
+    instances = [
+        instance(KINDS[k % 6], n_classes, 1 + k % 17, random) for k in range(120)
+    ]
     instances = [(weights / weights.sum(), u) for weights, u in instances]
     attention, logits, mask = padded(instances, 20)
     bias = torch.from_numpy(random.standard_normal(n_classes))
-    scores = torch.stack([attention, *torch.from_numpy(random.standard_normal((3, *mask.shape)))])
+    scores = torch.stack(
+        [attention, *torch.from_numpy(random.standard_normal((3, *mask.shape)))]
+    )
     order = removal_order(scores, mask)
     options = {"bias": bias, "renormalise": renormalise}
-    fractions = fraction_to_flip(attention, logits, mask, order, all_zero=all_zero, **options)
+    fractions = fraction_to_flip(
+        attention, logits, mask, order, all_zero=all_zero, **options
+    )
     after = prefix_logits(attention, logits, order, **options)
     n_ties = 0
     for ranking, row in itertools.product(range(len(order)), range(len(instances))):
         weights, u = instances[row]
         places = order[ranking, row, : len(weights)].numpy()
         assert sorted(places) == list(range(len(weights)))
-        fraction, steps = by_the_paper(weights, u, bias.numpy(), places, renormalise, all_zero)
+        fraction, steps = by_the_paper(
+            weights, u, bias.numpy(), places, renormalise, all_zero
+        )
         found = fractions[ranking, row].item()
-        assert after[ranking, row, : len(weights)].numpy() == pytest.approx(steps, abs=1e-6)
+        assert after[ranking, row, : len(weights)].numpy() == pytest.approx(
+            steps, abs=1e-6
+        )
         best = np.sort([weights @ u, *steps], axis=-1)
-        if (best[:, -1] - best[:, -2]).min() < 1e-9:  # dividing again and again breaks ties by rounding
+        if (
+            best[:, -1] - best[:, -2]
+        ).min() < 1e-9:  # dividing again and again breaks ties by rounding
             n_ties += 1
             continue
         assert found == pytest.approx(fraction, abs=1e-6, nan_ok=True)
@@ -160,10 +202,19 @@ def test_one_cumulative_sum_is_the_papers_loop(n_classes, all_zero, renormalise)
 def test_the_released_rule_counts_the_bias_alone():
     """Both tokens speak for class 0, the bias for class 1."""
     attention, mask = torch.tensor([[0.75, 0.25]]), torch.ones(1, 2, dtype=torch.bool)
-    logits, bias, order = torch.tensor([[[2.0, 0.0], [1.0, 0.0]]]), torch.tensor([0.0, 1.0]), torch.tensor([[0, 1]])
+    logits, bias, order = (
+        torch.tensor([[[2.0, 0.0], [1.0, 0.0]]]),
+        torch.tensor([0.0, 1.0]),
+        torch.tensor([[0, 1]]),
+    )
     assert fraction_to_flip(attention, logits, mask, order, bias=bias).isnan().all()
-    assert fraction_to_flip(attention, logits, mask, order, bias=bias, all_zero=True).tolist() == [1.0]
-    assert prefix_logits(attention, logits, order, bias=bias)[0].tolist() == [[1.0, 0.0], [0.0, 1.0]]
+    assert fraction_to_flip(
+        attention, logits, mask, order, bias=bias, all_zero=True
+    ).tolist() == [1.0]
+    assert prefix_logits(attention, logits, order, bias=bias)[0].tolist() == [
+        [1.0, 0.0],
+        [0.0, 1.0],
+    ]
     assert prefix_logits(attention, logits, order)[0, 1].isnan().all()
 
 
@@ -174,8 +225,12 @@ def test_ties_go_to_the_lower_class():
     for predicted, size in ((1, 1.0), (0, torch.nan)):
         logits = torch.zeros(1, 2, 2)
         logits[0, 0, predicted] = 1
-        assert minimal_flip_set(attention, logits, mask).size.item() == pytest.approx(size, nan_ok=True)
-        assert removals_to_flip(attention, logits, mask, order).item() == pytest.approx(size, nan_ok=True)
+        assert minimal_flip_set(attention, logits, mask).size.item() == pytest.approx(
+            size, nan_ok=True
+        )
+        assert removals_to_flip(attention, logits, mask, order).item() == pytest.approx(
+            size, nan_ok=True
+        )
 
 
 def test_constant_attention_and_a_class_that_never_leads():
@@ -185,17 +240,26 @@ def test_constant_attention_and_a_class_that_never_leads():
     found = minimal_flip_set(attention, votes, mask)
     assert (found.size.item(), found.rival.item()) == (2, 1)
     assert found.members[0, :3].sum() == 2 and not found.members[0, 3:].any()
-    assert removals_to_flip(attention, votes, mask, torch.tensor([[3, 4, 0, 1, 2]])).isnan().all()
+    assert (
+        removals_to_flip(attention, votes, mask, torch.tensor([[3, 4, 0, 1, 2]]))
+        .isnan()
+        .all()
+    )
 
 
 @settings(deadline=None, max_examples=60)
 @given(st.integers(0, 10**6), st.integers(2, 4), st.integers(0, 5))
 def test_padding_and_order_of_the_batch_change_nothing(seed, n_classes, more):
     random = np.random.default_rng(seed)
-    instances = [instance(KINDS[k % 6], n_classes, int(random.integers(1, 9)), random) for k in range(6)]
+    instances = [
+        instance(KINDS[k % 6], n_classes, int(random.integers(1, 9)), random)
+        for k in range(6)
+    ]
     attention, logits, mask = padded(instances, 8)
     found = minimal_flip_set(attention, logits, mask)
-    n_removed = removals_to_flip(attention, logits, mask, removal_order(attention, mask))
+    n_removed = removals_to_flip(
+        attention, logits, mask, removal_order(attention, mask)
+    )
     other = padded(instances[::-1], 8 + more)
     again = minimal_flip_set(*other)
     n_again = removals_to_flip(*other, removal_order(other[0], other[2]))
@@ -207,8 +271,12 @@ def test_padding_and_order_of_the_batch_change_nothing(seed, n_classes, more):
 @pytest.mark.parametrize("renormalise", [True, False])
 def test_erasing_each_alone(renormalise):
     random = np.random.default_rng(0)
-    attention, logits, mask = padded([instance("peaked", 3, n, random) for n in (7, 4, 1)], 7)
-    attention[0] = torch.tensor([1 - 1e-13, 1e-13, 0, 0, 0, 0, 0])  # what is left must not drown
+    attention, logits, mask = padded(
+        [instance("peaked", 3, n, random) for n in (7, 4, 1)], 7
+    )
+    attention[0] = torch.tensor(
+        [1 - 1e-13, 1e-13, 0, 0, 0, 0, 0]
+    )  # what is left must not drown
     bias = torch.from_numpy(random.standard_normal(3))
     found = erase_each(attention, logits, bias=bias, renormalise=renormalise)
     for row, n in enumerate(mask.sum(-1).tolist()):
@@ -216,8 +284,14 @@ def test_erasing_each_alone(renormalise):
             weights = attention[row].clone()
             weights[place] = 0
             total = weights.sum() if renormalise else torch.tensor(1.0)
-            expected = (weights[:, None] * (logits[row] - (0 if renormalise else bias))).sum(0) / total
-            expected = expected if renormalise and total > 0 else expected.nan_to_num() + bias
-            assert torch.allclose(found[row, place], expected, rtol=1e-9, atol=0, equal_nan=True)
+            expected = (
+                weights[:, None] * (logits[row] - (0 if renormalise else bias))
+            ).sum(0) / total
+            expected = (
+                expected if renormalise and total > 0 else expected.nan_to_num() + bias
+            )
+            assert torch.allclose(
+                found[row, place], expected, rtol=1e-9, atol=0, equal_nan=True
+            )
     assert torch.equal(found[2, 0], bias)
     assert not renormalise or erase_each(attention, logits)[2, 0].isnan().all()

@@ -5,22 +5,39 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from hf_attnprobe.functional.intervention import at_head, keep_only, permute, random_permutations, uniform, zero_out
+from hf_attnprobe.functional.intervention import (
+    at_head,
+    keep_only,
+    permute,
+    random_permutations,
+    uniform,
+    zero_out,
+)
 
 
-MASK = torch.tensor([[False, True, True, True, False], [False, True, False, False, False]])
+MASK = torch.tensor(
+    [[False, True, True, True, False], [False, True, False, False, False]]
+)
 ATTENTION = torch.tensor([[0.0, 0.5, 0.3, 0.2, 0.0], [0.0, 1.0, 0.0, 0.0, 0.0]])
 
 
 def test_uniform():
-    assert uniform(ATTENTION, MASK).tolist() == [pytest.approx([0, 1 / 3, 1 / 3, 1 / 3, 0]), [0, 1, 0, 0, 0]]
+    assert uniform(ATTENTION, MASK).tolist() == [
+        pytest.approx([0, 1 / 3, 1 / 3, 1 / 3, 0]),
+        [0, 1, 0, 0, 0],
+    ]
     assert uniform(ATTENTION[:1], torch.zeros(1, 5, dtype=torch.bool)).sum() == 0
 
 
 def test_zero_out_and_keep_only():
     gone = torch.tensor([[False, True, False, False, False]] * 2)
-    assert zero_out(ATTENTION, gone).tolist() == [pytest.approx([0, 0, 0.6, 0.4, 0]), [0, 0, 0, 0, 0]]
-    assert zero_out(ATTENTION, gone, renormalise=False)[0].tolist() == pytest.approx([0, 0, 0.3, 0.2, 0])
+    assert zero_out(ATTENTION, gone).tolist() == [
+        pytest.approx([0, 0, 0.6, 0.4, 0]),
+        [0, 0, 0, 0, 0],
+    ]
+    assert zero_out(ATTENTION, gone, renormalise=False)[0].tolist() == pytest.approx(
+        [0, 0, 0.3, 0.2, 0]
+    )
     assert keep_only(ATTENTION, gone).tolist() == [[0, 1, 0, 0, 0], [0, 1, 0, 0, 0]]
 
 
@@ -31,8 +48,12 @@ def test_permutations_move_the_visible_positions_and_nothing_else():
     assert (order[:, ~MASK] == torch.arange(5).expand(2, 5)[~MASK]).all()
     shuffled = permute(ATTENTION, order)
     assert (shuffled[:, ~MASK] == 0).all()
-    assert torch.allclose(shuffled.sort(-1).values, ATTENTION.sort(-1).values.expand(50, 2, 5))
-    assert len({tuple(row.tolist()) for row in order[:, 0]}) == 6  # all 3! occur among 50
+    assert torch.allclose(
+        shuffled.sort(-1).values, ATTENTION.sort(-1).values.expand(50, 2, 5)
+    )
+    assert (
+        len({tuple(row.tolist()) for row in order[:, 0]}) == 6
+    )  # all 3! occur among 50
 
 
 def test_causal_rows_are_shuffled_within_what_they_see_and_each_on_its_own():
@@ -73,4 +94,6 @@ def test_at_head_replaces_one_head_or_one_row_of_it():
     assert torch.equal(edited[:, :, [0, 2]], attention[:, [0, 2]].expand(5, 2, 2, 4, 4))
     row = at_head(attention, 1, 2, new)
     assert torch.equal(row[:, :, 1, 2], new[:, :, 2])
-    assert torch.equal(row[:, :, 1, [0, 1, 3]], attention[:, 1, [0, 1, 3]].expand(5, 2, 3, 4))
+    assert torch.equal(
+        row[:, :, 1, [0, 1, 3]], attention[:, 1, [0, 1, 3]].expand(5, 2, 3, 4)
+    )

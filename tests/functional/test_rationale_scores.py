@@ -34,7 +34,9 @@ def span_f1(chosen, marked):
     return 0.0 if hits == 0 else 2 * precision * recall / (precision + recall)
 
 
-texts = st.lists(st.tuples(st.integers(0, 4), st.booleans(), st.booleans()), min_size=2, max_size=12)
+texts = st.lists(
+    st.tuples(st.integers(0, 4), st.booleans(), st.booleans()), min_size=2, max_size=12
+)
 
 
 @given(texts)
@@ -55,21 +57,40 @@ def test_scores_are_those_of_the_definitions(text):
         assert all(x.isnan().all() for x in found)
         return
     both = sum(c and m for c, m in zip(chosen, marked, strict=True))
-    expected = precision_recall_area(scores, marked), 2 * both / (sum(chosen) + sum(marked)), span_f1(chosen, marked)
+    expected = (
+        precision_recall_area(scores, marked),
+        2 * both / (sum(chosen) + sum(marked)),
+        span_f1(chosen, marked),
+    )
     assert [x.item() for x in found] == pytest.approx(expected, abs=1e-12)
 
 
 def test_rows_do_not_mix():
     generator = torch.Generator().manual_seed(0)
     marked, chosen = (torch.rand(20, 9, generator=generator) < 0.4 for _ in range(2))
-    content, scores = torch.rand(20, 9, generator=generator) < 0.8, torch.rand(20, 9, generator=generator)
+    content, scores = (
+        torch.rand(20, 9, generator=generator) < 0.8,
+        torch.rand(20, 9, generator=generator),
+    )
     chosen &= content
     chosen[:, 0] |= ~chosen.any(1)
     content[:, 0] = True
-    for function, values in ((average_precision, scores), (token_f1, chosen), (iou_f1, chosen)):
+    for function, values in (
+        (average_precision, scores),
+        (token_f1, chosen),
+        (iou_f1, chosen),
+    ):
         together = function(values, marked, content)
-        alone = torch.cat([function(values[i : i + 1], marked[i : i + 1], content[i : i + 1]) for i in range(20)])
-        assert torch.equal(together.nan_to_num(-1), alone.nan_to_num(-1)) and together.isfinite().any()
+        alone = torch.cat(
+            [
+                function(values[i : i + 1], marked[i : i + 1], content[i : i + 1])
+                for i in range(20)
+            ]
+        )
+        assert (
+            torch.equal(together.nan_to_num(-1), alone.nan_to_num(-1))
+            and together.isfinite().any()
+        )
 
 
 def test_by_hand():

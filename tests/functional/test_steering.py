@@ -30,7 +30,11 @@ def test_candidates_are_attentions():
 def test_the_first_is_the_farthest_of_all():
     attention, slope, visible = problem()
     farthest = jsd(steered_candidates(attention, slope, visible)[0], attention)
-    corners = jsd(torch.eye(6, dtype=torch.float64), attention.unsqueeze(-2)).masked_fill(~visible, -1).amax(-1)
+    corners = (
+        jsd(torch.eye(6, dtype=torch.float64), attention.unsqueeze(-2))
+        .masked_fill(~visible, -1)
+        .amax(-1)
+    )
     assert torch.allclose(farthest[visible.any(-1)], corners[visible.any(-1)])
 
 
@@ -47,10 +51,18 @@ def test_on_a_linear_model_none_is_beyond_the_exact_answer():
     attention, scores, visible = problem(n_queries=1)
     attention, scores = attention[:1], scores[:1]
     prob = (attention * scores).sum((-2, -1)).sigmoid()
-    found = steered_candidates(attention, (prob * (1 - prob))[:, None, None] * scores, visible[:1])
+    found = steered_candidates(
+        attention, (prob * (1 - prob))[:, None, None] * scores, visible[:1]
+    )
     after = (found * scores).sum((-2, -1)).sigmoid()
-    exact = epsilon_max_jsd(attention[:, 0], scores[:, 0], visible[:1, 0], (0.05,)).jsd[0]
-    kept = jsd(found, attention)[:, :, 0].masked_fill((after - prob).abs() > 0.05, 0).amax(0)
+    exact = epsilon_max_jsd(attention[:, 0], scores[:, 0], visible[:1, 0], (0.05,)).jsd[
+        0
+    ]
+    kept = (
+        jsd(found, attention)[:, :, 0]
+        .masked_fill((after - prob).abs() > 0.05, 0)
+        .amax(0)
+    )
     assert 0 < kept.item() <= exact.item() + 1e-9 <= math.log(2) + 1e-9
 
 

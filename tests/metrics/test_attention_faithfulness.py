@@ -15,8 +15,9 @@ import pytest
 from transformers import AutoModelForSequenceClassification
 
 import hf_attnprobe
-from hf_attnprobe import AttnProbeError, Site, audit, metrics
-from hf_attnprobe.auditing import suitable_tests
+from hf_attnprobe import AttnProbeError, Site, audit
+from hf_attnprobe import evaluate_module as metrics
+from hf_attnprobe.auditing.run import suitable_tests
 from mini_hub import MiniHub
 
 
@@ -61,16 +62,36 @@ def test_loading_by_name_and_by_path(status, run_python, checkpoint, texts, tmp_
     env = {"HF_HOME": str(tmp_path / "home")}
     with MiniHub(tmp_path / "hub", missing_status=status or 404) as hub:
         if status is not None:
-            env |= {"HF_ENDPOINT": hub.url, "HF_EVALUATE_OFFLINE": None, "HF_HUB_OFFLINE": None}
-        run = run_python("-c", LOAD, checkpoint, json.dumps(texts[:5]), env=env, cwd=elsewhere)
-        assert {status for *_, status in hub.requests} == ({status} if status else set())
+            env |= {
+                "HF_ENDPOINT": hub.url,
+                "HF_EVALUATE_OFFLINE": None,
+                "HF_HUB_OFFLINE": None,
+            }
+        run = run_python(
+            "-c", LOAD, checkpoint, json.dumps(texts[:5]), env=env, cwd=elsewhere
+        )
+        assert {status for *_, status in hub.requests} == (
+            {status} if status else set()
+        )
     assert run.code == 0, run.err
     found = json.loads(run.out.split("RESULT")[1])
-    assert found.keys() == {"hf_attnprobe", "evaluate_modules"}  # the shim imports the first, the path copies the file
+    assert found.keys() == {
+        "hf_attnprobe",
+        "evaluate_modules",
+    }  # the shim imports the first, the path copies the file
     assert found["hf_attnprobe"] == found["evaluate_modules"]
-    rows = audit(checkpoint, [{"text": text} for text in texts[:5]], tests=["permutation"], progress=False).to_pandas()
-    expected = rows[rows.statistic == "median_tvd"].sort_values("example_id").value.tolist()
-    assert found["hf_attnprobe"]["permutation_median_tvd"] == pytest.approx(expected, rel=1e-12)
+    rows = audit(
+        checkpoint,
+        [{"text": text} for text in texts[:5]],
+        tests=["permutation"],
+        progress=False,
+    ).to_pandas()
+    expected = (
+        rows[rows.statistic == "median_tvd"].sort_values("example_id").value.tolist()
+    )
+    assert found["hf_attnprobe"]["permutation_median_tvd"] == pytest.approx(
+        expected, rel=1e-12
+    )
 
 
 def test_importing_the_package_installs_it_unless_told_not_to(monkeypatch, tmp_path):
@@ -84,22 +105,34 @@ def test_importing_the_package_installs_it_unless_told_not_to(monkeypatch, tmp_p
 
 
 @pytest.mark.parametrize("inside", ["", "below"])
-def test_a_cache_that_cannot_be_written_does_not_break_the_import(inside, monkeypatch, tmp_path):
+def test_a_cache_that_cannot_be_written_does_not_break_the_import(
+    inside, monkeypatch, tmp_path
+):
     (tmp_path / "file").write_text("a file where a folder should be")
     monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "file" / inside))
     importlib.reload(hf_attnprobe)
     assert metrics.install_metric() is None
 
 
-@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root can become a user without rights")
+@pytest.mark.skipif(
+    os.name != "posix" or os.geteuid() != 0,
+    reason="only root can become a user without rights",
+)
 @pytest.mark.parametrize("place", ["private", "/"])
 def test_a_cache_of_somebody_else(place, tmp_path):
     """The home is another user's, as in containers: it may not be written, perhaps not even looked into."""
     tmp_path.chmod(0o700)
     other_user = "os.setgroups([]); os.setuid(65534); print(install_metric())"
     home = tmp_path if place == "private" else Path(place)
-    command = [sys.executable, "-S", "-c", f"__file__ = ''\n{INSTALLER.read_text()}\n{other_user}"]
-    run = subprocess.run(command, env={"HF_HOME": str(home)}, capture_output=True, text=True, check=False)
+    command = [
+        sys.executable,
+        "-S",
+        "-c",
+        f"__file__ = ''\n{INSTALLER.read_text()}\n{other_user}",
+    ]
+    run = subprocess.run(
+        command, env={"HF_HOME": str(home)}, capture_output=True, text=True, check=False
+    )
     assert (run.stdout, run.returncode) == ("None\n", 0), run.stderr
 
 
@@ -111,7 +144,9 @@ def test_no_home_at_all(monkeypatch):
         raise KeyError(uid)
 
     monkeypatch.setattr("pwd.getpwuid", unknown)
-    assert metrics.modules_cache() == Path("~/.cache/huggingface/modules")  # as evaluate has it
+    assert metrics.modules_cache() == Path(
+        "~/.cache/huggingface/modules"
+    )  # as evaluate has it
 
 
 @pytest.mark.parametrize(
@@ -131,7 +166,9 @@ def test_the_cache_is_where_evaluate_has_it(env, monkeypatch):
     for name, value in env.items():
         monkeypatch.setenv(name, value)
     # A second instance of evaluate's own configuration, read under this environment.
-    spec = importlib.util.spec_from_file_location("evaluate.config_again", evaluate.config.__file__)
+    spec = importlib.util.spec_from_file_location(
+        "evaluate.config_again", evaluate.config.__file__
+    )
     config = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(config)
     assert metrics.modules_cache() == config.HF_MODULES_CACHE
@@ -142,7 +179,9 @@ def test_processes_that_install_at_once_leave_one_whole_file(tmp_path):
     command = [sys.executable, "-S", "-c", code, str(INSTALLER), str(tmp_path)]
     running = [subprocess.Popen(command) for _ in range(8)]
     assert [process.wait(timeout=60) for process in running] == [0] * 8
-    files = sorted(p for p in tmp_path.rglob("*") if p.is_file() and p.name != "__init__.py")
+    files = sorted(
+        p for p in tmp_path.rglob("*") if p.is_file() and p.name != "__init__.py"
+    )
     assert [file.read_text() for file in files] == [metrics.SHIM]
     assert len(files[0].parent.name) == 64
     for folder in files[0].relative_to(tmp_path).parents[:-1]:
@@ -151,29 +190,49 @@ def test_processes_that_install_at_once_leave_one_whole_file(tmp_path):
 
 def test_without_the_package_the_installed_file_says_what_to_do(monkeypatch, tmp_path):
     file = metrics.install_metric(tmp_path)
-    monkeypatch.setitem(sys.modules, "hf_attnprobe.metrics.attention_faithfulness.attention_faithfulness", None)
-    with pytest.raises(ModuleNotFoundError, match="needs the package hf_attnprobe; install it with pip"):
+    monkeypatch.setitem(
+        sys.modules,
+        "hf_attnprobe.evaluate_module.attention_faithfulness.attention_faithfulness",
+        None,
+    )
+    with pytest.raises(
+        ModuleNotFoundError, match="needs the package hf_attnprobe; install it with pip"
+    ):
         exec(compile(file.read_text(), file, "exec"), {})
 
 
 def test_the_folder_holds_what_a_space_needs():
-    assert {"attention_faithfulness.py", "README.md"} <= {f.name for f in Path(hf_attnprobe.metric_path()).iterdir()}
+    assert {"attention_faithfulness.py", "README.md"} <= {
+        f.name for f in Path(hf_attnprobe.metric_path()).iterdir()
+    }
 
 
 # --- what it computes ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("references", [None, [0, 1] * 4])
-def test_values_are_those_of_audit_in_the_order_of_the_texts(references, metric, checkpoint, texts):
+def test_values_are_those_of_audit_in_the_order_of_the_texts(
+    references, metric, checkpoint, texts
+):
     chosen = texts[7::-1]  # of different lengths, so that batching reorders them
-    found = metric.compute(predictions=chosen, references=references, model_id=str(checkpoint), tests=TESTS, seed=3)
+    found = metric.compute(
+        predictions=chosen,
+        references=references,
+        model_id=str(checkpoint),
+        tests=TESTS,
+        seed=3,
+    )
     data = [{"example_id": k, "text": text} for k, text in enumerate(chosen)]
     rows = audit(checkpoint, data, tests=TESTS, seed=3, progress=False).to_pandas()
     names = set()
-    for (test, statistic), group in rows[rows.test != "prediction"].groupby(["test", "statistic"]):
+    for (test, statistic), group in rows[rows.test != "prediction"].groupby(
+        ["test", "statistic"]
+    ):
         values = group.sort_values("example_id").value.tolist()
         assert found[f"{test}_{statistic}"] == pytest.approx(values, rel=1e-9, abs=1e-9)
-        assert found[f"mean_{test}_{statistic}"] == pytest.approx(np.mean(values), rel=1e-9, abs=1e-9)
+        assert found[f"mean_{test}_{statistic}"] == pytest.approx(
+            np.mean(values), rel=1e-9, abs=1e-9
+        )
         names |= {f"{test}_{statistic}", f"mean_{test}_{statistic}"}
     assert found.keys() == names
     assert plain(found)
@@ -182,9 +241,15 @@ def test_values_are_those_of_audit_in_the_order_of_the_texts(references, metric,
 
 def test_a_model_as_an_object_with_its_tokenizer(metric, checkpoint, tokenizer, texts):
     model = AutoModelForSequenceClassification.from_pretrained(checkpoint)
-    by_object = metric.compute(predictions=texts[:4], model=model, tokenizer=tokenizer, tests=["adversarial"])
-    assert by_object == metric.compute(predictions=texts[:4], model_id=str(checkpoint), tests=["adversarial"])
-    alone = metric.compute(predictions=texts[:4], model=model, tests=["adversarial"])  # it knows where it came from
+    by_object = metric.compute(
+        predictions=texts[:4], model=model, tokenizer=tokenizer, tests=["adversarial"]
+    )
+    assert by_object == metric.compute(
+        predictions=texts[:4], model_id=str(checkpoint), tests=["adversarial"]
+    )
+    alone = metric.compute(
+        predictions=texts[:4], model=model, tests=["adversarial"]
+    )  # it knows where it came from
     assert alone == by_object
     with pytest.raises(AttnProbeError, match="pass tokenizer="):
         model.name_or_path = ""
@@ -192,18 +257,32 @@ def test_a_model_as_an_object_with_its_tokenizer(metric, checkpoint, tokenizer, 
 
 
 def test_all_tests_by_default_and_options_of_audit(metric, checkpoint, texts):
-    found = metric.compute(predictions=texts[:3], model_id=str(checkpoint), n_permutations=7, batch_size=1)
-    assert all(any(name.startswith(f"mean_{test}_") for name in found) for test in suitable_tests([Site()]))
+    found = metric.compute(
+        predictions=texts[:3], model_id=str(checkpoint), n_permutations=7, batch_size=1
+    )
+    assert all(
+        any(name.startswith(f"mean_{test}_") for name in found)
+        for test in suitable_tests([Site()])
+    )
 
 
 def test_texts_without_a_value_are_nan_and_in_no_mean(metric, checkpoint, texts):
     predictions = [texts[0], "", "superb", texts[1]]
-    found = metric.compute(predictions=predictions, model_id=str(checkpoint), tests=TESTS)
+    found = metric.compute(
+        predictions=predictions, model_id=str(checkpoint), tests=TESTS
+    )
     taus = found["correlation_attention_gradient_tau"]
     assert [math.isnan(tau) for tau in taus] == [False, True, True, False]
-    assert found["mean_correlation_attention_gradient_tau"] == pytest.approx((taus[0] + taus[3]) / 2)
+    assert found["mean_correlation_attention_gradient_tau"] == pytest.approx(
+        (taus[0] + taus[3]) / 2
+    )
     changes = found["permutation_median_tvd"]
-    assert [math.isnan(change) for change in changes] == [False, True, False, False] and changes[2] == 0
+    assert [math.isnan(change) for change in changes] == [
+        False,
+        True,
+        False,
+        False,
+    ] and changes[2] == 0
     assert plain(found)
 
 
@@ -219,8 +298,15 @@ def test_texts_added_bit_by_bit(metric, checkpoint, texts):
 def test_arrays_and_combinations(metric, checkpoint, texts):
     options = {"model_id": str(checkpoint), "tests": ["permutation"]}
     expected = metric.compute(predictions=texts[:3], **options)
-    assert metric.compute(predictions=np.array(texts[:3]), references=np.array([0, 1, 0]), **options) == expected
-    together = evaluate.combine([metric]).compute(predictions=texts[:3], references=[0, 1, 0], **options)
+    assert (
+        metric.compute(
+            predictions=np.array(texts[:3]), references=np.array([0, 1, 0]), **options
+        )
+        == expected
+    )
+    together = evaluate.combine([metric]).compute(
+        predictions=texts[:3], references=[0, 1, 0], **options
+    )
     assert together == expected
 
 
@@ -229,17 +315,30 @@ def test_arrays_and_combinations(metric, checkpoint, texts):
     [
         ({}, "exactly one of model_id and model"),
         ({"model_id": "x", "model": object()}, "exactly one of model_id and model"),
-        ({"model_id": "{checkpoint}", "tests": ["permutations"]}, "unknown test permutations; the known ones are"),
+        (
+            {"model_id": "{checkpoint}", "tests": ["permutations"]},
+            "unknown test permutations; the known ones are",
+        ),
         ({"model_id": "{checkpoint}", "references": [0, 5]}, "label"),
         ({"model_id": "{checkpoint}", "predictions": []}, "empty"),
         ({"model_id": "{checkpoint}", "predictions": ["", " "]}, "all 2 have none"),
-        ({"model_id": "{checkpoint}", "predictions": "a text"}, "got one string; put it in a list"),
+        (
+            {"model_id": "{checkpoint}", "predictions": "a text"},
+            "got one string; put it in a list",
+        ),
         ({"model_id": "no/such/folder"}, "expected a model folder or a Hub id"),
     ],
 )
-def test_bad_input_and_the_metric_still_works_after_it(arguments, message, metric, checkpoint, texts):
-    arguments = {k: v.format(checkpoint=checkpoint) if k == "model_id" else v for k, v in arguments.items()}
+def test_bad_input_and_the_metric_still_works_after_it(
+    arguments, message, metric, checkpoint, texts
+):
+    arguments = {
+        k: v.format(checkpoint=checkpoint) if k == "model_id" else v
+        for k, v in arguments.items()
+    }
     with pytest.raises(AttnProbeError, match=message) as caught:
         metric.compute(**{"predictions": texts[:2]} | arguments)
     assert "\n" not in str(caught.value)
-    assert metric.compute(predictions=texts[:1], model_id=str(checkpoint), tests="permutation")
+    assert metric.compute(
+        predictions=texts[:1], model_id=str(checkpoint), tests="permutation"
+    )

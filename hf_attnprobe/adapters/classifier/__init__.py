@@ -1,0 +1,1 @@
+"""Attention classifiers of this package behind the protocol of tests."""

@@ -1,0 +1,1 @@
+"""Any Transformer behind the protocol of tests: tap, edit, resume."""

@@ -1,0 +1,1 @@
+"""Several checkpoints beside one another in one table."""

@@ -1,0 +1,68 @@
+"""Which texts a verb works on: the data arguments of every verb, in one place."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hf_attnprobe.data.examples import load_examples
+from hf_attnprobe.data.splits import load_splits
+from hf_attnprobe.options import Options, option
+
+
+if TYPE_CHECKING:
+    import datasets
+
+
+@dataclass(frozen=True)
+class Data(Options):
+    """A data set, its columns, and how much of it is used.
+
+    Verbs take it wherever they take a data set: ``audit(model, Data("sst", test_limit=200))``.
+    A name, a folder, a Hub id or examples in memory alone stand for ``Data(dataset)``.
+    """
+
+    dataset: Any = option(
+        help="name (sst, imdb, agnews, …), Hub id, or a folder that datasets.load_dataset reads"
+    )
+    dataset_config: str | None = option(
+        None, "configuration of the data set, where it has several"
+    )
+    text_column: str | Sequence[str] | None = option(
+        None,
+        "column of the texts, or several to be joined by a space (default: text, else sentence)",
+        metavar="COLUMN",
+    )
+    label_column: str | None = option(None, "column of the labels (default: label)")
+    split: str = option("test", "split that is tested")
+    test_limit: int | None = option(
+        None, "test only so many texts, always the same ones", at_least=1
+    )
+    train_limit: int | None = option(
+        None, "train on only so many texts, even over the classes", at_least=1
+    )
+
+    def examples(
+        self, *, limit: int | None = None, seed: int = 0
+    ) -> "datasets.Dataset":
+        """The tested split as rows; see :func:`~hf_attnprobe.data.examples.load_examples`."""
+        return load_examples(
+            self.dataset, self.split, **self._columns(), limit=limit, seed=seed
+        )
+
+    def splits(self, *, seed: int = 0) -> "dict[str, datasets.Dataset]":
+        """Train, validation and test; see :func:`~hf_attnprobe.data.splits.load_splits`."""
+        return load_splits(
+            self.dataset, **self._columns(), limit=self.train_limit, seed=seed
+        )
+
+    def _columns(self) -> dict[str, Any]:
+        return {
+            "config": self.dataset_config,
+            "text_column": self.text_column,
+            "label_column": self.label_column,
+        }
+
+
+def as_data(dataset: Any) -> Data:
+    """What a verb was given, as :class:`Data`."""
+    return dataset if isinstance(dataset, Data) else Data(dataset)

@@ -1,0 +1,1 @@
+"""Training a model to hide its attention to some tokens (Pruthi et al. 2020)."""

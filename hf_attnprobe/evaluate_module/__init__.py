@@ -1,0 +1,63 @@
+"""Where the evaluate module is, and how ``evaluate.load`` finds it by its bare name."""
+
+import hashlib
+import os
+from pathlib import Path
+
+
+NAME = "attention_faithfulness"
+OPT_OUT = "HF_ATTNPROBE_NO_METRIC_CACHE"
+
+SHIM = '''"""Written by hf_attnprobe so that evaluate.load("attention_faithfulness") finds the installed package."""
+
+try:
+    from hf_attnprobe.evaluate_module.attention_faithfulness.attention_faithfulness import AttentionFaithfulness
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError("attention_faithfulness needs the package hf_attnprobe; install it with pip") from error
+'''
+
+
+def metric_path() -> str:
+    """The folder of the evaluate module: ``evaluate.load(hf_attnprobe.metric_path())`` needs no network."""
+    return str(Path(__file__).parent / NAME)
+
+
+def modules_cache() -> Path:
+    """Where evaluate keeps modules, by its own rules."""
+    if "HF_MODULES_CACHE" in os.environ:
+        return Path(os.environ["HF_MODULES_CACHE"])
+    cache = os.path.join(os.environ.get("XDG_CACHE_HOME", "~/.cache"), "huggingface")
+    # Not Path.expanduser, which raises where no home is known.
+    return Path(os.path.expanduser(os.environ.get("HF_HOME", cache))) / "modules"
+
+
+def install_metric(cache: Path | None = None) -> Path | None:
+    """Puts a few lines that import the installed metric where ``evaluate.load("attention_faithfulness")`` looks last.
+
+    evaluate asks the Hub first and then uses the newest module of that name in its cache. Importing the package does
+    this, unless the environment variable HF_ATTNPROBE_NO_METRIC_CACHE is set. Several processes may do it at once.
+
+    Returns:
+        The file, or None where the cache cannot be written; then load by :func:`metric_path`.
+    """
+    folder = (
+        (cache or modules_cache())
+        / "evaluate_modules"
+        / "metrics"
+        / f"evaluate-metric--{NAME}"
+    )
+    file = folder / hashlib.sha256(SHIM.encode()).hexdigest() / f"{NAME}.py"
+    try:
+        if file.exists():
+            return file
+        file.parent.mkdir(parents=True, exist_ok=True)
+        for parent in (*file.parents[:3], file.parents[3]):
+            (parent / "__init__.py").touch()
+        hidden = file.with_suffix(f".{os.getpid()}")
+        hidden.write_text(SHIM)
+        os.replace(hidden, file)
+    except (
+        OSError
+    ):  # a home that cannot be written, or not even looked into: the path still works
+        return None
+    return file

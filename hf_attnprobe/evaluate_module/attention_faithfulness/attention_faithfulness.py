@@ -1,0 +1,123 @@
+"""Does a model's attention explain its predictions? The tests of hf_attnprobe as an evaluate metric."""
+
+# One import per line: evaluate reads them line by line.
+import datasets
+import evaluate
+
+import hf_attnprobe
+
+
+_DESCRIPTION = """
+Runs faithfulness tests on the attention of a text classifier: rank correlation with gradients and leave-one-out,
+shuffled attention, and adversarial attention (Jain & Wallace 2019), exact where the model's read-out is linear.
+"""
+
+_CITATION = """
+@inproceedings{jain-wallace-2019-attention,
+  title = {Attention is not Explanation},
+  author = {Jain, Sarthak and Wallace, Byron C.},
+  booktitle = {Proceedings of NAACL-HLT},
+  year = {2019},
+}
+"""
+
+_KWARGS_DESCRIPTION = """
+Args:
+    predictions (list of str): the texts to audit.
+    references (list of int, optional): their labels.
+    model_id (str): folder or Hub id of the model; or
+    model, tokenizer: a loaded model with its tokenizer.
+    tests (list of str, optional): names of tests, all by default.
+    seed (int): of all random numbers.
+    Further keyword arguments go to hf_attnprobe.audit.
+Returns:
+    dict of floats: for every statistic its mean over texts ("mean_<test>_<statistic>") and the list of its values
+    ("<test>_<statistic>"), in the order of the texts; NaN where a text has no value. Of a model with several heads
+    the names carry "_layer<l>_head<h>".
+"""
+
+
+@evaluate.utils.file_utils.add_start_docstrings(_DESCRIPTION, _KWARGS_DESCRIPTION)
+class AttentionFaithfulness(evaluate.Metric):
+    """Faithfulness tests over texts, with the model as a keyword argument."""
+
+    def _info(self):
+        return evaluate.MetricInfo(
+            description=_DESCRIPTION,
+            citation=_CITATION,
+            inputs_description=_KWARGS_DESCRIPTION,
+            features=datasets.Features(
+                {
+                    "predictions": datasets.Value("string"),
+                    "references": datasets.Value("int64"),
+                }
+            ),
+            reference_urls=["https://arxiv.org/abs/1902.10186"],
+        )
+
+    def compute(self, *, predictions=None, references=None, **kwargs):
+        """Runs the tests; see the module's description for the arguments. Labels may be left out."""
+        return super().compute(**_with_references(predictions, references), **kwargs)
+
+    def add(self, *, prediction=None, reference=None, **kwargs):
+        """Adds one text for a later ``compute``. Its label may be left out."""
+        super().add(
+            prediction=prediction,
+            reference=-1 if reference is None else reference,
+            **kwargs,
+        )
+
+    def add_batch(self, *, predictions=None, references=None, **kwargs):
+        """Adds texts for a later ``compute``. Labels may be left out."""
+        super().add_batch(**_with_references(predictions, references), **kwargs)
+
+    def _compute(
+        self,
+        predictions,
+        references,
+        model_id=None,
+        model=None,
+        tests=None,
+        seed=0,
+        **kwargs,
+    ):
+        if (model_id is None) == (model is None):
+            raise hf_attnprobe.AttnProbeError(
+                "expected exactly one of model_id and model"
+            )
+        texts = [
+            {"example_id": k, "text": text, "label": label}
+            for k, (text, label) in enumerate(zip(predictions, references, strict=True))
+        ]
+        kwargs = {"progress": False} | kwargs
+        report = hf_attnprobe.audit(
+            model_id or model, texts, tests=tests, seed=seed, **kwargs
+        )
+        return _as_floats(report, len(texts))
+
+
+def _with_references(predictions, references):
+    """Both columns, -1 standing for a label that is not known."""
+    if isinstance(predictions, str):
+        raise hf_attnprobe.AttnProbeError(
+            "expected a list of texts as predictions, got one string; put it in a list"
+        )
+    if predictions is not None and references is None:
+        references = [-1] * len(predictions)
+    return {"predictions": predictions, "references": references}
+
+
+def _as_floats(report, n_texts):
+    """Means and per-text lists by name."""
+    rows = report.to_pandas()
+    rows = rows[rows.test != "prediction"]
+    several = rows[["layer", "head"]].drop_duplicates().shape[0] > 1
+    found = {}
+    for (test, statistic, layer, head), group in rows.groupby(
+        ["test", "statistic", "layer", "head"], sort=False
+    ):
+        name = f"{test}_{statistic}" + (f"_layer{layer}_head{head}" if several else "")
+        values = group.set_index("example_id").value.reindex(range(n_texts))
+        found[f"mean_{name}"] = float(values.mean())
+        found[name] = [float(value) for value in values]
+    return found

@@ -1,0 +1,1 @@
+"""Texts on their way through a model: encoded, batched, run over a whole split."""

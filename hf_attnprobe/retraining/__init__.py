@@ -1,0 +1,1 @@
+"""Tests that train models beside a base (Wiegreffe & Pinter 2019)."""

@@ -1,0 +1,76 @@
+"""What a study file says once it has been read: jobs and tables. Data, and what names of data sets stand for."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hf_attnprobe.data.recipes import RECIPES
+
+
+Scalar = str | int | float | bool
+
+
+@dataclass(frozen=True)
+class Column:
+    """What a table says of every cell of the grid: the mean of a ``statistic`` of the texts, or a ``score``, named
+    test/model/metric, or how far the reference is above it (``difference``). From ``threshold`` on ``means`` is true."""
+
+    name: str
+    step: str
+    statistic: str | None = None
+    score: str | None = None
+    difference: bool = False
+    threshold: float | None = None
+    means: str | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    """A question. lengths: bounds of numbers of tokens, where texts of different lengths have rows of their own."""
+
+    title: str
+    columns: tuple[Column, ...]
+    lengths: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Job:
+    """A step at one cell of the grid, done in ``folder`` below the study's; ``arguments`` name the folders of earlier
+    jobs where they refer to steps."""
+
+    step: str
+    verb: str
+    cell: Mapping[str, Scalar]
+    arguments: Mapping
+    folder: str
+    after: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study file that has been checked. shortened: what ``quick`` replaced."""
+
+    name: str
+    title: str
+    paper: str | None
+    jobs: tuple[Job, ...]
+    tables: tuple[Table, ...]
+    shortened: tuple[str, ...] = ()
+
+
+def name_of(dataset: str) -> str:
+    """The name by which a data set is known in a study.
+
+    >>> name_of("sst"), name_of("sst=folder"), name_of("/data/SST")
+    ('sst', 'sst', 'sst')
+    """
+    name, equals, _ = dataset.partition("=")
+    return name if equals or dataset in RECIPES else Path(dataset).name.lower()
+
+
+def load_as(dataset: str):
+    """What to give to ``load_examples``: with name=folder, a folder that is cut as the named data set is."""
+    name, equals, folder = dataset.partition("=")
+    if not equals:
+        return dataset
+    return replace(RECIPES[name], hub_id=folder) if name in RECIPES else folder

@@ -1,0 +1,1 @@
+"""Training classifiers, from scratch or fine-tuned, that can be killed and resumed."""
