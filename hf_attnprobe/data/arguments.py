@@ -57,7 +57,7 @@ class Data(Options):
 
     def _columns(self) -> dict[str, Any]:
         return {
-            "config": self.dataset_config,
+            "dataset_config": self.dataset_config,
             "text_column": self.text_column,
             "label_column": self.label_column,
         }
