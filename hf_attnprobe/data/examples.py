@@ -21,13 +21,22 @@ from hf_attnprobe.errors import AttnProbeError, NoSuchSplit
 if TYPE_CHECKING:
     import datasets
 
+    Source = (
+        str
+        | os.PathLike
+        | Recipe
+        | datasets.Dataset
+        | datasets.DatasetDict
+        | list[dict[str, Any]]
+    )
+
 
 # Columns that may hold a human rationale; the second is ERASER's name for it.
 RATIONALE_COLUMNS = ("rationale", "evidence")
 
 
 def load_examples(
-    dataset: "str | os.PathLike | Recipe | datasets.Dataset | datasets.DatasetDict | list[dict[str, Any]]",
+    dataset: "Source",
     split: str,
     *,
     text_column: str | Sequence[str] | None = None,

@@ -1,6 +1,7 @@
-"""Kendall's τ-b with its p-value, for a whole batch at once; the numbers of ``scipy.stats.kendalltau``.
+"""Kendall's τ-b with its p-value, for a whole batch at once.
 
-Kendall, *Rank Correlation Methods* (4th ed., 1970); used by Jain & Wallace 2019, Section 4.1.
+The numbers are those of ``scipy.stats.kendalltau``. Kendall, *Rank Correlation Methods*
+(4th ed., 1970); used by Jain & Wallace 2019, Section 4.1.
 """
 
 import functools
