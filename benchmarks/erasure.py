@@ -164,7 +164,7 @@ def prepare(arguments) -> tuple[object, object, list[Batch]]:
     examples = load_examples(
         arguments.dataset,
         arguments.split,
-        config=arguments.config,
+        dataset_config=arguments.config,
         limit=arguments.limit,
     )
     if arguments.model:
@@ -174,7 +174,7 @@ def prepare(arguments) -> tuple[object, object, list[Batch]]:
         )
     else:
         model, tokenizer = build(examples["text"][:], arguments.seed)
-    texts, _ = tokenize(tokenizer, examples, model)
+    texts = tokenize(tokenizer, examples, model).texts
     texts = sorted(texts, key=lambda text: (text.n_content, text.example_id))
     adapter, size = wrap(model), arguments.batch_size
     return (

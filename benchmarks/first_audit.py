@@ -221,7 +221,7 @@ def prepare(
     """Both sides over the same texts, with the same noise for the search."""
     model, tokenizer = load_model(arguments.model), load_tokenizer(arguments.model)
     examples = load_examples(arguments.dataset, arguments.split, limit=limit)
-    texts, _ = tokenize(tokenizer, examples, model)
+    texts = tokenize(tokenizer, examples, model).texts
     documents = {text.example_id: text.inputs["input_ids"] for text in texts}
     random = np.random.default_rng(arguments.seed)
     noise = {

@@ -141,7 +141,7 @@ class Bench:
         examples = load_examples(
             arguments.dataset, arguments.split, limit=arguments.limit
         )
-        self.texts, _ = tokenize(self.tokenizer, examples, self.model)
+        self.texts = tokenize(self.tokenizer, examples, self.model).texts
         self.strings = dict(zip(examples["example_id"], examples["text"], strict=True))
         self.adapter, self.loop = wrap(self.model, level="token"), HookSide(self.model)
         self.n_permutations, self.n_looped = (

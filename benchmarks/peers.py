@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hf_attnprobe.attention_model import AttentionModel, Batch
-from hf_attnprobe.functional.aopc import removal_order
+from hf_attnprobe.functional.erasure import removal_rank
 
 
 FERRET_PERCENT = tuple(range(10, 101, 10))
@@ -140,9 +140,7 @@ def comprehensiveness(adapter: AttentionModel, batch: Batch, scores: Tensor) -> 
         // 100
     )
     new = counts.diff(dim=0, prepend=torch.zeros_like(counts[:1])) > 0
-    top = (
-        (removal_order(scores, content) < counts[..., None]) & content & new[..., None]
-    )
+    top = (removal_rank(scores, content) < counts[..., None]) & content & new[..., None]
     place = observation.target(None)[None, :, None].expand(len(top), -1, -1)
     drops = observation.probs.gather(-1, place[0]) - adapter.erase_inputs(
         observation, top

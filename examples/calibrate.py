@@ -1,4 +1,4 @@
-"""Which encoders' attention finds evidence that is known? Trains each on generated texts and compares.
+"""Which encoders' attention finds the deciding words? Trains each on generated texts and compares.
 
 EXAMPLE_SIZE=3000 python examples/calibrate.py        # about a minute and a half on two cores
 """
@@ -6,12 +6,12 @@ EXAMPLE_SIZE=3000 python examples/calibrate.py        # about a minute and a hal
 import os
 import tempfile
 
-from hf_attnprobe import AttentionClassifierConfig, evidence_dataset, train_classifier
-from hf_attnprobe.demonstration import evidence_found
+from hf_attnprobe import AttentionClassifierConfig, rationale_dataset, train_classifier
+from hf_attnprobe.demonstration import rationale_scores
 
 
 def main(n_examples: int) -> None:
-    data = evidence_dataset(n_examples, seed=0)
+    data = rationale_dataset(n_examples, seed=0)
     print(
         f"{'encoder':<8} {'accuracy':>8} {'attention':>10} {'gradient':>9} {'leave-one-out':>14}  (deciding word first)"
     )
@@ -30,7 +30,7 @@ def main(n_examples: int) -> None:
                 learning_rate=2e-3,
                 progress=False,
             )
-        found = evidence_found(model, tokenizer, data["test"]).top_is_evidence
+        found = rationale_scores(model, tokenizer, data["test"]).top_in_rationale
         shares = f"{found['attention']:>10.0%} {found['gradient']:>9.0%} {found['leave-one-out']:>14.0%}"
         print(f"{encoder:<8} {metrics['test_accuracy']:>8.3f} {shares}")
 

@@ -36,7 +36,7 @@ _LATER = {
     "audit": "hf_attnprobe.auditing.run",
     "Report": "hf_attnprobe.auditing.report",
     "build_tokenizer": "hf_attnprobe.data.tokenizer",
-    "evidence_dataset": "hf_attnprobe.data.synthetic",
+    "rationale_dataset": "hf_attnprobe.data.synthetic",
     "load_examples": "hf_attnprobe.data.examples",
     "train_classifier": "hf_attnprobe.training.classifier",
 }
@@ -50,9 +50,9 @@ __all__ = [
     "Site",
     "audit",
     "build_tokenizer",
-    "evidence_dataset",
     "load_examples",
     "metric_path",
+    "rationale_dataset",
     "train_classifier",
     "wrap",
 ]

@@ -1,4 +1,7 @@
-"""The main job on data whose answer is known: train, audit, and check whether attention found the evidence."""
+"""Train and audit a model on texts whose deciding words are known.
+
+So whether attention found these words, the rationale, can be checked.
+"""
 
 import json
 import shutil
@@ -12,7 +15,8 @@ from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_classifier import AttentionClassifierConfig
 from hf_attnprobe.auditing.report import Report
 from hf_attnprobe.auditing.run import audit
-from hf_attnprobe.data.synthetic import evidence_dataset
+from hf_attnprobe.data.examples import column_of
+from hf_attnprobe.data.synthetic import rationale_dataset
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.encoding import tokenize
 from hf_attnprobe.options import check_at_least
@@ -24,14 +28,18 @@ MARK = "demo.json"  # says that everything in a folder is a demo's
 
 
 @dataclass(frozen=True)
-class EvidenceFound:
-    """How often an importance puts an evidence token first, and how much of its weight lies on evidence, in [0, 1].
+class RationaleScores:
+    """How well each importance finds the rationale, in [0, 1].
 
-    ``chance`` is what a random token, or uniform weights, would reach.
+    Attributes:
+        top_in_rationale: share of texts whose highest token belongs to it.
+        weight_on_rationale: mean share of the weight that lies on it.
+        chance: what a random token, or uniform weights, would reach.
+        n: number of texts.
     """
 
-    top_is_evidence: dict[str, float]
-    weight_on_evidence: dict[str, float]
+    top_in_rationale: dict[str, float]
+    weight_on_rationale: dict[str, float]
     chance: float
     n: int
 
@@ -44,18 +52,21 @@ def demo(
     epochs: int = 6,
     seed: int = 0,
     progress: bool = True,
-) -> tuple[Report, EvidenceFound, dict[str, float]]:
-    """Trains an attention classifier on generated reviews, audits it, and compares its attention with the evidence.
+) -> tuple[Report, RationaleScores, dict[str, float]]:
+    """Train an attention classifier on generated reviews, audit it, and score it.
+
+    Its attention is compared with the known rationale of every text.
 
     Args:
         output_dir: the model goes to ``model`` in it, the audit to ``audit``; those of an earlier demo are replaced.
         n_examples: generated texts; two thirds train, a sixth is audited.
 
     Returns:
-        The report, what each importance found of the evidence, and the model's scores.
+        The report, how well each importance finds the rationale, and the model's
+        scores.
     """
     check_at_least(1, epochs=epochs)
-    data = evidence_dataset(n_examples, seed=seed)
+    data = rationale_dataset(n_examples, seed=seed)
     output_dir = check_new_folder(output_dir, holding=MARK)
     output_dir.mkdir(parents=True, exist_ok=True)
     (output_dir / MARK).write_text(
@@ -92,26 +103,27 @@ def demo(
         seed=seed,
         progress=progress,
     )
-    return report, evidence_found(model, tokenizer, data["test"]), metrics
+    return report, rationale_scores(model, tokenizer, data["test"]), metrics
 
 
-def evidence_found(model, tokenizer, examples) -> EvidenceFound:
-    """Scores attention, gradient and leave-one-out against the known evidence of every text.
+def rationale_scores(model, tokenizer, examples) -> RationaleScores:
+    """Score attention, gradient and leave-one-out against the rationale of every text.
 
     Args:
-        examples: rows with ``evidence``, positions of the deciding words among the text's words.
+        examples: rows with ``rationale``, positions of the deciding words among the
+            text's words.
     """
     adapter = wrap(model)
-    texts, _ = tokenize(tokenizer, examples, model)
-    columns = examples.with_format(None)[:]
-    evidence = dict(zip(columns["example_id"], columns["evidence"], strict=True))
+    texts = tokenize(tokenizer, examples, model).texts
+    ids = column_of(examples, "example_id")
+    rationales = dict(zip(ids, column_of(examples, "rationale"), strict=True))
     top: dict[str, list[Tensor]] = {}
     weight: dict[str, list[Tensor]] = {}
     shares = []
     for start in range(0, len(texts), 128):
         batch = collate(adapter, texts[start : start + 128], tokenizer.pad_token_id)
         observation, content = adapter.observe(batch), batch.content_mask
-        decisive = _evidence_mask(content, [evidence[k] for k in batch.example_ids])
+        decisive = _rationale_mask(content, [rationales[k] for k in batch.example_ids])
         shares.append(decisive.sum(-1) / content.sum(-1))
         importances = {
             "attention": observation.read(adapter.sites()[0]),
@@ -126,7 +138,7 @@ def evidence_found(model, tokenizer, examples) -> EvidenceFound:
             weight.setdefault(name, []).append(
                 (values * decisive).sum(-1) / values.sum(-1)
             )
-    return EvidenceFound(
+    return RationaleScores(
         {name: float(torch.cat(parts).mean()) for name, parts in top.items()},
         {name: float(torch.cat(parts).nanmean()) for name, parts in weight.items()},
         float(torch.cat(shares).mean()),
@@ -134,26 +146,27 @@ def evidence_found(model, tokenizer, examples) -> EvidenceFound:
     )
 
 
-def _evidence_mask(content: Tensor, evidence: list[list[int]]) -> Tensor:
-    """Bool [batch, keys], True at the n-th content position for every word number n of the evidence."""
+def _rationale_mask(content: Tensor, rationales: list[list[int]]) -> Tensor:
+    """Bool [batch, keys]: True at content position n for every word n of a rationale."""
     order = content.cumsum(-1) - 1
     rows = [
         torch.isin(order[row], torch.tensor(words))
-        for row, words in enumerate(evidence)
+        for row, words in enumerate(rationales)
     ]
     return torch.stack(rows) & content
 
 
-def evidence_sentences(found: EvidenceFound) -> list[str]:
+def rationale_sentences(found: RationaleScores) -> list[str]:
     """What was found, in plain words."""
     lines = [
-        f"{name} puts a deciding word first in {found.top_is_evidence[name]:.0%} of {found.n} texts and "
-        f"{found.weight_on_evidence[name]:.0%} of its weight on deciding words"
-        for name in found.top_is_evidence
+        f"{name} puts a deciding word first in {found.top_in_rationale[name]:.0%} of {found.n} texts and "
+        f"{found.weight_on_rationale[name]:.0%} of its weight on deciding words"
+        for name in found.top_in_rationale
     ]
-    share = found.top_is_evidence["attention"]
+    share = found.top_in_rationale["attention"]
     word = "mostly found" if share >= 0.5 else "mostly missed"
     return [
-        f"attention {word} the evidence (a random token would find it in {found.chance:.0%} of texts):",
+        f"attention {word} the deciding words (a random token is one of them in "
+        f"{found.chance:.0%} of texts):",
         *lines,
     ]

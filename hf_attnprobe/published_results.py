@@ -1,6 +1,10 @@
-"""Numbers of the papers, to stand beside ours where a data set has the name of one of theirs. Data, no code."""
+"""Numbers of the papers, compared with ours on data sets of the same name.
 
-# Wiegreffe & Pinter 2019, Table 2: F1 of the model with trained attention, as they reproduced it, and with uniform attention.
+Data, no code.
+"""
+
+# Wiegreffe & Pinter 2019, Table 2: F1 with trained attention, as they reproduced it,
+# and with uniform attention.
 UNIFORM = {
     "imdb": {"base": 0.902, "uniform": 0.879},
     "sst": {"base": 0.831, "uniform": 0.822},
@@ -8,7 +12,8 @@ UNIFORM = {
     "20news": {"base": 0.942, "uniform": 0.934},
 }
 
-# Table 3: F1 of the diagnostic MLP by guide; the adversary's λ is .001 with half the TVD.
+# Their Table 3: F1 of the diagnostic MLP by guide; the adversary's λ is .001 with half
+# the TVD.
 DIAGNOSTIC_MLP = {
     "sst": {
         "uniform guide": 0.812,
@@ -24,13 +29,14 @@ DIAGNOSTIC_MLP = {
     },
 }
 
-# Table 4: the adversary of the best F1 with a mean JSD above .4. Its λ and its TVD are half of ours: here both are doubled.
+# Their Table 4: the adversary of the best F1 with a mean JSD above .4. Its λ and its TVD
+# are half of ours: here both are doubled.
 ADVERSARY = {
     "sst": {"lambda": 0.00105, "f1": 0.823, "tvd": 0.072, "jsd": 0.514},
     "imdb": {"lambda": 0.0016, "f1": 0.906, "tvd": 0.028, "jsd": 0.405},
 }
 
-# The papers whose tables `attnprobe reproduce` puts beside ours.
+# The papers whose tables a study compares with ours.
 PAPERS = {
     "jain-wallace": "Jain & Wallace 2019",
     "serrano-smith": "Serrano & Smith 2019",
@@ -39,7 +45,8 @@ PAPERS = {
     "mohankumar": "Mohankumar et al. 2020",
 }
 
-# Jain & Wallace 2019, Table 2: Kendall τ, its standard deviation, share significant, for predicted class 0 and 1.
+# Jain & Wallace 2019, Table 2: Kendall τ, its standard deviation, share significant, for
+# predicted class 0 and 1.
 TAU = {
     "sst": {
         ("bilstm", "gradient"): ((0.40, 0.21, 0.59), (0.38, 0.19, 0.58)),
@@ -58,21 +65,24 @@ TAU = {
     },
 }
 
-# The authors' released reruns of it, additive attention: median ε-max JSD (ε = .05, search) for predicted class 0 and 1.
+# The authors' released reruns of it, additive attention: median ε-max JSD (ε = .05,
+# search) for predicted class 0 and 1.
 EPSILON_MAX_JSD = {
     "sst": {"bilstm": (0.49, 0.50), "mlp": (0.47, 0.50), "cnn": (0.44, 0.54)},
     "imdb": {"bilstm": (0.57, 0.56), "mlp": (0.61, 0.61), "cnn": (0.60, 0.60)},
     "agnews-binary": {"bilstm": (0.66, 0.67), "mlp": (0.59, 0.60), "cnn": (0.58, 0.56)},
 }
 
-# The same reruns, BiLSTM: median over texts of Δŷ under shuffling, by largest weight (in four parts) and predicted class.
+# The same reruns, BiLSTM: median over texts of Δŷ under shuffling, by largest weight (in
+# four parts) and predicted class.
 PERMUTATION = {
     "sst": ((0.027, 0.032), (0.047, 0.035), (0.079, 0.062), (0.107, None)),
     "imdb": ((0.078, 0.111), (0.105, 0.229), (None, None), (None, None)),
     "agnews-binary": ((0.002, 0.004), (0.013, 0.006), (0.072, 0.009), (0.623, 0.031)),
 }
 
-# Serrano & Smith 2019, box plots of flat models: median share of weights erased before the decision flips (±.02).
+# Serrano & Smith 2019, box plots of flat models: median share of weights erased before
+# the decision flips (±.02).
 FRACTION_TO_FLIP = {
     "yahoo": {
         "bigru": {"random": 1.0, "attention": 0.97, "gradient": 0.53, "product": 0.28},
@@ -102,7 +112,8 @@ REPORTED = {"imdb": 0.88, "sst": 0.81, "agnews-binary": 0.96, "20news": 0.94}
 # Their Figure 3, approximately: median JSD of attention to that of other seeds.
 SEED_JSD = {"sst": ".04–.07", "imdb": ".08"}
 
-# Tutek & Šnajder 2020: F1 with trained attention, and its change under uniform and under permuted attention, in points.
+# Tutek & Šnajder 2020: F1 with trained attention, and its change under uniform and under
+# permuted attention, in points.
 REGULARISED = {
     "sst": {
         "additive": {

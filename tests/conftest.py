@@ -36,7 +36,7 @@ from hf_attnprobe import (  # noqa: E402
     build_tokenizer,
 )
 from hf_attnprobe.cli import main  # noqa: E402
-from hf_attnprobe.data.synthetic import LABEL_NAMES, evidence_dataset  # noqa: E402
+from hf_attnprobe.data.synthetic import LABEL_NAMES, rationale_dataset  # noqa: E402
 
 
 torch.set_num_threads(1)
@@ -54,7 +54,7 @@ class Finished(NamedTuple):
 @pytest.fixture(scope="session")
 def reviews():
     """240 generated reviews as a DatasetDict: 160 train, 40 validation, 40 test."""
-    return evidence_dataset(240, seed=0)
+    return rationale_dataset(240, seed=0)
 
 
 @pytest.fixture(scope="session")
@@ -62,7 +62,7 @@ def reviews_folder(reviews, tmp_path_factory):
     """The same as JSON lines of example_id, text and label."""
     folder = tmp_path_factory.mktemp("reviews")
     for name, examples in reviews.items():
-        examples.remove_columns("evidence").to_pandas().to_json(
+        examples.remove_columns("rationale").to_pandas().to_json(
             folder / f"{name}.jsonl", orient="records", lines=True
         )
     return folder

@@ -32,7 +32,7 @@ from hf_attnprobe import (
     AttentionClassifierConfig,
     audit,
     build_tokenizer,
-    evidence_dataset,
+    rationale_dataset,
     train_classifier,
 )
 from hf_attnprobe.demonstration import demo
@@ -67,7 +67,7 @@ def record_demo(folder: Path) -> None:
 
 def record_bert(folder: Path) -> None:
     """Every test at every head of a BERT with random weights, with human rationales."""
-    data = evidence_dataset(60, seed=0)["test"]
+    data = rationale_dataset(60, seed=0)["test"]
     tokenizer = build_tokenizer(data["text"])
     tokenizer.model_max_length = 64
     torch.manual_seed(0)
@@ -135,7 +135,7 @@ def record_hierarchical(folder: Path) -> None:
 
 def record_retraining(folder: Path) -> None:
     """Uniform, seeds, adversary and diagnostic MLP beside a BiLSTM."""
-    data = evidence_dataset(150, seed=0)
+    data = rationale_dataset(150, seed=0)
     config = AttentionClassifierConfig(embedding_size=12, encoder_size=6)
     train_classifier(
         config,
@@ -160,8 +160,8 @@ def record_retraining(folder: Path) -> None:
 
 def record_study(folder: Path) -> None:
     """Trainings, audits and a transfer over a grid, and their tables."""
-    for name, examples in evidence_dataset(150, seed=0).items():
-        frame = examples.remove_columns("evidence").to_pandas()
+    for name, examples in rationale_dataset(150, seed=0).items():
+        frame = examples.remove_columns("rationale").to_pandas()
         (folder / "reviews").mkdir(exist_ok=True)
         frame.to_json(
             folder / "reviews" / f"{name}.jsonl", orient="records", lines=True

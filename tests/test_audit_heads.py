@@ -10,7 +10,7 @@ from transformers import (
     FNetForSequenceClassification,
 )
 
-from hf_attnprobe import audit, build_tokenizer, evidence_dataset
+from hf_attnprobe import audit, build_tokenizer, rationale_dataset
 from hf_attnprobe.auditing.head_tables import by_head
 from hf_attnprobe.errors import AttnProbeError
 
@@ -20,7 +20,7 @@ N_LAYERS, N_HEADS = 2, 3
 
 @pytest.fixture(scope="module")
 def data():
-    return evidence_dataset(60, seed=0)["test"]
+    return rationale_dataset(60, seed=0)["test"]
 
 
 @pytest.fixture(scope="module")

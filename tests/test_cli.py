@@ -283,7 +283,7 @@ def test_columns_of_other_names_in_other_forms(
     data = (
         reviews["test"]
         .rename_columns({"text": "review", "label": "stars"})
-        .remove_columns("evidence")
+        .remove_columns("rationale")
     )
     (tmp_path / "data").mkdir()
     if form == "saved":

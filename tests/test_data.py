@@ -136,21 +136,22 @@ def test_ids_of_the_source_are_kept_if_usable():
         assert load_examples(rows, "test")["example_id"][:] == list(range(10))
 
 
-def test_evidence_is_carried_over_if_it_is_positions():
-    rows = [{**row, "evidence": list(range(i))} for i, row in enumerate(ROWS)]
-    assert load_examples(rows, "test")["evidence"][2] == [0, 1]
+def test_a_rationale_is_carried_over_if_it_is_positions():
+    for name in ("rationale", "evidence"):
+        rows = [{**row, name: list(range(i))} for i, row in enumerate(ROWS)]
+        assert load_examples(rows, "test")["rationale"][2] == [0, 1]
     assert (
-        "evidence"
+        "rationale"
         not in load_examples(
-            [{**row, "evidence": ["a quote"]} for row in ROWS], "test"
+            [{**row, "rationale": ["a quote"]} for row in ROWS], "test"
         ).column_names
     )
 
 
 def test_examples_can_be_loaded_again():
     rows = [
-        {"text": "good", "label": "pos", "evidence": [0]},
-        {"text": "bad", "label": "neg", "evidence": []},
+        {"text": "good", "label": "pos", "rationale": [0]},
+        {"text": "bad", "label": "neg", "rationale": []},
     ]
     once = load_examples(rows, "test")
     again = load_examples(once, "test")
@@ -531,10 +532,10 @@ def test_no_row_left_and_other_misuse(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "module", ["data", "lengths", "recipes", "synthetic", "tokenization", "vectors"]
+    "module", sorted(path.name for path in (ROOT / "hf_attnprobe/data").glob("*.py"))
 )
 def test_datasets_is_imported_only_where_it_is_used(module):
-    tree = ast.parse((ROOT / f"hf_attnprobe/{module}.py").read_text(encoding="utf-8"))
+    tree = ast.parse((ROOT / "hf_attnprobe/data" / module).read_text(encoding="utf-8"))
     at_import = [
         ast.unparse(node)
         for node in tree.body

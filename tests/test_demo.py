@@ -2,10 +2,10 @@ import pytest
 import torch
 
 from hf_attnprobe.demonstration import (
-    _evidence_mask,
+    _rationale_mask,
     demo,
-    evidence_found,
-    evidence_sentences,
+    rationale_scores,
+    rationale_sentences,
 )
 
 
@@ -18,21 +18,21 @@ def test_demo_ends_in_a_verdict(tmp_path):
         "test_accuracy"
     ] <= 1
     assert found.n == 50 and 0 < found.chance < 0.5
-    assert any("deciding word first" in line for line in evidence_sentences(found))
+    assert any("deciding word first" in line for line in rationale_sentences(found))
 
 
-def test_evidence_positions_are_word_numbers():
+def test_rationale_positions_are_word_numbers():
     content = torch.tensor(
         [[False, True, True, True, False], [False, True, False, True, False]]
     )
-    assert _evidence_mask(content, [[0, 2], [1]]).tolist() == [
+    assert _rationale_mask(content, [[0, 2], [1]]).tolist() == [
         [False, True, False, True, False],
         [False, False, False, True, False],
     ]
 
 
 @pytest.mark.parametrize("attended", ["cue", "other"])
-def test_a_model_that_attends_to_the_evidence_is_told_from_one_that_does_not(
+def test_a_model_that_attends_to_the_rationale_is_told_from_one_that_does_not(
     tmp_path, attended
 ):
     """The attention of a context-free model is set by hand: all on the word "wonderful", or all on "film"."""
@@ -58,10 +58,10 @@ def test_a_model_that_attends_to_the_evidence_is_told_from_one_that_does_not(
         model.get_input_embeddings().weight.zero_()[word] = 100.0
         model.attention_classifier.attention.query.weight.fill_(1.0)
     examples = Dataset.from_dict(
-        {"example_id": [0], "text": [text], "label": [1], "evidence": [[3]]}
+        {"example_id": [0], "text": [text], "label": [1], "rationale": [[3]]}
     )
-    found = evidence_found(model, tokenizer, examples)
+    found = rationale_scores(model, tokenizer, examples)
     assert (
-        found.top_is_evidence["attention"] == (attended == "cue")
+        found.top_in_rationale["attention"] == (attended == "cue")
         and found.chance == 0.25
     )

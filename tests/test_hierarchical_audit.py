@@ -138,7 +138,7 @@ def test_the_table_by_largest_weight_is_that_of_the_sentences(report):
 
 
 def test_rationales_of_words_are_nothing_to_sentences(han):
-    rows = [{"text": text, "label": 0, "evidence": [0]} for text in REAL]
+    rows = [{"text": text, "label": 0, "rationale": [0]} for text in REAL]
     with pytest.raises(AttnProbeError, match="sentences in a hierarchical one"):
         audit(han[0], rows, tokenizer=han[1], tests=["plausibility"], progress=False)
     by_default = audit(han[0], rows, tokenizer=han[1], n_permutations=2, progress=False)

@@ -16,16 +16,16 @@ from hf_attnprobe.data.recipes import Recipe
 from hf_attnprobe.data.synthetic import (
     CUES,
     NEGATORS,
-    evidence_dataset,
-    evidence_examples,
     label_of,
+    rationale_dataset,
+    rationale_examples,
 )
 from hf_attnprobe.data.tokenizer import build_tokenizer
 from hf_attnprobe.errors import AttnProbeError
 
 
 ROOT = Path(__file__).parents[1]
-MANY = list(evidence_examples(3000, seed=0))
+MANY = list(rationale_examples(3000, seed=0))
 
 
 @settings(max_examples=40, deadline=None)
@@ -39,7 +39,7 @@ MANY = list(evidence_examples(3000, seed=0))
 def test_the_generator_agrees_with_the_rule(
     seed, shortest, more, negation_rate, decoy_rate
 ):
-    for example in evidence_examples(
+    for example in rationale_examples(
         20,
         seed=seed,
         min_tokens=shortest,
@@ -48,20 +48,20 @@ def test_the_generator_agrees_with_the_rule(
         decoy_rate=decoy_rate,
     ):
         assert example["tokens"] == example["text"].split(" ")
-        assert label_of(example["tokens"]) == (example["label"], example["evidence"])
+        assert label_of(example["tokens"]) == (example["label"], example["rationale"])
         assert shortest <= len(example["tokens"]) <= shortest + more
 
 
-def test_nothing_outside_the_evidence_decides():
-    """Every other token replaced by a word without meaning, the label stands; the evidence replaced, it does not."""
+def test_nothing_outside_the_rationale_decides():
+    """Every other token replaced by a word without meaning, the label stands; the rationale replaced, it does not."""
     for example in MANY[:500]:
         kept = [
-            token if at in example["evidence"] else "x"
+            token if at in example["rationale"] else "x"
             for at, token in enumerate(example["tokens"])
         ]
-        assert label_of(kept) == (example["label"], example["evidence"])
+        assert label_of(kept) == (example["label"], example["rationale"])
         removed = [
-            "x" if at in example["evidence"] else token
+            "x" if at in example["rationale"] else token
             for at, token in enumerate(example["tokens"])
         ]
         with pytest.raises(AttnProbeError, match="got 0"):
@@ -82,14 +82,14 @@ def test_the_rule_on_sentences_of_its_own():
                 label_of(text.split())
         else:
             assert label_of(text.split()) == expected
-    assert doctest.testmod(hf_attnprobe.data.synthetic) == (0, 1)
+    assert doctest.testmod(hf_attnprobe.data.synthetic) == (0, 2)
 
 
 def test_lengths_negation_and_decoys_are_as_asked():
     lengths = [len(example["tokens"]) for example in MANY]
     assert set(lengths) == set(range(5, 41))
     long = [example for example in MANY if len(example["tokens"]) >= 12]
-    assert sum(len(example["evidence"]) == 2 for example in long) / len(
+    assert sum(len(example["rationale"]) == 2 for example in long) / len(
         long
     ) == pytest.approx(0.25, abs=0.03)
     cues = [sum(token in CUES for token in example["tokens"]) for example in long]
@@ -149,7 +149,7 @@ def test_counting_words_is_not_enough():
 
 
 def test_splits_are_disjoint_and_load_as_they_are():
-    splits = evidence_dataset(600, seed=3)
+    splits = rationale_dataset(600, seed=3)
     assert {name: len(part) for name, part in splits.items()} == {
         "train": 400,
         "validation": 100,
@@ -167,14 +167,15 @@ def test_splits_are_disjoint_and_load_as_they_are():
 
 def test_seeds_give_different_sentences():
     first, second = (
-        dataset_fingerprint(evidence_dataset(60, seed=seed)["train"]) for seed in (0, 1)
+        dataset_fingerprint(rationale_dataset(60, seed=seed)["train"])
+        for seed in (0, 1)
     )
     assert first != second
 
 
 def fixed_by_their_seed():
     """What must not depend on the process: sentences, vocabulary and the rows that are set apart for validation."""
-    train = evidence_dataset(60, seed=0)["train"]
+    train = rationale_dataset(60, seed=0)["train"]
     rows = _choose_split(
         {"train": train}, "train", Recipe("in memory", validation_fraction=0.5), seed=3
     )[1]
@@ -201,10 +202,10 @@ def test_another_process_with_another_hash_seed_gives_the_same():
 
 def test_errors():
     with pytest.raises(AttnProbeError, match="5 <= min_tokens"):
-        next(evidence_examples(1, min_tokens=4))
+        next(rationale_examples(1, min_tokens=4))
     with pytest.raises(AttnProbeError, match="5 <= min_tokens"):
-        next(evidence_examples(1, min_tokens=9, max_tokens=8))
+        next(rationale_examples(1, min_tokens=9, max_tokens=8))
     with pytest.raises(AttnProbeError, match="different sentences of 5000"):
-        list(evidence_examples(5000, max_tokens=5))
+        list(rationale_examples(5000, max_tokens=5))
     with pytest.raises(AttnProbeError, match="at least 6"):
-        evidence_dataset(5)
+        rationale_dataset(5)

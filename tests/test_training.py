@@ -9,7 +9,7 @@ from transformers import BertTokenizer
 from hf_attnprobe import (
     AttentionClassifierConfig,
     AttnProbeError,
-    evidence_dataset,
+    rationale_dataset,
     train_classifier,
 )
 from hf_attnprobe.data import splits
@@ -28,7 +28,7 @@ SMALL = {"embedding_size": 32, "encoder_size": 32}
 
 @pytest.fixture(scope="module")
 def data():
-    return evidence_dataset(900, seed=0)
+    return rationale_dataset(900, seed=0)
 
 
 def train(data, folder, *, seed=0, epochs=2, **options):

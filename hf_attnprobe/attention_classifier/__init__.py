@@ -1,6 +1,7 @@
-"""The checkpoint code: attention classifiers of the papers as ordinary Transformers models.
+"""The checkpoint code: attention classifiers as ordinary Transformers models.
 
-The files are copied next to the weights by ``save_pretrained``, so they import nothing from the rest of the package.
+``save_pretrained`` copies the files next to the weights, so they import nothing from
+the rest of the package.
 """
 
 from .configuration_attention_classifier import AttentionClassifierConfig

@@ -1,4 +1,6 @@
-"""Configuration of the attention classifiers of Jain & Wallace 2019 (Section 2) and the papers that answered it."""
+"""Configuration of the attention classifiers of Jain & Wallace 2019 and its answers."""
+
+from typing import Any
 
 from transformers import PreTrainedConfig
 
@@ -9,40 +11,58 @@ CONNECTIONS = ("none", "concat", "residual")
 
 
 class AttentionClassifierConfig(PreTrainedConfig):
-    """One encoder, one attention head, one query, one linear read-out; hierarchical: one such level for the words of
-    each sentence and one for the sentences.
+    """One encoder, one attention head, one query, one linear read-out.
+
+    A hierarchical model has one such level for the words of each sentence and one for
+    the sentences.
 
     Args:
         vocab_size: rows of the embedding table.
         embedding_size: width of a word vector (the papers: 300).
-        encoder: ``bilstm``, ``bigru``, ``orthogonal_lstm`` (one direction, Mohankumar et al. 2020), ``cnn``, ``mlp``
-            (token-wise linear + tanh, the papers' "average") or ``none``.
-        encoder_size: width per direction (``bilstm``, ``bigru``), over all kernels together (``cnn``), or of the layer
-            (``mlp``, ``orthogonal_lstm``; the paper's has 256).
-        kernel_sizes: odd widths of the convolutions; each gets ``encoder_size / len(kernel_sizes)`` filters.
-        attention: ``additive``, ``dot_product``, ``uniform`` (1/T on every real token, nothing to train) or ``guided``
-            (imposed: the weights come with every text, as ``guide``).
-        attention_size: inner width of additive attention; ``None`` means half of the encoder's output.
-        bos_token_id, eos_token_id: start and end, read by the encoder and masked from attention; ``None`` if unused.
-        sep_token_id: stands between sentences and is masked from attention; ``None`` if unused.
-        hierarchical: words make sentences, sentences make the text (Yang et al. 2016); the encoder of words then reads
-            each sentence on its own, and no special token.
-        embedding_dropout: on word vectors, while training, as the others. sentence_dropout: on sentence vectors.
-            logit_dropout: on the logits, where Serrano & Smith (2019) have it.
-        residual_connection: what each state takes along of its own word vector: ``none``, ``concat`` (it stands beside
-            the encoder's state) or ``residual`` (it is added) (Tutek & Šnajder 2020).
-        tying: δ of the penalty δ/T Σ_t ‖h_t − e_t‖² over a text's content; published values are not known.
-        mlm_weight: of the mean cross-entropy of masked words, which a linear layer predicts from the states of a second
-            pass; the text is classified from the first one, without masks. mlm_rate: how likely a word of the content is
-            to be masked; 15% is the usual convention. A vocabulary of words has no mask token: ``unk_token_id`` stands
-            for it.
-        conicity_weight: λ of the penalty λ · conicity of a text's states (Diversity LSTM, Mohankumar et al. 2020).
-            As the two before it, it acts on the training loss alone, see regularisers_attention_classifier.py.
+        encoder: ``bilstm``, ``bigru``, ``orthogonal_lstm`` (one direction, Mohankumar et
+            al. 2020), ``cnn``, ``mlp`` (token-wise linear + tanh, the papers'
+            "average") or ``none``.
+        encoder_size: width per direction (``bilstm``, ``bigru``), over all kernels
+            together (``cnn``), or of the layer (``mlp``, ``orthogonal_lstm``; the
+            paper's has 256).
+        kernel_sizes: odd widths of the convolutions; each gets
+            ``encoder_size / len(kernel_sizes)`` filters.
+        attention: ``additive``, ``dot_product``, ``uniform`` (1/T on every real token,
+            nothing to train) or ``guided`` (imposed: the weights come with every text,
+            as ``guide``).
+        attention_size: inner width of additive attention; ``None`` means half of the
+            width of a state.
+        pad_token_id: padding.
+        bos_token_id, eos_token_id: start and end, read by the encoder and masked from
+            attention; ``None`` if unused.
+        sep_token_id: stands between sentences and is masked from attention; ``None`` if
+            unused.
+        unk_token_id: the unknown word; stands for masked words, see ``mlm_weight``.
+        hierarchical: words make sentences, sentences make the text (Yang et al. 2016);
+            the encoder of words then reads each sentence on its own, and no special
+            token.
+        embedding_dropout: on word vectors; as all dropouts, while training only.
+        sentence_dropout: on sentence vectors.
+        logit_dropout: on the logits, as in Serrano & Smith 2019.
+        residual_connection: what is added to each state from its own word vector:
+            ``none``, ``concat`` (beside the encoder's state) or ``residual`` (the sum)
+            (Tutek & Šnajder 2020).
+        tying: δ of the penalty δ/T Σ_t ‖h_t − e_t‖² over a text's content (Tutek &
+            Šnajder 2020); published values are not known.
+        mlm_weight: of the mean cross-entropy of masked words, which a linear layer
+            predicts from the states of a second pass (Tutek & Šnajder 2020). The text
+            is classified from the first pass, without masks.
+        mlm_rate: probability that a word of the content is masked; 15% is the usual
+            convention.
+        conicity_weight: λ of the penalty λ · conicity of a text's states (Diversity
+            LSTM, Mohankumar et al. 2020). As the two before it, it acts on the training
+            loss only, see regularisers_attention_classifier.py.
 
     Raises:
-        ValueError: for an unknown encoder, attention or connection, a size below 1, even kernels, a dropout or rate
-            outside of [0, 1), a negative weight, states and word vectors of different width where they are added or
-            tied, penalties or connections in a hierarchical model, or fewer than two labels.
+        ValueError: an unknown encoder, attention or connection, a size below 1, even
+            kernels, a dropout or rate outside of [0, 1), a negative weight, states and
+            word vectors of different width where they are added or tied, penalties or
+            connections in a hierarchical model, or fewer than two labels.
     """
 
     model_type = "attention_classifier"
@@ -69,80 +89,83 @@ class AttentionClassifierConfig(PreTrainedConfig):
     mlm_rate: float = 0.15
     conicity_weight: float = 0.0
 
-    def __post_init__(self, **kwargs):
+    def __post_init__(self, **kwargs: Any) -> None:
         super().__post_init__(**kwargs)
-        if self.encoder not in ENCODERS:
-            raise ValueError(
-                f"encoder must be one of {', '.join(ENCODERS)}, got {self.encoder!r}"
-            )
-        if self.attention not in ATTENTIONS:
-            raise ValueError(
-                f"attention must be one of {', '.join(ATTENTIONS)}, got {self.attention!r}"
-            )
-        if self.num_labels < 2:
-            raise ValueError(
-                f"num_labels must be at least 2 (one logit is returned as [0, z]), got {self.num_labels}"
-            )
-        for name in ("vocab_size", "embedding_size", "encoder_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(
-                    f"{name} must be at least 1, got {getattr(self, name)}"
-                )
-        for name in (
-            "embedding_dropout",
-            "sentence_dropout",
-            "logit_dropout",
-            "mlm_rate",
-        ):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(
-                    f"{name} must be at least 0 and below 1, got {getattr(self, name)}"
-                )
+        self._check_choice("encoder", ENCODERS)
+        self._check_choice("attention", ATTENTIONS)
+        self._check_choice("residual_connection", CONNECTIONS)
+        self._check_sizes()
         if self.hierarchical and self.attention == "guided":
             raise ValueError(
                 "guided attention is of one level: expected hierarchical=False"
             )
         if self.encoder == "cnn":
             self._check_kernels()
-        self._check_regularisers()
+        self._check_penalties()
+        self._check_widths()
 
-    def _check_kernels(self):
+    def _check_choice(self, name: str, choices: tuple[str, ...]) -> None:
+        value = getattr(self, name)
+        if value not in choices:
+            raise ValueError(
+                f"{name} must be one of {', '.join(choices)}, got {value!r}"
+            )
+
+    def _check_sizes(self) -> None:
+        if self.num_labels < 2:
+            raise ValueError(
+                "num_labels must be at least 2 (one logit is returned as [0, z]), got "
+                f"{self.num_labels}"
+            )
+        for name in ("vocab_size", "embedding_size", "encoder_size"):
+            value = getattr(self, name)
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        rates = ("embedding_dropout", "sentence_dropout", "logit_dropout", "mlm_rate")
+        for name in rates:
+            value = getattr(self, name)
+            if not 0 <= value < 1:
+                raise ValueError(f"{name} must be at least 0 and below 1, got {value}")
+
+    def _check_kernels(self) -> None:
         if not self.kernel_sizes or any(size % 2 == 0 for size in self.kernel_sizes):
             raise ValueError(f"kernel_sizes must be odd, got {list(self.kernel_sizes)}")
         if self.encoder_size % len(self.kernel_sizes):
             raise ValueError(
-                f"encoder_size must be a multiple of the {len(self.kernel_sizes)} kernel sizes, got {self.encoder_size}"
+                f"encoder_size must be a multiple of the {len(self.kernel_sizes)} kernel "
+                f"sizes, got {self.encoder_size}"
             )
 
-    def _check_regularisers(self):
-        if self.residual_connection not in CONNECTIONS:
-            raise ValueError(
-                f"residual_connection must be one of {', '.join(CONNECTIONS)}, got {self.residual_connection!r}"
-            )
+    def _check_penalties(self) -> None:
         for name in ("tying", "mlm_weight", "conicity_weight"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise ValueError(
-                    f"{name} must be a number from 0, got {getattr(self, name)}"
-                )
+            value = getattr(self, name)
+            if not 0 <= value < float("inf"):
+                raise ValueError(f"{name} must be a number from 0, got {value}")
         if self.mlm_weight and (not self.mlm_rate or self.unk_token_id is None):
             raise ValueError(
-                "mlm_weight needs an mlm_rate above 0 and an unk_token_id, which stands for masked words"
+                "mlm_weight needs an mlm_rate above 0 and an unk_token_id, which stands "
+                "for masked words"
             )
-        if self.hierarchical and (
-            self.is_regularised or self.residual_connection != "none"
-        ):
+        is_connected = self.residual_connection != "none"
+        if self.hierarchical and (self.is_regularised or is_connected):
             raise ValueError(
-                "penalties and connections are for one level of states: expected hierarchical=False"
+                "penalties and connections are for one level of states: expected "
+                "hierarchical=False"
             )
-        added = (
-            "residual_connection='residual'"
-            if self.residual_connection == "residual"
-            else "tying"
-        )
-        if (added != "tying" or self.tying) and self.hidden_size != self.embedding_size:
+
+    def _check_widths(self) -> None:
+        """States and word vectors are of one width where they are added or tied."""
+        if self.residual_connection == "residual":
+            needing = "residual_connection='residual'"
+        elif self.tying:
+            needing = "tying"
+        else:
+            return
+        if self.hidden_size != self.embedding_size:
             raise ValueError(
-                f"{added} needs states as wide as word vectors, got {self.hidden_size} and {self.embedding_size}; with "
-                f"this encoder set embedding_size={self.encoder_width}"
+                f"{needing} needs states as wide as word vectors, got {self.hidden_size} "
+                f"and {self.embedding_size}; with this encoder set "
+                f"embedding_size={self.encoder_width}"
             )
 
     @property
@@ -153,19 +176,18 @@ class AttentionClassifierConfig(PreTrainedConfig):
     @property
     def hidden_size(self) -> int:
         """Width of one state h_t."""
-        return self.encoder_width + (
-            self.embedding_size if self.residual_connection == "concat" else 0
-        )
+        if self.residual_connection == "concat":
+            return self.encoder_width + self.embedding_size
+        return self.encoder_width
 
     @property
     def encoder_width(self) -> int:
-        """Width of what the encoder makes of a word."""
-        widths = {
-            "bilstm": 2 * self.encoder_size,
-            "bigru": 2 * self.encoder_size,
-            "none": self.embedding_size,
-        }
-        return widths.get(self.encoder, self.encoder_size)
+        """Width of the encoder's output for one word."""
+        if self.encoder == "none":
+            return self.embedding_size
+        if self.encoder in ("bilstm", "bigru"):
+            return 2 * self.encoder_size
+        return self.encoder_size
 
 
 AttentionClassifierConfig.register_for_auto_class()

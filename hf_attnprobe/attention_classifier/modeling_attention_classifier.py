@@ -1,8 +1,11 @@
-"""Attention classifiers as Transformers models: encode, attend, decode (Enc, φ, Dec of Jain & Wallace 2019, Section 2).
+"""Attention classifiers as Transformers models: encode, attend, decode.
 
-Shapes: *batch* texts, *keys* token positions, *hidden* the encoder's width, *classes* labels; in hierarchical models
+These are Enc, φ and Dec of Jain & Wallace 2019, Section 2. Shapes: *batch* texts, *keys*
+token positions, *hidden* the encoder's width, *classes* labels; in hierarchical models
 also *sentences* of a text, and *rows*, all sentences of a batch.
 """
+
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,8 +29,8 @@ class AttentionClassifierPreTrainedModel(PreTrainedModel):
     base_model_prefix = "attention_classifier"
     supports_gradient_checkpointing = False
 
-    def save_pretrained(self, *args, **kwargs):
-        """As everywhere; the checkpoint also names the classes for both Auto classes, whichever of the two is saved."""
+    def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
+        """As in Transformers; the checkpoint names the classes of both Auto classes."""
         self.config.auto_map = {
             "AutoConfig": "configuration_attention_classifier.AttentionClassifierConfig",
             "AutoModel": "modeling_attention_classifier.AttentionClassifierModel",
@@ -37,33 +40,40 @@ class AttentionClassifierPreTrainedModel(PreTrainedModel):
         }
         super().save_pretrained(*args, **kwargs)
 
-    def _init_weights(self, module):
-        """PyTorch's own defaults, with which the papers' code trained: N(0, 1) word vectors, U(±1/√fan_in) elsewhere.
+    def _init_weights(self, module: nn.Module) -> None:
+        """PyTorch's defaults, with which the papers' code trained.
 
-        GRUs as Serrano & Smith (2019) have them: Xavier-uniform input weights, orthogonal recurrent ones, no bias.
+        Word vectors N(0, 1), U(±1/√fan_in) elsewhere. GRUs as in Serrano & Smith 2019:
+        Xavier-uniform input weights, orthogonal recurrent ones, no bias.
         """
         if isinstance(module, nn.Embedding):
             init.normal_(module.weight, std=1.0)
             if module.padding_idx is not None:
                 init.zeros_(module.weight[module.padding_idx])
         elif isinstance(module, (nn.Linear, nn.Conv1d, nn.LSTM, nn.LSTMCell)):
-            recurrent = isinstance(module, (nn.LSTM, nn.LSTMCell))
-            fan_in = module.hidden_size if recurrent else module.weight[0].numel()
+            is_recurrent = isinstance(module, (nn.LSTM, nn.LSTMCell))
+            fan_in = module.hidden_size if is_recurrent else module.weight[0].numel()
+            bound = fan_in**-0.5
             for parameter in module.parameters(recurse=False):
-                init.uniform_(parameter, -(fan_in**-0.5), fan_in**-0.5)
+                init.uniform_(parameter, -bound, bound)
         elif isinstance(module, nn.GRU):
-            start = {"weight_ih": init.xavier_uniform_, "weight_hh": init.orthogonal_}
             for name, parameter in module.named_parameters():
-                start.get(name[:9], init.zeros_)(parameter)
+                if name.startswith("weight_ih"):
+                    init.xavier_uniform_(parameter)
+                elif name.startswith("weight_hh"):
+                    init.orthogonal_(parameter)
+                else:
+                    init.zeros_(parameter)
 
 
 class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
-    """Embeddings, encoder and attention: the context vector Σ_t a_t h_t without a read-out.
+    """Embeddings, encoder and attention: the context vector Σ_t a_t h_t, no read-out.
 
-    A hierarchical model has ``encoder`` and ``attention`` for the words of a sentence, ``sentences`` for what follows.
+    A hierarchical model has ``encoder`` and ``attention`` for the words of a sentence,
+    and ``sentences`` for the sentences of the text.
     """
 
-    def __init__(self, config):
+    def __init__(self, config: AttentionClassifierConfig) -> None:
         super().__init__(config)
         self.embeddings = nn.Embedding(
             config.vocab_size, config.embedding_size, padding_idx=config.pad_token_id
@@ -76,92 +86,102 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
         self.regulariser = Regulariser(config)
         self.post_init()
 
-    def get_input_embeddings(self):
+    def get_input_embeddings(self) -> nn.Embedding:
         return self.embeddings
 
-    def set_input_embeddings(self, value):
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
         self.embeddings = value
 
     def default_attention_mask(
         self, input_ids: Tensor | None, inputs_embeds: Tensor | None
     ) -> Tensor:
-        """Every position that is not padding, [batch, keys]; all of them where only ``inputs_embeds`` came."""
-        if input_ids is None or self.config.pad_token_id is None:
-            shape, device = (
-                (inputs_embeds if input_ids is None else input_ids).shape[:2],
-                self.device,
-            )
-            return torch.ones(shape, dtype=torch.long, device=device)
-        return (input_ids != self.config.pad_token_id).long()
+        """Every position that is not padding, int64 [batch, keys].
+
+        All positions where only ``inputs_embeds`` are given.
+        """
+        if input_ids is not None and self.config.pad_token_id is not None:
+            return (input_ids != self.config.pad_token_id).long()
+        inputs = inputs_embeds if input_ids is None else input_ids
+        return torch.ones(inputs.shape[:2], dtype=torch.long, device=self.device)
 
     def content_mask(
         self, attention_mask: Tensor, input_ids: Tensor | None = None
     ) -> Tensor:
-        """Tokens that may receive attention, bool [batch, keys]: no padding, no start, no end, no separator.
+        """Tokens that may receive attention: no padding, start, end or separator.
 
-        Without ``input_ids`` (only ``inputs_embeds`` came) start and end are the first and last unpadded position.
+        Args:
+            attention_mask: [batch, keys].
+            input_ids: int64 [batch, keys]. Without them (``inputs_embeds`` are given)
+                start and end are the first and the last unpadded position.
+
+        Returns:
+            bool [batch, keys].
         """
+        config = self.config
         content = attention_mask.bool()
-        ids = (
-            self.config.bos_token_id,
-            self.config.eos_token_id,
-            self.config.sep_token_id,
-        )
-        specials = [i for i in ids if i is not None]
         if input_ids is not None:
-            return content & ~torch.isin(
-                input_ids, torch.tensor(specials, device=input_ids.device)
-            )
-        place, length = attention_mask.cumsum(-1), attention_mask.sum(-1, keepdim=True)
-        if self.config.bos_token_id is not None:
-            content = content & (place != 1)
-        return (
-            content & (place != length)
-            if self.config.eos_token_id is not None
-            else content
-        )
+            ids = (config.bos_token_id, config.eos_token_id, config.sep_token_id)
+            specials = [i for i in ids if i is not None]
+            specials = torch.tensor(specials, device=input_ids.device)
+            return content & ~torch.isin(input_ids, specials)
+        position = attention_mask.cumsum(-1)
+        if config.bos_token_id is not None:
+            content = content & (position != 1)
+        if config.eos_token_id is not None:
+            content = content & (position != attention_mask.sum(-1, keepdim=True))
+        return content
 
     def encode(self, embeddings: Tensor, attention_mask: Tensor) -> Tensor:
-        """States h, [batch, keys, hidden], from word vectors [batch, keys, embedding]."""
-        return connect(
-            self.encoder(embeddings, attention_mask),
-            embeddings,
-            self.config.residual_connection,
-        )
+        """States h [batch, keys, hidden] of word vectors [batch, keys, embedding]."""
+        states = self.encoder(embeddings, attention_mask)
+        return connect(states, embeddings, self.config.residual_connection)
 
     def attend(self, states: Tensor, content_mask: Tensor) -> Tensor:
-        """Attention a, [batch, keys]: sums to 1 over the content, exactly 0 elsewhere; all 0 for an empty text."""
+        """Attention a [batch, keys] over states [batch, keys, hidden].
+
+        It sums to 1 over the content and is exactly 0 elsewhere; all 0 for an empty
+        text.
+        """
         return attend(self.attention, states, content_mask)
 
     def read_words(
         self, embeddings: Tensor, sentences: Sentences, *, hold_attention: bool = False
     ) -> tuple[Tensor, Tensor]:
-        """Sentence vectors [rows, hidden] and the attention of words [batch, keys], from word vectors [batch, keys, …].
+        """The first level of a hierarchical model.
 
-        ``hold_attention``: no gradient flows through the attention.
+        Args:
+            embeddings: word vectors [batch, keys, embedding].
+            sentences: where the sentences are.
+            hold_attention: lets no gradient flow through the attention.
+
+        Returns:
+            Sentence vectors [rows, hidden] and the attention of words [batch, keys].
         """
         words = embeddings.flatten(0, 1)
-        vectors, attention = (
-            words.new_zeros(len(sentences.begin), self.config.hidden_size),
-            words.new_zeros(len(words)),
-        )
+        vectors = words.new_zeros(len(sentences.begin), self.config.hidden_size)
+        attention = words.new_zeros(len(words))
         for rows in sentences.groups():
-            places, mask = sentences.words(rows)
-            states = self.encode(
-                words.index_select(0, places.flatten()).unflatten(0, places.shape),
-                mask.long(),
-            )
+            positions, mask = sentences.words(rows)
+            inputs = words.index_select(0, positions.flatten())
+            states = self.encode(inputs.unflatten(0, positions.shape), mask.long())
             weights = self.attend(states.detach() if hold_attention else states, mask)
-            vectors = vectors.index_copy(
-                0, rows, torch.einsum("rc,rch->rh", weights, states)
-            )
-            attention = attention.index_copy(0, places[mask], weights[mask])
+            contexts = torch.einsum("rc,rch->rh", weights, states)
+            vectors = vectors.index_copy(0, rows, contexts)
+            attention = attention.index_copy(0, positions[mask], weights[mask])
         return vectors, attention.view(embeddings.shape[:2])
 
     def read_sentences(
         self, vectors: Tensor, sentences: Sentences
     ) -> tuple[Tensor, Tensor]:
-        """States [batch, sentences, hidden] and attention [batch, sentences], from sentence vectors [rows, hidden]."""
+        """The second level of a hierarchical model.
+
+        Args:
+            vectors: sentence vectors [rows, hidden].
+            sentences: where the sentences are.
+
+        Returns:
+            States [batch, sentences, hidden] and attention [batch, sentences].
+        """
         mask = sentences.mask()
         states = self.sentences.encode(sentences.stack(vectors), mask)
         return states, self.sentences.attend(states, mask)
@@ -175,29 +195,37 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
         of_words: bool = True,
         guide: Tensor | None = None,
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """States that the context vector is made of, and the attention of every level, [batch, queries, keys].
+        """States and attention.
 
-        ``of_words=False`` leaves out the large map of words in a hierarchical model.
+        Args:
+            embeddings: word vectors [batch, keys, embedding].
+            attention_mask, content_mask: [batch, keys].
+            of_words: whether a hierarchical model returns the large map of words.
+            guide: imposed attention [batch, keys].
+
+        Returns:
+            The states that the context vector is made of, [batch, keys, hidden] (of
+            sentences in a hierarchical model), and the attention of every level,
+            [batch, queries, keys].
         """
         if guide is not None and self.config.attention != "guided":
             raise ValueError(
-                f"expected no guide: the attention of this model is {self.config.attention}, not guided"
+                "expected no guide: the attention of this model is "
+                f"{self.config.attention}, not guided"
             )
         if not self.config.hierarchical:
             states = self.encode(embeddings, attention_mask)
-            attention = (
-                self.attend(states, content_mask)
-                if guide is None
-                else guide * content_mask
-            )
+            if guide is None:
+                attention = self.attend(states, content_mask)
+            else:
+                attention = guide * content_mask
             return states, (attention[:, None],)
         sentences = find_sentences(content_mask)
         vectors, words = self.read_words(embeddings, sentences)
         states, attention = self.read_sentences(vectors, sentences)
-        return states, (
-            *([sentences.spread(words)] if of_words else []),
-            attention[:, None],
-        )
+        if of_words:
+            return states, (sentences.spread(words), attention[:, None])
+        return states, (attention[:, None],)
 
     def regularization(
         self,
@@ -207,16 +235,17 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
         content_mask: Tensor,
         input_ids: Tensor | None,
     ) -> Tensor | None:
-        """What the training loss of every text has besides the task's, [batch]; None while not training, and without any."""
+        """The penalties in the training loss of every text, [batch].
+
+        None in eval mode, and for a model without penalties.
+        """
         if not (self.training and self.config.is_regularised):
             return None
 
         def encode_masked(masked: Tensor) -> Tensor:
-            stand_in = self.embeddings.weight[self.config.unk_token_id]
-            return self.encode(
-                self.dropout(stand_in).where(masked.unsqueeze(-1), embeddings),
-                attention_mask,
-            )
+            mask_vector = self.dropout(self.embeddings.weight[self.config.unk_token_id])
+            inputs = mask_vector.where(masked.unsqueeze(-1), embeddings)
+            return self.encode(inputs, attention_mask)
 
         return self.regulariser(
             states, embeddings, content_mask, input_ids, encode_masked
@@ -230,40 +259,48 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
         inputs_embeds: Tensor | None = None,
         output_attentions: bool | None = None,
         guide: Tensor | None = None,
-        **kwargs,
+        **kwargs: Any,
     ) -> RegularisedModelOutput:
-        """``last_hidden_state`` h [batch, keys, hidden], ``pooler_output`` Σ_t a_t h_t [batch, hidden].
+        """Encode and attend.
 
-        ``attentions`` is a tuple of one tensor [batch, 1, 1, keys]: one layer, one head, one query. Of a hierarchical
-        model h are the sentences, and ``attentions`` two tensors, of words [batch, 1, sentences, keys], each sentence a
-        query, and of sentences [batch, 1, 1, sentences].
+        Args:
+            input_ids: int64 [batch, keys]; or ``inputs_embeds`` instead.
+            attention_mask: [batch, keys]; default: all but padding.
+            inputs_embeds: word vectors [batch, keys, embedding].
+            output_attentions: whether ``attentions`` are returned.
+            guide: the attention weights [batch, keys] of a model with
+                ``attention="guided"``, taken as they are at the content, 0 elsewhere.
 
-        ``guide``: the attention weights [batch, keys] of a model with ``attention="guided"``, taken as they are at the
-        content and 0 elsewhere.
+        Returns:
+            ``last_hidden_state`` h [batch, keys, hidden], ``pooler_output`` Σ_t a_t h_t
+            [batch, hidden], and ``attentions``, a tuple of one tensor
+            [batch, 1, 1, keys]: one layer, one head, one query. In a hierarchical model
+            h are sentences, and ``attentions`` two tensors: of words
+            [batch, 1, sentences, keys], each sentence a query, and of sentences
+            [batch, 1, 1, sentences].
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("expected exactly one of input_ids and inputs_embeds")
         if attention_mask is None:
             attention_mask = self.default_attention_mask(input_ids, inputs_embeds)
-        embeddings = (
-            self.embeddings(input_ids) if inputs_embeds is None else inputs_embeds
-        )
+        if inputs_embeds is None:
+            inputs_embeds = self.embeddings(input_ids)
+        if output_attentions is None:
+            output_attentions = self.config.output_attentions
         content_mask = self.content_mask(attention_mask, input_ids)
-        wanted = (
-            self.config.output_attentions
-            if output_attentions is None
-            else output_attentions
+        embeddings = self.dropout(inputs_embeds)
+        states, levels = self.read(
+            embeddings,
+            attention_mask,
+            content_mask,
+            of_words=output_attentions,
+            guide=guide,
         )
-        embeddings = self.dropout(embeddings)
-        states, attentions = self.read(
-            embeddings, attention_mask, content_mask, of_words=wanted, guide=guide
-        )
+        attentions = tuple(attention[:, None] for attention in levels)
         return RegularisedModelOutput(
             last_hidden_state=states,
-            pooler_output=torch.einsum("bk,bkh->bh", attentions[-1][:, 0], states),
-            attentions=tuple(attention[:, None] for attention in attentions)
-            if wanted
-            else None,
+            pooler_output=torch.einsum("bk,bkh->bh", levels[-1][:, 0], states),
+            attentions=attentions if output_attentions else None,
             regularization=self.regularization(
                 states, embeddings, attention_mask, content_mask, input_ids
             ),
@@ -271,26 +308,29 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
 
 
 class AttentionClassifierForSequenceClassification(AttentionClassifierPreTrainedModel):
-    """A linear read-out of the context vector. Two labels: one logit z, returned as [0, z]; more: one logit each."""
+    """A linear read-out of the context vector.
 
-    def __init__(self, config):
+    Two labels: one logit z, returned as [0, z]; more labels: one logit each.
+    """
+
+    def __init__(self, config: AttentionClassifierConfig) -> None:
         super().__init__(config)
         self.num_labels = config.num_labels
         self.attention_classifier = AttentionClassifierModel(config)
         self.dropout = nn.Dropout(config.logit_dropout)
-        self.classifier = nn.Linear(
-            config.hidden_size, 1 if config.num_labels == 2 else config.num_labels
-        )
+        n_logits = 1 if config.num_labels == 2 else config.num_labels
+        self.classifier = nn.Linear(config.hidden_size, n_logits)
         self.post_init()
 
     def decode(self, context: Tensor) -> Tensor:
-        """Logits [..., classes] of a context vector [..., hidden]; linear, so Σ_t a_t decode(h_t) = decode(Σ_t a_t h_t)."""
+        """Logits [..., classes] of a context vector [..., hidden].
+
+        Linear, so Σ_t a_t decode(h_t) = decode(Σ_t a_t h_t).
+        """
         logits = self.classifier(context)
-        return (
-            torch.cat([torch.zeros_like(logits), logits], dim=-1)
-            if self.num_labels == 2
-            else logits
-        )
+        if self.num_labels == 2:
+            logits = torch.cat([torch.zeros_like(logits), logits], dim=-1)
+        return logits
 
     @can_return_tuple
     def forward(
@@ -302,11 +342,16 @@ class AttentionClassifierForSequenceClassification(AttentionClassifierPreTrained
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         guide: Tensor | None = None,
-        **kwargs,
+        **kwargs: Any,
     ) -> RegularisedClassifierOutput:
-        """Logits [batch, classes]; ``attentions`` (on request) and ``guide`` as in :class:`AttentionClassifierModel`.
+        """Classify; the other arguments are those of :class:`AttentionClassifierModel`.
 
-        ``labels`` [batch], integers, add the mean cross-entropy; for two labels that is the papers' binary one.
+        Args:
+            labels: int64 [batch]; adds the mean cross-entropy, which for two labels is
+                the papers' binary one.
+
+        Returns:
+            ``logits`` [batch, classes]; ``attentions`` on request.
         """
         outputs = self.attention_classifier(
             input_ids,
@@ -317,25 +362,21 @@ class AttentionClassifierForSequenceClassification(AttentionClassifierPreTrained
             return_dict=True,
         )
         logits = self.dropout(self.decode(outputs.pooler_output))
-        loss = (
-            None
-            if labels is None
-            else self.loss_function(labels, logits, self.config, **kwargs)
-        )
-        if loss is not None and outputs.regularization is not None:
-            n_texts = kwargs.get("num_items_in_batch") or len(
-                logits
-            )  # more than here where gradients accumulate
-            loss = loss + outputs.regularization.sum() / n_texts
-        states_wanted = (
-            self.config.output_hidden_states
-            if output_hidden_states is None
-            else output_hidden_states
-        )
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(labels, logits, self.config, **kwargs)
+            if outputs.regularization is not None:
+                # More texts than here where gradients accumulate.
+                n_texts = kwargs.get("num_items_in_batch") or len(logits)
+                loss = loss + outputs.regularization.sum() / n_texts
+        if output_hidden_states is None:
+            output_hidden_states = self.config.output_hidden_states
         return RegularisedClassifierOutput(
             loss=loss,
             logits=logits,
-            hidden_states=(outputs.last_hidden_state,) if states_wanted else None,
+            hidden_states=(outputs.last_hidden_state,)
+            if output_hidden_states
+            else None,
             attentions=outputs.attentions,
             regularization=outputs.regularization,
         )

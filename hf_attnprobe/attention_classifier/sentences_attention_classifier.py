@@ -1,7 +1,8 @@
-"""From words to sentences: the second level of a hierarchical attention network (Yang et al. 2016, Section 2.2).
+"""From words to sentences: the second level of a hierarchical attention network.
 
-A sentence is a run of words between special tokens, so two separators in a row enclose none. All sentences of a batch
-stand under one another as *rows*, and those of about one length are read in one pass, whatever text they are of.
+Yang et al. 2016, Section 2.2. A sentence is a run of words between special tokens, so
+two separators in a row enclose none. All sentences of a batch stand under one another
+as *rows*; rows of similar length are read in one pass, whatever text they belong to.
 """
 
 from collections.abc import Iterator
@@ -11,14 +12,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .configuration_attention_classifier import AttentionClassifierConfig
 from .layers_attention_classifier import ATTENTIONS, ENCODERS, attend
 
 
 class Sentences(NamedTuple):
-    """Where the sentences of a batch are.
+    """Where the sentences of a batch are; all int64.
 
-    begin: first word of each sentence, a place in the flattened batch, [rows]. lengths: its number of words, [rows].
-    text, place: its text, and which of that text's sentences it is, [rows]. counts: sentences of each text, [batch].
+    Attributes:
+        begin: position of each sentence's first word in the flattened batch, [rows].
+        lengths: number of its words, [rows].
+        text: number of its text in the batch, [rows].
+        place: its number among the sentences of that text, [rows].
+        counts: number of sentences of each text, [batch].
     """
 
     begin: Tensor
@@ -34,7 +40,12 @@ class Sentences(NamedTuple):
             yield (size == value).nonzero()[:, 0]
 
     def words(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Places of the words of some sentences in the flattened batch, and which of them are words, [rows, columns]."""
+        """The words of some sentences.
+
+        Returns:
+            Their positions in the flattened batch, int64 [rows, words], and which of
+            these are words rather than padding, bool [rows, words].
+        """
         lengths = self.lengths[rows]
         columns = torch.arange(int(lengths.max()), device=rows.device)
         mask = columns < lengths[:, None]
@@ -42,8 +53,10 @@ class Sentences(NamedTuple):
 
     def mask(self) -> Tensor:
         """Which sentences are real, bool [batch, sentences]; at least one column."""
-        places = torch.arange(max(1, int(self.counts.max())), device=self.counts.device)
-        return places < self.counts[:, None]
+        n_sentences = max(1, int(self.counts.max()))
+        return (
+            torch.arange(n_sentences, device=self.counts.device) < self.counts[:, None]
+        )
 
     def stack(self, rows: Tensor) -> Tensor:
         """Values of sentences [rows, ...] as [batch, sentences, ...], 0 for padding."""
@@ -51,40 +64,50 @@ class Sentences(NamedTuple):
         return stacked.index_put((self.text, self.place), rows)
 
     def spread(self, words: Tensor) -> Tensor:
-        """Values of words [batch, keys] as a map [batch, sentences, keys], 0 outside of the sentence."""
+        """Values of words [batch, keys] as a map [batch, sentences, keys].
+
+        The map is 0 outside of the sentence.
+        """
         n_keys = words.shape[1]
-        keys, begin = (
-            torch.arange(n_keys, device=words.device),
-            self.begin[:, None] % n_keys,
-        )
-        inside = (begin <= keys) & (keys < begin + self.lengths[:, None])
-        return words[:, None] * self.stack(inside.to(words.dtype))
+        keys = torch.arange(n_keys, device=words.device)
+        begin = self.begin[:, None] % n_keys
+        is_inside = (begin <= keys) & (keys < begin + self.lengths[:, None])
+        return words[:, None] * self.stack(is_inside.to(words.dtype))
 
 
 def find_sentences(content_mask: Tensor) -> Sentences:
-    """The sentences of texts whose words are marked in ``content_mask``, bool [batch, keys]."""
+    """The sentences of texts whose words are marked in ``content_mask``.
+
+    Args:
+        content_mask: bool [batch, keys].
+    """
     is_first = content_mask & ~F.pad(content_mask, (1, 0))[:, :-1]
     is_last = content_mask & ~F.pad(content_mask, (0, 1))[:, 1:]
-    begin, end = (marked.flatten().nonzero()[:, 0] for marked in (is_first, is_last))
-    text, counts = begin // content_mask.shape[1], is_first.sum(-1)
-    place = (
-        torch.arange(len(begin), device=begin.device)
-        - (counts.cumsum(0) - counts)[text]
+    begin = is_first.flatten().nonzero()[:, 0]
+    end = is_last.flatten().nonzero()[:, 0]
+    text = begin // content_mask.shape[1]
+    counts = is_first.sum(-1)
+    n_before = (counts.cumsum(0) - counts)[text]  # sentences of the texts before
+    return Sentences(
+        begin=begin,
+        lengths=end - begin + 1,
+        text=text,
+        place=torch.arange(len(begin), device=begin.device) - n_before,
+        counts=counts,
     )
-    return Sentences(begin, end - begin + 1, text, place, counts)
 
 
 class SentenceReader(nn.Module):
-    """Encoder and attention of sentences, of the same kind as those of words; its input are sentence vectors."""
+    """Encoder and attention of sentences, of the same kind as those of words."""
 
-    def __init__(self, config):
+    def __init__(self, config: AttentionClassifierConfig) -> None:
         super().__init__()
         self.dropout = nn.Dropout(config.sentence_dropout)
         self.encoder = ENCODERS[config.encoder](config, config.hidden_size)
         self.attention = ATTENTIONS[config.attention](config)
 
     def encode(self, vectors: Tensor, sentence_mask: Tensor) -> Tensor:
-        """States [batch, sentences, hidden] of sentence vectors [batch, sentences, hidden]."""
+        """States [batch, sentences, hidden] of vectors [batch, sentences, hidden]."""
         return self.encoder(self.dropout(vectors), sentence_mask.long())
 
     def attend(self, states: Tensor, sentence_mask: Tensor) -> Tensor:

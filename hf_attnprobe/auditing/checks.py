@@ -65,7 +65,7 @@ def check_needs(
     if "plausibility" in tests and not (rationales and tokenizer.is_fast):
         raise AttnProbeError(
             "expected human rationales for the test plausibility, found none that a fast tokenizer could place in what the "
-            "model attends to (words, but sentences in a hierarchical one); give the data a column 'evidence' with the "
+            "model attends to (words, but sentences in a hierarchical one); give the data a column 'rationale' with the "
             "positions of the decisive words, or leave the test out"
         )
     if "input_erasure" in tests or erase_by not in OPERATORS:

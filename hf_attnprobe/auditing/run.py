@@ -147,7 +147,7 @@ def audit(
     examples = load_examples(
         dataset,
         split,
-        config=config,
+        dataset_config=config,
         text_column=text_column,
         label_column=label_column,
         seed=seed,
@@ -188,7 +188,9 @@ def audit(
                 range(len(examples)), examples.with_format(None)["example_id"][:], limit
             )
         )
-    texts, counts = tokenize(tokenizer, examples, loaded, truncate=truncate)
+    tokenized = tokenize(tokenizer, examples, loaded, truncate=truncate)
+    texts = tokenized.texts
+    counts = {"skipped_empty": tokenized.n_empty, "truncated": tokenized.n_cut}
     with _folder(output_dir, state) as folder:
         sweep = Sweep(
             adapter,

@@ -42,7 +42,7 @@ def build_parser() -> argparse.ArgumentParser:
         return commands.add_parser(name, help=said)
 
     trainings.add_demo(
-        add("demo", "train and audit on generated data whose evidence is known")
+        add("demo", "train and audit on generated data whose deciding words are known")
     )
     trainings.add_train(add("train", "train an attention classifier"))
     audits.add_audit(add("audit", "run faithfulness tests on a model"))

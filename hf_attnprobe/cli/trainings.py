@@ -300,16 +300,16 @@ def add_deceive(parser) -> None:
 
 
 def run_demo(arguments: dict) -> None:
-    """Trains, audits, and prints the report and what was found of the evidence."""
-    from hf_attnprobe.demonstration import demo, evidence_sentences
+    """Trains, audits, and prints the report and how well attention found the deciding words."""
+    from hf_attnprobe.demonstration import demo, rationale_sentences
 
     report, found, metrics = demo(**arguments)
     scores = ", ".join(
         f"{name.replace('_', ' ')} {value:.3f}" for name, value in metrics.items()
     )
     folder = Path(arguments["output_dir"])
-    print(f"{report}\n\nModel\n  {scores}\n\nEvidence")
-    print("\n".join(f"  {line}" for line in evidence_sentences(found)))
+    print(f"{report}\n\nModel\n  {scores}\n\nDeciding words")
+    print("\n".join(f"  {line}" for line in rationale_sentences(found)))
     print(
         f"\nModel in {folder / 'model'}, full report in {folder / 'audit' / 'report.md'}"
     )
@@ -334,7 +334,8 @@ def run_train(arguments: dict) -> None:
         arguments.pop("model"),
     )
     options = {k: v for k, v in arguments.items() if v is not None}
-    splits = load_splits(**data, seed=arguments["seed"])
+    config = data.pop("config")
+    splits = load_splits(**data, dataset_config=config, seed=arguments["seed"])
     if pretrained is None:
         architecture = papers_config(only_classifier["recipe"], **of_classifier)
         _, _, metrics = train_classifier(

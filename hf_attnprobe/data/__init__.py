@@ -1,1 +1,1 @@
-"""Data sets from anywhere as rows of id, text and label; splits, vocabularies, word vectors, generated texts."""
+"""Data sets as rows of id, text, label; splits, tokenizers, word vectors, made-up texts."""

@@ -1,4 +1,4 @@
-"""Which texts a verb works on: the data arguments of every verb, in one place."""
+"""The data arguments of every verb, in one place."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,14 +22,18 @@ class Data(Options):
     """
 
     dataset: Any = option(
-        help="name (sst, imdb, agnews, …), Hub id, or a folder that datasets.load_dataset reads"
+        help=(
+            "name (sst, imdb, agnews, …), Hub id, or a folder that "
+            "datasets.load_dataset reads"
+        )
     )
     dataset_config: str | None = option(
         None, "configuration of the data set, where it has several"
     )
     text_column: str | Sequence[str] | None = option(
         None,
-        "column of the texts, or several to be joined by a space (default: text, else sentence)",
+        "column of the texts, or several to be joined by a space (default: text, else "
+        "sentence)",
         metavar="COLUMN",
     )
     label_column: str | None = option(None, "column of the labels (default: label)")
@@ -44,20 +48,28 @@ class Data(Options):
     def examples(
         self, *, limit: int | None = None, seed: int = 0
     ) -> "datasets.Dataset":
-        """The tested split as rows; see :func:`~hf_attnprobe.data.examples.load_examples`."""
+        """The tested split, see :func:`~hf_attnprobe.data.examples.load_examples`.
+
+        Args:
+            limit: number of rows to keep; at least 1.
+            seed: chooses the rows of a validation split that has to be set apart.
+        """
         return load_examples(
             self.dataset, self.split, **self._columns(), limit=limit, seed=seed
         )
 
     def splits(self, *, seed: int = 0) -> "dict[str, datasets.Dataset]":
-        """Train, validation and test; see :func:`~hf_attnprobe.data.splits.load_splits`."""
+        """Train, validation and test, see :func:`~hf_attnprobe.data.splits.load_splits`.
+
+        ``train_limit`` bounds the training texts.
+        """
         return load_splits(
             self.dataset, **self._columns(), limit=self.train_limit, seed=seed
         )
 
     def _columns(self) -> dict[str, Any]:
         return {
-            "config": self.dataset_config,
+            "dataset_config": self.dataset_config,
             "text_column": self.text_column,
             "label_column": self.label_column,
         }

@@ -1,7 +1,8 @@
 """Data sets by name, folder, Hub id or in memory, all in one form.
 
-Whatever it was read from, a split becomes rows of `example_id`, `text` and `label` (and `evidence`, if there is any).
-`datasets` is imported where it is used, so that the package imports without it.
+Whatever it was read from, a split becomes rows of `example_id`, `text` and `label`, and
+`rationale` if there is one. `datasets` is imported where it is used, so that the
+package imports without it.
 """
 
 import hashlib
@@ -20,83 +21,106 @@ from hf_attnprobe.errors import AttnProbeError, NoSuchSplit
 if TYPE_CHECKING:
     import datasets
 
+    Source = (
+        str
+        | os.PathLike
+        | Recipe
+        | datasets.Dataset
+        | datasets.DatasetDict
+        | list[dict[str, Any]]
+    )
+
+
+# Columns that may hold a human rationale; the second is ERASER's name for it.
+RATIONALE_COLUMNS = ("rationale", "evidence")
+
 
 def load_examples(
-    dataset: "str | os.PathLike | Recipe | datasets.Dataset | datasets.DatasetDict | list[dict[str, Any]]",
+    dataset: "Source",
     split: str,
     *,
     text_column: str | Sequence[str] | None = None,
     label_column: str | None = None,
-    config: str | None = None,
+    dataset_config: str | None = None,
     limit: int | None = None,
     seed: int = 0,
 ) -> "datasets.Dataset":
-    """One split as rows of `example_id` (int64), `text` (string), `label`, and `evidence` (list of int64) if any.
-
-    `evidence` is a human rationale, or the words that a rule decides by: the positions, from 0, of those words among the
-    words that white space separates in the text; empty where there is none.
-
-    `example_id` is the source's own where those are unique and not negative, else the row number in the source split
-    before any filter, so it names the same text whatever `limit` is. `label` is a ClassLabel where the source names
-    its classes or labels with strings (sorted, over all splits), else an int64; unlabelled rows have -1.
+    """One split as rows of `example_id`, `text`, `label` and, if there is one, `rationale`.
 
     Args:
-        dataset: a name in `RECIPES`, a folder, a Hub id, a `Recipe`, or examples in memory.
+        dataset: a name in `RECIPES`, a folder, a Hub id, a `Recipe`, or examples in
+            memory.
         split: ignored for a `Dataset` and a list, which are one split.
-        text_column, label_column: default to the recipe's, else to `text` or `sentence`, and `label`. Several text
-            columns are joined by a space, leaving out what is missing.
-        config: configuration of the data set, for those that have several.
-        limit: keep so many rows, after all filters, see :func:`sample`; at least 1.
-        seed: decides which rows of `train` become `validation` where the recipe sets them apart, and nothing else:
-            give `train` and `validation` the same one.
+        text_column: default: the recipe's, else `text` or `sentence`. Several columns
+            are joined by a space, leaving out missing values.
+        label_column: default: the recipe's, else `label`.
+        dataset_config: configuration of the data set, for those that have several.
+        limit: number of rows to keep after all filters, see :func:`sample`; at least 1.
+        seed: chooses the rows of `train` that become `validation` where the recipe sets
+            them apart, and nothing else: give both splits the same seed.
+
+    Returns:
+        Rows with the columns
+
+        - `example_id` (int64): the source's own where those are unique and not
+          negative, else the row number in the source split before any filter, so that
+          it names the same text whatever `limit` is;
+        - `text` (string);
+        - `label`: a ClassLabel where the source names its classes or its labels are
+          strings (sorted, over all splits), else an int64; -1 for unlabelled rows;
+        - `rationale` (list of int64): a human rationale, or the words that a rule
+          decides by, as positions from 0 among the words that white space separates in
+          the text; empty where there is none. It is read from a column `rationale`, or
+          from `evidence` (ERASER's name), that holds lists of integers.
 
     Raises:
-        AttnProbeError: no such data set, split or column; no row left; a text that is not a string; labels that are
-            neither integers nor strings.
+        AttnProbeError: no such data set, split or column; no row left; a text that is
+            not a string; labels that are neither integers nor strings.
     """
     if limit is not None and limit < 1:
         raise AttnProbeError(
             f"limit must be at least 1, got {limit}; leave it out for the whole split"
         )
-    recipe = recipe_of(dataset, text_column, label_column, config)
+    recipe = recipe_of(dataset, text_column, label_column, dataset_config)
     splits = open_splits(dataset, split, recipe)
     source, rows = _choose_split(splits, split, recipe, seed)
     labels, names = _keep_classes(*_labels(source, splits, recipe), recipe.keep_labels)
-    table = {
-        "example_id": _example_ids(source),
-        "text": _texts(source, recipe),
-        "label": labels,
-    }
-    if _has_evidence(source):
-        table["evidence"] = _values(source, "evidence")
-    training = split in ("train", "validation")
-    rows = [
-        row
-        for row in rows
-        if labels[row] is not None
-        and fits(table["text"][row], recipe, training=training)
-    ]
-    rows = sample(rows, [table["example_id"][row] for row in rows], limit)
+    ids, texts = _example_ids(source), _texts(source, recipe)
+    table = {"example_id": ids, "text": texts, "label": labels}
+    rationale_column = _rationale_column(source)
+    if rationale_column is not None:
+        table["rationale"] = column_of(source, rationale_column)
+
+    is_training = split in ("train", "validation")
+    rows = [row for row in rows if labels[row] is not None]
+    rows = [row for row in rows if fits(texts[row], recipe, training=is_training)]
+    rows = sample(rows, [ids[row] for row in rows], limit)
     if not rows:
         raise AttnProbeError(
-            f"split {split!r} has no example left of {len(source)} rows after the recipe's filters"
+            f"split {split!r} has no example left of {len(source)} rows after the "
+            "recipe's filters"
         )
-    return _to_dataset(
-        {name: [values[row] for row in rows] for name, values in table.items()}, names
-    )
+    for name, values in table.items():
+        table[name] = [values[row] for row in rows]
+    return _to_dataset(table, names)
+
+
+def column_of(examples: "datasets.Dataset", name: str) -> list[Any]:
+    """A column as a list of plain Python values, whatever the format of the data set."""
+    return examples.with_format(None)[name][:]
 
 
 def by_hash(ids: Sequence[int]) -> list[int]:
-    """The positions of ids in the order of a hash (SHA-256) of theirs: as good as drawn, and always the same."""
-    return sorted(
-        range(len(ids)), key=lambda k: hashlib.sha256(str(ids[k]).encode()).digest()
-    )
+    """Indices of `ids` sorted by SHA-256: a fixed pseudo-random order."""
+    digests = [hashlib.sha256(str(i).encode()).digest() for i in ids]
+    return sorted(range(len(ids)), key=digests.__getitem__)
 
 
 def sample(rows: Sequence[int], ids: Sequence[int], limit: int | None) -> list[int]:
-    """So many of the rows, in their order, drawn by their ids: always the same ones, and fewer are among more.
+    """A fixed pseudo-random sample of `rows`, in their order, chosen by their ids.
 
-    The first ones would not do: many data sets are sorted by class.
+    A smaller sample is part of a larger one. The first rows would not do: many data
+    sets are sorted by class.
 
     >>> sample(range(10), range(10), 3), sample(range(10), range(10), 4)
     ([4, 8, 9], [3, 4, 8, 9])
@@ -105,115 +129,124 @@ def sample(rows: Sequence[int], ids: Sequence[int], limit: int | None) -> list[i
 
 
 def label_names(examples: "datasets.Dataset") -> list[str]:
-    """The names of the classes; `LABEL_0`, `LABEL_1`, … as in Transformers where the labels are bare integers."""
+    """Names of the classes; `LABEL_0`, `LABEL_1`, … as in Transformers for integers."""
     feature = examples.features["label"]
     if hasattr(feature, "names"):
         return list(feature.names)
-    return [
-        f"LABEL_{label}"
-        for label in range(max(_values(examples, "label"), default=-1) + 1)
-    ]
+    n_labels = max(column_of(examples, "label"), default=-1) + 1
+    return [f"LABEL_{label}" for label in range(n_labels)]
 
 
 def dataset_name(dataset: Any, split: str) -> str:
-    """What a report calls the texts.
+    """The name of a data set and its split in reports.
 
     >>> dataset_name("imdb", "test"), dataset_name([], "test")
     ('imdb (test)', 'data given in memory (test)')
     """
-    dataset = getattr(dataset, "hub_id", dataset)  # of a recipe
-    name = (
-        str(dataset)
-        if isinstance(dataset, str | os.PathLike)
-        else "data given in memory"
-    )
-    return f"{name} ({split})"
+    if isinstance(dataset, Recipe):
+        dataset = dataset.hub_id
+    has_name = isinstance(dataset, str | os.PathLike)
+    return f"{dataset if has_name else 'data given in memory'} ({split})"
 
 
 def dataset_fingerprint(examples: "datasets.Dataset") -> str:
-    """16 hex digits (SHA-256) of ids, texts, labels and evidence: equal for equal examples, in any order and from
-    anywhere."""
-    digest, columns = hashlib.sha256(), ["example_id", "text", "label"]
-    columns += ["evidence"] if "evidence" in examples.column_names else []
-    for row in sorted(zip(*(_values(examples, name) for name in columns), strict=True)):
+    """16 hex digits (SHA-256) of ids, texts, labels and rationales.
+
+    Equal for equal examples, in any order and from any source.
+    """
+    names = ["example_id", "text", "label"]
+    if "rationale" in examples.column_names:
+        names.append("rationale")
+    columns = [column_of(examples, name) for name in names]
+    digest = hashlib.sha256()
+    for row in sorted(zip(*columns, strict=True)):
         digest.update(json.dumps(row).encode() + b"\n")
     return digest.hexdigest()[:16]
 
 
 def _choose_split(
-    splits: Mapping[str, Any], split: str, recipe: Recipe, seed: int
-) -> tuple[Any, Sequence[int]]:
-    """The source split and the rows of it that belong to `split`."""
-    carved = (
+    splits: "Mapping[str, datasets.Dataset]", split: str, recipe: Recipe, seed: int
+) -> "tuple[datasets.Dataset, Sequence[int]]":
+    """The source split, and its rows that belong to `split`."""
+    from_train = (
         recipe.validation_fraction is not None
         and "validation" not in splits
         and split in ("train", "validation")
     )
-    name = "train" if carved else recipe.splits.get(split, split)
+    name = "train" if from_train else recipe.splits.get(split, split)
     if name not in splits:
         raise NoSuchSplit(
-            f"expected one of the splits {', '.join(splits)}, got {split!r}; choose one with --split"
+            f"expected one of the splits {', '.join(splits)}, got {split!r}; choose one "
+            "with --split"
         )
     source = splits[name]
     rows = range(len(source))
     if not rows:
         raise AttnProbeError(
-            f"expected examples in split {split!r}, got an empty one; choose another with --split"
+            f"expected examples in split {split!r}, got an empty one; choose another "
+            "with --split"
         )
-    if not carved:
+    if not from_train:
         return source, rows
+    held_out = _held_out_rows(source, splits, recipe, seed)
+    return source, [row for row in rows if (row in held_out) == (split == "validation")]
+
+
+def _held_out_rows(
+    source: "datasets.Dataset",
+    splits: "Mapping[str, datasets.Dataset]",
+    recipe: Recipe,
+    seed: int,
+) -> set[int]:
+    """The rows of `train` that become `validation`."""
+    groups = [range(len(source))]
+    if recipe.balanced_validation:
+        groups = _rows_by_class(_labels(source, splits, recipe)[0])
     draw = random.Random(seed)
-    groups = (
-        _rows_by_class(source, splits, recipe) if recipe.balanced_validation else [rows]
-    )
-    apart = {
-        row
-        for group in groups
-        for row in draw.sample(group, round(recipe.validation_fraction * len(group)))
-    }
-    return source, [row for row in rows if (row in apart) == (split == "validation")]
+    held_out: set[int] = set()
+    for group in groups:
+        held_out.update(
+            draw.sample(group, round(recipe.validation_fraction * len(group)))
+        )
+    return held_out
 
 
-def _rows_by_class(
-    source: "datasets.Dataset", splits: Mapping[str, Any], recipe: Recipe
-) -> list[list[int]]:
+def _rows_by_class(labels: list[int]) -> list[list[int]]:
     groups: dict[int, list[int]] = {}
-    for row, label in enumerate(_labels(source, splits, recipe)[0]):
+    for row, label in enumerate(labels):
         groups.setdefault(label, []).append(row)
     return [groups[label] for label in sorted(groups)]
 
 
-def _values(source: "datasets.Dataset", column: str) -> list[Any]:
-    return source.with_format(None)[column][:]
-
-
 def _example_ids(source: "datasets.Dataset") -> list[int]:
-    ids = _values(source, "example_id") if "example_id" in source.column_names else []
-    usable = (
-        ids
-        and all(isinstance(i, int) and i >= 0 for i in ids)
-        and len(set(ids)) == len(ids)
-    )
-    return ids if usable else list(range(len(source)))
+    by_row = list(range(len(source)))
+    if "example_id" not in source.column_names:
+        return by_row
+    ids = column_of(source, "example_id")
+    are_valid = all(isinstance(i, int) and i >= 0 for i in ids)
+    return ids if are_valid and len(set(ids)) == len(ids) else by_row
 
 
-def _has_evidence(source: "datasets.Dataset") -> bool:
-    """Lists of integers: elsewhere a column of that name holds quoted sentences."""
-    items = getattr(source.features.get("evidence"), "feature", None)
-    return str(getattr(items, "dtype", "")).startswith(("int", "uint", "null"))
+def _rationale_column(source: "datasets.Dataset") -> str | None:
+    """The column with lists of integers; others of these names hold quoted sentences."""
+    for name in RATIONALE_COLUMNS:
+        items = getattr(source.features.get(name), "feature", None)
+        if str(getattr(items, "dtype", "")).startswith(("int", "uint", "null")):
+            return name
+    return None
 
 
-def _column(
+def _find_column(
     source: "datasets.Dataset", given: str | None, defaults: tuple[str, ...], flag: str
 ) -> str | None:
-    """The name of the column; None if none was given and no default is there."""
+    """The name of the column; None if none was given and no default exists."""
     if given is not None and given not in source.column_names:
         raise AttnProbeError(
-            f"no column {given!r} among the columns {', '.join(source.column_names)}; name one with {flag}"
+            f"no column {given!r} among the columns {', '.join(source.column_names)}; "
+            f"name one with {flag}"
         )
-    return given or next(
-        (name for name in defaults if name in source.column_names), None
-    )
+    existing = [name for name in defaults if name in source.column_names]
+    return given or next(iter(existing), None)
 
 
 def _texts(source: "datasets.Dataset", recipe: Recipe) -> list[str]:
@@ -226,18 +259,20 @@ def _texts(source: "datasets.Dataset", recipe: Recipe) -> list[str]:
 def _strings(
     source: "datasets.Dataset", given: str | None, *, may_lack: bool = False
 ) -> list[str | None]:
-    column = _column(source, given, ("text", "sentence"), "--text-column")
+    column = _find_column(source, given, ("text", "sentence"), "--text-column")
     if column is None:
         raise AttnProbeError(
-            f"no column 'text' or 'sentence' among the columns {', '.join(source.column_names)}; "
-            "name the one with the texts with --text-column"
+            "no column 'text' or 'sentence' among the columns "
+            f"{', '.join(source.column_names)}; name the one with the texts with "
+            "--text-column"
         )
-    texts = _values(source, column)
+    texts = column_of(source, column)
     for row, text in enumerate(texts):
         if not isinstance(text, str) and not (may_lack and text is None):
             raise AttnProbeError(
-                f"column {column!r} must hold strings, row {row} is {type(text).__name__}; "
-                "mend or drop it, or name another column with --text-column"
+                f"column {column!r} must hold strings, row {row} is "
+                f"{type(text).__name__}; mend or drop it, or name another column with "
+                "--text-column"
             )
     return texts
 
@@ -245,41 +280,50 @@ def _strings(
 def _labels(
     source: "datasets.Dataset", splits: "Mapping[str, datasets.Dataset]", recipe: Recipe
 ) -> tuple[list[int], tuple[str, ...] | None]:
-    """Class indices, -1 where there is none, and the names of the classes if they have any."""
-    column = _column(source, recipe.label_column, ("label",), "--label-column")
+    """Class numbers, -1 where there is none, and the names of the classes if any."""
+    column = _find_column(source, recipe.label_column, ("label",), "--label-column")
     if column is None:
         return [-1] * len(source), recipe.label_names
-    values = _values(source, column)
-    names = getattr(source.features[column], "names", recipe.label_names)
+    values = column_of(source, column)
     kinds = {type(value) for value in values} - {type(None)}
     if kinds == {str}:
-        # The classes of one split alone would be numbered differently where another split has one more.
-        everywhere = [
-            value
-            for other in splits.values()
-            if column in other.column_names
-            for value in _values(other, column)
-        ]
-        names = sorted({value for value in everywhere if isinstance(value, str)})
-        values = [None if value is None else names.index(value) for value in values]
-    elif not kinds <= {int, bool}:
-        row = next(
-            row for row, value in enumerate(values) if not isinstance(value, int | None)
-        )
-        raise AttnProbeError(
-            f"column {column!r} must hold integers or strings as labels, row {row} is {type(values[row]).__name__}; "
-            "convert them or name another column with --label-column"
-        )
-    first = (
-        0
-        if kinds == {str} or hasattr(source.features[column], "names")
-        else recipe.first_label
-    )
+        names = _names_in_all(splits, column)
+        numbers = {name: number for number, name in enumerate(names)}
+        return [numbers.get(value, -1) for value in values], names
+    _check_integers(values, column)
+    names = getattr(source.features[column], "names", None)
+    first = 0
+    if names is None:
+        names, first = recipe.label_names, recipe.first_label
     labels = [-1 if value is None else int(value) for value in values]
     _check_range(labels, names, first)
-    return [
-        label if label < 0 else label - first for label in labels
-    ], None if names is None else tuple(names)
+    labels = [label if label < 0 else label - first for label in labels]
+    return labels, None if names is None else tuple(names)
+
+
+def _names_in_all(
+    splits: "Mapping[str, datasets.Dataset]", column: str
+) -> tuple[str, ...]:
+    """The sorted strings in a column of all splits.
+
+    Numbered by one split alone, the classes would differ where another has one more.
+    """
+    names: set[str] = set()
+    for examples in splits.values():
+        if column in examples.column_names:
+            values = column_of(examples, column)
+            names.update(value for value in values if isinstance(value, str))
+    return tuple(sorted(names))
+
+
+def _check_integers(values: list[Any], column: str) -> None:
+    for row, value in enumerate(values):
+        if not isinstance(value, int | None):
+            raise AttnProbeError(
+                f"column {column!r} must hold integers or strings as labels, row {row} "
+                f"is {type(value).__name__}; convert them or name another column with "
+                "--label-column"
+            )
 
 
 def _check_range(labels: list[int], names: Sequence[str] | None, first: int) -> None:
@@ -287,7 +331,8 @@ def _check_range(labels: list[int], names: Sequence[str] | None, first: int) -> 
     for row, label in enumerate(labels):
         if label != -1 and not first <= label < end:
             raise AttnProbeError(
-                f"expected labels from {first} to {end - 1}, or -1 for none, row {row} has {label}; renumber them"
+                f"expected labels from {first} to {end - 1}, or -1 for none, row {row} "
+                f"has {label}; renumber them"
             )
 
 
@@ -298,8 +343,10 @@ def _keep_classes(
     if kept is None:
         return labels, names
     if not set(kept) <= set(names or ()):
+        existing = ", ".join(names or ("none with a name",))
         raise AttnProbeError(
-            f"expected the classes {', '.join(kept)}, got {', '.join(names or ('none with a name',))}"
+            f"expected the classes {', '.join(kept)}, got {existing}; choose a data set "
+            "that has them"
         )
     new = {names.index(name): index for index, name in enumerate(kept)}
     return [new.get(label) for label in labels], kept
@@ -314,8 +361,7 @@ def _to_dataset(
         "example_id": Value("int64"),
         "text": Value("string"),
         "label": Value("int64") if names is None else ClassLabel(names=list(names)),
-        "evidence": List(Value("int64")),
     }
-    return Dataset.from_dict(
-        table, features=Features({name: features[name] for name in table})
-    )
+    if "rationale" in table:
+        features["rationale"] = List(Value("int64"))
+    return Dataset.from_dict(table, features=Features(features))

@@ -1,4 +1,4 @@
-"""How long a text is, in tokens and in sentences, and whether a recipe has room for it."""
+"""Length of a text in tokens and sentences, and whether a recipe's bounds admit it."""
 
 import math
 import re
@@ -11,7 +11,7 @@ _END = re.compile(r"""(?<=[.!?…])\s+|(?<=[.!?…]["'”’)\]])\s+|\s*\n\s*"""
 
 
 def split_sentences(text: str) -> list[str]:
-    """The sentences of a text in order, without the white space between them; none is empty.
+    """The sentences of a text in order, without the white space between them.
 
     A rule, not a model: abbreviations such as "Dr. No" end a sentence too.
 
@@ -22,21 +22,22 @@ def split_sentences(text: str) -> list[str]:
 
 
 def fits(text: str, recipe: Recipe, *, training: bool) -> bool:
-    """Whether a text is within the recipe's bounds, of which those on sentences hold for ``training`` alone."""
+    """Whether a text is within the recipe's bounds.
+
+    The bounds on sentences hold for texts of ``training`` and validation only.
+    """
     length = len(text.split())
-    return (
-        (recipe.longer_than is None or length > recipe.longer_than)
-        and (recipe.shorter_than is None or length < recipe.shorter_than)
-        and not (training and _is_outlier(text, recipe))
-    )
+    if recipe.longer_than is not None and length <= recipe.longer_than:
+        return False
+    if recipe.shorter_than is not None and length >= recipe.shorter_than:
+        return False
+    return not (training and _is_outlier(text, recipe))
 
 
 def _is_outlier(text: str, recipe: Recipe) -> bool:
     if recipe.max_sentences is None and recipe.max_sentence_tokens is None:
         return False
     lengths = [len(sentence.split()) for sentence in split_sentences(text)]
-    most, longest = (
-        recipe.max_sentences or math.inf,
-        recipe.max_sentence_tokens or math.inf,
-    )
-    return len(lengths) > most or max(lengths, default=0) > longest
+    most_sentences = recipe.max_sentences or math.inf
+    most_tokens = recipe.max_sentence_tokens or math.inf
+    return len(lengths) > most_sentences or max(lengths, default=0) > most_tokens

@@ -1,4 +1,12 @@
-"""The data sets that have a name here: where they are and how the papers cut them. Data, no code."""
+"""The data sets that have a name here: where they are and how the papers cut them.
+
+These are the public tasks of Jain & Wallace (2019), and those of Serrano & Smith (2019):
+yahoo, amazon, yelp, imdb10. Their splits are not all on the Hub: 20 Newsgroups has its
+split by date here, and the IMDB test split is not thinned to a fifth. Lengths count
+whitespace tokens and punctuation ends sentences; theirs are spaCy's tokens and
+sentences. Yahoo, Amazon and Yelp are the sets of Zhang et al. (2015), which have no
+validation split.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,40 +14,46 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Recipe:
-    """Where a data set is and how the papers cut it. With a folder as `hub_id` the same cut is made of local files."""
+    """Where a data set is and how a paper cuts it.
+
+    Attributes:
+        hub_id: on the Hub; with a folder instead, local files are cut in the same way.
+        config: configuration of the data set, where it has several.
+        text_column: default: `text`, else `sentence`; several are joined by a space.
+        label_column: default: `label`; without that column there are no labels.
+        label_names: names of the classes, where the source has integers.
+        first_label: the source's number of the first class.
+        keep_labels: names of the classes to keep, renumbered in this order.
+        splits: our name of a split -> the source's, where they differ.
+        validation_fraction: share of `train` set apart where the source has no
+            `validation`.
+        balanced_validation: whether that share is taken of every class.
+        longer_than, shorter_than: strict bounds on the number of whitespace tokens.
+        max_sentences: of training and validation texts; longer ones are dropped as
+            outliers.
+        max_sentence_tokens: whitespace tokens in any sentence of these texts.
+    """
 
     hub_id: str
     config: str | None = None
-    text_column: str | tuple[str, ...] | None = (
-        None  # None: `text`, else `sentence`; several are joined by a space
-    )
-    label_column: str | None = (
-        None  # None: `label`; without that column the examples are unlabelled
-    )
-    label_names: tuple[str, ...] | None = None  # where the source has bare integers
-    first_label: int = 0  # the source's number of the first class
-    keep_labels: tuple[str, ...] | None = (
-        None  # names of the classes to keep, renumbered in this order
-    )
-    splits: Mapping[str, str] = field(
-        default_factory=dict
-    )  # our name of a split -> the source's, where they differ
-    validation_fraction: float | None = (
-        None  # share of `train` set apart where the source has no `validation`
-    )
-    balanced_validation: bool = False  # that share of every class
-    longer_than: int | None = None  # strict bounds on the number of whitespace tokens
+    text_column: str | tuple[str, ...] | None = None
+    label_column: str | None = None
+    label_names: tuple[str, ...] | None = None
+    first_label: int = 0
+    keep_labels: tuple[str, ...] | None = None
+    splits: Mapping[str, str] = field(default_factory=dict)
+    validation_fraction: float | None = None
+    balanced_validation: bool = False
+    longer_than: int | None = None
     shorter_than: int | None = None
-    max_sentences: int | None = (
-        None  # of training and validation texts; longer ones are dropped as outliers
-    )
-    max_sentence_tokens: int | None = None  # in any of their sentences
+    max_sentences: int | None = None
+    max_sentence_tokens: int | None = None
 
 
 STARS = ("1 star", "2 stars", "3 stars", "4 stars", "5 stars")
 RECIPES: dict[str, Recipe] = {
     "sst": Recipe("SetFit/sst2", label_names=("neg", "pos"), longer_than=5),
-    # The test labels of GLUE are secret, so its validation split is the test split here: do not tune on it.
+    # GLUE's test labels are secret: its validation split is `test`. Do not tune on it.
     "sst2": Recipe(
         "stanfordnlp/sst2", text_column="sentence", splits={"test": "validation"}
     ),
@@ -85,8 +99,9 @@ RECIPES: dict[str, Recipe] = {
         max_sentences=43,
         max_sentence_tokens=200,
     ),
-    # No Hub id of the reviews of Diao et al. (2014) could be verified: a folder in the working directory with columns
-    # `text` and `label`, ratings from 1 to 10. Its authors' own validation split is used if it is there.
+    # No Hub id of the reviews of Diao et al. (2014) could be verified: a folder in the
+    # working directory with columns `text` and `label`, ratings from 1 to 10. The
+    # authors' validation split is used if it is there.
     "imdb10": Recipe(
         "./imdb10",
         label_names=tuple(str(rating) for rating in range(1, 11)),
@@ -95,9 +110,3 @@ RECIPES: dict[str, Recipe] = {
         balanced_validation=True,
     ),
 }
-"""The tasks of Jain & Wallace (2019) that are public, and those of Serrano & Smith (2019): yahoo, amazon, yelp, imdb10.
-
-Their splits are not all on the Hub: 20 Newsgroups has its split by date here, and the IMDB test split is not thinned
-to a fifth. Lengths count whitespace tokens and end sentences by punctuation, theirs are spaCy's tokens and sentences.
-Yahoo, Amazon and Yelp are the sets of Zhang et al. (2015), which have no validation split.
-"""

@@ -18,22 +18,28 @@ def recipe_of(
     dataset: Any,
     text_column: str | Sequence[str] | None,
     label_column: str | None,
-    config: str | None,
+    dataset_config: str | None,
 ) -> Recipe:
-    """How the data set is cut: as its name says, or as it comes; with what is given in place of the recipe's own."""
+    """How the data set is cut: by the recipe of its name, or as it comes.
+
+    Arguments that are not None replace the recipe's own.
+    """
     if isinstance(dataset, str | os.PathLike):
         dataset = RECIPES.get(str(dataset), Recipe(str(dataset)))
     recipe = dataset if isinstance(dataset, Recipe) else Recipe("")
-    given = {"text_column": text_column, "label_column": label_column, "config": config}
-    return replace(
-        recipe, **{name: value for name, value in given.items() if value is not None}
-    )
+    given = {
+        "text_column": text_column,
+        "label_column": label_column,
+        "config": dataset_config,
+    }
+    changes = {name: value for name, value in given.items() if value is not None}
+    return replace(recipe, **changes)
 
 
 def open_splits(
     dataset: Any, split: str, recipe: Recipe
 ) -> "dict[str, datasets.Dataset]":
-    """Everything that there is, by the source's names; what is one split in memory, as ``split``."""
+    """All splits by the source's names; one split in memory is called ``split``."""
     import datasets
 
     if isinstance(dataset, str | os.PathLike | Recipe):
@@ -45,8 +51,8 @@ def open_splits(
     if isinstance(dataset, datasets.Dataset):
         return {recipe.splits.get(split, split): dataset}
     raise AttnProbeError(
-        "expected a name, a folder, a Hub id, a Dataset, a DatasetDict or a list of dicts as the data set, "
-        f"got {type(dataset).__name__}; convert it to one of them"
+        "expected a name, a folder, a Hub id, a Dataset, a DatasetDict or a list of "
+        f"dicts as the data set, got {type(dataset).__name__}; convert it to one of them"
     )
 
 
@@ -54,46 +60,45 @@ def _load(recipe: Recipe) -> "dict[str, datasets.Dataset]":
     import datasets
 
     folder = Path(recipe.hub_id)
-    saved = any(
-        (folder / name).is_file() for name in ("dataset_dict.json", "state.json")
-    )
+    markers = ("dataset_dict.json", "state.json")
+    is_saved = any((folder / name).is_file() for name in markers)
     try:
-        loaded = (
-            datasets.load_from_disk(folder)
-            if saved
-            else datasets.load_dataset(recipe.hub_id, recipe.config)
-        )
-    except Exception as reason:  # the library, pyarrow, the file system and the network raise many kinds
+        if is_saved:
+            loaded = datasets.load_from_disk(folder)
+        else:
+            loaded = datasets.load_dataset(recipe.hub_id, recipe.config)
+    except Exception as reason:
+        # datasets, pyarrow, the file system and the network raise many kinds.
         raise AttnProbeError(
-            f"expected one of {', '.join(RECIPES)}, a folder of data files or a Hub id, got {recipe.hub_id!r}, "
-            f"which cannot be loaded: {_in_short(reason)}"
+            f"expected one of {', '.join(RECIPES)}, a folder of data files or a Hub id, "
+            f"got {recipe.hub_id!r}, which cannot be loaded: {_in_short(reason)}"
         ) from reason
     return dict(loaded) if isinstance(loaded, dict) else {"train": loaded}
 
 
-def _in_short(reason: Exception, width: int = 200) -> str:
-    causes = [
-        str(error)
-        for error in (reason, reason.__cause__)
-        if error is not None and str(error)
-    ]
-    text = " ".join(": ".join(causes).split()) or type(reason).__name__
-    return text if len(text) <= width else text[: width - 1] + "…"
+def _in_short(reason: Exception) -> str:
+    """The messages of an error and of its cause on one line of 200 characters."""
+    messages = [str(error) for error in (reason, reason.__cause__) if error is not None]
+    text = " ".join(": ".join(filter(None, messages)).split())
+    text = text or type(reason).__name__
+    return text if len(text) <= 200 else text[:199] + "…"
 
 
 def _from_rows(rows: list[Mapping[str, Any]]) -> "datasets.Dataset":
     import datasets
 
-    columns = {
-        name: [row.get(name) for row in rows]
-        for name in dict.fromkeys(name for row in rows for name in row)
-    }
+    names = dict.fromkeys(name for row in rows for name in row)
+    columns = {name: [row.get(name) for row in rows] for name in names}
     for name, values in columns.items():
-        types = [type(value) for value in values if value is not None]
-        for row, value in enumerate(values):
-            if value is not None and type(value) is not types[0]:
-                raise AttnProbeError(
-                    f"column {name!r} must hold values of one type, row {row} is {type(value).__name__} after "
-                    f"{types[0].__name__}; convert them"
-                )
+        _check_one_type(name, values)
     return datasets.Dataset.from_dict(columns)
+
+
+def _check_one_type(column: str, values: list[Any]) -> None:
+    first = next((type(value) for value in values if value is not None), None)
+    for row, value in enumerate(values):
+        if value is not None and type(value) is not first:
+            raise AttnProbeError(
+                f"column {column!r} must hold values of one type, row {row} is "
+                f"{type(value).__name__} after {first.__name__}; convert them"
+            )

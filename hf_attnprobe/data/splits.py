@@ -2,86 +2,129 @@
 
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from hf_attnprobe.data.examples import by_hash, label_names, load_examples
+from hf_attnprobe.data.examples import by_hash, column_of, label_names, load_examples
 from hf_attnprobe.data.recipes import Recipe
 from hf_attnprobe.errors import AttnProbeError, NoSuchSplit
 from hf_attnprobe.options import check_at_least
 
 
-def load_splits(dataset, *, seed: int = 0, limit: int | None = None, **columns) -> dict:
-    """Train, validation and, where there is one with labels, test, as keyword arguments of :func:`train_classifier`.
+if TYPE_CHECKING:
+    import datasets
+
+
+def load_splits(
+    dataset: "str | os.PathLike | Recipe | Mapping[str, Any]",
+    *,
+    dataset_config: str | None = None,
+    text_column: str | Sequence[str] | None = None,
+    label_column: str | None = None,
+    limit: int | None = None,
+    seed: int = 0,
+) -> "dict[str, datasets.Dataset]":
+    """Train, validation and, where there is one with labels, test.
+
+    The result fits the keyword arguments of :func:`train_classifier`.
 
     Args:
-        limit: so many training texts, as even over the classes as can be; always the same, and fewer are among more.
+        dataset: a name, a folder, a Hub id, a `Recipe` or a `DatasetDict`.
+        dataset_config, text_column, label_column, seed: see :func:`load_examples`.
+        limit: number of training texts, as even over the classes as possible; a smaller
+            sample is part of a larger one.
+
+    Raises:
+        AttnProbeError: one split alone, or no validation split.
     """
-    if not isinstance(
-        dataset, str | os.PathLike | Recipe | Mapping
-    ):  # a DatasetDict is a mapping
+    if not isinstance(dataset, str | os.PathLike | Recipe | Mapping):
         raise AttnProbeError(
-            "expected a data set with splits, a name, a folder, a Hub id or a DatasetDict; one split alone would be trained, "
-            f"chosen and scored on alike, got a {type(dataset).__name__}"
+            "expected a data set with splits, a name, a folder, a Hub id or a "
+            "DatasetDict; one split alone would be trained, chosen and scored on alike, "
+            f"got a {type(dataset).__name__}"
         )
-    found = {"train": load_examples(dataset, "train", seed=seed, **columns)}
+
+    def load(name: str) -> "datasets.Dataset":
+        return load_examples(
+            dataset,
+            name,
+            dataset_config=dataset_config,
+            text_column=text_column,
+            label_column=label_column,
+            seed=seed,
+        )
+
+    splits = {"train": load("train")}
     if limit is not None:
         check_at_least(1, limit=limit)
-        found["train"] = _balanced(found["train"], limit)
+        splits["train"] = _balanced(splits["train"], limit)
     for name in ("validation", "test"):
         try:
-            examples = load_examples(dataset, name, seed=seed, **columns)
+            examples = load(name)
         except NoSuchSplit:
             continue
-        if name == "validation" or max(examples.with_format(None)["label"][:]) >= 0:
-            found[name] = examples
-    if "validation" not in found:
+        if name == "validation" or max(column_of(examples, "label")) >= 0:
+            splits[name] = examples
+    if "validation" not in splits:
         raise AttnProbeError(
-            f"expected a validation split in {dataset}, which chooses the epoch to keep; add one, or call train_classifier"
+            f"expected a validation split in {dataset}, which chooses the epoch to keep; "
+            "add one, or call train_classifier"
         )
-    return found
+    return splits
 
 
-def _balanced(examples, limit: int):
-    """The first ``limit`` examples when the classes take turns, each in the order of a hash of its examples' ids."""
-    columns = examples.with_format(None)
-    ids, labels = columns["example_id"][:], columns["label"][:]
-    order = by_hash(ids)
-    turn, turns = Counter(), {}
+def _balanced(examples: "datasets.Dataset", limit: int) -> "datasets.Dataset":
+    """The first ``limit`` examples when the classes take turns.
+
+    Within a class the order is that of :func:`by_hash`.
+    """
+    labels = column_of(examples, "label")
+    order = by_hash(column_of(examples, "example_id"))
+    n_drawn: Counter[int] = Counter()
+    turns = {}
     for row in order:
-        turns[row] = turn[labels[row]]
-        turn[labels[row]] += 1
+        turns[row] = n_drawn[labels[row]]
+        n_drawn[labels[row]] += 1
     return examples.select(sorted(sorted(order, key=turns.get)[:limit]))
 
 
-def check_sets(train, validation, test) -> dict:
-    """The splits by name as :func:`load_examples` returns them; all that is not None, with the same classes."""
+def check_sets(train: Any, validation: Any, test: Any) -> "dict[str, datasets.Dataset]":
+    """The given splits by name, as :func:`load_examples` returns them.
+
+    Raises:
+        AttnProbeError: a split without labels, or with other classes than ``train``.
+    """
     given = {"train": train, "validation": validation, "test": test}
-    sets = {
-        name: load_examples(data, name)
-        for name, data in given.items()
-        if data is not None
-    }
-    names = label_names(sets["train"])
-    _check_classes(sets["train"], names)
-    for name in sets.keys() - {"train"}:
-        _check_held_out(name, sets[name], names)
-    return sets
+    splits = {}
+    for name, examples in given.items():
+        if examples is not None:
+            splits[name] = load_examples(examples, name)
+    names = label_names(splits["train"])
+    _check_classes(splits["train"], names)
+    for name in splits.keys() - {"train"}:
+        _check_held_out(name, splits[name], names)
+    return splits
 
 
-def _check_classes(train, names) -> None:
-    present = set(train.with_format(None)["label"][:])
-    if len(names) < 2 or not set(range(len(names))) <= present or -1 in present:
+def _check_classes(train: "datasets.Dataset", names: list[str]) -> None:
+    present = set(column_of(train, "label"))
+    if len(names) < 2 or present != set(range(len(names))):
         raise AttnProbeError(
-            f"expected labelled training texts of every class of {', '.join(names)}, got labels {sorted(present)}; "
-            "check the label column"
+            f"expected labelled training texts of every class of {', '.join(names)}, got "
+            f"labels {sorted(present)}; check the label column"
         )
 
 
-def _check_held_out(name: str, examples, names) -> None:
-    """The same classes under the same numbers as in the training texts; numbers alone may be fewer."""
-    present, own = set(examples.with_format(None)["label"][:]), label_names(examples)
-    if -1 in present or own != names[: len(own)]:
+def _check_held_out(name: str, examples: "datasets.Dataset", names: list[str]) -> None:
+    """The same classes under the same numbers as in the training texts.
+
+    Where classes have no names there may be fewer.
+    """
+    present = set(column_of(examples, "label"))
+    held_out_names = label_names(examples)
+    if -1 in present or held_out_names != names[: len(held_out_names)]:
         raise AttnProbeError(
-            f"expected labelled {name} texts of the training texts' classes {', '.join(names)}, got labels "
-            f"{sorted(present)} of {', '.join(own) or 'none'}; give all splits the same classes"
+            f"expected labelled {name} texts of the training texts' classes "
+            f"{', '.join(names)}, got labels {sorted(present)} of "
+            f"{', '.join(held_out_names) or 'none'}; give all splits the same classes"
         )

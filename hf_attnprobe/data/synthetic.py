@@ -1,17 +1,20 @@
-"""Made-up reviews whose label is decided by known tokens, to calibrate faithfulness tests and for the demo.
+"""Made-up reviews whose label is decided by known words, to calibrate the tests.
 
-On real text nobody knows which words decide the label; here a rule does, and `label_of` is that rule:
+On real text nobody knows which words decide the label; here a rule does, and `label_of`
+is that rule:
 
-1. A *cue* is one of the 24 words in `CUES`; each has a polarity, negative (0) or positive (1).
-2. A cue is *hearsay* if it follows a verb of `HEARSAY_VERBS` and "a", as in "critics expected a wonderful plot": what
-   others thought beforehand. It decides nothing.
-3. Exactly one cue of a text is not hearsay. The label is its polarity, flipped if the word directly before it
-   is one of `NEGATORS`, as in "the film was hardly wonderful".
-4. The evidence is that cue and its negator. No other token has any bearing on the label: polarities of hearsay,
-   lengths and fillers are drawn independently of it.
+1. A *cue* is one of the 24 words in `CUES`; each has a polarity, negative (0) or
+   positive (1).
+2. A cue is *hearsay* if it follows a verb of `HEARSAY_VERBS` and "a", as in "critics
+   expected a wonderful plot": what others thought beforehand. It decides nothing.
+3. Exactly one cue of a text is not hearsay. The label is its polarity, flipped if the
+   word directly before it is one of `NEGATORS`, as in "the film was hardly wonderful".
+4. The rationale is that cue and its negator. No other token has any bearing on the
+   label: polarities of hearsay, lengths and fillers are drawn independently of it.
 
-So a model must read words in their context: counting words alone cannot tell the cue that counts from hearsay, nor
-undo a negation. Tokens are lower-case words and marks joined by single spaces, just as `build_tokenizer` cuts them.
+So a model must read words in their context: counting words alone cannot tell the cue
+that counts from hearsay, nor undo a negation. Tokens are lower-case words and marks
+joined by single spaces, just as `build_tokenizer` splits them.
 """
 
 import random
@@ -25,40 +28,89 @@ if TYPE_CHECKING:
     import datasets
 
 
-def _words(text: str) -> list[str]:
-    return text.split()
-
-
 LABEL_NAMES = ("negative", "positive")
-_CUES_BY_LABEL = (
-    _words(
-        "dull poor clumsy tedious bleak lifeless shallow painful dreadful stale boring hollow"
-    ),
-    _words(
-        "wonderful moving clever brilliant charming delightful superb graceful witty fresh gripping tender"
-    ),
-)
-CUES: dict[str, int] = {
-    word: label for label, words in enumerate(_CUES_BY_LABEL) for word in words
-}
 NEGATORS = ("not", "never", "hardly")
 HEARSAY_VERBS = ("expected", "predicted", "promised", "announced")
 
-_SLOTS: dict[str, list[str]] = {
-    "{thing}": _words(
-        "film plot cast story dialogue music ending script camera pacing"
-    ),
-    "{who}": _words("critics friends reporters neighbours colleagues posters"),
-    "{one}": _words("usher baker director teacher student driver waiter cousin"),
-    "{place}": _words("door station corner harbour lobby market river museum"),
-    "{when}": _words("early late again today quietly together outside nearby"),
-    "{negator}": list(NEGATORS),
-    "{hearsay}": list(HEARSAY_VERBS),
+_NEGATIVE = [
+    "dull",
+    "poor",
+    "clumsy",
+    "tedious",
+    "bleak",
+    "lifeless",
+    "shallow",
+    "painful",
+    "dreadful",
+    "stale",
+    "boring",
+    "hollow",
+]
+_POSITIVE = [
+    "wonderful",
+    "moving",
+    "clever",
+    "brilliant",
+    "charming",
+    "delightful",
+    "superb",
+    "graceful",
+    "witty",
+    "fresh",
+    "gripping",
+    "tender",
+]
+CUES: dict[str, int] = dict.fromkeys(_NEGATIVE, 0) | dict.fromkeys(_POSITIVE, 1)
+
+_SLOTS: dict[str, Sequence[str]] = {
+    "{thing}": [
+        "film",
+        "plot",
+        "cast",
+        "story",
+        "dialogue",
+        "music",
+        "ending",
+        "script",
+        "camera",
+        "pacing",
+    ],
+    "{who}": ["critics", "friends", "reporters", "neighbours", "colleagues", "posters"],
+    "{one}": [
+        "usher",
+        "baker",
+        "director",
+        "teacher",
+        "student",
+        "driver",
+        "waiter",
+        "cousin",
+    ],
+    "{place}": [
+        "door",
+        "station",
+        "corner",
+        "harbour",
+        "lobby",
+        "market",
+        "river",
+        "museum",
+    ],
+    "{when}": [
+        "early",
+        "late",
+        "again",
+        "today",
+        "quietly",
+        "together",
+        "outside",
+        "nearby",
+    ],
+    "{negator}": NEGATORS,
+    "{hearsay}": HEARSAY_VERBS,
     "{cue}": list(CUES),
-    **{
-        f"{{{name}}}": words
-        for name, words in zip(LABEL_NAMES, _CUES_BY_LABEL, strict=True)
-    },
+    "{negative}": _NEGATIVE,
+    "{positive}": _POSITIVE,
 }
 _VERDICTS = (
     "the {thing} was {cue}",
@@ -84,37 +136,40 @@ _FILLERS = (
 _CONNECTIVES = (",", "and", "while", "as", "but")
 _OPENERS = ("well", "so", "yesterday", "honestly", "apparently", "meanwhile")
 _SHORTEST_VERDICT, _SHORTEST_DECOY, _SHORTEST_FILLER = 4, 5, 3
-_ATTEMPTS = 1000
+_ATTEMPTS = 1000  # at a sentence that differs from all before
 
 
 def label_of(tokens: Sequence[str]) -> tuple[int, list[int]]:
-    """The label that the rule above gives to `tokens`, and the ascending positions that decide it.
+    """The label that the rule gives to `tokens`, and the ascending rationale.
 
-    >>> label_of("critics expected a wonderful plot but the film was hardly dull .".split())
+    >>> text = "critics expected a wonderful plot but the film was hardly dull ."
+    >>> label_of(text.split())
     (1, [9, 10])
 
     Raises:
         AttnProbeError: no cue counts, or more than one does.
     """
-    counting = [
-        at
-        for at, token in enumerate(tokens)
-        if token in CUES and not _is_hearsay(tokens, at)
-    ]
+    cues = [position for position, token in enumerate(tokens) if token in CUES]
+    counting = [position for position in cues if not _is_hearsay(tokens, position)]
     if len(counting) != 1:
         raise AttnProbeError(
-            f"expected exactly one cue that is not hearsay, got {len(counting)}; see CUES for the words"
+            f"expected exactly one cue that is not hearsay, got {len(counting)}; see "
+            "CUES for the words"
         )
-    at = counting[0]
-    negated = at > 0 and tokens[at - 1] in NEGATORS
-    return CUES[tokens[at]] ^ negated, [at - 1, at] if negated else [at]
+    cue = counting[0]
+    label = CUES[tokens[cue]]
+    if cue > 0 and tokens[cue - 1] in NEGATORS:
+        return 1 - label, [cue - 1, cue]
+    return label, [cue]
 
 
-def _is_hearsay(tokens: Sequence[str], at: int) -> bool:
-    return at >= 2 and tokens[at - 1] == "a" and tokens[at - 2] in HEARSAY_VERBS
+def _is_hearsay(tokens: Sequence[str], position: int) -> bool:
+    if position < 2 or tokens[position - 1] != "a":
+        return False
+    return tokens[position - 2] in HEARSAY_VERBS
 
 
-def evidence_examples(
+def rationale_examples(
     n_examples: int,
     *,
     seed: int = 0,
@@ -123,52 +178,60 @@ def evidence_examples(
     negation_rate: float = 0.25,
     decoy_rate: float = 0.5,
 ) -> Iterator[dict[str, Any]]:
-    """Different sentences as dicts of `example_id`, `text`, `tokens`, `label` (0 or 1) and `evidence` (positions).
+    """Different sentences with labels and rationales; the same arguments give the same.
 
-    Labels are balanced: each two examples in succession have one of each. The same arguments give the same sentences.
+    Labels are balanced: every two examples in succession have one of each.
 
     Args:
-        min_tokens, max_tokens: lengths are uniform between the two, both included; at least 5.
-        negation_rate: share of the sentences whose cue is negated, among those of 6 tokens and more.
-        decoy_rate: share with a hearsay phrase, among those that have room for it (from 11 or 12 tokens).
+        n_examples: number of sentences.
+        seed: of the random numbers.
+        min_tokens, max_tokens: lengths are uniform between the two, both included; at
+            least 5.
+        negation_rate: share of sentences whose cue is negated, among those of at least
+            6 tokens.
+        decoy_rate: share with a hearsay phrase, among those that have room for it (from
+            11 or 12 tokens).
+
+    Yields:
+        `example_id`, `text`, `tokens`, `label` (0 or 1) and `rationale` (positions of
+        the deciding tokens).
 
     Raises:
-        AttnProbeError: lengths out of range, or too few different sentences of these lengths (when it comes to that).
+        AttnProbeError: lengths out of range, or, once they are used up, too few
+            different sentences of these lengths.
     """
     if not _SHORTEST_VERDICT < min_tokens <= max_tokens:
         raise AttnProbeError(
-            f"expected 5 <= min_tokens <= max_tokens, got {min_tokens} and {max_tokens}; widen the range"
+            f"expected 5 <= min_tokens <= max_tokens, got {min_tokens} and {max_tokens}; "
+            "widen the range"
         )
-    rng, seen = random.Random(seed), set()
+    rng = random.Random(seed)
+    seen: set[tuple[str, ...]] = set()
     for example_id in range(n_examples):
         if example_id % 2 == 0:
-            first = rng.randrange(2)
-        label = first ^ (example_id % 2)
+            first_label = rng.randrange(2)
+        label = first_label ^ (example_id % 2)
         for _ in range(_ATTEMPTS):
-            tokens, evidence = _sentence(
-                rng,
-                rng.randint(min_tokens, max_tokens),
-                label,
-                negation_rate,
-                decoy_rate,
-            )
-            if (text := " ".join(tokens)) not in seen:
+            length = rng.randint(min_tokens, max_tokens)
+            tokens, rationale = _sentence(rng, length, label, negation_rate, decoy_rate)
+            if tuple(tokens) not in seen:
                 break
         else:
             raise AttnProbeError(
-                f"found only {example_id} different sentences of {n_examples}; raise max_tokens"
+                f"found only {example_id} different sentences of {n_examples}; raise "
+                "max_tokens"
             )
-        seen.add(text)
+        seen.add(tuple(tokens))
         yield {
             "example_id": example_id,
-            "text": text,
+            "text": " ".join(tokens),
             "tokens": tokens,
             "label": label,
-            "evidence": evidence,
+            "rationale": rationale,
         }
 
 
-def evidence_dataset(
+def rationale_dataset(
     n_examples: int = 3000,
     *,
     seed: int = 0,
@@ -177,76 +240,86 @@ def evidence_dataset(
     negation_rate: float = 0.25,
     decoy_rate: float = 0.5,
 ) -> "datasets.DatasetDict":
-    """`evidence_examples` as splits: train (two thirds), validation and test (a sixth each), without `tokens`.
+    """:func:`rationale_examples` as train (two thirds), validation and test.
 
-    No sentence and no `example_id` occurs twice, within a split or across.
+    Validation and test are a sixth each. No sentence and no `example_id` occurs twice,
+    within a split or across. `tokens` are left out.
+
+    Raises:
+        AttnProbeError: fewer than 6 examples; see also :func:`rationale_examples`.
     """
     from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value
 
     if n_examples < 6:
         raise AttnProbeError(
-            f"expected at least 6 examples to fill three splits, got {n_examples}; ask for more"
+            f"expected at least 6 examples to fill three splits, got {n_examples}; ask "
+            "for more"
         )
     features = Features(
         example_id=Value("int64"),
         text=Value("string"),
         label=ClassLabel(names=list(LABEL_NAMES)),
-        evidence=List(Value("int64")),
+        rationale=List(Value("int64")),
     )
-    options = {"min_tokens": min_tokens, "max_tokens": max_tokens}
-    rates = {"negation_rate": negation_rate, "decoy_rate": decoy_rate}
-    rows = list(evidence_examples(n_examples, seed=seed, **options, **rates))
-    held_out = n_examples // 6
+    examples = rationale_examples(
+        n_examples,
+        seed=seed,
+        min_tokens=min_tokens,
+        max_tokens=max_tokens,
+        negation_rate=negation_rate,
+        decoy_rate=decoy_rate,
+    )
+    rows = [{name: row[name] for name in features} for row in examples]
+    n_held_out = n_examples // 6
     parts = {
-        "train": rows[: -2 * held_out],
-        "validation": rows[-2 * held_out : -held_out],
-        "test": rows[-held_out:],
+        "train": rows[: -2 * n_held_out],
+        "validation": rows[-2 * n_held_out : -n_held_out],
+        "test": rows[-n_held_out:],
     }
-    return DatasetDict(
-        {
-            name: Dataset.from_dict(
-                {column: [row[column] for row in part] for column in features},
-                features=features,
-            )
-            for name, part in parts.items()
-        }
-    )
+    splits = DatasetDict()
+    for name, part in parts.items():
+        splits[name] = Dataset.from_list(part, features=features)
+    return splits
 
 
 def _sentence(
     rng: random.Random, length: int, label: int, negation_rate: float, decoy_rate: float
 ) -> tuple[list[str], list[int]]:
-    """Exactly `length` tokens and the positions of the evidence: a verdict, perhaps a decoy, and fillers."""
+    """Exactly `length` tokens and the rationale: a verdict, perhaps a decoy, fillers."""
     room = length - 1  # for the full stop
-    verdict, evidence = _verdict(rng, room, label, negation_rate)
+    verdict, rationale = _verdict(rng, room, label, negation_rate)
     others = _others(rng, room - len(verdict), decoy_rate)
     room -= len(verdict) + sum(len(clause) + 1 for clause in others)
-    before = rng.randint(0, len(others))
+    n_before = rng.randint(0, len(others))
     tokens = rng.sample(_OPENERS, room)
-    for clause in others[:before]:
+    for clause in others[:n_before]:
         tokens += [*clause, rng.choice(_CONNECTIVES)]
     start = len(tokens)
     tokens += verdict
-    for clause in others[before:]:
+    for clause in others[n_before:]:
         tokens += [rng.choice(_CONNECTIVES), *clause]
-    return [*tokens, "."], [start + at for at in evidence]
+    return [*tokens, "."], [start + position for position in rationale]
 
 
 def _verdict(
     rng: random.Random, room: int, label: int, negation_rate: float
 ) -> tuple[list[str], list[int]]:
-    """The clause that decides, and where in it the cue and its negator are."""
-    negated = room > _SHORTEST_VERDICT and rng.random() < negation_rate
-    words = _choose(rng, _VERDICTS, room - negated)
-    at = words.index("{cue}")
-    words[at : at + 1] = ["{negator}"] * negated + [
-        f"{{{LABEL_NAMES[label ^ negated]}}}"
-    ]
-    return _fill(rng, words), list(range(at, at + 1 + negated))
+    """The clause that decides, and the positions in it of the cue and its negator."""
+    is_negated = room > _SHORTEST_VERDICT and rng.random() < negation_rate
+    words = _choose(rng, _VERDICTS, room - is_negated)
+    start = words.index("{cue}")
+    deciding = [f"{{{LABEL_NAMES[label ^ is_negated]}}}"]
+    if is_negated:
+        deciding = ["{negator}", *deciding]
+    words[start : start + 1] = deciding
+    return _fill(rng, words), list(range(start, start + len(deciding)))
 
 
 def _others(rng: random.Random, room: int, decoy_rate: float) -> list[list[str]]:
-    """Clauses without bearing on the label, in any order, which with a connective each leave less than 4 of `room`."""
+    """Clauses without bearing on the label, in random order.
+
+    With a connective each they leave less than 4 tokens of `room`.
+    """
     clauses = []
     if room > _SHORTEST_DECOY and rng.random() < decoy_rate:
         clauses.append(_fill(rng, _choose(rng, _DECOYS, room - 1)))
@@ -259,10 +332,11 @@ def _others(rng: random.Random, room: int, decoy_rate: float) -> list[list[str]]
 
 
 def _choose(rng: random.Random, templates: Sequence[str], room: int) -> list[str]:
-    return rng.choice(
-        [words for words in map(str.split, templates) if len(words) <= room]
-    )
+    """The words of a random template that has at most `room` of them."""
+    clauses = [template.split() for template in templates]
+    return rng.choice([words for words in clauses if len(words) <= room])
 
 
 def _fill(rng: random.Random, words: Sequence[str]) -> list[str]:
+    """The words, with each slot replaced by a random word for it."""
     return [rng.choice(_SLOTS[word]) if word in _SLOTS else word for word in words]

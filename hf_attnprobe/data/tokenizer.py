@@ -1,25 +1,30 @@
 r"""Word-level tokenizers for the attention classifiers, built from the training texts.
 
-The papers attend to words, so one token is one word. Jain & Wallace (2019) lower-case spaCy tokens and turn every
-token with a digit into `qqq`; here one regular expression plays spaCy's part, so that the tokenizer is a plain
-`tokenizer.json` that needs nothing but `transformers` to load. What is one token:
+The papers attend to words, so one token is one word. Jain & Wallace (2019) lower-case
+spaCy tokens and turn every token with a digit into `qqq`; here one regular expression
+replaces spaCy, so that the tokenizer is a plain `tokenizer.json` that needs nothing but
+`transformers` to load. One token is
 
-- a run of letters and digits, joined inside by `-`, `/` or an apostrophe (`high-concept`, `writer/director`, `it's`),
-  or by `.` and `,` between digits (`1,000.50`);
-- a clitic that was split off before (`'s`, `'ll`), an initial or acronym with its dots (`j.`, `u.s.`), or a title
-  (`mr.`);
-- otherwise a run of one and the same punctuation mark (`...`, `--`, `!!`), with or without spaces around it.
+- a run of letters and digits, joined inside by `-`, `/` or an apostrophe
+  (`high-concept`, `writer/director`, `it's`), or by `.` and `,` between digits
+  (`1,000.50`);
+- a clitic that was split off before (`'s`, `'ll`), an initial or acronym with its dots
+  (`j.`, `u.s.`), or a title (`mr.`);
+- otherwise a run of one and the same punctuation mark (`...`, `--`, `!!`), with or
+  without spaces around it.
 
-Text that is already tokenised and joined by single spaces, such as SST, therefore comes out as it went in: 99.7 % of
-the 9,613 SST sentences give exactly `text.lower().split(" ")`, apart from `qqq`.
+Text that is already tokenised and joined by single spaces, such as SST, therefore stays
+as it is: 99.7 % of the 9,613 SST sentences give exactly `text.lower().split(" ")`, apart
+from `qqq`.
 
-For hierarchical models the same tokenizer can put a separator between sentences. One ends at `.`, `!`, `?` or `…`,
-with quotes and brackets that close behind it, before white space; not at a full stop that belongs to a word by the
-rules above (`mr.`, `j. k.`, `u.s.`); and at line breaks, those of HTML too. `<sep>` may also be written in the text.
+For hierarchical models the same tokenizer can put a separator between sentences. One
+ends at `.`, `!`, `?` or `…`, with quotes and brackets that close behind it, before white
+space; not at a full stop that belongs to a word by the rules above (`mr.`, `j. k.`,
+`u.s.`); and at line breaks, those of HTML too. `<sep>` may also be written in the text.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
@@ -27,10 +32,9 @@ from transformers import PreTrainedTokenizerFast
 from hf_attnprobe.errors import AttnProbeError
 
 
+# Their ids are their positions, 0 to 3, as in the code of Jain & Wallace.
 PAD, UNK, BOS, EOS = SPECIAL_TOKENS = ("<pad>", "<unk>", "<sos>", "<eos>")
-"""Their ids are their positions, 0 to 3, as in the code of Jain & Wallace."""
-SEP = "<sep>"
-"""Between sentences, where asked for; its id is 4."""
+SEP = "<sep>"  # between sentences, where wanted; its id is 4
 
 _LETTER = r"[^\W\d_]"
 _WORD_CHAR = r"[^\W_]"
@@ -40,15 +44,24 @@ _IN_WORD = (
 _CLITIC = rf"['’](?:s|re|ve|ll|d|m|t|em|n['’]|tis|twas|til|cause)(?!{_IN_WORD})"
 _TITLES = "mr|mrs|ms|dr|prof|st|jr|sr|vs|etc|inc|corp|co"
 _DOTTED = rf"(?:(?:{_LETTER}\.)+{_LETTER}?|(?:{_TITLES})\.)(?!{_IN_WORD})"
-_YEAR_APOSTROPHE = rf"(?<![-./'’]|{_WORD_CHAR})['’](?=\d\ds?(?!{_WORD_CHAR}))"  # '70s and '53 are one token each
-_TOKEN = rf"{_YEAR_APOSTROPHE}{_IN_WORD}+|{_CLITIC}|{_DOTTED}|{_WORD_CHAR}{_IN_WORD}*|([^\w\s]|_)\1*"
+# '70s and '53 are one token each.
+_YEAR_APOSTROPHE = rf"(?<![-./'’]|{_WORD_CHAR})['’](?=\d\ds?(?!{_WORD_CHAR}))"
+_TOKEN = "|".join(
+    (
+        rf"{_YEAR_APOSTROPHE}{_IN_WORD}+",
+        _CLITIC,
+        _DOTTED,
+        rf"{_WORD_CHAR}{_IN_WORD}*",
+        r"([^\w\s]|_)\1*",
+    )
+)
 _BREAK = r"(?:<(?i:br)\s*/?>|[\n\v\f\r\x85\u2028\u2029])"
 _LINE_END = rf"\s*{_BREAK}(?:\s|{_BREAK})*"
-# A lookbehind knows no repetition, hence each kind of abbreviation behind each kind of beginning.
+# A lookbehind allows no repetition, hence every abbreviation after every beginning.
+_ABBREVIATIONS = [_LETTER, *(rf"(?i:{title})" for title in _TITLES.split("|"))]
 _ABBREVIATED = "|".join(
-    begin + word
-    for begin in (r"\A", r"[^\w'’]")
-    for word in (_LETTER, *(rf"(?i:{t})" for t in _TITLES.split("|")))
+    [rf"\A{word}" for word in _ABBREVIATIONS]
+    + [rf"[^\w'’]{word}" for word in _ABBREVIATIONS]
 )
 _SENTENCE_END = rf"(?:[!?…]|(?<!{_ABBREVIATED})\.)[\"'”’»)\]]*\K\s+(?=\S)(?!{SEP})"
 _MARK = "\ufdd0"  # a noncharacter that Unicode reserves for use inside programs
@@ -62,35 +75,43 @@ def build_tokenizer(
     model_max_length: int | None = None,
     sentences: bool = False,
 ) -> PreTrainedTokenizerFast:
-    """A word-level tokenizer whose vocabulary is the words of `texts`, the most widespread first.
+    """A word-level tokenizer whose vocabulary is the words of `texts`.
 
-    The ids depend on the texts alone: not on their order, nor on the process. A sentence becomes `<sos> … <eos>`, a
-    pair `<sos> … <eos> … <eos>`. A literal `<sos>` in a text is three ordinary tokens, never the special one.
+    The most frequent words come first. The ids depend on the texts alone: neither on
+    their order nor on the process. A sentence becomes `<sos> … <eos>`, a pair
+    `<sos> … <eos> … <eos>`. A literal `<sos>` in a text is three ordinary tokens, never
+    the special one.
 
     Args:
-        texts: training texts, raw or tokenised; read once.
-        min_document_frequency: words in fewer texts are `<unk>`; at least 1 (in the paper SST 1, AG News 5, IMDB 10).
-        max_vocab_size: upper bound on the number of ids, the special tokens included; more than their number.
-        model_max_length: where `truncation=True` cuts, the special tokens included; None: nowhere.
-        sentences: put a separator between sentences, for hierarchical models.
+        texts: the training texts.
+        min_document_frequency: words in fewer texts are `<unk>`; at least 1 (in Jain &
+            Wallace 2019 SST 1, AG News 5, IMDB 10).
+        max_vocab_size: largest number of ids, the special tokens included; more than
+            their number.
+        model_max_length: largest number of tokens with `truncation=True`, the special
+            ones included; None: no truncation.
+        sentences: puts a separator between sentences, for hierarchical models.
 
     Raises:
-        AttnProbeError: an option out of range, a text that is not a string, or no word in any text.
+        AttnProbeError: an option out of range, a text that is not a string, or no word
+            in any text.
     """
-    specials = [*SPECIAL_TOKENS, SEP] if sentences else SPECIAL_TOKENS
-    _check_options(min_document_frequency, max_vocab_size, specials)
+    specials = [*SPECIAL_TOKENS, SEP] if sentences else list(SPECIAL_TOKENS)
+    _check_options(min_document_frequency, max_vocab_size, len(specials))
     counts = _document_frequencies(texts, sentences)
-    words = sorted(
-        (word for word in counts if counts[word] >= min_document_frequency),
-        key=lambda w: (-counts[w], w),
-    )
+    words = [word for word in counts if counts[word] >= min_document_frequency]
+    words.sort(key=lambda word: (-counts[word], word))
     if not words:
         raise AttnProbeError(
-            f"expected a word in at least {min_document_frequency} texts, found none among {len(counts)} different "
-            "words; give more texts or lower min_document_frequency"
+            f"expected a word in at least {min_document_frequency} texts, found none "
+            f"among {len(counts)} different words; give more texts or lower "
+            "min_document_frequency"
         )
-    options = {} if model_max_length is None else {"model_max_length": model_max_length}
-    options |= {"sep_token": SEP} if sentences else {}
+    options = {}
+    if model_max_length is not None:
+        options["model_max_length"] = model_max_length
+    if sentences:
+        options["sep_token"] = SEP
     return PreTrainedTokenizerFast(
         tokenizer_object=_word_level([*specials, *words][:max_vocab_size], sentences),
         pad_token=PAD,
@@ -105,50 +126,43 @@ def build_tokenizer(
 
 
 def _check_options(
-    min_document_frequency: int, max_vocab_size: int | None, specials: Sequence[str]
+    min_document_frequency: int, max_vocab_size: int | None, n_specials: int
 ) -> None:
     if min_document_frequency < 1:
         raise AttnProbeError(
-            f"min_document_frequency must be at least 1, got {min_document_frequency}; 1 keeps every word"
+            "min_document_frequency must be at least 1, got "
+            f"{min_document_frequency}; 1 keeps every word"
         )
-    if max_vocab_size is not None and max_vocab_size <= len(specials):
+    if max_vocab_size is not None and max_vocab_size <= n_specials:
         raise AttnProbeError(
-            f"max_vocab_size counts the {len(specials)} special tokens and must be more than {len(specials)}, "
-            f"got {max_vocab_size}; give None for no bound"
+            f"max_vocab_size counts the {n_specials} special tokens and must be more "
+            f"than {n_specials}, got {max_vocab_size}; give None for no bound"
         )
 
 
 def _document_frequencies(texts: Iterable[str], sentences: bool) -> Counter[str]:
-    """In how many texts each word occurs, counted by the very rules that will look it up."""
+    """Number of texts that each word occurs in, by the rules of the tokenizer itself."""
     if isinstance(texts, str):
         raise AttnProbeError(
             "expected a list of texts, got one string; put it in a list"
         )
-    normalizer, pre_tokenizer = _normalizer(sentences), _pre_tokenizer(sentences)
+    normalizer = _normalizer(sentences)
+    pre_tokenizer = _pre_tokenizer(sentences)
     counts: Counter[str] = Counter()
     for row, text in enumerate(texts):
         if not isinstance(text, str):
             raise AttnProbeError(
-                f"expected strings, text {row} is {type(text).__name__}; drop or convert it"
+                f"expected strings, text {row} is {type(text).__name__}; drop or convert "
+                "it"
             )
-        counts.update(
-            {
-                word
-                for word, _ in pre_tokenizer.pre_tokenize_str(
-                    normalizer.normalize_str(text)
-                )
-            }
-            - {SEP}
-        )
+        pieces = pre_tokenizer.pre_tokenize_str(normalizer.normalize_str(text))
+        counts.update({word for word, _ in pieces} - {SEP})
     return counts
 
 
 def _word_level(vocabulary: list[str], sentences: bool) -> Tokenizer:
-    tokenizer = Tokenizer(
-        models.WordLevel(
-            {token: i for i, token in enumerate(vocabulary)}, unk_token=UNK
-        )
-    )
+    ids = {token: i for i, token in enumerate(vocabulary)}
+    tokenizer = Tokenizer(models.WordLevel(ids, unk_token=UNK))
     tokenizer.normalizer = _normalizer(sentences)
     tokenizer.pre_tokenizer = _pre_tokenizer(sentences)
     tokenizer.post_processor = processors.TemplateProcessing(
@@ -170,16 +184,18 @@ def _pre_tokenizer(sentences: bool) -> pre_tokenizers.PreTokenizer:
 def _normalizer(sentences: bool) -> normalizers.Normalizer:
     r"""Lower case, and `qqq` for every token with a digit.
 
-    A replacement is aligned with the last character that it replaces, so folding `21st` in one step would leave it the
-    offsets of its `t`, and a heat map would colour one letter. Hence in pieces: the tail becomes a mark, the character
-    before a mark `qq`, the mark `q`; a digit that is still there stood alone. `\K` keeps what is before it.
+    A replacement is aligned with the last character that it replaces, so folding `21st`
+    in one step would leave it the offsets of its `t`, and a heat map would colour one
+    letter. Hence in pieces: the tail becomes a mark, the character before a mark `qq`,
+    the mark `q`; a digit that is still there stood alone. `\K` keeps what is before it.
     """
-    digit_tail = rf"(?:{_YEAR_APOSTROPHE}|\d)\K{_IN_WORD}+|{_WORD_CHAR}\K{_IN_WORD}*\d{_IN_WORD}*"
-    ends = [
-        normalizers.Replace(Regex(end), f" {SEP} ")
-        for end in (_LINE_END, _SENTENCE_END)
-        if sentences
-    ]
+    after_digit = rf"(?:{_YEAR_APOSTROPHE}|\d)\K{_IN_WORD}+"
+    before_digit = rf"{_WORD_CHAR}\K{_IN_WORD}*\d{_IN_WORD}*"
+    digit_tail = f"{after_digit}|{before_digit}"
+    ends = []
+    if sentences:
+        for end in (_LINE_END, _SENTENCE_END):
+            ends.append(normalizers.Replace(Regex(end), f" {SEP} "))
     return normalizers.Sequence(
         [
             *ends,

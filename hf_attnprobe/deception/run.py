@@ -104,7 +104,7 @@ def deceive(
     check_pads(tokenizer)
     ids = named_ids(tokenizer, tokens)
     columns = {
-        "config": config,
+        "dataset_config": config,
         "text_column": text_column,
         "label_column": label_column,
         "limit": limit,

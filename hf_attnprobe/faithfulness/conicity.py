@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hf_attnprobe.attention_model import AttentionModel, Observation, Site
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.functional.conicity import conicity as conicity_of
+from hf_attnprobe.functional.similarity import conicity as conicity_of
 
 
 READINGS = {

@@ -24,6 +24,7 @@ from torch import Tensor
 from hf_attnprobe.attention_model import AttentionModel, Observation, Site
 from hf_attnprobe.faithfulness.rankings import OF_TEXT, ranking
 from hf_attnprobe.functional import aopc
+from hf_attnprobe.functional.erasure import removal_rank
 
 
 OF_SITE = ("attention", "product")
@@ -100,7 +101,7 @@ def _turns(
     model: AttentionModel, observation: Observation, site: Site, name: str, seed: int
 ) -> Tensor:
     scores = ranking(model, observation, site, name, seed=seed)
-    return aopc.removal_order(scores, observation.batch.content_mask)
+    return removal_rank(scores, observation.batch.content_mask)
 
 
 def _tops(observation: Observation, by: str, turns: Tensor) -> Tensor:

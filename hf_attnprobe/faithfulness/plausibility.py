@@ -17,7 +17,7 @@ from torch import Tensor
 
 from hf_attnprobe.attention_model import AttentionModel, Observation, Site
 from hf_attnprobe.faithfulness.rankings import OF_TEXT, ranking
-from hf_attnprobe.functional.aopc import removal_order
+from hf_attnprobe.functional.erasure import removal_rank
 from hf_attnprobe.functional.plausibility import average_precision, iou_f1, token_f1
 
 
@@ -55,7 +55,7 @@ def plausibility(
     }
     n_marked = marked.sum(-1, keepdim=True)
     chosen = {
-        name: (removal_order(x, content) < n_marked) & content
+        name: (removal_rank(x, content) < n_marked) & content
         for name, x in scores.items()
     }
     return PlausibilityResult(

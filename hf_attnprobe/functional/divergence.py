@@ -1,6 +1,7 @@
-"""Distances between distributions, with the conventions of Jain & Wallace 2019 (Section 3): natural logarithms.
+"""Distances between distributions, with the conventions of Jain & Wallace 2019.
 
-All functions reduce the last axis, broadcast over the others, and have a finite gradient at zero weights.
+All functions reduce the last axis and broadcast over the others. Logarithms are
+natural, and gradients are finite at zero weights.
 """
 
 import math
@@ -10,12 +11,18 @@ from torch import Tensor
 
 
 def _log(p: Tensor) -> Tensor:
-    # log(clamp) rather than xlogy: xlogy has the right value at 0 but a NaN gradient.
+    # log(clamp) rather than xlogy: xlogy is right at 0 but has a NaN gradient there.
     return p.clamp_min(torch.finfo(p.dtype).tiny).log()
 
 
 def tvd(p: Tensor, q: Tensor) -> Tensor:
-    """Total variation distance ½ Σ|p − q|, in [0, 1]; for two classes this is |p₁ − q₁|.
+    """Total variation distance ½ Σ|p − q| (Jain & Wallace 2019, Section 3).
+
+    Args:
+        p, q: distributions [..., classes].
+
+    Returns:
+        [...] in [0, 1]; for two classes this is |p₁ − q₁|.
 
     >>> round(tvd(torch.tensor([0.9, 0.1]), torch.tensor([0.6, 0.4])).item(), 6)
     0.3
@@ -24,39 +31,62 @@ def tvd(p: Tensor, q: Tensor) -> Tensor:
 
 
 def kl_divergence(p: Tensor, q: Tensor) -> Tensor:
-    """KL(p‖q) = Σ p ln(p/q) in nats. Where q is 0 and p is not, ln q is clamped at the smallest float: huge, not inf."""
+    """Kullback-Leibler divergence KL(p‖q) = Σ p ln(p/q).
+
+    Args:
+        p, q: distributions [..., keys].
+
+    Returns:
+        [...] in nats, at least 0. Where q is 0 and p is not, ln q is clamped at the
+        smallest float: the result is huge, not infinite.
+    """
     return (p * (_log(p) - _log(q))).sum(-1)
 
 
 def jsd(p: Tensor, q: Tensor) -> Tensor:
-    """Jensen-Shannon divergence in nats, in [0, ln 2]: the mean KL of both to their average.
+    """Jensen-Shannon divergence (Jain & Wallace 2019, Section 3).
 
-    >>> round(jsd(torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0])).item(), 6) == round(math.log(2), 6)
+    The mean of the Kullback-Leibler divergences of both to their average.
+
+    Args:
+        p, q: distributions [..., keys].
+
+    Returns:
+        [...] in nats, in [0, ln 2].
+
+    >>> p, q = torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0])
+    >>> round(jsd(p, q).item(), 6) == round(math.log(2), 6)
     True
     """
     mean = (p + q) / 2
     return (kl_divergence(p, mean) + kl_divergence(q, mean)).clamp_min(0) / 2
 
 
-def entropy(p: Tensor) -> Tensor:
-    """Entropy −Σ p ln p in nats, in [0, ln T]."""
-    return -(p * _log(p)).sum(-1)
-
-
 def largest_jsd(attention: Tensor, mask: Tensor) -> Tensor:
-    """The largest JSD any attention can have to this one: all weight on the least attended token.
+    """The largest JSD that any attention can have to this one.
 
-    ln 2 + ½ [a ln a − (1 + a) ln(1 + a)] with a the smallest weight on a real token.
+    It is reached with all weight on the least attended token of weight a:
+    ln 2 + ½ [a ln a − (1 + a) ln(1 + a)].
 
-    Shape: attention and mask [..., keys] -> [...]; ln 2 where the smallest weight is 0, 0 for a single token.
+    Args:
+        attention: [..., keys].
+        mask: bool [..., keys], the tokens that may receive weight.
+
+    Returns:
+        [...] in nats; ln 2 where the smallest weight is 0, 0 for a single token.
     """
     smallest = attention.masked_fill(~mask, 1.0).amin(-1)
-    return (
-        math.log(2)
-        + (smallest * _log(smallest) - (1 + smallest) * torch.log1p(smallest)) / 2
-    )
+    change = smallest * _log(smallest) - (1 + smallest) * torch.log1p(smallest)
+    return math.log(2) + change / 2
 
 
 def decision_flip(before: Tensor, after: Tensor) -> Tensor:
-    """Whether the most probable class changed, bool [...], from probabilities [..., classes]."""
+    """Whether the most probable class changed.
+
+    Args:
+        before, after: probabilities [..., classes].
+
+    Returns:
+        bool [...].
+    """
     return before.argmax(-1) != after.argmax(-1)

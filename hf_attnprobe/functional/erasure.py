@@ -1,16 +1,23 @@
-"""Erasing attention weights with the encoder fixed, where the read-out is linear: logits = Σ_t a_t u_t, u_t = W h_t + b.
+"""Erasing attention weights where the read-out is linear in the attention.
 
-Serrano & Smith 2019 (Section 4) set weights to 0, divide the rest by their sum and decode again, once per erased
-weight. Here all steps of a ranking are one cumulative sum, and the smallest set that flips the decision, which they
-call infeasible, is one sort per rival class: class c loses to k when Σ_{t kept} a_t [(u_t)_c − (u_t)_k] < 0.
+The encoder states h_t stay fixed and logits = Σ_t a_t u_t with u_t = W h_t + b.
+Serrano & Smith 2019 (Section 4) set weights to 0, divide the rest by their sum and
+decode again, once per erased weight. Here all steps of a ranking are one cumulative
+sum. The smallest set of weights that flips the decision, which they call infeasible,
+is one sort per rival class: class c loses to k when Σ_{t kept} a_t [(u_t)_c − (u_t)_k]
+is negative.
 
-Everywhere attention is [batch, keys] and 0 outside ``mask`` (bool [batch, keys], what may be erased), token_logits
-[batch, keys, classes], ``bias`` [classes] the logits b without any attention: needed without renormalising, where
-logits = Σ_t a_t (u_t − b) + b, and for the rule ``all_zero``. An ``order`` lists keys, the first to go first and those
-outside the mask last. All arithmetic is in float64.
+Common arguments:
+    attention: [batch, keys], 0 outside ``mask``.
+    token_logits: the u_t, [batch, keys, classes].
+    mask: bool [batch, keys], the weights that may be erased.
+    bias: [classes], the logits b without any attention. Needed without renormalising,
+        where logits = Σ_t a_t (u_t − b) + b, and for the rule ``all_zero``.
+    order: int64 [..., batch, keys], keys in the order of their removal, those outside
+        the mask last.
 
-Decisions are those of ``argmax``: of equal logits the class with the lower number wins. A predicted class is thus beaten
-by one of a lower number at a tie, by one of a higher number only below it.
+All arithmetic is in float64. Decisions are those of ``argmax``: of equal logits the
+class with the lower number wins.
 """
 
 from typing import NamedTuple
@@ -22,35 +29,37 @@ from torch import Tensor
 class FlipSet(NamedTuple):
     """A smallest set of weights whose erasure changes the decision.
 
-    size: float64 [batch], NaN where no set does. members: bool [batch, keys], none where no set does.
-    rival: int64 [batch], a class that then beats the predicted one (the lowest of several), −1 where no set does.
-    margin: float64 [batch, keys], what each token adds to the predicted class's lead over ``rival``, over the runner-up
-    where there is none. To erase by descending margin is to erase a smallest set first.
+    Attributes:
+        size: float64 [batch], the number of weights; NaN where no set flips.
+        margin: float64 [batch, keys], what each token adds to the lead of the
+            predicted class over the rival that then wins, or over the runner-up where
+            no set flips. The ``size`` largest margins are a smallest set.
     """
 
     size: Tensor
-    members: Tensor
-    rival: Tensor
     margin: Tensor
 
 
 class _Duel(NamedTuple):
-    """The predicted class against every other.
+    """The predicted class against every other class, its rivals.
 
-    weights: [batch, keys]. rival: [batch, rivals]. margin: a token's part in the lead over each, [batch, rivals, keys].
-    lead: what is added to the sum of margins, [batch, rivals]. bare_lead: the lead without any attention.
+    Attributes:
+        weights: [batch, keys].
+        margin: what a token adds to the lead over each rival, [batch, rivals, keys].
+        lead: what is added to the sum of margins, [batch, rivals].
+        bias_lead: the lead without any attention, [batch, rivals].
+        loses_ties: bool [batch, rivals], whether the rival has the lower number.
     """
 
     weights: Tensor
-    rival: Tensor
     margin: Tensor
     lead: Tensor
-    bare_lead: Tensor | None
-    at_tie: Tensor  # bool [batch, rivals]: a rival with a lower number wins ties
+    bias_lead: Tensor | None
+    loses_ties: Tensor
 
     def lost(self, lead: Tensor) -> Tensor:
         """Whether a lead [..., batch, rivals, any] is lost."""
-        return torch.where(self.at_tie.unsqueeze(-1), lead <= 0, lead < 0)
+        return torch.where(self.loses_ties.unsqueeze(-1), lead <= 0, lead < 0)
 
 
 def _duel(
@@ -60,33 +69,64 @@ def _duel(
     bias: Tensor | None,
     renormalise: bool,
 ) -> _Duel:
-    # To divide all logits by the weight that is left changes no decision, so the sums will do.
-    weights, logits = attention.double() * mask, token_logits.double()
+    # Dividing all logits by the remaining weight changes no decision: sums suffice.
+    weights = attention.double() * mask
+    logits = token_logits.double()
     start = logits.new_zeros(logits.shape[-1])
     if not renormalise:
         start = bias.double()
         logits = logits - start
-    predicted = ((weights.unsqueeze(1) @ logits)[:, 0] + start).argmax(-1, keepdim=True)
-    rival = torch.arange(logits.shape[-1] - 1, device=logits.device).expand(
-        len(logits), -1
+    total = (weights.unsqueeze(1) @ logits)[:, 0] + start
+    predicted = total.argmax(-1, keepdim=True)
+    rivals = torch.arange(logits.shape[-1] - 1, device=logits.device)
+    rivals = rivals + (rivals >= predicted)
+
+    by_class = logits.transpose(1, 2)
+    lead_per_weight = by_class.take_along_dim(predicted.unsqueeze(-1), 1)
+    lead_per_weight = lead_per_weight - by_class.take_along_dim(rivals.unsqueeze(-1), 1)
+    bias_lead = None
+    if bias is not None:
+        bias_lead = bias.double()[predicted] - bias.double()[rivals]
+    return _Duel(
+        weights=weights,
+        margin=lead_per_weight * weights.unsqueeze(1),
+        lead=start[predicted] - start[rivals],
+        bias_lead=bias_lead,
+        loses_ties=rivals < predicted,
     )
-    rival = rival + (rival >= predicted)
-    columns, n_keys = logits.transpose(1, 2), logits.shape[1]
-    own, others = (
-        columns.gather(1, x.unsqueeze(-1).expand(-1, -1, n_keys))
-        for x in (predicted, rival)
-    )
-    margin = (own - others) * weights.unsqueeze(1)
-    lead = start[predicted] - start[rival]
-    bare = None if bias is None else bias.double()[predicted] - bias.double()[rival]
-    return _Duel(weights, rival, margin, lead, bare, rival < predicted)
 
 
 def removal_order(scores: Tensor, mask: Tensor) -> Tensor:
-    """Keys by descending score, equal ones from left to right, those outside the mask last; int64 [..., batch, keys]."""
-    return scores.masked_fill(~mask, -torch.inf).argsort(
-        dim=-1, descending=True, stable=True
-    )
+    """Keys in the order of their removal: the highest score first.
+
+    Args:
+        scores: [..., keys]; equal ones are removed from left to right.
+        mask: bool [..., keys]; keys outside come last.
+
+    Returns:
+        int64 [..., keys]: entry n is the key removed at turn n.
+
+    >>> removal_order(torch.tensor([1.0, 3.0, 2.0]), torch.ones(3).bool()).tolist()
+    [1, 2, 0]
+    """
+    outside_last = scores.masked_fill(~mask, -torch.inf)
+    return outside_last.argsort(dim=-1, descending=True, stable=True)
+
+
+def removal_rank(scores: Tensor, mask: Tensor) -> Tensor:
+    """The turn at which each key is removed: the inverse of :func:`removal_order`.
+
+    Args:
+        scores: [..., keys]; equal ones are removed from left to right.
+        mask: bool [..., keys]; keys outside come last.
+
+    Returns:
+        int64 [..., keys]: entry k is the turn of key k, 0 for the highest score.
+
+    >>> removal_rank(torch.tensor([1.0, 3.0, 2.0]), torch.ones(3).bool()).tolist()
+    [2, 0, 1]
+    """
+    return removal_order(scores, mask).argsort(-1)
 
 
 def removals_to_flip(
@@ -99,83 +139,57 @@ def removals_to_flip(
     renormalise: bool = True,
     all_zero: bool = False,
 ) -> Tensor:
-    """How many weights are erased, in the given order, when the decision first changes; NaN where it never does.
+    """Number of weights erased, in the given order, when the decision first changes.
 
-    One positive weight must be left; with ``all_zero``, as in the released code of Serrano & Smith, the decision of the
-    bias alone counts too. NaN for texts of one token.
+    Serrano & Smith 2019, Section 4.3. See the module for the arguments.
 
-    Shape: order [..., batch, keys] -> float64 [..., batch].
+    Args:
+        order: int64 [..., batch, keys].
+        renormalise: whether the weights that stay are divided by their sum.
+        all_zero: whether the decision of the bias alone counts, with every weight
+            erased, as in the paper's released code. Otherwise one positive weight
+            must be left.
+
+    Returns:
+        float64 [..., batch]; NaN where the decision never changes and for texts of
+        one token.
+
+    Two tokens of weight .9 and .1, for class 0 and class 1: without the first, class 1
+    wins.
+
+    >>> attention, mask = torch.tensor([[0.9, 0.1]]), torch.ones(1, 2).bool()
+    >>> order = removal_order(attention, mask)
+    >>> removals_to_flip(attention, torch.eye(2)[None], mask, order).tolist()
+    [1.0]
     """
     duel = _duel(attention, token_logits, mask, bias, renormalise)
-    kept, n_keys = order.flip(-1), mask.shape[-1]
-    # Sums from the end, of what is kept: the total minus what was erased would cancel.
-    lead = _running_sum(duel.margin, kept)
+    n_keys = mask.shape[-1]
+    # Sums run from the end, over what is kept: a difference of sums would cancel.
+    kept = order.flip(-1)
+    lead = _cumulative_sums(duel.margin, kept).add_(duel.lead.unsqueeze(-1))
     n_kept = torch.arange(1, n_keys + 1, dtype=torch.int32, device=mask.device)
-    n_kept[-1] = 0  # all kept: nothing is erased yet
-    most = (duel.lost(lead.add_(duel.lead.unsqueeze(-1))) * n_kept).amax((-2, -1))
-    alive = (duel.weights > 0).to(torch.int8).expand(order.shape).gather(-1, kept)
-    least = (
-        alive.argmax(-1) + 1
-    )  # so many are kept when a single positive weight is left
-    n_removed = (n_keys - most).double().masked_fill(most < least, torch.nan)
+    n_kept[-1] = 0  # all are kept: nothing is erased yet
+    most_kept = (duel.lost(lead) * n_kept).amax((-2, -1))
+
+    is_positive = (duel.weights > 0).to(torch.int8).expand(order.shape)
+    least_kept = is_positive.gather(-1, kept).argmax(-1) + 1
+    n_removed = (n_keys - most_kept).double()
+    n_removed = n_removed.masked_fill(most_kept < least_kept, torch.nan)
     if all_zero:
-        at_bias = duel.lost(duel.bare_lead.unsqueeze(-1)).any(1)[:, 0]
-        n_removed = torch.where(
-            n_removed.isnan() & at_bias, (n_keys - least + 1).double(), n_removed
-        )
+        flips_at_bias = duel.lost(duel.bias_lead.unsqueeze(-1)).any(1)[:, 0]
+        n_to_bias = (n_keys - least_kept + 1).double()
+        n_removed = torch.where(n_removed.isnan() & flips_at_bias, n_to_bias, n_removed)
     return n_removed.masked_fill(mask.sum(-1) < 2, torch.nan)
 
 
-def _running_sum(values: Tensor, order: Tensor) -> Tensor:
-    """Cumulative sums of values [batch, rows, keys] in every order [..., batch, keys]: [..., batch, rows, keys]."""
+def _cumulative_sums(values: Tensor, order: Tensor) -> Tensor:
+    """Cumulative sums of values [batch, rows, keys] in every order [..., batch, keys].
+
+    Returns:
+        [..., batch, rows, keys].
+    """
     index = order.unsqueeze(-2).expand(*order.shape[:-1], values.shape[1], -1)
     return values.expand(index.shape).gather(-1, index).cumsum(-1)
-
-
-def fraction_to_flip(
-    attention: Tensor, token_logits: Tensor, mask: Tensor, order: Tensor, **options
-) -> Tensor:
-    """:func:`removals_to_flip` as a share of the text's tokens, float64 [..., batch] in (0, 1] or NaN.
-
-    Two tokens of weight .9 and .1, for class 0 and class 1: without the first, class 1 wins.
-
-    >>> attention, mask = torch.tensor([[0.9, 0.1]]), torch.ones(1, 2, dtype=torch.bool)
-    >>> fraction_to_flip(attention, torch.tensor([[[1.0, 0.0], [0.0, 1.0]]]), mask, removal_order(attention, mask))
-    tensor([0.5000], dtype=torch.float64)
-    """
-    return removals_to_flip(attention, token_logits, mask, order, **options) / mask.sum(
-        -1
-    )
-
-
-def prefix_logits(
-    attention: Tensor,
-    token_logits: Tensor,
-    order: Tensor,
-    *,
-    bias: Tensor | None = None,
-    renormalise: bool = True,
-) -> Tensor:
-    """Logits after the first 1, 2, …, keys of an order are erased, [..., batch, keys, classes].
-
-    Renormalised, they are the bias where nothing is left, NaN where none is given.
-    """
-    weights, logits = attention.double(), token_logits.double()
-    logits = logits if renormalise else logits - bias.double()
-    sums = torch.cat(
-        [weights.unsqueeze(-1) * logits, weights.unsqueeze(-1)], dim=-1
-    ).transpose(1, 2)
-    left = (
-        torch.nn.functional.pad(_running_sum(sums, order.flip(-1)), (1, 0))[..., :-1]
-        .flip(-1)
-        .transpose(-2, -1)
-    )
-    if not renormalise:
-        return left[..., :-1] + bias.double()
-    nothing = (
-        logits.new_full(logits.shape[-1:], torch.nan) if bias is None else bias.double()
-    )
-    return torch.where(left[..., -1:] > 0, left[..., :-1] / left[..., -1:], nothing)
 
 
 def erase_each(
@@ -185,27 +199,33 @@ def erase_each(
     bias: Tensor | None = None,
     renormalise: bool = True,
 ) -> Tensor:
-    """Logits with one weight erased, each in turn, [batch, keys, classes].
+    """Logits with one weight erased, each in turn (Serrano & Smith 2019, Section 4.1).
 
-    Renormalised, they are the bias where nothing is left, NaN where none is given.
+    See the module for the arguments.
+
+    Returns:
+        float64 [batch, keys, classes]. Where no weight is left and ``renormalise``,
+        these are the bias, or NaN where none is given.
     """
-    weights, logits = attention.double().unsqueeze(-1), token_logits.double()
+    weights = attention.double().unsqueeze(-1)
+    logits = token_logits.double()
     if not renormalise:
-        return _all_but_one(weights * (logits - bias.double())) + bias.double()
-    left = _all_but_one(weights)
-    return torch.where(
-        left > 0,
-        _all_but_one(weights * logits) / left,
-        torch.nan if bias is None else bias.double(),
-    )
+        bias = bias.double()
+        return _sum_of_others(weights * (logits - bias)) + bias
+    rest = _sum_of_others(weights)
+    nothing_left = torch.nan if bias is None else bias.double()
+    return torch.where(rest > 0, _sum_of_others(weights * logits) / rest, nothing_left)
 
 
-def _all_but_one(values: Tensor) -> Tensor:
-    """Σ over the other keys, [batch, keys, ...]: what stands before and what stands behind, so that nothing cancels."""
-    before = torch.zeros_like(values)
-    before[:, 1:] = values.cumsum(1)[:, :-1]
-    before[:, :-1] += values.flip(1).cumsum(1).flip(1)[:, 1:]
-    return before
+def _sum_of_others(values: Tensor) -> Tensor:
+    """Sum over all other keys, [batch, keys, ...].
+
+    The keys before and the keys behind are summed apart, so that nothing cancels.
+    """
+    total = torch.zeros_like(values)
+    total[:, 1:] = values.cumsum(1)[:, :-1]
+    total[:, :-1] += values.flip(1).cumsum(1).flip(1)[:, 1:]
+    return total
 
 
 def minimal_flip_set(
@@ -216,31 +236,27 @@ def minimal_flip_set(
     bias: Tensor | None = None,
     renormalise: bool = True,
 ) -> FlipSet:
-    """The fewest weights whose erasure changes the decision, one positive weight being left; exact, for any classes.
+    """The fewest weights whose erasure changes the decision; exact, for any classes.
 
-    For each rival the tokens that add most to the lead over it go first: no other set of as many leaves less of it.
-    Tokens without weight are never members.
+    For each rival class the tokens that add most to the lead over it are erased first:
+    no other set of as many leaves a smaller lead. One positive weight must be left.
+    Tokens without weight never belong to the set. See the module for the arguments.
     """
     duel = _duel(attention, token_logits, mask, bias, renormalise)
-    alive = duel.weights > 0
-    ascending, place = duel.margin.masked_fill(~alive.unsqueeze(1), torch.inf).sort(
-        dim=-1
-    )
-    n_alive = alive.sum(-1, keepdim=True)  # [batch, 1]
+    is_positive = duel.weights > 0
+    n_positive = is_positive.sum(-1, keepdim=True)  # [batch, 1]
+    kept_first = duel.margin.masked_fill(~is_positive.unsqueeze(1), torch.inf)
+    lead = kept_first.sort(dim=-1).values.cumsum(-1) + duel.lead.unsqueeze(-1)
+
     n_kept = torch.arange(1, mask.shape[-1] + 1, device=mask.device)
-    lost = duel.lost(ascending.cumsum(-1) + duel.lead.unsqueeze(-1)) & (
-        n_kept < n_alive
-    ).unsqueeze(1)
-    most = (lost * n_kept).amax(-1)  # [batch, rivals]: the most that can be kept
-    size = (n_alive - most).double().masked_fill(most == 0, torch.inf)
-    exists = (most > 0).any(-1)
+    flips = duel.lost(lead) & (n_kept < n_positive).unsqueeze(1)
+    most_kept = (flips * n_kept).amax(-1)  # [batch, rivals]
+    size = (n_positive - most_kept).double().masked_fill(most_kept == 0, torch.inf)
+    exists = (most_kept > 0).any(-1)
+
     whole_lead = duel.margin.sum(-1) + duel.lead
-    best = torch.where(exists, size.argmin(-1), whole_lead.argmin(-1))[:, None]
-    row = best.unsqueeze(-1).expand(-1, -1, mask.shape[-1])
-    erased = (n_kept > most.gather(1, best)) & (n_kept <= n_alive) & exists[:, None]
+    rival = torch.where(exists, size.argmin(-1), whole_lead.argmin(-1))[:, None]
     return FlipSet(
-        size=size.gather(1, best)[:, 0].masked_fill(~exists, torch.nan),
-        members=torch.zeros_like(mask).scatter(1, place.gather(1, row)[:, 0], erased),
-        rival=duel.rival.gather(1, best)[:, 0].masked_fill(~exists, -1),
-        margin=duel.margin.gather(1, row)[:, 0],
+        size=size.gather(1, rival)[:, 0].masked_fill(~exists, torch.nan),
+        margin=duel.margin.take_along_dim(rival.unsqueeze(-1), 1)[:, 0],
     )

@@ -1,4 +1,4 @@
-"""Edits: functions from attention to attention, [..., keys] -> [..., keys], rows still summing to 1 over the mask."""
+"""Edits of attention [..., keys], whose rows still sum to 1 over the mask."""
 
 from collections.abc import Sequence
 
@@ -11,13 +11,32 @@ _GAMMA = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio
 
 
 def uniform(attention: Tensor, mask: Tensor) -> Tensor:
-    """1/T on every position of the mask, 0 elsewhere (all 0 where the mask is empty)."""
+    """Equal weights on every position of the mask (Wiegreffe & Pinter 2019, Section 3).
+
+    Args:
+        attention: [..., keys].
+        mask: bool, broadcast to it.
+
+    Returns:
+        [..., keys]: 1/T in the mask, 0 elsewhere; all 0 where the mask is empty.
+    """
     weights = mask.to(attention.dtype)
-    return (weights / weights.sum(-1, keepdim=True).clamp_min(1)).expand_as(attention)
+    weights = weights / weights.sum(-1, keepdim=True).clamp_min(1)
+    return weights.expand_as(attention)
 
 
 def permute(attention: Tensor, permutation: Tensor) -> Tensor:
-    """``new[..., j] = attention[..., permutation[..., j]]``; broadcasts over leading axes such as copies."""
+    """``new[..., j] = attention[..., permutation[..., j]]``.
+
+    Jain & Wallace 2019, Section 4.2.1.
+
+    Args:
+        attention: [..., keys].
+        permutation: int64 [..., keys]; broadcast over leading axes such as copies.
+
+    Returns:
+        The broadcast shape.
+    """
     shape = torch.broadcast_shapes(attention.shape, permutation.shape)
     return attention.expand(shape).gather(-1, permutation.expand(shape))
 
@@ -25,9 +44,15 @@ def permute(attention: Tensor, permutation: Tensor) -> Tensor:
 def zero_out(
     attention: Tensor, positions: Tensor, *, renormalise: bool = True
 ) -> Tensor:
-    """Weights at ``positions`` (bool) set to 0, the rest divided by their sum (Serrano & Smith 2019, Section 3).
+    """Attention with some weights set to 0 (Serrano & Smith 2019, Section 3).
 
-    Where nothing is left the row stays all 0: the caller decides whether that counts.
+    Args:
+        attention: [..., keys].
+        positions: bool [..., keys], the weights to erase.
+        renormalise: whether the weights that stay are divided by their sum.
+
+    Returns:
+        [..., keys]; a row without any weight left stays all 0.
     """
     kept = attention.masked_fill(positions, 0)
     if not renormalise:
@@ -35,31 +60,30 @@ def zero_out(
     return kept / kept.sum(-1, keepdim=True).clamp_min(torch.finfo(kept.dtype).tiny)
 
 
-def keep_only(
-    attention: Tensor, positions: Tensor, *, renormalise: bool = True
-) -> Tensor:
-    """The complement of :func:`zero_out`: only ``positions`` keep their weight."""
-    return zero_out(attention, ~positions, renormalise=renormalise)
-
-
 def random_generator(
     seed: int, example_id: int, stream: int = 0
 ) -> np.random.Generator:
-    """A generator that depends on the seed and the example alone: not on batch, padding, order, resume or process."""
+    """A generator that depends on the seed, the example and the stream alone.
+
+    So batch, padding, order, resume and process change nothing.
+    """
     return np.random.default_rng(np.random.SeedSequence([seed, example_id, stream]))
 
 
-def random_bits(counter: np.ndarray, stream: np.ndarray) -> np.ndarray:
-    """Random 64 bits for every pair of a counter and a stream, which broadcast; each depends on its pair alone.
+def _random_bits(counter: np.ndarray, stream: np.ndarray) -> np.ndarray:
+    """Random 64 bits for every pair of a counter and a stream, which broadcast.
 
-    SplitMix64 (Steele, Lea and Flood 2014) used as a counter-based generator: one generator object per text would cost
-    more than all the rest of a shuffle.
+    SplitMix64 (Steele, Lea and Flood 2014) used as a counter-based generator: one
+    generator object per text would cost more than the rest of a shuffle.
     """
     return _mix(_GAMMA * counter + _mix(stream.copy()))
 
 
 def _mix(bits: np.ndarray) -> np.ndarray:
-    """A bijection of 64 bits, in place, in which every input bit changes every output bit with probability one half."""
+    """A bijection of 64 bits, in place.
+
+    Every input bit changes every output bit with probability one half.
+    """
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
         bits ^= bits >> np.uint64(shift)
         bits *= np.uint64(factor)
@@ -69,52 +93,65 @@ def _mix(bits: np.ndarray) -> np.ndarray:
 def random_permutations(
     visible: Tensor, n_copies: int, *, seed: int, example_ids: Sequence[int]
 ) -> Tensor:
-    """Uniformly random permutations of the keys each query may attend to; all others stay where they are.
+    """Uniformly random permutations of the keys that each query may attend to.
 
-    Every query row of every copy is shuffled on its own.
+    Every query row of every copy is shuffled on its own; hidden keys stay in place.
 
-    Shape: visible bool [batch, queries, keys] -> int64 [copies, batch, queries, keys], for :func:`permute`.
+    Args:
+        visible: bool [batch, queries, keys].
+        n_copies: permutations per row.
+        seed, example_ids: decide the permutations, together with the number of the row
+            among the text's own; padding changes nothing.
+
+    Returns:
+        int64 [copies, batch, queries, keys], for :func:`permute`.
     """
     rows = visible.cpu().numpy()
-    places, n_bits = (
-        np.arange(rows.shape[-1], dtype=np.uint64),
-        np.uint64(rows.shape[-1].bit_length()),
-    )
-    # Counted over what any query or key sees, so that padding draws nothing.
-    query, key = (
-        rows.any(axis, keepdims=True).cumsum(3 - axis, dtype=np.uint64)
-        for axis in (2, 1)
-    )
-    ids = np.asarray(example_ids, dtype=np.int64).astype(np.uint64)[:, None, None]
-    stream = _mix(
-        _mix(ids + _GAMMA * np.array([seed + 1], dtype=np.uint64))
-        + (query << np.uint64(32))
-        + key
-    )
-    shuffled = random_bits(
-        np.arange(1, n_copies + 1, dtype=np.uint64)[:, None, None, None], stream
-    )
-    # Random bits above, the place below: to sort such numbers is to shuffle the places, and much cheaper than argsort.
+    n_keys = rows.shape[-1]
+    places = np.arange(n_keys, dtype=np.uint64)
+    n_bits = np.uint64(n_keys.bit_length())
+
+    stream = _row_streams(rows, seed, example_ids)
+    copy = np.arange(1, n_copies + 1, dtype=np.uint64)[:, None, None, None]
+    shuffled = _random_bits(copy, stream)
+    # Random bits above, the place below: sorting such numbers shuffles the places, and
+    # is much cheaper than argsort.
     shuffled >>= n_bits + np.uint64(1)
     shuffled <<= n_bits
     shuffled |= places
     np.copyto(shuffled, places | np.uint64(1 << 63), where=~rows)
     shuffled.sort(axis=-1)
     shuffled &= (np.uint64(1) << n_bits) - np.uint64(1)
-    # The visible keys come first in both, in order and in random order; behind them the others, in order.
-    position = torch.from_numpy(np.argsort(~rows, axis=-1, kind="stable")).expand(
-        shuffled.shape
-    )
+
+    # In both arrays the visible keys come first and the hidden ones, in order, behind.
+    position = torch.from_numpy(np.argsort(~rows, axis=-1, kind="stable"))
     shuffled = torch.from_numpy(shuffled.view(np.int64))
-    return (
-        torch.empty_like(shuffled).scatter_(-1, position, shuffled).to(visible.device)
-    )
+    permutations = torch.empty_like(shuffled)
+    permutations.scatter_(-1, position.expand(shuffled.shape), shuffled)
+    return permutations.to(visible.device)
+
+
+def _row_streams(rows: np.ndarray, seed: int, example_ids: Sequence[int]) -> np.ndarray:
+    """A number for every query and key of every text, uint64 [batch, queries, keys]."""
+    # Counted over the queries and keys of the text, so that padding draws nothing.
+    query = rows.any(2, keepdims=True).cumsum(1, dtype=np.uint64)
+    key = rows.any(1, keepdims=True).cumsum(2, dtype=np.uint64)
+    ids = np.asarray(example_ids, dtype=np.int64).astype(np.uint64)[:, None, None]
+    text = _mix(ids + _GAMMA * np.array([seed + 1], dtype=np.uint64))
+    return _mix(text + (query << np.uint64(32)) + key)
 
 
 def at_head(attention: Tensor, head: int, query: int | None, new: Tensor) -> Tensor:
-    """Copies of a layer's attention in which one head, or one query row of it, is replaced.
+    """Copies of a layer's attention with one head, or one query of it, replaced.
 
-    Shape: attention [batch, heads, queries, keys], new [copies, batch, queries, keys] -> [copies, batch, heads, queries, keys].
+    Args:
+        attention: [batch, heads, queries, keys].
+        head: the head to replace.
+        query: the query row to replace; None replaces all rows.
+        new: [copies, batch, queries, keys].
+
+    Returns:
+        [copies, batch, heads, queries, keys].
     """
     edited = attention.to(new.dtype).expand(len(new), *attention.shape).clone()
     rows = slice(None) if query is None else slice(query, query + 1)

@@ -1,7 +1,13 @@
-"""Exact answers where the read-out is linear: logit = Σ_t a_t u_t with u_t = w·h_t + b.
+"""Exact answers where the read-out is linear: logit = Σ_t a_t u_t, u_t = w·h_t + b.
 
-Three questions that the papers sample or call infeasible. ``scores`` are the u_t of a binary model (the difference of
-the two logits), [batch, keys]; attention and mask [batch, keys]. All arithmetic is in float64: these are scalars.
+Three questions that the papers sample or call infeasible.
+
+Common arguments:
+    attention: [batch, keys].
+    scores: the u_t of a binary model, the difference of the two logits, [batch, keys].
+    mask: bool [batch, keys].
+
+All arithmetic is in float64.
 """
 
 import math
@@ -12,13 +18,16 @@ import torch
 from torch import Tensor
 
 
-PAIRS_AT_ONCE = (
-    1 << 15
-)  # candidates per chunk of the batch: what stays in a core's cache
+CANDIDATES_AT_ONCE = 1 << 16  # what stays in a core's cache
 
 
 class FarthestAttention(NamedTuple):
-    """The largest JSD within each ε, [epsilons, batch], and an attention that has it, [epsilons, batch, keys]."""
+    """The attention farthest from a given one within each ε.
+
+    Attributes:
+        jsd: float64 [epsilons, batch], in nats.
+        attention: float64 [epsilons, batch, keys], an attention that has this JSD.
+    """
 
     jsd: Tensor
     attention: Tensor
@@ -27,120 +36,135 @@ class FarthestAttention(NamedTuple):
 def permutation_extremes(
     attention: Tensor, scores: Tensor, mask: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Smallest and largest Σ_t a_π(t) u_t over all T! permutations π of the real tokens, each [batch].
+    """Smallest and largest logit over all T! permutations of a text's weights.
 
-    By the rearrangement inequality: sort both the same way for the largest, opposite ways for the smallest.
+    By the rearrangement inequality: sort both the same way for the largest, opposite
+    ways for the smallest.
+
+    Returns:
+        Smallest and largest Σ_t a_π(t) u_t, each float64 [batch].
     """
     weights = _sorted(attention, mask)
-    lowest = -(weights * _sorted(-scores, mask)).sum(-1)
-    return lowest, (weights * _sorted(scores, mask)).sum(-1)
+    smallest = -(weights * _sorted(-scores, mask)).sum(-1)
+    return smallest, (weights * _sorted(scores, mask)).sum(-1)
 
 
 def permutation_moments(
     attention: Tensor, scores: Tensor, mask: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Mean and variance of Σ_t a_π(t) u_t over uniformly random permutations π, each [batch].
+    """Mean and variance of the logit over uniformly random permutations.
 
-    Mean T·ā·ū; variance Σ(a − ā)² Σ(u − ū)² / (T − 1), 0 for a single token (Hoeffding 1951).
+    The mean is T·ā·ū, the variance Σ(a − ā)² Σ(u − ū)² / (T − 1) (Hoeffding 1951).
+
+    Returns:
+        Mean and variance of Σ_t a_π(t) u_t, each float64 [batch]; the variance of a
+        single token is 0.
     """
     n = mask.sum(-1).clamp_min(1).to(torch.float64)
-    (a_mean, a_square), (u_mean, u_square) = (
-        _moments(attention, mask, n),
-        _moments(scores, mask, n),
-    )
-    return n * a_mean * u_mean, a_square * u_square / (n - 1).clamp_min(1)
+    a_mean, a_squares = _mean_and_squares(attention, mask, n)
+    u_mean, u_squares = _mean_and_squares(scores, mask, n)
+    return n * a_mean * u_mean, a_squares * u_squares / (n - 1).clamp_min(1)
 
 
 def epsilon_max_jsd(
     attention: Tensor, scores: Tensor, mask: Tensor, epsilons: Sequence[float]
 ) -> FarthestAttention:
-    """The attention farthest from the given one, by JSD, that moves the probability by at most ε. Exact.
+    """The attention of the largest JSD that moves the probability by at most ε. Exact.
 
-    |σ(Σ a'_t u_t) − p| ≤ ε cuts the simplex by two parallel planes; JSD is convex in a', so its maximum lies at a
-    vertex, and a vertex has at most two non-zero weights. O(T²) candidates, no optimiser (Jain & Wallace 2019,
-    Section 4.2.2, search the same set). Only for a binary linear read-out.
+    |σ(Σ a'_t u_t) − p| ≤ ε cuts the simplex by two parallel planes. JSD is convex in a',
+    so its maximum lies at a vertex, and a vertex has at most two non-zero weights: O(T²)
+    candidates, no optimiser. Jain & Wallace 2019 (Section 4.2.2) search the same set.
+
+    Args:
+        epsilons: bounds on the change of the probability, in (0, 1].
     """
-    attention, scores = attention.double(), scores.double()
-    chunk = max(1, 2 * PAIRS_AT_ONCE // max(1, mask.shape[-1] ** 2))
-    parts = [
-        _farthest(a, u, m, epsilons)
-        for a, u, m in zip(
-            attention.split(chunk), scores.split(chunk), mask.split(chunk), strict=True
-        )
-    ]
+    chunk = max(1, CANDIDATES_AT_ONCE // max(1, mask.shape[-1] ** 2))
+    chunks = zip(
+        attention.double().split(chunk),
+        scores.double().split(chunk),
+        mask.split(chunk),
+        strict=True,
+    )
+    parts = [_farthest(*tensors, epsilons) for tensors in chunks]
     return FarthestAttention(
-        *(torch.cat(part, dim=1) for part in zip(*parts, strict=True))
+        jsd=torch.cat([part.jsd for part in parts], dim=1),
+        attention=torch.cat([part.attention for part in parts], dim=1),
     )
 
 
 class _Edges(NamedTuple):
-    """All pairs of tokens i < j, each [batch, pairs] but the first two; ``own`` is a_i ln a_i + a_j ln a_j."""
+    """All pairs of tokens i < j; i, j [pairs], all others [batch, pairs].
+
+    ``entropy`` is a_i ln a_i + a_j ln a_j, ``gap`` is u_j − u_i.
+    """
 
     i: Tensor
     j: Tensor
-    real: Tensor
+    is_real: Tensor
     score_i: Tensor
     gap: Tensor
     a_i: Tensor
     a_j: Tensor
-    own: Tensor
+    entropy: Tensor
 
 
 def _edges(attention: Tensor, scores: Tensor, mask: Tensor) -> _Edges:
-    i, j = torch.triu_indices(
-        mask.shape[-1], mask.shape[-1], offset=1, device=mask.device
-    )
-    (score_i, score_j), (a_i, a_j) = (
-        [x.index_select(1, k) for k in (i, j)] for x in (scores, attention)
-    )
-    gap = score_j - score_i
-    gap = torch.where(gap == 0, torch.finfo(gap.dtype).tiny, gap)
+    n_keys = mask.shape[-1]
+    i, j = torch.triu_indices(n_keys, n_keys, offset=1, device=mask.device)
+    score_i = scores.index_select(1, i)
+    gap = scores.index_select(1, j) - score_i
+    a_i = attention.index_select(1, i)
+    a_j = attention.index_select(1, j)
     return _Edges(
-        i,
-        j,
-        mask[:, i] & mask[:, j],
-        score_i,
-        gap,
-        a_i,
-        a_j,
-        _x_log_x(a_i) + _x_log_x(a_j),
+        i=i,
+        j=j,
+        is_real=mask[:, i] & mask[:, j],
+        score_i=score_i,
+        gap=gap.masked_fill(gap == 0, torch.finfo(gap.dtype).tiny),
+        a_i=a_i,
+        a_j=a_j,
+        entropy=_x_log_x(a_i) + _x_log_x(a_j),
     )
 
 
 def _farthest(
     attention: Tensor, scores: Tensor, mask: Tensor, epsilons: Sequence[float]
 ) -> FarthestAttention:
-    """The same for one chunk of the batch."""
-    prob = (attention * scores).sum(-1, keepdim=True).sigmoid()
+    """:func:`epsilon_max_jsd` for one chunk of the batch."""
     if mask.shape[-1] < 2:
-        return FarthestAttention(
-            prob.new_zeros(len(epsilons), len(prob)),
-            attention.repeat(len(epsilons), 1, 1),
-        )
-    found, edges = [], _edges(attention, scores, mask)
+        jsd = attention.new_zeros(len(epsilons), len(attention))
+        return FarthestAttention(jsd, attention.repeat(len(epsilons), 1, 1))
+    prob = (attention * scores).sum(-1, keepdim=True).sigmoid()
+    edges = _edges(attention, scores, mask)
+    jsds, attentions = [], []
     for epsilon in epsilons:
-        low, high = ((prob + step).clamp(0, 1).logit() for step in (-epsilon, epsilon))
-        found.append(_farthest_between(attention, edges, low, high))
-    return FarthestAttention(*(torch.stack(part) for part in zip(*found, strict=True)))
+        low = (prob - epsilon).clamp(0, 1).logit()
+        high = (prob + epsilon).clamp(0, 1).logit()
+        jsd, farthest = _farthest_between(attention, edges, low, high)
+        jsds.append(jsd)
+        attentions.append(farthest)
+    return FarthestAttention(torch.stack(jsds), torch.stack(attentions))
 
 
 def _farthest_between(
     attention: Tensor, edges: _Edges, low: Tensor, high: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The farthest attention with low ≤ Σ a'_t u_t ≤ high (each [batch, 1]): its JSD [batch] and itself.
+    """The farthest attention with low ≤ Σ a'_t u_t ≤ high (each [batch, 1]).
 
-    On the edge between two tokens the feasible weights are an interval; convexity puts the maximum at one of its ends.
+    On the edge between two tokens the feasible weights are an interval; convexity puts
+    the maximum at one of its ends.
+
+    Returns:
+        Its JSD [batch], and itself [batch, keys].
     """
-    ends = torch.stack([low - edges.score_i, high - edges.score_i]).div_(
-        edges.gap
-    )  # weight on j, [2, batch, pairs]
-    feasible = edges.real & (ends.amin(0) <= 1) & (ends.amax(0) >= 0)
-    value = _two_point_jsd(edges, ends.clamp_(0, 1)).masked_fill_(~feasible, -1)
-    best, place = value.transpose(0, 1).flatten(1).max(-1)
-    pair, weight = (
-        place % len(edges.i),
-        ends.transpose(0, 1).flatten(1).gather(1, place[:, None]),
-    )
+    # Weight on j at the ends of each interval, [2, batch, pairs].
+    ends = torch.stack([low - edges.score_i, high - edges.score_i]).div_(edges.gap)
+    is_feasible = edges.is_real & (ends.amin(0) <= 1) & (ends.amax(0) >= 0)
+    ends = ends.clamp_(0, 1)
+    jsd = _two_point_jsd(edges, ends).masked_fill_(~is_feasible, -1)
+    best, end = jsd.transpose(0, 1).flatten(1).max(-1)
+    weight = ends.transpose(0, 1).flatten(1).gather(1, end[:, None])
+    pair = end % len(edges.i)
     vertex = torch.zeros_like(attention).scatter(1, edges.j[pair][:, None], weight)
     vertex = vertex.scatter(1, edges.i[pair][:, None], 1 - weight)
     # A text of one token has no edge: its attention cannot move.
@@ -148,12 +172,15 @@ def _farthest_between(
 
 
 def _two_point_jsd(edges: _Edges, weight: Tensor) -> Tensor:
-    """JSD of attention to (1 − weight) on i and weight on j, [2, batch, pairs]; the other tokens give a_t ln 2 each."""
+    """JSD of attention to (1 − weight) on i and weight on j, [2, batch, pairs].
+
+    Every other token t contributes a_t ln 2.
+    """
     rest = 1 - weight
-    common = _x_log_x(weight).add_(_x_log_x(rest)).add_(edges.own)
-    common -= _x_log_x(rest.add_(edges.a_i))
-    common -= _x_log_x(edges.a_j + weight)
-    return common.div_(2).add_(math.log(2))
+    total = _x_log_x(weight).add_(_x_log_x(rest)).add_(edges.entropy)
+    total -= _x_log_x(rest.add_(edges.a_i))
+    total -= _x_log_x(edges.a_j + weight)
+    return total.div_(2).add_(math.log(2))
 
 
 def _x_log_x(x: Tensor) -> Tensor:
@@ -166,8 +193,9 @@ def _sorted(values: Tensor, mask: Tensor) -> Tensor:
     return ranked.masked_fill(torch.isinf(ranked), 0)
 
 
-def _moments(values: Tensor, mask: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and sum of squared deviations over the mask."""
+def _mean_and_squares(values: Tensor, mask: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and sum of squared deviations over the mask, each [batch]."""
     values = values.double() * mask
     mean = values.sum(-1) / n
-    return mean, ((values - mean[:, None]).square() * mask).sum(-1)
+    deviations = (values - mean[:, None]) * mask
+    return mean, deviations.square().sum(-1)

@@ -1,7 +1,16 @@
-"""How well a ranking of a text's units finds those that people marked: the agreement scores of ERASER.
+"""Agreement of a ranking with human rationales: the scores of ERASER.
 
-DeYoung et al. 2020, Section 4 ("agreement with human rationales"). Plausible is not faithful: a model may decide for
-other reasons than people, and an explanation that says so is right (Jacovi & Goldberg 2020).
+DeYoung et al. 2020, Section 4. Plausible is not faithful: a model may decide for other
+reasons than people, and an explanation that shows this is right (Jacovi & Goldberg
+2020).
+
+Common arguments:
+    scores: [batch, keys], the importance of each unit.
+    chosen: bool [batch, keys], the units that an explanation selects.
+    marked: bool [batch, keys], the units of the human rationale.
+    content: bool [batch, keys], the units of the text.
+
+Every score is NaN where no unit or every unit is marked: ERASER discards such texts.
 """
 
 import torch
@@ -12,61 +21,75 @@ IOU_HIT = 0.5
 
 
 def average_precision(scores: Tensor, marked: Tensor, content: Tensor) -> Tensor:
-    """Area under the precision-recall curve in steps: Σ (R_n − R_{n−1}) P_n over the different scores as thresholds.
+    """Area under the precision-recall curve: Σ (R_n − R_{n−1}) P_n over thresholds.
 
-    That is the mean over marked units of the precision among all units that score at least as much. NaN where no unit
-    or every unit is marked, texts that ERASER discards.
+    That is the mean, over marked units, of the precision among all units that score at
+    least as much.
 
-    Shape: scores, marked, content [batch, keys] -> [batch], float64.
+    Returns:
+        float64 [batch] in (0, 1] or NaN.
 
-    >>> average_precision(torch.tensor([[3.0, 2.0, 1.0]]), torch.tensor([[True, False, True]]), torch.ones(1, 3).bool())
+    >>> scores = torch.tensor([[3.0, 2.0, 1.0]])
+    >>> marked = torch.tensor([[True, False, True]])
+    >>> average_precision(scores, marked, torch.ones(1, 3).bool())
     tensor([0.8333], dtype=torch.float64)
     """
     marked = marked & content
     at_least = (scores[:, None] >= scores[..., None]) & content[:, None]
-    precision = (at_least & marked[:, None]).sum(-1) / at_least.sum(-1).clamp_min(
-        1
-    ).double()
+    n_hits = (at_least & marked[:, None]).sum(-1)
+    precision = n_hits / at_least.sum(-1).clamp_min(1).double()
     mean = (precision * marked).sum(-1) / marked.sum(-1)
-    return mean.masked_fill(~_defined(marked, content), torch.nan)
+    return mean.masked_fill(~_is_defined(marked, content), torch.nan)
 
 
 def token_f1(chosen: Tensor, marked: Tensor, content: Tensor) -> Tensor:
-    """F1 of the chosen units as a guess of the marked ones; NaN where no unit or every unit is marked.
+    """F1 of the chosen units as a prediction of the marked ones.
 
-    Shape: chosen, marked, content bool [batch, keys] -> [batch], float64.
+    Returns:
+        float64 [batch] in [0, 1] or NaN.
     """
-    chosen, marked = chosen & content, marked & content
-    f1 = 2 * (chosen & marked).sum(-1).double() / (chosen.sum(-1) + marked.sum(-1))
-    return f1.masked_fill(~_defined(marked, content), torch.nan)
+    chosen = chosen & content
+    marked = marked & content
+    n_hits = (chosen & marked).sum(-1).double()
+    f1 = 2 * n_hits / (chosen.sum(-1) + marked.sum(-1))
+    return f1.masked_fill(~_is_defined(marked, content), torch.nan)
 
 
 def iou_f1(chosen: Tensor, marked: Tensor, content: Tensor) -> Tensor:
-    """F1 of spans: a chosen span counts as found where it shares at least half of its union with a marked span.
+    """F1 of spans, which are runs of neighbouring units.
 
-    A span is a run of neighbouring units. Precision is the share of chosen spans that count, recall their number over
-    that of marked spans, as in ERASER. NaN where no unit or every unit is marked.
+    A chosen span is a hit where it shares at least half of its union with a marked
+    span. Precision is the share of chosen spans that are hits, recall the number of
+    hits over that of marked spans, as in ERASER.
 
-    Shape: chosen, marked, content bool [batch, keys] -> [batch], float64.
+    Returns:
+        float64 [batch], at least 0, or NaN.
     """
-    order = (
-        (~content).sort(dim=1, stable=True).indices
-    )  # what is no unit must not part neighbours
-    ours, theirs = (spans((x & content).gather(1, order)) for x in (chosen, marked))
-    width = int(max(ours.max(), theirs.max())) + 1
-    shared = torch.zeros(len(ours), width**2, dtype=torch.float64, device=ours.device)
-    shared.scatter_add_(
-        1, ours * width + theirs, torch.ones_like(shared[:, :1]).expand(ours.shape)
-    )
+    # Units first: positions that are no units must not separate neighbours.
+    order = (~content).sort(dim=1, stable=True).indices
+    chosen_spans = spans((chosen & content).gather(1, order))
+    marked_spans = spans((marked & content).gather(1, order))
+    width = int(max(chosen_spans.max(), marked_spans.max())) + 1
+
+    pair = chosen_spans * width + marked_spans
+    shared = torch.zeros(len(pair), width**2, dtype=torch.float64, device=pair.device)
+    shared.scatter_add_(1, pair, shared.new_ones(pair.shape))
     shared = shared.unflatten(1, (width, width))
     union = shared.sum(2, keepdim=True) + shared.sum(1, keepdim=True) - shared
-    hits = ((shared / union.clamp_min(1))[:, 1:, 1:] >= IOU_HIT).any(-1).sum(-1)
-    f1 = 2 * hits.double() / (ours.amax(1) + theirs.amax(1))
-    return f1.masked_fill(~_defined(marked, content), torch.nan)
+    is_hit = (shared / union.clamp_min(1))[:, 1:, 1:] >= IOU_HIT
+    n_hits = is_hit.any(-1).sum(-1).double()
+    f1 = 2 * n_hits / (chosen_spans.amax(1) + marked_spans.amax(1))
+    return f1.masked_fill(~_is_defined(marked, content), torch.nan)
 
 
 def spans(chosen: Tensor) -> Tensor:
-    """The number of the run of True that each position is in, from 1; 0 for none. Bool [batch, keys] -> int [batch, keys].
+    """The number of the run of True that each position belongs to.
+
+    Args:
+        chosen: bool [batch, keys].
+
+    Returns:
+        int64 [batch, keys], from 1; 0 outside of runs.
 
     >>> spans(torch.tensor([[True, True, False, True]]))
     tensor([[1, 1, 0, 2]])
@@ -76,6 +99,6 @@ def spans(chosen: Tensor) -> Tensor:
     return starts.cumsum(1) * chosen
 
 
-def _defined(marked: Tensor, content: Tensor) -> Tensor:
+def _is_defined(marked: Tensor, content: Tensor) -> Tensor:
     n_marked = (marked & content).sum(-1)
     return (n_marked > 0) & (n_marked < content.sum(-1))

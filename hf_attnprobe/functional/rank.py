@@ -1,6 +1,7 @@
-"""Kendall's τ-b with its p-value, for a whole batch at once; the numbers of ``scipy.stats.kendalltau``.
+"""Kendall's τ-b with its p-value, for a whole batch at once.
 
-Kendall, *Rank Correlation Methods* (4th ed., 1970); used by Jain & Wallace 2019, Section 4.1.
+The numbers are those of ``scipy.stats.kendalltau``. Kendall, *Rank Correlation Methods*
+(4th ed., 1970); used by Jain & Wallace 2019, Section 4.1.
 """
 
 import functools
@@ -11,14 +12,18 @@ import torch
 from torch import Tensor
 
 
-EXACT_UP_TO = (
-    33  # scipy's bound: without ties and up to this length the p-value is exact
-)
+# SciPy's bound: without ties and up to this length the p-value is exact.
+EXACT_UP_TO = 33
 SIGNS_AT_ONCE = 1 << 16  # what stays in a core's cache
 
 
 class RankCorrelation(NamedTuple):
-    """τ-b in [−1, 1] and its two-sided p-value, each [batch] or [batch, vectors, vectors]; NaN where a row is constant or shorter than two."""
+    """Kendall's τ-b and its p-value; NaN where a row is constant or shorter than two.
+
+    Attributes:
+        tau: float64 [batch] or [batch, vectors, vectors], in [−1, 1].
+        p_value: two-sided, of the same shape, in [0, 1].
+    """
 
     tau: Tensor
     p_value: Tensor
@@ -26,13 +31,15 @@ class RankCorrelation(NamedTuple):
 
 @functools.cache
 def _exact_p_values() -> Tensor:
-    """Two-sided p by length n and discordant (or concordant, if fewer) pairs c, [34, 529]: inversions of permutations."""
-    table = torch.ones(
-        EXACT_UP_TO + 1, EXACT_UP_TO * (EXACT_UP_TO - 1) // 2 + 1, dtype=torch.float64
-    )
-    share = torch.zeros(
-        table.shape[1], dtype=torch.float64
-    )  # share of the n! permutations with c inversions
+    """Two-sided p-values by length n and number c of pairs out of order, [34, 529].
+
+    c is the number of discordant pairs, or of concordant ones if these are fewer. The
+    distribution is that of the inversions of a random permutation.
+    """
+    most_pairs = EXACT_UP_TO * (EXACT_UP_TO - 1) // 2
+    table = torch.ones(EXACT_UP_TO + 1, most_pairs + 1, dtype=torch.float64)
+    # Share of the n! permutations with c inversions.
+    share = torch.zeros(most_pairs + 1, dtype=torch.float64)
     share[0] = 1
     for n in range(2, EXACT_UP_TO + 1):
         window = torch.cat([share.new_zeros(n), share]).cumsum(0)
@@ -42,38 +49,34 @@ def _exact_p_values() -> Tensor:
 
 
 def _pair_counts(values: Tensor, mask: Tensor) -> Tensor:
-    """Concordant minus discordant pairs, [batch, vectors, vectors]; on the diagonal, pairs that are not tied.
+    """Concordant minus discordant pairs, float64 [batch, vectors, vectors].
 
-    All ordered pairs of positions at once: signs of x_i − x_j, then one product of matrices, in chunks of the batch
-    that fit a core's cache. Sums of signs are exact in float32 up to 4,096 keys.
+    On the diagonal stand the pairs that are not tied. All ordered pairs of positions at
+    once: signs of x_i − x_j, then one product of matrices, in chunks of the batch that
+    fit a core's cache. Sums of signs are exact in float32 up to 4,096 keys.
     """
     _, n_vectors, n_keys = values.shape
     if n_keys > 4096:
         values = values.double()
     chunk = max(1, SIGNS_AT_ONCE // max(1, n_vectors * n_keys**2))
+    is_real = mask.to(values.dtype).unsqueeze(1)
     counts = []
-    for x, real in zip(
-        values.split(chunk),
-        mask.to(values.dtype).unsqueeze(1).split(chunk),
-        strict=True,
-    ):
-        signs = (
-            (x.unsqueeze(-1) - x.unsqueeze(-2))
-            .sign_()
-            .mul_(real.unsqueeze(-1) * real.unsqueeze(-2))
-            .flatten(2)
-        )
+    for x, real in zip(values.split(chunk), is_real.split(chunk), strict=True):
+        signs = (x.unsqueeze(-1) - x.unsqueeze(-2)).sign_()
+        signs = signs.mul_(real.unsqueeze(-1) * real.unsqueeze(-2)).flatten(2)
         counts.append(signs @ signs.transpose(1, 2) / 2)
     return torch.cat(counts).to(torch.float64)
 
 
 def _tie_sums(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Σ t(t−1)(t−2) and Σ t(t−1)(2t+5) over the groups of t equal values, each [batch, vectors]."""
+    """Σ t(t−1)(t−2) and Σ t(t−1)(2t+5) over the groups of t equal values.
+
+    Each [batch, vectors].
+    """
     mask = mask.unsqueeze(1)
-    equal = (x.unsqueeze(-1) == x.unsqueeze(-2)) & mask.unsqueeze(-2)
-    t = (equal.sum(-1) * mask).to(
-        torch.float64
-    )  # each member of a group counts the group's size
+    is_equal = (x.unsqueeze(-1) == x.unsqueeze(-2)) & mask.unsqueeze(-2)
+    # Summed over members, each of which counts the size of its group.
+    t = (is_equal.sum(-1) * mask).to(torch.float64)
     others = (t - 1).clamp_min(0)
     return (others * (t - 2)).sum(-1), (others * (2 * t + 5)).sum(-1)
 
@@ -81,15 +84,18 @@ def _tie_sums(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
 def _asymptotic_p_value(
     score: Tensor, n: Tensor, ties: Tensor, values: Tensor, mask: Tensor
 ) -> Tensor:
-    """Normal approximation with the variance corrected for ties."""
+    """Normal approximation with the variance corrected for ties.
+
+    Kendall 1970, Chapter 4; ``zero`` and ``one`` are the corrections of SciPy's code.
+    """
     zero, one = torch.zeros_like(ties), torch.zeros_like(ties)
     if ties.any():
         zero, one = _tie_sums(values, mask)
     m = n * (n - 1)
+    without_ties = m * (2 * n + 5)
+    variance = (without_ties - _rows(one) - _columns(one)) / 18
+    variance = variance + 2 * _rows(ties) * _columns(ties) / m.clamp_min(1)
     triples = (9 * m * (n - 2)).clamp_min(1)
-    variance = (m * (2 * n + 5) - _rows(one) - _columns(one)) / 18 + 2 * _rows(
-        ties
-    ) * _columns(ties) / m.clamp_min(1)
     variance = variance + _rows(zero) * _columns(zero) / triples
     return torch.special.erfc(score.abs() / (2 * variance).sqrt())
 
@@ -103,72 +109,93 @@ def _columns(x: Tensor) -> Tensor:
 
 
 def _exact_p_value(score: Tensor, n: Tensor) -> Tensor:
-    """p from the table; beyond it only for at most one discordant pair, where it is 2/n! or 2/(n−1)!."""
-    total = n * (n - 1) / 2
-    fewer = ((total - score.abs()) / 2).round()
+    """The p-value from the table.
+
+    Beyond the table only for at most one pair out of order: 2/n! or 2/(n−1)!.
+    """
+    n_pairs = n * (n - 1) / 2
+    out_of_order = ((n_pairs - score.abs()) / 2).round()
     table = _exact_p_values().to(score.device)
-    short = table[
-        n.clamp(max=EXACT_UP_TO).long(), fewer.clamp(0, table.shape[1] - 1).long()
-    ]
-    long = (math.log(2) - torch.lgamma(n + 1 - fewer.clamp(max=1))).exp()
-    return torch.where(n <= EXACT_UP_TO, short, long)
+    row = n.clamp(max=EXACT_UP_TO).long()
+    column = out_of_order.clamp(0, table.shape[1] - 1).long()
+    beyond = (math.log(2) - torch.lgamma(n + 1 - out_of_order.clamp(max=1))).exp()
+    return torch.where(n <= EXACT_UP_TO, table[row, column], beyond)
 
 
 def dense_rank(
     values: Tensor, mask: Tensor, *, rtol: float = 0.0, atol: float = 0.0
 ) -> Tensor:
-    """Ranks 0, 1, 2, … over the mask, in which neighbours closer than ``atol + rtol·|value|`` share a rank.
+    """Ranks 0, 1, 2, … of the values in the mask; near neighbours share a rank.
 
-    Rounding makes equal quantities differ in their last bits; ranked as they are, such ties would be broken at random.
+    Rounding makes equal quantities differ in their last bits; ranked as they are, such
+    ties would be broken at random.
 
-    Shape: values, mask [..., keys] -> float32 [..., keys]; meaningless outside the mask.
+    Args:
+        values: [..., keys].
+        mask: bool [..., keys].
+        rtol, atol: sorted neighbours closer than ``atol + rtol·|value|`` are equal.
+
+    Returns:
+        float32 [..., keys]; meaningless outside the mask.
+
+    >>> dense_rank(torch.tensor([0.3, 0.1, 0.1]), torch.ones(3).bool()).tolist()
+    [1.0, 0.0, 0.0]
     """
-    ordered, place = values.masked_fill(~mask, torch.inf).sort(-1)
-    apart = ordered.diff(dim=-1) > atol + rtol * ordered[..., :-1].abs()
+    ordered, position = values.masked_fill(~mask, torch.inf).sort(-1)
+    is_apart = ordered.diff(dim=-1) > atol + rtol * ordered[..., :-1].abs()
     ranks = torch.zeros_like(ordered, dtype=torch.float32)
-    torch.cumsum(apart, -1, out=ranks[..., 1:])
-    return torch.empty_like(ranks).scatter_(-1, place, ranks)
+    torch.cumsum(is_apart, -1, out=ranks[..., 1:])
+    return torch.empty_like(ranks).scatter_(-1, position, ranks)
 
 
 def kendall_tau_b(x: Tensor, y: Tensor, mask: Tensor) -> RankCorrelation:
-    """Kendall's τ-b of x and y over the positions in ``mask``: (concordant − discordant) / √(pairs untied in x · in y).
+    """Kendall's τ-b of x and y (Jain & Wallace 2019, Section 4.1).
 
-    The p-value is exact up to 33 values without ties (and wherever at most one pair is out of order), else normal.
+    (concordant − discordant) / √(pairs untied in x · pairs untied in y). The p-value is
+    exact up to 33 values without ties, and wherever at most one pair is out of order;
+    else it is that of the normal approximation.
 
-    Shape: x, y, mask [batch, keys] -> [batch], float64.
+    Args:
+        x, y: [batch, keys].
+        mask: bool [batch, keys], the positions that count.
+
+    Returns:
+        τ-b and p-value, each float64 [batch].
 
     >>> x, y = torch.tensor([[1.0, 2.0, 3.0, 4.0]]), torch.tensor([[1.0, 2.0, 4.0, 3.0]])
-    >>> kendall_tau_b(x, y, torch.ones(1, 4, dtype=torch.bool)).tau.round(decimals=4).tolist()
+    >>> kendall_tau_b(x, y, torch.ones(1, 4).bool()).tau.round(decimals=4).tolist()
     [0.6667]
     """
-    return RankCorrelation(
-        *(
-            part[:, 0, 1]
-            for part in kendall_tau_b_matrix(torch.stack([x, y], dim=1), mask)
-        )
-    )
+    matrix = kendall_tau_b_matrix(torch.stack([x, y], dim=1), mask)
+    return RankCorrelation(matrix.tau[:, 0, 1], matrix.p_value[:, 0, 1])
 
 
 def kendall_tau_b_matrix(values: Tensor, mask: Tensor) -> RankCorrelation:
     """:func:`kendall_tau_b` of every vector with every other.
 
-    Shape: values [batch, vectors, keys], mask [batch, keys] -> [batch, vectors, vectors], float64.
+    Args:
+        values: [batch, vectors, keys].
+        mask: bool [batch, keys], the positions that count.
+
+    Returns:
+        τ-b and p-value, each float64 [batch, vectors, vectors].
     """
     score = _pair_counts(values, mask)
     untied = score.diagonal(dim1=-2, dim2=-1)
-    undefined = (_rows(untied) == 0) | (_columns(untied) == 0)
+    is_undefined = (_rows(untied) == 0) | (_columns(untied) == 0)
     tau = (score / _rows(untied).sqrt() / _columns(untied).sqrt()).clamp(-1, 1)
 
     n = mask.sum(-1).to(torch.float64)[:, None, None]
-    total = n * (n - 1) / 2
-    ties = total[..., 0] - untied
-    exact = (_rows(ties) + _columns(ties) == 0) & (
-        (n <= EXACT_UP_TO) | ((total - score.abs()) / 2 <= 1)
-    )
-    p_value = torch.where(exact, _exact_p_value(score, n), torch.nan)
-    if not (exact | undefined).all():
+    n_pairs = n * (n - 1) / 2
+    ties = n_pairs[..., 0] - untied
+    no_ties = _rows(ties) + _columns(ties) == 0
+    one_out_of_order = (n_pairs - score.abs()) / 2 <= 1
+    is_exact = no_ties & ((n <= EXACT_UP_TO) | one_out_of_order)
+    p_value = torch.where(is_exact, _exact_p_value(score, n), torch.nan)
+    if not (is_exact | is_undefined).all():
         normal = _asymptotic_p_value(score, n, ties, values, mask)
-        p_value = torch.where(exact, p_value, normal)
+        p_value = torch.where(is_exact, p_value, normal)
     return RankCorrelation(
-        tau.masked_fill(undefined, torch.nan), p_value.masked_fill(undefined, torch.nan)
+        tau=tau.masked_fill(is_undefined, torch.nan),
+        p_value=p_value.masked_fill(is_undefined, torch.nan),
     )

@@ -1,11 +1,17 @@
-"""The gradient search for adversarial attention of Jain & Wallace 2019 (Section 4.2.2, Algorithm 3).
+"""The gradient search for adversarial attention of Jain & Wallace 2019.
 
-    maximise   Σ_k JSD(a_k, â) + (1/K²) Σ_{k,l} JSD(a_k, a_l)   subject to   distance(a_k) ≤ ε
+Section 4.2.2, Algorithm 3:
 
-relaxed to a penalty λ·max(0, distance − ε) and followed by Adam over attention logits. The pair term is that of the
-released code (each pair twice, over K²); logarithms are ln(x + 1e-10), as there. All gradients are written out: the
-steps are tiny, and what they cost is the number of kernels and of logarithms. Tensors lie in memory as
-[copies, keys, batch], so that every kernel runs along the batch.
+    maximise   Σ_k JSD(a_k, â) + (1/K²) Σ_{k,l} JSD(a_k, a_l)
+    subject to distance(a_k) ≤ ε
+
+relaxed to a penalty λ·max(0, distance − ε) and followed by Adam over attention logits.
+The pair term is that of the released code (each pair twice, over K²), and so are the
+logarithms, ln(x + 1e-10).
+
+All gradients are written out: the steps are tiny, and their cost is the number of
+kernels and of logarithms. Tensors lie in memory as [copies, keys, batch], so that every
+kernel runs along the batch.
 """
 
 import math
@@ -17,18 +23,20 @@ from torch import Tensor
 
 LOG_OFFSET = 1e-10
 DECAY, SQUARE_DECAY, ADAM_OFFSET = 0.9, 0.999, 1e-8  # Adam's usual constants
-FACTORS_AT_ONCE = (
-    5  # ratios in one product: one of them is ½, and float32 holds four of 1e-10
-)
+# Ratios in one product: one of them is ½, and float32 holds four of 1e-10.
+FACTORS_AT_ONCE = 5
 
-# From candidates [copies, batch, keys]: the output's distance to the original [copies, batch] and its gradient.
+# From candidates [copies, batch, keys] to the distance of their outputs to the original
+# one [copies, batch], and its gradient [copies, batch, keys].
 Distance = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 def linear_distance(logits: Tensor, probs: Tensor) -> Distance:
-    """Distance (total variation) and its gradient for a linear read-out.
+    """The total variation distance, and its gradient, for a linear read-out.
 
-    Shape: logits u_t [batch, keys, classes], probs [batch, classes].
+    Args:
+        logits: the u_t of logits = Σ_t a_t u_t, [batch, keys, classes].
+        probs: the original output [batch, classes].
     """
     if probs.shape[-1] == 2:
         return _binary_distance(logits[..., 1] - logits[..., 0], probs[:, 1])
@@ -36,7 +44,7 @@ def linear_distance(logits: Tensor, probs: Tensor) -> Distance:
 
 
 def _binary_distance(scores: Tensor, prob: Tensor) -> Distance:
-    scores = scores.t().contiguous().t()  # in memory as the candidates: along the batch
+    scores = scores.t().contiguous().t()  # in memory along the batch
 
     def distance(attention: Tensor) -> tuple[Tensor, Tensor]:
         output = (attention * scores).sum(-1).sigmoid_()
@@ -51,23 +59,25 @@ def _multiclass_distance(logits: Tensor, probs: Tensor) -> Distance:
     def distance(attention: Tensor) -> tuple[Tensor, Tensor]:
         output = torch.einsum("cbk,bkn->cbn", attention, logits).softmax(-1)
         change = output - probs
+        # The slope is ½ Σ_c sign_c ∂p_c/∂logit.
         sign = change.sign() / 2
-        slope = output * (
-            sign - (sign * output).sum(-1, keepdim=True)
-        )  # ½ Σ_c sign_c ∂p_c/∂logit
-        return change.abs().sum(-1) / 2, torch.einsum("cbn,bkn->cbk", slope, logits)
+        slope = output * (sign - (sign * output).sum(-1, keepdim=True))
+        gradient = torch.einsum("cbn,bkn->cbk", slope, logits)
+        return change.abs().sum(-1) / 2, gradient
 
     return distance
 
 
-def _descent(attention: Tensor, original: Tensor) -> Tensor:
-    """−∂/∂a_k of Σ_k JSD(a_k, â) + (1/K²) Σ_{k,l} JSD(a_k, a_l), [copies, keys, batch], up to a constant per text.
+def _objective_descent(attention: Tensor, original: Tensor) -> Tensor:
+    """−∂/∂a_k of the objective, up to a constant per text, [copies, keys, batch].
 
-    ∂JSD(a, b)/∂a = ½ [g(a) − g((a + b)/2)] with g(x) = ln(x + δ) + x/(x + δ). With A = a + δ, B = b + δ, r = A/(A + B)
-    that is ½ [ln r + (δ/A)(2r − 1)] and a constant, which the softmax over the logits cancels. The ln r of all pairs
-    are one logarithm of a product; a copy's ratio to itself is ½ and drops out.
+    ∂JSD(a, b)/∂a = ½ [g(a) − g((a + b)/2)] with g(x) = ln(x + δ) + x/(x + δ). With
+    A = a + δ, B = b + δ and r = A/(A + B) that is ½ [ln r + (δ/A)(2r − 1)] and a
+    constant, which the softmax over the logits cancels. The ln r of all pairs are one
+    logarithm of a product; a copy's ratio to itself is ½ and drops out.
     """
-    n_copies, share = len(attention), 1 / len(attention) ** 2
+    n_copies = len(attention)
+    share = 1 / n_copies**2
     shifted = attention + LOG_OFFSET
     pairs = shifted.unsqueeze(1) + shifted
     torch.div(shifted.unsqueeze(1), pairs, out=pairs)
@@ -80,26 +90,29 @@ def _descent(attention: Tensor, original: Tensor) -> Tensor:
 
 
 class _Adam:
-    """Adam (amsgrad) in place, without the optimiser's bookkeeping, which costs more than steps as small as these."""
+    """Adam (amsgrad) in place.
 
-    def __init__(self, parameter: Tensor, learning_rate: float):
-        self.parameter, self.learning_rate, self.n_steps = parameter, learning_rate, 0
-        self.mean, self.square, self.largest = (
-            torch.zeros_like(parameter) for _ in range(3)
-        )
+    The bookkeeping of PyTorch's optimiser costs more than steps as small as these.
+    """
+
+    def __init__(self, parameter: Tensor, learning_rate: float) -> None:
+        self.parameter = parameter
+        self.learning_rate = learning_rate
+        self.n_steps = 0
+        self.mean = torch.zeros_like(parameter)
+        self.square = torch.zeros_like(parameter)
+        self.largest_square = torch.zeros_like(parameter)
 
     def step(self, gradient: Tensor) -> None:
         self.n_steps += 1
         self.mean.lerp_(gradient, 1 - DECAY)
-        self.square.mul_(SQUARE_DECAY).addcmul_(
-            gradient, gradient, value=1 - SQUARE_DECAY
-        )
-        torch.maximum(self.largest, self.square, out=self.largest)
+        self.square.mul_(SQUARE_DECAY)
+        self.square.addcmul_(gradient, gradient, value=1 - SQUARE_DECAY)
+        torch.maximum(self.largest_square, self.square, out=self.largest_square)
         correction = math.sqrt(1 - SQUARE_DECAY**self.n_steps)
         rate = self.learning_rate * correction / (1 - DECAY**self.n_steps)
-        self.parameter.addcdiv_(
-            self.mean, self.largest.sqrt().add_(ADAM_OFFSET * correction), value=-rate
-        )
+        scale = self.largest_square.sqrt().add_(ADAM_OFFSET * correction)
+        self.parameter.addcdiv_(self.mean, scale, value=-rate)
 
 
 @torch.no_grad()
@@ -114,32 +127,34 @@ def search_adversarial_attention(
     n_steps: int = 500,
     learning_rate: float = 0.01,
 ) -> Tensor:
-    """Adam (amsgrad) on the logits of K candidates per text; the last iterate, not the best one, as in the paper's code.
+    """Adam (amsgrad) on the logits of K candidates per text.
+
+    The result is the last iterate, not the best one, as in the paper's code.
 
     Args:
         start: initial attention logits [copies, batch, keys].
         original: the model's attention [batch, keys].
-        mask: tokens that may receive attention, [batch, keys].
+        mask: tokens that may receive attention, bool [batch, keys].
         distance: how far an attention moves the output; see :data:`Distance`.
+        epsilon: allowed distance, in [0, 1].
+        penalty: λ, the weight of what exceeds it.
+        n_steps, learning_rate: of Adam.
 
     Returns:
-        Attention [copies, batch, keys]. Nothing says that it is within ε: check it.
+        Attention [copies, batch, keys]. It may exceed ε: check it.
     """
-    logits = (
-        start.masked_fill(~mask, torch.finfo(start.dtype).min)
-        .transpose(1, 2)
-        .contiguous()
-    )
-    original, optimizer = original.t().contiguous(), _Adam(logits, learning_rate)
+    lowest = torch.finfo(start.dtype).min
+    logits = start.masked_fill(~mask, lowest).transpose(1, 2).contiguous()
+    original = original.t().contiguous()
+    optimizer = _Adam(logits, learning_rate)
     for _ in range(n_steps):
         attention = logits.softmax(1)
         moved, slope = distance(attention.transpose(1, 2))
-        outside = torch.gt(moved, epsilon, out=torch.empty_like(moved)).unsqueeze(1)
-        gradient = _descent(attention, original).addcmul_(
-            slope.transpose(1, 2), outside, value=penalty
-        )
-        gradient.mul_(attention)  # through the softmax; exactly 0 at masked positions
-        optimizer.step(
-            gradient.addcmul_(attention, gradient.sum(1, keepdim=True), value=-1)
-        )
+        exceeds = torch.gt(moved, epsilon, out=torch.empty_like(moved)).unsqueeze(1)
+        gradient = _objective_descent(attention, original)
+        gradient.addcmul_(slope.transpose(1, 2), exceeds, value=penalty)
+        # Through the softmax; exactly 0 at masked positions.
+        gradient.mul_(attention)
+        gradient.addcmul_(attention, gradient.sum(1, keepdim=True), value=-1)
+        optimizer.step(gradient)
     return logits.softmax(1).transpose(1, 2) * mask

@@ -1,9 +1,12 @@
-"""Candidates for adversarial attention in a model that is not linear: far from the original, steered by the gradient.
+"""Candidates for adversarial attention in a model that is not linear.
 
-To first order an attention A' of one head moves the probability by Σ g · (A' − A), g the gradient at A. On that linear
-model the farthest attention puts each query's weight on one key. Which key trades distance against change: key j of a
-row scores v(a_j) − μ g_j, where v is the JSD that a vertex on a key of weight a_j has, and one multiplier μ per text,
-found by bisection, makes the changes of all rows cancel. Whoever uses a candidate checks it by running the model.
+They are far from the original attention, in directions chosen by the gradient. To first
+order an attention A' of one head moves the probability by Σ g · (A' − A), g the gradient
+at A. On that linear model the farthest attention puts each query's weight on one key.
+Which key trades distance against change: key j of a row scores v(a_j) − μ g_j, where v
+is the JSD of a vertex on a key of weight a_j, and one multiplier μ per text, found by
+bisection, makes the changes of all rows cancel. The caller must check each candidate by
+running the model.
 """
 
 import math
@@ -14,48 +17,58 @@ from torch import Tensor
 
 STEPS_BACK = (1.0, 0.5, 0.25)  # how far from the original to the vertex
 N_BISECTIONS = 40
+LARGEST_MULTIPLIER = 1e4  # over the largest slope: there the change alone decides
 
 
 def steered_candidates(attention: Tensor, slope: Tensor, visible: Tensor) -> Tensor:
-    """The farthest attention of all, the two on either side of no change, and points on the way to each.
+    """Candidates: the farthest attention, the two on either side of no change.
 
-    Shape: attention, slope [batch, queries, keys], visible bool [batch, queries, keys] -> [copies, batch, queries, keys].
+    For each also points on the way to it, see :data:`STEPS_BACK`.
+
+    Args:
+        attention: a head's weights [batch, queries, keys].
+        slope: gradient of the probability with respect to them, of the same shape.
+        visible: bool [batch, queries, keys].
+
+    Returns:
+        [copies, batch, queries, keys], rows summing to 1.
     """
     value = (_vertex_jsd(attention) - math.log(2)).masked_fill(~visible, -torch.inf)
     slope = slope * visible
-    own = (slope * attention).sum((-2, -1))
-    size = slope.abs().amax((-2, -1)).clamp_min(torch.finfo(slope.dtype).tiny)
-    low, high = -_reach(size), _reach(size)
+    original_output = (slope * attention).sum((-2, -1))
+    largest_slope = slope.abs().amax((-2, -1))
+    largest_slope = largest_slope.clamp_min(torch.finfo(slope.dtype).tiny)
+    high = LARGEST_MULTIPLIER / largest_slope
+    low = -high
     for _ in range(N_BISECTIONS):
         middle = (low + high) / 2
-        rises = (slope * _vertices(value, slope, middle, attention)).sum((-2, -1)) > own
-        low, high = torch.where(rises, middle, low), torch.where(rises, high, middle)
-    ends = [
-        _vertices(value, slope, multiplier, attention)
-        for multiplier in (torch.zeros_like(low), low, high)
-    ]
-    return torch.stack(
-        [attention + step * (end - attention) for end in ends for step in STEPS_BACK]
-    )
+        vertices = _vertices(value, slope, middle, attention)
+        rises = (slope * vertices).sum((-2, -1)) > original_output
+        low = torch.where(rises, middle, low)
+        high = torch.where(rises, high, middle)
 
-
-def _reach(size: Tensor) -> Tensor:
-    """A multiplier at which the change alone decides."""
-    return 1e4 / size
+    candidates = []
+    for multiplier in (torch.zeros_like(low), low, high):
+        direction = _vertices(value, slope, multiplier, attention) - attention
+        candidates += [attention + step * direction for step in STEPS_BACK]
+    return torch.stack(candidates)
 
 
 def _vertex_jsd(weight: Tensor) -> Tensor:
-    """JSD of a distribution to all weight on one of its entries: ln 2 + ½ [a ln a − (1 + a) ln(1 + a)]."""
-    return (
-        math.log(2)
-        + (torch.special.xlogy(weight, weight) - (1 + weight) * torch.log1p(weight)) / 2
-    )
+    """JSD of a distribution to all weight on its entry of this weight, in nats.
+
+    ln 2 + ½ [a ln a − (1 + a) ln(1 + a)].
+    """
+    change = torch.special.xlogy(weight, weight) - (1 + weight) * torch.log1p(weight)
+    return math.log(2) + change / 2
 
 
 def _vertices(
     value: Tensor, slope: Tensor, multiplier: Tensor, attention: Tensor
 ) -> Tensor:
     """Each row's weight on its best key; a row that sees nothing stays as it is."""
-    place = (value - multiplier[:, None, None] * slope).argmax(-1, keepdim=True)
-    vertex = torch.zeros_like(attention).scatter(-1, place, 1.0)
-    return torch.where(value.isfinite().any(-1, keepdim=True), vertex, attention)
+    scores = value - multiplier[:, None, None] * slope
+    best = scores.argmax(-1, keepdim=True)
+    vertices = torch.zeros_like(attention).scatter(-1, best, 1.0)
+    sees_a_key = value.isfinite().any(-1, keepdim=True)
+    return torch.where(sees_a_key, vertices, attention)

@@ -1,1 +1,1 @@
-"""Texts on their way through a model: encoded, batched, run over a whole split."""
+"""Running a model over texts: encode, batch, predict and read attention."""

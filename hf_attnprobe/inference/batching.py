@@ -1,16 +1,22 @@
 """Tokenized texts as batches: planned within a memory budget, padded, collated."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_attnprobe.adapters.token_deletion import sum_pieces
 from hf_attnprobe.attention_model import AttentionModel, Batch
-from hf_attnprobe.data.examples import sample
+from hf_attnprobe.data.examples import column_of, sample
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.inference.encoding import Text, tokenize
+
+
+if TYPE_CHECKING:
+    import datasets
 
 
 PAD_VALUES = {
@@ -20,10 +26,8 @@ PAD_VALUES = {
     "word_ids": -1,
     "rationale": False,
 }
-N_REFERENCE, REFERENCE_TOKENS = (
-    32,
-    4096,
-)  # texts, and tokens with padding: their head outputs stay in memory
+# Texts, and tokens with padding, of the reference batch: its head outputs are kept.
+N_REFERENCE, REFERENCE_TOKENS = 32, 4096
 
 
 def plan(
@@ -34,7 +38,16 @@ def plan(
     budget: int,
     batch_size: int,
 ) -> list[tuple[tuple[str, ...], list[Text]]]:
-    """What is left to do: tests with the texts that lack them, batched by length within the memory budget."""
+    """(tests, texts) jobs still to run, batched by length within the memory budget.
+
+    Args:
+        texts: the texts of the split.
+        tests: names of the tests.
+        done: example ids that a test has results for.
+        bytes_per_text: memory needed by a text of so many tokens.
+        budget: bytes that a batch may need; one text alone may exceed it.
+        batch_size: largest number of texts in a batch.
+    """
     left: dict[tuple[str, ...], list[Text]] = {}
     for text in texts:
         missing = tuple(t for t in tests if text.example_id not in done.get(t, ()))
@@ -42,80 +55,106 @@ def plan(
             left.setdefault(missing, []).append(text)
     jobs = []
     for missing, group in left.items():
-        batch: list[Text] = []
-        for text in sorted(
-            group, key=lambda t: (len(t.inputs["input_ids"]), t.example_id)
-        ):
-            size = bytes_per_text(len(text.inputs["input_ids"]))
-            if batch and (len(batch) >= batch_size or (len(batch) + 1) * size > budget):
-                jobs.append((missing, batch))
-                batch = []
-            batch.append(text)
-        jobs.append((missing, batch))
+        for batch in _batches(group, bytes_per_text, budget, batch_size):
+            jobs.append((missing, batch))
     return jobs
 
 
-def collate(adapter: AttentionModel, texts: Sequence[Text], pad_token_id: int) -> Batch:
-    """Texts padded to the longest, on the side where the model reads its last token if it does."""
-    n_keys = max(len(t.inputs["input_ids"]) for t in texts)
-    pads = PAD_VALUES | {"input_ids": pad_token_id}
+def by_length(texts: Sequence[Text]) -> list[Text]:
+    """The texts in ascending order of their length, equal ones by id."""
+    return sorted(texts, key=lambda text: (text.n_tokens, text.example_id))
 
-    def padded(key: str, values: list[int]) -> list[int]:
-        padding = [pads[key]] * (n_keys - len(values))
-        return [*padding, *values] if adapter.pads_left else [*values, *padding]
+
+def _batches(
+    texts: Sequence[Text],
+    bytes_per_text: Callable[[int], int],
+    budget: int,
+    batch_size: int,
+) -> Iterator[list[Text]]:
+    batch: list[Text] = []
+    for text in by_length(texts):
+        n_bytes = (len(batch) + 1) * bytes_per_text(text.n_tokens)
+        if batch and (len(batch) >= batch_size or n_bytes > budget):
+            yield batch
+            batch = []
+        batch.append(text)
+    yield batch
+
+
+def collate(adapter: AttentionModel, texts: Sequence[Text], pad_token_id: int) -> Batch:
+    """Texts padded to the longest.
+
+    Padding is on the left if the model reads its decision at the last token.
+    """
+    n_keys = max(text.n_tokens for text in texts)
+    pad_values = PAD_VALUES | {"input_ids": pad_token_id}
+
+    def padded(name: str, rows: Sequence[Sequence[int]]) -> Tensor:
+        filled = []
+        for row in rows:
+            padding = [pad_values[name]] * (n_keys - len(row))
+            filled.append([*padding, *row] if adapter.pads_left else [*row, *padding])
+        return torch.tensor(filled)
 
     inputs = {
-        key: torch.tensor([padded(key, t.inputs[key]) for t in texts])
-        for key in texts[0].inputs
+        name: padded(name, [text.inputs[name] for text in texts])
+        for name in texts[0].inputs
     }
-    batch = adapter.prepare(
-        inputs,
-        tuple(t.example_id for t in texts),
-        torch.tensor([t.label for t in texts]),
-    )
+    ids = tuple(text.example_id for text in texts)
+    batch = adapter.prepare(inputs, ids, torch.tensor([text.label for text in texts]))
     if texts[0].rationale is None:
         return batch
-    marked = torch.tensor(
-        [padded("rationale", t.rationale) for t in texts], device=batch.mask.device
-    )
-    return replace(batch, rationale=_of_units(marked, batch))
+    rationale = padded("rationale", [text.rationale for text in texts])
+    return replace(batch, rationale=_of_units(rationale.to(batch.mask.device), batch))
 
 
 def _of_units(marked: Tensor, batch: Batch) -> Tensor | None:
-    """Units with a marked token in them, bool [batch, keys]; None where units are no tokens, such as sentences."""
+    """Units with a marked token, bool [batch, keys]; None where units are sentences."""
     if marked.shape != batch.mask.shape:
         return None
     units = batch.inputs.get("units")
-    return (
-        marked if units is None else sum_pieces(marked.long(), units) > 0
-    ) & batch.content_mask
+    if units is not None:
+        marked = sum_pieces(marked.long(), units) > 0
+    return marked & batch.content_mask
 
 
-def reference_batch(adapter: AttentionModel, tokenizer, examples, model) -> Batch:
-    """The texts that heads are ablated with: drawn from the whole split by id, whatever limit, order or process."""
-    columns = examples.with_format(None)[:]
-    rows = [row for row, text in enumerate(columns["text"]) if text.strip()] or [0]
-    drawn = sample(rows, [columns["example_id"][row] for row in rows], N_REFERENCE)
-    texts, _ = tokenize(
-        tokenizer,
-        examples.select(sorted(drawn, key=lambda row: columns["example_id"][row])),
-        model,
-    )
-    longest = max(len(t.inputs["input_ids"]) for t in texts)
-    return collate(
-        adapter,
-        texts[: max(2, REFERENCE_TOKENS // longest)],
-        tokenizer.pad_token_id or 0,
-    )
+def reference_batch(
+    adapter: AttentionModel,
+    tokenizer: PreTrainedTokenizerBase,
+    examples: "datasets.Dataset",
+    model: PreTrainedModel,
+) -> Batch:
+    """The texts whose head outputs replace those of an ablated head.
+
+    They are sampled by id from the whole split, so neither a limit, the order of the
+    texts nor the number of processes changes them.
+    """
+    ids = column_of(examples, "example_id")
+    strings = column_of(examples, "text")
+    rows = [row for row, text in enumerate(strings) if text.strip()] or [0]
+    rows = sample(rows, [ids[row] for row in rows], N_REFERENCE)
+    rows = sorted(rows, key=ids.__getitem__)
+    texts = tokenize(tokenizer, examples.select(rows), model).texts
+    n_texts = REFERENCE_TOKENS // max(text.n_tokens for text in texts)
+    return collate(adapter, texts[: max(2, n_texts)], tokenizer.pad_token_id or 0)
 
 
 def parse_bytes(size: str | int) -> int:
-    """Bytes of "500MB", "2GB" or a plain number."""
-    text = str(size).strip().upper()
-    units = {"KB": 10**3, "MB": 10**6, "GB": 10**9}
-    number, unit = (text[:-2], units[text[-2:]]) if text[-2:] in units else (text, 1)
+    """Bytes of "500MB", "2GB" or a plain number.
+
+    Raises:
+        AttnProbeError: anything else, and sizes that are not positive.
+
+    >>> parse_bytes("500MB")
+    500000000
+    """
+    number = str(size).strip().upper()
+    n_bytes_per_unit = 1
+    for unit, n_bytes in (("KB", 10**3), ("MB", 10**6), ("GB", 10**9)):
+        if number.endswith(unit):
+            number, n_bytes_per_unit = number.removesuffix(unit), n_bytes
     try:
-        n_bytes = int(float(number) * unit)
+        n_bytes = int(float(number) * n_bytes_per_unit)
     except (ValueError, OverflowError):
         n_bytes = 0
     if n_bytes <= 0:

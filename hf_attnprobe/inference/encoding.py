@@ -1,16 +1,41 @@
-"""Texts on their way into a model: tokenized, planned into batches within a memory budget, padded."""
+"""Texts tokenized for a model: ids, labels by the model's numbers, rationales."""
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from hf_attnprobe.data.examples import label_names
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from hf_attnprobe.data.examples import column_of, label_names
 from hf_attnprobe.errors import AttnProbeError
+
+
+if TYPE_CHECKING:
+    import datasets
+
+
+# RoBERTa and its kind number positions from the padding token's id on.
+SHIFTED_POSITIONS = (
+    "roberta",
+    "xlm-roberta",
+    "camembert",
+    "esm",
+    "mpnet",
+    "longformer",
+)
 
 
 @dataclass(frozen=True)
 class Text:
-    """One tokenized text; ``inputs`` are lists of one length, and so is ``rationale``: which tokens are evidence."""
+    """One tokenized text.
+
+    Attributes:
+        example_id: names the text within its split.
+        label: the model's number of its class; -1 for none.
+        inputs: lists of one number per token.
+        rationale: which tokens belong to the human rationale; None if unknown.
+    """
 
     example_id: int
     label: int
@@ -18,185 +43,245 @@ class Text:
     rationale: Sequence[bool] | None = None
 
     @property
+    def n_tokens(self) -> int:
+        return len(self.inputs["input_ids"])
+
+    @property
     def n_content(self) -> int:
-        return len(self.inputs["input_ids"]) - sum(self.inputs["special_tokens_mask"])
+        return self.n_tokens - sum(self.inputs["special_tokens_mask"])
+
+
+@dataclass(frozen=True)
+class Tokenized:
+    """The texts of a split that have tokens.
+
+    Attributes:
+        texts: in the order of the split.
+        n_empty: number of texts left out, without any token.
+        n_cut: number of texts cut to what the model reads.
+    """
+
+    texts: list[Text]
+    n_empty: int
+    n_cut: int
 
 
 def tokenize(
-    tokenizer, examples, model, *, truncate: bool = True
-) -> tuple[list[Text], dict[str, int]]:
-    """The texts that have tokens, with the model's numbers for their labels; how many have none, and how many were cut.
+    tokenizer: PreTrainedTokenizerBase,
+    examples: "datasets.Dataset",
+    model: PreTrainedModel,
+    *,
+    truncate: bool = True,
+) -> Tokenized:
+    """Tokenize a split for a model.
+
+    Args:
+        tokenizer: the one saved with the model.
+        examples: rows as :func:`~hf_attnprobe.data.examples.load_examples` makes them.
+        model: its configuration bounds the lengths and names the labels.
+        truncate: whether texts that are too long are cut.
 
     Raises:
-        AttnProbeError: ids the model does not embed, no text with tokens, evidence that is not of its text, or, unless
+        AttnProbeError: ids that the model does not embed, labels that it does not know,
+            no text with tokens, a rationale that is not of its text, or, unless
             ``truncate``, a text longer than the model's positions.
     """
-    columns = examples.with_format(None)[:]
-    labels, longest = (
-        labels_of_model(model.config, examples),
-        max_positions(tokenizer, model.config),
-    )
-    whole = (
-        tokenizer(columns["text"], add_special_tokens=True, verbose=False)["input_ids"]
-        if longest
-        else []
-    )
-    cut = [row for row, ids in enumerate(whole) if len(ids) > longest]
-    if cut and not truncate:
-        raise AttnProbeError(
-            f"text {columns['example_id'][cut[0]]} has {len(whole[cut[0]])} tokens, the model reads {longest}; "
-            "allow truncation or shorten it"
-        )
+    ids = column_of(examples, "example_id")
+    strings = column_of(examples, "text")
+    labels = labels_of_model(model.config, examples)
+    longest = max_positions(tokenizer, model.config)
+    n_cut = _count_too_long(tokenizer, ids, strings, longest, truncate)
     encoded = tokenizer(
-        columns["text"],
+        strings,
         return_special_tokens_mask=True,
         truncation=longest is not None,
         max_length=longest,
-        return_offsets_mapping=tokenizer.is_fast and "evidence" in columns,
+        return_offsets_mapping=tokenizer.is_fast
+        and "rationale" in examples.column_names,
     )
     inputs = dict(encoded)
-    marked = _rationales(columns, inputs.pop("offset_mapping", None))
-    if getattr(
-        model.config, "hierarchical", False
-    ):  # separators alone make no sentence
-        rows = zip(inputs["input_ids"], inputs["special_tokens_mask"], strict=True)
-        separator = model.config.sep_token_id
-        inputs["special_tokens_mask"] = [
-            [f or int(i == separator) for i, f in zip(*row, strict=True)]
-            for row in rows
-        ]
+    offsets = inputs.pop("offset_mapping", None)
+    if getattr(model.config, "hierarchical", False):
+        _mark_separators(inputs, model.config.sep_token_id)
     if tokenizer.is_fast:
-        words = [encoded.word_ids(row) for row in range(len(labels))]
-        inputs["word_ids"] = [
-            [-1 if word is None else word for word in row] for row in words
-        ]
-    texts = [
-        Text(
-            example_id,
-            label,
-            {key: values[row] for key, values in inputs.items()},
-            marked[row],
+        inputs["word_ids"] = [_word_ids(encoded, row) for row in range(len(ids))]
+    _check_ids(inputs["input_ids"], model)
+
+    rationales = _token_rationales(examples, offsets)
+    texts = []
+    for row, (example_id, label) in enumerate(zip(ids, labels, strict=True)):
+        of_row = {name: values[row] for name, values in inputs.items()}
+        texts.append(Text(example_id, label, of_row, rationales[row]))
+    texts = [text for text in texts if text.n_content > 0]
+    if not texts:
+        raise AttnProbeError(
+            f"expected texts with tokens, all {len(ids)} have none; check the text column"
         )
-        for row, (example_id, label) in enumerate(
-            zip(columns["example_id"], labels, strict=True)
+    return Tokenized(texts, n_empty=len(ids) - len(texts), n_cut=n_cut)
+
+
+def _count_too_long(
+    tokenizer: PreTrainedTokenizerBase,
+    ids: list[int],
+    strings: list[str],
+    longest: int | None,
+    truncate: bool,
+) -> int:
+    """Number of texts longer than ``longest`` tokens; an error unless they may be cut."""
+    if longest is None:
+        return 0
+    encoded = tokenizer(strings, add_special_tokens=True, verbose=False)
+    lengths = [len(tokens) for tokens in encoded["input_ids"]]
+    too_long = [row for row, length in enumerate(lengths) if length > longest]
+    if too_long and not truncate:
+        row = too_long[0]
+        raise AttnProbeError(
+            f"text {ids[row]} has {lengths[row]} tokens, the model reads {longest}; "
+            "allow truncation or shorten it"
         )
-    ]
+    return len(too_long)
+
+
+def _mark_separators(inputs: dict[str, list[list[int]]], separator: int | None) -> None:
+    """Count separators as special tokens: alone they make no sentence."""
+    rows = zip(inputs["input_ids"], inputs["special_tokens_mask"], strict=True)
+    for tokens, special in rows:
+        for position, token in enumerate(tokens):
+            if token == separator:
+                special[position] = 1
+
+
+def _word_ids(encoded: Any, row: int) -> list[int]:
+    """The number of the word of each token, -1 for special tokens."""
+    return [-1 if word is None else word for word in encoded.word_ids(row)]
+
+
+def _check_ids(input_ids: list[list[int]], model: PreTrainedModel) -> None:
     n_rows = model.get_input_embeddings().num_embeddings
-    largest = max((max(t.inputs["input_ids"], default=0) for t in texts), default=0)
+    largest = max((max(tokens, default=0) for tokens in input_ids), default=0)
     if largest >= n_rows:
         raise AttnProbeError(
-            f"the tokenizer gives id {largest}, the model embeds ids below {n_rows}; load the tokenizer saved with the model"
+            f"the tokenizer gives id {largest}, the model embeds ids below {n_rows}; "
+            "load the tokenizer saved with the model"
         )
-    kept = [t for t in texts if t.n_content > 0]
-    if not kept:
-        raise AttnProbeError(
-            f"expected texts with tokens, all {len(texts)} have none; check the text column"
-        )
-    return kept, {"skipped_empty": len(texts) - len(kept), "truncated": len(cut)}
 
 
-def has_rationales(examples, config) -> bool:
-    """Whether any text says which of its words are evidence, and the model of this configuration attends to words."""
-    marked = "evidence" in examples.column_names and any(
-        examples.with_format(None)["evidence"][:]
+def has_rationales(examples: "datasets.Dataset", config: PreTrainedConfig) -> bool:
+    """Whether any text has a rationale that a model of this configuration can attend to.
+
+    Rationales are of words, so they say nothing of a hierarchical model's sentences.
+    """
+    if getattr(config, "hierarchical", False):
+        return False
+    return "rationale" in examples.column_names and any(
+        column_of(examples, "rationale")
     )
-    return marked and not getattr(config, "hierarchical", False)
 
 
-def _rationales(
-    columns: Mapping[str, list], offsets: list[list[tuple[int, int]]] | None
+def _token_rationales(
+    examples: "datasets.Dataset", offsets: list[list[tuple[int, int]]] | None
 ) -> list[list[bool] | None]:
-    """For each text which tokens have a character in a word of its evidence; None where tokens have no known place."""
+    """Which tokens have a character in a word of the rationale, for each text.
+
+    None for all texts where the places of the tokens are not known.
+    """
     if offsets is None:
-        return [None] * len(columns["text"])
-    rows = zip(
-        columns["example_id"],
-        columns["text"],
-        columns["evidence"],
-        offsets,
-        strict=True,
-    )
-    found = []
-    for example_id, text, evidence, places in rows:
-        marked = bytearray(len(text))
-        for start, end in evidence_spans(example_id, text, evidence or []):
-            marked[start:end] = b"x" * (end - start)
-        found.append([any(marked[start:end]) for start, end in places])
-    return found
+        return [None] * len(examples)
+    ids = column_of(examples, "example_id")
+    strings = column_of(examples, "text")
+    rationales = column_of(examples, "rationale")
+    marked = []
+    for row, tokens in enumerate(offsets):
+        in_rationale = [False] * len(strings[row])
+        spans = rationale_spans(ids[row], strings[row], rationales[row] or [])
+        for start, end in spans:
+            in_rationale[start:end] = [True] * (end - start)
+        marked.append([any(in_rationale[start:end]) for start, end in tokens])
+    return marked
 
 
-def evidence_spans(
-    example_id: int, text: str, evidence: Sequence[int]
+def rationale_spans(
+    example_id: int, text: str, rationale: Sequence[int]
 ) -> list[tuple[int, int]]:
-    """Characters of the words whose positions ``evidence`` names.
+    """Character spans of the words of a rationale.
+
+    Args:
+        rationale: positions, from 0, among the words that white space separates.
 
     Raises:
         AttnProbeError: positions that the text does not have, or one of them twice.
     """
     words = [word.span() for word in re.finditer(r"\S+", text)]
-    if len(set(evidence)) < len(evidence) or not set(evidence) <= set(
-        range(len(words))
-    ):
+    positions = set(rationale)
+    if len(positions) < len(rationale) or not positions <= set(range(len(words))):
+        first = ", ".join(map(str, rationale[:9]))
+        more = "…" if len(rationale) > 9 else ""
         raise AttnProbeError(
-            f"text {example_id}: expected as evidence different positions from 0 to {len(words) - 1} of its {len(words)} "
-            f"words, got {len(evidence)}: {', '.join(map(str, evidence[:9]))}{'…' * (len(evidence) > 9)}; count words from "
-            "0 as white space parts them, and give of a mask of 0 and 1 the positions of its ones"
+            f"text {example_id}: expected as rationale different positions from 0 to "
+            f"{len(words) - 1} of its {len(words)} words, got {len(rationale)}: "
+            f"{first}{more}; count words from 0 as white space separates them, and give "
+            "of a mask of 0 and 1 the positions of its ones"
         )
-    return [words[position] for position in evidence]
+    return [words[position] for position in rationale]
 
 
-def max_positions(tokenizer, config) -> int | None:
-    """The longest text the model reads, special tokens included; None where nothing bounds it."""
-    bounds = [
-        getattr(config, "max_position_embeddings", None),
-        tokenizer.model_max_length,
-    ]
-    found = [int(b) for b in bounds if b is not None and 0 < b < 10**9]
-    # RoBERTa's kind numbers positions from the padding token's id on.
-    offset = (
-        2
-        if config.model_type
-        in ("roberta", "xlm-roberta", "camembert", "esm", "mpnet", "longformer")
-        else 0
-    )
-    return min([found[0] - offset, *found[1:]]) if found else None
+def max_positions(
+    tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig
+) -> int | None:
+    """The longest text the model reads, special tokens included; None if unbounded."""
+    of_model = getattr(config, "max_position_embeddings", None)
+    if of_model is not None and config.model_type in SHIFTED_POSITIONS:
+        of_model -= 2
+    bounds = [of_model, tokenizer.model_max_length]
+    # Tokenizers without a bound have a huge one.
+    bounds = [int(b) for b in bounds if b is not None and 0 < b < 10**9]
+    return min(bounds, default=None)
 
 
-def labels_of_model(config, examples) -> list[int]:
+def labels_of_model(
+    config: PreTrainedConfig, examples: "datasets.Dataset"
+) -> list[int]:
     """The examples' labels as the model numbers its classes, -1 for none.
 
-    They are matched by name, whatever the case. Where data and model have no name in common they go by number, for
-    data without names or with as many classes as the model.
+    Labels are matched by name, ignoring case. Where data and model have no name in
+    common they are matched by number, if the data has no names or as many classes as
+    the model.
 
     Raises:
-        AttnProbeError: a label that the model does not know: data and model do not belong together.
+        AttnProbeError: a label that the model does not know.
     """
-    values, names = examples.with_format(None)["label"][:], label_names(examples)
+    labels = column_of(examples, "label")
+    names = label_names(examples)
+    numbers = _numbers_by_name(config, names)
+    has_names = hasattr(examples.features["label"], "names")
+    may_go_by_number = not has_names or len(names) == config.num_labels
+    if may_go_by_number and all(number is None for number in numbers):
+        numbers = [k if k < config.num_labels else None for k in range(len(names))]
+    for label in sorted(set(labels)):
+        if label >= 0 and numbers[label] is None:
+            known = ", ".join(map(str, config.id2label.values()))
+            raise AttnProbeError(
+                f"the data has label {names[label]!r} ({label}), the model knows "
+                f"{config.num_labels} labels: {known}; audit it on data with its own "
+                "labels"
+            )
+    return [numbers[label] if label >= 0 else -1 for label in labels]
+
+
+def _numbers_by_name(config: PreTrainedConfig, names: list[str]) -> list[int | None]:
+    """The model's number of each class name, None for a name that it does not have."""
     known = {str(name).casefold(): k for k, name in config.id2label.items()}
-    by_name = [known.get(name.casefold()) for name in names]
-    named = hasattr(examples.features["label"], "names")
-    if set(by_name) <= {None} and (not named or len(names) == config.num_labels):
-        by_name = [k if k < config.num_labels else None for k in range(len(names))]
-    unknown = sorted(
-        {label for label in values if label >= 0 and by_name[label] is None}
-    )
-    if unknown:
-        raise AttnProbeError(
-            f"the data has label {names[unknown[0]]!r} ({unknown[0]}), the model knows {config.num_labels} labels: "
-            f"{', '.join(map(str, config.id2label.values()))}; audit it on data with its own labels"
-        )
-    return [by_name[label] if label >= 0 else -1 for label in values]
+    return [known.get(name.casefold()) for name in names]
 
 
-def mask_id(tokenizer, model) -> int | None:
-    """What stands in for an erased token: the mask token, else the unknown one; None where the model has neither, or
-    takes it for padding."""
+def mask_id(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> int | None:
+    """The id that replaces an erased token: the mask token, else the unknown one.
+
+    None where the model has neither, or takes it for padding.
+    """
     n_rows = model.get_input_embeddings().num_embeddings
-    for found in (tokenizer.mask_token_id, tokenizer.unk_token_id):
-        if (
-            found is not None
-            and found < n_rows
-            and found not in (tokenizer.pad_token_id, model.config.pad_token_id)
-        ):
-            return found
+    padding = (tokenizer.pad_token_id, model.config.pad_token_id)
+    for token in (tokenizer.mask_token_id, tokenizer.unk_token_id):
+        if token is not None and token < n_rows and token not in padding:
+            return token
     return None

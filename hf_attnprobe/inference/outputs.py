@@ -1,26 +1,37 @@
-"""What a model says of every text of a split and where it looks, by example id; and weights to be imposed on another."""
+"""The predictions and the attention of a model on every text of a split."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.attention_model import Observation, Site
-from hf_attnprobe.inference.batching import collate
-from hf_attnprobe.inference.encoding import tokenize
+from hf_attnprobe.attention_model import Observation
+from hf_attnprobe.inference.batching import by_length, collate
+from hf_attnprobe.inference.encoding import Text, tokenize
 from hf_attnprobe.inference.guides import Guide, guide_row, special_ids
+
+
+if TYPE_CHECKING:
+    import datasets
 
 
 @dataclass(frozen=True, eq=False)
 class Outputs:
     """A model on the texts of a split that have tokens, in the order of their ids.
 
-    labels int [texts], probs [texts, classes].
-    attention, mask [texts, tokens]: the weights over a text's content tokens (no special ones) in their order, summing
-    to 1, then padding. Where tokens are pieces of words, a word's weight stands at its place among the words.
+    Attributes:
+        example_ids: one per text.
+        labels: int64 [texts].
+        probs: [texts, classes].
+        attention: [texts, tokens], the weights over a text's content tokens (no special
+            ones) in their order, summing to 1, then padding. Where tokens are pieces of
+            words, these are the weights of words.
+        mask: bool [texts, tokens], False for padding.
     """
 
     example_ids: tuple[int, ...]
@@ -31,68 +42,66 @@ class Outputs:
 
 
 def observations(
-    model, tokenizer, examples, *, batch_size: int = 64, **options
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    examples: "datasets.Dataset",
+    *,
+    batch_size: int = 64,
+    **options: Any,
 ) -> Iterator[Observation]:
-    """The texts in batches of similar length, seen by ``wrap(model, **options)``."""
+    """Observations of the texts in batches of similar length.
+
+    Args:
+        model: anything :func:`hf_attnprobe.wrap` takes.
+        options: passed to ``wrap``.
+    """
     adapter = wrap(model, **options)
-    texts, _ = tokenize(tokenizer, examples, model)
-    texts = sorted(texts, key=lambda t: (len(t.inputs["input_ids"]), t.example_id))
+    texts = by_length(tokenize(tokenizer, examples, model).texts)
     for start in range(0, len(texts), batch_size):
-        yield adapter.observe(
-            collate(
-                adapter, texts[start : start + batch_size], tokenizer.pad_token_id or 0
-            )
-        )
+        batch = texts[start : start + batch_size]
+        yield adapter.observe(collate(adapter, batch, tokenizer.pad_token_id or 0))
 
 
 def read_outputs(
-    model, tokenizer, examples, *, site: Site | None = None, **options
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    examples: "datasets.Dataset",
+    **options: Any,
 ) -> Outputs:
-    """Runs a model over a split.
+    """Run a model over a split and read the attention of its first head.
 
-    Args:
-        model: anything :func:`hf_attnprobe.wrap` takes, with its tokenizer; ``options`` are for :func:`observations`.
-        site: the head that is read; ``None`` is the first one. What it gives to special tokens is left out and the
-            rest divided by its sum. Of a hierarchical model, always a word's weight in its sentence times the
-            sentence's.
+    Weights on special tokens are left out and the rest is divided by its sum. The
+    weight of a word in a hierarchical model is its weight in its sentence times that of
+    the sentence. The arguments are those of :func:`observations`.
     """
     rows = []
     for observation in observations(model, tokenizer, examples, **options):
         batch = observation.batch
         if getattr(model.config, "hierarchical", False):
-            weights, content_mask = _word_weights(observation)
+            weights, content = _word_weights(observation)
         else:
-            weights = observation.read(site or observation.model.sites()[0]).detach()
-            content_mask = batch.content_mask
-        parts = zip(
-            batch.example_ids,
-            batch.labels,
-            observation.probs.detach(),
-            weights,
-            content_mask,
-            strict=True,
-        )
-        rows += [
-            (k, label, probs, _normalised(row[content]))
-            for k, label, probs, row, content in parts
-        ]
+            weights = observation.read(observation.model.sites()[0]).detach()
+            content = batch.content_mask
+        weights = [_normalised(w[c]) for w, c in zip(weights, content, strict=True)]
+        probs = observation.probs.detach()
+        rows += zip(batch.example_ids, batch.labels, probs, weights, strict=True)
     rows.sort(key=lambda row: row[0])
     ids, labels, probs, weights = zip(*rows, strict=True)
-    mask = pad_sequence(
-        [torch.ones_like(w, dtype=torch.bool) for w in weights], batch_first=True
-    )
-    attention = pad_sequence(list(weights), batch_first=True)
+    is_real = [torch.ones_like(w, dtype=torch.bool) for w in weights]
     return Outputs(
-        ids,
-        torch.stack(labels).cpu(),
-        torch.stack(probs).cpu(),
-        attention.cpu(),
-        mask.cpu(),
+        example_ids=ids,
+        labels=torch.stack(labels).cpu(),
+        probs=torch.stack(probs).cpu(),
+        attention=pad_sequence(list(weights), batch_first=True).cpu(),
+        mask=pad_sequence(is_real, batch_first=True).cpu(),
     )
 
 
 def _word_weights(observation: Observation) -> tuple[Tensor, Tensor]:
-    """Of words over all sentences, and which tokens are words, both [batch, keys]; the adapter's own are of sentences."""
+    """Weights of words over all sentences, and which tokens are words.
+
+    Both [batch, keys]; the attention of a hierarchical adapter is that of sentences.
+    """
     words, sentences = (level.detach()[:, 0] for level in observation.attention)
     return (sentences @ words)[:, 0], observation.batch.inputs["units"] >= 0
 
@@ -103,45 +112,60 @@ def _normalised(weights: Tensor) -> Tensor:
 
 def to_guide(outputs: Outputs) -> Guide:
     """The attention of every text, by example id."""
-    return {
-        k: weights[real]
-        for k, weights, real in zip(
-            outputs.example_ids, outputs.attention, outputs.mask, strict=True
-        )
-    }
+    rows = zip(outputs.example_ids, outputs.attention, outputs.mask, strict=True)
+    return {k: weights[is_real] for k, weights, is_real in rows}
 
 
 @torch.no_grad()
 def predict(
-    model,
-    tokenizer,
-    examples,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    examples: "datasets.Dataset",
     *,
     guide: Guide | None = None,
     without: Collection[int] = (),
     batch_size: int = 128,
 ) -> Tensor:
-    """Probabilities [texts, classes] in the order of :class:`Outputs`, of a model that may need a guide; of the texts
-    ``without`` the tokens of these ids."""
-    texts = sorted(tokenize(tokenizer, examples, model)[0], key=lambda t: t.example_id)
-    model, rows = model.eval(), []
+    """Probabilities of the texts in the order of :class:`Outputs`.
+
+    Args:
+        guide: attention weights, for a model with guided attention.
+        without: token ids to delete from the texts.
+
+    Returns:
+        float64 [texts, classes].
+    """
+    texts = tokenize(tokenizer, examples, model).texts
+    texts = sorted(texts, key=lambda text: text.example_id)
+    model = model.eval()
+    probs = []
     for start in range(0, len(texts), batch_size):
-        chunk = texts[start : start + batch_size]
-        kept = ([k for k in t.inputs["input_ids"] if k not in without] for t in chunk)
-        columns = {
-            "input_ids": [ids or [tokenizer.pad_token_id] for ids in kept]
-        }  # no model reads nothing
-        inputs = dict(tokenizer.pad(columns, return_tensors="pt"))
+        batch = texts[start : start + batch_size]
+        inputs = _inputs_without(tokenizer, batch, without)
         if guide is not None:
-            weights = [
-                guide_row(
-                    guide, t.example_id, t.inputs["input_ids"], special_ids(tokenizer)
-                )
-                for t in chunk
-            ]
-            inputs["guide"] = pad_sequence(
-                [torch.tensor(row) for row in weights], batch_first=True
-            )
+            inputs["guide"] = _guide_of(guide, tokenizer, batch)
         inputs = {name: value.to(model.device) for name, value in inputs.items()}
-        rows.append(model(**inputs).logits.double().softmax(-1).cpu())
-    return torch.cat(rows)
+        probs.append(model(**inputs).logits.double().softmax(-1).cpu())
+    return torch.cat(probs)
+
+
+def _inputs_without(
+    tokenizer: PreTrainedTokenizerBase, texts: list[Text], without: Collection[int]
+) -> dict[str, Tensor]:
+    rows = []
+    for text in texts:
+        kept = [token for token in text.inputs["input_ids"] if token not in without]
+        rows.append(kept or [tokenizer.pad_token_id])  # no model reads an empty text
+    return dict(tokenizer.pad({"input_ids": rows}, return_tensors="pt"))
+
+
+def _guide_of(
+    guide: Guide, tokenizer: PreTrainedTokenizerBase, texts: list[Text]
+) -> Tensor:
+    """The weights of the texts, [batch, keys]."""
+    special = special_ids(tokenizer)
+    rows = []
+    for text in texts:
+        row = guide_row(guide, text.example_id, text.inputs["input_ids"], special)
+        rows.append(torch.tensor(row))
+    return pad_sequence(rows, batch_first=True)

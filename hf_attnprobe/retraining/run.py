@@ -110,7 +110,7 @@ def retrain(
         model, **settings, weight_decay=weight_decay, vectors=vectors and str(vectors)
     )
     columns = {
-        "config": config,
+        "dataset_config": config,
         "text_column": text_column,
         "label_column": label_column,
         "limit": limit,

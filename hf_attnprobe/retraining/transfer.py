@@ -73,7 +73,7 @@ def transfer(
     """
     base = load_base(model)
     columns = {
-        "config": config,
+        "dataset_config": config,
         "text_column": text_column,
         "label_column": label_column,
         "limit": limit,

@@ -183,7 +183,12 @@ def _data_of(plan: Study) -> dict[str, DataUsed]:
         key = _key(job)
         if VERBS[job.verb].training_limit == "limit" and key not in found:
             dataset = load_as(data.pop("dataset"))
-            sets = load_splits(dataset, seed=job.arguments.get("seed", 0), **data)
+            sets = load_splits(
+                dataset,
+                dataset_config=data.pop("config", None),
+                seed=job.arguments.get("seed", 0),
+                **data,
+            )
             sizes = {name: len(examples) for name, examples in sets.items()}
             fingerprints = {
                 name: dataset_fingerprint(examples) for name, examples in sets.items()

@@ -77,7 +77,7 @@ def _train(
     **arguments,
 ) -> None:
     data, architecture, options = _sorted(arguments)
-    splits = load_splits(**data, seed=seed)
+    splits = load_splits(dataset_config=data.pop("config", None), **data, seed=seed)
     train_classifier(
         papers_config(recipe, **architecture),
         **splits,
@@ -111,7 +111,7 @@ def _check_train(arguments: Mapping) -> None:
 
 def _fine_tune(*, output_dir: Path, progress: bool, seed: int = 0, **arguments) -> None:
     data = {k: arguments.pop(k) for k in DATA if k in arguments}
-    splits = load_splits(**data, seed=seed)
+    splits = load_splits(dataset_config=data.pop("config", None), **data, seed=seed)
     fine_tune(
         arguments.pop("model"),
         **splits,

@@ -20,7 +20,7 @@ from hf_attnprobe.attention_classifier.regularisers_attention_classifier import 
     draw_masked,
     tying,
 )
-from hf_attnprobe.functional.conicity import conicity as functional_conicity
+from hf_attnprobe.functional.similarity import conicity as functional_conicity
 from hf_attnprobe.training.losses import papers_loss
 
 

@@ -24,11 +24,11 @@ ROWS = [
         "example_id": 5,
         "text": "The plot, frankly, was hopeless-ness .",
         "label": 0,
-        "evidence": [4],
+        "rationale": [4],
     },
-    {"example_id": 8, "text": "superb", "label": 1, "evidence": [0]},
-    {"example_id": 2, "text": "a  superb  plot", "label": 1, "evidence": [1, 2]},
-    {"example_id": 3, "text": "a plot", "label": 1, "evidence": []},
+    {"example_id": 8, "text": "superb", "label": 1, "rationale": [0]},
+    {"example_id": 2, "text": "a  superb  plot", "label": 1, "rationale": [1, 2]},
+    {"example_id": 3, "text": "a plot", "label": 1, "rationale": []},
 ]
 PIECES = [
     "the",
@@ -91,7 +91,7 @@ def bert(pieces):
 
 def batch_of(bert, pieces, level=None, rows=ROWS):
     adapter = wrap(bert, level=level)
-    texts, _ = tokenize(pieces, load_examples(rows, "test"), bert)
+    texts = tokenize(pieces, load_examples(rows, "test"), bert).texts
     return adapter, collate(adapter, texts, pieces.pad_token_id)
 
 
@@ -114,7 +114,7 @@ def test_rationales_reach_the_tokens(bert, pieces):
 
 
 def test_rationales_reach_words_at_their_first_piece(bert, pieces):
-    """White space makes the words of the evidence, the tokenizer those that are explained: one of them may be several."""
+    """White space makes the words of the rationale, the tokenizer those that are explained: one of them may be several."""
     _, batch = batch_of(bert, pieces)
     assert batch.rationale[0].nonzero()[:, 0].tolist() == [
         7,
@@ -128,12 +128,12 @@ def test_rationales_reach_words_at_their_first_piece(bert, pieces):
 def test_a_classifier_has_them_too(make_model, tokenizer, reviews):
     model, examples = make_model(), reviews["test"]
     adapter = wrap(model)
-    texts, _ = tokenize(tokenizer, examples, model)
+    texts = tokenize(tokenizer, examples, model).texts
     batch = collate(adapter, texts, tokenizer.pad_token_id)
-    for row, evidence in enumerate(examples["evidence"]):
+    for row, rationale in enumerate(examples["rationale"]):
         assert (
             batch.rationale[row].nonzero()[:, 0] - 1
-        ).tolist() == evidence  # behind the start token
+        ).tolist() == rationale  # behind the start token
 
 
 def test_the_probe_by_hand(bert, pieces):
@@ -158,17 +158,22 @@ def test_the_probe_by_hand(bert, pieces):
         assert ((values[[0, 2]] >= 0) & (values[[0, 2]] <= 1)).all()
 
 
-def test_evidence_that_is_not_of_its_text(make_checkpoint, tmp_path):
-    for evidence, message in (
+def test_a_rationale_that_is_not_of_its_text(make_checkpoint, tmp_path):
+    for rationale, message in (
         (
             [0, 3],
-            "text 7: expected as evidence different positions from 0 to 2 of its 3 words, got 2: 0, 3",
+            "text 7: expected as rationale different positions from 0 to 2 of its 3 words, got 2: 0, 3",
         ),
         ([0, 1, 0, 0], "from 0 to 2 of its 3 words, got 4: 0, 1, 0, 0"),
         ([-1], "got 1: -1; count words from 0"),
     ):
         rows = [
-            {"example_id": 7, "text": "a superb plot", "label": 1, "evidence": evidence}
+            {
+                "example_id": 7,
+                "text": "a superb plot",
+                "label": 1,
+                "rationale": rationale,
+            }
         ]
         with pytest.raises(AttnProbeError, match=message):
             audit(
@@ -188,7 +193,7 @@ def test_an_audit_runs_it_where_there_are_rationales(make_checkpoint, reviews):
     assert {"auprc@attention", "auprc@random"} <= {
         s.statistic for s in found.statistics if s.test == "plausibility"
     }
-    without = audit(make_checkpoint(), examples.remove_columns("evidence"), **options)
+    without = audit(make_checkpoint(), examples.remove_columns("rationale"), **options)
     assert "plausibility" not in {s.test for s in without.statistics}
     assert "input_erasure" in {s.test for s in without.statistics}
 
@@ -207,7 +212,7 @@ def test_asked_for_where_there_are_none(make_checkpoint, reviews_folder, cli, tm
     )
     assert (
         done.code == 1
-        and "give the data a column 'evidence'" in done.err
+        and "give the data a column 'rationale'" in done.err
         and done.err.count("\n") == 1
     )
     assert not (tmp_path / "out").exists()

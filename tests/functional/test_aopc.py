@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_attnprobe.functional import aopc
+from hf_attnprobe.functional.erasure import removal_order, removal_rank
 
 
 def set_function(seed, n_units, n_texts=1):
@@ -123,8 +124,9 @@ def test_counts_are_rounded_up(n_units):
 def test_order_is_by_score_then_by_place_and_knows_no_padding():
     scores = torch.tensor([[9.0, 1.0, 3.0, 3.0, 2.0, 9.0]])
     content = torch.tensor([[False, True, True, True, True, False]])
-    assert aopc.removal_order(scores, content)[0, 1:5].tolist() == [3, 0, 1, 2]
-    longer = aopc.removal_order(
+    assert removal_rank(scores, content)[0, 1:5].tolist() == [3, 0, 1, 2]
+    assert removal_order(scores, content)[0, :4].tolist() == [2, 3, 4, 1]
+    longer = removal_rank(
         torch.nn.functional.pad(scores, (2, 0)),
         torch.nn.functional.pad(content, (2, 0)),
     )

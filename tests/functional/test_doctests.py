@@ -27,3 +27,11 @@ def test_there_are_some():
         sum(doctest.testmod(importlib.import_module(name)).attempted for name in NAMES)
         >= 3
     )
+
+
+def test_the_namespace_is_sorted_and_documented():
+    names = hf_attnprobe.functional.__all__
+    assert names == sorted(names)
+    for name in names:
+        member = getattr(hf_attnprobe.functional, name)
+        assert name == "Distance" or member.__doc__

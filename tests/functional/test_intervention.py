@@ -7,7 +7,6 @@ from scipy.stats import chisquare
 
 from hf_attnprobe.functional.intervention import (
     at_head,
-    keep_only,
     permute,
     random_permutations,
     uniform,
@@ -29,7 +28,7 @@ def test_uniform():
     assert uniform(ATTENTION[:1], torch.zeros(1, 5, dtype=torch.bool)).sum() == 0
 
 
-def test_zero_out_and_keep_only():
+def test_zero_out():
     gone = torch.tensor([[False, True, False, False, False]] * 2)
     assert zero_out(ATTENTION, gone).tolist() == [
         pytest.approx([0, 0, 0.6, 0.4, 0]),
@@ -38,7 +37,6 @@ def test_zero_out_and_keep_only():
     assert zero_out(ATTENTION, gone, renormalise=False)[0].tolist() == pytest.approx(
         [0, 0, 0.3, 0.2, 0]
     )
-    assert keep_only(ATTENTION, gone).tolist() == [[0, 1, 0, 0, 0], [0, 1, 0, 0, 0]]
 
 
 def test_permutations_move_the_visible_positions_and_nothing_else():

@@ -1,0 +1,47 @@
+"""How far the vectors of a text point the same way."""
+
+import torch
+from torch import Tensor
+
+
+def alignment_to_mean(vectors: Tensor, mask: Tensor) -> Tensor:
+    """Cosine of each vector with the mean vector (Mohankumar et al. 2020, Section 2).
+
+    Args:
+        vectors: [..., keys, width].
+        mask: bool [..., keys], the vectors that count.
+
+    Returns:
+        [..., keys] in [−1, 1]; 0 outside the mask and for vectors of zero length.
+
+    >>> vectors = torch.tensor([[3.0, 0.0], [0.0, 3.0]])
+    >>> alignment_to_mean(vectors, torch.tensor([True, True])).round(decimals=4)
+    tensor([0.7071, 0.7071])
+    """
+    # The sum points the same way as the mean.
+    total = (vectors * mask.unsqueeze(-1)).sum(-2, keepdim=True)
+    return torch.nn.functional.cosine_similarity(vectors, total, dim=-1) * mask
+
+
+def conicity(vectors: Tensor, mask: Tensor, *, absolute: bool = False) -> Tensor:
+    """Mean cosine of the vectors with their mean (Mohankumar et al. 2020, Section 2).
+
+    Near 1 all point the same way, near 0 they spread around the origin.
+
+    Args:
+        vectors: [..., keys, width].
+        mask: bool [..., keys], the vectors that count.
+        absolute: takes |cos|, as the paper's released code does; its definition keeps
+            the sign.
+
+    Returns:
+        [...] in [−1, 1]; 1 for a single vector, NaN where no vector counts.
+
+    >>> vectors, mask = torch.tensor([[3.0, 0.0], [-1.0, 0.0]]), torch.ones(2).bool()
+    >>> conicity(vectors, mask).item(), conicity(vectors, mask, absolute=True).item()
+    (0.0, 1.0)
+    """
+    cosines = alignment_to_mean(vectors, mask)
+    if absolute:
+        cosines = cosines.abs()
+    return cosines.sum(-1) / mask.sum(-1)
