@@ -153,3 +153,23 @@ def test_an_adapter_without_the_core_cannot_be_made():
     with pytest.raises(TypeError, match="abstract"):
         Half()
     assert HierarchicalAdapter.unit == "sentence"
+
+
+# Finding attention
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+@pytest.mark.parametrize("family", ["bert", "llama", "t5"])
+def test_attention_is_found_by_what_it_computes(family, implementation):
+    """Under another name it is the same attention, in the same modules."""
+    model, renamed = (make(family, attn_implementation=implementation) for _ in "ab")
+    for module in renamed.modules():
+        if "Attention" in type(module).__name__:
+            module.__class__ = type("Mixer", (type(module),), {})
+    expected, found = wrap(model), wrap(renamed)
+    assert found.layers == expected.layers
+    assert {type(m).__name__ for m in found.layout.modules.values()} == {"Mixer"}
+    seen, known = (adapter.observe(prepare(adapter)) for adapter in (found, expected))
+    for ours, theirs in zip(seen.attention, known.attention, strict=True):
+        assert torch.equal(ours, theirs)
+    found.self_check(seen.batch)
