@@ -174,9 +174,9 @@ def prepare(arguments) -> tuple[object, object, list[Batch]]:
         )
     else:
         model, tokenizer = build(examples["text"][:], arguments.seed)
-    texts = tokenize(tokenizer, examples, model).texts
-    texts = sorted(texts, key=lambda text: (text.n_content, text.example_id))
     adapter, size = wrap(model), arguments.batch_size
+    texts = tokenize(tokenizer, examples, adapter).texts
+    texts = sorted(texts, key=lambda text: (text.n_content, text.example_id))
     return (
         model,
         adapter,

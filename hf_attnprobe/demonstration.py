@@ -114,7 +114,7 @@ def rationale_scores(model, tokenizer, examples) -> RationaleScores:
             text's words.
     """
     adapter = wrap(model)
-    texts = tokenize(tokenizer, examples, model).texts
+    texts = tokenize(tokenizer, examples, adapter).texts
     ids = column_of(examples, "example_id")
     rationales = dict(zip(ids, column_of(examples, "rationale"), strict=True))
     top: dict[str, list[Tensor]] = {}

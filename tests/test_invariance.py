@@ -93,7 +93,7 @@ def test_far_more_padding_than_needed(kind, make_checkpoint, examples):
         AutoTokenizer.from_pretrained(folder),
     )
     adapter = wrap(model)
-    texts = tokenize(tokenizer, load_examples(examples[-3:], "test"), model).texts
+    texts = tokenize(tokenizer, load_examples(examples[-3:], "test"), adapter).texts
     plain = collate(adapter, texts, tokenizer.pad_token_id)
     inputs = {
         name: torch.nn.functional.pad(values, (0, 30))

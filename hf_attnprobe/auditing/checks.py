@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from hf_attnprobe.adapters.input_erasure import OPERATORS, check_operator
+from hf_attnprobe.attention_model import AttentionModelBase
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness import PROBES
 from hf_attnprobe.options import check_at_least
@@ -46,11 +47,11 @@ def check_options(
         )
 
 
-def check_target(model, target: int | None) -> None:
+def check_target(model: AttentionModelBase, target: int | None) -> None:
     """The class explained has to be one of the model's."""
-    if target is not None and not 0 <= target < model.config.num_labels:
+    if target is not None and not 0 <= target < len(model.label_names):
         raise AttnProbeError(
-            f"expected a target class from 0 to {model.config.num_labels - 1}, got {target}"
+            f"expected a target class from 0 to {len(model.label_names) - 1}, got {target}"
         )
 
 

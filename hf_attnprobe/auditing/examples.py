@@ -1,6 +1,6 @@
 """A few texts shown whole: their attention, and beside it the adversary that gives the same output."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 
@@ -12,12 +12,12 @@ from hf_attnprobe.inference.encoding import Text
 
 
 def show(
-    adapter, texts: Sequence[Text], tokenizer, classes: Mapping[int, str]
+    adapter, texts: Sequence[Text], tokenizer, classes: Sequence[str]
 ) -> tuple[Example, ...]:
     """Texts with their attention and, where it can be had exactly, the adversary at ε = .05."""
     batch = collate(adapter, texts, tokenizer.pad_token_id or 0)
     observation, site = adapter.observe(batch), adapter.sites()[0]
-    token_logits = adapter.token_logits(observation)
+    token_logits = observation.token_logits
     if token_logits is None or token_logits.shape[-1] != 2:
         return ()
     found = PROBES["adversarial"](adapter, observation, site, epsilons=(0.05,))

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.attention_model import AttentionModel, Site
+from hf_attnprobe.attention_model import AttentionModelBase, HeadOutputs, Site
 from hf_attnprobe.auditing.checks import (
     check_needs,
     check_options,
@@ -36,7 +36,7 @@ from hf_attnprobe.auditing.sweep import (
     select_sites,
     suitable_tests,
 )
-from hf_attnprobe.checkpoints import load_model, load_tokenizer, model_fingerprint
+from hf_attnprobe.checkpoints import load_model, load_tokenizer
 from hf_attnprobe.data.examples import (
     dataset_fingerprint,
     dataset_name,
@@ -154,14 +154,15 @@ def audit(
     )
     state = process_state()
     name, loaded, tokenizer = _model_and_tokenizer(model, tokenizer, trust_remote_code)
-    check_target(loaded, target)
+    adapter = _adapter(loaded, tokenizer, state.device, dtype=dtype, level=level)
+    check_target(adapter, target)
     where = {"layers": layers, "heads": heads, "query": query}
     where["screen"] = screen and [
         screen,
         limit,
     ]  # other texts may put other heads first
     identity = _identity(
-        loaded,
+        adapter,
         examples,
         seed,
         options,
@@ -170,25 +171,24 @@ def audit(
         truncate=truncate,
         dtype=dtype,
     )
-    adapter = _adapter(loaded, tokenizer, state.device, dtype=dtype, level=level)
     sites = select_sites(adapter, layers, heads, query)
     tests = _possible_tests(
         tests,
         sites,
-        has_rationales(examples, loaded.config),
+        has_rationales(examples, adapter.unit),
         tokenizer,
         erase_by,
         adapter.mask_id,
     )
-    if "head_ablation" in tests:
-        adapter.set_reference(reference_batch(adapter, tokenizer, examples, loaded))
+    if "head_ablation" in tests and not adapter.lacks(HeadOutputs):
+        adapter.set_reference(reference_batch(adapter, tokenizer, examples))
     if limit is not None:
         examples = examples.select(
             sample(
                 range(len(examples)), examples.with_format(None)["example_id"][:], limit
             )
         )
-    tokenized = tokenize(tokenizer, examples, loaded, truncate=truncate)
+    tokenized = tokenize(tokenizer, examples, adapter, truncate=truncate)
     texts = tokenized.texts
     counts = {"skipped_empty": tokenized.n_empty, "truncated": tokenized.n_cut}
     with _folder(output_dir, state) as folder:
@@ -210,13 +210,12 @@ def audit(
             report = _report(
                 sweep,
                 tests,
-                loaded.config,
                 prune,
                 model=name,
                 dataset=dataset_name(dataset, split),
                 provenance=_provenance(identity, tests, counts, state.num_processes)
-                | _units(loaded.config),
-                examples=show(adapter, texts[:3], tokenizer, loaded.config.id2label)
+                | _units(adapter),
+                examples=show(adapter, texts[:3], tokenizer, adapter.label_names)
                 if "adversarial" in tests
                 else (),
             )
@@ -227,7 +226,7 @@ def audit(
 
 
 def _identity(
-    model,
+    adapter: AttentionModelBase,
     examples,
     seed: int,
     options: dict,
@@ -239,7 +238,7 @@ def _identity(
 ) -> dict:
     """What the rows of a folder belong to. where: the heads that were asked for."""
     return {
-        "model_fingerprint": model_fingerprint(model),
+        "model_fingerprint": adapter.fingerprint(),
         "data_fingerprint": dataset_fingerprint(examples),
         "seed": seed,
         "options": options,
@@ -252,12 +251,13 @@ def _identity(
 
 def _adapter(
     model, tokenizer, device: torch.device, *, dtype: torch.dtype | str | None, level
-) -> AttentionModel:
-    """The model behind the protocol, where and in what it is to compute."""
+) -> AttentionModelBase:
+    """The model behind the protocol, where and in what it is to compute; or an adapter."""
+    if isinstance(model, AttentionModelBase):
+        return model
     dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype
-    adapter = wrap(model.to(device), dtype=dtype, level=level)
-    adapter.mask_id = mask_id(tokenizer, model)
-    return adapter
+    erased_by = mask_id(tokenizer, model)
+    return wrap(model.to(device), dtype=dtype, level=level, mask_id=erased_by)
 
 
 def _possible_tests(
@@ -309,15 +309,14 @@ def _run_tests(
     return tests
 
 
-def _report(sweep: Sweep, tests: Sequence[str], config, prune: bool, **told) -> Report:
+def _report(sweep: Sweep, tests: Sequence[str], prune: bool, **told) -> Report:
     """Of this run's texts and tests; the folder may hold more. ``told`` are the fields that say what was done."""
     rows = read_rows(sweep.folder)
     rows = rows[
         rows.example_id.isin([t.example_id for t in sweep.texts])
         & rows.test.isin([*tests, PREDICTION])
     ]
-    classes = [str(config.id2label[k]) for k in range(config.num_labels)]
-    statistics = summarize(rows, classes, READINGS, seed=sweep.seed)
+    statistics = summarize(rows, sweep.adapter.label_names, READINGS, seed=sweep.seed)
     return Report(
         **told,
         n=len(sweep.texts),
@@ -397,6 +396,6 @@ def _provenance(
     }
 
 
-def _units(config) -> dict[str, str]:
+def _units(adapter: AttentionModelBase) -> dict[str, str]:
     """What the attention weighs, where it is no tokens."""
-    return {"units": "sentences"} if getattr(config, "hierarchical", False) else {}
+    return {"units": "sentences"} if adapter.unit == "sentence" else {}

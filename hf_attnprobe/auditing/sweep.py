@@ -11,7 +11,7 @@ import torch
 from accelerate import PartialState
 from tqdm.auto import tqdm
 
-from hf_attnprobe.attention_model import AttentionModel, Batch, Site
+from hf_attnprobe.attention_model import AttentionModelBase, Batch, MaskedReplay, Site
 from hf_attnprobe.auditing.head_tables import by_head
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness import PROBES, SITES
@@ -54,7 +54,7 @@ FOR_COMPARISONS = (
 class Sweep:
     """What stays the same over an audit. options: keyword arguments by test. budget: bytes. folder: of the rows."""
 
-    adapter: AttentionModel
+    adapter: AttentionModelBase
     texts: Sequence[Text]
     options: Mapping[str, Mapping]
     seed: int
@@ -120,7 +120,7 @@ def _bytes_per_text(sweep: Sweep) -> Callable[[int], int]:
 def prune_heads(sweep: Sweep, statistics: Sequence[Statistic]) -> PruneCurve | None:
     """Accuracy as the heads are silenced in the order of their own effect; None where that was not measured."""
     effects = by_head(statistics, "zero_tvd")
-    if len(effects) < 2:
+    if len(effects) < 2 or sweep.adapter.lacks(MaskedReplay):
         return None
     jobs = plan(
         sweep.texts,
@@ -138,7 +138,7 @@ def prune_heads(sweep: Sweep, statistics: Sequence[Statistic]) -> PruneCurve | N
 
 
 def run_batch(
-    adapter: AttentionModel,
+    adapter: AttentionModelBase,
     batch: Batch,
     tests: Sequence[str],
     sites: Sequence[Site],
@@ -187,7 +187,7 @@ def _prediction(observation) -> dict[str, torch.Tensor]:
 
 
 def select_sites(
-    adapter: AttentionModel,
+    adapter: AttentionModelBase,
     layers: Sequence[int] | None,
     heads: Sequence[int] | None,
     query: int | None,

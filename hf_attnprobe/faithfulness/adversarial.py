@@ -79,7 +79,7 @@ def adversarial(
     Raises:
         AttnProbeError: ``exact`` on a model whose read-out is not binary and linear.
     """
-    token_logits = model.token_logits(observation)
+    token_logits = observation.token_logits
     linear = token_logits is not None and token_logits.shape[-1] == 2
     if method == "exact" and not linear:
         raise AttnProbeError(

@@ -13,8 +13,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hf_attnprobe.attention_model import AttentionModel, Observation, Site
-from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.attention_model import (
+    AttentionModel,
+    HeadValues,
+    Observation,
+    Site,
+)
 from hf_attnprobe.functional.similarity import conicity as conicity_of
 
 
@@ -41,13 +45,10 @@ def conicity(
     Args:
         seed: unused, nothing here is random.
     """
-    try:
-        vectors = model.states(observation, site)
-    except (
-        AttnProbeError
-    ):  # the family computes something else than attention times values
+    if model.lacks(HeadValues, site):
         undefined = torch.full_like(observation.probs[:, 0], torch.nan)
         return ConicityResult(undefined, undefined)
+    vectors = model.states(observation, site)
     counted = model.positions(observation, site.layer, observation.batch.content_mask)
     return ConicityResult(
         conicity_of(vectors, counted), conicity_of(vectors, counted, absolute=True)

@@ -21,8 +21,7 @@ import torch
 from torch import Tensor
 
 from hf_attnprobe.attention_model import AttentionModel, Observation, Site
-from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.faithfulness.rankings import ranking, tied
+from hf_attnprobe.faithfulness.rankings import NEEDS, ranking, tied
 from hf_attnprobe.faithfulness.single_weight import check_draw, erased, single_weight
 from hf_attnprobe.functional.erasure import (
     FlipSet,
@@ -125,7 +124,7 @@ def erasure(
     attention = observation.read(site)
     content, token_logits = (
         observation.batch.content_mask,
-        model.token_logits(observation),
+        observation.token_logits,
     )
     found = rankings(model, observation, site)
     rules = {"renormalise": renormalise, "all_zero": all_zero}
@@ -162,17 +161,10 @@ def rankings(
     model: AttentionModel, observation: Observation, site: Site
 ) -> dict[str, Tensor]:
     """What to erase weights by, largest first, as dense ranks [batch, keys]; without what this model does not have."""
-    found = {}
-    for name in (
-        RANKINGS
-        if model.token_logits(observation) is not None
-        else (*RANKINGS, *OF_HEADS_ALONE)
-    ):
-        try:
-            found[name] = ranking(model, observation, site, name)
-        except AttnProbeError:
-            continue
-    return found
+    linear = observation.token_logits is not None
+    names = RANKINGS if linear else (*RANKINGS, *OF_HEADS_ALONE)
+    possible = [name for name in names if not model.lacks(NEEDS[name], site)]
+    return {name: ranking(model, observation, site, name) for name in possible}
 
 
 def orders(

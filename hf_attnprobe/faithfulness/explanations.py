@@ -17,8 +17,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hf_attnprobe.attention_model import AttentionModel, Observation, Site
-from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.attention_model import (
+    AttentionModel,
+    BlockOutputs,
+    Differentiable,
+    HeadValues,
+    Observation,
+    OutputProjections,
+    Site,
+    Stack,
+)
 from hf_attnprobe.faithfulness.correlation import ranks
 from hf_attnprobe.functional import explanations as maps
 from hf_attnprobe.functional.rank import kendall_tau_b
@@ -73,12 +81,10 @@ def explanations(
     importance = ranks(observation.leave_one_out_importance(), content)
     found = {}
     for name, reading in (OF_LAYERS if site.head == LAYER else OF_HEADS).items():
-        try:
-            values = model.read_map(
-                observation, reading(model, observation, site), site
-            ).abs()
-        except AttnProbeError:  # this model has no such thing
+        if any(model.lacks(capability, site) for capability in NEEDS.get(name, ())):
             continue
+        values = reading(model, observation, site)
+        values = model.read_map(observation, values, site).abs()
         values = _scaled(values, content) if name in NOT_SHARES else values
         found[f"{name}_tau"] = kendall_tau_b(
             ranks(values, content), importance, content
@@ -113,7 +119,7 @@ def _norm_based(model: AttentionModel, observation: Observation, site: Site) -> 
     head = slice(site.head, site.head + 1)
     values, projection = (
         observation.head_values[site.layer],
-        model.output_projections[site.layer],
+        model.output_projections()[site.layer],
     )
     return maps.norm_based(
         observation.attention[site.layer][:, head], values[:, head], projection[head]
@@ -143,7 +149,7 @@ def _layer_norm_based(
 ) -> Tensor:
     values, projection = (
         observation.head_values[site.layer],
-        model.output_projections[site.layer],
+        model.output_projections()[site.layer],
     )
     return maps.norm_based_layer(observation.attention[site.layer], values, projection)
 
@@ -152,8 +158,7 @@ def _layer_norm_based(
 def _value_zeroing(
     model: AttentionModel, observation: Observation, site: Site
 ) -> Tensor:
-    key = "value_zeroing", site.layer
-    if key not in observation.maps:
+    def compute() -> Tensor:
         n_keys = observation.batch.mask.shape[1]
         kept = ~torch.eye(n_keys, dtype=torch.bool, device=observation.probs.device)[
             :, None, None, None
@@ -170,10 +175,9 @@ def _value_zeroing(
             for part in parts
         ]
         visible = model.visible(observation, site.layer)
-        observation.maps[key] = maps.value_zeroing(
-            torch.cat(columns).permute(1, 2, 0), visible
-        )
-    return observation.maps[key]
+        return maps.value_zeroing(torch.cat(columns).permute(1, 2, 0), visible)
+
+    return observation.remember(("value_zeroing", site.layer), compute)
 
 
 def _value_zeroing_rollout(
@@ -211,5 +215,16 @@ OF_LAYERS: dict[str, Reading] = {
     "value_zeroing": _value_zeroing,
     "value_zeroing_rollout": _value_zeroing_rollout,
 }
+NEEDS: dict[str, tuple[type, ...]] = {
+    "attention_times_gradient": (Differentiable,),
+    "effective_attention": (HeadValues,),
+    "norm_based": (OutputProjections,),
+    "rollout": (Stack,),
+    "layer_norm_based": (OutputProjections,),
+    "value_zeroing": (BlockOutputs,),
+    "value_zeroing_rollout": (Stack, BlockOutputs),
+}
+"""What a reading asks of the model; the others ask for nothing but attention."""
+
 NOT_SHARES = ("attention_times_gradient", "norm_based", "layer_norm_based")
 """Readings that do not add up to 1: gradients and norms may be of any size."""

@@ -60,7 +60,7 @@ def permutation(
         attention, site.head, site.query, permute(attention[:, site.head], order)
     )
     changes = tvd(model.replay(observation, {site.layer: edited}), observation.probs)
-    token_logits = model.token_logits(observation)
+    token_logits = observation.token_logits
     exact = {} if token_logits is None else _exact(token_logits, observation, site)
     return PermutationResult(observation.read(site).amax(-1), _median(changes), **exact)
 

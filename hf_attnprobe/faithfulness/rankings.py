@@ -8,12 +8,32 @@ input_gradient: |gradient × input|. leave_one_out: the size of the change of p 
 import torch
 from torch import Tensor
 
-from hf_attnprobe.attention_model import AttentionModel, Observation, Site
+from hf_attnprobe.attention_model import (
+    AttentionModel,
+    Differentiable,
+    EditableInputs,
+    HeadValues,
+    Observation,
+    OutputProjections,
+    Site,
+)
 from hf_attnprobe.faithfulness.correlation import ranks
 from hf_attnprobe.faithfulness.explanations import OF_HEADS
 from hf_attnprobe.functional.intervention import random_generator
 from hf_attnprobe.functional.rank import dense_rank
 
+
+NEEDS = {
+    "attention": AttentionModel,
+    "gradient": Differentiable,
+    "product": Differentiable,
+    "effective_attention": HeadValues,
+    "norm_based": OutputProjections,
+    "input_gradient": Differentiable,
+    "leave_one_out": EditableInputs,
+    "random": AttentionModel,
+}
+"""What a ranking asks of the model."""
 
 OF_SITE = ("attention", "gradient", "product", "effective_attention", "norm_based")
 OF_TEXT = ("input_gradient", "leave_one_out", "random")
@@ -40,9 +60,9 @@ def ranking(
     if name in OF_SITE:
         return tied(name, _of_site(model, observation, site, name), content)
     key = f"ranking {name}", seed
-    if key not in observation.maps:
-        observation.maps[key] = tied(name, _of_text(observation, name, seed), content)
-    return observation.maps[key]
+    return observation.remember(
+        key, lambda: tied(name, _of_text(observation, name, seed), content)
+    )
 
 
 def _of_site(

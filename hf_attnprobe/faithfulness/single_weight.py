@@ -109,7 +109,7 @@ def single_weight(
         "delta_attention": weights[:, 0] - weights[:, 1],
         **_flips(observation, probs),
     }
-    token_logits = model.token_logits(observation)
+    token_logits = observation.token_logits
     if token_logits is not None:
         each = erase_each(
             attention * content,

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from hf_attnprobe.adapters.token_deletion import sum_pieces
-from hf_attnprobe.attention_model import AttentionModel, Batch
+from hf_attnprobe.attention_model import AttentionModel, AttentionModelBase, Batch
 from hf_attnprobe.data.examples import column_of, sample
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.inference.encoding import Text, tokenize
@@ -119,10 +119,9 @@ def _of_units(marked: Tensor, batch: Batch) -> Tensor | None:
 
 
 def reference_batch(
-    adapter: AttentionModel,
+    adapter: AttentionModelBase,
     tokenizer: PreTrainedTokenizerBase,
     examples: "datasets.Dataset",
-    model: PreTrainedModel,
 ) -> Batch:
     """The texts whose head outputs replace those of an ablated head.
 
@@ -134,7 +133,7 @@ def reference_batch(
     rows = [row for row, text in enumerate(strings) if text.strip()] or [0]
     rows = sample(rows, [ids[row] for row in rows], N_REFERENCE)
     rows = sorted(rows, key=ids.__getitem__)
-    texts = tokenize(tokenizer, examples.select(rows), model).texts
+    texts = tokenize(tokenizer, examples.select(rows), adapter).texts
     n_texts = REFERENCE_TOKENS // max(text.n_tokens for text in texts)
     return collate(adapter, texts[: max(2, n_texts)], tokenizer.pad_token_id or 0)
 

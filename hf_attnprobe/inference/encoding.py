@@ -3,9 +3,9 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_attnprobe.data.examples import column_of, label_names
 from hf_attnprobe.errors import AttnProbeError
@@ -13,17 +13,6 @@ from hf_attnprobe.errors import AttnProbeError
 
 if TYPE_CHECKING:
     import datasets
-
-
-# RoBERTa and its kind number positions from the padding token's id on.
-SHIFTED_POSITIONS = (
-    "roberta",
-    "xlm-roberta",
-    "camembert",
-    "esm",
-    "mpnet",
-    "longformer",
-)
 
 
 @dataclass(frozen=True)
@@ -66,10 +55,27 @@ class Tokenized:
     n_cut: int
 
 
+class TextModel(Protocol):
+    """What the way from texts to ids asks of a model: an adapter, or `PretrainedFacts`.
+
+    Attributes:
+        label_names: the classes, in their order.
+        n_embeddings: how many token ids there are; None: any number.
+        separator_ids: tokens that are no content, beside the special ones.
+    """
+
+    label_names: list[str]
+    n_embeddings: int | None
+    separator_ids: frozenset[int]
+
+    def max_length(self, tokenizer: PreTrainedTokenizerBase) -> int | None:
+        """The most tokens of a text; None: any number."""
+
+
 def tokenize(
     tokenizer: PreTrainedTokenizerBase,
     examples: "datasets.Dataset",
-    model: PreTrainedModel,
+    model: TextModel,
     *,
     truncate: bool = True,
 ) -> Tokenized:
@@ -78,7 +84,7 @@ def tokenize(
     Args:
         tokenizer: the one saved with the model.
         examples: rows as :func:`~hf_attnprobe.data.examples.load_examples` makes them.
-        model: its configuration bounds the lengths and names the labels.
+        model: bounds the lengths and names the labels.
         truncate: whether texts that are too long are cut.
 
     Raises:
@@ -88,8 +94,8 @@ def tokenize(
     """
     ids = column_of(examples, "example_id")
     strings = column_of(examples, "text")
-    labels = labels_of_model(model.config, examples)
-    longest = max_positions(tokenizer, model.config)
+    labels = labels_of_model(model.label_names, examples)
+    longest = model.max_length(tokenizer)
     n_cut = _count_too_long(tokenizer, ids, strings, longest, truncate)
     encoded = tokenizer(
         strings,
@@ -101,8 +107,7 @@ def tokenize(
     )
     inputs = dict(encoded)
     offsets = inputs.pop("offset_mapping", None)
-    if getattr(model.config, "hierarchical", False):
-        _mark_separators(inputs, model.config.sep_token_id)
+    _mark_separators(inputs, model.separator_ids)
     if tokenizer.is_fast:
         inputs["word_ids"] = [_word_ids(encoded, row) for row in range(len(ids))]
     _check_ids(inputs["input_ids"], model)
@@ -142,12 +147,14 @@ def _count_too_long(
     return len(too_long)
 
 
-def _mark_separators(inputs: dict[str, list[list[int]]], separator: int | None) -> None:
+def _mark_separators(
+    inputs: dict[str, list[list[int]]], separators: frozenset[int]
+) -> None:
     """Count separators as special tokens: alone they make no sentence."""
     rows = zip(inputs["input_ids"], inputs["special_tokens_mask"], strict=True)
     for tokens, special in rows:
         for position, token in enumerate(tokens):
-            if token == separator:
+            if token in separators:
                 special[position] = 1
 
 
@@ -156,26 +163,25 @@ def _word_ids(encoded: Any, row: int) -> list[int]:
     return [-1 if word is None else word for word in encoded.word_ids(row)]
 
 
-def _check_ids(input_ids: list[list[int]], model: PreTrainedModel) -> None:
-    n_rows = model.get_input_embeddings().num_embeddings
+def _check_ids(input_ids: list[list[int]], model: TextModel) -> None:
+    n_rows = model.n_embeddings
     largest = max((max(tokens, default=0) for tokens in input_ids), default=0)
-    if largest >= n_rows:
+    if n_rows is not None and largest >= n_rows:
         raise AttnProbeError(
             f"the tokenizer gives id {largest}, the model embeds ids below {n_rows}; "
             "load the tokenizer saved with the model"
         )
 
 
-def has_rationales(examples: "datasets.Dataset", config: PreTrainedConfig) -> bool:
-    """Whether any text has a rationale that a model of this configuration can attend to.
+def has_rationales(examples: "datasets.Dataset", unit: str) -> bool:
+    """Whether any text has a rationale that the model can attend to.
 
-    Rationales are of words, so they say nothing of a hierarchical model's sentences.
+    Rationales are of words, so they say nothing where the ``unit`` of attention is the
+    sentence.
     """
-    if getattr(config, "hierarchical", False):
+    if unit == "sentence" or "rationale" not in examples.column_names:
         return False
-    return "rationale" in examples.column_names and any(
-        column_of(examples, "rationale")
-    )
+    return any(column_of(examples, "rationale"))
 
 
 def _token_rationales(
@@ -225,22 +231,7 @@ def rationale_spans(
     return [words[position] for position in rationale]
 
 
-def max_positions(
-    tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig
-) -> int | None:
-    """The longest text the model reads, special tokens included; None if unbounded."""
-    of_model = getattr(config, "max_position_embeddings", None)
-    if of_model is not None and config.model_type in SHIFTED_POSITIONS:
-        of_model -= 2
-    bounds = [of_model, tokenizer.model_max_length]
-    # Tokenizers without a bound have a huge one.
-    bounds = [int(b) for b in bounds if b is not None and 0 < b < 10**9]
-    return min(bounds, default=None)
-
-
-def labels_of_model(
-    config: PreTrainedConfig, examples: "datasets.Dataset"
-) -> list[int]:
+def labels_of_model(classes: Sequence[str], examples: "datasets.Dataset") -> list[int]:
     """The examples' labels as the model numbers its classes, -1 for none.
 
     Labels are matched by name, ignoring case. Where data and model have no name in
@@ -252,25 +243,25 @@ def labels_of_model(
     """
     labels = column_of(examples, "label")
     names = label_names(examples)
-    numbers = _numbers_by_name(config, names)
+    numbers = _numbers_by_name(classes, names)
     has_names = hasattr(examples.features["label"], "names")
-    may_go_by_number = not has_names or len(names) == config.num_labels
+    may_go_by_number = not has_names or len(names) == len(classes)
     if may_go_by_number and all(number is None for number in numbers):
-        numbers = [k if k < config.num_labels else None for k in range(len(names))]
+        numbers = [k if k < len(classes) else None for k in range(len(names))]
     for label in sorted(set(labels)):
         if label >= 0 and numbers[label] is None:
-            known = ", ".join(map(str, config.id2label.values()))
+            known = ", ".join(classes)
             raise AttnProbeError(
                 f"the data has label {names[label]!r} ({label}), the model knows "
-                f"{config.num_labels} labels: {known}; audit it on data with its own "
+                f"{len(classes)} labels: {known}; audit it on data with its own "
                 "labels"
             )
     return [numbers[label] if label >= 0 else -1 for label in labels]
 
 
-def _numbers_by_name(config: PreTrainedConfig, names: list[str]) -> list[int | None]:
+def _numbers_by_name(classes: Sequence[str], names: list[str]) -> list[int | None]:
     """The model's number of each class name, None for a name that it does not have."""
-    known = {str(name).casefold(): k for k, name in config.id2label.items()}
+    known = {name.casefold(): k for k, name in enumerate(classes)}
     return [known.get(name.casefold()) for name in names]
 
 

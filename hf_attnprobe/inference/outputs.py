@@ -10,6 +10,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_attnprobe.adapters import wrap
+from hf_attnprobe.adapters.pretrained import PretrainedFacts
 from hf_attnprobe.attention_model import Observation
 from hf_attnprobe.inference.batching import by_length, collate
 from hf_attnprobe.inference.encoding import Text, tokenize
@@ -56,7 +57,7 @@ def observations(
         options: passed to ``wrap``.
     """
     adapter = wrap(model, **options)
-    texts = by_length(tokenize(tokenizer, examples, model).texts)
+    texts = by_length(tokenize(tokenizer, examples, adapter).texts)
     for start in range(0, len(texts), batch_size):
         batch = texts[start : start + batch_size]
         yield adapter.observe(collate(adapter, batch, tokenizer.pad_token_id or 0))
@@ -77,7 +78,7 @@ def read_outputs(
     rows = []
     for observation in observations(model, tokenizer, examples, **options):
         batch = observation.batch
-        if getattr(model.config, "hierarchical", False):
+        if observation.model.unit == "sentence":
             weights, content = _word_weights(observation)
         else:
             weights = observation.read(observation.model.sites()[0]).detach()
@@ -135,7 +136,7 @@ def predict(
     Returns:
         float64 [texts, classes].
     """
-    texts = tokenize(tokenizer, examples, model).texts
+    texts = tokenize(tokenizer, examples, PretrainedFacts(model)).texts
     texts = sorted(texts, key=lambda text: text.example_id)
     model = model.eval()
     probs = []

@@ -12,7 +12,6 @@ from hf_attnprobe.attention_classifier import (
     AttentionClassifierForSequenceClassification,
 )
 from hf_attnprobe.attention_model import Site
-from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.conicity import conicity
 from hf_attnprobe.faithfulness.fragility import fragility
 from hf_attnprobe.faithfulness.permutation import permutation
@@ -255,10 +254,7 @@ def test_conicity_of_a_hierarchical_models_sentences():
 def test_conicity_is_undefined_where_values_cannot_be_read(monkeypatch):
     adapter, observation = observe(bert())
 
-    def none(*arguments):
-        raise AttnProbeError("its heads can be silenced, their outputs cannot be read")
-
-    monkeypatch.setattr(adapter, "states", none)
+    monkeypatch.setattr(adapter, "lacks", lambda capability, site=None: "no values")
     assert conicity(adapter, observation, SITE).conicity.isnan().all()
 
 

@@ -91,7 +91,7 @@ def bert(pieces):
 
 def batch_of(bert, pieces, level=None, rows=ROWS):
     adapter = wrap(bert, level=level)
-    texts = tokenize(pieces, load_examples(rows, "test"), bert).texts
+    texts = tokenize(pieces, load_examples(rows, "test"), adapter).texts
     return adapter, collate(adapter, texts, pieces.pad_token_id)
 
 
@@ -128,7 +128,7 @@ def test_rationales_reach_words_at_their_first_piece(bert, pieces):
 def test_a_classifier_has_them_too(make_model, tokenizer, reviews):
     model, examples = make_model(), reviews["test"]
     adapter = wrap(model)
-    texts = tokenize(tokenizer, examples, model).texts
+    texts = tokenize(tokenizer, examples, adapter).texts
     batch = collate(adapter, texts, tokenizer.pad_token_id)
     for row, rationale in enumerate(examples["rationale"]):
         assert (
