@@ -11,6 +11,7 @@ from torch import Tensor
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_classifier import AttentionClassifierConfig
 from hf_attnprobe.auditing.report import Report
+from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.run import audit
 from hf_attnprobe.data.synthetic import evidence_dataset
 from hf_attnprobe.inference.batching import collate
@@ -88,8 +89,8 @@ def demo(
     report = audit(
         output_dir / "model",
         data["test"],
+        options=AuditOptions(seed=seed),
         output_dir=output_dir / "audit",
-        seed=seed,
         progress=progress,
     )
     return report, evidence_found(model, tokenizer, data["test"]), metrics

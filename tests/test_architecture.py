@@ -50,7 +50,7 @@ KNOWS = {
     "statistics": set(),
     "attention_classifier": set(),
     "adapters": {"errors", "functional", "attention_classifier", "attention_model"},
-    "faithfulness": {"errors", "functional", "attention_model"},
+    "faithfulness": {"errors", "options", "functional", "attention_model"},
 }
 
 

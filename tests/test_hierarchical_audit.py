@@ -112,7 +112,7 @@ def test_no_sentence_has_no_probability(han):
         tokenizer(["<sep>", "dull . fine"], padding=True, return_tensors="pt"),
     )
     found = single_token(
-        adapter, adapter.observe(adapter.prepare(encoded, (0, 1))), adapter.sites()[0]
+        adapter.observe(adapter.prepare(encoded, (0, 1))), adapter.sites()[0]
     )
     for values in vars(found).values():
         assert values[0].isnan() and 0 <= values[1] <= 1

@@ -145,8 +145,8 @@ def by_hand(site, kind, seed):
 
 @pytest.mark.parametrize("site", SITES)
 def test_every_ablation_equals_a_hook(observed, site):
-    adapter, observation = observed
-    found = head_ablation(adapter, observation, site, seed=5)
+    _adapter, observation = observed
+    found = head_ablation(observation, site, seed=5)
     for kind in ("zero", "mean", "resample"):
         expected, flips = by_hand(site, kind, 5)
         torch.testing.assert_close(
@@ -158,11 +158,11 @@ def test_every_ablation_equals_a_hook(observed, site):
 
 def test_nothing_depends_on_batch_padding_or_order(observed):
     adapter, observation = observed
-    together = statistics_of(head_ablation(adapter, observation, Site(1, 1), seed=3))
+    together = statistics_of(head_ablation(observation, Site(1, 1), seed=3))
     for row in (4, 2):
         alone = adapter.observe(adapter.prepare(padded([AUDITED[row]]), (IDS[row],)))
         for name, value in statistics_of(
-            head_ablation(adapter, alone, Site(1, 1), seed=3)
+            head_ablation(alone, Site(1, 1), seed=3)
         ).items():
             assert value.item() == pytest.approx(
                 together[name][row].item(), abs=1e-6
@@ -170,10 +170,8 @@ def test_nothing_depends_on_batch_padding_or_order(observed):
 
 
 def test_the_seed_draws_the_other_text(observed):
-    adapter, observation = observed
-    draws = [
-        head_ablation(adapter, observation, Site(1, 1), seed=seed) for seed in range(4)
-    ]
+    _adapter, observation = observed
+    draws = [head_ablation(observation, Site(1, 1), seed=seed) for seed in range(4)]
     assert len({tuple(d.resample_tvd.tolist()) for d in draws}) > 1
     assert all(torch.equal(d.mean_tvd, draws[0].mean_tvd) for d in draws)
 
@@ -182,9 +180,9 @@ def test_a_text_alone_in_the_sample_has_no_other():
     adapter = wrap(make_model())
     batch = adapter.prepare(padded(AUDITED[:2]), IDS[:2])
     observation = adapter.observe(batch)
-    assert head_ablation(adapter, observation, Site()).mean_tvd is None  # no sample yet
+    assert head_ablation(observation, Site()).mean_tvd is None  # no sample yet
     adapter.set_reference(adapter.prepare(padded(AUDITED[:1]), IDS[:1]))
-    found = head_ablation(adapter, observation, Site())
+    found = head_ablation(observation, Site())
     assert (
         found.resample_tvd.isnan().tolist()
         == found.resample_flip.isnan().tolist()
@@ -215,7 +213,7 @@ def test_other_arithmetic_than_attention_times_values_leaves_zero_alone(monkeypa
         adapter = wrap(make_model("eager"))
         adapter.set_reference(adapter.prepare(padded(SAMPLE), SAMPLE_IDS))
         found = head_ablation(
-            adapter, adapter.observe(adapter.prepare(padded(AUDITED), IDS)), Site(1, 1)
+            adapter.observe(adapter.prepare(padded(AUDITED), IDS)), Site(1, 1)
         )
         assert found.zero_tvd.max() > 0
         assert (found.mean_tvd is None) == (changed is transposed)
@@ -229,7 +227,7 @@ def test_the_head_of_a_classifier_can_be_silenced():
     batch = adapter.prepare(inputs, IDS)
     adapter.set_reference(batch)
     observation = adapter.observe(batch)
-    found = head_ablation(adapter, observation, Site())
+    found = head_ablation(observation, Site())
     bias = adapter.model.classifier.bias.detach()
     base = (
         torch.cat([torch.zeros(1), bias]).softmax(-1)

@@ -139,7 +139,7 @@ def test_a_classifier_has_them_too(make_model, tokenizer, reviews):
 def test_the_probe_by_hand(bert, pieces):
     adapter, batch = batch_of(bert, pieces)
     observation = adapter.observe(batch)
-    found = statistics_of(plausibility(adapter, observation, Site(1, 1), seed=2))
+    found = statistics_of(plausibility(observation, Site(1, 1), seed=2))
     assert found.keys() == {
         f"{name}@{key}" for name in ("auprc", "token_f1", "iou_f1") for key in RANKINGS
     }

@@ -10,7 +10,14 @@ from torch import Tensor, nn
 from hf_attnprobe.adapters.classifier.leave_one_out import PARTS, leave_one_out_logits
 from hf_attnprobe.adapters.classifier.lstm import States, Trace, trace
 from hf_attnprobe.adapters.input_erasure import erase_classifier_inputs
-from hf_attnprobe.attention_model import Batch, Observation, Site
+from hf_attnprobe.attention_model import (
+    AttentionModelBase,
+    Batch,
+    HeadOutputs,
+    Observation,
+    Site,
+    Stack,
+)
 from hf_attnprobe.errors import AttnProbeError
 
 
@@ -28,7 +35,7 @@ class ClassifierState(NamedTuple):
     token_logits: Tensor
 
 
-class ClassifierAdapter:
+class ClassifierAdapter(AttentionModelBase):
     """Reads and edits the attention of an :class:`AttentionClassifierForSequenceClassification`.
 
     Works on a frozen copy in ``dtype``; the user's model stays as it was. The default is float64: leave-one-out ranks
@@ -51,6 +58,11 @@ class ClassifierAdapter:
 
     def self_check(self, batch: Batch) -> None:
         """Nothing to check: an edit is an argument of the read-out here, there is no hook that could miss."""
+
+    def lacks(self, capability: type, site: Site | None = None) -> str | None:
+        if capability in (HeadOutputs, Stack):
+            return "an attention classifier has a single head, in a single layer"
+        return super().lacks(capability, site)
 
     def sites(self) -> list[Site]:
         return [Site(self.layer)]

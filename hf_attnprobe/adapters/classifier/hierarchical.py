@@ -44,6 +44,7 @@ class HierarchicalAdapter(ClassifierAdapter):
     """
 
     layer = 1
+    unit = "sentence"
 
     def prepare(
         self,

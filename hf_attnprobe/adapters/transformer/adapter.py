@@ -25,7 +25,11 @@ from hf_attnprobe.adapters.transformer.head_outputs import (
     output_projections,
     reference_of,
 )
-from hf_attnprobe.adapters.transformer.layout import find_layout, frozen_twin
+from hf_attnprobe.adapters.transformer.layout import (
+    example_inputs,
+    find_layout,
+    frozen_twin,
+)
 from hf_attnprobe.adapters.transformer.memory import bytes_per_example
 from hf_attnprobe.adapters.transformer.output_tap import OutputTap
 from hf_attnprobe.adapters.transformer.preparation import LEVELS, masks, units
@@ -43,7 +47,17 @@ from hf_attnprobe.adapters.transformer.replay import (
 )
 from hf_attnprobe.adapters.transformer.resume import recorded, resumed
 from hf_attnprobe.adapters.transformer.self_check import self_check
-from hf_attnprobe.attention_model import Batch, Observation, Reference, Site
+from hf_attnprobe.attention_model import (
+    AttentionModelBase,
+    Batch,
+    EditableInputs,
+    HeadValues,
+    LinearReadout,
+    Observation,
+    Reference,
+    Site,
+    Stack,
+)
 from hf_attnprobe.errors import AttnProbeError
 
 
@@ -61,7 +75,7 @@ class TransformerState(NamedTuple):
     visible: tuple[Tensor, ...]
 
 
-class TransformerAdapter:
+class TransformerAdapter(AttentionModelBase):
     """Reads and edits the attention of every layer and head of a ``PreTrainedModel`` with a classification head.
 
     Works on a twin of the model that shares its weights (in eval mode, as loaded: eager or sdpa, half precision or
@@ -113,6 +127,34 @@ class TransformerAdapter:
         self.pads_left = pads_left(self.model.config)
         self.reference: Reference | None = None
         self.vectorises = True  # until it turns out that vmap cannot run this model
+
+    def lacks(self, capability: type, site: Site | None = None) -> str | None:
+        if capability is LinearReadout:
+            return "a Transformer's logits are not linear in its attention"
+        if capability is EditableInputs and self.layout.n_keys is not None:
+            return "no token can be removed from images"
+        if capability is HeadValues:
+            return self._why_no_values
+        if capability is Stack:
+            return self._why_no_stack(site)
+        return super().lacks(capability, site)
+
+    @cached_property
+    def _why_no_values(self) -> str | None:
+        batch = Batch(example_inputs(self.model), torch.empty(0), torch.empty(0), ())
+        try:
+            head_outputs(self, batch)
+            output_projections(self)
+        except AttnProbeError as error:
+            return str(error)
+        return None
+
+    def _why_no_stack(self, site: Site | None) -> str | None:
+        if not self.layout.blocks:
+            return f"{type(self.model).__name__} has no layers in a list"
+        if site is not None and self.layers[site.layer].kind in ("decoder", "cross"):
+            return f"{self.layer_names[site.layer]} joins two stacks of layers"
+        return None
 
     def sites(self) -> list[Site]:
         return [
