@@ -10,8 +10,8 @@ from torch import Tensor
 
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_classifier import AttentionClassifierConfig
-from hf_attnprobe.auditing.report import Report
 from hf_attnprobe.auditing.options import AuditOptions
+from hf_attnprobe.auditing.report import Report
 from hf_attnprobe.auditing.run import audit
 from hf_attnprobe.data.synthetic import evidence_dataset
 from hf_attnprobe.inference.batching import collate

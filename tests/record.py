@@ -36,8 +36,8 @@ from hf_attnprobe import (
     train_classifier,
 )
 from hf_attnprobe.auditing.options import AuditOptions
-from hf_attnprobe.demonstration import demo
 from hf_attnprobe.data.arguments import Data
+from hf_attnprobe.demonstration import demo
 from hf_attnprobe.faithfulness import (
     Adversarial,
     InputErasure,

@@ -167,9 +167,9 @@ config = hf_attnprobe.AttentionClassifierConfig(vocab_size=9, embedding_size=4, 
 adapter = hf_attnprobe.wrap(hf_attnprobe.AttentionClassifierForSequenceClassification(config))
 ids = torch.tensor([[2, 4, 5, 6, 3]])
 observation = adapter.observe(adapter.prepare({"input_ids": ids, "attention_mask": torch.ones_like(ids)}, (0,)))
-from hf_attnprobe.faithfulness import PROBES
-for name, probe in PROBES.items():
-    probe(adapter, observation, adapter.sites()[0], seed=0)
+from hf_attnprobe.faithfulness import tests
+for test in tests().values():
+    test.function(observation, adapter.sites()[0], seed=0)
 """
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from by_name import audit_by_name
 from hf_attnprobe import audit
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_classifier import AttentionClassifierConfig
@@ -54,9 +55,7 @@ def han():
 
 def run(han, texts, **options):
     rows = [{"example_id": k, "text": text, "label": k % 2} for k, text in texts]
-    return audit(
-        han[0], rows, tokenizer=han[1], n_permutations=5, progress=False, **options
-    )
+    return audit_by_name(han[0], rows, tokenizer=han[1], n_permutations=5, **options)
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +140,7 @@ def test_rationales_of_words_are_nothing_to_sentences(han):
     rows = [{"text": text, "label": 0, "evidence": [0]} for text in REAL]
     with pytest.raises(AttnProbeError, match="sentences in a hierarchical one"):
         audit(han[0], rows, tokenizer=han[1], tests=["plausibility"], progress=False)
-    by_default = audit(han[0], rows, tokenizer=han[1], n_permutations=2, progress=False)
+    by_default = audit_by_name(han[0], rows, tokenizer=han[1], n_permutations=2)
     assert "plausibility" not in by_default.provenance["tests"]
 
 

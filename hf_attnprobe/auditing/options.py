@@ -4,8 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.faithfulness.registry import parse_tests, reserve_options, tests
 from hf_attnprobe.options import Options, check_known, from_flat, option
+
+
+reserve_options(Data)
 
 
 @reserve_options

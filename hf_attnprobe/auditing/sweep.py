@@ -86,7 +86,9 @@ def run(sweep: Sweep, where: Where) -> None:
         for todo, texts in share:
             batch = collate(sweep.adapter, texts, sweep.pad_token_id)
             places = {test: where[test] for test in todo}
-            rows = run_batch(batch, places, sweep, bar.update)
+            rows = run_batch(
+                sweep.adapter, batch, places, sweep.options, sweep.seed, bar.update
+            )
             append_rows(sweep.folder, rows)
     sweep.state.wait_for_everyone()
 
@@ -135,35 +137,35 @@ def prune_heads(sweep: Sweep, statistics: Sequence[Statistic]) -> PruneCurve | N
 
 
 def run_batch(
+    adapter: AttentionModel,
     batch: Batch,
     where: Where,
-    sweep: Sweep,
+    options: Mapping[str, Options],
+    seed: int,
     tick: Callable[[int], object] = lambda n: None,
 ) -> pd.DataFrame:
     """Rows of the given tests at the given sites, for one batch.
 
     Args:
+        options: of the tests, by name; their defaults where they are not given.
         tick: called with the number of texts after each test at each site.
     """
-    observation = sweep.adapter.observe(batch)
+    observation = adapter.observe(batch)
     parts = []
     for name, sites in where.items():
         for site in sites:
-            statistics = _statistics(name, observation, site, sweep)
+            if name == PREDICTION:
+                statistics = _prediction(observation)
+            else:
+                test = tests()[name]
+                given = options.get(name, test.options())
+                result = test.function(observation, site, given, seed=seed)
+                statistics = statistics_of(result)
             parts.append(to_rows(name, statistics, batch.example_ids, site))
             if _has_many_sites(where):
                 give_back_freed_memory()
             tick(len(batch.example_ids))
     return pd.concat(parts, ignore_index=True)
-
-
-def _statistics(
-    name: str, observation: Observation, site: Site, sweep: Sweep
-) -> dict[str, torch.Tensor]:
-    if name == PREDICTION:
-        return _prediction(observation)
-    function, options = tests()[name].function, sweep.options[name]
-    return statistics_of(function(observation, site, options, seed=sweep.seed))
 
 
 def _prediction(observation: Observation) -> dict[str, torch.Tensor]:

@@ -11,10 +11,10 @@ import torch
 from scipy.spatial.distance import jensenshannon
 
 from adapters.families import TEXTS, WORDS, encode, make, prepare
+from by_name import audit_by_name
 from hf_attnprobe import (
     AttentionClassifierConfig,
     AttentionClassifierForSequenceClassification,
-    audit,
 )
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import Site
@@ -382,9 +382,9 @@ def test_a_weight_of_one_leaves_nothing(observe):
     assert torch.equal(counted.top_flips[:-1], flips.double())
 
 
-def test_an_unknown_draw_is_refused(observe):
-    with pytest.raises(AttnProbeError, match="expected a draw of uniform, released"):
-        erasure(*observe(), SITE, draw="random")
+def test_an_unknown_draw_is_refused():
+    with pytest.raises(AttnProbeError, match="expected uniform or released for draw"):
+        Erasure(draw="random")
 
 
 # --- heads --------------------------------------------------------------------------------------------------------
@@ -435,7 +435,7 @@ def test_heads_against_single_replays(family, site, rules):
     observation = adapter.observe(prepare(adapter, texts, words))
     found = erasure(observation, site, Erasure(n_random=2, **rules))
     content, n_flips = observation.batch.content_mask, 0
-    scores = rankings(adapter, observation, site)
+    scores = rankings(observation, site)
     assert {"effective_attention", "norm_based"} <= scores.keys()
     top = scores["attention"].masked_fill(~content, -1).argmax(-1)
     assert torch.equal(top, (observation.read(site) * content).argmax(-1))
@@ -513,8 +513,8 @@ def test_pieces_of_a_word_go_together():
 
 
 def test_in_an_audit(checkpoint, reviews, tmp_path):
-    options = {"tests": ["erasure"], "limit": 6, "progress": False}
-    report = audit(checkpoint, reviews, output_dir=tmp_path, **options)
+    options = {"tests": ["erasure"], "test_limit": 6, "progress": False}
+    report = audit_by_name(checkpoint, reviews, output_dir=tmp_path, **options)
     names = {s.statistic for s in report.statistics}
     assert {
         "delta_js",
@@ -524,7 +524,7 @@ def test_in_an_audit(checkpoint, reviews, tmp_path):
         "fraction_to_flip@margin",
     } <= names
     assert "flips the decision" in str(report)
-    other = audit(
+    other = audit_by_name(
         checkpoint,
         reviews,
         renormalise=False,
@@ -534,6 +534,8 @@ def test_in_an_audit(checkpoint, reviews, tmp_path):
     )
     assert not other.rows.value.equals(report.rows.value)
     with pytest.raises(AttnProbeError, match="its options"):
-        audit(checkpoint, reviews, output_dir=tmp_path, renormalise=False, **options)
-    with pytest.raises(AttnProbeError, match="expected a draw"):
-        audit(checkpoint, reviews, draw="some", **options)
+        audit_by_name(
+            checkpoint, reviews, output_dir=tmp_path, renormalise=False, **options
+        )
+    with pytest.raises(AttnProbeError, match="for draw"):
+        audit_by_name(checkpoint, reviews, draw="some", **options)

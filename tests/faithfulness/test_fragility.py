@@ -6,13 +6,13 @@ import pytest
 import torch
 from transformers import BertConfig, BertForSequenceClassification
 
+from hf_attnprobe import faithfulness
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_classifier import (
     AttentionClassifierConfig,
     AttentionClassifierForSequenceClassification,
 )
 from hf_attnprobe.attention_model import Site
-from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.conicity import conicity
 from hf_attnprobe.faithfulness.fragility import Fragility, fragility
 from hf_attnprobe.faithfulness.permutation import permutation
@@ -250,14 +250,11 @@ def test_conicity_of_a_hierarchical_models_sentences():
     assert result.conicity[0].item() == pytest.approx(1)
 
 
-def test_conicity_is_undefined_where_values_cannot_be_read(monkeypatch):
-    adapter, observation = observe(bert())
-
-    def none(*arguments):
-        raise AttnProbeError("its heads can be silenced, their outputs cannot be read")
-
-    monkeypatch.setattr(adapter, "states", none)
-    assert conicity(observation, SITE).conicity.isnan().all()
+def test_conicity_needs_values(monkeypatch):
+    adapter, _ = observe(bert())
+    assert faithfulness.tests()["conicity"].lacks(adapter, SITE) is None
+    monkeypatch.setattr(adapter, "lacks", lambda capability, site: "it has no values")
+    assert faithfulness.tests()["conicity"].lacks(adapter, SITE) == "it has no values"
 
 
 # --- all of them --------------------------------------------------------------------------------------------------

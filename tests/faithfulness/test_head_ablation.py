@@ -6,18 +6,19 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification
 from transformers.models.bert import modeling_bert
 
+from by_name import audit_by_name
 from hf_attnprobe import (
     AttentionClassifierConfig,
     AttentionClassifierForSequenceClassification,
-    audit,
     build_tokenizer,
 )
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import Site
 from hf_attnprobe.auditing.head_tables import head_tables, prune_table
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.faithfulness import READINGS
-from hf_attnprobe.faithfulness.explanations import LAYER, OF_HEADS, OF_LAYERS
+from hf_attnprobe.faithfulness import readings
+from hf_attnprobe.faithfulness.attention_maps import OF_HEADS, OF_LAYERS
+from hf_attnprobe.faithfulness.explanations import LAYER
 from hf_attnprobe.faithfulness.head_ablation import DONOR_STREAM, head_ablation
 from hf_attnprobe.faithfulness.prune_curve import least_first, prune_curve
 from hf_attnprobe.storage.rows import statistics_of
@@ -340,7 +341,8 @@ def test_an_audit_ablates_with_the_same_sample_whatever_its_limit(reviews):
         "batch_size": 3,
     }
     two, five = (
-        audit(model, reviews["test"], limit=limit, **options) for limit in (2, 5)
+        audit_by_name(model, reviews["test"], test_limit=limit, **options)
+        for limit in (2, 5)
     )
     key = ["test", "statistic", "example_id", "layer", "head"]
     both = two.to_pandas().merge(five.to_pandas(), on=key, suffixes=("_two", "_five"))
@@ -348,7 +350,7 @@ def test_an_audit_ablates_with_the_same_sample_whatever_its_limit(reviews):
         both.value_two, both.value_five, atol=1e-5, equal_nan=True
     )
     rows = both[both.test == "head_ablation"]
-    assert set(rows.statistic) == set(READINGS["head_ablation"]) and set(
+    assert set(rows.statistic) == set(readings()["head_ablation"]) and set(
         rows["head"]
     ) == {0, 1}
     found = (

@@ -7,9 +7,9 @@ import scipy.stats
 import torch
 from transformers import BertConfig, BertForSequenceClassification
 
+from hf_attnprobe import faithfulness
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import Site
-from hf_attnprobe.faithfulness import PROBES
 from hf_attnprobe.faithfulness.adversarial import Adversarial, adversarial
 from hf_attnprobe.faithfulness.correlation import correlation
 from hf_attnprobe.faithfulness.permutation import Permutation, permutation
@@ -197,10 +197,10 @@ def test_padding_and_batch_do_not_matter(observed):
     adapter, observation = observed
     one = {name: x[2:3, :5] for name, x in inputs().items()}
     alone = adapter.observe(adapter.prepare(one, (4,)))
-    for test, probe in PROBES.items():
-        together = statistics_of(probe(observation, Site(1, 1), seed=3))
-        single = statistics_of(probe(alone, Site(1, 1), seed=3))
+    for test in faithfulness.tests().values():
+        together = statistics_of(test.function(observation, Site(1, 1), seed=3))
+        single = statistics_of(test.function(alone, Site(1, 1), seed=3))
         for name, value in single.items():
             assert value.item() == pytest.approx(
                 together[name][2].item(), abs=1e-5, nan_ok=True
-            ), (test, name)
+            ), (test.name, name)

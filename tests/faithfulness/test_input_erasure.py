@@ -137,7 +137,7 @@ def orders(adapter, observation, site, row):
         "product": adapter.read_map(observation, slopes[:, site.head], site),
         "input_gradient": observation.gradient_importance(),
         "leave_one_out": observation.leave_one_out_importance(),
-        "random": ranking(adapter, observation, site, "random", seed=5),
+        "random": ranking(observation, site, "random", seed=5),
     }
     scores = {name: x[row][content].tolist() for name, x in values.items()}
     return {
@@ -210,7 +210,7 @@ def test_normalised_is_placed_between_all_orders(make, site):
 
 @pytest.mark.parametrize(("make", "site"), CASES[:2])
 def test_a_wide_beam_is_exact_and_a_narrow_one_within(make, site, monkeypatch):
-    adapter, observation = observe(make(), TEXTS[1:], WORDS[1:], (1, 4, 15, 9))
+    _, observation = observe(make(), TEXTS[1:], WORDS[1:], (1, 4, 15, 9))
     short = observation.batch.content_mask.sum(-1) <= 8
     exact = statistics_of(input_erasure(observation, site, InputErasure(naopc_beam=1)))
     monkeypatch.setattr(aopc, "EXACT_UP_TO", 0)
@@ -237,14 +237,18 @@ def test_not_normalised_unless_asked():
 @pytest.mark.parametrize(("make", "site"), CASES[:2])
 @pytest.mark.parametrize("by", ["deletion", "mask"])
 def test_batch_padding_and_order_do_not_matter(make, site, by):
-    options = {"by": by, "naopc_beam": 2, "seed": 3}
+    options = {"erase_by": by, "naopc_beam": 2}
     _adapter, observation = observe(make(), extra=3)
-    together = statistics_of(input_erasure(observation, site, InputErasure(**options)))
+    together = statistics_of(
+        input_erasure(observation, site, InputErasure(**options), seed=3)
+    )
     for row in (4, 2, 1):
         one = observe(
             make(), TEXTS[row : row + 1], WORDS[row : row + 1], ((3, 1, 4, 15, 9)[row],)
         )
-        for name, value in statistics_of(input_erasure(*one, site, **options)).items():
+        for name, value in statistics_of(
+            input_erasure(one[1], site, InputErasure(**options), seed=3)
+        ).items():
             assert value.item() == pytest.approx(
                 together[name][row].item(), abs=1e-6, nan_ok=True
             ), name

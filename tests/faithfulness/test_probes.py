@@ -6,6 +6,7 @@ import pytest
 import scipy.stats
 import torch
 
+from hf_attnprobe import faithfulness
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_classifier import (
     AttentionClassifierConfig,
@@ -13,7 +14,6 @@ from hf_attnprobe.attention_classifier import (
 )
 from hf_attnprobe.attention_model import Site
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.faithfulness import PROBES, READINGS
 from hf_attnprobe.faithfulness.adversarial import Adversarial, adversarial
 from hf_attnprobe.faithfulness.correlation import Correlation, correlation
 from hf_attnprobe.faithfulness.permutation import Permutation, permutation
@@ -196,14 +196,12 @@ def test_random_numbers_depend_on_seed_and_example_alone():
         (11,),
     )
     for probe, options in (
-        (permutation, {}),
-        (adversarial, {"method": "search", "n_steps": 30}),
+        (permutation, Permutation()),
+        (adversarial, Adversarial(method="search", n_steps=30)),
     ):
-        together = statistics_of(probe(adapter, observation, SITE, seed=4, **options))
-        single = statistics_of(
-            probe(adapter, adapter.observe(alone), SITE, seed=4, **options)
-        )
-        other = statistics_of(probe(adapter, observation, SITE, seed=5, **options))
+        together = statistics_of(probe(observation, SITE, options, seed=4))
+        single = statistics_of(probe(adapter.observe(alone), SITE, options, seed=4))
+        other = statistics_of(probe(observation, SITE, options, seed=5))
         name = "median_tvd" if probe is permutation else "epsilon_max_jsd@0.05"
         assert single[name].item() == pytest.approx(together[name][1].item(), abs=1e-9)
         assert not torch.equal(together[name], other[name])
@@ -211,11 +209,11 @@ def test_random_numbers_depend_on_seed_and_example_alone():
 
 def test_every_statistic_has_a_reading():
     _adapter, observation = observe()
-    for test, probe in PROBES.items():
-        found = statistics_of(probe(observation, SITE))
-        assert found and {name.split("@")[0] for name in found} <= set(READINGS[test])
+    for test in faithfulness.tests().values():
+        found = statistics_of(test.function(observation, SITE))
+        assert found and {name.split("@")[0] for name in found} <= set(test.readings)
         for name in found:
-            sentence = READINGS[test][name.split("@")[0]].format(
+            sentence = test.readings[name.split("@")[0]].format(
                 mean=0.5, median=0.5, key="0.05"
             )
             assert "{" not in sentence and len(sentence) > 20

@@ -14,14 +14,9 @@ from hf_attnprobe import (
 )
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import Site
+from hf_attnprobe.faithfulness.attention_maps import OF_HEADS, OF_LAYERS
 from hf_attnprobe.faithfulness.correlation import correlation
-from hf_attnprobe.faithfulness.explanations import (
-    LAYER,
-    OF_HEADS,
-    OF_LAYERS,
-    explanations,
-    with_layers,
-)
+from hf_attnprobe.faithfulness.explanations import LAYER, explanations, with_layers
 from hf_attnprobe.storage.rows import statistics_of
 
 
@@ -152,8 +147,8 @@ class ByHand:
 
 def check(observed, name, reading, site):
     """The map itself on every text, and τ of its first row with leave-one-out."""
-    adapter, observation = observed
-    found = reading(adapter, observation, site)
+    _, observation = observed
+    found = reading.function(observation, site)
     taus = getattr(explanations(observation, site), f"{name}_tau")
     importance = observation.leave_one_out_importance()
     for row, text in enumerate(TEXTS):
