@@ -15,10 +15,13 @@ import hf_attnprobe
 from hf_attnprobe import AttentionClassifierConfig, audit, cli
 from hf_attnprobe import demonstration as demo
 from hf_attnprobe.auditing import run as auditing
+from hf_attnprobe.auditing.options import flat_options
 from hf_attnprobe.checkpoint_comparison import run as checkpoint_comparison
 from hf_attnprobe.data import examples as data
 from hf_attnprobe.data import splits
+from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.deception import run as deception
+from hf_attnprobe.options import names_of
 from hf_attnprobe.retraining import run as retraining
 from hf_attnprobe.studies import run as study
 from hf_attnprobe.training import classifier as training
@@ -271,7 +274,7 @@ FUNCTIONS = {
     )
     | {field.name for field in dataclasses.fields(AttentionClassifierConfig)}
     | {"json"},
-    "audit": parameters(audit) | {"json"},
+    "audit": parameters(audit) | set(names_of([Data, *flat_options()])) | {"json"},
     "retrain": parameters(retraining.retrain) | {"json"},
     "study": parameters(study.study) | {"json"},
     "reproduce": parameters(study.reproduce) | {"json"},
@@ -297,7 +300,16 @@ def test_every_flag_is_a_keyword_argument(name):
 
 def test_every_keyword_argument_of_audit_is_a_flag():
     flags = {action.dest for action in commands()["audit"]._actions}
-    assert parameters(audit) - flags == {"tokenizer", "progress"}
+    assert parameters(audit) - flags == {"options", "tokenizer", "progress"}
+    assert names_of(flat_options()).keys() <= flags
+
+
+def test_defaults_and_choices_of_flags_are_those_of_the_options():
+    options = names_of([Data, *flat_options()])
+    for action in commands()["audit"]._actions:
+        if action.dest in options and not action.required:
+            assert action.default == options[action.dest].default, action.dest
+            assert options[action.dest].metadata["help"].split()[0] in action.help
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
