@@ -28,18 +28,19 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from hf_attnprobe import audit
+from hf_attnprobe import AuditOptions, audit
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import Observation, Site
 from hf_attnprobe.checkpoints import load_model, load_tokenizer
 from hf_attnprobe.data.examples import load_examples
-from hf_attnprobe.faithfulness.permutation import permutation
+from hf_attnprobe.faithfulness.permutation import Permutation, permutation
 from hf_attnprobe.faithfulness.screen import screen
 from hf_attnprobe.faithfulness.uniform_attention import uniform_attention
 from hf_attnprobe.functional.divergence import tvd
 from hf_attnprobe.functional.intervention import permute, uniform
 from hf_attnprobe.inference.batching import collate, plan
 from hf_attnprobe.inference.encoding import Text, tokenize
+from hf_attnprobe.options import Options
 
 
 BUDGET, BATCH_SIZE, SEED, TOLERANCE = 2 * 10**9, 64, 0, 1e-5
@@ -182,14 +183,10 @@ class Bench:
         probe: Callable,
         sites: Sequence[Site],
         seen: Sequence[Observation],
-        **options,
+        *options: Options,
     ) -> list:
         """A probe at every site, over all batches."""
-        return [
-            probe(self.adapter, one, site, seed=SEED, **options)
-            for site in sites
-            for one in seen
-        ]
+        return [probe(one, site, *options, seed=SEED) for site in sites for one in seen]
 
     def looped(
         self,
@@ -231,7 +228,11 @@ def sweep(bench: Bench, timing: Timing, layer: int, n_heads: int) -> None:
     for one in seen:
         one.memory.pop("permutations", None)  # ours draws its permutations on the clock
     ours = partial(
-        bench.per_site, permutation, timed, seen, n_permutations=bench.n_permutations
+        bench.per_site,
+        permutation,
+        timed,
+        seen,
+        Permutation(n_permutations=bench.n_permutations),
     )
     timing.run(job, OURS, ours, scale)
 
@@ -244,7 +245,11 @@ def check_layer(bench: Bench, timing: Timing, layer: int) -> float:
     scale = n_heads * bench.n_permutations / bench.n_looped
     theirs = timing.count(job, LOOP, lambda: bench.looped(sites, seen, orders), scale)
     probe = partial(
-        bench.per_site, permutation, sites, seen, n_permutations=bench.n_looped
+        bench.per_site,
+        permutation,
+        sites,
+        seen,
+        Permutation(n_permutations=bench.n_looped),
     )
     ours = timing.count(job, OURS, probe, scale)
     return max(
@@ -481,17 +486,17 @@ def memory_of_audit(arguments: argparse.Namespace) -> dict[str, float]:
     run = partial(
         audit,
         model,
-        split="test",
-        tests=["permutation"],
+        options=AuditOptions(
+            heads=arguments.memory_heads, memory_budget=arguments.memory_of
+        ),
         tokenizer=tokenizer,
         progress=False,
-        heads=arguments.memory_heads,
-        memory_budget=arguments.memory_of,
     )
-    run(texts[:1], n_permutations=1)
+    run(texts[:1], [Permutation(n_permutations=1)])
     loaded = psutil.Process().memory_info().rss
     Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts anew
-    run(texts[-arguments.memory_texts :], n_permutations=arguments.memory_permutations)
+    several = Permutation(n_permutations=arguments.memory_permutations)
+    run(texts[-arguments.memory_texts :], [several])
     status = Path("/proc/self/status").read_text()
     return {
         "loaded": loaded,

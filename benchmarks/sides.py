@@ -14,8 +14,10 @@ from torch import Tensor
 
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import Batch, Observation, Site
-from hf_attnprobe.auditing.run import run_batch
-from hf_attnprobe.faithfulness import PROBES
+from hf_attnprobe.auditing.sweep import run_batch
+from hf_attnprobe.faithfulness.adversarial import Adversarial, adversarial
+from hf_attnprobe.faithfulness.correlation import correlation
+from hf_attnprobe.faithfulness.permutation import permutation
 from hf_attnprobe.functional.rank import dense_rank
 from hf_attnprobe.functional.search import linear_distance, search_adversarial_attention
 from hf_attnprobe.inference.batching import collate, plan
@@ -188,8 +190,7 @@ class OurSide:
             run_batch(
                 self.adapter,
                 collate(self.adapter, job, 0),
-                (*TESTS, PREDICTION),
-                [SITE],
+                {name: [SITE] for name in (*TESTS, PREDICTION)},
                 {},
                 self.seed,
             )
@@ -209,7 +210,7 @@ class OurSide:
         )
 
     def permutation(self) -> Rows:
-        run = partial(PROBES["permutation"], self.adapter, site=SITE, seed=self.seed)
+        run = partial(permutation, site=SITE, seed=self.seed)
         return _by_text(
             self.batches,
             [run(observation=o).median_tvd.numpy() for o in self.observations],
@@ -236,9 +237,7 @@ class OurSide:
 
     def exact(self, epsilons: Sequence[float] | None = EPSILONS) -> dict[float, Rows]:
         found = [
-            PROBES["adversarial"](
-                self.adapter, o, SITE, method="exact", epsilons=epsilons
-            )
+            adversarial(o, SITE, Adversarial(method="exact", epsilons=epsilons))
             for o in self.observations
         ]
         return {
@@ -283,10 +282,7 @@ class OurSide:
     def tau(self) -> Rows:
         """τ and p of the three pairs of the ranks taken, [3, 2] by text."""
         known = [Known(*pair) for pair in zip(self.batches, self.ranks, strict=True)]
-        found = [
-            PROBES["correlation"](self.adapter, observation, SITE)
-            for observation in known
-        ]
+        found = [correlation(observation, SITE) for observation in known]
         names = (
             "attention_gradient",
             "attention_leave_one_out",

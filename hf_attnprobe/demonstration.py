@@ -13,6 +13,7 @@ from torch import Tensor
 
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_classifier import AttentionClassifierConfig
+from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.report import Report
 from hf_attnprobe.auditing.run import audit
 from hf_attnprobe.data.examples import column_of
@@ -99,8 +100,8 @@ def demo(
     report = audit(
         output_dir / "model",
         data["test"],
+        options=AuditOptions(seed=seed),
         output_dir=output_dir / "audit",
-        seed=seed,
         progress=progress,
     )
     return report, rationale_scores(model, tokenizer, data["test"]), metrics

@@ -35,8 +35,15 @@ from hf_attnprobe import (
     rationale_dataset,
     train_classifier,
 )
+from hf_attnprobe.auditing.options import AuditOptions
+from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.demonstration import demo
-from hf_attnprobe.faithfulness import PROBES
+from hf_attnprobe.faithfulness import (
+    Adversarial,
+    InputErasure,
+    Permutation,
+    tests,
+)
 from hf_attnprobe.retraining.run import retrain
 from hf_attnprobe.studies.run import study
 from hf_attnprobe.training.classifier import new_model
@@ -84,25 +91,21 @@ def record_bert(folder: Path) -> None:
     tokenizer.save_pretrained(folder / "bert")
     audit(
         folder / "bert",
-        data,
-        tests=list(PROBES),
-        limit=6,
-        n_permutations=5,
-        n_steps=3,
-        n_starts=2,
-        naopc_beam=2,
+        Data(data, test_limit=6),
+        [
+            *tests(),
+            Permutation(n_permutations=5),
+            Adversarial(n_steps=3, n_starts=2),
+            InputErasure(naopc_beam=2),
+        ],
         output_dir=folder / "bert-audit",
         progress=False,
     )
     audit(
         folder / "bert",
-        data,
-        limit=6,
-        n_permutations=5,
-        screen=2,
-        erase_by="mask",
-        level="token",
-        seed=3,
+        Data(data, test_limit=6),
+        ["default", Permutation(n_permutations=5), InputErasure(erase_by="mask")],
+        options=AuditOptions(screen=2, level="token", seed=3),
         output_dir=folder / "bert-screened",
         progress=False,
     )
@@ -126,8 +129,8 @@ def record_hierarchical(folder: Path) -> None:
     audit(
         model,
         rows,
+        ["default", Permutation(n_permutations=5)],
         tokenizer=tokenizer,
-        n_permutations=5,
         output_dir=folder / "hierarchical",
         progress=False,
     )

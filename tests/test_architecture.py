@@ -15,10 +15,13 @@ import hf_attnprobe
 from hf_attnprobe import AttentionClassifierConfig, audit, cli
 from hf_attnprobe import demonstration as demo
 from hf_attnprobe.auditing import run as auditing
+from hf_attnprobe.auditing.options import flat_options
 from hf_attnprobe.checkpoint_comparison import run as checkpoint_comparison
 from hf_attnprobe.data import examples as data
 from hf_attnprobe.data import splits
+from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.deception import run as deception
+from hf_attnprobe.options import names_of
 from hf_attnprobe.retraining import run as retraining
 from hf_attnprobe.studies import run as study
 from hf_attnprobe.training import classifier as training
@@ -50,7 +53,7 @@ KNOWS = {
     "statistics": set(),
     "attention_classifier": set(),
     "adapters": {"errors", "functional", "attention_classifier", "attention_model"},
-    "faithfulness": {"errors", "functional", "attention_model"},
+    "faithfulness": {"errors", "options", "functional", "attention_model"},
 }
 
 
@@ -167,9 +170,9 @@ config = hf_attnprobe.AttentionClassifierConfig(vocab_size=9, embedding_size=4, 
 adapter = hf_attnprobe.wrap(hf_attnprobe.AttentionClassifierForSequenceClassification(config))
 ids = torch.tensor([[2, 4, 5, 6, 3]])
 observation = adapter.observe(adapter.prepare({"input_ids": ids, "attention_mask": torch.ones_like(ids)}, (0,)))
-from hf_attnprobe.faithfulness import PROBES
-for name, probe in PROBES.items():
-    probe(adapter, observation, adapter.sites()[0], seed=0)
+from hf_attnprobe.faithfulness import tests
+for test in tests().values():
+    test.function(observation, adapter.sites()[0], seed=0)
 """
 
 
@@ -271,7 +274,7 @@ FUNCTIONS = {
     )
     | {field.name for field in dataclasses.fields(AttentionClassifierConfig)}
     | {"json"},
-    "audit": parameters(audit) | {"json"},
+    "audit": parameters(audit) | set(names_of([Data, *flat_options()])) | {"json"},
     "retrain": parameters(retraining.retrain) | {"json"},
     "study": parameters(study.study) | {"json"},
     "reproduce": parameters(study.reproduce) | {"json"},
@@ -297,7 +300,16 @@ def test_every_flag_is_a_keyword_argument(name):
 
 def test_every_keyword_argument_of_audit_is_a_flag():
     flags = {action.dest for action in commands()["audit"]._actions}
-    assert parameters(audit) - flags == {"tokenizer", "progress"}
+    assert parameters(audit) - flags == {"options", "tokenizer", "progress"}
+    assert names_of(flat_options()).keys() <= flags
+
+
+def test_defaults_and_choices_of_flags_are_those_of_the_options():
+    options = names_of([Data, *flat_options()])
+    for action in commands()["audit"]._actions:
+        if action.dest in options and not action.required:
+            assert action.default == options[action.dest].default, action.dest
+            assert options[action.dest].metadata["help"].split()[0] in action.help
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

@@ -10,7 +10,8 @@ from transformers import (
     FNetForSequenceClassification,
 )
 
-from hf_attnprobe import audit, build_tokenizer, rationale_dataset
+from by_name import audit_by_name
+from hf_attnprobe import build_tokenizer, rationale_dataset
 from hf_attnprobe.auditing.head_tables import by_head
 from hf_attnprobe.errors import AttnProbeError
 
@@ -52,8 +53,8 @@ def folder(config, tokenizer, tmp_path):
 
 
 def quick(model, data, **options):
-    return audit(
-        model, data, progress=False, **{"limit": 4, "n_permutations": 3} | options
+    return audit_by_name(
+        model, data, **{"test_limit": 4, "n_permutations": 3} | options
     )
 
 
@@ -79,7 +80,7 @@ def test_every_head_and_every_test(folder, data, tmp_path):
 
 def test_the_prune_curve_can_be_left_out(folder, data, tmp_path, cli):
     kept, left_out = (
-        quick(folder, data, limit=2, tests=["head_ablation"], prune=prune)
+        quick(folder, data, test_limit=2, tests=["head_ablation"], prune=prune)
         for prune in (True, False)
     )
     assert (
@@ -130,7 +131,7 @@ def test_a_screen_tests_the_heads_it_puts_first(folder, data, tmp_path):
             screen=2,
             tests=["uniform_attention"],
             output_dir=tmp_path / "out",
-            limit=6,
+            test_limit=6,
         )
 
 
@@ -202,7 +203,7 @@ def test_the_model_is_left_as_it_was_found(config, tokenizer, data):
         name: (m.training, len(m._forward_hooks), "forward" in m.__dict__)
         for name, m in model.named_modules()
     }
-    quick(model, data, tokenizer=tokenizer, limit=2)
+    quick(model, data, tokenizer=tokenizer, test_limit=2)
     with pytest.raises(AttnProbeError):
         quick(model, data, tokenizer=tokenizer, layers=[9])
     assert before == {

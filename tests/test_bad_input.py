@@ -10,14 +10,15 @@ import pytest
 import torch
 from transformers import BertConfig, BertForSequenceClassification
 
+from by_name import audit_by_name
 from hf_attnprobe import (
     AttentionClassifierConfig,
     AttnProbeError,
     audit,
+    faithfulness,
     train_classifier,
 )
 from hf_attnprobe.distributed import process_state
-from hf_attnprobe.faithfulness import PROBES
 from hf_attnprobe.inference.batching import parse_bytes
 from hf_attnprobe.storage.rows import read_rows
 
@@ -245,7 +246,7 @@ def test_no_data_there(refused_audit, tmp_path):
         (["--text-column", "review"], "no column 'review' among the columns"),
         (["--label-column", "stars"], "no column 'stars' among the columns"),
         (["--split", "dev"], "expected one of the splits"),
-        (["--config", "large"], "cannot be loaded"),
+        (["--dataset-config", "large"], "cannot be loaded"),
     ],
 )
 def test_what_the_data_set_does_not_have(arguments, message, refused_audit):
@@ -422,7 +423,7 @@ def test_nothing_but_texts_of_one_token(cli, checkpoint, tmp_path):
 def test_an_unknown_test(refused_audit):
     line = refused_audit("--tests", "permutation", "erasures", "shuffle")
     assert (
-        f"unknown test erasures, shuffle; the known ones are {', '.join(PROBES)}"
+        f"unknown test erasures, shuffle; the known ones are {', '.join(faithfulness.tests())}"
         in line
     )
 
@@ -480,23 +481,29 @@ def test_the_exact_method_where_there_is_none(refused_audit, make_checkpoint):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"limit": 0}, "limit must be at least 1, got 0"),
+        ({"test_limit": 0}, "test_limit must be at least 1, got 0"),
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
         ({"n_starts": 0}, "n_starts must be at least 1, got 0"),
         ({"n_permutations": 0}, "n_permutations must be at least 1, got 0"),
         ({"seed": -1}, "seed must be at least 0, got -1"),
-        ({"method": "guess"}, "expected a method of auto, exact, search, got 'guess'"),
+        (
+            {"method": "guess"},
+            "expected auto or exact or search for method, got 'guess'",
+        ),
         (
             {"dtype": "float23"},
-            "expected a dtype such as float32 or float64, got 'float23'",
+            "expected float32 or float64 or bfloat16 or float16 for dtype, got 'float23'",
         ),
         ({"tests": []}, "expected at least one test"),
-        ({"memory_budget": float("inf")}, "expected a memory budget"),
+        ({"memory_budget": "inf"}, "expected a memory budget"),
+        ({"memory_budget": 0.5}, "for memory_budget, got 0.5"),
+        ({"n_permutations": "ten"}, "expected a whole number for n_permutations"),
+        ({"n_shuffles": 3}, "got 'n_shuffles'"),
     ],
 )
 def test_options_of_the_function(options, message, checkpoint, tmp_path):
     with pytest.raises(AttnProbeError, match=message):
-        audit(checkpoint, ROWS, output_dir=tmp_path / "out", **options)
+        audit_by_name(checkpoint, ROWS, output_dir=tmp_path / "out", **options)
     assert not (tmp_path / "out").exists()
 
 
@@ -510,7 +517,7 @@ def test_options_of_the_function(options, message, checkpoint, tmp_path):
         ["audit", "--model", "x", "--dataset", "y", "--frobnicate"],
         ["audit", "--model", "x", "--dataset", "y", "--seed", "one"],
         ["audit", "--model", "x", "--dataset", "y", "--seed", "-1"],
-        ["audit", "--model", "x", "--dataset", "y", "--limit", "0"],
+        ["audit", "--model", "x", "--dataset", "y", "--test-limit", "0"],
         ["audit", "--model", "x", "--dataset", "y", "--batch-size", "0"],
         ["audit", "--model", "x", "--dataset", "y", "--n-permutations", "-3"],
         ["audit", "--model", "x", "--dataset", "y", "--dtype", "int8"],
@@ -544,7 +551,7 @@ def audited(cli, checkpoint, reviews_folder, tmp_path):
         checkpoint,
         "--dataset",
         reviews_folder,
-        "--limit",
+        "--test-limit",
         "8",
         "--tests",
         "permutation",
@@ -597,7 +604,7 @@ def test_a_file_in_place_of_the_folder(refused_audit, tmp_path):
 def test_spoilt_identity(text, audited, refused_audit):
     (audited / "audit.json").write_text(text)
     assert "choose another --output-dir" in refused_audit(
-        "--limit", "8", output_dir=audited
+        "--test-limit", "8", output_dir=audited
     )
 
 
@@ -610,7 +617,7 @@ def test_spoilt_rows(spoil, audited, refused_audit, refused):
     else:
         part.write_bytes(whole[: len(whole) // 2] if spoil == "cut" else b"")
     for line in (
-        refused_audit("--limit", "8", output_dir=audited),
+        refused_audit("--test-limit", "8", output_dir=audited),
         refused("report", audited),
     ):
         assert str(part) in line and "delete it and run the audit again" in line
@@ -628,7 +635,7 @@ def test_leftovers_of_an_interrupted_write_do_no_harm(
         checkpoint,
         "--dataset",
         reviews_folder,
-        "--limit",
+        "--test-limit",
         "9",
         "--tests",
         "permutation",
@@ -647,7 +654,7 @@ def test_killed_while_claiming_the_folder(cli, checkpoint, reviews_folder, tmp_p
         checkpoint,
         "--dataset",
         reviews_folder,
-        "--limit",
+        "--test-limit",
         "2",
         "--tests",
         "permutation",
@@ -660,7 +667,7 @@ def test_more_processes_than_accelerate_sees(refused_audit, monkeypatch):
     audit_in_one_process = process_state()
     assert audit_in_one_process.num_processes == 1
     monkeypatch.setenv("WORLD_SIZE", "2")
-    line = refused_audit("--limit", "2")
+    line = refused_audit("--test-limit", "2")
     assert (
         "expected 2 processes (WORLD_SIZE), Accelerate sees 1" in line
         and "cpu=True" in line

@@ -8,10 +8,9 @@ import pandas as pd
 import pytest
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from hf_attnprobe import Site, audit
+from by_name import BY_DEFAULT, audit_by_name
 from hf_attnprobe import cli as cli_module
-from hf_attnprobe.auditing.run import suitable_tests
-from hf_attnprobe.faithfulness import READINGS
+from hf_attnprobe.faithfulness import readings
 from mini_hub import MiniHub
 
 
@@ -52,7 +51,7 @@ def command(checkpoint, reviews_folder):
         checkpoint,
         "--dataset",
         reviews_folder,
-        "--limit",
+        "--test-limit",
         "20",
         "--tests",
         *TESTS,
@@ -80,7 +79,7 @@ def test_json_is_as_documented(command, cli, checkpoint, reviews_folder):
     seen = set()
     for statistic in found["statistics"]:
         assert list(statistic) == STATISTIC
-        assert statistic["statistic"].split("@")[0] in READINGS[statistic["test"]]
+        assert statistic["statistic"].split("@")[0] in readings()[statistic["test"]]
         assert statistic["group"] in ("all", "negative", "positive")
         assert (statistic["layer"], statistic["head"]) == (0, 0)
         assert all(
@@ -188,7 +187,7 @@ def test_text_for_people(command, cli):
 
 def test_the_function_says_the_same(command, cli, checkpoint, reviews_folder, capsys):
     found = strict(cli(*command, "--json").out)
-    report = audit(checkpoint, reviews_folder, limit=20, tests=TESTS, progress=False)
+    report = audit_by_name(checkpoint, reviews_folder, test_limit=20, tests=TESTS)
     assert capsys.readouterr().out == ""
     assert len(report.statistics) == len(found["statistics"])
     for ours, theirs in zip(report.statistics, found["statistics"], strict=True):
@@ -224,7 +223,7 @@ def test_options_reach_the_tests(cli, checkpoint, reviews_folder):
         "--dataset",
         reviews_folder,
         "--json",
-        "--limit",
+        "--test-limit",
         "4",
         "--tests",
     )
@@ -268,12 +267,12 @@ def test_all_tests_by_default(cli, checkpoint, reviews_folder):
             checkpoint,
             "--dataset",
             reviews_folder,
-            "--limit",
+            "--test-limit",
             "2",
             "--json",
         ).out
     )
-    assert {s["test"] for s in found["statistics"]} == set(suitable_tests([Site()]))
+    assert {s["test"] for s in found["statistics"]} == BY_DEFAULT
 
 
 @pytest.mark.parametrize("form", ["csv", "parquet", "saved"])
@@ -312,7 +311,14 @@ def test_columns_of_other_names_in_other_forms(
 def test_four_labels(cli, make_checkpoint, reviews_folder):
     model = make_checkpoint("cnn", "dot_product", 4)
     done = cli(
-        "audit", "--model", model, "--dataset", reviews_folder, "--limit", "6", "--json"
+        "audit",
+        "--model",
+        model,
+        "--dataset",
+        reviews_folder,
+        "--test-limit",
+        "6",
+        "--json",
     )
     found = strict(done.out)
     assert {s["group"] for s in found["statistics"]} <= {
@@ -322,9 +328,7 @@ def test_four_labels(cli, make_checkpoint, reviews_folder):
         "mixed",
         "none",
     }
-    assert done.code == 0 and {s["test"] for s in found["statistics"]} == set(
-        suitable_tests([Site()])
-    )
+    assert done.code == 0 and {s["test"] for s in found["statistics"]} == BY_DEFAULT
 
 
 def test_unlabelled_texts(cli, checkpoint, tmp_path):
@@ -413,7 +417,7 @@ def test_train_and_audit(cli, reviews_folder, tmp_path):
             tmp_path / "model",
             "--dataset",
             reviews_folder,
-            "--limit",
+            "--test-limit",
             "3",
         ).code
         == 0
@@ -467,7 +471,7 @@ def test_a_model_from_a_hub(run_module, checkpoint, reviews_folder, tmp_path):
         arguments = (
             "--dataset",
             reviews_folder,
-            "--limit",
+            "--test-limit",
             "5",
             "--tests",
             "permutation",

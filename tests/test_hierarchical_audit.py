@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from by_name import audit_by_name
 from hf_attnprobe import audit
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_classifier import AttentionClassifierConfig
@@ -54,9 +55,7 @@ def han():
 
 def run(han, texts, **options):
     rows = [{"example_id": k, "text": text, "label": k % 2} for k, text in texts]
-    return audit(
-        han[0], rows, tokenizer=han[1], n_permutations=5, progress=False, **options
-    )
+    return audit_by_name(han[0], rows, tokenizer=han[1], n_permutations=5, **options)
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +111,7 @@ def test_no_sentence_has_no_probability(han):
         tokenizer(["<sep>", "dull . fine"], padding=True, return_tensors="pt"),
     )
     found = single_token(
-        adapter, adapter.observe(adapter.prepare(encoded, (0, 1))), adapter.sites()[0]
+        adapter.observe(adapter.prepare(encoded, (0, 1))), adapter.sites()[0]
     )
     for values in vars(found).values():
         assert values[0].isnan() and 0 <= values[1] <= 1
@@ -141,7 +140,7 @@ def test_rationales_of_words_are_nothing_to_sentences(han):
     rows = [{"text": text, "label": 0, "rationale": [0]} for text in REAL]
     with pytest.raises(AttnProbeError, match="sentences in a hierarchical one"):
         audit(han[0], rows, tokenizer=han[1], tests=["plausibility"], progress=False)
-    by_default = audit(han[0], rows, tokenizer=han[1], n_permutations=2, progress=False)
+    by_default = audit_by_name(han[0], rows, tokenizer=han[1], n_permutations=2)
     assert "plausibility" not in by_default.provenance["tests"]
 
 

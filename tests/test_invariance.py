@@ -14,6 +14,7 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+from by_name import audit_by_name
 from hf_attnprobe import audit, load_examples
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.auditing.sweep import run_batch
@@ -58,8 +59,8 @@ def rows_of(make_checkpoint):
     """A function to the rows of an audit of the given kind of model."""
 
     def run(data, kind=(), tests=TESTS, **options):
-        return audit(
-            make_checkpoint(*kind), data, tests=tests, progress=False, **options
+        return audit_by_name(
+            make_checkpoint(*kind), data, tests=tests, **options
         ).to_pandas()
 
     return run
@@ -101,13 +102,10 @@ def test_far_more_padding_than_needed(kind, make_checkpoint, examples):
     }
     padded = adapter.prepare(inputs, plain.example_ids, plain.labels)
     assert padded.mask.shape[1] == plain.mask.shape[1] + 30
-    tests, options = (
-        (*TESTS[: 2 if kind[2] > 2 else 3], PREDICTION),
-        {test: {} for test in TESTS},
-    )
+    tests = (*TESTS[: 2 if kind[2] > 2 else 3], PREDICTION)
+    where = dict.fromkeys(tests, adapter.sites())
     found, expected = (
-        run_batch(adapter, batch, tests, adapter.sites(), options, 0)
-        for batch in (padded, plain)
+        run_batch(adapter, batch, where, {}, 0) for batch in (padded, plain)
     )
     assert_same(found, expected)
 

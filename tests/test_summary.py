@@ -16,7 +16,7 @@ from hf_attnprobe.auditing.report import (
     to_text,
 )
 from hf_attnprobe.auditing.verdict import verdict
-from hf_attnprobe.faithfulness import READINGS
+from hf_attnprobe.faithfulness import readings
 from hf_attnprobe.statistics.bootstrap import bootstrap_interval
 from hf_attnprobe.statistics.comparisons import compare
 from hf_attnprobe.statistics.summary import (
@@ -27,6 +27,9 @@ from hf_attnprobe.statistics.summary import (
     reading,
     summarize,
 )
+
+
+READINGS = readings()
 
 
 def rows(n=200, n_undefined=7):

@@ -3,32 +3,38 @@
 from collections.abc import Sequence
 
 import torch
+from transformers import PreTrainedTokenizerBase
 
-from hf_attnprobe.attention_model import Batch
+from hf_attnprobe.attention_model import AttentionModel, Batch
 from hf_attnprobe.auditing.report import Example
-from hf_attnprobe.faithfulness import PROBES
+from hf_attnprobe.faithfulness.adversarial import Adversarial, adversarial
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.encoding import Text
 
 
 def show(
-    adapter, texts: Sequence[Text], tokenizer, classes: Sequence[str]
+    adapter: AttentionModel,
+    texts: Sequence[Text],
+    tokenizer: PreTrainedTokenizerBase,
+    classes: Sequence[str],
 ) -> tuple[Example, ...]:
-    """Texts with their attention and, where it can be had exactly, the adversary at ε = .05."""
+    """Texts with their attention and the exact adversary at ε = .05.
+
+    Returns:
+        No example where the adversary cannot be computed exactly.
+    """
     batch = collate(adapter, texts, tokenizer.pad_token_id or 0)
     observation, site = adapter.observe(batch), adapter.sites()[0]
     token_logits = observation.token_logits
     if token_logits is None or token_logits.shape[-1] != 2:
         return ()
-    found = PROBES["adversarial"](adapter, observation, site, epsilons=(0.05,))
-    adversary, divergence = found.attention[0.05], found.epsilon_max_jsd[0.05]
+    result = adversarial(observation, site, Adversarial(epsilons=(0.05,)))
+    adversary, divergence = result.attention[0.05], result.epsilon_max_jsd[0.05]
     after = adapter.replay(observation, {site.layer: adversary[None, :, None]})[0]
     shown = []
     for row, text in enumerate(texts):
-        content, predicted = (
-            batch.content_mask[row],
-            int(observation.probs[row].argmax()),
-        )
+        content = batch.content_mask[row]
+        predicted = int(observation.probs[row].argmax())
         shown.append(
             Example(
                 example_id=text.example_id,
@@ -45,8 +51,10 @@ def show(
     return tuple(shown)
 
 
-def _units(batch: Batch, row: int, tokenizer) -> tuple[str, ...]:
-    """What of a text is explained: its tokens, or its sentences."""
+def _units(
+    batch: Batch, row: int, tokenizer: PreTrainedTokenizerBase
+) -> tuple[str, ...]:
+    """The tokens or sentences of a text that are explained."""
     content, ids = batch.content_mask[row], batch.inputs["input_ids"][row]
     if content.shape == ids.shape:
         return tuple(tokenizer.convert_ids_to_tokens(ids[content].tolist()))

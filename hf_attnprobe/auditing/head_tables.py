@@ -1,39 +1,15 @@
 """A model with many heads as layer × head tables, and what they say. Pure: statistics in, lines out."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from scipy.stats import spearmanr
 
 from hf_attnprobe.auditing.verdict import only_silenced
+from hf_attnprobe.faithfulness import tests
 from hf_attnprobe.faithfulness.prune_curve import PruneCurve
 from hf_attnprobe.statistics.summary import Statistic
 
 
-TITLES = {
-    "median_tvd": "output change when the head's attention is shuffled (median of the shuffles, mean over texts)",
-    "uniform_tvd": "output change with uniform attention in the head",
-    "zero_tvd": "output change with the head silenced",
-    "mean_tvd": "output change with the head's output replaced by its mean over other texts",
-    "resample_tvd": "output change with the head's output taken from another text",
-    "epsilon_max_jsd@0.05": "how far the attention can be moved with the output within .05 (at most .69; a lower bound)",
-    "attention_leave_one_out_tau": "rank correlation of attention with leave-one-out",
-    "attention_gradient_tau": "rank correlation of attention with gradients",
-    "attention_times_gradient_tau": "rank correlation of attention × gradient with leave-one-out",
-    "effective_attention_tau": "rank correlation of effective attention with leave-one-out",
-    "norm_based_tau": "rank correlation of the norms of weighted values with leave-one-out",
-    "never_flips@attention": "share of texts whose decision holds however many of the head's weights are erased, largest first",
-    "fraction_to_flip@attention": "fraction of the head's weights erased, largest first, when the decision flips (texts that flip)",
-    "comprehensiveness@attention": "loss of probability without the tokens the head attends to most (mean of the top 1 to 50%)",
-    "first_order_uniform": "screen: first-order effect of uniform attention",
-}
-OF_LAYERS = {
-    "mean_attention_tau": "mean attention",
-    "rollout_tau": "rollout",
-    "layer_norm_based_tau": "norm-based",
-    "value_zeroing_tau": "value zeroing",
-    "value_zeroing_rollout_tau": "value zeroing, rolled out",
-}
-FORETOLD = {"first_order_uniform": "uniform_tvd", "first_order_zero": "zero_tvd"}
 MATTERS, AGREES = 0.05, 0.3  # of 1; τ
 
 
@@ -52,47 +28,74 @@ def has_heads(statistics: Sequence[Statistic]) -> bool:
 
 
 def head_tables(statistics: Sequence[Statistic]) -> list[str]:
-    """Markdown tables, layers down and heads across, one per statistic; a dash where a head was not tested."""
+    """Markdown tables, layers down and heads across; a dash where a head was not tested.
+
+    One for each statistic that its test has a title for; of a test without titles, one for
+    each statistic.
+    """
     lines = []
-    for name, title in TITLES.items():
+    for name, title in _titles(statistics).items():
         values = by_head(statistics, name)
-        if not values:
-            continue
-        n_heads = max(head for _, head in values) + 1
-        lines += [
-            "",
-            f"### {name}: {title}",
-            "",
-            f"| layer | {' | '.join(f'head {h}' for h in range(n_heads))} |",
-        ]
-        lines.append("|---" * (n_heads + 1) + "|")
-        for layer in sorted({layer for layer, _ in values}):
-            cells = (
-                f"{values[layer, h]:.2f}" if (layer, h) in values else "–"
-                for h in range(n_heads)
-            )
-            lines.append(f"| {layer} | {' | '.join(cells)} |")
+        if values:
+            lines += ["", f"### {name}: {title}", "", *_head_table(values)]
     return lines + layer_table(statistics)
 
 
+def _titles(statistics: Sequence[Statistic]) -> dict[str, str]:
+    """The statistics to print, with their titles, in the order of the tests."""
+    present: dict[str, list[str]] = {}
+    for statistic in statistics:
+        present.setdefault(statistic.test, []).append(statistic.statistic)
+    known = tests()
+    found = {}
+    for test in sorted(present, key=_place_in(list(known))):
+        names = dict.fromkeys(present[test])
+        record = known.get(test)
+        titles = {} if record is None else record.head_titles
+        layers = {} if record is None else record.layer_titles
+        titled = {name: title for name, title in titles.items() if name in names}
+        generic = {name: name.replace("_", " ") for name in names if name not in layers}
+        found |= titled or generic
+    return found
+
+
+def _place_in(order: list[str]) -> Callable[[str], tuple[int, str]]:
+    return lambda name: (order.index(name) if name in order else len(order), name)
+
+
+def _head_table(values: Mapping[tuple[int, int], float]) -> list[str]:
+    heads = range(max(head for _, head in values) + 1)
+    head = f"| layer | {' | '.join(f'head {h}' for h in heads)} |"
+    rows = []
+    for layer in sorted({layer for layer, _ in values}):
+        cells = [_cell(values.get((layer, h))) for h in heads]
+        rows.append(f"| {layer} | {' | '.join(cells)} |")
+    return [head, "|---" * (len(heads) + 1) + "|", *rows]
+
+
+def _cell(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
+
+
 def layer_table(statistics: Sequence[Statistic]) -> list[str]:
-    """A Markdown table of what is said of layers as a whole, layers down and readings across."""
-    columns = {name: by_head(statistics, name) for name in OF_LAYERS}
-    columns = {OF_LAYERS[name]: values for name, values in columns.items() if values}
+    """A Markdown table of statistics of whole layers, layers down and statistics across."""
+    columns = {}
+    for test in tests().values():
+        for name, title in test.layer_titles.items():
+            values = by_head(statistics, name)
+            if values:
+                columns[title] = values
     if not columns:
         return []
     lines = [
         "",
-        "### rank correlation of a layer's readings with leave-one-out",
+        "### rank correlation of a layer's explanations with leave-one-out",
         "",
         f"| layer | {' | '.join(columns)} |",
+        "|---" * (len(columns) + 1) + "|",
     ]
-    lines.append("|---" * (len(columns) + 1) + "|")
     for site in sorted({site for values in columns.values() for site in values}):
-        cells = (
-            f"{values[site]:.2f}" if site in values else "–"
-            for values in columns.values()
-        )
+        cells = [_cell(values.get(site)) for values in columns.values()]
         lines.append(f"| {site[0]} | {' | '.join(cells)} |")
     return lines
 
@@ -194,14 +197,16 @@ def _agreement(statistics: Sequence[Statistic]) -> list[str]:
 def screen_sentences(statistics: Sequence[Statistic]) -> list[str]:
     """How well the first-order screen ranked the heads that were then tested (Spearman's ρ over heads)."""
     lines = []
-    for foretold, found in FORETOLD.items():
-        estimates, exact = by_head(statistics, foretold), by_head(statistics, found)
-        both = sorted(estimates.keys() & exact.keys())
+    pairs = [pair for test in tests().values() for pair in test.estimates.items()]
+    for estimate, exact in pairs:
+        estimated, measured = by_head(statistics, estimate), by_head(statistics, exact)
+        both = sorted(estimated.keys() & measured.keys())
         if len(both) > 2:
             rho = spearmanr(
-                [estimates[s] for s in both], [exact[s] for s in both]
+                [estimated[site] for site in both], [measured[site] for site in both]
             ).statistic
             lines.append(
-                f"Screen: {foretold} ranked {len(both)} tested heads as {found} did with Spearman ρ {rho:.2f}."
+                f"Screen: {estimate} ranked {len(both)} tested heads as {exact} did with "
+                f"Spearman ρ {rho:.2f}."
             )
     return lines

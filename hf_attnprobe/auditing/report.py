@@ -18,7 +18,7 @@ from hf_attnprobe.auditing.ranking_tables import (
     section_in_words,
 )
 from hf_attnprobe.auditing.verdict import verdict
-from hf_attnprobe.faithfulness import READINGS
+from hf_attnprobe.faithfulness import readings
 from hf_attnprobe.faithfulness.adversarial import EPSILONS
 from hf_attnprobe.faithfulness.prune_curve import PruneCurve
 from hf_attnprobe.statistics.bins import ATTENTION_BINS, bin_names
@@ -122,7 +122,7 @@ def to_text(report: Report) -> str:
     for test in dict.fromkeys(s.test for s in overall):
         lines.append(test)
         own = [
-            f"  {s.statistic:<{width}}  {_interval(s):<24} n {s.n:<6} {_undefined(s)}{reading(s, READINGS)}"
+            f"  {s.statistic:<{width}}  {_interval(s):<24} n {s.n:<6} {_undefined(s)}{reading(s, readings())}"
             for s in shown
             if s.test == test
         ]
@@ -195,7 +195,7 @@ def to_markdown(report: Report) -> str:
                 *prune_table(report.prune),
             ]
     else:
-        for test in READINGS:
+        for test in dict.fromkeys(s.test for s in report.statistics):
             of_test = [s for s in report.statistics if s.test == test]
             parts += _test_section(
                 test, of_test, section_in_words(test, of_test, report.rows)
@@ -217,8 +217,8 @@ def _test_section(
         for s in statistics
         if s.group == "all" or not isinstance(key_of(s.statistic), str)
     ]
-    readings = [
-        f"- {s.statistic}: {reading(s, READINGS)}."
+    sentences = [
+        f"- {s.statistic}: {reading(s, readings())}."
         for s in statistics
         if s.group == "all" and _worth_a_line(s.statistic)
     ]
@@ -226,7 +226,7 @@ def _test_section(
         "| statistic | predicted | mean | 95% interval | median | std | n | undefined |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    return ["", f"## {test}", *in_words, "", *head, *rows, "", *readings]
+    return ["", f"## {test}", *in_words, "", *head, *rows, "", *sentences]
 
 
 def _numbers(s: Statistic) -> str:

@@ -1,25 +1,27 @@
-"""The runner: texts in, rows on disk, a report out; in batches, on several processes, resumable."""
+"""The public function ``audit``: texts in, rows on disk, a report out."""
 
 import contextlib
 import dataclasses
 import json
+import logging
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
+from accelerate import PartialState
+from transformers import PreTrainedTokenizerBase
 
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.attention_model import AttentionModelBase, HeadOutputs, Site
-from hf_attnprobe.auditing.checks import (
-    check_needs,
-    check_options,
-    check_query,
-    check_target,
-    check_tests,
+from hf_attnprobe.attention_model import (
+    AttentionModelBase,
+    HeadOutputs,
+    Site,
 )
 from hf_attnprobe.auditing.examples import show
+from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.report import (
     Report,
     extras_to_json,
@@ -27,29 +29,24 @@ from hf_attnprobe.auditing.report import (
     to_json,
     to_markdown,
 )
-from hf_attnprobe.auditing.sweep import (
-    Sweep,
-    foremost,
-    prune_heads,
-    run,
-    run_batch,
+from hf_attnprobe.auditing.selection import (
+    check_query,
+    most_promising,
     select_sites,
-    suitable_tests,
+    select_tests,
+    sites_by_test,
 )
+from hf_attnprobe.auditing.sweep import Sweep, prune_heads, run
 from hf_attnprobe.checkpoints import load_model, load_tokenizer
-from hf_attnprobe.data.examples import (
-    dataset_fingerprint,
-    dataset_name,
-    load_examples,
-    sample,
-)
+from hf_attnprobe.data.arguments import Data, as_data
+from hf_attnprobe.data.examples import dataset_fingerprint, dataset_name, sample
 from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.faithfulness import READINGS
-from hf_attnprobe.faithfulness.single_weight import check_draw
+from hf_attnprobe.faithfulness import AuditPreview, NoOptions, readings, tests
+from hf_attnprobe.faithfulness.registry import options_of_tests
 from hf_attnprobe.inference.batching import collate, parse_bytes, reference_batch
 from hf_attnprobe.inference.encoding import has_rationales, mask_id, tokenize
-from hf_attnprobe.options import check_at_least
+from hf_attnprobe.options import Options
 from hf_attnprobe.statistics.comparisons import compare
 from hf_attnprobe.statistics.summary import PREDICTION, summarize
 from hf_attnprobe.storage.folders import claim, write_atomically
@@ -57,271 +54,258 @@ from hf_attnprobe.storage.provenance import SUMMARY, versions
 from hf_attnprobe.storage.rows import read_rows
 
 
+if TYPE_CHECKING:
+    import datasets
+
+
+logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class Subject:
+    """The model that is audited, by name and behind the protocol, with its tokenizer."""
+
+    name: str
+    adapter: AttentionModelBase
+    tokenizer: PreTrainedTokenizerBase
+
+
 def audit(
-    model,
-    dataset,
+    model: "str | os.PathLike | torch.nn.Module | AttentionModelBase",
+    dataset: Any,
+    tests: "Sequence[str | Options] | str | Options | None" = None,
     *,
-    split: str = "test",
-    tests: Sequence[str] | None = None,
+    options: AuditOptions = AuditOptions(),
     output_dir: str | Path | None = None,
-    config: str | None = None,
-    text_column: str | Sequence[str] | None = None,
-    label_column: str | None = None,
-    limit: int | None = None,
-    layers: Sequence[int] | None = None,
-    heads: Sequence[int] | None = None,
-    query: int | None = None,
-    screen: int | None = None,
-    prune: bool = True,
-    seed: int = 0,
-    target: int | None = None,
-    n_permutations: int = 100,
-    method: str = "auto",
-    n_starts: int = 5,
-    n_steps: int | None = None,
-    renormalise: bool = True,
-    draw: str = "uniform",
-    all_zero: bool = False,
-    erase_by: str = "deletion",
-    naopc_beam: int = 0,
-    level: str | None = None,
-    truncate: bool = True,
-    dtype: torch.dtype | str | None = None,
-    batch_size: int = 64,
-    memory_budget: str | int = "2GB",
-    tokenizer=None,
-    trust_remote_code: bool = False,
+    tokenizer: PreTrainedTokenizerBase | None = None,
     progress: bool = True,
 ) -> Report:
-    """Runs faithfulness tests on every text of a split, at every head asked for, and summarises them.
+    """Runs faithfulness tests on every text, at every head, and summarises them.
+
+        audit("minilm-sst", "sst")
+        audit(model, Data("sst", test_limit=200), ["erasure", Permutation(n_permutations=10)],
+              options=AuditOptions(layers=[5]), output_dir="heads", tokenizer=tokenizer)
 
     Args:
-        model: a folder, a Hub id, or a loaded model (then give its ``tokenizer``).
-        dataset, split, config, text_column, label_column, limit: see :func:`hf_attnprobe.data.examples.load_examples`.
-        tests: names from :data:`hf_attnprobe.faithfulness.PROBES`; by default all that suit the model.
-        output_dir: where ``rows``, ``summary.json`` and ``report.md`` go. Run again with the same folder to continue
-            after an interruption, or to add texts or tests. ``None`` keeps nothing on disk.
-        layers, heads, query: where to look; all layers, all heads, all queries (read: the row that is read out).
-        screen: test only so many heads, those on which one backward pass foretells the largest effect.
-        prune: where ``head_ablation`` tests several heads, silence them together as well, the least important first.
-        seed: with the example ids it fixes all random numbers.
-        target: class whose probability the importances explain; ``None`` is the predicted one.
-        n_permutations: shuffles per text. method, n_starts, n_steps: of the adversarial test.
-        renormalise, draw, all_zero: of the erasure test: divide what is left by its sum; how the weight that is compared
-            with the largest is drawn, "uniform" or as in the "released" code; count the decision without any attention.
-        erase_by: how the input erasure test takes tokens out, by "deletion" or by the tokenizer's "mask" token.
-        naopc_beam: width of the beam search for the bounds that normalise input erasure; 0 leaves them out.
-        level: of Transformers, explain and leave out each "word" or "token"; words where the tokenizer tells them.
-        truncate: cut texts that are longer than the model's positions, and count them, or refuse them.
-        dtype: to compute in; float64 for attention classifiers, as loaded for others.
-        batch_size: texts at once, fewer where they would exceed ``memory_budget`` ("2GB", or bytes).
-        progress: a bar on stderr.
+        model: a folder, a Hub id, a loaded model, or an adapter. With an object give its
+            ``tokenizer`` too, unless it knows the folder it was loaded from.
+        dataset: a name, folder or Hub id, examples in memory, or a
+            :class:`~hf_attnprobe.data.arguments.Data` that says split, columns and limit.
+        tests: names of tests, see :func:`hf_attnprobe.faithfulness.tests`, or their
+            options. "default" among them stands for those that suit model and data, and so
+            does None. Of these a test is left out whose needs the model does not meet; the
+            report's provenance says which, and why.
+        options: where to look, and how to run.
+        output_dir: where ``rows``, ``summary.json`` and ``report.md`` go. Run again with the
+            same folder to continue after an interruption, or to add texts or tests. None
+            keeps nothing on disk.
+        tokenizer: that of a model that is given as an object.
+        progress: show a bar on stderr.
 
     Returns:
         The report; the same on every process.
 
     Raises:
-        AttnProbeError: for anything the caller can mend, before anything is written.
+        AttnProbeError: for anything that the caller can mend, before anything is written.
     """
-    check_tests(tests)
-    check_draw(draw)
-    check_at_least(0, n_steps=n_steps, naopc_beam=naopc_beam)
-    check_options(
-        method,
-        dtype,
-        limit=limit,
-        batch_size=batch_size,
-        n_permutations=n_permutations,
-        n_starts=n_starts,
-        seed=seed,
-        screen=screen,
-    )
-    options = {
-        "correlation": {"target": target},
-        "permutation": {"n_permutations": n_permutations},
-        "adversarial": {"method": method, "n_starts": n_starts, "n_steps": n_steps},
-        "erasure": {"renormalise": renormalise, "draw": draw, "all_zero": all_zero},
-        "input_erasure": {"by": erase_by, "naopc_beam": naopc_beam},
-    }
-    budget = parse_bytes(memory_budget)
-    examples = load_examples(
-        dataset,
-        split,
-        dataset_config=config,
-        text_column=text_column,
-        label_column=label_column,
-        seed=seed,
-    )
+    asked, by_default = options_of_tests(tests)
+    if options.screen is not None:
+        asked = {**asked, "screen": NoOptions()}
+    budget, data = parse_bytes(options.memory_budget), as_data(dataset)
+    examples = data.examples(seed=options.seed)
     state = process_state()
-    name, loaded, tokenizer = _model_and_tokenizer(model, tokenizer, trust_remote_code)
-    adapter = _adapter(loaded, tokenizer, state.device, dtype=dtype, level=level)
-    check_target(adapter, target)
-    where = {"layers": layers, "heads": heads, "query": query}
-    where["screen"] = screen and [
-        screen,
-        limit,
-    ]  # other texts may put other heads first
-    identity = _identity(
-        adapter,
-        examples,
-        seed,
-        options,
-        where,
-        level=level,
-        truncate=truncate,
-        dtype=dtype,
-    )
-    sites = select_sites(adapter, layers, heads, query)
-    tests = _possible_tests(
-        tests,
-        sites,
-        has_rationales(examples, adapter.unit),
-        tokenizer,
-        erase_by,
-        adapter.mask_id,
-    )
-    if "head_ablation" in tests and not adapter.lacks(HeadOutputs):
-        adapter.set_reference(reference_batch(adapter, tokenizer, examples))
-    if limit is not None:
-        examples = examples.select(
-            sample(
-                range(len(examples)), examples.with_format(None)["example_id"][:], limit
-            )
-        )
-    tokenized = tokenize(tokenizer, examples, adapter, truncate=truncate)
-    texts = tokenized.texts
+    subject = _subject(model, tokenizer, options, state.device)
+    adapter = subject.adapter
+    sites = select_sites(adapter, options.layers, options.heads, options.query)
+    rationales = has_rationales(examples, adapter.unit) and subject.tokenizer.is_fast
+    chosen, left_out = select_tests(asked, by_default, adapter, sites, rationales)
+    _log_left_out(left_out)
+    identity = _identity(subject, examples, data, options, {**asked, **chosen})
+    _set_reference(subject, examples, chosen)
+    limited = _limited(examples, data.test_limit)
+    tokenized = tokenize(subject.tokenizer, limited, adapter, truncate=options.truncate)
     counts = {"skipped_empty": tokenized.n_empty, "truncated": tokenized.n_cut}
     with _folder(output_dir, state) as folder:
         sweep = Sweep(
-            adapter,
-            texts,
-            options,
-            seed,
-            tokenizer.pad_token_id or 0,
-            budget,
-            batch_size,
-            folder / "rows",
-            state,
-            progress,
+            adapter=adapter,
+            texts=tokenized.texts,
+            options=chosen,
+            seed=options.seed,
+            pad_token_id=subject.tokenizer.pad_token_id or 0,
+            budget=budget,
+            batch_size=options.batch_size,
+            folder=folder / "rows",
+            state=state,
+            progress=progress,
         )
-        _rehearse(sweep, tests, sites)
+        _rehearse(sweep, sites, rationales)
         with claim(folder, identity, state):
-            tests = _run_tests(sweep, tests, sites, screen)
-            report = _report(
-                sweep,
-                tests,
-                prune,
-                model=name,
-                dataset=dataset_name(dataset, split),
-                provenance=_provenance(identity, tests, counts, state.num_processes)
-                | _units(adapter),
-                examples=show(adapter, texts[:3], tokenizer, adapter.label_names)
-                if "adversarial" in tests
-                else (),
-            )
+            _run_tests(sweep, sites, options.screen)
+            provenance = _provenance(identity, sweep, left_out, counts)
+            report = _report(subject, data, sweep, provenance, prune=options.prune)
             if output_dir is not None and state.is_main_process:
                 _write(report, folder)
             state.wait_for_everyone()
     return report
 
 
+def _subject(
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase | None,
+    options: AuditOptions,
+    device: torch.device,
+) -> Subject:
+    """The model behind the protocol, on its device and in its dtype, with its tokenizer."""
+    if isinstance(model, AttentionModelBase):
+        _check_adapter_options(options)
+        name, loaded, tokenizer = _model_and_tokenizer(model.model, tokenizer, options)
+        return Subject(name, model, tokenizer)
+    name, loaded, tokenizer = _model_and_tokenizer(model, tokenizer, options)
+    dtype = None if options.dtype is None else getattr(torch, options.dtype)
+    erased_by = mask_id(tokenizer, loaded)
+    adapter = wrap(
+        loaded.to(device), dtype=dtype, level=options.level, mask_id=erased_by
+    )
+    return Subject(name, adapter, tokenizer)
+
+
+def _check_adapter_options(options: AuditOptions) -> None:
+    for name in ("dtype", "level"):
+        if getattr(options, name) is not None:
+            raise AttnProbeError(
+                f"expected no {name} with an adapter, which has its own, got "
+                f"{getattr(options, name)}; leave it out"
+            )
+
+
+def _model_and_tokenizer(
+    model: Any, tokenizer: PreTrainedTokenizerBase | None, options: AuditOptions
+) -> tuple[str, Any, PreTrainedTokenizerBase]:
+    """Name, model and tokenizer; a model given as an object is used as it is."""
+    trusted = {"trust_remote_code": options.trust_remote_code}
+    if isinstance(model, str | os.PathLike):
+        name, loaded = str(model), load_model(model, **trusted)
+        return name, loaded, tokenizer or load_tokenizer(model, **trusted)
+    origin = getattr(model, "name_or_path", "")
+    if tokenizer is None and not origin:
+        raise AttnProbeError(
+            "expected a tokenizer with a model given as an object; pass tokenizer="
+        )
+    name = origin or type(model).__name__
+    return name, model, tokenizer or load_tokenizer(origin, **trusted)
+
+
+def _log_left_out(left_out: Mapping[str, str]) -> None:
+    for name, reason in left_out.items():
+        logger.warning("the test %s is left out: %s", name, reason)
+
+
 def _identity(
-    adapter: AttentionModelBase,
-    examples,
-    seed: int,
-    options: dict,
-    where: dict,
-    *,
-    level,
-    truncate: bool,
-    dtype,
-) -> dict:
-    """What the rows of a folder belong to. where: the heads that were asked for."""
+    subject: Subject,
+    examples: "datasets.Dataset",
+    data: Data,
+    options: AuditOptions,
+    given: Mapping[str, Options],
+) -> dict[str, Any]:
+    """What the rows of a folder belong to."""
+    where: dict[str, Any] = {
+        name: getattr(options, name) for name in ("layers", "heads", "query", "screen")
+    }
+    if options.screen is not None:  # other texts may put other heads first
+        where["screen"] = [options.screen, data.test_limit]
     return {
-        "model_fingerprint": adapter.fingerprint(),
+        "model_fingerprint": subject.adapter.fingerprint(),
         "data_fingerprint": dataset_fingerprint(examples),
-        "seed": seed,
-        "options": options,
+        "seed": options.seed,
+        "options": _options_of_rows(given),
         "sites": where,
-        "level": level or "default",
-        "truncate": truncate,
-        "dtype": str(dtype or "default"),
+        "level": options.level or "default",
+        "truncate": options.truncate,
+        "dtype": options.dtype or "default",
     }
 
 
-def _adapter(
-    model, tokenizer, device: torch.device, *, dtype: torch.dtype | str | None, level
-) -> AttentionModelBase:
-    """The model behind the protocol, where and in what it is to compute; or an adapter."""
-    if isinstance(model, AttentionModelBase):
-        return model
-    dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype
-    erased_by = mask_id(tokenizer, model)
-    return wrap(model.to(device), dtype=dtype, level=level, mask_id=erased_by)
+def _options_of_rows(given: Mapping[str, Options]) -> dict[str, dict[str, Any]]:
+    """The options of all tests, so that a test that is added later has the same.
+
+    Of installed tests only those that are not the defaults, since one may be installed
+    between two runs.
+    """
+    found = {}
+    for name, test in tests().items():
+        values = dataclasses.asdict(given.get(name, test.options()))
+        built_in = test.function.__module__.startswith("hf_attnprobe.")
+        if values and (built_in or values != dataclasses.asdict(test.options())):
+            found[name] = values
+    return found
 
 
-def _possible_tests(
-    tests, sites, rationales: bool, tokenizer, erase_by: str, mask_id: int | None
-) -> tuple[str, ...]:
-    """Those asked for if model and data have what they need, by default all that suit them."""
-    tests = (
-        check_tests(tests)
-        if tests is not None
-        else suitable_tests(sites, rationales=rationales)
-    )
-    check_needs(tests, rationales, tokenizer, erase_by, mask_id)
-    return tests
+def _set_reference(
+    subject: Subject, examples: "datasets.Dataset", chosen: Mapping[str, Options]
+) -> None:
+    """Keeps the head outputs of a sample of texts, where a test needs them."""
+    used = any(tests()[name].uses_reference for name in chosen)
+    adapter = subject.adapter
+    if used and adapter.lacks(HeadOutputs) is None:
+        batch = reference_batch(adapter, subject.tokenizer, examples)
+        adapter.set_reference(batch)
 
 
-def _rehearse(sweep: Sweep, tests: Sequence[str], sites: Sequence[Site]) -> None:
-    """What would stop the audit later stops it here, before anything is written."""
-    by_length = sorted(sweep.texts, key=lambda t: t.n_content)
-    sweep.adapter.self_check(collate(sweep.adapter, by_length[-4:], sweep.pad_token_id))
-    shortest = collate(sweep.adapter, by_length[:1], sweep.pad_token_id)
+def _limited(examples: "datasets.Dataset", limit: int | None) -> "datasets.Dataset":
+    if limit is None:
+        return examples
+    ids = examples.with_format(None)["example_id"][:]
+    return examples.select(sample(range(len(examples)), ids, limit))
+
+
+def _rehearse(sweep: Sweep, sites: Sequence[Site], rationales: bool) -> None:
+    """Whatever would stop the audit later stops it here, before anything is written."""
+    adapter = sweep.adapter
+    by_length = sorted(sweep.texts, key=lambda text: text.n_content)
+    adapter.self_check(collate(adapter, by_length[-4:], sweep.pad_token_id))
+    shortest = adapter.observe(collate(adapter, by_length[:1], sweep.pad_token_id))
     if sites[0].query is not None:
-        check_query(sweep.adapter.observe(shortest), sites[0].query)
-    if sweep.options["adversarial"]["method"] == "exact" and "adversarial" in tests:
-        run_batch(
-            sweep.adapter,
-            shortest,
-            ["adversarial"],
-            sites[:1],
-            sweep.options,
-            sweep.seed,
-        )
-    if "input_erasure" in tests:  # does the model read a text of special tokens alone?
-        everything, by = (
-            shortest.content_mask[None],
-            sweep.options["input_erasure"]["by"],
-        )
-        sweep.adapter.erase_inputs(sweep.adapter.observe(shortest), everything, by=by)
+        check_query(shortest, sites[0].query)
+    preview = AuditPreview(shortest, sites, rationales)
+    for name, options in sweep.options.items():
+        tests()[name].check(preview, options)
 
 
-def _run_tests(
-    sweep: Sweep, tests: Sequence[str], sites: Sequence[Site], screen: int | None
-) -> tuple[str, ...]:
-    """The tests that have rows now; with ``screen`` the others are run at the foremost heads only."""
+def _run_tests(sweep: Sweep, sites: Sequence[Site], screen: int | None) -> None:
+    """Runs the tests; with ``screen`` only at the heads with the largest estimates."""
+    names = list(sweep.options)
     if screen is not None:
-        run(sweep, ["screen"], sites)
-        sites = foremost(read_rows(sweep.folder), sites, screen)
-        tests = tuple(dict.fromkeys((*tests, "screen")))
-    run(sweep, [t for t in tests if screen is None or t != "screen"], sites)
-    return tests
+        names.remove("screen")
+        run(sweep, sites_by_test(["screen"], sweep.adapter, sites))
+        sites = most_promising(read_rows(sweep.folder), sites, screen)
+    run(sweep, sites_by_test(names, sweep.adapter, sites))
 
 
-def _report(sweep: Sweep, tests: Sequence[str], prune: bool, **told) -> Report:
-    """Of this run's texts and tests; the folder may hold more. ``told`` are the fields that say what was done."""
+def _report(
+    subject: Subject,
+    data: Data,
+    sweep: Sweep,
+    provenance: dict[str, Any],
+    *,
+    prune: bool,
+) -> Report:
+    """The report of this run's texts and tests; the folder may hold more."""
     rows = read_rows(sweep.folder)
-    rows = rows[
-        rows.example_id.isin([t.example_id for t in sweep.texts])
-        & rows.test.isin([*tests, PREDICTION])
-    ]
-    statistics = summarize(rows, sweep.adapter.label_names, READINGS, seed=sweep.seed)
+    audited = rows.example_id.isin([text.example_id for text in sweep.texts])
+    rows = rows[audited & rows.test.isin([*sweep.options, PREDICTION])]
+    classes = subject.adapter.label_names
+    statistics = summarize(rows, classes, readings(), seed=sweep.seed)
+    examples = ()
+    if "adversarial" in sweep.options:
+        examples = show(subject.adapter, sweep.texts[:3], subject.tokenizer, classes)
     return Report(
-        **told,
+        model=subject.name,
+        dataset=dataset_name(data.dataset, data.split),
         n=len(sweep.texts),
         seed=sweep.seed,
         statistics=statistics,
+        provenance=provenance,
+        examples=examples,
         prune=prune_heads(sweep, statistics) if prune else None,
         comparisons=compare(rows, seed=sweep.seed),
         rows=rows.reset_index(drop=True),
@@ -334,29 +318,8 @@ def _write(report: Report, folder: Path) -> None:
     write_atomically(folder / "report.md", to_markdown(report))
 
 
-def _model_and_tokenizer(model, tokenizer, trust_remote_code: bool):
-    """Name, model and tokenizer; a model given as an object is used as it is."""
-    if isinstance(model, str | os.PathLike):
-        loaded = load_model(model, trust_remote_code=trust_remote_code)
-        return (
-            str(model),
-            loaded,
-            tokenizer or load_tokenizer(model, trust_remote_code=trust_remote_code),
-        )
-    name = getattr(model, "name_or_path", "") or type(model).__name__
-    if tokenizer is None and not getattr(model, "name_or_path", ""):
-        raise AttnProbeError(
-            "expected a tokenizer with a model given as an object; pass tokenizer="
-        )
-    return (
-        name,
-        model,
-        tokenizer or load_tokenizer(name, trust_remote_code=trust_remote_code),
-    )
-
-
 @contextlib.contextmanager
-def _folder(output_dir, state) -> Iterator[Path]:
+def _folder(output_dir: str | Path | None, state: PartialState) -> Iterator[Path]:
     """The output folder, or one that goes away."""
     if output_dir is not None:
         yield Path(output_dir)
@@ -386,16 +349,21 @@ def read_audit(folder: str | Path) -> Report:
 
 
 def _provenance(
-    identity: dict, tests: Sequence[str], counts: Mapping[str, int], n_processes: int
-) -> dict:
-    return identity | {
-        "tests": list(tests),
+    identity: Mapping[str, Any],
+    sweep: Sweep,
+    left_out: Mapping[str, str],
+    counts: Mapping[str, int],
+) -> dict[str, Any]:
+    """What was done: settings, tests, tests left out, counts of texts, versions."""
+    found = {
+        **identity,
+        "tests": list(sweep.options),
         **counts,
-        "n_processes": n_processes,
+        "n_processes": sweep.state.num_processes,
         "versions": versions(),
     }
-
-
-def _units(adapter: AttentionModelBase) -> dict[str, str]:
-    """What the attention weighs, where it is no tokens."""
-    return {"units": "sentences"} if adapter.unit == "sentence" else {}
+    if left_out:
+        found["left_out"] = dict(left_out)
+    if sweep.adapter.unit == "sentence":
+        found["units"] = "sentences"
+    return found

@@ -11,14 +11,13 @@ import torch
 from accelerate import PartialState
 from tqdm.auto import tqdm
 
-from hf_attnprobe.attention_model import AttentionModelBase, Batch, MaskedReplay, Site
+from hf_attnprobe.attention_model import AttentionModel, Batch, Observation, Site
 from hf_attnprobe.auditing.head_tables import by_head
-from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.faithfulness import PROBES, SITES
-from hf_attnprobe.faithfulness.erasure import COPIES_AT_ONCE
+from hf_attnprobe.faithfulness import tests
 from hf_attnprobe.faithfulness.prune_curve import PruneCurve, least_first, prune_curve
 from hf_attnprobe.inference.batching import collate, plan
 from hf_attnprobe.inference.encoding import Text
+from hf_attnprobe.options import Options
 from hf_attnprobe.statistics.summary import PREDICTION, Statistic
 from hf_attnprobe.storage.rows import (
     NO_SITE,
@@ -42,21 +41,22 @@ def give_back_freed_memory() -> None:
 
 
 PRUNE_POINTS = 12
-FOR_MANY_HEADS = ("screen", "head_ablation", "explanations")
-FOR_RATIONALES = ("plausibility",)
-FOR_COMPARISONS = (
-    "fragility",
-    "single_token",
-)  # of one model with another: only where asked for
+Where = Mapping[str, Sequence[Site]]
+"""The tests to run, each with the sites where it looks."""
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """What stays the same over an audit. options: keyword arguments by test. budget: bytes. folder: of the rows."""
+    """What stays the same over an audit.
 
-    adapter: AttentionModelBase
+    options: of the tests, by name.
+    budget: bytes that a batch may take.
+    folder: where the rows go.
+    """
+
+    adapter: AttentionModel
     texts: Sequence[Text]
-    options: Mapping[str, Mapping]
+    options: Mapping[str, Options]
     seed: int
     pad_token_id: int
     budget: int
@@ -66,70 +66,69 @@ class Sweep:
     progress: bool
 
 
-def run(sweep: Sweep, tests: Sequence[str], sites: Sequence[Site]) -> None:
-    """What of the tests is not on disk yet; this process's share of it, the longest texts first.
+def run(sweep: Sweep, where: Where) -> None:
+    """Runs this process's share of the tests that are not on disk yet.
 
-    So a batch that does not fit into memory is met at once.
+    The longest texts come first, so that a batch that does not fit into memory is met at
+    once.
     """
-    tests = (*tests, PREDICTION)
-    size = _bytes_per_text(sweep)
-    jobs = plan(
-        sweep.texts,
-        tests,
-        finished_ids(sweep.folder),
-        size,
-        sweep.budget,
-        sweep.batch_size,
-    )
+    where = {**where, PREDICTION: [NO_SITE]}
+    done = finished_ids(sweep.folder)
+    jobs = _jobs(sweep, tuple(where), done)
     sweep.state.wait_for_everyone()  # everyone has planned before anyone adds rows
     share = jobs[::-1][sweep.state.process_index :: sweep.state.num_processes]
     total = sum(
-        len(texts) * sum(len(_sites_of(t, sites)) for t in todo)
-        for todo, texts in share
+        len(texts) * sum(len(where[test]) for test in todo) for todo, texts in share
     )
-    unit = "step" if len(sites) == 1 else "head"
+    unit = "head" if _has_many_sites(where) else "step"
     shown = sweep.progress and sweep.state.is_main_process
     with tqdm(total=total, unit=unit, desc="audit", disable=not shown) as bar:
         for todo, texts in share:
             batch = collate(sweep.adapter, texts, sweep.pad_token_id)
+            places = {test: where[test] for test in todo}
             rows = run_batch(
-                sweep.adapter, batch, todo, sites, sweep.options, sweep.seed, bar.update
+                sweep.adapter, batch, places, sweep.options, sweep.seed, bar.update
             )
             append_rows(sweep.folder, rows)
     sweep.state.wait_for_everyone()
 
 
+def _has_many_sites(where: Where) -> bool:
+    return any(len(sites) > 1 for sites in where.values())
+
+
+def _jobs(
+    sweep: Sweep, names: Sequence[str], done: Mapping[str, set[int]]
+) -> list[tuple[tuple[str, ...], list[Text]]]:
+    """The tests that are not done, with the texts that lack them, in batches."""
+    size = _bytes_per_text(sweep)
+    return plan(sweep.texts, names, done, size, sweep.budget, sweep.batch_size)
+
+
 def _bytes_per_text(sweep: Sweep) -> Callable[[int], int]:
-    """Of the things that need most: all shuffles, or some erasures, at once, and a gradient through the model."""
-    n_copies = max(sweep.options["permutation"]["n_permutations"], COPIES_AT_ONCE)
-    searching = (
-        sweep.options["adversarial"]["n_starts"]
-        if sweep.options["adversarial"]["n_steps"]
-        else 1
-    )
+    """What the test needs that needs most: edited copies at once, or gradients of some."""
+    chosen = [(tests()[name], options) for name, options in sweep.options.items()]
+    forward = max(test.copies_at_once(options) for test, options in chosen)
+    backward = max(test.gradient_copies_at_once(options) for test, options in chosen)
 
     def size(n_keys: int) -> int:
         return max(
-            sweep.adapter.bytes_per_example(n_keys, n_copies, backward=False),
-            sweep.adapter.bytes_per_example(n_keys, searching, backward=True),
+            sweep.adapter.bytes_per_example(n_keys, forward, backward=False),
+            sweep.adapter.bytes_per_example(n_keys, backward, backward=True),
         )
 
     return size
 
 
 def prune_heads(sweep: Sweep, statistics: Sequence[Statistic]) -> PruneCurve | None:
-    """Accuracy as the heads are silenced in the order of their own effect; None where that was not measured."""
+    """Accuracy as heads are zero-ablated together, in the order of their own effect.
+
+    None where the effects were not measured, or heads cannot be ablated together.
+    """
     effects = by_head(statistics, "zero_tvd")
-    if len(effects) < 2 or sweep.adapter.lacks(MaskedReplay):
+    if len(effects) < 2 or not hasattr(sweep.adapter, "replay_masked"):
         return None
-    jobs = plan(
-        sweep.texts,
-        (PREDICTION,),
-        {},
-        _bytes_per_text(sweep),
-        sweep.budget,
-        sweep.batch_size,
-    )
+    jobs = _jobs(sweep, (PREDICTION,), {})
     batches = (collate(sweep.adapter, texts, sweep.pad_token_id) for _, texts in jobs)
     points = sorted(
         {round(k * len(effects) / PRUNE_POINTS) for k in range(PRUNE_POINTS + 1)}
@@ -138,44 +137,38 @@ def prune_heads(sweep: Sweep, statistics: Sequence[Statistic]) -> PruneCurve | N
 
 
 def run_batch(
-    adapter: AttentionModelBase,
+    adapter: AttentionModel,
     batch: Batch,
-    tests: Sequence[str],
-    sites: Sequence[Site],
-    options: Mapping[str, Mapping],
+    where: Where,
+    options: Mapping[str, Options],
     seed: int,
     tick: Callable[[int], object] = lambda n: None,
 ) -> pd.DataFrame:
-    """Rows of the given tests at the given sites, for one batch; ``tick`` hears of every finished text at a site."""
+    """Rows of the given tests at the given sites, for one batch.
+
+    Args:
+        options: of the tests, by name; their defaults where they are not given.
+        tick: called with the number of texts after each test at each site.
+    """
     observation = adapter.observe(batch)
     parts = []
-    for test in tests:
-        for site in _sites_of(test, sites):
-            if test == PREDICTION:
+    for name, sites in where.items():
+        for site in sites:
+            if name == PREDICTION:
                 statistics = _prediction(observation)
             else:
-                result = PROBES[test](
-                    adapter, observation, site, seed=seed, **options.get(test, {})
-                )
+                test = tests()[name]
+                given = options.get(name, test.options())
+                result = test.function(observation, site, given, seed=seed)
                 statistics = statistics_of(result)
-            parts.append(to_rows(test, statistics, batch.example_ids, site))
-            if len(sites) > 1:
+            parts.append(to_rows(name, statistics, batch.example_ids, site))
+            if _has_many_sites(where):
                 give_back_freed_memory()
             tick(len(batch.example_ids))
     return pd.concat(parts, ignore_index=True)
 
 
-def _sites_of(test: str, sites: Sequence[Site]) -> Sequence[Site]:
-    return (
-        [NO_SITE]
-        if test == PREDICTION
-        else SITES[test](sites)
-        if test in SITES
-        else sites
-    )
-
-
-def _prediction(observation) -> dict[str, torch.Tensor]:
+def _prediction(observation: Observation) -> dict[str, torch.Tensor]:
     prob, predicted = observation.probs.max(-1)
     labels, n_tokens = observation.batch.labels, observation.batch.content_mask.sum(-1)
     return {
@@ -184,58 +177,3 @@ def _prediction(observation) -> dict[str, torch.Tensor]:
         "label": labels,
         "n_tokens": n_tokens,
     }
-
-
-def select_sites(
-    adapter: AttentionModelBase,
-    layers: Sequence[int] | None,
-    heads: Sequence[int] | None,
-    query: int | None,
-) -> list[Site]:
-    """The sites asked for, all of the model's by default."""
-    known = adapter.sites()
-    for name, asked, there in (
-        ("layer", layers, {s.layer for s in known}),
-        ("head", heads, {s.head for s in known}),
-    ):
-        if asked is not None and not asked:
-            raise AttnProbeError(
-                f"expected at least one {name}; leave {name}s out for all of them"
-            )
-        missing = sorted(set(asked or ()) - there)
-        if missing:
-            raise AttnProbeError(
-                f"expected a {name} from 0 to {max(there)}, got {missing[0]}; choose another --{name}s"
-            )
-    return [
-        site._replace(query=query)
-        for site in known
-        if (layers is None or site.layer in layers)
-        and (heads is None or site.head in heads)
-    ]
-
-
-def suitable_tests(
-    sites: Sequence[Site], *, rationales: bool = False
-) -> tuple[str, ...]:
-    """All tests but those that compare models; a single head needs no screen and no comparison of heads, plausibility
-    needs human ``rationales``."""
-    unsuitable = (
-        (() if len(sites) > 1 else FOR_MANY_HEADS)
-        + (() if rationales else FOR_RATIONALES)
-        + FOR_COMPARISONS
-    )
-    return tuple(t for t in PROBES if t not in unsuitable)
-
-
-def foremost(rows: pd.DataFrame, sites: Sequence[Site], n: int) -> list[Site]:
-    """The n sites on which the screen foretells the largest mean effect of uniform attention, in the model's order."""
-    effects = (
-        rows[rows.statistic == "first_order_uniform"]
-        .groupby(["layer", "head"])
-        .value.mean()
-    )
-    ranked = sorted(sites, key=lambda s: (-effects[s.layer, s.head], s.layer, s.head))[
-        :n
-    ]
-    return [site for site in sites if site in ranked]

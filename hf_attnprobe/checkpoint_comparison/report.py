@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from hf_attnprobe import published_results as published
-from hf_attnprobe.faithfulness.fragility import N_PERMUTATIONS
+from hf_attnprobe.faithfulness.fragility import N_DRAWS
 from hf_attnprobe.retraining.verdict import Point
 from hf_attnprobe.statistics.bootstrap import Estimate
 from hf_attnprobe.statistics.scores import N_RESAMPLES
@@ -242,7 +242,7 @@ def _notes(comparison: CheckpointComparison) -> list[str]:
     notes = ["95% percentile intervals over resamples of the texts are in brackets."]
     if "f1" in found:
         notes.append(
-            f"Un, Pm: change of F1, in points, under uniform attention and under permutations ({N_PERMUTATIONS} draws per text)."
+            f"Un, Pm: change of F1, in points, under uniform attention and under permutations ({N_DRAWS} draws per text)."
         )
     if "epsilon_max_jsd@0.05" in found:
         notes.append(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hf_attnprobe.attention_classifier import AttentionClassifierConfig
+from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.run import audit
 from hf_attnprobe.checkpoint_comparison.report import (
     CheckpointComparison,
@@ -18,6 +19,7 @@ from hf_attnprobe.checkpoint_comparison.report import (
     to_text,
 )
 from hf_attnprobe.checkpoints import load_model
+from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.retraining.base import check_kind
 from hf_attnprobe.retraining.run import check_lambdas, retrain
@@ -85,12 +87,11 @@ def compare_checkpoints(
         probed = [test for test in tests if test in PROBED]
         report = audit(
             model,
-            dataset,
-            split=split,
-            tests=probed,
+            Data(dataset, config, text_column, label_column, split, limit),
+            probed,
+            options=AuditOptions(seed=seed),
             output_dir=place / "audit",
-            limit=limit,
-            **columns,
+            progress=progress,
         )
         points = ()
         if "adversary" in tests:

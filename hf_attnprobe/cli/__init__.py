@@ -6,18 +6,23 @@ Results go to stdout, progress and log to stderr. A known error is one line and 
 import argparse
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
 
 from hf_attnprobe.cli import audits, studies, trainings
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.evaluate_module import install_metric
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
-    arguments = vars(build_parser().parse_args(argv))
-    command = arguments.pop("command")
+    command = None
     try:
+        arguments = vars(build_parser().parse_args(argv))
+        command = arguments.pop("command")
         _quiet()
-        return COMMANDS[command](arguments) or 0
+        install_metric()
+        COMMANDS[command](arguments)
+        return 0
     except AttnProbeError as error:
         print(f"attnprobe: {error}", file=sys.stderr)
         return 1
@@ -35,6 +40,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="attnprobe",
         description="Does this model's attention explain its predictions?",
+    )
+    parser.add_argument(
+        "--version", action="version", version=f"%(prog)s {version('hf_attnprobe')}"
     )
     commands = parser.add_subparsers(dest="command", required=True)
 

@@ -1,131 +1,66 @@
 """audit, compare and report: the commands that test models as they are."""
 
+import argparse
+import dataclasses
 import json
 from pathlib import Path
 
+from hf_attnprobe.auditing.options import WHERE, AuditOptions, from_names
 from hf_attnprobe.cli.flags import (
     add_adversaries,
     add_data,
     add_json,
+    add_options,
     add_texts,
     at_least,
+    take,
 )
+from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.faithfulness import DEFAULT, tests
 
 
-def add_audit(parser) -> None:
-    """Flags of audit."""
+USED = (
+    "dataset",
+    "dataset_config",
+    "text_column",
+    "label_column",
+    "split",
+    "test_limit",
+)
+"""The data arguments of an audit; it trains nothing."""
+
+
+def add_audit(parser: argparse.ArgumentParser) -> None:
+    """Flags of audit: of the data, the audit, and every test."""
+    known = tests()
     parser.add_argument("--model", required=True, help="model folder or Hub id")
-    add_data(parser)
-    add_texts(parser)
-    parser.add_argument("--tests", nargs="+", metavar="TEST", help="default: all")
+    parser.add_argument(
+        "--tests",
+        nargs="+",
+        metavar="TEST",
+        help=f"of {', '.join(known)}; {DEFAULT} for those that suit model and data, "
+        "which is the default",
+    )
     parser.add_argument(
         "--output-dir",
         help="for rows, summary.json and report.md; the same again continues",
     )
-    parser.add_argument(
-        "--layers", type=int, nargs="+", metavar="LAYER", help="default: all"
-    )
-    parser.add_argument(
-        "--heads", type=int, nargs="+", metavar="HEAD", help="default: all"
-    )
-    parser.add_argument(
-        "--query",
-        type=int,
-        help="only this query row of each head (default: all of them)",
-    )
-    parser.add_argument(
-        "--screen",
-        type=at_least(1),
-        metavar="N",
-        help="test the N heads that seem to matter most",
-    )
-    parser.add_argument(
-        "--no-prune",
-        dest="prune",
-        action="store_false",
-        help="no curve of heads silenced together",
-    )
-    parser.add_argument(
-        "--target",
-        type=int,
-        help="class whose probability is explained (default: the predicted one)",
-    )
-    parser.add_argument("--n-permutations", type=at_least(1), default=100)
-    parser.add_argument(
-        "--method",
-        choices=("auto", "exact", "search"),
-        default="auto",
-        help="of the adversarial test",
-    )
-    parser.add_argument(
-        "--n-starts",
-        type=at_least(1),
-        default=5,
-        help="of the gradient search (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--n-steps",
-        type=at_least(0),
-        help="of the gradient search (default: 500, for Transformers 0)",
-    )
-    parser.add_argument(
-        "--no-renormalise",
-        dest="renormalise",
-        action="store_false",
-        help="in the erasure test",
-    )
-    parser.add_argument(
-        "--draw",
-        choices=("uniform", "released"),
-        default="uniform",
-        help="of the other weight in the erasure test",
-    )
-    parser.add_argument(
-        "--all-zero",
-        action="store_true",
-        help="in the erasure test, count the bias alone as well",
-    )
-    parser.add_argument(
-        "--erase-by",
-        choices=("deletion", "mask"),
-        default="deletion",
-        help="how input erasure takes tokens out",
-    )
-    parser.add_argument(
-        "--naopc-beam",
-        type=at_least(0),
-        default=0,
-        metavar="WIDTH",
-        help="also normalise input erasure, with a beam search of this width for longer texts",
-    )
-    parser.add_argument(
-        "--level",
-        choices=("word", "token"),
-        help="of explanations of Transformers (default: word)",
-    )
-    parser.add_argument(
-        "--no-truncate",
-        dest="truncate",
-        action="store_false",
-        help="refuse texts that are too long",
-    )
-    parser.add_argument(
-        "--dtype",
-        choices=("float32", "float64", "bfloat16", "float16"),
-        help="to compute in",
-    )
-    parser.add_argument(
-        "--batch-size",
-        type=at_least(1),
-        default=64,
-        help="texts at once, at most (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--memory-budget", default="2GB", help="such as 500MB (default: %(default)s)"
-    )
-    parser.add_argument("--trust-remote-code", action="store_true")
     add_json(parser)
+    add_options(parser.add_argument_group("data"), Data, USED)
+    where = parser.add_argument_group("where to look")
+    add_options(where, AuditOptions, WHERE)
+    names = [field.name for field in dataclasses.fields(AuditOptions)]
+    how = parser.add_argument_group("how to run")
+    add_options(how, AuditOptions, [name for name in names if name not in WHERE])
+    added: set[str] = set()
+    for name, test in known.items():
+        fields = [field.name for field in dataclasses.fields(test.options)]
+        new = [field for field in fields if field not in added]
+        if new:
+            group = parser.add_argument_group(f"the test {name}")
+            add_options(group, test.options, new)
+            added.update(new)
 
 
 def add_compare(parser) -> None:
@@ -142,13 +77,13 @@ def add_compare(parser) -> None:
         required=True,
         help="for audits and table; the same again continues",
     )
-    tests = ("fragility", "single_token", "adversarial", "conicity")
+    probed = ("fragility", "single_token", "adversarial", "conicity")
     parser.add_argument(
         "--tests",
         nargs="+",
         metavar="TEST",
-        default=tests,
-        help=f"default: {' '.join(tests)}; adversary trains models besides",
+        default=probed,
+        help=f"default: {' '.join(probed)}; adversary trains models besides",
     )
     add_texts(parser)
     parser.add_argument(
@@ -174,8 +109,12 @@ def run_audit(arguments: dict) -> None:
     from hf_attnprobe.auditing.run import audit
     from hf_attnprobe.distributed import process_state
 
-    as_json = arguments.pop("json")
-    report = audit(**arguments)
+    as_json, data = arguments.pop("json"), take(arguments, Data)
+    model, output_dir = arguments.pop("model"), arguments.pop("output_dir")
+    request = from_names(arguments.pop("tests"), arguments)
+    report = audit(
+        model, data, request.tests, options=request.options, output_dir=output_dir
+    )
     if process_state().is_main_process:
         print(json.dumps(to_json(report)) if as_json else report)
 

@@ -1,7 +1,16 @@
-"""Flags that several commands have, and their kinds."""
+"""Flags, made from the classes of options that the commands' functions take."""
 
 import argparse
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from hf_attnprobe.options import Options, from_flat
+
+
+T = TypeVar("T", bound=Options)
+Parser = argparse.ArgumentParser | argparse._ArgumentGroup
 
 
 DATA_HELP = (
@@ -9,15 +18,100 @@ DATA_HELP = (
 )
 
 
-def at_least(least: int, kind: Callable = int) -> Callable[[str], int | float]:
+def at_least(
+    least: float, kind: Callable[[str], int | float] = int
+) -> Callable[[str], int | float]:
     """The type of a flag whose numbers start at ``least``."""
 
     def number(text: str) -> int | float:
         if not kind(text) >= least:
-            raise argparse.ArgumentTypeError(f"must be at least {least}, got {text}")
+            raise argparse.ArgumentTypeError(f"must be at least {least:g}, got {text}")
         return kind(text)
 
     return number
+
+
+def add_options(
+    parser: Parser, kind: type[Options], fields: Sequence[str] | None = None
+) -> None:
+    """One flag for each field of a class of options.
+
+    Args:
+        parser: a parser, or a group of one.
+        kind: the class; type, choices, help and default are those of its fields.
+        fields: the fields that the command uses; None for all.
+    """
+    hints = get_type_hints(kind)
+    for field in dataclasses.fields(kind):
+        if fields is None or field.name in fields:
+            _add_option(parser, field, hints[field.name])
+
+
+def _add_option(parser: Parser, field: dataclasses.Field, hint: Any) -> None:
+    flag, said = field.name.replace("_", "-"), field.metadata["help"]
+    if hint is bool and field.default:
+        settings = {
+            "dest": field.name,
+            "action": "store_false",
+            "help": f"do not {_escaped(said)}",
+        }
+        parser.add_argument(f"--no-{flag}", **settings)
+    elif hint is bool:
+        parser.add_argument(f"--{flag}", action="store_true", help=_escaped(said))
+    else:
+        settings = _settings(hint, field.metadata)
+        required = field.default is dataclasses.MISSING
+        default = None if required else field.default
+        parser.add_argument(
+            f"--{flag}",
+            required=required,
+            default=default,
+            help=_escaped(said, default),
+            **settings,
+        )
+
+
+def _escaped(said: str, default: Any = None) -> str:
+    """Help as argparse formats it, with the default where there is one."""
+    said = said.replace("%", "%%")
+    return said if default is None else f"{said} (default: %(default)s)"
+
+
+def _settings(hint: Any, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Type, choices and number of values of an option's type.
+
+    >>> _settings(Literal["a", "b"] | None, {})
+    {'choices': ('a', 'b')}
+    """
+    kinds = _alternatives(hint)
+    several = [kind for kind in kinds if get_origin(kind) not in (None, Literal)]
+    if several:
+        kinds = list(get_args(several[0]))
+    found: dict[str, Any] = {"nargs": "+"} if several else {}
+    if metadata.get("metavar"):
+        found["metavar"] = metadata["metavar"]
+    if get_origin(kinds[0]) is Literal:
+        return {**found, "choices": get_args(kinds[0])}
+    number = next((kind for kind in (float, int) if kind in kinds), None)
+    if number is None or str in kinds:
+        return found
+    least = metadata.get("at_least")
+    return {**found, "type": number if least is None else at_least(least, number)}
+
+
+def _alternatives(hint: Any) -> list[Any]:
+    """The types of a union, without None."""
+    if get_origin(hint) not in (Union, UnionType):
+        return [hint]
+    return [kind for kind in get_args(hint) if kind is not NoneType]
+
+
+def take(arguments: dict[str, Any], kind: type[T]) -> T:
+    """The options of ``kind`` among parsed arguments, which lose them."""
+    options = from_flat(arguments, kind)
+    for field in dataclasses.fields(kind):
+        arguments.pop(field.name, None)
+    return options
 
 
 def add_data(parser) -> None:

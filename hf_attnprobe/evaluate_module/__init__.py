@@ -6,8 +6,6 @@ from pathlib import Path
 
 
 NAME = "attention_faithfulness"
-OPT_OUT = "HF_ATTNPROBE_NO_METRIC_CACHE"
-
 SHIM = '''"""Written by hf_attnprobe so that evaluate.load("attention_faithfulness") finds the installed package."""
 
 try:
@@ -18,7 +16,11 @@ except ModuleNotFoundError as error:
 
 
 def metric_path() -> str:
-    """The folder of the evaluate module: ``evaluate.load(hf_attnprobe.metric_path())`` needs no network."""
+    """The folder of the evaluate module, which ``evaluate.load`` loads without a network.
+
+    Also installs the metric, see :func:`install_metric`.
+    """
+    install_metric()
     return str(Path(__file__).parent / NAME)
 
 
@@ -32,13 +34,18 @@ def modules_cache() -> Path:
 
 
 def install_metric(cache: Path | None = None) -> Path | None:
-    """Puts a few lines that import the installed metric where ``evaluate.load("attention_faithfulness")`` looks last.
+    """Makes ``evaluate.load("attention_faithfulness")`` find the installed metric.
 
-    evaluate asks the Hub first and then uses the newest module of that name in its cache. Importing the package does
-    this, unless the environment variable HF_ATTNPROBE_NO_METRIC_CACHE is set. Several processes may do it at once.
+    evaluate asks the Hub first and then uses the newest module of that name in its cache;
+    a few lines that import the metric are written there. Several processes may do it at
+    once.
+
+    Args:
+        cache: the folder of modules; by default evaluate's own.
 
     Returns:
-        The file, or None where the cache cannot be written; then load by :func:`metric_path`.
+        The file, or None where the cache cannot be written; then load by
+        :func:`metric_path`.
     """
     folder = (
         (cache or modules_cache())
@@ -56,8 +63,6 @@ def install_metric(cache: Path | None = None) -> Path | None:
         hidden = file.with_suffix(f".{os.getpid()}")
         hidden.write_text(SHIM)
         os.replace(hidden, file)
-    except (
-        OSError
-    ):  # a home that cannot be written, or not even looked into: the path still works
+    except OSError:  # a home that cannot be written or read: the path still works
         return None
     return file

@@ -19,8 +19,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hf_attnprobe.attention_model import AttentionModel, Observation, Site
+from hf_attnprobe.attention_model import (
+    Differentiable,
+    LinearReadout,
+    Observation,
+    Site,
+)
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.faithfulness.registry import register_test
 from hf_attnprobe.functional.divergence import jsd, largest_jsd, tvd
 from hf_attnprobe.functional.intervention import at_head, random_generator
 from hf_attnprobe.functional.linear import epsilon_max_jsd
@@ -30,12 +36,11 @@ from hf_attnprobe.functional.search import (
     search_adversarial_attention,
 )
 from hf_attnprobe.functional.steering import steered_candidates
+from hf_attnprobe.options import Options, option
 
 
-EPSILONS = (
-    0.01,
-    0.05,
-)  # the paper's, for classification and for question answering; its code evaluates at .05
+EPSILONS = (0.01, 0.05)
+"""The paper's, for classification and for question answering; its code evaluates at .05."""
 FRONTIER = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 NOISE_STREAM = 1  # apart from the permutations' random numbers
 
@@ -43,6 +48,32 @@ READINGS = {
     "epsilon_max_jsd": "with the output within {key} of the original, attention can be moved by a divergence of {mean:.2f} (at most 0.69)",
     "largest_jsd": "with no regard to the output, attention could be moved by a divergence of {mean:.2f}",
 }
+HEAD_TITLES = {
+    "epsilon_max_jsd@0.05": "how far the attention can be moved with the output within .05 (at most .69; a lower bound)"
+}
+
+
+@dataclass(frozen=True)
+class Adversarial(Options):
+    """How the farthest attention is found, and how far the output may move."""
+
+    method: Literal["auto", "exact", "search"] = option(
+        "auto",
+        "exact for binary linear read-outs, search for all; auto is exact where it can be",
+    )
+    epsilons: Sequence[float] | None = option(
+        None,
+        "how far the output may move (default: .01 and .05; exact: .001 to .5)",
+        at_least=0,
+        metavar="EPSILON",
+    )
+    n_starts: int = option(5, "random starts of the gradient search", at_least=1)
+    n_steps: int | None = option(
+        None,
+        "steps of the gradient search (default: 500; for Transformers 0, only the "
+        "candidates of the linearised model)",
+        at_least=0,
+    )
 
 
 @dataclass(frozen=True)
@@ -57,131 +88,149 @@ class AdversarialResult:
     attention: dict[float, Tensor]
 
 
+def _binary_logits(observation: Observation) -> Tensor | None:
+    """Logits of each token alone [batch, keys, 2] of a binary linear read-out, or None."""
+    token_logits = observation.token_logits
+    if token_logits is None or token_logits.shape[-1] != 2:
+        return None
+    return token_logits
+
+
+def _check_method(observation: Observation, options: Adversarial) -> None:
+    if options.method == "exact" and _binary_logits(observation) is None:
+        raise AttnProbeError(
+            "method='exact' needs a binary linear read-out (two labels, logit = Σ a_t "
+            "u_t), which this model does not have; use method='search'"
+        )
+
+
+@register_test(
+    readings=READINGS,
+    head_titles=HEAD_TITLES,
+    needs=((LinearReadout, Differentiable),),
+    gradient_copies_at_once=lambda options: options.n_starts if options.n_steps else 1,
+    check=lambda preview, options: _check_method(preview.shortest, options),
+)
 def adversarial(
-    model: AttentionModel,
     observation: Observation,
     site: Site,
+    options: Adversarial = Adversarial(),
     *,
-    method: Literal["auto", "exact", "search"] = "auto",
-    epsilons: Sequence[float] | None = None,
-    n_starts: int = 5,
-    n_steps: int | None = None,
     seed: int = 0,
 ) -> AdversarialResult:
     """The farthest attention within each ε.
 
-    Args:
-        method: ``exact`` for binary linear read-outs, ``search`` for all; ``auto`` is exact where it can be.
-        epsilons: default: .01 and .05, with ``exact`` the whole frontier from .001 to .5.
-        n_starts, n_steps: of the gradient search, in the paper 5 random starts and 500 steps of Adam with ε = .01;
-            ``None`` is 500 for linear read-outs, else 0: only the candidates of the linearised model.
+    The paper's search has 5 random starts and 500 steps of Adam with ε = .01.
 
     Raises:
         AttnProbeError: ``exact`` on a model whose read-out is not binary and linear.
     """
-    token_logits = observation.token_logits
-    linear = token_logits is not None and token_logits.shape[-1] == 2
-    if method == "exact" and not linear:
-        raise AttnProbeError(
-            "method='exact' needs a binary linear read-out (two labels, logit = Σ a_t u_t), which this model does not "
-            "have; use method='search'"
-        )
+    _check_method(observation, options)
     attention = observation.attention[site.layer][:, site.head]
-    visible = model.visible(observation, site.layer)
-    if linear and method != "search":
-        epsilons = FRONTIER if epsilons is None else epsilons
+    visible = observation.model.visible(observation, site.layer)
+    token_logits = _binary_logits(observation)
+    if token_logits is not None and options.method != "search":
+        epsilons = FRONTIER if options.epsilons is None else options.epsilons
         scores = token_logits[..., 1] - token_logits[..., 0]
-        found = epsilon_max_jsd(attention[:, 0], scores, visible[:, 0], epsilons)
-        farthest = list(zip(found.jsd, found.attention.unsqueeze(2), strict=True))
+        exact = epsilon_max_jsd(attention[:, 0], scores, visible[:, 0], epsilons)
+        divergences, adversaries = exact.jsd, exact.attention.unsqueeze(2)
     else:
-        epsilons = EPSILONS if epsilons is None else epsilons
-        farthest = _search(
-            model, observation, site, token_logits, epsilons, n_starts, n_steps, seed
-        )
+        epsilons = EPSILONS if options.epsilons is None else options.epsilons
+        farthest = _search(observation, site, epsilons, options, seed)
+        divergences, adversaries = zip(*farthest, strict=True)
     return AdversarialResult(
-        {
-            epsilon: divergence
-            for epsilon, (divergence, _) in zip(epsilons, farthest, strict=True)
-        },
+        dict(zip(epsilons, divergences, strict=True)),
         _over_rows(largest_jsd(attention, visible), visible, site.query),
-        {
-            epsilon: adversary
-            for epsilon, (_, adversary) in zip(epsilons, farthest, strict=True)
-        },
+        dict(zip(epsilons, adversaries, strict=True)),
     )
 
 
 def _search(
-    model,
-    observation,
-    site,
-    token_logits,
-    epsilons,
-    n_starts: int,
-    n_steps: int | None,
+    observation: Observation,
+    site: Site,
+    epsilons: Sequence[float],
+    options: Adversarial,
     seed: int,
-):
-    """For each ε the farthest attention found, JSD [batch] and attention [batch, queries, keys]."""
+) -> list[tuple[Tensor, Tensor]]:
+    """The farthest attention found for each ε.
+
+    Shape: JSD [batch] and attention [batch, queries, keys].
+    """
     attention = observation.attention[site.layer][:, site.head]
-    visible = model.visible(observation, site.layer)
-    linear = token_logits is not None
-    checked = []
-    if not linear:
-        slope = observation.attention_gradient[site.layer][:, site.head]
-        steered = steered_candidates(attention, slope, visible)
-        checked.append(_check(model, observation, site, steered[:1]))
-        if (
-            checked[0].change <= min(epsilons)
-        ).all():  # most heads are free: nothing is farther than the farthest
-            return best_within(*checked, attention, epsilons)
-        checked.append(_check(model, observation, site, steered[1:]))
-    if linear or n_steps:
-        distance = (
-            linear_distance(token_logits, observation.probs)
-            if linear
-            else _model_distance(model, observation, site)
+    token_logits = observation.token_logits
+    if token_logits is not None:
+        distance = linear_distance(token_logits, observation.probs)
+        n_steps = 500 if options.n_steps is None else options.n_steps
+        moved = _gradient_search(
+            observation, site, distance, options.n_starts, n_steps, seed
         )
-        start = 3 * _noise(visible, observation.batch.example_ids, n_starts, seed).to(
-            attention
+        return best_within(_check(observation, site, moved), attention, epsilons)
+    slope = observation.attention_gradient[site.layer][:, site.head]
+    visible = observation.model.visible(observation, site.layer)
+    steered = steered_candidates(attention, slope, visible)
+    checked = [_check(observation, site, steered[:1])]
+    # Most heads are free: no attention is farther than this first candidate.
+    if (checked[0].change <= min(epsilons)).all():
+        return best_within(checked[0], attention, epsilons)
+    checked.append(_check(observation, site, steered[1:]))
+    if options.n_steps:
+        distance = _model_distance(observation, site)
+        moved = _gradient_search(
+            observation, site, distance, options.n_starts, options.n_steps, seed
         )
-        flat = (
-            x.flatten(-3, -2)
-            for x in (start, attention, visible.expand(attention.shape))
-        )
-        n_steps = 500 if n_steps is None else n_steps
-        found = search_adversarial_attention(
-            *flat, distance, n_steps=n_steps
-        ).unflatten(1, attention.shape[:2])
-        checked.append(_check(model, observation, site, found))
-    return best_within(
-        Candidates(*map(torch.cat, zip(*checked, strict=True))), attention, epsilons
+        checked.append(_check(observation, site, moved))
+    candidates = Candidates(*map(torch.cat, zip(*checked, strict=True)))
+    return best_within(candidates, attention, epsilons)
+
+
+def _gradient_search(
+    observation: Observation,
+    site: Site,
+    distance: Distance,
+    n_starts: int,
+    n_steps: int,
+    seed: int,
+) -> Tensor:
+    """The paper's search from random starts: attention [starts, batch, queries, keys]."""
+    attention = observation.attention[site.layer][:, site.head]
+    visible = observation.model.visible(observation, site.layer)
+    noise = _noise(visible, observation.batch.example_ids, n_starts, seed)
+    start = 3 * noise.to(attention)
+    moved = search_adversarial_attention(
+        start.flatten(-3, -2),
+        attention.flatten(-3, -2),
+        visible.expand(attention.shape).flatten(-3, -2),
+        distance,
+        n_steps=n_steps,
     )
+    return moved.unflatten(1, attention.shape[:2])
 
 
 class Candidates(NamedTuple):
-    """Attentions [copies, batch, queries, keys] with their JSD to the original and their change of the output, [copies, batch]."""
+    """Attentions with their JSD to the original and the change of the output.
+
+    Shape: [copies, batch, queries, keys], and twice [copies, batch].
+    """
 
     attention: Tensor
     divergence: Tensor
     change: Tensor
 
 
-def _check(model, observation, site, attention: Tensor) -> Candidates:
-    """Candidates with what running the model says of them."""
-    layer, visible = (
-        observation.attention[site.layer],
-        model.visible(observation, site.layer),
-    )
+def _check(observation: Observation, site: Site, attention: Tensor) -> Candidates:
+    """Candidates with the change of the output when the model is run with them."""
+    model, layer = observation.model, observation.attention[site.layer]
+    visible = model.visible(observation, site.layer)
+    edited = at_head(layer, site.head, site.query, attention)
     with torch.no_grad():
-        probs = model.replay(
-            observation, {site.layer: at_head(layer, site.head, site.query, attention)}
-        )
+        probs = model.replay(observation, {site.layer: edited})
     divergence = _over_rows(jsd(attention, layer[:, site.head]), visible, site.query)
     return Candidates(attention, divergence, tvd(probs, observation.probs))
 
 
-def _model_distance(model, observation, site) -> Distance:
+def _model_distance(observation: Observation, site: Site) -> Distance:
     """Distance and its gradient through the model, over [copies, batch · queries, keys]."""
+    model = observation.model
     attention = observation.attention[site.layer]
     n_batch, n_queries = attention.shape[0], attention.shape[2]
 
@@ -202,21 +251,32 @@ def _model_distance(model, observation, site) -> Distance:
 
 
 def best_within(
-    found: Candidates, own: Tensor, epsilons: Sequence[float]
+    candidates: Candidates, original: Tensor, epsilons: Sequence[float]
 ) -> list[tuple[Tensor, Tensor]]:
-    """For each ε the farthest candidate whose change is ≤ ε, or else ``own`` [batch, queries, keys], whose JSD is 0."""
-    candidates = torch.cat([own[None], found.attention])
-    divergence, change = (
-        torch.cat([torch.zeros_like(x[:1]), x])
-        for x in (found.divergence, found.change)
-    )
-    best = [divergence.masked_fill(change > epsilon, -1).max(0) for epsilon in epsilons]
-    place = torch.arange(len(own), device=own.device)
-    return [(values, candidates[index, place]) for values, index in best]
+    """The farthest candidate whose change is at most ε, for each ε.
+
+    Where there is none it is the ``original`` [batch, queries, keys], whose JSD is 0.
+    """
+    attention = torch.cat([original[None], candidates.attention])
+    divergence = _with_zero(candidates.divergence)
+    change = _with_zero(candidates.change)
+    rows = torch.arange(len(original), device=original.device)
+    best = []
+    for epsilon in epsilons:
+        values, index = divergence.masked_fill(change > epsilon, -1).max(0)
+        best.append((values, attention[index, rows]))
+    return best
+
+
+def _with_zero(values: Tensor) -> Tensor:
+    return torch.cat([torch.zeros_like(values[:1]), values])
 
 
 def _over_rows(values: Tensor, visible: Tensor, query: int | None) -> Tensor:
-    """[..., batch, queries] to [..., batch]: one query's value, or the mean over queries that see anything."""
+    """One query's value, or the mean over queries that see anything.
+
+    Shape: [..., batch, queries] -> [..., batch].
+    """
     if query is not None:
         return values[..., query]
     real = visible.any(-1).to(values.dtype).expand(values.shape)

@@ -13,12 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hf_attnprobe.attention_model import (
-    AttentionModel,
-    HeadValues,
-    Observation,
-    Site,
-)
+from hf_attnprobe.attention_model import HeadValues, Observation, Site
+from hf_attnprobe.faithfulness.registry import NoOptions, register_test
 from hf_attnprobe.functional.similarity import conicity as conicity_of
 
 
@@ -26,28 +22,35 @@ READINGS = {
     "conicity": "the vectors that attention weighs have a mean cosine of {mean:.2f} with their mean",
     "absolute_conicity": "without the sign that mean cosine is {mean:.2f}",
 }
+HEAD_TITLES = {
+    "conicity": "mean cosine of the head's value vectors with their mean",
+    "absolute_conicity": "mean absolute cosine of the head's value vectors with their mean",
+}
 
 
 @dataclass(frozen=True)
 class ConicityResult:
-    """Both [batch], over a text's tokens or units; in [−1, 1] and [0, 1]. NaN where the model's values cannot be read."""
+    """Both [batch], over a text's tokens or sentences; in [−1, 1] and [0, 1]."""
 
     conicity: Tensor
     absolute_conicity: Tensor
 
 
+@register_test(readings=READINGS, head_titles=HEAD_TITLES, needs=(HeadValues,))
 @torch.no_grad()
 def conicity(
-    model: AttentionModel, observation: Observation, site: Site, *, seed: int = 0
+    observation: Observation,
+    site: Site,
+    options: NoOptions = NoOptions(),
+    *,
+    seed: int = 0,
 ) -> ConicityResult:
     """Conicity of the vectors that the attention of ``site`` weighs, with and without the sign of the cosine.
 
     Args:
         seed: unused, nothing here is random.
     """
-    if model.lacks(HeadValues, site):
-        undefined = torch.full_like(observation.probs[:, 0], torch.nan)
-        return ConicityResult(undefined, undefined)
+    model = observation.model
     vectors = model.states(observation, site)
     counted = model.positions(observation, site.layer, observation.batch.content_mask)
     return ConicityResult(

@@ -12,8 +12,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hf_attnprobe.attention_model import AttentionModel, Observation, Site
+from hf_attnprobe.attention_model import (
+    Differentiable,
+    EditableInputs,
+    Observation,
+    Site,
+)
+from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.faithfulness.registry import AuditPreview, register_test
 from hf_attnprobe.functional.rank import dense_rank, kendall_tau_b_matrix
+from hf_attnprobe.options import Options, option
 
 
 PAIRS = ((0, 1), (0, 2), (1, 2))  # attention, gradient, leave-one-out
@@ -28,6 +36,10 @@ READINGS = {
     "attention_gradient_p_value": "the mean p-value of attention against gradients is {mean:.2f}",
     "attention_leave_one_out_p_value": "the mean p-value of attention against leave-one-out is {mean:.2f}",
     "gradient_leave_one_out_p_value": "the mean p-value of gradients against leave-one-out is {mean:.2f}",
+}
+HEAD_TITLES = {
+    "attention_leave_one_out_tau": "rank correlation of attention with leave-one-out",
+    "attention_gradient_tau": "rank correlation of attention with gradients",
 }
 
 
@@ -46,24 +58,46 @@ class CorrelationResult:
     gradient_leave_one_out_significant: Tensor
 
 
+@dataclass(frozen=True)
+class Correlation(Options):
+    """Which class's probability the importances explain."""
+
+    target: int | None = option(
+        None, "class whose probability is explained (default: the predicted one)"
+    )
+
+
+def _check(preview: AuditPreview, options: Correlation) -> None:
+    n_classes = preview.shortest.probs.shape[-1]
+    if options.target is not None and not 0 <= options.target < n_classes:
+        raise AttnProbeError(
+            f"expected a target class from 0 to {n_classes - 1}, got {options.target}"
+        )
+
+
+@register_test(
+    readings=READINGS,
+    head_titles=HEAD_TITLES,
+    needs=(Differentiable, EditableInputs),
+    check=_check,
+)
 def correlation(
-    model: AttentionModel,
     observation: Observation,
     site: Site,
+    options: Correlation = Correlation(),
     *,
-    target: int | None = None,
     seed: int = 0,
 ) -> CorrelationResult:
     """Rank correlation of attention with gradient and leave-one-out importance.
 
+    Importance is absolute: what lowers the class counts as much as what raises it.
+
     Args:
-        target: the class whose probability is explained; ``None`` is the predicted one. Importance is absolute, so
-            what lowers the class counts as much as what raises it.
         seed: unused, nothing here is random.
     """
     content, attention = observation.batch.content_mask, observation.read(site)
-    gradient = observation.gradient_importance(target)
-    leave_one_out = observation.leave_one_out_importance(target)
+    gradient = observation.gradient_importance(options.target)
+    leave_one_out = observation.leave_one_out_importance(options.target)
     values = torch.stack([attention, gradient, leave_one_out], dim=1)
     found = kendall_tau_b_matrix(ranks(values, content.unsqueeze(1)), content)
     significant = (found.p_value <= 0.05).to(

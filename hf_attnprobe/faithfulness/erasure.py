@@ -16,13 +16,15 @@ In a head, a word is erased in every query row, special tokens keep their weight
 
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from hf_attnprobe.attention_model import AttentionModel, Observation, Site
-from hf_attnprobe.faithfulness.rankings import NEEDS, ranking, tied
-from hf_attnprobe.faithfulness.single_weight import check_draw, erased, single_weight
+from hf_attnprobe.attention_model import LinearReadout, Observation, Site
+from hf_attnprobe.faithfulness.rankings import is_possible, ranking, tied
+from hf_attnprobe.faithfulness.registry import register_test
+from hf_attnprobe.faithfulness.single_weight import erased, single_weight
 from hf_attnprobe.functional.erasure import (
     FlipSet,
     minimal_flip_set,
@@ -31,14 +33,13 @@ from hf_attnprobe.functional.erasure import (
 )
 from hf_attnprobe.functional.intervention import random_permutations
 from hf_attnprobe.functional.rank import kendall_tau_b
+from hf_attnprobe.options import Options, option
 
 
 RANKINGS = ("attention", "gradient", "product", "leave_one_out", "input_gradient")
 OF_HEADS_ALONE = ("effective_attention", "norm_based")
 N_RANDOM = 5  # the paper's
-ORDER_STREAM = (
-    1 << 40
-)  # added to the seed: other shuffles than those of ``permutation``
+ORDER_STREAM = 1 << 40  # added to the seed: other shuffles than ``permutation``'s
 COPIES_AT_ONCE = 32
 
 READINGS = {
@@ -63,6 +64,28 @@ READINGS = {
     "product_margin_tau": "attention × gradient and the exact margins order the weights with rank correlation {mean:.2f}",
     "greedy_bound_size": "at most {median:.0f} weights are needed to flip the decision, by the best of the rankings (median)",
 }
+HEAD_TITLES = {
+    "never_flips@attention": "share of texts whose decision holds however many of the head's weights are erased, largest first",
+    "fraction_to_flip@attention": "fraction of the head's weights erased, largest first, when the decision flips (texts that flip)",
+}
+
+
+@dataclass(frozen=True)
+class Erasure(Options):
+    """How weights are erased, and what is compared with the largest one."""
+
+    renormalise: bool = option(
+        True, "divide the weights that are left by their sum after an erasure"
+    )
+    draw: Literal["uniform", "released"] = option(
+        "uniform",
+        "how the weight compared with the largest is drawn: uniform over the others, or "
+        "as the released code does, never the first and perhaps the largest itself",
+    )
+    all_zero: bool = option(
+        False, "count the decision without any attention too, as the released code does"
+    )
+    n_random: int = option(N_RANDOM, "random orders of erasure", at_least=1)
 
 
 @dataclass(frozen=True)
@@ -96,57 +119,44 @@ class ErasureResult:
     greedy_bound_size: Tensor | None = None
 
 
+@register_test(
+    readings=READINGS,
+    head_titles=HEAD_TITLES,
+    copies_at_once=lambda options: COPIES_AT_ONCE,
+)
 @torch.no_grad()
 def erasure(
-    model: AttentionModel,
     observation: Observation,
     site: Site,
+    options: Erasure = Erasure(),
     *,
-    renormalise: bool = True,
-    draw: str = "uniform",
-    all_zero: bool = False,
-    n_random: int = N_RANDOM,
     seed: int = 0,
 ) -> ErasureResult:
-    """Erases weights of one head alone and in the order of each ranking.
+    """Erases single weights of a head, and all of them in the order of each ranking.
 
-    Args:
-        renormalise: divide what is left by its sum. Without it the output moves for want of weight too.
-        draw: of the other weight, "uniform" over all but the largest, or as in the "released" code, which never draws
-            the first position and may draw the largest weight itself.
-        all_zero: count the decision without any attention too, as the released code does.
-        n_random: random orders.
-
-    Raises:
-        AttnProbeError: an unknown ``draw``.
+    Without ``renormalise`` the output moves for want of weight too.
     """
-    check_draw(draw)
     attention = observation.read(site)
-    content, token_logits = (
-        observation.batch.content_mask,
-        observation.token_logits,
-    )
-    found = rankings(model, observation, site)
-    rules = {"renormalise": renormalise, "all_zero": all_zero}
-    single = single_weight(model, observation, site, draw=draw, seed=seed, **rules)
+    content, token_logits = observation.batch.content_mask, observation.token_logits
+    found = rankings(observation, site)
+    rules = {"renormalise": options.renormalise, "all_zero": options.all_zero}
+    single = single_weight(observation, site, draw=options.draw, seed=seed, **rules)
     exact = None
     if token_logits is not None:
-        bias = model.readout_bias()
+        bias = observation.model.require(LinearReadout).readout_bias()
         exact = minimal_flip_set(
-            attention, token_logits, content, bias=bias, renormalise=renormalise
+            attention, token_logits, content, bias=bias, renormalise=options.renormalise
         )
         found["margin"] = exact.margin
-    order = orders(observation, content, found, n_random, seed)
+    order = orders(observation, content, found, options.n_random, seed)
     if exact is not None:
         n_removed = removals_to_flip(
             attention, token_logits, content, order, bias=bias, **rules
         )
     else:
-        n_removed = _removals_by_replay(
-            model, observation, site, order, content, **rules
-        )
+        n_removed = _removals_by_replay(observation, site, order, content, **rules)
     names = ("random", *found)
-    gathered = partial(_by_ranking, names=names, n_random=n_random)
+    gathered = partial(_by_ranking, names=names, n_random=options.n_random)
     long = content.sum(-1) > 1
     return ErasureResult(
         **single,
@@ -157,14 +167,20 @@ def erasure(
     )
 
 
-def rankings(
-    model: AttentionModel, observation: Observation, site: Site
-) -> dict[str, Tensor]:
-    """What to erase weights by, largest first, as dense ranks [batch, keys]; without what this model does not have."""
-    linear = observation.token_logits is not None
-    names = RANKINGS if linear else (*RANKINGS, *OF_HEADS_ALONE)
-    possible = [name for name in names if not model.lacks(NEEDS[name], site)]
-    return {name: ranking(model, observation, site, name) for name in possible}
+def rankings(observation: Observation, site: Site) -> dict[str, Tensor]:
+    """The rankings to erase weights by, largest first, that the model has.
+
+    Returns:
+        Dense ranks [batch, keys] by name.
+    """
+    names = RANKINGS
+    if observation.token_logits is None:
+        names = (*RANKINGS, *OF_HEADS_ALONE)
+    return {
+        name: ranking(observation, site, name)
+        for name in names
+        if is_possible(observation, site, name)
+    }
 
 
 def orders(
@@ -185,7 +201,6 @@ def orders(
 
 
 def _removals_by_replay(
-    model: AttentionModel,
     observation: Observation,
     site: Site,
     order: Tensor,
@@ -202,7 +217,7 @@ def _removals_by_replay(
         which, n_before = steps.unbind(1)
         gone = (turn[which] <= n_before[:, None, None]) & content
         after = erased(
-            model, observation, site, gone, renormalise=renormalise, all_zero=all_zero
+            observation, site, gone, renormalise=renormalise, all_zero=all_zero
         )
         lost.append((after.argmax(-1) != predicted) & ~after.isnan().any(-1))
     lost = torch.cat(lost).unflatten(0, (len(order), longest))

@@ -11,29 +11,20 @@ Reading:  1 the same order, 0 unrelated orders.
 A layer's readings are reported at head −1. All are read at the row the prediction is read from, in every layer.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from hf_attnprobe.attention_model import (
-    AttentionModel,
-    BlockOutputs,
-    Differentiable,
-    HeadValues,
-    Observation,
-    OutputProjections,
-    Site,
-    Stack,
-)
+from hf_attnprobe.attention_model import EditableInputs, Observation, Site
+from hf_attnprobe.faithfulness.attention_maps import OF_HEADS, OF_LAYERS
 from hf_attnprobe.faithfulness.correlation import ranks
-from hf_attnprobe.functional import explanations as maps
+from hf_attnprobe.faithfulness.registry import NoOptions, register_test
 from hf_attnprobe.functional.rank import kendall_tau_b
 
 
 LAYER = -1  # the head that stands for the whole layer
-COLUMNS_AT_ONCE = 8  # of value zeroing: a block output [batch, queries, hidden] for each is held at a time
 READINGS = {
     "raw_attention_tau": "this head's attention and leave-one-out order the tokens with rank correlation {mean:.2f}",
     "attention_times_gradient_tau": "attention × gradient and leave-one-out agree with rank correlation {mean:.2f}",
@@ -44,6 +35,18 @@ READINGS = {
     "layer_norm_based_tau": "the layer's norms of weighted values and leave-one-out agree with rank correlation {mean:.2f}",
     "value_zeroing_tau": "value zeroing and leave-one-out agree with rank correlation {mean:.2f}",
     "value_zeroing_rollout_tau": "value zeroing rolled out up to this layer and leave-one-out agree with rank correlation {mean:.2f}",
+}
+HEAD_TITLES = {
+    "attention_times_gradient_tau": "rank correlation of attention × gradient with leave-one-out",
+    "effective_attention_tau": "rank correlation of effective attention with leave-one-out",
+    "norm_based_tau": "rank correlation of the norms of weighted values with leave-one-out",
+}
+LAYER_TITLES = {
+    "mean_attention_tau": "mean attention",
+    "rollout_tau": "rollout",
+    "layer_norm_based_tau": "norm-based",
+    "value_zeroing_tau": "value zeroing",
+    "value_zeroing_rollout_tau": "value zeroing, rolled out",
 }
 
 
@@ -69,162 +72,42 @@ def with_layers(sites: Sequence[Site]) -> list[Site]:
     return [*sites, *layers] if len(sites) > 1 else list(sites)
 
 
+@register_test(
+    readings=READINGS,
+    head_titles=HEAD_TITLES,
+    layer_titles=LAYER_TITLES,
+    needs=(EditableInputs,),
+    default="many heads",
+    sites=with_layers,
+)
 def explanations(
-    model: AttentionModel, observation: Observation, site: Site, *, seed: int = 0
+    observation: Observation,
+    site: Site,
+    options: NoOptions = NoOptions(),
+    *,
+    seed: int = 0,
 ) -> ExplanationsResult:
-    """Rank correlation of every reading of a head, or of a layer where ``site.head`` is −1, with leave-one-out.
+    """Rank correlation of every explanation of a head, or of a layer, with leave-one-out.
 
     Args:
+        site: a head, or a whole layer where ``site.head`` is −1.
         seed: unused, nothing here is random.
     """
     content = observation.batch.content_mask
     importance = ranks(observation.leave_one_out_importance(), content)
-    found = {}
-    for name, reading in (OF_LAYERS if site.head == LAYER else OF_HEADS).items():
-        if any(model.lacks(capability, site) for capability in NEEDS.get(name, ())):
+    taus = {}
+    for name, explanation in (OF_LAYERS if site.head == LAYER else OF_HEADS).items():
+        if not explanation.is_possible(observation.model, site):
             continue
-        values = reading(model, observation, site)
-        values = model.read_map(observation, values, site).abs()
-        values = _scaled(values, content) if name in NOT_SHARES else values
-        found[f"{name}_tau"] = kendall_tau_b(
-            ranks(values, content), importance, content
-        ).tau
-    return ExplanationsResult(**found)
-
-
-# Of a head, [batch, queries, keys]
-
-
-def _attention(model: AttentionModel, observation: Observation, site: Site) -> Tensor:
-    return observation.attention[site.layer][:, site.head]
-
-
-def _attention_times_gradient(
-    model: AttentionModel, observation: Observation, site: Site
-) -> Tensor:
-    gradient = observation.attention_gradient[site.layer][:, site.head]
-    return maps.attention_times_gradient(_attention(model, observation, site), gradient)
-
-
-def _effective_attention(
-    model: AttentionModel, observation: Observation, site: Site
-) -> Tensor:
-    values = observation.head_values[site.layer][:, site.head]
-    return maps.effective_attention(
-        _attention(model, observation, site), _real(observation, values)
-    )
-
-
-def _norm_based(model: AttentionModel, observation: Observation, site: Site) -> Tensor:
-    head = slice(site.head, site.head + 1)
-    values, projection = (
-        observation.head_values[site.layer],
-        model.output_projections()[site.layer],
-    )
-    return maps.norm_based(
-        observation.attention[site.layer][:, head], values[:, head], projection[head]
-    )[:, 0]
-
-
-# Of a layer, [batch, queries, keys]
-
-
-def _mean_attention(
-    model: AttentionModel, observation: Observation, site: Site
-) -> Tensor:
-    return observation.attention[site.layer].mean(1)
-
-
-def _rollout(model: AttentionModel, observation: Observation, site: Site) -> Tensor:
-    return maps.rollout(
-        [
-            observation.attention[layer].mean(1)
-            for layer in model.layers_below(site.layer)
-        ]
-    )
-
-
-def _layer_norm_based(
-    model: AttentionModel, observation: Observation, site: Site
-) -> Tensor:
-    values, projection = (
-        observation.head_values[site.layer],
-        model.output_projections()[site.layer],
-    )
-    return maps.norm_based_layer(observation.attention[site.layer], values, projection)
-
-
-@torch.no_grad()
-def _value_zeroing(
-    model: AttentionModel, observation: Observation, site: Site
-) -> Tensor:
-    def compute() -> Tensor:
-        n_keys = observation.batch.mask.shape[1]
-        kept = ~torch.eye(n_keys, dtype=torch.bool, device=observation.probs.device)[
-            :, None, None, None
-        ]
-        kept = kept.expand(-1, len(observation.probs), -1, -1, -1)
-        original = model.block_output(
-            observation, site.layer, torch.ones_like(kept[:1])
-        )
-        parts = kept.split(COLUMNS_AT_ONCE)
-        columns = [
-            maps.cosine_distance(
-                original, model.block_output(observation, site.layer, part)
-            )
-            for part in parts
-        ]
-        visible = model.visible(observation, site.layer)
-        return maps.value_zeroing(torch.cat(columns).permute(1, 2, 0), visible)
-
-    return observation.remember(("value_zeroing", site.layer), compute)
-
-
-def _value_zeroing_rollout(
-    model: AttentionModel, observation: Observation, site: Site
-) -> Tensor:
-    below = model.layers_below(site.layer)
-    return maps.rollout(
-        [_value_zeroing(model, observation, Site(layer)) for layer in below],
-        residual=False,
-    )
-
-
-def _real(observation: Observation, values: Tensor) -> Tensor:
-    """Values [batch, keys, width] with nothing at padding."""
-    return values * observation.batch.mask[..., None]
+        values = explanation.read(observation, site)
+        if not explanation.is_share:
+            values = _scaled(values, content)
+        ranked = ranks(values, content)
+        taus[f"{name}_tau"] = kendall_tau_b(ranked, importance, content).tau
+    return ExplanationsResult(**taus)
 
 
 def _scaled(values: Tensor, content: Tensor) -> Tensor:
     """With 1 the largest of a text, [batch, keys]: ties are told by a tolerance that knows attention's scale."""
     largest = (values * content).amax(-1, keepdim=True)
     return values / largest.clamp_min(torch.finfo(values.dtype).tiny)
-
-
-Reading = Callable[[AttentionModel, Observation, Site], Tensor]
-OF_HEADS: dict[str, Reading] = {
-    "raw_attention": _attention,
-    "attention_times_gradient": _attention_times_gradient,
-    "effective_attention": _effective_attention,
-    "norm_based": _norm_based,
-}
-OF_LAYERS: dict[str, Reading] = {
-    "mean_attention": _mean_attention,
-    "rollout": _rollout,
-    "layer_norm_based": _layer_norm_based,
-    "value_zeroing": _value_zeroing,
-    "value_zeroing_rollout": _value_zeroing_rollout,
-}
-NEEDS: dict[str, tuple[type, ...]] = {
-    "attention_times_gradient": (Differentiable,),
-    "effective_attention": (HeadValues,),
-    "norm_based": (OutputProjections,),
-    "rollout": (Stack,),
-    "layer_norm_based": (OutputProjections,),
-    "value_zeroing": (BlockOutputs,),
-    "value_zeroing_rollout": (Stack, BlockOutputs),
-}
-"""What a reading asks of the model; the others ask for nothing but attention."""
-
-NOT_SHARES = ("attention_times_gradient", "norm_based", "layer_norm_based")
-"""Readings that do not add up to 1: gradients and norms may be of any size."""

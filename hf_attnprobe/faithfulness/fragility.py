@@ -3,7 +3,7 @@
 Question: if the trained attention (Tr) is replaced by uniform attention (Un) or by a permutation of itself (Pm), how many
           texts does the model, otherwise left as it is, still get right?
 Measure:  the predicted class under each, one row per text, so that any score and the interval of its change can be had
-          from the rows. Of the permutations there are ``n_permutations`` draws, those of the test ``permutation``; a
+          from the rows. Of the permutations there are ``n_draws``, those of the test ``permutation``; a
           score under Pm is that of all draws together.
 Compare:  the same model before and after training that ties its states to their words.
 Reading:  a large loss means that attention matters to the decision; by itself it does not make attention faithful.
@@ -14,11 +14,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hf_attnprobe.attention_model import AttentionModel, Observation, Site
+from hf_attnprobe.attention_model import Observation, Site
+from hf_attnprobe.faithfulness.registry import register_test
 from hf_attnprobe.functional.intervention import at_head, permute, uniform
+from hf_attnprobe.options import Options, option
 
 
-N_PERMUTATIONS = 10
+N_DRAWS = 10
 READINGS = {
     "trained_share": "with its trained attention the model predicts class {key} in {mean:.0%} of texts",
     "uniform_share": "with uniform attention class {key} is predicted in {mean:.0%} of texts",
@@ -26,6 +28,11 @@ READINGS = {
     "trained_correct": "with its trained attention the model is right in {mean:.1%} of texts",
     "uniform_correct": "with uniform attention the model is right in {mean:.1%} of texts",
     "permuted_correct": "with permuted attention the model is right in {mean:.1%} of draws",
+}
+HEAD_TITLES = {
+    "trained_correct": "share of texts classified correctly (the same for all heads)",
+    "uniform_correct": "share classified correctly with uniform attention in the head",
+    "permuted_correct": "share classified correctly with permuted attention in the head",
 }
 
 
@@ -42,26 +49,38 @@ class FragilityResult:
     permuted_correct: Tensor
 
 
+@dataclass(frozen=True)
+class Fragility(Options):
+    """How many permutations."""
+
+    n_draws: int = option(N_DRAWS, "permutations of the attention per text", at_least=1)
+
+
+@register_test(
+    readings=READINGS,
+    head_titles=HEAD_TITLES,
+    default="on request",
+    copies_at_once=lambda options: options.n_draws + 1,
+)
 @torch.no_grad()
 def fragility(
-    model: AttentionModel,
     observation: Observation,
     site: Site,
+    options: Fragility = Fragility(),
     *,
-    n_permutations: int = N_PERMUTATIONS,
     seed: int = 0,
 ) -> FragilityResult:
-    """The decision with a head's own attention, uniform attention, and permutations of its own.
+    """The decision with a head's trained attention, uniform attention, and permutations.
 
     As in ``permutation`` and ``uniform_attention`` every query's weights are replaced, over the keys it may see.
     """
-    attention = observation.attention[site.layer]
-    own, visible = attention[:, site.head], model.visible(observation, site.layer)
-    order = observation.permutations(site.layer, n_permutations, seed)
-    edits = torch.cat([uniform(own, visible)[None], permute(own, order)])
-    after = model.replay(
-        observation, {site.layer: at_head(attention, site.head, site.query, edits)}
-    )
+    model, attention = observation.model, observation.attention[site.layer]
+    trained = attention[:, site.head]
+    flat = uniform(trained, model.visible(observation, site.layer))
+    order = observation.permutations(site.layer, options.n_draws, seed)
+    edits = torch.cat([flat[None], permute(trained, order)])
+    edited = at_head(attention, site.head, site.query, edits)
+    after = model.replay(observation, {site.layer: edited})
     n_classes, labels = observation.probs.shape[-1], observation.batch.labels
     decided = torch.cat([observation.probs[None], after]).argmax(-1)
     decided = torch.nn.functional.one_hot(decided, n_classes).double()

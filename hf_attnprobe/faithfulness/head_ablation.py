@@ -15,19 +15,25 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hf_attnprobe.attention_model import AttentionModel, Observation, Reference, Site
+from hf_attnprobe.attention_model import HeadOutputs, Observation, Reference, Site
+from hf_attnprobe.faithfulness.registry import NoOptions, register_test
 from hf_attnprobe.functional.divergence import decision_flip, tvd
 from hf_attnprobe.functional.intervention import at_head, random_generator
 
 
 DONOR_STREAM = 2  # apart from the permutations' and the adversary's random numbers
 READINGS = {
-    "zero_tvd": "with this head silenced the output moves by {mean:.2f} of 1",
-    "zero_flip": "with this head silenced the decision flips in {mean:.0%} of texts",
+    "zero_tvd": "with this head zero-ablated the output moves by {mean:.2f} of 1",
+    "zero_flip": "with this head zero-ablated the decision flips in {mean:.0%} of texts",
     "mean_tvd": "with this head's output replaced by its mean the output moves by {mean:.2f} of 1",
     "mean_flip": "with this head's output replaced by its mean the decision flips in {mean:.0%} of texts",
     "resample_tvd": "with this head's output taken from another text the output moves by {mean:.2f} of 1",
     "resample_flip": "with this head's output taken from another text the decision flips in {mean:.0%} of texts",
+}
+HEAD_TITLES = {
+    "zero_tvd": "output change with the head zero-ablated",
+    "mean_tvd": "output change with the head's output replaced by its mean over other texts",
+    "resample_tvd": "output change with the head's output taken from another text",
 }
 
 
@@ -48,58 +54,70 @@ class HeadAblationResult:
     resample_flip: Tensor | None = None
 
 
+@register_test(
+    readings=READINGS,
+    head_titles=HEAD_TITLES,
+    default="many heads",
+    uses_reference=True,
+)
 @torch.no_grad()
 def head_ablation(
-    model: AttentionModel, observation: Observation, site: Site, *, seed: int = 0
+    observation: Observation,
+    site: Site,
+    options: NoOptions = NoOptions(),
+    *,
+    seed: int = 0,
 ) -> HeadAblationResult:
     """One head's output replaced, at all its queries or at ``site.query`` alone.
 
     Args:
         seed: with a text's id it chooses the text of the reference sample that its head outputs are taken from.
     """
-    attention = observation.attention[site.layer]
-    silent = at_head(
-        attention, site.head, site.query, torch.zeros_like(attention[None, :, 0])
-    )
-    zero = _changes(observation, model.replay(observation, {site.layer: silent})[0])
-    if model.reference is None:
+    model, attention = observation.model, observation.attention[site.layer]
+    nothing = torch.zeros_like(attention[None, :, 0])
+    ablated = at_head(attention, site.head, site.query, nothing)
+    zero = _changes(observation, model.replay(observation, {site.layer: ablated})[0])
+    reference = _reference(observation, site)
+    if reference is None:
         return HeadAblationResult(*zero)
-    donors = _donors(model.reference, observation.batch.example_ids, seed).to(
-        attention.device
+    outputs, lengths = reference.outputs[site.layer][:, site.head], reference.lengths
+    donors = _donors(reference, observation.batch.example_ids, seed)
+    donors = donors.to(attention.device)
+    shape = (len(attention), attention.shape[2], -1)
+    average = mean_output(outputs, lengths).expand(shape)
+    mask = observation.batch.mask
+    resampled = resampled_output(outputs, lengths, donors.clamp_min(0), mask)
+    replaced = torch.stack([average, resampled])
+    mean, resample = model.replay_outputs(observation, site, replaced)
+    alone = donors < 0
+    tvd_, flip = _changes(observation, resample)
+    return HeadAblationResult(
+        *zero,
+        *_changes(observation, mean),
+        tvd_.masked_fill(alone, torch.nan),
+        flip.masked_fill(alone, torch.nan),
     )
-    outputs, lengths = (
-        model.reference.outputs[site.layer][:, site.head],
-        model.reference.lengths,
-    )
-    average = mean_output(outputs, lengths).expand(
-        len(attention), attention.shape[2], -1
-    )
-    resampled = resampled_output(
-        outputs, lengths, donors.clamp_min(0), observation.batch.mask
-    )
-    mean, resample = model.replay_outputs(
-        observation, site, torch.stack([average, resampled])
-    )
-    changed = (
-        x.masked_fill(donors < 0, torch.nan) for x in _changes(observation, resample)
-    )
-    return HeadAblationResult(*zero, *_changes(observation, mean), *changed)
+
+
+def _reference(observation: Observation, site: Site) -> Reference | None:
+    """The head outputs of other texts; None where the model's cannot be replaced."""
+    model = observation.model
+    return None if model.lacks(HeadOutputs, site) is not None else model.reference
 
 
 def _changes(observation: Observation, after: Tensor) -> tuple[Tensor, Tensor]:
-    return tvd(after, observation.probs), decision_flip(observation.probs, after).to(
-        torch.float64
-    )
+    flipped = decision_flip(observation.probs, after).to(torch.float64)
+    return tvd(after, observation.probs), flipped
 
 
 def _donors(reference: Reference, example_ids: tuple[int, ...], seed: int) -> Tensor:
-    """For each text the place in the sample of another one, int64 [batch]; −1 where there is no other."""
+    """The row in the sample of another text, int64 [batch]; −1 where there is no other."""
     chosen = []
     for example_id in example_ids:
         others = [
-            place
-            for place, known in enumerate(reference.example_ids)
-            if known != example_id
+            row
+            for row, other in enumerate(reference.example_ids)
+            if other != example_id
         ]
         draw = random_generator(seed, int(example_id), DONOR_STREAM)
         chosen.append(others[draw.integers(len(others))] if others else -1)

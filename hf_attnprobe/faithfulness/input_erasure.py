@@ -17,20 +17,27 @@ Reading:  high comprehensiveness and low sufficiency speak for a ranking, as far
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from hf_attnprobe.attention_model import AttentionModel, Observation, Site
+from hf_attnprobe.attention_model import (
+    Differentiable,
+    EditableInputs,
+    Observation,
+    Site,
+)
 from hf_attnprobe.faithfulness.rankings import OF_TEXT, ranking
+from hf_attnprobe.faithfulness.registry import AuditPreview, register_test
 from hf_attnprobe.functional import aopc
 from hf_attnprobe.functional.erasure import removal_rank
+from hf_attnprobe.options import Options, option
 
 
 OF_SITE = ("attention", "product")
-FLAGS_AT_ONCE = (
-    1 << 22
-)  # copies × texts × positions of erased sets that are looked through together
+FLAGS_AT_ONCE = 1 << 22
+"""Copies × texts × positions of erased sets that are looked through together."""
 
 READINGS = {
     "comprehensiveness": "without what {key} ranks first, the predicted class loses {mean:.3f} of probability (mean of the top 1 to 50%)",
@@ -38,6 +45,32 @@ READINGS = {
     "naopc_comprehensiveness": "removing first what {key} ranks first hurts {mean:.2f} of the way from the mildest to the worst order",
     "naopc_sufficiency": "removing last what {key} ranks first hurts {mean:.2f} of the way from the mildest to the worst order",
 }
+HEAD_TITLES = {
+    "comprehensiveness@attention": "loss of probability without the tokens the head attends to most (mean of the top 1 to 50%)"
+}
+
+
+@dataclass(frozen=True)
+class InputErasure(Options):
+    """How tokens are taken out of the input, and whether the result is normalised."""
+
+    erase_by: Literal["deletion", "mask"] = option(
+        "deletion", "delete tokens, or replace them by the tokenizer's mask token"
+    )
+    naopc_beam: int = option(
+        0,
+        "also normalise (NAOPC), with a beam search of this width for longer texts; it "
+        "runs the model about width × T² times for a text of T tokens",
+        at_least=0,
+        metavar="WIDTH",
+    )
+
+
+def _check(preview: AuditPreview, options: InputErasure) -> None:
+    """Does the model read a text of special tokens alone?"""
+    shortest = preview.shortest
+    everything = shortest.batch.content_mask[None]
+    shortest.model.erase_inputs(shortest, everything, by=options.erase_by)
 
 
 @dataclass(frozen=True)
@@ -51,28 +84,30 @@ class InputErasureResult:
     naopc_sufficiency: Mapping[str, Tensor] | None = None
 
 
+@register_test(
+    readings=READINGS,
+    head_titles=HEAD_TITLES,
+    needs=(Differentiable, EditableInputs),
+    check=_check,
+)
 def input_erasure(
-    model: AttentionModel,
     observation: Observation,
     site: Site,
+    options: InputErasure = InputErasure(),
     *,
-    by: str = "deletion",
-    naopc_beam: int = 0,
     seed: int = 0,
 ) -> InputErasureResult:
-    """ERASER's comprehensiveness and sufficiency of the attention at a site and of the rankings it is compared with.
+    """ERASER's comprehensiveness and sufficiency of attention and of other rankings.
 
     Args:
-        by: how inputs are erased, "deletion" or "mask"; see :meth:`AttentionModel.erase_inputs`.
-        naopc_beam: width of the beam search for NAOPC, 0 leaves it out. It runs the model about width × T² times for a
-            text of T tokens, once, and 4 T times per site.
         seed: of the random ranking.
 
     Raises:
-        AttnProbeError: for images, an unknown operator, or no token to mask with.
+        AttnProbeError: there is no token to mask with.
     """
+    by = options.erase_by
     of_site, of_text = (
-        torch.stack([_turns(model, observation, site, name, seed) for name in names])
+        torch.stack([_turns(observation, site, name, seed) for name in names])
         for names in (OF_SITE, OF_TEXT)
     )
 
@@ -83,21 +118,18 @@ def input_erasure(
         return torch.cat([curve(observation, by, of_site), shared], dim=1)
 
     found = [*measure(_tops)]
-    if naopc_beam:
+    if options.naopc_beam:
         chains = measure(_chains)
-        lower, upper = _bounds(
-            observation, by, naopc_beam, seed, chains[:, len(OF_SITE) :]
-        )
+        tried = chains[:, len(OF_SITE) :]
+        lower, upper = _bounds(observation, by, options.naopc_beam, seed, tried)
         found += [*aopc.normalised(chains, lower, upper)]
     return InputErasureResult(
         *(dict(zip((*OF_SITE, *OF_TEXT), values, strict=True)) for values in found)
     )
 
 
-def _turns(
-    model: AttentionModel, observation: Observation, site: Site, name: str, seed: int
-) -> Tensor:
-    scores = ranking(model, observation, site, name, seed=seed)
+def _turns(observation: Observation, site: Site, name: str, seed: int) -> Tensor:
+    scores = ranking(observation, site, name, seed=seed)
     return removal_rank(scores, observation.batch.content_mask)
 
 
@@ -131,28 +163,23 @@ def _bounds(
     """The least and the largest AOPC of each text, [2, batch]: exact for short texts, else the furthest that were found,
     by the beam or among ``tried`` [2, rankings, batch], the orders that do not depend on the site."""
     key = f"bounds {by} {seed}", beam
+    return observation.remember(key, lambda: _find_bounds(observation, by, beam, tried))
 
-    def compute() -> Tensor:
-        content = observation.batch.content_mask
-        n_units = content.sum(-1)
-        short = n_units <= aopc.EXACT_UP_TO
-        exact = aopc.chain_bounds(
-            _lattice(observation, by, content & short[:, None]), n_units.where(short, 0)
-        )
-        bounds = torch.stack(exact)
-        if not short.all():
-            found = aopc.beam_bounds(
-                partial(_drops, observation, by), content & ~short[:, None], beam
-            )
-            orders = tried.flatten(0, 1)
-            widest = (
-                torch.minimum(found[0], orders.amin(0)),
-                torch.maximum(found[1], orders.amax(0)),
-            )
-            bounds = torch.where(short, bounds, torch.stack(widest).to(bounds.dtype))
-        return bounds
 
-    return observation.remember(key, compute)
+def _find_bounds(observation: Observation, by: str, beam: int, tried: Tensor) -> Tensor:
+    content = observation.batch.content_mask
+    n_units = content.sum(-1)
+    short = n_units <= aopc.EXACT_UP_TO
+    lattice = _lattice(observation, by, content & short[:, None])
+    exact = torch.stack(aopc.chain_bounds(lattice, n_units.where(short, 0)))
+    if short.all():
+        return exact
+    drops = partial(_drops, observation, by)
+    lower, upper = aopc.beam_bounds(drops, content & ~short[:, None], beam)
+    orders = tried.flatten(0, 1)
+    lower = torch.minimum(lower, orders.amin(0))
+    upper = torch.maximum(upper, orders.amax(0))
+    return torch.where(short, exact, torch.stack([lower, upper]).to(exact.dtype))
 
 
 def _lattice(observation: Observation, by: str, content: Tensor) -> Tensor:

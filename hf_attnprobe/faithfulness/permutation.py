@@ -13,10 +13,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hf_attnprobe.attention_model import AttentionModel, Observation, Site
+from hf_attnprobe.attention_model import Observation, Site
+from hf_attnprobe.faithfulness.registry import register_test
 from hf_attnprobe.functional.divergence import tvd
 from hf_attnprobe.functional.intervention import at_head, permute
 from hf_attnprobe.functional.linear import permutation_extremes, permutation_moments
+from hf_attnprobe.options import Options, option
 
 
 READINGS = {
@@ -26,6 +28,9 @@ READINGS = {
     "flip_possible": "some shuffle of the same weights flips the decision in {mean:.0%} of texts",
     "logit_mean": "over all shuffles the logit is {mean:.2f} on average, which is what uniform attention gives",
     "logit_variance": "over all shuffles the logit has variance {mean:.2f}",
+}
+HEAD_TITLES = {
+    "median_tvd": "output change when the head's attention is shuffled (median of the shuffles, mean over texts)"
 }
 
 
@@ -45,17 +50,32 @@ class PermutationResult:
     logit_variance: Tensor | None = None
 
 
+@dataclass(frozen=True)
+class Permutation(Options):
+    """How many random shuffles."""
+
+    n_permutations: int = option(100, "random shuffles per text", at_least=1)
+
+
+@register_test(
+    readings=READINGS,
+    head_titles=HEAD_TITLES,
+    copies_at_once=lambda options: options.n_permutations,
+)
 def permutation(
-    model: AttentionModel,
     observation: Observation,
     site: Site,
+    options: Permutation = Permutation(),
     *,
-    n_permutations: int = 100,
     seed: int = 0,
 ) -> PermutationResult:
-    """Output change under random, and under all, permutations of a head's attention, every query's over the keys it may see."""
+    """Output change under random, and under all, permutations of a head's attention.
+
+    Every query's weights are permuted over the keys that it may see.
+    """
+    model = observation.model
     attention = observation.attention[site.layer]
-    order = observation.permutations(site.layer, n_permutations, seed)
+    order = observation.permutations(site.layer, options.n_permutations, seed)
     edited = at_head(
         attention, site.head, site.query, permute(attention[:, site.head], order)
     )

@@ -15,8 +15,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hf_attnprobe.attention_model import AttentionModel, Observation, Site
+from hf_attnprobe.attention_model import (
+    Differentiable,
+    EditableInputs,
+    Observation,
+    Site,
+)
+from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.rankings import OF_TEXT, ranking
+from hf_attnprobe.faithfulness.registry import (
+    AuditPreview,
+    NoOptions,
+    register_test,
+)
 from hf_attnprobe.functional.erasure import removal_rank
 from hf_attnprobe.functional.plausibility import average_precision, iou_f1, token_f1
 
@@ -27,6 +38,10 @@ READINGS = {
     "auprc": "{key} puts the words that people marked in front with average precision {mean:.2f} (1 is in front of all others)",
     "token_f1": "of the words that people marked, {mean:.0%} are among as many that {key} ranks first",
     "iou_f1": "the spans that people marked and those that {key} ranks first match with F1 {mean:.2f}",
+}
+HEAD_TITLES = {
+    "auprc@attention": "average precision of the head's attention against the rationale",
+    "auprc@random": "average precision of a random ranking (the same for all heads)",
 }
 
 
@@ -39,8 +54,29 @@ class PlausibilityResult:
     iou_f1: Mapping[str, Tensor]
 
 
+def _check(preview: AuditPreview, options: NoOptions) -> None:
+    if not preview.rationales:
+        raise AttnProbeError(
+            "expected human rationales for the test plausibility, found none that a fast "
+            "tokenizer could place in what the model attends to (words, but sentences in "
+            "a hierarchical one); give the data a column 'evidence' with the positions of "
+            "the decisive words, or leave the test out"
+        )
+
+
+@register_test(
+    readings=READINGS,
+    head_titles=HEAD_TITLES,
+    needs=(Differentiable, EditableInputs),
+    default="rationales",
+    check=_check,
+)
 def plausibility(
-    model: AttentionModel, observation: Observation, site: Site, *, seed: int = 0
+    observation: Observation,
+    site: Site,
+    options: NoOptions = NoOptions(),
+    *,
+    seed: int = 0,
 ) -> PlausibilityResult:
     """Agreement of attention, and of the rankings it is compared with, with the rationales of the batch.
 
@@ -50,9 +86,7 @@ def plausibility(
     content = observation.batch.content_mask
     marked = observation.batch.rationale
     marked = torch.zeros_like(content) if marked is None else marked & content
-    scores = {
-        name: ranking(model, observation, site, name, seed=seed) for name in RANKINGS
-    }
+    scores = {name: ranking(observation, site, name, seed=seed) for name in RANKINGS}
     n_marked = marked.sum(-1, keepdim=True)
     chosen = {
         name: (removal_rank(x, content) < n_marked) & content

@@ -9,95 +9,91 @@ import torch
 from torch import Tensor
 
 from hf_attnprobe.attention_model import (
-    AttentionModel,
     Differentiable,
     EditableInputs,
-    HeadValues,
     Observation,
-    OutputProjections,
     Site,
 )
+from hf_attnprobe.faithfulness.attention_maps import (
+    OF_HEADS,
+    attention_gradient,
+    attention_times_gradient,
+    raw_attention,
+)
 from hf_attnprobe.faithfulness.correlation import ranks
-from hf_attnprobe.faithfulness.explanations import OF_HEADS
 from hf_attnprobe.functional.intervention import random_generator
 from hf_attnprobe.functional.rank import dense_rank
 
 
-NEEDS = {
-    "attention": AttentionModel,
-    "gradient": Differentiable,
-    "product": Differentiable,
-    "effective_attention": HeadValues,
-    "norm_based": OutputProjections,
-    "input_gradient": Differentiable,
-    "leave_one_out": EditableInputs,
-    "random": AttentionModel,
-}
-"""What a ranking asks of the model."""
-
 OF_SITE = ("attention", "gradient", "product", "effective_attention", "norm_based")
 OF_TEXT = ("input_gradient", "leave_one_out", "random")
+SIGNED = {
+    "attention": raw_attention,
+    "gradient": attention_gradient,
+    "product": attention_times_gradient,
+}
+NEEDS = {
+    "gradient": Differentiable,
+    "product": Differentiable,
+    "input_gradient": Differentiable,
+    "leave_one_out": EditableInputs,
+}
 RANDOM_STREAM = 4
 
 
 def ranking(
-    model: AttentionModel,
-    observation: Observation,
-    site: Site,
-    name: str,
-    *,
-    seed: int = 0,
+    observation: Observation, site: Site, name: str, *, seed: int = 0
 ) -> Tensor:
-    """Importance as dense ranks, [batch, keys], higher for more important; what only differs by rounding is equal.
+    """Importance as dense ranks, [batch, keys], higher for more important.
 
-    Only ``content_mask`` counts. Gradients are signed: what speaks for the decision is important. What does not depend
-    on the site is found once per observation.
+    Only ``content_mask`` counts. What differs by rounding alone is equal. Gradients are
+    signed: what speaks for the decision is important. What does not depend on the site is
+    computed once per observation.
 
-    Raises:
-        AttnProbeError: the model has no such thing.
+    Args:
+        name: one of :data:`OF_SITE` or :data:`OF_TEXT`, for which :func:`is_possible`.
+        seed: of the random ranking.
     """
     content = observation.batch.content_mask
     if name in OF_SITE:
-        return tied(name, _of_site(model, observation, site, name), content)
+        return tied(name, _of_site(observation, site, name), content)
     key = f"ranking {name}", seed
     return observation.remember(
         key, lambda: tied(name, _of_text(observation, name, seed), content)
     )
 
 
-def _of_site(
-    model: AttentionModel, observation: Observation, site: Site, name: str
-) -> Tensor:
+def is_possible(observation: Observation, site: Site, name: str) -> bool:
+    """Whether the model has what a ranking needs."""
+    model = observation.model
     if name in OF_HEADS:
-        return model.read_map(
-            observation, OF_HEADS[name](model, observation, site), site
-        ).abs()
-    values = observation.attention[site.layer][:, site.head]
-    if name != "attention":
-        slope = observation.attention_gradient[site.layer][:, site.head]
-        values = slope if name == "gradient" else values * slope
-    return model.read_map(observation, values, site)
+        return OF_HEADS[name].is_possible(model, site)
+    need = NEEDS.get(name)
+    return need is None or model.lacks(need, site) is None
+
+
+def _of_site(observation: Observation, site: Site, name: str) -> Tensor:
+    if name in OF_HEADS:
+        return OF_HEADS[name].read(observation, site)
+    values = SIGNED[name](observation, site)
+    return observation.model.read_map(observation, values, site)
 
 
 def _of_text(observation: Observation, name: str, seed: int) -> Tensor:
     if name == "input_gradient":
         return observation.gradient_importance()
-    return (
-        observation.leave_one_out_importance()
-        if name == "leave_one_out"
-        else _random(observation, seed)
-    )
+    if name == "leave_one_out":
+        return observation.leave_one_out_importance()
+    return _random(observation, seed)
 
 
 def _random(observation: Observation, seed: int) -> Tensor:
     content = observation.batch.content_mask
     values = torch.zeros(content.shape, dtype=torch.float64)
-    for row, (example_id, real) in enumerate(
-        zip(observation.batch.example_ids, content.cpu(), strict=True)
-    ):
-        draw = random_generator(seed, int(example_id), RANDOM_STREAM).permutation(
-            int(real.sum())
-        )
+    texts = zip(observation.batch.example_ids, content.cpu(), strict=True)
+    for row, (example_id, real) in enumerate(texts):
+        generator = random_generator(seed, int(example_id), RANDOM_STREAM)
+        draw = generator.permutation(int(real.sum()))
         values[row, real] = torch.from_numpy(draw).double()
     return values.to(content.device)
 

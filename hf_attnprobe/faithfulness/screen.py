@@ -2,7 +2,7 @@
 
 Question: where is it worth running the exact tests?
 Measure:  |⟨∂p/∂A, A' − A⟩|, the change of the predicted class's probability p that the gradient at the model's own
-          attention A foretells for the edited A': uniform attention, and no attention (the head's output zeroed).
+          attention A predicts for the edited A': uniform attention, and no attention (the head's output zeroed).
           Attribution patching (Nanda 2023; Kramár et al. 2024, AtP) of attention edits.
 Reading:  an estimate of what ``uniform_attention`` and ``head_ablation`` measure; wrong where the model saturates. The
           report says how well it ranked the heads that were then tested.
@@ -12,14 +12,20 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from hf_attnprobe.attention_model import AttentionModel, Observation, Site
+from hf_attnprobe.attention_model import Differentiable, Observation, Site
+from hf_attnprobe.faithfulness.registry import NoOptions, register_test
 from hf_attnprobe.functional.intervention import uniform
 
 
 READINGS = {
     "first_order_uniform": "to first order, uniform attention in this head moves the output by {mean:.3f} of 1",
-    "first_order_zero": "to first order, silencing this head moves the output by {mean:.3f} of 1",
+    "first_order_zero": "to first order, zero-ablating this head moves the output by {mean:.3f} of 1",
 }
+HEAD_TITLES = {
+    "first_order_uniform": "first-order estimate of the effect of uniform attention"
+}
+ESTIMATES = {"first_order_uniform": "uniform_tvd", "first_order_zero": "zero_tvd"}
+"""Statistics of this test with those of other tests that they estimate."""
 
 
 @dataclass(frozen=True)
@@ -30,11 +36,26 @@ class ScreenResult:
     first_order_zero: Tensor
 
 
+@register_test(
+    readings=READINGS,
+    head_titles=HEAD_TITLES,
+    estimates=ESTIMATES,
+    needs=(Differentiable,),
+    default="many heads",
+)
 def screen(
-    model: AttentionModel, observation: Observation, site: Site, *, seed: int = 0
+    observation: Observation,
+    site: Site,
+    options: NoOptions = NoOptions(),
+    *,
+    seed: int = 0,
 ) -> ScreenResult:
-    """First-order effects at one head; the backward pass is shared by all heads of the observation."""
-    visible = model.visible(observation, site.layer)
+    """First-order effects at one head; all heads share one backward pass.
+
+    Args:
+        seed: unused, nothing here is random.
+    """
+    visible = observation.model.visible(observation, site.layer)
     attention = observation.attention[site.layer][:, site.head]
     slope = observation.attention_gradient[site.layer][:, site.head] * visible
     if site.query is not None:

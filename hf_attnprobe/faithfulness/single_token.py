@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hf_attnprobe.attention_model import AttentionModel, Observation, Site
+from hf_attnprobe.attention_model import EditableInputs, Observation, Site
+from hf_attnprobe.faithfulness.registry import NoOptions, register_test
 
 
 READINGS = {
@@ -21,6 +22,9 @@ READINGS = {
     "highest_probability": "the token that speaks most for the prediction gives it {mean:.2f} when alone",
     "probability_range": "single tokens of a text give the predicted class probabilities {mean:.2f} apart",
     "probability_std": "over single tokens the predicted class's probability has a standard deviation of {mean:.2f}",
+}
+HEAD_TITLES = {
+    "probability_range": "range of the predicted class's probability over single tokens (the same for all heads)"
 }
 TOKENS_AT_ONCE = 64  # copies of the batch
 
@@ -36,9 +40,19 @@ class SingleTokenResult:
     probability_std: Tensor
 
 
+@register_test(
+    readings=READINGS,
+    head_titles=HEAD_TITLES,
+    needs=(EditableInputs,),
+    default="on request",
+)
 @torch.no_grad()
 def single_token(
-    model: AttentionModel, observation: Observation, site: Site, *, seed: int = 0
+    observation: Observation,
+    site: Site,
+    options: NoOptions = NoOptions(),
+    *,
+    seed: int = 0,
 ) -> SingleTokenResult:
     """Spread of the predicted class's probability over the text's units, each as the only one of a text.
 
@@ -46,36 +60,31 @@ def single_token(
         site, seed: unused; what is fed is the input, and nothing here is random.
     """
     content = observation.batch.content_mask
-    probs = single_token_probs(model, observation, observation.target(None))
-    lowest, highest = (
-        probs.masked_fill(~content, torch.inf).amin(-1),
-        probs.masked_fill(~content, -torch.inf).amax(-1),
-    )
+    probs = single_token_probs(observation, observation.target(None))
+    lowest = probs.masked_fill(~content, torch.inf).amin(-1)
+    highest = probs.masked_fill(~content, -torch.inf).amax(-1)
     n_tokens = content.sum(-1)
     mean = (probs * content).sum(-1) / n_tokens
     std = (((probs - mean[:, None]).square() * content).sum(-1) / n_tokens).sqrt()
     some, several = n_tokens > 0, n_tokens > 1
-    lowest, highest = (
+    return SingleTokenResult(
         torch.where(some, lowest, torch.nan),
         torch.where(some, highest, torch.nan),
-    )
-    return SingleTokenResult(
-        lowest,
-        highest,
         torch.where(several, highest - lowest, torch.nan),
         torch.where(several, std, torch.nan),
     )
 
 
-def single_token_probs(
-    model: AttentionModel, observation: Observation, target: Tensor
-) -> Tensor:
-    """Probability of class ``target`` [batch] for each unit alone, [batch, keys]; meaningful at the content."""
+def single_token_probs(observation: Observation, target: Tensor) -> Tensor:
+    """Probability of a class when each unit is the only one of its text.
+
+    Shape: target int [batch] -> [batch, keys], meaningful where ``content_mask`` is True.
+    """
+    model = observation.model
     n_texts, n_keys = observation.batch.content_mask.shape
-    others = ~torch.eye(n_keys, dtype=torch.bool, device=target.device)[:, None].expand(
-        -1, n_texts, -1
-    )
-    probs = torch.cat(
-        [model.erase_inputs(observation, part) for part in others.split(TOKENS_AT_ONCE)]
-    )
-    return probs.gather(-1, target[None, :, None].expand(n_keys, -1, 1))[..., 0].t()
+    alone = torch.eye(n_keys, dtype=torch.bool, device=target.device)
+    others = ~alone[:, None].expand(-1, n_texts, -1)
+    parts = others.split(TOKENS_AT_ONCE)
+    probs = torch.cat([model.erase_inputs(observation, part) for part in parts])
+    index = target[None, :, None].expand(n_keys, -1, 1)
+    return probs.gather(-1, index)[..., 0].t()

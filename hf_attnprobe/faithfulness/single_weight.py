@@ -5,25 +5,16 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from hf_attnprobe.attention_model import AttentionModel, Observation, Site
-from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.attention_model import LinearReadout, Observation, Site
 from hf_attnprobe.functional.divergence import jsd
 from hf_attnprobe.functional.erasure import erase_each
 from hf_attnprobe.functional.intervention import at_head, random_generator, zero_out
 
 
-DRAWS = ("uniform", "released")
 DRAW_STREAM = 3  # apart from the other probes' random numbers
 
 
-def check_draw(draw: str) -> None:
-    """Raises AttnProbeError unless ``draw`` is one of :data:`DRAWS`."""
-    if draw not in DRAWS:
-        raise AttnProbeError(f"expected a draw of {', '.join(DRAWS)}, got {draw!r}")
-
-
 def erased(
-    model: AttentionModel,
     observation: Observation,
     site: Site,
     gone: Tensor,
@@ -36,7 +27,7 @@ def erased(
 
     NaN where the row that is read has no weight left, unless ``all_zero``.
     """
-    attention = observation.attention[site.layer]
+    model, attention = observation.model, observation.attention[site.layer]
     places = model.positions(observation, site.layer, gone).unsqueeze(-2)
     new = zero_out(attention[:, site.head], places, renormalise=renormalise)
     probs = model.replay(
@@ -74,7 +65,6 @@ def other_positions(
 
 
 def single_weight(
-    model: AttentionModel,
     observation: Observation,
     site: Site,
     *,
@@ -96,7 +86,7 @@ def single_weight(
 
     def after(renormalise: bool) -> Tensor:
         return erased(
-            model, observation, site, gone, renormalise=renormalise, all_zero=all_zero
+            observation, site, gone, renormalise=renormalise, all_zero=all_zero
         ).double()
 
     probs = after(renormalise)
@@ -114,7 +104,7 @@ def single_weight(
         each = erase_each(
             attention * content,
             token_logits,
-            bias=model.readout_bias(),
+            bias=observation.model.require(LinearReadout).readout_bias(),
             renormalise=renormalise,
         )
         found |= _against_all(

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hf_attnprobe.attention_model import AttentionModel, Observation, Site
+from hf_attnprobe.attention_model import Observation, Site
+from hf_attnprobe.faithfulness.registry import NoOptions, register_test
 from hf_attnprobe.functional.divergence import decision_flip, tvd
 from hf_attnprobe.functional.intervention import at_head, uniform
 
@@ -20,6 +21,7 @@ READINGS = {
     "uniform_tvd": "with uniform attention in this head the output moves by {mean:.2f} of 1",
     "uniform_flip": "with uniform attention in this head the decision flips in {mean:.0%} of texts",
 }
+HEAD_TITLES = {"uniform_tvd": "output change with uniform attention in the head"}
 
 
 @dataclass(frozen=True)
@@ -30,17 +32,26 @@ class UniformAttentionResult:
     uniform_flip: Tensor
 
 
+@register_test(readings=READINGS, head_titles=HEAD_TITLES)
 @torch.no_grad()
 def uniform_attention(
-    model: AttentionModel, observation: Observation, site: Site, *, seed: int = 0
+    observation: Observation,
+    site: Site,
+    options: NoOptions = NoOptions(),
+    *,
+    seed: int = 0,
 ) -> UniformAttentionResult:
-    """One head's attention uniform over what each query may see (all its queries, or ``site.query`` alone)."""
-    attention = observation.attention[site.layer]
-    flat = uniform(attention[:, site.head], model.visible(observation, site.layer))[
-        None
-    ]
-    after = model.replay(
-        observation, {site.layer: at_head(attention, site.head, site.query, flat)}
-    )[0]
+    """One head's attention made uniform over what each query may see.
+
+    All its queries are edited, or ``site.query`` alone.
+
+    Args:
+        seed: unused, nothing here is random.
+    """
+    model, attention = observation.model, observation.attention[site.layer]
+    visible = model.visible(observation, site.layer)
+    flat = uniform(attention[:, site.head], visible)
+    edited = at_head(attention, site.head, site.query, flat[None])
+    after = model.replay(observation, {site.layer: edited})[0]
     flipped = decision_flip(observation.probs, after).to(torch.float64)
     return UniformAttentionResult(tvd(after, observation.probs), flipped)

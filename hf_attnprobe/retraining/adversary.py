@@ -21,7 +21,12 @@ from torch import Tensor
 
 from hf_attnprobe.attention_model import Observation, Site
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.faithfulness.adversarial import EPSILONS, FRONTIER, adversarial
+from hf_attnprobe.faithfulness.adversarial import (
+    EPSILONS,
+    FRONTIER,
+    Adversarial,
+    adversarial,
+)
 from hf_attnprobe.functional.divergence import jsd, largest_jsd, tvd
 from hf_attnprobe.inference.outputs import Outputs, observations, read_outputs
 from hf_attnprobe.retraining.base import Base, Progress, Trained, silent
@@ -174,13 +179,15 @@ def _of_batch(observation: Observation, seed: int):
     """(statistic, ε, values [batch])"""
     model, site = observation.model, Site()
     if observation.probs.shape[-1] == 2:
-        exact = adversarial(model, observation, site, method="exact", epsilons=FRONTIER)
+        exact = adversarial(
+            observation, site, Adversarial(method="exact", epsilons=FRONTIER)
+        )
         yield from (
             ("frontier_jsd", epsilon, values)
             for epsilon, values in exact.epsilon_max_jsd.items()
         )
     search = adversarial(
-        model, observation, site, method="search", epsilons=EPSILONS, seed=seed
+        observation, site, Adversarial(method="search", epsilons=EPSILONS), seed=seed
     )
     for epsilon, values in search.epsilon_max_jsd.items():
         moved = model.replay(

@@ -22,7 +22,7 @@ COLUMN_FIELDS = {
 }
 STATISTICS = {
     name
-    for readings in (faithfulness.READINGS, registry.READINGS)
+    for readings in (faithfulness.readings(), registry.READINGS)
     for names in readings.values()
     for name in names
 } | {"accuracy"}

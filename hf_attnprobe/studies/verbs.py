@@ -1,5 +1,6 @@
 """What a step of a study can do: each verb a function of this package, called with the arguments that a file gives it."""
 
+import dataclasses
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,11 +8,13 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from hf_attnprobe.attention_classifier import AttentionClassifierConfig
-from hf_attnprobe.auditing.checks import check_tests
+from hf_attnprobe.auditing.options import flat_options, from_names
 from hf_attnprobe.auditing.run import audit
 from hf_attnprobe.checkpoint_comparison.run import compare_checkpoints
+from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.data.splits import load_splits
 from hf_attnprobe.deception.run import deceive
+from hf_attnprobe.faithfulness.registry import options_of_tests
 from hf_attnprobe.retraining.run import check_retrainings, retrain
 from hf_attnprobe.retraining.transfer import transfer
 from hf_attnprobe.training.classifier import train_classifier
@@ -122,6 +125,46 @@ def _fine_tune(*, output_dir: Path, progress: bool, seed: int = 0, **arguments) 
     )
 
 
+AUDIT_DATA = {"dataset_config": "config", "test_limit": "limit"}
+
+
+def _audit_hints() -> dict[str, Any]:
+    """What an audit takes by name; its data still under the older names."""
+    hints: dict[str, Any] = {"model": str, "tests": Sequence[str] | None}
+    for kind in (Data, *flat_options()):
+        hints |= get_type_hints(kind)
+    for new, old in AUDIT_DATA.items():
+        hints[old] = hints.pop(new)
+    return {name: hint for name, hint in hints.items() if name != "train_limit"}
+
+
+def _audit(
+    *, model: str, output_dir: Path, progress: bool, tests=None, **values
+) -> None:
+    for new, old in AUDIT_DATA.items():
+        if old in values:
+            values[new] = values.pop(old)
+    of_data = {field.name for field in dataclasses.fields(Data)}
+    data = Data(**{name: values.pop(name) for name in of_data & values.keys()})
+    request = from_names(tests, values)
+    audit(
+        model,
+        data,
+        request.tests,
+        options=request.options,
+        output_dir=output_dir,
+        progress=progress,
+    )
+
+
+def _check_audit(arguments: Mapping) -> None:
+    known = {
+        field.name for kind in flat_options() for field in dataclasses.fields(kind)
+    }
+    values = {name: arguments[name] for name in known & arguments.keys()}
+    options_of_tests(from_names(arguments.get("tests"), values).tests)
+
+
 def _called(function: Callable) -> Callable:
     """The function itself; its result is read from the folder."""
     return lambda **arguments: function(**arguments)
@@ -136,12 +179,12 @@ VERBS: dict[str, Verb] = {
     ),
     "fine_tune": Verb(_fine_tune, hints_of(fine_tune) | DATA, ("dataset", "model")),
     "audit": Verb(
-        _called(audit),
-        hints_of(audit) | {k: v for k, v in DATA.items() if k != "limit"},
+        _audit,
+        _audit_hints(),
         ("dataset", "model"),
         ("model",),
         training_limit=None,
-        check=lambda arguments: check_tests(arguments.get("tests")),
+        check=_check_audit,
     ),
     "retrain": Verb(
         _called(retrain),

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from hf_attnprobe import faithfulness
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.adapters.classifier.hierarchical import HierarchicalAdapter
 from hf_attnprobe.attention_classifier import (
@@ -11,7 +12,6 @@ from hf_attnprobe.attention_classifier import (
 )
 from hf_attnprobe.attention_model import Site
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.faithfulness import PROBES
 
 
 SEP = 4
@@ -210,7 +210,7 @@ def test_a_class_that_is_never_predicted():
 
 
 @pytest.mark.parametrize("num_labels", [2, 4])
-@pytest.mark.parametrize("probe", PROBES)
+@pytest.mark.parametrize("probe", faithfulness.tests())
 def test_every_probe_runs_on_sentences(probe, num_labels):
     """And says of a text what it says of the same text alone."""
     model = make(num_labels=num_labels)
@@ -219,7 +219,7 @@ def test_every_probe_runs_on_sentences(probe, num_labels):
         observe(model, TEXTS[:1]),
     )
     found = [
-        PROBES[probe](adapter, seen, adapter.sites()[0], seed=0)
+        faithfulness.tests()[probe].function(seen, adapter.sites()[0], seed=0)
         for seen in (together, alone)
     ]
     for name, value in vars(found[0]).items():

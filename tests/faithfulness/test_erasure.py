@@ -11,15 +11,15 @@ import torch
 from scipy.spatial.distance import jensenshannon
 
 from adapters.families import TEXTS, WORDS, encode, make, prepare
+from by_name import audit_by_name
 from hf_attnprobe import (
     AttentionClassifierConfig,
     AttentionClassifierForSequenceClassification,
-    audit,
 )
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import Site
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.faithfulness.erasure import ORDER_STREAM, erasure, rankings
+from hf_attnprobe.faithfulness.erasure import ORDER_STREAM, Erasure, erasure, rankings
 from hf_attnprobe.faithfulness.single_weight import other_positions
 from hf_attnprobe.functional.intervention import random_permutations
 from hf_attnprobe.storage.rows import statistics_of
@@ -84,7 +84,7 @@ def close(found, expected):
 )
 def test_rankings_of_a_classifier_go_as_in_the_papers_loop(observe, kind, rules):
     adapter, observation = observe(*kind)
-    found = erasure(adapter, observation, SITE, seed=3, **rules)
+    found = erasure(observation, SITE, Erasure(**rules), seed=3)
     ids, content = observation.batch.example_ids, observation.batch.content_mask
     shuffled = random_permutations(
         content[:, None], 5, seed=3 + ORDER_STREAM, example_ids=ids
@@ -152,7 +152,7 @@ def smallest_by_brute_force(decode, attention, renormalise):
 def test_smallest_sets_of_a_classifier(observe, kind, renormalise):
     """Brute force over all subsets of up to 11 words, through the context vector."""
     adapter, observation = observe(*kind)
-    found = erasure(adapter, observation, SITE, renormalise=renormalise)
+    found = erasure(observation, SITE, Erasure(renormalise=renormalise))
     bound = 0
     for row in range(len(observation.probs) - 1):
         decode, words = decoder(adapter, observation, row)
@@ -200,7 +200,7 @@ def test_sentences_of_a_hierarchical_model():
             {"input_ids": ids, "attention_mask": (ids > 0).long()}, tuple(range(8))
         )
     )
-    found = erasure(adapter, observation, site)
+    found = erasure(observation, site)
     n_flips = 0
     for row, n_sentences in enumerate(observation.batch.content_mask.sum(-1).tolist()):
         decode, sentences = decoder(adapter, observation, row)
@@ -229,9 +229,9 @@ def test_product_and_margins_differ_by_the_bias_alone(observe):
     for bias in (4.0, 0.0):
         adapter.model.classifier.bias.data.fill_(bias)
         again = adapter.observe(observation.batch)
-        taus[bias] = erasure(adapter, again, SITE).product_margin_tau[:-1]
+        taus[bias] = erasure(again, SITE).product_margin_tau[:-1]
         assert torch.allclose(
-            erasure(adapter, again, SITE, renormalise=False).product_margin_tau[:-1],
+            erasure(again, SITE, Erasure(renormalise=False)).product_margin_tau[:-1],
             torch.ones(1).double(),
         )
     assert torch.allclose(taus[0.0], torch.ones(1).double()) and taus[4.0].min() < 0.99
@@ -243,7 +243,7 @@ def test_product_and_margins_differ_by_the_bias_alone(observe):
 )
 def test_single_weights_against_scipy(observe, n_labels, draw, divide):
     adapter, observation = observe("bilstm", "additive", n_labels)
-    found = erasure(adapter, observation, SITE, draw=draw, renormalise=divide, seed=2)
+    found = erasure(observation, SITE, Erasure(draw=draw, renormalise=divide), seed=2)
     attention, content = observation.read(SITE), observation.batch.content_mask
     top = attention.argmax(-1)
     other = other_positions(
@@ -326,17 +326,17 @@ def test_random_orders_need_the_expected_share():
     "rules", [{}, {"draw": "released", "all_zero": True, "renormalise": False}], ids=str
 )
 def test_a_classifiers_texts_alone_or_together(observe, rules):
-    adapter, observation = observe()
-    together = statistics_of(erasure(adapter, observation, SITE, seed=1, **rules))
+    _adapter, observation = observe()
+    together = statistics_of(erasure(observation, SITE, Erasure(**rules), seed=1))
     backwards = [12, 7, 3, 0]
     for chosen in ([3], [0], [12], backwards):
-        one, alone = observe(chosen=chosen)
-        found = statistics_of(erasure(one, alone, SITE, seed=1, **rules))
+        _one, alone = observe(chosen=chosen)
+        found = statistics_of(erasure(alone, SITE, Erasure(**rules), seed=1))
         for name, values in found.items():
             assert torch.allclose(
                 values, together[name][chosen], atol=1e-9, equal_nan=True
             ), name
-    other = statistics_of(erasure(adapter, observation, SITE, seed=2, **rules))
+    other = statistics_of(erasure(observation, SITE, Erasure(**rules), seed=2))
     changed = {
         name
         for name in together
@@ -352,7 +352,7 @@ def test_a_classifiers_texts_alone_or_together(observe, rules):
 def test_constant_attention(observe):
     """All orders by attention are those from left to right; the largest weight is no larger than the other."""
     adapter, observation = observe("mlp", "uniform")
-    found = erasure(adapter, observation, SITE)
+    found = erasure(observation, SITE)
     assert found.delta_attention[:-1].abs().max() < 1e-12
     for row in range(len(observation.probs) - 1):
         decode, words = decoder(adapter, observation, row)
@@ -367,12 +367,12 @@ def test_a_weight_of_one_leaves_nothing(observe):
     attention = observation.attention[0]
     attention.zero_()[:, 0, 0, 1] = 1
     adapter.model.classifier.bias.data.fill_(-50.0)
-    found = erasure(adapter, observation, SITE)
+    found = erasure(observation, SITE)
     assert found.delta_js.isnan().all() and found.top_flips.isnan().all()
     assert (
         found.no_set_flips[:-1] == 1
     ).all() and found.delta_js_unnormalised.isnan().all()
-    counted = erasure(adapter, observation, SITE, all_zero=True)
+    counted = erasure(observation, SITE, Erasure(all_zero=True))
     assert (
         not counted.delta_js[:-1].isnan().any()
         and not counted.delta_js_expected[:-1].isnan().any()
@@ -382,9 +382,9 @@ def test_a_weight_of_one_leaves_nothing(observe):
     assert torch.equal(counted.top_flips[:-1], flips.double())
 
 
-def test_an_unknown_draw_is_refused(observe):
-    with pytest.raises(AttnProbeError, match="expected a draw of uniform, released"):
-        erasure(*observe(), SITE, draw="random")
+def test_an_unknown_draw_is_refused():
+    with pytest.raises(AttnProbeError, match="expected uniform or released for draw"):
+        Erasure(draw="random")
 
 
 # --- heads --------------------------------------------------------------------------------------------------------
@@ -433,9 +433,9 @@ def test_heads_against_single_replays(family, site, rules):
     adapter = wrap(undecided(family), dtype=torch.float64)
     texts, words = long_texts()
     observation = adapter.observe(prepare(adapter, texts, words))
-    found = erasure(adapter, observation, site, n_random=2, **rules)
+    found = erasure(observation, site, Erasure(n_random=2, **rules))
     content, n_flips = observation.batch.content_mask, 0
-    scores = rankings(adapter, observation, site)
+    scores = rankings(observation, site)
     assert {"effective_attention", "norm_based"} <= scores.keys()
     top = scores["attention"].masked_fill(~content, -1).argmax(-1)
     assert torch.equal(top, (observation.read(site) * content).argmax(-1))
@@ -466,7 +466,7 @@ def test_heads_against_single_replays(family, site, rules):
             )
             n_flips += not math.isnan(expected)
             least[row] = min(least[row], math.inf if math.isnan(expected) else expected)
-        single = erasure(adapter, alone, site, n_random=2, **rules)
+        single = erasure(alone, site, Erasure(n_random=2, **rules))
         for name, value in statistics_of(single).items():
             assert close(value[0].float(), statistics_of(found)[name][row].float()), (
                 name
@@ -513,8 +513,8 @@ def test_pieces_of_a_word_go_together():
 
 
 def test_in_an_audit(checkpoint, reviews, tmp_path):
-    options = {"tests": ["erasure"], "limit": 6, "progress": False}
-    report = audit(checkpoint, reviews, output_dir=tmp_path, **options)
+    options = {"tests": ["erasure"], "test_limit": 6, "progress": False}
+    report = audit_by_name(checkpoint, reviews, output_dir=tmp_path, **options)
     names = {s.statistic for s in report.statistics}
     assert {
         "delta_js",
@@ -524,7 +524,7 @@ def test_in_an_audit(checkpoint, reviews, tmp_path):
         "fraction_to_flip@margin",
     } <= names
     assert "flips the decision" in str(report)
-    other = audit(
+    other = audit_by_name(
         checkpoint,
         reviews,
         renormalise=False,
@@ -534,6 +534,8 @@ def test_in_an_audit(checkpoint, reviews, tmp_path):
     )
     assert not other.rows.value.equals(report.rows.value)
     with pytest.raises(AttnProbeError, match="its options"):
-        audit(checkpoint, reviews, output_dir=tmp_path, renormalise=False, **options)
-    with pytest.raises(AttnProbeError, match="expected a draw"):
-        audit(checkpoint, reviews, draw="some", **options)
+        audit_by_name(
+            checkpoint, reviews, output_dir=tmp_path, renormalise=False, **options
+        )
+    with pytest.raises(AttnProbeError, match="for draw"):
+        audit_by_name(checkpoint, reviews, draw="some", **options)

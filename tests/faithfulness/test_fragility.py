@@ -6,6 +6,7 @@ import pytest
 import torch
 from transformers import BertConfig, BertForSequenceClassification
 
+from hf_attnprobe import faithfulness
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_classifier import (
     AttentionClassifierConfig,
@@ -13,7 +14,7 @@ from hf_attnprobe.attention_classifier import (
 )
 from hf_attnprobe.attention_model import Site
 from hf_attnprobe.faithfulness.conicity import conicity
-from hf_attnprobe.faithfulness.fragility import fragility
+from hf_attnprobe.faithfulness.fragility import Fragility, fragility
 from hf_attnprobe.faithfulness.permutation import permutation
 from hf_attnprobe.faithfulness.single_token import single_token
 from hf_attnprobe.faithfulness.uniform_attention import uniform_attention
@@ -92,8 +93,8 @@ def model(request):
 def test_fragility_is_a_plain_loop_over_the_read_out(kind):
     """The model's own states and read-out with other weights, text by text and draw by draw."""
     model = MODELS[kind]()
-    adapter, observation = observe(model)
-    result = fragility(adapter, observation, SITE, n_permutations=7, seed=2)
+    _adapter, observation = observe(model)
+    result = fragility(observation, SITE, Fragility(n_draws=7), seed=2)
     order = observation.permutations(0, 7, 2)
     model = model.double()
     for row, text in enumerate(TEXTS):
@@ -119,8 +120,8 @@ def test_fragility_is_a_plain_loop_over_the_read_out(kind):
 
 
 def test_right_is_what_goes_to_the_label(model):
-    adapter, observation = observe(model)
-    result = fragility(adapter, observation, SITE, n_permutations=5)
+    _adapter, observation = observe(model)
+    result = fragility(observation, SITE, Fragility(n_draws=5))
     for name in ("trained", "uniform", "permuted"):
         shares, correct = (
             getattr(result, f"{name}_share"),
@@ -138,15 +139,13 @@ def test_right_is_what_goes_to_the_label(model):
 
 
 def test_decisions_flip_where_the_probes_say(model):
-    adapter, observation = observe(model)
-    result = fragility(adapter, observation, SITE)
+    _adapter, observation = observe(model)
+    result = fragility(observation, SITE)
     same = sum(
         result.trained_share[k] * result.uniform_share[k] for k in result.trained_share
     )
-    assert torch.equal(
-        1 - same, uniform_attention(adapter, observation, SITE).uniform_flip
-    )
-    flips = permutation(adapter, observation, SITE).flip_possible
+    assert torch.equal(1 - same, uniform_attention(observation, SITE).uniform_flip)
+    flips = permutation(observation, SITE).flip_possible
     if flips is not None:
         stays = sum(
             result.trained_share[k] * result.permuted_share[k]
@@ -156,17 +155,17 @@ def test_decisions_flip_where_the_probes_say(model):
 
 
 def test_without_labels_nothing_is_right():
-    adapter, observation = observe(classifier())
+    _adapter, observation = observe(classifier())
     object.__setattr__(observation.batch, "labels", None)
-    assert fragility(adapter, observation, SITE).permuted_correct.isnan().all()
+    assert fragility(observation, SITE).permuted_correct.isnan().all()
 
 
 # --- single tokens ------------------------------------------------------------------------------------------------
 
 
 def test_single_tokens_are_one_token_texts(model):
-    adapter, observation = observe(model)
-    result = single_token(adapter, observation, SITE)
+    _adapter, observation = observe(model)
+    result = single_token(observation, SITE)
     model = model.double()
     for row, text in enumerate(TEXTS):
         target = observation.probs[row].argmax()
@@ -211,8 +210,8 @@ def by_hand(vectors):
 @pytest.mark.parametrize("kind", ["bilstm", "concat", "residual", "orthogonal"])
 def test_conicity_of_a_classifiers_states(kind):
     model = MODELS[kind]()
-    adapter, observation = observe(model)
-    result = conicity(adapter, observation, SITE)
+    _adapter, observation = observe(model)
+    result = conicity(observation, SITE)
     for row, text in enumerate(TEXTS):
         states = model.double()(
             torch.tensor([text]), output_hidden_states=True
@@ -224,8 +223,8 @@ def test_conicity_of_a_classifiers_states(kind):
 
 def test_conicity_of_a_heads_values():
     model, site = bert(), Site(1, 2)
-    adapter, observation = observe(model)
-    result = conicity(adapter, observation, site)
+    _adapter, observation = observe(model)
+    result = conicity(observation, site)
     model, seen = model.double(), []
     model.bert.encoder.layer[1].attention.self.value.register_forward_hook(
         lambda m, i, output: seen.append(output)
@@ -241,7 +240,7 @@ def test_conicity_of_a_hierarchical_models_sentences():
     model = classifier(hierarchical=True, sep_token_id=4, encoder="bigru")
     adapter, observation = observe(model)
     assert observation.batch.mask.sum(-1).tolist() == [1, 2, 1, 1]
-    result = conicity(adapter, observation, adapter.sites()[0])
+    result = conicity(observation, adapter.sites()[0])
     states = model.double()(
         torch.tensor([TEXTS[1]]), output_hidden_states=True
     ).hidden_states[0][0]
@@ -251,11 +250,11 @@ def test_conicity_of_a_hierarchical_models_sentences():
     assert result.conicity[0].item() == pytest.approx(1)
 
 
-def test_conicity_is_undefined_where_values_cannot_be_read(monkeypatch):
-    adapter, observation = observe(bert())
-
-    monkeypatch.setattr(adapter, "lacks", lambda capability, site=None: "no values")
-    assert conicity(adapter, observation, SITE).conicity.isnan().all()
+def test_conicity_needs_values(monkeypatch):
+    adapter, _ = observe(bert())
+    assert faithfulness.tests()["conicity"].lacks(adapter, SITE) is None
+    monkeypatch.setattr(adapter, "lacks", lambda capability, site: "it has no values")
+    assert faithfulness.tests()["conicity"].lacks(adapter, SITE) == "it has no values"
 
 
 # --- all of them --------------------------------------------------------------------------------------------------
@@ -263,12 +262,10 @@ def test_conicity_is_undefined_where_values_cannot_be_read(monkeypatch):
 
 @pytest.mark.parametrize("probe", [fragility, single_token, conicity])
 def test_neither_batch_nor_padding_matters(probe, model):
-    adapter, observation = observe(model)
-    together = statistics_of(probe(adapter, observation, SITE, seed=3))
+    _adapter, observation = observe(model)
+    together = statistics_of(probe(observation, SITE, seed=3))
     for row in range(len(TEXTS)):
-        alone = statistics_of(
-            probe(adapter, observe(model, [row], extra=row)[1], SITE, seed=3)
-        )
+        alone = statistics_of(probe(observe(model, [row], extra=row)[1], SITE, seed=3))
         for name, values in together.items():
             torch.testing.assert_close(
                 alone[name][0], values[row], rtol=1e-9, atol=1e-9, equal_nan=True

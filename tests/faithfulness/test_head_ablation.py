@@ -6,18 +6,19 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification
 from transformers.models.bert import modeling_bert
 
+from by_name import audit_by_name
 from hf_attnprobe import (
     AttentionClassifierConfig,
     AttentionClassifierForSequenceClassification,
-    audit,
     build_tokenizer,
 )
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import HeadOutputs, Site
 from hf_attnprobe.auditing.head_tables import head_tables, prune_table
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.faithfulness import READINGS
-from hf_attnprobe.faithfulness.explanations import LAYER, OF_HEADS, OF_LAYERS
+from hf_attnprobe.faithfulness import readings
+from hf_attnprobe.faithfulness.attention_maps import OF_HEADS, OF_LAYERS
+from hf_attnprobe.faithfulness.explanations import LAYER
 from hf_attnprobe.faithfulness.head_ablation import DONOR_STREAM, head_ablation
 from hf_attnprobe.faithfulness.prune_curve import least_first, prune_curve
 from hf_attnprobe.storage.rows import statistics_of
@@ -145,8 +146,8 @@ def by_hand(site, kind, seed):
 
 @pytest.mark.parametrize("site", SITES)
 def test_every_ablation_equals_a_hook(observed, site):
-    adapter, observation = observed
-    found = head_ablation(adapter, observation, site, seed=5)
+    _adapter, observation = observed
+    found = head_ablation(observation, site, seed=5)
     for kind in ("zero", "mean", "resample"):
         expected, flips = by_hand(site, kind, 5)
         torch.testing.assert_close(
@@ -158,11 +159,11 @@ def test_every_ablation_equals_a_hook(observed, site):
 
 def test_nothing_depends_on_batch_padding_or_order(observed):
     adapter, observation = observed
-    together = statistics_of(head_ablation(adapter, observation, Site(1, 1), seed=3))
+    together = statistics_of(head_ablation(observation, Site(1, 1), seed=3))
     for row in (4, 2):
         alone = adapter.observe(adapter.prepare(padded([AUDITED[row]]), (IDS[row],)))
         for name, value in statistics_of(
-            head_ablation(adapter, alone, Site(1, 1), seed=3)
+            head_ablation(alone, Site(1, 1), seed=3)
         ).items():
             assert value.item() == pytest.approx(
                 together[name][row].item(), abs=1e-6
@@ -170,10 +171,8 @@ def test_nothing_depends_on_batch_padding_or_order(observed):
 
 
 def test_the_seed_draws_the_other_text(observed):
-    adapter, observation = observed
-    draws = [
-        head_ablation(adapter, observation, Site(1, 1), seed=seed) for seed in range(4)
-    ]
+    _adapter, observation = observed
+    draws = [head_ablation(observation, Site(1, 1), seed=seed) for seed in range(4)]
     assert len({tuple(d.resample_tvd.tolist()) for d in draws}) > 1
     assert all(torch.equal(d.mean_tvd, draws[0].mean_tvd) for d in draws)
 
@@ -182,9 +181,9 @@ def test_a_text_alone_in_the_sample_has_no_other():
     adapter = wrap(make_model())
     batch = adapter.prepare(padded(AUDITED[:2]), IDS[:2])
     observation = adapter.observe(batch)
-    assert head_ablation(adapter, observation, Site()).mean_tvd is None  # no sample yet
+    assert head_ablation(observation, Site()).mean_tvd is None  # no sample yet
     adapter.set_reference(adapter.prepare(padded(AUDITED[:1]), IDS[:1]))
-    found = head_ablation(adapter, observation, Site())
+    found = head_ablation(observation, Site())
     assert (
         found.resample_tvd.isnan().tolist()
         == found.resample_flip.isnan().tolist()
@@ -216,7 +215,7 @@ def test_other_arithmetic_than_attention_times_values_leaves_zero_alone(monkeypa
         if not adapter.lacks(HeadOutputs):
             adapter.set_reference(adapter.prepare(padded(SAMPLE), SAMPLE_IDS))
         found = head_ablation(
-            adapter, adapter.observe(adapter.prepare(padded(AUDITED), IDS)), Site(1, 1)
+            adapter.observe(adapter.prepare(padded(AUDITED), IDS)), Site(1, 1)
         )
         assert found.zero_tvd.max() > 0
         assert (found.mean_tvd is None) == (changed is transposed)
@@ -229,7 +228,7 @@ def test_the_head_of_a_classifier_can_be_silenced():
     inputs = padded(AUDITED)
     batch = adapter.prepare(inputs, IDS)
     observation = adapter.observe(batch)
-    found = head_ablation(adapter, observation, Site())
+    found = head_ablation(observation, Site())
     bias = adapter.model.classifier.bias.detach()
     base = (
         torch.cat([torch.zeros(1), bias]).softmax(-1)
@@ -342,7 +341,8 @@ def test_an_audit_ablates_with_the_same_sample_whatever_its_limit(reviews):
         "batch_size": 3,
     }
     two, five = (
-        audit(model, reviews["test"], limit=limit, **options) for limit in (2, 5)
+        audit_by_name(model, reviews["test"], test_limit=limit, **options)
+        for limit in (2, 5)
     )
     key = ["test", "statistic", "example_id", "layer", "head"]
     both = two.to_pandas().merge(five.to_pandas(), on=key, suffixes=("_two", "_five"))
@@ -350,7 +350,7 @@ def test_an_audit_ablates_with_the_same_sample_whatever_its_limit(reviews):
         both.value_two, both.value_five, atol=1e-5, equal_nan=True
     )
     rows = both[both.test == "head_ablation"]
-    assert set(rows.statistic) == set(READINGS["head_ablation"]) and set(
+    assert set(rows.statistic) == set(readings()["head_ablation"]) and set(
         rows["head"]
     ) == {0, 1}
     found = (

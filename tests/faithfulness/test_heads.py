@@ -7,12 +7,12 @@ import scipy.stats
 import torch
 from transformers import BertConfig, BertForSequenceClassification
 
+from hf_attnprobe import faithfulness
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import Site
-from hf_attnprobe.faithfulness import PROBES
-from hf_attnprobe.faithfulness.adversarial import adversarial
+from hf_attnprobe.faithfulness.adversarial import Adversarial, adversarial
 from hf_attnprobe.faithfulness.correlation import correlation
-from hf_attnprobe.faithfulness.permutation import permutation
+from hf_attnprobe.faithfulness.permutation import Permutation, permutation
 from hf_attnprobe.faithfulness.screen import screen
 from hf_attnprobe.faithfulness.uniform_attention import uniform_attention
 from hf_attnprobe.functional.divergence import jsd, tvd
@@ -79,14 +79,14 @@ def hooked(site, edited):
 
 @pytest.mark.parametrize("site", SITES)
 def test_uniform_attention_equals_a_hook(observed, site):
-    adapter, observation = observed
+    _adapter, observation = observed
     visible = observation.batch.mask[:, None, None].expand(-1, -1, 8, -1).double()
     flat = (visible / visible.sum(-1, keepdim=True))[:, 0]
     edited = at_head(
         observation.attention[site.layer].double(), site.head, site.query, flat[None]
     )[0]
     expected = hooked(site, edited)
-    found = uniform_attention(adapter, observation, site)
+    found = uniform_attention(observation, site)
     assert torch.allclose(
         found.uniform_tvd, tvd(expected, observation.probs), atol=1e-6
     )
@@ -98,8 +98,8 @@ def test_uniform_attention_equals_a_hook(observed, site):
 
 @pytest.mark.parametrize("site", SITES)
 def test_permutation_equals_full_passes(observed, site):
-    adapter, observation = observed
-    found = permutation(adapter, observation, site, n_permutations=5, seed=2)
+    _adapter, observation = observed
+    found = permutation(observation, site, Permutation(n_permutations=5), seed=2)
     order = observation.permutations(site.layer, 5, 2)
     attention = observation.attention[site.layer]
     shuffled = attention[:, site.head].expand(5, -1, -1, -1).gather(-1, order)
@@ -115,8 +115,8 @@ def test_permutation_equals_full_passes(observed, site):
 
 
 def test_correlation_reads_the_first_row_and_leaves_special_tokens_out(observed):
-    adapter, observation = observed
-    found = correlation(adapter, observation, Site(2, 1))
+    _adapter, observation = observed
+    found = correlation(observation, Site(2, 1))
     attention, importance = (
         observation.attention[2][:, 1, 0],
         observation.leave_one_out_importance(),
@@ -134,8 +134,8 @@ def test_correlation_reads_the_first_row_and_leaves_special_tokens_out(observed)
 
 @pytest.mark.parametrize(("site", "n_steps"), list(itertools.product(SITES, (0, 25))))
 def test_adversary_is_what_it_says(observed, site, n_steps):
-    adapter, observation = observed
-    found = adversarial(adapter, observation, site, n_steps=n_steps, n_starts=2)
+    _adapter, observation = observed
+    found = adversarial(observation, site, Adversarial(n_steps=n_steps, n_starts=2))
     own, rows = observation.attention[site.layer][:, site.head], observation.batch.mask
     for epsilon, attention in found.attention.items():
         edited = at_head(
@@ -157,9 +157,9 @@ def test_adversary_is_what_it_says(observed, site, n_steps):
 
 
 def test_more_steps_only_add_candidates(observed):
-    adapter, observation = observed
-    quick = adversarial(adapter, observation, SITES[0])
-    thorough = adversarial(adapter, observation, SITES[0], n_steps=25, n_starts=2)
+    _adapter, observation = observed
+    quick = adversarial(observation, SITES[0])
+    thorough = adversarial(observation, SITES[0], Adversarial(n_steps=25, n_starts=2))
     for epsilon in quick.epsilon_max_jsd:
         assert (
             thorough.epsilon_max_jsd[epsilon] >= quick.epsilon_max_jsd[epsilon] - 1e-9
@@ -168,8 +168,8 @@ def test_more_steps_only_add_candidates(observed):
 
 @pytest.mark.parametrize("site", SITES)
 def test_screen_is_the_slope_of_the_output_towards_the_edit(observed, site):
-    adapter, observation = observed
-    found = screen(adapter, observation, site)
+    _adapter, observation = observed
+    found = screen(observation, site)
     attention = observation.attention[site.layer]
     visible = observation.batch.mask[:, None].expand(-1, 8, -1)
     flat = visible / visible.sum(-1, keepdim=True)
@@ -197,10 +197,10 @@ def test_padding_and_batch_do_not_matter(observed):
     adapter, observation = observed
     one = {name: x[2:3, :5] for name, x in inputs().items()}
     alone = adapter.observe(adapter.prepare(one, (4,)))
-    for test, probe in PROBES.items():
-        together = statistics_of(probe(adapter, observation, Site(1, 1), seed=3))
-        single = statistics_of(probe(adapter, alone, Site(1, 1), seed=3))
+    for test in faithfulness.tests().values():
+        together = statistics_of(test.function(observation, Site(1, 1), seed=3))
+        single = statistics_of(test.function(alone, Site(1, 1), seed=3))
         for name, value in single.items():
             assert value.item() == pytest.approx(
                 together[name][2].item(), abs=1e-5, nan_ok=True
-            ), (test, name)
+            ), (test.name, name)

@@ -13,7 +13,7 @@ from hf_attnprobe.attention_classifier import (
     AttentionClassifierForSequenceClassification,
 )
 from hf_attnprobe.attention_model import Site
-from hf_attnprobe.faithfulness.input_erasure import OF_SITE, input_erasure
+from hf_attnprobe.faithfulness.input_erasure import OF_SITE, InputErasure, input_erasure
 from hf_attnprobe.faithfulness.rankings import OF_TEXT, ranking
 from hf_attnprobe.functional import aopc
 from hf_attnprobe.storage.rows import statistics_of
@@ -137,7 +137,7 @@ def orders(adapter, observation, site, row):
         "product": adapter.read_map(observation, slopes[:, site.head], site),
         "input_gradient": observation.gradient_importance(),
         "leave_one_out": observation.leave_one_out_importance(),
-        "random": ranking(adapter, observation, site, "random", seed=5),
+        "random": ranking(observation, site, "random", seed=5),
     }
     scores = {name: x[row][content].tolist() for name, x in values.items()}
     return {
@@ -154,7 +154,7 @@ CASES = [(classifier, Site()), (bert, Site(0, 1)), (bert, Site(1, 2, 0))]
 def test_both_are_what_a_plain_loop_finds(make, site, by):
     model = make()
     adapter, observation = observe(model)
-    found = input_erasure(adapter, observation, site, by=by, seed=5)
+    found = input_erasure(observation, site, InputErasure(erase_by=by), seed=5)
     assert (
         found.comprehensiveness.keys()
         == found.sufficiency.keys()
@@ -186,7 +186,7 @@ def test_both_are_what_a_plain_loop_finds(make, site, by):
 def test_normalised_is_placed_between_all_orders(make, site):
     model = make()
     adapter, observation = observe(model)
-    found = input_erasure(adapter, observation, site, naopc_beam=1, seed=5)
+    found = input_erasure(observation, site, InputErasure(naopc_beam=1), seed=5)
     for row in (1, 2):
         hand = ByHand(model, observation, row)
         hand.seen[frozenset()] = observation.probs[row, hand.target].item()
@@ -210,13 +210,13 @@ def test_normalised_is_placed_between_all_orders(make, site):
 
 @pytest.mark.parametrize(("make", "site"), CASES[:2])
 def test_a_wide_beam_is_exact_and_a_narrow_one_within(make, site, monkeypatch):
-    adapter, observation = observe(make(), TEXTS[1:], WORDS[1:], (1, 4, 15, 9))
+    _, observation = observe(make(), TEXTS[1:], WORDS[1:], (1, 4, 15, 9))
     short = observation.batch.content_mask.sum(-1) <= 8
-    exact = statistics_of(input_erasure(adapter, observation, site, naopc_beam=1))
+    exact = statistics_of(input_erasure(observation, site, InputErasure(naopc_beam=1)))
     monkeypatch.setattr(aopc, "EXACT_UP_TO", 0)
-    adapter, observation = observe(make(), TEXTS[1:], WORDS[1:], (1, 4, 15, 9))
+    _adapter, observation = observe(make(), TEXTS[1:], WORDS[1:], (1, 4, 15, 9))
     wide, narrow = (
-        statistics_of(input_erasure(adapter, observation, site, naopc_beam=k))
+        statistics_of(input_erasure(observation, site, InputErasure(naopc_beam=k)))
         for k in (40, 1)
     )
     for name, values in exact.items():
@@ -229,31 +229,35 @@ def test_a_wide_beam_is_exact_and_a_narrow_one_within(make, site, monkeypatch):
 
 
 def test_not_normalised_unless_asked():
-    adapter, observation = observe(classifier())
-    found = input_erasure(adapter, observation, Site())
+    _adapter, observation = observe(classifier())
+    found = input_erasure(observation, Site())
     assert found.naopc_comprehensiveness is found.naopc_sufficiency is None
 
 
 @pytest.mark.parametrize(("make", "site"), CASES[:2])
 @pytest.mark.parametrize("by", ["deletion", "mask"])
 def test_batch_padding_and_order_do_not_matter(make, site, by):
-    options = {"by": by, "naopc_beam": 2, "seed": 3}
-    adapter, observation = observe(make(), extra=3)
-    together = statistics_of(input_erasure(adapter, observation, site, **options))
+    options = {"erase_by": by, "naopc_beam": 2}
+    _adapter, observation = observe(make(), extra=3)
+    together = statistics_of(
+        input_erasure(observation, site, InputErasure(**options), seed=3)
+    )
     for row in (4, 2, 1):
         one = observe(
             make(), TEXTS[row : row + 1], WORDS[row : row + 1], ((3, 1, 4, 15, 9)[row],)
         )
-        for name, value in statistics_of(input_erasure(*one, site, **options)).items():
+        for name, value in statistics_of(
+            input_erasure(one[1], site, InputErasure(**options), seed=3)
+        ).items():
             assert value.item() == pytest.approx(
                 together[name][row].item(), abs=1e-6, nan_ok=True
             ), name
 
 
 def test_the_seed_is_of_the_random_ranking_alone():
-    adapter, observation = observe(bert())
+    _adapter, observation = observe(bert())
     first, second = (
-        statistics_of(input_erasure(adapter, observation, Site(1, 0), seed=seed))
+        statistics_of(input_erasure(observation, Site(1, 0), seed=seed))
         for seed in (0, 1)
     )
     apart = {
@@ -273,5 +277,5 @@ def test_what_does_not_depend_on_the_head_is_run_once(monkeypatch):
         lambda o, sets, **k: n_copies.append(len(sets)) or erase(o, sets, **k),
     )
     for site in (Site(0, 0), Site(0, 1), Site(1, 3)):
-        input_erasure(adapter, observation, site)
+        input_erasure(observation, site)
     assert sum(n_copies) == 2 * 5 * (len(OF_TEXT) + 3 * len(OF_SITE))

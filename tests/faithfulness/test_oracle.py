@@ -6,7 +6,12 @@ import torch
 import oracle as reference
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import Site
-from hf_attnprobe.faithfulness.adversarial import Candidates, adversarial, best_within
+from hf_attnprobe.faithfulness.adversarial import (
+    Adversarial,
+    Candidates,
+    adversarial,
+    best_within,
+)
 from hf_attnprobe.faithfulness.correlation import correlation
 from hf_attnprobe.functional.divergence import jsd, tvd
 from hf_attnprobe.functional.intervention import permute
@@ -77,7 +82,7 @@ def test_rank_correlations(oracle):
     batch = adapter.prepare(
         {"input_ids": ids, "attention_mask": (ids != 0).long()}, tuple(range(64))
     )
-    found = correlation(adapter, adapter.observe(batch), SITE)
+    found = correlation(adapter.observe(batch), SITE)
     names = {
         "attention_gradient": "tau_attn_gradxxex_f64",
         "attention_leave_one_out": "tau_attn_loo_f64",
@@ -135,7 +140,7 @@ def test_whole_search_and_exact_answer(observed, oracle):
     assert largest(searched - oracle["emax_jsd" + suffix]) < 1e-3
 
     exact = adversarial(
-        adapter, observation, SITE, method="exact", epsilons=(0.01, 0.05)
+        observation, SITE, Adversarial(method="exact", epsilons=(0.01, 0.05))
     )
     assert (exact.epsilon_max_jsd[0.05] >= searched - 1e-6).all()
     assert exact.epsilon_max_jsd[0.05].quantile(0.5).item() == pytest.approx(

@@ -9,6 +9,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from by_name import audit_by_name
 from hf_attnprobe import audit, load_examples
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import Site
@@ -139,7 +140,7 @@ def test_a_classifier_has_them_too(make_model, tokenizer, reviews):
 def test_the_probe_by_hand(bert, pieces):
     adapter, batch = batch_of(bert, pieces)
     observation = adapter.observe(batch)
-    found = statistics_of(plausibility(adapter, observation, Site(1, 1), seed=2))
+    found = statistics_of(plausibility(observation, Site(1, 1), seed=2))
     assert found.keys() == {
         f"{name}@{key}" for name in ("auprc", "token_f1", "iou_f1") for key in RANKINGS
     }
@@ -189,11 +190,13 @@ def test_a_rationale_that_is_not_of_its_text(make_checkpoint, tmp_path):
 def test_an_audit_runs_it_where_there_are_rationales(make_checkpoint, reviews):
     examples = reviews["test"].select(range(6))
     options = {"n_permutations": 2, "progress": False}
-    found = audit(make_checkpoint(), examples, **options)
+    found = audit_by_name(make_checkpoint(), examples, **options)
     assert {"auprc@attention", "auprc@random"} <= {
         s.statistic for s in found.statistics if s.test == "plausibility"
     }
-    without = audit(make_checkpoint(), examples.remove_columns("rationale"), **options)
+    without = audit_by_name(
+        make_checkpoint(), examples.remove_columns("rationale"), **options
+    )
     assert "plausibility" not in {s.test for s in without.statistics}
     assert "input_erasure" in {s.test for s in without.statistics}
 
@@ -226,7 +229,7 @@ def test_erasure_by_the_mask_or_the_unknown_token(
         "input_erasure",
         "--erase-by",
         "mask",
-        "--limit",
+        "--test-limit",
         "2",
         "--naopc-beam",
         "1",
@@ -244,7 +247,7 @@ def test_erasure_by_the_mask_or_the_unknown_token(
         "progress": False,
     }
     masked, deleted = (
-        audit(bert, ROWS, erase_by=by, **options).to_pandas().value
+        audit_by_name(bert, ROWS, erase_by=by, **options).to_pandas().value
         for by in ("mask", "deletion")
     )
     assert not masked.equals(deleted)
@@ -259,14 +262,13 @@ def test_a_tokenizer_without_either(bert, pieces, tmp_path):
     with pytest.raises(
         AttnProbeError, match="the tokenizer has neither; erase by deletion"
     ):
-        audit(
+        audit_by_name(
             bert,
             ROWS,
             tokenizer=bare,
             tests=["input_erasure"],
             erase_by="mask",
             output_dir=tmp_path / "out",
-            progress=False,
         )
     assert not (tmp_path / "out").exists()
 
@@ -282,7 +284,9 @@ def test_rows_do_not_depend_on_how_the_texts_are_batched(
         "progress": False,
     }
     whole, single, backwards = (
-        audit(make_checkpoint(*kind), data, batch_size=size, **options).to_pandas()
+        audit_by_name(
+            make_checkpoint(*kind), data, batch_size=size, **options
+        ).to_pandas()
         for data, size in (
             (examples, 64),
             (examples, 1),

@@ -6,6 +6,7 @@ import pytest
 import scipy.stats
 import torch
 
+from hf_attnprobe import faithfulness
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_classifier import (
     AttentionClassifierConfig,
@@ -13,10 +14,9 @@ from hf_attnprobe.attention_classifier import (
 )
 from hf_attnprobe.attention_model import Site
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.faithfulness import PROBES, READINGS
-from hf_attnprobe.faithfulness.adversarial import adversarial
-from hf_attnprobe.faithfulness.correlation import correlation
-from hf_attnprobe.faithfulness.permutation import permutation
+from hf_attnprobe.faithfulness.adversarial import Adversarial, adversarial
+from hf_attnprobe.faithfulness.correlation import Correlation, correlation
+from hf_attnprobe.faithfulness.permutation import Permutation, permutation
 from hf_attnprobe.functional.divergence import jsd, tvd
 from hf_attnprobe.storage.rows import statistics_of
 
@@ -60,8 +60,8 @@ def real(observation, row):
 @pytest.mark.parametrize("num_labels", [2, 4])
 @pytest.mark.parametrize("target", [None, 1])
 def test_correlation_equals_scipy(num_labels, target):
-    adapter, observation = observe(num_labels=num_labels)
-    found = correlation(adapter, observation, SITE, target=target)
+    _adapter, observation = observe(num_labels=num_labels)
+    found = correlation(observation, SITE, Correlation(target=target))
     importances = {
         "attention": observation.read(SITE),
         "gradient": observation.gradient_importance(target),
@@ -89,8 +89,8 @@ def test_correlation_equals_scipy(num_labels, target):
 
 
 def test_one_token_and_uniform_attention_have_no_rank():
-    adapter, observation = observe(attention="uniform")
-    found = correlation(adapter, observation, SITE)
+    _adapter, observation = observe(attention="uniform")
+    found = correlation(observation, SITE)
     assert (
         found.attention_gradient_tau.isnan().all()
         and (found.attention_gradient_significant == 0).all()
@@ -104,7 +104,7 @@ def test_one_token_and_uniform_attention_have_no_rank():
 @pytest.mark.parametrize("num_labels", [2, 4])
 def test_permutation_against_all_of_them(num_labels):
     adapter, observation = observe(num_labels=num_labels)
-    found = permutation(adapter, observation, SITE, n_permutations=3000)
+    found = permutation(observation, SITE, Permutation(n_permutations=3000))
     for row in range(4):
         places = real(observation, row).nonzero()[:, 0].tolist()
         orders = list(itertools.permutations(places))
@@ -140,8 +140,8 @@ def test_permutation_against_all_of_them(num_labels):
 
 
 def test_permuting_uniform_attention_changes_nothing():
-    adapter, observation = observe(attention="uniform")
-    found = permutation(adapter, observation, SITE)
+    _adapter, observation = observe(attention="uniform")
+    found = permutation(observation, SITE)
     assert found.median_tvd.abs().max() < 1e-12 and found.max_tvd.abs().max() < 1e-12
 
 
@@ -149,8 +149,8 @@ def test_equal_states_make_permutation_harmless():
     adapter, observation = observe(encoder="none")
     adapter.base.embeddings.weight.data[4:] = adapter.base.embeddings.weight.data[4]
     observation = adapter.observe(observation.batch)
-    assert permutation(adapter, observation, SITE).max_tvd.abs().max() < 1e-12
-    everything = adversarial(adapter, observation, SITE)
+    assert permutation(observation, SITE).max_tvd.abs().max() < 1e-12
+    everything = adversarial(observation, SITE)
     assert torch.allclose(
         everything.epsilon_max_jsd[0.001], everything.largest_jsd, atol=1e-9
     )
@@ -159,7 +159,7 @@ def test_equal_states_make_permutation_harmless():
 @pytest.mark.parametrize("num_labels", [2, 4])
 def test_search_stays_feasible_and_below_the_exact_answer(num_labels):
     adapter, observation = observe(num_labels=num_labels)
-    found = adversarial(adapter, observation, SITE, method="search", n_steps=150)
+    found = adversarial(observation, SITE, Adversarial(method="search", n_steps=150))
     for epsilon, attention in found.attention.items():
         after = adapter.replay(observation, {0: attention[None, :, None]})[0]
         assert (tvd(after, observation.probs) <= epsilon + 1e-9).all()
@@ -172,7 +172,7 @@ def test_search_stays_feasible_and_below_the_exact_answer(num_labels):
     assert found.epsilon_max_jsd[0.05][3] == 0  # one token cannot move
     if num_labels == 2:
         exact = adversarial(
-            adapter, observation, SITE, method="exact", epsilons=(0.01, 0.05)
+            observation, SITE, Adversarial(method="exact", epsilons=(0.01, 0.05))
         )
         for epsilon in (0.01, 0.05):
             assert (
@@ -181,9 +181,9 @@ def test_search_stays_feasible_and_below_the_exact_answer(num_labels):
 
 
 def test_exact_is_refused_where_it_does_not_hold():
-    adapter, observation = observe(num_labels=4)
+    _adapter, observation = observe(num_labels=4)
     with pytest.raises(AttnProbeError, match="method='search'"):
-        adversarial(adapter, observation, SITE, method="exact")
+        adversarial(observation, SITE, Adversarial(method="exact"))
 
 
 def test_random_numbers_depend_on_seed_and_example_alone():
@@ -196,26 +196,24 @@ def test_random_numbers_depend_on_seed_and_example_alone():
         (11,),
     )
     for probe, options in (
-        (permutation, {}),
-        (adversarial, {"method": "search", "n_steps": 30}),
+        (permutation, Permutation()),
+        (adversarial, Adversarial(method="search", n_steps=30)),
     ):
-        together = statistics_of(probe(adapter, observation, SITE, seed=4, **options))
-        single = statistics_of(
-            probe(adapter, adapter.observe(alone), SITE, seed=4, **options)
-        )
-        other = statistics_of(probe(adapter, observation, SITE, seed=5, **options))
+        together = statistics_of(probe(observation, SITE, options, seed=4))
+        single = statistics_of(probe(adapter.observe(alone), SITE, options, seed=4))
+        other = statistics_of(probe(observation, SITE, options, seed=5))
         name = "median_tvd" if probe is permutation else "epsilon_max_jsd@0.05"
         assert single[name].item() == pytest.approx(together[name][1].item(), abs=1e-9)
         assert not torch.equal(together[name], other[name])
 
 
 def test_every_statistic_has_a_reading():
-    adapter, observation = observe()
-    for test, probe in PROBES.items():
-        found = statistics_of(probe(adapter, observation, SITE))
-        assert found and {name.split("@")[0] for name in found} <= set(READINGS[test])
+    _adapter, observation = observe()
+    for test in faithfulness.tests().values():
+        found = statistics_of(test.function(observation, SITE))
+        assert found and {name.split("@")[0] for name in found} <= set(test.readings)
         for name in found:
-            sentence = READINGS[test][name.split("@")[0]].format(
+            sentence = test.readings[name.split("@")[0]].format(
                 mean=0.5, median=0.5, key="0.05"
             )
             assert "{" not in sentence and len(sentence) > 20

@@ -14,14 +14,9 @@ from hf_attnprobe import (
 )
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import Site
+from hf_attnprobe.faithfulness.attention_maps import OF_HEADS, OF_LAYERS
 from hf_attnprobe.faithfulness.correlation import correlation
-from hf_attnprobe.faithfulness.explanations import (
-    LAYER,
-    OF_HEADS,
-    OF_LAYERS,
-    explanations,
-    with_layers,
-)
+from hf_attnprobe.faithfulness.explanations import LAYER, explanations, with_layers
 from hf_attnprobe.storage.rows import statistics_of
 
 
@@ -152,9 +147,9 @@ class ByHand:
 
 def check(observed, name, reading, site):
     """The map itself on every text, and τ of its first row with leave-one-out."""
-    adapter, observation = observed
-    found = reading(adapter, observation, site)
-    taus = getattr(explanations(adapter, observation, site), f"{name}_tau")
+    _, observation = observed
+    found = reading.function(observation, site)
+    taus = getattr(explanations(observation, site), f"{name}_tau")
     importance = observation.leave_one_out_importance()
     for row, text in enumerate(TEXTS):
         expected, n = getattr(ByHand(text), name)(site.layer, site.head), len(text)
@@ -184,9 +179,9 @@ def test_readings_of_a_layer(observed, name, site):
 
 
 def test_raw_attention_is_what_correlation_measures(observed):
-    adapter, observation = observed
-    raw = explanations(adapter, observation, Site(1, 2)).raw_attention_tau
-    theirs = correlation(adapter, observation, Site(1, 2)).attention_leave_one_out_tau
+    _adapter, observation = observed
+    raw = explanations(observation, Site(1, 2)).raw_attention_tau
+    theirs = correlation(observation, Site(1, 2)).attention_leave_one_out_tau
     torch.testing.assert_close(raw, theirs, equal_nan=True)
 
 
@@ -197,8 +192,8 @@ def test_a_layer_is_asked_once_behind_its_heads():
 
 
 def test_another_query_is_read_from_its_own_row(observed):
-    adapter, observation = observed
-    found = explanations(adapter, observation, Site(1, LAYER, 1)).rollout_tau[0].item()
+    _adapter, observation = observed
+    found = explanations(observation, Site(1, LAYER, 1)).rollout_tau[0].item()
     row = ByHand(TEXTS[0]).rollout(1, LAYER)[1, 1:-1]
     assert found == pytest.approx(
         scipy.stats.kendalltau(
@@ -230,8 +225,7 @@ def test_what_a_model_does_not_allow_is_left_out(monkeypatch):
     adapter = wrap(make_model("eager"))
     observation = adapter.observe(adapter.prepare(padded(), (0, 1, 2)))
     heads, layer = (
-        statistics_of(explanations(adapter, observation, Site(1, head)))
-        for head in (1, LAYER)
+        statistics_of(explanations(observation, Site(1, head))) for head in (1, LAYER)
     )
     assert heads.keys() == {"raw_attention_tau", "attention_times_gradient_tau"}
     assert (
@@ -244,7 +238,7 @@ def test_two_stacks_have_no_rollout():
     adapter = wrap(families.make("bart"))
     observation = adapter.observe(families.prepare(adapter))
     encoder, decoder = (
-        explanations(adapter, observation, Site(layer, LAYER)) for layer in (1, 4)
+        explanations(observation, Site(layer, LAYER)) for layer in (1, 4)
     )
     assert (
         encoder.rollout_tau is not None
@@ -259,8 +253,6 @@ def test_a_classifier_has_the_readings_of_its_head():
     config = AttentionClassifierConfig(vocab_size=60, embedding_size=8, encoder_size=2)
     adapter = wrap(AttentionClassifierForSequenceClassification(config))
     observation = adapter.observe(adapter.prepare(padded(), (0, 1, 2)))
-    found = statistics_of(explanations(adapter, observation, Site()))
+    found = statistics_of(explanations(observation, Site()))
     assert found.keys() == {f"{name}_tau" for name in OF_HEADS}
-    assert "rollout_tau" not in statistics_of(
-        explanations(adapter, observation, Site(0, LAYER))
-    )
+    assert "rollout_tau" not in statistics_of(explanations(observation, Site(0, LAYER)))

@@ -10,6 +10,7 @@ import torch
 from scipy.spatial.distance import jensenshannon
 from transformers import AutoModelForSequenceClassification
 
+from by_name import audit_by_name
 from hf_attnprobe import (
     AttentionClassifierConfig,
     AttnProbeError,
@@ -328,8 +329,8 @@ def test_yardsticks_are_those_of_the_audit(adversaries, base, reviews, tmp_path)
         .value.to_numpy()
     )
     assert np.allclose(adversaries.frontier_jsd[0.05], exact, atol=1e-9)
-    search = audit(
-        base.name, reviews, tests=["adversarial"], method="search", progress=False
+    search = audit_by_name(
+        base.name, reviews, tests=["adversarial"], method="search"
     ).to_pandas()
     found = (
         search[search.statistic == "epsilon_max_jsd@0.05"]

@@ -5,6 +5,7 @@ import importlib.util
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,9 +16,9 @@ import pytest
 from transformers import AutoModelForSequenceClassification
 
 import hf_attnprobe
-from hf_attnprobe import AttnProbeError, Site, audit
+from by_name import BY_DEFAULT
+from hf_attnprobe import AttnProbeError, AuditOptions, audit
 from hf_attnprobe import evaluate_module as metrics
-from hf_attnprobe.auditing.run import suitable_tests
 from mini_hub import MiniHub
 
 
@@ -26,8 +27,9 @@ TESTS = ["correlation", "permutation"]
 
 # Loads by both names, in another folder, and prints what both compute.
 LOAD = """
-import hf_attnprobe  # first, as a reader of the documentation would
+import hf_attnprobe
 import evaluate, json, sys
+hf_attnprobe.install_metric()
 found = {}
 for name in ("attention_faithfulness", hf_attnprobe.metric_path()):
     metric = evaluate.load(name)
@@ -94,24 +96,22 @@ def test_loading_by_name_and_by_path(status, run_python, checkpoint, texts, tmp_
     )
 
 
-def test_importing_the_package_installs_it_unless_told_not_to(monkeypatch, tmp_path):
-    monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "wanted"))
+def test_importing_the_package_writes_nothing(monkeypatch, tmp_path, cli):
+    monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "cache"))
     importlib.reload(hf_attnprobe)
-    assert len(list((tmp_path / "wanted").rglob("attention_faithfulness.py"))) == 1
-    monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "unwanted"))
-    monkeypatch.setenv(metrics.OPT_OUT, "1")
-    importlib.reload(hf_attnprobe)
-    assert not (tmp_path / "unwanted").exists()
+    assert not (tmp_path / "cache").exists()
+    for install in (hf_attnprobe.metric_path, lambda: cli("report", tmp_path)):
+        install()
+        assert len(list((tmp_path / "cache").rglob("attention_faithfulness.py"))) == 1
+        shutil.rmtree(tmp_path / "cache")
 
 
 @pytest.mark.parametrize("inside", ["", "below"])
-def test_a_cache_that_cannot_be_written_does_not_break_the_import(
-    inside, monkeypatch, tmp_path
-):
+def test_a_cache_that_cannot_be_written_breaks_nothing(inside, monkeypatch, tmp_path):
     (tmp_path / "file").write_text("a file where a folder should be")
     monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "file" / inside))
-    importlib.reload(hf_attnprobe)
     assert metrics.install_metric() is None
+    assert Path(hf_attnprobe.metric_path()).is_dir()
 
 
 @pytest.mark.skipif(
@@ -223,7 +223,9 @@ def test_values_are_those_of_audit_in_the_order_of_the_texts(
         seed=3,
     )
     data = [{"example_id": k, "text": text} for k, text in enumerate(chosen)]
-    rows = audit(checkpoint, data, tests=TESTS, seed=3, progress=False).to_pandas()
+    rows = audit(
+        checkpoint, data, TESTS, options=AuditOptions(seed=3), progress=False
+    ).to_pandas()
     names = set()
     for (test, statistic), group in rows[rows.test != "prediction"].groupby(
         ["test", "statistic"]
@@ -261,8 +263,7 @@ def test_all_tests_by_default_and_options_of_audit(metric, checkpoint, texts):
         predictions=texts[:3], model_id=str(checkpoint), n_permutations=7, batch_size=1
     )
     assert all(
-        any(name.startswith(f"mean_{test}_") for name in found)
-        for test in suitable_tests([Site()])
+        any(name.startswith(f"mean_{test}_") for name in found) for test in BY_DEFAULT
     )
 
 

@@ -5,6 +5,7 @@ import datasets
 import evaluate
 
 import hf_attnprobe
+from hf_attnprobe.auditing.options import from_names
 
 
 _DESCRIPTION = """
@@ -27,9 +28,11 @@ Args:
     references (list of int, optional): their labels.
     model_id (str): folder or Hub id of the model; or
     model, tokenizer: a loaded model with its tokenizer.
-    tests (list of str, optional): names of tests, all by default.
-    seed (int): of all random numbers.
-    Further keyword arguments go to hf_attnprobe.audit.
+    tests (list of str, optional): names of tests, by default those that suit the model.
+    output_dir (str, optional): where rows and report go.
+    progress (bool): whether to show a bar, no by default.
+    Further keyword arguments are options of the audit and its tests by name, such as
+    seed=1, layers=[0] or n_permutations=10; "attnprobe audit --help" lists them.
 Returns:
     dict of floats: for every statistic its mean over texts ("mean_<test>_<statistic>") and the list of its values
     ("<test>_<statistic>"), in the order of the texts; NaN where a text has no value. Of a model with several heads
@@ -77,9 +80,11 @@ class AttentionFaithfulness(evaluate.Metric):
         references,
         model_id=None,
         model=None,
+        tokenizer=None,
         tests=None,
-        seed=0,
-        **kwargs,
+        output_dir=None,
+        progress=False,
+        **options,
     ):
         if (model_id is None) == (model is None):
             raise hf_attnprobe.AttnProbeError(
@@ -89,9 +94,15 @@ class AttentionFaithfulness(evaluate.Metric):
             {"example_id": k, "text": text, "label": label}
             for k, (text, label) in enumerate(zip(predictions, references, strict=True))
         ]
-        kwargs = {"progress": False} | kwargs
+        request = from_names(tests, options)
         report = hf_attnprobe.audit(
-            model_id or model, texts, tests=tests, seed=seed, **kwargs
+            model_id or model,
+            texts,
+            request.tests,
+            options=request.options,
+            output_dir=output_dir,
+            tokenizer=tokenizer,
+            progress=progress,
         )
         return _as_floats(report, len(texts))
 

@@ -1,0 +1,93 @@
+"""The options of an audit, beside those of its tests."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from hf_attnprobe.data.arguments import Data
+from hf_attnprobe.faithfulness.registry import parse_tests, reserve_options, tests
+from hf_attnprobe.options import Options, check_known, from_flat, option
+
+
+reserve_options(Data)
+
+
+@reserve_options
+@dataclass(frozen=True)
+class AuditOptions(Options):
+    """Where an audit looks, and how it runs."""
+
+    layers: Sequence[int] | None = option(
+        None, "layers to test (default: all)", metavar="LAYER"
+    )
+    heads: Sequence[int] | None = option(
+        None, "heads to test, in each layer (default: all)", metavar="HEAD"
+    )
+    query: int | None = option(
+        None, "test only this query row of each head (default: all of them)"
+    )
+    screen: int | None = option(
+        None,
+        "test only so many heads, those with the largest first-order effect",
+        at_least=1,
+        metavar="N",
+    )
+    prune: bool = option(
+        True, "measure accuracy with more and more heads zero-ablated together"
+    )
+    level: Literal["word", "token"] | None = option(
+        None,
+        "what is explained and left out, in Transformers (default: word, where the "
+        "tokenizer tells words)",
+    )
+    truncate: bool = option(
+        True, "cut texts that are longer than the model reads, and count them"
+    )
+    dtype: Literal["float32", "float64", "bfloat16", "float16"] | None = option(
+        None,
+        "what to compute in (default: float64 for attention classifiers, as loaded for "
+        "others)",
+    )
+    batch_size: int = option(64, "texts at once, at most", at_least=1)
+    memory_budget: str | int = option(
+        "2GB", "memory that a batch may take, such as 500MB, or bytes", metavar="SIZE"
+    )
+    seed: int = option(
+        0, "with the example ids it fixes all random numbers", at_least=0
+    )
+    trust_remote_code: bool = option(
+        False, "run the code that comes with a model of the Hub"
+    )
+
+
+WHERE = ("layers", "heads", "query", "screen", "prune", "level")
+"""The options that say where to look."""
+
+
+@dataclass(frozen=True)
+class AuditRequest:
+    """The arguments ``tests`` and ``options`` of an audit."""
+
+    tests: list[str | Options]
+    options: AuditOptions = field(default_factory=AuditOptions)
+
+
+def flat_options() -> list[type[Options]]:
+    """All classes whose fields an audit takes by name."""
+    return [AuditOptions, *(test.options for test in tests().values())]
+
+
+def from_names(
+    names: Sequence[str] | str | None, values: Mapping[str, Any]
+) -> AuditRequest:
+    """An audit's tests and options, as command line, study file and metric give them.
+
+    Args:
+        names: of tests; None for those that suit the model.
+        values: of options of audit and tests, by name.
+
+    Raises:
+        AttnProbeError: an unknown option, or a value out of its range.
+    """
+    check_known(values, flat_options())
+    return AuditRequest(parse_tests(names, values), from_flat(values, AuditOptions))

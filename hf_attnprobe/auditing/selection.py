@@ -1,0 +1,147 @@
+"""Which heads and which tests an audit runs, of what was asked for and what is possible."""
+
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+
+from hf_attnprobe.attention_model import AttentionModel, Observation, Site
+from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.faithfulness import FaithfulnessTest, tests
+from hf_attnprobe.options import Options
+
+
+def select_sites(
+    adapter: AttentionModel,
+    layers: Sequence[int] | None,
+    heads: Sequence[int] | None,
+    query: int | None,
+) -> list[Site]:
+    """The sites asked for, all of the model's by default.
+
+    Raises:
+        AttnProbeError: no layer or head, or one that the model does not have.
+    """
+    known = adapter.sites()
+    _check_numbers("layer", layers, {site.layer for site in known})
+    _check_numbers("head", heads, {site.head for site in known})
+    return [
+        site._replace(query=query)
+        for site in known
+        if (layers is None or site.layer in layers)
+        and (heads is None or site.head in heads)
+    ]
+
+
+def _check_numbers(name: str, asked: Sequence[int] | None, known: set[int]) -> None:
+    if asked is None:
+        return
+    if not asked:
+        raise AttnProbeError(
+            f"expected at least one {name}; leave {name}s out for all of them"
+        )
+    missing = sorted(set(asked) - known)
+    if missing:
+        raise AttnProbeError(
+            f"expected a {name} from 0 to {max(known)}, got {missing[0]}; choose another "
+            f"--{name}s"
+        )
+
+
+def check_query(shortest: Observation, query: int) -> None:
+    """Raises AttnProbeError where the shortest text does not have the query."""
+    n_queries = min(attention.shape[2] for attention in shortest.attention)
+    if not 0 <= query < n_queries:
+        raise AttnProbeError(
+            f"expected a query from 0 to {n_queries - 1}, which the shortest text has, "
+            f"got {query}; choose another --query"
+        )
+
+
+def suits(test: FaithfulnessTest, n_sites: int, rationales: bool) -> bool:
+    """Whether a test is run without being asked for, on a model that allows it."""
+    conditions = {
+        "always": True,
+        "many heads": n_sites > 1,
+        "rationales": rationales,
+        "on request": False,
+    }
+    return conditions[test.default]
+
+
+def select_tests(
+    asked: Mapping[str, Options],
+    by_default: bool,
+    adapter: AttentionModel,
+    sites: Sequence[Site],
+    rationales: bool,
+) -> tuple[dict[str, Options], dict[str, str]]:
+    """The tests to run, and why others are left out.
+
+    Args:
+        asked: the tests that were asked for by name, with their options.
+        by_default: whether those that suit the model are to be run as well.
+        rationales: whether the data has human rationales.
+
+    Returns:
+        The options of the tests to run, in order, and by test what the model lacks.
+
+    Raises:
+        AttnProbeError: the model lacks what a test needs that was asked for.
+    """
+    chosen, left_out = {}, {}
+    for name, test in tests().items():
+        if name in asked or not by_default or not suits(test, len(sites), rationales):
+            continue
+        chosen[name] = test.options()
+    chosen = _in_order({**chosen, **asked}, asked, by_default)
+    for name in list(chosen):
+        reasons = [tests()[name].lacks(adapter, site) for site in sites]
+        missing = [reason for reason in reasons if reason is not None]
+        if not missing:
+            continue
+        if len(missing) == len(sites) and name in asked:
+            raise AttnProbeError(f"the test {name} cannot be run: {missing[0]}")
+        if len(missing) == len(sites):
+            del chosen[name]
+        of_sites = f"{len(missing)} of {len(sites)} heads"
+        left_out[name] = f"{missing[0]} ({of_sites})"
+    if not chosen:
+        raise AttnProbeError(
+            f"expected a model that some test can be run on; {'; '.join(left_out.values())}"
+        )
+    return chosen, left_out
+
+
+def _in_order(
+    chosen: Mapping[str, Options], asked: Mapping[str, Options], by_default: bool
+) -> dict[str, Options]:
+    """As they were asked for; with those that suit the model, in the order of all tests."""
+    names = [name for name in tests() if name in chosen] if by_default else asked
+    return {name: chosen[name] for name in names}
+
+
+def sites_by_test(
+    names: Sequence[str], adapter: AttentionModel, sites: Sequence[Site]
+) -> dict[str, Sequence[Site]]:
+    """Where each test looks: at the sites where the model has what it needs."""
+    found = {}
+    for name in names:
+        test = tests()[name]
+        possible = [site for site in sites if test.lacks(adapter, site) is None]
+        found[name] = test.sites(possible)
+    return found
+
+
+def most_promising(rows: pd.DataFrame, sites: Sequence[Site], n: int) -> list[Site]:
+    """The n sites with the largest estimated effect of uniform attention.
+
+    Args:
+        rows: of the test ``screen``.
+
+    Returns:
+        Sites in the model's order.
+    """
+    estimates = rows[rows.statistic == "first_order_uniform"]
+    effects = estimates.groupby(["layer", "head"]).value.mean()
+    ranked = sorted(sites, key=lambda s: (-effects[s.layer, s.head], s.layer, s.head))
+    return [site for site in sites if site in ranked[:n]]
