@@ -19,8 +19,8 @@ class AttentionClassifierConfig(PreTrainedConfig):
     Args:
         vocab_size: rows of the embedding table.
         embedding_size: width of a word vector (the papers: 300).
-        encoder: ``bilstm``, ``bigru``, ``orthogonal_lstm`` (one direction, Mohankumar et
-            al. 2020), ``cnn``, ``mlp`` (token-wise linear + tanh, the papers'
+        encoder: ``bilstm``, ``bigru``, ``orthogonal_lstm`` (one direction, Mohankumar
+            et al. 2020), ``cnn``, ``mlp`` (token-wise linear + tanh, the papers'
             "average") or ``none``.
         encoder_size: width per direction (``bilstm``, ``bigru``), over all kernels
             together (``cnn``), or of the layer (``mlp``, ``orthogonal_lstm``; the
@@ -132,8 +132,8 @@ class AttentionClassifierConfig(PreTrainedConfig):
             raise ValueError(f"kernel_sizes must be odd, got {list(self.kernel_sizes)}")
         if self.encoder_size % len(self.kernel_sizes):
             raise ValueError(
-                f"encoder_size must be a multiple of the {len(self.kernel_sizes)} kernel "
-                f"sizes, got {self.encoder_size}"
+                f"encoder_size must be a multiple of the {len(self.kernel_sizes)} "
+                f"kernel sizes, got {self.encoder_size}"
             )
 
     def _check_penalties(self) -> None:
@@ -143,8 +143,8 @@ class AttentionClassifierConfig(PreTrainedConfig):
                 raise ValueError(f"{name} must be a number from 0, got {value}")
         if self.mlm_weight and (not self.mlm_rate or self.unk_token_id is None):
             raise ValueError(
-                "mlm_weight needs an mlm_rate above 0 and an unk_token_id, which stands "
-                "for masked words"
+                "mlm_weight needs an mlm_rate above 0 and an unk_token_id, which "
+                "stands for masked words"
             )
         is_connected = self.residual_connection != "none"
         if self.hierarchical and (self.is_regularised or is_connected):
@@ -163,8 +163,8 @@ class AttentionClassifierConfig(PreTrainedConfig):
             return
         if self.hidden_size != self.embedding_size:
             raise ValueError(
-                f"{needing} needs states as wide as word vectors, got {self.hidden_size} "
-                f"and {self.embedding_size}; with this encoder set "
+                f"{needing} needs states as wide as word vectors, got "
+                f"{self.hidden_size} and {self.embedding_size}; with this encoder set "
                 f"embedding_size={self.encoder_width}"
             )
 

@@ -1,8 +1,8 @@
 """Attention classifiers as Transformers models: encode, attend, decode.
 
-These are Enc, φ and Dec of Jain & Wallace 2019, Section 2. Shapes: *batch* texts, *keys*
-token positions, *hidden* the encoder's width, *classes* labels; in hierarchical models
-also *sentences* of a text, and *rows*, all sentences of a batch.
+These are Enc, φ and Dec of Jain & Wallace 2019, Section 2. Shapes: *batch* texts,
+*keys* token positions, *hidden* the encoder's width, *classes* labels; in
+hierarchical models also *sentences* of a text, and *rows*, all sentences of a batch.
 """
 
 from typing import Any

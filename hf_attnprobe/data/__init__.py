@@ -1,1 +1,1 @@
-"""Data sets as rows of id, text, label; splits, tokenizers, word vectors, made-up texts."""
+"""Data sets as rows, splits, tokenizers, word vectors, synthetic texts."""

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 class Data(Options):
     """A data set, its columns, and how much of it is used.
 
-    Verbs take it wherever they take a data set: ``audit(model, Data("sst", test_limit=200))``.
+    Verbs take it wherever they take a data set:
+    ``audit(model, Data("sst", test_limit=200))``.
     A name, a folder, a Hub id or examples in memory alone stand for ``Data(dataset)``.
     """
 
@@ -59,7 +60,7 @@ class Data(Options):
         )
 
     def splits(self, *, seed: int = 0) -> "dict[str, datasets.Dataset]":
-        """Train, validation and test, see :func:`~hf_attnprobe.data.splits.load_splits`.
+        """All splits, see :func:`~hf_attnprobe.data.splits.load_splits`.
 
         ``train_limit`` bounds the training texts.
         """

@@ -10,7 +10,7 @@ import json
 import os
 import random
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hf_attnprobe.data.lengths import fits
 from hf_attnprobe.data.recipes import Recipe
@@ -21,7 +21,7 @@ from hf_attnprobe.errors import AttnProbeError, NoSuchSplit
 if TYPE_CHECKING:
     import datasets
 
-    Source = (
+    Source: TypeAlias = (
         str
         | os.PathLike
         | Recipe
@@ -45,7 +45,7 @@ def load_examples(
     limit: int | None = None,
     seed: int = 0,
 ) -> "datasets.Dataset":
-    """One split as rows of `example_id`, `text`, `label` and, if there is one, `rationale`.
+    """One split as rows of `example_id`, `text`, `label` and perhaps `rationale`.
 
     Args:
         dataset: a name in `RECIPES`, a folder, a Hub id, a `Recipe`, or examples in
@@ -86,7 +86,11 @@ def load_examples(
     source, rows = _choose_split(splits, split, recipe, seed)
     labels, names = _keep_classes(*_labels(source, splits, recipe), recipe.keep_labels)
     ids, texts = _example_ids(source), _texts(source, recipe)
-    table = {"example_id": ids, "text": texts, "label": labels}
+    table: dict[str, Sequence[Any]] = {
+        "example_id": ids,
+        "text": texts,
+        "label": labels,
+    }
     rationale_column = _rationale_column(source)
     if rationale_column is not None:
         table["rationale"] = column_of(source, rationale_column)
@@ -106,7 +110,7 @@ def load_examples(
 
 
 def column_of(examples: "datasets.Dataset", name: str) -> list[Any]:
-    """A column as a list of plain Python values, whatever the format of the data set."""
+    """A column as plain Python values, whatever the format of the data set."""
     return examples.with_format(None)[name][:]
 
 
@@ -176,8 +180,8 @@ def _choose_split(
     name = "train" if from_train else recipe.splits.get(split, split)
     if name not in splits:
         raise NoSuchSplit(
-            f"expected one of the splits {', '.join(splits)}, got {split!r}; choose one "
-            "with --split"
+            f"expected one of the splits {', '.join(splits)}, got {split!r}; choose "
+            "one with --split"
         )
     source = splits[name]
     rows = range(len(source))
@@ -199,19 +203,18 @@ def _held_out_rows(
     seed: int,
 ) -> set[int]:
     """The rows of `train` that become `validation`."""
-    groups = [range(len(source))]
+    fraction = recipe.validation_fraction or 0.0
+    groups: list[Sequence[int]] = [range(len(source))]
     if recipe.balanced_validation:
         groups = _rows_by_class(_labels(source, splits, recipe)[0])
     draw = random.Random(seed)
     held_out: set[int] = set()
     for group in groups:
-        held_out.update(
-            draw.sample(group, round(recipe.validation_fraction * len(group)))
-        )
+        held_out.update(draw.sample(group, round(fraction * len(group))))
     return held_out
 
 
-def _rows_by_class(labels: list[int]) -> list[list[int]]:
+def _rows_by_class(labels: list[int]) -> list[Sequence[int]]:
     groups: dict[int, list[int]] = {}
     for row, label in enumerate(labels):
         groups.setdefault(label, []).append(row)
@@ -228,7 +231,7 @@ def _example_ids(source: "datasets.Dataset") -> list[int]:
 
 
 def _rationale_column(source: "datasets.Dataset") -> str | None:
-    """The column with lists of integers; others of these names hold quoted sentences."""
+    """The column with lists of integers; elsewhere the names mean quoted sentences."""
     for name in RATIONALE_COLUMNS:
         items = getattr(source.features.get(name), "feature", None)
         if str(getattr(items, "dtype", "")).startswith(("int", "uint", "null")):
@@ -258,7 +261,8 @@ def _texts(source: "datasets.Dataset", recipe: Recipe) -> list[str]:
 
 def _strings(
     source: "datasets.Dataset", given: str | None, *, may_lack: bool = False
-) -> list[str | None]:
+) -> list[str]:
+    """A column of strings, \"\" for missing values where they are allowed."""
     column = _find_column(source, given, ("text", "sentence"), "--text-column")
     if column is None:
         raise AttnProbeError(
@@ -274,7 +278,7 @@ def _strings(
                 f"{type(text).__name__}; mend or drop it, or name another column with "
                 "--text-column"
             )
-    return texts
+    return [text or "" for text in texts]
 
 
 def _labels(
@@ -287,9 +291,9 @@ def _labels(
     values = column_of(source, column)
     kinds = {type(value) for value in values} - {type(None)}
     if kinds == {str}:
-        names = _names_in_all(splits, column)
-        numbers = {name: number for number, name in enumerate(names)}
-        return [numbers.get(value, -1) for value in values], names
+        classes = _names_in_all(splits, column)
+        numbers = {name: number for number, name in enumerate(classes)}
+        return [numbers.get(value, -1) for value in values], classes
     _check_integers(values, column)
     names = getattr(source.features[column], "names", None)
     first = 0
@@ -338,22 +342,23 @@ def _check_range(labels: list[int], names: Sequence[str] | None, first: int) -> 
 
 def _keep_classes(
     labels: list[int], names: tuple[str, ...] | None, kept: tuple[str, ...] | None
-) -> tuple[list[int | None], tuple[str, ...] | None]:
+) -> tuple[Sequence[int | None], tuple[str, ...] | None]:
     """The labels renumbered, None where the class is not kept."""
     if kept is None:
         return labels, names
-    if not set(kept) <= set(names or ()):
-        existing = ", ".join(names or ("none with a name",))
+    names = names or ()
+    if not set(kept) <= set(names):
+        existing = ", ".join(names) or "none with a name"
         raise AttnProbeError(
-            f"expected the classes {', '.join(kept)}, got {existing}; choose a data set "
-            "that has them"
+            f"expected the classes {', '.join(kept)}, got {existing}; choose a data "
+            "set that has them"
         )
     new = {names.index(name): index for index, name in enumerate(kept)}
     return [new.get(label) for label in labels], kept
 
 
 def _to_dataset(
-    table: dict[str, list[Any]], names: tuple[str, ...] | None
+    table: Mapping[str, Sequence[Any]], names: tuple[str, ...] | None
 ) -> "datasets.Dataset":
     from datasets import ClassLabel, Dataset, Features, List, Value
 

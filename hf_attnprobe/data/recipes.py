@@ -1,6 +1,6 @@
 """The data sets that have a name here: where they are and how the papers cut them.
 
-These are the public tasks of Jain & Wallace (2019), and those of Serrano & Smith (2019):
+These are the public tasks of Jain & Wallace (2019), and of Serrano & Smith (2019):
 yahoo, amazon, yelp, imdb10. Their splits are not all on the Hub: 20 Newsgroups has its
 split by date here, and the IMDB test split is not thinned to a fifth. Lengths count
 whitespace tokens and punctuation ends sentences; theirs are spaCy's tokens and

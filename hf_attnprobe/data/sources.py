@@ -32,7 +32,9 @@ def recipe_of(
         "label_column": label_column,
         "config": dataset_config,
     }
-    changes = {name: value for name, value in given.items() if value is not None}
+    changes: dict[str, Any] = {
+        name: value for name, value in given.items() if value is not None
+    }
     return replace(recipe, **changes)
 
 
@@ -52,7 +54,8 @@ def open_splits(
         return {recipe.splits.get(split, split): dataset}
     raise AttnProbeError(
         "expected a name, a folder, a Hub id, a Dataset, a DatasetDict or a list of "
-        f"dicts as the data set, got {type(dataset).__name__}; convert it to one of them"
+        f"dicts as the data set, got {type(dataset).__name__}; convert it to one of "
+        "them"
     )
 
 
@@ -70,8 +73,8 @@ def _load(recipe: Recipe) -> "dict[str, datasets.Dataset]":
     except Exception as reason:
         # datasets, pyarrow, the file system and the network raise many kinds.
         raise AttnProbeError(
-            f"expected one of {', '.join(RECIPES)}, a folder of data files or a Hub id, "
-            f"got {recipe.hub_id!r}, which cannot be loaded: {_in_short(reason)}"
+            f"expected one of {', '.join(RECIPES)}, a folder of data files or a Hub "
+            f"id, got {recipe.hub_id!r}, which cannot be loaded: {_in_short(reason)}"
         ) from reason
     return dict(loaded) if isinstance(loaded, dict) else {"train": loaded}
 
@@ -95,9 +98,10 @@ def _from_rows(rows: list[Mapping[str, Any]]) -> "datasets.Dataset":
 
 
 def _check_one_type(column: str, values: list[Any]) -> None:
-    first = next((type(value) for value in values if value is not None), None)
-    for row, value in enumerate(values):
-        if value is not None and type(value) is not first:
+    present = [(row, value) for row, value in enumerate(values) if value is not None]
+    for row, value in present:
+        first = type(present[0][1])
+        if type(value) is not first:
             raise AttnProbeError(
                 f"column {column!r} must hold values of one type, row {row} is "
                 f"{type(value).__name__} after {first.__name__}; convert them"

@@ -40,8 +40,8 @@ def load_splits(
     if not isinstance(dataset, str | os.PathLike | Recipe | Mapping):
         raise AttnProbeError(
             "expected a data set with splits, a name, a folder, a Hub id or a "
-            "DatasetDict; one split alone would be trained, chosen and scored on alike, "
-            f"got a {type(dataset).__name__}"
+            "DatasetDict; one split alone would be trained, chosen and scored on "
+            f"alike, got a {type(dataset).__name__}"
         )
 
     def load(name: str) -> "datasets.Dataset":
@@ -67,8 +67,8 @@ def load_splits(
             splits[name] = examples
     if "validation" not in splits:
         raise AttnProbeError(
-            f"expected a validation split in {dataset}, which chooses the epoch to keep; "
-            "add one, or call train_classifier"
+            f"expected a validation split in {dataset}, which chooses the epoch to "
+            "keep; add one, or call train_classifier"
         )
     return splits
 
@@ -85,7 +85,7 @@ def _balanced(examples: "datasets.Dataset", limit: int) -> "datasets.Dataset":
     for row in order:
         turns[row] = n_drawn[labels[row]]
         n_drawn[labels[row]] += 1
-    return examples.select(sorted(sorted(order, key=turns.get)[:limit]))
+    return examples.select(sorted(sorted(order, key=turns.__getitem__)[:limit]))
 
 
 def check_sets(train: Any, validation: Any, test: Any) -> "dict[str, datasets.Dataset]":
@@ -110,8 +110,8 @@ def _check_classes(train: "datasets.Dataset", names: list[str]) -> None:
     present = set(column_of(train, "label"))
     if len(names) < 2 or present != set(range(len(names))):
         raise AttnProbeError(
-            f"expected labelled training texts of every class of {', '.join(names)}, got "
-            f"labels {sorted(present)}; check the label column"
+            f"expected labelled training texts of every class of {', '.join(names)}, "
+            f"got labels {sorted(present)}; check the label column"
         )
 
 

@@ -202,8 +202,8 @@ def rationale_examples(
     """
     if not _SHORTEST_VERDICT < min_tokens <= max_tokens:
         raise AttnProbeError(
-            f"expected 5 <= min_tokens <= max_tokens, got {min_tokens} and {max_tokens}; "
-            "widen the range"
+            f"expected 5 <= min_tokens <= max_tokens, got {min_tokens} and "
+            f"{max_tokens}; widen the range"
         )
     rng = random.Random(seed)
     seen: set[tuple[str, ...]] = set()
@@ -285,7 +285,7 @@ def rationale_dataset(
 def _sentence(
     rng: random.Random, length: int, label: int, negation_rate: float, decoy_rate: float
 ) -> tuple[list[str], list[int]]:
-    """Exactly `length` tokens and the rationale: a verdict, perhaps a decoy, fillers."""
+    """Exactly `length` tokens (verdict, perhaps decoy, fillers) and the rationale."""
     room = length - 1  # for the full stop
     verdict, rationale = _verdict(rng, room, label, negation_rate)
     others = _others(rng, room - len(verdict), decoy_rate)

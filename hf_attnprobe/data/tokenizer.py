@@ -14,17 +14,19 @@ replaces spaCy, so that the tokenizer is a plain `tokenizer.json` that needs not
   without spaces around it.
 
 Text that is already tokenised and joined by single spaces, such as SST, therefore stays
-as it is: 99.7 % of the 9,613 SST sentences give exactly `text.lower().split(" ")`, apart
-from `qqq`.
+as it is: 99.7 % of the 9,613 SST sentences give exactly `text.lower().split(" ")`,
+apart from `qqq`.
 
 For hierarchical models the same tokenizer can put a separator between sentences. One
-ends at `.`, `!`, `?` or `…`, with quotes and brackets that close behind it, before white
-space; not at a full stop that belongs to a word by the rules above (`mr.`, `j. k.`,
-`u.s.`); and at line breaks, those of HTML too. `<sep>` may also be written in the text.
+ends at `.`, `!`, `?` or `…`, with quotes and brackets that close behind it, before
+white space; not at a full stop that belongs to a word by the rules above (`mr.`, `j.
+k.`, `u.s.`); and at line breaks, those of HTML too. `<sep>` may also be written in
+the text.
 """
 
 from collections import Counter
 from collections.abc import Iterable
+from typing import Any
 
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
@@ -107,7 +109,7 @@ def build_tokenizer(
             f"among {len(counts)} different words; give more texts or lower "
             "min_document_frequency"
         )
-    options = {}
+    options: dict[str, Any] = {}
     if model_max_length is not None:
         options["model_max_length"] = model_max_length
     if sentences:
@@ -141,7 +143,7 @@ def _check_options(
 
 
 def _document_frequencies(texts: Iterable[str], sentences: bool) -> Counter[str]:
-    """Number of texts that each word occurs in, by the rules of the tokenizer itself."""
+    """Number of texts that each word occurs in, by the tokenizer's own rules."""
     if isinstance(texts, str):
         raise AttnProbeError(
             "expected a list of texts, got one string; put it in a list"
@@ -152,8 +154,8 @@ def _document_frequencies(texts: Iterable[str], sentences: bool) -> Counter[str]
     for row, text in enumerate(texts):
         if not isinstance(text, str):
             raise AttnProbeError(
-                f"expected strings, text {row} is {type(text).__name__}; drop or convert "
-                "it"
+                f"expected strings, text {row} is {type(text).__name__}; drop or "
+                "convert it"
             )
         pieces = pre_tokenizer.pre_tokenize_str(normalizer.normalize_str(text))
         counts.update({word for word, _ in pieces} - {SEP})

@@ -81,9 +81,10 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
     Only a line feed ends one: some words in GloVe contain other line separators.
     """
     opener = gzip.open if path.suffix == ".gz" else open
-    options = {"encoding": "utf-8", "errors": "replace", "newline": "\n"}
     try:
-        with opener(path, "rt", **options) as file:
+        with opener(
+            path, "rt", encoding="utf-8", errors="replace", newline="\n"
+        ) as file:
             for line_number, line in enumerate(file, start=1):
                 yield line_number, line.rstrip(" \r\n")
     except (OSError, EOFError, zlib.error) as reason:
@@ -100,6 +101,6 @@ def _numbers(
         return [float(field) for field in fields]
     except ValueError as reason:
         raise AttnProbeError(
-            f"{path}, line {line_number}: expected {len(fields)} numbers after the word, "
-            f"got one that is none ({reason}); download the file again"
+            f"{path}, line {line_number}: expected {len(fields)} numbers after the "
+            f"word, got one that is none ({reason}); download the file again"
         ) from reason

@@ -74,7 +74,7 @@ def _duel(
     logits = token_logits.double()
     start = logits.new_zeros(logits.shape[-1])
     if not renormalise:
-        start = bias.double()
+        start = _required(bias).double()
         logits = logits - start
     total = (weights.unsqueeze(1) @ logits)[:, 0] + start
     predicted = total.argmax(-1, keepdim=True)
@@ -94,6 +94,14 @@ def _duel(
         bias_lead=bias_lead,
         loses_ties=rivals < predicted,
     )
+
+
+def _required(bias: Tensor | None) -> Tensor:
+    if bias is None:
+        raise ValueError(
+            "expected the bias, which renormalise=False and all_zero need; pass bias="
+        )
+    return bias
 
 
 def removal_order(scores: Tensor, mask: Tensor) -> Tensor:
@@ -176,7 +184,8 @@ def removals_to_flip(
     n_removed = (n_keys - most_kept).double()
     n_removed = n_removed.masked_fill(most_kept < least_kept, torch.nan)
     if all_zero:
-        flips_at_bias = duel.lost(duel.bias_lead.unsqueeze(-1)).any(1)[:, 0]
+        bias_lead = _required(duel.bias_lead).unsqueeze(-1)
+        flips_at_bias = duel.lost(bias_lead).any(1)[:, 0]
         n_to_bias = (n_keys - least_kept + 1).double()
         n_removed = torch.where(n_removed.isnan() & flips_at_bias, n_to_bias, n_removed)
     return n_removed.masked_fill(mask.sum(-1) < 2, torch.nan)
@@ -210,7 +219,7 @@ def erase_each(
     weights = attention.double().unsqueeze(-1)
     logits = token_logits.double()
     if not renormalise:
-        bias = bias.double()
+        bias = _required(bias).double()
         return _sum_of_others(weights * (logits - bias)) + bias
     rest = _sum_of_others(weights)
     nothing_left = torch.nan if bias is None else bias.double()

@@ -43,11 +43,9 @@ def rollout(maps: Sequence[Tensor], *, residual: bool = True) -> Tensor:
     [[0.25, 0.75], [0.0, 1.0]]
     """
     identity = torch.eye(maps[0].shape[-1]).to(maps[0])
-    total = None
+    total = identity
     for layer in maps:
-        if residual:
-            layer = (layer + identity) / 2
-        total = layer if total is None else layer @ total
+        total = ((layer + identity) / 2 if residual else layer) @ total
     return total
 
 

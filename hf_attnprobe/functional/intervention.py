@@ -125,9 +125,9 @@ def random_permutations(
 
     # In both arrays the visible keys come first and the hidden ones, in order, behind.
     position = torch.from_numpy(np.argsort(~rows, axis=-1, kind="stable"))
-    shuffled = torch.from_numpy(shuffled.view(np.int64))
-    permutations = torch.empty_like(shuffled)
-    permutations.scatter_(-1, position.expand(shuffled.shape), shuffled)
+    keys = torch.from_numpy(shuffled.view(np.int64))
+    permutations = torch.empty_like(keys)
+    permutations.scatter_(-1, position.expand(keys.shape), keys)
     return permutations.to(visible.device)
 
 

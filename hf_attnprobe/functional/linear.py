@@ -71,9 +71,10 @@ def epsilon_max_jsd(
 ) -> FarthestAttention:
     """The attention of the largest JSD that moves the probability by at most ε. Exact.
 
-    |σ(Σ a'_t u_t) − p| ≤ ε cuts the simplex by two parallel planes. JSD is convex in a',
-    so its maximum lies at a vertex, and a vertex has at most two non-zero weights: O(T²)
-    candidates, no optimiser. Jain & Wallace 2019 (Section 4.2.2) search the same set.
+    |σ(Σ a'_t u_t) − p| ≤ ε cuts the simplex by two parallel planes. JSD is convex in
+    a', so its maximum lies at a vertex, and a vertex has at most two non-zero
+    weights: O(T²) candidates, no optimiser. Jain & Wallace 2019 (Section 4.2.2)
+    search the same set.
 
     Args:
         epsilons: bounds on the change of the probability, in (0, 1].

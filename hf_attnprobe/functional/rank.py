@@ -162,7 +162,8 @@ def kendall_tau_b(x: Tensor, y: Tensor, mask: Tensor) -> RankCorrelation:
     Returns:
         τ-b and p-value, each float64 [batch].
 
-    >>> x, y = torch.tensor([[1.0, 2.0, 3.0, 4.0]]), torch.tensor([[1.0, 2.0, 4.0, 3.0]])
+    >>> x = torch.tensor([[1.0, 2.0, 3.0, 4.0]])
+    >>> y = torch.tensor([[1.0, 2.0, 4.0, 3.0]])
     >>> kendall_tau_b(x, y, torch.ones(1, 4).bool()).tau.round(decimals=4).tolist()
     [0.6667]
     """

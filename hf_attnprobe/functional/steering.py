@@ -1,12 +1,12 @@
 """Candidates for adversarial attention in a model that is not linear.
 
-They are far from the original attention, in directions chosen by the gradient. To first
-order an attention A' of one head moves the probability by Σ g · (A' − A), g the gradient
-at A. On that linear model the farthest attention puts each query's weight on one key.
-Which key trades distance against change: key j of a row scores v(a_j) − μ g_j, where v
-is the JSD of a vertex on a key of weight a_j, and one multiplier μ per text, found by
-bisection, makes the changes of all rows cancel. The caller must check each candidate by
-running the model.
+They are far from the original attention, in directions chosen by the gradient. To
+first order an attention A' of one head moves the probability by Σ g · (A' − A), with
+the gradient g at A. On that linear model the farthest attention puts each query's
+weight on one key. Which key trades distance against change: key j of a row scores
+v(a_j) − μ g_j, where v is the JSD of a vertex on a key of weight a_j, and one
+multiplier μ per text, found by bisection, makes the changes of all rows cancel. The
+caller must check each candidate by running the model.
 """
 
 import math

@@ -120,7 +120,8 @@ def tokenize(
     texts = [text for text in texts if text.n_content > 0]
     if not texts:
         raise AttnProbeError(
-            f"expected texts with tokens, all {len(ids)} have none; check the text column"
+            f"expected texts with tokens, all {len(ids)} have none; check the text "
+            "column"
         )
     return Tokenized(texts, n_empty=len(ids) - len(texts), n_cut=n_cut)
 
@@ -132,7 +133,7 @@ def _count_too_long(
     longest: int | None,
     truncate: bool,
 ) -> int:
-    """Number of texts longer than ``longest`` tokens; an error unless they may be cut."""
+    """Number of texts of more than ``longest`` tokens; an error unless cut."""
     if longest is None:
         return 0
     encoded = tokenizer(strings, add_special_tokens=True, verbose=False)
@@ -196,7 +197,7 @@ def _token_rationales(
     ids = column_of(examples, "example_id")
     strings = column_of(examples, "text")
     rationales = column_of(examples, "rationale")
-    marked = []
+    marked: list[list[bool] | None] = []
     for row, tokens in enumerate(offsets):
         in_rationale = [False] * len(strings[row])
         spans = rationale_spans(ids[row], strings[row], rationales[row] or [])
@@ -225,8 +226,8 @@ def rationale_spans(
         raise AttnProbeError(
             f"text {example_id}: expected as rationale different positions from 0 to "
             f"{len(words) - 1} of its {len(words)} words, got {len(rationale)}: "
-            f"{first}{more}; count words from 0 as white space separates them, and give "
-            "of a mask of 0 and 1 the positions of its ones"
+            f"{first}{more}; count words from 0 as white space separates them, and "
+            "give of a mask of 0 and 1 the positions of its ones"
         )
     return [words[position] for position in rationale]
 

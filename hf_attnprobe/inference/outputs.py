@@ -75,25 +75,25 @@ def read_outputs(
     weight of a word in a hierarchical model is its weight in its sentence times that of
     the sentence. The arguments are those of :func:`observations`.
     """
-    rows = []
+    rows: list[tuple] = []
     for observation in observations(model, tokenizer, examples, **options):
         batch = observation.batch
         if observation.model.unit == "sentence":
-            weights, content = _word_weights(observation)
+            attention, content = _word_weights(observation)
         else:
-            weights = observation.read(observation.model.sites()[0]).detach()
+            attention = observation.read(observation.model.sites()[0]).detach()
             content = batch.content_mask
-        weights = [_normalised(w[c]) for w, c in zip(weights, content, strict=True)]
+        weights = [_normalised(w[c]) for w, c in zip(attention, content, strict=True)]
         probs = observation.probs.detach()
         rows += zip(batch.example_ids, batch.labels, probs, weights, strict=True)
     rows.sort(key=lambda row: row[0])
-    ids, labels, probs, weights = zip(*rows, strict=True)
-    is_real = [torch.ones_like(w, dtype=torch.bool) for w in weights]
+    ids, labels, all_probs, all_weights = zip(*rows, strict=True)
+    is_real = [torch.ones_like(w, dtype=torch.bool) for w in all_weights]
     return Outputs(
         example_ids=ids,
         labels=torch.stack(labels).cpu(),
-        probs=torch.stack(probs).cpu(),
-        attention=pad_sequence(list(weights), batch_first=True).cpu(),
+        probs=torch.stack(all_probs).cpu(),
+        attention=pad_sequence(list(all_weights), batch_first=True).cpu(),
         mask=pad_sequence(is_real, batch_first=True).cpu(),
     )
 
