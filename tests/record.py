@@ -35,11 +35,13 @@ from hf_attnprobe import (
     evidence_dataset,
     train_classifier,
 )
-from hf_attnprobe.demonstration import demo
+from hf_attnprobe.demonstration import DemoOptions, demo
 from hf_attnprobe.faithfulness import PROBES
+from hf_attnprobe.retraining.options import RetrainOptions
 from hf_attnprobe.retraining.run import retrain
 from hf_attnprobe.studies.run import study
 from hf_attnprobe.training.classifier import new_model
+from hf_attnprobe.training.options import TrainingOptions
 
 
 TOLERANCE = 1e-12
@@ -62,7 +64,8 @@ SMALL = {
 
 def record_demo(folder: Path) -> None:
     """Trained and audited as `attnprobe demo` does it."""
-    demo(folder / "demo", n_examples=300, epochs=2, progress=False)
+    options = DemoOptions(n_examples=300, epochs=2)
+    demo(folder / "demo", options=options, progress=False)
 
 
 def record_bert(folder: Path) -> None:
@@ -142,18 +145,14 @@ def record_retraining(folder: Path) -> None:
         data["train"],
         data["validation"],
         output_dir=folder / "base",
-        epochs=2,
-        learning_rate=1e-2,
-        batch_size=16,
+        options=TrainingOptions(epochs=2, learning_rate=1e-2, batch_size=16),
         progress=False,
     )
     retrain(
         folder / "base",
         data,
         output_dir=folder / "retrained",
-        n_seeds=2,
-        lambdas=[0.05, 0.001],
-        adversary_epochs=3,
+        options=RetrainOptions(n_seeds=2, lambdas=[0.05, 0.001], adversary_epochs=3),
         progress=False,
     )
 

@@ -3,14 +3,17 @@
 import json
 from pathlib import Path
 
+from hf_attnprobe.checkpoint_comparison.options import ComparisonOptions
 from hf_attnprobe.cli.flags import (
-    add_adversaries,
     add_data,
     add_json,
+    add_options,
     add_texts,
     at_least,
 )
+from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.options import from_flat
 
 
 def add_audit(parser) -> None:
@@ -136,27 +139,13 @@ def add_compare(parser) -> None:
         metavar="MODEL",
         help="attention classifiers (folders or Hub ids)",
     )
-    add_data(parser)
+    add_options(parser, Data)
     parser.add_argument(
         "--output-dir",
         required=True,
         help="for audits and table; the same again continues",
     )
-    tests = ("fragility", "single_token", "adversarial", "conicity")
-    parser.add_argument(
-        "--tests",
-        nargs="+",
-        metavar="TEST",
-        default=tests,
-        help=f"default: {' '.join(tests)}; adversary trains models besides",
-    )
-    add_texts(parser)
-    parser.add_argument(
-        "--train-limit",
-        type=at_least(1),
-        help="only so many training texts for adversaries",
-    )
-    add_adversaries(parser)
+    add_options(parser, ComparisonOptions)
     add_json(parser, "table")
 
 
@@ -185,9 +174,13 @@ def run_compare(arguments: dict) -> None:
     from hf_attnprobe.checkpoint_comparison.report import to_json
     from hf_attnprobe.checkpoint_comparison.run import compare_checkpoints
 
-    as_json = arguments.pop("json")
-    comparison = compare_checkpoints(**arguments)
-    print(json.dumps(to_json(comparison)) if as_json else comparison)
+    comparison = compare_checkpoints(
+        arguments["models"],
+        from_flat(arguments, Data),
+        output_dir=arguments["output_dir"],
+        options=from_flat(arguments, ComparisonOptions),
+    )
+    print(json.dumps(to_json(comparison)) if arguments["json"] else comparison)
 
 
 def run_report(arguments: dict) -> None:
