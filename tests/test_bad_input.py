@@ -20,6 +20,7 @@ from hf_attnprobe.distributed import process_state
 from hf_attnprobe.faithfulness import PROBES
 from hf_attnprobe.inference.batching import parse_bytes
 from hf_attnprobe.storage.rows import read_rows
+from hf_attnprobe.training.options import TrainingOptions
 
 
 ROWS = [
@@ -811,8 +812,8 @@ def test_classes_of_the_splits_are_matched_by_name(tmp_path):
             train,
             train[1:],
             output_dir=tmp_path / "out",
-            epochs=1,
             progress=False,
+            options=TrainingOptions(epochs=1),
         )
     assert not (tmp_path / "out").exists()
 
@@ -824,10 +825,10 @@ def test_sizes_that_make_no_model(refused_training):
 
 def test_word_vectors_that_do_not_fit(refused_training, tmp_path):
     assert "cannot read the word vectors" in refused_training(
-        "--vectors", tmp_path / "none.txt"
+        "--word-vectors", tmp_path / "none.txt"
     )
     (tmp_path / "vectors.txt").write_text("the 1 2 3\nfilm 1 2 3\n")
-    line = refused_training("--vectors", tmp_path / "vectors.txt")
+    line = refused_training("--word-vectors", tmp_path / "vectors.txt")
     assert "have 3 numbers, the model embeds in 300" in line
 
 

@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from hf_attnprobe.demonstration import (
+    DemoOptions,
     _evidence_mask,
     demo,
     evidence_found,
@@ -11,7 +12,9 @@ from hf_attnprobe.demonstration import (
 
 def test_demo_ends_in_a_verdict(tmp_path):
     report, found, metrics = demo(
-        tmp_path, encoder="mlp", n_examples=300, epochs=1, progress=False
+        tmp_path,
+        progress=False,
+        options=DemoOptions(encoder="mlp", n_examples=300, epochs=1),
     )
     assert report.n == 50 and "Verdict" in str(report)
     assert (tmp_path / "audit" / "report.md").exists() and 0 <= metrics[

@@ -21,6 +21,7 @@ from transformers import BertConfig, BertForSequenceClassification
 from hf_attnprobe import AttnProbeError, build_tokenizer
 from hf_attnprobe import options as study_options
 from hf_attnprobe import published_results as published
+from hf_attnprobe.retraining.options import TransferOptions
 from hf_attnprobe.statistics.scores import metrics
 from hf_attnprobe.studies import file as study_file
 from hf_attnprobe.studies import grid as study_grid
@@ -1066,7 +1067,9 @@ def test_a_guide_must_have_the_same_words_under_the_same_numbers(
         (own, own, "expected as uniform a model with uniform attention"),
     ):
         with pytest.raises(AttnProbeError, match=message):
-            transfer(own, guide=guide, uniform=uniform, **options)
+            transfer(
+                own, guide=guide, **options, options=TransferOptions(uniform=uniform)
+            )
     assert not (tmp_path / "out").exists()
 
 
