@@ -36,7 +36,7 @@ BATCH_SIZE = 128
 
 @dataclass(frozen=True)
 class DemoOptions(Options):
-    """Options of :func:`hf_attnprobe.demo`."""
+    """The classifier of :func:`hf_attnprobe.demo`, and how much it is trained."""
 
     encoder: Literal["bilstm", "bigru", "orthogonal_lstm", "cnn", "mlp", "none"] = (
         option("bilstm", "encoder of the classifier")

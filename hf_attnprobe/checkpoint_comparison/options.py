@@ -14,7 +14,7 @@ TESTS = (*AUDITED, "adversary")
 
 @dataclass(frozen=True)
 class ComparisonOptions(Adversary):
-    """Options of :func:`hf_attnprobe.compare_checkpoints`."""
+    """The tests of :func:`hf_attnprobe.compare_checkpoints`, and how adversaries are trained."""
 
     tests: Sequence[str] = option(
         AUDITED,

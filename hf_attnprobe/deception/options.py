@@ -8,7 +8,7 @@ from hf_attnprobe.options import Options, option
 
 @dataclass(frozen=True)
 class DeceptionOptions(Options):
-    """Options of :func:`hf_attnprobe.deceive`."""
+    """The penalty of :func:`hf_attnprobe.deceive`, and how long it trains."""
 
     weight: float = option(
         1.0, "λ of the penalty on attention; the paper has 0.1 and 1", at_least=0

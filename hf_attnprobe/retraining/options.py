@@ -89,7 +89,7 @@ class RetrainOptions(Seeds, Adversary):
 
 @dataclass(frozen=True)
 class TransferOptions(Options):
-    """Options of :func:`hf_attnprobe.transfer`."""
+    """A third model for :func:`hf_attnprobe.transfer` to score, and the seed."""
 
     uniform: str | Path | None = option(
         None,
