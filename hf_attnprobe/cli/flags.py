@@ -3,8 +3,8 @@
 import argparse
 import dataclasses
 from collections.abc import Callable, Collection, Sequence
-from types import NoneType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from hf_attnprobe.options import Options
 
@@ -44,9 +44,9 @@ def add_flag(
     parser: argparse.ArgumentParser, flag: str, field: dataclasses.Field, hint: Any
 ) -> None:
     """The flag of one option."""
-    alternatives = [kind for kind in get_args(hint) if kind is not NoneType] or [hint]
-    if get_origin(hint) in (Literal, list):
-        alternatives = [hint]
+    alternatives = [hint]
+    if get_origin(hint) in (Union, UnionType):
+        alternatives = [kind for kind in get_args(hint) if kind is not NoneType]
     help = field.metadata["help"]
     if alternatives == [bool]:
         action = "store_false" if field.default is True else "store_true"

@@ -132,12 +132,19 @@ _HELP = {
     "conicity_weight": "weight of the conicity of the states (default: 0)",
 }
 
+
+def _architecture_field(name: str, hint: Any) -> tuple[str, Any, Any]:
+    """Name, type and default of a field, as ``make_dataclass`` takes them."""
+    least = 0 if hint is float else None
+    if name.endswith(("_size", "_sizes")):
+        least = 1
+    field = option(None, _HELP[name], at_least=least)
+    return name, _CHOICES.get(name, hint) | None, field
+
+
 Architecture: Any = make_dataclass(
     "Architecture",
-    [
-        (name, _CHOICES.get(name, hint) | None, option(None, _HELP[name]))
-        for name, hint in _architecture_hints().items()
-    ],
+    [_architecture_field(name, hint) for name, hint in _architecture_hints().items()],
     bases=(Options,),
     frozen=True,
     namespace={"__module__": __name__},
