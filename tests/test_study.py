@@ -581,7 +581,7 @@ def test_serrano_and_smith_beside_ours(reviews, tmp_path):
             "".join(json.dumps(row) + "\n" for row in rows)
         )
     sizes = {
-        "recipe": "jain-wallace",
+        "procedure": "jain-wallace",
         "embedding_size": 12,
         "encoder_size": 6,
         "epochs": 1,
@@ -747,8 +747,11 @@ def step(name="base", verb="train", quick=None, **arguments) -> dict:
             changed(steps=[step(learning_rate="1e-3")]),
             "expected a number for learning_rate, got '1e-3'",
         ),
-        (changed(steps=[step(encoder="gpt")]), "step base: encoder must be one of"),
-        (changed(steps=[step(recipe="own")]), "step base: expected a recipe of"),
+        (changed(steps=[step(encoder="gpt")]), "step base: expected bilstm or bigru"),
+        (
+            changed(steps=[step(procedure="own")]),
+            "step base: expected jain-wallace or serrano-smith for procedure",
+        ),
         (
             changed(steps=[step(encoder="$encoder")]),
             r"expected one of the grid's dataset, got \$encoder",

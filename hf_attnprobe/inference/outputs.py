@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.attention_model import Observation, Site
+from hf_attnprobe.attention_model import Observation
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.encoding import tokenize
 from hf_attnprobe.inference.guides import Guide, guide_row, special_ids
@@ -45,16 +45,14 @@ def observations(
         )
 
 
-def read_outputs(
-    model, tokenizer, examples, *, site: Site | None = None, **options
-) -> Outputs:
+def read_outputs(model, tokenizer, examples, **options) -> Outputs:
     """Runs a model over a split.
 
     Args:
         model: anything :func:`hf_attnprobe.wrap` takes, with its tokenizer; ``options`` are for :func:`observations`.
-        site: the head that is read; ``None`` is the first one. What it gives to special tokens is left out and the
-            rest divided by its sum. Of a hierarchical model, always a word's weight in its sentence times the
-            sentence's.
+
+    The first head is read. What it gives to special tokens is left out and the rest divided
+    by its sum. Of a hierarchical model, a word's weight in its sentence times the sentence's.
     """
     rows = []
     for observation in observations(model, tokenizer, examples, **options):
@@ -62,7 +60,7 @@ def read_outputs(
         if getattr(model.config, "hierarchical", False):
             weights, content_mask = _word_weights(observation)
         else:
-            weights = observation.read(site or observation.model.sites()[0]).detach()
+            weights = observation.read(observation.model.sites()[0]).detach()
             content_mask = batch.content_mask
         parts = zip(
             batch.example_ids,
