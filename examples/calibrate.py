@@ -8,6 +8,7 @@ import tempfile
 
 from hf_attnprobe import AttentionClassifierConfig, rationale_dataset, train_classifier
 from hf_attnprobe.demonstration import rationale_scores
+from hf_attnprobe.training.options import TrainingOptions
 
 
 def main(n_examples: int) -> None:
@@ -26,9 +27,8 @@ def main(n_examples: int) -> None:
                 data["validation"],
                 test=data["test"],
                 output_dir=folder,
-                epochs=4,
-                learning_rate=2e-3,
                 progress=False,
+                options=TrainingOptions(epochs=4, learning_rate=2e-3),
             )
         found = rationale_scores(model, tokenizer, data["test"]).top_in_rationale
         shares = f"{found['attention']:>10.0%} {found['gradient']:>9.0%} {found['leave-one-out']:>14.0%}"

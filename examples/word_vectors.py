@@ -1,4 +1,4 @@
-"""Word vectors for `attnprobe train --vectors` where there is no fastText file: a Transformer's input embeddings.
+"""Word vectors for `attnprobe train --word-vectors` where there is no fastText file: a Transformer's input embeddings.
 
 python examples/word_vectors.py --model sentence-transformers/all-MiniLM-L6-v2 --dataset sst --output minilm.vec
 

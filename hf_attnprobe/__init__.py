@@ -19,17 +19,12 @@ from hf_attnprobe.errors import AttnProbeError
 
 
 if TYPE_CHECKING:
-    from hf_attnprobe.adapters import wrap
-    from hf_attnprobe.attention_model import (
-        AttentionModel,
-        AttentionModelBase,
-        Batch,
-        Observation,
-        Site,
-    )
+    from hf_attnprobe.adapters import register_adapter, wrap
+    from hf_attnprobe.attention_model import AttentionModel, AttentionModelBase, Batch, BlockOutputs, Differentiable, EditableInputs, HeadOutputs, HeadValues, LinearReadout, MaskedReplay, Observation, OutputProjections, Site, Stack
     from hf_attnprobe.auditing.options import AuditOptions
     from hf_attnprobe.auditing.report import Report
     from hf_attnprobe.auditing.run import audit, read_audit
+    from hf_attnprobe.checkpoint_comparison.options import ComparisonOptions
     from hf_attnprobe.checkpoint_comparison.report import CheckpointComparison
     from hf_attnprobe.checkpoint_comparison.run import compare_checkpoints
     from hf_attnprobe.data.arguments import Data
@@ -37,17 +32,31 @@ if TYPE_CHECKING:
     from hf_attnprobe.data.splits import load_splits
     from hf_attnprobe.data.synthetic import rationale_dataset
     from hf_attnprobe.data.tokenizer import build_tokenizer
+    from hf_attnprobe.deception.options import DeceptionOptions
+    from hf_attnprobe.deception.report import Deception
     from hf_attnprobe.deception.run import deceive
-    from hf_attnprobe.demonstration import demo
+    from hf_attnprobe.demonstration import DemoOptions, demo
     from hf_attnprobe.evaluate_module import install_metric, metric_path
+    from hf_attnprobe.faithfulness.adversarial import Adversarial
+    from hf_attnprobe.faithfulness.correlation import Correlation
+    from hf_attnprobe.faithfulness.erasure import Erasure
+    from hf_attnprobe.faithfulness.input_erasure import InputErasure
+    from hf_attnprobe.faithfulness.permutation import Permutation
     from hf_attnprobe.faithfulness.registry import FaithfulnessTest, register_test
     from hf_attnprobe.options import Options, option
-    from hf_attnprobe.retraining.run import retrain
+    from hf_attnprobe.retraining.options import RetrainOptions, TransferOptions
+    from hf_attnprobe.retraining.report import RetrainingReport
+    from hf_attnprobe.retraining.run import read_retraining, retrain
     from hf_attnprobe.retraining.transfer import transfer
     from hf_attnprobe.statistics.summary import Statistic
+    from hf_attnprobe.studies.options import StudyOptions
+    from hf_attnprobe.studies.report import StudyReport
     from hf_attnprobe.studies.run import study
+    from hf_attnprobe.testing import check_adapter
     from hf_attnprobe.training.classifier import train_classifier
     from hf_attnprobe.training.fine_tuning import fine_tune
+    from hf_attnprobe.training.options import TrainingOptions
+    from hf_attnprobe.training.run import train
 
 
 __version__ = "0.1.0"
@@ -63,34 +72,62 @@ AutoModelForSequenceClassification.register(
 )
 
 _LATER = {
+    "Adversarial": "faithfulness.adversarial",
     "AttentionModel": "attention_model",
     "AttentionModelBase": "attention_model",
     "AuditOptions": "auditing.options",
     "Batch": "attention_model",
+    "BlockOutputs": "attention_model",
     "CheckpointComparison": "checkpoint_comparison.report",
+    "ComparisonOptions": "checkpoint_comparison.options",
+    "Correlation": "faithfulness.correlation",
     "Data": "data.arguments",
+    "Deception": "deception.report",
+    "DeceptionOptions": "deception.options",
+    "DemoOptions": "demonstration",
+    "Differentiable": "attention_model",
+    "EditableInputs": "attention_model",
+    "Erasure": "faithfulness.erasure",
     "FaithfulnessTest": "faithfulness.registry",
+    "HeadOutputs": "attention_model",
+    "HeadValues": "attention_model",
+    "InputErasure": "faithfulness.input_erasure",
+    "LinearReadout": "attention_model",
+    "MaskedReplay": "attention_model",
     "Observation": "attention_model",
     "Options": "options",
+    "OutputProjections": "attention_model",
+    "Permutation": "faithfulness.permutation",
     "Report": "auditing.report",
+    "RetrainOptions": "retraining.options",
+    "RetrainingReport": "retraining.report",
     "Site": "attention_model",
+    "Stack": "attention_model",
     "Statistic": "statistics.summary",
+    "StudyOptions": "studies.options",
+    "StudyReport": "studies.report",
+    "TrainingOptions": "training.options",
+    "TransferOptions": "retraining.options",
     "audit": "auditing.run",
     "build_tokenizer": "data.tokenizer",
+    "check_adapter": "testing",
     "compare_checkpoints": "checkpoint_comparison.run",
     "deceive": "deception.run",
     "demo": "demonstration",
-    "rationale_dataset": "data.synthetic",
     "fine_tune": "training.fine_tuning",
     "install_metric": "evaluate_module",
     "load_examples": "data.examples",
     "load_splits": "data.splits",
     "metric_path": "evaluate_module",
     "option": "options",
+    "rationale_dataset": "data.synthetic",
     "read_audit": "auditing.run",
+    "read_retraining": "retraining.run",
+    "register_adapter": "adapters",
     "register_test": "faithfulness.registry",
     "retrain": "retraining.run",
     "study": "studies.run",
+    "train": "training.run",
     "train_classifier": "training.classifier",
     "transfer": "retraining.transfer",
     "wrap": "adapters",
@@ -98,6 +135,7 @@ _LATER = {
 """Where the public names are defined that are imported when they are first used."""
 
 __all__ = [
+    "Adversarial",
     "AttentionClassifierConfig",
     "AttentionClassifierForSequenceClassification",
     "AttentionClassifierModel",
@@ -106,16 +144,40 @@ __all__ = [
     "AttnProbeError",
     "AuditOptions",
     "Batch",
+    "BlockOutputs",
     "CheckpointComparison",
+    "ComparisonOptions",
+    "Correlation",
     "Data",
+    "Deception",
+    "DeceptionOptions",
+    "DemoOptions",
+    "Differentiable",
+    "EditableInputs",
+    "Erasure",
     "FaithfulnessTest",
+    "HeadOutputs",
+    "HeadValues",
+    "InputErasure",
+    "LinearReadout",
+    "MaskedReplay",
     "Observation",
     "Options",
+    "OutputProjections",
+    "Permutation",
     "Report",
+    "RetrainOptions",
+    "RetrainingReport",
     "Site",
+    "Stack",
     "Statistic",
+    "StudyOptions",
+    "StudyReport",
+    "TrainingOptions",
+    "TransferOptions",
     "audit",
     "build_tokenizer",
+    "check_adapter",
     "compare_checkpoints",
     "deceive",
     "demo",
@@ -127,9 +189,12 @@ __all__ = [
     "option",
     "rationale_dataset",
     "read_audit",
+    "read_retraining",
+    "register_adapter",
     "register_test",
     "retrain",
     "study",
+    "train",
     "train_classifier",
     "transfer",
     "wrap",

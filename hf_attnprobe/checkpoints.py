@@ -2,16 +2,24 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+from transformers import (
+    AutoConfig,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
+from hf_attnprobe.attention_classifier import AttentionClassifierConfig
 from hf_attnprobe.errors import AttnProbeError
 
 
-RECORD = (
-    "training.json"  # of a training's settings and scores; marks a folder as its result
-)
+RECORD = "training.json"
+"""File of a training's settings and scores; it marks a folder as a training's result."""
 
 
 def load_model(
@@ -19,17 +27,19 @@ def load_model(
     *,
     trust_remote_code: bool = False,
     new_head: bool = False,
-    **labels,
-) -> torch.nn.Module:
-    """A sequence classifier from a folder or a Hub id.
+    **labels: Any,
+) -> PreTrainedModel:
+    """Loads a sequence classifier from a folder or a Hub id.
 
     Args:
-        new_head: whether weights that the checkpoint lacks may be drawn at random, to be trained.
-        labels: ``id2label`` and ``label2id``, where they replace the checkpoint's.
+        trust_remote_code: allow code that comes with the model on the Hub.
+        new_head: whether weights that the checkpoint lacks may be drawn at random, to be
+            trained.
+        labels: ``id2label`` and ``label2id``, in place of the checkpoint's.
 
     Raises:
-        AttnProbeError: no such folder or Hub id, a folder without configuration or weights, an unknown model type, a
-            checkpoint without the weights of a classification head.
+        AttnProbeError: no such folder or Hub id, a folder without configuration or weights,
+            an unknown model type, a checkpoint without a classification head.
     """
     folder = Path(model)
     if folder.is_dir():
@@ -46,67 +56,100 @@ def load_model(
         )
     except (
         Exception
-    ) as error:  # safetensors, tokenizers and torch raise kinds of their own
+    ) as error:  # safetensors, tokenizers and torch raise their own types
+        reason = _first_line(error)
         if folder.is_dir():
             raise AttnProbeError(
-                f"expected a model in {folder}, but it does not load: {_first_line(error)}"
+                f"expected a model in {folder}, but it does not load: {reason}"
             ) from error
         raise AttnProbeError(
-            f"expected a model folder or a Hub id, got {str(model)!r}, which is no folder here and does not load from "
-            f"the Hub: {_first_line(error)}"
+            f"expected a model folder or a Hub id, got {str(model)!r}, which is no folder "
+            f"here and does not load from the Hub: {reason}"
         ) from error
     if info["missing_keys"] and not new_head:
+        missing = ", ".join(sorted(info["missing_keys"])[:3])
         raise AttnProbeError(
-            f"expected a fine-tuned classifier in {str(model)!r}, but it has no weights for "
-            f"{', '.join(sorted(info['missing_keys'])[:3])}; fine-tune it first with attnprobe train --model"
+            f"expected a fine-tuned classifier in {str(model)!r}, but it has no weights "
+            f"for {missing}; fine-tune it first with attnprobe train --model"
         )
     return loaded
 
 
-def load_tokenizer(model: str | Path, *, trust_remote_code: bool = False):
-    """The tokenizer saved with a model."""
+def load_tokenizer(
+    model: str | Path, *, trust_remote_code: bool = False
+) -> PreTrainedTokenizerBase:
+    """Loads the tokenizer saved with a model.
+
+    Raises:
+        AttnProbeError: there is none, or it does not load.
+    """
     try:
         return AutoTokenizer.from_pretrained(model, trust_remote_code=trust_remote_code)
     except Exception as error:
         raise AttnProbeError(
-            f"expected a tokenizer with the model {str(model)!r}, but none loads ({_first_line(error)}); save one beside "
-            "the weights with tokenizer.save_pretrained"
+            f"expected a tokenizer with the model {str(model)!r}, but none loads "
+            f"({_first_line(error)}); save one beside the weights with "
+            "tokenizer.save_pretrained"
         ) from error
+
+
+def is_attention_classifier(config: PreTrainedConfig) -> bool:
+    """Whether a configuration is that of this package's attention classifiers."""
+    return config.model_type == AttentionClassifierConfig.model_type
+
+
+def has_trained_attention(config: PreTrainedConfig) -> bool:
+    """Whether a model is an attention classifier of one level that trains its attention."""
+    if not is_attention_classifier(config) or config.hierarchical:
+        return False
+    return config.attention not in ("uniform", "guided")
+
+
+def class_names(config: PreTrainedConfig) -> list[str]:
+    """Names of a model's classes, in the order of their labels."""
+    return [str(config.id2label[label]) for label in range(config.num_labels)]
 
 
 def _check_folder(folder: Path) -> None:
     if not (folder / "config.json").exists():
         raise AttnProbeError(
-            f"expected a model in {folder}, found no config.json there; give the folder of save_pretrained"
+            f"expected a model in {folder}, found no config.json there; give the folder "
+            "of save_pretrained"
         )
     if not any(folder.glob("*.safetensors")) and not any(folder.glob("*.bin")):
         raise AttnProbeError(
-            f"expected weights in {folder}, found a configuration only; save the model there again"
+            f"expected weights in {folder}, found a configuration only; save the model "
+            "there again"
         )
 
 
 def _first_line(error: Exception) -> str:
-    line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    return (
-        f"{line} Allow it with --trust-remote-code"
-        if "`trust_remote_code=True`" in str(error)
-        else line
-    )
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    if "`trust_remote_code=True`" in str(error):
+        return f"{lines[0]} Allow it with --trust-remote-code"
+    return lines[0]
 
 
 def check_not_itself(model: str | Path, output_dir: str | Path) -> None:
-    """A model that is trained on must not be written over by what becomes of it."""
-    if (
-        Path(output_dir).exists()
-        and Path(output_dir).resolve() == Path(model).resolve()
-    ):
+    """Checks that training a model further does not overwrite it.
+
+    Raises:
+        AttnProbeError: the output folder is the model's own.
+    """
+    folder = Path(output_dir)
+    if folder.exists() and folder.resolve() == Path(model).resolve():
         raise AttnProbeError(
-            f"expected another folder than the model's own, got {output_dir}; choose another --output-dir"
+            f"expected another folder than the model's own, got {output_dir}; choose "
+            "another --output-dir"
         )
 
 
-def read_record(folder: Path) -> dict:
-    """What a training wrote down of itself; nothing where the model comes from elsewhere."""
+def read_record(folder: Path) -> dict[str, Any]:
+    """The record that a training left in its folder; empty for other models.
+
+    Raises:
+        AttnProbeError: the record cannot be read.
+    """
     file = folder / RECORD
     if not file.is_file():
         return {}

@@ -1,15 +1,17 @@
-"""Train and audit a model on texts whose deciding words are known.
+"""The verb ``demo``: the main job on data whose answer is known.
 
-So whether attention found these words, the rationale, can be checked.
+It trains, audits, and checks whether attention finds the words that decide a text's label.
 """
 
 import json
 import shutil
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_classifier import AttentionClassifierConfig
@@ -20,21 +22,41 @@ from hf_attnprobe.data.examples import column_of
 from hf_attnprobe.data.synthetic import rationale_dataset
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.encoding import tokenize
-from hf_attnprobe.options import check_at_least
+from hf_attnprobe.options import Options, option
 from hf_attnprobe.storage.folders import check_new_folder
 from hf_attnprobe.training.classifier import train_classifier
+from hf_attnprobe.training.options import TrainingOptions
 
+
+if TYPE_CHECKING:
+    import datasets
 
 MARK = "demo.json"  # says that everything in a folder is a demo's
+WIDTH = 64  # of word vectors and encoder
+BATCH_SIZE = 128
+
+
+@dataclass(frozen=True)
+class DemoOptions(Options):
+    """The classifier of :func:`hf_attnprobe.demo`, and how much it is trained."""
+
+    encoder: Literal["bilstm", "bigru", "orthogonal_lstm", "cnn", "mlp", "none"] = (
+        option("bilstm", "encoder of the classifier")
+    )
+    n_examples: int = option(
+        3000, "generated texts; two thirds train, a sixth is audited", at_least=1
+    )
+    epochs: int = option(6, "epochs of the training", at_least=1)
+    seed: int = option(0, "seed of everything random", at_least=0)
 
 
 @dataclass(frozen=True)
 class RationaleScores:
-    """How well each importance finds the rationale, in [0, 1].
+    """How well importances find the deciding words; all shares are in [0, 1].
 
     Attributes:
-        top_in_rationale: share of texts whose highest token belongs to it.
-        weight_on_rationale: mean share of the weight that lies on it.
+        top_is_evidence: share of texts whose most important token decides, by importance.
+        weight_on_evidence: share of an importance's weight on deciding words.
         chance: what a random token, or uniform weights, would reach.
         n: number of texts.
     """
@@ -48,43 +70,33 @@ class RationaleScores:
 def demo(
     output_dir: str | Path = "attnprobe-demo",
     *,
-    encoder: str = "bilstm",
-    n_examples: int = 3000,
-    epochs: int = 6,
-    seed: int = 0,
+    options: DemoOptions = DemoOptions(),
     progress: bool = True,
 ) -> tuple[Report, RationaleScores, dict[str, float]]:
-    """Train an attention classifier on generated reviews, audit it, and score it.
-
-    Its attention is compared with the known rationale of every text.
+    """Trains an attention classifier on generated reviews and audits it.
 
     Args:
-        output_dir: the model goes to ``model`` in it, the audit to ``audit``; those of an earlier demo are replaced.
-        n_examples: generated texts; two thirds train, a sixth is audited.
+        output_dir: the model goes to ``model`` in it, the audit to ``audit``. Those of an
+            earlier demo are replaced.
+        options: the classifier, and how much data.
+        progress: show bars on stderr.
 
     Returns:
-        The report, how well each importance finds the rationale, and the model's
-        scores.
+        report: of the audit.
+        found: how well attention, gradient and leave-one-out find the deciding words.
+        metrics: scores of the model in [0, 1], by name.
+
+    Raises:
+        AttnProbeError: too few examples, or a folder with other files.
     """
-    check_at_least(1, epochs=epochs)
-    data = rationale_dataset(n_examples, seed=seed)
+    data = rationale_dataset(options.n_examples, seed=options.seed)
     output_dir = check_new_folder(output_dir, holding=MARK)
     output_dir.mkdir(parents=True, exist_ok=True)
-    (output_dir / MARK).write_text(
-        json.dumps(
-            {
-                "encoder": encoder,
-                "n_examples": n_examples,
-                "epochs": epochs,
-                "seed": seed,
-            }
-        )
-    )
-    shutil.rmtree(
-        output_dir / "audit", ignore_errors=True
-    )  # of an earlier demo's model
+    (output_dir / MARK).write_text(json.dumps(asdict(options)))
+    # The audit of an earlier demo's model.
+    shutil.rmtree(output_dir / "audit", ignore_errors=True)
     config = AttentionClassifierConfig(
-        encoder=encoder, embedding_size=64, encoder_size=64
+        encoder=options.encoder, embedding_size=WIDTH, encoder_size=WIDTH
     )
     model, tokenizer, metrics = train_classifier(
         config,
@@ -92,27 +104,31 @@ def demo(
         data["validation"],
         test=data["test"],
         output_dir=output_dir / "model",
-        seed=seed,
-        epochs=epochs,
-        learning_rate=2e-3,
+        options=TrainingOptions(
+            seed=options.seed, epochs=options.epochs, learning_rate=2e-3
+        ),
         progress=progress,
     )
     report = audit(
         output_dir / "model",
         data["test"],
-        options=AuditOptions(seed=seed),
+        options=AuditOptions(seed=options.seed),
         output_dir=output_dir / "audit",
         progress=progress,
     )
     return report, rationale_scores(model, tokenizer, data["test"]), metrics
 
 
-def rationale_scores(model, tokenizer, examples) -> RationaleScores:
-    """Score attention, gradient and leave-one-out against the rationale of every text.
+def rationale_scores(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    examples: "datasets.Dataset",
+) -> RationaleScores:
+    """Scores attention, gradient and leave-one-out against the known deciding words.
 
     Args:
-        examples: rows with ``rationale``, positions of the deciding words among the
-            text's words.
+        examples: rows with ``rationale``, positions of the deciding words among the text's
+            words.
     """
     adapter = wrap(model)
     texts = tokenize(tokenizer, examples, adapter).texts
@@ -121,8 +137,9 @@ def rationale_scores(model, tokenizer, examples) -> RationaleScores:
     top: dict[str, list[Tensor]] = {}
     weight: dict[str, list[Tensor]] = {}
     shares = []
-    for start in range(0, len(texts), 128):
-        batch = collate(adapter, texts[start : start + 128], tokenizer.pad_token_id)
+    for start in range(0, len(texts), BATCH_SIZE):
+        chunk = texts[start : start + BATCH_SIZE]
+        batch = collate(adapter, chunk, tokenizer.pad_token_id)
         observation, content = adapter.observe(batch), batch.content_mask
         decisive = _rationale_mask(content, [rationales[k] for k in batch.example_ids])
         shares.append(decisive.sum(-1) / content.sum(-1))
@@ -133,12 +150,10 @@ def rationale_scores(model, tokenizer, examples) -> RationaleScores:
         }
         for name, values in importances.items():
             values = values * content
-            top.setdefault(name, []).append(
-                decisive.gather(1, values.argmax(-1, keepdim=True))[:, 0].double()
-            )
-            weight.setdefault(name, []).append(
-                (values * decisive).sum(-1) / values.sum(-1)
-            )
+            most = values.argmax(-1, keepdim=True)
+            top.setdefault(name, []).append(decisive.gather(1, most)[:, 0].double())
+            share = (values * decisive).sum(-1) / values.sum(-1)
+            weight.setdefault(name, []).append(share)
     return RationaleScores(
         {name: float(torch.cat(parts).mean()) for name, parts in top.items()},
         {name: float(torch.cat(parts).nanmean()) for name, parts in weight.items()},
@@ -148,7 +163,7 @@ def rationale_scores(model, tokenizer, examples) -> RationaleScores:
 
 
 def _rationale_mask(content: Tensor, rationales: list[list[int]]) -> Tensor:
-    """Bool [batch, keys]: True at content position n for every word n of a rationale."""
+    """Bool [batch, keys], True at the n-th content position for every word number n."""
     order = content.cumsum(-1) - 1
     rows = [
         torch.isin(order[row], torch.tensor(words))
@@ -159,15 +174,15 @@ def _rationale_mask(content: Tensor, rationales: list[list[int]]) -> Tensor:
 
 def rationale_sentences(found: RationaleScores) -> list[str]:
     """What was found, in plain words."""
-    lines = [
-        f"{name} puts a deciding word first in {found.top_in_rationale[name]:.0%} of {found.n} texts and "
-        f"{found.weight_on_rationale[name]:.0%} of its weight on deciding words"
-        for name in found.top_in_rationale
-    ]
     share = found.top_in_rationale["attention"]
     word = "mostly found" if share >= 0.5 else "mostly missed"
-    return [
+    lines = [
         f"attention {word} the deciding words (a random token is one of them in "
-        f"{found.chance:.0%} of texts):",
-        *lines,
+        f"{found.chance:.0%} of texts):"
     ]
+    for name, first in found.top_in_rationale.items():
+        lines.append(
+            f"{name} puts a deciding word first in {first:.0%} of {found.n} texts and "
+            f"{found.weight_on_rationale[name]:.0%} of its weight on deciding words"
+        )
+    return lines

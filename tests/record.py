@@ -37,16 +37,18 @@ from hf_attnprobe import (
 )
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.data.arguments import Data
-from hf_attnprobe.demonstration import demo
 from hf_attnprobe.faithfulness import (
     Adversarial,
     InputErasure,
     Permutation,
     tests,
 )
+from hf_attnprobe.demonstration import DemoOptions, demo
+from hf_attnprobe.retraining.options import RetrainOptions
 from hf_attnprobe.retraining.run import retrain
 from hf_attnprobe.studies.run import study
 from hf_attnprobe.training.classifier import new_model
+from hf_attnprobe.training.options import TrainingOptions
 
 
 TOLERANCE = 1e-12
@@ -69,7 +71,8 @@ SMALL = {
 
 def record_demo(folder: Path) -> None:
     """Trained and audited as `attnprobe demo` does it."""
-    demo(folder / "demo", n_examples=300, epochs=2, progress=False)
+    options = DemoOptions(n_examples=300, epochs=2)
+    demo(folder / "demo", options=options, progress=False)
 
 
 def record_bert(folder: Path) -> None:
@@ -145,18 +148,14 @@ def record_retraining(folder: Path) -> None:
         data["train"],
         data["validation"],
         output_dir=folder / "base",
-        epochs=2,
-        learning_rate=1e-2,
-        batch_size=16,
+        options=TrainingOptions(epochs=2, learning_rate=1e-2, batch_size=16),
         progress=False,
     )
     retrain(
         folder / "base",
         data,
         output_dir=folder / "retrained",
-        n_seeds=2,
-        lambdas=[0.05, 0.001],
-        adversary_epochs=3,
+        options=RetrainOptions(n_seeds=2, lambdas=[0.05, 0.001], adversary_epochs=3),
         progress=False,
     )
 

@@ -12,13 +12,12 @@ from pathlib import Path
 import pytest
 
 import hf_attnprobe
-from hf_attnprobe import AttentionClassifierConfig, audit, cli
+from hf_attnprobe import audit, cli
 from hf_attnprobe import demonstration as demo
 from hf_attnprobe.auditing import run as auditing
 from hf_attnprobe.auditing.options import flat_options
 from hf_attnprobe.checkpoint_comparison import run as checkpoint_comparison
 from hf_attnprobe.data import examples as data
-from hf_attnprobe.data import splits
 from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.deception import run as deception
 from hf_attnprobe.options import names_of
@@ -26,6 +25,8 @@ from hf_attnprobe.retraining import run as retraining
 from hf_attnprobe.studies import run as study
 from hf_attnprobe.training import classifier as training
 from hf_attnprobe.training import fine_tuning
+from hf_attnprobe.training.options import Architecture
+from hf_attnprobe.training.run import train
 
 
 PACKAGE = Path(hf_attnprobe.__file__).parent
@@ -207,6 +208,7 @@ def test_public_names_are_sorted_and_no_others():
         deception.deceive,
         training.train_classifier,
         fine_tuning.fine_tune,
+        train,
         demo.demo,
         data.load_examples,
     ],
@@ -263,25 +265,31 @@ def parameters(*functions) -> set[str]:
     }
 
 
-# What a flag may be besides a keyword argument: the form of the output, and whose folder.
+def options_of(function) -> set[str]:
+    """Names of the fields of a verb's options."""
+    options = inspect.signature(function).parameters["options"].default
+    return {field.name for field in dataclasses.fields(options)}
+
+
+OF_DATA = {field.name for field in dataclasses.fields(Data)}
+OF_ARCHITECTURE = {field.name for field in dataclasses.fields(Architecture)}
+# What a flag may be besides a keyword argument: a field of the options or the data, the
+# form of the output, and whose folder.
 FUNCTIONS = {
-    "demo": parameters(demo.demo),
-    "train": parameters(
-        training.train_classifier,
-        fine_tuning.fine_tune,
-        splits.load_splits,
-        data.load_examples,
-    )
-    | {field.name for field in dataclasses.fields(AttentionClassifierConfig)}
-    | {"json"},
+    "demo": parameters(demo.demo) | options_of(demo.demo),
     "audit": parameters(audit) | set(names_of([Data, *flat_options()])) | {"json"},
-    "retrain": parameters(retraining.retrain) | {"json"},
     "study": parameters(study.study) | {"json"},
     "reproduce": parameters(study.reproduce) | {"json"},
-    "compare": parameters(checkpoint_comparison.compare_checkpoints) | {"json"},
-    "deceive": parameters(deception.deceive) | {"json"},
     "report": parameters(auditing.read_audit) | {"audit", "output"},
 }
+for command, verb in {
+    "train": train,
+    "retrain": retraining.retrain,
+    "compare": checkpoint_comparison.compare_checkpoints,
+    "deceive": deception.deceive,
+}.items():
+    FUNCTIONS[command] = parameters(verb) | options_of(verb) | OF_DATA | {"json"}
+FUNCTIONS["train"] |= OF_ARCHITECTURE
 
 
 def test_every_verb_has_a_function_and_the_documentation_of_one():
@@ -324,16 +332,12 @@ def test_defaults_of_flags_are_those_of_the_function(name):
         parameter = function and inspect.signature(function).parameters.get(action.dest)
         if parameter is not None and not action.required:
             assert action.default == parameter.default, action.dest
-    if name == "train":  # what is not given is left to the recipe
-        assert commands()["train"].get_default("recipe") == "jain-wallace"
-        assert {
-            commands()["train"].get_default(k) for k in cli.trainings.ARCHITECTURE
-        } == {None, False}
-        assert {
-            commands()["train"].get_default(k)
-            for k in cli.trainings.ONLY_CLASSIFIER
-            if k != "recipe"
-        } == {None}
+
+
+def test_what_is_not_given_to_train_is_left_to_the_procedure():
+    parser = commands()["train"]
+    for name in (options_of(train) | OF_ARCHITECTURE) - {"seed"}:
+        assert not parser.get_default(name), name
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

@@ -21,6 +21,7 @@ from hf_attnprobe import (
     audit,
     train_classifier,
 )
+from hf_attnprobe.checkpoint_comparison.options import ComparisonOptions
 from hf_attnprobe.checkpoint_comparison.report import (
     CheckpointComparison,
     ComparedCheckpoint,
@@ -35,6 +36,7 @@ from hf_attnprobe.retraining.base import load_base, train_again
 from hf_attnprobe.retraining.diagnostic_mlp import diagnostic_mlp
 from hf_attnprobe.statistics.bootstrap import Estimate
 from hf_attnprobe.statistics.scores import compare, metrics
+from hf_attnprobe.training.options import TrainingOptions
 from hf_attnprobe.training.trainer import Stopwatch
 
 
@@ -51,7 +53,7 @@ KINDS = {
 def checkpoints(reviews, tmp_path_factory):
     """Four trainings of three epochs over 160 texts, differing in one field of the configuration."""
     folder = tmp_path_factory.mktemp("models")
-    options = {"progress": False, "epochs": 3, "learning_rate": 1e-2, "batch_size": 16}
+    options = TrainingOptions(epochs=3, learning_rate=1e-2, batch_size=16)
     for name, changes in KINDS.items():
         config = AttentionClassifierConfig(**SIZES, **changes)
         train_classifier(
@@ -59,7 +61,8 @@ def checkpoints(reviews, tmp_path_factory):
             reviews["train"],
             reviews["validation"],
             output_dir=folder / name,
-            **options,
+            options=options,
+            progress=False,
         )
     return [folder / name for name in KINDS]
 
@@ -310,14 +313,15 @@ def test_it_continues_to_the_same_table(compared, checkpoints, reviews_folder):
 
 
 def test_adversaries_of_several_bases(checkpoints, reviews_folder, tmp_path):
-    options = {
-        "tests": ["conicity", "adversary"],
-        "lambdas": [0.002],
-        "adversary_epochs": 1,
-        "progress": False,
-    }
+    options = ComparisonOptions(
+        tests=["conicity", "adversary"], lambdas=[0.002], adversary_epochs=1
+    )
     found = compare_checkpoints(
-        checkpoints[:2], reviews_folder, output_dir=tmp_path / "out", **options
+        checkpoints[:2],
+        reviews_folder,
+        output_dir=tmp_path / "out",
+        options=options,
+        progress=False,
     )
     for row in found.checkpoints:
         (point,) = row.adversaries
@@ -369,7 +373,7 @@ def test_from_the_command_line(cli, checkpoints, reviews_folder, tmp_path):
         reviews_folder,
         "--tests",
         "fragility",
-        "--limit",
+        "--test-limit",
         9,
     ]
     done = cli("compare", *arguments, "--output-dir", tmp_path / "out", "--json")
@@ -383,8 +387,8 @@ def test_bad_input(checkpoints, reviews_folder, tmp_path):
             models,
             reviews_folder,
             output_dir=tmp_path / "out",
+            options=ComparisonOptions(**options),
             progress=False,
-            **options,
         )
 
     with pytest.raises(
@@ -417,10 +421,14 @@ def test_what_cannot_be_a_base_is_refused_before_any_work(
     checkpoints, make_checkpoint, reviews_folder, tmp_path
 ):
     models = [*checkpoints[:1], make_checkpoint("mlp", "uniform")]
-    options = {"tests": ["conicity", "adversary"], "progress": False}
+    options = ComparisonOptions(tests=["conicity", "adversary"])
     with pytest.raises(AttnProbeError, match="has uniform attention"):
         compare_checkpoints(
-            models, reviews_folder, output_dir=tmp_path / "out", **options
+            models,
+            reviews_folder,
+            output_dir=tmp_path / "out",
+            options=options,
+            progress=False,
         )
     assert not (tmp_path / "out").exists()
 

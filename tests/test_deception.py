@@ -23,10 +23,12 @@ from hf_attnprobe import (
     build_tokenizer,
     train_classifier,
 )
+from hf_attnprobe.deception.options import DeceptionOptions
 from hf_attnprobe.deception.report import Measured, deception_of, verdict
-from hf_attnprobe.deception.run import deceive, named_ids, read_rows
+from hf_attnprobe.deception.run import deceive, impermissible_ids, read_rows
 from hf_attnprobe.training.fine_tuning import fine_tune
 from hf_attnprobe.training.losses import deception_penalty
+from hf_attnprobe.training.options import TrainingOptions
 
 
 FILLERS = [
@@ -90,8 +92,7 @@ def classifier(data, tmp_path_factory):
         data["validation"],
         output_dir=folder,
         progress=False,
-        epochs=6,
-        learning_rate=1e-2,
+        options=TrainingOptions(epochs=6, learning_rate=1e-2),
     )
     return folder
 
@@ -116,8 +117,7 @@ def bert(data, tmp_path_factory):
     options = {
         "output_dir": folder / "bert",
         "progress": False,
-        "epochs": 15,
-        "learning_rate": 2e-3,
+        "options": TrainingOptions(epochs=15, learning_rate=2e-3),
     }
     fine_tune(folder / "start", data["train"], data["validation"], **options)
     return folder / "bert"
@@ -316,10 +316,9 @@ def test_without_weight_attention_stays_where_it_was(classifier, folder, tmp_pat
         classifier,
         folder,
         tokens=NAMED,
-        weight=0.0,
         output_dir=tmp_path / "m",
         progress=False,
-        epochs=1,
+        options=DeceptionOptions(weight=0.0, epochs=1),
     )
     assert found.masses["after"].value > 0.3
 
@@ -340,11 +339,10 @@ def test_a_transformer_too(over_heads, layers, bert, folder, tmp_path):
         folder,
         tokens=NAMED,
         output_dir=tmp_path / "m",
-        over_heads=over_heads,
-        layers=layers,
-        epochs=12,
-        learning_rate=2e-3,
         progress=False,
+        options=DeceptionOptions(
+            over_heads=over_heads, layers=layers, epochs=12, learning_rate=2e-3
+        ),
     )
     scores = {s.model: s.value for s in found.scores if s.metric == "accuracy"}
     before, after = (
@@ -362,12 +360,12 @@ def test_a_transformer_too(over_heads, layers, bert, folder, tmp_path):
 
 def test_named_tokens_must_be_tokens(classifier):
     tokenizer = AutoTokenizer.from_pretrained(classifier)
-    assert named_ids(tokenizer, ["witty", "dull"]).tolist() == sorted(
+    assert impermissible_ids(tokenizer, ["witty", "dull"]).tolist() == sorted(
         tokenizer.convert_tokens_to_ids(["witty", "dull"])
     )
     for wrong in (["nowhere"], ["the film"], [""], [], "dull"):
         with pytest.raises(AttnProbeError, match="expected"):
-            named_ids(tokenizer, wrong)
+            impermissible_ids(tokenizer, wrong)
 
 
 @pytest.mark.parametrize(
@@ -375,17 +373,20 @@ def test_named_tokens_must_be_tokens(classifier):
     [
         ({"tokens": ["zebra"]}, "'zebra' is <unk>"),
         ({"weight": -1.0}, "weight must be at least 0"),
-        ({"over_heads": "sum"}, "mean or max, got 'sum'"),
+        ({"over_heads": "sum"}, "mean or max for over_heads, got 'sum'"),
         ({"epochs": 0}, "epochs must be at least 1"),
     ],
 )
 def test_bad_input(options, message, classifier, folder, tmp_path):
     with pytest.raises(AttnProbeError, match=message):
+        tokens = options.pop("tokens", NAMED)
         deceive(
             classifier,
             folder,
-            **{"tokens": NAMED, "output_dir": tmp_path / "m", "progress": False}
-            | options,
+            tokens,
+            output_dir=tmp_path / "m",
+            options=DeceptionOptions(**options),
+            progress=False,
         )
     assert not (tmp_path / "m").exists()
 
@@ -399,8 +400,8 @@ def test_the_model_is_not_written_over(classifier, folder, copy_of):
             folder,
             tokens=NAMED,
             output_dir=own.parent / "." / own.name,
-            epochs=1,
             progress=False,
+            options=DeceptionOptions(epochs=1),
         )
     with pytest.raises(AttnProbeError, match="another folder than the model's own"):
         fine_tune(own, [], output_dir=own)
@@ -420,8 +421,8 @@ def test_training_needs_a_padding_token(bert, folder, copy_of, tmp_path):
             folder,
             tokens=NAMED,
             output_dir=tmp_path / "m",
-            epochs=1,
             progress=False,
+            options=DeceptionOptions(epochs=1),
         )
     assert not (tmp_path / "m").exists()
 
@@ -442,7 +443,11 @@ def test_a_decoder_without_a_padding_token_takes_the_tokenizers(bert, data, tmp_
     tokenizer.save_pretrained(tmp_path / "gpt2")
     few = data["train"].select(range(12))
     tuned, *_ = fine_tune(
-        tmp_path / "gpt2", few, output_dir=tmp_path / "m", epochs=1, progress=False
+        tmp_path / "gpt2",
+        few,
+        output_dir=tmp_path / "m",
+        progress=False,
+        options=TrainingOptions(epochs=1),
     )
     assert tuned.config.pad_token_id == tokenizer.pad_token_id
 

@@ -3,6 +3,7 @@ import torch
 
 from hf_attnprobe.demonstration import (
     _rationale_mask,
+    DemoOptions,
     demo,
     rationale_scores,
     rationale_sentences,
@@ -11,7 +12,9 @@ from hf_attnprobe.demonstration import (
 
 def test_demo_ends_in_a_verdict(tmp_path):
     report, found, metrics = demo(
-        tmp_path, encoder="mlp", n_examples=300, epochs=1, progress=False
+        tmp_path,
+        progress=False,
+        options=DemoOptions(encoder="mlp", n_examples=300, epochs=1),
     )
     assert report.n == 50 and "Verdict" in str(report)
     assert (tmp_path / "audit" / "report.md").exists() and 0 <= metrics[

@@ -206,7 +206,7 @@ def pieces():
     return PreTrainedTokenizerFast(tokenizer_object=made, **names)
 
 
-def test_a_head_of_a_transformer_can_guide(pieces, examples, tokenizer):
+def test_the_first_head_of_a_transformer_can_guide(pieces, examples, tokenizer):
     """One weight per word: the sum over its pieces in the row of [CLS], without special tokens, summing to 1."""
     torch.manual_seed(0)
     config = BertConfig(

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -19,6 +20,7 @@ from transformers import (
 )
 
 from hf_attnprobe import AttentionClassifierConfig, AttnProbeError, train_classifier
+from hf_attnprobe.retraining.options import RetrainOptions
 from hf_attnprobe.retraining.report import (
     RetrainingReport,
     from_json,
@@ -28,15 +30,18 @@ from hf_attnprobe.retraining.report import (
 from hf_attnprobe.retraining.run import read_retraining, retrain
 from hf_attnprobe.retraining.verdict import curve, verdict
 from hf_attnprobe.statistics.scores import Score
+from hf_attnprobe.training.options import TrainingOptions
 
 
 TESTS = ["uniform", "seeds", "adversary", "diagnostic_mlp"]
-OPTIONS = {
-    "n_seeds": 2,
-    "lambdas": [0.05, 0.001],
-    "adversary_epochs": 3,
-    "progress": False,
-}
+OPTIONS = RetrainOptions(n_seeds=2, lambdas=[0.05, 0.001], adversary_epochs=3)
+
+
+def run(model, data, folder, tests=None, **changes):
+    options = replace(OPTIONS, **changes)
+    return retrain(
+        model, data, tests, output_dir=folder, options=options, progress=False
+    )
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +55,10 @@ def base(reviews, tmp_path_factory):
         "progress": False,
     }
     train_classifier(
-        config, reviews["train"], **data, epochs=2, learning_rate=1e-2, batch_size=16
+        config,
+        reviews["train"],
+        **data,
+        options=TrainingOptions(epochs=2, learning_rate=1e-2, batch_size=16),
     )
     return folder
 
@@ -59,7 +67,7 @@ def base(reviews, tmp_path_factory):
 def folder(base, reviews_folder, tmp_path_factory):
     """What all tests leave behind; do not write into it."""
     folder = tmp_path_factory.mktemp("retrained") / "out"
-    retrain(base, reviews_folder, output_dir=folder, **OPTIONS)
+    run(base, reviews_folder, folder)
     return folder
 
 
@@ -243,13 +251,7 @@ def test_the_same_again_trains_nothing(
 def test_tests_and_seeds_added_later(base, reviews_folder, copy_of, folder):
     copy = copy_of(folder)
     before = models_in(copy)
-    found = retrain(
-        base,
-        reviews_folder,
-        output_dir=copy,
-        tests=["seeds"],
-        **OPTIONS | {"n_seeds": 3},
-    )
+    found = run(base, reviews_folder, copy, ["seeds"], n_seeds=3)
     after = models_in(copy)
     assert before.items() <= after.items() and after.keys() - before.keys() == {
         "seeds/3"
@@ -263,13 +265,7 @@ def test_another_adversary_guides_another_model(base, reviews_folder, copy_of, f
     """λ = .002 is nearer to the paper's than .001: the model that the first one guided is not taken for the second's."""
     copy = copy_of(folder)
     before = models_in(copy)
-    retrain(
-        base,
-        reviews_folder,
-        output_dir=copy,
-        tests=TESTS[2:],
-        **OPTIONS | {"lambdas": [0.001, 0.002]},
-    )
+    run(base, reviews_folder, copy, TESTS[2:], lambdas=[0.001, 0.002])
     after = models_in(copy)
     assert before.items() <= after.items()
     assert after.keys() - before.keys() == {
@@ -293,7 +289,7 @@ def test_another_run_in_the_same_folder_is_refused(
     with pytest.raises(
         AttnProbeError, match=f"belongs to another retraining: its {what}"
     ):
-        retrain(base, reviews_folder, output_dir=folder, **OPTIONS | change)
+        run(base, reviews_folder, folder, **change)
     assert models_in(folder) == before
 
 
@@ -301,10 +297,10 @@ def test_another_base_or_other_data_in_the_same_folder_is_refused(
     base, reviews, reviews_folder, folder
 ):
     with pytest.raises(AttnProbeError, match="its model fingerprint"):
-        retrain(folder / "seeds" / "1", reviews_folder, output_dir=folder, **OPTIONS)
+        run(folder / "seeds" / "1", reviews_folder, folder)
     fewer = {name: part.select(range(30)) for name, part in reviews.items()}
     with pytest.raises(AttnProbeError, match="its data fingerprint"):
-        retrain(base, type(reviews)(fewer), output_dir=folder, **OPTIONS)
+        run(base, type(reviews)(fewer), folder)
 
 
 def test_killed_in_the_middle_of_a_model(base, reviews_folder, tmp_path, cli):
@@ -317,7 +313,7 @@ def test_killed_in_the_middle_of_a_model(base, reviews_folder, tmp_path, cli):
         "0.02",
         "--adversary-epochs",
         "15",
-        "--patience",
+        "--adversary-patience",
         "15",
     ]
     command = [
@@ -408,14 +404,14 @@ def test_a_base_that_cannot_be_trained_again(
         (make_checkpoint("bilstm", "uniform"), "has uniform attention"),
     ):
         with pytest.raises(AttnProbeError, match=message):
-            retrain(model, reviews_folder, output_dir=tmp_path / "out", **OPTIONS)
+            run(model, reviews_folder, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_data_that_does_not_fit(base, reviews, tmp_path):
     splits = {name: reviews[name] for name in ("train", "validation")}
     with pytest.raises(AttnProbeError, match="there are no test texts"):
-        retrain(base, type(reviews)(splits), output_dir=tmp_path / "out", **OPTIONS)
+        run(base, type(reviews)(splits), tmp_path / "out")
     rows = [
         {"text": f"{word} and so on", "label": word} for word in ("red", "green")
     ] * 10
@@ -426,27 +422,27 @@ def test_data_that_does_not_fit(base, reviews, tmp_path):
     with pytest.raises(
         AttnProbeError, match="with the classes negative, positive, got green, red"
     ):
-        retrain(base, tmp_path / "data", output_dir=tmp_path / "out", **OPTIONS)
+        run(base, tmp_path / "data", tmp_path / "out")
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"lambdas": []}, "lambdas of 0 or more"),
+        ({"lambdas": []}, "lambdas of 0 or more, got none"),
         ({"n_seeds": 0}, "n_seeds must be at least 1"),
-        ({"tvd_scale": "double"}, "tvd_scale of true or half"),
+        ({"tvd_scale": "double"}, "expected true or half for tvd_scale"),
         ({"tests": []}, "got none"),
     ],
 )
 def test_options_out_of_range(change, message, base, reviews_folder, tmp_path):
     with pytest.raises(AttnProbeError, match=message):
-        retrain(base, reviews_folder, output_dir=tmp_path / "out", **OPTIONS | change)
+        run(base, reviews_folder, tmp_path / "out", **change)
 
 
 def test_a_folder_with_other_files_is_left_alone(base, reviews_folder, tmp_path):
     (tmp_path / "thesis.tex").touch()
     with pytest.raises(AttnProbeError, match="holds other files"):
-        retrain(base, reviews_folder, output_dir=tmp_path, **OPTIONS)
+        run(base, reviews_folder, tmp_path)
     assert [f.name for f in tmp_path.iterdir()] == ["thesis.tex"]
 
 
@@ -512,4 +508,4 @@ def test_copies_of_a_folder_go_on(folder, base, reviews_folder, tmp_path, monkey
     monkeypatch.setattr(
         "transformers.Trainer.train", lambda *args, **options: pytest.fail("trained")
     )
-    retrain(base, reviews_folder, output_dir=tmp_path / "moved", **OPTIONS)
+    run(base, reviews_folder, tmp_path / "moved")

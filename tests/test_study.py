@@ -21,6 +21,7 @@ from transformers import BertConfig, BertForSequenceClassification
 from hf_attnprobe import AttnProbeError, build_tokenizer
 from hf_attnprobe import options as study_options
 from hf_attnprobe import published_results as published
+from hf_attnprobe.retraining.options import TransferOptions
 from hf_attnprobe.statistics.scores import metrics
 from hf_attnprobe.studies import file as study_file
 from hf_attnprobe.studies import grid as study_grid
@@ -580,7 +581,7 @@ def test_serrano_and_smith_beside_ours(reviews, tmp_path):
             "".join(json.dumps(row) + "\n" for row in rows)
         )
     sizes = {
-        "recipe": "jain-wallace",
+        "procedure": "jain-wallace",
         "embedding_size": 12,
         "encoder_size": 6,
         "epochs": 1,
@@ -746,8 +747,11 @@ def step(name="base", verb="train", quick=None, **arguments) -> dict:
             changed(steps=[step(learning_rate="1e-3")]),
             "expected a number for learning_rate, got '1e-3'",
         ),
-        (changed(steps=[step(encoder="gpt")]), "step base: encoder must be one of"),
-        (changed(steps=[step(recipe="own")]), "step base: expected a recipe of"),
+        (changed(steps=[step(encoder="gpt")]), "step base: expected bilstm or bigru"),
+        (
+            changed(steps=[step(procedure="own")]),
+            "step base: expected jain-wallace or serrano-smith for procedure",
+        ),
         (
             changed(steps=[step(encoder="$encoder")]),
             r"expected one of the grid's dataset, got \$encoder",
@@ -1066,7 +1070,9 @@ def test_a_guide_must_have_the_same_words_under_the_same_numbers(
         (own, own, "expected as uniform a model with uniform attention"),
     ):
         with pytest.raises(AttnProbeError, match=message):
-            transfer(own, guide=guide, uniform=uniform, **options)
+            transfer(
+                own, guide=guide, **options, options=TransferOptions(uniform=uniform)
+            )
     assert not (tmp_path / "out").exists()
 
 

@@ -13,9 +13,12 @@ from hf_attnprobe import (
     train_classifier,
 )
 from hf_attnprobe.data import splits
+from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.statistics.scores import classification_metrics, roc_auc
 from hf_attnprobe.training import classifier as training
+from hf_attnprobe.training import run as verb
 from hf_attnprobe.training.losses import papers_loss
+from hf_attnprobe.training.options import Architecture, TrainingOptions
 from hf_attnprobe.training.procedures import (
     papers_config,
     papers_optimizer,
@@ -31,17 +34,15 @@ def data():
     return rationale_dataset(900, seed=0)
 
 
-def train(data, folder, *, seed=0, epochs=2, **options):
+def train(data, folder, *, epochs=2, **options):
     return train_classifier(
         AttentionClassifierConfig(**SMALL),
         data["train"],
         data["validation"],
         test=data["test"],
         output_dir=folder,
-        seed=seed,
-        epochs=epochs,
+        options=TrainingOptions(epochs=epochs, **options),
         progress=False,
-        **options,
     )
 
 
@@ -111,9 +112,8 @@ def test_more_than_two_classes(tmp_path):
         rows,
         rows,
         output_dir=tmp_path / "m",
-        epochs=5,
-        learning_rate=0.01,
         progress=False,
+        options=TrainingOptions(epochs=5, learning_rate=0.01),
     )
     assert model.config.num_labels == 3 and metrics == {"validation_accuracy": 1.0}
 
@@ -125,7 +125,7 @@ def test_pretrained_vectors_are_used(data, tmp_path):
         data,
         tmp_path / "m",
         epochs=1,
-        vectors=vectors,
+        word_vectors=vectors,
         learning_rate=0.0,
         weight_decay=0.0,
     )
@@ -139,7 +139,7 @@ def test_bad_input(data, tmp_path):
     vectors = tmp_path / "vectors.txt"
     vectors.write_text("film 1 2 3\n")
     with pytest.raises(AttnProbeError, match="embedding_size=3"):
-        train(data, tmp_path / "m", vectors=vectors)
+        train(data, tmp_path / "m", word_vectors=vectors)
     with pytest.raises(AttnProbeError, match="every class"):
         train_classifier(
             None,
@@ -229,7 +229,7 @@ def test_the_procedures():
     )
     with pytest.raises(
         AttnProbeError,
-        match="expected a recipe of jain-wallace, serrano-smith, got 'yang'",
+        match="expected a procedure of jain-wallace, serrano-smith, got 'yang'",
     ):
         papers_procedure("yang", "bigru")
 
@@ -254,13 +254,15 @@ def test_hierarchical_models_are_trained(encoder, tmp_path):
         rows[:300],
         rows[300:],
         output_dir=tmp_path / "m",
-        recipe="serrano-smith",
-        epochs=8,
-        learning_rate=0.01,
-        batch_size=16,
-        min_document_frequency=1,
-        max_length=30,
         progress=False,
+        options=TrainingOptions(
+            procedure="serrano-smith",
+            epochs=8,
+            learning_rate=0.01,
+            batch_size=16,
+            min_document_frequency=1,
+            max_length=30,
+        ),
     )
     assert (
         metrics["validation_accuracy"] > 0.9
@@ -295,11 +297,10 @@ def test_no_progress_halves_the_rate_and_ends_the_training(tmp_path, monkeypatch
         rows,
         rows,
         output_dir=tmp_path / "m",
-        recipe="serrano-smith",
-        epochs=30,
-        patience=3,
-        min_document_frequency=1,
         progress=False,
+        options=TrainingOptions(
+            procedure="serrano-smith", epochs=30, patience=3, min_document_frequency=1
+        ),
     )
     assert rates == pytest.approx([4e-4, 4e-4, 2e-4, 1e-4])
     (trainer,) = trainers
@@ -323,15 +324,13 @@ def test_the_loss_of_serrano_and_smith_is_the_plain_mean():
 def test_what_the_procedure_needs(data, tmp_path):
     options = {
         "output_dir": tmp_path / "m",
-        "recipe": "serrano-smith",
+        "options": TrainingOptions(procedure="serrano-smith"),
         "progress": False,
     }
     with pytest.raises(AttnProbeError, match="expected validation texts"):
         train_classifier(None, data["train"], **options)
     with pytest.raises(AttnProbeError, match="plateau_factor must be above 0"):
-        train_classifier(
-            None, data["train"], data["validation"], plateau_factor=1.5, **options
-        )
+        TrainingOptions(plateau_factor=1.5)
     with pytest.raises(AttnProbeError, match="separates sentences"):
         plain = training.build_tokenizer(data["train"]["text"][:])
         config = papers_config("serrano-smith", hierarchical=True)
@@ -362,8 +361,8 @@ def test_validation_texts_of_one_class_choose_by_accuracy(tmp_path, monkeypatch)
             data,
             validation,
             output_dir=tmp_path / name,
-            epochs=2,
             progress=False,
+            options=TrainingOptions(epochs=2),
         )
         assert (
             seen[-1].state.best_metric is not None
@@ -415,3 +414,75 @@ def test_a_limit_takes_the_same_texts_of_every_class(tmp_path):
     ids = [set(chosen[n]["example_id"][:]) for n in (4, 12, 50, 500)]
     assert ids[0] < ids[1] < ids[2] < ids[3] and len(ids[3]) == 100
     assert len(splits.load_splits(str(tmp_path), limit=4)["validation"]) == 10
+
+
+# --- the verb -------------------------------------------------------------------------------------------------------
+
+
+def test_what_the_caller_gives_is_not_changed(data, tokenizer, tmp_path):
+    config = AttentionClassifierConfig(encoder="mlp", **SMALL)
+    before, length = config.to_dict(), tokenizer.model_max_length
+    model, used, _ = train_classifier(
+        config,
+        data["validation"],
+        output_dir=tmp_path / "m",
+        options=TrainingOptions(epochs=1, max_length=7),
+        tokenizer=tokenizer,
+        progress=False,
+    )
+    assert config.to_dict() == before and model.config.vocab_size == len(tokenizer)
+    assert (tokenizer.model_max_length, used.model_max_length) == (length, 7)
+
+
+def test_the_verb_trains_as_its_function_and_continues(
+    data, reviews_folder, reviews, tmp_path, monkeypatch
+):
+    options = TrainingOptions(epochs=1, seed=3)
+    architecture = {"encoder": "mlp", "embedding_size": 8, "encoder_size": None}
+    model, _, metrics = verb.train(
+        Data(reviews_folder, train_limit=100),
+        output_dir=tmp_path / "m",
+        architecture=architecture,
+        options=options,
+        progress=False,
+    )
+    assert (model.config.encoder, model.config.encoder_size) == ("mlp", 128)
+    assert {"validation_accuracy", "test_accuracy"} <= metrics.keys()
+    monkeypatch.setattr(
+        "transformers.Trainer.train", lambda *args, **options: pytest.fail("trained")
+    )
+    again = {"output_dir": tmp_path / "m", "options": options, "progress": False}
+    limited = Data(reviews_folder, train_limit=100)
+    assert verb.train(limited, architecture=architecture, **again)[2] == metrics
+    with pytest.raises(AttnProbeError, match="holds a training with architecture"):
+        verb.train(limited, architecture={"encoder": "cnn"}, **again)
+    with pytest.raises(AttnProbeError, match="holds a training with data"):
+        verb.train(reviews_folder, architecture=architecture, **again)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"options": TrainingOptions(patience=3)}, "patience is for attention class"),
+        ({"options": TrainingOptions(procedure="jain-wallace")}, "procedure is for"),
+        ({"architecture": {"encoder": "cnn"}}, "encoder is of attention classifiers"),
+        ({"architecture": {"encoders": "cnn"}}, "got 'encoders'"),
+    ],
+)
+def test_what_means_nothing_to_a_pretrained_model_is_refused(
+    arguments, message, checkpoint, reviews_folder, tmp_path
+):
+    with pytest.raises(AttnProbeError, match=message):
+        verb.train(
+            reviews_folder, output_dir=tmp_path / "m", model=checkpoint, **arguments
+        )
+    assert not (tmp_path / "m").exists()
+
+
+def test_the_architecture_is_the_configurations():
+    """Every field that a user chooses, with the choices of the checkpoint code."""
+    options = Architecture(encoder="cnn", kernel_sizes=[3], hierarchical=True)
+    config = papers_config(**vars(options))
+    assert (config.encoder, config.hierarchical) == ("cnn", True)
+    with pytest.raises(AttnProbeError, match="for encoder, got 'gru'"):
+        Architecture(encoder="gru")

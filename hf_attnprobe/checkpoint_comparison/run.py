@@ -1,13 +1,19 @@
-"""Any checkpoints beside one another on the same texts: the experiments of Tutek & Šnajder 2020, Section 4."""
+"""The verb ``compare_checkpoints``: checkpoints beside one another on the same texts.
+
+Source: the experiments of Tutek & Šnajder 2020, Section 4.
+"""
 
 import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from hf_attnprobe.attention_classifier import AttentionClassifierConfig
 from hf_attnprobe.auditing.options import AuditOptions
+from hf_attnprobe.auditing.report import Report
 from hf_attnprobe.auditing.run import audit
+from hf_attnprobe.checkpoint_comparison.options import AUDITED, ComparisonOptions
 from hf_attnprobe.checkpoint_comparison.report import (
     CheckpointComparison,
     ComparedCheckpoint,
@@ -18,110 +24,74 @@ from hf_attnprobe.checkpoint_comparison.report import (
     to_json,
     to_text,
 )
-from hf_attnprobe.checkpoints import load_model
-from hf_attnprobe.data.arguments import Data
+from hf_attnprobe.checkpoints import is_attention_classifier, load_model
+from hf_attnprobe.data.arguments import Data, as_data
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.options import from_flat
 from hf_attnprobe.retraining.base import check_kind
-from hf_attnprobe.retraining.run import check_lambdas, retrain
+from hf_attnprobe.retraining.options import RetrainOptions
+from hf_attnprobe.retraining.run import retrain
 from hf_attnprobe.retraining.verdict import Point, adversaries
 from hf_attnprobe.storage.folders import write_atomically
 
 
-PROBED = ("fragility", "single_token", "adversarial", "conicity")
-TESTS = (*PROBED, "adversary")
-
-
 def compare_checkpoints(
     models: Sequence[str | Path],
-    dataset,
+    dataset: Any,
     *,
     output_dir: str | Path,
-    tests: Sequence[str] = PROBED,
-    split: str = "test",
-    config: str | None = None,
-    text_column: str | Sequence[str] | None = None,
-    label_column: str | None = None,
-    limit: int | None = None,
-    train_limit: int | None = None,
-    seed: int = 0,
-    lambdas: Sequence[float] | None = None,
-    adversary_epochs: int = 80,
+    options: ComparisonOptions = ComparisonOptions(),
     progress: bool = True,
 ) -> CheckpointComparison:
-    """Runs the same tests on several attention classifiers and puts them into one table, with the published row of each.
+    """Runs the same tests on several attention classifiers and puts them into one table.
 
-    Every checkpoint has an audit, and with ``adversary`` a retraining, of its own below ``output_dir``, and is named by
-    how it was trained. Run again with the same folder to continue, or to add checkpoints behind the others.
+    The published row of each stands beside it. Every checkpoint has an audit, and with the
+    test ``adversary`` a retraining, of its own below ``output_dir``, and is named by how it
+    was trained. Run again with the same folder to continue, or to add checkpoints behind the
+    others.
 
     Args:
         models: folders or Hub ids.
-        tests: of ``fragility`` (score under uniform and permuted attention), ``single_token``, ``adversarial`` (the exact
-            ε-max JSD), ``conicity``, and ``adversary``, which trains models; by default all but that.
-        dataset, split, config, text_column, label_column, limit: the texts, see :func:`hf_attnprobe.data.examples.load_examples`.
-        train_limit, lambdas, adversary_epochs: of ``adversary``: training texts, see ``limit`` of
-            :func:`hf_attnprobe.retraining.run.retrain`, and the adversaries' λ and epochs.
-        seed: with the example ids it fixes all random numbers.
-        progress: bars on stderr.
+        dataset: a :class:`~hf_attnprobe.data.arguments.Data`, or a name, a folder, a Hub id
+            or a DatasetDict. ``test_limit`` is of the audits, ``train_limit`` of adversaries.
+        output_dir: a new or empty folder, or that of an earlier comparison.
+        options: the tests, and how adversaries are trained.
+        progress: show bars on stderr.
 
     Raises:
-        AttnProbeError: an unknown test, models of another kind, or what an audit and a retraining raise.
+        AttnProbeError: models of another kind, or what an audit and a retraining raise.
     """
-    _check(models, tests)
-    if "adversary" in tests and split != "test":
+    if isinstance(models, str | Path) or not models:
         raise AttnProbeError(
-            f"expected the split test for adversaries, which are scored on all test texts, got {split}; leave out --split"
+            "expected a list of models to compare; give the folder of at least one"
         )
-    check_lambdas(lambdas)
-    configs = [_config_of(model, as_base="adversary" in tests) for model in models]
+    data = as_data(dataset)
+    retrained = "adversary" in options.tests
+    if retrained and data.split != "test":
+        raise AttnProbeError(
+            "expected the split test for adversaries, which are scored on all test texts, "
+            f"got {data.split}; leave out --split"
+        )
+    configs = [_config_of(model, as_base=retrained) for model in models]
     _check_folder(output_dir)
-    columns = {
-        "config": config,
-        "text_column": text_column,
-        "label_column": label_column,
-        "progress": progress,
-        "seed": seed,
-    }
-    folder, found = Path(output_dir), []
-    for number, (model, own) in enumerate(zip(models, configs, strict=True), 1):
-        place = folder / f"{number}-{Path(model).name}"
-        probed = [test for test in tests if test in PROBED]
-        report = audit(
-            model,
-            Data(dataset, config, text_column, label_column, split, limit),
-            probed,
-            options=AuditOptions(seed=seed),
-            output_dir=place / "audit",
-            progress=progress,
-        )
-        points = ()
-        if "adversary" in tests:
-            options = {
-                "lambdas": lambdas,
-                "adversary_epochs": adversary_epochs,
-                "limit": train_limit,
-            }
+    folder, compared = Path(output_dir), []
+    for number, (model, config) in enumerate(zip(models, configs, strict=True), 1):
+        own_folder = folder / f"{number}-{Path(model).name}"
+        report = _audit(model, data, own_folder / "audit", options, progress)
+        points: tuple[Point, ...] = ()
+        if retrained:
             points = _adversaries(
-                model, dataset, place / "retrained", **options, **columns
+                model, data, own_folder / "retrained", options, progress
             )
-        found.append(_row(str(model), own, report, points, seed))
-    comparison = CheckpointComparison(report.dataset, report.n, seed, tuple(found))
+        compared.append(_row(str(model), config, report, points, options.seed))
+    comparison = CheckpointComparison(
+        report.dataset, report.n, options.seed, tuple(compared)
+    )
     write_atomically(
         folder / "comparison.json", json.dumps(to_json(comparison), indent=1) + "\n"
     )
     write_atomically(folder / "comparison.md", to_text(comparison) + "\n")
     return comparison
-
-
-def _check(models: Sequence, tests: Sequence[str]) -> None:
-    unknown = sorted(set(tests) - set(TESTS))
-    if unknown or not set(tests) & set(PROBED):
-        raise AttnProbeError(
-            f"expected tests of {', '.join(TESTS)}, and not adversary alone, got {', '.join(unknown or tests) or 'none'}"
-        )
-    if isinstance(models, str | Path) or not models:
-        raise AttnProbeError(
-            "expected a list of models to compare; give the folder of at least one"
-        )
 
 
 def _check_folder(folder: str | Path) -> None:
@@ -142,34 +112,71 @@ def _check_folder(folder: str | Path) -> None:
         )
 
 
-def _config_of(model: str | Path, *, as_base: bool):
+def _config_of(model: str | Path, *, as_base: bool) -> AttentionClassifierConfig:
+    """The configuration of an attention classifier.
+
+    Args:
+        as_base: whether adversaries will be trained beside it.
+    """
     config = load_model(model).config
-    if config.model_type != AttentionClassifierConfig.model_type:
+    if not is_attention_classifier(config):
         raise AttnProbeError(
-            f"expected attention classifiers to compare, {model} is a {config.model_type}; audit its heads with attnprobe audit"
+            f"expected attention classifiers to compare, {model} is a {config.model_type}; "
+            "audit its heads with attnprobe audit"
         )
     if as_base:
         check_kind(config, model)
     return config
 
 
-def _adversaries(model, dataset, folder: Path, **options) -> tuple[Point, ...]:
-    report = retrain(model, dataset, tests=["adversary"], output_dir=folder, **options)
+def _audit(
+    model: str | Path,
+    data: Data,
+    folder: Path,
+    options: ComparisonOptions,
+    progress: bool,
+) -> Report:
+    return audit(
+        model,
+        data,
+        [test for test in options.tests if test in AUDITED],
+        options=AuditOptions(seed=options.seed),
+        output_dir=folder,
+        progress=progress,
+    )
+
+
+def _adversaries(
+    model: str | Path,
+    data: Data,
+    folder: Path,
+    options: ComparisonOptions,
+    progress: bool,
+) -> tuple[Point, ...]:
+    report = retrain(
+        model,
+        data,
+        ["adversary"],
+        output_dir=folder,
+        options=from_flat(vars(options), RetrainOptions),
+        progress=progress,
+    )
     return tuple(adversaries(report.statistics, report.scores))
 
 
 def _row(
-    model: str, config, report, points: tuple[Point, ...], seed: int
+    model: str,
+    config: AttentionClassifierConfig,
+    report: Report,
+    points: tuple[Point, ...],
+    seed: int,
 ) -> ComparedCheckpoint:
     rows = report.to_pandas()
-    scores = (
-        fragility_scores(rows, config.num_labels, seed=seed)
-        if (rows.test == "fragility").any()
-        else {}
-    )
-    layer = int(
-        rows.layer.max()
-    )  # of the only attention; rows about the whole model have none
+    scores = {}
+    if (rows.test == "fragility").any():
+        scores = fragility_scores(rows, config.num_labels, seed=seed)
+    # The layer of the only attention; rows about the whole model have none.
+    layer = int(rows.layer.max())
     return ComparedCheckpoint(
         model=model,
         name=regulariser_name(config),

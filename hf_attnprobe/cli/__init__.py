@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"attnprobe: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        again = "start over" if command in ("train", "deceive") else "continue"
+        again = "start over" if command in ("demo", "deceive") else "continue"
         print(
             f"attnprobe: interrupted; run the same command again to {again}",
             file=sys.stderr,
@@ -55,7 +55,7 @@ def build_parser() -> argparse.ArgumentParser:
     trainings.add_train(add("train", "train an attention classifier"))
     audits.add_audit(add("audit", "run faithfulness tests on a model"))
     trainings.add_retrain(
-        add("retrain", "train models beside a base: the tests that no probe can be")
+        add("retrain", "run the tests that train models (Wiegreffe & Pinter 2019)")
     )
     studies.add_study(
         add("study", "run the steps of a study file, and report on all of them")

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 from hf_attnprobe.auditing.options import WHERE, AuditOptions, from_names
+from hf_attnprobe.checkpoint_comparison.options import ComparisonOptions
 from hf_attnprobe.cli.flags import (
-    add_adversaries,
     add_data,
     add_json,
     add_options,
@@ -18,6 +18,7 @@ from hf_attnprobe.cli.flags import (
 from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness import DEFAULT, tests
+from hf_attnprobe.options import from_flat
 
 
 USED = (
@@ -71,27 +72,13 @@ def add_compare(parser) -> None:
         metavar="MODEL",
         help="attention classifiers (folders or Hub ids)",
     )
-    add_data(parser)
+    add_options(parser, Data)
     parser.add_argument(
         "--output-dir",
         required=True,
         help="for audits and table; the same again continues",
     )
-    probed = ("fragility", "single_token", "adversarial", "conicity")
-    parser.add_argument(
-        "--tests",
-        nargs="+",
-        metavar="TEST",
-        default=probed,
-        help=f"default: {' '.join(probed)}; adversary trains models besides",
-    )
-    add_texts(parser)
-    parser.add_argument(
-        "--train-limit",
-        type=at_least(1),
-        help="only so many training texts for adversaries",
-    )
-    add_adversaries(parser)
+    add_options(parser, ComparisonOptions)
     add_json(parser, "table")
 
 
@@ -124,9 +111,13 @@ def run_compare(arguments: dict) -> None:
     from hf_attnprobe.checkpoint_comparison.report import to_json
     from hf_attnprobe.checkpoint_comparison.run import compare_checkpoints
 
-    as_json = arguments.pop("json")
-    comparison = compare_checkpoints(**arguments)
-    print(json.dumps(to_json(comparison)) if as_json else comparison)
+    comparison = compare_checkpoints(
+        arguments["models"],
+        from_flat(arguments, Data),
+        output_dir=arguments["output_dir"],
+        options=from_flat(arguments, ComparisonOptions),
+    )
+    print(json.dumps(to_json(comparison)) if arguments["json"] else comparison)
 
 
 def run_report(arguments: dict) -> None:

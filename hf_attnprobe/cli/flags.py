@@ -32,7 +32,11 @@ def at_least(
 
 
 def add_options(
-    parser: Parser, kind: type[Options], fields: Sequence[str] | None = None
+    parser: Parser,
+    kind: type[Options],
+    fields: Sequence[str] | None = None,
+    *,
+    leave_out: Sequence[str] = (),
 ) -> None:
     """One flag for each field of a class of options.
 
@@ -40,10 +44,12 @@ def add_options(
         parser: a parser, or a group of one.
         kind: the class; type, choices, help and default are those of its fields.
         fields: the fields that the command uses; None for all.
+        leave_out: fields that it does not use.
     """
     hints = get_type_hints(kind)
     for field in dataclasses.fields(kind):
-        if fields is None or field.name in fields:
+        used = fields is None or field.name in fields
+        if used and field.name not in leave_out:
             _add_option(parser, field, hints[field.name])
 
 
@@ -135,39 +141,12 @@ def add_columns(parser) -> None:
     parser.add_argument("--label-column", help="default: label")
 
 
-def add_texts(parser) -> None:
-    """The texts that are tested."""
-    parser.add_argument("--split", default="test")
-    parser.add_argument(
-        "--limit",
-        type=at_least(1),
-        help="only so many texts, drawn by their ids: always the same ones",
-    )
-
-
 def add_training_limit(parser) -> None:
     """How many texts to train on."""
     parser.add_argument(
         "--limit",
         type=at_least(1),
         help="only so many training texts, even over the classes",
-    )
-
-
-def add_adversaries(parser) -> None:
-    """How adversaries are trained."""
-    parser.add_argument(
-        "--lambdas",
-        type=at_least(0, float),
-        nargs="+",
-        metavar="LAMBDA",
-        help="of the adversaries",
-    )
-    parser.add_argument(
-        "--adversary-epochs",
-        type=at_least(1),
-        default=80,
-        help="at most (default: %(default)s)",
     )
 
 

@@ -1,20 +1,24 @@
-"""Can a whole model be trained to look elsewhere? Wiegreffe & Pinter 2019, Section 4: training an adversary.
+"""Can a whole model be trained to look elsewhere? Wiegreffe & Pinter 2019, Section 4.
 
-Question: is there a model that predicts as the base does, on all texts, while its attention is elsewhere?
-Measure:  of a model trained from a fresh start on Σ TVD(ŷ_a, ŷ_b) − λ·KL(α_a‖α_b): F1, and per test text the total
-          variation distance (TVD) of its output and the Jensen-Shannon divergence (JSD) of its attention to the base's.
-          λ trades one for the other; over a few of them this draws a curve.
-Compare:  other seeds and the model with uniform attention (their own tests); per text, the search of Jain & Wallace and
-          the exact frontier, the farthest attention within ε. Those move the base's weights with its encoder fixed: a
-          trained adversary has an encoder of its own, so the frontier is a yardstick, no bound. A bound is the largest
-          JSD that any weights can have to the base's; it is checked on every text.
-Reading:  far at no cost: attention can be had that says anything. A curve that rises early: attention is constrained.
+Question: is there a model that predicts as the base does, on all texts, while its attention
+          is elsewhere?
+Measure:  of a model trained from a fresh start on Σ TVD(ŷ_a, ŷ_b) − λ·KL(α_a‖α_b): F1, and
+          per test text the total variation distance (TVD) of its output and the
+          Jensen-Shannon divergence (JSD) of its attention to the base's. λ trades one for
+          the other; over several λ this draws a curve.
+Compare:  other seeds and the model with uniform attention (their own tests); per text, the
+          search of Jain & Wallace and the exact frontier, the farthest attention within ε.
+          Those keep the base's encoder fixed; a trained adversary has an encoder of its
+          own, so the frontier is a baseline, no bound. The bound is the largest JSD that
+          any weights can have to the base's; it is checked on every text.
+Reading:  far at no cost: attention can be had that says anything. A curve that rises early:
+          attention is constrained.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -29,14 +33,18 @@ from hf_attnprobe.faithfulness.adversarial import (
 )
 from hf_attnprobe.functional.divergence import jsd, largest_jsd, tvd
 from hf_attnprobe.inference.outputs import Outputs, observations, read_outputs
-from hf_attnprobe.retraining.base import Base, Progress, Trained, silent
+from hf_attnprobe.retraining.adversary_training import train_adversary
+from hf_attnprobe.retraining.base import Base, Progress, Splits, Trained, silent
+from hf_attnprobe.retraining.options import Adversary
+from hf_attnprobe.retraining.registry import register_retraining
 from hf_attnprobe.statistics.scores import Score, compare
 
 
-LAMBDAS = (0.00025, 0.0005, 0.001, 0.002, 0.004)
-"""Around the published ones. The paper's code takes half the TVD, so its λ is half of ours: its best for SST, 5.25e-4,
-is .00105 here, and the .001 whose adversary guides its diagnostic MLP is .002 here."""
+if TYPE_CHECKING:
+    import datasets
+
 GUIDE_LAMBDA = 0.002
+"""The λ of the adversary that guides the paper's diagnostic MLP: .001 with half the TVD."""
 ROUNDING = 1e-6
 
 READINGS = {
@@ -53,8 +61,19 @@ READINGS = {
 
 @dataclass(frozen=True)
 class AdversaryResult:
-    """Each [texts]: of the adversaries by λ, of frontier and search by ε (the exact frontier is empty where there are
-    over two classes), the bound. ``scores`` has ``base`` and ``adversary λ`` for every λ."""
+    """Result of :func:`adversary`; tensors are [texts].
+
+    Attributes:
+        adversary_jsd: JSD of each adversary's attention to the base's, by λ, in [0, ln 2].
+        adversary_tvd: total variation of their outputs, by λ, in [0, 1].
+        adversary_correct: 1 where the adversary is right, else 0, by λ.
+        adversary_jsd_over_bound: JSD as a share of the bound, by λ; NaN where that is 0.
+        frontier_jsd: exact ε-max JSD by ε; empty for more than two classes.
+        search_jsd, search_tvd: what the search finds by ε.
+        largest_jsd: the bound.
+        scores: of ``base`` and ``adversary λ`` for every λ.
+        trained: one adversary per λ.
+    """
 
     adversary_jsd: dict[float, Tensor]
     adversary_tvd: dict[float, Tensor]
@@ -68,96 +87,93 @@ class AdversaryResult:
     trained: tuple[Trained, ...]
 
 
+@register_retraining(
+    title="Models trained to predict alike and attend elsewhere",
+    readings=READINGS,
+    options=Adversary,
+    n_models=lambda options: len(options.sorted_lambdas()),
+)
 def adversary(
     base: Base,
-    sets: Mapping,
+    splits: Splits,
+    options: Adversary = Adversary(),
     *,
     output_dir: str | Path,
-    lambdas: Sequence[float] | None = None,
-    tvd_scale: Literal["true", "half"] = "true",
-    epochs: int = 80,
-    patience: int = 10,
     seed: int = 0,
     progress: Progress = silent,
 ) -> AdversaryResult:
     """Trains one adversary per λ and compares them with the base on the test texts.
 
     Args:
-        sets: train, validation and test texts. output_dir: one folder per λ in it, see :func:`lambda_folder`.
-        lambdas: default: :data:`LAMBDAS`, halved with ``tvd_scale="half"``.
-        tvd_scale: ``half`` takes ½|p_a − p_b| for the TVD in the loss, as the paper's code does.
-        epochs, patience: at most so many, and no more after so many without a lower training loss.
+        splits: train, validation and test texts.
+        options: the λ, and how each adversary is trained.
+        output_dir: one folder per λ in it, see :func:`lambda_folder`.
         seed: of the bootstrap and the search; the adversaries' own is the base's plus 1.
 
     Raises:
-        AttnProbeError: a JSD above its bound, which means that the two models cut a text into other tokens.
+        AttnProbeError: a JSD above its bound, which means that the two models cut a text
+            into other tokens.
     """
-    from hf_attnprobe.retraining.adversary_training import (
-        train_adversary,
-    )  # late: an audit need not wait
-
-    trained = {
-        k: train_adversary(
-            base,
-            sets,
-            lambda_folder(output_dir, k),
-            lambda_=k,
-            tvd_scale=tvd_scale,
-            epochs=epochs,
-            patience=patience,
-            progress=progress,
-        )
-        for k in (default_lambdas(tvd_scale) if lambdas is None else lambdas)
-    }
-    own = base.outputs(sets["test"])
-    found = {
-        k: read_outputs(run.model, base.tokenizer, sets["test"])
-        for k, run in trained.items()
-    }
+    examples = splits["test"]
+    own = base.outputs(examples)
     bound = largest_jsd(own.attention, own.mask)
-    divergence = {k: jsd(own.attention, other.attention) for k, other in found.items()}
-    probs = {"base": own.probs.numpy()} | {
-        f"adversary {k:g}": other.probs.numpy() for k, other in found.items()
-    }
+    trained, divergence, moved, correct, shares = [], {}, {}, {}, {}
+    probs = {"base": own.probs.numpy()}
+    for strength in options.sorted_lambdas():
+        folder = lambda_folder(output_dir, strength)
+        run = train_adversary(
+            base, splits, folder, strength, options, progress=progress
+        )
+        other = read_outputs(run.model, base.tokenizer, examples)
+        trained.append(run)
+        divergence[strength] = jsd(own.attention, other.attention)
+        moved[strength] = tvd(own.probs, other.probs)
+        correct[strength] = (other.probs.argmax(-1) == own.labels).double()
+        shares[strength] = over_bound(divergence[strength], bound, own)
+        probs[f"adversary {strength:g}"] = other.probs.numpy()
     return AdversaryResult(
         divergence,
-        {k: tvd(own.probs, other.probs) for k, other in found.items()},
-        {
-            k: (other.probs.argmax(-1) == own.labels).double()
-            for k, other in found.items()
-        },
-        {k: over_bound(values, bound, own) for k, values in divergence.items()},
-        **_yardsticks(base, sets["test"], seed),
+        moved,
+        correct,
+        shares,
+        **_baselines(base, examples, seed),
         largest_jsd=bound,
         scores=compare(own.labels, probs, reference="base", seed=seed),
-        trained=tuple(trained.values()),
+        trained=tuple(trained),
     )
 
 
-def default_lambdas(tvd_scale: str) -> tuple[float, ...]:
-    """The same weighing of the two terms under either scale."""
-    return tuple(k / 2 for k in LAMBDAS) if tvd_scale == "half" else LAMBDAS
-
-
 def lambda_folder(output_dir: str | Path, lambda_: float) -> Path:
-    """Where the adversary of a λ is."""
+    """Folder of the adversary trained with a λ."""
     return Path(output_dir) / f"lambda-{lambda_:g}"
 
 
 def over_bound(divergence: Tensor, bound: Tensor, own: Outputs) -> Tensor:
-    """JSD as a share of the largest there is [texts], NaN where that is 0 (a single token); checked to be at most 1."""
+    """JSD as a share of its bound, in [0, 1], [texts].
+
+    It is NaN where the bound is 0, at texts of a single token.
+
+    Raises:
+        AttnProbeError: a JSD above its bound.
+    """
     beyond = (divergence > bound + ROUNDING).nonzero()
     if len(beyond):
-        k = beyond[0].item()
+        row = beyond[0].item()
         raise AttnProbeError(
-            f"text {own.example_ids[k]}: a JSD of {divergence[k]:.4f} is above the largest that any attention can have to "
-            f"the base's, {bound[k]:.4f}; the two models do not cut it into the same tokens"
+            f"text {own.example_ids[row]}: a JSD of {divergence[row]:.4f} is above the "
+            f"largest that any attention can have to the base's, {bound[row]:.4f}; the two "
+            "models do not cut it into the same tokens"
         )
     return torch.where(bound > 0, divergence / bound, torch.nan)
 
 
-def _yardsticks(base: Base, examples, seed: int) -> dict[str, dict[float, Tensor]]:
-    """What can be had per text with the base's encoder: by search, and exactly where there are two classes."""
+def _baselines(
+    base: Base, examples: "datasets.Dataset", seed: int
+) -> dict[str, dict[float, Tensor]]:
+    """What can be reached per text with the base's encoder, [texts] by statistic and ε.
+
+    By search, and exactly where there are two classes.
+    """
     parts: dict[str, dict[float, list[Tensor]]] = {
         "frontier_jsd": {},
         "search_jsd": {},
@@ -166,32 +182,30 @@ def _yardsticks(base: Base, examples, seed: int) -> dict[str, dict[float, Tensor
     ids: list[int] = []
     for observation in observations(base.model, base.tokenizer, examples):
         ids += observation.batch.example_ids
-        for name, epsilon, values in _of_batch(observation, seed):
+        for name, epsilon, values in _baselines_of_batch(observation, seed):
             parts[name].setdefault(epsilon, []).append(values.detach().cpu())
     order = torch.tensor(ids).argsort()
-    return {
-        name: {e: torch.cat(found)[order] for e, found in by.items()}
-        for name, by in parts.items()
-    }
+    baselines: dict[str, dict[float, Tensor]] = {name: {} for name in parts}
+    for name, by_epsilon in parts.items():
+        for epsilon, values in by_epsilon.items():
+            baselines[name][epsilon] = torch.cat(values)[order]
+    return baselines
 
 
-def _of_batch(observation: Observation, seed: int):
-    """(statistic, ε, values [batch])"""
+def _baselines_of_batch(
+    observation: Observation, seed: int
+) -> Iterator[tuple[str, float, Tensor]]:
+    """Yields (statistic, ε, values [batch])."""
     model, site = observation.model, Site()
     if observation.probs.shape[-1] == 2:
-        exact = adversarial(
-            observation, site, Adversarial(method="exact", epsilons=FRONTIER)
-        )
-        yield from (
-            ("frontier_jsd", epsilon, values)
-            for epsilon, values in exact.epsilon_max_jsd.items()
-        )
+        exact = adversarial(model, observation, site, method="exact", epsilons=FRONTIER)
+        for epsilon, values in exact.epsilon_max_jsd.items():
+            yield "frontier_jsd", epsilon, values
     search = adversarial(
         observation, site, Adversarial(method="search", epsilons=EPSILONS), seed=seed
     )
     for epsilon, values in search.epsilon_max_jsd.items():
-        moved = model.replay(
-            observation, {0: search.attention[epsilon][None, :, None]}
-        )[0]
+        edit = search.attention[epsilon][None, :, None]
+        probs = model.replay(observation, {0: edit})[0]
         yield "search_jsd", epsilon, values
-        yield "search_tvd", epsilon, tvd(moved, observation.probs)
+        yield "search_tvd", epsilon, tvd(probs, observation.probs)

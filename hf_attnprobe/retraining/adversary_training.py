@@ -1,60 +1,87 @@
-"""Training a model to predict as another one does while it attends elsewhere (Wiegreffe & Pinter 2019, Section 4)."""
+"""Training a model that predicts as another one does while it attends elsewhere.
 
-import copy
+Source: Wiegreffe & Pinter 2019, Section 4.
+"""
+
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import EarlyStoppingCallback
+from torch import Tensor
+from transformers import (
+    EarlyStoppingCallback,
+    PreTrainedModel,
+    Trainer,
+)
 
-from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.data.examples import label_names
 from hf_attnprobe.inference.guides import guide_rows, special_ids
 from hf_attnprobe.inference.outputs import to_guide
 from hf_attnprobe.options import check_at_least
-from hf_attnprobe.retraining.base import Base, Progress, Trained, as_trained, silent
-from hf_attnprobe.training.classifier import begin, new_model
-from hf_attnprobe.training.losses import adversary_loss, penalised
-from hf_attnprobe.training.procedures import papers_optimizer, papers_procedure
-from hf_attnprobe.training.resuming import finish, finished
+from hf_attnprobe.retraining.base import (
+    SPLITS,
+    Base,
+    Progress,
+    Splits,
+    Trained,
+    as_trained,
+    shared_settings,
+    silent,
+)
+from hf_attnprobe.retraining.options import Adversary
+from hf_attnprobe.training.classifier import new_model, procedure_of
+from hf_attnprobe.training.losses import adversary_loss, with_penalties
+from hf_attnprobe.training.options import TrainingOptions
+from hf_attnprobe.training.procedures import optimizer_and_schedule
+from hf_attnprobe.training.resuming import begin, finish, finished
 from hf_attnprobe.training.trainer import PlainTrainer, make_trainer
 
+
+if TYPE_CHECKING:
+    import datasets
 
 TARGETS = ("base_probs", "base_attention")
 
 
 class AdversaryTrainer(PlainTrainer):
-    """Minimises an objective of outputs and attention against the base's, which come with every training batch.
+    """Minimises an objective of outputs and attention against the base's.
 
-    The score that decides which epoch is kept is the objective over the training texts as the epoch went: there is no second
-    pass over the data. The penalties of a regularised model are in the loss, since its adversary is one too, and not in the
-    score: they would outweigh it.
+    The base's come with every training batch. The epoch that is kept has the lowest mean
+    objective over the training texts as the epoch went, so there is no second pass over the
+    data. The penalties of a regularised model are in the loss, since its adversary is
+    regularised too, and not in the score, which they would decide alone.
     """
 
-    def __init__(self, *args, objective: Callable, **options):
+    def __init__(self, *args: Any, objective: Callable[..., Tensor], **options: Any):
         super().__init__(*args, **options)
-        self.objective, self.reached = objective, []
+        self.objective = objective
+        self.reached: list[Tensor] = []
 
-    def compute_loss(self, model, inputs, return_outputs=False, **options):
-        if TARGETS[0] not in inputs:  # validation and test texts are only classified
+    def compute_loss(
+        self,
+        model: PreTrainedModel,
+        inputs: dict[str, Tensor],
+        return_outputs: bool = False,
+        **options: Any,
+    ) -> Any:
+        """The objective with penalties; validation and test texts are only classified."""
+        if TARGETS[0] not in inputs:
             return super().compute_loss(model, inputs, return_outputs, **options)
         targets = [inputs.pop(name) for name in TARGETS]
-        mask = model.attention_classifier.content_mask(
-            inputs["attention_mask"], inputs["input_ids"]
-        )
-        outputs = model(
-            inputs["input_ids"], inputs["attention_mask"], output_attentions=True
-        )
-        loss = self.objective(
-            outputs.logits.softmax(-1), outputs.attentions[0][:, 0, 0], *targets, mask
-        )
-        self.reached.append(loss.detach())
-        loss = penalised(loss, outputs, torch.sum)
+        ids, real = inputs["input_ids"], inputs["attention_mask"]
+        mask = model.attention_classifier.content_mask(real, ids)
+        outputs = model(ids, real, output_attentions=True)
+        probs, attention = outputs.logits.softmax(-1), outputs.attentions[0][:, 0, 0]
+        objective = self.objective(probs, attention, *targets, mask)
+        self.reached.append(objective.detach())
+        loss = with_penalties(objective, outputs, torch.sum)
         return (loss, outputs) if return_outputs else loss
 
-    def evaluate(self, *args, **options) -> dict[str, float]:
-        """The objective over the epoch that has just ended, per batch."""
+    def evaluate(self, *args: Any, **options: Any) -> dict[str, float]:
+        """The mean objective of the batches of the epoch that has just ended."""
         metrics = {"eval_loss": torch.stack(self.reached).mean().item()}
         self.reached = []
         self.control = self.callback_handler.on_evaluate(
@@ -65,126 +92,105 @@ class AdversaryTrainer(PlainTrainer):
 
 def train_adversary(
     base: Base,
-    sets: Mapping,
+    splits: Splits,
     folder: str | Path,
-    *,
     lambda_: float,
-    tvd_scale: Literal["true", "half"] = "true",
-    epochs: int = 80,
-    patience: int = 10,
-    start=None,
+    options: Adversary = Adversary(),
+    *,
     progress: Progress = silent,
-    **settings,
+    **settings: Any,
 ) -> Trained:
-    """A fresh model of the base's configuration, trained on Σ TVD − λ·KL to the base over the training texts.
+    """Trains a fresh model of the base's configuration on Σ TVD − λ·KL to the base.
 
-    All parameters are trained with the base's optimiser; the epoch with the lowest objective is kept. What the base says and
-    where it looks is computed once. A regularised base's penalties are added in training, with their weights: the
-    adversary is a model of the same kind. A finished model in ``folder`` is loaded, an interrupted one continued.
+    All parameters are trained with the base's optimizer; the epoch with the lowest objective
+    is kept. A regularised base's penalties are added in training, with their weights. A
+    finished model in ``folder`` is loaded, an interrupted one continued.
 
     Args:
-        epochs, patience: at most so many, and the end after so many without a lower objective.
-        start: a model whose weights it starts from; ``None`` is a fresh one drawn with the base's seed plus 1, so that
-            not even the beginning is shared.
-        settings: that replace the base's, such as ``learning_rate``.
+        splits: train, validation and test texts.
+        lambda_: weight of the divergence, at least 0.
+        options: scale of the TVD, epochs and patience; its λ are not used.
+        settings: of the training, in place of the base's, such as ``learning_rate``. The
+            seed is the base's plus 1, so that not even the start is shared.
 
     Raises:
-        AttnProbeError: a scale that is none, numbers out of range.
+        AttnProbeError: a negative λ, or a folder with another training.
     """
-    if tvd_scale not in ("true", "half"):
-        raise AttnProbeError(f"expected tvd_scale true or half, got {tvd_scale!r}")
     check_at_least(0, lambda_=lambda_)
-    check_at_least(1, epochs=epochs, patience=patience)
-    settings = (
-        {**base.settings, "seed": base.settings["seed"] + 1}
-        | settings
-        | {"epochs": epochs, "patience": patience}
+    used = replace(
+        base.settings,
+        seed=base.settings.seed + 1,
+        epochs=options.adversary_epochs,
+        patience=options.adversary_patience,
+        plateau_factor=1.0,
     )
-    record = settings | {"lambda": lambda_, "tvd_scale": tvd_scale}
+    used = replace(used, **settings)
+    record = shared_settings(used)
+    record |= {"lambda": lambda_, "tvd_scale": options.tvd_scale}
     folder = Path(folder)
-    if (found := finished(folder, record)) is not None:
-        return as_trained(folder, *found)
-    folder, sets, names = begin(
-        folder,
-        sets["train"],
-        sets["validation"],
-        sets["test"],
-        settings["seed"],
-        resume=True,
-    )
-    model = new_model(
-        type(base.model.config).from_dict(base.model.config.to_dict()),
-        base.tokenizer,
-        names,
-        settings["vectors"],
-    )
-    if start is not None:
-        model.load_state_dict(copy.deepcopy(start.state_dict()))
-    objective = partial(
-        adversary_loss, lambda_=lambda_, tvd_factor=0.5 if tvd_scale == "half" else 1.0
-    )
-    trainer = _trainer(base, model, sets, folder, settings, objective, progress(folder))
-    return as_trained(
-        folder, model, finish(trainer, base.tokenizer, folder, record, resume=True)
-    )
+    done = finished(folder, record)
+    if done is not None:
+        return as_trained(folder, *done)
+    begin(folder, used.seed, resume=True)
+    names = label_names(splits["train"])
+    model = new_model(base.config(), base.tokenizer, names, used.word_vectors)
+    objective = partial(adversary_loss, lambda_=lambda_, tvd_factor=options.tvd_factor)
+    trainer = _trainer(base, model, splits, folder, used, objective, progress(folder))
+    metrics = finish(trainer, base.tokenizer, folder, record, resume=True)
+    return as_trained(folder, model, metrics)
 
 
 def _trainer(
     base: Base,
-    model,
-    sets: Mapping,
+    model: PreTrainedModel,
+    splits: Splits,
     folder: Path,
-    settings: Mapping,
-    objective,
+    used: TrainingOptions,
+    objective: Callable[..., Tensor],
     progress: bool | str,
-):
-    """The base's batches and optimiser with another objective and another end."""
-    names = ("batch_size", "learning_rate", "weight_decay", "max_grad_norm")
-    procedure = papers_procedure(
-        settings["recipe"], model.config.encoder, **{k: settings[k] for k in names}
-    )
-    optimizer = papers_optimizer(
-        model,
-        learning_rate=procedure.learning_rate,
-        weight_decay=procedure.weight_decay,
-        amsgrad=procedure.amsgrad,
-    )
+) -> Trainer:
+    """A Trainer with the base's batches and optimizer, another objective and another end."""
+    procedure = procedure_of(used, model.config)
+    settings = {
+        "num_train_epochs": procedure.epochs,
+        "per_device_train_batch_size": procedure.batch_size,
+        "max_grad_norm": procedure.max_grad_norm,
+        "seed": used.seed,
+        "metric_for_best_model": "loss",
+        "greater_is_better": False,
+        "remove_unused_columns": False,
+    }
     return make_trainer(
         model,
         base.tokenizer,
-        sets,
+        {name: splits[name] for name in SPLITS},
         folder,
+        settings=settings,
         progress=progress,
         columns=partial(_targets, base),
         kind=partial(AdversaryTrainer, objective=objective),
-        optimizers=(
-            optimizer,
-            torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0),
-        ),
-        callbacks=[EarlyStoppingCallback(settings["patience"])],
-        settings={
-            "num_train_epochs": settings["epochs"],
-            "per_device_train_batch_size": procedure.batch_size,
-            "max_grad_norm": procedure.max_grad_norm,
-            "seed": settings["seed"],
-            "metric_for_best_model": "loss",
-            "greater_is_better": False,
-            "remove_unused_columns": False,
-        },
+        optimizers=optimizer_and_schedule(model, procedure),
+        callbacks=[EarlyStoppingCallback(procedure.patience)],
     )
 
 
 def _targets(
-    base: Base, split: str, examples, input_ids: list[list[int]]
-) -> dict[str, list]:
-    """What the base says and where it looks, at the texts' tokens; a text without tokens has nothing to imitate."""
+    base: Base, split: str, examples: "datasets.Dataset", input_ids: list[list[int]]
+) -> Mapping[str, list]:
+    """What the base says and where it looks, as columns of the training texts.
+
+    A text without tokens has nothing to imitate: its targets are equal probabilities.
+    """
     if split != "train":
         return {}
     outputs = base.outputs(examples)
     probs = dict(zip(outputs.example_ids, outputs.probs.tolist(), strict=True))
-    rows = guide_rows(
-        to_guide(outputs), examples, input_ids, special_ids(base.tokenizer)
-    )
-    empty = [1 / outputs.probs.shape[-1]] * outputs.probs.shape[-1]
+    special = special_ids(base.tokenizer)
+    rows = guide_rows(to_guide(outputs), examples, input_ids, special)
+    n_classes = outputs.probs.shape[-1]
+    equal = [1 / n_classes] * n_classes
     ids = examples.with_format(None)["example_id"][:]
-    return {"base_attention": rows, "base_probs": [probs.get(k, empty) for k in ids]}
+    return {
+        "base_attention": rows,
+        "base_probs": [probs.get(example_id, equal) for example_id in ids],
+    }

@@ -1,26 +1,44 @@
-"""The model that is retrained: its configuration, the settings it was trained with, and what it says of every text."""
+"""The base of a retraining, what it says of every text, and models trained as it was."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from hf_attnprobe.attention_classifier import AttentionClassifierConfig
-from hf_attnprobe.checkpoints import load_model, load_tokenizer, read_record
+from transformers import PreTrainedConfig, PreTrainedTokenizerBase
+
+from hf_attnprobe.attention_classifier import (
+    AttentionClassifierConfig,
+    AttentionClassifierForSequenceClassification,
+)
+from hf_attnprobe.checkpoints import (
+    class_names,
+    has_trained_attention,
+    is_attention_classifier,
+    load_model,
+    load_tokenizer,
+    read_record,
+)
 from hf_attnprobe.data.examples import dataset_fingerprint, label_names
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.inference.guides import Guide
 from hf_attnprobe.inference.outputs import Outputs, read_outputs
-from hf_attnprobe.training.procedures import papers_procedure
+from hf_attnprobe.options import from_flat
+from hf_attnprobe.training.classifier import procedure_of, train_classifier
+from hf_attnprobe.training.options import TrainingOptions
+from hf_attnprobe.training.procedures import DEFAULT
 
 
+if TYPE_CHECKING:
+    import datasets
+
+Splits = Mapping[str, "datasets.Dataset"]
+"""Data sets by the names in :data:`SPLITS`."""
 SPLITS = ("train", "validation", "test")
-UNREGULARISED = {
-    "residual_connection": "none",
-    "tying": 0.0,
-    "mlm_weight": 0.0,
-    "conicity_weight": 0.0,
-}
-PROCEDURE = (
+SETTINGS = (
+    "seed",
+    "procedure",
+    "word_vectors",
     "epochs",
     "batch_size",
     "learning_rate",
@@ -29,21 +47,39 @@ PROCEDURE = (
     "plateau_factor",
     "patience",
 )
+"""The settings of a base's training that its retrainings share."""
 
 
 @dataclass(frozen=True, eq=False)
 class Base:
-    """A trained attention classifier. ``settings`` are the keyword arguments of its training, seed included;
-    ``notes`` say which of them had to be guessed."""
+    """A trained attention classifier.
+
+    Attributes:
+        name: its folder or Hub id.
+        settings: of its training, none of them left to the procedure.
+        notes: which of them had to be assumed, one sentence each.
+    """
 
     name: str
-    model: object
-    tokenizer: object
-    settings: Mapping
+    model: AttentionClassifierForSequenceClassification
+    tokenizer: PreTrainedTokenizerBase
+    settings: TrainingOptions
     notes: tuple[str, ...] = ()
-    known: dict = field(default_factory=dict, repr=False)
+    known: dict[str, Outputs] = field(default_factory=dict, repr=False)
 
-    def outputs(self, examples) -> Outputs:
+    @property
+    def labels(self) -> list[str]:
+        """Names of the classes, in the order of their labels."""
+        return class_names(self.model.config)
+
+    def config(
+        self, changes: Mapping[str, Any] | None = None
+    ) -> AttentionClassifierConfig:
+        """A copy of its configuration with some fields replaced."""
+        config = self.model.config
+        return type(config).from_dict(config.to_dict() | dict(changes or {}))
+
+    def outputs(self, examples: "datasets.Dataset") -> Outputs:
         """What it says of these texts and where it looks; computed once per split."""
         key = dataset_fingerprint(examples)
         if key not in self.known:
@@ -51,98 +87,104 @@ class Base:
         return self.known[key]
 
 
-def load_base(model: str | Path, **settings) -> Base:
-    """A checkpoint that :func:`hf_attnprobe.train_classifier` wrote.
+def shared_settings(options: TrainingOptions) -> dict[str, Any]:
+    """The settings that retrainings share with their base, by name, as plain data."""
+    values = {name: getattr(options, name) for name in SETTINGS}
+    vectors = values["word_vectors"]
+    return values | {"word_vectors": None if vectors is None else str(vectors)}
+
+
+def load_base(model: str | Path, **settings: Any) -> Base:
+    """Loads a checkpoint that :func:`hf_attnprobe.train_classifier` wrote.
 
     Args:
-        settings: of its training, where they are to replace those that its record holds; None is one not given.
+        settings: of its training, in place of those in its record; None leaves the
+            record's.
 
     Raises:
-        AttnProbeError: a model of another kind, which cannot be trained again with the same configuration.
+        AttnProbeError: a model of another kind, which cannot be trained again with the same
+            configuration.
     """
     loaded, tokenizer = load_model(model), load_tokenizer(model)
     check_kind(loaded.config, model)
-    recorded = read_record(Path(model))
-    known = recorded | {
-        name: value for name, value in settings.items() if value is not None
-    }
-    recipe = known.get("recipe", "jain-wallace")
-    changes = {name: known.get(name) for name in PROCEDURE}
-    procedure = papers_procedure(recipe, loaded.config.encoder, **changes)
-    used = {
-        "seed": known.get("seed", 0),
-        "recipe": recipe,
-        "vectors": known.get("vectors"),
-    }
-    used |= {name: getattr(procedure, name) for name in PROCEDURE}
-    notes = [
-        f"{n.replace('_', ' ')} {used[n]}: assumed, {model} has no record of it"
-        for n in used
-        if n not in known
-    ]
+    given = {name: value for name, value in settings.items() if value is not None}
+    known = read_record(Path(model)) | given
+    chosen = {name: known[name] for name in SETTINGS if name in known}
+    options = from_flat({"procedure": DEFAULT} | chosen, TrainingOptions)
+    procedure = procedure_of(options, loaded.config).settings()
+    del procedure["min_document_frequency"]  # the tokenizer is there already
+    used = replace(options, **procedure)
+    notes = []
+    for name in SETTINGS:
+        if name not in known:
+            words, value = name.replace("_", " "), getattr(used, name)
+            notes.append(f"{words} {value}: assumed, {model} has no record of it")
     return Base(str(model), loaded, tokenizer, used, tuple(notes))
 
 
-def check_kind(config, name: str | Path) -> None:
-    """A model of this configuration can be a base."""
-    kind = config.model_type
-    if kind != AttentionClassifierConfig.model_type:
+def check_kind(config: PreTrainedConfig, name: str | Path) -> None:
+    """Checks that a model of this configuration can be a base.
+
+    Raises:
+        AttnProbeError: it is no flat attention classifier with trained attention.
+    """
+    if not is_attention_classifier(config):
         raise AttnProbeError(
-            f"expected an attention classifier to train again from scratch, {name} is a {kind}; make one with attnprobe "
-            "train --encoder"
+            "expected an attention classifier to train again from scratch, "
+            f"{name} is a {config.model_type}; make one with attnprobe train --encoder"
         )
-    if getattr(config, "hierarchical", False) or config.attention in (
-        "uniform",
-        "guided",
-    ):
-        what = (
-            config.attention
-            if not getattr(config, "hierarchical", False)
-            else "two levels of"
-        )
+    if not has_trained_attention(config):
+        kind = "two levels of" if config.hierarchical else config.attention
         raise AttnProbeError(
-            f"expected a base with one level of trained attention, {name} has {what} attention; choose another --model"
+            f"expected a base with one level of trained attention, {name} has {kind} "
+            "attention; choose another --model"
         )
 
 
-def check_splits(base: Base, sets: Mapping) -> None:
-    """Train, validation and test texts are there, and with the base's classes."""
-    missing = [name for name in SPLITS if name not in sets]
+def check_splits(base: Base, splits: Splits) -> None:
+    """Checks that train, validation and test are there, with the base's classes.
+
+    Raises:
+        AttnProbeError: a split is missing, or the classes are others.
+    """
+    missing = [name for name in SPLITS if name not in splits]
     if missing:
         raise AttnProbeError(
-            f"expected train, validation and test texts to train models and compare them, there are no {missing[0]} "
-            "texts with labels; add the split"
+            "expected train, validation and test texts to train models and compare "
+            f"them, there are no {missing[0]} texts with labels; add the split"
         )
-    own = [
-        str(base.model.config.id2label[k]) for k in range(base.model.config.num_labels)
-    ]
-    named = hasattr(
-        sets["train"].features["label"], "names"
-    )  # numbers alone are the base's own
-    if len(label_names(sets["train"])) != len(own) or (
-        named and label_names(sets["train"]) != own
-    ):
+    names = label_names(splits["train"])
+    # Classes that the data only number are the base's own.
+    named = hasattr(splits["train"].features["label"], "names")
+    if len(names) != len(base.labels) or (named and names != base.labels):
         raise AttnProbeError(
-            f"expected the data that {base.name} was trained on, with the classes {', '.join(own)}, got "
-            f"{', '.join(label_names(sets['train']))}; choose another --dataset"
+            f"expected the data that {base.name} was trained on, with the classes "
+            f"{', '.join(base.labels)}, got {', '.join(names)}; choose another --dataset"
         )
 
 
-# From the folder of a model that is about to be trained: how to call it in the bar on stderr, or False for no bar.
+# From the folder of a model that is about to be trained to the name in its bar on stderr,
+# or to False for no bar.
 Progress = Callable[[Path], bool | str]
 
 
 def silent(folder: Path) -> bool:
-    """No progress is shown."""
+    """Shows no progress."""
     return False
 
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """A model that was trained beside the base, saved in ``folder``; ``seconds`` and ``n_epochs`` over all its runs."""
+    """A model trained beside the base.
+
+    Attributes:
+        folder: where it is saved.
+        metrics: scores in [0, 1] by name.
+        seconds, n_epochs: of its training, over all runs that it took.
+    """
 
     folder: Path
-    model: object
+    model: AttentionClassifierForSequenceClassification
     metrics: Mapping[str, float]
     seconds: float
     n_epochs: int
@@ -150,42 +192,40 @@ class Trained:
 
 def train_again(
     base: Base,
-    sets: Mapping,
+    splits: Splits,
     folder: Path,
     *,
-    changes: Mapping | None = None,
+    changes: Mapping[str, Any] | None = None,
     guides: Mapping[str, Guide] | None = None,
     progress: Progress = silent,
-    **settings,
+    **settings: Any,
 ) -> Trained:
-    """A model trained from scratch as the base was, or the one that an earlier run left in ``folder``.
+    """Trains a model from scratch as the base was, or loads it if ``folder`` has it.
 
     Args:
-        changes: to the base's configuration. settings: to its training's keyword arguments, such as ``seed``.
+        splits: train, validation and test texts.
+        changes: to the base's configuration.
         guides: attention weights by split and example id, for ``attention="guided"``.
+        settings: in place of the base's, such as ``seed``.
     """
-    from hf_attnprobe.training.classifier import (
-        train_classifier,
-    )  # late: an audit need not wait for the Trainer
-
-    config = type(base.model.config).from_dict(
-        base.model.config.to_dict() | dict(changes or {})
-    )
-    data = {name: sets[name] for name in SPLITS}
     model, _, metrics = train_classifier(
-        config,
-        **data,
+        base.config(changes),
+        **{name: splits[name] for name in SPLITS},
         output_dir=folder,
+        options=replace(base.settings, **settings),
         tokenizer=base.tokenizer,
         guides=guides,
         resume=True,
         progress=progress(folder),
-        **(dict(base.settings) | settings),
     )
     return as_trained(folder, model, metrics)
 
 
-def as_trained(folder: Path, model, metrics: Mapping[str, float]) -> Trained:
-    """With what the record in the folder says of the training."""
+def as_trained(
+    folder: Path,
+    model: AttentionClassifierForSequenceClassification,
+    metrics: Mapping[str, float],
+) -> Trained:
+    """A trained model with the figures in its folder's record."""
     record = read_record(folder)
     return Trained(folder, model, metrics, record["seconds"], record["n_epochs"])

@@ -1,35 +1,46 @@
-"""Does attention tell another model something? Wiegreffe & Pinter 2019, Section 3.4: diagnosing with a guided model.
+"""Does attention tell another model something? Wiegreffe & Pinter 2019, Section 3.4.
 
-Question: given a model's attention weights, does a model that knows no context classify better than without?
-Measure:  F1, accuracy and area under the ROC curve on the test texts of a token-wise layer (``encoder="mlp"``) whose
-          attention is imposed, not trained: c = Σ a_t h_t with the weights of a guide.
-Compare:  the guides: uniform weights; the layer's own additive attention, trained with it; the base's weights; those of
-          a trained adversary.
-Reading:  base above the trained one: its weights carry information about tokens that does not depend on the model.
-          Adversary far below: its weights do not, whatever it predicts.
+Question: given a model's attention weights, does a model that knows no context classify
+          better than without?
+Measure:  F1, accuracy and area under the ROC curve on the test texts of a token-wise layer
+          (``encoder="mlp"``) whose attention is imposed, not trained: c = Σ a_t h_t with
+          the weights of a guide.
+Compare:  the guides: uniform weights; the layer's own additive attention, trained with it;
+          the base's weights; those of a trained adversary.
+Reading:  base above the trained one: its weights carry information about tokens that does
+          not depend on the model. Adversary far below: its weights do not, whatever it
+          predicts.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 from torch import Tensor
-from transformers import AutoModelForSequenceClassification
+from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
 from hf_attnprobe.inference.guides import Guide
 from hf_attnprobe.inference.outputs import predict, read_outputs, to_guide
+from hf_attnprobe.options import Options
 from hf_attnprobe.retraining.base import (
     SPLITS,
-    UNREGULARISED,
     Base,
     Progress,
+    Splits,
     Trained,
     silent,
     train_again,
 )
+from hf_attnprobe.retraining.registry import register_retraining
 from hf_attnprobe.statistics.scores import Score, compare
 
 
+UNREGULARISED = {
+    "residual_connection": "none",
+    "tying": 0.0,
+    "mlm_weight": 0.0,
+    "conicity_weight": 0.0,
+}
 READINGS = {
     "uniform_guide_correct": "guided by uniform weights, a model without context is right in {mean:.0%} of texts",
     "trained_guide_correct": "with attention of its own, a model without context is right in {mean:.0%} of texts",
@@ -40,8 +51,15 @@ READINGS = {
 
 @dataclass(frozen=True)
 class DiagnosticMlpResult:
-    """1 where the model guided so is right, each [texts]; None without an adversary. ``scores`` has ``base`` and the
-    guides ``uniform``, ``trained``, ``base`` and ``adversary``, each followed by ``guide``, all against ``trained guide``."""
+    """Result of :func:`diagnostic_mlp`; tensors are [texts].
+
+    Attributes:
+        uniform_guide_correct, trained_guide_correct, base_guide_correct: 1 where the model
+            with this guide is right, else 0.
+        adversary_guide_correct: the same; None without an adversary.
+        scores: of ``base`` and of ``… guide`` for every guide, against ``trained guide``.
+        trained: one model per guide.
+    """
 
     uniform_guide_correct: Tensor
     trained_guide_correct: Tensor
@@ -51,9 +69,15 @@ class DiagnosticMlpResult:
     trained: tuple[Trained, ...]
 
 
+@register_retraining(
+    title="A model without context, guided by attention weights",
+    readings=READINGS,
+    n_models=lambda options: 3,
+)
 def diagnostic_mlp(
     base: Base,
-    sets: Mapping,
+    splits: Splits,
+    options: Options = Options(),
     *,
     output_dir: str | Path,
     adversary: str | Path | None = None,
@@ -63,64 +87,65 @@ def diagnostic_mlp(
     """Trains a context-free model with each guide, with the base's settings and seed.
 
     Args:
-        sets: train, validation and test texts. output_dir: one folder per guide in it.
-        adversary: the checkpoint of a trained adversary, for the fourth guide; its folder's name is part of that of the
-            model it guides.
+        splits: train, validation and test texts.
+        options: none.
+        output_dir: one folder per guide in it.
+        adversary: the checkpoint of a trained adversary, for the fourth guide. Its folder's
+            name is part of that of the model it guides.
         seed: of the bootstrap.
     """
-    output_dir, guides = Path(output_dir), {"base": guides_of(base.model, base, sets)}
+    folders = {name: name for name in ("uniform", "trained", "base")}
+    guides = {"base": guides_of(base.model, base, splits)}
     if adversary is not None:
-        guides["adversary"] = guides_of(
-            AutoModelForSequenceClassification.from_pretrained(adversary), base, sets
-        )
-    # Two adversaries guide two models: the folder tells which one it was.
-    folders = (
-        {} if adversary is None else {"adversary": f"adversary-{Path(adversary).name}"}
-    )
-    trained, probs = {}, {"base": base.outputs(sets["test"]).probs.numpy()}
-    for name in ("uniform", "trained", *guides):
-        kind = {"uniform": "uniform", "trained": "additive"}.get(name, "guided")
-        trained[name] = train_again(
+        # Two adversaries guide two models: the folder tells which one it was.
+        folders["adversary"] = f"adversary-{Path(adversary).name}"
+        model = AutoModelForSequenceClassification.from_pretrained(adversary)
+        guides["adversary"] = guides_of(model, base, splits)
+    attentions = {"uniform": "uniform", "trained": "additive"}
+    own = base.outputs(splits["test"])
+    probs, trained, correct = {"base": own.probs.numpy()}, [], {}
+    for name, folder in folders.items():
+        changes = {
+            "encoder": "mlp",
+            "attention": attentions.get(name, "guided"),
+            "attention_size": None,
+            **UNREGULARISED,
+        }
+        guide = guides.get(name)
+        run = train_again(
             base,
-            sets,
-            output_dir / folders.get(name, name),
-            changes={
-                "encoder": "mlp",
-                "attention": kind,
-                "attention_size": None,
-                **UNREGULARISED,
-            },
-            guides=guides.get(name),
+            splits,
+            Path(output_dir) / folder,
+            changes=changes,
+            guides=guide,
             progress=progress,
         )
-        found = predict(
-            trained[name].model,
-            base.tokenizer,
-            sets["test"],
-            guide=guides.get(name, {}).get("test"),
-        )
-        probs[f"{name} guide"] = found.numpy()
-    labels = base.outputs(sets["test"]).labels
-    correct = {
-        f"{name}_guide_correct": _correct(probs[f"{name} guide"], labels)
-        for name in trained
-    }
-    scores = compare(labels, probs, reference="trained guide", seed=seed)
-    correct.setdefault("adversary_guide_correct", None)
+        imposed = None if guide is None else guide["test"]
+        guided = predict(run.model, base.tokenizer, splits["test"], guide=imposed)
+        trained.append(run)
+        probs[f"{name} guide"] = guided.numpy()
+        correct[name] = _correct(guided.numpy(), own.labels)
     return DiagnosticMlpResult(
-        **correct, scores=scores, trained=tuple(trained.values())
+        correct["uniform"],
+        correct["trained"],
+        correct["base"],
+        correct.get("adversary"),
+        compare(own.labels, probs, reference="trained guide", seed=seed),
+        tuple(trained),
     )
 
 
-def guides_of(model, base: Base, sets: Mapping) -> dict[str, Guide]:
-    """A model's attention on the train, validation and test texts, by split and example id."""
-    if model is base.model:
-        return {name: to_guide(base.outputs(sets[name])) for name in SPLITS}
-    return {
-        name: to_guide(read_outputs(model, base.tokenizer, sets[name]))
-        for name in SPLITS
-    }
+def guides_of(model: PreTrainedModel, base: Base, splits: Splits) -> dict[str, Guide]:
+    """A model's attention on all splits, by split and example id."""
+    guides = {}
+    for name in SPLITS:
+        if model is base.model:
+            outputs = base.outputs(splits[name])
+        else:
+            outputs = read_outputs(model, base.tokenizer, splits[name])
+        guides[name] = to_guide(outputs)
+    return guides
 
 
-def _correct(probs, labels: Tensor) -> Tensor:
+def _correct(probs: np.ndarray, labels: Tensor) -> Tensor:
     return (labels.new_tensor(probs.argmax(-1)) == labels).double()

@@ -1,16 +1,79 @@
-"""The tests that train models, by name, in the order in which one can use another's models."""
+"""The tests that train models: each registers itself in its own file."""
 
-from hf_attnprobe.retraining import adversary as _adversary
-from hf_attnprobe.retraining import diagnostic_mlp as _diagnostic_mlp
-from hf_attnprobe.retraining import seeds as _seeds
-from hf_attnprobe.retraining import uniform as _uniform
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.options import Options
 
 
-_MODULES = {
-    "uniform": _uniform,
-    "seeds": _seeds,
-    "adversary": _adversary,
-    "diagnostic_mlp": _diagnostic_mlp,
-}
-RETRAININGS = {name: getattr(module, name) for name, module in _MODULES.items()}
-READINGS = {name: module.READINGS for name, module in _MODULES.items()}
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, eq=False)
+class RetrainingTest:
+    """A test that trains models beside a base.
+
+    Attributes:
+        name: of the test, its function and its folder.
+        title: one line, for reports.
+        function: takes a base, splits and options, and returns a frozen result.
+        options: class of its options.
+        readings: a sentence for every statistic of the result, by name.
+        n_models: how many models the options make it train.
+    """
+
+    name: str
+    title: str
+    function: Callable[..., Any]
+    options: type[Options]
+    readings: Mapping[str, str]
+    n_models: Callable[[Any], int]
+
+
+RETRAININGS: dict[str, RetrainingTest] = {}
+"""All of them by name, in the order in which one can use another's models."""
+READINGS: dict[str, Mapping[str, str]] = {}
+"""Their readings, by test and statistic."""
+
+
+def register_retraining(
+    *,
+    title: str,
+    readings: Mapping[str, str],
+    options: type[Options] = Options,
+    n_models: Callable[[Any], int],
+) -> Callable[[Function], Function]:
+    """Registers the decorated function as a test under its own name."""
+
+    def register(function: Function) -> Function:
+        name = function.__name__
+        test = RetrainingTest(name, title, function, options, readings, n_models)
+        RETRAININGS[name] = test
+        READINGS[name] = readings
+        return function
+
+    return register
+
+
+def check_retrainings(tests: str | Sequence[str] | None) -> tuple[str, ...]:
+    """The names of the tests asked for, in the order in which they run.
+
+    Args:
+        tests: None is all of them.
+
+    Raises:
+        AttnProbeError: an unknown name, or none at all.
+    """
+    if tests is None:
+        return tuple(RETRAININGS)
+    tests = [tests] if isinstance(tests, str) else tests
+    unknown = sorted(set(tests) - set(RETRAININGS))
+    if unknown or not tests:
+        got = ", ".join(unknown) or "none"
+        raise AttnProbeError(
+            f"expected tests of {', '.join(RETRAININGS)}, got {got}; those that train no "
+            "model are attnprobe audit's"
+        )
+    return tuple(name for name in RETRAININGS if name in tests)

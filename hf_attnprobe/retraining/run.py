@@ -1,27 +1,32 @@
-"""The runner of the tests that train models: every model an ordinary checkpoint, restartable, a report at the end."""
+"""The verb ``retrain``: tests that train models, each an ordinary checkpoint, and a report."""
 
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from hf_attnprobe.attention_model import Site
-from hf_attnprobe.checkpoints import RECORD
+from hf_attnprobe.checkpoints import RECORD, model_fingerprint
+from hf_attnprobe.data.arguments import as_data
 from hf_attnprobe.data.examples import dataset_fingerprint, dataset_name
-from hf_attnprobe.data.splits import load_splits
 from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.functional.fingerprint import model_fingerprint
-from hf_attnprobe.options import check_at_least
-from hf_attnprobe.retraining.adversary import (
-    GUIDE_LAMBDA,
-    default_lambdas,
-    lambda_folder,
+from hf_attnprobe.inference.outputs import Outputs
+from hf_attnprobe.options import from_flat
+from hf_attnprobe.retraining.adversary import GUIDE_LAMBDA, lambda_folder
+from hf_attnprobe.retraining.base import (
+    SPLITS,
+    Base,
+    Splits,
+    check_splits,
+    load_base,
+    shared_settings,
 )
-from hf_attnprobe.retraining.base import SPLITS, Base, check_splits, load_base
-from hf_attnprobe.retraining.registry import READINGS, RETRAININGS
+from hf_attnprobe.retraining.options import RetrainOptions
+from hf_attnprobe.retraining.registry import READINGS, RETRAININGS, check_retrainings
 from hf_attnprobe.retraining.report import (
     RetrainingReport,
     TrainedModel,
@@ -43,50 +48,44 @@ from hf_attnprobe.storage.rows import (
 
 
 IDENTITY = "retraining.json"  # what the models of a folder were trained beside
+OF_TRAINING = (
+    "procedure",
+    "epochs",
+    "batch_size",
+    "learning_rate",
+    "weight_decay",
+    "word_vectors",
+)
+"""Options in place of the base's own settings."""
 
 
 def retrain(
     model: str | Path,
-    dataset,
+    dataset: Any,
+    tests: str | Sequence[str] | None = None,
     *,
     output_dir: str | Path,
-    tests: Sequence[str] | None = None,
-    config: str | None = None,
-    text_column: str | None = None,
-    label_column: str | None = None,
-    limit: int | None = None,
-    seed: int = 0,
-    n_seeds: int = 8,
-    lambdas: Sequence[float] | None = None,
-    tvd_scale: str = "true",
-    adversary_epochs: int = 80,
-    patience: int = 10,
-    recipe: str | None = None,
-    epochs: int | None = None,
-    batch_size: int | None = None,
-    learning_rate: float | None = None,
-    weight_decay: float | None = None,
-    vectors: str | Path | None = None,
+    options: RetrainOptions = RetrainOptions(),
     progress: bool = True,
 ) -> RetrainingReport:
-    """Runs the tests that train models beside a base, and summarises what they found on the test texts.
+    """Runs the tests that train models beside a base, and reports on the test texts.
 
-    Each model becomes a checkpoint of its own below ``output_dir``. Run again with the same folder to continue after an
-    interruption, at the epoch that was reached, to the same numbers; to add tests, seeds or λ.
+    Each model becomes a checkpoint of its own below ``output_dir``. Run again with the same
+    folder to continue after an interruption, at the epoch that was reached, to the same
+    numbers; or to add tests, seeds or λ.
 
     Args:
-        model: folder or Hub id of the base, a flat attention classifier with trained attention.
-        dataset, config, text_column, label_column: the data it was trained on, see
-            :func:`hf_attnprobe.data.examples.load_examples`. limit: so many training texts, see
-            :func:`hf_attnprobe.data.splits.load_splits`. Where validation texts are set apart, the base's seed does it.
-        tests: names from :data:`hf_attnprobe.retraining.registry.RETRAININGS`; by default all.
-        seed: of bootstrap and search; the models are trained with the base's and those that ``seeds`` lists.
-        n_seeds: of ``seeds``.
-        lambdas, tvd_scale, adversary_epochs, patience: of ``adversary``, see
-            :func:`hf_attnprobe.retraining.adversary.adversary`.
-        recipe, epochs, batch_size, learning_rate, weight_decay, vectors: of the training; None is as the base was
-            trained. All but ``epochs`` hold for the adversaries too.
-        progress: a bar on stderr for every model.
+        model: folder or Hub id of the base, a flat attention classifier with trained
+            attention.
+        dataset: the data it was trained on: a :class:`~hf_attnprobe.data.arguments.Data`,
+            or a name, a folder, a Hub id or a DatasetDict. Where validation texts are set
+            apart, the base's seed does it.
+        tests: names from :data:`hf_attnprobe.retraining.registry.RETRAININGS`; by default
+            all.
+        output_dir: a new or empty folder, or that of the same retraining.
+        options: of the tests and of all trainings. The models are trained with the base's
+            seed and those that the test ``seeds`` lists.
+        progress: show a bar on stderr for every model.
 
     Returns:
         The report; its ``models`` say how long each training took.
@@ -94,187 +93,113 @@ def retrain(
     Raises:
         AttnProbeError: for anything the caller can mend, before anything is trained.
     """
-    tests = check_retrainings(tests)
-    lambdas = _check_options(
-        lambdas, tvd_scale, n_seeds, seed, adversary_epochs, patience
-    )
+    names = check_retrainings(tests)
     state = process_state()
     if state.num_processes > 1:
         raise AttnProbeError("retrain works in one process; start it without torchrun")
-    settings = {
-        "recipe": recipe,
-        "epochs": epochs,
-        "batch_size": batch_size,
-        "learning_rate": learning_rate,
-    }
-    base = load_base(
-        model, **settings, weight_decay=weight_decay, vectors=vectors and str(vectors)
-    )
-    columns = {
-        "dataset_config": config,
-        "text_column": text_column,
-        "label_column": label_column,
-        "limit": limit,
-    }
-    sets = load_splits(dataset, seed=base.settings["seed"], **columns)
-    check_splits(base, sets)
+    settings = {name: getattr(options, name) for name in OF_TRAINING}
+    base = load_base(model, **settings)
+    data = as_data(dataset)
+    splits = data.splits(seed=base.settings.seed)
+    check_splits(base, splits)
     folder = Path(output_dir)
-    options = {
-        "seeds": {"n_seeds": n_seeds},
-        "adversary": {
-            "lambdas": lambdas,
-            "tvd_scale": tvd_scale,
-            "epochs": adversary_epochs,
-            "patience": patience,
-        },
-        "diagnostic_mlp": {
-            "adversary": _adversary_guide(folder, tests, lambdas, tvd_scale)
-        },
-    }
-    identity = _identity(
-        base,
-        sets,
-        seed,
-        {k: v for k, v in options["adversary"].items() if k != "lambdas"},
-    )
+    identity = _identity(base, splits, options)
     with claim(folder, identity, state, name=IDENTITY):
-        own = base.outputs(sets["test"])
+        own = base.outputs(splits["test"])
         # Rows first: from here on the folder is this run's, whatever interrupts it.
         append_rows(folder / "rows", _prediction_rows(own), name=PREDICTION)
-        announce = _Announcer(
-            folder, _n_models(tests, n_seeds, lambdas, options), progress
-        )
-        results = {
-            test: RETRAININGS[test](
-                base,
-                sets,
-                output_dir=folder / test,
-                seed=seed,
-                progress=announce,
-                **options.get(test, {}),
-            )
-            for test in tests
-        }
+        results = _run_tests(base, splits, names, folder, options, progress)
         for test, result in results.items():
             rows = to_rows(test, statistics_of(result), own.example_ids, Site())
             append_rows(folder / "rows", rows, name=test)
-        report = _report(
-            base, dataset_name(dataset, "test"), folder, results, identity, seed
-        )
+        name = dataset_name(data.dataset, "test")
+        report = _report(base, name, folder, results, identity, options.seed)
         _write(report, folder)
     return report
 
 
-def check_retrainings(tests: Sequence[str] | None) -> tuple[str, ...]:
-    """The tests asked for, all of them by default, in the order in which one can use another's models."""
-    tests = (
-        list(RETRAININGS)
-        if tests is None
-        else [tests]
-        if isinstance(tests, str)
-        else list(tests)
-    )
-    unknown = sorted(set(tests) - set(RETRAININGS))
-    if unknown or not tests:
-        raise AttnProbeError(
-            f"expected tests of {', '.join(RETRAININGS)}, got {', '.join(unknown) or 'none'}; those that train no model "
-            "are attnprobe audit's"
+def _run_tests(
+    base: Base,
+    splits: Splits,
+    names: Sequence[str],
+    folder: Path,
+    options: RetrainOptions,
+    progress: bool,
+) -> dict[str, Any]:
+    """The results of the named tests, by name."""
+    n_models = sum(RETRAININGS[name].n_models(options) for name in names)
+    further: dict[str, dict[str, Any]] = {}
+    guide = _adversary_guide(folder, names, options)
+    if guide is not None and "diagnostic_mlp" in names:
+        further["diagnostic_mlp"] = {"adversary": guide}
+        n_models += 1
+    announce = _Announcer(folder, n_models, progress)
+    results = {}
+    for name in names:
+        test = RETRAININGS[name]
+        results[name] = test.function(
+            base,
+            splits,
+            from_flat(vars(options), test.options),
+            output_dir=folder / name,
+            seed=options.seed,
+            progress=announce,
+            **further.get(name, {}),
         )
-    return tuple(test for test in RETRAININGS if test in tests)
-
-
-def _check_options(
-    lambdas,
-    tvd_scale: str,
-    n_seeds: int,
-    seed: int,
-    adversary_epochs: int,
-    patience: int,
-):
-    """The λ, each once and in order."""
-    check_at_least(0, seed=seed)
-    check_at_least(
-        1, n_seeds=n_seeds, adversary_epochs=adversary_epochs, patience=patience
-    )
-    if tvd_scale not in ("true", "half"):
-        raise AttnProbeError(f"expected a tvd_scale of true or half, got {tvd_scale!r}")
-    return check_lambdas(lambdas, tvd_scale)
-
-
-def check_lambdas(
-    lambdas: Sequence[float] | None, tvd_scale: str = "true"
-) -> tuple[float, ...]:
-    """The λ, each once and in order; None is the default's."""
-    lambdas = (
-        default_lambdas(tvd_scale)
-        if lambdas is None
-        else tuple(sorted({float(k) for k in lambdas}))
-    )
-    if not lambdas or not all(0 <= k < float("inf") for k in lambdas):
-        raise AttnProbeError(
-            f"expected finite lambdas of 0 or more, got {', '.join(map(str, lambdas)) or 'none'}"
-        )
-    return lambdas
+    return results
 
 
 def _adversary_guide(
-    folder: Path, tests: Sequence[str], lambdas: Sequence[float], tvd_scale: str
+    folder: Path, names: Sequence[str], options: RetrainOptions
 ) -> Path | None:
-    """The adversary whose λ is nearest to the one in the paper's Table 3, if there is one or will be."""
-    wanted = GUIDE_LAMBDA / 2 if tvd_scale == "half" else GUIDE_LAMBDA
-    nearest = lambda_folder(
-        folder / "adversary", min(lambdas, key=lambda k: abs(k - wanted))
-    )
-    return nearest if "adversary" in tests or (nearest / RECORD).is_file() else None
+    """The adversary whose λ is nearest to that of the paper's Table 3, or None.
 
-
-def _n_models(
-    tests: Sequence[str], n_seeds: int, lambdas: Sequence[float], options: Mapping
-) -> int:
-    guides = 4 if options["diagnostic_mlp"]["adversary"] else 3
-    counts = {
-        "uniform": 1,
-        "seeds": n_seeds,
-        "adversary": len(lambdas),
-        "diagnostic_mlp": guides,
-    }
-    return sum(counts[test] for test in tests)
+    It is among the folder's, or will be once the test ``adversary`` has run.
+    """
+    wanted = GUIDE_LAMBDA * options.tvd_factor
+    nearest = min(options.sorted_lambdas(), key=lambda value: abs(value - wanted))
+    guide = lambda_folder(folder / "adversary", nearest)
+    return guide if "adversary" in names or (guide / RECORD).is_file() else None
 
 
 class _Announcer:
     """Names the model that is about to be trained, for the bar on stderr."""
 
-    def __init__(self, folder: Path, n_models: int, shown: bool):
-        self.folder, self.n_models, self.shown, self.n_begun = (
-            folder,
-            n_models,
-            shown,
-            0,
-        )
+    def __init__(self, folder: Path, n_models: int, shown: bool) -> None:
+        self.folder, self.n_models, self.shown = folder, n_models, shown
+        self.n_begun = 0
 
     def __call__(self, folder: Path) -> bool | str:
         self.n_begun += 1
-        return (
-            self.shown
-            and f"model {self.n_begun} of {self.n_models}: {folder.relative_to(self.folder)}"
-        )
+        if not self.shown:
+            return False
+        name = folder.relative_to(self.folder)
+        return f"model {self.n_begun} of {self.n_models}: {name}"
 
 
-def _identity(base: Base, sets: Mapping, seed: int, adversary: Mapping) -> dict:
+def _identity(base: Base, splits: Splits, options: RetrainOptions) -> dict[str, Any]:
+    """What has to be the same for a folder to be continued."""
     return {
         "model_fingerprint": model_fingerprint(base.model),
-        "data_fingerprint": {name: dataset_fingerprint(sets[name]) for name in SPLITS},
-        "seed": seed,
-        "settings": dict(base.settings),
-        "adversary": dict(adversary),
+        "data_fingerprint": {
+            name: dataset_fingerprint(splits[name]) for name in SPLITS
+        },
+        "seed": options.seed,
+        "settings": shared_settings(base.settings),
+        "adversary": {
+            "tvd_scale": options.tvd_scale,
+            "epochs": options.adversary_epochs,
+            "patience": options.adversary_patience,
+        },
     }
 
 
-def _prediction_rows(own) -> pd.DataFrame:
-    prob, predicted = own.probs.max(-1)
+def _prediction_rows(own: Outputs) -> pd.DataFrame:
+    """The base's predictions on the test texts."""
+    probability, predicted = own.probs.max(-1)
     statistics = {
         "predicted_class": predicted,
-        "probability": prob,
+        "probability": probability,
         "label": own.labels,
         "n_tokens": own.mask.sum(-1),
     }
@@ -285,16 +210,22 @@ def _report(
     base: Base,
     dataset: str,
     folder: Path,
-    results: Mapping,
-    identity: Mapping,
+    results: Mapping[str, Any],
+    identity: Mapping[str, Any],
     seed: int,
 ) -> RetrainingReport:
+    """The report of these results, from the rows on disk."""
     rows = read_rows(folder / "rows")
     rows = rows[rows.test.isin([*results, PREDICTION])].reset_index(drop=True)
-    labels = [
-        str(base.model.config.id2label[k]) for k in range(base.model.config.num_labels)
-    ]
-    models = [m for result in results.values() for m in result.trained]
+    labels = base.labels
+    f1 = f"of class {labels[1]}" if len(labels) == 2 else "mean over the classes"
+    models = []
+    for result in results.values():
+        for run in result.trained:
+            name = str(run.folder.relative_to(folder))
+            models.append(
+                TrainedModel(name, run.seconds, run.n_epochs, dict(run.metrics))
+            )
     return RetrainingReport(
         model=base.name,
         dataset=dataset,
@@ -302,22 +233,14 @@ def _report(
         seed=seed,
         statistics=summarize(rows, labels, READINGS, seed=seed),
         scores={test: result.scores for test, result in results.items()},
-        models=tuple(
-            TrainedModel(
-                str(m.folder.relative_to(folder)),
-                m.seconds,
-                m.n_epochs,
-                dict(m.metrics),
-            )
-            for m in models
-        ),
-        provenance=dict(identity)
-        | {
-            "f1": f"of class {labels[1]}"
-            if len(labels) == 2
-            else "mean over the classes"
-        }
-        | {"tests": list(results), "notes": list(base.notes), "versions": versions()},
+        models=tuple(models),
+        provenance={
+            **identity,
+            "f1": f1,
+            "tests": list(results),
+            "notes": list(base.notes),
+            "versions": versions(),
+        },
         bins=attention_bins(rows, labels),
         rows=rows,
     )

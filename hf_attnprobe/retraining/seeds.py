@@ -1,14 +1,15 @@
-"""How much does attention vary by chance? Wiegreffe & Pinter 2019, Section 3.3: variance within a model.
+"""How much does attention vary by chance? Wiegreffe & Pinter 2019, Section 3.3.
 
 Question: trained again with another seed, does the same model look at the same tokens?
-Measure:  per test text, the Jensen-Shannon divergence of each run's attention to the base's, median over the runs; the
-          total variation distance of their outputs, mean over the runs.
-Compare:  by the base's largest weight in the papers' four bins, and by predicted class. This is the yardstick for every
-          adversary: what is no farther than another seed is no counter-example.
+Measure:  per test text, the Jensen-Shannon divergence of each run's attention to the
+          base's, median over the runs; the total variation distance of their outputs, mean
+          over the runs.
+Compare:  by the base's largest weight in the papers' four bins, and by predicted class.
+          This is the baseline for every adversary: what is no farther than another seed is
+          no counter-example.
 Reading:  0 every run attends alike; .69 the attention is the seed's, not the task's.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +18,16 @@ from torch import Tensor
 
 from hf_attnprobe.functional.divergence import jsd, tvd
 from hf_attnprobe.inference.outputs import read_outputs
-from hf_attnprobe.retraining.base import Base, Progress, Trained, silent, train_again
+from hf_attnprobe.retraining.base import (
+    Base,
+    Progress,
+    Splits,
+    Trained,
+    silent,
+    train_again,
+)
+from hf_attnprobe.retraining.options import Seeds
+from hf_attnprobe.retraining.registry import register_retraining
 from hf_attnprobe.statistics.scores import Score, compare
 
 
@@ -32,7 +42,16 @@ READINGS = {
 
 @dataclass(frozen=True)
 class SeedsResult:
-    """The tensors are [texts]; ``one_seed_…`` by seed. ``scores`` has ``base`` and one model per seed."""
+    """Result of :func:`seeds`; tensors are [texts].
+
+    Attributes:
+        max_attention: the base's largest weight, in [0, 1].
+        seed_jsd: median over the runs of the JSD to the base's attention, in [0, ln 2].
+        seed_tvd: mean over the runs of the total variation of the outputs, in [0, 1].
+        one_seed_jsd, one_seed_tvd: those of single runs, by seed.
+        scores: of ``base`` and of one model per seed.
+        trained: one model per seed.
+    """
 
     max_attention: Tensor
     seed_jsd: Tensor
@@ -43,47 +62,53 @@ class SeedsResult:
     trained: tuple[Trained, ...]
 
 
+@register_retraining(
+    title="The same model with other seeds",
+    readings=READINGS,
+    options=Seeds,
+    n_models=lambda options: options.n_seeds,
+)
 def seeds(
     base: Base,
-    sets: Mapping,
+    splits: Splits,
+    options: Seeds = Seeds(),
     *,
     output_dir: str | Path,
-    n_seeds: int = 8,
     seed: int = 0,
     progress: Progress = silent,
 ) -> SeedsResult:
-    """Trains the base's configuration with other seeds: 0, 1, 2, … without the base's own.
+    """Trains the base with the seeds 0, 1, 2, … without its own.
 
-    The paper's are 50, 257, 500231, 100078, 12504, 90754789, 8988812 and 2; no seed is better than another.
+    The paper's are 50, 257, 500231, 100078, 12504, 90754789, 8988812 and 2; no seed is
+    better than another.
 
     Args:
-        sets: train, validation and test texts. output_dir: one folder per seed in it.
+        splits: train, validation and test texts.
+        options: how many seeds.
+        output_dir: one folder per seed in it.
         seed: of the bootstrap.
     """
-    trained = {
-        k: train_again(base, sets, Path(output_dir) / str(k), seed=k, progress=progress)
-        for k in other_seeds(base.settings["seed"], n_seeds)
-    }
-    own = base.outputs(sets["test"])
-    runs = {
-        k: read_outputs(run.model, base.tokenizer, sets["test"])
-        for k, run in trained.items()
-    }
-    divergences = {k: jsd(own.attention, run.attention) for k, run in runs.items()}
-    changes = {k: tvd(own.probs, run.probs) for k, run in runs.items()}
-    probs = {"base": own.probs.numpy()} | {
-        f"seed {k}": run.probs.numpy() for k, run in runs.items()
-    }
+    own = base.outputs(splits["test"])
+    trained, divergences, changes = [], {}, {}
+    probs = {"base": own.probs.numpy()}
+    for other_seed in other_seeds(base.settings.seed, options.n_seeds):
+        folder = Path(output_dir) / str(other_seed)
+        run = train_again(base, splits, folder, seed=other_seed, progress=progress)
+        other = read_outputs(run.model, base.tokenizer, splits["test"])
+        trained.append(run)
+        divergences[other_seed] = jsd(own.attention, other.attention)
+        changes[other_seed] = tvd(own.probs, other.probs)
+        probs[f"seed {other_seed}"] = other.probs.numpy()
+    # Of an even number of runs, quantile gives the mean of the two in the middle.
+    median = torch.stack(list(divergences.values())).quantile(0.5, dim=0)
     return SeedsResult(
         own.attention.amax(-1),
-        torch.stack(list(divergences.values())).quantile(
-            0.5, dim=0
-        ),  # the mean of the two in the middle
+        median,
         torch.stack(list(changes.values())).mean(0),
         divergences,
         changes,
         compare(own.labels, probs, reference="base", seed=seed),
-        tuple(trained.values()),
+        tuple(trained),
     )
 
 
@@ -93,4 +118,4 @@ def other_seeds(own: int, n: int) -> list[int]:
     >>> other_seeds(1, 3)
     [0, 2, 3]
     """
-    return [k for k in range(n + 1) if k != own][:n]
+    return [seed for seed in range(n + 1) if seed != own][:n]

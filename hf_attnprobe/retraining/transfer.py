@@ -1,15 +1,23 @@
-"""Do one model's weights tell another one something? The guides of ``diagnostic_mlp`` for any pair of models."""
+"""The verb ``transfer``: the guides of ``diagnostic_mlp`` for any pair of models."""
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from hf_attnprobe.attention_model import Site
-from hf_attnprobe.checkpoints import load_model, load_tokenizer
+from hf_attnprobe.checkpoints import (
+    class_names,
+    is_attention_classifier,
+    load_model,
+    load_tokenizer,
+    model_fingerprint,
+)
+from hf_attnprobe.data.arguments import as_data
 from hf_attnprobe.data.examples import dataset_fingerprint, dataset_name
-from hf_attnprobe.data.splits import load_splits
 from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.functional.fingerprint import model_fingerprint
@@ -17,12 +25,15 @@ from hf_attnprobe.inference.outputs import Outputs, predict
 from hf_attnprobe.retraining.base import (
     SPLITS,
     Base,
+    Splits,
     Trained,
     check_splits,
     load_base,
+    shared_settings,
     train_again,
 )
 from hf_attnprobe.retraining.diagnostic_mlp import guides_of
+from hf_attnprobe.retraining.options import TransferOptions
 from hf_attnprobe.retraining.report import (
     RetrainingReport,
     TrainedModel,
@@ -38,140 +49,145 @@ from hf_attnprobe.storage.rows import append_rows, to_rows
 
 def transfer(
     model: str | Path,
-    dataset,
-    *,
     guide: str | Path,
+    dataset: Any,
+    *,
     output_dir: str | Path,
-    uniform: str | Path | None = None,
-    config: str | None = None,
-    text_column: str | None = None,
-    label_column: str | None = None,
-    limit: int | None = None,
-    seed: int = 0,
+    options: TransferOptions = TransferOptions(),
     progress: bool = True,
 ) -> RetrainingReport:
-    """Trains a model of the same configuration whose attention is imposed by another one, and compares the two.
+    """Trains a model whose attention is imposed by another one, and compares the two.
 
-    The trained model becomes a checkpoint in ``output_dir``; run again with the same folder to continue.
+    The trained model has the configuration, settings and seed of ``model`` and becomes a
+    checkpoint in ``output_dir``. Run again with the same folder to continue.
 
     Args:
-        model: folder of an attention classifier with attention of its own, the one that is compared with.
-        dataset, config, text_column, label_column, limit: the data that all models were trained on, see
-            :func:`hf_attnprobe.retraining.run.retrain`.
-        guide: the attention classifier whose weights are imposed; its tokenizer must have the same vocabulary, as that of
-            a model trained on the same texts has.
-        uniform: one trained with uniform attention, to be scored beside them; with the same vocabulary too.
-        seed: of the bootstrap; the model is trained with the settings and the seed of ``model``.
-        progress: a bar on stderr.
+        model: folder of an attention classifier with attention of its own, the one that is
+            compared with.
+        guide: the attention classifier whose weights are imposed. Its tokenizer must have
+            the same vocabulary, as that of a model trained on the same texts has.
+        dataset: the data that all models were trained on, as for
+            :func:`hf_attnprobe.retrain`.
+        output_dir: a new or empty folder, or that of the same transfer.
+        options: a third model to be scored, and the seed of the bootstrap.
+        progress: show a bar on stderr.
 
     Returns:
-        The report; its scores of ``transfer`` are those of ``own``, ``guided`` and ``uniform``, with ``own`` as the
-        reference of the differences.
+        The report. Its scores of ``transfer`` are those of ``own``, ``guided`` and
+        ``uniform``, with differences to ``own``.
 
     Raises:
-        AttnProbeError: models that do not fit the data or each other: of another kind, with other classes or another
-            vocabulary.
+        AttnProbeError: models that do not fit the data or each other: of another kind, with
+            other classes or another vocabulary.
     """
     base = load_base(model)
-    columns = {
-        "dataset_config": config,
-        "text_column": text_column,
-        "label_column": label_column,
-        "limit": limit,
-    }
-    sets = load_splits(dataset, seed=base.settings["seed"], **columns)
-    check_splits(base, sets)
-    given = {"guide": guide, "uniform": uniform}
-    others = {
-        name: _load_other(base, name, other)
-        for name, other in given.items()
-        if other is not None
-    }
-    identity = _identity(base, others, sets, seed)
+    data = as_data(dataset)
+    splits = data.splits(seed=base.settings.seed)
+    check_splits(base, splits)
+    others = {"guide": _load_other(base, "guide", guide)}
+    if options.uniform is not None:
+        others["uniform"] = _load_other(base, "uniform", options.uniform)
+    identity = _identity(base, others, splits, options.seed)
     folder = Path(output_dir)
     with claim(folder, identity, process_state(), name=IDENTITY):
-        own = base.outputs(sets["test"])
+        own = base.outputs(splits["test"])
+        # Rows first: from here on the folder is this run's, whatever interrupts it.
         _write_rows(folder, "own", own.probs, own)
-        probs = {"own": own.probs}
-        trained, probs["guided"] = _guided(
-            base, others["guide"], sets, folder / "guided", progress
+        trained, guided = _guided(
+            base, others["guide"], splits, folder / "guided", progress
         )
-        if uniform is not None:
-            probs["uniform"] = predict(others["uniform"], base.tokenizer, sets["test"])
-        for name, found in probs.items():
-            _write_rows(folder, name, found, own)
-        scores = compare(
-            own.labels,
-            {k: p.numpy() for k, p in probs.items()},
-            reference="own",
-            seed=seed,
-        )
-        report = _report(
-            base, dataset, guide, trained, scores, len(own.labels), identity
+        probs = {"own": own.probs, "guided": guided}
+        if "uniform" in others:
+            uniform = predict(others["uniform"], base.tokenizer, splits["test"])
+            probs["uniform"] = uniform
+        for name, values in probs.items():
+            _write_rows(folder, name, values, own)
+        arrays = {name: values.numpy() for name, values in probs.items()}
+        scores = compare(own.labels, arrays, reference="own", seed=options.seed)
+        provenance = identity | {"guide": str(guide), "notes": list(base.notes)}
+        report = RetrainingReport(
+            model=base.name,
+            dataset=dataset_name(data.dataset, "test"),
+            n=len(own.labels),
+            seed=options.seed,
+            statistics=(),
+            scores={"transfer": scores},
+            models=(_as_row(trained),),
+            provenance=provenance,
         )
         write_atomically(folder / SUMMARY, json.dumps(to_json(report), indent=1) + "\n")
         write_atomically(folder / "report.md", to_markdown(report))
     return report
 
 
-def _load_other(base: Base, name: str, model: str | Path):
-    """A model that reads the base's tokens and has its classes."""
-    loaded, own = load_model(model).eval(), base.model.config
-    if loaded.config.model_type != own.model_type:
+def _load_other(base: Base, role: str, model: str | Path) -> PreTrainedModel:
+    """A model that reads the base's tokens and has its classes.
+
+    Args:
+        role: ``guide`` or ``uniform``.
+    """
+    loaded = load_model(model).eval()
+    config = loaded.config
+    if not is_attention_classifier(config):
         raise AttnProbeError(
-            f"expected an attention classifier as {name}, {model} is a {loaded.config.model_type}; choose another"
+            f"expected an attention classifier as {role}, {model} is a "
+            f"{config.model_type}; choose another"
         )
-    if (
-        name == "uniform" and loaded.config.attention != "uniform"
-    ) or loaded.config.attention == "guided":
+    is_uniform = config.attention == "uniform"
+    if config.attention == "guided" or (role == "uniform" and not is_uniform):
+        wanted = "uniform attention" if role == "uniform" else "attention of its own"
         raise AttnProbeError(
-            f"expected as {name} a model with {'uniform attention' if name == 'uniform' else 'attention of its own'}, that of "
-            f"{model} is {loaded.config.attention}; choose another"
+            f"expected as {role} a model with {wanted}, that of {model} is "
+            f"{config.attention}; choose another"
         )
     if load_tokenizer(model).get_vocab() != base.tokenizer.get_vocab():
         raise AttnProbeError(
-            f"expected the same vocabulary in {model} and {base.name}, where every number stands for the same word; train both on "
-            "the same texts"
+            f"expected the same vocabulary in {model} and {base.name}, where every number "
+            "stands for the same word; train both on the same texts"
         )
-    if [str(loaded.config.id2label[k]) for k in range(loaded.config.num_labels)] != [
-        str(own.id2label[k]) for k in range(own.num_labels)
-    ]:
+    if class_names(config) != base.labels:
         raise AttnProbeError(
-            f"expected the same classes in {model} and {base.name}; train both on the same data"
+            f"expected the same classes in {model} and {base.name}; train both on the same "
+            "data"
         )
     return loaded
 
 
 def _guided(
-    base: Base, guide, sets: Mapping, folder: Path, progress: bool
+    base: Base,
+    guide: PreTrainedModel,
+    splits: Splits,
+    folder: Path,
+    progress: bool,
 ) -> tuple[Trained, Tensor]:
-    """The model trained with the guide's weights, and what it says of the test texts."""
-    guides, changes = (
-        guides_of(guide, base, sets),
-        {"attention": "guided", "attention_size": None},
-    )
+    """The model trained with the guide's weights, and its probabilities on the test texts."""
+    guides = guides_of(guide, base, splits)
     trained = train_again(
         base,
-        sets,
+        splits,
         folder,
-        changes=changes,
+        changes={"attention": "guided", "attention_size": None},
         guides=guides,
         progress=lambda made: progress and made.name,
     )
-    return trained, predict(
-        trained.model, base.tokenizer, sets["test"], guide=guides["test"]
-    )
+    probs = predict(trained.model, base.tokenizer, splits["test"], guide=guides["test"])
+    return trained, probs
 
 
-def _identity(base: Base, others: Mapping, sets: Mapping, seed: int) -> dict:
+def _identity(
+    base: Base, others: Mapping[str, PreTrainedModel], splits: Splits, seed: int
+) -> dict[str, Any]:
+    """What has to be the same for a folder to be continued."""
     return {
         "model_fingerprint": model_fingerprint(base.model),
         "other_models": {
             name: model_fingerprint(other) for name, other in others.items()
         },
-        "data_fingerprint": {name: dataset_fingerprint(sets[name]) for name in SPLITS},
+        "data_fingerprint": {
+            name: dataset_fingerprint(splits[name]) for name in SPLITS
+        },
         "seed": seed,
-        "settings": dict(base.settings),
+        "settings": shared_settings(base.settings),
     }
 
 
@@ -181,20 +197,7 @@ def _write_rows(folder: Path, name: str, probs: Tensor, own: Outputs) -> None:
     append_rows(folder / "rows", rows, name=name)
 
 
-def _report(
-    base: Base, dataset, guide, trained: Trained, scores, n: int, identity: Mapping
-) -> RetrainingReport:
-    return RetrainingReport(
-        model=base.name,
-        dataset=dataset_name(dataset, "test"),
-        n=n,
-        seed=identity["seed"],
-        statistics=(),
-        scores={"transfer": scores},
-        models=(
-            TrainedModel(
-                "guided", trained.seconds, trained.n_epochs, dict(trained.metrics)
-            ),
-        ),
-        provenance=dict(identity) | {"guide": str(guide), "notes": list(base.notes)},
+def _as_row(trained: Trained) -> TrainedModel:
+    return TrainedModel(
+        "guided", trained.seconds, trained.n_epochs, dict(trained.metrics)
     )

@@ -1,14 +1,16 @@
-"""Is attention needed here at all? Wiegreffe & Pinter 2019, Section 3.2: uniform attention as the adversary.
+"""Is attention needed here at all? Wiegreffe & Pinter 2019, Section 3.2: uniform attention.
 
-Question: does the same model, trained from scratch with every token weighted 1/T, classify as well?
-Measure:  F1 of the positive class (macro for over two classes), accuracy and area under the ROC curve on the test texts,
-          beside the base's; the paired bootstrap interval of their difference over the test texts.
-Compare:  per text, how far the two models' outputs (total variation) and attentions (Jensen-Shannon) are apart.
-Reading:  where nothing is lost, attention explains nothing: the paper drops such data sets ("attention is not
-          explanation if you don't need it").
+Question: does the same model, trained from scratch with every token weighted 1/T, classify
+          as well?
+Measure:  F1 of the positive class (macro for over two classes), accuracy and area under
+          the ROC curve on the test texts, beside the base's; the paired bootstrap interval
+          of their difference over the test texts.
+Compare:  per text, how far the two models' outputs (total variation) and attentions
+          (Jensen-Shannon) are apart.
+Reading:  where nothing is lost, attention explains nothing: the paper drops such data sets
+          ("attention is not explanation if you don't need it").
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +18,16 @@ from torch import Tensor
 
 from hf_attnprobe.functional.divergence import jsd, tvd
 from hf_attnprobe.inference.outputs import read_outputs
-from hf_attnprobe.retraining.base import Base, Progress, Trained, silent, train_again
+from hf_attnprobe.options import Options
+from hf_attnprobe.retraining.base import (
+    Base,
+    Progress,
+    Splits,
+    Trained,
+    silent,
+    train_again,
+)
+from hf_attnprobe.retraining.registry import register_retraining
 from hf_attnprobe.statistics.scores import Score, compare
 
 
@@ -29,7 +40,15 @@ READINGS = {
 
 @dataclass(frozen=True)
 class UniformResult:
-    """The tensors are [texts]; ``scores`` has the models ``base`` and ``uniform``."""
+    """Result of :func:`uniform`; tensors are [texts].
+
+    Attributes:
+        uniform_model_tvd: total variation of the two outputs, in [0, 1].
+        uniform_model_jsd: JSD of the two attentions, in [0, ln 2].
+        uniform_model_correct: 1 where the uniform model is right, else 0.
+        scores: of the models ``base`` and ``uniform``.
+        trained: the uniform model.
+    """
 
     uniform_model_tvd: Tensor
     uniform_model_jsd: Tensor
@@ -38,32 +57,37 @@ class UniformResult:
     trained: tuple[Trained, ...]
 
 
+@register_retraining(
+    title="A model trained with uniform attention",
+    readings=READINGS,
+    n_models=lambda options: 1,
+)
 def uniform(
     base: Base,
-    sets: Mapping,
+    splits: Splits,
+    options: Options = Options(),
     *,
     output_dir: str | Path,
     seed: int = 0,
     progress: Progress = silent,
 ) -> UniformResult:
-    """Trains the base's configuration with ``attention="uniform"`` and compares the two on the test texts.
+    """Trains the base with ``attention="uniform"`` and compares the two on the test texts.
 
     Args:
-        sets: train, validation and test texts, as :func:`hf_attnprobe.data.splits.load_splits` returns them.
-        output_dir: where the model goes; what an interrupted run left there is continued.
+        splits: train, validation and test texts.
+        options: none.
+        output_dir: folder of the model; what an interrupted run left there is continued.
         seed: of the bootstrap; the model is trained with the base's own.
     """
     trained = train_again(
         base,
-        sets,
+        splits,
         Path(output_dir),
         changes={"attention": "uniform"},
         progress=progress,
     )
-    own, other = (
-        base.outputs(sets["test"]),
-        read_outputs(trained.model, base.tokenizer, sets["test"]),
-    )
+    own = base.outputs(splits["test"])
+    other = read_outputs(trained.model, base.tokenizer, splits["test"])
     probs = {"base": own.probs.numpy(), "uniform": other.probs.numpy()}
     return UniformResult(
         tvd(own.probs, other.probs),

@@ -84,12 +84,12 @@ def _quick(plan: Study, quick: bool) -> list[str]:
 def _differences(plan: Study, results: Results, used: Sequence[DataUsed]) -> list[str]:
     """What stands between these numbers and the paper's."""
     vectors = {
-        job.arguments.get("vectors") for job in plan.jobs if job.verb == "train"
+        job.arguments.get("word_vectors") for job in plan.jobs if job.verb == "train"
     } - {None}
     said = [
         f"word vectors of {', '.join(sorted(vectors))}"
         if vectors
-        else "no pretrained word vectors (--vectors)"
+        else "no pretrained word vectors"
     ]
     limits = {
         job.arguments.get(VERBS[job.verb].training_limit) for job in plan.jobs

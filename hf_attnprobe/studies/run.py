@@ -76,7 +76,7 @@ def study(
         "label_column": label_column,
         "limit": limit,
     }
-    given |= {"seed": seed, "vectors": vectors and str(vectors)}
+    given |= {"seed": seed, "word_vectors": vectors and str(vectors)}
     plan = read_study(file, quick=quick, datasets=names, given=given)
     if process_state().num_processes > 1:
         raise AttnProbeError("a study works in one process; start it without torchrun")

@@ -3,23 +3,23 @@
 import dataclasses
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from hf_attnprobe.attention_classifier import AttentionClassifierConfig
-from hf_attnprobe.auditing.options import flat_options, from_names
+from hf_attnprobe.auditing.checks import check_tests
 from hf_attnprobe.auditing.run import audit
+from hf_attnprobe.checkpoint_comparison.options import ComparisonOptions
 from hf_attnprobe.checkpoint_comparison.run import compare_checkpoints
 from hf_attnprobe.data.arguments import Data
-from hf_attnprobe.data.splits import load_splits
+from hf_attnprobe.deception.options import DeceptionOptions
 from hf_attnprobe.deception.run import deceive
-from hf_attnprobe.faithfulness.registry import options_of_tests
+from hf_attnprobe.options import from_flat
+from hf_attnprobe.retraining.options import RetrainOptions, TransferOptions
 from hf_attnprobe.retraining.run import check_retrainings, retrain
 from hf_attnprobe.retraining.transfer import transfer
-from hf_attnprobe.training.classifier import train_classifier
-from hf_attnprobe.training.fine_tuning import fine_tune
-from hf_attnprobe.training.procedures import papers_config, papers_procedure
+from hf_attnprobe.training.options import Architecture, TrainingOptions
+from hf_attnprobe.training.run import check_training, train
 
 
 DATA = {
@@ -28,11 +28,6 @@ DATA = {
     "text_column": str | Sequence[str] | None,
     "label_column": str | None,
     "limit": int | None,
-}
-ARCHITECTURE = {
-    name: hint
-    for name, hint in inspect.get_annotations(AttentionClassifierConfig).items()
-    if name not in ("vocab_size", "model_type") and not name.endswith("_token_id")
 }
 GIVEN = (
     "self",
@@ -44,6 +39,7 @@ GIVEN = (
     "guides",
     "resume",
     "progress",
+    "options",
 )
 
 
@@ -71,144 +67,116 @@ class Verb:
     check: Callable[[Mapping], object] = lambda arguments: None
 
 
-def _train(
-    *,
-    output_dir: Path,
-    progress: bool,
-    seed: int = 0,
-    recipe: str = "jain-wallace",
-    **arguments,
-) -> None:
-    data, architecture, options = _sorted(arguments)
-    splits = load_splits(dataset_config=data.pop("config", None), **data, seed=seed)
-    train_classifier(
-        papers_config(recipe, **architecture),
-        **splits,
+def _data(arguments: Mapping) -> Data:
+    return Data(
+        arguments["dataset"],
+        arguments.get("config"),
+        arguments.get("text_column"),
+        arguments.get("label_column"),
+        arguments.get("split", "test"),
+        test_limit=arguments.get("test_limit"),
+        train_limit=arguments.get("train_limit", arguments.get("limit")),
+    )
+
+
+def _train(*, output_dir: Path, progress: bool, **arguments) -> None:
+    train(
+        _data(arguments),
         output_dir=output_dir,
-        seed=seed,
-        recipe=recipe,
-        resume=True,
+        model=arguments.get("model"),
+        architecture=vars(from_flat(arguments, Architecture)),
+        options=from_flat(arguments, TrainingOptions),
         progress=progress,
-        **options,
-    )
-
-
-def _sorted(arguments: Mapping) -> tuple[dict, dict, dict]:
-    """Arguments of the data, of the architecture, and of the training."""
-    data, architecture = (
-        {k: v for k, v in arguments.items() if k in known}
-        for known in (DATA, ARCHITECTURE)
-    )
-    return (
-        data,
-        architecture,
-        {k: v for k, v in arguments.items() if k not in data and k not in architecture},
     )
 
 
 def _check_train(arguments: Mapping) -> None:
-    _, architecture, _ = _sorted(arguments)
-    recipe = arguments.get("recipe", "jain-wallace")
-    papers_procedure(recipe, papers_config(recipe, **architecture).encoder)
-
-
-def _fine_tune(*, output_dir: Path, progress: bool, seed: int = 0, **arguments) -> None:
-    data = {k: arguments.pop(k) for k in DATA if k in arguments}
-    splits = load_splits(dataset_config=data.pop("config", None), **data, seed=seed)
-    fine_tune(
-        arguments.pop("model"),
-        **splits,
-        output_dir=output_dir,
-        seed=seed,
-        progress=progress,
-        **arguments,
+    check_training(
+        arguments.get("model"),
+        vars(from_flat(arguments, Architecture)),
+        from_flat(arguments, TrainingOptions),
     )
 
 
-AUDIT_DATA = {"dataset_config": "config", "test_limit": "limit"}
-
-
-def _audit_hints() -> dict[str, Any]:
-    """What an audit takes by name; its data still under the older names."""
-    hints: dict[str, Any] = {"model": str, "tests": Sequence[str] | None}
-    for kind in (Data, *flat_options()):
-        hints |= get_type_hints(kind)
-    for new, old in AUDIT_DATA.items():
-        hints[old] = hints.pop(new)
-    return {name: hint for name, hint in hints.items() if name != "train_limit"}
-
-
-def _audit(
-    *, model: str, output_dir: Path, progress: bool, tests=None, **values
-) -> None:
-    for new, old in AUDIT_DATA.items():
-        if old in values:
-            values[new] = values.pop(old)
-    of_data = {field.name for field in dataclasses.fields(Data)}
-    data = Data(**{name: values.pop(name) for name in of_data & values.keys()})
-    request = from_names(tests, values)
-    audit(
-        model,
-        data,
-        request.tests,
-        options=request.options,
-        output_dir=output_dir,
-        progress=progress,
+def _retrain(*, model, tests=None, output_dir: Path, progress: bool, **arguments):
+    options = from_flat(arguments, RetrainOptions)
+    data = _data(arguments)
+    retrain(
+        model, data, tests, output_dir=output_dir, options=options, progress=progress
     )
 
 
-def _check_audit(arguments: Mapping) -> None:
-    known = {
-        field.name for kind in flat_options() for field in dataclasses.fields(kind)
-    }
-    values = {name: arguments[name] for name in known & arguments.keys()}
-    options_of_tests(from_names(arguments.get("tests"), values).tests)
+def _transfer(*, model, guide, output_dir: Path, progress: bool, **arguments):
+    options = from_flat(arguments, TransferOptions)
+    data = _data(arguments)
+    transfer(
+        model, guide, data, output_dir=output_dir, options=options, progress=progress
+    )
 
 
-def _called(function: Callable) -> Callable:
-    """The function itself; its result is read from the folder."""
-    return lambda **arguments: function(**arguments)
+def _compare(*, models, output_dir: Path, progress: bool, **arguments):
+    data = replace(_data(arguments), test_limit=arguments.pop("limit", None))
+    data = replace(data, train_limit=arguments.pop("train_limit", None))
+    options = from_flat(arguments, ComparisonOptions)
+    compare_checkpoints(
+        models, data, output_dir=output_dir, options=options, progress=progress
+    )
+
+
+def _deceive(*, model, tokens, output_dir: Path, progress: bool, **arguments):
+    options = from_flat(arguments, DeceptionOptions)
+    data = _data(arguments)
+    deceive(
+        model, data, tokens, output_dir=output_dir, options=options, progress=progress
+    )
 
 
 VERBS: dict[str, Verb] = {
     "train": Verb(
         _train,
-        hints_of(train_classifier) | DATA | ARCHITECTURE,
+        get_type_hints(TrainingOptions) | DATA | get_type_hints(Architecture),
         ("dataset",),
         check=_check_train,
     ),
-    "fine_tune": Verb(_fine_tune, hints_of(fine_tune) | DATA, ("dataset", "model")),
+    "fine_tune": Verb(
+        _train,
+        get_type_hints(TrainingOptions) | DATA | {"model": str},
+        ("dataset", "model"),
+        check=_check_train,
+    ),
     "audit": Verb(
-        _audit,
-        _audit_hints(),
+        lambda **arguments: audit(**arguments),
+        hints_of(audit) | {k: v for k, v in DATA.items() if k != "limit"},
         ("dataset", "model"),
         ("model",),
         training_limit=None,
         check=_check_audit,
     ),
     "retrain": Verb(
-        _called(retrain),
-        hints_of(retrain) | DATA,
+        _retrain,
+        hints_of(retrain) | get_type_hints(RetrainOptions) | DATA,
         ("dataset", "model"),
         ("model",),
         check=lambda arguments: check_retrainings(arguments.get("tests")),
     ),
     "transfer": Verb(
-        _called(transfer),
-        hints_of(transfer) | DATA,
+        _transfer,
+        hints_of(transfer) | get_type_hints(TransferOptions) | DATA,
         ("dataset", "model", "guide"),
         ("model", "guide", "uniform"),
     ),
     "compare": Verb(
-        _called(compare_checkpoints),
-        hints_of(compare_checkpoints) | DATA | {"models": list[str]},
+        _compare,
+        get_type_hints(ComparisonOptions)
+        | DATA
+        | {"models": list[str], "split": str, "train_limit": int | None},
         ("dataset", "models"),
         ("models",),
         training_limit="train_limit",
     ),
     "deceive": Verb(
-        _called(deceive),
-        hints_of(deceive) | DATA,
+        _deceive,
+        hints_of(deceive) | get_type_hints(DeceptionOptions) | DATA,
         ("dataset", "model", "tokens"),
         ("model",),
     ),

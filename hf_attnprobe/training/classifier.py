@@ -1,196 +1,211 @@
 """Training attention classifiers with the papers' settings, on the Trainer of Transformers."""
 
+import copy
+import logging
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import EarlyStoppingCallback, set_seed
+from transformers import EarlyStoppingCallback, PreTrainedTokenizerBase, Trainer
 
 from hf_attnprobe.attention_classifier import (
     AttentionClassifierConfig,
     AttentionClassifierForSequenceClassification,
 )
-from hf_attnprobe.checkpoints import RECORD, load_tokenizer
-from hf_attnprobe.data.examples import label_names
+from hf_attnprobe.checkpoints import load_tokenizer
+from hf_attnprobe.data.examples import dataset_fingerprint, label_names
 from hf_attnprobe.data.splits import check_sets
 from hf_attnprobe.data.tokenizer import build_tokenizer
 from hf_attnprobe.data.word_vectors import read_vectors
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.inference.guides import Guide, guide_rows, special_ids
-from hf_attnprobe.options import check_at_least
-from hf_attnprobe.storage.folders import check_new_folder
 from hf_attnprobe.training.losses import papers_loss
+from hf_attnprobe.training.options import Architecture, TrainingOptions
 from hf_attnprobe.training.procedures import (
+    DEFAULT,
     Procedure,
+    optimizer_and_schedule,
     papers_config,
-    papers_optimizer,
     papers_procedure,
 )
-from hf_attnprobe.training.resuming import STEPS, finish, finished
-from hf_attnprobe.training.trainer import make_trainer
+from hf_attnprobe.training.resuming import begin, finish, finished
+from hf_attnprobe.training.trainer import Columns, make_trainer
+
+
+if TYPE_CHECKING:
+    import datasets
+
+logger = logging.getLogger(__name__)
+
+Splits = Mapping[str, "datasets.Dataset"]
 
 
 def train_classifier(
     config: AttentionClassifierConfig | None,
-    train,
-    validation=None,
+    train: Any,
+    validation: Any = None,
     *,
     output_dir: str | Path,
-    test=None,
-    seed: int = 0,
-    recipe: str = "jain-wallace",
-    epochs: int | None = None,
-    batch_size: int | None = None,
-    learning_rate: float | None = None,
-    weight_decay: float | None = None,
-    min_document_frequency: int | None = None,
-    max_grad_norm: float | None = None,
-    plateau_factor: float | None = None,
-    patience: int | None = None,
-    max_length: int | None = None,
-    vectors: str | Path | None = None,
-    tokenizer=None,
+    test: Any = None,
+    options: TrainingOptions = TrainingOptions(),
+    tokenizer: PreTrainedTokenizerBase | None = None,
     guides: Mapping[str, Guide] | None = None,
     resume: bool = False,
     progress: bool | str = True,
-):
-    """Trains an attention classifier and saves it with its tokenizer as an ordinary checkpoint.
+) -> tuple[
+    AttentionClassifierForSequenceClassification,
+    PreTrainedTokenizerBase,
+    dict[str, float],
+]:
+    """Trains an attention classifier and saves it, with its tokenizer, as a checkpoint.
 
-    What is None is the recipe's; the epoch with the best validation score is kept.
+    The epoch with the best validation score is kept. An option that is None is the
+    procedure's.
 
-    ``jain-wallace``: the settings of Jain & Wallace 2019's released code: Adam with amsgrad, learning rate 1e-3, weight
-    decay 1e-5 on encoder and read-out but not on attention, 8 epochs of batches of 32, and for two classes the positive
-    one weighted by n_negative / n_positive; scored by ROC-AUC for two classes, accuracy for more. Unlike there, the first
-    epoch may be kept too.
+    ``jain-wallace``: the settings of Jain & Wallace 2019's released code. Adam with amsgrad,
+    learning rate 1e-3, weight decay 1e-5 on encoder and read-out but not on attention,
+    8 epochs of batches of 32, and for two classes the positive one weighted by
+    n_negative / n_positive. Scored by ROC-AUC for two classes, accuracy for more. Unlike
+    there, the first epoch may be kept too.
 
-    ``serrano-smith``: those of Serrano & Smith 2019's released code for IMDB: Adam, learning rate 4e-4, halved after each
-    epoch without a better validation accuracy, gradients clipped to norm 10, batches of 64, at most 15 epochs and the
-    end after 5 without a better one (60 and 10 without an encoder), words in fewer than 5 texts unknown, mean
-    cross-entropy. Unlike there, word vectors start at random unless ``vectors`` are given, and long texts are not dropped.
+    ``serrano-smith``: the settings of Serrano & Smith 2019's released code for IMDB. Adam,
+    learning rate 4e-4, halved after each epoch without a better validation accuracy,
+    gradients clipped to norm 10, batches of 64, at most 15 epochs and the end after 5
+    without a better one (60 and 10 without an encoder), words in fewer than 5 texts
+    unknown, mean cross-entropy. Unlike there, word vectors start at random unless
+    ``word_vectors`` are given, and long texts are not dropped.
 
     Args:
-        config: the architecture, as it is; vocabulary size and labels are filled in. ``None`` is the recipe's, see
+        config: the architecture. It is not changed; the trained model's has vocabulary
+            size, special tokens and labels filled in. None is the procedure's, see
             :func:`hf_attnprobe.training.procedures.papers_config`.
-        train, validation, test: data sets as :func:`hf_attnprobe.load_examples` returns or takes them.
+        train, validation, test: data sets as :func:`hf_attnprobe.load_examples` returns
+            or takes them. The test texts are only scored.
         output_dir: a new or empty folder, or one that holds an earlier training's result.
-        recipe: ``jain-wallace`` or ``serrano-smith``.
-        max_grad_norm, plateau_factor, patience: see :class:`hf_attnprobe.training.procedures.Procedure`.
-        max_length: longer texts are cut, the special tokens included; ``None`` is not at all.
-        vectors: a word2vec, fastText or GloVe text file; words it lacks keep their random vector.
-        tokenizer: an existing one instead of one built from the training texts; for a hierarchical model one with a
-            separator, see :func:`hf_attnprobe.build_tokenizer`.
-        guides: for ``attention="guided"``, the attention weights of every text over its tokens, by split and example id.
-        resume: continue what an interrupted training with the same settings left in ``output_dir``, at its last epoch
-            and to the same weights; one that came to its end is loaded.
-        progress: a bar on stderr; a string stands before it.
+        options: settings of the training.
+        tokenizer: used instead of one built from the training texts, and not changed. A
+            hierarchical model needs a separator, see :func:`hf_attnprobe.build_tokenizer`.
+        guides: for ``attention="guided"``, the attention weights of every text over its
+            tokens, by split and example id.
+        resume: continue what an interrupted training with the same settings left in
+            ``output_dir``, at its last epoch and to the same weights. A finished one is
+            loaded.
+        progress: show a bar on stderr; a string stands before it.
 
     Returns:
-        (model, tokenizer, metrics): the best model in eval mode, and its scores as plain floats.
+        model: the best epoch's, in eval mode.
+        tokenizer: the model's.
+        metrics: scores in [0, 1] by name, such as ``validation_accuracy``.
 
     Raises:
-        AttnProbeError: an option out of range, labels with a single class, word vectors of another width, an output
-            folder with other files, no validation texts where the recipe needs them.
+        AttnProbeError: labels with a single class, word vectors of another width, an output
+            folder with other files, no validation texts where the procedure needs them.
     """
-    config = config or papers_config(recipe)
-    procedure = papers_procedure(
-        recipe,
-        config.encoder,
-        epochs=epochs,
-        batch_size=batch_size,
-        learning_rate=learning_rate,
-        weight_decay=weight_decay,
-        min_document_frequency=min_document_frequency,
-        max_grad_norm=max_grad_norm,
-        plateau_factor=plateau_factor,
-        patience=patience,
-    )
-    _check_procedure(procedure, max_length, validation)
-    record = _record(
-        recipe, procedure, seed=seed, max_length=max_length, vectors=vectors
-    )
-    if resume and (found := finished(Path(output_dir), record)) is not None:
-        return found[0], tokenizer or load_tokenizer(output_dir), found[1]
-    output_dir, sets, names = begin(
-        output_dir, train, validation, test, seed, resume=resume
-    )
-    tokenizer = tokenizer or _new_tokenizer(sets["train"], config, procedure)
-    if max_length is not None:
-        tokenizer.model_max_length = max_length
-    model = new_model(config, tokenizer, names, vectors)
+    config = papers_config(options.procedure) if config is None else config
+    procedure = procedure_of(options, config)
+    _check_validation(procedure, validation)
+    _check_guides(config, guides)
+    splits = check_sets(train, validation, test)
+    record = _record(config, splits, procedure, options)
+    if resume:
+        done = finished(Path(output_dir), record)
+        if done is not None:
+            model, metrics = done
+            return model, tokenizer or load_tokenizer(output_dir), metrics
+    folder = begin(output_dir, options.seed, resume=resume)
+    tokenizer = tokenizer or _new_tokenizer(splits["train"], config, procedure)
+    tokenizer = with_max_length(tokenizer, options.max_length)
+    names = label_names(splits["train"])
+    model = new_model(config, tokenizer, names, options.word_vectors)
     trainer = _papers_trainer(
         model,
         tokenizer,
-        sets,
-        output_dir,
+        splits,
+        folder,
         procedure,
-        seed=seed,
+        seed=options.seed,
         progress=progress,
-        columns=_guide_columns(config, guides, tokenizer),
+        columns=None if guides is None else _guide_columns(guides, tokenizer),
     )
-    return (
-        model,
-        tokenizer,
-        finish(trainer, tokenizer, output_dir, record, resume=resume),
-    )
+    metrics = finish(trainer, tokenizer, folder, record, resume=resume)
+    return model, tokenizer, metrics
 
 
-def _record(recipe: str, procedure: Procedure, **settings) -> dict:
-    """What a training with the same settings is known by."""
-    used = (
-        "epochs",
-        "batch_size",
-        "learning_rate",
-        "weight_decay",
-        "min_document_frequency",
-        "max_grad_norm",
-    )
-    kept = {
-        name: getattr(procedure, name) for name in (*used, "plateau_factor", "patience")
+def procedure_of(
+    options: TrainingOptions, config: AttentionClassifierConfig
+) -> Procedure:
+    """The procedure that options name, with the settings they give."""
+    names = {field.name for field in fields(Procedure)}
+    changes = {name: value for name, value in vars(options).items() if name in names}
+    return papers_procedure(options.procedure, config.encoder, **changes)
+
+
+def _record(
+    config: AttentionClassifierConfig,
+    splits: Splits,
+    procedure: Procedure,
+    options: TrainingOptions,
+) -> dict[str, Any]:
+    """What has to be the same for a training to be the same."""
+    architecture = {
+        field.name: getattr(config, field.name) for field in fields(Architecture)
     }
-    settings["vectors"] = settings["vectors"] and str(settings["vectors"])
-    return {"recipe": recipe} | kept | settings
+    vectors = options.word_vectors
+    return {
+        "procedure": options.procedure or DEFAULT,
+        **procedure.settings(),
+        "seed": options.seed,
+        "max_length": options.max_length,
+        "word_vectors": None if vectors is None else str(vectors),
+        "architecture": architecture,
+        "data": {name: dataset_fingerprint(part) for name, part in splits.items()},
+    }
 
 
-def _guide_columns(config, guides: Mapping[str, Guide] | None, tokenizer):
-    """The guides as a column of the data; None where attention is the model's own."""
-    if (config.attention == "guided") != (guides is not None):
-        raise AttnProbeError(
-            "expected guides, the attention weights of every text, with attention='guided' and only there; got "
-            f"attention={config.attention!r} {'with' if guides is not None else 'without'} guides"
-        )
-
-    def columns(split: str, examples, input_ids) -> dict[str, list]:
-        if split not in guides:
-            raise AttnProbeError(
-                f"expected guides for the {split} texts too, got {', '.join(guides) or 'none'}"
-            )
-        return {
-            "guide": guide_rows(
-                guides[split], examples, input_ids, special_ids(tokenizer)
-            )
-        }
-
-    return None if guides is None else columns
-
-
-def _check_procedure(procedure: Procedure, max_length: int | None, validation) -> None:
-    for name in ("learning_rate", "weight_decay", "max_grad_norm"):
-        check_at_least(0, **{name: getattr(procedure, name)})
-    check_at_least(1, epochs=procedure.epochs, batch_size=procedure.batch_size)
-    check_at_least(1, max_length=max_length, patience=procedure.patience)
-    if not 0 < procedure.plateau_factor <= 1:
-        raise AttnProbeError(
-            f"plateau_factor must be above 0 and at most 1, got {procedure.plateau_factor}"
-        )
-    if validation is None and (
-        procedure.patience is not None or procedure.plateau_factor < 1
-    ):
+def _check_validation(procedure: Procedure, validation: Any) -> None:
+    needed = procedure.patience is not None or procedure.plateau_factor < 1
+    if needed and validation is None:
         raise AttnProbeError(
             "expected validation texts, which decide on learning rate and end; give some"
         )
 
 
-def _new_tokenizer(train, config, procedure: Procedure):
+def _check_guides(
+    config: AttentionClassifierConfig, guides: Mapping[str, Guide] | None
+) -> None:
+    if (config.attention == "guided") != (guides is not None):
+        with_or_without = "without" if guides is None else "with"
+        raise AttnProbeError(
+            "expected guides, the attention weights of every text, with "
+            "attention='guided' and only there; got "
+            f"attention={config.attention!r} {with_or_without} guides"
+        )
+
+
+def _guide_columns(
+    guides: Mapping[str, Guide], tokenizer: PreTrainedTokenizerBase
+) -> Columns:
+    """A function that gives the guides as a column of a split."""
+    special = special_ids(tokenizer)
+
+    def columns(
+        split: str, examples: "datasets.Dataset", input_ids: list[list[int]]
+    ) -> dict[str, list]:
+        if split not in guides:
+            got = ", ".join(guides) or "none"
+            raise AttnProbeError(
+                f"expected guides for the {split} texts too, got {got}"
+            )
+        return {"guide": guide_rows(guides[split], examples, input_ids, special)}
+
+    return columns
+
+
+def _new_tokenizer(
+    train: "datasets.Dataset", config: AttentionClassifierConfig, procedure: Procedure
+) -> PreTrainedTokenizerBase:
     return build_tokenizer(
         train.with_format(None)["text"][:],
         min_document_frequency=procedure.min_document_frequency,
@@ -198,108 +213,112 @@ def _new_tokenizer(train, config, procedure: Procedure):
     )
 
 
+def with_max_length(
+    tokenizer: PreTrainedTokenizerBase, max_length: int | None
+) -> PreTrainedTokenizerBase:
+    """A copy that cuts texts to ``max_length`` tokens; the same one for None."""
+    if max_length is None:
+        return tokenizer
+    tokenizer = copy.deepcopy(tokenizer)
+    tokenizer.model_max_length = max_length
+    return tokenizer
+
+
 def _papers_trainer(
-    model,
-    tokenizer,
-    sets,
+    model: AttentionClassifierForSequenceClassification,
+    tokenizer: PreTrainedTokenizerBase,
+    splits: Splits,
     output_dir: Path,
     procedure: Procedure,
     *,
     seed: int,
-    **options,
-):
+    progress: bool | str,
+    columns: Columns | None,
+) -> Trainer:
     """The Trainer that follows a paper's procedure."""
-    rates = {
-        "learning_rate": procedure.learning_rate,
-        "weight_decay": procedure.weight_decay,
-    }
-    optimizer = papers_optimizer(model, **rates, amsgrad=procedure.amsgrad)
-    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
-    if procedure.plateau_factor < 1:
-        scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(
-            optimizer, mode="max", factor=procedure.plateau_factor, patience=0
-        )
-    stopping = (
-        []
-        if procedure.patience is None
-        else [EarlyStoppingCallback(procedure.patience)]
-    )
-    loss = papers_loss(
-        sets["train"], model.config.num_labels, weighted=procedure.weighted
-    )
+    n_classes = model.config.num_labels
+    loss = papers_loss(splits["train"], n_classes, weighted=procedure.weighted)
+    callbacks = []
+    if procedure.patience is not None:
+        callbacks.append(EarlyStoppingCallback(procedure.patience))
     settings = {
         "num_train_epochs": procedure.epochs,
         "per_device_train_batch_size": procedure.batch_size,
         "max_grad_norm": procedure.max_grad_norm,
         "seed": seed,
-    } | (
-        {} if procedure.metric is None else {"metric_for_best_model": procedure.metric}
-    )
+    }
+    if procedure.metric is not None:
+        settings["metric_for_best_model"] = procedure.metric
     return make_trainer(
         model,
         tokenizer,
-        sets,
+        splits,
         output_dir,
         settings=settings,
+        progress=progress,
+        columns=columns,
         compute_loss_func=loss,
-        optimizers=(optimizer, scheduler),
-        callbacks=stopping,
-        **options,
+        optimizers=optimizer_and_schedule(model, procedure),
+        callbacks=callbacks,
     )
 
 
-def begin(
-    output_dir: str | Path, train, validation, test, seed: int, *, resume: bool = False
-) -> tuple[Path, dict, list[str]]:
-    """The folder, the splits and the names of the classes, all checked; from here on everything is seeded."""
-    check_at_least(0, seed=seed)
-    interrupted = resume and (Path(output_dir) / STEPS).exists()
-    output_dir = check_new_folder(output_dir, holding=STEPS if interrupted else RECORD)
-    sets = check_sets(train, validation, test)
-    set_seed(seed)
-    return output_dir, sets, label_names(sets["train"])
+def set_word_vectors(
+    model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase, file: str | Path
+) -> int:
+    """Replaces the vectors of the words that the file has; returns their number.
 
-
-def set_word_vectors(model, tokenizer, path: str | Path) -> int:
-    """Replaces the vectors of the words in the file; returns how many were found."""
-    vectors, ids = read_vectors(path, tokenizer.get_vocab())
+    Raises:
+        AttnProbeError: a file that cannot be read, or vectors of another width.
+    """
+    vectors, ids = read_vectors(file, tokenizer.get_vocab())
     weight = model.get_input_embeddings().weight
     if len(ids) and vectors.shape[1] != weight.shape[1]:
+        width = vectors.shape[1]
         raise AttnProbeError(
-            f"the word vectors in {path} have {vectors.shape[1]} numbers, the model embeds in {weight.shape[1]}; "
-            f"set embedding_size={vectors.shape[1]}"
+            f"the word vectors in {file} have {width} numbers, the model embeds in "
+            f"{weight.shape[1]}; set embedding_size={width}"
         )
     with torch.no_grad():
         weight[ids] = vectors.to(weight)
+    logger.info("%d of %d words have vectors in %s", len(ids), len(weight), file)
     return len(ids)
 
 
 def new_model(
-    config, tokenizer, names, vectors=None
+    config: AttentionClassifierConfig,
+    tokenizer: PreTrainedTokenizerBase,
+    names: list[str],
+    word_vectors: str | Path | None = None,
 ) -> AttentionClassifierForSequenceClassification:
-    """The architecture of ``config`` with this tokenizer's vocabulary, these labels, and word vectors from a file."""
+    """A model with random weights for a tokenizer's vocabulary and named classes.
+
+    Args:
+        config: the architecture; it is not changed.
+        names: of the classes, in the order of their labels.
+        word_vectors: a file of pretrained word vectors, see :func:`set_word_vectors`.
+
+    Raises:
+        AttnProbeError: a hierarchical model with a tokenizer that separates no sentences.
+    """
     if config.hierarchical and tokenizer.sep_token_id is None:
         raise AttnProbeError(
             "expected a tokenizer that separates sentences for a hierarchical model; "
             "build one with build_tokenizer(texts, sentences=True)"
         )
+    config = copy.deepcopy(config)
     if config.hierarchical:
         config.sep_token_id = tokenizer.sep_token_id
     config.vocab_size = len(tokenizer)
-    config.pad_token_id, config.unk_token_id = (
-        tokenizer.pad_token_id,
-        tokenizer.unk_token_id,
-    )
-    # Some tokenizers begin a text with [CLS] and end it with [SEP]: none of them is content.
-    for name, other in (
-        ("bos_token_id", "cls_token_id"),
-        ("eos_token_id", "sep_token_id"),
-    ):
-        own = getattr(tokenizer, name)
-        setattr(config, name, getattr(tokenizer, other) if own is None else own)
+    config.pad_token_id = tokenizer.pad_token_id
+    config.unk_token_id = tokenizer.unk_token_id
+    # Some tokenizers begin a text with [CLS] and end it with [SEP]: neither is content.
+    begin_id, end_id = tokenizer.bos_token_id, tokenizer.eos_token_id
+    config.bos_token_id = tokenizer.cls_token_id if begin_id is None else begin_id
+    config.eos_token_id = tokenizer.sep_token_id if end_id is None else end_id
     config.id2label = dict(enumerate(names))
-    config.label2id = {name: k for k, name in enumerate(names)}
+    config.label2id = {name: label for label, name in enumerate(names)}
     model = AttentionClassifierForSequenceClassification(config)
-    if vectors is not None:
-        set_word_vectors(model, tokenizer, vectors)
+    if word_vectors is not None:
+        set_word_vectors(model, tokenizer, word_vectors)
     return model

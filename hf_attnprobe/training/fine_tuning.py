@@ -1,83 +1,121 @@
 """Fine-tuning pretrained Transformers, on the Trainer of Transformers."""
 
 from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_attnprobe.checkpoints import check_not_itself, load_model, load_tokenizer
-from hf_attnprobe.options import check_at_least
-from hf_attnprobe.training.classifier import begin
-from hf_attnprobe.training.resuming import finish
+from hf_attnprobe.data.examples import dataset_fingerprint, label_names
+from hf_attnprobe.data.splits import check_sets
+from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.training.classifier import with_max_length
+from hf_attnprobe.training.options import ONLY_CLASSIFIER, TrainingOptions
+from hf_attnprobe.training.resuming import begin, finish, finished
 from hf_attnprobe.training.trainer import make_trainer
+
+
+USUAL = {
+    "epochs": 3,
+    "batch_size": 32,
+    "learning_rate": 5e-5,
+    "weight_decay": 0.01,
+}
+"""What holds where no option is given (Devlin et al. 2019, Section A.3)."""
+WARM_UP = 0.1  # share of the steps
 
 
 def fine_tune(
     model: str | Path,
-    train,
-    validation=None,
+    train: Any,
+    validation: Any = None,
     *,
     output_dir: str | Path,
-    test=None,
-    seed: int = 0,
-    epochs: int = 3,
-    batch_size: int = 32,
-    learning_rate: float = 5e-5,
-    weight_decay: float = 0.01,
-    max_length: int | None = None,
-    trust_remote_code: bool = False,
+    test: Any = None,
+    options: TrainingOptions = TrainingOptions(),
+    resume: bool = False,
     progress: bool = True,
-):
-    """Fine-tunes a pretrained Transformer for classification and saves an ordinary checkpoint.
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, dict[str, float]]:
+    """Fine-tunes a pretrained Transformer for classification and saves a checkpoint.
 
-    The usual recipe (Devlin et al. 2019, Section A.3): AdamW, linear decay after 10% warm-up, a few epochs; the epoch
-    with the best validation score is kept, ROC-AUC for two classes, accuracy for more.
+    AdamW, linear decay after 10% warm-up, 3 epochs of batches of 32, learning rate 5e-5,
+    weight decay 0.01 (Devlin et al. 2019, Section A.3). The epoch with the best validation
+    score is kept: ROC-AUC for two classes, accuracy for more.
 
     Args:
         model: folder or Hub id of a pretrained model with its tokenizer.
-        train, validation, test, output_dir: as for :func:`hf_attnprobe.train_classifier`.
-        max_length: longer texts are cut; ``None`` is what the tokenizer states.
+        train, validation, test, output_dir: as for
+            :func:`hf_attnprobe.train_classifier`.
+        options: settings; those of attention classifiers alone are refused.
+        resume: continue what an interrupted training with the same settings left in
+            ``output_dir``. A finished one is loaded.
+        progress: show a bar on stderr.
 
     Returns:
-        (model, tokenizer, metrics).
+        model: the best epoch's, in eval mode.
+        tokenizer: the model's.
+        metrics: scores in [0, 1] by name, such as ``validation_accuracy``.
 
     Raises:
-        AttnProbeError: as :func:`hf_attnprobe.train_classifier`, or a model that does not load.
+        AttnProbeError: as :func:`hf_attnprobe.train_classifier`, a model that does not
+            load, or an option that means nothing to it.
     """
-    check_at_least(0, learning_rate=learning_rate, weight_decay=weight_decay)
-    check_at_least(1, epochs=epochs, batch_size=batch_size)
+    check_pretrained_options(options)
     check_not_itself(model, output_dir)
-    output_dir, sets, names = begin(output_dir, train, validation, test, seed)
+    splits = check_sets(train, validation, test)
+    used = {
+        name: default if getattr(options, name) is None else getattr(options, name)
+        for name, default in USUAL.items()
+    }
+    record = {
+        "start": str(model),
+        "seed": options.seed,
+        **used,
+        "max_length": options.max_length,
+        "data": {name: dataset_fingerprint(part) for name, part in splits.items()},
+    }
+    trusted = {"trust_remote_code": options.trust_remote_code}
+    if resume:
+        done = finished(Path(output_dir), record)
+        if done is not None:
+            tuned, metrics = done
+            return tuned, load_tokenizer(output_dir, **trusted), metrics
+    folder = begin(output_dir, options.seed, resume=resume)
+    names = label_names(splits["train"])
     labels = {
         "id2label": dict(enumerate(names)),
-        "label2id": {name: k for k, name in enumerate(names)},
+        "label2id": {name: label for label, name in enumerate(names)},
     }
-    loaded = load_model(
-        model, trust_remote_code=trust_remote_code, new_head=True, **labels
-    )
-    tokenizer = load_tokenizer(model, trust_remote_code=trust_remote_code)
-    if max_length is not None:
-        tokenizer.model_max_length = max_length
-    if (
-        getattr(loaded.config, "pad_token_id", None) is None
-    ):  # decoders find the last token by it
+    loaded = load_model(model, new_head=True, **trusted, **labels)
+    tokenizer = load_tokenizer(model, **trusted)
+    tokenizer = with_max_length(tokenizer, options.max_length)
+    if getattr(loaded.config, "pad_token_id", None) is None:
+        # Decoders find the last token by it.
         loaded.config.pad_token_id = tokenizer.pad_token_id
-    trainer = make_trainer(
-        loaded,
-        tokenizer,
-        sets,
-        output_dir,
-        progress=progress,
-        settings={
-            "num_train_epochs": epochs,
-            "per_device_train_batch_size": batch_size,
-            "seed": seed,
-            "learning_rate": learning_rate,
-            "weight_decay": weight_decay,
-            "warmup_steps": 0.1,
-        },
-    )
-    record = {
-        "seed": seed,
-        "epochs": epochs,
-        "batch_size": batch_size,
-        "learning_rate": learning_rate,
+    settings = {
+        "num_train_epochs": used["epochs"],
+        "per_device_train_batch_size": used["batch_size"],
+        "seed": options.seed,
+        "learning_rate": used["learning_rate"],
+        "weight_decay": used["weight_decay"],
+        "warmup_steps": WARM_UP,
     }
-    return loaded, tokenizer, finish(trainer, tokenizer, output_dir, record)
+    trainer = make_trainer(
+        loaded, tokenizer, splits, folder, settings=settings, progress=progress
+    )
+    metrics = finish(trainer, tokenizer, folder, record, resume=resume)
+    return loaded, tokenizer, metrics
+
+
+def check_pretrained_options(options: TrainingOptions) -> None:
+    """Refuses options that mean nothing to a pretrained model.
+
+    Raises:
+        AttnProbeError: one of them is given.
+    """
+    given = [name for name in ONLY_CLASSIFIER if getattr(options, name) is not None]
+    if given:
+        raise AttnProbeError(
+            f"{given[0]} is for attention classifiers, which are trained from scratch; "
+            "leave it out, or leave out the model"
+        )

@@ -1,90 +1,133 @@
 """The losses that the papers train with. Pure tensor functions."""
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 
-def papers_loss(train, n_classes: int, *, weighted: bool = True) -> Callable:
-    """Mean cross-entropy; for two classes, if ``weighted``, the positive one weighs n_negative / n_positive and the
-    batch is summed. A model's penalties are averaged or summed with it, so a penalty weighs against its own text's loss.
+if TYPE_CHECKING:
+    import datasets
+
+
+def papers_loss(
+    train: "datasets.Dataset", n_classes: int, *, weighted: bool = True
+) -> Callable[..., Tensor]:
+    """Cross-entropy as the papers reduce it, with the penalties of the model.
+
+    The loss takes a model's outputs, the labels [batch] and, as ``penalty`` [batch], what
+    is to be added per text besides the model's own ``outputs.regularization`` [batch].
+    Penalties are reduced as the cross-entropies are, so each weighs against its own text.
+
+    Args:
+        train: training texts, whose ``label`` column gives the class weights.
+        weighted: for two classes, the positive one weighs n_negative / n_positive and
+            the batch is summed (Jain & Wallace 2019, released code). Otherwise, and for
+            more classes, the loss is the mean.
     """
     if n_classes > 2 or not weighted:
-        return lambda outputs, labels, num_items_in_batch=None: penalised(
-            torch.nn.functional.cross_entropy(outputs.logits, labels),
-            outputs,
-            torch.mean,
-        )
+        return _mean_loss
     labels = np.asarray(train.with_format(None)["label"][:])
-    weight = torch.tensor(
-        [1.0, (labels == 0).sum() / (labels == 1).sum()], dtype=torch.float32
-    )
+    positive_weight = (labels == 0).sum() / (labels == 1).sum()
+    class_weights = torch.tensor([1.0, positive_weight], dtype=torch.float32)
 
-    def loss(outputs, labels, num_items_in_batch=None):
-        weights = weight.to(outputs.logits)
-        task = torch.nn.functional.cross_entropy(
-            outputs.logits, labels, weights, reduction="sum"
-        )
-        return penalised(task, outputs, torch.sum)
+    def loss(
+        outputs: Any,
+        labels: Tensor,
+        num_items_in_batch: Any = None,
+        penalty: Tensor | None = None,
+    ) -> Tensor:
+        weights = class_weights.to(outputs.logits)
+        task = cross_entropy(outputs.logits, labels, weights, reduction="sum")
+        return with_penalties(task, outputs, torch.sum, penalty)
 
     return loss
 
 
-def penalised(
-    loss: torch.Tensor, outputs, reduce: Callable[[torch.Tensor], torch.Tensor]
-) -> torch.Tensor:
-    """The loss of a batch and, where the model is trained with penalties, those of its texts: ``outputs.regularization``
-    [batch], reduced as the losses of the texts were."""
-    penalties = getattr(outputs, "regularization", None)
-    return loss if penalties is None else loss + reduce(penalties)
+def _mean_loss(
+    outputs: Any,
+    labels: Tensor,
+    num_items_in_batch: Any = None,
+    penalty: Tensor | None = None,
+) -> Tensor:
+    task = cross_entropy(outputs.logits, labels)
+    return with_penalties(task, outputs, torch.mean, penalty)
+
+
+def with_penalties(
+    loss: Tensor,
+    outputs: Any,
+    reduce: Callable[[Tensor], Tensor],
+    penalty: Tensor | None = None,
+) -> Tensor:
+    """The loss of a batch plus its reduced penalties.
+
+    Args:
+        outputs: a model's; ``regularization`` [batch], where it has one, is added.
+        reduce: how the losses of the texts were reduced, ``torch.sum`` or ``torch.mean``.
+        penalty: further penalties, [batch].
+    """
+    own = getattr(outputs, "regularization", None)
+    if penalty is None:
+        penalty = own
+    elif own is not None:
+        penalty = penalty + own
+    return loss if penalty is None else loss + reduce(penalty)
 
 
 def deception_penalty(
-    attention: torch.Tensor, named: torch.Tensor, *, over_heads: str = "mean"
-) -> torch.Tensor:
-    """−log(1 − αᵀm) of every text, [batch]: what attention to the ``named`` tokens costs (Pruthi et al. 2020, released code).
+    attention: Tensor, impermissible: Tensor, *, over_heads: str = "mean"
+) -> Tensor:
+    """The cost −log(1 − αᵀm) of attention to impermissible tokens, [batch].
 
-    Over several heads the ``mean`` of their costs, or the ``max``, that of the head that attends to them most. 1 − αᵀm is
-    taken as what the other tokens have of all weight, clamped at 1e-10: finite, with a gradient where αᵀm rounds to 1, and
-    the same under a dropout of weights. A text without named tokens costs nothing.
+    1 − αᵀm is computed as the other tokens' share of all weight, clamped at 1e-10. It is
+    finite, has a gradient where αᵀm rounds to 1, and does not change under dropout of the
+    weights. A text without impermissible tokens costs 0.
+    Source: Pruthi et al. 2020, released code.
 
     Args:
         attention: [batch, heads, keys].
-        named: bool [batch, keys].
+        impermissible: bool [batch, keys].
+        over_heads: ``mean`` of the heads' costs, or ``max``, the most costly head's.
     """
-    left, whole = (
-        (attention * kept).sum(-1).clamp_min(1e-10)
-        for kept in (~named[:, None], torch.ones_like(named[:, None]))
-    )
-    costs = (whole.log() - left.log()) * named.any(-1, keepdim=True)
+    permitted = ~impermissible[:, None]
+    left = (attention * permitted).sum(-1).clamp_min(1e-10)
+    whole = (attention * torch.ones_like(permitted)).sum(-1).clamp_min(1e-10)
+    costs = (whole.log() - left.log()) * impermissible.any(-1, keepdim=True)
     return costs.amax(-1) if over_heads == "max" else costs.mean(-1)
 
 
 def adversary_loss(
-    probs: torch.Tensor,
-    attention: torch.Tensor,
-    base_probs: torch.Tensor,
-    base_attention: torch.Tensor,
-    mask: torch.Tensor,
+    probs: Tensor,
+    attention: Tensor,
+    base_probs: Tensor,
+    base_attention: Tensor,
+    mask: Tensor,
     *,
     lambda_: float,
     tvd_factor: float = 1.0,
-) -> torch.Tensor:
-    """Σ over the batch of TVD(ŷ_a, ŷ_b) − λ·KL(α_a‖α_b): close in output, far in attention (Wiegreffe & Pinter 2019,
-    Section 4). A scalar, finite and with finite gradients whatever the weights.
+) -> Tensor:
+    """Σ over the batch of TVD(ŷ_a, ŷ_b) − λ·KL(α_a‖α_b), a finite scalar.
 
-    Only what ``mask`` [batch, keys] marks enters the KL. ln α_b is clamped at ln 1e-10: where the base's weight
-    underflows, the KL would be infinite. The paper's code then weighs every batch with its class weights; this does not.
+    It is low for a model close to the base in output and far from it in attention
+    (Wiegreffe & Pinter 2019, Section 4). ln α_b is clamped at ln 1e-10: where the base's
+    weight underflows, the KL would be infinite. The paper's code then multiplies every
+    batch by its class weights; this does not.
 
     Args:
-        probs, base_probs: [batch, classes]. attention, base_attention: [batch, keys].
-        tvd_factor: 0.5 for the TVD of the paper's code, which halves the difference of two sigmoids.
+        probs, base_probs: [batch, classes].
+        attention, base_attention: [batch, keys].
+        mask: bool [batch, keys], the tokens that enter the KL.
+        lambda_: weight of the KL, at least 0.
+        tvd_factor: 0.5 for the TVD of the paper's code, which halves the difference of
+            two sigmoids.
     """
     distance = (probs - base_probs).abs().sum(-1) / 2
-    log_ratio = (
-        attention.clamp_min(torch.finfo(attention.dtype).tiny).log()
-        - base_attention.clamp_min(1e-10).log()
-    )
+    smallest = torch.finfo(attention.dtype).tiny
+    log_attention = attention.clamp_min(smallest).log()
+    log_ratio = log_attention - base_attention.clamp_min(1e-10).log()
     divergence = (attention * log_ratio).masked_fill(~mask, 0).sum(-1)
     return (tvd_factor * distance - lambda_ * divergence).sum()

@@ -1,21 +1,33 @@
-"""What the papers optimise, how, and how the result is scored; no Trainer in sight."""
+"""Training procedures and architectures of the papers, and the optimizer they use."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from transformers import get_constant_schedule
 
 from hf_attnprobe.attention_classifier import AttentionClassifierConfig
 from hf_attnprobe.errors import AttnProbeError
+
+
+DEFAULT = "jain-wallace"
 
 
 @dataclass(frozen=True)
 class Procedure:
     """How a paper trained its classifiers.
 
-    max_grad_norm: gradients are clipped to it, 0 for not at all. plateau_factor: what the learning rate is multiplied by
-    after every epoch whose validation score is no better. patience: so many such epochs end the training, None for
-    never. weighted: for two classes the positive one weighs n_negative / n_positive and a batch is summed.
-    metric: the validation score; None is ROC-AUC for two classes, accuracy for more.
+    Attributes:
+        max_grad_norm: norm to which gradients are clipped; 0 is never.
+        plateau_factor: factor of the learning rate after every epoch whose validation
+            score is no better.
+        patience: so many such epochs end the training; None is never.
+        amsgrad: whether Adam uses the AMSGrad variant.
+        weighted: for two classes, the positive one weighs n_negative / n_positive and
+            the losses of a batch are summed.
+        metric: the validation score; None is ROC-AUC for two classes, accuracy for more.
     """
 
     epochs: int
@@ -30,21 +42,37 @@ class Procedure:
     weighted: bool
     metric: str | None
 
+    def settings(self) -> dict[str, Any]:
+        """The fields that are training options too, by name."""
+        fixed = ("amsgrad", "weighted", "metric")
+        return {name: value for name, value in vars(self).items() if name not in fixed}
+
 
 PROCEDURES = {
     "jain-wallace": Procedure(
-        8, 32, 1e-3, 1e-5, 1, 0.0, 1.0, None, amsgrad=True, weighted=True, metric=None
+        epochs=8,
+        batch_size=32,
+        learning_rate=1e-3,
+        weight_decay=1e-5,
+        min_document_frequency=1,
+        max_grad_norm=0.0,
+        plateau_factor=1.0,
+        patience=None,
+        amsgrad=True,
+        weighted=True,
+        metric=None,
     ),
-    # Of IMDB and Yahoo Answers. The paper's bound of 5 counts words, here it counts the documents that have them.
+    # For IMDB and Yahoo Answers. The paper's bound of 5 counts words; here it counts
+    # the documents that have them.
     "serrano-smith": Procedure(
-        15,
-        64,
-        4e-4,
-        0.0,
-        5,
-        10.0,
-        0.5,
-        5,
+        epochs=15,
+        batch_size=64,
+        learning_rate=4e-4,
+        weight_decay=0.0,
+        min_document_frequency=5,
+        max_grad_norm=10.0,
+        plateau_factor=0.5,
+        patience=5,
         amsgrad=False,
         weighted=False,
         metric="accuracy",
@@ -52,47 +80,60 @@ PROCEDURES = {
 }
 
 
-def papers_procedure(recipe: str, encoder: str, **changes) -> Procedure:
-    """The procedure named, with what is not None in ``changes`` in place of its own.
+def papers_procedure(name: str | None, encoder: str, **changes: Any) -> Procedure:
+    """The named procedure with some settings replaced.
+
+    Args:
+        name: a key of :data:`PROCEDURES`; None is jain-wallace.
+        encoder: the model's; without one, Serrano & Smith train for longer.
+        changes: fields of :class:`Procedure`; None leaves the paper's value.
 
     Raises:
-        AttnProbeError: no procedure of that name.
+        AttnProbeError: no procedure has that name.
     """
-    if recipe not in PROCEDURES:
-        raise AttnProbeError(
-            f"expected a recipe of {', '.join(PROCEDURES)}, got {recipe!r}"
-        )
-    longer = (
-        {"epochs": 60, "patience": 10}
-        if recipe == "serrano-smith" and encoder == "none"
-        else {}
-    )
-    given = {name: value for name, value in changes.items() if value is not None}
-    return replace(PROCEDURES[recipe], **(longer | given))
+    name = DEFAULT if name is None else name
+    if name not in PROCEDURES:
+        names = ", ".join(PROCEDURES)
+        raise AttnProbeError(f"expected a procedure of {names}, got {name!r}")
+    procedure = PROCEDURES[name]
+    if name == "serrano-smith" and encoder == "none":
+        procedure = replace(procedure, epochs=60, patience=10)
+    return replace(procedure, **_given(changes))
 
 
-def papers_config(recipe: str = "jain-wallace", **changes) -> AttentionClassifierConfig:
-    """The architecture of a paper, with what is not None in ``changes`` in place of its own.
+def papers_config(name: str | None = None, **changes: Any) -> AttentionClassifierConfig:
+    """The architecture that goes with a procedure, with some fields replaced.
 
-    ``serrano-smith`` is their FLAN with a BiGRU, or with ``hierarchical=True`` their HAN, and the dropout rates of IMDB
-    (Serrano & Smith 2019, released code).
+    ``serrano-smith`` is their FLAN with a BiGRU, or with ``hierarchical=True`` their HAN,
+    with the dropout rates of IMDB (Serrano & Smith 2019, released code).
+
+    Args:
+        name: a key of :data:`PROCEDURES`; None is jain-wallace.
+        changes: fields of the configuration; None leaves the paper's value.
 
     Raises:
-        AttnProbeError: sizes that make no model.
+        AttnProbeError: no such field, or sizes that make no model.
     """
-    changes = {name: value for name, value in changes.items() if value is not None}
-    own = _serrano_smith(**changes) if recipe == "serrano-smith" else {}
+    changes = _given(changes)
+    fields = _serrano_smith(**changes) if name == "serrano-smith" else {}
     try:
-        return AttentionClassifierConfig(**(own | changes))
+        return AttentionClassifierConfig(**(fields | changes))
     except ValueError as error:  # the checkpoint code knows no error but Python's
         raise AttnProbeError(str(error)) from error
 
 
-def _serrano_smith(encoder: str = "bigru", hierarchical: bool = False, **_) -> dict:
+def _given(changes: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in changes.items() if value is not None}
+
+
+def _serrano_smith(
+    encoder: str = "bigru", hierarchical: bool = False, **_: Any
+) -> dict[str, Any]:
+    two_directions = encoder in ("bigru", "bilstm")
     return {
         "encoder": encoder,
         "embedding_size": 200,
-        "encoder_size": 50 if encoder in ("bigru", "bilstm") else 100,  # per direction
+        "encoder_size": 50 if two_directions else 100,
         "kernel_sizes": (3, 5),
         "attention_size": 200 if encoder == "none" else 100,
         "embedding_dropout": 0.444,
@@ -102,23 +143,44 @@ def _serrano_smith(encoder: str = "bigru", hierarchical: bool = False, **_) -> d
 
 
 def papers_optimizer(
-    model, *, learning_rate: float, weight_decay: float, amsgrad: bool = True
+    model: torch.nn.Module,
+    *,
+    learning_rate: float,
+    weight_decay: float,
+    amsgrad: bool = True,
 ) -> torch.optim.Optimizer:
-    """Adam; weight decay on everything but attention (Jain & Wallace 2019, released code)."""
-    attention = {id(p) for name, p in model.named_parameters() if ".attention." in name}
+    """Adam with weight decay on everything but attention.
+
+    Source: Jain & Wallace 2019, released code.
+    """
+    attention, others = [], []
+    for name, parameter in model.named_parameters():
+        (attention if ".attention." in name else others).append(parameter)
     groups = [
-        {
-            "params": [p for p in model.parameters() if id(p) not in attention],
-            "weight_decay": weight_decay,
-        },
-        {
-            "params": [p for p in model.parameters() if id(p) in attention],
-            "weight_decay": 0.0,
-        },
+        {"params": others, "weight_decay": weight_decay},
+        {"params": attention, "weight_decay": 0.0},
     ]
     return torch.optim.Adam(
-        [g for g in groups if g["params"]],
+        [group for group in groups if group["params"]],
         lr=learning_rate,
         amsgrad=amsgrad,
         fused=True,
     )
+
+
+def optimizer_and_schedule(
+    model: torch.nn.Module, procedure: Procedure
+) -> tuple[torch.optim.Optimizer, LRScheduler]:
+    """The procedure's optimizer and learning-rate schedule, for a Trainer."""
+    optimizer = papers_optimizer(
+        model,
+        learning_rate=procedure.learning_rate,
+        weight_decay=procedure.weight_decay,
+        amsgrad=procedure.amsgrad,
+    )
+    if procedure.plateau_factor == 1:
+        return optimizer, get_constant_schedule(optimizer)
+    schedule = ReduceLROnPlateau(
+        optimizer, mode="max", factor=procedure.plateau_factor, patience=0
+    )
+    return optimizer, schedule

@@ -2,59 +2,80 @@
 
 import contextlib
 import json
+import logging
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from transformers import Trainer
+from transformers import (
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    Trainer,
+    set_seed,
+)
 
 from hf_attnprobe.checkpoints import RECORD, load_model, read_record
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.storage.folders import write_atomically
+from hf_attnprobe.options import check_at_least
+from hf_attnprobe.storage.folders import check_new_folder, write_atomically
 
 
 STEPS = ".steps"  # the Trainer's own files, while it runs
 STATE = "trainer_state.json"  # the last file that a Trainer writes into a checkpoint
+SCORES = ("accuracy", "f1", "roc_auc")
+
+logger = logging.getLogger(__name__)
+
+
+def begin(output_dir: str | Path, seed: int, *, resume: bool = False) -> Path:
+    """Checks the output folder and seeds everything random.
+
+    Args:
+        resume: whether the folder may hold an interrupted training.
+
+    Raises:
+        AttnProbeError: a negative seed, or a folder with other files.
+    """
+    check_at_least(0, seed=seed)
+    interrupted = resume and (Path(output_dir) / STEPS).exists()
+    folder = check_new_folder(output_dir, holding=STEPS if interrupted else RECORD)
+    set_seed(seed)
+    return folder
 
 
 def finish(
     trainer: Trainer,
-    tokenizer,
+    tokenizer: PreTrainedTokenizerBase,
     output_dir: Path,
-    record: Mapping,
+    record: Mapping[str, Any],
     *,
     resume: bool = False,
 ) -> dict[str, float]:
-    """Trains, scores, saves; the record is written last. The Trainer's own files go, unless an interrupted run is to
-    be resumed.
+    """Trains, scores and saves; the training's record is written last.
+
+    The Trainer's own files are removed, unless an interrupted run is to be resumed.
 
     Args:
         record: the training's settings.
-        resume: continue from what an interrupted run with the same record left in ``output_dir``.
+        resume: continue what an interrupted run with the same record left behind.
+
+    Returns:
+        The scores in [0, 1] by name, such as ``validation_accuracy``.
     """
-    metrics, done = {}, False
+    done = False
     try:
         _train(trainer, output_dir / STEPS, record, resume)
-        for name, examples in trainer.scored.items():
-            found = trainer.predict(examples, metric_key_prefix=name).metrics
-            metrics |= {
-                k: float(v)
-                for k, v in found.items()
-                if k.split("_", 1)[1] in ("accuracy", "f1", "roc_auc")
-            }
+        metrics = _scores(trainer)
         trainer.model.eval().save_pretrained(output_dir)
         tokenizer.save_pretrained(output_dir)
-        metrics = {
-            name: value for name, value in sorted(metrics.items()) if value == value
-        }  # NaN: a single class
-        written = {
+        outcome = {
             "metrics": metrics,
             "n_epochs": round(trainer.state.epoch or 0),
             "seconds": seconds(trainer),
         }
-        write_atomically(
-            output_dir / RECORD, json.dumps(dict(record) | written, indent=1) + "\n"
-        )
+        content = json.dumps({**record, **outcome}, indent=1) + "\n"
+        write_atomically(output_dir / RECORD, content)
         done = True
     finally:
         if done or not resume:
@@ -64,38 +85,58 @@ def finish(
     return metrics
 
 
-def finished(folder: Path, record: Mapping):
-    """Model and metrics of a training with this record that came to its end, or None.
+def _scores(trainer: Trainer) -> dict[str, float]:
+    """Scores of the held-out splits; a score that is undefined is left out."""
+    scores = {}
+    for split, examples in trainer.scored.items():
+        measured = trainer.predict(examples, metric_key_prefix=split).metrics
+        for name in SCORES:
+            value = float(measured.get(f"{split}_{name}", float("nan")))
+            if value == value:  # NaN: a single class
+                scores[f"{split}_{name}"] = value
+    return dict(sorted(scores.items()))
+
+
+def finished(
+    folder: Path, record: Mapping[str, Any]
+) -> tuple[PreTrainedModel, dict[str, float]] | None:
+    """Model and metrics of a finished training with this record, or None.
 
     Raises:
-        AttnProbeError: the folder holds one with other settings.
+        AttnProbeError: the folder holds a training with other settings.
     """
     held = read_record(folder)
     if not held:
         return None
     check_same(folder, held, record)
-    shutil.rmtree(
-        folder / STEPS, ignore_errors=True
-    )  # of a process killed after its last word
+    # A process may have been killed after it wrote the record.
+    shutil.rmtree(folder / STEPS, ignore_errors=True)
+    logger.info("%s holds this training, finished", folder)
     return load_model(folder).eval(), held["metrics"]
 
 
-def check_same(folder: Path, held: Mapping, record: Mapping) -> None:
-    """The settings that a folder's training had are those asked for."""
-    wrong = [
-        name
-        for name, value in json.loads(json.dumps(dict(record))).items()
-        if held.get(name) != value
-    ]
-    if wrong:
-        raise AttnProbeError(
-            f"{folder} holds a training with {wrong[0].replace('_', ' ')} {held.get(wrong[0])}, not "
-            f"{record[wrong[0]]}; choose another folder or delete it"
-        )
+def check_same(
+    folder: Path, held: Mapping[str, Any], record: Mapping[str, Any]
+) -> None:
+    """Checks that a folder's training had the settings asked for.
+
+    Raises:
+        AttnProbeError: it had others.
+    """
+    wanted = json.loads(json.dumps(dict(record)))
+    for name, value in wanted.items():
+        if held.get(name) != value:
+            words = name.replace("_", " ")
+            raise AttnProbeError(
+                f"{folder} holds a training with {words} {held.get(name)}, not {value}; "
+                "choose another folder or delete it"
+            )
 
 
-def _train(trainer: Trainer, steps: Path, record: Mapping, resume: bool) -> None:
-    """From the start, or from the last epoch of an interrupted run, to the same weights."""
+def _train(
+    trainer: Trainer, steps: Path, record: Mapping[str, Any], resume: bool
+) -> None:
+    """Trains from the start, or from the last epoch of an interrupted run."""
     last = _last_checkpoint(steps) if resume else None
     if last is None:
         shutil.rmtree(steps, ignore_errors=True)
@@ -104,33 +145,29 @@ def _train(trainer: Trainer, steps: Path, record: Mapping, resume: bool) -> None
         trainer.train()
         return
     check_same(steps, read_record(steps), record)
-    state = _here(last)
+    state = _relocated_state(last)
     if _gave_up(state):
-        trainer.args.num_train_epochs = round(
-            state["epoch"]
-        )  # nothing is left but to load the best epoch
+        # Nothing is left but to load the best epoch.
+        trainer.args.num_train_epochs = round(state["epoch"])
+    logger.info("training continues at epoch %s in %s", state["epoch"], steps.parent)
     trainer.train(resume_from_checkpoint=str(last))
 
 
-def _here(checkpoint: Path) -> dict:
-    """The state of a run whose folder may have been moved: its best epoch is beside the last one."""
+def _relocated_state(checkpoint: Path) -> dict[str, Any]:
+    """Trainer state whose ``best_model_checkpoint`` is in this folder, which may have moved."""
     state = json.loads((checkpoint / STATE).read_text())
-    if state.get("best_global_step"):
-        state["best_model_checkpoint"] = str(
-            checkpoint.with_name(f"checkpoint-{state['best_global_step']}")
-        )
+    step = state.get("best_global_step")
+    if step:
+        best = checkpoint.with_name(f"checkpoint-{step}")
+        state["best_model_checkpoint"] = str(best)
         write_atomically(checkpoint / STATE, json.dumps(state))
     return state
 
 
 def _last_checkpoint(steps: Path) -> Path | None:
-    """The last one that is whole; what a killed process left half written goes."""
-    found = sorted(
-        steps.glob("checkpoint-*"),
-        key=lambda folder: int(folder.name.split("-")[1]),
-        reverse=True,
-    )
-    for folder in found:
+    """The last complete checkpoint; incomplete ones are removed."""
+    by_step = {int(f.name.split("-")[1]): f for f in steps.glob("checkpoint-*")}
+    for _, folder in sorted(by_step.items(), reverse=True):
         try:
             json.loads((folder / STATE).read_text())
         except (OSError, ValueError):
@@ -140,17 +177,15 @@ def _last_checkpoint(steps: Path) -> Path | None:
     return None
 
 
-def _gave_up(state: Mapping) -> bool:
-    """Whether the run had ended early, with only its result left to be saved."""
+def _gave_up(state: Mapping[str, Any]) -> bool:
+    """Whether early stopping had ended the run before it was interrupted."""
     stopping = state.get("stateful_callbacks", {}).get("EarlyStoppingCallback")
     if stopping is None:
         return False
-    return (
-        stopping["attributes"]["early_stopping_patience_counter"]
-        >= stopping["args"]["early_stopping_patience"]
-    )
+    waited = stopping["attributes"]["early_stopping_patience_counter"]
+    return waited >= stopping["args"]["early_stopping_patience"]
 
 
 def seconds(trainer: Trainer) -> float:
-    """Spent in training and evaluation, over all runs that it took."""
+    """Seconds of training and evaluation, over all runs that it took."""
     return sum(row.get("seconds", 0.0) for row in trainer.state.log_history)

@@ -4,11 +4,15 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import (
     DataCollatorWithPadding,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
     PrinterCallback,
     ProgressCallback,
     Trainer,
@@ -21,92 +25,108 @@ from hf_attnprobe.statistics.scores import classification_metrics
 from hf_attnprobe.training.resuming import STEPS
 
 
-# From a split, its examples and their input_ids to further columns, one value or list of numbers per example.
-Columns = Callable[[str, object, list[list[int]]], Mapping[str, list]]
+if TYPE_CHECKING:
+    import datasets
+
+# From a split's name, its examples and their input_ids to further columns, with one value
+# or list of numbers per example.
+Columns = Callable[[str, "datasets.Dataset", list[list[int]]], Mapping[str, list]]
+
+KNOWN = ("input_ids", "attention_mask", "label")
+LOGGED = ("loss", "eval_roc_auc", "eval_accuracy", "epoch")
 
 
 def make_trainer(
-    model,
-    tokenizer,
-    sets: Mapping,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    splits: "Mapping[str, datasets.Dataset]",
     output_dir: Path,
     *,
-    settings: Mapping,
+    settings: Mapping[str, Any],
     progress: bool | str,
     kind: Callable[..., Trainer] | None = None,
     columns: Columns | None = None,
-    **options,
+    **options: Any,
 ) -> Trainer:
-    """A Trainer that keeps the best epoch, prints nothing to stdout, and puts its own files into ``STEPS``.
+    """A Trainer that keeps the best epoch and puts its own files into ``STEPS``.
 
     Args:
+        splits: train and, where there are any, validation and test.
         settings: of :class:`TrainingArguments`, in place of those here.
-        kind: default :class:`PlainTrainer`. options: its own.
-        progress: a bar on stderr; a string stands before it.
-        columns: of numbers, which go to the model beside the tokens, padded with 0.
+        progress: show a bar on stderr; a string stands before it.
+        kind: class of the Trainer; default :class:`PlainTrainer`.
+        columns: further columns of numbers, which the model gets beside the tokens, padded
+            with 0.
+        options: further arguments of the Trainer.
     """
     check_pads(tokenizer)
-    chosen_on = (
-        sets["validation"].with_format(None)["label"][:]
-        if "validation" in sets
-        else None
-    )
-    settings = (
-        _settings(model, output_dir, chosen_on)
-        | {"disable_tqdm": not progress}
-        | dict(settings)
-    )
+    validation = splits.get("validation")
+    labels = None if validation is None else validation.with_format(None)["label"][:]
+    arguments = {
+        **_settings(model, output_dir, labels),
+        "disable_tqdm": not progress,
+        **settings,
+    }
     encoded = {
         name: _encode(name, examples, tokenizer, columns)
-        for name, examples in sets.items()
+        for name, examples in splits.items()
     }
     trainer = (kind or PlainTrainer)(
         model,
-        TrainingArguments(**settings),
-        train_dataset=encoded["train"],
+        TrainingArguments(**arguments),
+        train_dataset=encoded.pop("train"),
         eval_dataset=encoded.get("validation"),
         data_collator=ColumnCollator(tokenizer),
         compute_metrics=classification_metrics,
         **options,
     )
-    trainer.scored = {
-        name: encoded[name] for name in ("validation", "test") if name in encoded
-    }
-    for printing in (PrinterCallback, ProgressCallback):
-        trainer.remove_callback(printing)
+    trainer.scored = encoded
+    trainer.remove_callback(PrinterCallback)
+    trainer.remove_callback(ProgressCallback)
     trainer.add_callback(Stopwatch())
     if progress:
-        trainer.add_callback(
-            StderrProgress(progress if isinstance(progress, str) else None)
-        )
+        name = progress if isinstance(progress, str) else None
+        trainer.add_callback(StderrProgress(name))
     return trainer
 
 
-def check_pads(tokenizer) -> None:
-    """Texts can be made equally long."""
+def check_pads(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Checks that texts can be padded to one length.
+
+    Raises:
+        AttnProbeError: the tokenizer has no padding token.
+    """
     if tokenizer.pad_token_id is None:
         raise AttnProbeError(
-            "expected a tokenizer with a padding token to train on batches, this one has none; choose one, such as "
-            "tokenizer.pad_token = tokenizer.eos_token, and save the tokenizer beside the model"
+            "expected a tokenizer with a padding token to train on batches, this one has "
+            "none; choose one, such as tokenizer.pad_token = tokenizer.eos_token, and "
+            "save the tokenizer beside the model"
         )
 
 
-def _settings(model, output_dir: Path, chosen_on: Sequence[int] | None) -> dict:
-    """Of :class:`TrainingArguments`. chosen_on: labels of the validation texts, which choose the epoch: by the area under
-    the ROC curve for two classes, if they are of both, else by accuracy."""
-    has_validation = chosen_on is not None
-    has_curve = has_validation and model.config.num_labels == len(set(chosen_on)) == 2
+def _settings(
+    model: PreTrainedModel, output_dir: Path, labels: Sequence[int] | None
+) -> dict[str, Any]:
+    """Defaults of :class:`TrainingArguments`.
+
+    Args:
+        labels: of the validation texts, which choose the epoch: by ROC-AUC where they are
+            of two classes and the model knows two, else by accuracy. None: no such texts.
+    """
+    validated = labels is not None
+    has_curve = validated and model.config.num_labels == len(set(labels)) == 2
     return {
         "output_dir": str(output_dir / STEPS),
         "per_device_eval_batch_size": 128,
         "train_sampling_strategy": "group_by_length",
-        "eval_strategy": "epoch" if has_validation else "no",
-        "save_strategy": "epoch" if has_validation else "no",
+        "eval_strategy": "epoch" if validated else "no",
+        "save_strategy": "epoch" if validated else "no",
         "save_total_limit": 1,
-        "load_best_model_at_end": has_validation,
+        "load_best_model_at_end": validated,
         "metric_for_best_model": "roc_auc" if has_curve else "accuracy",
         "greater_is_better": True,
-        "restore_callback_states_from_checkpoint": True,  # how long there has been no progress
+        # How many epochs brought no progress is kept over an interruption.
+        "restore_callback_states_from_checkpoint": True,
         "logging_strategy": "epoch",
         "report_to": [],
         "use_cpu": not torch.cuda.is_available(),
@@ -114,85 +134,92 @@ def _settings(model, output_dir: Path, chosen_on: Sequence[int] | None) -> dict:
     }
 
 
-def _encode(name: str, examples, tokenizer, columns: Columns | None):
+def _encode(
+    name: str,
+    examples: "datasets.Dataset",
+    tokenizer: PreTrainedTokenizerBase,
+    columns: Columns | None,
+) -> "datasets.Dataset":
+    """A split as the model takes it: tokens, label and further columns."""
     encoded = examples.map(
         lambda rows: tokenizer(rows["text"], truncation=True),
         batched=True,
         remove_columns=["text", "example_id"],
     )
-    encoded = encoded.remove_columns(
-        [
-            c
-            for c in encoded.column_names
-            if c not in ("input_ids", "attention_mask", "label")
-        ]
-    )
-    further = (
-        columns(name, examples, encoded.with_format(None)["input_ids"][:])
-        if columns
-        else {}
-    )
-    for column, values in further.items():
+    encoded = encoded.select_columns([c for c in KNOWN if c in encoded.column_names])
+    if columns is None:
+        return encoded
+    input_ids = encoded.with_format(None)["input_ids"][:]
+    for column, values in columns(name, examples, input_ids).items():
         encoded = encoded.add_column(column, values)
     return encoded
 
 
 class PlainTrainer(Trainer):
-    """Without the norm of the gradients where they are not clipped: nobody reads it, and it takes 6% of an epoch."""
+    """A Trainer that does not compute the norm of gradients that are not clipped.
 
-    def _get_grad_norm(self, model, grad_norm=None):
+    Nobody reads the norm, and it takes 6% of an epoch.
+    """
+
+    def _get_grad_norm(self, model: torch.nn.Module, grad_norm: Any = None) -> Any:
         return grad_norm
 
 
 class ColumnCollator:
     """Pads texts to the longest, and columns that no tokenizer knows with 0."""
 
-    KNOWN = ("input_ids", "attention_mask", "label")
-
-    def __init__(self, tokenizer):
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self.texts = DataCollatorWithPadding(tokenizer)
 
-    def __call__(self, features: Sequence[Mapping]) -> dict[str, torch.Tensor]:
-        batch = self.texts(
-            [{k: row[k] for k in self.KNOWN if k in row} for row in features]
-        )
-        for name in features[0].keys() - set(self.KNOWN):
-            batch[name] = pad_sequence(
-                [torch.tensor(row[name], dtype=torch.float32) for row in features], True
-            )
+    def __call__(self, features: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+        """Rows of a split as a batch, [texts, …]."""
+        known = [{name: row[name] for name in KNOWN if name in row} for row in features]
+        batch = self.texts(known)
+        for name in features[0].keys() - set(KNOWN):
+            rows = [torch.tensor(row[name], dtype=torch.float32) for row in features]
+            batch[name] = pad_sequence(rows, batch_first=True)
         return batch
 
 
 class Stopwatch(TrainerCallback):
-    """Notes in the log, which is saved with every checkpoint, how long each part took."""
+    """Notes how long each part took in the log, which is saved with every checkpoint."""
 
-    def on_train_begin(self, args, state, control, **options):
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Starts the clock."""
         self.since = time.monotonic()
 
-    def on_log(self, args, state, control, **options):
+    def on_log(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Writes the seconds since the last entry into this one."""
         now = time.monotonic()
-        state.log_history[-1]["seconds"], self.since = now - self.since, now
+        state.log_history[-1]["seconds"] = now - self.since
+        self.since = now
 
 
 class StderrProgress(ProgressCallback):
-    """The Trainer's progress bar without its log lines on stdout, which belongs to results."""
+    """The Trainer's progress bar without its log lines on stdout, which is for results."""
 
-    def __init__(self, name: str | None = None):
+    def __init__(self, name: str | None = None) -> None:
         super().__init__()
         self.name = name
 
-    def on_train_begin(self, args, state, control, **options):
+    def on_train_begin(
+        self, args: Any, state: Any, control: Any, **options: Any
+    ) -> None:
+        """Shows the bar, with the name before it."""
         super().on_train_begin(args, state, control, **options)
         if self.training_bar is not None:
             self.training_bar.set_description(self.name)
 
-    def on_log(self, args, state, control, logs=None, **options):
-        if state.is_world_process_zero and self.training_bar is not None and logs:
-            shown = {
-                k: f"{v:.3f}"
-                for k, v in logs.items()
-                if k in ("loss", "eval_roc_auc", "eval_accuracy", "epoch")
-            }
-            self.training_bar.write(
-                " ".join(f"{k} {v}" for k, v in shown.items()), file=sys.stderr
-            )
+    def on_log(
+        self,
+        args: Any,
+        state: Any,
+        control: Any,
+        logs: Mapping[str, float] | None = None,
+        **_: Any,
+    ) -> None:
+        """Writes loss and scores above the bar."""
+        if not state.is_world_process_zero or self.training_bar is None or not logs:
+            return
+        parts = [f"{name} {logs[name]:.3f}" for name in logs if name in LOGGED]
+        self.training_bar.write(" ".join(parts), file=sys.stderr)

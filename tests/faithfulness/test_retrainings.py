@@ -21,19 +21,19 @@ from hf_attnprobe.functional.divergence import largest_jsd
 from hf_attnprobe.inference.outputs import read_outputs, to_guide
 from hf_attnprobe.retraining import adversary_training
 from hf_attnprobe.retraining.adversary import (
-    LAMBDAS,
     adversary,
-    default_lambdas,
     lambda_folder,
     over_bound,
 )
 from hf_attnprobe.retraining.adversary_training import train_adversary
 from hf_attnprobe.retraining.base import load_base, train_again
 from hf_attnprobe.retraining.diagnostic_mlp import diagnostic_mlp, guides_of
+from hf_attnprobe.retraining.options import LAMBDAS, Adversary, Seeds
 from hf_attnprobe.retraining.registry import READINGS, RETRAININGS
 from hf_attnprobe.retraining.seeds import other_seeds, seeds
 from hf_attnprobe.retraining.uniform import uniform
 from hf_attnprobe.storage.rows import statistics_of
+from hf_attnprobe.training.options import TrainingOptions
 from hf_attnprobe.training.trainer import Stopwatch
 
 
@@ -50,8 +50,8 @@ def base(reviews, tmp_path_factory):
         reviews["train"],
         reviews["validation"],
         output_dir=folder,
+        options=TrainingOptions(**SETTINGS),
         progress=False,
-        **SETTINGS,
     )
     return load_base(folder)
 
@@ -82,14 +82,14 @@ def test_the_base_is_trained_again_as_it_was(base, reviews, tmp_path):
     again = train_again(base, reviews, tmp_path / "again")
     assert_equal_weights(again.model, base.model)
     assert {
-        name: base.settings[name] for name in SETTINGS
+        name: getattr(base.settings, name) for name in SETTINGS
     } == SETTINGS and base.notes == ()
 
 
 def test_settings_given_win_and_those_not_recorded_are_named(base, checkpoint):
-    assert load_base(base.name, epochs=1).settings["epochs"] == 1
+    assert load_base(base.name, epochs=1).settings.epochs == 1
     guessed = load_base(checkpoint)
-    assert guessed.settings["epochs"] == 8 and guessed.settings["learning_rate"] == 1e-3
+    assert guessed.settings.epochs == 8 and guessed.settings.learning_rate == 1e-3
     assert any(note.startswith("epochs 8: assumed") for note in guessed.notes)
 
 
@@ -140,7 +140,7 @@ def test_uniform_against_scipy(flat, base, reviews):
 
 
 def test_seeds(base, reviews, tmp_path):
-    found = seeds(base, reviews, output_dir=tmp_path, n_seeds=3)
+    found = seeds(base, reviews, Seeds(n_seeds=3), output_dir=tmp_path)
     assert list(found.one_seed_jsd) == [0, 2, 3] and [
         t.folder.name for t in found.trained
     ] == ["0", "2", "3"]
@@ -154,7 +154,7 @@ def test_seeds(base, reviews, tmp_path):
         found.max_attention, base.outputs(reviews["test"]).attention.amax(-1)
     )
     two = seeds(
-        base, reviews, output_dir=tmp_path, n_seeds=2
+        base, reviews, Seeds(n_seeds=2), output_dir=tmp_path
     )  # of an even number the mean of the two in the middle
     assert np.allclose(two.seed_jsd, np.median(each[:2], axis=0))
 
@@ -256,25 +256,8 @@ def test_guides_that_do_not_fit(base, reviews, tmp_path):
 @pytest.fixture(scope="module")
 def adversaries(base, reviews, tmp_path_factory):
     folder = tmp_path_factory.mktemp("adversary")
-    return adversary(base, reviews, output_dir=folder, lambdas=(0.0, 0.05), epochs=6)
-
-
-def test_without_the_second_term_a_copy_of_the_base_stays(base, reviews, tmp_path):
-    run = train_adversary(
-        base,
-        reviews,
-        tmp_path,
-        lambda_=0.0,
-        start=base.model,
-        learning_rate=1e-5,
-        epochs=2,
-    )
-    own, other = (
-        read_outputs(model, base.tokenizer, reviews["test"])
-        for model in (base.model, run.model)
-    )
-    assert (own.probs - other.probs).abs().max() < 0.01
-    assert run.model.config.attention == base.model.config.attention
+    options = Adversary(lambdas=(0.0, 0.05), adversary_epochs=6)
+    return adversary(base, reviews, options, output_dir=folder)
 
 
 def test_the_second_term_moves_attention(adversaries):
@@ -319,7 +302,7 @@ def test_a_divergence_above_the_bound_is_an_error_that_names_the_text(base, revi
         over_bound(too_far, bound, own)
 
 
-def test_yardsticks_are_those_of_the_audit(adversaries, base, reviews, tmp_path):
+def test_baselines_are_those_of_the_audit(adversaries, base, reviews, tmp_path):
     from hf_attnprobe import audit
 
     rows = audit(base.name, reviews, tests=["adversarial"], progress=False).to_pandas()
@@ -365,7 +348,7 @@ def test_epochs_of_a_regularised_adversary_are_scored_by_what_it_is_to_reach(
 
     logged = []
     monkeypatch.setattr(adversary_training.AdversaryTrainer, "evaluate", evaluate)
-    train_adversary(regularised, reviews, tmp_path, lambda_=0.0, epochs=2)
+    train_adversary(regularised, reviews, tmp_path, 0.0, Adversary(adversary_epochs=2))
     assert (
         len(found) == 2
         and all(0 < value <= 16 for value in found)
@@ -374,17 +357,17 @@ def test_epochs_of_a_regularised_adversary_are_scored_by_what_it_is_to_reach(
 
 
 def test_both_scales_weigh_the_two_terms_alike():
-    assert default_lambdas("true") == LAMBDAS
-    assert default_lambdas("half") == tuple(k / 2 for k in LAMBDAS)
+    assert Adversary().sorted_lambdas() == LAMBDAS
+    half = Adversary(tvd_scale="half")
+    assert half.sorted_lambdas() == tuple(strength / 2 for strength in LAMBDAS)
     assert lambda_folder("x", 0.00025).name == "lambda-0.00025"
 
 
-def test_options_of_the_adversary_that_are_none(base, reviews, tmp_path):
+def test_options_of_the_adversary_that_are_none():
     with pytest.raises(AttnProbeError, match="tvd_scale"):
-        train_adversary(base, reviews, tmp_path / "m", lambda_=0.1, tvd_scale="double")
-    with pytest.raises(AttnProbeError, match="patience must be at least 1"):
-        train_adversary(base, reviews, tmp_path / "m", lambda_=0.1, patience=0)
-    assert not (tmp_path / "m").exists()
+        Adversary(tvd_scale="double")
+    with pytest.raises(AttnProbeError, match="adversary_patience must be at least 1"):
+        Adversary(adversary_patience=0)
 
 
 def test_three_classes(tmp_path):
@@ -400,16 +383,14 @@ def test_three_classes(tmp_path):
         config,
         **data,
         output_dir=tmp_path / "base",
-        epochs=3,
-        learning_rate=0.05,
         progress=False,
+        options=TrainingOptions(epochs=3, learning_rate=0.05),
     )
     found = adversary(
         load_base(tmp_path / "base"),
         sets,
+        Adversary(lambdas=(0.01,), adversary_epochs=1),
         output_dir=tmp_path / "out",
-        lambdas=(0.01,),
-        epochs=1,
     )
     assert found.frontier_jsd == {} and set(found.search_jsd) == {0.01, 0.05}
     assert {s.metric for s in found.scores} == {"f1", "accuracy"}
@@ -439,7 +420,7 @@ def plain(base, reviews, folder):
 
 
 def imitating(base, reviews, folder):
-    return train_adversary(base, reviews, folder, lambda_=0.02, epochs=3)
+    return train_adversary(base, reviews, folder, 0.02, Adversary(adversary_epochs=3))
 
 
 @pytest.fixture(scope="module")
@@ -479,15 +460,8 @@ def test_interrupted_after_it_had_given_up(base, reviews, tmp_path, monkeypatch)
     """With nothing left to do but to save the best epoch, no further epoch is trained."""
 
     def train(folder):
-        return train_adversary(
-            base,
-            reviews,
-            folder,
-            lambda_=0.02,
-            epochs=30,
-            patience=1,
-            learning_rate=0.3,
-        )
+        options = Adversary(adversary_epochs=30, adversary_patience=1)
+        return train_adversary(base, reviews, folder, 0.02, options, learning_rate=0.3)
 
     def on_save(self, args, state, control, **options):
         if control.should_training_stop:

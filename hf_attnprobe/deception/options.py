@@ -1,0 +1,30 @@
+"""What can be set in training a model to hide its attention."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from hf_attnprobe.options import Options, option
+
+
+@dataclass(frozen=True)
+class DeceptionOptions(Options):
+    """The penalty of :func:`hf_attnprobe.deceive`, and how long it trains."""
+
+    weight: float = option(
+        1.0, "λ of the penalty on attention; the paper has 0.1 and 1", at_least=0
+    )
+    over_heads: Literal["mean", "max"] = option(
+        "mean", "penalise the mean over the heads, or the head that attends most"
+    )
+    layers: Literal["last", "all"] = option(
+        "last", "layers of a Transformer whose heads are penalised and measured"
+    )
+    epochs: int = option(5, "epochs of further training", at_least=1)
+    batch_size: int = option(32, "texts per step", at_least=1)
+    learning_rate: float | None = option(
+        None, "default: the attention classifier's own, 5e-5 for others", at_least=0
+    )
+    seed: int = option(0, "seed of batches, dropout and bootstrap", at_least=0)
+    trust_remote_code: bool = option(
+        False, "allow code that comes with the model on the Hub"
+    )

@@ -1,0 +1,99 @@
+"""What can be set in the tests that train models."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.options import Options, option
+from hf_attnprobe.training.options import ProcedureName
+
+
+LAMBDAS = (0.00025, 0.0005, 0.001, 0.002, 0.004)
+"""Around the published λ. The paper's code takes half the TVD, so its λ is half of ours:
+its best for SST, 5.25e-4, is .00105 here."""
+
+
+@dataclass(frozen=True)
+class Seeds(Options):
+    """Options of the test ``seeds``."""
+
+    n_seeds: int = option(8, "models trained with another seed", at_least=1)
+
+
+@dataclass(frozen=True)
+class Adversary(Options):
+    """Options of the test ``adversary``."""
+
+    lambdas: Sequence[float] | None = option(
+        None,
+        "weights λ of the divergence in the adversary's loss, one adversary each "
+        "(default: five from 0.00025 to 0.004)",
+        at_least=0,
+        metavar="LAMBDA",
+    )
+    tvd_scale: Literal["true", "half"] = option(
+        "true", "TVD in the adversary's loss; the paper's code takes half of it"
+    )
+    adversary_epochs: int = option(
+        80, "largest number of epochs of an adversary", at_least=1
+    )
+    adversary_patience: int = option(
+        10, "epochs without a lower loss that end an adversary's training", at_least=1
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        given = LAMBDAS if self.lambdas is None else self.lambdas
+        if not given or not all(map(math.isfinite, given)):
+            got = ", ".join(map(str, given)) or "none"
+            raise AttnProbeError(f"expected finite lambdas of 0 or more, got {got}")
+
+    @property
+    def tvd_factor(self) -> float:
+        """What the true TVD is multiplied by."""
+        return 0.5 if self.tvd_scale == "half" else 1.0
+
+    def sorted_lambdas(self) -> tuple[float, ...]:
+        """Each λ once, in ascending order."""
+        if self.lambdas is None:
+            return tuple(self.tvd_factor * strength for strength in LAMBDAS)
+        return tuple(sorted({float(strength) for strength in self.lambdas}))
+
+
+@dataclass(frozen=True)
+class RetrainOptions(Seeds, Adversary):
+    """Options of :func:`hf_attnprobe.retrain`: those of its tests, and of all trainings.
+
+    A setting of the training that is None is the base's own.
+    """
+
+    seed: int = option(0, "seed of bootstrap and search", at_least=0)
+    procedure: ProcedureName | None = option(
+        None, "the paper whose settings hold where none is given (default: the base's)"
+    )
+    epochs: int | None = option(
+        None, "epochs of all models but adversaries (default: the base's)", at_least=1
+    )
+    batch_size: int | None = option(
+        None, "texts per step (default: the base's)", at_least=1
+    )
+    learning_rate: float | None = option(None, "default: the base's", at_least=0)
+    weight_decay: float | None = option(None, "default: the base's", at_least=0)
+    word_vectors: str | Path | None = option(
+        None, "pretrained word vectors (default: the base's)", metavar="FILE"
+    )
+
+
+@dataclass(frozen=True)
+class TransferOptions(Options):
+    """A third model for :func:`hf_attnprobe.transfer` to score, and the seed."""
+
+    uniform: str | Path | None = option(
+        None,
+        "a model trained with uniform attention and the same vocabulary, scored too",
+        metavar="MODEL",
+    )
+    seed: int = option(0, "seed of the bootstrap", at_least=0)

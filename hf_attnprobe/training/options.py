@@ -1,0 +1,156 @@
+"""What can be set in a training, and the architecture of a classifier to be trained."""
+
+import inspect
+from dataclasses import dataclass, make_dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from hf_attnprobe.attention_classifier import AttentionClassifierConfig
+from hf_attnprobe.attention_classifier.configuration_attention_classifier import (
+    CONNECTIONS,
+    ENCODERS,
+)
+from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.options import Options, option
+
+
+ProcedureName = Literal["jain-wallace", "serrano-smith"]
+
+
+@dataclass(frozen=True)
+class TrainingOptions(Options):
+    """Settings of a training. None is the procedure's, or the usual one of fine-tuning."""
+
+    seed: int = option(0, "seed of weights, batches and bootstrap", at_least=0)
+    procedure: ProcedureName | None = option(
+        None,
+        "the paper whose settings hold where none is given (default: jain-wallace)",
+    )
+    epochs: int | None = option(
+        None,
+        "largest number of epochs (default: 8, serrano-smith 15, fine-tuning 3)",
+        at_least=1,
+    )
+    batch_size: int | None = option(
+        None, "texts per step (default: 32, serrano-smith 64)", at_least=1
+    )
+    learning_rate: float | None = option(
+        None, "default: 1e-3, serrano-smith 4e-4, fine-tuning 5e-5", at_least=0
+    )
+    weight_decay: float | None = option(
+        None, "default: 1e-5, serrano-smith 0, fine-tuning 0.01", at_least=0
+    )
+    max_grad_norm: float | None = option(
+        None,
+        "norm to which gradients are clipped (default: 0, never; serrano-smith 10)",
+        at_least=0,
+    )
+    plateau_factor: float | None = option(
+        None,
+        "factor of the learning rate after an epoch without a better validation "
+        "score (default: 1, serrano-smith 0.5)",
+        at_least=0,
+    )
+    patience: int | None = option(
+        None,
+        "epochs without a better validation score that end the training "
+        "(default: never, serrano-smith 5)",
+        at_least=1,
+    )
+    min_document_frequency: int | None = option(
+        None,
+        "words in fewer training texts are unknown (default: 1, serrano-smith 5)",
+        at_least=1,
+    )
+    max_length: int | None = option(
+        None,
+        "longer texts are cut to so many tokens (default: what the tokenizer states)",
+        at_least=1,
+    )
+    word_vectors: str | Path | None = option(
+        None,
+        "pretrained word vectors: a word2vec, fastText or GloVe text file",
+        metavar="FILE",
+    )
+    trust_remote_code: bool = option(
+        False, "allow code that comes with the model on the Hub"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        factor = self.plateau_factor
+        if factor is not None and not 0 < factor <= 1:
+            raise AttnProbeError(
+                f"plateau_factor must be above 0 and at most 1, got {factor}"
+            )
+
+
+ONLY_CLASSIFIER = (
+    "procedure",
+    "max_grad_norm",
+    "plateau_factor",
+    "patience",
+    "min_document_frequency",
+    "word_vectors",
+)
+"""Training options that mean nothing to a pretrained model."""
+
+
+def _architecture_hints() -> dict[str, Any]:
+    """The fields of :class:`AttentionClassifierConfig` that a user chooses, with types."""
+    hints = inspect.get_annotations(AttentionClassifierConfig)
+    filled_in = ("model_type", "vocab_size")
+    return {
+        name: hint
+        for name, hint in hints.items()
+        if name not in filled_in and not name.endswith("_token_id")
+    }
+
+
+# Choices that a string field of the configuration has. Guided attention needs guides.
+_CHOICES = {
+    "encoder": Literal[ENCODERS],
+    "attention": Literal["additive", "dot_product", "uniform"],
+    "residual_connection": Literal[CONNECTIONS],
+    "kernel_sizes": list[int],
+}
+_HELP = {
+    "embedding_size": "width of a word vector (default: 300, serrano-smith 200)",
+    "encoder": "default: bilstm, serrano-smith bigru",
+    "encoder_size": "width of the encoder, per direction (default: 128, serrano-smith 50)",
+    "kernel_sizes": "widths of the convolutions of cnn (default: 1 3 5 7, serrano-smith 3 5)",
+    "attention": "default: additive",
+    "attention_size": "inner width (default: half of the states', serrano-smith 100)",
+    "hierarchical": "words make sentences, sentences make the text",
+    "embedding_dropout": "on word vectors (default: 0, or the procedure's)",
+    "sentence_dropout": "on sentence vectors (default: 0, or the procedure's)",
+    "logit_dropout": "on logits (default: 0, or the procedure's)",
+    "residual_connection": "how states keep their word vector (default: none)",
+    "tying": "weight of the distance between states and word vectors (default: 0)",
+    "mlm_weight": "weight of predicting masked words from the states (default: 0)",
+    "mlm_rate": "share of words masked for mlm_weight (default: 0.15)",
+    "conicity_weight": "weight of the conicity of the states (default: 0)",
+}
+
+
+def _architecture_field(name: str, hint: Any) -> tuple[str, Any, Any]:
+    """Name, type and default of a field, as ``make_dataclass`` takes them."""
+    least = 0 if hint is float else None
+    if name.endswith(("_size", "_sizes")):
+        least = 1
+    field = option(None, _HELP[name], at_least=least)
+    return name, _CHOICES.get(name, hint) | None, field
+
+
+Architecture: Any = make_dataclass(
+    "Architecture",
+    [_architecture_field(name, hint) for name, hint in _architecture_hints().items()],
+    bases=(Options,),
+    frozen=True,
+    namespace={"__module__": __name__},
+)
+Architecture.__doc__ = """The architecture of an attention classifier.
+
+The fields are those of :class:`~hf_attnprobe.AttentionClassifierConfig`, less what the
+data fill in. None is the procedure's.
+"""
