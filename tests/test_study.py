@@ -26,7 +26,7 @@ from hf_attnprobe.studies import file as study_file
 from hf_attnprobe.studies import grid as study_grid
 from hf_attnprobe.studies import plan as study_plan
 from hf_attnprobe.studies.file import read_study, ready_studies
-from hf_attnprobe.studies.plan import load_as, name_of
+from hf_attnprobe.studies.plan import FolderOf, load_as, name_of
 from hf_attnprobe.studies.report import _differences, to_json, to_markdown
 from hf_attnprobe.studies.run import reproduce, study
 from hf_attnprobe.studies.verbs import VERBS
@@ -645,6 +645,20 @@ def test_deception_in_a_table(reviews_folder, tmp_path):
     )
 
 
+def test_a_token_that_looks_like_a_reference_stays_a_token(tmp_path):
+    """``<`` was once the mark of a reference, so that tokens became folders."""
+    from hf_attnprobe.studies import run as study_run
+
+    steps = [
+        step(**SMALL),
+        step("deceived", "deceive", model="base", tokens=["<br>", "<", "base", "$"]),
+    ]
+    plan = read_study(write(tmp_path, changed(steps=steps)))
+    arguments = study_run._arguments(plan.jobs[1], tmp_path / "out")
+    assert arguments["tokens"] == ["<br>", "<", "base", "$"]
+    assert arguments["model"] == str(tmp_path / "out" / "base" / "sst")
+
+
 def test_published_numbers_are_the_papers():
     assert published.TAU["imdb"]["bilstm", "leave_one_out"] == (
         (0.30, 0.07, 0.99),
@@ -917,7 +931,7 @@ def test_the_files_names_of_data_sets_and_what_replaces_them(tmp_path):
     assert (
         audit.arguments["config"] == "a" and "limit" not in audit.arguments
     )  # of training texts
-    assert audit.arguments["model"] == "<base/sst"
+    assert audit.arguments["model"] == FolderOf("base/sst")
     (train, _) = read_study(
         tmp_path / "tiny.yaml",
         datasets=["sst=there"],

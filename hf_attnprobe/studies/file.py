@@ -21,6 +21,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -28,7 +29,7 @@ from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.options import describe, fits
 from hf_attnprobe.published_results import PAPERS
 from hf_attnprobe.studies.fields import check_fields, read_table, refuse
-from hf_attnprobe.studies.plan import Job, Scalar, Study, name_of
+from hf_attnprobe.studies.plan import FolderOf, Job, Scalar, Study, name_of
 from hf_attnprobe.studies.verbs import DATA, VERBS
 
 
@@ -266,7 +267,7 @@ class _Reader:
             for value in arguments.values()
             for v in (value if isinstance(value, list) else [value])
         ]
-        own = {v[1:] for v in flat if isinstance(v, str) and v.startswith("$")}
+        own = {v[1:] for v in flat if _is_variable(v)}
         unknown = sorted(own - self.grid.keys())
         if unknown:
             self._refuse(
@@ -325,27 +326,34 @@ class _Reader:
         return {k: v for k, v in found.items() if k in verb.arguments}
 
     def _folders(self, value, steps: Sequence[str], cell: Mapping) -> tuple:
-        """References as folders below the study's, marked by ``<``, and the jobs they are of."""
+        """References with the jobs that they are of; other values stay."""
         if isinstance(value, list):
             found = [self._folders(v, steps, cell) for v in value]
             return [folder for folder, _ in found], [
                 job for _, jobs in found for job in jobs
             ]
-        first, slash, rest = value.partition("/")
+        first, _, rest = value.partition("/")
         if first not in steps:
             return value, []
         (job,) = (
             j for j in self.jobs[first] if all(cell[k] == v for k, v in j.cell.items())
         )
-        return f"<{job.folder}{slash}{rest}", [job.folder]
+        return FolderOf(job.folder, rest), [job.folder]
 
 
 def _filled(value, cell: Mapping):
     if isinstance(value, list):
         return [_filled(v, cell) for v in value]
-    return (
-        cell[value[1:]] if isinstance(value, str) and value.startswith("$") else value
-    )
+    return cell[value[1:]] if _is_variable(value) else value
+
+
+def _is_variable(value: Any) -> bool:
+    """``$name`` is a value of the grid; ``$`` and ``$5`` are texts.
+
+    >>> _is_variable("$encoder"), _is_variable("$"), _is_variable("$5")
+    (True, False, False)
+    """
+    return isinstance(value, str) and value[:1] == "$" and value[1:2].isalpha()
 
 
 def _slug(value: Scalar) -> str:

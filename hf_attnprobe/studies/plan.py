@@ -34,9 +34,23 @@ class Table:
 
 
 @dataclass(frozen=True)
+class FolderOf:
+    """A reference to what an earlier job left behind: its folder, or ``rest`` in it."""
+
+    job: str
+    rest: str = ""
+
+    def below(self, study: Path) -> str:
+        """The path, in the folder of the study."""
+        return str(study / self.job / self.rest)
+
+
+@dataclass(frozen=True)
 class Job:
-    """A step at one cell of the grid, done in ``folder`` below the study's; ``arguments`` name the folders of earlier
-    jobs where they refer to steps."""
+    """A step at one cell of the grid, done in ``folder`` below the study's folder.
+
+    ``arguments`` hold a :class:`FolderOf` where the file names an earlier step.
+    """
 
     step: str
     verb: str

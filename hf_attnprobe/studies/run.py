@@ -6,7 +6,9 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from hf_attnprobe.data.examples import dataset_fingerprint
 from hf_attnprobe.data.splits import load_splits
@@ -17,7 +19,7 @@ from hf_attnprobe.published_results import PAPERS
 from hf_attnprobe.storage.folders import check_new_folder, write_atomically
 from hf_attnprobe.storage.provenance import SUMMARY
 from hf_attnprobe.studies.file import read_study, ready_studies
-from hf_attnprobe.studies.plan import Job, Study, load_as
+from hf_attnprobe.studies.plan import FolderOf, Job, Study, load_as
 from hf_attnprobe.studies.report import (
     DataUsed,
     StudyReport,
@@ -154,25 +156,27 @@ def read_text(folder: str | Path) -> str:
 
 def _run(job: Job, folder: Path, progress: bool) -> None:
     """Calls the verb; errors say which step they are of."""
-    arguments = {name: _place(value, folder) for name, value in job.arguments.items()}
-    arguments["dataset"] = load_as(arguments["dataset"])
     try:
         VERBS[job.verb].run(
-            output_dir=folder / job.folder, progress=progress, **arguments
+            output_dir=folder / job.folder,
+            progress=progress,
+            **_arguments(job, folder),
         )
     except AttnProbeError as error:
         raise AttnProbeError(f"step {job.folder}: {error}") from error
 
 
-def _place(value, folder: Path):
-    """References to earlier steps as folders."""
+def _arguments(job: Job, folder: Path) -> dict[str, Any]:
+    """What the verb is called with: paths for references, and the data set to load."""
+    arguments = {k: _resolved(v, folder) for k, v in job.arguments.items()}
+    return arguments | {"dataset": load_as(arguments["dataset"])}
+
+
+def _resolved(value: Any, folder: Path) -> Any:
+    """References to earlier steps become paths, all else stays as it is."""
     if isinstance(value, list):
-        return [_place(item, folder) for item in value]
-    return (
-        str(folder / value[1:])
-        if isinstance(value, str) and value.startswith("<")
-        else value
-    )
+        return [_resolved(item, folder) for item in value]
+    return value.below(folder) if isinstance(value, FolderOf) else value
 
 
 def _data_of(plan: Study) -> dict[str, DataUsed]:
@@ -289,4 +293,4 @@ class _State:
 
 
 def _plain(arguments: Mapping) -> dict:
-    return json.loads(json.dumps(dict(arguments)))
+    return json.loads(json.dumps(dict(arguments), default=asdict))
