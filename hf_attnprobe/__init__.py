@@ -38,6 +38,9 @@ _LATER = {
     "build_tokenizer": "hf_attnprobe.data.tokenizer",
     "evidence_dataset": "hf_attnprobe.data.synthetic",
     "load_examples": "hf_attnprobe.data.examples",
+    "study": "hf_attnprobe.studies.run",
+    "StudyOptions": "hf_attnprobe.studies.options",
+    "StudyReport": "hf_attnprobe.studies.report",
     "train_classifier": "hf_attnprobe.training.classifier",
 }
 
@@ -48,11 +51,14 @@ __all__ = [
     "AttnProbeError",
     "Report",
     "Site",
+    "StudyOptions",
+    "StudyReport",
     "audit",
     "build_tokenizer",
     "evidence_dataset",
     "load_examples",
     "metric_path",
+    "study",
     "train_classifier",
     "wrap",
 ]

@@ -30,7 +30,7 @@ ADVERSARY = {
     "imdb": {"lambda": 0.0016, "f1": 0.906, "tvd": 0.028, "jsd": 0.405},
 }
 
-# The papers whose tables `attnprobe reproduce` puts beside ours.
+# The papers whose tables `attnprobe study` puts beside ours.
 PAPERS = {
     "jain-wallace": "Jain & Wallace 2019",
     "serrano-smith": "Serrano & Smith 2019",

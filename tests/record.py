@@ -38,6 +38,7 @@ from hf_attnprobe import (
 from hf_attnprobe.demonstration import demo
 from hf_attnprobe.faithfulness import PROBES
 from hf_attnprobe.retraining.run import retrain
+from hf_attnprobe.studies.options import StudyOptions
 from hf_attnprobe.studies.run import study
 from hf_attnprobe.training.classifier import new_model
 
@@ -241,8 +242,8 @@ def record_study(folder: Path) -> None:
     (folder / "tiny.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
     study(
         folder / "tiny.yaml",
-        dataset=f"reviews={folder / 'reviews'}",
         output_dir=folder / "study",
+        options=StudyOptions(dataset=f"reviews={folder / 'reviews'}"),
         progress=False,
     )
 

@@ -21,6 +21,7 @@ from hf_attnprobe.data import splits
 from hf_attnprobe.deception import run as deception
 from hf_attnprobe.retraining import run as retraining
 from hf_attnprobe.studies import run as study
+from hf_attnprobe.studies.options import StudyOptions
 from hf_attnprobe.training import classifier as training
 from hf_attnprobe.training import fine_tuning
 
@@ -273,8 +274,7 @@ FUNCTIONS = {
     | {"json"},
     "audit": parameters(audit) | {"json"},
     "retrain": parameters(retraining.retrain) | {"json"},
-    "study": parameters(study.study) | {"json"},
-    "reproduce": parameters(study.reproduce) | {"json"},
+    "study": parameters(study.study, StudyOptions) | {"json"},
     "compare": parameters(checkpoint_comparison.compare_checkpoints) | {"json"},
     "deceive": parameters(deception.deceive) | {"json"},
     "report": parameters(auditing.read_audit) | {"audit", "output"},
@@ -306,7 +306,7 @@ def test_defaults_of_flags_are_those_of_the_function(name):
         "demo": demo.demo,
         "audit": audit,
         "retrain": retraining.retrain,
-        "study": study.study,
+        "study": StudyOptions,
     }.get(name)
     for action in commands()[name]._actions:
         parameter = function and inspect.signature(function).parameters.get(action.dest)

@@ -1,9 +1,10 @@
-"""attnprobe demo | train | audit | retrain | compare | deceive | study | reproduce | report: every verb is a public function, every flag one of its keyword arguments.
+"""attnprobe demo | train | audit | retrain | compare | deceive | study | report: every verb is a public function, every flag one of its keyword arguments.
 
 Results go to stdout, progress and log to stderr. A known error is one line and exit code 1, a usage error exit code 2.
 """
 
 import argparse
+import logging
 import sys
 from collections.abc import Sequence
 
@@ -16,7 +17,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = vars(build_parser().parse_args(argv))
     command = arguments.pop("command")
     try:
-        _quiet()
+        _configure_logging()
         return COMMANDS[command](arguments) or 0
     except AttnProbeError as error:
         print(f"attnprobe: {error}", file=sys.stderr)
@@ -50,10 +51,7 @@ def build_parser() -> argparse.ArgumentParser:
         add("retrain", "train models beside a base: the tests that no probe can be")
     )
     studies.add_study(
-        add("study", "run the steps of a study file, and report on all of them")
-    )
-    studies.add_reproduce(
-        add("reproduce", "run a paper's tables, the published numbers beside ours")
+        add("study", "run a study file or a paper's tables, with one report")
     )
     audits.add_compare(
         add("compare", "put checkpoints beside one another, regularised or not")
@@ -65,9 +63,13 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _quiet() -> None:
-    """Progress of the work, not of the libraries under it."""
+def _configure_logging() -> None:
+    """Shows the log of this package on stderr, and not that of the libraries below."""
     import transformers
+
+    log = logging.getLogger("hf_attnprobe")
+    log.handlers = [logging.StreamHandler(sys.stderr)]
+    log.setLevel(logging.INFO)
 
     transformers.logging.disable_progress_bar()
     transformers.logging.set_verbosity_error()
@@ -84,7 +86,6 @@ COMMANDS = {
     "audit": audits.run_audit,
     "retrain": trainings.run_retrain,
     "study": studies.run_study,
-    "reproduce": studies.run_reproduce,
     "compare": audits.run_compare,
     "deceive": trainings.run_deceive,
     "report": audits.run_report,

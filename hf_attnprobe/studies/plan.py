@@ -59,6 +59,10 @@ class Job:
     folder: str
     after: tuple[str, ...] = ()
 
+    def is_at(self, cell: Mapping[str, Scalar]) -> bool:
+        """Whether this is the job of its step for a cell of the grid."""
+        return all(cell[name] == value for name, value in self.cell.items())
+
 
 @dataclass(frozen=True)
 class Study:

@@ -10,7 +10,6 @@ from hf_attnprobe.studies.grid import grid_tables
 from hf_attnprobe.studies.papers import PAPER_TABLES
 from hf_attnprobe.studies.plan import Job, Study
 from hf_attnprobe.studies.results import Cell, Results, ResultTable, Value
-from hf_attnprobe.studies.verbs import VERBS
 
 
 @dataclass(frozen=True)
@@ -84,16 +83,14 @@ def _quick(plan: Study, quick: bool) -> list[str]:
 def _differences(plan: Study, results: Results, used: Sequence[DataUsed]) -> list[str]:
     """What stands between these numbers and the paper's."""
     vectors = {
-        job.arguments.get("vectors") for job in plan.jobs if job.verb == "train"
+        job.arguments.get("word_vectors") for job in plan.jobs if job.verb == "train"
     } - {None}
     said = [
         f"word vectors of {', '.join(sorted(vectors))}"
         if vectors
-        else "no pretrained word vectors (--vectors)"
+        else "no pretrained word vectors (--word-vectors)"
     ]
-    limits = {
-        job.arguments.get(VERBS[job.verb].training_limit) for job in plan.jobs
-    } - {None}
+    limits = {job.arguments.get("train_limit") for job in plan.jobs} - {None}
     said += [f"only {min(limits)} training texts"] if limits else []
     said += [
         f"the texts of {', '.join(dict.fromkeys(d.name for d in used))} as they are here, with our tokenizer"

@@ -65,11 +65,7 @@ class Results:
 
     def at(self, step: str, cell: Mapping) -> Job:
         """The one that a cell of the grid is about."""
-        return next(
-            job
-            for job in self.by_step[step]
-            if all(cell[k] == v for k, v in job.cell.items())
-        )
+        return next(job for job in self.by_step[step] if job.is_at(cell))
 
     def _rows(self, folder: str) -> pd.DataFrame:
         rows = read_rows(self.folder / folder / "rows")
