@@ -17,7 +17,7 @@ def tables(results: Results) -> list[ResultTable]:
 
 def _checkpoints(results: Results, job: Job) -> Iterator[tuple[tuple, dict, int]]:
     """(data set, attention, name), what was found of a checkpoint, over so many texts."""
-    found = results.written(job, "comparison.json")
+    found = results.read_json(job, "comparison.json")
     for checkpoint in found["checkpoints"]:
         yield (
             (dataset_of(job), checkpoint["attention"], checkpoint["name"]),
