@@ -98,10 +98,10 @@ def _without_repetition(data: Iterable[DataUsed]) -> tuple[DataUsed, ...]:
 def _differences(plan: Study, used: Sequence[DataUsed]) -> str:
     """How these numbers were made otherwise than the paper's."""
     differences = []
-    trained = [job.arguments for job in plan.jobs if job.verb == "train"]
-    vectors = sorted({a["word_vectors"] for a in trained if "word_vectors" in a})
+    trained = [job for job in plan.jobs if job.verb == "train"]
+    vectors = {job.arguments.get("word_vectors") for job in trained} - {None}
     if vectors:
-        differences.append(f"word vectors of {', '.join(vectors)}")
+        differences.append(f"word vectors of {', '.join(sorted(vectors))}")
     else:
         differences.append("no pretrained word vectors (--word-vectors)")
     limits = {job.arguments.get("train_limit") for job in plan.jobs} - {None}
