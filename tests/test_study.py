@@ -472,7 +472,7 @@ def test_wiegreffe_and_pinter_beside_ours(reviews_folder, tmp_path, monkeypatch)
     last = tables["Can a model be trained to look elsewhere"].rows[-1]
     assert last == ("published, λ 0.00105 (in our scale)", 0.514, 0.072, 0.823)
     assert any(
-        "yardstick, not a bound" in line
+        "baseline, not a bound" in line
         for line in tables["Can a model be trained to look elsewhere"].sentences
     )
     (note,) = report.notes

@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.statistics.bootstrap import Estimate
 from hf_attnprobe.studies.plan import Column
-from hf_attnprobe.studies.results import Results, ResultTable, Value
+from hf_attnprobe.studies.results import Results, ResultTable
 
 
 # --- the tables of a grid ---------------------------------------------------------------------------------------------
@@ -81,7 +82,7 @@ def _parts(lengths: Sequence[int]) -> list[tuple[str | None, float, float]]:
 
 def _cell(
     results: Results, column: Column, cell: Mapping, low: float, high: float
-) -> Value | None:
+) -> Estimate | None:
     job = results.at(column.step, cell)
     if (low, high) == (-np.inf, np.inf):
         return results.value(column, job)
@@ -91,7 +92,9 @@ def _cell(
     )
 
 
-def _sentence(column: Column, values: Sequence[tuple[str, Value | None]]) -> str | None:
+def _sentence(
+    column: Column, values: Sequence[tuple[str, Estimate | None]]
+) -> str | None:
     """Lowest and highest cell, and where the threshold is reached, missed or undecided."""
     real = [(name, v) for name, v in values if v is not None and v.value == v.value]
     if not real:
@@ -104,7 +107,7 @@ def _sentence(column: Column, values: Sequence[tuple[str, Value | None]]) -> str
     return said if column.threshold is None else f"{said} {_against(column, real)}"
 
 
-def _against(column: Column, values: Sequence[tuple[str, Value]]) -> str:
+def _against(column: Column, values: Sequence[tuple[str, Estimate]]) -> str:
     found: dict[str, list[str]] = {"yes": [], "no": [], "open": []}
     for name, v in values:
         low, high = v.ci95 or (v.value, v.value)

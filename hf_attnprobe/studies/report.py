@@ -4,12 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hf_attnprobe import markdown
 from hf_attnprobe.published_results import PAPERS
+from hf_attnprobe.statistics.bootstrap import Estimate
 from hf_attnprobe.storage.plain_data import plain
 from hf_attnprobe.studies.grid import grid_tables
 from hf_attnprobe.studies.papers import PAPER_TABLES
 from hf_attnprobe.studies.plan import Job, Study
-from hf_attnprobe.studies.results import Cell, Results, ResultTable, Value
+from hf_attnprobe.studies.results import Cell, Results, ResultTable
 from hf_attnprobe.studies.verbs import VERBS
 
 
@@ -155,11 +157,11 @@ def to_markdown(report: StudyReport) -> str:
             "",
             "## data",
             "",
-            *_table(("data set", "train", "validation", "test"), sizes),
+            *markdown.table(("data set", "train", "validation", "test"), sizes),
             "",
             "## steps",
             "",
-            *_table(("step or model", "seed", "epochs", "seconds"), steps),
+            *markdown.table(("step or model", "seed", "epochs", "seconds"), steps),
             "",
         ]
     )
@@ -169,7 +171,7 @@ def _lines(report: StudyReport) -> list[str]:
     parts = [f"# {report.title}", "", *report.notes]
     for table in report.tables:
         rows = [[_shown(cell) for cell in row] for row in table.rows]
-        parts += ["", f"## {table.title}", "", *_table(table.head, rows)]
+        parts += ["", f"## {table.title}", "", *markdown.table(table.head, rows)]
         parts += (
             ["", *(f"- {sentence}" for sentence in table.sentences)]
             if table.sentences
@@ -179,22 +181,11 @@ def _lines(report: StudyReport) -> list[str]:
 
 
 def _shown(cell: Cell) -> str:
-    if isinstance(cell, Value):
-        interval = (
-            "" if cell.ci95 is None else f" [{cell.ci95[0]:.3f}, {cell.ci95[1]:.3f}]"
-        )
-        return (
-            "undefined"
-            if cell.value != cell.value
-            else f"{cell.value:.3f}{interval} (n {cell.n})"
-        )
-    if isinstance(cell, float):
-        return "–" if cell != cell else f"{cell:g}"
-    return "–" if cell is None else str(cell)
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence]) -> list[str]:
-    return [
-        f"| {' | '.join(map(str, cells))} |"
-        for cells in (head, ["---"] * len(head), *rows)
-    ]
+    if isinstance(cell, Estimate):
+        if cell.value != cell.value:
+            return "undefined"
+        return f"{markdown.interval(cell.value, cell.ci95)} (n {cell.n})"
+    if isinstance(cell, float) and cell == cell:
+        return f"{cell:g}"
+    is_missing = cell is None or cell != cell
+    return markdown.MISSING if is_missing else str(cell)

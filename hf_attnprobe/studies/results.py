@@ -14,24 +14,15 @@ from hf_attnprobe.deception.run import SUMMARY as DECEPTION
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.retraining.report import RetrainingReport
 from hf_attnprobe.retraining.run import read_retraining
-from hf_attnprobe.statistics.bootstrap import bootstrap_interval
-from hf_attnprobe.statistics.scores import Score
+from hf_attnprobe.statistics.bootstrap import Estimate, mean_estimate
+from hf_attnprobe.statistics.scores import Score, find_score
 from hf_attnprobe.statistics.summary import PREDICTION
-from hf_attnprobe.storage.plain_data import read
+from hf_attnprobe.storage.plain_data import from_plain
 from hf_attnprobe.storage.rows import read_rows
 from hf_attnprobe.studies.plan import Column, Job, Study, name_of
 
 
-@dataclass(frozen=True)
-class Value:
-    """A number of ours: its 95% interval, where it has one, and the texts that it is of."""
-
-    value: float
-    ci95: tuple[float, float] | None = None
-    n: int | None = None
-
-
-Cell = str | int | float | Value | None
+Cell = str | int | float | Estimate | None
 
 
 @dataclass(frozen=True)
@@ -115,7 +106,7 @@ class Results:
 
     def value(
         self, column: Column, job: Job, texts: Sequence[int] | None = None
-    ) -> Value | None:
+    ) -> Estimate | None:
         """What a column says of a job, of some ``texts`` only; None where it does not say it."""
         if column.score is not None:
             return self._score(column, job)
@@ -127,13 +118,13 @@ class Results:
             else mean_of(values if texts is None else values[rows.index.isin(texts)])
         )
 
-    def _score(self, column: Column, job: Job) -> Value | None:
+    def _score(self, column: Column, job: Job) -> Estimate | None:
         test, model, metric = column.score.split("/")
         if job.verb == "deceive":
             data = self.written(job, DECEPTION)
             if metric == "mass":
                 return estimate(data["masses"].get(model), data["n_named"])
-            scores, n = [read(Score, s) for s in data["scores"]], data["n"]
+            scores, n = [from_plain(Score, s) for s in data["scores"]], data["n"]
         else:
             report = self.retraining(job.folder)
             scores, n = report.scores.get(test, ()), report.n
@@ -141,21 +132,16 @@ class Results:
         if found is None:
             return None
         if column.difference:
-            return Value(found.difference, found.difference_ci95, n)
-        return Value(found.value, found.ci95, n)
+            return Estimate(found.difference, found.difference_ci95, n)
+        return Estimate(found.value, found.ci95, n)
 
 
-def find_score(scores: Sequence[Score], model: str, metric: str = "f1") -> Score | None:
-    """The one that is named, or None."""
-    return next((s for s in scores if (s.model, s.metric) == (model, metric)), None)
-
-
-def estimate(found: Mapping | None, n: int, *, scale: float = 1.0) -> Value | None:
+def estimate(found: Mapping | None, n: int, *, scale: float = 1.0) -> Estimate | None:
     """A number with its interval as a JSON file of ours holds them."""
     if found is None or found["value"] is None:
         return None
     low, high = found["ci95"]
-    return Value(scale * found["value"], (scale * low, scale * high), n)
+    return Estimate(scale * found["value"], (scale * low, scale * high), n)
 
 
 def ratio(rows: pd.DataFrame, statistic: str) -> pd.Series | None:
@@ -166,19 +152,14 @@ def ratio(rows: pd.DataFrame, statistic: str) -> pd.Series | None:
     return rows[first] / rows[second].where(rows[second] > 0) if slash else rows[first]
 
 
-def mean_of(values: pd.Series) -> Value:
+def mean_of(values: pd.Series) -> Estimate:
     """Over the texts that have a value, with its bootstrap interval."""
-    numbers = values.to_numpy(dtype=np.float64)
-    real = numbers[~np.isnan(numbers)]
-    if not len(real):
-        return Value(float("nan"), None, 0)
-    low, high = bootstrap_interval(real[:, None])[:, 0].tolist()
-    return Value(float(real.mean()), (low, high), len(real))
+    return mean_estimate(values.to_numpy(dtype=np.float64))
 
 
-def median_of(values: pd.Series) -> Value:
+def median_of(values: pd.Series) -> Estimate:
     """Over the texts that have a value."""
-    return Value(float(values.median()), None, int(values.notna().sum()))
+    return Estimate(float(values.median()), None, int(values.notna().sum()))
 
 
 def dataset_of(job: Job) -> str:

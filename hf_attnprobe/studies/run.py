@@ -14,7 +14,13 @@ from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.options import check_at_least
 from hf_attnprobe.published_results import PAPERS
-from hf_attnprobe.storage.folders import check_new_folder, write_atomically
+from hf_attnprobe.storage.folders import (
+    as_json,
+    check_free,
+    differing,
+    write_atomically,
+    write_json,
+)
 from hf_attnprobe.storage.provenance import SUMMARY
 from hf_attnprobe.studies.file import read_study, ready_studies
 from hf_attnprobe.studies.plan import Job, Study, load_as
@@ -80,7 +86,7 @@ def study(
     plan = read_study(file, quick=quick, datasets=names, given=given)
     if process_state().num_processes > 1:
         raise AttnProbeError("a study works in one process; start it without torchrun")
-    folder = check_new_folder(output_dir, holding=STATE)
+    folder = check_free(output_dir, STATE)
     state = _State(folder, plan, quick)
     data = _data_of(plan)
     state.check(plan, data)
@@ -96,7 +102,7 @@ def study(
             with state.step(job):
                 _run(job, folder, progress)
     report = report_of(plan, folder, data, state.seconds(), quick=quick)
-    write_atomically(folder / SUMMARY, json.dumps(to_json(report), indent=1) + "\n")
+    write_json(folder / SUMMARY, to_json(report))
     write_atomically(folder / "report.md", to_markdown(report))
     return report
 
@@ -221,16 +227,8 @@ class _State:
         """Refuses steps that were begun with other arguments or other texts; from here on the folder is this study's."""
         for job in plan.jobs:
             held = self._held(job)
-            for name in {
-                **held.get("arguments", {}),
-                **(job.arguments if held else {}),
-            }:
-                old, new = held["arguments"].get(name), _plain(job.arguments).get(name)
-                if old != new:
-                    raise AttnProbeError(
-                        f"step {job.folder} was done with {name} {old}, not {new}; choose another --output-dir, or delete "
-                        f"{self.folder / job.folder} and what was made of it"
-                    )
+            if held:
+                _check_arguments(held["arguments"], job, self.folder / job.folder)
         for key, used in data.items():
             if self.held["data"].get(
                 key, used.fingerprints
@@ -269,7 +267,7 @@ class _State:
         before, run = held.get("seconds", 0.0), held.get("run", uuid.uuid4().hex)
         step = {
             "verb": job.verb,
-            "arguments": _plain(job.arguments),
+            "arguments": as_json(job.arguments),
             "seconds": before,
             "done": False,
         }
@@ -285,8 +283,14 @@ class _State:
             self._write()
 
     def _write(self) -> None:
-        write_atomically(self.file, json.dumps(self.held, indent=1) + "\n")
+        write_json(self.file, self.held)
 
 
-def _plain(arguments: Mapping) -> dict:
-    return json.loads(json.dumps(dict(arguments)))
+def _check_arguments(held: Mapping, job: Job, folder: Path) -> None:
+    """A step that was begun has the arguments that it was begun with, and no others."""
+    wrong = differing(held, dict.fromkeys(held) | dict(job.arguments))
+    for name, (old, new) in wrong.items():
+        raise AttnProbeError(
+            f"step {job.folder} was done with {name} {old}, not {new}; choose another "
+            f"--output-dir, or delete {folder} and what was made of it"
+        )

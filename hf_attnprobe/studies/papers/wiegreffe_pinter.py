@@ -2,14 +2,16 @@
 
 from hf_attnprobe import published_results as published
 from hf_attnprobe.retraining.report import RetrainingReport
-from hf_attnprobe.retraining.verdict import FAR, adversaries, curve, verdict
-from hf_attnprobe.studies.results import (
-    Results,
-    ResultTable,
-    Value,
-    dataset_of,
-    find_score,
+from hf_attnprobe.retraining.verdict import (
+    FAR,
+    FRONTIER_NOTE,
+    adversaries,
+    curve,
+    published_point,
 )
+from hf_attnprobe.statistics.bootstrap import Estimate
+from hf_attnprobe.statistics.scores import find_score
+from hf_attnprobe.studies.results import Results, ResultTable, dataset_of
 
 
 GUIDES = ("uniform", "trained", "base", "adversary")
@@ -45,13 +47,13 @@ def _uniform(found: Reports) -> ResultTable:
                 lost = (
                     None
                     if model == "base"
-                    else Value(own.difference, own.difference_ci95, report.n)
+                    else Estimate(own.difference, own.difference_ci95, report.n)
                 )
                 table.append(
                     (
                         name,
                         model,
-                        Value(own.value, own.ci95, report.n),
+                        Estimate(own.value, own.ci95, report.n),
                         lost,
                         theirs.get(paper),
                         theirs.get(other),
@@ -69,17 +71,13 @@ def _uniform(found: Reports) -> ResultTable:
         "Is attention needed? (Table 2)",
         head,
         tuple(table),
-        tuple(
-            f"{name}: {line}"
-            for name, report in found
-            for line in _verdicts(report, "Need")
-        ),
+        _said(found, "need"),
     )
 
 
 def _seeds(found: Reports) -> ResultTable:
     table = [
-        (name, bin_, predicted, Value(median, None, n), published.SEED_JSD.get(name))
+        (name, bin_, predicted, Estimate(median, None, n), published.SEED_JSD.get(name))
         for name, report in found
         for bin_, predicted, n, median in report.bins
     ]
@@ -90,11 +88,7 @@ def _seeds(found: Reports) -> ResultTable:
         "median JSD to another seed",
         "published, all texts (read off a figure)",
     )
-    said = tuple(
-        f"{name}: {line}"
-        for name, report in found
-        for line in _verdicts(report, "Chance")
-    )
+    said = _said(found, "chance")
     return ResultTable(
         "How much does attention vary by chance?", head, tuple(table), said
     )
@@ -110,15 +104,11 @@ def _guides(found: Reports) -> ResultTable:
                 lost = (
                     None
                     if guide == "trained"
-                    else Value(own.difference, own.difference_ci95, report.n)
+                    else Estimate(own.difference, own.difference_ci95, report.n)
                 )
-                f1 = Value(own.value, own.ci95, report.n)
+                f1 = Estimate(own.value, own.ci95, report.n)
                 table.append((name, guide, f1, lost, theirs.get(f"{guide} guide")))
-    said = tuple(
-        f"{name}: {line}"
-        for name, report in found
-        for line in _verdicts(report, "Transfer")
-    )
+    said = _said(found, "transfer")
     return ResultTable(
         "Do the weights tell another model something? (Table 3)",
         ("data set", "guide", "F1", "F1 lost against trained", "published F1"),
@@ -129,26 +119,9 @@ def _guides(found: Reports) -> ResultTable:
 
 def _adversaries(name: str, report: RetrainingReport) -> ResultTable:
     points = curve(report.statistics, report.scores)
-    table = [
-        (
-            p.name,
-            round(p.jsd, 3),
-            p.tvd if isinstance(p.tvd, str) else round(p.tvd, 3),
-            p.f1 and round(p.f1, 3),
-        )
-        for p in points
-    ]
-    theirs = published.ADVERSARY.get(name)
-    if theirs:
-        table.append(
-            (
-                f"published, λ {theirs['lambda']:g} (in our scale)",
-                theirs["jsd"],
-                theirs["tvd"],
-                theirs["f1"],
-            )
-        )
-    said = _verdicts(report, "Elsewhere")
+    points += published_point(name)
+    table = [(p.name, *map(_rounded, (p.jsd, p.tvd, p.f1))) for p in points]
+    said = [report.verdict.elsewhere] if report.verdict.elsewhere else []
     far = [
         p
         for p in adversaries(report.statistics, report.scores)
@@ -159,9 +132,7 @@ def _adversaries(name: str, report: RetrainingReport) -> ResultTable:
         said.append(
             f"Best F1 with a mean JSD above {FAR:g}, as in Table 4: {best.name} (F1 {best.f1:.3f}, JSD {best.jsd:.3f}, TVD {best.tvd:.3f})."
         )
-    said.append(
-        "The exact frontier keeps the base's encoder and a trained adversary has its own: a yardstick, not a bound; the bound is the last of our lines, checked on every text."
-    )
+    said.append(FRONTIER_NOTE)
     return ResultTable(
         f"Can a model be trained to look elsewhere? {name} (Table 4 and Figure 5)",
         ("", "mean JSD", "mean TVD", "F1"),
@@ -170,9 +141,11 @@ def _adversaries(name: str, report: RetrainingReport) -> ResultTable:
     )
 
 
-def _verdicts(report: RetrainingReport, begins: str) -> list[str]:
-    return [
-        line
-        for line in verdict(report.statistics, report.scores)
-        if line.startswith(f"{begins}:")
-    ]
+def _rounded(value: float | str | None) -> float | str | None:
+    return round(value, 3) if isinstance(value, float) else value
+
+
+def _said(found: Reports, test: str) -> tuple[str, ...]:
+    """One sentence of the verdict, for every data set."""
+    sentences = [(name, getattr(report.verdict, test)) for name, report in found]
+    return tuple(f"{name}: {sentence}" for name, sentence in sentences if sentence)
