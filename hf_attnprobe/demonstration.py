@@ -1,6 +1,5 @@
 """The main job on data whose answer is known: train, audit, and check whether attention found the evidence."""
 
-import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from hf_attnprobe.data.synthetic import evidence_dataset
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.encoding import tokenize
 from hf_attnprobe.options import check_at_least
-from hf_attnprobe.storage.folders import check_new_folder
+from hf_attnprobe.storage.folders import check_free, write_json
 from hf_attnprobe.training.classifier import train_classifier
 
 
@@ -56,18 +55,10 @@ def demo(
     """
     check_at_least(1, epochs=epochs)
     data = evidence_dataset(n_examples, seed=seed)
-    output_dir = check_new_folder(output_dir, holding=MARK)
+    output_dir = check_free(output_dir, MARK)
     output_dir.mkdir(parents=True, exist_ok=True)
-    (output_dir / MARK).write_text(
-        json.dumps(
-            {
-                "encoder": encoder,
-                "n_examples": n_examples,
-                "epochs": epochs,
-                "seed": seed,
-            }
-        )
-    )
+    settings = {"encoder": encoder, "n_examples": n_examples, "epochs": epochs}
+    write_json(output_dir / MARK, settings | {"seed": seed})
     shutil.rmtree(
         output_dir / "audit", ignore_errors=True
     )  # of an earlier demo's model

@@ -359,7 +359,7 @@ def test_quick_says_so(file, reviews_folder, tmp_path):
     assert str(report).splitlines()[2] == first and to_json(report)["quick"] is True
     assert sum(row[3].n for row in report.tables[0].rows) == 10
     with pytest.raises(
-        AttnProbeError, match="holds the quick study tiny, not the full tiny"
+        AttnProbeError, match="holds the quick study tiny, not the full study tiny"
     ):
         study(
             file,
@@ -388,7 +388,7 @@ def test_other_arguments_or_texts_are_refused(
         limited = StudyOptions(dataset=f"reviews={reviews_folder}", train_limit=100)
         study(file, **options | {"options": limited})
     with pytest.raises(
-        AttnProbeError, match="holds the full study tiny, not the full other"
+        AttnProbeError, match="holds the full study tiny, not the full study other"
     ):
         study(write(tmp_path, TINY, "other.yaml"), **options)
     copy, data = copy_of(folder), copy_of(reviews_folder, "data")
@@ -709,6 +709,11 @@ def test_ready_files_are_sound(name, quick):
 def test_the_four_questions_and_the_papers_are_there():
     assert {"which-tasks", "encoders", "transfer", "room"} <= ready_studies().keys()
     assert set(published.PAPERS) <= ready_studies().keys()
+
+
+def test_the_help_names_the_ready_studies(cli):
+    shown = " ".join(cli("study", "--help").out.split())
+    assert all(re.search(rf"\b{name}\b", shown) for name in ready_studies())
 
 
 def changed(**changes) -> dict:

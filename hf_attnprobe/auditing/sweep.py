@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
-import torch
 from accelerate import PartialState
 from tqdm.auto import tqdm
 
@@ -24,6 +23,7 @@ from hf_attnprobe.storage.rows import (
     NO_SITE,
     append_rows,
     finished_ids,
+    prediction_statistics,
     statistics_of,
     to_rows,
 )
@@ -152,7 +152,10 @@ def run_batch(
     for test in tests:
         for site in _sites_of(test, sites):
             if test == PREDICTION:
-                statistics = _prediction(observation)
+                content = observation.batch.content_mask
+                statistics = prediction_statistics(
+                    observation.probs, observation.batch.labels, content.sum(-1)
+                )
             else:
                 result = PROBES[test](
                     adapter, observation, site, seed=seed, **options.get(test, {})
@@ -173,17 +176,6 @@ def _sites_of(test: str, sites: Sequence[Site]) -> Sequence[Site]:
         if test in SITES
         else sites
     )
-
-
-def _prediction(observation) -> dict[str, torch.Tensor]:
-    prob, predicted = observation.probs.max(-1)
-    labels, n_tokens = observation.batch.labels, observation.batch.content_mask.sum(-1)
-    return {
-        "predicted_class": predicted,
-        "probability": prob,
-        "label": labels,
-        "n_tokens": n_tokens,
-    }
 
 
 def select_sites(

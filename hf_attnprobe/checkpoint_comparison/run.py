@@ -1,7 +1,5 @@
 """Any checkpoints beside one another on the same texts: the experiments of Tutek & Šnajder 2020, Section 4."""
 
-import json
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,11 +20,12 @@ from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.retraining.base import check_kind
 from hf_attnprobe.retraining.run import check_lambdas, retrain
 from hf_attnprobe.retraining.verdict import Point, adversaries
-from hf_attnprobe.storage.folders import write_atomically
+from hf_attnprobe.storage.folders import check_free, write_atomically, write_json
 
 
 PROBED = ("fragility", "single_token", "adversarial", "conicity")
 TESTS = (*PROBED, "adversary")
+MARKS = ("comparison.json", "1-*")  # what the first checkpoint's audit makes is one
 
 
 def compare_checkpoints(
@@ -71,7 +70,6 @@ def compare_checkpoints(
         )
     check_lambdas(lambdas)
     configs = [_config_of(model, as_base="adversary" in tests) for model in models]
-    _check_folder(output_dir)
     columns = {
         "config": config,
         "text_column": text_column,
@@ -79,7 +77,7 @@ def compare_checkpoints(
         "progress": progress,
         "seed": seed,
     }
-    folder, found = Path(output_dir), []
+    folder, found = check_free(output_dir, *MARKS), []
     for number, (model, own) in enumerate(zip(models, configs, strict=True), 1):
         place = folder / f"{number}-{Path(model).name}"
         probed = [test for test in tests if test in PROBED]
@@ -104,9 +102,7 @@ def compare_checkpoints(
             )
         found.append(_row(str(model), own, report, points, seed))
     comparison = CheckpointComparison(report.dataset, report.n, seed, tuple(found))
-    write_atomically(
-        folder / "comparison.json", json.dumps(to_json(comparison), indent=1) + "\n"
-    )
+    write_json(folder / "comparison.json", to_json(comparison))
     write_atomically(folder / "comparison.md", to_text(comparison) + "\n")
     return comparison
 
@@ -120,24 +116,6 @@ def _check(models: Sequence, tests: Sequence[str]) -> None:
     if isinstance(models, str | Path) or not models:
         raise AttnProbeError(
             "expected a list of models to compare; give the folder of at least one"
-        )
-
-
-def _check_folder(folder: str | Path) -> None:
-    """A folder that is new, empty, or holds nothing visible but what a comparison puts there."""
-    try:
-        held = (
-            [f.name for f in Path(folder).iterdir() if not f.name.startswith(".")]
-            if Path(folder).exists()
-            else []
-        )
-    except OSError as error:
-        raise AttnProbeError(
-            f"cannot use {folder} for the output ({error}); choose another --output-dir"
-        ) from error
-    if not all(re.fullmatch(r"\d+-.*|comparison\.(json|md)", name) for name in held):
-        raise AttnProbeError(
-            f"expected a new or an empty folder, {folder} holds other files; choose another --output-dir"
         )
 
 
@@ -176,5 +154,5 @@ def _row(
         attention=config.attention,
         found=scores | mean_estimates(report.statistics, layer),
         adversaries=points,
-        published=published_for(report.dataset.split(" (")[0], config),
+        published=published_for(report.dataset.published_as, config),
     )

@@ -6,7 +6,8 @@ Results go to stdout, progress and log to stderr. A known error is one line and 
 import argparse
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from hf_attnprobe.cli import audits, studies, trainings
 from hf_attnprobe.errors import AttnProbeError
@@ -17,8 +18,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = vars(build_parser().parse_args(argv))
     command = arguments.pop("command")
     try:
-        _configure_logging()
-        return COMMANDS[command](arguments) or 0
+        with _log_on_stderr():
+            return COMMANDS[command](arguments) or 0
     except AttnProbeError as error:
         print(f"attnprobe: {error}", file=sys.stderr)
         return 1
@@ -63,13 +64,22 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _configure_logging() -> None:
-    """Shows the log of this package on stderr, and not that of the libraries below."""
-    import transformers
-
+@contextmanager
+def _log_on_stderr() -> Iterator[None]:
+    """Shows the log of this package, and not those of the libraries below it."""
+    _silence_libraries()
     log = logging.getLogger("hf_attnprobe")
-    log.handlers = [logging.StreamHandler(sys.stderr)]
     log.setLevel(logging.INFO)
+    handler = logging.StreamHandler(sys.stderr)
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+
+
+def _silence_libraries() -> None:
+    import transformers
 
     transformers.logging.disable_progress_bar()
     transformers.logging.set_verbosity_error()

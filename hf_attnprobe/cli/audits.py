@@ -195,11 +195,12 @@ def run_report(arguments: dict) -> None:
     from hf_attnprobe.auditing import report
     from hf_attnprobe.auditing.run import read_audit
     from hf_attnprobe.retraining import report as retraining_report
-    from hf_attnprobe.retraining.run import IDENTITY, read_retraining
-    from hf_attnprobe.studies.run import STATE, read_text
+    from hf_attnprobe.retraining.run import KIND, read_retraining
+    from hf_attnprobe.studies.run import read_text
+    from hf_attnprobe.studies.state import STATE
 
     folder, output = Path(arguments["audit"]), arguments["output"]
-    if (folder / IDENTITY).is_file():
+    if (folder / f"{KIND}.json").is_file():
         text = retraining_report.to_markdown(read_retraining(folder))
     elif (folder / STATE).is_file():
         text = read_text(folder)

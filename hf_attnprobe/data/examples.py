@@ -9,6 +9,8 @@ import json
 import os
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_attnprobe.data.lengths import fits
@@ -115,19 +117,53 @@ def label_names(examples: "datasets.Dataset") -> list[str]:
     ]
 
 
-def dataset_name(dataset: Any, split: str) -> str:
+@dataclass(frozen=True)
+class DatasetName:
     """What a report calls the texts.
 
-    >>> dataset_name("imdb", "test"), dataset_name([], "test")
-    ('imdb (test)', 'data given in memory (test)')
+    Attributes:
+        name: the data set's name, folder or Hub id.
+        split: of the data set.
+
+    >>> print(DatasetName("data/SST", "test"))
+    data/SST (test)
+    """
+
+    name: str
+    split: str
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.split})" if self.split else self.name
+
+    @classmethod
+    def parse(cls, text: str) -> "DatasetName":
+        """The inverse of ``str``.
+
+        >>> DatasetName.parse("data/SST (test)")
+        DatasetName(name='data/SST', split='test')
+        """
+        name, _, split = text.rpartition(" (")
+        return cls(name, split.removesuffix(")")) if name else cls(text, "")
+
+    @property
+    def published_as(self) -> str:
+        """The name of the data set in the papers' tables, if it is there.
+
+        >>> DatasetName("data/SST", "test").published_as
+        'sst'
+        """
+        return Path(self.name).name.lower()
+
+
+def dataset_name(dataset: Any, split: str) -> DatasetName:
+    """What a report calls the texts.
+
+    >>> print(dataset_name("imdb", "test"), dataset_name([], "test"), sep=", ")
+    imdb (test), data given in memory (test)
     """
     dataset = getattr(dataset, "hub_id", dataset)  # of a recipe
-    name = (
-        str(dataset)
-        if isinstance(dataset, str | os.PathLike)
-        else "data given in memory"
-    )
-    return f"{name} ({split})"
+    in_memory = not isinstance(dataset, str | os.PathLike)
+    return DatasetName("data given in memory" if in_memory else str(dataset), split)
 
 
 def dataset_fingerprint(examples: "datasets.Dataset") -> str:

@@ -11,7 +11,6 @@ The paper's BERT also keeps named and other tokens from attending to each other,
 other rows attend to is free.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -38,7 +37,7 @@ from hf_attnprobe.inference.encoding import labels_of_model
 from hf_attnprobe.inference.outputs import observations, predict
 from hf_attnprobe.options import check_at_least
 from hf_attnprobe.retraining.base import load_base
-from hf_attnprobe.storage.folders import write_atomically
+from hf_attnprobe.storage.folders import write_json
 from hf_attnprobe.training.classifier import begin
 from hf_attnprobe.training.losses import deception_penalty, papers_loss
 from hf_attnprobe.training.procedures import papers_optimizer, papers_procedure
@@ -153,7 +152,7 @@ def deceive(
         "tokens": tuple(tokens),
     }
     found = deception_of(before, after, seed=seed, **told, **how)
-    write_atomically(folder / SUMMARY, json.dumps(to_json(found), indent=1) + "\n")
+    write_json(folder / SUMMARY, to_json(found))
     return found
 
 

@@ -1,6 +1,5 @@
 """Do one model's weights tell another one something? The guides of ``diagnostic_mlp`` for any pair of models."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -28,9 +27,9 @@ from hf_attnprobe.retraining.report import (
     to_json,
     to_markdown,
 )
-from hf_attnprobe.retraining.run import IDENTITY
+from hf_attnprobe.retraining.run import KIND
 from hf_attnprobe.statistics.scores import compare
-from hf_attnprobe.storage.folders import claim, write_atomically
+from hf_attnprobe.storage.folders import claim, write_atomically, write_json
 from hf_attnprobe.storage.provenance import SUMMARY
 from hf_attnprobe.storage.rows import append_rows, to_rows
 
@@ -88,7 +87,7 @@ def transfer(
     }
     identity = _identity(base, others, sets, seed)
     folder = Path(output_dir)
-    with claim(folder, identity, process_state(), name=IDENTITY):
+    with claim(folder, identity, process_state(), kind=KIND):
         own = base.outputs(sets["test"])
         _write_rows(folder, "own", own.probs, own)
         probs = {"own": own.probs}
@@ -108,7 +107,7 @@ def transfer(
         report = _report(
             base, dataset, guide, trained, scores, len(own.labels), identity
         )
-        write_atomically(folder / SUMMARY, json.dumps(to_json(report), indent=1) + "\n")
+        write_json(folder / SUMMARY, to_json(report))
         write_atomically(folder / "report.md", to_markdown(report))
     return report
 

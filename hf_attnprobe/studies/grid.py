@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.statistics.bootstrap import Estimate
 from hf_attnprobe.studies.plan import Column, Job, Scalar, Table
-from hf_attnprobe.studies.results import Cell, Results, ResultTable, Value
+from hf_attnprobe.studies.results import Cell, Results, ResultTable
 
 
 SPEAKING = ("dataset", "encoder", "attention")  # lists whose values need no name beside
@@ -26,7 +27,7 @@ class _Lengths:
 class _Row:
     name: str  # in the sentences
     labels: tuple[Cell, ...]
-    values: list[Value | None]
+    values: list[Estimate | None]
 
 
 def grid_tables(results: Results) -> list[ResultTable]:
@@ -110,7 +111,7 @@ def _ranges(bounds: Sequence[int]) -> list[_Lengths]:
 
 def _value_of(
     results: Results, column: Column, cell: Mapping[str, Scalar], lengths: _Lengths
-) -> Value | None:
+) -> Estimate | None:
     """A column's value over the texts whose number of tokens is in a range."""
     job = results.at(column.step, cell)
     n_tokens = results.rows(job.folder)["n_tokens"]
@@ -131,7 +132,9 @@ def _cell_name(cell: Mapping[str, Scalar]) -> str:
     return " ".join(words)
 
 
-def _sentence(column: Column, values: Sequence[tuple[str, Value | None]]) -> list[str]:
+def _sentence(
+    column: Column, values: Sequence[tuple[str, Estimate | None]]
+) -> list[str]:
     """Lowest and highest cell, and what the threshold says; none without a value."""
     defined = {
         name: value
@@ -151,7 +154,7 @@ def _sentence(column: Column, values: Sequence[tuple[str, Value | None]]) -> lis
     return [said]
 
 
-def _against_threshold(column: Column, values: Mapping[str, Value]) -> str:
+def _against_threshold(column: Column, values: Mapping[str, Estimate]) -> str:
     """Where the whole interval is above the threshold, where below, where neither."""
     reached, missed, undecided = [], [], []
     for name, value in values.items():

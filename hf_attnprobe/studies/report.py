@@ -5,12 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hf_attnprobe import markdown
 from hf_attnprobe.published_results import PAPERS
+from hf_attnprobe.statistics.bootstrap import Estimate
 from hf_attnprobe.storage.plain_data import plain
 from hf_attnprobe.studies.grid import grid_tables
 from hf_attnprobe.studies.papers import paper_tables
 from hf_attnprobe.studies.plan import Job, Study
-from hf_attnprobe.studies.results import Cell, Results, ResultTable, Value
+from hf_attnprobe.studies.results import Cell, Results, ResultTable
 
 
 @dataclass(frozen=True)
@@ -158,40 +160,28 @@ def to_markdown(report: StudyReport) -> str:
         for made in report.made
     ]
     lines = _lines(report)
-    lines += ["", "## data", "", *_table(("data set", *splits), sizes)]
+    lines += markdown.section("data", markdown.table(("data set", *splits), sizes))
     head = ("step or model", "seed", "epochs", "seconds")
-    lines += ["", "## steps", "", *_table(head, steps), ""]
-    return "\n".join(lines)
+    lines += markdown.section("steps", markdown.table(head, steps))
+    return "\n".join([*lines, ""])
 
 
 def _lines(report: StudyReport) -> list[str]:
     lines = [f"# {report.title}", "", *report.notes]
     for table in report.tables:
         rows = [[_shown(cell) for cell in row] for row in table.rows]
-        lines += ["", f"## {table.title}", "", *_table(table.head, rows)]
+        lines += markdown.section(table.title, markdown.table(table.head, rows))
         if table.sentences:
-            lines += ["", *(f"- {sentence}" for sentence in table.sentences)]
+            lines += ["", *markdown.bullets(table.sentences)]
     return lines
 
 
 def _shown(cell: Cell) -> str:
     """A cell as text."""
-    if isinstance(cell, Value):
-        return _shown_value(cell)
+    if isinstance(cell, Estimate):
+        if cell.value != cell.value:
+            return "undefined"
+        return f"{markdown.interval(cell.value, cell.ci95)} (n {cell.n})"
     if cell is None or cell != cell:
-        return "–"
+        return markdown.MISSING
     return f"{cell:g}" if isinstance(cell, float) else str(cell)
-
-
-def _shown_value(cell: Value) -> str:
-    if cell.value != cell.value:
-        return "undefined"
-    if cell.ci95 is None:
-        return f"{cell.value:.3f} (n {cell.n})"
-    low, high = cell.ci95
-    return f"{cell.value:.3f} [{low:.3f}, {high:.3f}] (n {cell.n})"
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence]) -> list[str]:
-    lines = [head, ["---"] * len(head), *rows]
-    return [f"| {' | '.join(map(str, cells))} |" for cells in lines]

@@ -15,24 +15,15 @@ from hf_attnprobe.deception.run import SUMMARY as DECEPTION
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.retraining.report import RetrainingReport
 from hf_attnprobe.retraining.run import read_retraining
-from hf_attnprobe.statistics.bootstrap import bootstrap_interval
-from hf_attnprobe.statistics.scores import Score
+from hf_attnprobe.statistics.bootstrap import Estimate, mean_estimate
+from hf_attnprobe.statistics.scores import Score, find_score
 from hf_attnprobe.statistics.summary import PREDICTION
-from hf_attnprobe.storage.plain_data import read
+from hf_attnprobe.storage.plain_data import from_plain
 from hf_attnprobe.storage.rows import read_rows
 from hf_attnprobe.studies.plan import Column, Job, Scalar, Study, name_of
 
 
-@dataclass(frozen=True)
-class Value:
-    """A number of a table, with its 95% interval and the number of its texts, if any."""
-
-    value: float
-    ci95: tuple[float, float] | None = None
-    n: int | None = None
-
-
-Cell = str | int | float | Value | None
+Cell = str | int | float | Estimate | None
 
 
 @dataclass(frozen=True)
@@ -116,7 +107,7 @@ class Results:
 
     def value(
         self, column: Column, job: Job, texts: Sequence[int] | None = None
-    ) -> Value | None:
+    ) -> Estimate | None:
         """A column's value for a job.
 
         Args:
@@ -135,13 +126,13 @@ class Results:
             return None
         return mean_of(values if texts is None else values[rows.index.isin(texts)])
 
-    def _score(self, column: Column, job: Job) -> Value | None:
+    def _score(self, column: Column, job: Job) -> Estimate | None:
         test, model, metric = column.score.split("/")
         if job.verb == "deceive":
             deception = self.read_json(job, DECEPTION)
             if metric == "mass":
                 return estimate(deception["masses"].get(model), deception["n_named"])
-            scores = [read(Score, score) for score in deception["scores"]]
+            scores = [from_plain(Score, score) for score in deception["scores"]]
             n = deception["n"]
         else:
             report = self.retraining(job.folder)
@@ -150,19 +141,11 @@ class Results:
         if score is None:
             return None
         if column.difference:
-            return Value(score.difference, score.difference_ci95, n)
-        return Value(score.value, score.ci95, n)
+            return Estimate(score.difference, score.difference_ci95, n)
+        return Estimate(score.value, score.ci95, n)
 
 
-def find_score(scores: Sequence[Score], model: str, metric: str = "f1") -> Score | None:
-    """The score of a model, or None."""
-    wanted = (
-        score for score in scores if (score.model, score.metric) == (model, metric)
-    )
-    return next(wanted, None)
-
-
-def estimate(held: Mapping | None, n: int, *, scale: float = 1.0) -> Value | None:
+def estimate(held: Mapping | None, n: int, *, scale: float = 1.0) -> Estimate | None:
     """A value of a summary file, where ``{value, ci95}`` are plain data.
 
     Args:
@@ -173,7 +156,7 @@ def estimate(held: Mapping | None, n: int, *, scale: float = 1.0) -> Value | Non
     if held is None or held["value"] is None:
         return None
     low, high = held["ci95"]
-    return Value(scale * held["value"], (scale * low, scale * high), n)
+    return Estimate(scale * held["value"], (scale * low, scale * high), n)
 
 
 def ratio(rows: pd.DataFrame, statistic: str) -> pd.Series | None:
@@ -188,19 +171,14 @@ def ratio(rows: pd.DataFrame, statistic: str) -> pd.Series | None:
     return rows[first] / rows[second].where(rows[second] > 0) if slash else rows[first]
 
 
-def mean_of(values: pd.Series) -> Value:
+def mean_of(values: pd.Series) -> Estimate:
     """The mean over the texts that have a value, with its bootstrap interval."""
-    numbers = values.to_numpy(dtype=np.float64)
-    defined = numbers[~np.isnan(numbers)]
-    if not len(defined):
-        return Value(float("nan"), None, 0)
-    low, high = bootstrap_interval(defined[:, None])[:, 0].tolist()
-    return Value(float(defined.mean()), (low, high), len(defined))
+    return mean_estimate(values.to_numpy(dtype=np.float64))
 
 
-def median_of(values: pd.Series) -> Value:
+def median_of(values: pd.Series) -> Estimate:
     """The median over the texts that have a value."""
-    return Value(float(values.median()), None, int(values.notna().sum()))
+    return Estimate(float(values.median()), None, int(values.notna().sum()))
 
 
 def dataset_of(job: Job) -> str:

@@ -2,11 +2,6 @@
 
 import json
 import logging
-import time
-import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +10,7 @@ from hf_attnprobe.data.examples import dataset_fingerprint
 from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.options import from_flat, names_of
-from hf_attnprobe.storage.folders import check_new_folder, write_atomically
+from hf_attnprobe.storage.folders import check_free, write_atomically, write_json
 from hf_attnprobe.storage.provenance import SUMMARY
 from hf_attnprobe.studies.file import read_study
 from hf_attnprobe.studies.options import StudyOptions
@@ -27,12 +22,11 @@ from hf_attnprobe.studies.report import (
     to_json,
     to_markdown,
 )
+from hf_attnprobe.studies.state import STATE, StudyState
 from hf_attnprobe.studies.verbs import verb_of
 
 
 logger = logging.getLogger(__name__)
-
-STATE = "study.json"  # what the steps of a folder were asked for, and which are done
 
 
 def study(
@@ -68,10 +62,10 @@ def study(
     plan = read_study(file, options)
     if process_state().num_processes > 1:
         raise AttnProbeError("a study works in one process; start it without torchrun")
-    folder = check_new_folder(output_dir, holding=STATE)
-    state = _State(folder, plan, options.quick)
+    folder = check_free(output_dir, STATE)
+    state = StudyState(folder, plan, quick=options.quick)
     data = _data_of(plan)
-    state.check(plan, data)
+    state.claim(plan, data)
     for number, job in enumerate(plan.jobs, 1):
         finished = state.finished(job)
         _log_step(job, number, len(plan.jobs), finished)
@@ -79,7 +73,7 @@ def study(
             with state.step(job):
                 _run(job, folder, progress)
     report = report_of(plan, folder, data, state.seconds(), quick=options.quick)
-    write_atomically(folder / SUMMARY, json.dumps(to_json(report), indent=1) + "\n")
+    write_json(folder / SUMMARY, to_json(report))
     write_atomically(folder / "report.md", to_markdown(report))
     return report
 
@@ -152,98 +146,3 @@ def _data_key(job: Job) -> str:
     names = {"seed", *names_of([Data])}
     data = {k: v for k, v in job.arguments.items() if k in names}
     return json.dumps({"seed": 0} | data, sort_keys=True)
-
-
-class _State:
-    """What is done, in a file that every step is written to before it begins and when it has ended."""
-
-    def __init__(self, folder: Path, plan: Study, quick: bool):
-        self.folder, self.file = folder, folder / STATE
-        self.held = {"study": plan.name, "quick": quick, "data": {}, "steps": {}}
-        if self.file.is_file():
-            try:
-                self.held |= json.loads(self.file.read_text())
-            except (OSError, ValueError, TypeError) as error:
-                raise AttnProbeError(
-                    f"cannot read {self.file} ({error}); choose another --output-dir"
-                ) from error
-        if (self.held["study"], self.held["quick"]) != (plan.name, quick):
-            kind = "quick" if self.held["quick"] else "full"
-            raise AttnProbeError(
-                f"{folder} holds the {kind} study {self.held['study']}, not the {'quick' if quick else 'full'} "
-                f"{plan.name}; choose another --output-dir"
-            )
-
-    def check(self, plan: Study, data: Mapping[str, DataUsed]) -> None:
-        """Refuses steps that were begun with other arguments or other texts; from here on the folder is this study's."""
-        for job in plan.jobs:
-            held = self._held(job)
-            for name in {
-                **held.get("arguments", {}),
-                **(job.arguments if held else {}),
-            }:
-                old, new = held["arguments"].get(name), _plain(job.arguments).get(name)
-                if old != new:
-                    raise AttnProbeError(
-                        f"step {job.folder} was done with {name} {old}, not {new}; choose another --output-dir, or delete "
-                        f"{self.folder / job.folder} and what was made of it"
-                    )
-        for key, used in data.items():
-            if self.held["data"].get(
-                key, used.fingerprints
-            ) != used.fingerprints and any(map(self._held, plan.jobs)):
-                raise AttnProbeError(
-                    f"the texts of {used.name} are not those that {self.folder} was begun with; choose another --output-dir"
-                )
-        self.held["data"] |= {
-            key: dict(used.fingerprints) for key, used in data.items()
-        }
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self._write()
-
-    def _held(self, job: Job) -> dict:
-        return (
-            self.held["steps"].get(job.folder, {})
-            if (self.folder / job.folder).is_dir()
-            else {}
-        )
-
-    def finished(self, job: Job) -> bool:
-        """Done, and of what the steps before it are now: a folder that was deleted is made anew."""
-        held = self._held(job)
-        return held.get("done", False) and held.get("made_of") == self._runs(job)
-
-    def _runs(self, job: Job) -> dict[str, str | None]:
-        return {name: self.held["steps"].get(name, {}).get("run") for name in job.after}
-
-    def seconds(self) -> dict[str, float]:
-        return {name: step["seconds"] for name, step in self.held["steps"].items()}
-
-    @contextmanager
-    def step(self, job: Job) -> Iterator[None]:
-        """Notes that a step has begun, how long it took over all runs, and, if nothing went wrong, that it is done."""
-        held = self._held(job)
-        before, run = held.get("seconds", 0.0), held.get("run", uuid.uuid4().hex)
-        step = {
-            "verb": job.verb,
-            "arguments": _plain(job.arguments),
-            "seconds": before,
-            "done": False,
-        }
-        step |= {"run": run, "made_of": self._runs(job)}
-        self.held["steps"][job.folder] = step
-        self._write()
-        since = time.monotonic()
-        try:
-            yield
-            step["done"] = True
-        finally:
-            step["seconds"] = round(before + time.monotonic() - since, 2)
-            self._write()
-
-    def _write(self) -> None:
-        write_atomically(self.file, json.dumps(self.held, indent=1) + "\n")
-
-
-def _plain(arguments: Mapping) -> dict:
-    return json.loads(json.dumps(dict(arguments), default=asdict))

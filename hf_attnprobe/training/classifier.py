@@ -18,7 +18,7 @@ from hf_attnprobe.data.word_vectors import read_vectors
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.inference.guides import Guide, guide_rows, special_ids
 from hf_attnprobe.options import check_at_least
-from hf_attnprobe.storage.folders import check_new_folder
+from hf_attnprobe.storage.folders import check_free
 from hf_attnprobe.training.losses import papers_loss
 from hf_attnprobe.training.procedures import (
     Procedure,
@@ -254,7 +254,7 @@ def begin(
     """The folder, the splits and the names of the classes, all checked; from here on everything is seeded."""
     check_at_least(0, seed=seed)
     interrupted = resume and (Path(output_dir) / STEPS).exists()
-    output_dir = check_new_folder(output_dir, holding=STEPS if interrupted else RECORD)
+    output_dir = check_free(output_dir, STEPS if interrupted else RECORD)
     sets = check_sets(train, validation, test)
     set_seed(seed)
     return output_dir, sets, label_names(sets["train"])

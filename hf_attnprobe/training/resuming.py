@@ -5,56 +5,55 @@ import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from transformers import Trainer
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer
 
 from hf_attnprobe.checkpoints import RECORD, load_model, read_record
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.storage.folders import write_atomically
+from hf_attnprobe.storage.folders import differing, write_json
 
 
 STEPS = ".steps"  # the Trainer's own files, while it runs
 STATE = "trainer_state.json"  # the last file that a Trainer writes into a checkpoint
+SCORES = ("accuracy", "f1", "roc_auc")
 
 
 def finish(
     trainer: Trainer,
-    tokenizer,
+    tokenizer: PreTrainedTokenizerBase,
     output_dir: Path,
     record: Mapping,
     *,
     resume: bool = False,
 ) -> dict[str, float]:
-    """Trains, scores, saves; the record is written last. The Trainer's own files go, unless an interrupted run is to
-    be resumed.
+    """Trains, scores and saves; the record is written last.
+
+    The Trainer's own files go, unless an interrupted run is to be resumed.
 
     Args:
+        trainer: as :func:`hf_attnprobe.training.trainer.make_trainer` makes it.
+        tokenizer: saved beside the model.
+        output_dir: of the checkpoint.
         record: the training's settings.
-        resume: continue from what an interrupted run with the same record left in ``output_dir``.
+        resume: continue from what an interrupted run with the same record left in
+            ``output_dir``.
+
+    Returns:
+        Scores by split and name, such as ``test_f1``.
     """
-    metrics, done = {}, False
+    done = False
     try:
         _train(trainer, output_dir / STEPS, record, resume)
-        for name, examples in trainer.scored.items():
-            found = trainer.predict(examples, metric_key_prefix=name).metrics
-            metrics |= {
-                k: float(v)
-                for k, v in found.items()
-                if k.split("_", 1)[1] in ("accuracy", "f1", "roc_auc")
-            }
+        metrics = _scores(trainer)
         trainer.model.eval().save_pretrained(output_dir)
         tokenizer.save_pretrained(output_dir)
-        metrics = {
-            name: value for name, value in sorted(metrics.items()) if value == value
-        }  # NaN: a single class
-        written = {
+        outcome = {
             "metrics": metrics,
             "n_epochs": round(trainer.state.epoch or 0),
             "seconds": seconds(trainer),
         }
-        write_atomically(
-            output_dir / RECORD, json.dumps(dict(record) | written, indent=1) + "\n"
-        )
+        write_json(output_dir / RECORD, dict(record) | outcome)
         done = True
     finally:
         if done or not resume:
@@ -64,7 +63,21 @@ def finish(
     return metrics
 
 
-def finished(folder: Path, record: Mapping):
+def _scores(trainer: Trainer) -> dict[str, float]:
+    """Of the best epoch on validation and test texts; without those of a single class."""
+    metrics = {}
+    for split, examples in trainer.scored.items():
+        scores = trainer.predict(examples, metric_key_prefix=split).metrics
+        for name in SCORES:
+            score = float(scores.get(f"{split}_{name}", "nan"))
+            if score == score:
+                metrics[f"{split}_{name}"] = score
+    return dict(sorted(metrics.items()))
+
+
+def finished(
+    folder: Path, record: Mapping
+) -> tuple[PreTrainedModel, dict[str, float]] | None:
     """Model and metrics of a training with this record that came to its end, or None.
 
     Raises:
@@ -74,23 +87,17 @@ def finished(folder: Path, record: Mapping):
     if not held:
         return None
     check_same(folder, held, record)
-    shutil.rmtree(
-        folder / STEPS, ignore_errors=True
-    )  # of a process killed after its last word
+    # A process may have been killed after it wrote the record.
+    shutil.rmtree(folder / STEPS, ignore_errors=True)
     return load_model(folder).eval(), held["metrics"]
 
 
 def check_same(folder: Path, held: Mapping, record: Mapping) -> None:
-    """The settings that a folder's training had are those asked for."""
-    wrong = [
-        name
-        for name, value in json.loads(json.dumps(dict(record))).items()
-        if held.get(name) != value
-    ]
-    if wrong:
+    """Checks that the settings of a folder's training are those asked for."""
+    for name, (old, _) in differing(held, record).items():
         raise AttnProbeError(
-            f"{folder} holds a training with {wrong[0].replace('_', ' ')} {held.get(wrong[0])}, not "
-            f"{record[wrong[0]]}; choose another folder or delete it"
+            f"{folder} holds a training with {name.replace('_', ' ')} {old}, not "
+            f"{record[name]}; choose another folder or delete it"
         )
 
 
@@ -100,37 +107,37 @@ def _train(trainer: Trainer, steps: Path, record: Mapping, resume: bool) -> None
     if last is None:
         shutil.rmtree(steps, ignore_errors=True)
         steps.mkdir(parents=True)
-        (steps / RECORD).write_text(json.dumps(dict(record)) + "\n")
+        write_json(steps / RECORD, dict(record))
         trainer.train()
         return
     check_same(steps, read_record(steps), record)
-    state = _here(last)
-    if _gave_up(state):
-        trainer.args.num_train_epochs = round(
-            state["epoch"]
-        )  # nothing is left but to load the best epoch
+    state = _relocated_state(last)
+    if _stopped_early(state):  # nothing is left but to load the best epoch
+        trainer.args.num_train_epochs = round(state["epoch"])
     trainer.train(resume_from_checkpoint=str(last))
 
 
-def _here(checkpoint: Path) -> dict:
-    """The state of a run whose folder may have been moved: its best epoch is beside the last one."""
+def _relocated_state(checkpoint: Path) -> dict[str, Any]:
+    """The Trainer's state with ``best_model_checkpoint`` pointing into this folder.
+
+    The folder of an interrupted run may have been moved.
+    """
     state = json.loads((checkpoint / STATE).read_text())
     if state.get("best_global_step"):
-        state["best_model_checkpoint"] = str(
-            checkpoint.with_name(f"checkpoint-{state['best_global_step']}")
-        )
-        write_atomically(checkpoint / STATE, json.dumps(state))
+        best = checkpoint.with_name(f"checkpoint-{state['best_global_step']}")
+        state["best_model_checkpoint"] = str(best)
+        write_json(checkpoint / STATE, state)
     return state
 
 
 def _last_checkpoint(steps: Path) -> Path | None:
     """The last one that is whole; what a killed process left half written goes."""
-    found = sorted(
+    checkpoints = sorted(
         steps.glob("checkpoint-*"),
         key=lambda folder: int(folder.name.split("-")[1]),
         reverse=True,
     )
-    for folder in found:
+    for folder in checkpoints:
         try:
             json.loads((folder / STATE).read_text())
         except (OSError, ValueError):
@@ -140,15 +147,13 @@ def _last_checkpoint(steps: Path) -> Path | None:
     return None
 
 
-def _gave_up(state: Mapping) -> bool:
+def _stopped_early(state: Mapping) -> bool:
     """Whether the run had ended early, with only its result left to be saved."""
     stopping = state.get("stateful_callbacks", {}).get("EarlyStoppingCallback")
     if stopping is None:
         return False
-    return (
-        stopping["attributes"]["early_stopping_patience_counter"]
-        >= stopping["args"]["early_stopping_patience"]
-    )
+    counter = stopping["attributes"]["early_stopping_patience_counter"]
+    return counter >= stopping["args"]["early_stopping_patience"]
 
 
 def seconds(trainer: Trainer) -> float:

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from hf_attnprobe import published_results as published
+from hf_attnprobe.statistics.bootstrap import Estimate
 from hf_attnprobe.studies.results import (
     Results,
     ResultTable,
-    Value,
     dataset_of,
     estimate,
 )
@@ -29,7 +29,7 @@ class _Checkpoint:
     def labels(self) -> tuple[str, str, str]:
         return self.dataset, self.entry["attention"], self.entry["name"]
 
-    def value(self, name: str, *, scale: float = 1.0) -> Value | None:
+    def value(self, name: str, *, scale: float = 1.0) -> Estimate | None:
         return estimate(self.entry["found"].get(name), self.n, scale=scale)
 
 

@@ -5,14 +5,19 @@ from dataclasses import dataclass
 
 from hf_attnprobe import published_results as published
 from hf_attnprobe.retraining.report import RetrainingReport
-from hf_attnprobe.retraining.verdict import FAR, adversaries, curve, verdict
-from hf_attnprobe.statistics.scores import Score
+from hf_attnprobe.retraining.verdict import (
+    FAR,
+    FRONTIER_NOTE,
+    adversaries,
+    curve,
+    published_point,
+)
+from hf_attnprobe.statistics.bootstrap import Estimate
+from hf_attnprobe.statistics.scores import Score, find_score
 from hf_attnprobe.studies.results import (
     Results,
     ResultTable,
-    Value,
     dataset_of,
-    find_score,
 )
 
 
@@ -30,17 +35,12 @@ class _Retrained:
         """The F1 of a model."""
         return find_score(self.report.scores.get(test, ()), model)
 
-    def f1(self, score: Score) -> Value:
-        return Value(score.value, score.ci95, self.report.n)
+    def f1(self, score: Score) -> Estimate:
+        return Estimate(score.value, score.ci95, self.report.n)
 
-    def f1_lost(self, score: Score) -> Value:
+    def f1_lost(self, score: Score) -> Estimate:
         """How far the F1 is below the reference."""
-        return Value(score.difference, score.difference_ci95, self.report.n)
-
-    def verdicts(self, begins: str) -> list[str]:
-        """The verdicts about one question."""
-        lines = verdict(self.report.statistics, self.report.scores)
-        return [line for line in lines if line.startswith(f"{begins}:")]
+        return Estimate(score.difference, score.difference_ci95, self.report.n)
 
 
 def tables(results: Results) -> list[ResultTable]:
@@ -53,11 +53,10 @@ def tables(results: Results) -> list[ResultTable]:
     return by_test + [_adversaries(one) for one in retrained]
 
 
-def _sentences(retrained: Sequence[_Retrained], begins: str) -> tuple[str, ...]:
-    sentences = []
-    for one in retrained:
-        sentences += [f"{one.dataset}: {line}" for line in one.verdicts(begins)]
-    return tuple(sentences)
+def _sentences(retrained: Sequence[_Retrained], question: str) -> tuple[str, ...]:
+    """What the verdicts say about one question, by data set."""
+    verdicts = {one.dataset: getattr(one.report.verdict, question) for one in retrained}
+    return tuple(f"{name}: {said}" for name, said in verdicts.items() if said)
 
 
 def _uniform(retrained: Sequence[_Retrained]) -> ResultTable:
@@ -77,7 +76,7 @@ def _uniform(retrained: Sequence[_Retrained]) -> ResultTable:
             table.append((one.dataset, "uniform", *ours, theirs.get("uniform"), None))
     head = ("data set", "attention", "F1", "F1 lost")
     head += ("published F1", "Jain & Wallace's F1")
-    sentences = _sentences(retrained, "Need")
+    sentences = _sentences(retrained, "need")
     return ResultTable("Is attention needed? (Table 2)", head, tuple(table), sentences)
 
 
@@ -86,12 +85,12 @@ def _seeds(retrained: Sequence[_Retrained]) -> ResultTable:
     for one in retrained:
         theirs = published.SEED_JSD.get(one.dataset)
         for weights, predicted, n, median in one.report.bins:
-            ours = Value(median, None, n)
+            ours = Estimate(median, None, n)
             table.append((one.dataset, weights, predicted, ours, theirs))
     head = ("data set", "largest weight", "predicted", "median JSD to another seed")
     head += ("published, all texts (read off a figure)",)
     title = "How much does attention vary by chance?"
-    return ResultTable(title, head, tuple(table), _sentences(retrained, "Chance"))
+    return ResultTable(title, head, tuple(table), _sentences(retrained, "chance"))
 
 
 def _guides(retrained: Sequence[_Retrained]) -> ResultTable:
@@ -109,35 +108,31 @@ def _guides(retrained: Sequence[_Retrained]) -> ResultTable:
         "Do the weights tell another model something? (Table 3)",
         ("data set", "guide", "F1", "F1 lost against trained", "published F1"),
         tuple(table),
-        _sentences(retrained, "Transfer"),
+        _sentences(retrained, "transfer"),
     )
 
 
 def _adversaries(one: _Retrained) -> ResultTable:
     report = one.report
-    table = []
-    for point in curve(report.statistics, report.scores):
-        tvd = point.tvd if isinstance(point.tvd, str) else round(point.tvd, 3)
-        f1 = None if point.f1 is None else round(point.f1, 3)
-        table.append((point.name, round(point.jsd, 3), tvd, f1))
-    theirs = published.ADVERSARY.get(one.dataset)
-    if theirs:
-        name = f"published, λ {theirs['lambda']:g} (in our scale)"
-        table.append((name, theirs["jsd"], theirs["tvd"], theirs["f1"]))
-    sentences = one.verdicts("Elsewhere")
+    points = curve(report.statistics, report.scores) + published_point(one.dataset)
+    table = [
+        (point.name, _rounded(point.jsd), _rounded(point.tvd), _rounded(point.f1))
+        for point in points
+    ]
+    elsewhere = report.verdict.elsewhere
+    sentences = [elsewhere] if elsewhere else []
     sentences += _best_adversary(report)
-    sentences.append(
-        "The exact frontier keeps the base's encoder, a trained adversary has its own: "
-        "the frontier is a baseline, not a bound. The bound is the last of our lines, "
-        "checked on every text."
-    )
     return ResultTable(
         "Can a model be trained to look elsewhere? "
         f"{one.dataset} (Table 4 and Figure 5)",
         ("", "mean JSD", "mean TVD", "F1"),
         tuple(table),
-        tuple(sentences),
+        (*sentences, FRONTIER_NOTE),
     )
+
+
+def _rounded(value: float | str | None) -> float | str | None:
+    return round(value, 3) if isinstance(value, float) else value
 
 
 def _best_adversary(report: RetrainingReport) -> list[str]:
