@@ -712,8 +712,8 @@ def test_the_four_questions_and_the_papers_are_there():
 
 
 def test_the_help_names_the_ready_studies(cli):
-    shown = " ".join(cli("study", "--help").out.split())
-    assert all(re.search(rf"\b{name}\b", shown) for name in ready_studies())
+    shown = "".join(cli("study", "--help").out.split())
+    assert all(name in shown for name in ready_studies())
 
 
 def changed(**changes) -> dict:
