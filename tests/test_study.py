@@ -788,7 +788,10 @@ def step(name="base", verb="train", quick=None, **arguments) -> dict:
             changed(steps=[step(procedure="own")]),
             "step base: expected a (recipe|procedure) of",
         ),
-        (changed(steps=[step(split="test")]), "step base: expected no split"),
+        (
+            changed(steps=[step(split="test")]),
+            "step base: expected options of .* got 'split'",
+        ),
         (changed(steps=[step(dataset=3)]), "step base: expected a text for dataset"),
         (
             changed(steps=[step("b", model="org/bert", encoder="mlp")]),

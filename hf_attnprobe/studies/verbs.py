@@ -18,7 +18,7 @@ from hf_attnprobe.checkpoint_comparison.run import compare_checkpoints
 from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.deception.run import deceive
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.options import Options, check_known, from_flat, names_of, option
+from hf_attnprobe.options import Options, from_flat, names_of, option
 from hf_attnprobe.retraining.run import check_retrainings, retrain
 from hf_attnprobe.retraining.transfer import transfer
 from hf_attnprobe.training.classifier import train_classifier
@@ -62,10 +62,10 @@ class Verb:
 
     def check_names(self, arguments: Mapping[str, Any]) -> None:
         """Raises AttnProbeError for an argument too many or too few."""
-        check_known(arguments, self.options)
-        unused = [name for name in arguments if name in self.unused]
-        if unused:
-            raise AttnProbeError(f"expected no {unused[0]}, the verb does not use it")
+        unknown = [name for name in arguments if name not in self.names]
+        if unknown:
+            names = ", ".join(sorted(self.names))
+            raise AttnProbeError(f"expected options of {names}, got {unknown[0]!r}")
         missing = [name for name in self.required if name not in arguments]
         if missing:
             raise AttnProbeError(f"expected {', '.join(missing)} to be given")
