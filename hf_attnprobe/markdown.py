@@ -1,4 +1,4 @@
-"""Tables, numbers and intervals as every report writes them. Pure: values in, text out."""
+"""Tables, numbers and intervals as every report writes them. Pure."""
 
 from collections.abc import Iterable, Sequence
 
@@ -69,7 +69,7 @@ def interval(
 
 
 def section(title: str, lines: Iterable[str], *, level: int = 2) -> list[str]:
-    """A heading and its lines, with empty lines around the heading; nothing without lines.
+    """A heading between empty lines, then the lines; nothing without lines.
 
     >>> section("models", ["text"])
     ['', '## models', '', 'text']

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from hf_attnprobe import markdown
 from hf_attnprobe.data import examples as data
 from hf_attnprobe.storage import plain_data
 from hf_attnprobe.storage.plain_data import from_plain, plain
@@ -52,7 +53,7 @@ def test_other_fields_are_refused():
         from_plain(Result, {"name": "a", "mean": 0.5, "ci95": [0, 1], "more": 1})
 
 
-@pytest.mark.parametrize("module", [data, plain_data])
+@pytest.mark.parametrize("module", [data, markdown, plain_data])
 def test_the_examples_of_the_docstrings(module):
     found = doctest.testmod(module)
     assert found.failed == 0 < found.attempted

@@ -138,13 +138,13 @@ def _assignment(values: ByHead, change: str) -> str | None:
     moved = sorted((v, site) for site, v in values.items() if v >= MATTERS)[::-1]
     listed = [f"{layer}.{head} ({v:.2f})" for v, (layer, head) in moved[:N_LISTED]]
     return (
-        f"Assignment: {len(moved)} of {len(values)} heads move the output by {MATTERS} of 1 "
-        f"or more when {change}: {', '.join(listed) or 'none'}."
+        f"Assignment: {len(moved)} of {len(values)} heads move the output by {MATTERS} "
+        f"of 1 or more when {change}: {', '.join(listed) or 'none'}."
     )
 
 
 def _importance(values: ByHead, baseline: ByHead) -> str | None:
-    """Attention against leave-one-out; gradients, which all heads share, are the baseline."""
+    """Attention against leave-one-out; gradients are the baseline of all heads."""
     if not values:
         return None
     layer, head = max(values, key=values.__getitem__)
@@ -152,8 +152,8 @@ def _importance(values: ByHead, baseline: ByHead) -> str | None:
     reached = next(iter(baseline.values()), None)
     compared = "" if reached is None else f"; gradients reach {reached:.2f}"
     return (
-        f"Importance: {agreeing} of {len(values)} heads rank the tokens as leaving them out "
-        f"does at τ {AGREES:.2f} or better; the best is {layer}.{head} with "
+        f"Importance: {agreeing} of {len(values)} heads rank the tokens as leaving "
+        f"them out does at τ {AGREES:.2f} or better; the best is {layer}.{head} with "
         f"{values[layer, head]:.2f}{compared}."
     )
 
@@ -163,8 +163,8 @@ def _uniqueness(values: ByHead) -> str | None:
         return None
     free = sum(v >= ELSEWHERE for v in values.values())
     return (
-        f"Uniqueness: the attention of {free} of {len(values)} heads can be moved by .40 (of "
-        "at most .69) or farther with the output within .05."
+        f"Uniqueness: the attention of {free} of {len(values)} heads can be moved by "
+        ".40 (of at most .69) or farther with the output within .05."
     )
 
 
@@ -173,13 +173,13 @@ def _erasure(never: ByHead) -> str | None:
         return None
     flipping = sum(v <= 1 - MATTERS for v in never.values())
     return (
-        f"Erasure: in {flipping} of {len(never)} heads, erasing weights, the largest first, "
-        f"flips the decision in {MATTERS:.0%} of the texts or more."
+        f"Erasure: in {flipping} of {len(never)} heads, erasing weights, the largest "
+        f"first, flips the decision in {MATTERS:.0%} of the texts or more."
     )
 
 
 def _removal(attention: ByHead, random: ByHead) -> str | None:
-    """Without a head's tokens, beyond what random tokens cost, which all heads share."""
+    """Without a head's tokens, beyond what random tokens cost."""
     sites = sorted(attention.keys() & random.keys())
     if not sites:
         return None
@@ -187,9 +187,10 @@ def _removal(attention: ByHead, random: ByHead) -> str | None:
     layer, head = max(sites, key=beyond.__getitem__)
     telling = sum(v >= MATTERS for v in beyond.values())
     return (
-        f"Removal: without the tokens they attend to most, {telling} of {len(beyond)} heads "
-        f"cost the predicted class {MATTERS} of probability or more beyond what random tokens "
-        f"cost; the most is {layer}.{head} with {beyond[layer, head]:+.2f}."
+        f"Removal: without the tokens they attend to most, {telling} of {len(beyond)} "
+        f"heads cost the predicted class {MATTERS} of probability or more beyond what "
+        f"random tokens cost; the most is {layer}.{head} with "
+        f"{beyond[layer, head]:+.2f}."
     )
 
 
@@ -206,7 +207,7 @@ def screen_sentences(statistics: Sequence[Statistic]) -> list[str]:
             ours = [estimates[site] for site in both]
             rho = spearmanr(ours, [exact[site] for site in both]).statistic
             lines.append(
-                f"Screen: {estimate} ranked {len(both)} tested heads as {measured} did with "
-                f"Spearman ρ {rho:.2f}."
+                f"Screen: {estimate} ranked {len(both)} tested heads as {measured} did "
+                f"with Spearman ρ {rho:.2f}."
             )
     return lines

@@ -17,18 +17,19 @@ SIGNIFICANT = 0.05  # after correction
 PROPORTIONAL = 0.9  # τ of attention × gradient with the exact margins
 BEST = "smallest set (exact)"
 METHOD = (
-    "Each line compares the same texts. p is two-sided: of means, a sign-flip permutation "
-    "test; of flips, McNemar's exact test; of which ranking needs fewer removals, an exact "
-    "sign test in which never is more than all. Intervals are bootstrapped over texts. Texts "
-    "where one side is undefined are dropped and counted; of mean fractions these are all "
-    "that one of the two rankings never flips (of random orders, all draws). The last column "
-    "is corrected by Holm over the {n} comparisons of this test."
+    "Each line compares the same texts. p is two-sided: of means, a sign-flip "
+    "permutation test; of flips, McNemar's exact test; of which ranking needs fewer "
+    "removals, an exact sign test in which never is more than all. Intervals are "
+    "bootstrapped over texts. Texts where one side is undefined are dropped and "
+    "counted; of mean fractions these are all that one of the two rankings never "
+    "flips (of random orders, all draws). The last column is corrected by Holm over "
+    "the {n} comparisons of this test."
 )
-IN_WORDS = {
-    "plausibility": "Plausibility is agreement with what people marked. It says nothing about "
-    "faithfulness: a ranking that pleases people need not be what the model went by, and one "
-    "that does not may be.",
-}
+PLAUSIBILITY = (
+    "Plausibility is agreement with what people marked. It says nothing about "
+    "faithfulness: a ranking that pleases people need not be what the model went by, and "
+    "one that does not may be."
+)
 
 
 def named(statistics: Sequence[Statistic]) -> dict[str, Statistic]:
@@ -65,7 +66,7 @@ def section_in_words(
     if test == "erasure":
         tables = flip_table(statistics) + fraction_table(statistics, rows)
         return tables + erasure_sentences(statistics)
-    return ["", IN_WORDS[test]] if test in IN_WORDS else []
+    return ["", PLAUSIBILITY] if test == "plausibility" else []
 
 
 def flip_table(statistics: Sequence[Statistic]) -> list[str]:
@@ -115,8 +116,9 @@ def fraction_table(statistics: Sequence[Statistic], rows: pd.DataFrame) -> list[
     if not table:
         return []
     title = (
-        "Weights erased in the order of each ranking until the decision flips (random: the "
-        "mean of the draws that flip it; regret: weights erased beyond the smallest set):"
+        "Weights erased in the order of each ranking until the decision flips "
+        "(random: the mean of the draws that flip it; regret: weights erased beyond "
+        "the smallest set):"
     )
     head = [
         "ranking",
@@ -142,7 +144,7 @@ def _fraction_row(
 
 
 def erasure_sentences(statistics: Sequence[Statistic]) -> list[str]:
-    """What the smallest set says, and what follows from the algebra of the read-out alone."""
+    """What the smallest set says, and what follows from the read-out's algebra."""
     known = named(statistics)
     sentences = (
         _smallest_set(known),
@@ -171,7 +173,8 @@ def _smallest_set_bound(bound: Statistic | None) -> str | None:
         return None
     return (
         "The smallest set that flips the decision is out of reach here: no more than "
-        f"{bound.median:g} weights in the median, which the best of the rankings needed."
+        f"{bound.median:g} weights in the median, which the best of the rankings "
+        "needed."
     )
 
 
@@ -183,16 +186,16 @@ def _proportional(agreement: Statistic | None) -> str | None:
     if tau < PROPORTIONAL:
         return (
             "Attention × gradient agrees with the exact margins of the weights at τ "
-            f"{tau:.2f} (below {PROPORTIONAL:.2f}), so here its removals are not settled by "
-            "the algebra of the read-out alone."
+            f"{tau:.2f} (below {PROPORTIONAL:.2f}), so here its removals are not "
+            "settled by the algebra of the read-out alone."
         )
     return (
-        f"Attention × gradient orders the weights as their exact margins do (τ {tau:.2f}, "
-        f"from {PROPORTIONAL:.2f} on): with a linear read-out of two classes it is, up to the "
-        "bias, proportional to them, so it is nearly the best ranking by construction. That "
-        "it flips decisions with fewer removals than attention, as in Serrano & Smith's "
-        "experiment, restates the read-out's algebra; it does not tell which tokens the "
-        "encoder used."
+        "Attention × gradient orders the weights as their exact margins do (τ "
+        f"{tau:.2f}, from {PROPORTIONAL:.2f} on): with a linear read-out of two "
+        "classes it is, up to the bias, proportional to them, so it is nearly the "
+        "best ranking by construction. That it flips decisions with fewer removals "
+        "than attention, as in Serrano & Smith's experiment, restates the read-out's "
+        "algebra; it does not tell which tokens the encoder used."
     )
 
 
@@ -230,7 +233,7 @@ def _differences(group: Sequence[Comparison]) -> list[str]:
 
 
 def comparison_section(test: str, comparisons: Sequence[Comparison]) -> list[str]:
-    """The comparisons of one test: what they say, a Markdown table, and how they were made."""
+    """The comparisons of one test: in words, as a table, and how they were made."""
     of_test = [c for c in comparisons if c.test == test]
     if not of_test:
         return []
@@ -246,7 +249,8 @@ def comparison_section(test: str, comparisons: Sequence[Comparison]) -> list[str
         "p",
         "p corrected",
     ]
-    title = f"{test}: rankings compared (first − second; clear at corrected p ≤ {SIGNIFICANT})"
+    clear = f"clear at corrected p ≤ {SIGNIFICANT}"
+    title = f"{test}: rankings compared (first − second; {clear})"
     sentences = [f"{line}." for line in comparison_sentences(of_test)]
     lines = [
         *markdown.bullets(sentences),

@@ -115,7 +115,7 @@ def to_json(report: Report) -> dict:
 
 
 def extras_to_json(report: Report) -> dict:
-    """The shown texts and the prune curve; beside :func:`to_json` in ``summary.json``."""
+    """The shown texts and the prune curve, beside :func:`to_json` in the summary."""
     return {"examples": plain(report.examples), "prune": plain(report.prune)}
 
 
@@ -136,7 +136,7 @@ def from_json(data: Mapping) -> Report:
     )
 
 
-# --- text -------------------------------------------------------------------------------
+# --- text ---------------------------------------------------------------------------
 
 
 def to_text(report: Report) -> str:
@@ -159,9 +159,11 @@ def to_text(report: Report) -> str:
 def _units_note(report: Report) -> list[str]:
     if report.provenance.get("units") != "sentences":
         return []
-    return [
-        "This model's attention weighs sentences: what is called a token here is a sentence."
-    ]
+    note = (
+        "This model's attention weighs sentences: what is called a token here is a "
+        "sentence."
+    )
+    return [note]
 
 
 def _test_lines(report: Report) -> list[str]:
@@ -183,7 +185,7 @@ def _of_ranking(s: Statistic) -> bool:
 
 
 def _has_line(statistic: str) -> bool:
-    """Not the p-values; the papers' two ε of the frontier; of the rankings attention."""
+    """Not p-values; of the frontier the papers' two ε; of the rankings attention."""
     name = statistic.partition("@")[0]
     shown = (None, "attention", *EPSILONS)
     return not name.endswith("_p_value") and key_of(statistic) in shown
@@ -199,8 +201,8 @@ def _statistic_line(s: Statistic, width: int) -> str:
 def _comparison_lines(report: Report) -> list[str]:
     lines = [f"  {line}" for line in comparison_sentences(report.comparisons)]
     title = (
-        "Comparisons on the same texts (p ≤ .05 after Holm's correction over those of a "
-        "test; never is more than all)"
+        "Comparisons on the same texts (p ≤ .05 after Holm's correction over those of "
+        "a test; never is more than all)"
     )
     return [title, *lines, ""] if lines else []
 
@@ -216,7 +218,7 @@ def _verdict(report: Report) -> list[str]:
     return verdict(report.statistics)
 
 
-# --- Markdown ---------------------------------------------------------------------------
+# --- Markdown -----------------------------------------------------------------------
 
 
 def to_markdown(report: Report) -> str:

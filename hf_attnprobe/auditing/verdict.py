@@ -49,7 +49,8 @@ def _importance(tau: Statistic | None, baseline: Statistic | None) -> str | None
         strength = "agrees well"
     return (
         f"Importance: attention {strength} with leaving tokens out (τ {tau.mean:.2f}; "
-        f"from .60 well, from .30 partly), gradients agree with it at {baseline.mean:.2f}."
+        "from .60 well, from .30 partly), gradients agree with it at "
+        f"{baseline.mean:.2f}."
     )
 
 
@@ -58,30 +59,31 @@ def _assignment(shuffled: Statistic | None) -> str | None:
         return None
     matters = "matters" if shuffled.mean >= MATTERS else "hardly matters"
     return (
-        f"Assignment: which token gets which weight {matters}: shuffling moves the output "
-        f"by {shuffled.mean:.2f} of 1 (from .10 it matters)."
+        f"Assignment: which token gets which weight {matters}: shuffling moves the "
+        f"output by {shuffled.mean:.2f} of 1 (from .10 it matters)."
     )
 
 
 def _uniqueness(moved: Statistic | None, bound: Statistic | None) -> str | None:
     """How far other attention with the same output is.
 
-    That none is far says nothing where no attention at all is, as over texts of one token.
+    That none is far says nothing where no attention at all is, as over texts of one
+    token.
     """
     if moved is None:
         return None
     if bound is not None and bound.mean < ELSEWHERE:
         return (
-            "Uniqueness: these texts cannot tell: no attention at all is farther from this "
-            f"one than {bound.mean:.2f} (of at most .69; from .40 not the only one), others "
-            f"as far as {moved.mean:.2f} give the same output within .05."
+            "Uniqueness: these texts cannot tell: no attention at all is farther from "
+            f"this one than {bound.mean:.2f} (of at most .69; from .40 not the only "
+            f"one), others as far as {moved.mean:.2f} give the same output within .05."
         )
     unique = "is fairly well pinned down"
     if moved.mean >= ELSEWHERE:
         unique = "is not the only one"
     return (
-        f"Uniqueness: this attention {unique}: others as far as {moved.mean:.2f} (of at most "
-        ".69; from .40 not the only one) give the same output within .05."
+        f"Uniqueness: this attention {unique}: others as far as {moved.mean:.2f} (of "
+        "at most .69; from .40 not the only one) give the same output within .05."
     )
 
 
@@ -99,8 +101,9 @@ def _erasure(
         return None
     aside = f" ({never.mean:.0%} of texts never flip)" if never else ""
     needs = (
-        f"in the median text that flips, attention's order needs {attention.median:.2f} of "
-        f"the weights erased{aside}, a random one {random.median:.2f}"
+        "in the median text that flips, attention's order needs "
+        f"{attention.median:.2f} of the weights erased{aside}, a random one "
+        f"{random.median:.2f}"
     )
     if best is None or random.median <= best.median:
         better = "better" if attention.median < random.median else "no better"
@@ -113,9 +116,9 @@ def _erasure(
     if way >= NEAR_BEST:
         quality = "well"
     return (
-        f"Erasure: attention ranks the weights {quality} by what the decision rests on: "
-        f"{needs}, the smallest set {best.median:.2f}, so attention goes {way:.0%} of the way "
-        "from chance to the best (from 75% well, from 25% partly)."
+        f"Erasure: attention ranks the weights {quality} by what the decision rests "
+        f"on: {needs}, the smallest set {best.median:.2f}, so attention goes {way:.0%} "
+        "of the way from chance to the best (from 75% well, from 25% partly)."
     )
 
 
@@ -125,7 +128,8 @@ def zero_ablation_only(statistics: Sequence[Statistic]) -> str | None:
     if "zero_tvd" not in names or "mean_tvd" in names:
         return None
     return (
-        "Ablation: heads could only be zero-ablated, not replaced: of this kind of model the "
-        "output of a single head cannot be set to its mean or to that of another text, so the "
-        "effects of zero ablation may exceed what the heads carry."
+        "Ablation: heads could only be zero-ablated, not replaced: of this kind of "
+        "model the output of a single head cannot be set to its mean or to that of "
+        "another text, so the effects of zero ablation may exceed what the heads "
+        "carry."
     )

@@ -123,11 +123,12 @@ def fragility_scores(
 ) -> dict[str, Estimate]:
     """F1 and accuracy with trained attention, and what other attention changes of them.
 
-    All are of the same resamples of the texts. F1 is that of class 1 for two classes, else
-    the mean over classes; of several permutations that of their counts together.
+    All are of the same resamples of the texts. F1 is that of class 1 for two classes,
+    else the mean over classes; of several permutations that of their counts together.
 
     Args:
-        rows: of an audit with the test ``fragility``; texts without a label are left out.
+        rows: of an audit with the test ``fragility``; texts without a label are left
+            out.
         n_classes: of the model.
         seed: of the bootstrap.
 
@@ -243,8 +244,8 @@ def _adversaries(checkpoints: Sequence[ComparedCheckpoint]) -> list[str]:
         "F1",
     ]
     note = (
-        "Adversaries are trained with the penalties of their checkpoint, and scored on all "
-        "test texts."
+        "Adversaries are trained with the penalties of their checkpoint, and scored "
+        "on all test texts."
     )
     return ["", *markdown.table(head, rows), "", note]
 
@@ -254,13 +255,13 @@ def _notes(checkpoints: Sequence[ComparedCheckpoint]) -> list[str]:
     notes = ["95% percentile intervals over resamples of the texts are in brackets."]
     if "f1" in names:
         notes.append(
-            "Un, Pm: change of F1, in points, under uniform attention and under permutations "
-            f"({N_PERMUTATIONS} draws per text)."
+            "Un, Pm: change of F1, in points, under uniform attention and under "
+            f"permutations ({N_PERMUTATIONS} draws per text)."
         )
     if "epsilon_max_jsd@0.05" in names:
         notes.append(
-            "ε-max JSD: how far attention can be moved with the output within ε, exact for "
-            "two classes."
+            "ε-max JSD: how far attention can be moved with the output within ε, "
+            "exact for two classes."
         )
     return notes
 

@@ -1,4 +1,4 @@
-"""What training against attention to some tokens did, as numbers, text and JSON. Pure."""
+"""What training against attention to some tokens did. Pure: numbers in, text out."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,9 +33,10 @@ class Deception:
         n: test texts.
         n_named: test texts with an impermissible token.
         scores: on all test texts, of ``before`` and ``after``.
-        masses: attention mass on the tokens, over the texts that have them: the mean over
-            heads ``before`` and ``after``, the largest head's ``largest before`` and
-            ``largest after``; and ``tokens``, their share of a text's tokens.
+        masses: attention mass on the tokens, over the texts that have them: the mean
+            over heads ``before`` and ``after``, that of the head with the most
+            ``largest before`` and ``largest after``; and ``tokens``, their share of a
+            text's tokens.
         moved: total variation of the output when the tokens are deleted, over the same
             texts, by ``before`` and ``after``.
     """
@@ -116,7 +117,7 @@ def deception_of(
 
 
 def verdict(deception: Deception) -> str:
-    """What became of attention and of use, in one sentence; the thresholds are in it."""
+    """What became of attention and of use, with the thresholds."""
     if not deception.n_named:
         return (
             "None of the test texts has an impermissible token: they say nothing about "
@@ -128,18 +129,19 @@ def verdict(deception: Deception) -> str:
     kept = "kept" if lost < KEPT else "not kept"
     if moved_before < USED:
         return (
-            "There was nothing to hide: deleting the impermissible tokens moved the output by "
-            f"{moved_before:.3f} before (from {USED} they are used), and by {moved:.3f} after; "
-            f"accuracy is {kept} (lost: {lost:.3f}), mass went from {mass_before:.2f} to "
-            f"{mass:.2f}."
+            "There was nothing to hide: deleting the impermissible tokens moved the "
+            f"output by {moved_before:.3f} before (from {USED} they are used), and by "
+            f"{moved:.3f} after; accuracy is {kept} (lost: {lost:.3f}), mass went from "
+            f"{mass_before:.2f} to {mass:.2f}."
         )
     seen = "no longer shows" if mass <= mass_before / 2 else "still shows"
     used = "uses" if moved >= moved_before / 2 else "hardly uses"
     return (
-        f"Accuracy is {kept} (lost: {lost:.3f}; kept below {KEPT}); the model {used} the "
-        f"impermissible tokens, and its attention {seen} it: mass {mass_before:.2f} before, "
-        f"{mass:.2f} after; deleting them moves the output by {moved_before:.2f} before, "
-        f"{moved:.2f} after (from half of it on: shows, uses)."
+        f"Accuracy is {kept} (lost: {lost:.3f}; kept below {KEPT}); the model {used} "
+        f"the impermissible tokens, and its attention {seen} it: mass "
+        f"{mass_before:.2f} before, {mass:.2f} after; deleting them moves the output "
+        f"by {moved_before:.2f} before, {moved:.2f} after (from half of it on: shows, "
+        "uses)."
     )
 
 
@@ -152,13 +154,14 @@ def to_text(deception: Deception) -> str:
     """The table in Markdown."""
     heads = "the last layer" if deception.layers == "last" else "all layers"
     title = (
-        f"{deception.model} on {deception.dataset}, trained on with λ {deception.weight:g} on "
-        f"attention to {', '.join(deception.tokens)} ({deception.over_heads} over the heads "
-        f"of {heads}): {deception.n} texts"
+        f"{deception.model} on {deception.dataset}, trained on with λ "
+        f"{deception.weight:g} on attention to {', '.join(deception.tokens)} "
+        f"({deception.over_heads} over the heads of {heads}): {deception.n} texts"
     )
     note = (
-        f"Mass and move are those of the {deception.n_named} texts with an impermissible "
-        f"token, of whose tokens {deception.masses['tokens'].value:.1%} are impermissible."
+        f"Mass and move are those of the {deception.n_named} texts with an "
+        f"impermissible token, of whose tokens {deception.masses['tokens'].value:.1%} "
+        "are impermissible."
     )
     table = markdown.table(["", "before", "after"], _rows(deception))
     return "\n".join([title, "", *table, "", note, "", verdict(deception)])

@@ -184,9 +184,9 @@ def _title(report: RetrainingReport) -> str:
     n_models = len(report.models)
     models = "1 model" if n_models == 1 else f"{n_models} models"
     return (
-        f"{report.model} on {report.dataset}: {report.n} test texts, {models} trained in "
-        f"{seconds:.0f} s. Intervals are over the texts, of one training each: another seed "
-        "may move a score by more."
+        f"{report.model} on {report.dataset}: {report.n} test texts, {models} trained "
+        f"in {seconds:.0f} s. Intervals are over the texts, of one training each: "
+        "another seed may move a score by more."
     )
 
 

@@ -1,4 +1,7 @@
-"""What retrainings say together, in words and as one curve. Pure: statistics and scores in."""
+"""What retrainings say together, in words and as one curve.
+
+Pure: statistics and scores in.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
@@ -11,10 +14,10 @@ from hf_attnprobe.statistics.summary import Statistic, find_statistic, key_of
 NEEDED = 0.02  # F1 that attention must be worth
 FAR = 0.4  # JSD from which an adversary looks elsewhere, as in the paper's Table 4
 FRONTIER_NOTE = (
-    "The exact frontier is the farthest attention of each text that moves the output by at "
-    "most ε, with the base's encoder. A trained adversary has an encoder of its own, so that "
-    "is a baseline, not a bound; that no weights at all can be farther than the last of our "
-    "lines says is checked for every text."
+    "The exact frontier is the farthest attention of each text that moves the output "
+    "by at most ε, with the base's encoder. A trained adversary has an encoder of its "
+    "own, so that is a baseline, not a bound; that no weights at all can be farther "
+    "than the last of our lines says is checked for every text."
 )
 
 Statistics = Sequence[Statistic]
@@ -29,7 +32,8 @@ class Verdict:
         need: whether attention is needed, by ``uniform``.
         chance: how far another seed moves attention, by ``seeds``.
         elsewhere: whether a model can attend elsewhere, by ``adversary``.
-        transfer: whether the weights tell another model something, by ``diagnostic_mlp``.
+        transfer: whether the weights tell another model something, by
+            ``diagnostic_mlp``.
     """
 
     need: str | None = None
@@ -78,9 +82,9 @@ def _chance(statistics: Statistics, scores: Sequence[Score]) -> str | None:
     if f1:
         spread = f"; F1 runs from {min(f1):.3f} to {max(f1):.3f} over {len(f1)} seeds"
     return (
-        f"Chance: another seed moves attention by a JSD of {jsd.mean:.2f} (of at most .69) "
-        f"and the output by {tvd.mean:.2f}; what is no farther is no counter-example{spread}, "
-        "which no interval over texts shows."
+        f"Chance: another seed moves attention by a JSD of {jsd.mean:.2f} (of at most "
+        f".69) and the output by {tvd.mean:.2f}; what is no farther is no "
+        f"counter-example{spread}, which no interval over texts shows."
     )
 
 
@@ -99,14 +103,15 @@ def _elsewhere(statistics: Statistics, scores: Scores) -> str | None:
     best = max(good, key=lambda p: p.jsd)
     can = "can" if best.jsd >= FAR else "could not"
     return (
-        f"Elsewhere: a model {can} be trained to classify as well (F1 within {NEEDED}) and "
-        f"attend elsewhere (JSD from {FAR}): the farthest has JSD {best.jsd:.2f}, TVD "
-        f"{best.tvd:.3f} and F1 {best.f1:.3f} against {base.value:.3f} ({best.name})."
+        f"Elsewhere: a model {can} be trained to classify as well (F1 within {NEEDED}) "
+        f"and attend elsewhere (JSD from {FAR}): the farthest has JSD {best.jsd:.2f}, "
+        f"TVD {best.tvd:.3f} and F1 {best.f1:.3f} against {base.value:.3f} "
+        f"({best.name})."
     )
 
 
 def _transfer(scores: Sequence[Score]) -> str | None:
-    """The base's weights against those that the context-free model learns itself, paired."""
+    """The base's weights against those that the context-free model learns itself."""
     trained = find_score(scores, "trained guide")
     base = find_score(scores, "base guide")
     if trained is None or base is None:
@@ -123,9 +128,9 @@ def _transfer(scores: Sequence[Score]) -> str | None:
         if score is not None:
             others += f"; {name} guide {score.value:.3f}"
     return (
-        f"Transfer: a model without context classifies {how} the base's weights than with "
-        f"attention of its own (F1 {base.value:.3f} against {trained.value:.3f}, difference "
-        f"{base.difference:.3f} [{low:.3f}, {high:.3f}]{others})."
+        f"Transfer: a model without context classifies {how} the base's weights than "
+        f"with attention of its own (F1 {base.value:.3f} against {trained.value:.3f}, "
+        f"difference {base.difference:.3f} [{low:.3f}, {high:.3f}]{others})."
     )
 
 
@@ -174,7 +179,7 @@ def curve(statistics: Statistics, scores: Scores) -> list[Point]:
 
 
 def published_point(dataset: str) -> list[Point]:
-    """The adversary that Wiegreffe & Pinter (2019) report for a data set, if there is one.
+    """The adversary that Wiegreffe & Pinter (2019) report for a data set, if any.
 
     Args:
         dataset: as the papers call it.

@@ -1,14 +1,14 @@
-"""Is one ranking better than another on the same texts? Paired tests, corrected for their number.
+"""Is one ranking better than another on the same texts? Paired, corrected tests.
 
 What two rankings did to one text is a pair, and only pairs are compared:
 
-- ``permutation``: the mean difference with its 95% bootstrap interval over texts, and the
-  two-sided p-value of the sign-flip permutation test. Under the null hypothesis each
-  text's difference might as well have had the other sign. All signs are tried where there
-  are at most 9,999 of them, else 9,999 draws and the observed one.
+- ``permutation``: the mean difference with its 95% bootstrap interval over texts, and
+  the two-sided p-value of the sign-flip permutation test. Under the null hypothesis
+  each text's difference might as well have had the other sign. All signs are tried
+  where there are at most 9,999 of them, else 9,999 draws and the observed one.
 - ``mcnemar``: whether erasing the top weight flips more decisions than erasing a random
-  one, by McNemar's exact test: the texts that flip with one of them only are tosses of a
-  fair coin (McNemar 1947; Serrano & Smith 2019, Section 4).
+  one, by McNemar's exact test: the texts that flip with one of them only are tosses of
+  a fair coin (McNemar 1947; Serrano & Smith 2019, Section 4).
 - ``sign``: which of two rankings flips a text's decision with fewer removals. A ranking
   that never flips it needs more than all; ties count for neither. The exact sign test.
 
@@ -52,8 +52,8 @@ class Comparison:
         ci95: its 95% bootstrap interval.
         n: texts compared.
         dropped: texts where one side is undefined.
-        n_first: texts where the first alone flipped (``mcnemar``), or flipped with fewer
-            removals (``sign``); None for ``permutation``.
+        n_first: texts where the first alone flipped (``mcnemar``), or flipped with
+            fewer removals (``sign``); None for ``permutation``.
         n_second: the reverse.
         p_value: two-sided.
         adjusted_p_value: with Holm's correction over all of the same test.
@@ -82,12 +82,12 @@ def compare(
     never_as_all: bool = False,
     seed: int = 0,
 ) -> tuple[Comparison, ...]:
-    """All comparisons that the rows of ``erasure`` and ``input_erasure`` allow at one site.
+    """All comparisons that rows of ``erasure`` and ``input_erasure`` allow at a site.
 
     Args:
         rows: as :func:`hf_attnprobe.read_rows` gives them.
-        against: the ranking that every other one is compared with; ``None`` for every pair
-            of rankings.
+        against: the ranking that every other one is compared with; ``None`` for every
+            pair of rankings.
         site: (layer, head); without one, the only site of the rows, and no comparison
             where there are several.
         never_as_all: a ranking that never flips a decision counts as fraction 1 in mean
@@ -107,8 +107,8 @@ def compare(
 class _Pair(NamedTuple):
     """Two rankings before they are compared.
 
-    ``differences`` [texts] are NaN where a side is undefined. ``sides`` [texts], where coins
-    are tossed, are 1, −1 or 0: which side the text speaks for.
+    ``differences`` [texts] are NaN where a side is undefined. ``sides`` [texts], where
+    coins are tossed, are 1, −1 or 0: which side the text speaks for.
     """
 
     statistic: str
@@ -259,7 +259,7 @@ def _all_flips(n: int) -> Iterator[np.ndarray]:
 
 
 def _drawn_flips(n: int, n_permutations: int, seed: int) -> Iterator[np.ndarray]:
-    """1 where a text's sign is flipped, in parts that stay small: [permutations, texts]."""
+    """1 where a text's sign is flipped, in small parts: [permutations, texts]."""
     generator = np.random.default_rng(seed)
     at_once = max(1, 2**20 // n)
     for start in range(0, n_permutations, at_once):
@@ -268,7 +268,7 @@ def _drawn_flips(n: int, n_permutations: int, seed: int) -> Iterator[np.ndarray]
 
 
 def _wide(rows: pd.DataFrame, site: tuple[int, int] | None) -> pd.DataFrame | None:
-    """Texts by statistics at the site; None where there is no such site or no single one."""
+    """Texts by statistics at the site; None without such a site or a single one."""
     if site is not None:
         rows = rows[(rows.layer == site[0]) & (rows["head"] == site[1])]
     if not len(rows) or len(rows[["layer", "head"]].drop_duplicates()) > 1:

@@ -22,7 +22,7 @@ RANKINGS = (
     "effective_attention",
     "norm_based",
 )
-"""Rankings that can be the key of ``statistic@key``, in table order; others follow by name."""
+"""Rankings as keys of ``statistic@key``, in table order; others follow by name."""
 
 # By test and statistic, a sentence with places for mean, median and key.
 Readings = Mapping[str, Mapping[str, str]]
@@ -85,7 +85,7 @@ def summarize(
 
 
 def _in_order(columns: pd.MultiIndex, readings: Readings) -> list[tuple]:
-    """Columns by the order of tests and statistics in the readings, then by site, then by key."""
+    """Columns by the order of the readings, then by site, then by key."""
     families = [(test, name) for test in readings for name in readings[test]]
     order = {family: k for k, family in enumerate(families)}
 
@@ -140,7 +140,7 @@ def _describe(frame: pd.DataFrame, group: str, seed: int) -> list[Statistic]:
 
 
 def key_of(statistic: str) -> float | str | None:
-    """The key of ``name@key``: a number, the name of a ranking, or None without a key."""
+    """The key of ``name@key``: a number, a ranking, or None without a key."""
     _, at, key = statistic.partition("@")
     if not at:
         return None
@@ -151,7 +151,7 @@ def key_of(statistic: str) -> float | str | None:
 
 
 def position(statistic: str) -> tuple[int, float, str]:
-    """A sort key within a family of statistics: numbers by value, then rankings in order."""
+    """A sort key among keys of one name: numbers by value, then rankings in order."""
     key = key_of(statistic)
     if not isinstance(key, str):
         return 0, key or 0.0, ""
@@ -179,7 +179,8 @@ def find_statistic(
     """A statistic that has a value.
 
     Returns:
-        None where the audit has none: the test was not run, or the class never predicted.
+        None where the audit has none: the test was not run, or the class was never
+        predicted.
     """
     wanted = name, group, layer, head
     for s in statistics:

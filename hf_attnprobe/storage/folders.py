@@ -2,7 +2,8 @@
 
 Whoever writes a folder leaves a file in it that says so, its mark: ``audit.json``,
 ``training.json``, ``study.json``, …. A folder can be written to if it is new, holds
-nothing visible, or has the writer's mark; then the settings in the mark must be the same.
+nothing visible, or has the writer's mark; then the settings in the mark must be the
+same.
 """
 
 import contextlib
@@ -74,7 +75,7 @@ def differing(held: object, wanted: Mapping) -> dict[str, tuple[object, object]]
         wanted: by name; compared as JSON would give them back.
 
     Returns:
-        (held, wanted) by the name of each setting that differs, in the order of ``wanted``.
+        (held, wanted) by the name of each setting that differs, in the order wanted.
     """
     held = held if isinstance(held, Mapping) else {}
     return {
@@ -104,7 +105,8 @@ def claim(
         kind: of run; the mark is ``{kind}.json``.
 
     Raises:
-        AttnProbeError: the folder holds other files, or is of a run with another identity.
+        AttnProbeError: the folder holds other files, or is of a run with another
+            identity.
     """
     existed = folder.exists()
     outcome: list[bool | str | None] = [None]
@@ -141,7 +143,7 @@ def _take(folder: Path, identity: Mapping, kind: str) -> bool:
 
 
 def _give_back(folder: Path, kind: str, existed: bool) -> None:
-    """Takes the mark away, unless there are rows; the folder too if it was made for it."""
+    """Takes the mark away, unless there are rows; also a folder made for it."""
     if any((folder / "rows").glob("part-*")):
         return
     (folder / f"{kind}.json").unlink(missing_ok=True)

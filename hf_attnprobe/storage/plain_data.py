@@ -1,4 +1,4 @@
-"""Frozen results to plain data for JSON, and back. NaN is None there: JSON has no NaN."""
+"""Frozen results to plain data for JSON, and back. NaN is None there."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
@@ -28,8 +28,8 @@ def plain(value: Any) -> Any:
 def in_words(value: Any) -> str:
     """Nested plain data on one line.
 
-    >>> in_words({"permutation": {"n_permutations": 100}, "layers": [0, 1], "seed": None})
-    'permutation (n_permutations 100), layers 0 1, seed none'
+    >>> in_words({"permutation": {"n_permutations": 100}, "layers": [0, 1]})
+    'permutation (n_permutations 100), layers 0 1'
     """
     if isinstance(value, Mapping):
         return ", ".join(_pair_in_words(name, inner) for name, inner in value.items())

@@ -1,8 +1,8 @@
 """Rows on disk: one value per test, statistic, text, layer and head.
 
-Every mean can be recomputed from them. They are a folder of Parquet parts, one per batch,
-each written whole or not at all; ``pandas.read_parquet(folder)`` reads it. Several
-processes write parts side by side, and a part that is there is work that is done.
+Every mean can be recomputed from them. They are a folder of Parquet parts, one per
+batch, each written whole or not at all; ``pandas.read_parquet(folder)`` reads it.
+Several processes write parts side by side, and a part that is there is work done.
 """
 
 import dataclasses
@@ -101,7 +101,7 @@ def append_rows(folder: Path, rows: pd.DataFrame, *, name: str | None = None) ->
 
 
 def read_rows(folder: Path) -> pd.DataFrame:
-    """All rows of a folder, each once, in an order that depends only on their content."""
+    """All rows of a folder, each once, in an order that only depends on them."""
     files = sorted(folder.glob("part-*.parquet"))
     if not files:
         return pd.DataFrame({name: [] for name in COLUMNS})

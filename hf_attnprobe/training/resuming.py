@@ -64,7 +64,7 @@ def finish(
 
 
 def _scores(trainer: Trainer) -> dict[str, float]:
-    """Of the best epoch on validation and test texts; without those of a single class."""
+    """Of the best epoch on validation and test texts; NaNs are left out."""
     metrics = {}
     for split, examples in trainer.scored.items():
         scores = trainer.predict(examples, metric_key_prefix=split).metrics
@@ -102,7 +102,7 @@ def check_same(folder: Path, held: Mapping, record: Mapping) -> None:
 
 
 def _train(trainer: Trainer, steps: Path, record: Mapping, resume: bool) -> None:
-    """From the start, or from the last epoch of an interrupted run, to the same weights."""
+    """From the start, or from an interrupted run's last epoch, to the same weights."""
     last = _last_checkpoint(steps) if resume else None
     if last is None:
         shutil.rmtree(steps, ignore_errors=True)
