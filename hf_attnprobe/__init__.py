@@ -20,7 +20,22 @@ from hf_attnprobe.errors import AttnProbeError
 
 if TYPE_CHECKING:
     from hf_attnprobe.adapters import register_adapter, wrap
-    from hf_attnprobe.attention_model import AttentionModel, AttentionModelBase, Batch, BlockOutputs, Differentiable, EditableInputs, HeadOutputs, HeadValues, LinearReadout, MaskedReplay, Observation, OutputProjections, Site, Stack
+    from hf_attnprobe.attention_model import (
+        AttentionModel,
+        AttentionModelBase,
+        Batch,
+        BlockOutputs,
+        Differentiable,
+        EditableInputs,
+        HeadOutputs,
+        HeadValues,
+        LinearReadout,
+        MaskedReplay,
+        Observation,
+        OutputProjections,
+        Site,
+        Stack,
+    )
     from hf_attnprobe.auditing.options import AuditOptions
     from hf_attnprobe.auditing.report import Report
     from hf_attnprobe.auditing.run import audit, read_audit

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import torch
 from transformers import (
     AutoConfig,
     AutoModelForSequenceClassification,

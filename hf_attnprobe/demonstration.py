@@ -3,7 +3,6 @@
 It trains, audits, and checks whether attention finds the words that decide a text's label.
 """
 
-import json
 import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,7 +22,7 @@ from hf_attnprobe.data.synthetic import rationale_dataset
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.encoding import tokenize
 from hf_attnprobe.options import Options, option
-from hf_attnprobe.storage.folders import check_new_folder
+from hf_attnprobe.storage.folders import check_free, write_json
 from hf_attnprobe.training.classifier import train_classifier
 from hf_attnprobe.training.options import TrainingOptions
 
@@ -90,9 +89,9 @@ def demo(
         AttnProbeError: too few examples, or a folder with other files.
     """
     data = rationale_dataset(options.n_examples, seed=options.seed)
-    output_dir = check_new_folder(output_dir, holding=MARK)
+    output_dir = check_free(output_dir, MARK)
     output_dir.mkdir(parents=True, exist_ok=True)
-    (output_dir / MARK).write_text(json.dumps(asdict(options)))
+    write_json(output_dir / MARK, asdict(options))
     # The audit of an earlier demo's model.
     shutil.rmtree(output_dir / "audit", ignore_errors=True)
     config = AttentionClassifierConfig(

@@ -37,15 +37,16 @@ from hf_attnprobe import (
 )
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.data.arguments import Data
+from hf_attnprobe.demonstration import DemoOptions, demo
 from hf_attnprobe.faithfulness import (
     Adversarial,
     InputErasure,
     Permutation,
     tests,
 )
-from hf_attnprobe.demonstration import DemoOptions, demo
 from hf_attnprobe.retraining.options import RetrainOptions
 from hf_attnprobe.retraining.run import retrain
+from hf_attnprobe.studies.options import StudyOptions
 from hf_attnprobe.studies.run import study
 from hf_attnprobe.training.classifier import new_model
 from hf_attnprobe.training.options import TrainingOptions
@@ -243,8 +244,8 @@ def record_study(folder: Path) -> None:
     (folder / "tiny.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
     study(
         folder / "tiny.yaml",
-        dataset=f"reviews={folder / 'reviews'}",
         output_dir=folder / "study",
+        options=StudyOptions(dataset=f"reviews={folder / 'reviews'}"),
         progress=False,
     )
 

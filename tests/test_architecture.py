@@ -23,6 +23,7 @@ from hf_attnprobe.deception import run as deception
 from hf_attnprobe.options import names_of
 from hf_attnprobe.retraining import run as retraining
 from hf_attnprobe.studies import run as study
+from hf_attnprobe.studies.options import StudyOptions
 from hf_attnprobe.training import classifier as training
 from hf_attnprobe.training import fine_tuning
 from hf_attnprobe.training.options import Architecture
@@ -278,8 +279,7 @@ OF_ARCHITECTURE = {field.name for field in dataclasses.fields(Architecture)}
 FUNCTIONS = {
     "demo": parameters(demo.demo) | options_of(demo.demo),
     "audit": parameters(audit) | set(names_of([Data, *flat_options()])) | {"json"},
-    "study": parameters(study.study) | {"json"},
-    "reproduce": parameters(study.reproduce) | {"json"},
+    "study": parameters(study.study, StudyOptions) | {"json"},
     "report": parameters(auditing.read_audit) | {"audit", "output"},
 }
 for command, verb in {
@@ -326,7 +326,7 @@ def test_defaults_of_flags_are_those_of_the_function(name):
         "demo": demo.demo,
         "audit": audit,
         "retrain": retraining.retrain,
-        "study": study.study,
+        "study": StudyOptions,
     }.get(name)
     for action in commands()[name]._actions:
         parameter = function and inspect.signature(function).parameters.get(action.dest)

@@ -73,7 +73,7 @@ def test_every_head_and_every_test(folder, data, tmp_path):
     text = (tmp_path / "out" / "report.md").read_text()
     assert (
         "| layer | head 0 | head 1 | head 2 |" in text
-        and "heads silenced together" in text
+        and "heads zero-ablated together" in text
     )
     assert report.prune.n_removed[-1] == len(heads) and report.prune.agreement[0] == 1.0
 
@@ -101,7 +101,7 @@ def test_the_prune_curve_can_be_left_out(folder, data, tmp_path, cli):
         "head_ablation",
     )
     assert cli(*command, "--no-prune", "--output-dir", tmp_path / "out").code == 0
-    assert "silenced together" not in (tmp_path / "out" / "report.md").read_text()
+    assert "zero-ablated together" not in (tmp_path / "out" / "report.md").read_text()
 
 
 def test_chosen_layers_and_heads(folder, data):

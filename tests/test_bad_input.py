@@ -588,7 +588,7 @@ def test_a_folder_with_other_files(refused_audit, tmp_path, checkpoint, copy_of)
     (tmp_path / "thesis" / "chapter.tex").write_text("important")
     line = refused_audit(output_dir=tmp_path / "thesis")
     assert (
-        "expected an empty or a new folder" in line
+        "expected a new or an empty folder" in line
         and "choose another --output-dir" in line
     )
     assert "holds other files" in refused_audit(output_dir=copy_of(checkpoint))

@@ -337,7 +337,7 @@ def test_the_published_row_stands_beside():
     config = AttentionClassifierConfig(
         embedding_size=256, tying=1.0, attention="dot_product"
     )
-    assert published_for("data/sst", config) == (83.5, -9.9, -20.0)
+    assert published_for("sst", config) == (83.5, -9.9, -20.0)
     for other in (
         {"encoder": "mlp", "encoder_size": 256},
         {"conicity_weight": 1.0},

@@ -283,7 +283,7 @@ def test_deleting_the_named_tokens_tells_whether_they_are_used(
             moved.append(abs(probs[0] - probs[1]).item())
         assert found.moved[when].value == pytest.approx(sum(moved) / 60, abs=1e-6)
     assert (
-        "the model uses the named tokens, and its attention no longer shows it"
+        "the model uses the impermissible tokens, and its attention no longer shows it"
         in str(found)
     )
 

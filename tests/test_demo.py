@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from hf_attnprobe.demonstration import (
-    _rationale_mask,
     DemoOptions,
+    _rationale_mask,
     demo,
     rationale_scores,
     rationale_sentences,

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import pytest
 
+from hf_attnprobe import markdown
 from hf_attnprobe.data import examples as data
 from hf_attnprobe.storage import plain_data
-from hf_attnprobe.storage.plain_data import plain, read
+from hf_attnprobe.storage.plain_data import from_plain, plain
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Result:
     ids=lambda result: result.name,
 )
 def test_there_and_back(result):
-    again = read(Result, json.loads(json.dumps(plain(result))))
+    again = from_plain(Result, json.loads(json.dumps(plain(result))))
     assert repr(again) == repr(result)  # nan is not equal to itself
 
 
@@ -49,10 +50,10 @@ def test_json_without_nan():
 
 def test_other_fields_are_refused():
     with pytest.raises(TypeError, match="unexpected"):
-        read(Result, {"name": "a", "mean": 0.5, "ci95": [0, 1], "more": 1})
+        from_plain(Result, {"name": "a", "mean": 0.5, "ci95": [0, 1], "more": 1})
 
 
-@pytest.mark.parametrize("module", [data, plain_data])
+@pytest.mark.parametrize("module", [data, markdown, plain_data])
 def test_the_examples_of_the_docstrings(module):
     found = doctest.testmod(module)
     assert found.failed == 0 < found.attempted

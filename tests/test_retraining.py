@@ -1,5 +1,6 @@
 """``attnprobe retrain``: what it prints and leaves behind, that it can be killed, and what it refuses."""
 
+import dataclasses
 import json
 import shutil
 import signal
@@ -20,9 +21,9 @@ from transformers import (
 )
 
 from hf_attnprobe import AttentionClassifierConfig, AttnProbeError, train_classifier
+from hf_attnprobe.data.examples import DatasetName
 from hf_attnprobe.retraining.options import RetrainOptions
 from hf_attnprobe.retraining.report import (
-    RetrainingReport,
     from_json,
     to_json,
     to_markdown,
@@ -187,21 +188,18 @@ def test_the_curve_has_what_it_is_compared_with(report):
 def test_the_report_says_what_it_is(folder, report):
     text = (folder / "report.md").read_text()
     assert "nan" not in str(report) and all(
-        line in text for line in verdict(report.statistics, report.scores)
+        line in text for line in report.verdict.sentences()
     )
     for test in TESTS:
         assert f"## {test}" in text and f"## {test}" in str(report)
-    assert "yardstick, not a bound" in text and "| adversary/lambda-0.05 | 3 |" in text
+    assert "baseline, not a bound" in text and "| adversary/lambda-0.05 | 3 |" in text
     assert "published" not in text  # the data set is none of the paper's
     assert "median JSD to another seed" in text
     assert report.provenance["settings"]["learning_rate"] == 1e-2
 
 
 def test_published_numbers_stand_beside_a_data_set_of_the_paper(report):
-    renamed = RetrainingReport(
-        **{k: getattr(report, k) for k in vars(report)}
-        | {"dataset": "/data/SST (test)"}
-    )
+    renamed = dataclasses.replace(report, dataset=DatasetName("/data/SST", "test"))
     text = to_markdown(renamed)
     assert "| uniform guide |" in text and "| 0.812 |" in text and "| 0.822 |" in text
     assert "published, λ 0.00105 (in our scale) | 0.514 | 0.072 | 0.823 |" in text
@@ -210,7 +208,7 @@ def test_published_numbers_stand_beside_a_data_set_of_the_paper(report):
 def test_json_and_back(folder, report, cli):
     data = json.loads((folder / "summary.json").read_text())
     assert to_json(from_json(data)) == data == to_json(report)
-    assert data["verdict"] == verdict(report.statistics, report.scores)
+    assert data["verdict"] == report.verdict.sentences()
     assert cli("report", folder).out == to_markdown(report)
 
 
@@ -466,7 +464,7 @@ def test_need_is_said_plainly(difference, interval, said):
     uniform = Score(
         "uniform", "f1", 0.8 - difference, (0.7, 0.9), difference, interval, "base"
     )
-    (sentence,) = verdict((), {"uniform": (base, uniform)})
+    sentence = verdict((), {"uniform": (base, uniform)}).need
     assert (
         sentence.startswith(f"Need: {said}")
         and "0.02" in sentence
@@ -497,7 +495,7 @@ def test_what_a_guide_tells_is_judged_by_the_paired_interval(
         interval,
         "trained guide",
     )
-    (sentence,) = verdict((), {"diagnostic_mlp": (trained, own)})
+    sentence = verdict((), {"diagnostic_mlp": (trained, own)}).transfer
     assert sentence.startswith(f"Transfer: a model without context classifies {said}")
     assert f"{difference:.3f} [{interval[0]:.3f}, {interval[1]:.3f}]" in sentence
 

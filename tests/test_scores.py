@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
+from scipy.stats import mannwhitneyu
 
-from hf_attnprobe.statistics.scores import compare, metrics, roc_auc
+from hf_attnprobe.statistics.scores import compare, find_score, metrics
 
 
 LABELS = np.array([0, 0, 1, 1, 1, 0])
@@ -31,6 +32,32 @@ def test_f1_of_three_classes_is_the_mean_over_them():
 def test_a_model_that_predicts_no_positive_has_f1_zero_and_one_class_no_auc():
     found = metrics(np.zeros(3, dtype=int), binary([0.1, 0.2, 0.3]))
     assert found["f1"] == 0 and found["accuracy"] == 1 and np.isnan(found["roc_auc"])
+
+
+@pytest.mark.parametrize(
+    ("p", "labels", "expected"),
+    [
+        ([0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1], 0.75),
+        ([0.9, 0.9], [0, 1], 0.5),
+        ([0.9], [1], np.nan),
+    ],
+)
+def test_area_under_the_curve_by_hand(p, labels, expected):
+    found = metrics(np.array(labels), binary(p))["roc_auc"]
+    assert found == pytest.approx(expected, nan_ok=True)
+
+
+def area(p, labels):
+    """By SciPy's Mann-Whitney statistic, over the number of pairs."""
+    positive, negative = p[labels == 1], p[labels == 0]
+    return mannwhitneyu(positive, negative).statistic / positive.size / negative.size
+
+
+def test_a_score_is_known_by_model_and_metric():
+    scores = compare(LABELS, {"m": binary(np.full(6, 0.9))}, reference="m")
+    assert find_score(scores, "m").metric == "f1"
+    assert find_score(scores, "m", "accuracy").value == 0.5
+    assert find_score(scores, "other") is None
 
 
 def test_differences_are_paired():
@@ -61,7 +88,7 @@ def test_differences_are_paired():
     for row in counts:
         rows = np.repeat(np.arange(80), row)
         scores = [
-            roc_auc(p[rows, 1], labels[rows]) for p in (probs["base"], probs["worse"])
+            area(p[rows, 1], labels[rows]) for p in (probs["base"], probs["worse"])
         ]
         differences.append(scores[0] - scores[1])
     expected = tuple(np.percentile(differences, [2.5, 97.5]))

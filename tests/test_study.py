@@ -1,4 +1,4 @@
-"""``attnprobe study`` and ``reproduce``: what they make of a file, that they can be killed, and what they refuse."""
+"""``attnprobe study``: what it makes of a file, that it can be killed, what it refuses."""
 
 import doctest
 import json
@@ -27,10 +27,10 @@ from hf_attnprobe.studies import file as study_file
 from hf_attnprobe.studies import grid as study_grid
 from hf_attnprobe.studies import plan as study_plan
 from hf_attnprobe.studies.file import read_study, ready_studies
-from hf_attnprobe.studies.plan import load_as, name_of
+from hf_attnprobe.studies.options import StudyOptions
+from hf_attnprobe.studies.plan import FolderOf, load_as, name_of
 from hf_attnprobe.studies.report import _differences, to_json, to_markdown
-from hf_attnprobe.studies.run import reproduce, study
-from hf_attnprobe.studies.verbs import VERBS
+from hf_attnprobe.studies.run import study
 
 
 SMALL = {
@@ -57,7 +57,7 @@ TINY = {
                 "dataset": "$dataset",
                 "tests": ["permutation", "adversarial"],
             },
-            "quick": {"limit": 10},
+            "quick": {"test_limit": 10},
         },
         {
             "name": "own",
@@ -130,7 +130,12 @@ def flags(file, reviews_folder):
 def folder(file, reviews_folder, tmp_path_factory):
     """What the tiny study leaves behind; do not write into it."""
     folder = tmp_path_factory.mktemp("study") / "out"
-    study(file, dataset=f"reviews={reviews_folder}", output_dir=folder, progress=False)
+    study(
+        file,
+        options=StudyOptions(dataset=f"reviews={reviews_folder}"),
+        output_dir=folder,
+        progress=False,
+    )
     return folder
 
 
@@ -342,8 +347,7 @@ def test_quick_says_so(file, reviews_folder, tmp_path):
     file = write(tmp_path, content)
     report = study(
         file,
-        quick=True,
-        dataset=f"reviews={reviews_folder}",
+        options=StudyOptions(dataset=f"reviews={reviews_folder}", quick=True),
         output_dir=tmp_path / "out",
         progress=False,
     )
@@ -351,16 +355,16 @@ def test_quick_says_so(file, reviews_folder, tmp_path):
     assert (
         first.startswith("Quick: not the study itself")
         and "encoder mlp" in first
-        and "audit: limit 10" in first
+        and "audit: test_limit 10" in first
     )
     assert str(report).splitlines()[2] == first and to_json(report)["quick"] is True
     assert sum(row[3].n for row in report.tables[0].rows) == 10
     with pytest.raises(
-        AttnProbeError, match="holds the quick study tiny, not the full tiny"
+        AttnProbeError, match="holds the quick study tiny, not the full study tiny"
     ):
         study(
             file,
-            dataset=f"reviews={reviews_folder}",
+            options=StudyOptions(dataset=f"reviews={reviews_folder}"),
             output_dir=tmp_path / "out",
             progress=False,
         )
@@ -373,7 +377,7 @@ def test_other_arguments_or_texts_are_refused(
     content["steps"][0]["with"]["epochs"] = 3
     before = files_in(folder)
     options = {
-        "dataset": f"reviews={reviews_folder}",
+        "options": StudyOptions(dataset=f"reviews={reviews_folder}"),
         "output_dir": folder,
         "progress": False,
     }
@@ -381,10 +385,11 @@ def test_other_arguments_or_texts_are_refused(
         AttnProbeError, match="step base/reviews-mlp was done with epochs 2, not 3"
     ):
         study(write(tmp_path, content), **options)
-    with pytest.raises(AttnProbeError, match="was done with limit None, not 100"):
-        study(file, limit=100, **options)
+    with pytest.raises(AttnProbeError, match="was done with train_limit None, not 100"):
+        limited = StudyOptions(dataset=f"reviews={reviews_folder}", train_limit=100)
+        study(file, **options | {"options": limited})
     with pytest.raises(
-        AttnProbeError, match="holds the full study tiny, not the full other"
+        AttnProbeError, match="holds the full study tiny, not the full study other"
     ):
         study(write(tmp_path, TINY, "other.yaml"), **options)
     copy, data = copy_of(folder), copy_of(reviews_folder, "data")
@@ -393,7 +398,12 @@ def test_other_arguments_or_texts_are_refused(
     (copy / "study.json").write_text(held)
     (data / "test.jsonl").write_text("".join(lines[:-1]))
     with pytest.raises(AttnProbeError, match=r"are not those that .* was begun with"):
-        study(file, dataset=f"reviews={data}", output_dir=copy, progress=False)
+        study(
+            file,
+            options=StudyOptions(dataset=f"reviews={data}"),
+            output_dir=copy,
+            progress=False,
+        )
     assert files_in(folder) == before
 
 
@@ -402,7 +412,7 @@ def test_a_folder_with_other_files_is_left_alone(file, reviews_folder, tmp_path)
     with pytest.raises(AttnProbeError, match="holds other files"):
         study(
             file,
-            dataset=f"reviews={reviews_folder}",
+            options=StudyOptions(dataset=f"reviews={reviews_folder}"),
             output_dir=tmp_path,
             progress=False,
         )
@@ -413,7 +423,7 @@ def test_data_that_is_not_there_is_met_before_anything_is_trained(file, tmp_path
     with pytest.raises(AttnProbeError, match="cannot be loaded"):
         study(
             file,
-            dataset=f"reviews={tmp_path / 'nowhere'}",
+            options=StudyOptions(dataset=f"reviews={tmp_path / 'nowhere'}"),
             output_dir=tmp_path / "out",
             progress=False,
         )
@@ -441,12 +451,12 @@ def test_wiegreffe_and_pinter_beside_ours(reviews_folder, tmp_path, monkeypatch)
     options = {"n_seeds": 1, "lambdas": [0.05], "adversary_epochs": 2}
     file = shrunk("wiegreffe-pinter", tmp_path, {"train": SMALL, "retrain": options})
     monkeypatch.setattr(
-        "hf_attnprobe.studies.run.ready_studies", lambda: {"wiegreffe-pinter": file}
+        "hf_attnprobe.studies.file.ready_studies", lambda: {"wiegreffe-pinter": file}
     )
     # The texts of another folder under the name of SST, as a folder that stands for it: long enough for its recipe.
-    report = reproduce(
+    report = study(
         "wiegreffe-pinter",
-        dataset=f"sst={reviews_folder}",
+        options=StudyOptions(dataset=f"sst={reviews_folder}"),
         output_dir=tmp_path / "out",
         progress=False,
     )
@@ -473,7 +483,7 @@ def test_wiegreffe_and_pinter_beside_ours(reviews_folder, tmp_path, monkeypatch)
     last = tables["Can a model be trained to look elsewhere"].rows[-1]
     assert last == ("published, λ 0.00105 (in our scale)", 0.514, 0.072, 0.823)
     assert any(
-        "yardstick, not a bound" in line
+        "baseline, not a bound" in line
         for line in tables["Can a model be trained to look elsewhere"].sentences
     )
     (note,) = report.notes
@@ -501,7 +511,7 @@ def test_jain_and_wallace_beside_ours(reviews_folder, tmp_path):
     content["grid"] |= {"encoder": ["bilstm"], "attention": ["additive"]}
     report = study(
         write(tmp_path, content),
-        dataset=f"sst={reviews_folder}",
+        options=StudyOptions(dataset=f"sst={reviews_folder}"),
         output_dir=tmp_path / "out",
         progress=False,
     )
@@ -547,7 +557,7 @@ def test_tutek_and_snajder_beside_ours(reviews_folder, tmp_path):
     content["grid"]["attention"] = ["additive"]
     report = study(
         write(tmp_path, content),
-        dataset=f"sst={reviews_folder}",
+        options=StudyOptions(dataset=f"sst={reviews_folder}"),
         output_dir=tmp_path / "out",
         progress=False,
     )
@@ -592,7 +602,7 @@ def test_serrano_and_smith_beside_ours(reviews, tmp_path):
     content["grid"]["encoder"] = ["bigru"]
     report = study(
         write(tmp_path, content),
-        dataset=f"imdb10={data}",
+        options=StudyOptions(dataset=f"imdb10={data}"),
         output_dir=tmp_path / "out",
         progress=False,
     )
@@ -625,7 +635,7 @@ def test_deception_in_a_table(reviews_folder, tmp_path):
     file = write(tmp_path, changed(steps=steps, tables=[table]))
     report = study(
         file,
-        dataset=f"reviews={reviews_folder}",
+        options=StudyOptions(dataset=f"reviews={reviews_folder}"),
         output_dir=tmp_path / "out",
         progress=False,
     )
@@ -644,6 +654,20 @@ def test_deception_in_a_table(reviews_folder, tmp_path):
         row["kept"].value == pytest.approx(record["metrics"]["test_accuracy"])
         and row["kept"].n == 40
     )
+
+
+def test_a_token_that_looks_like_a_reference_stays_a_token(tmp_path):
+    """``<`` was once the mark of a reference, so that tokens became folders."""
+    from hf_attnprobe.studies import run as study_run
+
+    steps = [
+        step(**SMALL),
+        step("deceived", "deceive", model="base", tokens=["<br>", "<", "base", "$"]),
+    ]
+    plan = read_study(write(tmp_path, changed(steps=steps)))
+    arguments = study_run._arguments(plan.jobs[1], tmp_path / "out")
+    assert arguments["tokens"] == ["<br>", "<", "base", "$"]
+    assert arguments["model"] == str(tmp_path / "out" / "base" / "sst")
 
 
 def test_published_numbers_are_the_papers():
@@ -672,21 +696,25 @@ def test_published_numbers_are_the_papers():
 @pytest.mark.parametrize("quick", [False, True])
 @pytest.mark.parametrize("name", ready_studies())
 def test_ready_files_are_sound(name, quick):
-    found = read_study(name, quick=quick, given={"seed": 3, "limit": 50})
+    found = read_study(name, StudyOptions(quick=quick, seed=3, train_limit=50))
     folders = [job.folder for job in found.jobs]
     assert len(set(folders)) == len(folders) > 0 and (found.tables or found.paper)
     for number, job in enumerate(found.jobs):
         assert (
             set(job.after) <= set(folders[:number])
-            and job.arguments["seed" if job.verb != "transfer" else "limit"]
+            and job.arguments["seed" if job.verb != "transfer" else "train_limit"]
         )
-        trained_on = job.arguments.get(VERBS[job.verb].training_limit, 50)
-        assert trained_on == 50
+        assert job.arguments.get("train_limit", 50) == 50
 
 
 def test_the_four_questions_and_the_papers_are_there():
     assert {"which-tasks", "encoders", "transfer", "room"} <= ready_studies().keys()
     assert set(published.PAPERS) <= ready_studies().keys()
+
+
+def test_the_help_names_the_ready_studies(cli):
+    shown = "".join(cli("study", "--help").out.split())
+    assert all(name in shown for name in ready_studies())
 
 
 def changed(**changes) -> dict:
@@ -720,7 +748,7 @@ def step(name="base", verb="train", quick=None, **arguments) -> dict:
         ),
         (
             changed(datasets={"sst": {"folder": "x"}}),
-            "data set sst to have dataset, config",
+            "data set sst: expected options of dataset, .* got 'folder'",
         ),
         (
             changed(steps=[step(verb="teach")]),
@@ -732,9 +760,18 @@ def step(name="base", verb="train", quick=None, **arguments) -> dict:
         ),
         (changed(steps=[step(), step()]), "step number 2: expected a name of its own"),
         (changed(steps=[step("a/b")]), "step number 1: expected a name of its own"),
-        (changed(steps=[step(epoch=3)]), "step base: train has no argument 'epoch'"),
-        (changed(steps=[step(output_dir="x")]), "train has no argument 'output_dir'"),
-        (changed(steps=[step(quick={"epoch": 3})]), "train has no argument 'epoch'"),
+        (
+            changed(steps=[step(epoch=3)]),
+            "step base: expected options of .* got 'epoch'",
+        ),
+        (
+            changed(steps=[step(output_dir="x")]),
+            "expected options of .* got 'output_dir'",
+        ),
+        (
+            changed(steps=[step(quick={"epoch": 3})]),
+            "expected options of .* got 'epoch'",
+        ),
         (
             changed(steps=[step(epochs="3")]),
             "step base: expected a whole number for epochs, got '3'",
@@ -747,16 +784,25 @@ def step(name="base", verb="train", quick=None, **arguments) -> dict:
             changed(steps=[step(learning_rate="1e-3")]),
             "expected a number for learning_rate, got '1e-3'",
         ),
-        (changed(steps=[step(encoder="gpt")]), "step base: expected bilstm or bigru"),
+        (changed(steps=[step(encoder="gpt")]), "step base: encoder must be one of"),
         (
             changed(steps=[step(procedure="own")]),
-            "step base: expected jain-wallace or serrano-smith for procedure",
+            "step base: expected a (recipe|procedure) of",
+        ),
+        (
+            changed(steps=[step(split="test")]),
+            "step base: expected options of .* got 'split'",
+        ),
+        (changed(steps=[step(dataset=3)]), "step base: expected a text for dataset"),
+        (
+            changed(steps=[step("b", model="org/bert", encoder="mlp")]),
+            "step b: expected options of .* got 'encoder'",
         ),
         (
             changed(steps=[step(encoder="$encoder")]),
             r"expected one of the grid's dataset, got \$encoder",
         ),
-        (changed(steps=[step("a", "audit")]), "step a: audit needs model"),
+        (changed(steps=[step("a", "audit")]), "step a: expected model to be given"),
         (
             changed(steps=[step("a", "audit", model="base"), step()]),
             "step a: expected a step before it as model, got 'base'",
@@ -870,11 +916,6 @@ def test_bad_flags(tmp_path, cli, file):
         "attnprobe: expected a study file or one of encoders, jain-wallace"
     )
     done = cli(
-        "reproduce", "encoders", "--dataset", "sst", "--output-dir", tmp_path / "out"
-    )
-    assert done.code == 1 and "expected a paper of jain-wallace" in done.err
-    assert cli("reproduce", "jain-wallace", "--output-dir", tmp_path / "out").code == 2
-    done = cli(
         "study", file, "--dataset", "sst", "sst=x", "--output-dir", tmp_path / "out"
     )
     assert done.code == 1 and "data sets of different names" in done.err
@@ -883,11 +924,11 @@ def test_bad_flags(tmp_path, cli, file):
 def test_errors_of_a_step_name_it(tmp_path, reviews_folder):
     content = changed(steps=[step(**SMALL | {"batch_size": 0})])
     with pytest.raises(
-        AttnProbeError, match="step base/reviews: batch_size must be at least 1"
+        AttnProbeError, match=r"step base.*: batch_size must be at least 1"
     ):
         study(
             write(tmp_path, content),
-            dataset=f"reviews={reviews_folder}",
+            options=StudyOptions(dataset=f"reviews={reviews_folder}"),
             output_dir=tmp_path / "out",
             progress=False,
         )
@@ -910,33 +951,37 @@ def test_a_folder_stands_for_a_named_data_set():
 
 def test_the_files_names_of_data_sets_and_what_replaces_them(tmp_path):
     content = changed(
-        datasets={"sst": {"dataset": "sst=here", "config": "a", "limit": 7}}
+        datasets={
+            "sst": {"dataset": "sst=here", "dataset_config": "a", "train_limit": 7}
+        }
     )
     (train, audit) = read_study(write(tmp_path, content)).jobs
     assert (
         train.arguments["dataset"],
-        train.arguments["config"],
-        train.arguments["limit"],
+        train.arguments["dataset_config"],
+        train.arguments["train_limit"],
     ) == ("sst=here", "a", 7)
     assert (
-        audit.arguments["config"] == "a" and "limit" not in audit.arguments
+        audit.arguments["dataset_config"] == "a"
+        and "train_limit" not in audit.arguments
     )  # of training texts
-    assert audit.arguments["model"] == "<base/sst"
+    assert audit.arguments["model"] == FolderOf("base/sst")
     (train, _) = read_study(
         tmp_path / "tiny.yaml",
-        datasets=["sst=there"],
-        given={"limit": 9, "config": "b"},
+        StudyOptions(dataset="sst=there", train_limit=9, dataset_config="b"),
     ).jobs
     assert (
         train.arguments["dataset"],
-        train.arguments["config"],
-        train.arguments["limit"],
+        train.arguments["dataset_config"],
+        train.arguments["train_limit"],
     ) == ("sst=there", "b", 9)
-    (train, _) = read_study(tmp_path / "tiny.yaml", datasets=["/data/other"]).jobs
+    (train, _) = read_study(
+        tmp_path / "tiny.yaml", StudyOptions(dataset="/data/other")
+    ).jobs
     assert (
         train.arguments["dataset"] == "/data/other"
         and train.folder == "base/other"
-        and "limit" not in train.arguments
+        and "train_limit" not in train.arguments
     )
 
 
@@ -949,11 +994,13 @@ def test_the_readmes_study_is_sound(tmp_path):
         "base/sst-0.1",
         "base/sst-1",
     ]
-    example = study_file.__doc__.partition("\n\n")[2].partition("\n\n``with``")[0]
+    example = study_file.__doc__.partition("is YAML:\n\n")[2].partition("\n\nSteps\n")[
+        0
+    ]
     assert len(read_study(write(tmp_path, textwrap.dedent(example))).jobs) == 4
 
 
-@pytest.mark.parametrize("module", [study_options, study_plan, study_grid])
+@pytest.mark.parametrize("module", [study_options, study_file, study_plan, study_grid])
 def test_examples_in_docstrings(module):
     found = doctest.testmod(module)
     assert found.attempted and not found.failed
@@ -970,13 +1017,13 @@ def test_a_transformer_as_a_step(tokenizer, reviews_folder, tmp_path):
     BertForSequenceClassification(config).save_pretrained(tmp_path / "bert")
     tokenizer.save_pretrained(tmp_path / "bert")
     steps = [
-        step("tuned", "fine_tune", model=str(tmp_path / "bert"), epochs=1),
+        step("tuned", "train", model=str(tmp_path / "bert"), epochs=1),
         step(
             "audit",
             "audit",
             model="tuned",
             tests=["permutation"],
-            limit=8,
+            test_limit=8,
             n_permutations=5,
         ),
     ]
@@ -986,7 +1033,7 @@ def test_a_transformer_as_a_step(tokenizer, reviews_folder, tmp_path):
     }
     file = write(tmp_path, changed(steps=steps, tables=[table]))
     options = {
-        "dataset": f"reviews={reviews_folder}",
+        "options": StudyOptions(dataset=f"reviews={reviews_folder}"),
         "output_dir": tmp_path / "out",
         "progress": False,
     }
@@ -1015,7 +1062,7 @@ def test_a_table_of_one_head_is_not_made_of_many(tokenizer, reviews_folder, tmp_
             "audit",
             model=str(tmp_path / "bert"),
             tests=["permutation"],
-            limit=4,
+            test_limit=4,
             n_permutations=2,
         )
     ]
@@ -1029,7 +1076,7 @@ def test_a_table_of_one_head_is_not_made_of_many(tokenizer, reviews_folder, tmp_
     ):
         study(
             file,
-            dataset=f"reviews={reviews_folder}",
+            options=StudyOptions(dataset=f"reviews={reviews_folder}"),
             output_dir=tmp_path / "out",
             progress=False,
         )
@@ -1037,12 +1084,10 @@ def test_a_table_of_one_head_is_not_made_of_many(tokenizer, reviews_folder, tmp_
 
 def test_what_differs_counts_training_texts():
     """The quick study's limit of 500 is one of texts to compare on."""
-    plan = read_study("tutek-snajder", quick=True, datasets=["sst"], given={"seed": 0})
-    assert "training texts" not in " ".join(_differences(plan, None, ()))
-    plan = read_study(
-        "tutek-snajder", quick=True, datasets=["sst"], given={"seed": 0, "limit": 70}
-    )
-    assert "only 70 training texts" in " ".join(_differences(plan, None, ()))
+    plan = read_study("tutek-snajder", StudyOptions(quick=True))
+    assert "training texts" not in _differences(plan, ())
+    plan = read_study("tutek-snajder", StudyOptions(quick=True, train_limit=70))
+    assert "only 70 training texts" in _differences(plan, ())
 
 
 def test_a_guide_must_have_the_same_words_under_the_same_numbers(

@@ -21,10 +21,10 @@ from hf_attnprobe.statistics.bootstrap import bootstrap_interval
 from hf_attnprobe.statistics.comparisons import compare
 from hf_attnprobe.statistics.summary import (
     Statistic,
-    find,
+    find_statistic,
     key_of,
     position,
-    reading,
+    sentence,
     summarize,
 )
 
@@ -65,7 +65,9 @@ def rows(n=200, n_undefined=7):
 
 def test_statistics_equal_numpy():
     data = rows()
-    found = find(summarize(data, ["neg", "pos"], READINGS), "attention_gradient_tau")
+    found = find_statistic(
+        summarize(data, ["neg", "pos"], READINGS), "attention_gradient_tau"
+    )
     values = data[data.statistic == "attention_gradient_tau"].value.dropna()
     assert (found.n, found.undefined) == (193, 7)
     assert found.mean == pytest.approx(values.mean())
@@ -79,10 +81,10 @@ def test_groups_are_the_predicted_classes():
     assert {s.group for s in statistics} == {"all", "neg", "pos"}
     predicted = data[data.statistic == "predicted_class"].set_index("example_id").value
     values = data[data.statistic == "median_tvd"].set_index("example_id").value
-    assert find(statistics, "median_tvd", group="pos").mean == pytest.approx(
+    assert find_statistic(statistics, "median_tvd", group="pos").mean == pytest.approx(
         values[predicted == 1].mean()
     )
-    assert find(statistics, "median_tvd", group="never predicted") is None
+    assert find_statistic(statistics, "median_tvd", group="never predicted") is None
 
 
 def test_interval_equals_scipys_bootstrap():
@@ -118,16 +120,16 @@ def test_undefined_everywhere():
         and math.isnan(found.mean)
         and math.isnan(found.ci95[0])
     )
-    assert reading(found, READINGS) == "undefined for all 20 texts"
+    assert sentence(found, READINGS) == "undefined for all 20 texts"
 
 
 def test_readings_and_verdict_name_the_numbers():
     statistics = summarize(rows(), ["a", "b"], READINGS)
-    assert reading(find(statistics, "epsilon_max_jsd@0.05"), READINGS).startswith(
-        "with the output within 0.05"
-    )
-    assert f"{find(statistics, 'median_tvd').mean:.2f}" in reading(
-        find(statistics, "median_tvd"), READINGS
+    assert sentence(
+        find_statistic(statistics, "epsilon_max_jsd@0.05"), READINGS
+    ).startswith("with the output within 0.05")
+    assert f"{find_statistic(statistics, 'median_tvd').mean:.2f}" in sentence(
+        find_statistic(statistics, "median_tvd"), READINGS
     )
     assert len(verdict(statistics)) == 2  # no leave-one-out among the rows
 
@@ -323,7 +325,7 @@ def test_statistics_of_rankings_stand_in_the_order_of_rankings(report):
 
 def test_the_text_has_a_table_of_rankings_and_what_was_compared(report):
     text = to_text(report)
-    mean = find(report.statistics, "fraction_to_flip@product").mean
+    mean = find_statistic(report.statistics, "fraction_to_flip@product").mean
     line = next(x for x in text.splitlines() if x.startswith("  product "))
     assert f"{mean:.3f}" in line
     (said,) = (
@@ -461,7 +463,7 @@ def test_many_heads_have_tables_of_erasure(readings):
     assert compare(rows) == ()
 
 
-def test_heads_that_could_only_be_silenced_are_said_to_be():
+def test_heads_that_could_only_be_zero_ablated_are_said_to_be():
     rows = erasure_rows(10)[:10].assign(test="head_ablation", statistic="zero_tvd")
     replaced = rows.assign(statistic="mean_tvd")
     predicted = erasure_rows(10)[lambda x: x.test == "prediction"]
@@ -469,13 +471,13 @@ def test_heads_that_could_only_be_silenced_are_said_to_be():
         both = pd.concat([predicted, *(rows.assign(head=head) for head in sites)])
         statistics = summarize(both, ["a", "b"], READINGS)
         said = report_module._verdict(Report("m", "d", 10, 0, statistics, {}))
-        assert sum("only be silenced, not replaced" in line for line in said) == 1
+        assert sum("only be zero-ablated, not replaced" in line for line in said) == 1
         statistics = summarize(
             pd.concat([both, *(replaced.assign(head=head) for head in sites)]),
             ["a", "b"],
             READINGS,
         )
         assert not any(
-            "only be silenced" in line
+            "only be zero-ablated" in line
             for line in report_module._verdict(Report("m", "d", 10, 0, statistics, {}))
         )

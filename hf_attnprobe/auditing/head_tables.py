@@ -1,16 +1,25 @@
-"""A model with many heads as layer × head tables, and what they say. Pure: statistics in, lines out."""
+"""A model with many heads as layer × head tables, and what they say.
+
+
+Pure: statistics in, lines out.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 
 from scipy.stats import spearmanr
 
-from hf_attnprobe.auditing.verdict import only_silenced
+from hf_attnprobe import markdown
+from hf_attnprobe.auditing.verdict import ELSEWHERE, zero_ablation_only
 from hf_attnprobe.faithfulness import tests
 from hf_attnprobe.faithfulness.prune_curve import PruneCurve
 from hf_attnprobe.statistics.summary import Statistic
 
 
-MATTERS, AGREES = 0.05, 0.3  # of 1; τ
+MATTERS = 0.05  # total variation, share of texts, or probability
+AGREES = 0.3  # τ
+N_LISTED = 8  # heads named in a sentence
+
+ByHead = Mapping[tuple[int, int], float]
 
 
 def by_head(statistics: Sequence[Statistic], name: str) -> dict[tuple[int, int], float]:
@@ -37,7 +46,7 @@ def head_tables(statistics: Sequence[Statistic]) -> list[str]:
     for name, title in _titles(statistics).items():
         values = by_head(statistics, name)
         if values:
-            lines += ["", f"### {name}: {title}", "", *_head_table(values)]
+            lines += markdown.section(f"{name}: {title}", _head_table(values), level=3)
     return lines + layer_table(statistics)
 
 
@@ -63,139 +72,133 @@ def _place_in(order: list[str]) -> Callable[[str], tuple[int, str]]:
     return lambda name: (order.index(name) if name in order else len(order), name)
 
 
-def _head_table(values: Mapping[tuple[int, int], float]) -> list[str]:
+def _head_table(values: ByHead) -> list[str]:
     heads = range(max(head for _, head in values) + 1)
-    head = f"| layer | {' | '.join(f'head {h}' for h in heads)} |"
     rows = []
     for layer in sorted({layer for layer, _ in values}):
-        cells = [_cell(values.get((layer, h))) for h in heads]
-        rows.append(f"| {layer} | {' | '.join(cells)} |")
-    return [head, "|---" * (len(heads) + 1) + "|", *rows]
-
-
-def _cell(value: float | None) -> str:
-    return "–" if value is None else f"{value:.2f}"
+        cells = [markdown.number(values.get((layer, h)), digits=2) for h in heads]
+        rows.append([layer, *cells])
+    return markdown.table(["layer", *(f"head {h}" for h in heads)], rows)
 
 
 def layer_table(statistics: Sequence[Statistic]) -> list[str]:
-    """A Markdown table of statistics of whole layers, layers down and statistics across."""
+    """A Markdown table of explanations of whole layers, layers down."""
     columns = {}
     for test in tests().values():
         for name, title in test.layer_titles.items():
             values = by_head(statistics, name)
             if values:
                 columns[title] = values
-    if not columns:
-        return []
-    lines = [
-        "",
-        "### rank correlation of a layer's explanations with leave-one-out",
-        "",
-        f"| layer | {' | '.join(columns)} |",
-        "|---" * (len(columns) + 1) + "|",
-    ]
-    for site in sorted({site for values in columns.values() for site in values}):
-        cells = [_cell(values.get(site)) for values in columns.values()]
-        lines.append(f"| {site[0]} | {' | '.join(cells)} |")
-    return lines
+    sites = sorted({site for values in columns.values() for site in values})
+    rows = []
+    for site in sites:
+        cells = [markdown.number(v.get(site), digits=2) for v in columns.values()]
+        rows.append([site[0], *cells])
+    title = "rank correlation of a layer's explanations with leave-one-out"
+    table = markdown.table(["layer", *columns], rows) if rows else []
+    return markdown.section(title, table, level=3)
 
 
 def prune_table(curve: PruneCurve) -> list[str]:
-    """A Markdown table of accuracy against the number of heads removed."""
-    lines = ["| heads removed | predictions kept | accuracy |", "|---|---|---|"]
+    """A Markdown table of accuracy by the number of heads removed."""
     points = zip(curve.n_removed, curve.agreement, curve.accuracy, strict=True)
-    return lines + [
-        f"| {n} | {agreement:.3f} | {accuracy:.3f} |"
-        for n, agreement, accuracy in points
+    rows = [
+        [n_removed, f"{agreement:.3f}", f"{accuracy:.3f}"]
+        for n_removed, agreement, accuracy in points
     ]
+    return markdown.table(["heads removed", "predictions kept", "accuracy"], rows)
 
 
 def head_sentences(statistics: Sequence[Statistic]) -> list[str]:
     """What the tables say, in plain words."""
-    lines = []
-    for name, said in (
-        ("uniform_tvd", "their pattern is replaced by uniform attention"),
-        ("median_tvd", "shuffled"),
-    ):
-        values = by_head(statistics, name)
-        moved = sorted((v, site) for site, v in values.items() if v >= MATTERS)[::-1]
-        if values:
-            listed = (
-                ", ".join(f"{layer}.{head} ({v:.2f})" for v, (layer, head) in moved[:8])
-                or "none"
-            )
-            lines.append(
-                f"Assignment: {len(moved)} of {len(values)} heads move the output by {MATTERS} of 1 or more when {said}: {listed}."
-            )
-    lines += _agreement(statistics)
-    moved = by_head(statistics, "epsilon_max_jsd@0.05")
-    if moved:
-        free = sum(v >= 0.4 for v in moved.values())
-        lines.append(
-            f"Uniqueness: the attention of {free} of {len(moved)} heads can be moved by .40 (of at most .69) or farther "
-            "with the output within .05."
-        )
-    return [
-        *lines,
-        *_erasure(statistics),
-        *_removal(statistics),
-        *only_silenced(statistics),
+    replaced = "their pattern is replaced by uniform attention"
+    sentences = (
+        _assignment(by_head(statistics, "uniform_tvd"), replaced),
+        _assignment(by_head(statistics, "median_tvd"), "shuffled"),
+        _importance(
+            by_head(statistics, "attention_leave_one_out_tau"),
+            by_head(statistics, "gradient_leave_one_out_tau"),
+        ),
+        _uniqueness(by_head(statistics, "epsilon_max_jsd@0.05")),
+        _erasure(by_head(statistics, "never_flips@attention")),
+        _removal(
+            by_head(statistics, "comprehensiveness@attention"),
+            by_head(statistics, "comprehensiveness@random"),
+        ),
+        zero_ablation_only(statistics),
         *screen_sentences(statistics),
-    ]
-
-
-def _erasure(statistics: Sequence[Statistic]) -> list[str]:
-    never = by_head(statistics, "never_flips@attention")
-    if not never:
-        return []
-    flipping = sum(v <= 1 - MATTERS for v in never.values())
-    return [
-        f"Erasure: in {flipping} of {len(never)} heads, erasing weights, the largest first, flips the decision in "
-        f"{MATTERS:.0%} of the texts or more."
-    ]
-
-
-def _removal(statistics: Sequence[Statistic]) -> list[str]:
-    """Against random tokens, which every head shares."""
-    attention, random = (
-        by_head(statistics, f"comprehensiveness@{name}")
-        for name in ("attention", "random")
     )
-    above = {
-        site: attention[site] - random[site]
-        for site in attention.keys() & random.keys()
-    }
-    if not above:
-        return []
-    best = max(sorted(above), key=above.__getitem__)
-    telling = sum(v >= MATTERS for v in above.values())
-    return [
-        f"Removal: without the tokens they attend to most, {telling} of {len(above)} heads cost the predicted class "
-        f"{MATTERS} of probability or more beyond what random tokens cost; the most is {best[0]}.{best[1]} with "
-        f"{above[best]:+.2f}."
-    ]
+    return [sentence for sentence in sentences if sentence]
 
 
-def _agreement(statistics: Sequence[Statistic]) -> list[str]:
-    values, yardstick = (
-        by_head(statistics, f"{name}_leave_one_out_tau")
-        for name in ("attention", "gradient")
-    )
+def _assignment(values: ByHead, change: str) -> str | None:
+    """Heads whose pattern matters, the most important first."""
     if not values:
-        return []
-    best = max(values, key=values.__getitem__)
-    agreeing = sum(v >= AGREES for v in values.values())
-    compared = (
-        f"; gradients reach {next(iter(yardstick.values())):.2f}" if yardstick else ""
+        return None
+    moved = sorted((v, site) for site, v in values.items() if v >= MATTERS)[::-1]
+    listed = [f"{layer}.{head} ({v:.2f})" for v, (layer, head) in moved[:N_LISTED]]
+    return (
+        f"Assignment: {len(moved)} of {len(values)} heads move the output by {MATTERS} "
+        f"of 1 or more when {change}: {', '.join(listed) or 'none'}."
     )
-    return [
-        f"Importance: {agreeing} of {len(values)} heads rank the tokens as leaving them out does at τ {AGREES:.2f} or better; "
-        f"the best is {best[0]}.{best[1]} with {values[best]:.2f}{compared}."
-    ]
+
+
+def _importance(values: ByHead, baseline: ByHead) -> str | None:
+    """Attention against leave-one-out; gradients are the baseline of all heads."""
+    if not values:
+        return None
+    layer, head = max(values, key=values.__getitem__)
+    agreeing = sum(v >= AGREES for v in values.values())
+    reached = next(iter(baseline.values()), None)
+    compared = "" if reached is None else f"; gradients reach {reached:.2f}"
+    return (
+        f"Importance: {agreeing} of {len(values)} heads rank the tokens as leaving "
+        f"them out does at τ {AGREES:.2f} or better; the best is {layer}.{head} with "
+        f"{values[layer, head]:.2f}{compared}."
+    )
+
+
+def _uniqueness(values: ByHead) -> str | None:
+    if not values:
+        return None
+    free = sum(v >= ELSEWHERE for v in values.values())
+    return (
+        f"Uniqueness: the attention of {free} of {len(values)} heads can be moved by "
+        ".40 (of at most .69) or farther with the output within .05."
+    )
+
+
+def _erasure(never: ByHead) -> str | None:
+    if not never:
+        return None
+    flipping = sum(v <= 1 - MATTERS for v in never.values())
+    return (
+        f"Erasure: in {flipping} of {len(never)} heads, erasing weights, the largest "
+        f"first, flips the decision in {MATTERS:.0%} of the texts or more."
+    )
+
+
+def _removal(attention: ByHead, random: ByHead) -> str | None:
+    """Without a head's tokens, beyond what random tokens cost."""
+    sites = sorted(attention.keys() & random.keys())
+    if not sites:
+        return None
+    beyond = {site: attention[site] - random[site] for site in sites}
+    layer, head = max(sites, key=beyond.__getitem__)
+    telling = sum(v >= MATTERS for v in beyond.values())
+    return (
+        f"Removal: without the tokens they attend to most, {telling} of {len(beyond)} "
+        f"heads cost the predicted class {MATTERS} of probability or more beyond what "
+        f"random tokens cost; the most is {layer}.{head} with "
+        f"{beyond[layer, head]:+.2f}."
+    )
 
 
 def screen_sentences(statistics: Sequence[Statistic]) -> list[str]:
-    """How well the first-order screen ranked the heads that were then tested (Spearman's ρ over heads)."""
+    """How well the first-order screen ranked the heads that were then tested.
+
+    By Spearman's ρ over heads, of which there must be three.
+    """
     lines = []
     pairs = [pair for test in tests().values() for pair in test.estimates.items()]
     for estimate, exact in pairs:

@@ -1,10 +1,11 @@
 """An audit as text, JSON or Markdown. Pure: a :class:`Report` in, a string out."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pandas as pd
 
+from hf_attnprobe import markdown
 from hf_attnprobe.auditing.head_tables import (
     has_heads,
     head_sentences,
@@ -18,18 +19,40 @@ from hf_attnprobe.auditing.ranking_tables import (
     section_in_words,
 )
 from hf_attnprobe.auditing.verdict import verdict
+from hf_attnprobe.data.examples import DatasetName
 from hf_attnprobe.faithfulness import readings
 from hf_attnprobe.faithfulness.adversarial import EPSILONS
 from hf_attnprobe.faithfulness.prune_curve import PruneCurve
-from hf_attnprobe.statistics.bins import ATTENTION_BINS, bin_names
+from hf_attnprobe.statistics.bins import attention_bin
 from hf_attnprobe.statistics.comparisons import Comparison
-from hf_attnprobe.statistics.summary import Statistic, key_of, reading
-from hf_attnprobe.storage.plain_data import in_words, plain, read
+from hf_attnprobe.statistics.summary import Statistic, key_of, sentence
+from hf_attnprobe.storage.plain_data import from_plain, plain
+from hf_attnprobe.storage.provenance import provenance_section
+
+
+BINNED = {
+    "median_tvd": "median Δŷ under shuffling",
+    "epsilon_max_jsd@0.05": "ε-max JSD (ε = .05)",
+}
+"""Statistics shown by the largest attention weight, as in the papers' violin plots."""
+SHOWN_WEIGHT = 0.05  # tokens of shown texts with less attention have no number
 
 
 @dataclass(frozen=True)
 class Example:
-    """One text with its attention and the adversary found for it, all over the same tokens."""
+    """One text with its attention and the adversary found for it.
+
+    Attributes:
+        example_id: of the text.
+        tokens: without padding.
+        label: the true class, where the text has one.
+        predicted: the predicted class.
+        prob: its probability.
+        attention: over the tokens.
+        adversary: other attention over the tokens with nearly the same output.
+        adversary_prob: probability of the predicted class under it.
+        adversary_jsd: its Jensen-Shannon divergence from the attention.
+    """
 
     example_id: int
     tokens: tuple[str, ...]
@@ -44,10 +67,23 @@ class Example:
 
 @dataclass(frozen=True)
 class Report:
-    """What an audit found. ``print(report)`` gives one line per statistic, ``to_pandas()`` the rows behind them."""
+    """What an audit says. ``print(report)`` gives one line per statistic.
+
+    Attributes:
+        model: folder, Hub id, or class of the model.
+        dataset: the texts' data set and split.
+        n: texts.
+        seed: of the audit.
+        statistics: over all texts and by predicted class.
+        provenance: settings, versions and fingerprints.
+        examples: a few texts shown beside their adversaries.
+        prune: accuracy by the number of heads zero-ablated together.
+        comparisons: paired tests of rankings.
+        rows: one value per test, statistic, text, layer and head.
+    """
 
     model: str
-    dataset: str
+    dataset: DatasetName
     n: int
     seed: int
     statistics: tuple[Statistic, ...]
@@ -67,41 +103,46 @@ class Report:
 
 def to_json(report: Report) -> dict:
     """Plain data, as ``audit --json`` prints it; NaN becomes None."""
-    head = {
+    return {
         "model": report.model,
-        "dataset": report.dataset,
+        "dataset": str(report.dataset),
         "n": report.n,
         "seed": report.seed,
-    }
-    statistics, comparisons = plain(report.statistics), plain(report.comparisons)
-    return head | {
-        "statistics": statistics,
-        "comparisons": comparisons,
+        "statistics": plain(report.statistics),
+        "comparisons": plain(report.comparisons),
         "provenance": report.provenance,
     }
 
 
 def extras_to_json(report: Report) -> dict:
-    """The texts that a report shows and the prune curve; kept beside :func:`to_json` in ``summary.json``."""
+    """The shown texts and the prune curve, beside :func:`to_json` in the summary."""
     return {"examples": plain(report.examples), "prune": plain(report.prune)}
 
 
-def from_json(data: dict) -> Report:
-    """The inverse of :func:`to_json` and, where they are there, of :func:`extras_to_json`; without the rows."""
+def from_json(data: Mapping) -> Report:
+    """The inverse of :func:`to_json` and :func:`extras_to_json`, without the rows."""
     curve = data.get("prune")
+    comparisons = data.get("comparisons", [])
     return Report(
-        **{k: data[k] for k in ("model", "dataset", "n", "seed", "provenance")},
-        statistics=tuple(read(Statistic, s) for s in data["statistics"]),
-        examples=tuple(read(Example, e) for e in data.get("examples", [])),
-        prune=curve and read(PruneCurve, curve),
-        comparisons=tuple(read(Comparison, c) for c in data.get("comparisons", [])),
+        model=data["model"],
+        dataset=DatasetName.parse(data["dataset"]),
+        n=data["n"],
+        seed=data["seed"],
+        statistics=tuple(from_plain(Statistic, s) for s in data["statistics"]),
+        provenance=data["provenance"],
+        examples=tuple(from_plain(Example, e) for e in data.get("examples", [])),
+        prune=from_plain(PruneCurve, curve) if curve else None,
+        comparisons=tuple(from_plain(Comparison, c) for c in comparisons),
     )
 
 
-def to_text(report: Report) -> str:
-    """One line per statistic over all texts, a table of rankings, then what was compared and the verdict.
+# --- text ---------------------------------------------------------------------------
 
-    p-values and most of the frontier are in the tables of :func:`to_markdown`.
+
+def to_text(report: Report) -> str:
+    """One line per statistic, a table of rankings, the comparisons and the verdict.
+
+    All over all texts. p-values and most of the frontier are in :func:`to_markdown`.
     """
     lines = [
         f"{report.model} on {report.dataset}: {report.n} texts, seed {report.seed}",
@@ -109,165 +150,171 @@ def to_text(report: Report) -> str:
         "",
     ]
     if has_heads(report.statistics):
-        return "\n".join(
-            [*lines, *head_tables(report.statistics), "", *_verdict_lines(report)]
-        )
-    overall = [s for s in report.statistics if s.group == "all"]
-    shown = [
-        s
-        for s in overall
-        if _worth_a_line(s.statistic) and not isinstance(key_of(s.statistic), str)
-    ]
-    width = max((len(s.statistic) for s in shown), default=0)
-    for test in dict.fromkeys(s.test for s in overall):
-        lines.append(test)
-        own = [
-            f"  {s.statistic:<{width}}  {_interval(s):<24} n {s.n:<6} {_undefined(s)}{reading(s, readings())}"
-            for s in shown
-            if s.test == test
-        ]
-        own += ranked_lines([s for s in overall if s.test == test])
-        lines += own or [f"  undefined for all {report.n} texts"]
-    return "\n".join([*lines, "", *_comparison_lines(report), *_verdict_lines(report)])
+        lines += [*head_tables(report.statistics), ""]
+    else:
+        lines += [*_test_lines(report), "", *_comparison_lines(report)]
+    return "\n".join(lines + _verdict_lines(report))
 
 
 def _units_note(report: Report) -> list[str]:
     if report.provenance.get("units") != "sentences":
         return []
-    return [
-        "This model's attention weighs sentences: what is called a token here is a sentence."
-    ]
-
-
-def _worth_a_line(statistic: str) -> bool:
-    """Not the p-values; of the frontier the two ε that the papers use, and of the rankings attention."""
-    key = key_of(statistic)
-    return not statistic.partition("@")[0].endswith("_p_value") and key in (
-        None,
-        "attention",
-        *EPSILONS,
+    note = (
+        "This model's attention weighs sentences: what is called a token here is a "
+        "sentence."
     )
+    return [note]
+
+
+def _test_lines(report: Report) -> list[str]:
+    """The statistics of every test over all texts, and its table of rankings."""
+    overall = [s for s in report.statistics if s.group == "all"]
+    shown = [s for s in overall if _has_line(s.statistic) and not _of_ranking(s)]
+    width = max((len(s.statistic) for s in shown), default=0)
+    lines = []
+    for test in dict.fromkeys(s.test for s in overall):
+        of_test = [_statistic_line(s, width) for s in shown if s.test == test]
+        of_test += ranked_lines([s for s in overall if s.test == test])
+        lines += [test, *(of_test or [f"  undefined for all {report.n} texts"])]
+    return lines
+
+
+def _of_ranking(s: Statistic) -> bool:
+    """Whether it is of one ranking, ``name@ranking``."""
+    return isinstance(key_of(s.statistic), str)
+
+
+def _has_line(statistic: str) -> bool:
+    """Not p-values; of the frontier the papers' two ε; of the rankings attention."""
+    name = statistic.partition("@")[0]
+    shown = (None, "attention", *EPSILONS)
+    return not name.endswith("_p_value") and key_of(statistic) in shown
+
+
+def _statistic_line(s: Statistic, width: int) -> str:
+    value = markdown.interval(s.mean, s.ci95) if s.n else "undefined"
+    aside = f"({s.undefined} undefined) " if s.undefined and s.n else ""
+    said = sentence(s, readings())
+    return f"  {s.statistic:<{width}}  {value:<24} n {s.n:<6} {aside}{said}"
 
 
 def _comparison_lines(report: Report) -> list[str]:
-    said = [f"  {line}" for line in comparison_sentences(report.comparisons)]
-    title = "Comparisons on the same texts (p ≤ .05 after Holm's correction over those of a test; never is more than all)"
-    return [title, *said, ""] if said else []
-
-
-def _interval(s: Statistic) -> str:
-    return f"{s.mean:.3f} [{s.ci95[0]:.3f}, {s.ci95[1]:.3f}]" if s.n else "undefined"
-
-
-def _undefined(s: Statistic) -> str:
-    return f"({s.undefined} undefined) " if s.undefined and s.n else ""
+    lines = [f"  {line}" for line in comparison_sentences(report.comparisons)]
+    title = (
+        "Comparisons on the same texts (p ≤ .05 after Holm's correction over those of "
+        "a test; never is more than all)"
+    )
+    return [title, *lines, ""] if lines else []
 
 
 def _verdict_lines(report: Report) -> list[str]:
-    lines = _verdict(report)
-    return ["Verdict", *(f"  {line}" for line in lines)] if lines else []
+    lines = [f"  {line}" for line in _verdict(report)]
+    return ["Verdict", *lines] if lines else []
 
 
 def _verdict(report: Report) -> list[str]:
-    return (
-        head_sentences(report.statistics)
-        if has_heads(report.statistics)
-        else verdict(report.statistics)
-    )
+    if has_heads(report.statistics):
+        return head_sentences(report.statistics)
+    return verdict(report.statistics)
+
+
+# --- Markdown -----------------------------------------------------------------------
 
 
 def to_markdown(report: Report) -> str:
-    """The report a reader opens first: verdict, tables with readings, texts shown beside their adversaries, provenance."""
-    parts = [f"# Does attention explain `{report.model}`?", ""]
-    parts += [
+    """The report a reader opens first.
+
+    Verdict, tables with readings, texts shown beside their adversaries, provenance.
+    """
+    parts = [
+        f"# Does attention explain `{report.model}`?",
+        "",
         f"{report.n} texts of `{report.dataset}`, seed {report.seed}.",
         *_units_note(report),
         "",
+        *markdown.bullets(_verdict(report)),
     ]
-    parts += [f"- {line}" for line in _verdict(report)]
     if has_heads(report.statistics):  # all the numbers are in summary.json and the rows
         parts += head_tables(report.statistics)
-        if report.prune is not None:
-            parts += [
-                "",
-                "### heads silenced together, the least important (zero_tvd) first",
-                "",
-                *prune_table(report.prune),
-            ]
+        parts += _prune_section(report.prune)
     else:
         for test in dict.fromkeys(s.test for s in report.statistics):
-            of_test = [s for s in report.statistics if s.test == test]
-            parts += _test_section(
-                test, of_test, section_in_words(test, of_test, report.rows)
-            )
+            parts += _test_section(test, report)
             parts += comparison_section(test, report.comparisons)
         parts += _bins_section(report.rows)
     parts += _examples_section(report.examples)
-    return "\n".join(parts + _provenance_section(report.provenance)) + "\n"
+    return "\n".join(parts + provenance_section(report.provenance)) + "\n"
 
 
-def _test_section(
-    test: str, statistics: Sequence[Statistic], in_words: Sequence[str]
-) -> list[str]:
-    """Of single rankings only the numbers over all texts."""
+def _prune_section(curve: PruneCurve | None) -> list[str]:
+    if curve is None:
+        return []
+    title = "heads zero-ablated together, the least important (zero_tvd) first"
+    return markdown.section(title, prune_table(curve), level=3)
+
+
+def _test_section(test: str, report: Report) -> list[str]:
+    """All numbers of a test; of single rankings only those over all texts."""
+    statistics = [s for s in report.statistics if s.test == test]
     if not statistics:
         return []
     rows = [
-        f"| {s.statistic} | {s.group} | {_numbers(s)} | {s.n} | {s.undefined} |"
-        for s in statistics
-        if s.group == "all" or not isinstance(key_of(s.statistic), str)
-    ]
-    sentences = [
-        f"- {s.statistic}: {reading(s, readings())}."
-        for s in statistics
-        if s.group == "all" and _worth_a_line(s.statistic)
+        _statistic_row(s) for s in statistics if s.group == "all" or not _of_ranking(s)
     ]
     head = [
-        "| statistic | predicted | mean | 95% interval | median | std | n | undefined |",
-        "|---|---|---|---|---|---|---|---|",
+        "statistic",
+        "predicted",
+        "mean",
+        "95% interval",
+        "median",
+        "std",
+        "n",
+        "undefined",
     ]
-    return ["", f"## {test}", *in_words, "", *head, *rows, "", *sentences]
+    sentences = [
+        f"{s.statistic}: {sentence(s, readings())}."
+        for s in statistics
+        if s.group == "all" and _has_line(s.statistic)
+    ]
+    return [
+        "",
+        f"## {test}",
+        *section_in_words(test, statistics, report.rows),
+        "",
+        *markdown.table(head, rows),
+        "",
+        *markdown.bullets(sentences),
+    ]
 
 
-def _numbers(s: Statistic) -> str:
-    if not s.n:
-        return "– | – | – | –"
-    return f"{s.mean:.3f} | [{s.ci95[0]:.3f}, {s.ci95[1]:.3f}] | {s.median:.3f} | {s.std:.3f}"
+def _statistic_row(s: Statistic) -> list[object]:
+    numbers = [
+        markdown.number(s.mean),
+        markdown.bounds(s.ci95),
+        markdown.number(s.median),
+        markdown.number(s.std),
+    ]
+    return [s.statistic, s.group, *numbers, s.n, s.undefined]
 
 
 def _bins_section(rows: pd.DataFrame) -> list[str]:
-    """Output change and room for adversaries by the largest weight of the one head, as in the papers' violin plots."""
-    shown = {
-        "median_tvd": "median Δŷ under shuffling",
-        "epsilon_max_jsd@0.05": "ε-max JSD (ε = .05)",
-    }
+    """Medians by the largest attention weight, of the one head."""
     if not len(rows):
         return []
-    wanted = rows[rows.statistic.isin(["max_attention", *shown])]
+    wanted = rows[rows.statistic.isin(["max_attention", *BINNED])]
     wide = wanted.pivot_table(index="example_id", columns="statistic", values="value")
-    shown = {k: v for k, v in shown.items() if k in wide}
+    shown = [name for name in BINNED if name in wide]
     if "max_attention" not in wide or not shown:
         return []
-    names = bin_names()
-    bins = pd.cut(wide.max_attention, ATTENTION_BINS, right=False, labels=names).fillna(
-        names[-1]
-    )  # exactly 1
-    medians, counts = (
-        wide.groupby(bins, observed=True)[list(shown)].median(),
-        bins.value_counts(),
-    )
-    lines = [
-        "",
-        "## by largest attention weight",
-        "",
-        f"| largest weight | n | {' | '.join(shown.values())} |",
+    bins = attention_bin(wide.max_attention)
+    counts = bins.value_counts()
+    medians = wide.groupby(bins, observed=True)[shown].median()
+    table = [
+        [name, counts[name], *map(markdown.number, medians.loc[name])]
+        for name in medians.index
     ]
-    lines.append("|" + "---|" * (len(shown) + 2))
-    lines += [
-        f"| {b} | {counts[b]} | {' | '.join(f'{v:.3f}' for v in medians.loc[b])} |"
-        for b in medians.index
-    ]
-    return lines
+    head = ["largest weight", "n", *(BINNED[name] for name in shown)]
+    return markdown.section("by largest attention weight", markdown.table(head, table))
 
 
 def _examples_section(examples: Sequence[Example]) -> list[str]:
@@ -276,31 +323,23 @@ def _examples_section(examples: Sequence[Example]) -> list[str]:
         truth = "" if e.label is None else f", labelled {e.label}"
         parts += [
             "",
-            f"Text {e.example_id}{truth}: predicted {e.predicted} with probability {e.prob:.3f}.",
+            f"Text {e.example_id}{truth}: predicted {e.predicted} with probability "
+            f"{e.prob:.3f}.",
             "",
+            f"- attention: {_weights(e.tokens, e.attention)}",
         ]
-        parts += [f"- attention: {_weights(e.tokens, e.attention)}"]
         if e.adversary:
-            parts += [
-                f"- adversary (JSD {e.adversary_jsd:.2f}, probability {e.adversary_prob:.3f}): {_weights(e.tokens, e.adversary)}"
-            ]
+            parts.append(
+                f"- adversary (JSD {e.adversary_jsd:.2f}, probability "
+                f"{e.adversary_prob:.3f}): {_weights(e.tokens, e.adversary)}"
+            )
     return parts
 
 
-def _weights(
-    tokens: Sequence[str], weights: Sequence[float], *, shown: float = 0.05
-) -> str:
-    """The text with the weights that are worth a look."""
-    return " ".join(
-        f"**{t}** ({w:.2f})" if w >= shown else t
-        for t, w in zip(tokens, weights, strict=True)
-    )
-
-
-def _provenance_section(provenance: dict) -> list[str]:
-    return [
-        "",
-        "## provenance",
-        "",
-        *(f"- {name}: {in_words(value)}" for name, value in provenance.items()),
-    ]
+def _weights(tokens: Sequence[str], weights: Sequence[float]) -> str:
+    """The text; tokens with much attention are bold, with their weight."""
+    words = []
+    for token, weight in zip(tokens, weights, strict=True):
+        shown = weight >= SHOWN_WEIGHT
+        words.append(f"**{token}** ({weight:.2f})" if shown else token)
+    return " ".join(words)

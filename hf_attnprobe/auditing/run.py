@@ -49,7 +49,7 @@ from hf_attnprobe.inference.encoding import has_rationales, mask_id, tokenize
 from hf_attnprobe.options import Options
 from hf_attnprobe.statistics.comparisons import compare
 from hf_attnprobe.statistics.summary import PREDICTION, summarize
-from hf_attnprobe.storage.folders import claim, write_atomically
+from hf_attnprobe.storage.folders import claim, write_atomically, write_json
 from hf_attnprobe.storage.provenance import SUMMARY, versions
 from hf_attnprobe.storage.rows import read_rows
 
@@ -314,7 +314,7 @@ def _report(
 
 def _write(report: Report, folder: Path) -> None:
     summary = to_json(report) | extras_to_json(report)
-    write_atomically(folder / SUMMARY, json.dumps(summary, indent=1) + "\n")
+    write_json(folder / SUMMARY, summary)
     write_atomically(folder / "report.md", to_markdown(report))
 
 

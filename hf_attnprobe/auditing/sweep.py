@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
-import torch
 from accelerate import PartialState
 from tqdm.auto import tqdm
 
-from hf_attnprobe.attention_model import AttentionModel, Batch, Observation, Site
+from hf_attnprobe.attention_model import AttentionModel, Batch, Site
 from hf_attnprobe.auditing.head_tables import by_head
 from hf_attnprobe.faithfulness import tests
 from hf_attnprobe.faithfulness.prune_curve import PruneCurve, least_first, prune_curve
@@ -23,6 +22,7 @@ from hf_attnprobe.storage.rows import (
     NO_SITE,
     append_rows,
     finished_ids,
+    prediction_statistics,
     statistics_of,
     to_rows,
 )
@@ -155,7 +155,10 @@ def run_batch(
     for name, sites in where.items():
         for site in sites:
             if name == PREDICTION:
-                statistics = _prediction(observation)
+                content = observation.batch.content_mask
+                statistics = prediction_statistics(
+                    observation.probs, observation.batch.labels, content.sum(-1)
+                )
             else:
                 test = tests()[name]
                 given = options.get(name, test.options())
@@ -166,14 +169,3 @@ def run_batch(
                 give_back_freed_memory()
             tick(len(batch.example_ids))
     return pd.concat(parts, ignore_index=True)
-
-
-def _prediction(observation: Observation) -> dict[str, torch.Tensor]:
-    prob, predicted = observation.probs.max(-1)
-    labels, n_tokens = observation.batch.labels, observation.batch.content_mask.sum(-1)
-    return {
-        "predicted_class": predicted,
-        "probability": prob,
-        "label": labels,
-        "n_tokens": n_tokens,
-    }

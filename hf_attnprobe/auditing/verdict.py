@@ -1,107 +1,135 @@
-"""What the tests say together about one head. Pure: statistics in, sentences out."""
+"""What the tests say together about one head. Pure: statistics in, sentences out.
+
+Every threshold stands in the sentence that it decides.
+"""
 
 from collections.abc import Sequence
+from functools import partial
 
-from hf_attnprobe.statistics.summary import Statistic, find
+from hf_attnprobe.statistics.summary import Statistic, find_statistic
 
 
-def only_silenced(statistics: Sequence[Statistic]) -> list[str]:
-    """Says so where heads could not be ablated by anything but zero."""
-    names = {s.statistic for s in statistics}
-    if "zero_tvd" not in names or "mean_tvd" in names:
-        return []
-    return [
-        "Ablation: heads could only be silenced, not replaced: of this kind of model the output of a single head cannot "
-        "be set to its mean or to that of another text, so the effects of silencing may exceed what the heads carry."
-    ]
+AGREES_WELL, AGREES_PARTLY = 0.6, 0.3  # τ
+MATTERS = 0.1  # total variation of the output
+ELSEWHERE = 0.4  # JSD, of at most ln 2 ≈ .69
+NEAR_BEST, ON_THE_WAY = 0.75, 0.25  # of the way from chance to the smallest set
 
 
 def verdict(statistics: Sequence[Statistic]) -> list[str]:
-    """What the tests say together about one head, one sentence per test; the thresholds are in the sentences."""
-    lines, site = [], _site(statistics)
-    tau = find(statistics, "attention_leave_one_out_tau", **site)
-    yardstick = find(statistics, "gradient_leave_one_out_tau", **site)
-    if tau and yardstick:
-        strength = (
-            "agrees well"
-            if tau.mean >= 0.6
-            else "agrees partly"
-            if tau.mean >= 0.3
-            else "hardly agrees"
-        )
-        lines.append(
-            f"Importance: attention {strength} with leaving tokens out (τ {tau.mean:.2f}; from .60 well, from .30 "
-            f"partly), gradients agree with it at {yardstick.mean:.2f}."
-        )
-    shuffled = find(statistics, "median_tvd", **site)
-    if shuffled:
-        matters = "matters" if shuffled.mean >= 0.1 else "hardly matters"
-        lines.append(
-            f"Assignment: which token gets which weight {matters}: shuffling moves the output by {shuffled.mean:.2f} of 1 "
-            "(from .10 it matters)."
-        )
-    return (
-        lines
-        + _uniqueness(statistics)
-        + _erasure_verdict(statistics)
-        + only_silenced(statistics)
-    )
-
-
-def _uniqueness(statistics: Sequence[Statistic]) -> list[str]:
-    """Little room for other attention says nothing where no attention at all could be far, as over texts of one token."""
-    moved, bound = (
-        find(statistics, s, **_site(statistics))
-        for s in ("epsilon_max_jsd@0.05", "largest_jsd")
-    )
-    if not moved:
+    """What the tests say about one head, one sentence per test."""
+    if not statistics:
         return []
-    if bound and bound.mean < 0.4:
-        return [
-            f"Uniqueness: these texts cannot tell: no attention at all is farther from this one than {bound.mean:.2f} (of at "
-            f"most .69; from .40 not the only one), others as far as {moved.mean:.2f} give the same output within .05."
-        ]
-    unique = (
-        "is not the only one" if moved.mean >= 0.4 else "is fairly well pinned down"
+    first = statistics[0]
+    find = partial(find_statistic, statistics, layer=first.layer, head=first.head)
+    sentences = (
+        _importance(
+            find("attention_leave_one_out_tau"), find("gradient_leave_one_out_tau")
+        ),
+        _assignment(find("median_tvd")),
+        _uniqueness(find("epsilon_max_jsd@0.05"), find("largest_jsd")),
+        _erasure(
+            find("fraction_to_flip@attention"),
+            find("fraction_to_flip@random"),
+            find("minimal_fraction"),
+            find("never_flips@attention"),
+        ),
+        zero_ablation_only(statistics),
     )
-    return [
-        f"Uniqueness: this attention {unique}: others as far as {moved.mean:.2f} (of at most .69; from .40 not the only "
-        "one) give the same output within .05."
-    ]
+    return [sentence for sentence in sentences if sentence]
 
 
-def _site(statistics: Sequence[Statistic]) -> dict[str, int]:
-    """Where the one head is."""
+def _importance(tau: Statistic | None, baseline: Statistic | None) -> str | None:
+    """Attention against leave-one-out; gradients are the baseline."""
+    if tau is None or baseline is None:
+        return None
+    strength = "hardly agrees"
+    if tau.mean >= AGREES_PARTLY:
+        strength = "agrees partly"
+    if tau.mean >= AGREES_WELL:
+        strength = "agrees well"
     return (
-        {"layer": statistics[0].layer, "head": statistics[0].head} if statistics else {}
+        f"Importance: attention {strength} with leaving tokens out (τ {tau.mean:.2f}; "
+        "from .60 well, from .30 partly), gradients agree with it at "
+        f"{baseline.mean:.2f}."
     )
 
 
-def _erasure_verdict(statistics: Sequence[Statistic]) -> list[str]:
-    """How far attention is on the way from random order to the smallest set, by the medians over texts that flip."""
-    names = (
-        "fraction_to_flip@attention",
-        "fraction_to_flip@random",
-        "minimal_fraction",
-        "never_flips@attention",
+def _assignment(shuffled: Statistic | None) -> str | None:
+    if shuffled is None:
+        return None
+    matters = "matters" if shuffled.mean >= MATTERS else "hardly matters"
+    return (
+        f"Assignment: which token gets which weight {matters}: shuffling moves the "
+        f"output by {shuffled.mean:.2f} of 1 (from .10 it matters)."
     )
-    attention, random, best, never = (
-        find(statistics, name, **_site(statistics)) for name in names
+
+
+def _uniqueness(moved: Statistic | None, bound: Statistic | None) -> str | None:
+    """How far other attention with the same output is.
+
+    That none is far says nothing where no attention at all is, as over texts of one
+    token.
+    """
+    if moved is None:
+        return None
+    if bound is not None and bound.mean < ELSEWHERE:
+        return (
+            "Uniqueness: these texts cannot tell: no attention at all is farther from "
+            f"this one than {bound.mean:.2f} (of at most .69; from .40 not the only "
+            f"one), others as far as {moved.mean:.2f} give the same output within .05."
+        )
+    unique = "is fairly well pinned down"
+    if moved.mean >= ELSEWHERE:
+        unique = "is not the only one"
+    return (
+        f"Uniqueness: this attention {unique}: others as far as {moved.mean:.2f} (of "
+        "at most .69; from .40 not the only one) give the same output within .05."
     )
-    if not attention or not random:
-        return []
-    found = (
-        f"in the median text that flips, attention's order needs {attention.median:.2f} of the weights erased"
-        f"{f' ({never.mean:.0%} of texts never flip)' if never else ''}, a random one {random.median:.2f}"
+
+
+def _erasure(
+    attention: Statistic | None,
+    random: Statistic | None,
+    best: Statistic | None,
+    never: Statistic | None,
+) -> str | None:
+    """How far attention is on the way from a random order to the smallest set.
+
+    Compared are the medians over the texts that flip.
+    """
+    if attention is None or random is None:
+        return None
+    aside = f" ({never.mean:.0%} of texts never flip)" if never else ""
+    needs = (
+        "in the median text that flips, attention's order needs "
+        f"{attention.median:.2f} of the weights erased{aside}, a random one "
+        f"{random.median:.2f}"
     )
-    if not best or random.median <= best.median:
-        better = attention.median < random.median
-        return [
-            f"Erasure: attention ranks the weights {'better' if better else 'no better'} than chance: {found}."
-        ]
-    way = round((random.median - attention.median) / (random.median - best.median), 2)
-    quality = "well" if way >= 0.75 else "partly" if way >= 0.25 else "hardly"
-    return [
-        f"Erasure: attention ranks the weights {quality} by what the decision rests on: {found}, the smallest set "
-        f"{best.median:.2f}, so attention goes {way:.0%} of the way from chance to the best (from 75% well, from 25% partly)."
-    ]
+    if best is None or random.median <= best.median:
+        better = "better" if attention.median < random.median else "no better"
+        return f"Erasure: attention ranks the weights {better} than chance: {needs}."
+    gained = random.median - attention.median
+    way = round(gained / (random.median - best.median), 2)
+    quality = "hardly"
+    if way >= ON_THE_WAY:
+        quality = "partly"
+    if way >= NEAR_BEST:
+        quality = "well"
+    return (
+        f"Erasure: attention ranks the weights {quality} by what the decision rests "
+        f"on: {needs}, the smallest set {best.median:.2f}, so attention goes {way:.0%} "
+        "of the way from chance to the best (from 75% well, from 25% partly)."
+    )
+
+
+def zero_ablation_only(statistics: Sequence[Statistic]) -> str | None:
+    """A note for models whose heads support zero ablation only."""
+    names = {s.statistic for s in statistics}
+    if "zero_tvd" not in names or "mean_tvd" in names:
+        return None
+    return (
+        "Ablation: heads could only be zero-ablated, not replaced: of this kind of "
+        "model the output of a single head cannot be set to its mean or to that of "
+        "another text, so the effects of zero ablation may exceed what the heads "
+        "carry."
+    )

@@ -1,22 +1,31 @@
-"""Several checkpoints beside one another: scores from their rows, and one table. Pure: data frames in, strings out."""
+"""Several checkpoints on the same texts: scores from their rows, and one table.
 
-from collections.abc import Mapping, Sequence
+Pure: data frames in, strings out.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
+from hf_attnprobe import markdown
 from hf_attnprobe import published_results as published
+from hf_attnprobe.attention_classifier import AttentionClassifierConfig
+from hf_attnprobe.data.examples import DatasetName
 from hf_attnprobe.faithfulness.fragility import N_DRAWS
 from hf_attnprobe.retraining.verdict import Point
-from hf_attnprobe.statistics.bootstrap import Estimate
-from hf_attnprobe.statistics.scores import N_RESAMPLES
-from hf_attnprobe.statistics.summary import PREDICTION, Statistic, find
+from hf_attnprobe.statistics.bootstrap import (
+    Estimate,
+    percentile_interval,
+    resample_counts,
+)
+from hf_attnprobe.statistics.scores import weighted_metrics, with_all_texts
+from hf_attnprobe.statistics.summary import PREDICTION, Statistic, find_statistic
 from hf_attnprobe.storage.plain_data import plain
 
 
-ATTENTIONS = ("trained", "uniform", "permuted")
+CHANGED = ("uniform", "permuted")  # attention put in place of the trained one
 COLUMNS = {
     "f1": "F1",
     "uniform_change": "Un",
@@ -27,17 +36,23 @@ COLUMNS = {
     "probability_range": "range of single tokens",
     "probability_std": "std of single tokens",
 }
-"""Columns of the table by the name of the number; scores are shown in points, as the paper does."""
-IN_POINTS = ("f1", "uniform_change", "permuted_change")
+"""Columns of the table by the name of the number."""
+IN_POINTS = ("f1", "uniform_change", "permuted_change")  # as the paper shows scores
 
 
 @dataclass(frozen=True)
 class ComparedCheckpoint:
     """One row of the table.
 
-    name: how it was trained, see :func:`regulariser_name`. attention, encoder: of its configuration.
-    found: numbers by name, those of ``COLUMNS`` and accuracies. adversaries: trained ones by λ.
-    published: F1 with trained attention and its changes under uniform and permuted attention, in points.
+    Attributes:
+        model: folder or Hub id.
+        name: how it was trained, see :func:`regulariser_name`.
+        encoder: of its configuration.
+        attention: of its configuration.
+        found: numbers by name, those of ``COLUMNS`` and accuracies.
+        adversaries: trained ones, by λ.
+        published: F1 with trained attention and its changes under uniform and permuted
+            attention, in points.
     """
 
     model: str
@@ -51,9 +66,16 @@ class ComparedCheckpoint:
 
 @dataclass(frozen=True)
 class CheckpointComparison:
-    """Checkpoints on the same texts; ``print`` gives the table."""
+    """Checkpoints on the same texts; ``print`` gives the table.
 
-    dataset: str
+    Attributes:
+        dataset: the texts' data set and split.
+        n: texts.
+        seed: of the audits.
+        checkpoints: the rows of the table.
+    """
+
+    dataset: DatasetName
     n: int
     seed: int
     checkpoints: tuple[ComparedCheckpoint, ...]
@@ -62,8 +84,12 @@ class CheckpointComparison:
         return to_text(self)
 
 
-def regulariser_name(config) -> str:
-    """What a configuration adds to plain training: "base", or "concat", "tying 1", "mlm 0.5", joined by " + "."""
+def regulariser_name(config: AttentionClassifierConfig) -> str:
+    """What a configuration adds to plain training.
+
+    Returns:
+        ``base``, or ``concat``, ``tying 1``, ``mlm 0.5``, …, joined by " + ".
+    """
     parts = [] if config.residual_connection == "none" else [config.residual_connection]
     weights = {
         "tying": config.tying,
@@ -71,41 +97,46 @@ def regulariser_name(config) -> str:
         "conicity": config.conicity_weight,
     }
     parts += [f"{name} {weight:g}" for name, weight in weights.items() if weight]
-    parts += ["orthogonal"] if config.encoder == "orthogonal_lstm" else []
+    if config.encoder == "orthogonal_lstm":
+        parts.append("orthogonal")
     return " + ".join(parts) or "base"
 
 
-def published_for(dataset: str, config) -> tuple[float, float, float] | None:
-    """The row of Tutek & Šnajder (2020) for this data set, attention and regulariser, where there is one."""
-    name = regulariser_name(config).partition(" ")
-    known = published.REGULARISED.get(Path(dataset).name.lower(), {}).get(
-        config.attention, {}
-    )
-    return (
-        known.get(name[0])
-        if config.encoder == "bilstm" and "+" not in name[2]
-        else None
-    )
+def published_for(
+    dataset: str, config: AttentionClassifierConfig
+) -> tuple[float, float, float] | None:
+    """The row of Tutek & Šnajder (2020) for a checkpoint, where there is one.
+
+    Args:
+        dataset: as the papers call it.
+        config: of the checkpoint.
+    """
+    name = regulariser_name(config)
+    if config.encoder != "bilstm" or "+" in name:
+        return None
+    known = published.REGULARISED.get(dataset, {}).get(config.attention, {})
+    return known.get(name.partition(" ")[0])
 
 
 def fragility_scores(
     rows: pd.DataFrame, n_classes: int, *, seed: int = 0
 ) -> dict[str, Estimate]:
-    """F1 and accuracy with trained attention, and what uniform and permuted attention change; all of the same resamples.
+    """F1 and accuracy with trained attention, and what other attention changes of them.
 
-    F1 is that of class 1 for two classes, else the mean over classes; of several permutations that of their counts
-    together. Texts without a label are left out.
+    All are of the same resamples of the texts. F1 is that of class 1 for two classes,
+    else the mean over classes; of several permutations that of their counts together.
 
     Args:
-        rows: of an audit with the test ``fragility``.
+        rows: of an audit with the test ``fragility``; texts without a label are left
+            out.
         n_classes: of the model.
         seed: of the bootstrap.
+
+    Returns:
+        ``f1``, ``accuracy``, ``uniform_change``, ``accuracy_uniform_change``, ….
     """
-    labels = (
-        rows[(rows.test == PREDICTION) & (rows.statistic == "label")]
-        .set_index("example_id")
-        .value
-    )
+    of_label = (rows.test == PREDICTION) & (rows.statistic == "label")
+    labels = rows[of_label].set_index("example_id").value
     labels = labels[labels >= 0].astype(int).sort_index()
     if labels.empty:
         return {}
@@ -113,118 +144,97 @@ def fragility_scores(
         index="example_id", columns="statistic", values="value"
     )
     wide = wide.loc[labels.index]
-    counts = np.random.default_rng(seed).multinomial(
-        len(labels), np.full(len(labels), 1 / len(labels)), N_RESAMPLES
-    )
-    counts = np.vstack(
-        [np.ones(len(labels)), counts]
-    )  # the texts as they are, then the resamples
-    scores = {
-        name: _scores(
-            np.eye(n_classes)[labels],
-            wide[[f"{name}_share@{k}" for k in range(n_classes)]].to_numpy(),
-            counts,
-        )
-        for name in ATTENTIONS
-    }
-    found = {metric: _estimate(values) for metric, values in scores["trained"].items()}
-    for name in ATTENTIONS[1:]:
+    counts = with_all_texts(resample_counts(len(labels), seed=seed))
+
+    def scores(attention: str) -> dict[str, np.ndarray]:
+        columns = [f"{attention}_share@{k}" for k in range(n_classes)]
+        return weighted_metrics(labels.to_numpy(), wide[columns].to_numpy(), counts)
+
+    def estimate(resampled: np.ndarray) -> Estimate:
+        interval = percentile_interval(resampled[1:])
+        return Estimate(float(resampled[0]), interval, len(labels))
+
+    trained = scores("trained")
+    found = {metric: estimate(values) for metric, values in trained.items()}
+    for attention in CHANGED:
+        changed = scores(attention)
         for metric, prefix in (("f1", ""), ("accuracy", "accuracy_")):
-            found[f"{prefix}{name}_change"] = _estimate(
-                scores[name][metric] - scores["trained"][metric]
-            )
+            change = changed[metric] - trained[metric]
+            found[f"{prefix}{attention}_change"] = estimate(change)
     return found
-
-
-def _scores(
-    labels: np.ndarray, shares: np.ndarray, counts: np.ndarray
-) -> dict[str, np.ndarray]:
-    """Each [resamples], from one-hot labels and shares of predictions, both [texts, classes]."""
-    hits, present, predicted = (
-        counts @ (labels * shares),
-        counts @ labels,
-        counts @ shares,
-    )
-    by_class = 2 * hits / np.maximum(present + predicted, 1e-12)
-    f1 = by_class[:, 1] if labels.shape[1] == 2 else by_class.mean(1)
-    return {"f1": f1, "accuracy": hits.sum(1) / counts.sum(1)}
-
-
-def _estimate(values: np.ndarray) -> Estimate:
-    """The first value, and the interval of the others."""
-    low, high = np.percentile(values[1:], [2.5, 97.5])
-    return Estimate(float(values[0]), (float(low), float(high)))
 
 
 def mean_estimates(statistics: Sequence[Statistic], layer: int) -> dict[str, Estimate]:
     """Means over the texts of the statistics that have a column."""
-    found = {name: find(statistics, name, layer=layer) for name in COLUMNS}
-    return {
-        name: Estimate(s.mean, s.ci95) for name, s in found.items() if s is not None
-    }
+    estimates = {}
+    for name in COLUMNS:
+        s = find_statistic(statistics, name, layer=layer)
+        if s is not None:
+            estimates[name] = Estimate(s.mean, s.ci95, s.n)
+    return estimates
 
 
 def to_text(comparison: CheckpointComparison) -> str:
     """The tables in Markdown, with a note on what their numbers are."""
-    title = f"{len(comparison.checkpoints)} checkpoints on {comparison.dataset}: {comparison.n} texts, seed {comparison.seed}"
-    return "\n".join(
-        [
-            title,
-            "",
-            *_table(comparison),
-            *_adversaries(comparison),
-            "",
-            *_notes(comparison),
-        ]
+    title = (
+        f"{len(comparison.checkpoints)} checkpoints on {comparison.dataset}: "
+        f"{comparison.n} texts, seed {comparison.seed}"
     )
+    lines = [
+        title,
+        "",
+        *_table(comparison.checkpoints),
+        *_adversaries(comparison.checkpoints),
+        "",
+        *_notes(comparison.checkpoints),
+    ]
+    return "\n".join(lines)
 
 
-def _table(comparison: CheckpointComparison) -> list[str]:
-    checkpoints = comparison.checkpoints
+def _table(checkpoints: Sequence[ComparedCheckpoint]) -> list[str]:
     names = [name for name in COLUMNS if any(name in c.found for c in checkpoints)]
-    theirs = any(c.published for c in checkpoints)
-    head = ["checkpoint", "attention", *(COLUMNS[name] for name in names)] + (
-        ["published F1, Un, Pm"] if theirs else []
-    )
+    has_published = any(c.published for c in checkpoints)
+    head = ["checkpoint", "attention", *(COLUMNS[name] for name in names)]
+    if has_published:
+        head.append("published F1, Un, Pm")
     rows = []
     for c in checkpoints:
-        cells = [_cell(c.found.get(name), name in IN_POINTS) for name in names]
-        known = (
-            [
-                "–"
-                if c.published is None
-                else "{:.1f}, {:+.1f}, {:+.1f}".format(*c.published)
-            ]
-            if theirs
-            else []
-        )
-        rows.append([f"{c.name} ({c.model})", c.attention, *cells, *known])
-    return _lines(head, rows)
+        row = [f"{c.name} ({c.model})", c.attention]
+        row += [_cell(name, c.found.get(name)) for name in names]
+        if has_published:
+            row.append(_published_cell(c.published))
+        rows.append(row)
+    return markdown.table(head, rows)
 
 
-def _cell(estimate: Estimate | None, in_points: bool) -> str:
+def _cell(name: str, estimate: Estimate | None) -> str:
     if estimate is None:
-        return "–"
-    scale, digits = (100, 1) if in_points else (1, 3)
-    value, low, high = (
-        f"{scale * x:.{digits}f}" for x in (estimate.value, *estimate.ci95)
-    )
-    return f"{value} [{low}, {high}]"
+        return markdown.MISSING
+    if name in IN_POINTS:
+        return markdown.interval(estimate.value, estimate.ci95, digits=1, scale=100)
+    return markdown.interval(estimate.value, estimate.ci95)
 
 
-def _adversaries(comparison: CheckpointComparison) -> list[str]:
-    rows = [
-        [
-            f"{c.name} ({c.model})",
-            c.attention,
-            p.name,
-            f"{p.jsd:.3f}",
-            f"{p.tvd:.4f}",
-            "–" if p.f1 is None else f"{100 * p.f1:.1f}",
-        ]
-        for c in comparison.checkpoints
-        for p in c.adversaries
-    ]
+def _published_cell(published: tuple[float, float, float] | None) -> str:
+    if published is None:
+        return markdown.MISSING
+    f1, uniform, permuted = published
+    return f"{f1:.1f}, {uniform:+.1f}, {permuted:+.1f}"
+
+
+def _adversaries(checkpoints: Sequence[ComparedCheckpoint]) -> list[str]:
+    rows = []
+    for c in checkpoints:
+        for point in c.adversaries:
+            f1 = None if point.f1 is None else 100 * point.f1
+            numbers = [
+                markdown.number(point.jsd),
+                markdown.number(point.tvd, digits=4),
+                markdown.number(f1, digits=1),
+            ]
+            rows.append([f"{c.name} ({c.model})", c.attention, point.name, *numbers])
+    if not rows:
+        return []
     head = [
         "checkpoint",
         "attention",
@@ -233,28 +243,29 @@ def _adversaries(comparison: CheckpointComparison) -> list[str]:
         "mean TVD",
         "F1",
     ]
-    note = "Adversaries are trained with the penalties of their checkpoint, and scored on all test texts."
-    return ["", *_lines(head, rows), "", note] if rows else []
+    note = (
+        "Adversaries are trained with the penalties of their checkpoint, and scored "
+        "on all test texts."
+    )
+    return ["", *markdown.table(head, rows), "", note]
 
 
-def _notes(comparison: CheckpointComparison) -> list[str]:
-    found: Mapping = {name: 1 for c in comparison.checkpoints for name in c.found}
+def _notes(checkpoints: Sequence[ComparedCheckpoint]) -> list[str]:
+    names = {name for c in checkpoints for name in c.found}
     notes = ["95% percentile intervals over resamples of the texts are in brackets."]
-    if "f1" in found:
+    if "f1" in names:
         notes.append(
-            f"Un, Pm: change of F1, in points, under uniform attention and under permutations ({N_DRAWS} draws per text)."
+            "Un, Pm: change of F1, in points, under uniform attention and under "
+            f"permutations ({N_DRAWS} draws per text)."
         )
-    if "epsilon_max_jsd@0.05" in found:
+    if "epsilon_max_jsd@0.05" in names:
         notes.append(
-            "ε-max JSD: how far attention can be moved with the output within ε, exact for two classes."
+            "ε-max JSD: how far attention can be moved with the output within ε, "
+            "exact for two classes."
         )
     return notes
 
 
-def _lines(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    return [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]
-
-
 def to_json(comparison: CheckpointComparison) -> dict:
     """Plain data; NaN becomes None."""
-    return plain(comparison)
+    return plain(comparison) | {"dataset": str(comparison.dataset)}

@@ -3,8 +3,6 @@
 Source: the experiments of Tutek & Šnajder 2020, Section 4.
 """
 
-import json
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -32,7 +30,10 @@ from hf_attnprobe.retraining.base import check_kind
 from hf_attnprobe.retraining.options import RetrainOptions
 from hf_attnprobe.retraining.run import retrain
 from hf_attnprobe.retraining.verdict import Point, adversaries
-from hf_attnprobe.storage.folders import write_atomically
+from hf_attnprobe.storage.folders import check_free, write_atomically, write_json
+
+
+MARKS = ("comparison.json", "1-*")  # what the first checkpoint's audit makes is one
 
 
 def compare_checkpoints(
@@ -73,8 +74,7 @@ def compare_checkpoints(
             f"got {data.split}; leave out --split"
         )
     configs = [_config_of(model, as_base=retrained) for model in models]
-    _check_folder(output_dir)
-    folder, compared = Path(output_dir), []
+    folder, compared = check_free(output_dir, *MARKS), []
     for number, (model, config) in enumerate(zip(models, configs, strict=True), 1):
         own_folder = folder / f"{number}-{Path(model).name}"
         report = _audit(model, data, own_folder / "audit", options, progress)
@@ -87,29 +87,9 @@ def compare_checkpoints(
     comparison = CheckpointComparison(
         report.dataset, report.n, options.seed, tuple(compared)
     )
-    write_atomically(
-        folder / "comparison.json", json.dumps(to_json(comparison), indent=1) + "\n"
-    )
+    write_json(folder / "comparison.json", to_json(comparison))
     write_atomically(folder / "comparison.md", to_text(comparison) + "\n")
     return comparison
-
-
-def _check_folder(folder: str | Path) -> None:
-    """A folder that is new, empty, or holds nothing visible but what a comparison puts there."""
-    try:
-        held = (
-            [f.name for f in Path(folder).iterdir() if not f.name.startswith(".")]
-            if Path(folder).exists()
-            else []
-        )
-    except OSError as error:
-        raise AttnProbeError(
-            f"cannot use {folder} for the output ({error}); choose another --output-dir"
-        ) from error
-    if not all(re.fullmatch(r"\d+-.*|comparison\.(json|md)", name) for name in held):
-        raise AttnProbeError(
-            f"expected a new or an empty folder, {folder} holds other files; choose another --output-dir"
-        )
 
 
 def _config_of(model: str | Path, *, as_base: bool) -> AttentionClassifierConfig:
@@ -184,5 +164,5 @@ def _row(
         attention=config.attention,
         found=scores | mean_estimates(report.statistics, layer),
         adversaries=points,
-        published=published_for(report.dataset.split(" (")[0], config),
+        published=published_for(report.dataset.published_as, config),
     )

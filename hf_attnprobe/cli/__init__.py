@@ -1,11 +1,13 @@
-"""attnprobe demo | train | audit | retrain | compare | deceive | study | reproduce | report: every verb is a public function, every flag one of its keyword arguments.
+"""attnprobe demo | train | audit | retrain | compare | deceive | study | report: every verb is a public function, every flag one of its keyword arguments.
 
 Results go to stdout, progress and log to stderr. A known error is one line and exit code 1, a usage error exit code 2.
 """
 
 import argparse
+import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 
 from hf_attnprobe.cli import audits, studies, trainings
@@ -19,9 +21,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         arguments = vars(build_parser().parse_args(argv))
         command = arguments.pop("command")
-        _quiet()
         install_metric()
-        COMMANDS[command](arguments)
+        with _log_on_stderr():
+            COMMANDS[command](arguments)
         return 0
     except AttnProbeError as error:
         print(f"attnprobe: {error}", file=sys.stderr)
@@ -58,10 +60,7 @@ def build_parser() -> argparse.ArgumentParser:
         add("retrain", "run the tests that train models (Wiegreffe & Pinter 2019)")
     )
     studies.add_study(
-        add("study", "run the steps of a study file, and report on all of them")
-    )
-    studies.add_reproduce(
-        add("reproduce", "run a paper's tables, the published numbers beside ours")
+        add("study", "run a study file or a paper's tables, with one report")
     )
     audits.add_compare(
         add("compare", "put checkpoints beside one another, regularised or not")
@@ -73,8 +72,21 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _quiet() -> None:
-    """Progress of the work, not of the libraries under it."""
+@contextmanager
+def _log_on_stderr() -> Iterator[None]:
+    """Shows the log of this package, and not those of the libraries below it."""
+    _silence_libraries()
+    log = logging.getLogger("hf_attnprobe")
+    log.setLevel(logging.INFO)
+    handler = logging.StreamHandler(sys.stderr)
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+
+
+def _silence_libraries() -> None:
     import transformers
 
     transformers.logging.disable_progress_bar()
@@ -92,7 +104,6 @@ COMMANDS = {
     "audit": audits.run_audit,
     "retrain": trainings.run_retrain,
     "study": studies.run_study,
-    "reproduce": studies.run_reproduce,
     "compare": audits.run_compare,
     "deceive": trainings.run_deceive,
     "report": audits.run_report,

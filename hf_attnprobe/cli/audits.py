@@ -8,11 +8,8 @@ from pathlib import Path
 from hf_attnprobe.auditing.options import WHERE, AuditOptions, from_names
 from hf_attnprobe.checkpoint_comparison.options import ComparisonOptions
 from hf_attnprobe.cli.flags import (
-    add_data,
     add_json,
     add_options,
-    add_texts,
-    at_least,
     take,
 )
 from hf_attnprobe.data.arguments import Data
@@ -125,11 +122,12 @@ def run_report(arguments: dict) -> None:
     from hf_attnprobe.auditing import report
     from hf_attnprobe.auditing.run import read_audit
     from hf_attnprobe.retraining import report as retraining_report
-    from hf_attnprobe.retraining.run import IDENTITY, read_retraining
-    from hf_attnprobe.studies.run import STATE, read_text
+    from hf_attnprobe.retraining.run import KIND, read_retraining
+    from hf_attnprobe.studies.run import read_text
+    from hf_attnprobe.studies.state import STATE
 
     folder, output = Path(arguments["audit"]), arguments["output"]
-    if (folder / IDENTITY).is_file():
+    if (folder / f"{KIND}.json").is_file():
         text = retraining_report.to_markdown(read_retraining(folder))
     elif (folder / STATE).is_file():
         text = read_text(folder)

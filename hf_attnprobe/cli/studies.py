@@ -1,86 +1,66 @@
-"""study and reproduce: many steps, one report."""
+"""study: many steps, one report."""
 
+import argparse
 import json
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from hf_attnprobe.cli.flags import (
-    DATA_HELP,
-    add_columns,
-    add_json,
-    add_training_limit,
-    at_least,
-)
+from hf_attnprobe.cli.flags import DATA_HELP, at_least
 
 
-def add_study(parser) -> None:
+def add_study(parser: argparse.ArgumentParser) -> None:
     """Flags of study."""
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "file",
-        help="a YAML file, or one that is ready: which-tasks, encoders, transfer, room, …",
+        help="a YAML file; or a study of the package: encoders, room, transfer, "
+        "which-tasks; or the tables of a paper: jain-wallace, mohankumar, "
+        "serrano-smith, tutek-snajder, wiegreffe-pinter",
     )
-    _add_options(parser, needs_data=False)
-
-
-def add_reproduce(parser) -> None:
-    """Flags of reproduce."""
-    parser.add_argument(
-        "paper",
-        help="jain-wallace, serrano-smith, wiegreffe-pinter, tutek-snajder or mohankumar",
-    )
-    _add_options(parser, needs_data=True)
-
-
-def _add_options(parser, *, needs_data: bool) -> None:
-    parser.add_argument(
-        "--dataset",
-        nargs="+",
-        required=needs_data,
-        metavar="DATASET",
-        help=f"{DATA_HELP}, or name=folder: a folder that stands for a named one and is cut as it is"
-        + ("" if needs_data else " (default: the file's)"),
-    )
-    parser.add_argument(
+    add(
         "--output-dir",
         required=True,
-        help="for steps and report; the same again continues",
+        help="for steps and report; run again with the same folder to continue",
     )
-    parser.add_argument(
-        "--quick",
-        action="store_true",
-        help="a short run, with the file's own shorter settings",
+    add(
+        "--quick", action="store_true", help="a short run, with the file's own settings"
     )
-    add_columns(parser)
-    add_training_limit(parser)
-    parser.add_argument(
-        "--seed", type=at_least(0), default=0, help="of all steps that set none"
+    add(
+        "--dataset",
+        nargs="+",
+        metavar="DATASET",
+        help=f"{DATA_HELP}, or name=folder: a folder that stands for a named data set "
+        "and is cut as that one is (default: those of the file)",
     )
-    parser.add_argument(
-        "--vectors", help="pretrained word vectors for all trainings that name none"
+    add("--dataset-config", help="configuration of the data sets")
+    add(
+        "--text-column",
+        nargs="+",
+        metavar="COLUMN",
+        help="default: text, else sentence; several are joined by a space",
     )
-    add_json(parser)
+    add("--label-column", help="default: label")
+    add(
+        "--train-limit",
+        type=at_least(1),
+        help="train on only so many texts, even over the classes",
+    )
+    add("--seed", type=at_least(0), default=0, help="of the steps that set none")
+    add("--word-vectors", help="pretrained word vectors for trainings that name none")
+    add("--json", action="store_true", help="print the summary as JSON")
 
 
-def run_study(arguments: dict) -> None:
+def run_study(arguments: dict[str, Any]) -> None:
     """Runs a study file, or the rest of it, and prints the report."""
+    from hf_attnprobe.options import from_flat
+    from hf_attnprobe.studies.options import StudyOptions
+    from hf_attnprobe.studies.report import to_json
     from hf_attnprobe.studies.run import study
 
-    _print(study, arguments)
-
-
-def run_reproduce(arguments: dict) -> None:
-    """Runs the study file of a paper, or the rest of it, and prints the report."""
-    from hf_attnprobe.studies.run import reproduce
-
-    _print(reproduce, arguments)
-
-
-def _print(function: Callable, arguments: dict) -> None:
-    from hf_attnprobe.studies.report import to_json
-
-    as_json = arguments.pop("json")
-    report = function(**arguments)
-    if as_json:
+    folder = Path(arguments["output_dir"])
+    options = from_flat(arguments, StudyOptions)
+    report = study(arguments["file"], output_dir=folder, options=options)
+    if arguments["json"]:
         print(json.dumps(to_json(report)))
-        return
-    print(f"{report}\n\nfull report in {Path(arguments['output_dir']) / 'report.md'}")
+    else:
+        print(f"{report}\n\nfull report in {folder / 'report.md'}")

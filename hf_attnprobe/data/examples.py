@@ -10,6 +10,8 @@ import json
 import os
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hf_attnprobe.data.lengths import fits
@@ -141,16 +143,54 @@ def label_names(examples: "datasets.Dataset") -> list[str]:
     return [f"LABEL_{label}" for label in range(n_labels)]
 
 
-def dataset_name(dataset: Any, split: str) -> str:
-    """The name of a data set and its split in reports.
+@dataclass(frozen=True)
+class DatasetName:
+    """What a report calls the texts.
 
-    >>> dataset_name("imdb", "test"), dataset_name([], "test")
-    ('imdb (test)', 'data given in memory (test)')
+    Attributes:
+        name: the data set's name, folder or Hub id.
+        split: of the data set.
+
+    >>> print(DatasetName("data/SST", "test"))
+    data/SST (test)
+    """
+
+    name: str
+    split: str
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.split})" if self.split else self.name
+
+    @classmethod
+    def parse(cls, text: str) -> "DatasetName":
+        """The inverse of ``str``.
+
+        >>> DatasetName.parse("data/SST (test)")
+        DatasetName(name='data/SST', split='test')
+        """
+        name, _, split = text.rpartition(" (")
+        return cls(name, split.removesuffix(")")) if name else cls(text, "")
+
+    @property
+    def published_as(self) -> str:
+        """The name of the data set in the papers' tables, if it is there.
+
+        >>> DatasetName("data/SST", "test").published_as
+        'sst'
+        """
+        return Path(self.name).name.lower()
+
+
+def dataset_name(dataset: Any, split: str) -> DatasetName:
+    """What a report calls the texts.
+
+    >>> print(dataset_name("imdb", "test"), dataset_name([], "test"), sep=", ")
+    imdb (test), data given in memory (test)
     """
     if isinstance(dataset, Recipe):
         dataset = dataset.hub_id
-    has_name = isinstance(dataset, str | os.PathLike)
-    return f"{dataset if has_name else 'data given in memory'} ({split})"
+    in_memory = not isinstance(dataset, str | os.PathLike)
+    return DatasetName("data given in memory" if in_memory else str(dataset), split)
 
 
 def dataset_fingerprint(examples: "datasets.Dataset") -> str:

@@ -1,34 +1,48 @@
-"""What training against attention to some tokens did, as numbers, text and JSON. Pure."""
+"""What training against attention to some tokens did. Pure: numbers in, text out."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from hf_attnprobe.statistics.bootstrap import Estimate, bootstrap_interval
-from hf_attnprobe.statistics.scores import Score, compare
+from hf_attnprobe import markdown
+from hf_attnprobe.data.examples import DatasetName
+from hf_attnprobe.statistics.bootstrap import Estimate, mean_estimate
+from hf_attnprobe.statistics.scores import Score, compare, find_score
 from hf_attnprobe.storage.plain_data import plain
 
 
 KEPT = 0.02  # of accuracy may be lost
-USED = 0.05  # total variation of the output without the tokens, below which there is no use to hide
+USED = (
+    0.05  # total variation of the output without the tokens; below, they are not used
+)
 
 
 @dataclass(frozen=True)
 class Deception:
     """What training against attention to ``tokens`` did. ``print`` gives the table.
 
-    n, n_named: test texts, and those with a named token in them.
-    scores: on all test texts, of ``before`` and ``after``.
-    layers: whose heads, ``last`` or ``all``.
-    masses: over the texts with named tokens, attention mass on them ``before`` and ``after``, the mean over heads and the
-    largest (``largest before``); ``tokens``: their share of a text's tokens.
-    moved: over the same texts, total variation of the output when the named tokens are deleted, by ``before`` and
-    ``after``.
+    Attributes:
+        model: that was trained on.
+        dataset: the test texts' data set and split.
+        tokens: the impermissible tokens (Pruthi et al. 2020).
+        weight: λ of the penalty on attention to them.
+        over_heads: the penalty's, ``mean`` or ``max``.
+        layers: whose heads, ``last`` or ``all``.
+        n: test texts.
+        n_named: test texts with an impermissible token.
+        scores: on all test texts, of ``before`` and ``after``.
+        masses: attention mass on the tokens, over the texts that have them: the mean
+            over heads ``before`` and ``after``, that of the head with the most
+            ``largest before`` and ``largest after``; and ``tokens``, their share of a
+            text's tokens.
+        moved: total variation of the output when the tokens are deleted, over the same
+            texts, by ``before`` and ``after``.
     """
 
     model: str
-    dataset: str
+    dataset: DatasetName
     tokens: tuple[str, ...]
     weight: float
     over_heads: str
@@ -45,8 +59,16 @@ class Deception:
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """Of the test texts in the order of their ids, each [texts] but probs [texts, classes]: named (share of tokens), the
-    masses, moved (total variation without the named tokens)."""
+    """What was measured of the test texts, in the order of their ids.
+
+    Attributes:
+        labels: true classes [texts].
+        probs: [texts, classes].
+        named: share of impermissible tokens [texts].
+        mean_mass: attention mass on them, the mean over heads [texts].
+        largest_mass: that of the head with the most [texts].
+        moved: total variation of the output without them [texts].
+    """
 
     labels: np.ndarray
     probs: np.ndarray
@@ -56,9 +78,18 @@ class Measured:
     moved: np.ndarray
 
 
-def deception_of(before: Measured, after: Measured, *, seed: int, **told) -> Deception:
-    """The result from both measurements; ``told`` are the fields that say what was done."""
-    has, labels = before.named > 0, before.labels.astype(int)
+def deception_of(
+    before: Measured, after: Measured, *, seed: int, **settings: Any
+) -> Deception:
+    """The result from the measurements before and after the training.
+
+    Args:
+        before: of the model that was trained on.
+        after: of the trained model.
+        seed: of the bootstrap.
+        settings: the fields of :class:`Deception` that say what was done.
+    """
+    has_tokens = before.named > 0
     masses = {
         "before": before.mean_mass,
         "after": after.mean_mass,
@@ -66,108 +97,90 @@ def deception_of(before: Measured, after: Measured, *, seed: int, **told) -> Dec
         "largest after": after.largest_mass,
         "tokens": before.named,
     }
+    moved = {"before": before.moved, "after": after.moved}
     probs = {"before": before.probs, "after": after.probs}
-    return Deception(
-        **told,
-        n=len(has),
-        n_named=int(has.sum()),
-        scores=compare(labels, probs, reference="before", seed=seed),
-        masses=_means(masses, has, seed),
-        moved=_means({"before": before.moved, "after": after.moved}, has, seed),
-    )
 
-
-def _means(
-    columns: Mapping[str, np.ndarray], has: np.ndarray, seed: int
-) -> dict[str, Estimate]:
-    """Over the texts that have a named token."""
-    values = np.stack([column[has] for column in columns.values()], axis=1)
-    means = values.mean(0) if len(values) else np.full(len(columns), np.nan)
-    low, high = bootstrap_interval(values, seed=seed) if len(values) else (means, means)
-    return {
-        name: Estimate(float(means[k]), (float(low[k]), float(high[k])))
-        for k, name in enumerate(columns)
-    }
-
-
-def verdict(found: Deception) -> str:
-    """What became of attention and of use, in one sentence; the thresholds are in it."""
-    if not found.n_named:
-        return "None of the test texts has a named token: they say nothing about attention to them."
-    mass, moved = (
-        [values[when].value for when in ("before", "after")]
-        for values in (found.masses, found.moved)
-    )
-    (lost,) = (
-        s.difference
-        for s in found.scores
-        if (s.model, s.metric) == ("after", "accuracy")
-    )
-    seen = "no longer shows" if mass[1] <= mass[0] / 2 else "still shows"
-    used = "uses" if moved[1] >= moved[0] / 2 else "hardly uses"
-    kept = "kept" if lost < KEPT else "not kept"
-    if moved[0] < USED:
-        return (
-            f"There was nothing to hide: deleting the named tokens moved the output by {moved[0]:.3f} before (from {USED} they "
-            f"are used), and by {moved[1]:.3f} after; accuracy is {kept} (lost: {lost:.3f}), mass went from {mass[0]:.2f} to {mass[1]:.2f}."
-        )
-    return (
-        f"Accuracy is {kept} (lost: {lost:.3f}; kept below {KEPT}); the model {used} the named tokens, and its attention {seen} "
-        f"it: mass {mass[0]:.2f} before, {mass[1]:.2f} after; deleting them moves the output by {moved[0]:.2f} before, "
-        f"{moved[1]:.2f} after (from half of it on: shows, uses)."
-    )
-
-
-def to_json(found: Deception) -> dict:
-    """Plain data; NaN becomes None."""
-    return plain(found)
-
-
-def to_text(found: Deception) -> str:
-    """The table in Markdown."""
-    rows = []
-    for metric in dict.fromkeys(score.metric for score in found.scores):
-        values = {
-            s.model: (s.value, s.ci95) for s in found.scores if s.metric == metric
+    def means(columns: Mapping[str, np.ndarray]) -> dict[str, Estimate]:
+        return {
+            name: mean_estimate(values[has_tokens], seed=seed)
+            for name, values in columns.items()
         }
-        rows.append(
-            (
-                metric.replace("_", " "),
-                *(_cell(*values[when]) for when in ("before", "after")),
-            )
-        )
-    for name, prefix in (
-        ("mass on the named tokens, mean over heads", ""),
-        ("of the head with the most", "largest "),
-    ):
-        masses = (found.masses[f"{prefix}{when}"] for when in ("before", "after"))
-        rows.append((name, *(_cell(mass.value, mass.ci95) for mass in masses)))
-    moved = (found.moved[when] for when in ("before", "after"))
-    rows.append(
-        (
-            "output moved by deleting them",
-            *(_cell(each.value, each.ci95) for each in moved),
-        )
-    )
-    share, heads = (
-        found.masses["tokens"].value,
-        "the last layer" if found.layers == "last" else "all layers",
-    )
-    return "\n".join(
-        [
-            f"{found.model} on {found.dataset}, trained on with λ {found.weight:g} on attention to {', '.join(found.tokens)} "
-            f"({found.over_heads} over the heads of {heads}): {found.n} texts",
-            "",
-            "| | before | after |",
-            "| --- | --- | --- |",
-            *(f"| {' | '.join(row)} |" for row in rows),
-            "",
-            f"Mass and move are those of the {found.n_named} texts with a named token, of whose tokens {share:.1%} are named.",
-            "",
-            verdict(found),
-        ]
+
+    return Deception(
+        **settings,
+        n=len(has_tokens),
+        n_named=int(has_tokens.sum()),
+        scores=compare(before.labels.astype(int), probs, reference="before", seed=seed),
+        masses=means(masses),
+        moved=means(moved),
     )
 
 
-def _cell(value: float, ci95: tuple[float, float]) -> str:
-    return f"{value:.3f} [{ci95[0]:.3f}, {ci95[1]:.3f}]"
+def verdict(deception: Deception) -> str:
+    """What became of attention and of use, with the thresholds."""
+    if not deception.n_named:
+        return (
+            "None of the test texts has an impermissible token: they say nothing about "
+            "attention to them."
+        )
+    mass_before, mass = (deception.masses[when].value for when in ("before", "after"))
+    moved_before, moved = (deception.moved[when].value for when in ("before", "after"))
+    lost = find_score(deception.scores, "after", "accuracy").difference
+    kept = "kept" if lost < KEPT else "not kept"
+    if moved_before < USED:
+        return (
+            "There was nothing to hide: deleting the impermissible tokens moved the "
+            f"output by {moved_before:.3f} before (from {USED} they are used), and by "
+            f"{moved:.3f} after; accuracy is {kept} (lost: {lost:.3f}), mass went from "
+            f"{mass_before:.2f} to {mass:.2f}."
+        )
+    seen = "no longer shows" if mass <= mass_before / 2 else "still shows"
+    used = "uses" if moved >= moved_before / 2 else "hardly uses"
+    return (
+        f"Accuracy is {kept} (lost: {lost:.3f}; kept below {KEPT}); the model {used} "
+        f"the impermissible tokens, and its attention {seen} it: mass "
+        f"{mass_before:.2f} before, {mass:.2f} after; deleting them moves the output "
+        f"by {moved_before:.2f} before, {moved:.2f} after (from half of it on: shows, "
+        "uses)."
+    )
+
+
+def to_json(deception: Deception) -> dict:
+    """Plain data; NaN becomes None."""
+    return plain(deception) | {"dataset": str(deception.dataset)}
+
+
+def to_text(deception: Deception) -> str:
+    """The table in Markdown."""
+    heads = "the last layer" if deception.layers == "last" else "all layers"
+    title = (
+        f"{deception.model} on {deception.dataset}, trained on with λ "
+        f"{deception.weight:g} on attention to {', '.join(deception.tokens)} "
+        f"({deception.over_heads} over the heads of {heads}): {deception.n} texts"
+    )
+    note = (
+        f"Mass and move are those of the {deception.n_named} texts with an "
+        f"impermissible token, of whose tokens {deception.masses['tokens'].value:.1%} "
+        "are impermissible."
+    )
+    table = markdown.table(["", "before", "after"], _rows(deception))
+    return "\n".join([title, "", *table, "", note, "", verdict(deception)])
+
+
+def _rows(deception: Deception) -> list[list[str]]:
+    rows = []
+    for metric in dict.fromkeys(score.metric for score in deception.scores):
+        before = find_score(deception.scores, "before", metric)
+        after = find_score(deception.scores, "after", metric)
+        rows.append(_row(metric.replace("_", " "), before, after))
+    masses, moved = deception.masses, deception.moved
+    mean_mass = "mass on the impermissible tokens, mean over heads"
+    rows.append(_row(mean_mass, masses["before"], masses["after"]))
+    largest = masses["largest before"], masses["largest after"]
+    rows.append(_row("of the head with the most", *largest))
+    rows.append(_row("output moved by deleting them", moved["before"], moved["after"]))
+    return rows
+
+
+def _row(name: str, before: Score | Estimate, after: Score | Estimate) -> list[str]:
+    return [name, *(markdown.interval(x.value, x.ci95) for x in (before, after))]

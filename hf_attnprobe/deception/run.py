@@ -15,7 +15,6 @@ The paper's BERT also keeps impermissible and other tokens from attending to eac
 that nothing can go round; here what other rows attend to is free.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -31,7 +30,6 @@ from transformers import (
     Trainer,
 )
 
-from hf_attnprobe.adapters.pretrained import PretrainedFacts
 from hf_attnprobe.adapters.transformer.readout import query_rows, readout_of
 from hf_attnprobe.checkpoints import (
     check_not_itself,
@@ -52,7 +50,7 @@ from hf_attnprobe.functional.divergence import tvd
 from hf_attnprobe.inference.encoding import labels_of_model
 from hf_attnprobe.inference.outputs import observations, predict
 from hf_attnprobe.retraining.base import Splits, load_base, shared_settings
-from hf_attnprobe.storage.folders import write_atomically
+from hf_attnprobe.storage.folders import write_json
 from hf_attnprobe.training.classifier import procedure_of
 from hf_attnprobe.training.fine_tuning import USUAL, WARM_UP
 from hf_attnprobe.training.losses import deception_penalty, papers_loss
@@ -129,7 +127,7 @@ def deceive(
         tokens=tuple(tokens),
         **penalty,
     )
-    write_atomically(folder / SUMMARY, json.dumps(to_json(result), indent=1) + "\n")
+    write_json(folder / SUMMARY, to_json(result))
     return result
 
 

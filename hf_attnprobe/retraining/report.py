@@ -1,23 +1,50 @@
-"""What retrainings found as text, JSON or Markdown. Pure: a :class:`RetrainingReport` in, a string out."""
+"""What retrainings found as text, JSON or Markdown.
+
+Pure: a :class:`RetrainingReport` in, a string out.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import cached_property
 
 import pandas as pd
 
+from hf_attnprobe import markdown
 from hf_attnprobe import published_results as published
+from hf_attnprobe.data.examples import DatasetName
 from hf_attnprobe.retraining.registry import READINGS
-from hf_attnprobe.retraining.verdict import curve, verdict
-from hf_attnprobe.statistics.bins import ATTENTION_BINS, bin_names
-from hf_attnprobe.statistics.scores import Score
-from hf_attnprobe.statistics.summary import Statistic, reading
-from hf_attnprobe.storage.plain_data import in_words, plain, read, real
+from hf_attnprobe.retraining.verdict import (
+    FRONTIER_NOTE,
+    Verdict,
+    curve,
+    published_point,
+    verdict,
+)
+from hf_attnprobe.statistics.bins import attention_bin
+from hf_attnprobe.statistics.scores import Score, find_score
+from hf_attnprobe.statistics.summary import Statistic, sentence
+from hf_attnprobe.storage.plain_data import from_plain, plain, values_from_plain
+from hf_attnprobe.storage.provenance import provenance_section
+
+
+PUBLISHED_F1 = {
+    "uniform": published.UNIFORM,
+    "diagnostic_mlp": published.DIAGNOSTIC_MLP,
+}
+"""Published F1 by test, data set and model."""
+CLAMP_NOTE = "The loss clamps ln of the base's weights at ln 1e-10."
 
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A model that was trained, in ``name`` below the output folder; seconds over all runs that it took."""
+    """A model that was trained.
+
+    Attributes:
+        name: its folder below the output folder.
+        seconds: of training and evaluation, over all runs that it took.
+        n_epochs: it was trained for.
+        metrics: its scores.
+    """
 
     name: str
     seconds: float
@@ -27,10 +54,23 @@ class TrainedModel:
 
 @dataclass(frozen=True)
 class RetrainingReport:
-    """What retrainings found. ``scores`` by test; ``print(report)`` gives the tables, ``to_pandas()`` the rows."""
+    """What retrainings say. ``print(report)`` gives the tables.
+
+    Attributes:
+        model: the base.
+        dataset: the test texts' data set and split.
+        n: test texts.
+        seed: of bootstrap and search.
+        statistics: over all texts and by predicted class.
+        scores: by test.
+        models: that were trained.
+        provenance: settings, versions and fingerprints.
+        bins: see :func:`attention_bins`.
+        rows: one value per test, statistic and text.
+    """
 
     model: str
-    dataset: str
+    dataset: DatasetName
     n: int
     seed: int
     statistics: tuple[Statistic, ...]
@@ -43,228 +83,197 @@ class RetrainingReport:
     def __str__(self) -> str:
         return to_text(self)
 
+    @cached_property
+    def verdict(self) -> Verdict:
+        """What the tests say, one sentence each."""
+        return verdict(self.statistics, self.scores)
+
     def to_pandas(self) -> pd.DataFrame:
         """The rows: test, statistic, example_id, layer, head, value."""
         return self.rows
 
 
 def to_json(report: RetrainingReport) -> dict:
-    """Plain data, as ``retrain --json`` prints it and ``summary.json`` holds it; NaN becomes None."""
-    head = {
+    """Plain data, as ``retrain --json`` prints and ``summary.json`` holds it.
+
+    NaN becomes None.
+    """
+    return {
         "model": report.model,
-        "dataset": report.dataset,
+        "dataset": str(report.dataset),
         "n": report.n,
         "seed": report.seed,
-    }
-    return head | {
         "statistics": plain(report.statistics),
         "scores": plain(report.scores),
         "models": plain(report.models),
         "bins": plain(report.bins),
-        "verdict": verdict(report.statistics, report.scores),
+        "verdict": report.verdict.sentences(),
         "provenance": report.provenance,
     }
 
 
 def from_json(data: Mapping) -> RetrainingReport:
     """The inverse of :func:`to_json`, without the rows."""
-    head = {k: data[k] for k in ("model", "dataset", "n", "seed", "provenance")}
+    scores = {
+        test: tuple(from_plain(Score, score) for score in of_test)
+        for test, of_test in data["scores"].items()
+    }
     return RetrainingReport(
-        **head,
-        statistics=tuple(read(Statistic, s) for s in data["statistics"]),
-        scores={
-            test: tuple(read(Score, s) for s in scores)
-            for test, scores in data["scores"].items()
-        },
-        models=tuple(read(TrainedModel, m) for m in data["models"]),
-        bins=real(data["bins"]),
+        model=data["model"],
+        dataset=DatasetName.parse(data["dataset"]),
+        n=data["n"],
+        seed=data["seed"],
+        statistics=tuple(from_plain(Statistic, s) for s in data["statistics"]),
+        scores=scores,
+        models=tuple(from_plain(TrainedModel, m) for m in data["models"]),
+        provenance=data["provenance"],
+        bins=values_from_plain(data["bins"]),
     )
 
 
 def attention_bins(rows: pd.DataFrame, labels: Sequence[str]) -> tuple[tuple, ...]:
-    """(largest weight of the base, predicted class, texts, median of ``seed_jsd``), as the papers plot it."""
+    """How far another seed moves attention, by how peaked it is, as the papers plot it.
+
+    Args:
+        rows: of the test ``seeds`` and of the predictions.
+        labels: names of the classes.
+
+    Returns:
+        (bin of the base's largest weight, predicted class, number of texts, median of
+        ``seed_jsd``).
+    """
     wide = rows[rows.test.isin(("seeds", "prediction"))].pivot_table(
         index="example_id", columns="statistic", values="value"
     )
     if not {"max_attention", "seed_jsd"} <= set(wide):
         return ()
-    names = bin_names()
-    bins = pd.cut(wide.max_attention, ATTENTION_BINS, right=False, labels=names).fillna(
-        names[-1]
-    )  # exactly 1
-    groups = wide.groupby(
-        [bins, wide.predicted_class.astype(int)], observed=True
-    ).seed_jsd
+    by = [attention_bin(wide.max_attention), wide.predicted_class.astype(int)]
+    groups = wide.groupby(by, observed=True).seed_jsd
     return tuple(
-        (name, labels[k], len(part), float(part.median())) for (name, k), part in groups
+        (name, labels[k], len(jsd), float(jsd.median())) for (name, k), jsd in groups
     )
 
 
 def to_text(report: RetrainingReport) -> str:
-    """The verdict and the tables, for a terminal."""
-    return "\n".join(
-        [
-            _title(report),
-            *_tables(report),
-            "",
-            "Verdict",
-            *(f"  {line}" for line in verdict(report.statistics, report.scores)),
-        ]
-    )
+    """The tables and the verdict, for a terminal."""
+    sentences = [f"  {line}" for line in report.verdict.sentences()]
+    lines = [_title(report), *_tables(report), "", "Verdict", *sentences]
+    return "\n".join(lines)
 
 
 def to_markdown(report: RetrainingReport) -> str:
-    """The report a reader opens first: verdict, tables, all statistics with readings, models, provenance."""
+    """The report a reader opens first.
+
+    Verdict, tables, all statistics with readings, models, provenance.
+    """
     parts = [
         f"# What another training of `{report.model}` would have learned",
         "",
         _title(report),
         "",
-    ]
-    parts += [f"- {line}" for line in verdict(report.statistics, report.scores)]
-    parts += [*_tables(report), *_statistics_section(report.statistics)]
-    parts += [
-        "",
-        "## provenance",
-        "",
-        *(f"- {name}: {in_words(value)}" for name, value in report.provenance.items()),
+        *markdown.bullets(report.verdict.sentences()),
+        *_tables(report),
+        *_statistics_section(report.statistics),
+        *provenance_section(report.provenance),
     ]
     return "\n".join(parts) + "\n"
 
 
 def _title(report: RetrainingReport) -> str:
-    seconds, trained = sum(m.seconds for m in report.models), len(report.models)
-    models = f"{trained} model{'' if trained == 1 else 's'}"
-    said = f"{report.model} on {report.dataset}: {report.n} test texts, {models} trained in {seconds:.0f} s."
-    return f"{said} Intervals are over the texts, of one training each: another seed may move a score by more."
+    seconds = sum(m.seconds for m in report.models)
+    n_models = len(report.models)
+    models = "1 model" if n_models == 1 else f"{n_models} models"
+    return (
+        f"{report.model} on {report.dataset}: {report.n} test texts, {models} trained "
+        f"in {seconds:.0f} s. Intervals are over the texts, of one training each: "
+        "another seed may move a score by more."
+    )
 
 
 def _tables(report: RetrainingReport) -> list[str]:
     parts = []
     for test in report.scores:
-        parts += ["", f"## {test}", "", *_score_table(report, test)]
+        parts += markdown.section(test, _score_table(report, test))
         if test == "seeds" and report.bins:
-            head = ["largest weight", "predicted", "n", "median JSD to another seed"]
-            parts += [
-                "",
-                *_table(head, [(a, b, n, f"{m:.3f}") for a, b, n, m in report.bins]),
-            ]
+            parts += ["", *_bin_table(report)]
         if test == "adversary":
-            parts += ["", *_curve_table(report), "", *_yardstick_note()]
+            parts += ["", *_curve_table(report), "", f"{FRONTIER_NOTE} {CLAMP_NOTE}"]
     rows = [(m.name, m.n_epochs, f"{m.seconds:.1f}") for m in report.models]
-    return [*parts, "", "## models", "", *_table(["model", "epochs", "seconds"], rows)]
+    models = markdown.table(["model", "epochs", "seconds"], rows)
+    return parts + markdown.section("models", models)
 
 
 def _score_table(report: RetrainingReport, test: str) -> list[str]:
+    """Models down; each metric, and how much of the reference's is lost, across."""
     scores = report.scores[test]
     metrics = list(dict.fromkeys(s.metric for s in scores))
-    theirs = _published(report, test)
-    lost = f"lost against {scores[0].reference}"
-    head = (
-        ["model"]
-        + [cell for m in metrics for cell in (m, lost)]
-        + (["published F1"] if theirs else [])
-    )
+    models = list(dict.fromkeys(s.model for s in scores))
+    paper = PUBLISHED_F1.get(test, {}).get(report.dataset.published_as, {})
+    head = ["model"]
+    for metric in metrics:
+        head += [metric, f"lost against {scores[0].reference}"]
+    if paper:
+        head.append("published F1")
     rows = []
-    for model in dict.fromkeys(s.model for s in scores):
-        own = {s.metric: s for s in scores if s.model == model}
-        cells = [
-            c
-            for m in metrics
-            for c in (_with(own[m].value, own[m].ci95), _lost(own[m]))
-        ]
-        rows.append(
-            [model, *cells]
-            + ([f"{theirs[model]:.3f}" if model in theirs else "–"] if theirs else [])
-        )
-    return _table(head, rows)
+    for model in models:
+        row = [model]
+        for metric in metrics:
+            row += _score_cells(find_score(scores, model, metric))
+        if paper:
+            row.append(markdown.number(paper.get(model)))
+        rows.append(row)
+    return markdown.table(head, rows)
 
 
-def _published(report: RetrainingReport, test: str) -> Mapping[str, float]:
-    """F1 by model where the paper has the data set."""
-    name = Path(report.dataset.split(" (")[0]).name.lower()
-    tables = {"uniform": published.UNIFORM, "diagnostic_mlp": published.DIAGNOSTIC_MLP}
-    return tables.get(test, {}).get(name, {})
+def _score_cells(score: Score) -> list[str]:
+    """The score, and what is lost against the reference."""
+    lost = markdown.interval(score.difference, score.difference_ci95)
+    if score.model == score.reference:
+        lost = markdown.MISSING
+    return [markdown.interval(score.value, score.ci95), lost]
 
 
-def _lost(score: Score) -> str:
-    return (
-        "–"
-        if score.model == score.reference
-        else _with(score.difference, score.difference_ci95)
-    )
-
-
-def _with(value: float, ci95: tuple[float, float]) -> str:
-    return "–" if value != value else f"{value:.3f} [{ci95[0]:.3f}, {ci95[1]:.3f}]"
+def _bin_table(report: RetrainingReport) -> list[str]:
+    head = ["largest weight", "predicted", "n", "median JSD to another seed"]
+    rows = [(name, label, n, f"{jsd:.3f}") for name, label, n, jsd in report.bins]
+    return markdown.table(head, rows)
 
 
 def _curve_table(report: RetrainingReport) -> list[str]:
     points = curve(report.statistics, report.scores)
-    rows = [
-        (p.name, f"{p.jsd:.3f}", _number(p.tvd), "–" if p.f1 is None else f"{p.f1:.3f}")
-        for p in points
-    ]
-    theirs = published.ADVERSARY.get(Path(report.dataset.split(" (")[0]).name.lower())
-    if theirs:
-        name = f"published, λ {theirs['lambda']:g} (in our scale)"
-        rows.append(
-            (
-                name,
-                f"{theirs['jsd']:.3f}",
-                f"{theirs['tvd']:.3f}",
-                f"{theirs['f1']:.3f}",
-            )
-        )
-    return _table(["", "mean JSD", "mean TVD", "F1"], rows)
-
-
-def _number(value: float | str) -> str:
-    return (
-        value if isinstance(value, str) else "–" if value != value else f"{value:.3f}"
-    )
-
-
-def _yardstick_note() -> list[str]:
-    return [
-        "The exact frontier is the farthest attention of each text that moves the output by at most ε, with the base's encoder. A",
-        "trained adversary has an encoder of its own, so that is a yardstick, not a bound; that no weights at all can be farther than",
-        "the last of our lines says is checked for every text. The loss clamps ln of the base's weights at ln 1e-10.",
-    ]
+    points += published_point(report.dataset.published_as)
+    rows = [(p.name, *map(markdown.number, (p.jsd, p.tvd, p.f1))) for p in points]
+    return markdown.table(["", "mean JSD", "mean TVD", "F1"], rows)
 
 
 def _statistics_section(statistics: Sequence[Statistic]) -> list[str]:
+    head = [
+        "statistic",
+        "predicted",
+        "mean, 95% interval",
+        "median",
+        "std",
+        "n",
+        "undefined",
+    ]
     parts = []
     for test in dict.fromkeys(s.test for s in statistics):
-        own = [s for s in statistics if s.test == test]
-        rows = [
-            (
-                s.statistic,
-                s.group,
-                _with(s.mean, s.ci95),
-                _number(s.median),
-                _number(s.std),
-                s.n,
-                s.undefined,
-            )
-            for s in own
+        of_test = [s for s in statistics if s.test == test]
+        table = markdown.table(head, map(_statistic_row, of_test))
+        readings = [
+            f"{s.statistic}: {sentence(s, READINGS)}."
+            for s in of_test
+            if s.group == "all"
         ]
-        head = [
-            "statistic",
-            "predicted",
-            "mean, 95% interval",
-            "median",
-            "std",
-            "n",
-            "undefined",
-        ]
-        parts += ["", f"## {test}: all statistics", "", *_table(head, rows), ""]
-        parts += [
-            f"- {s.statistic}: {reading(s, READINGS)}." for s in own if s.group == "all"
-        ]
+        lines = [*table, "", *markdown.bullets(readings)]
+        parts += markdown.section(f"{test}: all statistics", lines)
     return parts
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence]) -> list[str]:
-    lines = [head, ["---"] * len(head), *rows]
-    return [f"| {' | '.join(map(str, cells))} |" for cells in lines]
+def _statistic_row(s: Statistic) -> list[object]:
+    numbers = [
+        markdown.interval(s.mean, s.ci95),
+        markdown.number(s.median),
+        markdown.number(s.std),
+    ]
+    return [s.statistic, s.group, *numbers, s.n, s.undefined]

@@ -36,18 +36,19 @@ from hf_attnprobe.retraining.report import (
     to_markdown,
 )
 from hf_attnprobe.statistics.summary import PREDICTION, summarize
-from hf_attnprobe.storage.folders import claim, write_atomically
+from hf_attnprobe.storage.folders import claim, write_atomically, write_json
 from hf_attnprobe.storage.provenance import SUMMARY, versions
 from hf_attnprobe.storage.rows import (
     NO_SITE,
     append_rows,
+    prediction_statistics,
     read_rows,
     statistics_of,
     to_rows,
 )
 
 
-IDENTITY = "retraining.json"  # what the models of a folder were trained beside
+KIND = "retraining"  # of run, in the name of the file that marks its folder
 OF_TRAINING = (
     "procedure",
     "epochs",
@@ -104,7 +105,7 @@ def retrain(
     check_splits(base, splits)
     folder = Path(output_dir)
     identity = _identity(base, splits, options)
-    with claim(folder, identity, state, name=IDENTITY):
+    with claim(folder, identity, state, kind=KIND):
         own = base.outputs(splits["test"])
         # Rows first: from here on the folder is this run's, whatever interrupts it.
         append_rows(folder / "rows", _prediction_rows(own), name=PREDICTION)
@@ -196,13 +197,7 @@ def _identity(base: Base, splits: Splits, options: RetrainOptions) -> dict[str, 
 
 def _prediction_rows(own: Outputs) -> pd.DataFrame:
     """The base's predictions on the test texts."""
-    probability, predicted = own.probs.max(-1)
-    statistics = {
-        "predicted_class": predicted,
-        "probability": probability,
-        "label": own.labels,
-        "n_tokens": own.mask.sum(-1),
-    }
+    statistics = prediction_statistics(own.probs, own.labels, own.mask.sum(-1))
     return to_rows(PREDICTION, statistics, own.example_ids, NO_SITE)
 
 
@@ -247,7 +242,7 @@ def _report(
 
 
 def _write(report: RetrainingReport, folder: Path) -> None:
-    write_atomically(folder / SUMMARY, json.dumps(to_json(report), indent=1) + "\n")
+    write_json(folder / SUMMARY, to_json(report))
     write_atomically(folder / "report.md", to_markdown(report))
 
 

@@ -1,6 +1,5 @@
 """The verb ``transfer``: the guides of ``diagnostic_mlp`` for any pair of models."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from hf_attnprobe.checkpoints import (
     is_attention_classifier,
     load_model,
     load_tokenizer,
-    model_fingerprint,
 )
 from hf_attnprobe.data.arguments import as_data
 from hf_attnprobe.data.examples import dataset_fingerprint, dataset_name
@@ -40,9 +38,9 @@ from hf_attnprobe.retraining.report import (
     to_json,
     to_markdown,
 )
-from hf_attnprobe.retraining.run import IDENTITY
+from hf_attnprobe.retraining.run import KIND
 from hf_attnprobe.statistics.scores import compare
-from hf_attnprobe.storage.folders import claim, write_atomically
+from hf_attnprobe.storage.folders import claim, write_atomically, write_json
 from hf_attnprobe.storage.provenance import SUMMARY
 from hf_attnprobe.storage.rows import append_rows, to_rows
 
@@ -89,7 +87,7 @@ def transfer(
         others["uniform"] = _load_other(base, "uniform", options.uniform)
     identity = _identity(base, others, splits, options.seed)
     folder = Path(output_dir)
-    with claim(folder, identity, process_state(), name=IDENTITY):
+    with claim(folder, identity, process_state(), kind=KIND):
         own = base.outputs(splits["test"])
         # Rows first: from here on the folder is this run's, whatever interrupts it.
         _write_rows(folder, "own", own.probs, own)
@@ -115,7 +113,7 @@ def transfer(
             models=(_as_row(trained),),
             provenance=provenance,
         )
-        write_atomically(folder / SUMMARY, json.dumps(to_json(report), indent=1) + "\n")
+        write_json(folder / SUMMARY, to_json(report))
         write_atomically(folder / "report.md", to_markdown(report))
     return report
 

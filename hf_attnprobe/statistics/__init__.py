@@ -1,1 +1,1 @@
-"""Numbers about rows: bootstrap, summaries, scores, comparisons. numpy and pandas only."""
+"""Numbers about rows: bootstrap, summaries, scores, comparisons. No torch here."""

@@ -1,39 +1,92 @@
-"""Percentile bootstrap over texts, and a value with its interval. Pure."""
+"""The percentile bootstrap over texts, and a number with its interval."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
 
+N_RESAMPLES = 1000
+
+
 @dataclass(frozen=True)
 class Estimate:
-    """A mean or score over the texts and its 95% percentile interval over resamples of them."""
+    """A mean or a score over texts.
+
+    Attributes:
+        value: the number; NaN where no text has a value.
+        ci95: its 95% percentile interval over resamples of the texts, if it has one.
+        n: the texts that have a value, where that is known.
+    """
 
     value: float
-    ci95: tuple[float, float]
+    ci95: tuple[float, float] | None = None
+    n: int | None = None
 
 
-N_BOOTSTRAP = 1000
+def resample_counts(
+    n_texts: int, *, seed: int = 0, n_resamples: int = N_RESAMPLES
+) -> np.ndarray:
+    """How often each text is drawn in each resample (Efron 1979).
+
+    Returns:
+        float64 [resamples, texts]; every row sums to ``n_texts``. Sums over a resample
+        are then one matrix product for all statistics.
+    """
+    generator = np.random.default_rng(seed)
+    shares = np.full(n_texts, 1 / n_texts)
+    counts = generator.multinomial(n_texts, shares, size=n_resamples)
+    return counts.astype(np.float64)
+
+
+def percentile_interval(resampled: np.ndarray) -> tuple[float, float]:
+    """The 95% interval of a statistic from its values on the resamples.
+
+    Args:
+        resampled: [resamples]; NaN where the statistic is undefined on a resample.
+
+    Returns:
+        (low, high); NaN where it is undefined on all of them.
+    """
+    defined = resampled[~np.isnan(resampled)]
+    if not len(defined):
+        return float("nan"), float("nan")
+    low, high = np.percentile(defined, [2.5, 97.5])
+    return float(low), float(high)
 
 
 def bootstrap_interval(
-    values: np.ndarray, *, seed: int = 0, n_resamples: int = N_BOOTSTRAP
+    values: np.ndarray, *, seed: int = 0, n_resamples: int = N_RESAMPLES
 ) -> np.ndarray:
-    """95% percentile interval of the mean of every column, [2, columns]; NaNs are texts without a value.
+    """95% intervals of the means of columns, all on the same resamples.
 
-    Resampling texts is drawing how often each counts: one matrix of counts serves all columns (Efron 1979).
+    Args:
+        values: [texts, columns]; NaN where a text has no value.
+
+    Returns:
+        Low and high, [2, columns]; NaN for a column without values.
     """
+    counts = resample_counts(len(values), seed=seed, n_resamples=n_resamples)
     real = ~np.isnan(values)
-    n = len(values)
-    counts = (
-        np.random.default_rng(seed)
-        .multinomial(n, np.full(n, 1 / n), size=n_resamples)
-        .astype(np.float64)
-    )
-    totals, sizes = counts @ np.where(real, values, 0), counts @ real.astype(np.float64)
-    means = np.divide(totals, sizes, out=np.full_like(totals, np.nan), where=sizes > 0)
+    totals = counts @ np.where(real, values, 0)
+    sizes = counts @ real.astype(np.float64)
+    means = np.full_like(totals, np.nan)
+    np.divide(totals, sizes, out=means, where=sizes > 0)
     interval = np.full((2, values.shape[1]), np.nan)
     defined = real.any(0)
     if defined.any():
         interval[:, defined] = np.nanpercentile(means[:, defined], [2.5, 97.5], axis=0)
     return interval
+
+
+def mean_estimate(values: np.ndarray, *, seed: int = 0) -> Estimate:
+    """The mean of the texts that have a value, with its interval and their number.
+
+    Args:
+        values: [texts]; texts with NaN are left out, of the resamples too.
+    """
+    real = np.asarray(values, dtype=np.float64)
+    real = real[~np.isnan(real)]
+    if not len(real):
+        return Estimate(float("nan"), None, 0)
+    low, high = bootstrap_interval(real[:, None], seed=seed)[:, 0].tolist()
+    return Estimate(float(real.mean()), (low, high), len(real))

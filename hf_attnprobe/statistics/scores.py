@@ -1,48 +1,38 @@
-"""How well models classify the same texts, and by how much they differ: scores with paired bootstrap intervals. Pure."""
+"""How well models classify the same texts: F1, accuracy, area under the ROC curve.
+
+Scores that are no mean over texts are bootstrapped by counts: a text that a resample
+draws twice counts twice in every sum, so all resamples are a few matrix products.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
-from scipy.stats import rankdata
 
-
-def classification_metrics(prediction) -> dict[str, float]:
-    """Accuracy; for two classes also F1 of class 1 and the area under the ROC curve."""
-    logits, labels = prediction.predictions, prediction.label_ids
-    predicted = logits.argmax(-1)
-    found = {"accuracy": float((predicted == labels).mean())}
-    if logits.shape[-1] == 2:
-        hits = ((predicted == 1) & (labels == 1)).sum()
-        found["f1"] = float(
-            2 * hits / max(1, (predicted == 1).sum() + (labels == 1).sum())
-        )
-        found["roc_auc"] = roc_auc(logits[:, 1] - logits[:, 0], labels)
-    return found
-
-
-def roc_auc(scores: np.ndarray, labels: np.ndarray) -> float:
-    """Probability that a positive text scores above a negative one, ties counting half (Mann-Whitney); NaN for one class."""
-    n_positive = int((labels == 1).sum())
-    n_pairs = n_positive * (len(labels) - n_positive)
-    if n_pairs == 0:
-        return float("nan")
-    return float(
-        (rankdata(scores)[labels == 1].sum() - n_positive * (n_positive + 1) / 2)
-        / n_pairs
-    )
-
-
-N_RESAMPLES = 1000
+from hf_attnprobe.statistics.bootstrap import (
+    N_RESAMPLES,
+    percentile_interval,
+    resample_counts,
+)
 
 
 @dataclass(frozen=True)
 class Score:
-    """One metric (``f1``, ``accuracy``, ``roc_auc``) of one model on the test texts.
+    """One metric of one model on the test texts.
 
-    ``difference`` is the value of the model ``reference`` minus this one's, so positive where this one is worse; both
-    intervals are 95% percentiles over resamples of the texts, the difference's paired: both models on the same resample.
-    They know nothing of what another seed would have trained.
+    Intervals are 95% percentiles over resamples of the texts. They know nothing of what
+    another seed would have trained.
+
+    Attributes:
+        model: its name.
+        metric: ``f1``, ``accuracy`` or ``roc_auc``.
+        value: the score, in [0, 1].
+        ci95: its interval.
+        difference: the value of the model ``reference`` minus this one's, so positive
+            where this one is worse.
+        difference_ci95: its interval, paired: both models on the same resamples.
+        reference: the model compared with.
     """
 
     model: str
@@ -54,106 +44,150 @@ class Score:
     reference: str
 
 
+def find_score(scores: Sequence[Score], model: str, metric: str = "f1") -> Score | None:
+    """The score of a model, or None where it was not taken."""
+    for score in scores:
+        if (score.model, score.metric) == (model, metric):
+            return score
+    return None
+
+
 def compare(
-    labels: Sequence[int],
+    labels: Sequence[int] | np.ndarray,
     probs: Mapping[str, np.ndarray],
     *,
     reference: str,
     seed: int = 0,
     n_resamples: int = N_RESAMPLES,
 ) -> tuple[Score, ...]:
-    """Every metric of every model, beside the reference model's.
-
-    F1 is that of class 1 for two classes, macro-averaged for more; the area under the ROC curve is for two classes.
+    """Every metric of every model, and its difference from the reference model's.
 
     Args:
         labels: the true classes [texts].
         probs: by model [texts, classes].
         reference: the model in ``probs`` that the others are compared with.
+        seed: of the bootstrap.
     """
     labels = np.asarray(labels)
-    counts = np.random.default_rng(seed).multinomial(
-        len(labels), np.full(len(labels), 1 / len(labels)), n_resamples
-    )
-    values, resampled = (
-        {m: _metrics(labels, p, c) for m, p in probs.items()}
-        for c in (np.ones((1, len(labels))), counts)
-    )
-    found = []
-    for model, named in values.items():
-        for metric, (value,) in named.items():
-            own, theirs = resampled[model][metric], resampled[reference][metric]
-            difference = float(values[reference][metric][0] - value)
-            intervals = _interval(own), _interval(theirs - own)
-            found.append(
-                Score(
-                    model,
-                    metric,
-                    float(value),
-                    intervals[0],
-                    difference,
-                    intervals[1],
-                    reference,
-                )
-            )
-    return tuple(found)
-
-
-def metrics(labels: np.ndarray, probs: np.ndarray) -> dict[str, float]:
-    """F1, accuracy and, for two classes, the area under the ROC curve (NaN where the labels are all one class)."""
-    found = _metrics(labels, probs, np.ones((1, len(labels))))
-    return {name: float(value) for name, (value,) in found.items()}
-
-
-def _metrics(
-    labels: np.ndarray, probs: np.ndarray, counts: np.ndarray
-) -> dict[str, np.ndarray]:
-    """Each [resamples], where text t counts ``counts[r, t]`` times in resample r: all resamples in a few matrix products."""
-    predicted, n_classes = probs.argmax(-1), probs.shape[-1]
-    counts = counts.astype(np.float64)
-    found = {
-        "f1": _f1(labels, predicted, n_classes, counts),
-        "accuracy": counts @ (predicted == labels) / counts.sum(1),
+    counts = resample_counts(len(labels), seed=seed, n_resamples=n_resamples)
+    counts = with_all_texts(counts)
+    values = {
+        model: weighted_metrics(
+            labels, one_hot(outputs), counts, ranked_by=outputs[:, 1]
+        )
+        for model, outputs in probs.items()
     }
-    return found | (
-        {"roc_auc": _roc_auc(labels, probs[:, 1], counts)} if n_classes == 2 else {}
-    )
+    scores = []
+    for model, named in values.items():
+        for metric, resampled in named.items():
+            difference = values[reference][metric] - resampled
+            score = Score(
+                model,
+                metric,
+                float(resampled[0]),
+                percentile_interval(resampled[1:]),
+                float(difference[0]),
+                percentile_interval(difference[1:]),
+                reference,
+            )
+            scores.append(score)
+    return tuple(scores)
 
 
-def _f1(
-    labels: np.ndarray, predicted: np.ndarray, n_classes: int, counts: np.ndarray
-) -> np.ndarray:
-    """Of class 1 for two classes, else the mean over classes; 0 for a class neither present nor predicted."""
-    classes = np.arange(n_classes) if n_classes > 2 else np.array([1])
-    own, theirs = labels[:, None] == classes, predicted[:, None] == classes
-    return (
-        2 * (counts @ (own & theirs)) / np.maximum(1, counts @ own + counts @ theirs)
-    ).mean(-1)
+def with_all_texts(counts: np.ndarray) -> np.ndarray:
+    """The counts of resamples behind a first row in which every text counts once."""
+    return np.vstack([np.ones(counts.shape[1]), counts])
+
+
+class Predictions(Protocol):
+    """What a Trainer gives to ``compute_metrics``."""
+
+    predictions: np.ndarray
+    label_ids: np.ndarray
+
+
+def classification_metrics(prediction: Predictions) -> dict[str, float]:
+    """Accuracy; for two classes also F1 of class 1 and the area under the ROC curve.
+
+    Args:
+        prediction: logits [texts, classes] and labels [texts].
+    """
+    logits, labels = prediction.predictions, prediction.label_ids
+    if logits.shape[-1] != 2:
+        return {"accuracy": metrics(labels, logits)["accuracy"]}
+    return metrics(labels, logits, ranked_by=logits[:, 1] - logits[:, 0])
+
+
+def metrics(
+    labels: np.ndarray, outputs: np.ndarray, *, ranked_by: np.ndarray | None = None
+) -> dict[str, float]:
+    """F1, accuracy and, for two classes, the area under the ROC curve of one model.
+
+    Args:
+        labels: the true classes [texts].
+        outputs: probabilities or logits [texts, classes].
+        ranked_by: what the ROC curve ranks the texts by, [texts]; by default the output
+            of class 1.
+    """
+    if ranked_by is None:
+        ranked_by = outputs[:, 1]
+    once = np.ones((1, len(labels)))
+    values = weighted_metrics(labels, one_hot(outputs), once, ranked_by=ranked_by)
+    return {name: float(value[0]) for name, value in values.items()}
+
+
+def one_hot(outputs: np.ndarray) -> np.ndarray:
+    """1 at the largest output of every text and 0 elsewhere, [texts, classes]."""
+    return np.eye(outputs.shape[-1])[outputs.argmax(-1)]
+
+
+def weighted_metrics(
+    labels: np.ndarray,
+    predicted: np.ndarray,
+    counts: np.ndarray,
+    *,
+    ranked_by: np.ndarray | None = None,
+) -> dict[str, np.ndarray]:
+    """The metrics on resamples of the texts.
+
+    Args:
+        labels: the true classes [texts].
+        predicted: one-hot [texts, classes]; of several predictions of a text, the share
+            of each class.
+        counts: how often each text counts, [resamples, texts].
+        ranked_by: see :func:`metrics`; without it there is no ROC curve.
+
+    Returns:
+        By metric [resamples]. ``f1`` is that of class 1 for two classes, else the mean
+        over the classes, with 0 for a class neither present nor predicted.
+    """
+    n_classes = predicted.shape[1]
+    true = np.eye(n_classes)[labels]
+    hits = counts @ (true * predicted)
+    total = counts @ true + counts @ predicted
+    f1 = 2 * hits / np.maximum(total, 1e-12)
+    found = {
+        "f1": f1[:, 1] if n_classes == 2 else f1.mean(1),
+        "accuracy": hits.sum(1) / counts.sum(1),
+    }
+    if n_classes == 2 and ranked_by is not None:
+        found["roc_auc"] = _roc_auc(labels, ranked_by, counts)
+    return found
 
 
 def _roc_auc(labels: np.ndarray, scores: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Share of the pairs of a positive and a negative that the scores put in order, ties counting half; NaN without pairs."""
+    """Area under the ROC curve, [resamples]; NaN without texts of both classes.
+
+    That is the share of the pairs of a positive and a negative text that the scores put
+    in order, ties counting half (Mann & Whitney 1947).
+    """
     order = np.argsort(scores, kind="stable")
     first_of_ties = np.flatnonzero(np.diff(scores[order], prepend=-np.inf))
     counts, positive = counts[:, order], labels[order] == 1
-    positives, negatives = (
-        np.add.reduceat(counts * real, first_of_ties, axis=1)
-        for real in (positive, ~positive)
-    )
+    positives = np.add.reduceat(counts * positive, first_of_ties, axis=1)
+    negatives = np.add.reduceat(counts * ~positive, first_of_ties, axis=1)
     below = np.cumsum(negatives, axis=1) - negatives / 2
     n_pairs = positives.sum(1) * negatives.sum(1)
-    return np.divide(
-        (positives * below).sum(1),
-        n_pairs,
-        out=np.full(len(counts), np.nan),
-        where=n_pairs > 0,
-    )
-
-
-def _interval(values: np.ndarray) -> tuple[float, float]:
-    """NaN where no resample has both classes."""
-    real = values[~np.isnan(values)]
-    low, high = (
-        np.percentile(real, [2.5, 97.5]) if len(real) else (float("nan"), float("nan"))
-    )
-    return float(low), float(high)
+    area = np.full(len(counts), np.nan)
+    in_order = (positives * below).sum(1)
+    return np.divide(in_order, n_pairs, out=area, where=n_pairs > 0)

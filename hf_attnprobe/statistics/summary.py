@@ -1,4 +1,4 @@
-"""Rows to means, intervals and plain words. Pure: a data frame in, frozen statistics out."""
+"""Rows to means, intervals and plain words. Pure: a data frame in, statistics out."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,19 +22,28 @@ RANKINGS = (
     "effective_attention",
     "norm_based",
 )
-"""What may stand behind the @ of a statistic instead of a number, in the order of tables; others follow by name."""
+"""Rankings as keys of ``statistic@key``, in table order; others follow by name."""
 
-Readings = Mapping[
-    str, Mapping[str, str]
-]  # by test and statistic, a sentence with places for mean, median and key
+# By test and statistic, a sentence with places for mean, median and key.
+Readings = Mapping[str, Mapping[str, str]]
 
 
 @dataclass(frozen=True)
 class Statistic:
-    """One number of an audit over the texts of one group (``all`` or a predicted class).
+    """One number of an audit, over the texts of one group.
 
-    mean, median, std (over texts, ddof 0) and ci95, the bootstrap interval of the mean, are NaN where no text has a
-    value; ``n`` texts have one, ``undefined`` have none and count in nothing.
+    Attributes:
+        test: the faithfulness test it is of.
+        statistic: its name, or ``name@key`` with a number or a ranking as the key.
+        layer: where it was measured, from 0; -1 for the whole model.
+        head: as ``layer``.
+        group: ``all`` texts, or the name of a predicted class.
+        mean: over the texts that have a value; NaN where none has.
+        median: likewise.
+        std: likewise, with ddof 0.
+        ci95: 95% bootstrap interval of the mean.
+        n: texts that have a value.
+        undefined: texts that have none; they count in nothing.
     """
 
     test: str
@@ -53,7 +62,7 @@ class Statistic:
 def summarize(
     rows: pd.DataFrame, label_names: Sequence[str], readings: Readings, *, seed: int = 0
 ) -> tuple[Statistic, ...]:
-    """All statistics of a run, in the order of the tests, for all texts and for each predicted class.
+    """All statistics of a run, for all texts and for the texts of each predicted class.
 
     Args:
         rows: as :func:`hf_attnprobe.read_rows` gives them.
@@ -61,54 +70,44 @@ def summarize(
         readings: of the tests; their order is that of the result.
         seed: of the bootstrap (1,000 resamples of the texts, percentile interval).
     """
-    prediction = rows[(rows.test == PREDICTION) & (rows.statistic == "predicted_class")]
-    predicted = prediction.set_index("example_id").value.astype(int)
-    tested = rows[rows.test != PREDICTION]
-    order = {
-        (t, s): k
-        for k, (t, s) in enumerate((t, s) for t in readings for s in readings[t])
-    }
-    wide = tested.drop_duplicates(KEY).set_index(KEY).value.unstack(KEY[1:])
-    columns = list(wide.columns)
-    columns.sort(
-        key=lambda c: (
-            order.get((c[0], c[1].split("@")[0]), len(order)),
-            c[2:],
-            position(c[1]),
-        )
-    )
-    groups = [("all", wide)] + [
-        (str(name), wide[predicted.reindex(wide.index) == k])
-        for k, name in enumerate(label_names)
+    tested = rows[rows.test != PREDICTION].drop_duplicates(KEY)
+    wide = tested.set_index(KEY).value.unstack(KEY[1:])
+    columns = _in_order(wide.columns, readings)
+    by_group = [
+        _describe(texts[columns], group, seed)
+        for group, texts in _groups(rows, wide, label_names).items()
+        if len(texts)
     ]
-    found = {
-        (name, column): statistic
-        for name, frame in groups
-        if len(frame)
-        for column, statistic in zip(
-            columns, _describe(frame[columns], name, seed), strict=True
-        )
-    }
-    return tuple(
-        found[name, c] for c in columns for name, _ in groups if (name, c) in found
-    )
+    statistics: list[Statistic] = []
+    for of_column in zip(*by_group, strict=True):
+        statistics += of_column
+    return tuple(statistics)
 
 
-def key_of(statistic: str) -> float | str | None:
-    """What is behind the @ of a statistic: a number, the name of a ranking, or None without an @."""
-    _, at, key = statistic.partition("@")
-    try:
-        return float(key) if at else None
-    except ValueError:
-        return key
+def _in_order(columns: pd.MultiIndex, readings: Readings) -> list[tuple]:
+    """Columns by the order of the readings, then by site, then by key."""
+    families = [(test, name) for test in readings for name in readings[test]]
+    order = {family: k for k, family in enumerate(families)}
+
+    def place(column: tuple) -> tuple:
+        test, statistic, *site = column
+        family = test, statistic.split("@")[0]
+        return order.get(family, len(order)), tuple(site), position(statistic)
+
+    return sorted(columns, key=place)
 
 
-def position(statistic: str) -> tuple[int, float, str]:
-    """Where a statistic stands among its family, for sorting: numbers by value, then rankings in their order."""
-    key = key_of(statistic)
-    if isinstance(key, str):
-        return 1, RANKINGS.index(key) if key in RANKINGS else len(RANKINGS), key
-    return 0, key or 0.0, ""
+def _groups(
+    rows: pd.DataFrame, wide: pd.DataFrame, label_names: Sequence[str]
+) -> dict[str, pd.DataFrame]:
+    """All texts, and those of each predicted class, by name."""
+    of_class = (rows.test == PREDICTION) & (rows.statistic == "predicted_class")
+    predicted = rows[of_class].set_index("example_id").value.astype(int)
+    predicted = predicted.reindex(wide.index)
+    groups = {"all": wide}
+    for k, name in enumerate(label_names):
+        groups[str(name)] = wide[predicted == k]
+    return groups
 
 
 def _describe(frame: pd.DataFrame, group: str, seed: int) -> list[Statistic]:
@@ -122,50 +121,69 @@ def _describe(frame: pd.DataFrame, group: str, seed: int) -> list[Statistic]:
             float(f(real)) if len(real) else float("nan")
             for f in (np.mean, np.median, np.std)
         )
-        ci95 = (float(low[k]), float(high[k]))
-        counts = len(real), len(values) - len(real)
         described.append(
             Statistic(
-                test,
-                statistic,
-                int(layer),
-                int(head),
-                group,
-                mean,
-                median,
-                std,
-                ci95,
-                *counts,
+                test=test,
+                statistic=statistic,
+                layer=int(layer),
+                head=int(head),
+                group=group,
+                mean=mean,
+                median=median,
+                std=std,
+                ci95=(float(low[k]), float(high[k])),
+                n=len(real),
+                undefined=len(values) - len(real),
             )
         )
     return described
 
 
-def reading(statistic: Statistic, readings: Readings) -> str:
+def key_of(statistic: str) -> float | str | None:
+    """The key of ``name@key``: a number, a ranking, or None without a key."""
+    _, at, key = statistic.partition("@")
+    if not at:
+        return None
+    try:
+        return float(key)
+    except ValueError:
+        return key
+
+
+def position(statistic: str) -> tuple[int, float, str]:
+    """A sort key among keys of one name: numbers by value, then rankings in order."""
+    key = key_of(statistic)
+    if not isinstance(key, str):
+        return 0, key or 0.0, ""
+    place = RANKINGS.index(key) if key in RANKINGS else len(RANKINGS)
+    return 1, place, key
+
+
+def sentence(statistic: Statistic, readings: Readings) -> str:
     """The statistic as one sentence in plain words."""
-    name, _, key = statistic.statistic.partition("@")
     if statistic.n == 0:
         return f"undefined for all {statistic.undefined} texts"
-    return readings[statistic.test][name].format(
-        mean=statistic.mean, median=statistic.median, key=key
-    )
+    name, _, key = statistic.statistic.partition("@")
+    pattern = readings[statistic.test][name]
+    return pattern.format(mean=statistic.mean, median=statistic.median, key=key)
 
 
-def find(
+def find_statistic(
     statistics: Sequence[Statistic],
-    statistic: str,
+    name: str,
     *,
     group: str = "all",
     layer: int = 0,
     head: int = 0,
-):
-    """The named statistic, or None where the audit has none (a test that was not run, a class never predicted)."""
+) -> Statistic | None:
+    """A statistic that has a value.
+
+    Returns:
+        None where the audit has none: the test was not run, or the class was never
+        predicted.
+    """
+    wanted = name, group, layer, head
     for s in statistics:
-        if (s.statistic, s.group, s.layer, s.head) == (
-            statistic,
-            group,
-            layer,
-            head,
-        ) and s.n:
+        if s.n and (s.statistic, s.group, s.layer, s.head) == wanted:
             return s
     return None

@@ -1,4 +1,10 @@
-"""Folders of results: who owns one, what is written whole or not at all."""
+"""Folders of results: whose they are, and what is written whole or not at all.
+
+Whoever writes a folder leaves a file in it that says so, its mark: ``audit.json``,
+``training.json``, ``study.json``, …. A folder can be written to if it is new, holds
+nothing visible, or has the writer's mark; then the settings in the mark must be the
+same.
+"""
 
 import contextlib
 import json
@@ -13,127 +19,159 @@ from accelerate.utils import broadcast_object_list
 from hf_attnprobe.errors import AttnProbeError
 
 
-def check_new_folder(folder: str | Path, *, holding: str) -> Path:
-    """The folder as a path, if it is new, empty, or holds a result of the same kind (a file named ``holding``).
-
-    Hidden files do not count: an interrupted run may have left some.
-    """
-    folder = Path(folder)
-    try:
-        visible = folder.exists() and any(
-            not f.name.startswith(".") for f in folder.iterdir()
-        )
-    except OSError as error:
-        raise AttnProbeError(
-            f"cannot use {folder} for the output ({error}); choose another --output-dir"
-        ) from error
-    if visible and not (folder / holding).exists():
-        raise AttnProbeError(
-            f"expected a new or an empty folder, {folder} holds other files; choose another --output-dir"
-        )
-    return folder
-
-
 def write_atomically(file: Path, text: str) -> None:
-    """The whole text or nothing."""
+    """Writes the whole text or nothing."""
     hidden = file.with_name(f".{file.name}.{os.getpid()}")
     hidden.write_text(text)
     os.replace(hidden, file)
 
 
-IDENTITY = "audit.json"  # what the rows of a folder belong to
+def write_json(file: Path, data: object) -> None:
+    """Writes plain data as JSON, the whole file or nothing."""
+    write_atomically(file, json.dumps(data, indent=1) + "\n")
+
+
+def check_free(folder: str | Path, *marks: str) -> Path:
+    """Checks that a folder can be written to.
+
+    Hidden files do not count: an interrupted run may have left some.
+
+    Args:
+        marks: names or patterns of files, one of which says that it is the writer's.
+
+    Returns:
+        The folder as a path. It need not exist.
+
+    Raises:
+        AttnProbeError: it holds other files, or is none.
+    """
+    folder = Path(folder)
+    try:
+        names = [f.name for f in folder.iterdir()] if folder.exists() else []
+    except OSError as error:
+        raise cannot_use(folder, error) from error
+    visible = any(not name.startswith(".") for name in names)
+    marked = any(any(folder.glob(mark)) for mark in marks)
+    if visible and not marked:
+        raise AttnProbeError(
+            f"expected a new or an empty folder, {folder} holds other files; choose "
+            "another --output-dir"
+        )
+    return folder
+
+
+def cannot_use(folder: str | Path, error: Exception) -> AttnProbeError:
+    """The error for a folder that cannot be read or written."""
+    return AttnProbeError(
+        f"cannot use {folder} for the output ({error}); choose another --output-dir"
+    )
+
+
+def differing(held: object, wanted: Mapping) -> dict[str, tuple[object, object]]:
+    """Where the settings that a folder holds are not those wanted.
+
+    Args:
+        held: as JSON gave them back; what is no mapping holds none.
+        wanted: by name; compared as JSON would give them back.
+
+    Returns:
+        (held, wanted) by the name of each setting that differs, in the order wanted.
+    """
+    held = held if isinstance(held, Mapping) else {}
+    return {
+        name: (held.get(name), value)
+        for name, value in as_json(wanted).items()
+        if held.get(name) != value
+    }
+
+
+def as_json(settings: Mapping) -> dict:
+    """Settings as JSON gives them back: a tuple is a list there."""
+    return json.loads(json.dumps(dict(settings)))
 
 
 @contextlib.contextmanager
 def claim(
-    folder: Path, identity: Mapping, state: PartialState, *, name: str = IDENTITY
+    folder: Path, identity: Mapping, state: PartialState, *, kind: str = "audit"
 ) -> Iterator[None]:
-    """Marks the folder as this run's, on all processes together; where it fails before the first rows, the mark goes.
+    """Marks a folder as this run's, on all processes together.
+
+    Where the run fails before its first rows, the mark is taken away again.
 
     Args:
-        name: of the file that is the mark.
+        folder: of the output.
+        identity: the settings without which the rows would be other rows.
+        state: of the processes.
+        kind: of run; the mark is ``{kind}.json``.
 
     Raises:
-        AttnProbeError: the folder holds other files, or the rows of a run with another identity.
+        AttnProbeError: the folder holds other files, or is of a run with another
+            identity.
     """
-    existed, answer = folder.exists(), [None]
+    existed = folder.exists()
+    outcome: list[bool | str | None] = [None]
     if state.is_main_process:
         try:
-            answer = [_take(folder, identity, name)]
+            outcome = [_take(folder, identity, kind)]
         except AttnProbeError as error:
-            answer = [str(error)]
-    broadcast_object_list(answer)  # no process may wait for one that has given up
-    if isinstance(answer[0], str):
-        raise AttnProbeError(answer[0])
+            outcome = [str(error)]
+    broadcast_object_list(outcome)  # no process may wait for one that has given up
+    new = outcome[0]
+    if isinstance(new, str):
+        raise AttnProbeError(new)
     try:
         yield
     except BaseException:
-        if (
-            answer[0]
-            and state.is_main_process
-            and not any((folder / "rows").glob("part-*"))
-        ):
-            (folder / name).unlink(missing_ok=True)
-            shutil.rmtree(folder / "rows", ignore_errors=True)
-            if not existed:
-                with contextlib.suppress(OSError):  # something else is in it
-                    folder.rmdir()
+        if new and state.is_main_process:
+            _give_back(folder, kind, existed)
         raise
 
 
-def _take(folder: Path, identity: Mapping, name: str) -> bool:
-    """Whether the folder is new; it now says whose it is."""
-    file = folder / name
+def _take(folder: Path, identity: Mapping, kind: str) -> bool:
+    """Writes the mark if the folder has none; whether it was so."""
+    mark = folder / f"{kind}.json"
     try:
-        if file.exists():
-            _check_identity(
-                folder,
-                json.loads(file.read_text()),
-                identity,
-                name.removesuffix(".json"),
-            )
+        if mark.exists():
+            _check_identity(folder, json.loads(mark.read_text()), identity, kind)
             return False
-        if folder.exists() and any(
-            not f.name.startswith(".") for f in folder.iterdir()
-        ):
-            raise AttnProbeError(
-                f"expected an empty or a new folder, {folder} holds other files; choose another --output-dir"
-            )
+        check_free(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(file, json.dumps(identity, indent=1) + "\n")
+        write_json(mark, identity)
     except (OSError, json.JSONDecodeError) as error:
-        raise AttnProbeError(
-            f"cannot use {folder} for the output ({error}); choose another --output-dir"
-        ) from error
+        raise cannot_use(folder, error) from error
     return True
 
 
-def _check_identity(folder: Path, held, identity: Mapping, kind: str) -> None:
-    held = held if isinstance(held, dict) else {}
-    wrong = [
-        key
-        for key, value in json.loads(json.dumps(identity)).items()
-        if held.get(key) != value
-    ]
-    if wrong:
-        raise AttnProbeError(
-            f"{folder} belongs to another {kind}: its {', '.join(w.replace('_', ' ') for w in wrong)} "
-            f"({_differing(held.get(wrong[0]), identity[wrong[0]])}) is not this one's "
-            f"({_differing(identity[wrong[0]], held.get(wrong[0]))}); choose another --output-dir"
-        )
+def _give_back(folder: Path, kind: str, existed: bool) -> None:
+    """Takes the mark away, unless there are rows; also a folder made for it."""
+    if any((folder / "rows").glob("part-*")):
+        return
+    (folder / f"{kind}.json").unlink(missing_ok=True)
+    shutil.rmtree(folder / "rows", ignore_errors=True)
+    if not existed:
+        with contextlib.suppress(OSError):  # something else is in it
+            folder.rmdir()
 
 
-def _differing(value, other):
-    """Of settings by name those that are not the other's."""
+def _check_identity(folder: Path, held: object, identity: Mapping, kind: str) -> None:
+    wrong = differing(held, identity)
+    if not wrong:
+        return
+    names = ", ".join(name.replace("_", " ") for name in wrong)
+    theirs, ours = next(iter(wrong.values()))
+    raise AttnProbeError(
+        f"{folder} belongs to another {kind}: its {names} ({_changed(theirs, ours)}) "
+        f"is not this one's ({_changed(ours, theirs)}); choose another --output-dir"
+    )
+
+
+def _changed(value: object, other: object) -> object:
+    """Of nested settings only those that are not the other's, in words."""
     if not isinstance(value, Mapping) or not isinstance(other, Mapping):
         return value
-    other = json.loads(json.dumps(other))  # a tuple comes back as a list
-    changed = {
-        k: v
-        for k, v in json.loads(json.dumps(value)).items()
-        if k not in other or other[k] != v
-    }
-    return (
-        ", ".join(f"{k} {_differing(v, other.get(k))}" for k, v in changed.items())
-        or "none of them"
-    )
+    changed = [
+        f"{name} {_changed(inner, other.get(name))}"
+        for name, inner in value.items()
+        if name not in other or other[name] != inner
+    ]
+    return ", ".join(changed) or "none of them"

@@ -1,65 +1,68 @@
-"""Frozen results to plain data for JSON, and back. NaN is None there: JSON has no word for it."""
+"""Frozen results to plain data for JSON, and back. NaN is None there."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
 from types import NoneType
-from typing import get_args, get_type_hints
+from typing import Any, TypeVar, get_args, get_type_hints
 
 
-def plain(value):
+Result = TypeVar("Result")
+
+
+def plain(value: Any) -> Any:
     """Dataclasses as dicts, tuples as lists, NaN as None.
 
     >>> plain({"ci95": (0.5, float("nan"))})
     {'ci95': [0.5, None]}
     """
-    if is_dataclass(value):
+    if is_dataclass(value) and not isinstance(value, type):
         return plain(asdict(value))
     if isinstance(value, Mapping):
-        return {name: plain(v) for name, v in value.items()}
+        return {name: plain(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(v) for v in value]
-    return None if isinstance(value, float) and value != value else value
+        return [plain(inner) for inner in value]
+    is_nan = isinstance(value, float) and value != value
+    return None if is_nan else value
 
 
-def in_words(value) -> str:
+def in_words(value: Any) -> str:
     """Nested plain data on one line.
 
-    >>> in_words({"permutation": {"n_permutations": 100}, "layers": [0, 1], "seed": None})
-    'permutation (n_permutations 100), layers 0 1, seed none'
+    >>> in_words({"permutation": {"n_permutations": 100}, "layers": [0, 1]})
+    'permutation (n_permutations 100), layers 0 1'
     """
     if isinstance(value, Mapping):
-        return ", ".join(
-            f"{name} ({in_words(v)})"
-            if isinstance(v, Mapping)
-            else f"{name} {in_words(v)}"
-            for name, v in value.items()
-        )
+        return ", ".join(_pair_in_words(name, inner) for name, inner in value.items())
     if isinstance(value, list | tuple):
         return " ".join(map(in_words, value)) or "none"
     return "none" if value is None else str(value)
 
 
-def real(value):
+def _pair_in_words(name: str, value: Any) -> str:
+    words = in_words(value)
+    return f"{name} ({words})" if isinstance(value, Mapping) else f"{name} {words}"
+
+
+def values_from_plain(value: Any) -> Any:
     """Lists as tuples, None as NaN.
 
-    >>> real([0.5, None, "a"])
+    >>> values_from_plain([0.5, None, "a"])
     (0.5, nan, 'a')
     """
     if isinstance(value, list):
-        return tuple(map(real, value))
+        return tuple(map(values_from_plain, value))
     return float("nan") if value is None else value
 
 
-def read(kind: type, fields: Mapping):
-    """A dataclass from what :func:`plain` made of it; None stays None in fields that are declared to take it."""
-    optional = {
-        name
-        for name, hint in get_type_hints(kind).items()
-        if NoneType in get_args(hint)
-    }
-    return kind(
-        **{
-            name: None if v is None and name in optional else real(v)
-            for name, v in fields.items()
-        }
-    )
+def from_plain(kind: type[Result], fields: Mapping) -> Result:
+    """A dataclass from what :func:`plain` made of it.
+
+    None is NaN again, except in fields that are declared to take None.
+    """
+    hints = get_type_hints(kind)
+    optional = {name for name, hint in hints.items() if NoneType in get_args(hint)}
+    values = {}
+    for name, value in fields.items():
+        kept = value is None and name in optional
+        values[name] = None if kept else values_from_plain(value)
+    return kind(**values)

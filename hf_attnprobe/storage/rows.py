@@ -1,7 +1,8 @@
-"""Rows on disk: one value per test, statistic, text, layer and head. Every mean can be recomputed from them.
+"""Rows on disk: one value per test, statistic, text, layer and head.
 
-A folder of Parquet parts, one per batch, each written whole or not at all; ``pandas.read_parquet(folder)`` reads it.
-Several processes write parts side by side, and a part that is there is work that need not be done again.
+Every mean can be recomputed from them. They are a folder of Parquet parts, one per
+batch, each written whole or not at all; ``pandas.read_parquet(folder)`` reads it.
+Several processes write parts side by side, and a part that is there is work done.
 """
 
 import dataclasses
@@ -18,26 +19,49 @@ from hf_attnprobe.attention_model import Site
 from hf_attnprobe.errors import AttnProbeError
 
 
-COLUMNS = ("test", "statistic", "example_id", "layer", "head", "value")
+KEY = ("test", "statistic", "example_id", "layer", "head")  # there is one value of each
+COLUMNS = (*KEY, "value")
 NO_SITE = Site(layer=-1, head=-1)  # rows about the whole model, such as its prediction
 
 
-def statistics_of(result) -> dict[str, torch.Tensor]:
-    """The per-text statistics of a test's result: its fields of shape [batch], and mappings of those as ``name@key``."""
-    found = {}
+def statistics_of(result: object) -> dict[str, torch.Tensor]:
+    """The per-text statistics of a test's result, each [batch], by name.
+
+    Args:
+        result: a dataclass; its fields of shape [batch] count, and mappings of those as
+            ``name@key``.
+    """
+    values: dict[str, object] = {}
     for field in dataclasses.fields(result):
         value = getattr(result, field.name)
-        named = (
-            {f"{field.name}@{key}": v for key, v in value.items()}
-            if isinstance(value, Mapping)
-            else {field.name: value}
-        )
-        found |= {
-            name: v
-            for name, v in named.items()
-            if isinstance(v, torch.Tensor) and v.dim() == 1
-        }
-    return found
+        if isinstance(value, Mapping):
+            values |= {f"{field.name}@{key}": inner for key, inner in value.items()}
+        else:
+            values[field.name] = value
+    return {
+        name: value
+        for name, value in values.items()
+        if isinstance(value, torch.Tensor) and value.dim() == 1
+    }
+
+
+def prediction_statistics(
+    probs: torch.Tensor, labels: torch.Tensor, n_tokens: torch.Tensor
+) -> dict[str, torch.Tensor]:
+    """What the rows about the model's predictions hold, each [batch].
+
+    Args:
+        probs: [batch, classes].
+        labels: the true classes [batch]; -1 for a text without one.
+        n_tokens: of each text without special tokens and padding, [batch].
+    """
+    probability, predicted = probs.max(-1)
+    return {
+        "predicted_class": predicted,
+        "probability": probability,
+        "label": labels,
+        "n_tokens": n_tokens,
+    }
 
 
 def to_rows(
@@ -62,7 +86,13 @@ def to_rows(
 
 
 def append_rows(folder: Path, rows: pd.DataFrame, *, name: str | None = None) -> None:
-    """Adds a part, or replaces the one of that name. Readers never see half of it: it gets its name when it is complete."""
+    """Adds a part, or replaces the one of that name; readers never see half of it.
+
+    Args:
+        folder: of the parts; made where there is none.
+        rows: as :func:`to_rows` makes them.
+        name: of the part; by default a new one.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     name = name or uuid.uuid4().hex
     hidden = folder / f".{name}"
@@ -71,22 +101,18 @@ def append_rows(folder: Path, rows: pd.DataFrame, *, name: str | None = None) ->
 
 
 def read_rows(folder: Path) -> pd.DataFrame:
-    """All rows, each once, in an order that depends on nothing but their content."""
-    parts = [
-        _read_part(part, COLUMNS) for part in sorted(folder.glob("part-*.parquet"))
-    ]
-    if not parts:
+    """All rows of a folder, each once, in an order that only depends on them."""
+    files = sorted(folder.glob("part-*.parquet"))
+    if not files:
         return pd.DataFrame({name: [] for name in COLUMNS})
-    rows = pd.concat(parts, ignore_index=True).sort_values(
-        list(COLUMNS[:5]), kind="stable"
-    )
-    return rows.drop_duplicates(
-        list(COLUMNS[:5]), ignore_index=True
-    )  # two runs in one folder may have met
+    parts = [_read_part(file, COLUMNS) for file in files]
+    rows = pd.concat(parts, ignore_index=True).sort_values(list(KEY), kind="stable")
+    # Two runs in one folder may have met: the rows of both are the same.
+    return rows.drop_duplicates(list(KEY), ignore_index=True)
 
 
 def finished_ids(folder: Path) -> dict[str, set[int]]:
-    """By test, the ids of the texts that have rows."""
+    """The ids of the texts that have rows, by test."""
     finished: dict[str, set[int]] = {}
     for part in folder.glob("part-*.parquet"):
         rows = _read_part(part, ("test", "example_id")).drop_duplicates()
@@ -102,7 +128,7 @@ def _read_part(part: Path, columns: Sequence[str]) -> pd.DataFrame:
         OSError,
         ValueError,
         NotImplementedError,
-    ) as error:  # what pyarrow raises derives from these
+    ) as error:  # all that pyarrow raises
         raise AttnProbeError(
             f"cannot read the rows in {part}; delete it and run the audit again"
         ) from error

@@ -1,7 +1,7 @@
-"""Fields of a study file by name and kind, and its tables; what is wrong is refused with the name of the file."""
+"""The fields of a study file and their types; tables; errors that name the file."""
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from hf_attnprobe import faithfulness
 from hf_attnprobe.errors import AttnProbeError
@@ -20,12 +20,14 @@ COLUMN_FIELDS = {
     "threshold": float,
     "means": str,
 }
-STATISTICS = {
-    name
-    for readings in (faithfulness.readings(), registry.READINGS)
-    for names in readings.values()
-    for name in names
-} | {"accuracy"}
+
+
+def statistics() -> set[str]:
+    """The statistics that a column can show, without the part after an @."""
+    names = {"accuracy"}
+    for readings in (faithfulness.READINGS, registry.READINGS):
+        names = names.union(*readings.values())
+    return names
 
 
 def refuse(file: str, message: str, step: str | None = None) -> NoReturn:
@@ -36,14 +38,26 @@ def refuse(file: str, message: str, step: str | None = None) -> NoReturn:
 
 def check_fields(
     file: str,
-    content,
-    fields: Mapping,
+    content: Any,
+    fields: Mapping[str, Any],
     what: str,
     *,
     needed: Sequence[str] = (),
     step: str | None = None,
 ) -> None:
-    """``content`` has to be a mapping with the ``fields`` of their kinds and no others."""
+    """Checks that ``content`` maps the names of ``fields`` to values of their types.
+
+    Args:
+        file: name of the file, for errors.
+        content: a part of it.
+        fields: types by name.
+        what: the part, for errors.
+        needed: names that must be there.
+        step: name of the step that the part is in, for errors.
+
+    Raises:
+        AttnProbeError: for other names, missing ones, and values of other types.
+    """
     if not isinstance(content, dict):
         refuse(file, f"expected {what} to be names with values, got {content!r}", step)
     unknown = [str(name) for name in content if name not in fields]
@@ -51,46 +65,52 @@ def check_fields(
     if unknown or missing:
         got = f"got {unknown[0]!r}" if unknown else f"{missing[0]} is missing"
         refuse(file, f"expected {what} to have {', '.join(fields)}; {got}", step)
+    words = {dict: "names with values", list: "a list"}
     for name, value in content.items():
         if not fits(value, fields[name]):
-            kinds = {dict: "names with values", list: "a list"}
-            wanted = kinds.get(fields[name]) or describe(fields[name])
-            refuse(file, f"expected {wanted} for {name}, got {value!r}", step)
+            expected = words.get(fields[name]) or describe(fields[name])
+            refuse(file, f"expected {expected} for {name}, got {value!r}", step)
 
 
-def read_table(file: str, table, steps: Collection[str]) -> Table:
-    """A table of the file, whose columns are about ``steps``."""
+def read_table(file: str, table: Any, steps: Collection[str]) -> Table:
+    """Reads a table, whose columns show results of ``steps``.
+
+    Raises:
+        AttnProbeError: for what cannot be shown.
+    """
     check_fields(file, table, TABLE_FIELDS, "a table", needed=("title", "columns"))
     columns = tuple(_read_column(file, column, steps) for column in table["columns"])
-    if table.get("lengths") and any(c.statistic is None for c in columns):
+    lengths = tuple(table.get("lengths", ()))
+    if lengths and any(column.statistic is None for column in columns):
         refuse(
             file,
-            f"table {table['title']!r}: expected statistics where lengths divide the texts, got a score",
+            f"table {table['title']!r}: expected statistics where lengths divide the "
+            "texts, got a score",
         )
-    return Table(table["title"], columns, tuple(table.get("lengths", ())))
+    return Table(table["title"], columns, lengths)
 
 
-def _read_column(file: str, column, steps: Collection[str]) -> Column:
-    check_fields(file, column, COLUMN_FIELDS, "a column", needed=("name", "step"))
-    found = Column(**column)
-    where = f"column {found.name!r}"
-    if found.step not in steps:
-        refuse(
-            file, f"{where}: expected a step of {', '.join(steps)}, got {found.step!r}"
-        )
-    if (found.statistic is None) == (found.score is None):
-        refuse(file, f"{where}: expected either a statistic or a score")
-    if found.score is not None and found.score.count("/") != 2:
-        refuse(
-            file, f"{where}: expected a score as test/model/metric, got {found.score!r}"
-        )
-    unknown = [
-        name
-        for name in (found.statistic or "accuracy").split("/")
-        if name.split("@")[0] not in STATISTICS
-    ]
-    if unknown:
-        refuse(file, f"{where}: unknown statistic {unknown[0]!r}")
-    if (found.threshold is None) != (found.means is None):
-        refuse(file, f"{where}: expected threshold and means together")
-    return found
+def _read_column(file: str, content: Any, steps: Collection[str]) -> Column:
+    check_fields(file, content, COLUMN_FIELDS, "a column", needed=("name", "step"))
+    column = Column(**content)
+    problem = _problem_of(column, steps)
+    if problem is not None:
+        refuse(file, f"column {column.name!r}: {problem}")
+    return column
+
+
+def _problem_of(column: Column, steps: Collection[str]) -> str | None:
+    """What is wrong with a column, in words; None if nothing is."""
+    if column.step not in steps:
+        return f"expected a step of {', '.join(steps)}, got {column.step!r}"
+    if (column.statistic is None) == (column.score is None):
+        return "expected either a statistic or a score"
+    if column.score is not None and column.score.count("/") != 2:
+        return f"expected a score as test/model/metric, got {column.score!r}"
+    if column.statistic is not None:
+        for name in column.statistic.split("/"):
+            if name.split("@")[0] not in statistics():
+                return f"unknown statistic {name!r}"
+    if (column.threshold is None) != (column.means is None):
+        return "expected threshold and means together"
+    return None

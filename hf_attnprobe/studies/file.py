@@ -1,35 +1,75 @@
-"""Study files: YAML in, checked jobs out; nothing is run here.
+"""The format of study files, and the reader that checks them; nothing is run here.
 
-    title: What the encoder does to attention        # of the report
-    grid: {dataset: [sst], encoder: [mlp, bilstm]}   # a step that uses $encoder is done for every encoder
+A study file is YAML:
+
+    title: What the encoder does to attention
+    grid:
+      dataset: [sst]
+      encoder: [mlp, bilstm]
     steps:
-      - {name: base, verb: train, with: {dataset: $dataset, encoder: $encoder}, quick: {epochs: 2}}
-      - {name: audit, verb: audit, with: {model: base, dataset: $dataset}}
+      - name: base
+        verb: train
+        with: {dataset: $dataset, encoder: $encoder}
+        quick: {epochs: 2}
+      - name: audit
+        verb: audit
+        with: {model: base, dataset: $dataset, tests: [permutation, adversarial]}
     tables:
-      - title: Agreement with importance
-        columns: [{name: τ, step: audit, statistic: attention_gradient_tau, threshold: 0.3, means: attention agrees}]
+      - title: Does it matter which token gets which weight?
+        columns:
+          - name: Δŷ
+            step: audit
+            statistic: median_tvd
+            threshold: 0.1
+            means: the assignment of weights matters
 
-``with`` are the verb's keyword arguments, in place of which ``quick`` has others. Where a verb takes a model, the name of
-an earlier step stands for its folder, and ``name/folder`` for what is in it; another model needs a / in its name. Such a
-step is done for all that the earlier one was done for. ``quick`` beside ``grid`` has other values of its lists.
-A column may have a ``score``, as test/model/metric, in place of a ``statistic`` (of which a/b is the ratio); a table may
-have ``lengths``, bounds of numbers of tokens. ``paper`` asks for that paper's tables. ``datasets: {imdb: {dataset:
-imdb=folder, config: small, limit: 4000}}`` says what a name stands for; the limit is of training texts.
+Steps
+    ``verb`` is ``train``, ``audit``, ``retrain``, ``transfer``, ``compare`` or
+    ``deceive``; ``train`` with a ``model`` fine-tunes that one. ``with`` holds the verb's
+    arguments by their flat names: those of the data (``dataset_config``,
+    ``train_limit``, …), of the verb, of its tests, and for ``train`` of the architecture.
+    ``quick`` replaces some of them in a quick study.
+
+Grid
+    ``$encoder`` is a value of the grid's list ``encoder``. A step is done once for each
+    value of the lists that it uses, itself or through the steps it refers to. ``quick``
+    at the top of the file replaces lists of the grid.
+
+References
+    Where a verb takes a model, the name of an earlier step means the folder of that step,
+    and ``step/folder`` a folder inside it. A folder or Hub id elsewhere must contain a /.
+
+Data sets
+    ``dataset`` is a name, a Hub id or a folder. ``name=folder`` is a folder that is cut as
+    the data set of that name, and stands for it in tables. The file can say what a name
+    means: ``datasets: {imdb: {dataset: imdb=my-folder, train_limit: 4000}}``.
+
+Tables
+    A column shows the mean of a ``statistic`` of an audit's texts (``a/b`` is the ratio of
+    two), or a ``score``, written test/model/metric; ``difference: true`` shows how far
+    that score is below the reference. From ``threshold`` on, what the column ``means`` is
+    true. ``lengths`` of a table are numbers of tokens, at which its texts are divided.
+
+Papers
+    ``paper`` adds the tables of a paper, with its published numbers.
 """
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, NoReturn
 
 import yaml
 
+from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.options import describe, fits
+from hf_attnprobe.options import check_known, fits
 from hf_attnprobe.published_results import PAPERS
 from hf_attnprobe.studies.fields import check_fields, read_table, refuse
-from hf_attnprobe.studies.plan import Job, Scalar, Study, name_of
-from hf_attnprobe.studies.verbs import DATA, VERBS
+from hf_attnprobe.studies.options import StudyOptions
+from hf_attnprobe.studies.plan import FolderOf, Job, Scalar, Study, name_of
+from hf_attnprobe.studies.verbs import Verb, verb_of
 
 
 READY = Path(__file__).parent / "ready"
@@ -50,302 +90,270 @@ def ready_studies() -> dict[str, Path]:
     return {file.stem: file for file in sorted(READY.glob("*.yaml"))}
 
 
-def read_study(
-    file: str | Path,
-    *,
-    quick: bool = False,
-    datasets: Sequence[str] | None = None,
-    given: Mapping | None = None,
-) -> Study:
+def read_study(file: str | Path, options: StudyOptions = StudyOptions()) -> Study:
     """Reads and checks a study file.
 
     Args:
         file: a path, or the name of one of :func:`ready_studies`.
-        quick: with the file's shorter settings.
-        datasets: in place of the grid's: names, folders, Hub ids, or name=folder.
-        given: arguments that replace those of all verbs that have them: config, text_column, label_column, limit
-            (not of audits), and for those that a step does not set itself, seed and vectors.
+        options: what replaces the file's data sets, and whether its settings are quick.
 
     Raises:
-        AttnProbeError: whatever would not run, naming file and step.
+        AttnProbeError: for everything that would not run, naming file and step.
     """
     path = ready_studies().get(str(file), Path(file))
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
+        ready = ", ".join(ready_studies())
         raise AttnProbeError(
-            f"expected a study file or one of {', '.join(ready_studies())}, cannot read {file} ({error})"
+            f"expected a study file or one of {ready}, cannot read {file} ({error})"
         ) from error
     except yaml.YAMLError as error:
-        raise AttnProbeError(
-            f"{file} is not YAML: {' '.join(str(error).split())}"
-        ) from error
-    return _Reader(path, quick, datasets, dict(given or {})).study(content)
+        reason = " ".join(str(error).split())
+        raise AttnProbeError(f"{file} is not YAML: {reason}") from error
+    return _Reader(path, options).study(content)
 
 
-@dataclass
 class _Reader:
-    file: Path
-    quick: bool
-    wanted: Sequence[str] | None
-    given: dict
-    grid: dict[str, list] = field(default_factory=dict)
-    jobs: dict[str, list[Job]] = field(default_factory=dict)  # by step
-    shortened: list[str] = field(default_factory=list)
+    """Reads one file; what a part needs of those before it is kept in attributes."""
 
-    def study(self, content) -> Study:
-        self._check_fields(content, FIELDS, "the file", needed=("title", "steps"))
-        if content.get("paper") not in (None, *PAPERS):
-            self._refuse(
-                f"expected a paper of {', '.join(PAPERS)}, got {content['paper']!r}"
-            )
-        sources = self._datasets(content.get("datasets", {}))
+    def __init__(self, file: Path, options: StudyOptions) -> None:
+        self.file = file
+        self.options = options
+        self.sources: dict[str, dict[str, Any]] = {}  # what names of data sets mean
+        self.grid: dict[str, list[Scalar]] = {}
+        self.jobs: dict[str, list[Job]] = {}  # by step
+        self.shortened: list[str] = []  # what quick replaced
+
+    def study(self, content: Any) -> Study:
+        check_fields(
+            self.file.name, content, FIELDS, "the file", needed=("title", "steps")
+        )
+        paper = content.get("paper")
+        if paper not in (None, *PAPERS):
+            self._refuse(f"expected a paper of {', '.join(PAPERS)}, got {paper!r}")
+        self._read_sources(content.get("datasets", {}))
         self._read_grid(content.get("grid", {}), content.get("quick", {}))
-        names = self._names(content["steps"])
+        names = self._step_names(content["steps"])
         for step in content["steps"]:
-            self.jobs[step["name"]] = list(self._jobs(step, names, sources))
-        tables = tuple(
+            self.jobs[step["name"]] = self._jobs(step, names)
+        tables = [
             read_table(self.file.name, table, self.jobs)
             for table in content.get("tables", [])
-        )
-        jobs = tuple(job for jobs in self.jobs.values() for job in jobs)
+        ]
         return Study(
-            self.file.stem,
-            content["title"],
-            content.get("paper"),
-            jobs,
-            tables,
-            tuple(self.shortened),
+            name=self.file.stem,
+            title=content["title"],
+            paper=paper,
+            jobs=tuple(itertools.chain.from_iterable(self.jobs.values())),
+            tables=tuple(tables),
+            shortened=tuple(self.shortened),
         )
 
-    def _refuse(self, message: str, step: str | None = None):
+    def _refuse(self, message: str, step: str | None = None) -> NoReturn:
         refuse(self.file.name, message, step)
 
-    def _check_fields(
-        self, content, fields: Mapping, what: str, *, needed=(), step: str | None = None
-    ) -> None:
-        check_fields(self.file.name, content, fields, what, needed=needed, step=step)
+    @contextmanager
+    def _inside(self, where: str | None, what: str = "") -> Iterator[None]:
+        """Errors of what is checked elsewhere say where in the file they are."""
+        try:
+            yield
+        except AttnProbeError as error:
+            self._refuse(f"{what}{error}", where)
 
-    # --- data sets and grid ---------------------------------------------------------------------------------------
+    # --- data sets and grid -------------------------------------------------------------
 
-    def _datasets(self, declared: Mapping) -> dict[str, dict]:
-        """What every name of the file or of the command line stands for."""
-        sources = {}
+    def _read_sources(self, declared: Mapping) -> None:
         for name, source in declared.items():
-            source = {"dataset": source} if isinstance(source, str) else source
-            self._check_fields(source, DATA, f"data set {name}")
-            sources[str(name)] = {"dataset": name} | source
-        for text in self.wanted or ():
-            name = name_of(text)
-            if text != name:
-                sources[name] = sources.get(name, {}) | {"dataset": text}
-        return sources
+            data = {"dataset": source} if isinstance(source, str) else source
+            if not isinstance(data, dict):
+                self._refuse(f"expected a folder for data set {name}, got {source!r}")
+            data = {"dataset": str(name)} | data
+            with self._inside(None, f"data set {name}: "):
+                check_known(data, [Data])
+                Data(**data)
+            self.sources[str(name)] = data
+        for dataset in self.options.datasets:
+            name = name_of(dataset)
+            if dataset != name:
+                self.sources[name] = self.sources.get(name, {}) | {"dataset": dataset}
 
     def _read_grid(self, grid: Mapping, quick: Mapping) -> None:
-        changed = dict(quick) if self.quick else {}
-        if self.wanted:
-            names = [name_of(text) for text in self.wanted]
-            if "dataset" not in grid:
-                self._refuse(
-                    "expected no data sets, this study has no grid over dataset; write them into the file"
-                )
-            if len(set(names)) < len(names):
-                self._refuse(
-                    f"expected data sets of different names, got {', '.join(names)}"
-                )
-            grid = grid | {"dataset": names}
-            changed.pop("dataset", None)
-        unknown = sorted(set(quick) - set(grid))
+        unknown = [name for name in quick if name not in grid]
         if unknown:
+            lists = ", ".join(grid) or "lists"
             self._refuse(
-                f"expected quick to change the grid's {', '.join(grid) or 'lists'}, got {unknown[0]!r}"
+                f"expected quick to change the grid's {lists}, got {unknown[0]!r}"
             )
-        self.shortened += [
-            f"{name} {', '.join(map(str, values))}" for name, values in changed.items()
-        ]
         for name, values in (*grid.items(), *quick.items()):
-            if (
-                not isinstance(values, list)
-                or not values
-                or not all(fits(v, Scalar) for v in values)
-            ):
+            scalars = isinstance(values, list) and all(fits(v, Scalar) for v in values)
+            if not scalars or not values:
                 self._refuse(
                     f"expected a list of values for {name} in the grid, got {values!r}"
                 )
-        self.grid |= {str(name): values for name, values in (grid | changed).items()}
+        self.grid = {str(name): values for name, values in grid.items()}
+        replaced = dict(quick) if self.options.quick else {}
+        if self.options.datasets:
+            self.grid["dataset"] = self._dataset_names()
+            replaced.pop("dataset", None)
+        for name, values in replaced.items():
+            self.grid[str(name)] = values
+            self.shortened.append(f"{name} {', '.join(map(str, values))}")
 
-    # --- steps ----------------------------------------------------------------------------------------------------
+    def _dataset_names(self) -> list[Scalar]:
+        """The names of the data sets that replace those of the grid."""
+        if "dataset" not in self.grid:
+            self._refuse(
+                "expected no data sets, this study has no grid over dataset; "
+                "write them into the file"
+            )
+        names = [name_of(dataset) for dataset in self.options.datasets]
+        if len(set(names)) < len(names):
+            self._refuse(
+                f"expected data sets of different names, got {', '.join(names)}"
+            )
+        return names
 
-    def _names(self, steps: Sequence) -> list[str]:
+    # --- steps --------------------------------------------------------------------------
+
+    def _step_names(self, steps: Sequence) -> list[str]:
         names: list[str] = []
         for number, step in enumerate(steps, 1):
-            self._check_fields(
+            where = f"number {number}"
+            check_fields(
+                self.file.name,
                 step,
                 STEP_FIELDS,
                 "a step",
                 needed=("name", "verb", "with"),
-                step=f"number {number}",
+                step=where,
             )
             name = step["name"]
             if not name or name in names or set(name) & set("/\\$. "):
                 self._refuse(
-                    f"expected a name of its own without / \\ $ . and blanks, got {name!r}",
-                    f"number {number}",
+                    "expected a name of its own without / \\ $ . and blanks, "
+                    f"got {name!r}",
+                    where,
                 )
             names.append(name)
         if not names:
             self._refuse("expected at least one step")
         return names
 
-    def _jobs(
-        self, step: Mapping, names: Sequence[str], sources: Mapping
-    ) -> Iterator[Job]:
-        name, verb = step["name"], VERBS.get(step["verb"])
-        if verb is None:
-            self._refuse(
-                f"expected a verb of {', '.join(VERBS)}, got {step['verb']!r}", name
-            )
-        quick = step.get("quick", {}) if self.quick else {}
-        self._check_names(name, step["verb"], step["with"] | step.get("quick", {}))
-        arguments = step["with"] | quick
-        self.shortened += [f"{name}: {k} {v}" for k, v in quick.items()]
-        steps = self._referred(name, verb, arguments, names)
-        variables = self._variables(name, arguments, steps)
+    def _jobs(self, step: Mapping, names: Sequence[str]) -> list[Job]:
+        """The jobs of a step, one for each cell of its part of the grid."""
+        name, quick = step["name"], step.get("quick", {})
+        with self._inside(name):
+            verb = verb_of(step["verb"], step["with"])
+            verb.check_names(step["with"] | quick)
+        arguments = dict(step["with"])
+        if self.options.quick:
+            arguments |= quick
+            self.shortened += [f"{name}: {key} {value}" for key, value in quick.items()]
+        earlier = self._earlier_steps(name, verb, arguments, names)
+        variables = self._variables(name, arguments, earlier)
+        jobs = []
         for values in itertools.product(*(self.grid[v] for v in variables)):
             cell = dict(zip(variables, values, strict=True))
-            yield self._job(step, cell, arguments, steps, sources)
+            jobs.append(self._job(step, verb, arguments, cell))
+        return jobs
 
-    def _check_names(self, name: str, verb: str, arguments: Mapping) -> None:
-        known = VERBS[verb].arguments
-        unknown = [k for k in arguments if k not in known]
-        if unknown:
-            self._refuse(
-                f"{verb} has no argument {unknown[0]!r}, but {', '.join(sorted(known))}",
-                name,
-            )
-        missing = [k for k in VERBS[verb].needed if k not in arguments]
-        if missing:
-            self._refuse(f"{verb} needs {', '.join(missing)}", name)
-
-    def _referred(
-        self, name: str, verb, arguments: Mapping, names: Sequence[str]
-    ) -> list[str]:
-        """The earlier steps whose folders the arguments name."""
-        found: list[str] = []
+    def _earlier_steps(
+        self, name: str, verb: Verb, arguments: Mapping, names: Sequence[str]
+    ) -> set[str]:
+        """The steps that the arguments refer to."""
+        steps = set()
         for argument in verb.references:
-            values = arguments.get(argument, [])
-            for value in (
-                [values]
-                if isinstance(values, str)
-                else values
-                if isinstance(values, list)
-                else []
-            ):
-                first, slash, _ = value.partition("/")
-                if first in self.jobs:
-                    found.append(first)
-                elif first in names:
+            for value in _items(arguments.get(argument)):
+                step, slash, _ = str(value).partition("/")
+                if step in self.jobs:
+                    steps.add(step)
+                elif step in names:
                     self._refuse(
-                        f"expected a step before it as {argument}, got {value!r}, which is not",
+                        f"expected a step before it as {argument}, got {value!r}, "
+                        "which is not",
                         name,
                     )
-                elif not slash:
+                elif not slash and value is not None:
                     earlier = ", ".join(self.jobs) or "none"
                     self._refuse(
-                        f"expected a step before it ({earlier}), or a folder or Hub id with a /, as {argument}, got {value!r}",
+                        f"expected a step before it ({earlier}), or a folder or Hub id "
+                        f"with a /, as {argument}, got {value!r}",
                         name,
                     )
-        return list(dict.fromkeys(found))
+        return steps
 
-    def _variables(
-        self, name: str, arguments: Mapping, steps: Sequence[str]
-    ) -> list[str]:
-        """Of the grid, in its order, those that a step uses itself or by the steps it refers to."""
-        flat = [
-            v
-            for value in arguments.values()
-            for v in (value if isinstance(value, list) else [value])
-        ]
-        own = {v[1:] for v in flat if isinstance(v, str) and v.startswith("$")}
-        unknown = sorted(own - self.grid.keys())
+    def _variables(self, name: str, arguments: Mapping, earlier: set[str]) -> list[str]:
+        """The grid's lists, in its order, that a step or one before it uses."""
+        used = {variable for step in earlier for variable in self.jobs[step][0].cell}
+        for value in itertools.chain.from_iterable(map(_items, arguments.values())):
+            if _is_variable(value):
+                used.add(value[1:])
+        unknown = sorted(used - set(self.grid))
         if unknown:
-            self._refuse(
-                f"expected one of the grid's {', '.join(self.grid) or 'lists'}, got ${unknown[0]}",
-                name,
-            )
-        inherited = {v for step in steps for v in self.jobs[step][0].cell}
-        return [v for v in self.grid if v in own | inherited]
+            lists = ", ".join(self.grid) or "lists"
+            self._refuse(f"expected one of the grid's {lists}, got ${unknown[0]}", name)
+        return [variable for variable in self.grid if variable in used]
 
-    def _job(
-        self,
-        step: Mapping,
-        cell: Mapping,
-        arguments: Mapping,
-        steps: Sequence,
-        sources: Mapping,
-    ) -> Job:
-        name, verb, after = step["name"], VERBS[step["verb"]], []
-        resolved = {k: _filled(v, cell) for k, v in arguments.items()}
-        resolved |= self._data(verb, resolved, sources)
-        for argument, value in resolved.items():
-            if not fits(value, verb.arguments[argument]):
-                self._refuse(
-                    f"expected {describe(verb.arguments[argument])} for {argument}, got {value!r}",
-                    name,
-                )
-        try:
-            verb.check(resolved)
-        except AttnProbeError as error:
-            self._refuse(str(error), name)
+    def _job(self, step: Mapping, verb: Verb, arguments: Mapping, cell: Mapping) -> Job:
+        name = step["name"]
+        filled = {key: _filled(value, cell) for key, value in arguments.items()}
+        filled |= self._given(verb, filled)
+        with self._inside(name):
+            verb.check_values(filled)
+        after: list[str] = []
         for argument in verb.references:
-            if argument in resolved:
-                resolved[argument], folders = self._folders(
-                    resolved[argument], steps, cell
-                )
-                after += folders
-        folder = "/".join(
-            [name, "-".join(_slug(v) for v in cell.values())] if cell else [name]
-        )
-        return Job(
-            name, step["verb"], cell, resolved, folder, tuple(dict.fromkeys(after))
-        )
+            if argument in filled:
+                filled[argument] = self._resolved(filled[argument], cell)
+                for value in _items(filled[argument]):
+                    if isinstance(value, FolderOf) and value.job not in after:
+                        after.append(value.job)
+        slug = "-".join(_slug(value) for value in cell.values())
+        folder = f"{name}/{slug}" if cell else name
+        return Job(name, step["verb"], cell, filled, folder, tuple(after))
 
-    def _data(self, verb, arguments: Mapping, sources: Mapping) -> dict:
-        """What a name of a data set, and what the command line says."""
-        given = {k: v for k, v in self.given.items() if v is not None}
-        firm = {k: v for k, v in given.items() if k in DATA}
-        loose = {k: v for k, v in given.items() if k not in DATA and k not in arguments}
+    def _given(self, verb: Verb, arguments: Mapping) -> dict[str, Any]:
+        """Arguments that come from the options and from the data set's name."""
+        defaults = {
+            key: value
+            for key, value in self.options.defaults.items()
+            if key not in arguments
+        }
         name = arguments["dataset"]
-        found = loose | (sources.get(name, {}) if isinstance(name, str) else {}) | firm
-        limit = found.pop(
-            "limit", None
-        )  # of training texts, on the command line and of a data set
-        if limit is not None and verb.training_limit is not None:
-            found[verb.training_limit] = limit
-        return {k: v for k, v in found.items() if k in verb.arguments}
+        source = self.sources.get(name, {}) if isinstance(name, str) else {}
+        given = defaults | source | self.options.data
+        return {key: value for key, value in given.items() if key in verb.names}
 
-    def _folders(self, value, steps: Sequence[str], cell: Mapping) -> tuple:
-        """References as folders below the study's, marked by ``<``, and the jobs they are of."""
+    def _resolved(self, value: Any, cell: Mapping) -> Any:
+        """A reference to a step as one to the folder of its job; other values stay."""
         if isinstance(value, list):
-            found = [self._folders(v, steps, cell) for v in value]
-            return [folder for folder, _ in found], [
-                job for _, jobs in found for job in jobs
-            ]
-        first, slash, rest = value.partition("/")
-        if first not in steps:
-            return value, []
-        (job,) = (
-            j for j in self.jobs[first] if all(cell[k] == v for k, v in j.cell.items())
-        )
-        return f"<{job.folder}{slash}{rest}", [job.folder]
+            return [self._resolved(item, cell) for item in value]
+        step, _, rest = str(value).partition("/")
+        for job in self.jobs.get(step, []):
+            if job.is_at(cell):
+                return FolderOf(job.folder, rest)
+        return value
 
 
-def _filled(value, cell: Mapping):
+def _items(value: Any) -> list:
+    """The values of an argument that may be a list."""
+    return value if isinstance(value, list) else [value]
+
+
+def _filled(value: Any, cell: Mapping) -> Any:
+    """Variables replaced by their values in a cell of the grid."""
     if isinstance(value, list):
-        return [_filled(v, cell) for v in value]
-    return (
-        cell[value[1:]] if isinstance(value, str) and value.startswith("$") else value
-    )
+        return [_filled(item, cell) for item in value]
+    return cell[value[1:]] if _is_variable(value) else value
+
+
+def _is_variable(value: Any) -> bool:
+    """``$name`` is a value of the grid; ``$`` and ``$5`` are texts.
+
+    >>> _is_variable("$encoder"), _is_variable("$"), _is_variable("$5")
+    (True, False, False)
+    """
+    return isinstance(value, str) and value[:1] == "$" and value[1:2].isalpha()
 
 
 def _slug(value: Scalar) -> str:

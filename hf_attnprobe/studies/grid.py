@@ -1,125 +1,175 @@
 """The tables of a grid: a row for each cell, a sentence for each column."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.studies.plan import Column
-from hf_attnprobe.studies.results import Results, ResultTable, Value
+from hf_attnprobe.statistics.bootstrap import Estimate
+from hf_attnprobe.studies.plan import Column, Job, Scalar, Table
+from hf_attnprobe.studies.results import Cell, Results, ResultTable
 
 
-# --- the tables of a grid ---------------------------------------------------------------------------------------------
+SPEAKING = ("dataset", "encoder", "attention")  # lists whose values need no name beside
+
+
+@dataclass(frozen=True)
+class _Lengths:
+    """A range of numbers of tokens, ``low`` included and ``high`` not."""
+
+    name: str
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class _Row:
+    name: str  # in the sentences
+    labels: tuple[Cell, ...]
+    values: list[Estimate | None]
+
+
 def grid_tables(results: Results) -> list[ResultTable]:
     """Every table that the study file asks for: a row for each cell of the grid."""
     return [_grid_table(results, table) for table in results.plan.tables]
 
 
-def _grid_table(results: Results, table) -> ResultTable:
-    jobs = max(
-        (results.jobs(c.step) for c in table.columns),
-        key=lambda jobs: len(jobs[0].cell),
+def _grid_table(results: Results, table: Table) -> ResultTable:
+    jobs = _jobs_of_rows(results, table)
+    if table.lengths:
+        rows = _rows_by_length(results, table, jobs)
+        labels = (*jobs[0].cell, "tokens")
+    else:
+        rows = [_row(results, table, job.cell) for job in jobs]
+        labels = tuple(jobs[0].cell)
+    sentences = []
+    for number, column in enumerate(table.columns):
+        values = [(row.name, row.values[number]) for row in rows]
+        sentences += _sentence(column, values)
+    return ResultTable(
+        title=table.title,
+        head=(*labels, *(column.name for column in table.columns)),
+        rows=tuple((*row.labels, *row.values) for row in rows),
+        sentences=tuple(sentences),
     )
-    variables = tuple(jobs[0].cell)
-    strange = [
-        c.step
-        for c in table.columns
-        if not set(results.jobs(c.step)[0].cell) <= set(variables)
+
+
+def _jobs_of_rows(results: Results, table: Table) -> list[Job]:
+    """The jobs of the step that uses most of the grid's lists: each is a row.
+
+    Raises:
+        AttnProbeError: another step of the table uses a list that this one does not.
+    """
+    by_step = {column.step: results.jobs(column.step) for column in table.columns}
+    rows = max(by_step.values(), key=lambda jobs: len(jobs[0].cell))
+    for step, jobs in by_step.items():
+        if not jobs[0].cell.keys() <= rows[0].cell.keys():
+            raise AttnProbeError(
+                f"table {table.title!r}: no step is done for every cell that {step} "
+                "and the others are; split it"
+            )
+    return rows
+
+
+def _row(results: Results, table: Table, cell: Mapping[str, Scalar]) -> _Row:
+    values = [
+        results.value(column, results.at(column.step, cell)) for column in table.columns
     ]
-    if strange:
-        raise AttnProbeError(
-            f"table {table.title!r}: no step is done for every cell that {strange[0]} and the others are; split it"
-        )
-    rows, names = [], []
+    return _Row(_cell_name(cell), tuple(cell.values()), values)
+
+
+def _rows_by_length(results: Results, table: Table, jobs: Sequence[Job]) -> list[_Row]:
+    """Rows of each cell for the ranges of lengths that have texts."""
+    rows = []
     for job in jobs:
-        for part, low, high in _parts(table.lengths):
+        for lengths in _ranges(table.lengths):
             values = [
-                _cell(results, column, job.cell, low, high) for column in table.columns
+                _value_of(results, column, job.cell, lengths)
+                for column in table.columns
             ]
-            if part is None or any(v is not None and v.n for v in values):
-                rows.append((*job.cell.values(), *([part] if part else []), *values))
-                names.append(_named(job.cell) + (f" {part} tokens" if part else ""))
-    head = (
-        *variables,
-        *(["tokens"] if table.lengths else []),
-        *(c.name for c in table.columns),
-    )
-    first = len(head) - len(table.columns)
-    columns = [
-        [(name, row[first + k]) for name, row in zip(names, rows, strict=True)]
-        for k in range(len(table.columns))
-    ]
-    sentences = [
-        _sentence(column, values)
-        for column, values in zip(table.columns, columns, strict=True)
-    ]
-    return ResultTable(table.title, head, tuple(rows), tuple(filter(None, sentences)))
+            if any(value is not None and value.n for value in values):
+                name = f"{_cell_name(job.cell)} {lengths.name} tokens"
+                rows.append(_Row(name, (*job.cell.values(), lengths.name), values))
+    return rows
 
 
-def _named(cell: Mapping) -> str:
-    """A cell of the grid in words; only some of its values speak for themselves.
+def _ranges(bounds: Sequence[int]) -> list[_Lengths]:
+    """The ranges between bounds.
 
-    >>> _named({"dataset": "sst", "encoder_size": 8})
+    >>> [lengths.name for lengths in _ranges([10, 20])]
+    ['1–9', '10–19', 'from 20']
+    """
+    ranges = []
+    low = 1
+    for high in bounds:
+        if high > low:
+            ranges.append(_Lengths(f"{low}–{high - 1}", low, high))
+        low = high
+    return [*ranges, _Lengths(f"from {low}", low, np.inf)]
+
+
+def _value_of(
+    results: Results, column: Column, cell: Mapping[str, Scalar], lengths: _Lengths
+) -> Estimate | None:
+    """A column's value over the texts whose number of tokens is in a range."""
+    job = results.at(column.step, cell)
+    n_tokens = results.rows(job.folder)["n_tokens"]
+    inside = (n_tokens >= lengths.low) & (n_tokens < lengths.high)
+    return results.value(column, job, n_tokens.index[inside])
+
+
+def _cell_name(cell: Mapping[str, Scalar]) -> str:
+    """A cell of the grid in words.
+
+    >>> _cell_name({"dataset": "sst", "encoder_size": 8})
     'sst encoder_size 8'
     """
-    return " ".join(
-        str(v) if name in ("dataset", "encoder", "attention") else f"{name} {v}"
-        for name, v in cell.items()
-    )
-
-
-def _parts(lengths: Sequence[int]) -> list[tuple[str | None, float, float]]:
-    """Name and bounds of every range of lengths; a single one without a name where there are no bounds."""
-    if not lengths:
-        return [(None, -np.inf, np.inf)]
-    bounds = [1, *lengths]
-    inner = [
-        (f"{a}–{b - 1}", a, b) for a, b in zip(bounds, lengths, strict=False) if b > a
+    words = [
+        str(value) if name in SPEAKING else f"{name} {value}"
+        for name, value in cell.items()
     ]
-    return [*inner, (f"from {lengths[-1]}", lengths[-1], np.inf)]
+    return " ".join(words)
 
 
-def _cell(
-    results: Results, column: Column, cell: Mapping, low: float, high: float
-) -> Value | None:
-    job = results.at(column.step, cell)
-    if (low, high) == (-np.inf, np.inf):
-        return results.value(column, job)
-    lengths = results.rows(job.folder)["n_tokens"]
-    return results.value(
-        column, job, lengths.index[(lengths >= low) & (lengths < high)]
-    )
+def _sentence(
+    column: Column, values: Sequence[tuple[str, Estimate | None]]
+) -> list[str]:
+    """Lowest and highest cell, and what the threshold says; none without a value."""
+    defined = {
+        name: value
+        for name, value in values
+        if value is not None and not np.isnan(value.value)
+    }
+    if not defined:
+        return []
+    low = min(defined, key=lambda name: defined[name].value)
+    high = max(defined, key=lambda name: defined[name].value)
+    said = f"{defined[low].value:.3f} ({low})"
+    if len(defined) > 1:
+        said = f"from {said} to {defined[high].value:.3f} ({high})"
+    said = f"{column.name}: {said}."
+    if column.threshold is not None:
+        said = f"{said} {_against_threshold(column, defined)}"
+    return [said]
 
 
-def _sentence(column: Column, values: Sequence[tuple[str, Value | None]]) -> str | None:
-    """Lowest and highest cell, and where the threshold is reached, missed or undecided."""
-    real = [(name, v) for name, v in values if v is not None and v.value == v.value]
-    if not real:
-        return None
-    (low_name, low), (high_name, high) = (
-        f(real, key=lambda x: x[1].value) for f in (min, max)
-    )
-    said = f"{column.name}: from {low.value:.3f} ({low_name}) to {high.value:.3f} ({high_name})."
-    said = said if len(real) > 1 else f"{column.name}: {low.value:.3f} ({low_name})."
-    return said if column.threshold is None else f"{said} {_against(column, real)}"
-
-
-def _against(column: Column, values: Sequence[tuple[str, Value]]) -> str:
-    found: dict[str, list[str]] = {"yes": [], "no": [], "open": []}
-    for name, v in values:
-        low, high = v.ci95 or (v.value, v.value)
-        found[
-            "yes"
-            if low >= column.threshold
-            else "no"
-            if high < column.threshold
-            else "open"
-        ].append(name)
+def _against_threshold(column: Column, values: Mapping[str, Estimate]) -> str:
+    """Where the whole interval is above the threshold, where below, where neither."""
+    reached, missed, undecided = [], [], []
+    for name, value in values.items():
+        low, high = value.ci95 or (value.value, value.value)
+        if low >= column.threshold:
+            reached.append(name)
+        elif high < column.threshold:
+            missed.append(name)
+        else:
+            undecided.append(name)
     means = column.means[:1].upper() + column.means[1:]
     said = [
-        f"{means} (from {column.threshold:g}, the whole interval) in {len(found['yes'])} of {len(values)}"
+        f"{means} (from {column.threshold:g}, the whole interval) "
+        f"in {len(reached)} of {len(values)}"
     ]
-    said += [f"there: {', '.join(found['yes'])}"] if found["yes"] else []
-    said += [f"not: {', '.join(found['no'])}"] if found["no"] else []
-    said += [f"undecided: {', '.join(found['open'])}"] if found["open"] else []
+    groups = {"there": reached, "not": missed, "undecided": undecided}
+    said += [f"{word}: {', '.join(names)}" for word, names in groups.items() if names]
     return "; ".join(said) + "."

@@ -1,8 +1,9 @@
-"""What a study file says once it has been read: jobs and tables. Data, and what names of data sets stand for."""
+"""What a study file says once it has been read: jobs and tables."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from hf_attnprobe.data.recipes import RECIPES
 
@@ -12,8 +13,17 @@ Scalar = str | int | float | bool
 
 @dataclass(frozen=True)
 class Column:
-    """What a table says of every cell of the grid: the mean of a ``statistic`` of the texts, or a ``score``, named
-    test/model/metric, or how far the reference is above it (``difference``). From ``threshold`` on ``means`` is true."""
+    """A column of a table: a value for each cell of the grid.
+
+    Args:
+        name: head of the column.
+        step: the step whose results are shown.
+        statistic: the mean of this statistic over the texts, or
+        score: a score of all texts, named test/model/metric.
+        difference: how far the score is below the reference, in place of the score.
+        threshold: the value from which on ``means`` is true.
+        means: a statement.
+    """
 
     name: str
     step: str
@@ -26,7 +36,13 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """A question. lengths: bounds of numbers of tokens, where texts of different lengths have rows of their own."""
+    """A table with a row for each cell of the grid.
+
+    Args:
+        title: the question that the table answers.
+        columns: its columns.
+        lengths: numbers of tokens at which the texts are divided; each range has a row.
+    """
 
     title: str
     columns: tuple[Column, ...]
@@ -34,9 +50,23 @@ class Table:
 
 
 @dataclass(frozen=True)
+class FolderOf:
+    """A reference to what an earlier job left behind: its folder, or ``rest`` in it."""
+
+    job: str
+    rest: str = ""
+
+    def below(self, study: Path) -> str:
+        """The path, in the folder of the study."""
+        return str(study / self.job / self.rest)
+
+
+@dataclass(frozen=True)
 class Job:
-    """A step at one cell of the grid, done in ``folder`` below the study's; ``arguments`` name the folders of earlier
-    jobs where they refer to steps."""
+    """A step at one cell of the grid, done in ``folder`` below the study's folder.
+
+    ``arguments`` hold a :class:`FolderOf` where the file names an earlier step.
+    """
 
     step: str
     verb: str
@@ -45,10 +75,14 @@ class Job:
     folder: str
     after: tuple[str, ...] = ()
 
+    def is_at(self, cell: Mapping[str, Scalar]) -> bool:
+        """Whether this is the job of its step for a cell of the grid."""
+        return all(cell[name] == value for name, value in self.cell.items())
+
 
 @dataclass(frozen=True)
 class Study:
-    """A study file that has been checked. shortened: what ``quick`` replaced."""
+    """A study file that has been checked; ``shortened`` is what ``quick`` replaced."""
 
     name: str
     title: str
@@ -68,8 +102,12 @@ def name_of(dataset: str) -> str:
     return name if equals or dataset in RECIPES else Path(dataset).name.lower()
 
 
-def load_as(dataset: str):
-    """What to give to ``load_examples``: with name=folder, a folder that is cut as the named data set is."""
+def load_as(dataset: str) -> Any:
+    """What to load: ``name=folder`` is a folder that is cut as the data set of that name.
+
+    >>> load_as("sst"), load_as("mine=folder"), load_as("sst=folder").hub_id
+    ('sst', 'folder', 'folder')
+    """
     name, equals, folder = dataset.partition("=")
     if not equals:
         return dataset

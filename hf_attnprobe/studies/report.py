@@ -1,21 +1,23 @@
-"""The one report of a study, as text, JSON or Markdown."""
+"""The report of a study, as text, JSON or Markdown."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from hf_attnprobe import markdown
 from hf_attnprobe.published_results import PAPERS
+from hf_attnprobe.statistics.bootstrap import Estimate
 from hf_attnprobe.storage.plain_data import plain
 from hf_attnprobe.studies.grid import grid_tables
-from hf_attnprobe.studies.papers import PAPER_TABLES
+from hf_attnprobe.studies.papers import paper_tables
 from hf_attnprobe.studies.plan import Job, Study
-from hf_attnprobe.studies.results import Cell, Results, ResultTable, Value
-from hf_attnprobe.studies.verbs import VERBS
+from hf_attnprobe.studies.results import Cell, Results, ResultTable
 
 
 @dataclass(frozen=True)
 class DataUsed:
-    """Texts that models were trained on: as what they were given, how many are in each split, and their fingerprints."""
+    """A data set that models were trained on: texts and fingerprint of each split."""
 
     name: str
     sizes: Mapping[str, int]
@@ -24,7 +26,7 @@ class DataUsed:
 
 @dataclass(frozen=True)
 class Made:
-    """A step, or a model that it trained: with which seed, how many epochs, and how long it took in all."""
+    """A step, or a model that it trained; ``seconds`` are those of all its runs."""
 
     name: str
     seed: int | None
@@ -34,7 +36,7 @@ class Made:
 
 @dataclass(frozen=True)
 class StudyReport:
-    """What a study found. ``print(report)`` gives notes and tables."""
+    """What a study found. ``print(report)`` shows notes and tables."""
 
     study: str
     title: str
@@ -56,83 +58,90 @@ def report_of(
     *,
     quick: bool,
 ) -> StudyReport:
-    """Reads what the steps left behind. seconds: by step."""
+    """Makes the report of a study whose steps are done.
+
+    Args:
+        plan: the study.
+        folder: the folder that its steps left their results in.
+        data: the data sets that models were trained on.
+        seconds: how long each step took, by its folder.
+        quick: whether the settings were the shorter ones.
+    """
     results = Results(plan, folder)
-    tables = [
-        *(PAPER_TABLES[plan.paper](results) if plan.paper else []),
-        *grid_tables(results),
-    ]
-    used = tuple({(d.name, tuple(d.sizes.items())): d for d in data.values()}.values())
-    made = [m for job in plan.jobs for m in _made(results, job, seconds[job.folder])]
-    notes = [
-        *_quick(plan, quick),
-        *(_differences(plan, results, used) if plan.paper else []),
-    ]
+    used = _without_repetition(data.values())
+    tables, notes = grid_tables(results), []
+    if quick:
+        shortened = "; ".join(plan.shortened) or "nothing is shorter"
+        notes.append(
+            f"Quick: not the study itself, but a short run of it ({shortened})."
+        )
+    if plan.paper is not None:
+        tables = paper_tables(results) + tables
+        notes.append(_differences(plan, used))
+    made = []
+    for job in plan.jobs:
+        made += _made(results, job, seconds[job.folder])
     return StudyReport(
-        plan.name, plan.title, quick, tuple(notes), tuple(tables), used, tuple(made)
+        study=plan.name,
+        title=plan.title,
+        quick=quick,
+        notes=tuple(notes),
+        tables=tuple(tables),
+        data=used,
+        made=tuple(made),
     )
 
 
-def _quick(plan: Study, quick: bool) -> list[str]:
-    if not quick:
-        return []
-    return [
-        f"Quick: not the study itself, but a short run of it ({'; '.join(plan.shortened) or 'nothing is shorter'})."
-    ]
+def _without_repetition(data: Iterable[DataUsed]) -> tuple[DataUsed, ...]:
+    """Data sets of one name and size once: seeds do not show in the report."""
+    return tuple({(d.name, tuple(d.sizes.items())): d for d in data}.values())
 
 
-def _differences(plan: Study, results: Results, used: Sequence[DataUsed]) -> list[str]:
-    """What stands between these numbers and the paper's."""
-    vectors = {
-        job.arguments.get("word_vectors") for job in plan.jobs if job.verb == "train"
-    } - {None}
-    said = [
-        f"word vectors of {', '.join(sorted(vectors))}"
-        if vectors
-        else "no pretrained word vectors"
-    ]
-    limits = {
-        job.arguments.get(VERBS[job.verb].training_limit) for job in plan.jobs
-    } - {None}
-    said += [f"only {min(limits)} training texts"] if limits else []
-    said += [
-        f"the texts of {', '.join(dict.fromkeys(d.name for d in used))} as they are here, with our tokenizer"
-    ]
-    said += ["the epoch that validation texts prefer"] + (
-        ["shorter training"] if plan.shortened else []
-    )
+def _differences(plan: Study, used: Sequence[DataUsed]) -> str:
+    """How these numbers were made otherwise than the paper's."""
+    differences = []
+    trained = [job for job in plan.jobs if job.verb == "train"]
+    vectors = {job.arguments.get("word_vectors") for job in trained} - {None}
+    if vectors:
+        differences.append(f"word vectors of {', '.join(sorted(vectors))}")
+    else:
+        differences.append("no pretrained word vectors (--word-vectors)")
+    limits = {job.arguments.get("train_limit") for job in plan.jobs} - {None}
+    if limits:
+        differences.append(f"only {min(limits)} training texts")
+    names = ", ".join(dict.fromkeys(data.name for data in used))
+    differences.append(f"the texts of {names} as they are here, with our tokenizer")
+    differences.append("the epoch that validation texts prefer")
+    if plan.shortened:
+        differences.append("shorter training")
     seeds = sorted({job.arguments.get("seed", 0) for job in plan.jobs})
-    said += [f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"]
-    return [f"What differs from {PAPERS[plan.paper]}: {'; '.join(said)}."]
+    word = "seeds" if len(seeds) > 1 else "seed"
+    differences.append(f"{word} {', '.join(map(str, seeds))}")
+    return f"What differs from {PAPERS[plan.paper]}: {'; '.join(differences)}."
 
 
 def _made(results: Results, job: Job, seconds: float) -> list[Made]:
     """The step, and the models that a retraining left in it."""
-    record = results.record(job.folder)
-    found = [
-        Made(job.folder, job.arguments.get("seed"), record.get("n_epochs"), seconds)
-    ]
-    return found + [
-        Made(
-            f"{folder}/{m.name}",
-            results.record(f"{folder}/{m.name}").get("seed"),
-            m.n_epochs,
-            m.seconds,
-        )
-        for folder in results.retrainings(job)
-        for m in results.retraining(folder).models
-    ]
+    epochs = results.record(job.folder).get("n_epochs")
+    made = [Made(job.folder, job.arguments.get("seed"), epochs, seconds)]
+    for folder in results.retrainings(job):
+        for model in results.retraining(folder).models:
+            name = f"{folder}/{model.name}"
+            seed = results.record(name).get("seed")
+            made.append(Made(name, seed, model.n_epochs, model.seconds))
+    return made
 
 
-def to_json(report: StudyReport) -> dict:
-    """Plain data, as ``study --json`` prints it and ``summary.json`` holds it; NaN becomes None."""
-    head = {
+def to_json(report: StudyReport) -> dict[str, Any]:
+    """Plain data, as ``study --json`` prints and ``summary.json`` holds it.
+
+    NaN becomes None.
+    """
+    return {
         "study": report.study,
         "title": report.title,
         "quick": report.quick,
         "notes": list(report.notes),
-    }
-    return head | {
         "tables": plain(report.tables),
         "data": plain(report.data),
         "steps": plain(report.made),
@@ -141,60 +150,38 @@ def to_json(report: StudyReport) -> dict:
 
 def to_markdown(report: StudyReport) -> str:
     """The tables first, then data, steps and their times."""
+    splits = ("train", "validation", "test")
     sizes = [
-        (d.name, *(d.sizes.get(name, 0) for name in ("train", "validation", "test")))
-        for d in report.data
+        (data.name, *(data.sizes.get(split, 0) for split in splits))
+        for data in report.data
     ]
     steps = [
-        (m.name, _shown(m.seed), _shown(m.epochs), f"{m.seconds:.1f}")
-        for m in report.made
+        (made.name, _shown(made.seed), _shown(made.epochs), f"{made.seconds:.1f}")
+        for made in report.made
     ]
-    return "\n".join(
-        [
-            *_lines(report),
-            "",
-            "## data",
-            "",
-            *_table(("data set", "train", "validation", "test"), sizes),
-            "",
-            "## steps",
-            "",
-            *_table(("step or model", "seed", "epochs", "seconds"), steps),
-            "",
-        ]
-    )
+    lines = _lines(report)
+    lines += markdown.section("data", markdown.table(("data set", *splits), sizes))
+    head = ("step or model", "seed", "epochs", "seconds")
+    lines += markdown.section("steps", markdown.table(head, steps))
+    return "\n".join([*lines, ""])
 
 
 def _lines(report: StudyReport) -> list[str]:
-    parts = [f"# {report.title}", "", *report.notes]
+    lines = [f"# {report.title}", "", *report.notes]
     for table in report.tables:
         rows = [[_shown(cell) for cell in row] for row in table.rows]
-        parts += ["", f"## {table.title}", "", *_table(table.head, rows)]
-        parts += (
-            ["", *(f"- {sentence}" for sentence in table.sentences)]
-            if table.sentences
-            else []
-        )
-    return parts
+        lines += markdown.section(table.title, markdown.table(table.head, rows))
+        if table.sentences:
+            lines += ["", *markdown.bullets(table.sentences)]
+    return lines
 
 
 def _shown(cell: Cell) -> str:
-    if isinstance(cell, Value):
-        interval = (
-            "" if cell.ci95 is None else f" [{cell.ci95[0]:.3f}, {cell.ci95[1]:.3f}]"
-        )
-        return (
-            "undefined"
-            if cell.value != cell.value
-            else f"{cell.value:.3f}{interval} (n {cell.n})"
-        )
-    if isinstance(cell, float):
-        return "–" if cell != cell else f"{cell:g}"
-    return "–" if cell is None else str(cell)
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence]) -> list[str]:
-    return [
-        f"| {' | '.join(map(str, cells))} |"
-        for cells in (head, ["---"] * len(head), *rows)
-    ]
+    """A cell as text."""
+    if isinstance(cell, Estimate):
+        if cell.value != cell.value:
+            return "undefined"
+        return f"{markdown.interval(cell.value, cell.ci95)} (n {cell.n})"
+    if cell is None or cell != cell:
+        return markdown.MISSING
+    return f"{cell:g}" if isinstance(cell, float) else str(cell)

@@ -1,10 +1,11 @@
-"""What the steps of a study left behind, and the tables that are made of it."""
+"""The results of the steps of a study, read from their folders."""
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,29 +15,27 @@ from hf_attnprobe.deception.run import SUMMARY as DECEPTION
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.retraining.report import RetrainingReport
 from hf_attnprobe.retraining.run import read_retraining
-from hf_attnprobe.statistics.bootstrap import bootstrap_interval
-from hf_attnprobe.statistics.scores import Score
+from hf_attnprobe.statistics.bootstrap import Estimate, mean_estimate
+from hf_attnprobe.statistics.scores import Score, find_score
 from hf_attnprobe.statistics.summary import PREDICTION
-from hf_attnprobe.storage.plain_data import read
+from hf_attnprobe.storage.plain_data import from_plain
 from hf_attnprobe.storage.rows import read_rows
-from hf_attnprobe.studies.plan import Column, Job, Study, name_of
+from hf_attnprobe.studies.plan import Column, Job, Scalar, Study, name_of
 
 
-@dataclass(frozen=True)
-class Value:
-    """A number of ours: its 95% interval, where it has one, and the texts that it is of."""
-
-    value: float
-    ci95: tuple[float, float] | None = None
-    n: int | None = None
-
-
-Cell = str | int | float | Value | None
+Cell = str | int | float | Estimate | None
 
 
 @dataclass(frozen=True)
 class ResultTable:
-    """``rows`` have a cell for each of ``head``, ``sentences`` say what they show."""
+    """A table of the report.
+
+    Args:
+        title: what the table answers.
+        head: names of the columns.
+        rows: cells, one for each column.
+        sentences: what the table shows, in words.
+    """
 
     title: str
     head: tuple[str, ...]
@@ -45,140 +44,141 @@ class ResultTable:
 
 
 class Results:
-    """The folders of a study whose steps are done."""
+    """Reads the folders of a study whose steps are done; each is read once."""
 
-    def __init__(self, plan: Study, folder: Path):
-        self.plan, self.folder = plan, folder
-        self.rows, self.retraining = cache(self._rows), cache(self._retraining)
+    def __init__(self, plan: Study, folder: Path) -> None:
+        self.plan = plan
+        self.folder = folder
+        self.rows = cache(self._rows)
+        self.retraining = cache(self._retraining)
 
     @cached_property
     def by_step(self) -> dict[str, list[Job]]:
-        """The jobs of every step, in the order of the file."""
-        found: dict[str, list[Job]] = {}
+        """The jobs of each step, in the order of the file."""
+        jobs: dict[str, list[Job]] = {}
         for job in self.plan.jobs:
-            found.setdefault(job.step, []).append(job)
-        return found
+            jobs.setdefault(job.step, []).append(job)
+        return jobs
 
     def jobs(self, step: str) -> list[Job]:
-        """Those of a step; none where the study has no such step."""
+        """The jobs of a step; none where the study has no such step."""
         return self.by_step.get(step, [])
 
-    def at(self, step: str, cell: Mapping) -> Job:
-        """The one that a cell of the grid is about."""
-        return next(
-            job
-            for job in self.by_step[step]
-            if all(cell[k] == v for k, v in job.cell.items())
-        )
+    def at(self, step: str, cell: Mapping[str, Scalar]) -> Job:
+        """The job of a step for a cell of the grid."""
+        return next(job for job in self.by_step[step] if job.is_at(cell))
 
     def _rows(self, folder: str) -> pd.DataFrame:
+        """The statistics of an audit of one head, [texts, statistics], with accuracy."""
         rows = read_rows(self.folder / folder / "rows")
-        heads = rows.loc[
-            (rows.test != PREDICTION) & (rows["head"] >= 0), ["layer", "head"]
-        ].drop_duplicates()
-        if len(heads) > 1:
+        of_heads = rows[(rows.test != PREDICTION) & (rows["head"] >= 0)]
+        n_heads = len(of_heads[["layer", "head"]].drop_duplicates())
+        if n_heads > 1:
             raise AttnProbeError(
-                f"expected the audit of one head for a column of a table, {folder} has {len(heads)}; choose one by layers "
-                "and heads in the step"
+                f"expected the audit of one head for a column of a table, {folder} has "
+                f"{n_heads}; choose one by layers and heads in the step"
             )
         rows = rows.drop_duplicates(["example_id", "statistic"])
         wide = rows.pivot(index="example_id", columns="statistic", values="value")
         if {"label", "predicted_class"} <= set(wide):
-            wide["accuracy"] = (
-                (wide.label == wide.predicted_class)
-                .astype(float)
-                .where(wide.label >= 0)
-            )
+            right = (wide.label == wide.predicted_class).astype(float)
+            wide["accuracy"] = right.where(wide.label >= 0)
         return wide
 
     def _retraining(self, folder: str) -> RetrainingReport:
         return read_retraining(self.folder / folder)
 
     def retrainings(self, job: Job) -> list[str]:
-        """Folders in which a step trained models beside others."""
+        """The folders in which a step trained models beside others."""
         if job.verb in ("retrain", "transfer"):
             return [job.folder]
-        inside = (
-            sorted((self.folder / job.folder).glob("*/retrained"))
-            if job.verb == "compare"
-            else []
-        )
-        return [str(place.relative_to(self.folder)) for place in inside]
+        if job.verb != "compare":
+            return []
+        inside = sorted((self.folder / job.folder).glob("*/retrained"))
+        return [str(path.relative_to(self.folder)) for path in inside]
 
-    def written(self, job: Job, name: str) -> dict:
-        """A JSON file that a step left."""
+    def read_json(self, job: Job, name: str) -> dict[str, Any]:
+        """A JSON file in the folder of a job."""
         return json.loads((self.folder / job.folder / name).read_text())
 
-    def record(self, folder: str) -> dict:
-        """What a training wrote down of itself."""
+    def record(self, folder: str) -> dict[str, Any]:
+        """What a training recorded of itself; empty where nothing was trained."""
         return read_record(self.folder / folder)
 
     def value(
         self, column: Column, job: Job, texts: Sequence[int] | None = None
-    ) -> Value | None:
-        """What a column says of a job, of some ``texts`` only; None where it does not say it."""
+    ) -> Estimate | None:
+        """A column's value for a job.
+
+        Args:
+            column: a statistic of texts or a score.
+            job: a job of the column's step.
+            texts: example ids, to take the mean of a statistic over these only.
+
+        Returns:
+            None where the job did not run the test that the column is about.
+        """
         if column.score is not None:
             return self._score(column, job)
         rows = self.rows(job.folder)
         values = ratio(rows, column.statistic)
-        return (
-            None
-            if values is None
-            else mean_of(values if texts is None else values[rows.index.isin(texts)])
-        )
+        if values is None:
+            return None
+        return mean_of(values if texts is None else values[rows.index.isin(texts)])
 
-    def _score(self, column: Column, job: Job) -> Value | None:
+    def _score(self, column: Column, job: Job) -> Estimate | None:
         test, model, metric = column.score.split("/")
         if job.verb == "deceive":
-            data = self.written(job, DECEPTION)
+            deception = self.read_json(job, DECEPTION)
             if metric == "mass":
-                return estimate(data["masses"].get(model), data["n_named"])
-            scores, n = [read(Score, s) for s in data["scores"]], data["n"]
+                return estimate(deception["masses"].get(model), deception["n_named"])
+            scores = [from_plain(Score, score) for score in deception["scores"]]
+            n = deception["n"]
         else:
             report = self.retraining(job.folder)
             scores, n = report.scores.get(test, ()), report.n
-        found = find_score(scores, model, metric)
-        if found is None:
+        score = find_score(scores, model, metric)
+        if score is None:
             return None
         if column.difference:
-            return Value(found.difference, found.difference_ci95, n)
-        return Value(found.value, found.ci95, n)
+            return Estimate(score.difference, score.difference_ci95, n)
+        return Estimate(score.value, score.ci95, n)
 
 
-def find_score(scores: Sequence[Score], model: str, metric: str = "f1") -> Score | None:
-    """The one that is named, or None."""
-    return next((s for s in scores if (s.model, s.metric) == (model, metric)), None)
+def estimate(held: Mapping | None, n: int, *, scale: float = 1.0) -> Estimate | None:
+    """A value of a summary file, where ``{value, ci95}`` are plain data.
 
-
-def estimate(found: Mapping | None, n: int, *, scale: float = 1.0) -> Value | None:
-    """A number with its interval as a JSON file of ours holds them."""
-    if found is None or found["value"] is None:
+    Args:
+        held: None where the summary has no such value.
+        n: number of texts.
+        scale: factor of value and interval; 100 makes percentage points.
+    """
+    if held is None or held["value"] is None:
         return None
-    low, high = found["ci95"]
-    return Value(scale * found["value"], (scale * low, scale * high), n)
+    low, high = held["ci95"]
+    return Estimate(scale * held["value"], (scale * low, scale * high), n)
 
 
 def ratio(rows: pd.DataFrame, statistic: str) -> pd.Series | None:
-    """The texts' values of a statistic, or with a / of the ratio of two; None where a test was not run."""
+    """The values of a statistic, or of the ratio of two that is written ``a/b``.
+
+    Returns:
+        One value for each text, NaN where b is 0; None where a test was not run.
+    """
     first, slash, second = statistic.partition("/")
-    if not {first, second or first} <= set(rows):
+    if first not in rows or (slash and second not in rows):
         return None
     return rows[first] / rows[second].where(rows[second] > 0) if slash else rows[first]
 
 
-def mean_of(values: pd.Series) -> Value:
-    """Over the texts that have a value, with its bootstrap interval."""
-    numbers = values.to_numpy(dtype=np.float64)
-    real = numbers[~np.isnan(numbers)]
-    if not len(real):
-        return Value(float("nan"), None, 0)
-    low, high = bootstrap_interval(real[:, None])[:, 0].tolist()
-    return Value(float(real.mean()), (low, high), len(real))
+def mean_of(values: pd.Series) -> Estimate:
+    """The mean over the texts that have a value, with its bootstrap interval."""
+    return mean_estimate(values.to_numpy(dtype=np.float64))
 
 
-def median_of(values: pd.Series) -> Value:
-    """Over the texts that have a value."""
-    return Value(float(values.median()), None, int(values.notna().sum()))
+def median_of(values: pd.Series) -> Estimate:
+    """The median over the texts that have a value."""
+    return Estimate(float(values.median()), None, int(values.notna().sum()))
 
 
 def dataset_of(job: Job) -> str:

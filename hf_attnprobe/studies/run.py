@@ -1,23 +1,20 @@
-"""The runner of studies: every step of a study file once, restartable, one report at the end."""
+"""The runner of studies: it does each step of a study file once and writes one report."""
 
 import json
-import sys
-import time
-import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import logging
 from pathlib import Path
+from typing import Any
 
+from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.data.examples import dataset_fingerprint
-from hf_attnprobe.data.splits import load_splits
 from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.options import check_at_least
-from hf_attnprobe.published_results import PAPERS
-from hf_attnprobe.storage.folders import check_new_folder, write_atomically
+from hf_attnprobe.options import from_flat, names_of
+from hf_attnprobe.storage.folders import check_free, write_atomically, write_json
 from hf_attnprobe.storage.provenance import SUMMARY
-from hf_attnprobe.studies.file import read_study, ready_studies
-from hf_attnprobe.studies.plan import Job, Study, load_as
+from hf_attnprobe.studies.file import read_study
+from hf_attnprobe.studies.options import StudyOptions
+from hf_attnprobe.studies.plan import FolderOf, Job, Study, load_as
 from hf_attnprobe.studies.report import (
     DataUsed,
     StudyReport,
@@ -25,121 +22,60 @@ from hf_attnprobe.studies.report import (
     to_json,
     to_markdown,
 )
-from hf_attnprobe.studies.verbs import DATA, VERBS
+from hf_attnprobe.studies.state import STATE, StudyState
+from hf_attnprobe.studies.verbs import verb_of
 
 
-STATE = "study.json"  # what the steps of a folder were asked for, and which are done
+logger = logging.getLogger(__name__)
 
 
 def study(
     file: str | Path,
     *,
     output_dir: str | Path,
-    quick: bool = False,
-    dataset: str | Sequence[str] | None = None,
-    config: str | None = None,
-    text_column: str | Sequence[str] | None = None,
-    label_column: str | None = None,
-    limit: int | None = None,
-    seed: int = 0,
-    vectors: str | Path | None = None,
+    options: StudyOptions = StudyOptions(),
     progress: bool = True,
 ) -> StudyReport:
-    """Runs the steps of a study file, and puts what they found into one report.
+    """Runs the steps of a study file and puts their results into one report.
 
-    Each step has a folder of its own below ``output_dir``. Run again with the same folder to continue after an
-    interruption: a step that is done is not repeated, the one under way continues. A step that was asked for with other
-    arguments is refused; delete its folder, or choose another, to have it done again.
+    Each step has a folder of its own below ``output_dir``. Run the study again with the
+    same folder to continue after an interruption: finished steps are not repeated, the
+    one under way continues. A step that was done with other arguments is refused; delete
+    its folder, or choose another one, to have it done again. Each step is logged, at
+    level ``INFO``, when it begins.
 
     Args:
-        file: a path, see :mod:`hf_attnprobe.studies.file` for what is in it; or the name of a study of this package.
-        quick: with the shorter settings of the file; the report says so.
-        dataset: in place of the file's data sets: names, folders, Hub ids, or name=folder for a folder that is cut as
-            the data set of that name and stands for it.
-        config, text_column, label_column: of the data sets. limit: so many training texts.
-        seed: of all steps that set none.
-        vectors: pretrained word vectors for all trainings that name none.
-        progress: on stderr.
+        file: a study file, whose format :mod:`hf_attnprobe.studies.file` describes; or
+            the name of a study of this package, of a paper's tables among them
+            (``"wiegreffe-pinter"``).
+        output_dir: folder for the steps and the report.
+        options: data sets in place of the file's, seed, and whether the run is quick.
+        progress: show progress bars on stderr.
 
     Returns:
-        The report; also as ``report.md`` and ``summary.json`` in the folder.
+        The report, which is also written to ``report.md`` and ``summary.json``.
 
     Raises:
-        AttnProbeError: for anything the caller can mend, if it can be seen before anything is trained.
+        AttnProbeError: for a file, a data set or a folder that cannot be used, before
+            anything is trained; and for the errors of a step, which name the step.
     """
-    check_at_least(0, seed=seed)
-    check_at_least(1, limit=limit)
-    names = [dataset] if isinstance(dataset, str) else dataset
-    given = {
-        "config": config,
-        "text_column": text_column,
-        "label_column": label_column,
-        "limit": limit,
-    }
-    given |= {"seed": seed, "word_vectors": vectors and str(vectors)}
-    plan = read_study(file, quick=quick, datasets=names, given=given)
+    plan = read_study(file, options)
     if process_state().num_processes > 1:
         raise AttnProbeError("a study works in one process; start it without torchrun")
-    folder = check_new_folder(output_dir, holding=STATE)
-    state = _State(folder, plan, quick)
+    folder = check_free(output_dir, STATE)
+    state = StudyState(folder, plan, quick=options.quick)
     data = _data_of(plan)
-    state.check(plan, data)
+    state.claim(plan, data)
     for number, job in enumerate(plan.jobs, 1):
-        if progress:
-            done = ", done before" if state.finished(job) else ""
-            print(
-                f"step {number} of {len(plan.jobs)}: {job.folder} ({job.verb}){done}",
-                file=sys.stderr,
-                flush=True,
-            )
-        if not state.finished(job):
+        finished = state.finished(job)
+        _log_step(job, number, len(plan.jobs), finished)
+        if not finished:
             with state.step(job):
                 _run(job, folder, progress)
-    report = report_of(plan, folder, data, state.seconds(), quick=quick)
-    write_atomically(folder / SUMMARY, json.dumps(to_json(report), indent=1) + "\n")
+    report = report_of(plan, folder, data, state.seconds(), quick=options.quick)
+    write_json(folder / SUMMARY, to_json(report))
     write_atomically(folder / "report.md", to_markdown(report))
     return report
-
-
-def reproduce(
-    paper: str,
-    *,
-    dataset: str | Sequence[str],
-    output_dir: str | Path,
-    quick: bool = False,
-    config: str | None = None,
-    text_column: str | Sequence[str] | None = None,
-    label_column: str | None = None,
-    limit: int | None = None,
-    seed: int = 0,
-    vectors: str | Path | None = None,
-    progress: bool = True,
-) -> StudyReport:
-    """Runs the whole table of a paper for a data set, and puts the published numbers beside ours.
-
-    Args:
-        paper: one of :data:`hf_attnprobe.published_results.PAPERS`.
-        dataset: as for :func:`study`; the published numbers are those of the data set's name.
-        output_dir, quick, config, text_column, label_column, limit, seed, vectors, progress: see :func:`study`.
-    """
-    ready = {name: file for name, file in ready_studies().items() if name in PAPERS}
-    if paper not in ready:
-        raise AttnProbeError(
-            f"expected a paper of {', '.join(ready)}, got {paper!r}; other studies are attnprobe study's"
-        )
-    return study(
-        ready[paper],
-        dataset=dataset,
-        output_dir=output_dir,
-        quick=quick,
-        config=config,
-        text_column=text_column,
-        label_column=label_column,
-        limit=limit,
-        seed=seed,
-        vectors=vectors,
-        progress=progress,
-    )
 
 
 def read_text(folder: str | Path) -> str:
@@ -152,146 +88,61 @@ def read_text(folder: str | Path) -> str:
         ) from error
 
 
+def _log_step(job: Job, number: int, n_jobs: int, finished: bool) -> None:
+    note = ", done before" if finished else ""
+    logger.info("step %d of %d: %s (%s)%s", number, n_jobs, job.folder, job.verb, note)
+
+
 def _run(job: Job, folder: Path, progress: bool) -> None:
-    """Calls the verb; errors say which step they are of."""
-    arguments = {name: _place(value, folder) for name, value in job.arguments.items()}
-    arguments["dataset"] = load_as(arguments["dataset"])
+    """Does a step; its errors say which step they are of."""
+    verb = verb_of(job.verb, job.arguments)
+    arguments = _arguments(job, folder)
     try:
-        VERBS[job.verb].run(
-            output_dir=folder / job.folder, progress=progress, **arguments
-        )
+        verb.run(arguments, output_dir=folder / job.folder, progress=progress)
     except AttnProbeError as error:
         raise AttnProbeError(f"step {job.folder}: {error}") from error
 
 
-def _place(value, folder: Path):
-    """References to earlier steps as folders."""
+def _arguments(job: Job, folder: Path) -> dict[str, Any]:
+    """What the verb is called with: paths for references, and the data set to load."""
+    verb = verb_of(job.verb, job.arguments)
+    arguments = dict(job.arguments)
+    for name in verb.references:
+        if name in arguments:
+            arguments[name] = _path(arguments[name], folder)
+    arguments["dataset"] = load_as(arguments["dataset"])
+    return arguments
+
+
+def _path(value: Any, folder: Path) -> Any:
+    """References to earlier steps as paths; folders elsewhere and Hub ids stay."""
     if isinstance(value, list):
-        return [_place(item, folder) for item in value]
-    return (
-        str(folder / value[1:])
-        if isinstance(value, str) and value.startswith("<")
-        else value
-    )
+        return [_path(item, folder) for item in value]
+    return value.below(folder) if isinstance(value, FolderOf) else value
 
 
 def _data_of(plan: Study) -> dict[str, DataUsed]:
-    """Every data set as it is trained on, by its arguments; so one that is not there is met before anything is trained."""
-    found: dict[str, DataUsed] = {}
+    """The data sets that steps train on, by their arguments.
+
+    They are loaded before any step runs, so that a missing one is noticed at once.
+    """
+    used: dict[str, DataUsed] = {}
     for job in plan.jobs:
-        data = {k: v for k, v in job.arguments.items() if k in DATA}
-        key = _key(job)
-        if VERBS[job.verb].training_limit == "limit" and key not in found:
-            dataset = load_as(data.pop("dataset"))
-            sets = load_splits(
-                dataset,
-                dataset_config=data.pop("config", None),
-                seed=job.arguments.get("seed", 0),
-                **data,
-            )
-            sizes = {name: len(examples) for name, examples in sets.items()}
-            fingerprints = {
-                name: dataset_fingerprint(examples) for name, examples in sets.items()
-            }
-            found[key] = DataUsed(job.arguments["dataset"], sizes, fingerprints)
-    return found
-
-
-def _key(job: Job) -> str:
-    data = {k: v for k, v in job.arguments.items() if k in DATA}
-    return json.dumps(data | {"seed": job.arguments.get("seed", 0)}, sort_keys=True)
-
-
-class _State:
-    """What is done, in a file that every step is written to before it begins and when it has ended."""
-
-    def __init__(self, folder: Path, plan: Study, quick: bool):
-        self.folder, self.file = folder, folder / STATE
-        self.held = {"study": plan.name, "quick": quick, "data": {}, "steps": {}}
-        if self.file.is_file():
-            try:
-                self.held |= json.loads(self.file.read_text())
-            except (OSError, ValueError, TypeError) as error:
-                raise AttnProbeError(
-                    f"cannot read {self.file} ({error}); choose another --output-dir"
-                ) from error
-        if (self.held["study"], self.held["quick"]) != (plan.name, quick):
-            kind = "quick" if self.held["quick"] else "full"
-            raise AttnProbeError(
-                f"{folder} holds the {kind} study {self.held['study']}, not the {'quick' if quick else 'full'} "
-                f"{plan.name}; choose another --output-dir"
-            )
-
-    def check(self, plan: Study, data: Mapping[str, DataUsed]) -> None:
-        """Refuses steps that were begun with other arguments or other texts; from here on the folder is this study's."""
-        for job in plan.jobs:
-            held = self._held(job)
-            for name in {
-                **held.get("arguments", {}),
-                **(job.arguments if held else {}),
-            }:
-                old, new = held["arguments"].get(name), _plain(job.arguments).get(name)
-                if old != new:
-                    raise AttnProbeError(
-                        f"step {job.folder} was done with {name} {old}, not {new}; choose another --output-dir, or delete "
-                        f"{self.folder / job.folder} and what was made of it"
-                    )
-        for key, used in data.items():
-            if self.held["data"].get(
-                key, used.fingerprints
-            ) != used.fingerprints and any(map(self._held, plan.jobs)):
-                raise AttnProbeError(
-                    f"the texts of {used.name} are not those that {self.folder} was begun with; choose another --output-dir"
-                )
-        self.held["data"] |= {
-            key: dict(used.fingerprints) for key, used in data.items()
+        key = _data_key(job)
+        if key in used or not verb_of(job.verb, job.arguments).trains:
+            continue
+        name = job.arguments["dataset"]
+        data = from_flat(job.arguments | {"dataset": load_as(name)}, Data)
+        splits = data.splits(seed=job.arguments.get("seed", 0))
+        sizes = {split: len(examples) for split, examples in splits.items()}
+        fingerprints = {
+            split: dataset_fingerprint(examples) for split, examples in splits.items()
         }
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self._write()
-
-    def _held(self, job: Job) -> dict:
-        return (
-            self.held["steps"].get(job.folder, {})
-            if (self.folder / job.folder).is_dir()
-            else {}
-        )
-
-    def finished(self, job: Job) -> bool:
-        """Done, and of what the steps before it are now: a folder that was deleted is made anew."""
-        held = self._held(job)
-        return held.get("done", False) and held.get("made_of") == self._runs(job)
-
-    def _runs(self, job: Job) -> dict[str, str | None]:
-        return {name: self.held["steps"].get(name, {}).get("run") for name in job.after}
-
-    def seconds(self) -> dict[str, float]:
-        return {name: step["seconds"] for name, step in self.held["steps"].items()}
-
-    @contextmanager
-    def step(self, job: Job) -> Iterator[None]:
-        """Notes that a step has begun, how long it took over all runs, and, if nothing went wrong, that it is done."""
-        held = self._held(job)
-        before, run = held.get("seconds", 0.0), held.get("run", uuid.uuid4().hex)
-        step = {
-            "verb": job.verb,
-            "arguments": _plain(job.arguments),
-            "seconds": before,
-            "done": False,
-        }
-        step |= {"run": run, "made_of": self._runs(job)}
-        self.held["steps"][job.folder] = step
-        self._write()
-        since = time.monotonic()
-        try:
-            yield
-            step["done"] = True
-        finally:
-            step["seconds"] = round(before + time.monotonic() - since, 2)
-            self._write()
-
-    def _write(self) -> None:
-        write_atomically(self.file, json.dumps(self.held, indent=1) + "\n")
+        used[key] = DataUsed(name, sizes, fingerprints)
+    return used
 
 
-def _plain(arguments: Mapping) -> dict:
-    return json.loads(json.dumps(dict(arguments)))
+def _data_key(job: Job) -> str:
+    names = {"seed", *names_of([Data])}
+    data = {k: v for k, v in job.arguments.items() if k in names}
+    return json.dumps({"seed": 0} | data, sort_keys=True)

@@ -18,7 +18,7 @@ from transformers import (
 from hf_attnprobe.checkpoints import RECORD, load_model, read_record
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.options import check_at_least
-from hf_attnprobe.storage.folders import check_new_folder, write_atomically
+from hf_attnprobe.storage.folders import check_free, differing, write_json
 
 
 STEPS = ".steps"  # the Trainer's own files, while it runs
@@ -39,7 +39,7 @@ def begin(output_dir: str | Path, seed: int, *, resume: bool = False) -> Path:
     """
     check_at_least(0, seed=seed)
     interrupted = resume and (Path(output_dir) / STEPS).exists()
-    folder = check_new_folder(output_dir, holding=STEPS if interrupted else RECORD)
+    folder = check_free(output_dir, STEPS if interrupted else RECORD)
     set_seed(seed)
     return folder
 
@@ -57,6 +57,9 @@ def finish(
     The Trainer's own files are removed, unless an interrupted run is to be resumed.
 
     Args:
+        trainer: as :func:`hf_attnprobe.training.trainer.make_trainer` makes it.
+        tokenizer: saved beside the model.
+        output_dir: of the checkpoint.
         record: the training's settings.
         resume: continue what an interrupted run with the same record left behind.
 
@@ -74,8 +77,7 @@ def finish(
             "n_epochs": round(trainer.state.epoch or 0),
             "seconds": seconds(trainer),
         }
-        content = json.dumps({**record, **outcome}, indent=1) + "\n"
-        write_atomically(output_dir / RECORD, content)
+        write_json(output_dir / RECORD, {**record, **outcome})
         done = True
     finally:
         if done or not resume:
@@ -123,14 +125,11 @@ def check_same(
     Raises:
         AttnProbeError: it had others.
     """
-    wanted = json.loads(json.dumps(dict(record)))
-    for name, value in wanted.items():
-        if held.get(name) != value:
-            words = name.replace("_", " ")
-            raise AttnProbeError(
-                f"{folder} holds a training with {words} {held.get(name)}, not {value}; "
-                "choose another folder or delete it"
-            )
+    for name, (old, _) in differing(held, record).items():
+        raise AttnProbeError(
+            f"{folder} holds a training with {name.replace('_', ' ')} {old}, not "
+            f"{record[name]}; choose another folder or delete it"
+        )
 
 
 def _train(
@@ -141,12 +140,12 @@ def _train(
     if last is None:
         shutil.rmtree(steps, ignore_errors=True)
         steps.mkdir(parents=True)
-        (steps / RECORD).write_text(json.dumps(dict(record)) + "\n")
+        write_json(steps / RECORD, dict(record))
         trainer.train()
         return
     check_same(steps, read_record(steps), record)
     state = _relocated_state(last)
-    if _gave_up(state):
+    if _stopped_early(state):
         # Nothing is left but to load the best epoch.
         trainer.args.num_train_epochs = round(state["epoch"])
     logger.info("training continues at epoch %s in %s", state["epoch"], steps.parent)
@@ -160,7 +159,7 @@ def _relocated_state(checkpoint: Path) -> dict[str, Any]:
     if step:
         best = checkpoint.with_name(f"checkpoint-{step}")
         state["best_model_checkpoint"] = str(best)
-        write_atomically(checkpoint / STATE, json.dumps(state))
+        write_json(checkpoint / STATE, state)
     return state
 
 
@@ -177,7 +176,7 @@ def _last_checkpoint(steps: Path) -> Path | None:
     return None
 
 
-def _gave_up(state: Mapping[str, Any]) -> bool:
+def _stopped_early(state: Mapping[str, Any]) -> bool:
     """Whether early stopping had ended the run before it was interrupted."""
     stopping = state.get("stateful_callbacks", {}).get("EarlyStoppingCallback")
     if stopping is None:

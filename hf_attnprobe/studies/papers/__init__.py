@@ -1,9 +1,7 @@
-"""The tables of the papers with our numbers, and the published ones beside them where the data set is one of theirs.
+"""The tables of papers: our numbers, and the published ones where the data set is theirs.
 
-A table is made of the steps of a study that have the names which the ready study files give them.
+The tables are made of the steps with the names that the study files of the package use.
 """
-
-from collections.abc import Callable, Mapping
 
 from hf_attnprobe.studies.papers import (
     jain_wallace,
@@ -14,15 +12,15 @@ from hf_attnprobe.studies.papers import (
 from hf_attnprobe.studies.results import Results, ResultTable
 
 
-def _mohankumar(results: Results) -> list[ResultTable]:
-    """The study file's own tables say it all: numbers of this paper's tables could not be had."""
-    return []
-
-
-PAPER_TABLES: Mapping[str, Callable[[Results], list[ResultTable]]] = {
+PAPER_TABLES = {
     "jain-wallace": jain_wallace.tables,
     "serrano-smith": serrano_smith.tables,
     "wiegreffe-pinter": wiegreffe_pinter.tables,
     "tutek-snajder": tutek_snajder.tables,
-    "mohankumar": _mohankumar,
 }
+
+
+def paper_tables(results: Results) -> list[ResultTable]:
+    """The tables of the study's paper; none of a paper whose numbers could not be had."""
+    tables = PAPER_TABLES.get(results.plan.paper)
+    return tables(results) if tables else []

@@ -1,7 +1,9 @@
 """Jain & Wallace 2019, "Attention is not Explanation"."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -17,143 +19,114 @@ from hf_attnprobe.studies.results import (
 )
 
 
+@dataclass(frozen=True)
+class _Group:
+    """The texts of an audit for which one class was predicted."""
+
+    job: Job
+    predicted: int
+    rows: pd.DataFrame
+
+    @property
+    def labels(self) -> tuple[str, str, str]:
+        """Data set, encoder and attention."""
+        cell = self.job.cell
+        encoder = str(cell.get("encoder", "bilstm"))
+        attention = str(cell.get("attention", "additive"))
+        return dataset_of(self.job), encoder, attention
+
+    def published(self, by_class: Sequence | None) -> Any:
+        """The published value for the class; None where the paper has none."""
+        if by_class is None or self.predicted >= len(by_class):
+            return None
+        return by_class[self.predicted]
+
+
 def tables(results: Results) -> list[ResultTable]:
-    """τ of attention with gradients and leave-one-out, room for adversaries, and shuffling, by predicted class."""
-    return [_tau(results), _room(results), _shuffled(results)]
+    """τ with gradients and leave-one-out, adversaries, and shuffling, by predicted class."""
+    groups = list(_groups(results))
+    return [_correlation(groups), _adversarial(results, groups), _permutation(groups)]
 
 
-def _by_class(
-    results: Results, step: str
-) -> Iterator[tuple[Job, tuple, int, pd.DataFrame]]:
-    """(job, its labels, predicted class, its texts), for every job of a step."""
-    for job in results.jobs(step):
+def _groups(results: Results) -> Iterator[_Group]:
+    for job in results.jobs("audit"):
         rows = results.rows(job.folder)
-        labels = (
-            dataset_of(job),
-            job.cell.get("encoder", "bilstm"),
-            job.cell.get("attention", "additive"),
-        )
-        for k in sorted(rows.predicted_class.dropna().unique().astype(int).tolist()):
-            yield job, labels, k, rows[rows.predicted_class == k]
+        for predicted in sorted(rows.predicted_class.dropna().unique().astype(int)):
+            yield _Group(job, int(predicted), rows[rows.predicted_class == predicted])
 
 
-def _of_class(found, k: int):
-    """What was published of the predicted class; None for one that they do not have."""
-    return found[k] if found is not None and k < len(found) else None
-
-
-def _tau(results: Results) -> ResultTable:
+def _correlation(groups: Sequence[_Group]) -> ResultTable:
     table = []
-    for _, labels, k, rows in _by_class(results, "audit"):
-        name, encoder, attention = labels
-        theirs = published.TAU.get(name, {}) if attention == "additive" else {}
-        for measure in ("gradient", "leave_one_out"):
-            tau, significant = (
-                rows.get(f"attention_{measure}_{s}") for s in ("tau", "significant")
-            )
-            if tau is not None:
-                paper = _of_class(theirs.get((encoder, measure)), k) or (
-                    None,
-                    None,
-                    None,
-                )
-                table.append(
-                    (
-                        *labels,
-                        measure,
-                        k,
-                        mean_of(tau),
-                        round(tau.std(ddof=0), 3),
-                        mean_of(significant).value,
-                        *paper,
-                    )
-                )
-    head = (
-        "data set",
-        "encoder",
-        "attention",
-        "τ with",
-        "predicted",
-        "τ",
-        "std",
-        "significant",
-    )
-    head += ("published τ", "published std", "published significant")
+    for group, measure in itertools.product(groups, ("gradient", "leave_one_out")):
+        tau = group.rows.get(f"attention_{measure}_tau")
+        if tau is None:
+            continue
+        significant = group.rows[f"attention_{measure}_significant"]
+        ours = mean_of(tau), round(tau.std(ddof=0), 3), mean_of(significant).value
+        name, encoder, attention = group.labels
+        theirs = None
+        if attention == "additive":
+            theirs = published.TAU.get(name, {}).get((encoder, measure))
+        paper = group.published(theirs) or (None, None, None)
+        table.append((*group.labels, measure, group.predicted, *ours, *paper))
     return ResultTable(
-        "Does attention rank tokens as importance does? (Table 2)", head, tuple(table)
+        "Does attention rank tokens as importance does? (Table 2)",
+        (
+            *("data set", "encoder", "attention", "τ with", "predicted"),
+            *("τ", "std", "significant"),
+            *("published τ", "published std", "published significant"),
+        ),
+        tuple(table),
     )
 
 
-def _room(results: Results) -> ResultTable:
+def _adversarial(results: Results, groups: Sequence[_Group]) -> ResultTable:
+    column = "epsilon_max_jsd@0.05"
     table = []
-    for job, labels, k, rows in _by_class(results, "audit"):
-        name, encoder, attention = labels
-        searched = results.rows(results.at("search", job.cell).folder).reindex(
-            rows.index
-        )
-        theirs = (
-            published.EPSILON_MAX_JSD.get(name, {}).get(encoder)
-            if attention == "additive"
-            else None
-        )
-        column = "epsilon_max_jsd@0.05"
-        exact = median_of(rows[column]) if column in rows else None
-        table.append(
-            (*labels, k, median_of(searched[column]), exact, _of_class(theirs, k))
-        )
-    head = (
-        "data set",
-        "encoder",
-        "attention",
-        "predicted",
-        "searched",
-        "exactly",
-        "published (searched)",
-    )
+    for group in groups:
+        search = results.rows(results.at("search", group.job.cell).folder)
+        searched = median_of(search.reindex(group.rows.index)[column])
+        exact = median_of(group.rows[column]) if column in group.rows else None
+        name, encoder, attention = group.labels
+        theirs = None
+        if attention == "additive":
+            theirs = published.EPSILON_MAX_JSD.get(name, {}).get(encoder)
+        paper = group.published(theirs)
+        table.append((*group.labels, group.predicted, searched, exact, paper))
     return ResultTable(
         "Could attention have looked elsewhere? Median ε-max JSD (ε = .05)",
-        head,
+        (
+            *("data set", "encoder", "attention", "predicted"),
+            *("searched", "exactly", "published (searched)"),
+        ),
         tuple(table),
         ("Published are medians of the authors' released reruns, ±.01.",),
     )
 
 
-def _shuffled(results: Results) -> ResultTable:
+def _permutation(groups: Sequence[_Group]) -> ResultTable:
     table = []
-    for _, labels, k, rows in _by_class(results, "audit"):
-        theirs = (
-            published.PERMUTATION.get(labels[0])
-            if labels[1:] == ("bilstm", "additive")
-            else None
-        )
-        for part, (low, high) in enumerate(itertools.pairwise(ATTENTION_BINS)):
-            chosen = rows[
-                (rows.max_attention >= low)
-                & ((rows.max_attention < high) | (high == 1.0))
-            ]
-            if len(chosen):
-                paper = _of_class(theirs[part], k) if theirs else None
-                table.append(
-                    (
-                        *labels,
-                        k,
-                        f"[{low:g}, {high:g}{']' if high == 1 else ')'}",
-                        median_of(chosen.median_tvd),
-                        paper,
-                    )
-                )
-    head = (
-        "data set",
-        "encoder",
-        "attention",
-        "predicted",
-        "largest weight",
-        "median Δŷ",
-        "published",
-    )
+    for group in groups:
+        name, *model = group.labels
+        theirs = None
+        if model == ["bilstm", "additive"]:
+            theirs = published.PERMUTATION.get(name)
+        largest = group.rows.max_attention
+        for number, (low, high) in enumerate(itertools.pairwise(ATTENTION_BINS)):
+            last = high == 1.0
+            inside = (largest >= low) & ((largest < high) | last)
+            if not inside.any():
+                continue
+            weights = f"[{low:g}, {high:g}{']' if last else ')'}"
+            median = median_of(group.rows[inside].median_tvd)
+            paper = group.published(theirs[number]) if theirs else None
+            table.append((*group.labels, group.predicted, weights, median, paper))
     return ResultTable(
         "Does it matter which token got which weight?",
-        head,
+        (
+            *("data set", "encoder", "attention", "predicted"),
+            *("largest weight", "median Δŷ", "published"),
+        ),
         tuple(table),
         ("Published are medians of the authors' released reruns, ±.005.",),
     )

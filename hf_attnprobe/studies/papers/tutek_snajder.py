@@ -1,90 +1,95 @@
-"""Tutek & Šnajder 2020, "Staying True to Your Word: (How) Can Attention Become Explanation?"."""
+"""Tutek & Šnajder 2020, "Staying True to Your Word"."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from hf_attnprobe import published_results as published
-from hf_attnprobe.studies.plan import Job
-from hf_attnprobe.studies.results import Results, ResultTable, dataset_of, estimate
+from hf_attnprobe.statistics.bootstrap import Estimate
+from hf_attnprobe.studies.results import (
+    Results,
+    ResultTable,
+    dataset_of,
+    estimate,
+)
+
+
+LABELS = ("data set", "attention", "model")
+
+
+@dataclass(frozen=True)
+class _Checkpoint:
+    """A model of a comparison: its entry in the summary file, and the number of texts."""
+
+    dataset: str
+    entry: dict[str, Any]
+    n: int
+
+    @property
+    def labels(self) -> tuple[str, str, str]:
+        return self.dataset, self.entry["attention"], self.entry["name"]
+
+    def value(self, name: str, *, scale: float = 1.0) -> Estimate | None:
+        return estimate(self.entry["found"].get(name), self.n, scale=scale)
 
 
 def tables(results: Results) -> list[ResultTable]:
-    """Change of F1 under uniform and permuted attention, then what else regularising does."""
-    rows = [
-        row for job in results.jobs("compared") for row in _checkpoints(results, job)
-    ]
-    return [_changes(rows), _left(rows), _harder(rows)]
+    """Change of F1 under other attention, and what else regularising changes."""
+    checkpoints = list(_checkpoints(results))
+    return [_changes(checkpoints), _others(checkpoints), _adversaries(checkpoints)]
 
 
-def _checkpoints(results: Results, job: Job) -> Iterator[tuple[tuple, dict, int]]:
-    """(data set, attention, name), what was found of a checkpoint, over so many texts."""
-    found = results.written(job, "comparison.json")
-    for checkpoint in found["checkpoints"]:
-        yield (
-            (dataset_of(job), checkpoint["attention"], checkpoint["name"]),
-            checkpoint,
-            found["n"],
-        )
+def _checkpoints(results: Results) -> Iterator[_Checkpoint]:
+    for job in results.jobs("compared"):
+        comparison = results.read_json(job, "comparison.json")
+        for entry in comparison["checkpoints"]:
+            yield _Checkpoint(dataset_of(job), entry, comparison["n"])
 
 
-def _changes(rows) -> ResultTable:
+def _changes(checkpoints: Sequence[_Checkpoint]) -> ResultTable:
     table = []
-    for labels, checkpoint, n in rows:
-        name, attention, regulariser = labels
-        own = [
-            estimate(checkpoint["found"].get(k), n, scale=100)
-            for k in ("f1", "uniform_change", "permuted_change")
-        ]
-        theirs = (
-            published.REGULARISED.get(name, {})
-            .get(attention, {})
-            .get(regulariser.split(" ")[0], (None, None, None))
-        )
-        table.append((*labels, *own, *theirs))
-    head = (
-        "data set",
-        "attention",
-        "model",
-        "F1 trained",
-        "change, uniform",
-        "change, permuted",
+    for checkpoint in checkpoints:
+        dataset, attention, name = checkpoint.labels
+        names = ("f1", "uniform_change", "permuted_change")
+        ours = [checkpoint.value(statistic, scale=100) for statistic in names]
+        regularised = published.REGULARISED.get(dataset, {}).get(attention, {})
+        theirs = regularised.get(name.split(" ")[0], (None, None, None))
+        table.append((*checkpoint.labels, *ours, *theirs))
+    head = (*LABELS, "F1 trained", "change, uniform", "change, permuted")
+    head += ("published trained", "published uniform", "published permuted")
+    note = (
+        "In points of F1 (100 is all). Published values of the residual model are not "
+        "known."
     )
-    head += tuple(f"published {name}" for name in ("trained", "uniform", "permuted"))
-    note = "In points of F1 (100 is all). Published values of the residual model are not known."
     return ResultTable("How much hangs on attention?", head, tuple(table), (note,))
 
 
-def _left(rows) -> ResultTable:
+def _others(checkpoints: Sequence[_Checkpoint]) -> ResultTable:
     columns = {
         "epsilon_max_jsd@0.05": "exact ε-max JSD (.05)",
         "conicity": "conicity",
         "probability_range": "range over single tokens",
     }
-    table = [
-        (*labels, *(estimate(checkpoint["found"].get(name), n) for name in columns))
-        for labels, checkpoint, n in rows
-    ]
-    return ResultTable(
-        "What else does regularising change?",
-        ("data set", "attention", "model", *columns.values()),
-        tuple(table),
-    )
+    table = []
+    for checkpoint in checkpoints:
+        values = [checkpoint.value(statistic) for statistic in columns]
+        table.append((*checkpoint.labels, *values))
+    head = (*LABELS, *columns.values())
+    return ResultTable("What else does regularising change?", head, tuple(table))
 
 
-def _harder(rows) -> ResultTable:
-    table = [
-        (
-            *labels,
-            p["name"],
-            *(None if p[k] is None else round(p[k], 3) for k in ("jsd", "tvd", "f1")),
-        )
-        for labels, checkpoint, _ in rows
-        for p in checkpoint["adversaries"]
-    ]
-    head = ("data set", "attention", "model", "", "mean JSD", "mean TVD", "F1")
+def _adversaries(checkpoints: Sequence[_Checkpoint]) -> ResultTable:
+    table = []
+    for checkpoint in checkpoints:
+        for adversary in checkpoint.entry["adversaries"]:
+            values = [adversary[name] for name in ("jsd", "tvd", "f1")]
+            rounded = [None if value is None else round(value, 3) for value in values]
+            table.append((*checkpoint.labels, adversary["name"], *rounded))
     note = (
-        "Harder is: more TVD for the same JSD. Adversaries are trained with the penalties of their model, for at most the epochs "
-        "that the study gives them (Wiegreffe & Pinter have 80), and scored on all test texts."
+        "Harder is: more TVD for the same JSD. Adversaries are trained with the "
+        "penalties of their model, for at most the epochs that the study gives them "
+        "(Wiegreffe & Pinter have 80), and scored on all test texts."
     )
-    return ResultTable(
-        "Is an adversary harder to train?", head, tuple(table), (note,) if table else ()
-    )
+    head = (*LABELS, "", "mean JSD", "mean TVD", "F1")
+    notes = (note,) if table else ()
+    return ResultTable("Is an adversary harder to train?", head, tuple(table), notes)

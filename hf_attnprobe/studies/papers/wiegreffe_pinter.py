@@ -1,178 +1,151 @@
 """Wiegreffe & Pinter 2019, "Attention is not not Explanation"."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from hf_attnprobe import published_results as published
 from hf_attnprobe.retraining.report import RetrainingReport
-from hf_attnprobe.retraining.verdict import FAR, adversaries, curve, verdict
+from hf_attnprobe.retraining.verdict import (
+    FAR,
+    FRONTIER_NOTE,
+    adversaries,
+    curve,
+    published_point,
+)
+from hf_attnprobe.statistics.bootstrap import Estimate
+from hf_attnprobe.statistics.scores import Score, find_score
 from hf_attnprobe.studies.results import (
     Results,
     ResultTable,
-    Value,
     dataset_of,
-    find_score,
 )
 
 
 GUIDES = ("uniform", "trained", "base", "adversary")
-Reports = list[tuple[str, RetrainingReport]]
+
+
+@dataclass(frozen=True)
+class _Retrained:
+    """The report of the models trained for one data set."""
+
+    dataset: str
+    report: RetrainingReport
+
+    def score(self, test: str, model: str) -> Score | None:
+        """The F1 of a model."""
+        return find_score(self.report.scores.get(test, ()), model)
+
+    def f1(self, score: Score) -> Estimate:
+        return Estimate(score.value, score.ci95, self.report.n)
+
+    def f1_lost(self, score: Score) -> Estimate:
+        """How far the F1 is below the reference."""
+        return Estimate(score.difference, score.difference_ci95, self.report.n)
 
 
 def tables(results: Results) -> list[ResultTable]:
-    """Uniform attention, seeds, guides, and adversaries beside what they are compared with."""
-    found = [
-        (dataset_of(job), results.retraining(job.folder))
+    """Uniform attention, seeds, guides, and adversaries."""
+    retrained = [
+        _Retrained(dataset_of(job), results.retraining(job.folder))
         for job in results.jobs("retrained")
     ]
-    return [
-        _uniform(found),
-        _seeds(found),
-        _guides(found),
-        *(_adversaries(name, report) for name, report in found),
-    ]
+    by_test = [_uniform(retrained), _seeds(retrained), _guides(retrained)]
+    return by_test + [_adversaries(one) for one in retrained]
 
 
-def _uniform(found: Reports) -> ResultTable:
+def _sentences(retrained: Sequence[_Retrained], question: str) -> tuple[str, ...]:
+    """What the verdicts say about one question, by data set."""
+    verdicts = {one.dataset: getattr(one.report.verdict, question) for one in retrained}
+    return tuple(f"{name}: {said}" for name, said in verdicts.items() if said)
+
+
+def _uniform(retrained: Sequence[_Retrained]) -> ResultTable:
     table = []
-    for name, report in found:
-        theirs = published.UNIFORM.get(name, {}) | {
-            "reported": published.REPORTED.get(name)
-        }
-        for model, paper, other in (
-            ("base", "base", "reported"),
-            ("uniform", "uniform", ""),
-        ):
-            own = find_score(report.scores.get("uniform", ()), model)
-            if own is not None:
-                lost = (
-                    None
-                    if model == "base"
-                    else Value(own.difference, own.difference_ci95, report.n)
-                )
-                table.append(
-                    (
-                        name,
-                        model,
-                        Value(own.value, own.ci95, report.n),
-                        lost,
-                        theirs.get(paper),
-                        theirs.get(other),
-                    )
-                )
-    head = (
-        "data set",
-        "attention",
-        "F1",
-        "F1 lost",
-        "published F1",
-        "Jain & Wallace's F1",
-    )
-    return ResultTable(
-        "Is attention needed? (Table 2)",
-        head,
-        tuple(table),
-        tuple(
-            f"{name}: {line}"
-            for name, report in found
-            for line in _verdicts(report, "Need")
-        ),
-    )
+    for one in retrained:
+        theirs = published.UNIFORM.get(one.dataset, {})
+        base = one.score("uniform", "base")
+        if base is not None:
+            reported = published.REPORTED.get(one.dataset)
+            ours = one.f1(base)
+            table.append(
+                (one.dataset, "base", ours, None, theirs.get("base"), reported)
+            )
+        uniform = one.score("uniform", "uniform")
+        if uniform is not None:
+            ours = one.f1(uniform), one.f1_lost(uniform)
+            table.append((one.dataset, "uniform", *ours, theirs.get("uniform"), None))
+    head = ("data set", "attention", "F1", "F1 lost")
+    head += ("published F1", "Jain & Wallace's F1")
+    sentences = _sentences(retrained, "need")
+    return ResultTable("Is attention needed? (Table 2)", head, tuple(table), sentences)
 
 
-def _seeds(found: Reports) -> ResultTable:
-    table = [
-        (name, bin_, predicted, Value(median, None, n), published.SEED_JSD.get(name))
-        for name, report in found
-        for bin_, predicted, n, median in report.bins
-    ]
-    head = (
-        "data set",
-        "largest weight",
-        "predicted",
-        "median JSD to another seed",
-        "published, all texts (read off a figure)",
-    )
-    said = tuple(
-        f"{name}: {line}"
-        for name, report in found
-        for line in _verdicts(report, "Chance")
-    )
-    return ResultTable(
-        "How much does attention vary by chance?", head, tuple(table), said
-    )
-
-
-def _guides(found: Reports) -> ResultTable:
+def _seeds(retrained: Sequence[_Retrained]) -> ResultTable:
     table = []
-    for name, report in found:
-        theirs = published.DIAGNOSTIC_MLP.get(name, {})
+    for one in retrained:
+        theirs = published.SEED_JSD.get(one.dataset)
+        for weights, predicted, n, median in one.report.bins:
+            ours = Estimate(median, None, n)
+            table.append((one.dataset, weights, predicted, ours, theirs))
+    head = ("data set", "largest weight", "predicted", "median JSD to another seed")
+    head += ("published, all texts (read off a figure)",)
+    title = "How much does attention vary by chance?"
+    return ResultTable(title, head, tuple(table), _sentences(retrained, "chance"))
+
+
+def _guides(retrained: Sequence[_Retrained]) -> ResultTable:
+    table = []
+    for one in retrained:
+        theirs = published.DIAGNOSTIC_MLP.get(one.dataset, {})
         for guide in GUIDES:
-            own = find_score(report.scores.get("diagnostic_mlp", ()), f"{guide} guide")
-            if own is not None:
-                lost = (
-                    None
-                    if guide == "trained"
-                    else Value(own.difference, own.difference_ci95, report.n)
-                )
-                f1 = Value(own.value, own.ci95, report.n)
-                table.append((name, guide, f1, lost, theirs.get(f"{guide} guide")))
-    said = tuple(
-        f"{name}: {line}"
-        for name, report in found
-        for line in _verdicts(report, "Transfer")
-    )
+            score = one.score("diagnostic_mlp", f"{guide} guide")
+            if score is None:
+                continue
+            lost = None if guide == "trained" else one.f1_lost(score)
+            paper = theirs.get(f"{guide} guide")
+            table.append((one.dataset, guide, one.f1(score), lost, paper))
     return ResultTable(
         "Do the weights tell another model something? (Table 3)",
         ("data set", "guide", "F1", "F1 lost against trained", "published F1"),
         tuple(table),
-        said,
+        _sentences(retrained, "transfer"),
     )
 
 
-def _adversaries(name: str, report: RetrainingReport) -> ResultTable:
-    points = curve(report.statistics, report.scores)
+def _adversaries(one: _Retrained) -> ResultTable:
+    report = one.report
+    points = curve(report.statistics, report.scores) + published_point(one.dataset)
     table = [
-        (
-            p.name,
-            round(p.jsd, 3),
-            p.tvd if isinstance(p.tvd, str) else round(p.tvd, 3),
-            p.f1 and round(p.f1, 3),
-        )
-        for p in points
+        (point.name, _rounded(point.jsd), _rounded(point.tvd), _rounded(point.f1))
+        for point in points
     ]
-    theirs = published.ADVERSARY.get(name)
-    if theirs:
-        table.append(
-            (
-                f"published, λ {theirs['lambda']:g} (in our scale)",
-                theirs["jsd"],
-                theirs["tvd"],
-                theirs["f1"],
-            )
-        )
-    said = _verdicts(report, "Elsewhere")
-    far = [
-        p
-        for p in adversaries(report.statistics, report.scores)
-        if p.jsd > FAR and p.f1 is not None
-    ]
-    if far:
-        best = max(far, key=lambda p: p.f1)
-        said.append(
-            f"Best F1 with a mean JSD above {FAR:g}, as in Table 4: {best.name} (F1 {best.f1:.3f}, JSD {best.jsd:.3f}, TVD {best.tvd:.3f})."
-        )
-    said.append(
-        "The exact frontier keeps the base's encoder and a trained adversary has its own: a yardstick, not a bound; the bound is the last of our lines, checked on every text."
-    )
+    elsewhere = report.verdict.elsewhere
+    sentences = [elsewhere] if elsewhere else []
+    sentences += _best_adversary(report)
     return ResultTable(
-        f"Can a model be trained to look elsewhere? {name} (Table 4 and Figure 5)",
+        "Can a model be trained to look elsewhere? "
+        f"{one.dataset} (Table 4 and Figure 5)",
         ("", "mean JSD", "mean TVD", "F1"),
         tuple(table),
-        tuple(said),
+        (*sentences, FRONTIER_NOTE),
     )
 
 
-def _verdicts(report: RetrainingReport, begins: str) -> list[str]:
+def _rounded(value: float | str | None) -> float | str | None:
+    return round(value, 3) if isinstance(value, float) else value
+
+
+def _best_adversary(report: RetrainingReport) -> list[str]:
+    """The adversary of the best F1 among those that look far away; none without any."""
+    far = [
+        point
+        for point in adversaries(report.statistics, report.scores)
+        if point.jsd > FAR and point.f1 is not None
+    ]
+    if not far:
+        return []
+    best = max(far, key=lambda point: point.f1)
     return [
-        line
-        for line in verdict(report.statistics, report.scores)
-        if line.startswith(f"{begins}:")
+        f"Best F1 with a mean JSD above {FAR:g}, as in Table 4: {best.name} "
+        f"(F1 {best.f1:.3f}, JSD {best.jsd:.3f}, TVD {best.tvd:.3f})."
     ]

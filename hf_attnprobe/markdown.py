@@ -1,0 +1,83 @@
+"""Tables, numbers and intervals as every report writes them. Pure."""
+
+from collections.abc import Iterable, Sequence
+
+
+MISSING = "–"
+
+
+def table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> list[str]:
+    """The lines of a Markdown table.
+
+    >>> table(["model", "F1"], [["base", "0.812"]])
+    ['| model | F1 |', '| --- | --- |', '| base | 0.812 |']
+    """
+    lines = [head, ["---"] * len(head), *rows]
+    return [f"| {' | '.join(map(str, cells))} |" for cells in lines]
+
+
+def number(value: float | str | None, *, digits: int = 3, sign: str = "") -> str:
+    """A number with so many digits; a dash for None and NaN, a text as it is.
+
+    Args:
+        sign: ``+`` to write the sign of positive numbers too.
+
+    >>> number(0.12345), number(2, digits=1, sign="+"), number(None), number("≤ 0.1")
+    ('0.123', '+2.0', '–', '≤ 0.1')
+    """
+    if isinstance(value, str):
+        return value
+    if value is None or value != value:
+        return MISSING
+    return f"{value:{sign}.{digits}f}"
+
+
+def bounds(ci95: tuple[float, float] | None, *, digits: int = 3, sign: str = "") -> str:
+    """An interval in brackets; a dash without one.
+
+    >>> bounds((0.5, 0.75), digits=2)
+    '[0.50, 0.75]'
+    """
+    if ci95 is None or ci95[0] != ci95[0]:
+        return MISSING
+    low, high = (number(value, digits=digits, sign=sign) for value in ci95)
+    return f"[{low}, {high}]"
+
+
+def interval(
+    value: float | None,
+    ci95: tuple[float, float] | None,
+    *,
+    digits: int = 3,
+    scale: float = 1.0,
+) -> str:
+    """A number with its interval, where it has one; a dash for None and NaN.
+
+    Args:
+        scale: what both are multiplied by, 100 for points.
+
+    >>> interval(0.8, (0.75, 0.85), digits=1, scale=100), interval(0.8, None)
+    ('80.0 [75.0, 85.0]', '0.800')
+    """
+    if value is None or value != value:
+        return MISSING
+    shown = number(scale * value, digits=digits)
+    if ci95 is None:
+        return shown
+    low, high = ci95
+    return f"{shown} {bounds((scale * low, scale * high), digits=digits)}"
+
+
+def section(title: str, lines: Iterable[str], *, level: int = 2) -> list[str]:
+    """A heading between empty lines, then the lines; nothing without lines.
+
+    >>> section("models", ["text"])
+    ['', '## models', '', 'text']
+    """
+    lines = list(lines)
+    return ["", f"{'#' * level} {title}", "", *lines] if lines else []
+
+
+def bullets(sentences: Iterable[str]) -> list[str]:
+    """A list, one sentence each."""
+    return [f"- {sentence}" for sentence in sentences]

@@ -1,0 +1,56 @@
+"""What a study is asked for besides its file."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hf_attnprobe.options import Options, option
+
+
+@dataclass(frozen=True)
+class StudyOptions(Options):
+    """What :func:`hf_attnprobe.study` is asked for besides the file of the study."""
+
+    dataset: str | Sequence[str] | None = option(
+        None,
+        "data sets in place of the file's: names, Hub ids, folders, or name=folder: "
+        "a folder that stands for a named data set and is cut as that one is",
+    )
+    dataset_config: str | None = option(
+        None, "configuration of the data sets, where they have several"
+    )
+    text_column: str | Sequence[str] | None = option(
+        None,
+        "column of the texts, or several to be joined by a space",
+        metavar="COLUMN",
+    )
+    label_column: str | None = option(None, "column of the labels")
+    train_limit: int | None = option(
+        None, "train on only so many texts, even over the classes", at_least=1
+    )
+    quick: bool = option(False, "a short run, with the file's own shorter settings")
+    seed: int = option(0, "random seed of the steps that set none", at_least=0)
+    word_vectors: str | Path | None = option(
+        None, "pretrained word vectors for the trainings that name none"
+    )
+
+    @property
+    def datasets(self) -> list[str]:
+        """The data sets that replace the file's; none where the file's own are used."""
+        if self.dataset is None:
+            return []
+        return [self.dataset] if isinstance(self.dataset, str) else list(self.dataset)
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """Data arguments that replace those of every step."""
+        names = ("dataset_config", "text_column", "label_column", "train_limit")
+        return {k: getattr(self, k) for k in names if getattr(self, k) is not None}
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """Arguments for the steps that do not set them."""
+        if self.word_vectors is None:
+            return {"seed": self.seed}
+        return {"seed": self.seed, "word_vectors": str(self.word_vectors)}

@@ -1,0 +1,67 @@
+"""Whose a folder is: what may be written to, what is refused, what a failed run leaves."""
+
+import json
+
+import pytest
+from accelerate import PartialState
+
+from hf_attnprobe import AttnProbeError
+from hf_attnprobe.storage.folders import check_free, claim, differing, write_json
+
+
+IDENTITY = {"seed": 0, "layers": (0, 1), "options": {"erasure": {"draw": "uniform"}}}
+
+
+def test_settings_are_compared_as_json_gives_them_back():
+    held = json.loads(json.dumps(IDENTITY))
+    assert differing(held, IDENTITY) == {}
+    assert differing(held, {"seed": 1, "layers": [0]}) == {
+        "seed": (0, 1),
+        "layers": ([0, 1], [0]),
+    }
+    assert differing("no settings", {"seed": 0}) == {"seed": (None, 0)}
+
+
+def test_a_folder_is_free_if_new_empty_or_marked(tmp_path):
+    assert check_free(tmp_path / "new") == tmp_path / "new"
+    (tmp_path / ".hidden").touch()
+    assert check_free(str(tmp_path), "study.json") == tmp_path
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(AttnProbeError, match="holds other files"):
+        check_free(tmp_path, "study.json")
+    write_json(tmp_path / "study.json", {})
+    assert check_free(tmp_path, "study.json") == tmp_path
+    with pytest.raises(AttnProbeError, match="cannot use"):
+        check_free(tmp_path / "thesis.tex")
+
+
+def test_another_identity_is_refused_with_what_differs(tmp_path):
+    with claim(tmp_path, IDENTITY, PartialState()):
+        pass
+    with claim(tmp_path, IDENTITY, PartialState()):
+        pass
+    other = IDENTITY | {"options": {"erasure": {"draw": "released"}}}
+    message = (
+        r"another audit: its options \(erasure draw uniform\) is not this one's "
+        r"\(erasure draw released\)"
+    )
+    with (
+        pytest.raises(AttnProbeError, match=message),
+        claim(tmp_path, other, PartialState()),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("rows", [False, True])
+def test_the_mark_of_a_run_that_failed_before_its_rows_goes(rows, tmp_path):
+    folder = tmp_path / "out"
+    with (
+        pytest.raises(KeyboardInterrupt),
+        claim(folder, IDENTITY, PartialState(), kind="retraining"),
+    ):
+        (folder / "rows").mkdir()
+        if rows:
+            (folder / "rows" / "part-0.parquet").touch()
+        raise KeyboardInterrupt
+    assert folder.exists() == rows
+    assert (folder / "retraining.json").exists() == rows
