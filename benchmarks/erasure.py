@@ -174,9 +174,9 @@ def prepare(arguments) -> tuple[object, object, list[Batch]]:
         )
     else:
         model, tokenizer = build(examples["text"][:], arguments.seed)
-    texts, _ = tokenize(tokenizer, examples, model)
-    texts = sorted(texts, key=lambda text: (text.n_content, text.example_id))
     adapter, size = wrap(model), arguments.batch_size
+    texts, _ = tokenize(tokenizer, examples, adapter)
+    texts = sorted(texts, key=lambda text: (text.n_content, text.example_id))
     return (
         model,
         adapter,

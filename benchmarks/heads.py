@@ -142,9 +142,9 @@ class Bench:
         examples = load_examples(
             arguments.dataset, arguments.split, limit=arguments.limit
         )
-        self.texts, _ = tokenize(self.tokenizer, examples, self.model)
         self.strings = dict(zip(examples["example_id"], examples["text"], strict=True))
         self.adapter, self.loop = wrap(self.model, level="token"), HookSide(self.model)
+        self.texts, _ = tokenize(self.tokenizer, examples, self.adapter)
         self.n_permutations, self.n_looped = (
             arguments.n_permutations,
             arguments.loop_permutations,
@@ -226,7 +226,7 @@ def sweep(bench: Bench, timing: Timing, layer: int, n_heads: int) -> None:
     more = bench.n_permutations / bench.n_looped
     timing.run(job, LOOP, lambda: bench.looped(timed, seen, orders), scale * more)
     for one in seen:
-        one.shuffles.clear()  # ours draws its permutations on the clock
+        one.memory.pop("permutations", None)  # ours draws its permutations on the clock
     ours = partial(
         bench.per_site,
         permutation,

@@ -19,7 +19,7 @@ from hf_attnprobe.errors import AttnProbeError
 
 
 if TYPE_CHECKING:
-    from hf_attnprobe.adapters import wrap
+    from hf_attnprobe.adapters import register_adapter, wrap
     from hf_attnprobe.attention_model import (
         AttentionModel,
         AttentionModelBase,
@@ -88,6 +88,7 @@ _LATER = {
     "metric_path": "evaluate_module",
     "option": "options",
     "read_audit": "auditing.run",
+    "register_adapter": "adapters",
     "register_test": "faithfulness.registry",
     "retrain": "retraining.run",
     "study": "studies.run",
@@ -127,6 +128,7 @@ __all__ = [
     "metric_path",
     "option",
     "read_audit",
+    "register_adapter",
     "register_test",
     "retrain",
     "study",

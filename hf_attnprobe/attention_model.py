@@ -1,21 +1,36 @@
-"""The protocol between models and tests: every model shows its attention as [batch, heads, queries, keys] per layer.
+"""The protocol between models and tests.
 
-A BiLSTM attention classifier is a Transformer with one layer, one head and one query; a test never knows which it has.
+Every model shows its attention as one tensor [batch, heads, queries, keys] per layer. A
+BiLSTM attention classifier is a Transformer with one layer, one head and one query: a
+test never knows which of them it has.
 """
 
-from collections.abc import Mapping
+from abc import abstractmethod
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeVar, cast, runtime_checkable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase
 
+from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.functional.fingerprint import model_fingerprint
 from hf_attnprobe.functional.intervention import random_permutations
 
 
+T = TypeVar("T")
+
+
 class Site(NamedTuple):
-    """Where attention is read or edited. ``query=None``: every query row (edits), the read-out row (reading)."""
+    """Where attention is read or edited.
+
+    Attributes:
+        layer, head: numbers from 0 on.
+        query: one query row. ``None``: edits change every row, readings take the row
+            that the prediction is read from.
+    """
 
     layer: int = 0
     head: int = 0
@@ -26,13 +41,15 @@ class Site(NamedTuple):
 class Batch:
     """Some texts, ready for a model.
 
-    inputs: the model's keyword arguments, each [batch, ...].
-    mask: bool [batch, keys], positions that may receive attention.
-    content_mask: bool [batch, keys], positions that may be explained: no padding, no special tokens.
-    example_ids: stable ids from the data set; with the seed they fix all randomness.
-    labels: int [batch], or None.
-    rationale: bool [batch, keys], the units that people marked as the reason, or None; none are marked in texts
-        without a rationale.
+    Attributes:
+        inputs: the model's keyword arguments, each [batch, ...].
+        mask: bool [batch, keys], positions that may receive attention.
+        content_mask: bool [batch, keys], positions that are explained: no padding, no
+            special tokens.
+        example_ids: stable ids from the data set; with the seed they fix all randomness.
+        labels: int [batch], or None.
+        rationale: bool [batch, keys], the units that people marked as the reason, none
+            in texts without a rationale; or None.
     """
 
     inputs: Mapping[str, Tensor]
@@ -45,10 +62,13 @@ class Batch:
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """Head outputs of a fixed sample of texts, for ablations by what a head does elsewhere.
+    """Head outputs of a fixed sample of texts, for mean and resample ablation.
 
-    example_ids: of the texts. lengths: int [texts], how many real queries each has.
-    outputs: per layer [texts, heads, queries, width], a text's real queries first and in order, then zeros.
+    Attributes:
+        example_ids: the ids of the texts.
+        lengths: int [texts], the number of real queries of each.
+        outputs: per layer [texts, heads, queries, width], a text's real queries first
+            and in order, then zeros.
     """
 
     example_ids: tuple[int, ...]
@@ -60,16 +80,21 @@ class Reference:
 class AttentionModel(Protocol):
     """What every faithfulness test asks of a model; :func:`hf_attnprobe.wrap` makes one.
 
-    Derive from :class:`AttentionModelBase`, which has defaults for all that is no core.
-    What a model can do beyond the core is stated by the capabilities below, and asked
-    for with :meth:`AttentionModelBase.lacks`.
+    Derive from :class:`AttentionModelBase`, which has defaults for everything else. What
+    a model can do beyond this core is stated by the capabilities below; ask for one with
+    :meth:`AttentionModelBase.lacks`.
+
+    Attributes:
+        pads_left: whether texts must be padded on the left.
     """
 
     pads_left: bool
 
+    @abstractmethod
     def sites(self) -> list[Site]:
         """Every layer and head that can be read and edited."""
 
+    @abstractmethod
     def prepare(
         self,
         inputs: Mapping[str, Tensor],
@@ -78,21 +103,28 @@ class AttentionModel(Protocol):
     ) -> Batch:
         """A batch on the model's device from padded tokenizer output."""
 
+    @abstractmethod
     def observe(self, batch: Batch) -> "Observation":
         """One forward pass: probabilities and the attention of every layer."""
 
+    @abstractmethod
     def visible(self, observation: "Observation", layer: int) -> Tensor:
-        """What each query may attend to, bool [batch, queries, keys]."""
+        """What each query may attend to, bool [batch, queries, keys].
 
+        Queries of padding see nothing.
+        """
+
+    @abstractmethod
     def read_map(
         self, observation: "Observation", values: Tensor, site: Site
     ) -> Tensor:
         """The row of a map that the prediction is read from, or the row of ``site.query``.
 
         Shape: values [batch, queries, keys] -> [batch, keys]. The pieces of a word are
-        added up at its first one.
+        added up at the first one.
         """
 
+    @abstractmethod
     def replay(
         self, observation: "Observation", attention: Mapping[int, Tensor]
     ) -> Tensor:
@@ -124,12 +156,7 @@ class Differentiable(Protocol):
 
 @runtime_checkable
 class EditableInputs(Protocol):
-    """The model run again on texts without some of their units.
-
-    ``mask_id`` is the token that stands in for an erased one; None where there is none.
-    """
-
-    mask_id: int | None
+    """The model run again on texts without some of their units."""
 
     def leave_one_out(self, observation: "Observation") -> Tensor:
         """Probabilities without each unit, [batch, keys, classes].
@@ -143,7 +170,7 @@ class EditableInputs(Protocol):
         """Probabilities without the units ``erased``.
 
         Shape: bool [copies, batch, keys] -> [copies, batch, classes]. Ids are deleted
-        (by "deletion") or replaced by ``mask_id`` (by "mask"); special tokens stay.
+        (by "deletion") or replaced by the model's ``mask_id`` (by "mask"); special tokens stay.
         """
 
 
@@ -168,7 +195,11 @@ class HeadValues(Protocol):
     def head_values(self, observation: "Observation") -> tuple[Tensor, ...]:
         """Value vectors, bias included, per layer [batch, heads, keys, width]."""
 
-    @property
+
+@runtime_checkable
+class OutputProjections(Protocol):
+    """Heads that a linear map mixes."""
+
     def output_projections(self) -> tuple[Tensor, ...]:
         """The heads' slices of the output projection, per layer [heads, width, hidden]."""
 
@@ -196,11 +227,31 @@ class HeadOutputs(Protocol):
 
 
 @runtime_checkable
+class MaskedReplay(Protocol):
+    """Attention of several layers scaled at once, as pruning several heads needs it."""
+
+    def replay_masked(
+        self, observation: "Observation", kept: Mapping[int, Tensor]
+    ) -> Tensor:
+        """Probabilities with the attention of some layers multiplied by ``kept``.
+
+        Each layer recomputes its attention on top of the edited layers below. Shape:
+        kept by layer, broadcast to [copies, batch, heads, queries, keys] ->
+        [copies, batch, classes].
+        """
+
+
+@runtime_checkable
 class Stack(Protocol):
     """Layers that feed one another."""
 
     def layers_below(self, layer: int) -> list[int]:
         """The layers that lead from the input to ``layer``, which is the last."""
+
+
+@runtime_checkable
+class BlockOutputs(Protocol):
+    """Layers in blocks whose output can be read."""
 
     def block_output(
         self, observation: "Observation", layer: int, kept: Tensor
@@ -211,38 +262,81 @@ class Stack(Protocol):
         """
 
 
-class AttentionModelBase:
-    """Defaults for what an adapter need not say.
+class AttentionModelBase(AttentionModel):
+    """Base class of adapters: defaults for everything beyond the core.
 
     Attributes:
-        pads_left: whether texts must be padded on the left.
-        unit: what attention weighs and tests explain, "token", "word" or "sentence".
+        model: the module that is run.
+        label_names: the names of the classes, in the order of the probabilities.
+        unit: what attention weighs and tests explain: "token", "word" or "sentence".
+        n_embeddings: number of token ids the model embeds; None where it reads no ids.
+        separator_ids: ids of tokens that are no content, beside the special tokens.
+        mask_id: the token that stands in for an erased one; None where there is none.
+        reference: see :class:`HeadOutputs`.
     """
 
-    pads_left: bool = False
+    model: nn.Module
+    label_names: list[str]
+    pads_left = False
     unit: str = "token"
+    n_embeddings: int | None = None
+    separator_ids: frozenset[int] = frozenset()
+    mask_id: int | None = None
+    reference: Reference | None = None
 
     def lacks(self, capability: type, site: Site | None = None) -> str | None:
         """Why the model cannot do what a capability asks for, or None where it can.
 
+        Override it where the answer depends on the model and not on its class alone.
+
         Args:
             capability: one of the protocols above, such as :class:`EditableInputs`.
-            site: where; ``None`` is anywhere.
+            site: where it is needed; ``None``: anywhere.
         """
         if isinstance(self, capability):
             return None
-        return f"{type(self).__name__} has no {capability.__name__}"
+        return (
+            f"expected a model with {capability.__name__}, "
+            f"got {type(self).__name__}, which has none; leave the test out"
+        )
+
+    def require(self, capability: type[T], site: Site | None = None) -> T:
+        """The model itself, where it has the capability.
+
+        Raises:
+            AttnProbeError: the reason that :meth:`lacks` gives.
+        """
+        reason = self.lacks(capability, site)
+        if reason is not None:
+            raise AttnProbeError(reason)
+        return cast(T, self)
+
+    def check_site(self, site: Site) -> None:
+        """Raises AttnProbeError where the model has no such layer or head."""
+        known = self.sites()
+        layers = [other.layer for other in known]
+        if site.layer not in layers:
+            expected = f"expected a layer from {min(layers)} to {max(layers)}"
+            raise AttnProbeError(f"{expected}, got {site.layer}")
+        heads = [other.head for other in known if other.layer == site.layer]
+        if site.head not in heads:
+            expected = f"expected a head from {min(heads)} to {max(heads)}"
+            raise AttnProbeError(f"{expected} in layer {site.layer}, got {site.head}")
 
     def self_check(self, batch: Batch) -> None:
-        """Raises AttnProbeError, naming the layer, where an edit does not reach the output."""
+        """Called before an audit; raises AttnProbeError where an edit does not arrive.
+
+        By default nothing is checked: :func:`hf_attnprobe.testing.check_adapter` does.
+        """
 
     def bytes_per_example(
         self, n_keys: int, n_copies: int, *, backward: bool = True
     ) -> int:
-        """Upper estimate of the memory that one text needs.
+        """Upper estimate of the memory that one text needs, in bytes.
 
         Args:
-            n_keys: positions of the text. n_copies: edits at once.
+            n_keys: positions of the text.
+            n_copies: edits that are replayed at once.
             backward: whether gradients are taken.
         """
         return 1_000_000 + 64 * n_keys**2 * n_copies
@@ -250,91 +344,129 @@ class AttentionModelBase:
     def positions(
         self, observation: "Observation", layer: int, units: Tensor
     ) -> Tensor:
-        """Units as they are read, at every position of ``layer`` that belongs to them.
+        """Every position of ``layer`` that belongs to one of the units.
 
         Shape: bool [..., batch, keys] -> the same.
         """
         return units
 
+    def max_length(self, tokenizer: PreTrainedTokenizerBase) -> int | None:
+        """The most tokens that a text may have, special ones included; None: any number."""
+        longest = int(tokenizer.model_max_length)
+        return longest if 0 < longest < UNLIMITED else None
+
+    def fingerprint(self) -> str:
+        """16 hexadecimal digits that differ between models with different weights."""
+        return model_fingerprint(self.model)
+
+
+UNLIMITED = 10**9
+"""Tokenizers without a limit say a number beyond this one."""
+
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """What a model did with a batch. Importances are computed when first asked for, and once.
+    """What a model did with a batch.
 
-    probs: [batch, classes]. attention: per layer [batch, heads, queries, keys]. state: the adapter's own.
-    maps: what explanations have computed, by name and layer.
-    erased: what the model answers to erased inputs, by operator: which answer is whose, and the answers.
+    Importances are computed when they are first asked for, and once.
+
+    Attributes:
+        model, batch: who saw what.
+        probs: [batch, classes].
+        attention: per layer [batch, heads, queries, keys].
+        state: what the adapter keeps for itself.
+        memory: what :meth:`remember` has computed.
     """
 
-    model: AttentionModel
+    model: AttentionModelBase
     batch: Batch
     probs: Tensor
     attention: tuple[Tensor, ...]
     state: Any = None
-    shuffles: dict[tuple[int, int, int], Tensor] = field(
-        default_factory=dict, repr=False
-    )
-    gradients: dict[tuple[int | None, bool], Tensor] = field(
-        default_factory=dict, repr=False
-    )
-    maps: dict[tuple[str, int], Tensor] = field(default_factory=dict, repr=False)
-    erased: dict[Any, tuple[dict, list[Tensor]]] = field(
-        default_factory=dict, repr=False
-    )
+    memory: dict[Hashable, Any] = field(default_factory=dict, repr=False)
+
+    def remember(self, key: Hashable, compute: Callable[[], T]) -> T:
+        """The value of ``compute()``, which runs for the first of equal keys only."""
+        if key not in self.memory:
+            self.memory[key] = compute()
+        return self.memory[key]
 
     def read(self, site: Site) -> Tensor:
-        """The attention of one head from one query, [batch, keys]; ``query=None`` is the row the prediction is read from."""
-        return self.model.read(self, site)
+        """The attention of one head from one query, [batch, keys].
+
+        Raises:
+            AttnProbeError: no such layer or head.
+        """
+        self.model.check_site(site)
+        attention = self.attention[site.layer][:, site.head]
+        return self.model.read_map(self, attention, site)
 
     def target(self, target: int | None) -> Tensor:
-        """The class to explain, int [batch]: the predicted one, or ``target`` for every text."""
+        """The class to explain, int [batch]: ``target``, or the predicted one."""
         predicted = self.probs.argmax(-1)
         return predicted if target is None else torch.full_like(predicted, target)
 
     @cached_property
+    def token_logits(self) -> Tensor | None:
+        """Logits of each token alone [batch, keys, classes], for linear read-outs only."""
+        if self.model.lacks(LinearReadout):
+            return None
+        return self.model.require(LinearReadout).token_logits(self)
+
+    @cached_property
     def leave_one_out(self) -> Tensor:
         """Probabilities without each token, [batch, keys, classes]."""
-        return self.model.leave_one_out(self)
+        return self.model.require(EditableInputs).leave_one_out(self)
 
     @cached_property
     def attention_gradient(self) -> list[Tensor]:
-        """Of the predicted class's probability, per layer [batch, heads, queries, keys]."""
-        return self.model.attention_gradient(self, self.target(None))
+        """Gradient of the predicted class's probability with respect to the attention.
+
+        Per layer [batch, heads, queries, keys].
+        """
+        model = self.model.require(Differentiable)
+        return model.attention_gradient(self, self.target(None))
 
     @cached_property
     def head_values(self) -> tuple[Tensor, ...]:
         """Value vectors of every head, per layer [batch, heads, keys, width]."""
-        return self.model.head_values(self)
+        return self.model.require(HeadValues).head_values(self)
 
     def permutations(self, layer: int, n_copies: int, seed: int) -> Tensor:
-        """Random permutations of what each query may see, [copies, batch, queries, keys]; one set for all heads."""
-        key = (layer, n_copies, seed)
-        if key not in self.shuffles:
+        """Random permutations of what each query may see; the same for all heads.
+
+        Shape: int [copies, batch, queries, keys].
+        """
+        shuffles: dict = self.remember("permutations", dict)
+        key = layer, n_copies, seed
+        if key not in shuffles:
+            shuffles.clear()  # they are large: one layer's at a time
             visible = self.model.visible(self, layer)
-            self.shuffles.clear()  # one layer's at a time: they are large
-            self.shuffles[key] = random_permutations(
+            shuffles[key] = random_permutations(
                 visible, n_copies, seed=seed, example_ids=self.batch.example_ids
             )
-        return self.shuffles[key]
+        return shuffles[key]
 
-    def gradient_importance(
-        self, target: int | None = None, *, hold_attention: bool = True
-    ) -> Tensor:
-        """|gradient × input| of the explained class's probability, [batch, keys] (Jain & Wallace 2019, Algorithm 1)."""
-        key = (target, hold_attention)
-        if key not in self.gradients:
-            slope = self.model.gradient(
-                self, self.target(target), hold_attention=hold_attention
-            )
-            self.gradients[key] = slope.abs()
-        return self.gradients[key]
+    def gradient_importance(self, target: int | None = None) -> Tensor:
+        """|gradient × input| of the explained class's probability, [batch, keys].
+
+        Jain & Wallace 2019, Algorithm 1.
+        """
+
+        def compute() -> Tensor:
+            model = self.model.require(Differentiable)
+            return model.gradient(self, self.target(target)).abs()
+
+        return self.remember(("gradient", target), compute)
 
     def leave_one_out_importance(self, target: int | None = None) -> Tensor:
-        """|p(x without t) − p(x)| of the explained class, [batch, keys]; for two classes the paper's TVD."""
-        place = self.target(target)[:, None, None].expand(
-            -1, self.leave_one_out.shape[1], 1
-        )
-        return (
-            self.leave_one_out.gather(-1, place)[..., 0]
-            - self.probs.gather(-1, place[:, 0])
-        ).abs()
+        """|p(x without t) − p(x)| of the explained class, [batch, keys].
+
+        For two classes it is the paper's total variation distance.
+        """
+        explained = self.target(target)[:, None]
+        n_keys = self.leave_one_out.shape[1]
+        before = self.probs.gather(-1, explained)
+        each = explained[:, None].expand(-1, n_keys, 1)
+        after = self.leave_one_out.gather(-1, each)[..., 0]
+        return (after - before).abs()

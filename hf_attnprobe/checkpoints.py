@@ -1,6 +1,5 @@
 """Models and tokenizers from folders or the Hub, with errors that say what is wrong in one line."""
 
-import hashlib
 import json
 from pathlib import Path
 
@@ -93,23 +92,6 @@ def _first_line(error: Exception) -> str:
         if "`trust_remote_code=True`" in str(error)
         else line
     )
-
-
-def model_fingerprint(model: torch.nn.Module) -> str:
-    """16 hexadecimal digits of the weights' content: the same wherever and under whatever name they were saved."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
-        digest.update(name.encode())
-        digest.update(
-            tensor.detach()
-            .cpu()
-            .contiguous()
-            .flatten()
-            .view(torch.uint8)
-            .numpy()
-            .tobytes()
-        )
-    return digest.hexdigest()[:16]
 
 
 def check_not_itself(model: str | Path, output_dir: str | Path) -> None:

@@ -103,7 +103,7 @@ def evidence_found(model, tokenizer, examples) -> EvidenceFound:
         examples: rows with ``evidence``, positions of the deciding words among the text's words.
     """
     adapter = wrap(model)
-    texts, _ = tokenize(tokenizer, examples, model)
+    texts, _ = tokenize(tokenizer, examples, adapter)
     columns = examples.with_format(None)[:]
     evidence = dict(zip(columns["example_id"], columns["evidence"], strict=True))
     top: dict[str, list[Tensor]] = {}

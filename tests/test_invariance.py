@@ -94,7 +94,7 @@ def test_far_more_padding_than_needed(kind, make_checkpoint, examples):
         AutoTokenizer.from_pretrained(folder),
     )
     adapter = wrap(model)
-    texts, _ = tokenize(tokenizer, load_examples(examples[-3:], "test"), model)
+    texts, _ = tokenize(tokenizer, load_examples(examples[-3:], "test"), adapter)
     plain = collate(adapter, texts, tokenizer.pad_token_id)
     inputs = {
         name: torch.nn.functional.pad(values, (0, 30))

@@ -1,43 +1,113 @@
-"""The two kinds of model behind one protocol."""
+"""The kinds of model behind one protocol, and where further kinds are registered."""
+
+from collections.abc import Callable
+from typing import Any
 
 import torch
+from torch import nn
+from transformers import PreTrainedModel
 
 from hf_attnprobe.adapters.classifier.adapter import ClassifierAdapter
 from hf_attnprobe.adapters.classifier.hierarchical import HierarchicalAdapter
+from hf_attnprobe.adapters.pretrained import is_hierarchical
 from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
-from hf_attnprobe.attention_model import AttentionModel
+from hf_attnprobe.attention_model import AttentionModelBase
 from hf_attnprobe.errors import AttnProbeError
 
 
-def wrap(model, *, dtype: torch.dtype | None = None, **options) -> AttentionModel:
-    """The adapter for a loaded model, chosen by ``config.model_type``; the model itself is left as it is.
+AdapterFactory = Callable[..., AttentionModelBase]
+"""(model, dtype=…, mask_id=…, and what else :func:`wrap` is given) -> its adapter."""
 
-    Never by class: one loaded through ``trust_remote_code`` is a different object from the installed one.
+_factories: dict[str | type, AdapterFactory] = {}
+
+
+def register_adapter(kind: str | type, factory: AdapterFactory) -> None:
+    """Says how :func:`wrap` makes the adapter of a kind of model.
 
     Args:
-        model: a Transformers model with a classification head.
-        dtype: what to compute in; ``None`` is float64 for attention classifiers (see :class:`ClassifierAdapter`), and
-            as loaded for other models.
-        options: of :class:`TransformerAdapter`, for other models than attention classifiers.
+        kind: ``config.model_type`` of a Transformers model, or a class of models. What is
+            registered later replaces what was registered before.
+        factory: called with the model and the keyword arguments of :func:`wrap` that are
+            not None; an adapter class, for one.
 
     Raises:
-        AttnProbeError: for a model without a classification head, or of a kind that cannot be audited.
+        AttnProbeError: neither a name nor a class.
     """
-    if model.config.model_type != "attention_classifier":
-        return TransformerAdapter(model, dtype=dtype, **options)
+    if not isinstance(kind, str | type):
+        raise AttnProbeError(
+            f"expected a model type or a class of models, got {kind!r}; "
+            "name what config.model_type says"
+        )
+    _factories[kind] = factory
+
+
+def wrap(
+    model: nn.Module | AttentionModelBase,
+    *,
+    dtype: torch.dtype | None = None,
+    mask_id: int | None = None,
+    **options: Any,
+) -> AttentionModelBase:
+    """The adapter for a loaded model; the model itself is left as it is.
+
+    A registered class of the model counts first, then ``config.model_type``. The model
+    types that are known without registration go by name only: a model loaded through
+    ``trust_remote_code`` is of another class than the installed one.
+
+    Args:
+        model: a Transformers model with a classification head, a model of a kind that is
+            registered with :func:`register_adapter`, or an adapter, which is returned.
+        dtype: what to compute in; ``None`` is float64 for attention classifiers and as
+            loaded for other models.
+        mask_id: the token that stands in for an erased one.
+        options: further arguments of the adapter, see :class:`TransformerAdapter`;
+            attention classifiers ignore them.
+
+    Raises:
+        AttnProbeError: no classification head, or a kind that cannot be audited.
+    """
+    if isinstance(model, AttentionModelBase):
+        return model
+    factory = _factory_of(model)
+    given = {"dtype": dtype, "mask_id": mask_id, **options}
+    arguments = {name: value for name, value in given.items() if value is not None}
+    return factory(model, **arguments)
+
+
+def _factory_of(model: nn.Module) -> AdapterFactory:
+    for kind in type(model).__mro__:
+        if kind in _factories:
+            return _factories[kind]
+    model_type = getattr(getattr(model, "config", None), "model_type", None)
+    if model_type in _factories:
+        return _factories[model_type]
+    if model_type is None:
+        raise AttnProbeError(
+            f"expected a Transformers model or a registered kind, got "
+            f"{type(model).__name__}; register one with register_adapter"
+        )
+    return TransformerAdapter
+
+
+def _wrap_attention_classifier(
+    model: PreTrainedModel,
+    *,
+    dtype: torch.dtype = torch.float64,
+    mask_id: int | None = None,
+    **ignored: Any,
+) -> ClassifierAdapter:
     if not hasattr(model, "classifier"):
         raise AttnProbeError(
-            f"expected a model with a classification head, got {type(model).__name__}; "
-            "load it with AutoModelForSequenceClassification"
+            "expected a model with a classification head, got "
+            f"{type(model).__name__}; load it with AutoModelForSequenceClassification"
         )
     if model.config.attention == "guided":
         raise AttnProbeError(
-            "expected a model with attention of its own, this one was trained with guided attention; read the model that "
-            "guided it"
+            "expected a model with attention of its own, this one was trained with "
+            "guided attention; read the model that guided it"
         )
-    adapter = (
-        HierarchicalAdapter
-        if getattr(model.config, "hierarchical", False)
-        else ClassifierAdapter
-    )
-    return adapter(model, dtype=dtype or torch.float64)
+    kind = HierarchicalAdapter if is_hierarchical(model.config) else ClassifierAdapter
+    return kind(model, dtype=dtype, mask_id=mask_id)
+
+
+register_adapter("attention_classifier", _wrap_attention_classifier)

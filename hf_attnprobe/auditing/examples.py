@@ -5,16 +5,15 @@ from collections.abc import Sequence
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from hf_attnprobe.attention_model import AttentionModel, Batch
+from hf_attnprobe.attention_model import AttentionModelBase, Batch
 from hf_attnprobe.auditing.report import Example
 from hf_attnprobe.faithfulness.adversarial import Adversarial, adversarial
-from hf_attnprobe.faithfulness.readout import linear_logits
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.encoding import Text
 
 
 def show(
-    adapter: AttentionModel,
+    adapter: AttentionModelBase,
     texts: Sequence[Text],
     tokenizer: PreTrainedTokenizerBase,
     classes: Sequence[str],
@@ -26,7 +25,7 @@ def show(
     """
     batch = collate(adapter, texts, tokenizer.pad_token_id or 0)
     observation, site = adapter.observe(batch), adapter.sites()[0]
-    token_logits = linear_logits(observation)
+    token_logits = observation.token_logits
     if token_logits is None or token_logits.shape[-1] != 2:
         return ()
     result = adversarial(observation, site, Adversarial(epsilons=(0.05,)))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate import PartialState
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import (
@@ -37,7 +37,7 @@ from hf_attnprobe.auditing.selection import (
     sites_by_test,
 )
 from hf_attnprobe.auditing.sweep import Sweep, prune_heads, run
-from hf_attnprobe.checkpoints import load_model, load_tokenizer, model_fingerprint
+from hf_attnprobe.checkpoints import load_model, load_tokenizer
 from hf_attnprobe.data.arguments import Data, as_data
 from hf_attnprobe.data.examples import dataset_fingerprint, dataset_name, sample
 from hf_attnprobe.distributed import process_state
@@ -63,10 +63,9 @@ logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class Subject:
-    """The model that is audited, by name, as it was given, and behind the protocol."""
+    """The model that is audited, by name and behind the protocol, and its tokenizer."""
 
     name: str
-    model: Any
     adapter: AttentionModelBase
     tokenizer: PreTrainedTokenizerBase
 
@@ -118,16 +117,14 @@ def audit(
     subject = _subject(model, tokenizer, options, state.device)
     adapter = subject.adapter
     sites = select_sites(adapter, options.layers, options.heads, options.query)
-    rationales = (
-        has_rationales(examples, subject.model.config) and subject.tokenizer.is_fast
-    )
+    rationales = has_rationales(examples, adapter.unit) and subject.tokenizer.is_fast
     chosen, left_out = select_tests(asked, by_default, adapter, sites, rationales)
     _log_left_out(left_out)
     identity = _identity(subject, examples, data, options, {**asked, **chosen})
     _set_reference(subject, examples, chosen)
     limited = _limited(examples, data.test_limit)
     texts, counts = tokenize(
-        subject.tokenizer, limited, subject.model, truncate=options.truncate
+        subject.tokenizer, limited, adapter, truncate=options.truncate
     )
     with _folder(output_dir, state) as folder:
         sweep = Sweep(
@@ -162,13 +159,22 @@ def _subject(
     """The model behind the protocol, on its device and in its dtype, with its tokenizer."""
     if isinstance(model, AttentionModelBase):
         _check_adapter_options(options)
-        name, loaded, tokenizer = _model_and_tokenizer(model.model, tokenizer, options)
-        return Subject(name, loaded, model, tokenizer)
+        name, _, tokenizer = _model_and_tokenizer(model.model, tokenizer, options)
+        return Subject(name, model, tokenizer)
     name, loaded, tokenizer = _model_and_tokenizer(model, tokenizer, options)
     dtype = None if options.dtype is None else getattr(torch, options.dtype)
-    adapter = wrap(loaded.to(device), dtype=dtype, level=options.level)
-    adapter.mask_id = mask_id(tokenizer, loaded)
-    return Subject(name, loaded, adapter, tokenizer)
+    adapter = wrap(
+        loaded.to(device),
+        dtype=dtype,
+        level=options.level,
+        mask_id=_mask_id(tokenizer, loaded),
+    )
+    return Subject(name, adapter, tokenizer)
+
+
+def _mask_id(tokenizer: PreTrainedTokenizerBase, model: torch.nn.Module) -> int | None:
+    """What stands in for an erased token; None for a model that is no Transformers model."""
+    return mask_id(tokenizer, model) if isinstance(model, PreTrainedModel) else None
 
 
 def _check_adapter_options(options: AuditOptions) -> None:
@@ -216,7 +222,7 @@ def _identity(
     if options.screen is not None:  # other texts may put other heads first
         where["screen"] = [options.screen, data.test_limit]
     return {
-        "model_fingerprint": model_fingerprint(subject.model),
+        "model_fingerprint": subject.adapter.fingerprint(),
         "data_fingerprint": dataset_fingerprint(examples),
         "seed": options.seed,
         "options": _options_of_rows(given),
@@ -249,7 +255,7 @@ def _set_reference(
     used = any(tests()[name].uses_reference for name in chosen)
     adapter = subject.adapter
     if used and adapter.lacks(HeadOutputs) is None:
-        batch = reference_batch(adapter, subject.tokenizer, examples, subject.model)
+        batch = reference_batch(adapter, subject.tokenizer, examples)
         adapter.set_reference(batch)
 
 
@@ -295,8 +301,7 @@ def _report(
     rows = read_rows(sweep.folder)
     audited = rows.example_id.isin([text.example_id for text in sweep.texts])
     rows = rows[audited & rows.test.isin([*sweep.options, PREDICTION])]
-    names = subject.model.config.id2label
-    classes = [str(names[k]) for k in range(len(names))]
+    classes = subject.adapter.label_names
     statistics = summarize(rows, classes, readings(), seed=sweep.seed)
     examples = ()
     if "adversarial" in sweep.options:

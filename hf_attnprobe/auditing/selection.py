@@ -4,14 +4,14 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from hf_attnprobe.attention_model import AttentionModel, Observation, Site
+from hf_attnprobe.attention_model import AttentionModelBase, Observation, Site
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness import FaithfulnessTest, tests
 from hf_attnprobe.options import Options
 
 
 def select_sites(
-    adapter: AttentionModel,
+    adapter: AttentionModelBase,
     layers: Sequence[int] | None,
     heads: Sequence[int] | None,
     query: int | None,
@@ -71,7 +71,7 @@ def suits(test: FaithfulnessTest, n_sites: int, rationales: bool) -> bool:
 def select_tests(
     asked: Mapping[str, Options],
     by_default: bool,
-    adapter: AttentionModel,
+    adapter: AttentionModelBase,
     sites: Sequence[Site],
     rationales: bool,
 ) -> tuple[dict[str, Options], dict[str, str]]:
@@ -121,7 +121,7 @@ def _in_order(
 
 
 def sites_by_test(
-    names: Sequence[str], adapter: AttentionModel, sites: Sequence[Site]
+    names: Sequence[str], adapter: AttentionModelBase, sites: Sequence[Site]
 ) -> dict[str, Sequence[Site]]:
     """Where each test looks: at the sites where the model has what it needs."""
     found = {}

@@ -11,7 +11,13 @@ import torch
 from accelerate import PartialState
 from tqdm.auto import tqdm
 
-from hf_attnprobe.attention_model import AttentionModel, Batch, Observation, Site
+from hf_attnprobe.attention_model import (
+    AttentionModelBase,
+    Batch,
+    MaskedReplay,
+    Observation,
+    Site,
+)
 from hf_attnprobe.auditing.head_tables import by_head
 from hf_attnprobe.faithfulness import tests
 from hf_attnprobe.faithfulness.prune_curve import PruneCurve, least_first, prune_curve
@@ -54,7 +60,7 @@ class Sweep:
     folder: where the rows go.
     """
 
-    adapter: AttentionModel
+    adapter: AttentionModelBase
     texts: Sequence[Text]
     options: Mapping[str, Options]
     seed: int
@@ -126,7 +132,7 @@ def prune_heads(sweep: Sweep, statistics: Sequence[Statistic]) -> PruneCurve | N
     None where the effects were not measured, or heads cannot be ablated together.
     """
     effects = by_head(statistics, "zero_tvd")
-    if len(effects) < 2 or not hasattr(sweep.adapter, "replay_masked"):
+    if len(effects) < 2 or sweep.adapter.lacks(MaskedReplay):
         return None
     jobs = _jobs(sweep, (PREDICTION,), {})
     batches = (collate(sweep.adapter, texts, sweep.pad_token_id) for _, texts in jobs)
@@ -137,7 +143,7 @@ def prune_heads(sweep: Sweep, statistics: Sequence[Statistic]) -> PruneCurve | N
 
 
 def run_batch(
-    adapter: AttentionModel,
+    adapter: AttentionModelBase,
     batch: Batch,
     where: Where,
     options: Mapping[str, Options],

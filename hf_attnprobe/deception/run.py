@@ -21,6 +21,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from hf_attnprobe.adapters.pretrained import PretrainedFacts
 from hf_attnprobe.adapters.transformer.readout import query_rows, readout_of
 from hf_attnprobe.attention_classifier import AttentionClassifierConfig
 from hf_attnprobe.checkpoints import (
@@ -250,7 +251,10 @@ def _check_splits(model, tokenizer, splits: Mapping, ids: Tensor) -> None:
             "expected test texts with labels to measure on, there are none; add the split test"
         )
     train = splits["train"]
-    if labels_of_model(model.config, train) != train.with_format(None)["label"][:]:
+    if (
+        labels_of_model(PretrainedFacts(model).label_names, train)
+        != train.with_format(None)["label"][:]
+    ):
         raise AttnProbeError(
             "expected data that numbers its classes as the model does; choose the data it was trained on"
         )
@@ -326,7 +330,7 @@ def _measure(model, tokenizer, examples, ids: Tensor, layers: str) -> Measured:
         sites = adapter.sites()
         first = max(site.layer for site in sites) if layers == "last" else 0
         masses = [
-            (adapter.read(observation, site) * named).sum(-1)
+            (observation.read(site) * named).sum(-1)
             for site in sites
             if site.layer >= first
         ]

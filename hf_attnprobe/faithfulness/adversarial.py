@@ -26,7 +26,6 @@ from hf_attnprobe.attention_model import (
     Site,
 )
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.faithfulness.readout import linear_logits
 from hf_attnprobe.faithfulness.registry import register_test
 from hf_attnprobe.functional.divergence import jsd, largest_jsd, tvd
 from hf_attnprobe.functional.intervention import at_head, random_generator
@@ -91,7 +90,7 @@ class AdversarialResult:
 
 def _binary_logits(observation: Observation) -> Tensor | None:
     """Logits of each token alone [batch, keys, 2] of a binary linear read-out, or None."""
-    token_logits = linear_logits(observation)
+    token_logits = observation.token_logits
     if token_logits is None or token_logits.shape[-1] != 2:
         return None
     return token_logits
@@ -158,7 +157,7 @@ def _search(
     Shape: JSD [batch] and attention [batch, queries, keys].
     """
     attention = observation.attention[site.layer][:, site.head]
-    token_logits = linear_logits(observation)
+    token_logits = observation.token_logits
     if token_logits is not None:
         distance = linear_distance(token_logits, observation.probs)
         n_steps = 500 if options.n_steps is None else options.n_steps

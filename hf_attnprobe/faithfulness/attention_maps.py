@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 
 from hf_attnprobe.attention_model import (
-    AttentionModel,
+    AttentionModelBase,
+    BlockOutputs,
     Differentiable,
     HeadValues,
     Observation,
+    OutputProjections,
     Site,
     Stack,
 )
@@ -29,21 +31,17 @@ class AttentionMap:
     """A map and what it needs.
 
     function: observation and site -> [batch, queries, keys].
-    needs: the capability that it asks of the model, or None.
-    anywhere: whether the capability is enough at any site of the model.
+    needs: the capabilities that it asks of the model.
     is_share: whether its rows add up to 1; gradients and norms may be of any size.
     """
 
     function: Callable[[Observation, Site], Tensor]
-    needs: type | None = None
-    anywhere: bool = False
+    needs: tuple[type, ...] = ()
     is_share: bool = True
 
-    def is_possible(self, model: AttentionModel, site: Site) -> bool:
+    def is_possible(self, model: AttentionModelBase, site: Site) -> bool:
         """Whether a model has what the map needs at a site."""
-        if self.needs is None:
-            return True
-        return model.lacks(self.needs, None if self.anywhere else site) is None
+        return all(model.lacks(need, site) is None for need in self.needs)
 
     def read(self, observation: Observation, site: Site) -> Tensor:
         """The size of the map's values in the row of the prediction, [batch, keys]."""
@@ -80,7 +78,7 @@ def norm_based(observation: Observation, site: Site) -> Tensor:
     head = slice(site.head, site.head + 1)
     attention = observation.attention[site.layer][:, head]
     values = observation.head_values[site.layer][:, head]
-    projection = observation.model.output_projections[site.layer][head]
+    projection = observation.model.output_projections()[site.layer][head]
     return explanations.norm_based(attention, values, projection)[:, 0]
 
 
@@ -101,17 +99,16 @@ def layer_norm_based(observation: Observation, site: Site) -> Tensor:
     """Norms of the weighted values of a layer's heads together (Kobayashi et al. 2020)."""
     attention = observation.attention[site.layer]
     values = observation.head_values[site.layer]
-    projection = observation.model.output_projections[site.layer]
+    projection = observation.model.output_projections()[site.layer]
     return explanations.norm_based_layer(attention, values, projection)
 
 
 @torch.no_grad()
 def value_zeroing(observation: Observation, site: Site) -> Tensor:
     """How far a layer's output moves without each value (Mohebbi et al. 2023)."""
-    key = "value_zeroing", site.layer
-    if key not in observation.maps:
-        observation.maps[key] = _value_zeroing(observation, site.layer)
-    return observation.maps[key]
+    return observation.remember(
+        ("value_zeroing", site.layer), lambda: _value_zeroing(observation, site.layer)
+    )
 
 
 def _value_zeroing(observation: Observation, layer: int) -> Tensor:
@@ -138,15 +135,17 @@ def value_zeroing_rollout(observation: Observation, site: Site) -> Tensor:
 OF_HEADS = {
     "raw_attention": AttentionMap(raw_attention),
     "attention_times_gradient": AttentionMap(
-        attention_times_gradient, Differentiable, is_share=False
+        attention_times_gradient, (Differentiable,), is_share=False
     ),
-    "effective_attention": AttentionMap(effective_attention, HeadValues),
-    "norm_based": AttentionMap(norm_based, HeadValues, is_share=False),
+    "effective_attention": AttentionMap(effective_attention, (HeadValues,)),
+    "norm_based": AttentionMap(norm_based, (OutputProjections,), is_share=False),
 }
 OF_LAYERS = {
     "mean_attention": AttentionMap(mean_attention),
-    "rollout": AttentionMap(rollout, Stack),
-    "layer_norm_based": AttentionMap(layer_norm_based, HeadValues, is_share=False),
-    "value_zeroing": AttentionMap(value_zeroing, Stack, anywhere=True),
-    "value_zeroing_rollout": AttentionMap(value_zeroing_rollout, Stack),
+    "rollout": AttentionMap(rollout, (Stack,)),
+    "layer_norm_based": AttentionMap(
+        layer_norm_based, (OutputProjections,), is_share=False
+    ),
+    "value_zeroing": AttentionMap(value_zeroing, (BlockOutputs,)),
+    "value_zeroing_rollout": AttentionMap(value_zeroing_rollout, (Stack, BlockOutputs)),
 }

@@ -23,7 +23,6 @@ from torch import Tensor
 
 from hf_attnprobe.attention_model import Observation, Site
 from hf_attnprobe.faithfulness.rankings import is_possible, ranking, tied
-from hf_attnprobe.faithfulness.readout import linear_logits
 from hf_attnprobe.faithfulness.registry import register_test
 from hf_attnprobe.faithfulness.single_weight import erased, single_weight
 from hf_attnprobe.functional.erasure import (
@@ -138,7 +137,7 @@ def erasure(
     Without ``renormalise`` the output moves for want of weight too.
     """
     attention = observation.read(site)
-    content, token_logits = observation.batch.content_mask, linear_logits(observation)
+    content, token_logits = observation.batch.content_mask, observation.token_logits
     found = rankings(observation, site)
     rules = {"renormalise": options.renormalise, "all_zero": options.all_zero}
     single = single_weight(observation, site, draw=options.draw, seed=seed, **rules)
@@ -175,7 +174,7 @@ def rankings(observation: Observation, site: Site) -> dict[str, Tensor]:
         Dense ranks [batch, keys] by name.
     """
     names = RANKINGS
-    if linear_logits(observation) is None:
+    if observation.token_logits is None:
         names = (*RANKINGS, *OF_HEADS_ALONE)
     return {
         name: ranking(observation, site, name)

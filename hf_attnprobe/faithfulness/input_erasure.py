@@ -113,11 +113,8 @@ def input_erasure(
     def measure(curve: Callable[[Observation, str, Tensor], Tensor]) -> Tensor:
         """[2, rankings, batch]; the part that does not depend on the site is measured once per observation."""
         key = f"{curve.__name__} {by}", seed
-        if key not in observation.maps:
-            observation.maps[key] = curve(observation, by, of_text)
-        return torch.cat(
-            [curve(observation, by, of_site), observation.maps[key]], dim=1
-        )
+        shared = observation.remember(key, lambda: curve(observation, by, of_text))
+        return torch.cat([curve(observation, by, of_site), shared], dim=1)
 
     found = [*measure(_tops)]
     if options.naopc_beam:
@@ -165,7 +162,8 @@ def _bounds(
     """The least and the largest AOPC of each text, [2, batch]: exact for short texts, else the furthest that were found,
     by the beam or among ``tried`` [2, rankings, batch], the orders that do not depend on the site."""
     key = f"bounds {by} {seed}", beam
-    if key not in observation.maps:
+
+    def compute() -> Tensor:
         content = observation.batch.content_mask
         n_units = content.sum(-1)
         short = n_units <= aopc.EXACT_UP_TO
@@ -177,14 +175,15 @@ def _bounds(
             found = aopc.beam_bounds(
                 partial(_drops, observation, by), content & ~short[:, None], beam
             )
-            tried = tried.flatten(0, 1)
+            orders = tried.flatten(0, 1)
             widest = (
-                torch.minimum(found[0], tried.amin(0)),
-                torch.maximum(found[1], tried.amax(0)),
+                torch.minimum(found[0], orders.amin(0)),
+                torch.maximum(found[1], orders.amax(0)),
             )
             bounds = torch.where(short, bounds, torch.stack(widest).to(bounds.dtype))
-        observation.maps[key] = bounds
-    return observation.maps[key]
+        return bounds
+
+    return observation.remember(key, compute)
 
 
 def _lattice(observation: Observation, by: str, content: Tensor) -> Tensor:

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from hf_attnprobe.attention_model import Observation, Site
-from hf_attnprobe.faithfulness.readout import linear_logits
 from hf_attnprobe.faithfulness.registry import register_test
 from hf_attnprobe.functional.divergence import tvd
 from hf_attnprobe.functional.intervention import at_head, permute
@@ -81,7 +80,7 @@ def permutation(
         attention, site.head, site.query, permute(attention[:, site.head], order)
     )
     changes = tvd(model.replay(observation, {site.layer: edited}), observation.probs)
-    token_logits = linear_logits(observation)
+    token_logits = observation.token_logits
     exact = {} if token_logits is None else _exact(token_logits, observation, site)
     return PermutationResult(observation.read(site).amax(-1), _median(changes), **exact)
 

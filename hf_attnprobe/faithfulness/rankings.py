@@ -58,9 +58,9 @@ def ranking(
     if name in OF_SITE:
         return tied(name, _of_site(observation, site, name), content)
     key = f"ranking {name}", seed
-    if key not in observation.maps:
-        observation.maps[key] = tied(name, _of_text(observation, name, seed), content)
-    return observation.maps[key]
+    return observation.remember(
+        key, lambda: tied(name, _of_text(observation, name, seed), content)
+    )
 
 
 def is_possible(observation: Observation, site: Site, name: str) -> bool:

@@ -14,7 +14,7 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal, TypeVar, get_type_hints
 
-from hf_attnprobe.attention_model import AttentionModel, Observation, Site
+from hf_attnprobe.attention_model import AttentionModelBase, Observation, Site
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.options import Options, names_of
 
@@ -84,7 +84,7 @@ class FaithfulnessTest:
     uses_reference: bool = False
     check: Callable[[AuditPreview, Any], None] = lambda preview, options: None
 
-    def lacks(self, model: AttentionModel, site: Site) -> str | None:
+    def lacks(self, model: AttentionModelBase, site: Site) -> str | None:
         """Why the test cannot run at ``site`` of a model, or None where it can."""
         for need in self.needs:
             alternatives = need if isinstance(need, tuple) else (need,)

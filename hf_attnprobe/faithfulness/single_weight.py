@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from hf_attnprobe.attention_model import Observation, Site
-from hf_attnprobe.faithfulness.readout import linear_logits
 from hf_attnprobe.functional.divergence import jsd
 from hf_attnprobe.functional.erasure import erase_each
 from hf_attnprobe.functional.intervention import at_head, random_generator, zero_out
@@ -100,7 +99,7 @@ def single_weight(
         "delta_attention": weights[:, 0] - weights[:, 1],
         **_flips(observation, probs),
     }
-    token_logits = linear_logits(observation)
+    token_logits = observation.token_logits
     if token_logits is not None:
         each = erase_each(
             attention * content,

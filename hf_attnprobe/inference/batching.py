@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from hf_attnprobe.adapters.token_deletion import sum_pieces
-from hf_attnprobe.attention_model import AttentionModel, Batch
+from hf_attnprobe.attention_model import AttentionModel, AttentionModelBase, Batch
 from hf_attnprobe.data.examples import sample
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.inference.encoding import Text, tokenize
@@ -91,7 +91,7 @@ def _of_units(marked: Tensor, batch: Batch) -> Tensor | None:
     ) & batch.content_mask
 
 
-def reference_batch(adapter: AttentionModel, tokenizer, examples, model) -> Batch:
+def reference_batch(adapter: AttentionModelBase, tokenizer, examples) -> Batch:
     """The texts that heads are ablated with: drawn from the whole split by id, whatever limit, order or process."""
     columns = examples.with_format(None)[:]
     rows = [row for row, text in enumerate(columns["text"]) if text.strip()] or [0]
@@ -99,7 +99,7 @@ def reference_batch(adapter: AttentionModel, tokenizer, examples, model) -> Batc
     texts, _ = tokenize(
         tokenizer,
         examples.select(sorted(drawn, key=lambda row: columns["example_id"][row])),
-        model,
+        adapter,
     )
     longest = max(len(t.inputs["input_ids"]) for t in texts)
     return collate(

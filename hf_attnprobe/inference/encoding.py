@@ -3,6 +3,9 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
+
+from transformers import PreTrainedTokenizerBase
 
 from hf_attnprobe.data.examples import label_names
 from hf_attnprobe.errors import AttnProbeError
@@ -22,8 +25,25 @@ class Text:
         return len(self.inputs["input_ids"]) - sum(self.inputs["special_tokens_mask"])
 
 
+class TextModel(Protocol):
+    """What the way from texts to ids asks of a model: an adapter, or `PretrainedFacts`.
+
+    Attributes:
+        label_names: the classes, in their order.
+        n_embeddings: how many token ids there are; None: any number.
+        separator_ids: tokens that are no content, beside the special ones.
+    """
+
+    label_names: list[str]
+    n_embeddings: int | None
+    separator_ids: frozenset[int]
+
+    def max_length(self, tokenizer: PreTrainedTokenizerBase) -> int | None:
+        """The most tokens of a text; None: any number."""
+
+
 def tokenize(
-    tokenizer, examples, model, *, truncate: bool = True
+    tokenizer, examples, model: TextModel, *, truncate: bool = True
 ) -> tuple[list[Text], dict[str, int]]:
     """The texts that have tokens, with the model's numbers for their labels; how many have none, and how many were cut.
 
@@ -32,10 +52,8 @@ def tokenize(
             ``truncate``, a text longer than the model's positions.
     """
     columns = examples.with_format(None)[:]
-    labels, longest = (
-        labels_of_model(model.config, examples),
-        max_positions(tokenizer, model.config),
-    )
+    labels = labels_of_model(model.label_names, examples)
+    longest = model.max_length(tokenizer)
     whole = (
         tokenizer(columns["text"], add_special_tokens=True, verbose=False)["input_ids"]
         if longest
@@ -56,13 +74,10 @@ def tokenize(
     )
     inputs = dict(encoded)
     marked = _rationales(columns, inputs.pop("offset_mapping", None))
-    if getattr(
-        model.config, "hierarchical", False
-    ):  # separators alone make no sentence
+    if model.separator_ids:  # separators alone make no sentence
         rows = zip(inputs["input_ids"], inputs["special_tokens_mask"], strict=True)
-        separator = model.config.sep_token_id
         inputs["special_tokens_mask"] = [
-            [f or int(i == separator) for i, f in zip(*row, strict=True)]
+            [f or int(i in model.separator_ids) for i, f in zip(*row, strict=True)]
             for row in rows
         ]
     if tokenizer.is_fast:
@@ -81,9 +96,9 @@ def tokenize(
             zip(columns["example_id"], labels, strict=True)
         )
     ]
-    n_rows = model.get_input_embeddings().num_embeddings
+    n_rows = model.n_embeddings
     largest = max((max(t.inputs["input_ids"], default=0) for t in texts), default=0)
-    if largest >= n_rows:
+    if n_rows is not None and largest >= n_rows:
         raise AttnProbeError(
             f"the tokenizer gives id {largest}, the model embeds ids below {n_rows}; load the tokenizer saved with the model"
         )
@@ -95,12 +110,12 @@ def tokenize(
     return kept, {"skipped_empty": len(texts) - len(kept), "truncated": len(cut)}
 
 
-def has_rationales(examples, config) -> bool:
-    """Whether any text says which of its words are evidence, and the model of this configuration attends to words."""
+def has_rationales(examples, unit: str) -> bool:
+    """Whether any text has a rationale, and the model attends to words or their pieces."""
     marked = "evidence" in examples.column_names and any(
         examples.with_format(None)["evidence"][:]
     )
-    return marked and not getattr(config, "hierarchical", False)
+    return marked and unit != "sentence"
 
 
 def _rationales(
@@ -145,24 +160,7 @@ def evidence_spans(
     return [words[position] for position in evidence]
 
 
-def max_positions(tokenizer, config) -> int | None:
-    """The longest text the model reads, special tokens included; None where nothing bounds it."""
-    bounds = [
-        getattr(config, "max_position_embeddings", None),
-        tokenizer.model_max_length,
-    ]
-    found = [int(b) for b in bounds if b is not None and 0 < b < 10**9]
-    # RoBERTa's kind numbers positions from the padding token's id on.
-    offset = (
-        2
-        if config.model_type
-        in ("roberta", "xlm-roberta", "camembert", "esm", "mpnet", "longformer")
-        else 0
-    )
-    return min([found[0] - offset, *found[1:]]) if found else None
-
-
-def labels_of_model(config, examples) -> list[int]:
+def labels_of_model(classes: Sequence[str], examples) -> list[int]:
     """The examples' labels as the model numbers its classes, -1 for none.
 
     They are matched by name, whatever the case. Where data and model have no name in common they go by number, for
@@ -172,18 +170,18 @@ def labels_of_model(config, examples) -> list[int]:
         AttnProbeError: a label that the model does not know: data and model do not belong together.
     """
     values, names = examples.with_format(None)["label"][:], label_names(examples)
-    known = {str(name).casefold(): k for k, name in config.id2label.items()}
+    known = {name.casefold(): k for k, name in enumerate(classes)}
     by_name = [known.get(name.casefold()) for name in names]
     named = hasattr(examples.features["label"], "names")
-    if set(by_name) <= {None} and (not named or len(names) == config.num_labels):
-        by_name = [k if k < config.num_labels else None for k in range(len(names))]
+    if set(by_name) <= {None} and (not named or len(names) == len(classes)):
+        by_name = [k if k < len(classes) else None for k in range(len(names))]
     unknown = sorted(
         {label for label in values if label >= 0 and by_name[label] is None}
     )
     if unknown:
         raise AttnProbeError(
-            f"the data has label {names[unknown[0]]!r} ({unknown[0]}), the model knows {config.num_labels} labels: "
-            f"{', '.join(map(str, config.id2label.values()))}; audit it on data with its own labels"
+            f"the data has label {names[unknown[0]]!r} ({unknown[0]}), the model knows {len(classes)} labels: "
+            f"{', '.join(classes)}; audit it on data with its own labels"
         )
     return [by_name[label] if label >= 0 else -1 for label in values]
 

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from hf_attnprobe.adapters import wrap
+from hf_attnprobe.adapters.pretrained import PretrainedFacts
 from hf_attnprobe.attention_model import Observation, Site
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.encoding import tokenize
@@ -35,7 +36,7 @@ def observations(
 ) -> Iterator[Observation]:
     """The texts in batches of similar length, seen by ``wrap(model, **options)``."""
     adapter = wrap(model, **options)
-    texts, _ = tokenize(tokenizer, examples, model)
+    texts, _ = tokenize(tokenizer, examples, adapter)
     texts = sorted(texts, key=lambda t: (len(t.inputs["input_ids"]), t.example_id))
     for start in range(0, len(texts), batch_size):
         yield adapter.observe(
@@ -59,7 +60,7 @@ def read_outputs(
     rows = []
     for observation in observations(model, tokenizer, examples, **options):
         batch = observation.batch
-        if getattr(model.config, "hierarchical", False):
+        if observation.model.unit == "sentence":
             weights, content_mask = _word_weights(observation)
         else:
             weights = observation.read(site or observation.model.sites()[0]).detach()
@@ -123,7 +124,8 @@ def predict(
 ) -> Tensor:
     """Probabilities [texts, classes] in the order of :class:`Outputs`, of a model that may need a guide; of the texts
     ``without`` the tokens of these ids."""
-    texts = sorted(tokenize(tokenizer, examples, model)[0], key=lambda t: t.example_id)
+    texts, _ = tokenize(tokenizer, examples, PretrainedFacts(model))
+    texts = sorted(texts, key=lambda t: t.example_id)
     model, rows = model.eval(), []
     for start in range(0, len(texts), batch_size):
         chunk = texts[start : start + batch_size]

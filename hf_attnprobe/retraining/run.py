@@ -8,11 +8,12 @@ from pathlib import Path
 import pandas as pd
 
 from hf_attnprobe.attention_model import Site
-from hf_attnprobe.checkpoints import RECORD, model_fingerprint
+from hf_attnprobe.checkpoints import RECORD
 from hf_attnprobe.data.examples import dataset_fingerprint, dataset_name
 from hf_attnprobe.data.splits import load_splits
 from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.functional.fingerprint import model_fingerprint
 from hf_attnprobe.options import check_at_least
 from hf_attnprobe.retraining.adversary import (
     GUIDE_LAMBDA,

@@ -7,11 +7,12 @@ from pathlib import Path
 from torch import Tensor
 
 from hf_attnprobe.attention_model import Site
-from hf_attnprobe.checkpoints import load_model, load_tokenizer, model_fingerprint
+from hf_attnprobe.checkpoints import load_model, load_tokenizer
 from hf_attnprobe.data.examples import dataset_fingerprint, dataset_name
 from hf_attnprobe.data.splits import load_splits
 from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.functional.fingerprint import model_fingerprint
 from hf_attnprobe.inference.outputs import Outputs, predict
 from hf_attnprobe.retraining.base import (
     SPLITS,

@@ -5,11 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from hf_attnprobe.adapters.transformer.attention_tap import (
-    attend,
-    attention_modules,
-    tapped,
-)
+from hf_attnprobe.adapters.transformer.attention_tap import attend, tapped
 from hf_attnprobe.adapters.transformer.resume import (
     attention_blocks,
     recorded,
@@ -63,6 +59,11 @@ class Model(nn.Module):
         for layer in self.layers:
             x = layer(x)
         return x
+
+
+def attention_modules(model):
+    named = model.named_modules()
+    return {name: module for name, module in named if type(module) is SelfAttention}
 
 
 @pytest.fixture

@@ -89,26 +89,19 @@ def test_leave_one_out_equals_deleting_and_encoding_again(
 
 
 @pytest.mark.parametrize(("encoder", "attention", "num_labels"), KINDS)
-@pytest.mark.parametrize("hold_attention", [True, False])
-def test_gradient_equals_finite_differences(
-    encoder, attention, num_labels, hold_attention
-):
+def test_gradient_equals_finite_differences(encoder, attention, num_labels):
     model = make(encoder, attention, num_labels)
     adapter, observation = observe(model)
     model = model.double()
     target = torch.tensor([1, 0, 1, 0, 1])
-    ours = adapter.gradient(observation, target, hold_attention=hold_attention)
+    ours = adapter.gradient(observation, target)
     base, mask, step = model.attention_classifier, (IDS != 0).long(), 1e-6
     embeddings = base.embeddings(IDS).detach()
 
     def explained(scale):
         """The target's probability with every embedding of one position scaled: the derivative is gradient × input."""
         states = base.encode(embeddings * scale[..., None], mask)
-        weights = (
-            observation.attention[0][:, 0, 0]
-            if hold_attention
-            else base.attend(states, observation.batch.mask)
-        )
+        weights = observation.attention[0][:, 0, 0]
         return (
             model.decode(torch.einsum("bk,bkh->bh", weights, states))
             .softmax(-1)

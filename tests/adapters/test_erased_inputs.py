@@ -53,8 +53,7 @@ def edited(ids, gone, by):
     "family", ["bert", "roberta", "xlnet", "gpt2", "llama", "t5", "bart", "modernbert"]
 )
 def test_erasure_is_an_edited_token_list(family, by):
-    adapter = TransformerAdapter(make(family))
-    adapter.mask_id = MASK
+    adapter = TransformerAdapter(make(family), mask_id=MASK)
     observation = adapter.observe(prepare(adapter))
     erased = random_sets(observation.batch.content_mask)
     found = adapter.erase_inputs(observation, erased, by=by)
@@ -68,8 +67,7 @@ def test_erasure_is_an_edited_token_list(family, by):
 
 @pytest.mark.parametrize("by", ["deletion", "mask"])
 def test_words_go_with_all_their_pieces(by):
-    adapter = TransformerAdapter(make("bert"))
-    adapter.mask_id = MASK
+    adapter = TransformerAdapter(make("bert"), mask_id=MASK)
     observation = adapter.observe(prepare(adapter, words=WORDS))
     erased = random_sets(observation.batch.content_mask, seed=1)
     found = adapter.erase_inputs(observation, erased, by=by)
@@ -195,8 +193,7 @@ def classifier(encoder, num_labels, **options):
 )
 def test_classifiers_read_the_edited_token_list(encoder, num_labels, by):
     model = classifier(encoder, num_labels)
-    adapter = wrap(model)
-    adapter.mask_id = MASK
+    adapter = wrap(model, mask_id=MASK)
     observation = adapter.observe(
         adapter.prepare(
             {"input_ids": IDS, "attention_mask": (IDS > 0).long()}, (4, 2, 9)

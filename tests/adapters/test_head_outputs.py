@@ -8,8 +8,9 @@ from test_transformer import random_attention, rerun, state_of
 from hf_attnprobe import Site
 from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
 from hf_attnprobe.adapters.transformer.block_output import hidden_of
-from hf_attnprobe.adapters.transformer.head_outputs import check_outputs, head_outputs
+from hf_attnprobe.adapters.transformer.head_outputs import head_outputs
 from hf_attnprobe.adapters.transformer.resume import recorded
+from hf_attnprobe.attention_model import HeadOutputs
 from hf_attnprobe.errors import AttnProbeError
 
 
@@ -51,7 +52,7 @@ def test_outputs_are_attention_times_values(family, implementation):
             and value.shape[1] == attention.shape[1]
         )
         torch.testing.assert_close(output, attention @ value, atol=1e-6, rtol=1e-5)
-    check_outputs(adapter, batch)
+    assert adapter.lacks(HeadOutputs) is None
     assert state_of(adapter.model) == before
 
 
@@ -122,7 +123,7 @@ def test_block_outputs_are_those_of_a_full_pass(adapter):
 
 
 def test_projections_are_slices_of_the_weights(family, adapter):
-    found = adapter.output_projections
+    found = adapter.output_projections()
     assert [p.shape for p in found] == [
         (layer.n_heads, 8, 32) for layer in adapter.layers
     ]
@@ -137,13 +138,13 @@ def test_projections_are_slices_of_the_weights(family, adapter):
 
 def test_projections_of_t5_and_xlnet():
     t5 = TransformerAdapter(shared("t5"))
-    for layer, projection in zip(t5.layers, t5.output_projections, strict=True):
+    for layer, projection in zip(t5.layers, t5.output_projections(), strict=True):
         assert torch.equal(
             projection.flatten(0, 1), t5.model.get_submodule(layer.module).o.weight.T
         )
     xlnet = TransformerAdapter(shared("xlnet"))
     o = xlnet.model.transformer.layer[1].rel_attn.o  # [hidden, heads, width]
-    assert torch.equal(xlnet.output_projections[1], o.permute(1, 2, 0))
+    assert torch.equal(xlnet.output_projections()[1], o.permute(1, 2, 0))
 
 
 def test_a_model_without_lists_of_layers_has_no_block_outputs():

@@ -65,8 +65,8 @@ def pad(rows, fill, width):
 
 def observe(model, texts=TEXTS, words=WORDS, example_ids=(3, 1, 4, 15, 9), extra=0):
     """With ``extra`` positions of padding; words of several pieces where the model is a Transformer."""
-    adapter, width = wrap(model, dtype=torch.float64), max(map(len, texts)) + extra
-    adapter.mask_id = MASK
+    adapter = wrap(model, dtype=torch.float64, mask_id=MASK)
+    width = max(map(len, texts)) + extra
     ids = pad(texts, 0, width)
     inputs = {"input_ids": ids, "attention_mask": (ids > 0).long()}
     if isinstance(model, BertForSequenceClassification):

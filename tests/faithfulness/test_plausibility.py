@@ -92,7 +92,7 @@ def bert(pieces):
 
 def batch_of(bert, pieces, level=None, rows=ROWS):
     adapter = wrap(bert, level=level)
-    texts, _ = tokenize(pieces, load_examples(rows, "test"), bert)
+    texts, _ = tokenize(pieces, load_examples(rows, "test"), adapter)
     return adapter, collate(adapter, texts, pieces.pad_token_id)
 
 
@@ -129,7 +129,7 @@ def test_rationales_reach_words_at_their_first_piece(bert, pieces):
 def test_a_classifier_has_them_too(make_model, tokenizer, reviews):
     model, examples = make_model(), reviews["test"]
     adapter = wrap(model)
-    texts, _ = tokenize(tokenizer, examples, model)
+    texts, _ = tokenize(tokenizer, examples, adapter)
     batch = collate(adapter, texts, tokenizer.pad_token_id)
     for row, evidence in enumerate(examples["evidence"]):
         assert (

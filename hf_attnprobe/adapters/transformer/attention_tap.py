@@ -22,14 +22,37 @@ Edit = Callable[[int, Tensor, Tensor], Tensor]
 """(layer, weights [batch, heads, queries, keys], the same before the softmax) -> weights."""
 
 
-def attention_modules(model: nn.Module) -> dict[str, nn.Module]:
-    """The modules that compute attention, by qualified name; every family of Transformers names their classes so."""
-    named = model.named_modules()
-    return {
-        name: m
-        for name, m in named
-        if "Attention" in type(m).__name__ or "Attn" in type(m).__name__
-    }
+def attention_modules(
+    model: nn.Module, run: Callable[[], object]
+) -> dict[str, nn.Module]:
+    """The modules that compute attention, by qualified name.
+
+    They are found by what they do in ``run()``, one forward pass of a single text: the
+    softmax over keys of [1, heads, n, n], or ``scaled_dot_product_attention``. It belongs
+    to the innermost running module whose class is named like attention or, without one,
+    to the innermost of all. A module named like attention counts with any 4-D softmax, so
+    that banded or pooled attention is found too, and can be refused.
+    """
+    everything = dict(model.named_modules())
+    modules: dict[str, nn.Module] = {}
+
+    def note(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
+        running = [n for n in tap.stack if not isinstance(everything[n], nn.Softmax)]
+        named = [name for name in running if _is_named_attention(everything[name])]
+        name = (named or running)[-1]
+        n_texts, _, n_queries, n_keys = weights.shape
+        if named or (n_texts == 1 and n_queries == n_keys > 1):
+            modules[name] = everything[name]
+        return weights
+
+    with tapped(everything, note) as tap:
+        run()
+    return modules
+
+
+def _is_named_attention(module: nn.Module) -> bool:
+    name = type(module).__name__
+    return "Attention" in name or "Attn" in name
 
 
 @contextmanager

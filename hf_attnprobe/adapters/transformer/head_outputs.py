@@ -1,94 +1,143 @@
-"""The outputs and values of a Transformer's heads: attention · values, before the output projection.
+"""The outputs and values of a Transformer's heads: attention · values, before the projection.
 
-Functions of a :class:`~hf_attnprobe.adapters.transformer.adapter.TransformerAdapter`. They raise AttnProbeError where a family
-computes something else than a product of attention and values, so that there is nothing to capture or to replace.
+Some families compute something else than a product of attention and values: there is
+nothing to capture or to replace. :func:`examine_heads` finds out on the example.
 """
+
+from collections.abc import Collection
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from hf_attnprobe.adapters.transformer.attention_tap import replacing
 from hf_attnprobe.adapters.transformer.layout import example_inputs
 from hf_attnprobe.adapters.transformer.output_tap import OutputTap
+from hf_attnprobe.adapters.transformer.replay import replacing_output, unpacked
+from hf_attnprobe.adapters.transformer.tapped_model import TappedTransformer
 from hf_attnprobe.attention_model import Batch, Reference, Site
-from hf_attnprobe.errors import AttnProbeError
+
+
+class Heads(NamedTuple):
+    """What can be read of a model's heads.
+
+    Attributes:
+        projections: per layer [heads, width, hidden]: a head adds ``output @ slice`` to
+            the hidden states. None where a layer has no linear output projection.
+        no_values, no_projections, no_outputs: why not, or None where they can be read.
+    """
+
+    projections: tuple[Tensor, ...] | None
+    no_values: str | None
+    no_projections: str | None
+    no_outputs: str | None
+
+
+@torch.no_grad()
+def examine_heads(transformer: TappedTransformer) -> Heads:
+    """Runs the example and compares zero-ablated outputs with zero-ablated attention."""
+    inputs, layers = example_inputs(transformer.model), range(len(transformer.layers))
+    attention: dict[int, Tensor] = {}
+    outputs: dict[int, Tensor] = {}
+
+    def note_attention(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
+        attention[layer] = weights
+        return weights
+
+    def note_output(layer: int, output: Tensor, values: Tensor) -> Tensor:
+        outputs[layer] = output
+        return output
+
+    tap = OutputTap(note_output)
+    logits = transformer.logits(inputs, note_attention, tap=tap)
+    no_values = _missing(transformer, outputs, "the product of attention and values")
+    no_projections = _missing(
+        transformer, tap.projections, "a linear output projection of head outputs"
+    )
+    projections = None
+    if no_projections is None:
+        projections = tuple(tap.projections[layer] for layer in layers)
+    no_outputs = no_values
+    if no_values is None:
+        tolerance = 1e-3 * float(logits.abs().max())
+        for layer in layers:
+            error = _ablation_error(
+                transformer, inputs, layer, attention[layer], outputs[layer]
+            )
+            if not error <= tolerance and no_outputs is None:
+                no_outputs = (
+                    "expected a head's output to be attention times values, "
+                    f"{transformer.layer_names[layer]} of {type(transformer.model).__name__} "
+                    "computes something else; its heads can only be zero-ablated"
+                )
+    return Heads(projections, no_values, no_projections, no_outputs)
+
+
+def _missing(
+    transformer: TappedTransformer, seen: Collection[int], what: str
+) -> str | None:
+    """Says which layer was not seen to compute ``what``; None where all were."""
+    for layer, name in enumerate(transformer.layer_names):
+        if layer not in seen:
+            return (
+                f"expected {what} in {name}, found none in "
+                f"{type(transformer.model).__name__}; its heads can only be zero-ablated"
+            )
+    return None
+
+
+def _ablation_error(
+    transformer: TappedTransformer,
+    inputs: dict[str, Tensor],
+    layer: int,
+    attention: Tensor,
+    output: Tensor,
+) -> float:
+    """How far the logits differ when the first head's output, or its attention, is zero.
+
+    They agree where the output is attention times values; a gate or a norm of its own in
+    between would make a difference.
+    """
+    n_heads = transformer.layers[layer].n_heads
+    zero_attention = attention.clone()
+    zero_attention[:, 0] = 0
+    heads = unpacked(output, n_heads)
+    replaced = replacing_output(Site(layer, 0), n_heads, torch.zeros_like(heads[:, 0]))
+    expected = transformer.logits(inputs, replacing({layer: zero_attention}))
+    ablated = transformer.logits(inputs, tap=OutputTap(replaced))
+    return float((ablated - expected).abs().max())
 
 
 @torch.no_grad()
 def head_outputs(
-    adapter, batch: Batch
+    transformer: TappedTransformer, batch: Batch
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """Outputs [batch, heads, queries, width] and values [batch, heads, keys, width] of every layer, one forward pass."""
+    """Outputs and values of every layer, in one forward pass.
+
+    Returns:
+        Per layer [batch, heads, queries, width], and [batch, heads, keys, width].
+    """
     outputs, values = {}, {}
 
     def capture(layer: int, output: Tensor, value: Tensor) -> Tensor:
-        n_heads = adapter.layers[layer].n_heads
-        outputs[layer] = output.reshape(len(output), n_heads, -1, output.shape[-1])
-        values[layer] = value.repeat_interleave(
-            n_heads // value.shape[1], dim=1
-        )  # one for all heads, or for a group
+        n_heads = transformer.layers[layer].n_heads
+        n_shared = n_heads // value.shape[1]  # by heads that share their values
+        outputs[layer] = unpacked(output, n_heads)
+        values[layer] = value.repeat_interleave(n_shared, dim=1)
         return output
 
-    adapter.logits(batch.inputs, tap=OutputTap(capture))
-    _check_found(adapter, outputs.keys(), "the product of attention and values")
-    layers = range(len(adapter.layers))
+    transformer.logits(batch.inputs, tap=OutputTap(capture))
+    layers = range(len(transformer.layers))
     return tuple(outputs[n] for n in layers), tuple(values[n] for n in layers)
 
 
-@torch.no_grad()
-def output_projections(adapter) -> tuple[Tensor, ...]:
-    """Per layer the slices of the output projection, [heads, width, hidden]: a head adds ``output @ slice``."""
-    tap = OutputTap(lambda layer, output, values: output)
-    adapter.logits(example_inputs(adapter.model), tap=tap)
-    _check_found(adapter, tap.projections.keys(), "a linear output projection")
-    return tuple(tap.projections[n] for n in range(len(adapter.layers)))
-
-
-def _check_found(adapter, found, what: str) -> None:
-    for layer, name in enumerate(adapter.layer_names):
-        if layer not in found:
-            raise AttnProbeError(
-                f"expected {what} in {name}, found none in {type(adapter.model).__name__}; "
-                "its heads can be silenced, their outputs cannot be read or replaced"
-            )
-
-
-def reference_of(adapter, batch: Batch) -> Reference:
-    """The head outputs of a sample of texts, moved together so that padding on either side is behind them."""
-    outputs, mask = head_outputs(adapter, batch)[0], batch.mask
-    order = (~mask).sort(dim=1, stable=True).indices[:, None, :, None]
-    real = mask.gather(1, order[:, 0, :, 0])[:, None, :, None]
-    together = (
-        output.gather(2, order.expand(output.shape)) * real for output in outputs
+def reference_of(transformer: TappedTransformer, batch: Batch) -> Reference:
+    """The head outputs of a sample of texts, with padding of either side behind them."""
+    outputs, mask = head_outputs(transformer, batch)[0], batch.mask
+    order = (~mask).sort(dim=1, stable=True).indices
+    real = mask.gather(1, order)[:, None, :, None]
+    rows = order[:, None, :, None]
+    together = tuple(
+        output.gather(2, rows.expand(output.shape)) * real for output in outputs
     )
-    return Reference(batch.example_ids, mask.sum(1), tuple(together))
-
-
-@torch.no_grad()
-def check_outputs(adapter, batch: Batch, *, n_texts: int = 2) -> None:
-    """Raises AttnProbeError unless silencing a head's output is, in every layer, the same as silencing its attention.
-
-    That is what makes a tensor the head's output; a gate or a norm of its own in between would make it another.
-    """
-    few = slice(n_texts)
-    batch = Batch(
-        {k: v[few] for k, v in batch.inputs.items()},
-        batch.mask[few],
-        batch.content_mask[few],
-        batch.example_ids[few],
-    )
-    observation = adapter.observe(batch)
-    outputs = head_outputs(adapter, batch)[0]
-    for layer, (attention, output) in enumerate(
-        zip(observation.attention, outputs, strict=True)
-    ):
-        silent = attention.clone()
-        silent[:, 0] = 0
-        expected = adapter.replay(observation, {layer: silent[None]})
-        found = adapter.replay_outputs(
-            observation, Site(layer, 0), torch.zeros_like(output[None, :, 0])
-        )
-        if not (found - expected).abs().max() <= 1e-3:
-            raise AttnProbeError(
-                f"expected a head's output in {adapter.layer_names[layer]} to be attention times values, which it is not "
-                f"in {type(adapter.model).__name__}; its heads can be silenced, not replaced"
-            )
+    return Reference(batch.example_ids, mask.sum(1), together)

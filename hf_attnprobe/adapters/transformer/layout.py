@@ -57,7 +57,8 @@ def find_layout(model: nn.Module) -> Layout:
     Raises:
         AttnProbeError: no classification head, no softmax attention, or attention that is not over every token.
     """
-    modules, inputs = attention_modules(model), example_inputs(model)
+    inputs = example_inputs(model)
+    modules = attention_modules(model, lambda: model(**inputs))
     blocks = attention_blocks(model, modules)
     shapes, n_skipped = [], []
     with recorded(blocks) as outputs:

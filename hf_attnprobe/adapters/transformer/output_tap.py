@@ -31,12 +31,16 @@ REARRANGED = (
 
 
 class OutputTap:
-    """One forward pass; ``found`` lists the layers whose output went through ``edit``, ``projections`` [heads, width,
-    hidden] by layer those whose output projection is a plain linear map of it."""
+    """Edits the heads' outputs during one forward pass.
+
+    Attributes:
+        edit: what every head output goes through.
+        projections: by layer [heads, width, hidden], where the output projection is a
+            plain linear map of the head outputs.
+    """
 
     def __init__(self, edit: EditOutput):
         self.edit = edit
-        self.found: list[int] = []
         self.projections: dict[int, Tensor] = {}
         self._layer, self._shape = -1, torch.Size()
         self._weights: list[Tensor] = []
@@ -93,7 +97,6 @@ class OutputTap:
 
     def _edit(self, output: Tensor, values: Tensor) -> Tensor:
         self._weights = []
-        self.found.append(self._layer)
         return self.edit(self._layer, output, values).to(output.dtype)
 
     def _towards_projection(

@@ -22,7 +22,7 @@ def attention_blocks(
 
 def _outermost_element(model: nn.Module, name: str) -> nn.Module | None:
     module = model
-    for part in name.split("."):
+    for part in filter(None, name.split(".")):  # the model itself has no name
         inside_list, module = isinstance(module, nn.ModuleList), getattr(module, part)
         if inside_list and not isinstance(module, nn.ModuleList):
             return module

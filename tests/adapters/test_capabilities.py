@@ -1,0 +1,175 @@
+"""What models can do is known before a test runs; a model's own refusal is an error."""
+
+import pytest
+import torch
+from families import make, prepare, shared
+from torch import nn
+
+from hf_attnprobe import Site
+from hf_attnprobe.adapters import register_adapter, wrap
+from hf_attnprobe.adapters.classifier.hierarchical import HierarchicalAdapter
+from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
+from hf_attnprobe.attention_classifier import (
+    AttentionClassifierConfig,
+    AttentionClassifierForSequenceClassification,
+)
+from hf_attnprobe.attention_model import (
+    AttentionModel,
+    AttentionModelBase,
+    BlockOutputs,
+    Differentiable,
+    EditableInputs,
+    HeadOutputs,
+    HeadValues,
+    LinearReadout,
+    MaskedReplay,
+    OutputProjections,
+    Stack,
+)
+from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.faithfulness.erasure import erasure
+from hf_attnprobe.faithfulness.explanations import explanations
+
+
+ALL = {
+    BlockOutputs,
+    Differentiable,
+    EditableInputs,
+    HeadOutputs,
+    HeadValues,
+    LinearReadout,
+    MaskedReplay,
+    OutputProjections,
+    Stack,
+}
+
+
+def classifier(**options):
+    config = AttentionClassifierConfig(
+        vocab_size=60, embedding_size=8, encoder_size=8, **options
+    )
+    return wrap(AttentionClassifierForSequenceClassification(config))
+
+
+def lacking(model, site=None):
+    return {capability for capability in ALL if model.lacks(capability, site)}
+
+
+@pytest.mark.parametrize("options", [{}, {"hierarchical": True, "sep_token_id": 4}])
+def test_an_attention_classifier_has_one_layer(options):
+    model = classifier(**options)
+    assert lacking(model) == {BlockOutputs, HeadOutputs, MaskedReplay, Stack}
+    assert isinstance(model, AttentionModel) and not model.lacks(AttentionModel)
+    with pytest.raises(AttnProbeError, match=r"model with Stack, got .*Adapter, which"):
+        model.require(Stack)
+
+
+@pytest.mark.parametrize("family", ["bert", "llama", "falcon"])
+def test_a_transformer_has_no_linear_readout(family):
+    model = wrap(shared(family))
+    assert lacking(model) == lacking(model, Site(1)) == {LinearReadout}
+    observation = model.observe(prepare(model))
+    assert observation.token_logits is None
+
+
+def test_images_have_no_editable_inputs():
+    model = wrap(shared("vit"))
+    assert lacking(model) == {LinearReadout, EditableInputs}
+    assert "got images" in model.lacks(EditableInputs)
+
+
+def test_where_two_stacks_meet_there_is_no_stack():
+    model = wrap(shared("bart"))
+    stacked = [not model.lacks(Stack, Site(layer)) for layer in range(6)]
+    assert stacked == [True, True, False, False, False, False]
+    with pytest.raises(AttnProbeError, match=r"single stack up to cross\.0, which"):
+        model.layers_below(3)
+
+
+def test_what_a_model_is_called_and_counts():
+    model = wrap(shared("roberta"))
+    assert (model.unit, model.n_embeddings) == ("word", 60)
+    assert model.label_names == ["LABEL_0", "LABEL_1", "LABEL_2"]
+    assert wrap(shared("roberta"), level="token").unit == "token"
+    sentences = classifier(hierarchical=True, sep_token_id=4)
+    assert (sentences.unit, sentences.separator_ids) == ("sentence", {4})
+    assert wrap(shared("vit")).n_embeddings is None
+    single = make("bert")
+    assert wrap(single).fingerprint() == wrap(single, dtype=torch.float64).fingerprint()
+
+
+@pytest.mark.parametrize("run", [erasure, explanations])
+def test_a_model_that_refuses_one_shorter_text_is_not_passed_over(run, monkeypatch):
+    """It would lose its leave-one-out, for this batch only, and nobody would know."""
+    model = wrap(make("bert"))
+    observation, logits = model.observe(prepare(model)), model.logits
+
+    def refuse(inputs, *arguments, **options):
+        if 4 in inputs["attention_mask"].sum(1):  # a text of five tokens without one
+            raise ValueError("no text of four tokens, please")
+        return logits(inputs, *arguments, **options)
+
+    monkeypatch.setattr(model, "logits", refuse)
+    with pytest.raises(AttnProbeError, match=r"refused a batch .*: no text of four"):
+        run(observation, Site(1, 1))
+
+
+# Registering
+
+
+class Plain(nn.Module):
+    """No Transformers model, and no Transformer."""
+
+
+class PlainAdapter(AttentionModelBase):
+    label_names = ("no", "yes")
+
+    def __init__(self, model, *, mask_id=None):
+        self.model, self.mask_id = model, mask_id
+
+    sites = prepare = observe = visible = read_map = replay = lambda self: None
+
+
+def test_adapters_are_registered_by_class_and_by_model_type(monkeypatch):
+    monkeypatch.setattr("hf_attnprobe.adapters._factories", {})
+    with pytest.raises(AttnProbeError, match="register one with register_adapter"):
+        wrap(Plain())
+    register_adapter(Plain, PlainAdapter)
+    adapter = wrap(Plain(), mask_id=3)
+    assert type(adapter) is PlainAdapter and adapter.mask_id == 3
+    assert wrap(adapter) is adapter
+    register_adapter("bert", lambda model: PlainAdapter(model))
+    assert type(wrap(shared("bert"))) is PlainAdapter
+    assert type(wrap(shared("gpt2"))) is TransformerAdapter
+    with pytest.raises(AttnProbeError, match="expected a model type or a class"):
+        register_adapter(3, PlainAdapter)
+
+
+def test_an_adapter_without_the_core_cannot_be_made():
+    class Half(AttentionModelBase):
+        def sites(self):
+            return [Site()]
+
+    with pytest.raises(TypeError, match="abstract"):
+        Half()
+    assert HierarchicalAdapter.unit == "sentence"
+
+
+# Finding attention
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+@pytest.mark.parametrize("family", ["bert", "llama", "t5"])
+def test_attention_is_found_by_what_it_computes(family, implementation):
+    """Under another name it is the same attention, in the same modules."""
+    model, renamed = (make(family, attn_implementation=implementation) for _ in "ab")
+    for module in renamed.modules():
+        if "Attention" in type(module).__name__:
+            module.__class__ = type("Mixer", (type(module),), {})
+    expected, found = wrap(model), wrap(renamed)
+    assert found.layers == expected.layers
+    assert {type(m).__name__ for m in found.layout.modules.values()} == {"Mixer"}
+    seen, known = (adapter.observe(prepare(adapter)) for adapter in (found, expected))
+    for ours, theirs in zip(seen.attention, known.attention, strict=True):
+        assert torch.equal(ours, theirs)
+    found.self_check(seen.batch)
