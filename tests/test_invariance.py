@@ -225,7 +225,8 @@ def test_texts_added_later(rows_of, examples, tmp_path):
     )
     assert_same(found, rows_of(examples))
     assert_same(
-        rows_of(examples, test_limit=4, output_dir=tmp_path), rows_of(examples, limit=4)
+        rows_of(examples, test_limit=4, output_dir=tmp_path),
+        rows_of(examples, test_limit=4),
     )
 
 

@@ -1,4 +1,4 @@
-"""A few texts shown whole: their attention, and beside it the adversary that gives the same output."""
+"""A few texts with their attention and the adversary that gives the same output."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Which heads and which tests an audit runs, of what was asked for and what is possible."""
+"""Which heads and which tests an audit runs."""
 
 from collections.abc import Mapping, Sequence
 
@@ -115,7 +115,7 @@ def select_tests(
 def _in_order(
     chosen: Mapping[str, Options], asked: Mapping[str, Options], by_default: bool
 ) -> dict[str, Options]:
-    """As they were asked for; with those that suit the model, in the order of all tests."""
+    """As they were asked for; in the order of all tests where defaults are among them."""
     names = [name for name in tests() if name in chosen] if by_default else asked
     return {name: chosen[name] for name in names}
 

@@ -1,4 +1,4 @@
-"""The work of an audit: every test at every head on every text, in batches, shared out, resumable."""
+"""The work of an audit: every test at every head on every text, resumable."""
 
 import ctypes
 import sys
@@ -35,10 +35,11 @@ from hf_attnprobe.storage.rows import (
 
 
 def give_back_freed_memory() -> None:
-    """Hands the C library's free pages back to the system, where it is glibc; elsewhere nothing.
+    """Hands the C library's free pages back to the system, where it is glibc.
 
-    Tensors of a few megabytes leave holes in its heap, and some hundred probes of changing shapes leave so many that
-    an audit of MiniLM with a budget of 500 MB held 900 MB: its tensors kept to the budget, the heap did not. Costs 1%.
+    Tensors of a few megabytes leave holes in its heap, and some hundred tests of changing
+    shapes leave so many that an audit of MiniLM with a budget of 500 MB held 900 MB: its
+    tensors kept to the budget, the heap did not. Costs 1%.
     """
     if sys.platform == "linux":
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
@@ -75,8 +76,8 @@ class Sweep:
 def run(sweep: Sweep, where: Where) -> None:
     """Runs this process's share of the tests that are not on disk yet.
 
-    The longest texts come first, so that a batch that does not fit into memory is met at
-    once.
+    The longest texts come first, so that a batch that does not fit into memory is met
+    at once.
     """
     where = {**where, PREDICTION: [NO_SITE]}
     done = finished_ids(sweep.folder)
@@ -112,7 +113,7 @@ def _jobs(
 
 
 def _bytes_per_text(sweep: Sweep) -> Callable[[int], int]:
-    """What the test needs that needs most: edited copies at once, or gradients of some."""
+    """The memory of the most demanding test: its edited copies at once, or gradients."""
     chosen = [(tests()[name], options) for name, options in sweep.options.items()]
     forward = max(test.copies_at_once(options) for test, options in chosen)
     backward = max(test.gradient_copies_at_once(options) for test, options in chosen)

@@ -1,6 +1,7 @@
-"""Quantities computed from attention that may explain a prediction, of heads and of layers.
+"""Quantities computed from attention that may explain a prediction.
 
-Each is a function from an observation and a site to a map [batch, queries, keys].
+Each is a function from an observation and a site, a head or a layer, to a map
+[batch, queries, keys].
 """
 
 from collections.abc import Callable
