@@ -210,7 +210,7 @@ def test_tests_added_later(rows_of, examples, tmp_path):
 
 
 def test_texts_added_later(rows_of, examples, tmp_path):
-    few = set(rows_of(examples, limit=4, output_dir=tmp_path).example_id)
+    few = set(rows_of(examples, test_limit=4, output_dir=tmp_path).example_id)
     before = parts(tmp_path)
     found = rows_of(examples, output_dir=tmp_path, batch_size=3)
     after = parts(tmp_path)
@@ -225,7 +225,8 @@ def test_texts_added_later(rows_of, examples, tmp_path):
     )
     assert_same(found, rows_of(examples))
     assert_same(
-        rows_of(examples, limit=4, output_dir=tmp_path), rows_of(examples, limit=4)
+        rows_of(examples, test_limit=4, output_dir=tmp_path),
+        rows_of(examples, test_limit=4),
     )
 
 

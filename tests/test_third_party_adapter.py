@@ -10,6 +10,13 @@ import pytest
 import torch
 from torch import nn
 
+from hf_attnprobe import (
+    AttnProbeError,
+    AuditOptions,
+    audit,
+    build_tokenizer,
+    faithfulness,
+)
 from hf_attnprobe.adapters import register_adapter, wrap
 from hf_attnprobe.attention_model import (
     AttentionModelBase,
@@ -20,7 +27,6 @@ from hf_attnprobe.attention_model import (
     Observation,
     Site,
 )
-from hf_attnprobe.faithfulness import PROBES
 from hf_attnprobe.testing import check_adapter
 
 
@@ -160,6 +166,39 @@ def test_it_answers_as_the_model_does(adapter, batch):
 @pytest.mark.parametrize("name", ["permutation", "uniform_attention", "correlation"])
 def test_faithfulness_tests_run_on_it(name, adapter, batch):
     for site in adapter.sites():
-        result = PROBES[name](adapter, adapter.observe(batch), site, seed=0)
+        result = faithfulness.tests()[name].function(adapter.observe(batch), site)
         for values in vars(result).values():
             assert values is None or values.shape == (3,)
+
+
+ROWS = [{"text": "a fine plot", "label": "good"}, {"text": "dull", "label": "bad"}]
+TESTS = ["permutation", "uniform_attention", "correlation"]
+
+
+@pytest.fixture
+def tokenizer():
+    return build_tokenizer([row["text"] for row in ROWS], min_document_frequency=1)
+
+
+def test_it_is_audited(adapter, tokenizer):
+    settings = {"tokenizer": tokenizer, "progress": False}
+    report = audit(adapter, ROWS, TESTS, **settings)
+    assert {s.test for s in report.statistics} == set(TESTS) and report.n == 2
+    assert "### uniform_tvd: output change with uniform attention" in str(report)
+    # The same through the registered factory.
+    again = audit(adapter.model, ROWS, TESTS, **settings)
+    assert again.rows.equals(report.rows)
+
+
+def test_what_it_has_not_is_left_out(adapter, tokenizer):
+    settings = {"tokenizer": tokenizer, "progress": False}
+    report = audit(adapter, ROWS, **settings)
+    reason = report.provenance["left_out"]["conicity"]
+    assert "expected a model with HeadValues, got ReaderAdapter" in reason
+    assert report.prune is None and "zero_tvd" in set(report.rows.statistic)
+    with pytest.raises(
+        AttnProbeError, match="the test conicity cannot be run: expected"
+    ):
+        audit(adapter, ROWS, ["conicity"], **settings)
+    with pytest.raises(AttnProbeError, match="expected no level with an adapter"):
+        audit(adapter, ROWS, options=AuditOptions(level="word"), **settings)

@@ -1,11 +1,11 @@
-"""A few texts shown whole: their attention, and beside it the adversary that gives the same output."""
+"""A few texts with their attention and the adversary that gives the same output."""
 
 from collections.abc import Sequence
 
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from hf_attnprobe.attention_model import AttentionModel, Batch
+from hf_attnprobe.attention_model import AttentionModelBase, Batch
 from hf_attnprobe.auditing.report import Example
 from hf_attnprobe.faithfulness.adversarial import Adversarial, adversarial
 from hf_attnprobe.inference.batching import collate
@@ -13,7 +13,7 @@ from hf_attnprobe.inference.encoding import Text
 
 
 def show(
-    adapter: AttentionModel,
+    adapter: AttentionModelBase,
     texts: Sequence[Text],
     tokenizer: PreTrainedTokenizerBase,
     classes: Sequence[str],

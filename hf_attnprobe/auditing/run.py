@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate import PartialState
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import (
@@ -63,7 +63,7 @@ logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class Subject:
-    """The model that is audited, by name and behind the protocol, with its tokenizer."""
+    """The model that is audited, by name and behind the protocol, and its tokenizer."""
 
     name: str
     adapter: AttentionModelBase
@@ -82,23 +82,24 @@ def audit(
 ) -> Report:
     """Runs faithfulness tests on every text, at every head, and summarises them.
 
-        audit("minilm-sst", "sst")
-        audit(model, Data("sst", test_limit=200), ["erasure", Permutation(n_permutations=10)],
-              options=AuditOptions(layers=[5]), output_dir="heads", tokenizer=tokenizer)
+        audit("minilm-sst", "sst") audit(model, Data("sst", test_limit=200), ["erasure",
+        Permutation(n_permutations=10)], options=AuditOptions(layers=[5]),
+        output_dir="heads", tokenizer=tokenizer)
 
     Args:
-        model: a folder, a Hub id, a loaded model, or an adapter. With an object give its
-            ``tokenizer`` too, unless it knows the folder it was loaded from.
+        model: a folder, a Hub id, a loaded model, or an adapter. With an object give
+            its ``tokenizer`` too, unless it knows the folder it was loaded from.
         dataset: a name, folder or Hub id, examples in memory, or a
-            :class:`~hf_attnprobe.data.arguments.Data` that says split, columns and limit.
+            :class:`~hf_attnprobe.data.arguments.Data` that says split, columns and
+            limit.
         tests: names of tests, see :func:`hf_attnprobe.faithfulness.tests`, or their
-            options. "default" among them stands for those that suit model and data, and so
-            does None. Of these a test is left out whose needs the model does not meet; the
-            report's provenance says which, and why.
+            options. "default" among them stands for those that suit model and data, and
+            so does None. Of these a test is left out whose needs the model does not
+            meet; the report's provenance says which, and why.
         options: where to look, and how to run.
-        output_dir: where ``rows``, ``summary.json`` and ``report.md`` go. Run again with the
-            same folder to continue after an interruption, or to add texts or tests. None
-            keeps nothing on disk.
+        output_dir: where ``rows``, ``summary.json`` and ``report.md`` go. Run again
+            with the same folder to continue after an interruption, or to add texts or
+            tests. None keeps nothing on disk.
         tokenizer: that of a model that is given as an object.
         progress: show a bar on stderr.
 
@@ -106,7 +107,8 @@ def audit(
         The report; the same on every process.
 
     Raises:
-        AttnProbeError: for anything that the caller can mend, before anything is written.
+        AttnProbeError: for anything that the caller can mend, before anything is
+            written.
     """
     asked, by_default = options_of_tests(tests)
     if options.screen is not None:
@@ -155,18 +157,25 @@ def _subject(
     options: AuditOptions,
     device: torch.device,
 ) -> Subject:
-    """The model behind the protocol, on its device and in its dtype, with its tokenizer."""
+    """The model behind the protocol, on its device, with its tokenizer."""
     if isinstance(model, AttentionModelBase):
         _check_adapter_options(options)
-        name, loaded, tokenizer = _model_and_tokenizer(model.model, tokenizer, options)
+        name, _, tokenizer = _model_and_tokenizer(model.model, tokenizer, options)
         return Subject(name, model, tokenizer)
     name, loaded, tokenizer = _model_and_tokenizer(model, tokenizer, options)
     dtype = None if options.dtype is None else getattr(torch, options.dtype)
-    erased_by = mask_id(tokenizer, loaded)
     adapter = wrap(
-        loaded.to(device), dtype=dtype, level=options.level, mask_id=erased_by
+        loaded.to(device),
+        dtype=dtype,
+        level=options.level,
+        mask_id=_mask_id(tokenizer, loaded),
     )
     return Subject(name, adapter, tokenizer)
+
+
+def _mask_id(tokenizer: PreTrainedTokenizerBase, model: torch.nn.Module) -> int | None:
+    """The token that stands in for an erased one; None without a Transformers model."""
+    return mask_id(tokenizer, model) if isinstance(model, PreTrainedModel) else None
 
 
 def _check_adapter_options(options: AuditOptions) -> None:

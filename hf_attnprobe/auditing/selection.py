@@ -1,17 +1,17 @@
-"""Which heads and which tests an audit runs, of what was asked for and what is possible."""
+"""Which heads and which tests an audit runs."""
 
 from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from hf_attnprobe.attention_model import AttentionModel, Observation, Site
+from hf_attnprobe.attention_model import AttentionModelBase, Observation, Site
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness import FaithfulnessTest, tests
 from hf_attnprobe.options import Options
 
 
 def select_sites(
-    adapter: AttentionModel,
+    adapter: AttentionModelBase,
     layers: Sequence[int] | None,
     heads: Sequence[int] | None,
     query: int | None,
@@ -71,7 +71,7 @@ def suits(test: FaithfulnessTest, n_sites: int, rationales: bool) -> bool:
 def select_tests(
     asked: Mapping[str, Options],
     by_default: bool,
-    adapter: AttentionModel,
+    adapter: AttentionModelBase,
     sites: Sequence[Site],
     rationales: bool,
 ) -> tuple[dict[str, Options], dict[str, str]]:
@@ -115,13 +115,13 @@ def select_tests(
 def _in_order(
     chosen: Mapping[str, Options], asked: Mapping[str, Options], by_default: bool
 ) -> dict[str, Options]:
-    """As they were asked for; with those that suit the model, in the order of all tests."""
+    """As they were asked for; in the order of all tests where defaults are among them."""
     names = [name for name in tests() if name in chosen] if by_default else asked
     return {name: chosen[name] for name in names}
 
 
 def sites_by_test(
-    names: Sequence[str], adapter: AttentionModel, sites: Sequence[Site]
+    names: Sequence[str], adapter: AttentionModelBase, sites: Sequence[Site]
 ) -> dict[str, Sequence[Site]]:
     """Where each test looks: at the sites where the model has what it needs."""
     found = {}

@@ -1,4 +1,4 @@
-"""The work of an audit: every test at every head on every text, in batches, shared out, resumable."""
+"""The work of an audit: every test at every head on every text, resumable."""
 
 import ctypes
 import sys
@@ -10,7 +10,7 @@ import pandas as pd
 from accelerate import PartialState
 from tqdm.auto import tqdm
 
-from hf_attnprobe.attention_model import AttentionModel, Batch, Site
+from hf_attnprobe.attention_model import AttentionModelBase, Batch, MaskedReplay, Site
 from hf_attnprobe.auditing.head_tables import by_head
 from hf_attnprobe.faithfulness import tests
 from hf_attnprobe.faithfulness.prune_curve import PruneCurve, least_first, prune_curve
@@ -29,10 +29,11 @@ from hf_attnprobe.storage.rows import (
 
 
 def give_back_freed_memory() -> None:
-    """Hands the C library's free pages back to the system, where it is glibc; elsewhere nothing.
+    """Hands the C library's free pages back to the system, where it is glibc.
 
-    Tensors of a few megabytes leave holes in its heap, and some hundred probes of changing shapes leave so many that
-    an audit of MiniLM with a budget of 500 MB held 900 MB: its tensors kept to the budget, the heap did not. Costs 1%.
+    Tensors of a few megabytes leave holes in its heap, and some hundred tests of changing
+    shapes leave so many that an audit of MiniLM with a budget of 500 MB held 900 MB: its
+    tensors kept to the budget, the heap did not. Costs 1%.
     """
     if sys.platform == "linux":
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
@@ -54,7 +55,7 @@ class Sweep:
     folder: where the rows go.
     """
 
-    adapter: AttentionModel
+    adapter: AttentionModelBase
     texts: Sequence[Text]
     options: Mapping[str, Options]
     seed: int
@@ -69,8 +70,8 @@ class Sweep:
 def run(sweep: Sweep, where: Where) -> None:
     """Runs this process's share of the tests that are not on disk yet.
 
-    The longest texts come first, so that a batch that does not fit into memory is met at
-    once.
+    The longest texts come first, so that a batch that does not fit into memory is met
+    at once.
     """
     where = {**where, PREDICTION: [NO_SITE]}
     done = finished_ids(sweep.folder)
@@ -106,7 +107,7 @@ def _jobs(
 
 
 def _bytes_per_text(sweep: Sweep) -> Callable[[int], int]:
-    """What the test needs that needs most: edited copies at once, or gradients of some."""
+    """The memory of the most demanding test: its edited copies at once, or gradients."""
     chosen = [(tests()[name], options) for name, options in sweep.options.items()]
     forward = max(test.copies_at_once(options) for test, options in chosen)
     backward = max(test.gradient_copies_at_once(options) for test, options in chosen)
@@ -126,7 +127,7 @@ def prune_heads(sweep: Sweep, statistics: Sequence[Statistic]) -> PruneCurve | N
     None where the effects were not measured, or heads cannot be ablated together.
     """
     effects = by_head(statistics, "zero_tvd")
-    if len(effects) < 2 or not hasattr(sweep.adapter, "replay_masked"):
+    if len(effects) < 2 or sweep.adapter.lacks(MaskedReplay):
         return None
     jobs = _jobs(sweep, (PREDICTION,), {})
     batches = (collate(sweep.adapter, texts, sweep.pad_token_id) for _, texts in jobs)
@@ -137,7 +138,7 @@ def prune_heads(sweep: Sweep, statistics: Sequence[Statistic]) -> PruneCurve | N
 
 
 def run_batch(
-    adapter: AttentionModel,
+    adapter: AttentionModelBase,
     batch: Batch,
     where: Where,
     options: Mapping[str, Options],

@@ -1,6 +1,8 @@
-"""attnprobe demo | train | audit | retrain | compare | deceive | study | report: every verb is a public function, every flag one of its keyword arguments.
+"""attnprobe demo | train | audit | retrain | compare | deceive | study | report
 
-Results go to stdout, progress and log to stderr. A known error is one line and exit code 1, a usage error exit code 2.
+Every verb is a public function; every flag is one of its arguments or options. Results go
+to stdout, progress and log to stderr. A known error is one line and exit code 1, a usage
+error exit code 2.
 """
 
 import argparse

@@ -118,7 +118,10 @@ def run_compare(arguments: dict) -> None:
 
 
 def run_report(arguments: dict) -> None:
-    """Renders the folder of an audit or a retraining again, from its rows and summary; shows that of a study."""
+    """Renders the folder of an audit or a retraining again, from its rows and summary.
+
+    Shows that of a study.
+    """
     from hf_attnprobe.auditing import report
     from hf_attnprobe.auditing.run import read_audit
     from hf_attnprobe.retraining import report as retraining_report

@@ -16,7 +16,7 @@ except ModuleNotFoundError as error:
 
 
 def metric_path() -> str:
-    """The folder of the evaluate module, which ``evaluate.load`` loads without a network.
+    """The folder of the evaluate module, for ``evaluate.load`` without a network.
 
     Also installs the metric, see :func:`install_metric`.
     """
@@ -36,9 +36,9 @@ def modules_cache() -> Path:
 def install_metric(cache: Path | None = None) -> Path | None:
     """Makes ``evaluate.load("attention_faithfulness")`` find the installed metric.
 
-    evaluate asks the Hub first and then uses the newest module of that name in its cache;
-    a few lines that import the metric are written there. Several processes may do it at
-    once.
+    evaluate asks the Hub first and then uses the newest module of that name in its
+    cache; a few lines that import the metric are written there. Several processes may
+    do it at once.
 
     Args:
         cache: the folder of modules; by default evaluate's own.

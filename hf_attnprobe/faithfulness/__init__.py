@@ -1,4 +1,7 @@
-"""The faithfulness tests, one file each: file = function = name in commands, rows and reports."""
+"""The faithfulness tests, one file each.
+
+File = function = name in commands, rows and reports.
+"""
 
 # In the order of reports, which is that of their registration; importing registers them.
 # ruff: noqa: F401

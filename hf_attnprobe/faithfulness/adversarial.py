@@ -1,14 +1,19 @@
-"""Could attention have looked elsewhere with the same output? Jain & Wallace 2019, Section 4.2.2, Algorithm 3.
+"""Could attention have looked elsewhere with the same output?
+
+Jain & Wallace 2019, Section 4.2.2, Algorithm 3.
 
 Question: how different can the weights of one text be while the output stays within ε?
-Measure:  ε-max JSD, the largest Jensen-Shannon divergence (nats, at most ln 2) from the model's attention among
-          attentions that move the output by at most ε in total variation; of a head with several queries, the mean
-          over its query rows.
+Measure:  ε-max JSD, the largest Jensen-Shannon divergence (nats, at most ln 2) from the
+          model's attention among attentions that move the output by at most ε in total
+          variation; of a head with several queries, the mean over its query rows.
 Exactly:  for a binary linear read-out, by vertex enumeration (functional/linear.py).
-Search:   for linear read-outs the paper's gradient search (functional/search.py). For a head of a Transformer, where
-          500 steps through the model are out of reach, candidates from the linearised model (functional/steering.py),
-          checked by running it; the paper's search through the model on request (``n_steps``). All are lower bounds.
-Reading:  0 the output pins the weights down; ln 2 = .69 all the weight can sit on tokens that had none.
+Search:   for linear read-outs the paper's gradient search (functional/search.py). For a
+          head of a Transformer, where 500 steps through the model are out of reach,
+          candidates from the linearised model (functional/steering.py), checked by
+          running it; the paper's search through the model on request (``n_steps``). All
+          are lower bounds.
+Reading:  0 the output pins the weights down; ln 2 = .69 all the weight can sit on
+          tokens that had none.
 """
 
 from collections.abc import Sequence
@@ -45,11 +50,20 @@ FRONTIER = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 NOISE_STREAM = 1  # apart from the permutations' random numbers
 
 READINGS = {
-    "epsilon_max_jsd": "with the output within {key} of the original, attention can be moved by a divergence of {mean:.2f} (at most 0.69)",
-    "largest_jsd": "with no regard to the output, attention could be moved by a divergence of {mean:.2f}",
+    "epsilon_max_jsd": (
+        "with the output within {key} of the original, attention can be moved by a "
+        "divergence of {mean:.2f} (at most 0.69)"
+    ),
+    "largest_jsd": (
+        "with no regard to the output, attention could be moved by a divergence of "
+        "{mean:.2f}"
+    ),
 }
 HEAD_TITLES = {
-    "epsilon_max_jsd@0.05": "how far the attention can be moved with the output within .05 (at most .69; a lower bound)"
+    "epsilon_max_jsd@0.05": (
+        "how far the attention can be moved with the output within .05 (at most .69; a "
+        "lower bound)"
+    ),
 }
 
 
@@ -78,9 +92,12 @@ class Adversarial(Options):
 
 @dataclass(frozen=True)
 class AdversarialResult:
-    """``epsilon_max_jsd`` by ε, each [batch], in [0, ln 2]; ``largest_jsd`` [batch] bounds them all.
+    """``epsilon_max_jsd`` by ε, each [batch], in [0, ln 2].
 
-    ``attention`` by ε, each [batch, queries, keys]: the adversary found, to be shown beside the original.
+    ``largest_jsd`` [batch] bounds them all.
+
+    ``attention`` by ε, each [batch, queries, keys]: the adversary found, to be shown
+    beside the original.
     """
 
     epsilon_max_jsd: dict[float, Tensor]
@@ -191,7 +208,10 @@ def _gradient_search(
     n_steps: int,
     seed: int,
 ) -> Tensor:
-    """The paper's search from random starts: attention [starts, batch, queries, keys]."""
+    """The paper's search from random starts.
+
+    Shape: attention [starts, batch, queries, keys].
+    """
     attention = observation.attention[site.layer][:, site.head]
     visible = observation.model.visible(observation, site.layer)
     noise = _noise(visible, observation.batch.example_ids, n_starts, seed)
@@ -229,7 +249,10 @@ def _check(observation: Observation, site: Site, attention: Tensor) -> Candidate
 
 
 def _model_distance(observation: Observation, site: Site) -> Distance:
-    """Distance and its gradient through the model, over [copies, batch · queries, keys]."""
+    """Distance and its gradient through the model.
+
+    Shape: [copies, batch · queries, keys].
+    """
     model = observation.model
     attention = observation.attention[site.layer]
     n_batch, n_queries = attention.shape[0], attention.shape[2]

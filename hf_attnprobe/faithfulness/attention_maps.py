@@ -1,6 +1,7 @@
-"""Quantities computed from attention that may explain a prediction, of heads and of layers.
+"""Quantities computed from attention that may explain a prediction.
 
-Each is a function from an observation and a site to a map [batch, queries, keys].
+Each is a function from an observation and a site, a head or a layer, to a map
+[batch, queries, keys].
 """
 
 from collections.abc import Callable
@@ -41,7 +42,7 @@ class AttentionMap:
 
     def is_possible(self, model: AttentionModelBase, site: Site) -> bool:
         """Whether a model has what the map needs at a site."""
-        return all(model.lacks(capability, site) is None for capability in self.needs)
+        return all(model.lacks(need, site) is None for need in self.needs)
 
     def read(self, observation: Observation, site: Site) -> Tensor:
         """The size of the map's values in the row of the prediction, [batch, keys]."""
@@ -110,8 +111,9 @@ def layer_norm_based(observation: Observation, site: Site) -> Tensor:
 @torch.no_grad()
 def value_zeroing(observation: Observation, site: Site) -> Tensor:
     """How far a layer's output moves without each value (Mohebbi et al. 2023)."""
-    key = "value_zeroing", site.layer
-    return observation.remember(key, lambda: _value_zeroing(observation, site.layer))
+    return observation.remember(
+        ("value_zeroing", site.layer), lambda: _value_zeroing(observation, site.layer)
+    )
 
 
 def _value_zeroing(observation: Observation, layer: int) -> Tensor:

@@ -1,11 +1,17 @@
-"""Do all the states that attention weighs point the same way? Mohankumar et al. 2020, Section 2.
+"""Do all the states that attention weighs point the same way?
 
-Question: if they do, their weighted means do too, whatever the weights: is that why shuffling attention changes nothing?
-Measure:  conicity, the mean over a text's tokens of the cosine between a token's vector and the mean of them all. The
-          vectors are what the attention averages: the encoder's states of a classifier, of sentences in a hierarchical
-          one, the head's value vectors in a Transformer.
-Compare:  ``conicity`` has the cosine's sign, as the paper defines it; ``absolute_conicity`` takes |cos| as its code does.
-Reading:  1 all vectors point the same way, 0 they are spread around the origin. A text of one token has 1.
+Mohankumar et al. 2020, Section 2.
+
+Question: if they do, their weighted means do too, whatever the weights: is that why
+          shuffling attention changes nothing?
+Measure:  conicity, the mean over a text's tokens of the cosine between a token's vector
+          and the mean of them all. The vectors are what the attention averages: the
+          encoder's states of a classifier, of sentences in a hierarchical one, the
+          head's value vectors in a Transformer.
+Compare:  ``conicity`` has the cosine's sign, as the paper defines it;
+          ``absolute_conicity`` takes |cos| as its code does.
+Reading:  1 all vectors point the same way, 0 they are spread around the origin. A text
+          of one token has 1.
 """
 
 from dataclasses import dataclass
@@ -19,12 +25,17 @@ from hf_attnprobe.functional.similarity import conicity as conicity_of
 
 
 READINGS = {
-    "conicity": "the vectors that attention weighs have a mean cosine of {mean:.2f} with their mean",
+    "conicity": (
+        "the vectors that attention weighs have a mean cosine of {mean:.2f} with their "
+        "mean"
+    ),
     "absolute_conicity": "without the sign that mean cosine is {mean:.2f}",
 }
 HEAD_TITLES = {
     "conicity": "mean cosine of the head's value vectors with their mean",
-    "absolute_conicity": "mean absolute cosine of the head's value vectors with their mean",
+    "absolute_conicity": (
+        "mean absolute cosine of the head's value vectors with their mean"
+    ),
 }
 
 
@@ -45,7 +56,7 @@ def conicity(
     *,
     seed: int = 0,
 ) -> ConicityResult:
-    """Conicity of the vectors that the attention of ``site`` weighs, with and without the sign of the cosine.
+    """Conicity of the vectors that the attention of ``site`` weighs.
 
     Args:
         seed: unused, nothing here is random.

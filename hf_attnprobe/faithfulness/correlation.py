@@ -1,10 +1,15 @@
-"""Does attention rank tokens as feature importance does? Jain & Wallace 2019, Section 4.1, Algorithm 1.
+"""Does attention rank tokens as feature importance does?
+
+Jain & Wallace 2019, Section 4.1, Algorithm 1.
 
 Question: do tokens with more attention matter more to the output?
-Measure:  Kendall's τ-b between the attention of a text's tokens and (a) |gradient × input| of the output with the
-          attention weights held fixed, (b) the change of the output when the token is left out of the input.
-Compare:  τ-b of (a) with (b): how far two measures of importance agree that do not look at attention.
-Reading:  1 the same order, 0 unrelated orders. p ≤ .05 counts as significant; an undefined τ does not.
+Measure:  Kendall's τ-b between the attention of a text's tokens and (a) |gradient ×
+          input| of the output with the attention weights held fixed, (b) the change of
+          the output when the token is left out of the input.
+Compare:  τ-b of (a) with (b): how far two measures of importance agree that do not look
+          at attention.
+Reading:  1 the same order, 0 unrelated orders. p ≤ .05 counts as significant; an
+          undefined τ does not.
 """
 
 from dataclasses import dataclass
@@ -27,15 +32,37 @@ from hf_attnprobe.options import Options, option
 PAIRS = ((0, 1), (0, 2), (1, 2))  # attention, gradient, leave-one-out
 
 READINGS = {
-    "attention_gradient_tau": "attention and gradients order the tokens with rank correlation {mean:.2f} (1 is the same order)",
-    "attention_gradient_significant": "attention and gradients agree significantly (p ≤ .05) in {mean:.0%} of texts",
-    "attention_leave_one_out_tau": "attention and leave-one-out order the tokens with rank correlation {mean:.2f}",
-    "attention_leave_one_out_significant": "attention and leave-one-out agree significantly (p ≤ .05) in {mean:.0%} of texts",
-    "gradient_leave_one_out_tau": "gradients and leave-one-out, the yardstick, agree with rank correlation {mean:.2f}",
-    "gradient_leave_one_out_significant": "gradients and leave-one-out agree significantly (p ≤ .05) in {mean:.0%} of texts",
-    "attention_gradient_p_value": "the mean p-value of attention against gradients is {mean:.2f}",
-    "attention_leave_one_out_p_value": "the mean p-value of attention against leave-one-out is {mean:.2f}",
-    "gradient_leave_one_out_p_value": "the mean p-value of gradients against leave-one-out is {mean:.2f}",
+    "attention_gradient_tau": (
+        "attention and gradients order the tokens with rank correlation {mean:.2f} (1 "
+        "is the same order)"
+    ),
+    "attention_gradient_significant": (
+        "attention and gradients agree significantly (p ≤ .05) in {mean:.0%} of texts"
+    ),
+    "attention_leave_one_out_tau": (
+        "attention and leave-one-out order the tokens with rank correlation {mean:.2f}"
+    ),
+    "attention_leave_one_out_significant": (
+        "attention and leave-one-out agree significantly (p ≤ .05) in {mean:.0%} of "
+        "texts"
+    ),
+    "gradient_leave_one_out_tau": (
+        "gradients and leave-one-out, the baseline, agree with rank correlation "
+        "{mean:.2f}"
+    ),
+    "gradient_leave_one_out_significant": (
+        "gradients and leave-one-out agree significantly (p ≤ .05) in {mean:.0%} of "
+        "texts"
+    ),
+    "attention_gradient_p_value": (
+        "the mean p-value of attention against gradients is {mean:.2f}"
+    ),
+    "attention_leave_one_out_p_value": (
+        "the mean p-value of attention against leave-one-out is {mean:.2f}"
+    ),
+    "gradient_leave_one_out_p_value": (
+        "the mean p-value of gradients against leave-one-out is {mean:.2f}"
+    ),
 }
 HEAD_TITLES = {
     "attention_leave_one_out_tau": "rank correlation of attention with leave-one-out",
@@ -45,7 +72,9 @@ HEAD_TITLES = {
 
 @dataclass(frozen=True)
 class CorrelationResult:
-    """All [batch]: τ-b in [−1, 1] and p-values, NaN for one-token texts and constant rows; significant is 0 or 1."""
+    """All [batch]: τ-b in [−1, 1] and p-values, NaN for one-token texts and constant
+    rows; significant is 0 or 1.
+    """
 
     attention_gradient_tau: Tensor
     attention_gradient_p_value: Tensor
@@ -108,6 +137,9 @@ def correlation(
 
 
 def ranks(values: Tensor, content: Tensor) -> Tensor:
-    """Ranks with rounding set aside: leaving out either of two equal neighbours leaves the same text, hence a tie."""
+    """Ranks with rounding set aside.
+
+    Leaving out either of two equal neighbours leaves the same text, hence a tie.
+    """
     epsilon = torch.finfo(values.dtype).eps
     return dense_rank(values, content, rtol=256 * epsilon, atol=64 * epsilon)

@@ -1,16 +1,24 @@
-"""Do large weights matter to the decision? Serrano & Smith 2019, Section 4: weights are erased, the encoder stays.
+"""Do large weights matter to the decision?
 
-Question: does the size of an attention weight say how much the decision rests on what it weighs?
-Measure:  weights are set to 0 and the rest divided by its sum. One weight: how much farther the output moves (JS, nats)
-          without the largest than without another one drawn at random, and which of the two flip the decision. Sets:
-          weights go in the order of a ranking until the decision flips; the share of the text that is gone by then.
-Compare:  attention as a ranking with random orders, the gradient with respect to the weights, attention × gradient,
-          leave-one-out, gradient × input and, in heads of Transformers, effective attention and norms.
-Exactly:  where the read-out is linear, the smallest set that flips the decision and what every ranking wastes. For two
-          classes attention × gradient is, up to the bias, proportional to the margins that this set is made of.
+Serrano & Smith 2019, Section 4: weights are erased, the encoder stays.
+
+Question: does the size of an attention weight say how much the decision rests on what
+          it weighs?
+Measure:  weights are set to 0 and the rest divided by its sum. One weight: how much
+          farther the output moves (JS, nats) without the largest than without another
+          one drawn at random, and which of the two flip the decision. Sets: weights go
+          in the order of a ranking until the decision flips; the share of the text that
+          is gone by then.
+Compare:  attention as a ranking with random orders, the gradient with respect to the
+          weights, attention × gradient, leave-one-out, gradient × input and, in heads
+          of Transformers, effective attention and norms.
+Exactly:  where the read-out is linear, the smallest set that flips the decision and
+          what every ranking wastes. For two classes attention × gradient is, up to the
+          bias, proportional to the margins that this set is made of.
 Reading:  attention is no ideal ranking where another flips the decision with less.
 
-In a head, a word is erased in every query row, special tokens keep their weight, and the exact minimum is out of reach:
+In a head, a word is erased in every query row, special tokens keep their weight, and
+the exact minimum is out of reach:
 ``greedy_bound_size``, the least that any of the rankings needed, bounds it from above.
 """
 
@@ -43,30 +51,79 @@ ORDER_STREAM = 1 << 40  # added to the seed: other shuffles than ``permutation``
 COPIES_AT_ONCE = 32
 
 READINGS = {
-    "delta_js": "erasing the largest weight moves the output by {mean:.3f} nats more than erasing another one",
-    "delta_js_expected": "erasing the largest weight moves the output by {mean:.3f} nats more than erasing any other does on average",
-    "delta_js_unnormalised": "if what is left is not renormalised, the largest weight moves the output by {mean:.3f} nats more than another",
+    "delta_js": (
+        "erasing the largest weight moves the output by {mean:.3f} nats more than "
+        "erasing another one"
+    ),
+    "delta_js_expected": (
+        "erasing the largest weight moves the output by {mean:.3f} nats more than "
+        "erasing any other does on average"
+    ),
+    "delta_js_unnormalised": (
+        "if what is left is not renormalised, the largest weight moves the output by "
+        "{mean:.3f} nats more than another"
+    ),
     "delta_attention": "the largest weight is larger than that other one by {mean:.2f}",
-    "top_moves_most": "in {mean:.0%} of texts no other single weight moves the output more than the largest",
+    "top_moves_most": (
+        "in {mean:.0%} of texts no other single weight moves the output more than the "
+        "largest"
+    ),
     "top_flips": "erasing the largest weight flips the decision in {mean:.1%} of texts",
-    "random_flips": "erasing a random other weight flips the decision in {mean:.1%} of texts",
-    "only_top_flips": "in {mean:.1%} of texts the largest weight flips the decision and the random other does not",
-    "only_random_flips": "in {mean:.1%} of texts the random other weight flips the decision and the largest does not",
+    "random_flips": (
+        "erasing a random other weight flips the decision in {mean:.1%} of texts"
+    ),
+    "only_top_flips": (
+        "in {mean:.1%} of texts the largest weight flips the decision and the random "
+        "other does not"
+    ),
+    "only_random_flips": (
+        "in {mean:.1%} of texts the random other weight flips the decision and the "
+        "largest does not"
+    ),
     "both_flip": "in {mean:.1%} of texts either of the two flips the decision",
     "neither_flips": "in {mean:.1%} of texts neither of the two flips the decision",
-    "fraction_to_flip": "in the order of {key}, the decision flips when {median:.0%} of the weights are erased (median)",
-    "never_flips": "in the order of {key}, the decision outlives every erasure in {mean:.0%} of texts",
-    "probability_mass_removed": "in the order of {key}, {median:.0%} of the attention is gone when the decision flips (median)",
-    "minimal_fraction": "the smallest set that flips the decision holds {median:.0%} of the weights (median)",
-    "minimal_size": "the smallest set that flips the decision has {median:.0f} weights (median)",
+    "fraction_to_flip": (
+        "in the order of {key}, the decision flips when {median:.0%} of the weights "
+        "are erased (median)"
+    ),
+    "never_flips": (
+        "in the order of {key}, the decision outlives every erasure in {mean:.0%} of "
+        "texts"
+    ),
+    "probability_mass_removed": (
+        "in the order of {key}, {median:.0%} of the attention is gone when the "
+        "decision flips (median)"
+    ),
+    "minimal_fraction": (
+        "the smallest set that flips the decision holds {median:.0%} of the weights "
+        "(median)"
+    ),
+    "minimal_size": (
+        "the smallest set that flips the decision has {median:.0f} weights (median)"
+    ),
     "no_set_flips": "in {mean:.0%} of texts no set of weights flips the decision",
-    "regret": "the order of {key} erases {median:.0f} weights more than are needed to flip the decision (median)",
-    "product_margin_tau": "attention × gradient and the exact margins order the weights with rank correlation {mean:.2f}",
-    "greedy_bound_size": "at most {median:.0f} weights are needed to flip the decision, by the best of the rankings (median)",
+    "regret": (
+        "the order of {key} erases {median:.0f} weights more than are needed to flip "
+        "the decision (median)"
+    ),
+    "product_margin_tau": (
+        "attention × gradient and the exact margins order the weights with rank "
+        "correlation {mean:.2f}"
+    ),
+    "greedy_bound_size": (
+        "at most {median:.0f} weights are needed to flip the decision, by the best of "
+        "the rankings (median)"
+    ),
 }
 HEAD_TITLES = {
-    "never_flips@attention": "share of texts whose decision holds however many of the head's weights are erased, largest first",
-    "fraction_to_flip@attention": "fraction of the head's weights erased, largest first, when the decision flips (texts that flip)",
+    "never_flips@attention": (
+        "share of texts whose decision holds however many of the head's weights are "
+        "erased, largest first"
+    ),
+    "fraction_to_flip@attention": (
+        "fraction of the head's weights erased, largest first, when the decision flips "
+        "(texts that flip)"
+    ),
 }
 
 
@@ -90,11 +147,14 @@ class Erasure(Options):
 
 @dataclass(frozen=True)
 class ErasureResult:
-    """All [batch], or [batch] by ranking. NaN for texts of one token, and where the decision does not flip.
+    """All [batch], or [batch] by ranking.
 
-    The single-weight cells are 0 or 1. ``random`` averages its draws: sizes over the draws that flip the decision, and
-    ``never_flips`` is the share that do not. The exact ones are None where the read-out is not linear, and
-    ``greedy_bound_size`` where it is; ``no_set_flips`` is 0 or 1, ``regret`` not negative but for rounding.
+    NaN for texts of one token, and where the decision does not flip.
+
+    The single-weight cells are 0 or 1. ``random`` averages its draws: sizes over the
+    draws that flip the decision, and ``never_flips`` is the share that do not. The
+    exact ones are None where the read-out is not linear, and ``greedy_bound_size``
+    where it is; ``no_set_flips`` is 0 or 1, ``regret`` not negative but for rounding.
     """
 
     delta_js: Tensor
@@ -190,7 +250,10 @@ def orders(
     n_random: int,
     seed: int,
 ) -> Tensor:
-    """Orders of removal: ``n_random`` random ones, then those of the rankings, int64 [orders, batch, keys]."""
+    """Orders of removal: ``n_random`` random ones, then those of the rankings.
+
+    Shape: int64 [orders, batch, keys].
+    """
     ids = observation.batch.example_ids
     shuffled = random_permutations(
         content[:, None], n_random, seed=seed + ORDER_STREAM, example_ids=ids
@@ -209,7 +272,10 @@ def _removals_by_replay(
     renormalise: bool,
     all_zero: bool,
 ) -> Tensor:
-    """As :func:`removals_to_flip`, by running the model after every removal: float64 [orders, batch]."""
+    """As :func:`removals_to_flip`, by running the model after every removal.
+
+    Shape: float64 [orders, batch].
+    """
     turn, longest = order.argsort(-1), int(content.sum(-1).max())
     predicted, lost = observation.probs.argmax(-1), []
     places = (torch.arange(n, device=order.device) for n in (len(order), longest))
@@ -228,7 +294,7 @@ def _removals_by_replay(
 def _by_ranking(
     values: Tensor, *, names: tuple[str, ...], n_random: int
 ) -> dict[str, Tensor]:
-    """Values [orders, batch] by name, the mean over the random orders (those with a value) first."""
+    """Values [orders, batch] by name; first the mean of the random orders that have one."""
     return dict(
         zip(names, [values[:n_random].nanmean(0), *values[n_random:]], strict=True)
     )

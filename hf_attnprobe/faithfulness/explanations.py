@@ -1,14 +1,21 @@
-"""Which reading of attention ranks tokens as leaving them out does? Jain & Wallace 2019, Algorithm 1, for each of them.
+"""Which explanation ranks tokens as leaving them out does?
 
-Question: raw attention may explain badly; does another quantity computed from it explain better?
-Measure:  Kendall's τ-b between a reading and the change of the output when a token is left out, as in ``correlation``.
-          Of each head: raw attention; attention × gradient; effective attention (Brunner et al. 2020); norm-based
-          (Kobayashi et al. 2020). Of each layer: mean attention; rollout up to it (Abnar & Zuidema 2020); norm-based;
-          value zeroing and its rollout (Mohebbi et al. 2023). What can be negative counts by its size.
-Compare:  the readings with each other, and with ``gradient_leave_one_out_tau`` of ``correlation``.
+Jain & Wallace 2019, Algorithm 1, for each of them.
+
+Question: raw attention may explain badly; does another quantity computed from it
+          explain better?
+Measure:  Kendall's τ-b between a reading and the change of the output when a token is
+          left out, as in ``correlation``. Of each head: raw attention; attention ×
+          gradient; effective attention (Brunner et al. 2020); norm-based (Kobayashi et
+          al. 2020). Of each layer: mean attention; rollout up to it (Abnar & Zuidema
+          2020); norm-based; value zeroing and its rollout (Mohebbi et al. 2023). What
+          can be negative counts by its size.
+Compare:  the readings with each other, and with ``gradient_leave_one_out_tau`` of
+          ``correlation``.
 Reading:  1 the same order, 0 unrelated orders.
 
-A layer's readings are reported at head −1. All are read at the row the prediction is read from, in every layer.
+A layer's readings are reported at head −1. All are read at the row the prediction is
+read from, in every layer.
 """
 
 from collections.abc import Sequence
@@ -26,20 +33,50 @@ from hf_attnprobe.functional.rank import kendall_tau_b
 
 LAYER = -1  # the head that stands for the whole layer
 READINGS = {
-    "raw_attention_tau": "this head's attention and leave-one-out order the tokens with rank correlation {mean:.2f}",
-    "attention_times_gradient_tau": "attention × gradient and leave-one-out agree with rank correlation {mean:.2f}",
-    "effective_attention_tau": "effective attention and leave-one-out agree with rank correlation {mean:.2f}",
-    "norm_based_tau": "the norms of weighted values and leave-one-out agree with rank correlation {mean:.2f}",
-    "mean_attention_tau": "the heads' mean attention and leave-one-out agree with rank correlation {mean:.2f}",
-    "rollout_tau": "attention rollout up to this layer and leave-one-out agree with rank correlation {mean:.2f}",
-    "layer_norm_based_tau": "the layer's norms of weighted values and leave-one-out agree with rank correlation {mean:.2f}",
-    "value_zeroing_tau": "value zeroing and leave-one-out agree with rank correlation {mean:.2f}",
-    "value_zeroing_rollout_tau": "value zeroing rolled out up to this layer and leave-one-out agree with rank correlation {mean:.2f}",
+    "raw_attention_tau": (
+        "this head's attention and leave-one-out order the tokens with rank "
+        "correlation {mean:.2f}"
+    ),
+    "attention_times_gradient_tau": (
+        "attention × gradient and leave-one-out agree with rank correlation {mean:.2f}"
+    ),
+    "effective_attention_tau": (
+        "effective attention and leave-one-out agree with rank correlation {mean:.2f}"
+    ),
+    "norm_based_tau": (
+        "the norms of weighted values and leave-one-out agree with rank correlation "
+        "{mean:.2f}"
+    ),
+    "mean_attention_tau": (
+        "the heads' mean attention and leave-one-out agree with rank correlation "
+        "{mean:.2f}"
+    ),
+    "rollout_tau": (
+        "attention rollout up to this layer and leave-one-out agree with rank "
+        "correlation {mean:.2f}"
+    ),
+    "layer_norm_based_tau": (
+        "the layer's norms of weighted values and leave-one-out agree with rank "
+        "correlation {mean:.2f}"
+    ),
+    "value_zeroing_tau": (
+        "value zeroing and leave-one-out agree with rank correlation {mean:.2f}"
+    ),
+    "value_zeroing_rollout_tau": (
+        "value zeroing rolled out up to this layer and leave-one-out agree with rank "
+        "correlation {mean:.2f}"
+    ),
 }
 HEAD_TITLES = {
-    "attention_times_gradient_tau": "rank correlation of attention × gradient with leave-one-out",
-    "effective_attention_tau": "rank correlation of effective attention with leave-one-out",
-    "norm_based_tau": "rank correlation of the norms of weighted values with leave-one-out",
+    "attention_times_gradient_tau": (
+        "rank correlation of attention × gradient with leave-one-out"
+    ),
+    "effective_attention_tau": (
+        "rank correlation of effective attention with leave-one-out"
+    ),
+    "norm_based_tau": (
+        "rank correlation of the norms of weighted values with leave-one-out"
+    ),
 }
 LAYER_TITLES = {
     "mean_attention_tau": "mean attention",
@@ -52,8 +89,11 @@ LAYER_TITLES = {
 
 @dataclass(frozen=True)
 class ExplanationsResult:
-    """All [batch], τ-b in [−1, 1], NaN for one-token texts and constant rows. The first four are of a head, the others
-    of a layer; None where it is the other kind of site, or where the model does not allow the reading."""
+    """All [batch]: τ-b in [−1, 1], NaN for one-token texts and constant rows.
+
+    The first four are of a head, the others of a layer. None where it is the other kind of
+    site, or where the model lacks what the explanation needs.
+    """
 
     raw_attention_tau: Tensor | None = None
     attention_times_gradient_tau: Tensor | None = None
@@ -67,7 +107,10 @@ class ExplanationsResult:
 
 
 def with_layers(sites: Sequence[Site]) -> list[Site]:
-    """The sites and, behind them, one for each of their layers as a whole; a single head is its layer."""
+    """The sites and, behind them, one for each of their layers as a whole.
+
+    A model with a single head has no layers besides.
+    """
     layers = dict.fromkeys(site._replace(head=LAYER) for site in sites)
     return [*sites, *layers] if len(sites) > 1 else list(sites)
 
@@ -87,7 +130,7 @@ def explanations(
     *,
     seed: int = 0,
 ) -> ExplanationsResult:
-    """Rank correlation of every explanation of a head, or of a layer, with leave-one-out.
+    """Rank correlation of every explanation of a head or a layer with leave-one-out.
 
     Args:
         site: a head, or a whole layer where ``site.head`` is −1.
@@ -108,6 +151,9 @@ def explanations(
 
 
 def _scaled(values: Tensor, content: Tensor) -> Tensor:
-    """With 1 the largest of a text, [batch, keys]: ties are told by a tolerance that knows attention's scale."""
+    """With 1 the largest of a text, [batch, keys].
+
+    Ties are told by a tolerance that knows attention's scale.
+    """
     largest = (values * content).amax(-1, keepdim=True)
     return values / largest.clamp_min(torch.finfo(values.dtype).tiny)

@@ -1,12 +1,17 @@
-"""How much of a model's score hangs on its attention? Tutek & Šnajder 2020, Section 4.1.
+"""How much of a model's score hangs on its attention?
 
-Question: if the trained attention (Tr) is replaced by uniform attention (Un) or by a permutation of itself (Pm), how many
-          texts does the model, otherwise left as it is, still get right?
-Measure:  the predicted class under each, one row per text, so that any score and the interval of its change can be had
-          from the rows. Of the permutations there are ``n_draws``, those of the test ``permutation``; a
-          score under Pm is that of all draws together.
+Tutek & Šnajder 2020, Section 4.1.
+
+Question: if the trained attention (Tr) is replaced by uniform attention (Un) or by a
+          permutation of itself (Pm), how many texts does the model, otherwise left as
+          it is, still get right?
+Measure:  the predicted class under each, one row per text, so that any score and the
+          interval of its change can be had from the rows. Of the permutations there are
+          ``n_draws``, those of the test ``permutation``; a score under Pm is that of
+          all draws together.
 Compare:  the same model before and after training that ties its states to their words.
-Reading:  a large loss means that attention matters to the decision; by itself it does not make attention faithful.
+Reading:  a large loss means that attention matters to the decision; by itself it does
+          not make attention faithful.
 """
 
 from dataclasses import dataclass
@@ -22,24 +27,42 @@ from hf_attnprobe.options import Options, option
 
 N_DRAWS = 10
 READINGS = {
-    "trained_share": "with its trained attention the model predicts class {key} in {mean:.0%} of texts",
-    "uniform_share": "with uniform attention class {key} is predicted in {mean:.0%} of texts",
-    "permuted_share": "with permuted attention class {key} is predicted in {mean:.0%} of draws",
-    "trained_correct": "with its trained attention the model is right in {mean:.1%} of texts",
-    "uniform_correct": "with uniform attention the model is right in {mean:.1%} of texts",
-    "permuted_correct": "with permuted attention the model is right in {mean:.1%} of draws",
+    "trained_share": (
+        "with its trained attention the model predicts class {key} in {mean:.0%} of "
+        "texts"
+    ),
+    "uniform_share": (
+        "with uniform attention class {key} is predicted in {mean:.0%} of texts"
+    ),
+    "permuted_share": (
+        "with permuted attention class {key} is predicted in {mean:.0%} of draws"
+    ),
+    "trained_correct": (
+        "with its trained attention the model is right in {mean:.1%} of texts"
+    ),
+    "uniform_correct": (
+        "with uniform attention the model is right in {mean:.1%} of texts"
+    ),
+    "permuted_correct": (
+        "with permuted attention the model is right in {mean:.1%} of draws"
+    ),
 }
 HEAD_TITLES = {
     "trained_correct": "share of texts classified correctly (the same for all heads)",
     "uniform_correct": "share classified correctly with uniform attention in the head",
-    "permuted_correct": "share classified correctly with permuted attention in the head",
+    "permuted_correct": (
+        "share classified correctly with permuted attention in the head"
+    ),
 }
 
 
 @dataclass(frozen=True)
 class FragilityResult:
-    """All [batch]. By class whether it is predicted, for permutations the share of draws with which it is; then what of
-    that is right, NaN for a text without a label."""
+    """All [batch].
+
+    Shares by class: whether it is predicted; for permutations the share of draws in which
+    it is. Then the share that is correct, NaN for a text without a label.
+    """
 
     trained_share: dict[int, Tensor]
     uniform_share: dict[int, Tensor]
@@ -70,9 +93,10 @@ def fragility(
     *,
     seed: int = 0,
 ) -> FragilityResult:
-    """The decision with a head's trained attention, uniform attention, and permutations.
+    """The decision with trained, uniform and permuted attention of a head.
 
-    As in ``permutation`` and ``uniform_attention`` every query's weights are replaced, over the keys it may see.
+    As in ``permutation`` and ``uniform_attention`` every query's weights are replaced, over
+    the keys it may see.
     """
     model, attention = observation.model, observation.attention[site.layer]
     trained = attention[:, site.head]
@@ -92,7 +116,7 @@ def fragility(
 
 
 def _right(share: Tensor, labels: Tensor | None) -> Tensor:
-    """What of the predictions [batch, classes] goes to the label; NaN where there is none."""
+    """The share of predictions [batch, classes] of the label, NaN where there is none."""
     if labels is None:
         return torch.full_like(share[:, 0], torch.nan)
     labels = labels.to(share.device)

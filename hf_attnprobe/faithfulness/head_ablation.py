@@ -1,13 +1,20 @@
-"""Does a head matter at all? Its output (attention · values, before the output projection) replaced.
+"""Does a head matter at all?
 
-Question: would the prediction be the same without this head, or with what the head does on other texts?
-Measure:  total variation distance between the outputs before and after, and whether the decision flips, with the head's
-          output set to zero (Michel et al. 2019, "Are Sixteen Heads Really Better than One?", Section 3); to its mean
-          over all real queries of a fixed sample of texts; or to its output on another text of that sample, position
-          by position (mean and resample ablation; Li & Janson 2024 compare them).
-Reading:  0 the head is not needed, 1 it decides everything. Zero is far from anything a head ever gives and can do more
-          than taking its information away; mean and resample take that away alone. Later layers make up for a missing
-          head (self-repair: Rushing & Nanda 2024), so each is a lower bound of what a head contributes.
+Its output (attention · values, before the output projection) replaced.
+
+Question: would the prediction be the same without this head, or with what the head does
+          on other texts?
+Measure:  total variation distance between the outputs before and after, and whether the
+          decision flips, with the head's output set to zero (Michel et al. 2019, "Are
+          Sixteen Heads Really Better than One?", Section 3); to its mean over all real
+          queries of a fixed sample of texts; or to its output on another text of that
+          sample, position by position (mean and resample ablation; Li & Janson 2024
+          compare them).
+Reading:  0 the head is not needed, 1 it decides everything. Zero is far from anything a
+          head ever gives and can do more than taking its information away; mean and
+          resample take that away alone. Later layers make up for a missing head
+          (self-repair: Rushing & Nanda 2024), so each is a lower bound of what a head
+          contributes.
 """
 
 from dataclasses import dataclass
@@ -24,26 +31,44 @@ from hf_attnprobe.functional.intervention import at_head, random_generator
 DONOR_STREAM = 2  # apart from the permutations' and the adversary's random numbers
 READINGS = {
     "zero_tvd": "with this head zero-ablated the output moves by {mean:.2f} of 1",
-    "zero_flip": "with this head zero-ablated the decision flips in {mean:.0%} of texts",
-    "mean_tvd": "with this head's output replaced by its mean the output moves by {mean:.2f} of 1",
-    "mean_flip": "with this head's output replaced by its mean the decision flips in {mean:.0%} of texts",
-    "resample_tvd": "with this head's output taken from another text the output moves by {mean:.2f} of 1",
-    "resample_flip": "with this head's output taken from another text the decision flips in {mean:.0%} of texts",
+    "zero_flip": (
+        "with this head zero-ablated the decision flips in {mean:.0%} of texts"
+    ),
+    "mean_tvd": (
+        "with this head's output replaced by its mean the output moves by {mean:.2f} "
+        "of 1"
+    ),
+    "mean_flip": (
+        "with this head's output replaced by its mean the decision flips in {mean:.0%} "
+        "of texts"
+    ),
+    "resample_tvd": (
+        "with this head's output taken from another text the output moves by "
+        "{mean:.2f} of 1"
+    ),
+    "resample_flip": (
+        "with this head's output taken from another text the decision flips in "
+        "{mean:.0%} of texts"
+    ),
 }
 HEAD_TITLES = {
     "zero_tvd": "output change with the head zero-ablated",
-    "mean_tvd": "output change with the head's output replaced by its mean over other texts",
+    "mean_tvd": (
+        "output change with the head's output replaced by its mean over other texts"
+    ),
     "resample_tvd": "output change with the head's output taken from another text",
 }
 
 
 @dataclass(frozen=True)
 class HeadAblationResult:
-    """All [batch]: change of the output in [0, 1], and 1 where the predicted class changed.
+    """All [batch]: change of the output in [0, 1], and 1 where the predicted class
+    changed.
 
-    Lower bounds of a head's contribution, because later layers compensate. Mean and resample are None for attention
-    classifiers, without a reference sample, and for families whose head outputs cannot be replaced; resample is NaN
-    for a text that is alone in the sample.
+    Lower bounds of a head's contribution, because later layers compensate. Mean and
+    resample are None for attention classifiers, without a reference sample, and for
+    families whose head outputs cannot be replaced; resample is NaN for a text that is
+    alone in the sample.
     """
 
     zero_tvd: Tensor
@@ -71,7 +96,8 @@ def head_ablation(
     """One head's output replaced, at all its queries or at ``site.query`` alone.
 
     Args:
-        seed: with a text's id it chooses the text of the reference sample that its head outputs are taken from.
+        seed: with a text's id it chooses the text of the reference sample that its head
+            outputs are taken from.
     """
     model, attention = observation.model, observation.attention[site.layer]
     nothing = torch.zeros_like(attention[None, :, 0])
@@ -111,7 +137,10 @@ def _changes(observation: Observation, after: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _donors(reference: Reference, example_ids: tuple[int, ...], seed: int) -> Tensor:
-    """The row in the sample of another text, int64 [batch]; −1 where there is no other."""
+    """The row in the sample of another text.
+
+    Shape: int64 [batch]; −1 where there is no other.
+    """
     chosen = []
     for example_id in example_ids:
         others = [
@@ -135,10 +164,13 @@ def mean_output(outputs: Tensor, lengths: Tensor) -> Tensor:
 def resampled_output(
     outputs: Tensor, lengths: Tensor, donors: Tensor, mask: Tensor
 ) -> Tensor:
-    """The donors' outputs laid on the real queries of each text, first on first; beyond a donor's end its mean.
+    """The donors' outputs laid on the real queries of each text, first on first.
 
-    Shape: outputs [texts, queries, width], zero beyond lengths [texts], donors int64 [batch], mask bool [batch, new
-    queries] -> [batch, new queries, width]; meaningless outside the mask.
+    Beyond a donor's end its mean.
+
+    Shape: outputs [texts, queries, width], zero beyond lengths [texts], donors int64
+    [batch], mask bool [batch, new queries] -> [batch, new queries, width]; meaningless
+    outside the mask.
     """
     given, n_given = outputs[donors], lengths[donors][:, None]
     place = (mask.cumsum(1) - 1).clamp_min(0)

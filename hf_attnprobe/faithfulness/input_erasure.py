@@ -1,17 +1,26 @@
-"""Do the tokens that attention ranks first carry the prediction? Comprehensiveness and sufficiency: DeYoung et al. 2020.
+"""Do the tokens that attention ranks first carry the prediction?
 
-Question: does the prediction fall without the tokens of most attention, and does it stand on them alone?
-Measure:  with p the predicted class's probability, and the model run again on the changed text:
-          comprehensiveness = p(text) − p(text without its top tokens), sufficiency = p(text) − p(top tokens only), each
-          the mean over the top 1, 5, 10, 20 and 50% of the text's tokens (AOPC), their number rounded up, at least 1, as
-          in the code of ERASER's own models; special tokens always stay. Tokens are deleted, or replaced by a mask.
-          Normalised (NAOPC; Edin et al. 2025): the mean over every step 1, …, T, placed between the least and the most
-          that any order of this text's tokens reaches with this model; tokens leave in the ranking's order for
-          comprehensiveness and in reverse for sufficiency. Exact up to 8 tokens, by a beam search above.
-Compare:  attention with attention × its gradient, gradients, leave-one-out, and a random ranking.
-Reading:  high comprehensiveness and low sufficiency speak for a ranking, as far as they part from the random one's. Only
-          the normalised values may be compared between models. Erased texts are unlike those the model was trained on
-          (Hase et al. 2021): name the operator with the number.
+Comprehensiveness and sufficiency: DeYoung et al. 2020.
+
+Question: does the prediction fall without the tokens of most attention, and does it
+          stand on them alone?
+Measure:  with p the predicted class's probability, and the model run again on the
+          changed text:
+          comprehensiveness = p(text) − p(text without its top tokens), sufficiency =
+          p(text) − p(top tokens only), each the mean over the top 1, 5, 10, 20 and 50%
+          of the text's tokens (AOPC), their number rounded up, at least 1, as in the
+          code of ERASER's own models; special tokens always stay. Tokens are deleted,
+          or replaced by a mask. Normalised (NAOPC; Edin et al. 2025): the mean over
+          every step 1, …, T, placed between the least and the most that any order of
+          this text's tokens reaches with this model; tokens leave in the ranking's
+          order for comprehensiveness and in reverse for sufficiency. Exact up to 8
+          tokens, by a beam search above.
+Compare:  attention with attention × its gradient, gradients, leave-one-out, and a
+          random ranking.
+Reading:  high comprehensiveness and low sufficiency speak for a ranking, as far as they
+          part from the random one's. Only the normalised values may be compared between
+          models. Erased texts are unlike those the model was trained on (Hase et al.
+          2021): name the operator with the number.
 """
 
 from collections.abc import Callable, Mapping
@@ -40,13 +49,28 @@ FLAGS_AT_ONCE = 1 << 22
 """Copies × texts × positions of erased sets that are looked through together."""
 
 READINGS = {
-    "comprehensiveness": "without what {key} ranks first, the predicted class loses {mean:.3f} of probability (mean of the top 1 to 50%)",
-    "sufficiency": "on what {key} ranks first alone, the predicted class loses {mean:.3f} of probability (mean of the top 1 to 50%)",
-    "naopc_comprehensiveness": "removing first what {key} ranks first hurts {mean:.2f} of the way from the mildest to the worst order",
-    "naopc_sufficiency": "removing last what {key} ranks first hurts {mean:.2f} of the way from the mildest to the worst order",
+    "comprehensiveness": (
+        "without what {key} ranks first, the predicted class loses {mean:.3f} of "
+        "probability (mean of the top 1 to 50%)"
+    ),
+    "sufficiency": (
+        "on what {key} ranks first alone, the predicted class loses {mean:.3f} of "
+        "probability (mean of the top 1 to 50%)"
+    ),
+    "naopc_comprehensiveness": (
+        "removing first what {key} ranks first hurts {mean:.2f} of the way from the "
+        "mildest to the worst order"
+    ),
+    "naopc_sufficiency": (
+        "removing last what {key} ranks first hurts {mean:.2f} of the way from the "
+        "mildest to the worst order"
+    ),
 }
 HEAD_TITLES = {
-    "comprehensiveness@attention": "loss of probability without the tokens the head attends to most (mean of the top 1 to 50%)"
+    "comprehensiveness@attention": (
+        "loss of probability without the tokens the head attends to most (mean of the "
+        "top 1 to 50%)"
+    ),
 }
 
 
@@ -75,8 +99,11 @@ def _check(preview: AuditPreview, options: InputErasure) -> None:
 
 @dataclass(frozen=True)
 class InputErasureResult:
-    """By ranking, all [batch]: differences of probabilities in [−1, 1]; the normalised ones in [0, 1], None where they
-    were not asked for, NaN where every order is as good."""
+    """By ranking, all [batch]: differences of probabilities in [−1, 1].
+
+    The normalised ones are in [0, 1]: None where they were not asked for, NaN where every
+    order is as good.
+    """
 
     comprehensiveness: Mapping[str, Tensor]
     sufficiency: Mapping[str, Tensor]
@@ -112,7 +139,7 @@ def input_erasure(
     )
 
     def measure(curve: Callable[[Observation, str, Tensor], Tensor]) -> Tensor:
-        """[2, rankings, batch]; the part that does not depend on the site is measured once per observation."""
+        """[2, rankings, batch]; what no site changes is measured once per observation."""
         key = f"{curve.__name__} {by}", seed
         shared = observation.remember(key, lambda: curve(observation, by, of_text))
         return torch.cat([curve(observation, by, of_site), shared], dim=1)
@@ -134,7 +161,10 @@ def _turns(observation: Observation, site: Site, name: str, seed: int) -> Tensor
 
 
 def _tops(observation: Observation, by: str, turns: Tensor) -> Tensor:
-    """AOPC over ERASER's shares: comprehensiveness and sufficiency, [2, rankings, batch]."""
+    """AOPC over ERASER's shares: comprehensiveness and sufficiency.
+
+    Shape: [2, rankings, batch].
+    """
     content = observation.batch.content_mask
     counts = aopc.removal_counts(content.sum(-1))
     top = (turns < counts[:, None, :, None]) & content
@@ -145,7 +175,10 @@ def _tops(observation: Observation, by: str, turns: Tensor) -> Tensor:
 
 
 def _chains(observation: Observation, by: str, turns: Tensor) -> Tensor:
-    """AOPC over every step: tokens removed in the ranking's order and in reverse, [2, rankings, batch]."""
+    """AOPC over every step: tokens removed in the ranking's order and in reverse.
+
+    Shape: [2, rankings, batch].
+    """
     content = observation.batch.content_mask
     n_units = content.sum(-1)
     turns = torch.stack([turns, n_units[:, None] - 1 - turns])
@@ -160,8 +193,11 @@ def _chains(observation: Observation, by: str, turns: Tensor) -> Tensor:
 def _bounds(
     observation: Observation, by: str, beam: int, seed: int, tried: Tensor
 ) -> Tensor:
-    """The least and the largest AOPC of each text, [2, batch]: exact for short texts, else the furthest that were found,
-    by the beam or among ``tried`` [2, rankings, batch], the orders that do not depend on the site."""
+    """The least and the largest AOPC of each text, [2, batch].
+
+    Exact for short texts. For others the furthest that were found, by the beam or among
+    ``tried`` [2, rankings, batch], the orders that do not depend on the site.
+    """
     key = f"bounds {by} {seed}", beam
     return observation.remember(key, lambda: _find_bounds(observation, by, beam, tried))
 
@@ -183,7 +219,10 @@ def _find_bounds(observation: Observation, by: str, beam: int, tried: Tensor) ->
 
 
 def _lattice(observation: Observation, by: str, content: Tensor) -> Tensor:
-    """The drop without every subset of a text's units, [2^units, batch]; 0 for texts without content here."""
+    """The drop without every subset of a text's units, [2^units, batch].
+
+    0 for texts without content here.
+    """
     positions = aopc.units_first(content)
     real = content.gather(1, positions)
     sets = aopc.subsets(positions.shape[1]).to(content.device)[:, None] & real
@@ -191,7 +230,10 @@ def _lattice(observation: Observation, by: str, content: Tensor) -> Tensor:
 
 
 def _drops(observation: Observation, by: str, erased: Tensor) -> Tensor:
-    """How far the predicted class's probability falls without the erased units: [copies, batch, keys] -> [copies, batch]."""
+    """How far the predicted class's probability falls without the erased units.
+
+    Shape: [copies, batch, keys] -> [copies, batch].
+    """
     place = observation.target(None)[None, :, None]
     at_once = max(1, FLAGS_AT_ONCE // erased[0].numel())
     after = torch.cat(

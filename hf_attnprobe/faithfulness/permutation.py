@@ -1,11 +1,16 @@
-"""Does it matter which token got which weight? Jain & Wallace 2019, Section 4.2.1, Algorithm 2.
+"""Does it matter which token got which weight?
 
-Question: if the attention weights of a text are shuffled over its tokens, does the output change?
-Measure:  the median, over 100 random shuffles, of the total variation distance between new and old output;
-          the encoder's states stay as they are.
-Exactly:  where the read-out is linear, the largest change any of the T! permutations can make, whether one of them
-          flips the decision, and the mean and variance of the logit over all of them.
-Reading:  0 the assignment of weights to tokens does not matter, 1 it decides everything.
+Jain & Wallace 2019, Section 4.2.1, Algorithm 2.
+
+Question: if the attention weights of a text are shuffled over its tokens, does the
+          output change?
+Measure:  the median, over 100 random shuffles, of the total variation distance between
+          new and old output; the encoder's states stay as they are.
+Exactly:  where the read-out is linear, the largest change any of the T! permutations
+          can make, whether one of them flips the decision, and the mean and variance of
+          the logit over all of them.
+Reading:  0 the assignment of weights to tokens does not matter, 1 it decides
+          everything.
 """
 
 from dataclasses import dataclass
@@ -25,21 +30,32 @@ READINGS = {
     "max_attention": "the token with the most attention has {mean:.2f} of it",
     "median_tvd": "shuffling attention moved the output by {mean:.2f} of 1",
     "max_tvd": "the worst of all possible shuffles moves the output by {mean:.2f} of 1",
-    "flip_possible": "some shuffle of the same weights flips the decision in {mean:.0%} of texts",
-    "logit_mean": "over all shuffles the logit is {mean:.2f} on average, which is what uniform attention gives",
+    "flip_possible": (
+        "some shuffle of the same weights flips the decision in {mean:.0%} of texts"
+    ),
+    "logit_mean": (
+        "over all shuffles the logit is {mean:.2f} on average, which is what uniform "
+        "attention gives"
+    ),
     "logit_variance": "over all shuffles the logit has variance {mean:.2f}",
 }
 HEAD_TITLES = {
-    "median_tvd": "output change when the head's attention is shuffled (median of the shuffles, mean over texts)"
+    "median_tvd": (
+        "output change when the head's attention is shuffled (median of the shuffles, "
+        "mean over texts)"
+    ),
 }
 
 
 @dataclass(frozen=True)
 class PermutationResult:
-    """All [batch]. ``max_attention`` is what the papers bin the others by. The exact ones are None where the read-out is not linear; ``max_tvd`` also for over two classes.
+    """All [batch]. ``max_attention`` is what the papers bin the others by.
 
-    ``logit_mean`` and ``logit_variance`` are of the logit of class 1 against class 0, or of the predicted class's
-    logit where there are more than two classes.
+    The exact ones are None where the read-out is not linear; ``max_tvd`` also for over
+    two classes.
+
+    ``logit_mean`` and ``logit_variance`` are of the logit of class 1 against class 0,
+    or of the predicted class's logit where there are more than two classes.
     """
 
     max_attention: Tensor
@@ -86,7 +102,10 @@ def permutation(
 
 
 def _median(changes: Tensor) -> Tensor:
-    """Over copies, [copies, batch] -> [batch]; the mean of the two in the middle where the number is even."""
+    """Over copies, [copies, batch] -> [batch].
+
+    The mean of the two in the middle where the number is even.
+    """
     middle = len(changes) // 2 + 1
     upper = changes.t().topk(middle, dim=-1).values
     return upper[:, -1] if len(changes) % 2 else (upper[:, -1] + upper[:, -2]) / 2

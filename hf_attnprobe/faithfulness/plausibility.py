@@ -1,12 +1,18 @@
-"""Does attention point at the words that people call the reason? Human rationales, as ERASER scores them.
+"""Does attention point at the words that people call the reason?
 
-Question: how far does a ranking of a text's tokens agree with those that people marked (DeYoung et al. 2020, Section 4)?
-Measure:  average precision of the ranking (AUPRC in steps); and, of as many of its first tokens as people marked in this
-          text, F1 over tokens and F1 over spans, where a span is found that shares half of its union with a marked one.
-          Marked words that were cut off with the end of a text that is too long count in nothing.
+Human rationales, as ERASER scores them.
+
+Question: how far does a ranking of a text's tokens agree with those that people marked
+          (DeYoung et al. 2020, Section 4)?
+Measure:  average precision of the ranking (AUPRC in steps); and, of as many of its
+          first tokens as people marked in this text, F1 over tokens and F1 over spans,
+          where a span is found that shares half of its union with a marked one. Marked
+          words that were cut off with the end of a text that is too long count in
+          nothing.
 Compare:  gradients, leave-one-out, and a random ranking.
-Reading:  1 the people's words, in front of all others. It says nothing on faithfulness: a model may decide for other
-          reasons than people do, and an explanation that shows them is right (Jacovi & Goldberg 2020).
+Reading:  1 the people's words, in front of all others. It says nothing on faithfulness:
+          a model may decide for other reasons than people do, and an explanation that
+          shows them is right (Jacovi & Goldberg 2020).
 """
 
 from collections.abc import Mapping
@@ -35,19 +41,33 @@ from hf_attnprobe.functional.plausibility import average_precision, iou_f1, toke
 RANKINGS = ("attention", *OF_TEXT)
 
 READINGS = {
-    "auprc": "{key} puts the words that people marked in front with average precision {mean:.2f} (1 is in front of all others)",
-    "token_f1": "of the words that people marked, {mean:.0%} are among as many that {key} ranks first",
-    "iou_f1": "the spans that people marked and those that {key} ranks first match with F1 {mean:.2f}",
+    "auprc": (
+        "{key} puts the words that people marked in front with average precision "
+        "{mean:.2f} (1 is in front of all others)"
+    ),
+    "token_f1": (
+        "of the words that people marked, {mean:.0%} are among as many that {key} "
+        "ranks first"
+    ),
+    "iou_f1": (
+        "the spans that people marked and those that {key} ranks first match with F1 "
+        "{mean:.2f}"
+    ),
 }
 HEAD_TITLES = {
-    "auprc@attention": "average precision of the head's attention against the rationale",
+    "auprc@attention": (
+        "average precision of the head's attention against the rationale"
+    ),
     "auprc@random": "average precision of a random ranking (the same for all heads)",
 }
 
 
 @dataclass(frozen=True)
 class PlausibilityResult:
-    """By ranking, all [batch], in [0, 1]; NaN for texts of which no unit or every unit is marked."""
+    """By ranking, all [batch], in [0, 1].
+
+    NaN for texts of which no unit or every unit is marked.
+    """
 
     auprc: Mapping[str, Tensor]
     token_f1: Mapping[str, Tensor]
@@ -78,7 +98,7 @@ def plausibility(
     *,
     seed: int = 0,
 ) -> PlausibilityResult:
-    """Agreement of attention, and of the rankings it is compared with, with the rationales of the batch.
+    """Agreement of attention and other rankings with the rationales of the batch.
 
     Args:
         seed: of the random ranking.

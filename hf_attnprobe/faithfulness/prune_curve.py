@@ -1,7 +1,10 @@
-"""How many heads can go? Accuracy as heads are silenced one after the other, the least important first.
+"""How many heads can go?
 
-Michel et al. 2019, "Are Sixteen Heads Really Better than One?", Section 4: the curve says more than any single head,
-because heads that stand in for each other look superfluous one by one and are missed together.
+Accuracy as heads are zero-ablated one after the other, the least important first.
+
+Michel et al. 2019, "Are Sixteen Heads Really Better than One?", Section 4: the curve
+says more than any single head, because heads that stand in for each other look
+superfluous one by one and are missed together.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,8 +19,12 @@ from hf_attnprobe.errors import AttnProbeError
 
 @dataclass(frozen=True)
 class PruneCurve:
-    """All [points]. n_removed: heads silenced. agreement: share of texts whose predicted class is still the unpruned
-    model's. accuracy: share of the labelled texts classified correctly, NaN where none is labelled."""
+    """Accuracy against the number of heads that are zero-ablated together, all [points].
+
+    n_removed: the number of heads.
+    agreement: share of texts whose predicted class is still the unpruned model's.
+    accuracy: share of the labelled texts classified correctly, NaN where none is labelled.
+    """
 
     n_removed: tuple[int, ...]
     agreement: tuple[float, ...]
@@ -25,7 +32,12 @@ class PruneCurve:
 
 
 def least_first(effects: Mapping[tuple[int, int], float]) -> list[Site]:
-    """Sites by ascending effect: ``by_head(report.statistics, "zero_tvd")``, or ``"first_order_zero"`` as in the paper."""
+    """Sites by ascending effect.
+
+    Args:
+        effects: by (layer, head), such as ``by_head(report.statistics, "zero_tvd")``, or
+            ``"first_order_zero"`` as in the paper.
+    """
     return [
         Site(layer, head)
         for layer, head in sorted(effects, key=lambda site: (effects[site], site))
@@ -40,12 +52,13 @@ def prune_curve(
     *,
     n_removed: Sequence[int] | None = None,
 ) -> PruneCurve:
-    """Silences the first 0, 1, 2, … heads of ``ranking`` together and predicts again.
+    """Zero-ablates the first 0, 1, 2, … heads of ``ranking`` together and predicts again.
 
     Args:
         batches: texts; their labels count where they are 0 or more.
         ranking: heads, the first to go first; see :func:`least_first`.
-        n_removed: where to measure; by default at every number of heads from none to all of them.
+        n_removed: where to measure; by default at every number of heads from none to
+            all of them.
     """
     points = tuple(range(len(ranking) + 1)) if n_removed is None else tuple(n_removed)
     if not all(0 <= n <= len(ranking) for n in points):
@@ -68,7 +81,7 @@ def prune_curve(
 def _counts(
     model: AttentionModel, batch: Batch, removed: Sequence[Sequence[Site]]
 ) -> Tensor:
-    """Texts that agree, that are right, that there are, that are labelled, float64 [points, 4]."""
+    """Numbers of texts: agreeing, correct, all, labelled; float64 [points, 4]."""
     observation = model.observe(batch)
     predicted = observation.probs.argmax(-1)
     labels = (
@@ -76,7 +89,7 @@ def _counts(
         if batch.labels is None
         else batch.labels.to(predicted.device)
     )
-    after = silenced(model, observation, removed).argmax(-1)
+    after = ablated(model, observation, removed).argmax(-1)
     found = [
         after == predicted,
         (after == labels) & (labels >= 0),
@@ -86,10 +99,13 @@ def _counts(
     return torch.stack([x.sum(1) for x in found], dim=1).double().cpu()
 
 
-def silenced(
+def ablated(
     model: AttentionModel, observation: Observation, removed: Sequence[Sequence[Site]]
 ) -> Tensor:
-    """Probabilities [points, batch, classes] with each set of heads silenced; the others attend as they then come to."""
+    """Probabilities [points, batch, classes] with each set of heads zero-ablated.
+
+    The attention of the other heads follows from it.
+    """
     kept = {
         layer: observation.probs.new_ones(len(removed), *attention.shape[:2], 1, 1)
         for layer, attention in enumerate(observation.attention)

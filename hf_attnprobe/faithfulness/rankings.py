@@ -1,8 +1,12 @@
-"""What ranks the units of a text by importance: attention, what it is compared with, and chance.
+"""What ranks the units of a text by importance.
 
-attention: of the site. gradient: ∂p/∂attention of the predicted class's probability p, signed; product: attention × that
-(Serrano & Smith 2019, Section 4). effective_attention, norm_based: in heads, see ``explanations``.
-input_gradient: |gradient × input|. leave_one_out: the size of the change of p without the unit. random: a draw per text.
+Attention, what it is compared with, and chance.
+
+attention: of the site. gradient: ∂p/∂attention of the predicted class's probability p,
+signed; product: attention × that (Serrano & Smith 2019, Section 4).
+effective_attention, norm_based: in heads, see ``explanations``.
+input_gradient: |gradient × input|. leave_one_out: the size of the change of p without
+the unit. random: a draw per text.
 """
 
 import torch
@@ -47,8 +51,8 @@ def ranking(
     """Importance as dense ranks, [batch, keys], higher for more important.
 
     Only ``content_mask`` counts. What differs by rounding alone is equal. Gradients are
-    signed: what speaks for the decision is important. What does not depend on the site is
-    computed once per observation.
+    signed: what speaks for the decision is important. What does not depend on the site
+    is computed once per observation.
 
     Args:
         name: one of :data:`OF_SITE` or :data:`OF_TEXT`, for which :func:`is_possible`.
@@ -99,7 +103,11 @@ def _random(observation: Observation, seed: int) -> Tensor:
 
 
 def tied(name: str, values: Tensor, content: Tensor) -> Tensor:
-    """Dense ranks [batch, keys]. Weights and norms are exact relative to themselves, differences relative to the largest."""
+    """Dense ranks [batch, keys].
+
+    Weights and norms are exact relative to themselves, differences relative to the
+    largest.
+    """
     if name == "leave_one_out":
         return ranks(values, content)
     largest = values.abs().masked_fill(~content, 0).amax(-1, keepdim=True)

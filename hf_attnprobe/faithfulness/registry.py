@@ -1,11 +1,14 @@
-"""The faithfulness tests by name: a file registers its test, an installed package may add one.
+"""The faithfulness tests by name.
 
-    @register_test(readings=READINGS, needs=(Differentiable,))
-    def my_test(observation, site, options: MyOptions = MyOptions(), *, seed=0) -> MyResult: ...
+A file registers its test, an installed package may add one.
 
-The name of the function is the name of the test, the annotation of ``options`` its class of
-options. Command line, study file, metric and report follow from the record. A package names
-the module with its test in its entry points, in the group ``hf_attnprobe.tests``.
+    @register_test(readings=READINGS, needs=(Differentiable,)) def my_test(observation,
+    site, options: MyOptions = MyOptions(), *, seed=0) -> MyResult: ...
+
+The name of the function is the name of the test, the annotation of ``options`` its
+class of options. Command line, study file, metric and report follow from the record. A
+package names the module with its test in its entry points, in the group
+``hf_attnprobe.tests``.
 """
 
 import dataclasses
@@ -14,7 +17,7 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal, TypeVar, get_type_hints
 
-from hf_attnprobe.attention_model import AttentionModel, Observation, Site
+from hf_attnprobe.attention_model import AttentionModelBase, Observation, Site
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.options import Options, names_of
 
@@ -52,21 +55,24 @@ class FaithfulnessTest:
 
     Attributes:
         name: the function's; also the word on the command line and in the rows.
-        function: ``(observation, site, options, *, seed) -> result``, a frozen dataclass of
-            tensors [batch], of mappings of those, or of None.
+        function: ``(observation, site, options, *, seed) -> result``, a frozen
+            dataclass of tensors [batch], of mappings of those, or of None.
         options: the class of its options.
         readings: a sentence for each field of the result, with places for ``{mean}``,
             ``{median}`` and ``{key}``.
         head_titles: titles of the layer × head tables of models with several heads.
         layer_titles: short titles of statistics of whole layers, reported at head −1.
         estimates: statistics of this test that estimate a statistic of another one.
-        needs: capabilities without which it cannot run; of a tuple in it, one is enough.
+        needs: capabilities without which it cannot run; of a tuple in it, one is
+            enough.
         default: when it is run without being asked for.
         sites: where it looks, given the heads that are tested.
-        copies_at_once: edited copies of a batch that it replays at once, given its options.
+        copies_at_once: edited copies of a batch that it replays at once, given its
+            options.
         gradient_copies_at_once: copies that it takes gradients of at once.
         uses_reference: whether it uses the head outputs of a sample of other texts.
-        check: raises AttnProbeError where these options cannot be used with model and data.
+        check: raises AttnProbeError where these options cannot be used with model and
+            data.
     """
 
     name: str
@@ -84,7 +90,7 @@ class FaithfulnessTest:
     uses_reference: bool = False
     check: Callable[[AuditPreview, Any], None] = lambda preview, options: None
 
-    def lacks(self, model: AttentionModel, site: Site) -> str | None:
+    def lacks(self, model: AttentionModelBase, site: Site) -> str | None:
         """Why the test cannot run at ``site`` of a model, or None where it can."""
         for need in self.needs:
             alternatives = need if isinstance(need, tuple) else (need,)
@@ -106,8 +112,8 @@ def register_test(*, readings: Mapping[str, str], **record: Any) -> Callable[[F]
         record: other attributes of :class:`FaithfulnessTest`.
 
     Raises:
-        AttnProbeError: there is a test of that name, or an option of that name with another
-            meaning.
+        AttnProbeError: there is a test of that name, or an option of that name with
+            another meaning.
     """
 
     def register(function: F) -> F:
@@ -194,8 +200,8 @@ def options_of_tests(
             model and data, and so does None.
 
     Returns:
-        The options of the tests asked for by name, in order, and whether those that suit the
-        model are to be run besides.
+        The options of the tests asked for by name, in order, and whether those that
+        suit the model are to be run besides.
 
     Raises:
         AttnProbeError: an unknown test, no test, or two options for one test.

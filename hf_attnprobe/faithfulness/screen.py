@@ -1,11 +1,15 @@
-"""Which heads can matter at all? The first-order effect of an edit on every head, from one backward pass.
+"""Which heads can matter at all?
+
+The first-order effect of an edit on every head, from one backward pass.
 
 Question: where is it worth running the exact tests?
-Measure:  |⟨∂p/∂A, A' − A⟩|, the change of the predicted class's probability p that the gradient at the model's own
-          attention A predicts for the edited A': uniform attention, and no attention (the head's output zeroed).
-          Attribution patching (Nanda 2023; Kramár et al. 2024, AtP) of attention edits.
-Reading:  an estimate of what ``uniform_attention`` and ``head_ablation`` measure; wrong where the model saturates. The
-          report says how well it ranked the heads that were then tested.
+Measure:  |⟨∂p/∂A, A' − A⟩|, the change of the predicted class's probability p that the
+          gradient at the model's own attention A predicts for the edited A': uniform
+          attention, and no attention (the head's output zeroed). Attribution patching
+          (Nanda 2023; Kramár et al. 2024, AtP) of attention edits.
+Reading:  an estimate of what ``uniform_attention`` and ``head_ablation`` measure; wrong
+          where the model saturates. The report says how well it ranked the heads that
+          were then tested.
 """
 
 from dataclasses import dataclass
@@ -18,8 +22,13 @@ from hf_attnprobe.functional.intervention import uniform
 
 
 READINGS = {
-    "first_order_uniform": "to first order, uniform attention in this head moves the output by {mean:.3f} of 1",
-    "first_order_zero": "to first order, zero-ablating this head moves the output by {mean:.3f} of 1",
+    "first_order_uniform": (
+        "to first order, uniform attention in this head moves the output by {mean:.3f} "
+        "of 1"
+    ),
+    "first_order_zero": (
+        "to first order, zero-ablating this head moves the output by {mean:.3f} of 1"
+    ),
 }
 HEAD_TITLES = {
     "first_order_uniform": "first-order estimate of the effect of uniform attention"

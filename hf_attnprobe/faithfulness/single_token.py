@@ -1,11 +1,15 @@
 """Can the model tell single tokens apart? Tutek & Šnajder 2020, Section 4.3.
 
-Question: if a weight on a state is a statement about the token at its place, the states of different tokens should decide
-          differently. Each token alone is the whole text: how far apart are the predictions?
-Measure:  over the tokens of a text, each fed alone with the special tokens around it, the smallest and the largest
-          probability of the class predicted for the whole text, their range and standard deviation.
-Compare:  the same with states tied to their words, where the paper finds wide ranges, and narrow ones without.
-Reading:  range near 0: any token gives the same answer; near 1: tokens speak for different classes.
+Question: if a weight on a state is a statement about the token at its place, the states
+          of different tokens should decide differently. Each token alone is the whole
+          text: how far apart are the predictions?
+Measure:  over the tokens of a text, each fed alone with the special tokens around it,
+          the smallest and the largest probability of the class predicted for the whole
+          text, their range and standard deviation.
+Compare:  the same with states tied to their words, where the paper finds wide ranges,
+          and narrow ones without.
+Reading:  range near 0: any token gives the same answer; near 1: tokens speak for
+          different classes.
 """
 
 from dataclasses import dataclass
@@ -18,21 +22,38 @@ from hf_attnprobe.faithfulness.registry import NoOptions, register_test
 
 
 READINGS = {
-    "lowest_probability": "the token that speaks most against the prediction gives it {mean:.2f} when alone",
-    "highest_probability": "the token that speaks most for the prediction gives it {mean:.2f} when alone",
-    "probability_range": "single tokens of a text give the predicted class probabilities {mean:.2f} apart",
-    "probability_std": "over single tokens the predicted class's probability has a standard deviation of {mean:.2f}",
+    "lowest_probability": (
+        "the token that speaks most against the prediction gives it {mean:.2f} when "
+        "alone"
+    ),
+    "highest_probability": (
+        "the token that speaks most for the prediction gives it {mean:.2f} when alone"
+    ),
+    "probability_range": (
+        "single tokens of a text give the predicted class probabilities {mean:.2f} "
+        "apart"
+    ),
+    "probability_std": (
+        "over single tokens the predicted class's probability has a standard deviation "
+        "of {mean:.2f}"
+    ),
 }
 HEAD_TITLES = {
-    "probability_range": "range of the predicted class's probability over single tokens (the same for all heads)"
+    "probability_range": (
+        "range of the predicted class's probability over single tokens (the same for "
+        "all heads)"
+    ),
 }
 TOKENS_AT_ONCE = 64  # copies of the batch
 
 
 @dataclass(frozen=True)
 class SingleTokenResult:
-    """All [batch]: of the class predicted for the whole text, over its tokens alone. Range and standard deviation (over
-    tokens, ddof 0) are NaN for a text of one token, and all for one of none."""
+    """All [batch]: of the class predicted for the whole text, over its tokens alone.
+
+    Range and standard deviation (over tokens, ddof 0) are NaN for a text of one token, and
+    all are NaN for a text of none.
+    """
 
     lowest_probability: Tensor
     highest_probability: Tensor
@@ -54,10 +75,12 @@ def single_token(
     *,
     seed: int = 0,
 ) -> SingleTokenResult:
-    """Spread of the predicted class's probability over the text's units, each as the only one of a text.
+    """Spread of the predicted class's probability over the units of a text.
+
+    Each unit is fed as the only one of its text.
 
     Args:
-        site, seed: unused; what is fed is the input, and nothing here is random.
+        site, seed: unused; the input is edited, and nothing here is random.
     """
     content = observation.batch.content_mask
     probs = single_token_probs(observation, observation.target(None))
@@ -78,7 +101,8 @@ def single_token(
 def single_token_probs(observation: Observation, target: Tensor) -> Tensor:
     """Probability of a class when each unit is the only one of its text.
 
-    Shape: target int [batch] -> [batch, keys], meaningful where ``content_mask`` is True.
+    Shape: target int [batch] -> [batch, keys], meaningful where ``content_mask`` is
+    True.
     """
     model = observation.model
     n_texts, n_keys = observation.batch.content_mask.shape

@@ -1,4 +1,7 @@
-"""One weight erased at a time: the single-weight half of ``erasure``. Serrano & Smith 2019, Section 4.2."""
+"""One weight erased at a time: the single-weight half of ``erasure``.
+
+Serrano & Smith 2019, Section 4.2.
+"""
 
 from collections.abc import Sequence
 
@@ -11,7 +14,7 @@ from hf_attnprobe.functional.erasure import erase_each
 from hf_attnprobe.functional.intervention import at_head, random_generator, zero_out
 
 
-DRAW_STREAM = 3  # apart from the other probes' random numbers
+DRAW_STREAM = 3  # apart from the other tests' random numbers
 
 
 def erased(
@@ -22,10 +25,13 @@ def erased(
     renormalise: bool = True,
     all_zero: bool = False,
 ) -> Tensor:
-    """Probabilities [copies, batch, classes] with the weights of units ``gone`` (bool [copies, batch, keys]) set to 0 in
-    one head: in every query row or, where there is one, in that of the site.
+    """Probabilities [copies, batch, classes] with some weights of one head set to 0.
 
-    NaN where the row that is read has no weight left, unless ``all_zero``.
+    The weights are edited in every query row, or in that of the site where it has one.
+
+    Args:
+        gone: bool [copies, batch, keys], the units whose weights are set to 0.
+        all_zero: keep the answer where the row that is read has no weight left; else NaN.
     """
     model, attention = observation.model, observation.attention[site.layer]
     places = model.positions(observation, site.layer, gone).unsqueeze(-2)
@@ -40,12 +46,15 @@ def erased(
 def other_positions(
     top: Tensor, content: Tensor, draw: str, *, seed: int, example_ids: Sequence[int]
 ) -> Tensor:
-    """A random position of each text to compare ``top`` [batch] with, int64 [batch]; ``top`` itself in texts of one token.
+    """A random position of each text to compare ``top`` [batch] with.
+
+    Shape: int64 [batch]; ``top`` itself in texts of one token.
 
     Args:
         content: bool [batch, keys].
-        draw: "uniform" over the positions that are not ``top``; "released" as the paper's code has it: uniform over all
-            but the first, so that the draw may be ``top``.
+        draw: "uniform" over the positions that are not ``top``; "released" as the
+            paper's code has it: uniform over all but the first, so that the draw may be
+            ``top``.
     """
     own = (content.cumsum(-1).gather(-1, top[:, None])[:, 0] - 1).tolist()
     wanted = []
@@ -73,7 +82,10 @@ def single_weight(
     all_zero: bool,
     seed: int,
 ) -> dict[str, Tensor]:
-    """The statistics of the single-weight test by name, each [batch]; NaN for texts of one token."""
+    """The statistics of the single-weight test by name, each [batch].
+
+    NaN for texts of one token.
+    """
     attention, content = observation.read(site), observation.batch.content_mask
     top = attention.masked_fill(~content, -1).argmax(-1)
     other = other_positions(
@@ -125,7 +137,10 @@ def _top_minus_other(observation: Observation, after: Tensor) -> Tensor:
 
 
 def _flips(observation: Observation, after: Tensor) -> dict[str, Tensor]:
-    """Which of the two erasures change the decision; NaN where one leaves nothing to decide on."""
+    """Which of the two erasures change the decision.
+
+    NaN where one leaves nothing to decide on.
+    """
     top, other = after.argmax(-1) != observation.probs.argmax(-1)
     cells = {
         "top_flips": top,
@@ -143,7 +158,10 @@ def _flips(observation: Observation, after: Tensor) -> dict[str, Tensor]:
 
 
 def _where_left(after: Tensor, attention: Tensor) -> Tensor:
-    """Logits without each weight [batch, keys, classes]; NaN where no other token has any."""
+    """Logits without each weight [batch, keys, classes].
+
+    NaN where no other token has any.
+    """
     alone = (attention > 0).sum(-1, keepdim=True) <= (attention > 0)
     return after.masked_fill(alone.unsqueeze(-1), torch.nan)
 
@@ -151,7 +169,10 @@ def _where_left(after: Tensor, attention: Tensor) -> Tensor:
 def _against_all(
     observation: Observation, after: Tensor, top: Tensor, content: Tensor
 ) -> dict[str, Tensor]:
-    """Against all other weights instead of one that is drawn. after: logits without each weight [batch, keys, classes]."""
+    """Against all other weights instead of one that is drawn.
+
+    Shape: after, the logits without each weight, [batch, keys, classes].
+    """
     moved = jsd(observation.probs.double().unsqueeze(1), after.softmax(-1))
     own = moved.gather(-1, top[:, None])[:, 0]
     others = moved.masked_fill(~content, 0).scatter(-1, top[:, None], 0)

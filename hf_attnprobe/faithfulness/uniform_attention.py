@@ -1,8 +1,11 @@
-"""Does a head need its pattern at all? Its attention replaced by uniform attention, in the trained model.
+"""Does a head need its pattern at all?
+
+Its attention replaced by uniform attention, in the trained model.
 
 Question: does it matter that this head attends to some tokens more than to others?
-Measure:  total variation distance between the outputs with and without the pattern, and whether the decision flips.
-          Tutek & Šnajder 2020 (Section 4.1, "Un") do this to their classifiers; retraining is another test.
+Measure:  total variation distance between the outputs with and without the pattern, and
+          whether the decision flips. Tutek & Šnajder 2020 (Section 4.1, "Un") do this
+          to their classifiers; retraining is another test.
 Reading:  0 a uniform average would do, 1 the pattern decides everything.
 """
 
@@ -18,15 +21,21 @@ from hf_attnprobe.functional.intervention import at_head, uniform
 
 
 READINGS = {
-    "uniform_tvd": "with uniform attention in this head the output moves by {mean:.2f} of 1",
-    "uniform_flip": "with uniform attention in this head the decision flips in {mean:.0%} of texts",
+    "uniform_tvd": (
+        "with uniform attention in this head the output moves by {mean:.2f} of 1"
+    ),
+    "uniform_flip": (
+        "with uniform attention in this head the decision flips in {mean:.0%} of texts"
+    ),
 }
 HEAD_TITLES = {"uniform_tvd": "output change with uniform attention in the head"}
 
 
 @dataclass(frozen=True)
 class UniformAttentionResult:
-    """Both [batch]: change of the output in [0, 1], and 1 where the predicted class changed."""
+    """Both [batch]: change of the output in [0, 1], and 1 where the predicted class
+    changed.
+    """
 
     uniform_tvd: Tensor
     uniform_flip: Tensor

@@ -198,7 +198,9 @@ def _baselines_of_batch(
     """Yields (statistic, ε, values [batch])."""
     model, site = observation.model, Site()
     if observation.probs.shape[-1] == 2:
-        exact = adversarial(model, observation, site, method="exact", epsilons=FRONTIER)
+        exact = adversarial(
+            observation, site, Adversarial(method="exact", epsilons=FRONTIER)
+        )
         for epsilon, values in exact.epsilon_max_jsd.items():
             yield "frontier_jsd", epsilon, values
     search = adversarial(

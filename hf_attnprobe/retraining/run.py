@@ -9,11 +9,12 @@ from typing import Any
 import pandas as pd
 
 from hf_attnprobe.attention_model import Site
-from hf_attnprobe.checkpoints import RECORD, model_fingerprint
+from hf_attnprobe.checkpoints import RECORD
 from hf_attnprobe.data.arguments import as_data
 from hf_attnprobe.data.examples import dataset_fingerprint, dataset_name
 from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.functional.fingerprint import model_fingerprint
 from hf_attnprobe.inference.outputs import Outputs
 from hf_attnprobe.options import from_flat
 from hf_attnprobe.retraining.adversary import GUIDE_LAMBDA, lambda_folder

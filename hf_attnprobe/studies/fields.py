@@ -25,7 +25,7 @@ COLUMN_FIELDS = {
 def statistics() -> set[str]:
     """The statistics that a column can show, without the part after an @."""
     names = {"accuracy"}
-    for readings in (faithfulness.READINGS, registry.READINGS):
+    for readings in (faithfulness.readings(), registry.READINGS):
         names = names.union(*readings.values())
     return names
 

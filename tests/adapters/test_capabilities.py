@@ -111,7 +111,7 @@ def test_a_model_that_refuses_one_shorter_text_is_not_passed_over(run, monkeypat
 
     monkeypatch.setattr(model, "logits", refuse)
     with pytest.raises(AttnProbeError, match=r"refused a batch .*: no text of four"):
-        run(model, observation, Site(1, 1))
+        run(observation, Site(1, 1))
 
 
 # Registering
