@@ -784,10 +784,10 @@ def step(name="base", verb="train", quick=None, **arguments) -> dict:
             changed(steps=[step(learning_rate="1e-3")]),
             "expected a number for learning_rate, got '1e-3'",
         ),
-        (changed(steps=[step(encoder="gpt")]), "step base: encoder must be one of"),
+        (changed(steps=[step(encoder="gpt")]), "step base: expected bilstm or bigru"),
         (
             changed(steps=[step(procedure="own")]),
-            "step base: expected a (recipe|procedure) of",
+            "step base: expected jain-wallace or serrano-smith for procedure",
         ),
         (
             changed(steps=[step(split="test")]),

@@ -79,7 +79,7 @@ def _check(preview: AuditPreview, options: NoOptions) -> None:
         raise AttnProbeError(
             "expected human rationales for the test plausibility, found none that a fast "
             "tokenizer could place in what the model attends to (words, but sentences in "
-            "a hierarchical one); give the data a column 'evidence' with the positions of "
+            "a hierarchical one); give the data a column 'rationale' with the positions of "
             "the decisive words, or leave the test out"
         )
 
