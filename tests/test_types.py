@@ -1,0 +1,66 @@
+"""What a user's type checker says of scripts that use the package."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+RIGHT = """
+from hf_attnprobe import AuditOptions, Data, Erasure, Permutation, Report, audit
+
+report: Report = audit(
+    "model",
+    Data("sst", test_limit=20),
+    ["correlation", Permutation(n_permutations=10), Erasure(renormalise=False)],
+    options=AuditOptions(layers=[0], batch_size=8),
+    output_dir="audit",
+)
+n: int = report.n
+"""
+WRONG = {
+    "a text for a number": ("n_permutations=10", 'n_permutations="ten"'),
+    "an option that there is not": ("batch_size=8", "batchsize=8"),
+    "a number for a yes or no": ("renormalise=False", "renormalise=0.5"),
+    "a number for a list": ("layers=[0]", "layers=0"),
+    "a result of another kind": ("n: int = report.n", "n: str = report.n"),
+    "an argument that there is not": ('output_dir="audit"', 'out="audit"'),
+}
+
+
+@pytest.fixture(scope="module")
+def check(tmp_path_factory):
+    """A function from scripts by name to what mypy says of each."""
+    folder = tmp_path_factory.mktemp("scripts")
+    (folder / "mypy.ini").write_text("[mypy]\nfollow_imports = silent\n")
+
+    def run(scripts):
+        for name, script in scripts.items():
+            (folder / f"{name}.py").write_text(script)
+        command = [sys.executable, "-m", "mypy", *(f"{name}.py" for name in scripts)]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+        assert done.returncode in (0, 1), done.stdout + done.stderr
+        return {
+            name: [x for x in done.stdout.splitlines() if x.startswith(f"{name}.py")]
+            for name in scripts
+        }
+
+    return run
+
+
+def test_a_type_checker_knows_the_options(check):
+    scripts = {"right": RIGHT}
+    for number, (old, new) in enumerate(WRONG.values()):
+        assert old in RIGHT
+        scripts[f"wrong_{number}"] = RIGHT.replace(old, new)
+    said = check(scripts)
+    assert said["right"] == []
+    for number, what in enumerate(WRONG):
+        assert said[f"wrong_{number}"], what
+
+
+def test_the_package_says_that_it_is_typed():
+    import hf_attnprobe
+
+    assert (Path(hf_attnprobe.__file__).parent / "py.typed").exists()
