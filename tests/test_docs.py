@@ -1,12 +1,12 @@
 """What the documents tell a reader to do, works."""
 
-import contextlib
-import io
+import importlib
 import json
 import re
 import runpy
 import shlex
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -14,54 +14,164 @@ import torch
 from transformers import BertConfig, BertModel, BertTokenizer
 
 import hf_attnprobe
+from hf_attnprobe import adapters, attention_model, functional
 from hf_attnprobe.cli import build_parser
 from hf_attnprobe.data.word_vectors import read_vectors
+from hf_attnprobe.faithfulness import registry
+from hf_attnprobe.testing import CHECKS
 
 
 ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text()
+PAGES = ["README.md", *sorted(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))]
+MORE_PAGES = ["DESIGN.md", "CONTRIBUTING.md", "benchmarks/README.md"]
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+def read(page: str) -> str:
+    return (ROOT / page).read_text()
 
 
-def commands() -> list[str]:
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", read(page), flags=re.DOTALL)
+
+
+def command_lines(page: str) -> list[str]:
     lines = [
         line.split("#")[0].strip()
-        for block in blocks("bash")
+        for block in [*blocks(page, "bash"), *blocks(page, "text")]
         for line in block.splitlines()
     ]
     return [line for line in lines if line]
 
 
+COMMANDS = [(page, command) for page in PAGES for command in command_lines(page)]
+
+
+@pytest.fixture
+def registries(monkeypatch):
+    """Tests and adapters that a document registers go away again."""
+    monkeypatch.setattr(registry, "_registered", dict(registry._registered))
+    monkeypatch.setattr(adapters, "_factories", dict(adapters._factories))
+
+
+def run_python_blocks(page: str, folder: Path, monkeypatch) -> dict:
+    """Runs a page's blocks in order, in ``folder``; those of a named file become it."""
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(str(folder))
+    importlib.invalidate_caches()
+    names: dict = {}
+    pattern = r"(?:<!-- file: (\S+) -->\n)?```python\n(.*?)```"
+    for file, block in re.findall(pattern, read(page), flags=re.DOTALL):
+        if file:
+            (folder / file).write_text(block)
+            monkeypatch.delitem(sys.modules, file.removesuffix(".py"), raising=False)
+        else:
+            exec(compile(block, page, "exec"), names)
+    return names
+
+
+# --- commands and links -----------------------------------------------------------------
+
+
 @pytest.mark.parametrize(
-    "command", [c for c in commands() if c.startswith("attnprobe")]
+    ("page", "command"),
+    [given for given in COMMANDS if given[1].startswith("attnprobe")],
 )
-def test_every_command_is_understood(command):
-    assert build_parser().parse_args(shlex.split(command.replace("…", ""))[1:])
+def test_every_command_is_understood(page, command, registries, tmp_path, monkeypatch):
+    if page == "docs/new_test.md":
+        (file,) = re.findall(
+            r"<!-- file: \S+ -->\n```python\n(.*?)```", read(page), re.S
+        )
+        exec(compile(file, page, "exec"), {})
+    assert build_parser().parse_args(shlex.split(command)[1:])
 
 
-@pytest.mark.parametrize("command", [c for c in commands() if c.startswith("make")])
+@pytest.mark.parametrize(
+    "command", [command for _, command in COMMANDS if command.startswith("make")]
+)
 def test_every_make_target_exists(command):
-    assert re.search(
-        rf"^{command.split()[1]}:", (ROOT / "Makefile").read_text(), flags=re.MULTILINE
-    )
+    target = command.split()[1]
+    assert re.search(rf"^{target}:", read("Makefile"), flags=re.MULTILINE)
 
 
 def test_no_other_commands():
-    assert all(c.startswith(("make ", "attnprobe ")) for c in commands())
+    assert all(command.startswith(("make ", "attnprobe ")) for _, command in COMMANDS)
 
 
-def test_the_python_blocks_run_in_order(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    names: dict = {}
-    for block in blocks("python"):
-        with contextlib.redirect_stdout(io.StringIO()) as printed:
-            exec(compile(block, "README.md", "exec"), names)
-        if "print(report)" in block:
-            assert "Verdict" in printed.getvalue()
+@pytest.mark.parametrize("page", [*PAGES, *MORE_PAGES])
+def test_every_link_points_to_a_file(page):
+    for target in re.findall(r"\]\(([^)\s]+)\)", read(page)):
+        file = target.split("#")[0]
+        if "://" not in target and file:
+            assert (ROOT / page).parent.joinpath(file).exists(), target
+
+
+@pytest.mark.parametrize("page", [*PAGES, *MORE_PAGES])
+def test_every_file_that_is_named_exists(page):
+    tops = "hf_attnprobe|docs|examples|tests|benchmarks|model_cards"
+    for name in re.findall(rf"`((?:{tops})/[\w./-]+)`", read(page)):
+        assert (ROOT / name).exists(), name
+
+
+def test_every_page_is_in_the_index():
+    linked = set(re.findall(r"\]\((\w+\.md)\)", read("docs/index.md")))
+    assert linked == {page.removeprefix("docs/") for page in PAGES[1:]} - {"index.md"}
+
+
+def test_the_readme_is_one_screen():
+    assert len(read("README.md").splitlines()) <= 75
+
+
+def test_ci_runs_the_command_of_the_readme():
+    assert "make test" in read(".ci/run") and "make test" in read("README.md")
+
+
+# --- code -------------------------------------------------------------------------------
+
+
+def test_the_readme_runs(tmp_path, monkeypatch, capsys):
+    names = run_python_blocks("README.md", tmp_path, monkeypatch)
+    printed = capsys.readouterr().out
+    assert "correlation" in printed and "Verdict" in printed
+    assert len(names["report"].to_pandas()) > 100
+
+
+def test_the_quickstart_runs(tmp_path, monkeypatch, capsys):
+    names = run_python_blocks("docs/quickstart.md", tmp_path, monkeypatch)
+    assert "Verdict" in capsys.readouterr().out
     assert len(names["result"]["permutation_median_tvd"]) == 2
+
+
+def test_the_page_on_a_new_test_runs(tmp_path, monkeypatch, capsys, registries):
+    page = "docs/new_test.md"
+    run_python_blocks(page, tmp_path, monkeypatch)
+    assert "attention has an entropy of" in capsys.readouterr().out
+    (project,) = map(tomllib.loads, blocks(page, "toml"))
+    ((name, module),) = project["project"]["entry-points"][registry.GROUP].items()
+    assert name in registry.tests() and (tmp_path / f"{module}.py").exists()
+    assert project["tool"]["setuptools"]["py-modules"] == [module]
+
+
+def test_the_page_on_a_new_adapter_runs(tmp_path, monkeypatch, capsys, registries):
+    run_python_blocks("docs/new_adapter.md", tmp_path, monkeypatch)
+    printed = capsys.readouterr().out
+    assert "output change when the head's attention" in printed
+    assert "rank correlation of attention" in printed
+
+
+def test_the_capabilities_on_the_page_are_those_of_the_protocol():
+    page = read("docs/new_adapter.md")
+    rows = dict(re.findall(r"^\| `(\w+)` \| (`.*?`) \|", page, flags=re.MULTILINE))
+    assert rows.keys() == {capability.__name__ for capability in CHECKS}
+    for name, methods in rows.items():
+        capability = getattr(attention_model, name)
+        told = set(re.findall(r"\w+", methods))
+        public = {n for n in dir(capability) if not n.startswith("_")}
+        assert told == public | set(capability.__annotations__)
+
+
+def test_the_tests_on_the_page_of_tests_are_all():
+    rows = re.findall(r"^\| `(\w+)` \|", read("docs/tests.md"), flags=re.MULTILINE)
+    assert set(registry.tests()) <= set(rows)
 
 
 def test_the_example_without_arguments_runs(tmp_path, monkeypatch, capsys):
@@ -71,8 +181,14 @@ def test_the_example_without_arguments_runs(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out.strip()
 
 
-def test_ci_runs_the_command_of_the_readme():
-    assert "make test" in (ROOT / ".ci/run").read_text() and "make test" in README
+# --- the reference ----------------------------------------------------------------------
+
+
+def test_the_reference_has_every_public_name_once():
+    page, _, functions = read("docs/reference.md").partition("## Functions of tensors")
+    for part, names in ((page, hf_attnprobe.__all__), (functions, functional.__all__)):
+        rows = re.findall(r"^\| `(\w+)` \| \S", part, flags=re.MULTILINE)
+        assert sorted(rows) == sorted(names)
 
 
 def test_public_names_are_documented():
