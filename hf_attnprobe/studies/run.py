@@ -98,7 +98,11 @@ def _run(job: Job, folder: Path, progress: bool) -> None:
     verb = verb_of(job.verb, job.arguments)
     arguments = _arguments(job, folder)
     try:
-        verb.run(arguments, output_dir=folder / job.folder, progress=progress)
+        verb.function(
+            **verb.keywords(arguments),
+            output_dir=folder / job.folder,
+            progress=progress,
+        )
     except AttnProbeError as error:
         raise AttnProbeError(f"step {job.folder}: {error}") from error
 
