@@ -119,15 +119,17 @@ class Results:
             None where the job did not run the test that the column is about.
         """
         if column.score is not None:
-            return self._score(column, job)
+            return self._score(column.score, column.difference, job)
+        assert column.statistic is not None  # the reader checks that it has one of both
         rows = self.rows(job.folder)
         values = ratio(rows, column.statistic)
         if values is None:
             return None
         return mean_of(values if texts is None else values[rows.index.isin(texts)])
 
-    def _score(self, column: Column, job: Job) -> Estimate | None:
-        test, model, metric = column.score.split("/")
+    def _score(self, name: str, difference: bool, job: Job) -> Estimate | None:
+        test, model, metric = name.split("/")
+        scores: Sequence[Score]
         if job.verb == "deceive":
             deception = self.read_json(job, DECEPTION)
             if metric == "mass":
@@ -140,9 +142,7 @@ class Results:
         score = find_score(scores, model, metric)
         if score is None:
             return None
-        if column.difference:
-            return Estimate(score.difference, score.difference_ci95, n)
-        return Estimate(score.value, score.ci95, n)
+        return difference_of(score, n) if difference else score_of(score, n)
 
 
 def estimate(held: Mapping | None, n: int, *, scale: float = 1.0) -> Estimate | None:
@@ -159,6 +159,16 @@ def estimate(held: Mapping | None, n: int, *, scale: float = 1.0) -> Estimate | 
     return Estimate(scale * held["value"], (scale * low, scale * high), n)
 
 
+def score_of(score: Score, n: int) -> Estimate:
+    """A score of n texts."""
+    return Estimate(score.value, score.ci95, n)
+
+
+def difference_of(score: Score, n: int) -> Estimate:
+    """How far a score of n texts is below that of the reference."""
+    return Estimate(score.difference, score.difference_ci95, n)
+
+
 def ratio(rows: pd.DataFrame, statistic: str) -> pd.Series | None:
     """The values of a statistic, or of the ratio of two that is written ``a/b``.
 
@@ -169,6 +179,11 @@ def ratio(rows: pd.DataFrame, statistic: str) -> pd.Series | None:
     if first not in rows or (slash and second not in rows):
         return None
     return rows[first] / rows[second].where(rows[second] > 0) if slash else rows[first]
+
+
+def rounded(value: float | str | None) -> float | str | None:
+    """A number to three digits; a text or None as it is."""
+    return round(value, 3) if isinstance(value, float) else value
 
 
 def mean_of(values: pd.Series) -> Estimate:

@@ -151,9 +151,7 @@ def _prepare_train(arguments: Arguments) -> dict[str, Any]:
 
 
 def _check_train(keywords: dict[str, Any]) -> None:
-    check_training(
-        keywords.get("model"), keywords["architecture"], keywords["options"]
-    )
+    check_training(keywords.get("model"), keywords["architecture"], keywords["options"])
 
 
 def _prepare_audit(arguments: Arguments) -> dict[str, Any]:
