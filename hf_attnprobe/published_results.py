@@ -75,7 +75,7 @@ EPSILON_MAX_JSD = {
 
 # The same reruns: median over texts of Δŷ under shuffling, by encoder and quarter of the
 # largest weight, for predicted class 0 and 1.
-PERMUTATION = {
+PERMUTATION: dict[str, dict[tuple[str, int], tuple[float | None, ...]]] = {
     "sst": {
         ("bilstm", 0): (0.027, 0.032),
         ("bilstm", 1): (0.047, 0.035),

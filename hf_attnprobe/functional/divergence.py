@@ -40,7 +40,8 @@ def kl_divergence(p: Tensor, q: Tensor) -> Tensor:
         [...] in nats, at least 0. Where q is 0 and p is not, ln q is clamped at the
         smallest float: the result is huge, not infinite.
     """
-    return (p * (_log(p) - _log(q))).sum(-1)
+    log_ratio = _log(p) - _log(q)
+    return (p * log_ratio).sum(-1)
 
 
 def jsd(p: Tensor, q: Tensor) -> Tensor:

@@ -187,8 +187,10 @@ def _cumulative_sums(values: Tensor, order: Tensor) -> Tensor:
     Returns:
         [..., batch, rows, keys].
     """
-    index = order.unsqueeze(-2).expand(*order.shape[:-1], values.shape[1], -1)
-    return values.expand(index.shape).gather(-1, index).cumsum(-1)
+    *leading, n_keys = order.shape
+    index = order.unsqueeze(-2).expand(*leading, values.shape[1], n_keys)
+    ordered = values.expand(index.shape).gather(-1, index)
+    return ordered.cumsum(-1)
 
 
 def erase_each(

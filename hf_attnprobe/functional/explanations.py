@@ -89,7 +89,8 @@ def norm_based(attention: Tensor, values: Tensor, projection: Tensor) -> Tensor:
     Returns:
         [batch, heads, queries, keys], at least 0.
     """
-    return attention.abs() * (values @ projection).norm(dim=-1).unsqueeze(-2)
+    norms = (values @ projection).norm(dim=-1)
+    return attention.abs() * norms.unsqueeze(-2)
 
 
 def norm_based_layer(attention: Tensor, values: Tensor, projection: Tensor) -> Tensor:

@@ -349,7 +349,7 @@ def _is_variable(value: Any) -> bool:
     >>> _is_variable("$encoder"), _is_variable("$"), _is_variable("$5")
     (True, False, False)
     """
-    return isinstance(value, str) and value[:1] == "$" and value[1:2].isalpha()
+    return isinstance(value, str) and bool(re.match(r"\$[^\W\d_]", value))
 
 
 def _slug(value: Scalar) -> str:

@@ -95,7 +95,10 @@ def report_of(
 
 def _without_repetition(data: Iterable[DataUsed]) -> tuple[DataUsed, ...]:
     """Data sets of one name and size once: seeds do not show in the report."""
-    return tuple({(d.name, tuple(d.sizes.items())): d for d in data}.values())
+    different = {}
+    for used in data:
+        different[used.name, *used.sizes.items()] = used
+    return tuple(different.values())
 
 
 def _differences(plan: Study, used: Sequence[DataUsed]) -> Iterator[str]:

@@ -145,18 +145,18 @@ class Results:
         return difference_of(score, n) if difference else score_of(score, n)
 
 
-def estimate(held: Mapping | None, n: int, *, scale: float = 1.0) -> Estimate | None:
+def estimate(entry: Mapping | None, n: int, *, scale: float = 1.0) -> Estimate | None:
     """A value of a summary file, where ``{value, ci95}`` are plain data.
 
     Args:
-        held: None where the summary has no such value.
+        entry: None where the summary has no such value.
         n: number of texts.
         scale: factor of value and interval; 100 makes percentage points.
     """
-    if held is None or held["value"] is None:
+    if entry is None or entry["value"] is None:
         return None
-    low, high = held["ci95"]
-    return Estimate(scale * held["value"], (scale * low, scale * high), n)
+    low, high = entry["ci95"]
+    return Estimate(scale * entry["value"], (scale * low, scale * high), n)
 
 
 def score_of(score: Score, n: int) -> Estimate:

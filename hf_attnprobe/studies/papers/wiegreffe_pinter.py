@@ -60,8 +60,12 @@ def tables(results: Results) -> list[ResultTable]:
 
 def _sentences(retrained: Sequence[_Retrained], question: str) -> tuple[str, ...]:
     """What the verdicts say about one question, by data set."""
-    verdicts = {one.dataset: getattr(one.report.verdict, question) for one in retrained}
-    return tuple(f"{name}: {said}" for name, said in verdicts.items() if said)
+    sentences = []
+    for one in retrained:
+        answer = getattr(one.report.verdict, question)
+        if answer:
+            sentences.append(f"{one.dataset}: {answer}")
+    return tuple(sentences)
 
 
 def _uniform(retrained: Sequence[_Retrained]) -> ResultTable:
