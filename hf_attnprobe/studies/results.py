@@ -175,10 +175,12 @@ def ratio(rows: pd.DataFrame, statistic: str) -> pd.Series | None:
     Returns:
         One value for each text, NaN where b is 0; None where a test was not run.
     """
-    first, slash, second = statistic.partition("/")
-    if first not in rows or (slash and second not in rows):
+    first, _, second = statistic.partition("/")
+    if not second:
+        return rows.get(first)
+    if first not in rows or second not in rows:
         return None
-    return rows[first] / rows[second].where(rows[second] > 0) if slash else rows[first]
+    return rows[first] / rows[second].where(rows[second] > 0)
 
 
 def rounded(value: float | str | None) -> float | str | None:

@@ -19,6 +19,9 @@ from hf_attnprobe.studies.results import (
 )
 
 
+LABELS = ("data set", "encoder", "attention")
+
+
 @dataclass(frozen=True)
 class _Group:
     """The texts of an audit for which one class was predicted."""
@@ -73,7 +76,7 @@ def _correlation(groups: Sequence[_Group]) -> ResultTable:
     return ResultTable(
         "Does attention rank tokens as importance does? (Table 2)",
         (
-            *("data set", "encoder", "attention", "τ with", "predicted"),
+            *(*LABELS, "τ with", "predicted"),
             *("τ", "std", "significant"),
             *("published τ", "published std", "published significant"),
         ),
@@ -93,7 +96,7 @@ def _adversarial(results: Results, groups: Sequence[_Group]) -> ResultTable:
     return ResultTable(
         "Could attention have looked elsewhere? Median ε-max JSD (ε = .05)",
         (
-            *("data set", "encoder", "attention", "predicted"),
+            *(*LABELS, "predicted"),
             *("searched", "exactly", "published (searched)"),
         ),
         tuple(table),
@@ -110,16 +113,14 @@ def _permutation(groups: Sequence[_Group]) -> ResultTable:
             inside = (largest >= low) & ((largest < high) | last)
             if not inside.any():
                 continue
-            weights = f"[{low:g}, {high:g}{']' if last else ')'}"
+            end = "]" if last else ")"
+            weights = f"[{low:g}, {high:g}{end}"
             median = median_of(group.rows[inside].median_tvd)
             paper = group.published(published.PERMUTATION, (group.encoder, number))
             table.append((*group.labels, group.predicted, weights, median, paper))
     return ResultTable(
         "Does it matter which token got which weight?",
-        (
-            *("data set", "encoder", "attention", "predicted"),
-            *("largest weight", "median Δŷ", "published"),
-        ),
+        (*LABELS, "predicted", "largest weight", "median Δŷ", "published"),
         tuple(table),
         ("Published are medians of the authors' released reruns, ±.005.",),
     )
