@@ -1,4 +1,3 @@
-import doctest
 import json
 import os
 import subprocess
@@ -10,13 +9,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import hf_attnprobe.data.synthetic
 from hf_attnprobe.data.examples import _choose_split, dataset_fingerprint, load_examples
 from hf_attnprobe.data.recipes import Recipe
 from hf_attnprobe.data.synthetic import (
     CUES,
+    HEARSAY_VERBS,
     NEGATORS,
-    label_of,
     rationale_dataset,
     rationale_examples,
 )
@@ -26,6 +24,23 @@ from hf_attnprobe.errors import AttnProbeError
 
 ROOT = Path(__file__).parents[1]
 MANY = list(rationale_examples(3000, seed=0))
+
+
+def label_of(tokens):
+    """The label that the rule gives to tokens, and the ascending rationale."""
+    counting = []
+    for position, token in enumerate(tokens):
+        before = tokens[max(0, position - 2) : position]
+        is_hearsay = before[-1:] == ["a"] and before[0] in HEARSAY_VERBS
+        if token in CUES and not is_hearsay:
+            counting.append(position)
+    if len(counting) != 1:
+        raise AttnProbeError(f"expected exactly one cue, got {len(counting)}")
+    cue = counting[0]
+    label = CUES[tokens[cue]]
+    if cue > 0 and tokens[cue - 1] in NEGATORS:
+        return 1 - label, [cue - 1, cue]
+    return label, [cue]
 
 
 @settings(max_examples=40, deadline=None)
@@ -82,7 +97,6 @@ def test_the_rule_on_sentences_of_its_own():
                 label_of(text.split())
         else:
             assert label_of(text.split()) == expected
-    assert doctest.testmod(hf_attnprobe.data.synthetic) == (0, 2)
 
 
 def test_lengths_negation_and_decoys_are_as_asked():

@@ -112,7 +112,7 @@ class AttentionClassifierConfig(PreTrainedConfig):
             )
 
     def _check_sizes(self) -> None:
-        if self.num_labels < 2:
+        if self.num_labels is None or self.num_labels < 2:
             raise ValueError(
                 "num_labels must be at least 2 (one logit is returned as [0, z]), got "
                 f"{self.num_labels}"

@@ -5,6 +5,8 @@ Every encoder is made from a configuration and the width of its input. It maps v
 attention maps states to scores [batch, keys].
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
@@ -66,10 +68,10 @@ def _run_each_way(rnn: nn.LSTM | nn.GRU, vectors: Tensor, lengths: Tensor) -> Te
     mirror = (lengths[:, None] - 1 - keys).remainder(len(keys))[..., None]
     weights = rnn._flat_weights
     zeros = vectors.new_zeros(1, len(vectors), rnn.hidden_size)
+    run: Callable[..., tuple[Tensor, ...]] = torch._VF.lstm
+    start: Tensor | tuple[Tensor, Tensor] = (zeros, zeros)
     if isinstance(rnn, nn.GRU):
         run, start = torch._VF.gru, zeros
-    else:
-        run, start = torch._VF.lstm, (zeros, zeros)
     # has_biases, num_layers, dropout, train, bidirectional, batch_first
     options = (True, 1, 0.0, True, False, True)
     forward = run(vectors, start, weights[:4], *options)[0]
@@ -215,7 +217,8 @@ class DotProductAttention(nn.Module):
         self.query = nn.Linear(config.hidden_size, 1, bias=False)
 
     def forward(self, states: Tensor) -> Tensor:
-        return self.query(states).squeeze(-1) / states.shape[-1] ** 0.5
+        scores = self.query(states).squeeze(-1)
+        return scores / states.shape[-1] ** 0.5
 
 
 class UniformAttention(nn.Module):

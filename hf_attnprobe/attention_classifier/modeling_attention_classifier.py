@@ -50,12 +50,10 @@ class AttentionClassifierPreTrainedModel(PreTrainedModel):
             init.normal_(module.weight, std=1.0)
             if module.padding_idx is not None:
                 init.zeros_(module.weight[module.padding_idx])
-        elif isinstance(module, (nn.Linear, nn.Conv1d, nn.LSTM, nn.LSTMCell)):
-            is_recurrent = isinstance(module, (nn.LSTM, nn.LSTMCell))
-            fan_in = module.hidden_size if is_recurrent else module.weight[0].numel()
-            bound = fan_in**-0.5
-            for parameter in module.parameters(recurse=False):
-                init.uniform_(parameter, -bound, bound)
+        elif isinstance(module, (nn.LSTM, nn.LSTMCell)):
+            _init_uniform(module, module.hidden_size)
+        elif isinstance(module, (nn.Linear, nn.Conv1d)):
+            _init_uniform(module, module.weight[0].numel())
         elif isinstance(module, nn.GRU):
             for name, parameter in module.named_parameters():
                 if name.startswith("weight_ih"):
@@ -64,6 +62,12 @@ class AttentionClassifierPreTrainedModel(PreTrainedModel):
                     init.orthogonal_(parameter)
                 else:
                     init.zeros_(parameter)
+
+
+def _init_uniform(module: nn.Module, fan_in: int) -> None:
+    bound = fan_in**-0.5
+    for parameter in module.parameters(recurse=False):
+        init.uniform_(parameter, -bound, bound)
 
 
 class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
@@ -89,7 +93,8 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
     def get_input_embeddings(self) -> nn.Embedding:
         return self.embeddings
 
-    def set_input_embeddings(self, value: nn.Embedding) -> None:
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        assert isinstance(value, nn.Embedding)  # the only table this model reads
         self.embeddings = value
 
     def default_attention_mask(
@@ -102,6 +107,7 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
         if input_ids is not None and self.config.pad_token_id is not None:
             return (input_ids != self.config.pad_token_id).long()
         inputs = inputs_embeds if input_ids is None else input_ids
+        assert inputs is not None  # ``forward`` checks that one of both is given
         return torch.ones(inputs.shape[:2], dtype=torch.long, device=self.device)
 
     def content_mask(
@@ -121,8 +127,8 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
         content = attention_mask.bool()
         if input_ids is not None:
             ids = (config.bos_token_id, config.eos_token_id, config.sep_token_id)
-            specials = [i for i in ids if i is not None]
-            specials = torch.tensor(specials, device=input_ids.device)
+            special_ids = [i for i in ids if i is not None]
+            specials = torch.tensor(special_ids, device=input_ids.device)
             return content & ~torch.isin(input_ids, specials)
         position = attention_mask.cumsum(-1)
         if config.bos_token_id is not None:
@@ -315,10 +321,11 @@ class AttentionClassifierForSequenceClassification(AttentionClassifierPreTrained
 
     def __init__(self, config: AttentionClassifierConfig) -> None:
         super().__init__(config)
+        assert config.num_labels is not None  # the configuration has checked it
         self.num_labels = config.num_labels
         self.attention_classifier = AttentionClassifierModel(config)
         self.dropout = nn.Dropout(config.logit_dropout)
-        n_logits = 1 if config.num_labels == 2 else config.num_labels
+        n_logits = 1 if self.num_labels == 2 else self.num_labels
         self.classifier = nn.Linear(config.hidden_size, n_logits)
         self.post_init()
 

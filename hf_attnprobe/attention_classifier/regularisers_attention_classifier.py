@@ -55,7 +55,8 @@ def mean_of(values: Tensor, content: Tensor) -> Tensor:
 
     0 for an empty text.
     """
-    return (values * content).sum(-1) / content.sum(-1).clamp(min=1)
+    total = (values * content).sum(-1)
+    return total / content.sum(-1).clamp(min=1)
 
 
 def tying(states: Tensor, vectors: Tensor, content: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from hf_attnprobe.data.lengths import fits
 from hf_attnprobe.data.recipes import Recipe
 from hf_attnprobe.data.sources import open_splits, recipe_of
 from hf_attnprobe.errors import AttnProbeError, NoSuchSplit
+from hf_attnprobe.options import check_at_least
 
 
 if TYPE_CHECKING:
@@ -79,10 +80,7 @@ def load_examples(
         AttnProbeError: no such data set, split or column; no row left; a text that is
             not a string; labels that are neither integers nor strings.
     """
-    if limit is not None and limit < 1:
-        raise AttnProbeError(
-            f"limit must be at least 1, got {limit}; leave it out for the whole split"
-        )
+    check_at_least(1, limit=limit)
     recipe = recipe_of(dataset, text_column, label_column, dataset_config)
     splits = open_splits(dataset, split, recipe)
     source, rows = _choose_split(splits, split, recipe, seed)

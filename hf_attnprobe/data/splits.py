@@ -3,6 +3,7 @@
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hf_attnprobe.data.examples import by_hash, column_of, label_names, load_examples
@@ -44,16 +45,14 @@ def load_splits(
             f"alike, got a {type(dataset).__name__}"
         )
 
-    def load(name: str) -> "datasets.Dataset":
-        return load_examples(
-            dataset,
-            name,
-            dataset_config=dataset_config,
-            text_column=text_column,
-            label_column=label_column,
-            seed=seed,
-        )
-
+    load = partial(
+        load_examples,
+        dataset,
+        dataset_config=dataset_config,
+        text_column=text_column,
+        label_column=label_column,
+        seed=seed,
+    )
     splits = {"train": load("train")}
     if limit is not None:
         check_at_least(1, limit=limit)

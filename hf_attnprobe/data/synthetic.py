@@ -1,7 +1,6 @@
 """Made-up reviews whose label is decided by known words, to calibrate the tests.
 
-On real text nobody knows which words decide the label; here a rule does, and `label_of`
-is that rule:
+On real text nobody knows which words decide the label; here a rule does:
 
 1. A *cue* is one of the 24 words in `CUES`; each has a polarity, negative (0) or
    positive (1).
@@ -139,36 +138,6 @@ _SHORTEST_VERDICT, _SHORTEST_DECOY, _SHORTEST_FILLER = 4, 5, 3
 _ATTEMPTS = 1000  # at a sentence that differs from all before
 
 
-def label_of(tokens: Sequence[str]) -> tuple[int, list[int]]:
-    """The label that the rule gives to `tokens`, and the ascending rationale.
-
-    >>> text = "critics expected a wonderful plot but the film was hardly dull ."
-    >>> label_of(text.split())
-    (1, [9, 10])
-
-    Raises:
-        AttnProbeError: no cue counts, or more than one does.
-    """
-    cues = [position for position, token in enumerate(tokens) if token in CUES]
-    counting = [position for position in cues if not _is_hearsay(tokens, position)]
-    if len(counting) != 1:
-        raise AttnProbeError(
-            f"expected exactly one cue that is not hearsay, got {len(counting)}; see "
-            "CUES for the words"
-        )
-    cue = counting[0]
-    label = CUES[tokens[cue]]
-    if cue > 0 and tokens[cue - 1] in NEGATORS:
-        return 1 - label, [cue - 1, cue]
-    return label, [cue]
-
-
-def _is_hearsay(tokens: Sequence[str], position: int) -> bool:
-    if position < 2 or tokens[position - 1] != "a":
-        return False
-    return tokens[position - 2] in HEARSAY_VERBS
-
-
 def rationale_examples(
     n_examples: int,
     *,
@@ -231,19 +200,15 @@ def rationale_examples(
         }
 
 
-def rationale_dataset(
-    n_examples: int = 3000,
-    *,
-    seed: int = 0,
-    min_tokens: int = 5,
-    max_tokens: int = 40,
-    negation_rate: float = 0.25,
-    decoy_rate: float = 0.5,
-) -> "datasets.DatasetDict":
+def rationale_dataset(n_examples: int = 3000, **options: Any) -> "datasets.DatasetDict":
     """:func:`rationale_examples` as train (two thirds), validation and test.
 
     Validation and test are a sixth each. No sentence and no `example_id` occurs twice,
     within a split or across. `tokens` are left out.
+
+    Args:
+        n_examples: number of sentences, at least 6.
+        options: the other arguments of :func:`rationale_examples`, such as `seed`.
 
     Raises:
         AttnProbeError: fewer than 6 examples; see also :func:`rationale_examples`.
@@ -261,25 +226,17 @@ def rationale_dataset(
         label=ClassLabel(names=list(LABEL_NAMES)),
         rationale=List(Value("int64")),
     )
-    examples = rationale_examples(
-        n_examples,
-        seed=seed,
-        min_tokens=min_tokens,
-        max_tokens=max_tokens,
-        negation_rate=negation_rate,
-        decoy_rate=decoy_rate,
-    )
-    rows = [{name: row[name] for name in features} for row in examples]
+    rows = list(rationale_examples(n_examples, **options))
+    for row in rows:
+        del row["tokens"]
+    examples = Dataset.from_list(rows, features=features)
     n_held_out = n_examples // 6
-    parts = {
-        "train": rows[: -2 * n_held_out],
-        "validation": rows[-2 * n_held_out : -n_held_out],
-        "test": rows[-n_held_out:],
-    }
-    splits = DatasetDict()
-    for name, part in parts.items():
-        splits[name] = Dataset.from_list(part, features=features)
-    return splits
+    n_train = n_examples - 2 * n_held_out
+    return DatasetDict(
+        train=examples.select(range(n_train)),
+        validation=examples.select(range(n_train, n_train + n_held_out)),
+        test=examples.select(range(n_train + n_held_out, n_examples)),
+    )
 
 
 def _sentence(

@@ -32,6 +32,7 @@ from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, pr
 from transformers import PreTrainedTokenizerFast
 
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.options import check_at_least
 
 
 # Their ids are their positions, 0 to 3, as in the code of Jain & Wallace.
@@ -130,11 +131,7 @@ def build_tokenizer(
 def _check_options(
     min_document_frequency: int, max_vocab_size: int | None, n_specials: int
 ) -> None:
-    if min_document_frequency < 1:
-        raise AttnProbeError(
-            "min_document_frequency must be at least 1, got "
-            f"{min_document_frequency}; 1 keeps every word"
-        )
+    check_at_least(1, min_document_frequency=min_document_frequency)
     if max_vocab_size is not None and max_vocab_size <= n_specials:
         raise AttnProbeError(
             f"max_vocab_size counts the {n_specials} special tokens and must be more "

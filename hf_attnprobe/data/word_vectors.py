@@ -72,7 +72,9 @@ def _entries(path: Path) -> Iterator[tuple[int, str, list[str]]]:
 
 def _is_header(fields: list[str]) -> bool:
     """Whether these are the two numbers of `count dim`."""
-    return len(fields) == 2 and all(field.isdecimal() for field in fields)
+    if len(fields) != 2:
+        return False
+    return all(field.isdecimal() for field in fields)
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:

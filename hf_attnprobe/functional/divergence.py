@@ -40,7 +40,8 @@ def kl_divergence(p: Tensor, q: Tensor) -> Tensor:
         [...] in nats, at least 0. Where q is 0 and p is not, ln q is clamped at the
         smallest float: the result is huge, not infinite.
     """
-    return (p * (_log(p) - _log(q))).sum(-1)
+    log_ratio = _log(p) - _log(q)
+    return (p * log_ratio).sum(-1)
 
 
 def jsd(p: Tensor, q: Tensor) -> Tensor:
@@ -65,8 +66,7 @@ def jsd(p: Tensor, q: Tensor) -> Tensor:
 def largest_jsd(attention: Tensor, mask: Tensor) -> Tensor:
     """The largest JSD that any attention can have to this one.
 
-    It is reached with all weight on the least attended token of weight a:
-    ln 2 + ½ [a ln a − (1 + a) ln(1 + a)].
+    It is reached with all weight on the least attended token.
 
     Args:
         attention: [..., keys].
@@ -75,8 +75,15 @@ def largest_jsd(attention: Tensor, mask: Tensor) -> Tensor:
     Returns:
         [...] in nats; ln 2 where the smallest weight is 0, 0 for a single token.
     """
-    smallest = attention.masked_fill(~mask, 1.0).amin(-1)
-    change = smallest * _log(smallest) - (1 + smallest) * torch.log1p(smallest)
+    return vertex_jsd(attention.masked_fill(~mask, 1.0).amin(-1))
+
+
+def vertex_jsd(weight: Tensor) -> Tensor:
+    """JSD of a distribution to all weight on its entry of this weight, in nats.
+
+    ln 2 + ½ [a ln a − (1 + a) ln(1 + a)] for the weight a.
+    """
+    change = weight * _log(weight) - (1 + weight) * torch.log1p(weight)
     return math.log(2) + change / 2
 
 

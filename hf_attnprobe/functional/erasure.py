@@ -11,8 +11,9 @@ Common arguments:
     attention: [batch, keys], 0 outside ``mask``.
     token_logits: the u_t, [batch, keys, classes].
     mask: bool [batch, keys], the weights that may be erased.
-    bias: [classes], the logits b without any attention. Needed without renormalising,
-        where logits = Σ_t a_t (u_t − b) + b, and for the rule ``all_zero``.
+    bias: the logits b without any attention, [classes] or one number for all. It counts
+        without renormalising, where logits = Σ_t a_t (u_t − b) + b, and for the rule
+        ``all_zero``.
     order: int64 [..., batch, keys], keys in the order of their removal, those outside
         the mask last.
 
@@ -54,7 +55,7 @@ class _Duel(NamedTuple):
     weights: Tensor
     margin: Tensor
     lead: Tensor
-    bias_lead: Tensor | None
+    bias_lead: Tensor
     loses_ties: Tensor
 
     def lost(self, lead: Tensor) -> Tensor:
@@ -66,15 +67,16 @@ def _duel(
     attention: Tensor,
     token_logits: Tensor,
     mask: Tensor,
-    bias: Tensor | None,
+    bias: Tensor | float,
     renormalise: bool,
 ) -> _Duel:
     # Dividing all logits by the remaining weight changes no decision: sums suffice.
     weights = attention.double() * mask
     logits = token_logits.double()
-    start = logits.new_zeros(logits.shape[-1])
+    alone = torch.as_tensor(bias).to(logits).expand(logits.shape[-1])
+    start = torch.zeros_like(alone)
     if not renormalise:
-        start = _required(bias).double()
+        start = alone
         logits = logits - start
     total = (weights.unsqueeze(1) @ logits)[:, 0] + start
     predicted = total.argmax(-1, keepdim=True)
@@ -84,24 +86,13 @@ def _duel(
     by_class = logits.transpose(1, 2)
     lead_per_weight = by_class.take_along_dim(predicted.unsqueeze(-1), 1)
     lead_per_weight = lead_per_weight - by_class.take_along_dim(rivals.unsqueeze(-1), 1)
-    bias_lead = None
-    if bias is not None:
-        bias_lead = bias.double()[predicted] - bias.double()[rivals]
     return _Duel(
         weights=weights,
         margin=lead_per_weight * weights.unsqueeze(1),
         lead=start[predicted] - start[rivals],
-        bias_lead=bias_lead,
+        bias_lead=alone[predicted] - alone[rivals],
         loses_ties=rivals < predicted,
     )
-
-
-def _required(bias: Tensor | None) -> Tensor:
-    if bias is None:
-        raise ValueError(
-            "expected the bias, which renormalise=False and all_zero need; pass bias="
-        )
-    return bias
 
 
 def removal_order(scores: Tensor, mask: Tensor) -> Tensor:
@@ -143,7 +134,7 @@ def removals_to_flip(
     mask: Tensor,
     order: Tensor,
     *,
-    bias: Tensor | None = None,
+    bias: Tensor | float = 0.0,
     renormalise: bool = True,
     all_zero: bool = False,
 ) -> Tensor:
@@ -184,8 +175,7 @@ def removals_to_flip(
     n_removed = (n_keys - most_kept).double()
     n_removed = n_removed.masked_fill(most_kept < least_kept, torch.nan)
     if all_zero:
-        bias_lead = _required(duel.bias_lead).unsqueeze(-1)
-        flips_at_bias = duel.lost(bias_lead).any(1)[:, 0]
+        flips_at_bias = duel.lost(duel.bias_lead.unsqueeze(-1)).any(1)[:, 0]
         n_to_bias = (n_keys - least_kept + 1).double()
         n_removed = torch.where(n_removed.isnan() & flips_at_bias, n_to_bias, n_removed)
     return n_removed.masked_fill(mask.sum(-1) < 2, torch.nan)
@@ -197,15 +187,17 @@ def _cumulative_sums(values: Tensor, order: Tensor) -> Tensor:
     Returns:
         [..., batch, rows, keys].
     """
-    index = order.unsqueeze(-2).expand(*order.shape[:-1], values.shape[1], -1)
-    return values.expand(index.shape).gather(-1, index).cumsum(-1)
+    *leading, n_keys = order.shape
+    index = order.unsqueeze(-2).expand(*leading, values.shape[1], n_keys)
+    ordered = values.expand(index.shape).gather(-1, index)
+    return ordered.cumsum(-1)
 
 
 def erase_each(
     attention: Tensor,
     token_logits: Tensor,
     *,
-    bias: Tensor | None = None,
+    bias: Tensor | float = 0.0,
     renormalise: bool = True,
 ) -> Tensor:
     """Logits with one weight erased, each in turn (Serrano & Smith 2019, Section 4.1).
@@ -213,17 +205,15 @@ def erase_each(
     See the module for the arguments.
 
     Returns:
-        float64 [batch, keys, classes]. Where no weight is left and ``renormalise``,
-        these are the bias, or NaN where none is given.
+        float64 [batch, keys, classes]; the bias where no weight is left.
     """
     weights = attention.double().unsqueeze(-1)
     logits = token_logits.double()
+    alone = torch.as_tensor(bias).to(logits)
     if not renormalise:
-        bias = _required(bias).double()
-        return _sum_of_others(weights * (logits - bias)) + bias
+        return _sum_of_others(weights * (logits - alone)) + alone
     rest = _sum_of_others(weights)
-    nothing_left = torch.nan if bias is None else bias.double()
-    return torch.where(rest > 0, _sum_of_others(weights * logits) / rest, nothing_left)
+    return torch.where(rest > 0, _sum_of_others(weights * logits) / rest, alone)
 
 
 def _sum_of_others(values: Tensor) -> Tensor:
@@ -242,7 +232,7 @@ def minimal_flip_set(
     token_logits: Tensor,
     mask: Tensor,
     *,
-    bias: Tensor | None = None,
+    bias: Tensor | float = 0.0,
     renormalise: bool = True,
 ) -> FlipSet:
     """The fewest weights whose erasure changes the decision; exact, for any classes.

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from hf_attnprobe.functional.intervention import normalise
+
 
 def attention_times_gradient(attention: Tensor, gradient: Tensor) -> Tensor:
     """Attention × its gradient: what each weight adds to the output, to first order.
@@ -87,7 +89,8 @@ def norm_based(attention: Tensor, values: Tensor, projection: Tensor) -> Tensor:
     Returns:
         [batch, heads, queries, keys], at least 0.
     """
-    return attention.abs() * (values @ projection).norm(dim=-1).unsqueeze(-2)
+    norms = (values @ projection).norm(dim=-1)
+    return attention.abs() * norms.unsqueeze(-2)
 
 
 def norm_based_layer(attention: Tensor, values: Tensor, projection: Tensor) -> Tensor:
@@ -138,5 +141,4 @@ def value_zeroing(distances: Tensor, visible: Tensor) -> Tensor:
     Returns:
         [batch, queries, keys]; rows sum to 1, or to 0 where nothing moves.
     """
-    kept = distances * visible
-    return kept / kept.sum(-1, keepdim=True).clamp_min(torch.finfo(kept.dtype).tiny)
+    return normalise(distances * visible)

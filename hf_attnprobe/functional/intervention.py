@@ -57,7 +57,13 @@ def zero_out(
     kept = attention.masked_fill(positions, 0)
     if not renormalise:
         return kept
-    return kept / kept.sum(-1, keepdim=True).clamp_min(torch.finfo(kept.dtype).tiny)
+    return normalise(kept)
+
+
+def normalise(weights: Tensor) -> Tensor:
+    """Weights [..., keys] divided by their sum; a row of zeros stays as it is."""
+    total = weights.sum(-1, keepdim=True)
+    return weights / total.clamp_min(torch.finfo(weights.dtype).tiny)
 
 
 def random_generator(

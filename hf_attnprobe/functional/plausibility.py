@@ -16,6 +16,8 @@ Every score is NaN where no unit or every unit is marked: ERASER discards such t
 import torch
 from torch import Tensor
 
+from hf_attnprobe.functional.aopc import units_first
+
 
 IOU_HIT = 0.5
 
@@ -66,7 +68,7 @@ def iou_f1(chosen: Tensor, marked: Tensor, content: Tensor) -> Tensor:
         float64 [batch], at least 0, or NaN.
     """
     # Units first: positions that are no units must not separate neighbours.
-    order = (~content).sort(dim=1, stable=True).indices
+    order = units_first(content)
     chosen_spans = spans((chosen & content).gather(1, order))
     marked_spans = spans((marked & content).gather(1, order))
     width = int(max(chosen_spans.max(), marked_spans.max())) + 1

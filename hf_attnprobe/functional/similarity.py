@@ -20,7 +20,8 @@ def alignment_to_mean(vectors: Tensor, mask: Tensor) -> Tensor:
     """
     # The sum points the same way as the mean.
     total = (vectors * mask.unsqueeze(-1)).sum(-2, keepdim=True)
-    return torch.nn.functional.cosine_similarity(vectors, total, dim=-1) * mask
+    cosines = torch.nn.functional.cosine_similarity(vectors, total, dim=-1)
+    return cosines * mask
 
 
 def conicity(vectors: Tensor, mask: Tensor, *, absolute: bool = False) -> Tensor:

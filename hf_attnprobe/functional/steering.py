@@ -14,6 +14,8 @@ import math
 import torch
 from torch import Tensor
 
+from hf_attnprobe.functional.divergence import vertex_jsd
+
 
 STEPS_BACK = (1.0, 0.5, 0.25)  # how far from the original to the vertex
 N_BISECTIONS = 40
@@ -33,7 +35,7 @@ def steered_candidates(attention: Tensor, slope: Tensor, visible: Tensor) -> Ten
     Returns:
         [copies, batch, queries, keys], rows summing to 1.
     """
-    value = (_vertex_jsd(attention) - math.log(2)).masked_fill(~visible, -torch.inf)
+    value = (vertex_jsd(attention) - math.log(2)).masked_fill(~visible, -torch.inf)
     slope = slope * visible
     original_output = (slope * attention).sum((-2, -1))
     largest_slope = slope.abs().amax((-2, -1))
@@ -52,15 +54,6 @@ def steered_candidates(attention: Tensor, slope: Tensor, visible: Tensor) -> Ten
         direction = _vertices(value, slope, multiplier, attention) - attention
         candidates += [attention + step * direction for step in STEPS_BACK]
     return torch.stack(candidates)
-
-
-def _vertex_jsd(weight: Tensor) -> Tensor:
-    """JSD of a distribution to all weight on its entry of this weight, in nats.
-
-    ln 2 + ½ [a ln a − (1 + a) ln(1 + a)].
-    """
-    change = torch.special.xlogy(weight, weight) - (1 + weight) * torch.log1p(weight)
-    return math.log(2) + change / 2
 
 
 def _vertices(

@@ -104,7 +104,7 @@ def collate(adapter: AttentionModel, texts: Sequence[Text], pad_token_id: int) -
     batch = adapter.prepare(inputs, ids, torch.tensor([text.label for text in texts]))
     if texts[0].rationale is None:
         return batch
-    rationale = padded("rationale", [text.rationale for text in texts])
+    rationale = padded("rationale", [text.rationale or () for text in texts])
     return replace(batch, rationale=_of_units(rationale.to(batch.mask.device), batch))
 
 

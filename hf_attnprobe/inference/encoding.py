@@ -1,5 +1,6 @@
 """Texts tokenized for a model: ids, labels by the model's numbers, rationales."""
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -155,8 +156,7 @@ def _mark_separators(
     rows = zip(inputs["input_ids"], inputs["special_tokens_mask"], strict=True)
     for tokens, special in rows:
         for position, token in enumerate(tokens):
-            if token in separators:
-                special[position] = 1
+            special[position] |= token in separators
 
 
 def _word_ids(encoded: Any, row: int) -> list[int]:
@@ -166,7 +166,7 @@ def _word_ids(encoded: Any, row: int) -> list[int]:
 
 def _check_ids(input_ids: list[list[int]], model: TextModel) -> None:
     n_rows = model.n_embeddings
-    largest = max((max(tokens, default=0) for tokens in input_ids), default=0)
+    largest = max(itertools.chain([0], *input_ids))
     if n_rows is not None and largest >= n_rows:
         raise AttnProbeError(
             f"the tokenizer gives id {largest}, the model embeds ids below {n_rows}; "
@@ -244,26 +244,20 @@ def labels_of_model(classes: Sequence[str], examples: "datasets.Dataset") -> lis
     """
     labels = column_of(examples, "label")
     names = label_names(examples)
-    numbers = _numbers_by_name(classes, names)
+    known = {name.casefold(): k for k, name in enumerate(classes)}
+    numbers = [known.get(name.casefold()) for name in names]
     has_names = hasattr(examples.features["label"], "names")
     may_go_by_number = not has_names or len(names) == len(classes)
     if may_go_by_number and all(number is None for number in numbers):
         numbers = [k if k < len(classes) else None for k in range(len(names))]
     for label in sorted(set(labels)):
         if label >= 0 and numbers[label] is None:
-            known = ", ".join(classes)
             raise AttnProbeError(
                 f"the data has label {names[label]!r} ({label}), the model knows "
-                f"{len(classes)} labels: {known}; audit it on data with its own "
+                f"{len(classes)} labels: {', '.join(classes)}; audit it on data with its own "
                 "labels"
             )
     return [numbers[label] if label >= 0 else -1 for label in labels]
-
-
-def _numbers_by_name(classes: Sequence[str], names: list[str]) -> list[int | None]:
-    """The model's number of each class name, None for a name that it does not have."""
-    known = {name.casefold(): k for k, name in enumerate(classes)}
-    return [known.get(name.casefold()) for name in names]
 
 
 def mask_id(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> int | None:

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.adapters.pretrained import PretrainedFacts
 from hf_attnprobe.attention_model import Observation
+from hf_attnprobe.functional.intervention import normalise
 from hf_attnprobe.inference.batching import by_length, collate
 from hf_attnprobe.inference.encoding import Text, tokenize
 from hf_attnprobe.inference.guides import Guide, guide_row, special_ids
@@ -83,8 +84,9 @@ def read_outputs(
         else:
             attention = observation.read(observation.model.sites()[0]).detach()
             content = batch.content_mask
-        weights = [_normalised(w[c]) for w, c in zip(attention, content, strict=True)]
+        weights = [normalise(w[c]) for w, c in zip(attention, content, strict=True)]
         probs = observation.probs.detach()
+        assert batch.labels is not None  # ``collate`` gives every batch its labels
         rows += zip(batch.example_ids, batch.labels, probs, weights, strict=True)
     rows.sort(key=lambda row: row[0])
     ids, labels, all_probs, all_weights = zip(*rows, strict=True)
@@ -105,10 +107,6 @@ def _word_weights(observation: Observation) -> tuple[Tensor, Tensor]:
     """
     words, sentences = (level.detach()[:, 0] for level in observation.attention)
     return (sentences @ words)[:, 0], observation.batch.inputs["units"] >= 0
-
-
-def _normalised(weights: Tensor) -> Tensor:
-    return weights / weights.sum().clamp_min(torch.finfo(weights.dtype).tiny)
 
 
 def to_guide(outputs: Outputs) -> Guide:

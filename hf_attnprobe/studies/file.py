@@ -55,6 +55,7 @@ Papers
 """
 
 import itertools
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -68,7 +69,7 @@ from hf_attnprobe.options import check_known, fits
 from hf_attnprobe.published_results import PAPERS
 from hf_attnprobe.studies.fields import check_fields, read_table, refuse
 from hf_attnprobe.studies.options import StudyOptions
-from hf_attnprobe.studies.plan import FolderOf, Job, Scalar, Study, name_of
+from hf_attnprobe.studies.plan import FolderOf, Job, Scalar, Study, each, name_of
 from hf_attnprobe.studies.verbs import Verb, verb_of
 
 
@@ -121,7 +122,7 @@ class _Reader:
         self.file = file
         self.options = options
         self.sources: dict[str, dict[str, Any]] = {}  # what names of data sets mean
-        self.grid: dict[str, list[Scalar]] = {}
+        self.grid: dict[str, Sequence[Scalar]] = {}
         self.jobs: dict[str, list[Job]] = {}  # by step
         self.shortened: list[str] = []  # what quick replaced
 
@@ -165,10 +166,10 @@ class _Reader:
 
     def _read_sources(self, declared: Mapping) -> None:
         for name, source in declared.items():
-            data = {"dataset": source} if isinstance(source, str) else source
-            if not isinstance(data, dict):
+            given = {"dataset": source} if isinstance(source, str) else source
+            if not isinstance(given, dict):
                 self._refuse(f"expected a folder for data set {name}, got {source!r}")
-            data = {"dataset": str(name)} | data
+            data: dict[str, Any] = {"dataset": str(name)} | given
             with self._inside(None, f"data set {name}: "):
                 check_known(data, [Data])
                 Data(**data)
@@ -186,8 +187,7 @@ class _Reader:
                 f"expected quick to change the grid's {lists}, got {unknown[0]!r}"
             )
         for name, values in (*grid.items(), *quick.items()):
-            scalars = isinstance(values, list) and all(fits(v, Scalar) for v in values)
-            if not scalars or not values:
+            if not values or not fits(values, list[Scalar]):
                 self._refuse(
                     f"expected a list of values for {name} in the grid, got {values!r}"
                 )
@@ -200,7 +200,7 @@ class _Reader:
             self.grid[str(name)] = values
             self.shortened.append(f"{name} {', '.join(map(str, values))}")
 
-    def _dataset_names(self) -> list[Scalar]:
+    def _dataset_names(self) -> list[str]:
         """The names of the data sets that replace those of the grid."""
         if "dataset" not in self.grid:
             self._refuse(
@@ -297,37 +297,35 @@ class _Reader:
 
     def _job(self, step: Mapping, verb: Verb, arguments: Mapping, cell: Mapping) -> Job:
         name = step["name"]
-        filled = {key: _filled(value, cell) for key, value in arguments.items()}
-        filled |= self._given(verb, filled)
+        filled = {}
+        for key, value in arguments.items():
+            filled[key] = each(value, lambda item: _filled(item, cell))
+        filled = self._with_given(verb, filled)
         with self._inside(name):
             verb.check_values(filled)
         after: list[str] = []
         for argument in verb.references:
             if argument in filled:
-                filled[argument] = self._resolved(filled[argument], cell)
-                for value in _items(filled[argument]):
-                    if isinstance(value, FolderOf) and value.job not in after:
-                        after.append(value.job)
+                resolved = each(
+                    filled[argument], lambda item: self._resolved(item, cell)
+                )
+                filled[argument] = resolved
+                folders = [v for v in _items(resolved) if isinstance(v, FolderOf)]
+                after += [folder.job for folder in folders]
         slug = "-".join(_slug(value) for value in cell.values())
         folder = f"{name}/{slug}" if cell else name
-        return Job(name, step["verb"], cell, filled, folder, tuple(after))
+        earlier = tuple(dict.fromkeys(after))
+        return Job(name, step["verb"], cell, filled, folder, earlier)
 
-    def _given(self, verb: Verb, arguments: Mapping) -> dict[str, Any]:
-        """Arguments that come from the options and from the data set's name."""
-        defaults = {
-            key: value
-            for key, value in self.options.defaults.items()
-            if key not in arguments
-        }
+    def _with_given(self, verb: Verb, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The arguments with those of the options and of the data set's name."""
         name = arguments["dataset"]
         source = self.sources.get(name, {}) if isinstance(name, str) else {}
-        given = defaults | source | self.options.data
-        return {key: value for key, value in given.items() if key in verb.names}
+        given = self.options.defaults | arguments | source | self.options.data
+        return {key: given[key] for key in given if key in verb.names}
 
     def _resolved(self, value: Any, cell: Mapping) -> Any:
         """A reference to a step as one to the folder of its job; other values stay."""
-        if isinstance(value, list):
-            return [self._resolved(item, cell) for item in value]
         step, _, rest = str(value).partition("/")
         for job in self.jobs.get(step, []):
             if job.is_at(cell):
@@ -342,8 +340,6 @@ def _items(value: Any) -> list:
 
 def _filled(value: Any, cell: Mapping) -> Any:
     """Variables replaced by their values in a cell of the grid."""
-    if isinstance(value, list):
-        return [_filled(item, cell) for item in value]
     return cell[value[1:]] if _is_variable(value) else value
 
 
@@ -353,8 +349,9 @@ def _is_variable(value: Any) -> bool:
     >>> _is_variable("$encoder"), _is_variable("$"), _is_variable("$5")
     (True, False, False)
     """
-    return isinstance(value, str) and value[:1] == "$" and value[1:2].isalpha()
+    return isinstance(value, str) and bool(re.match(r"\$[^\W\d_]", value))
 
 
 def _slug(value: Scalar) -> str:
-    return "".join(c if c.isalnum() or c in "._+" else "_" for c in str(value)) or "_"
+    """A value as part of the name of a folder."""
+    return re.sub(r"[^\w.+]", "_", str(value)) or "_"

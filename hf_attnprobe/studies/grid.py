@@ -37,12 +37,12 @@ def grid_tables(results: Results) -> list[ResultTable]:
 
 def _grid_table(results: Results, table: Table) -> ResultTable:
     jobs = _jobs_of_rows(results, table)
+    labels = list(jobs[0].cell)
     if table.lengths:
         rows = _rows_by_length(results, table, jobs)
-        labels = (*jobs[0].cell, "tokens")
+        labels.append("tokens")
     else:
         rows = [_row(results, table, job.cell) for job in jobs]
-        labels = tuple(jobs[0].cell)
     sentences = []
     for number, column in enumerate(table.columns):
         values = [(row.name, row.values[number]) for row in rows]
@@ -72,11 +72,19 @@ def _jobs_of_rows(results: Results, table: Table) -> list[Job]:
     return rows
 
 
-def _row(results: Results, table: Table, cell: Mapping[str, Scalar]) -> _Row:
-    values = [
-        results.value(column, results.at(column.step, cell)) for column in table.columns
-    ]
-    return _Row(_cell_name(cell), tuple(cell.values()), values)
+def _row(
+    results: Results,
+    table: Table,
+    cell: Mapping[str, Scalar],
+    lengths: _Lengths | None = None,
+) -> _Row:
+    """The row of a cell, for all of its texts or those within a range of lengths."""
+    name, labels = _cell_name(cell), tuple(cell.values())
+    if lengths is not None:
+        name = f"{name} {lengths.name} tokens"
+        labels = (*labels, lengths.name)
+    values = [_value_of(results, column, cell, lengths) for column in table.columns]
+    return _Row(name, labels, values)
 
 
 def _rows_by_length(results: Results, table: Table, jobs: Sequence[Job]) -> list[_Row]:
@@ -84,13 +92,9 @@ def _rows_by_length(results: Results, table: Table, jobs: Sequence[Job]) -> list
     rows = []
     for job in jobs:
         for lengths in _ranges(table.lengths):
-            values = [
-                _value_of(results, column, job.cell, lengths)
-                for column in table.columns
-            ]
-            if any(value is not None and value.n for value in values):
-                name = f"{_cell_name(job.cell)} {lengths.name} tokens"
-                rows.append(_Row(name, (*job.cell.values(), lengths.name), values))
+            row = _row(results, table, job.cell, lengths)
+            if any(value is not None and value.n for value in row.values):
+                rows.append(row)
     return rows
 
 
@@ -110,10 +114,15 @@ def _ranges(bounds: Sequence[int]) -> list[_Lengths]:
 
 
 def _value_of(
-    results: Results, column: Column, cell: Mapping[str, Scalar], lengths: _Lengths
+    results: Results,
+    column: Column,
+    cell: Mapping[str, Scalar],
+    lengths: _Lengths | None,
 ) -> Estimate | None:
-    """A column's value over the texts whose number of tokens is in a range."""
+    """A column's value over all texts, or over those within a range of lengths."""
     job = results.at(column.step, cell)
+    if lengths is None:
+        return results.value(column, job)
     n_tokens = results.rows(job.folder)["n_tokens"]
     inside = (n_tokens >= lengths.low) & (n_tokens < lengths.high)
     return results.value(column, job, n_tokens.index[inside])
@@ -125,10 +134,9 @@ def _cell_name(cell: Mapping[str, Scalar]) -> str:
     >>> _cell_name({"dataset": "sst", "encoder_size": 8})
     'sst encoder_size 8'
     """
-    words = [
-        str(value) if name in SPEAKING else f"{name} {value}"
-        for name, value in cell.items()
-    ]
+    words = []
+    for name, value in cell.items():
+        words.append(str(value) if name in SPEAKING else f"{name} {value}")
     return " ".join(words)
 
 
@@ -136,40 +144,42 @@ def _sentence(
     column: Column, values: Sequence[tuple[str, Estimate | None]]
 ) -> list[str]:
     """Lowest and highest cell, and what the threshold says; none without a value."""
-    defined = {
-        name: value
-        for name, value in values
-        if value is not None and not np.isnan(value.value)
-    }
+    defined = {}
+    for name, value in values:
+        if value is not None and not np.isnan(value.value):
+            defined[name] = value
     if not defined:
         return []
     low = min(defined, key=lambda name: defined[name].value)
     high = max(defined, key=lambda name: defined[name].value)
-    said = f"{defined[low].value:.3f} ({low})"
+    sentence = f"{defined[low].value:.3f} ({low})"
     if len(defined) > 1:
-        said = f"from {said} to {defined[high].value:.3f} ({high})"
-    said = f"{column.name}: {said}."
-    if column.threshold is not None:
-        said = f"{said} {_against_threshold(column, defined)}"
-    return [said]
+        sentence = f"from {sentence} to {defined[high].value:.3f} ({high})"
+    sentence = f"{column.name}: {sentence}."
+    if column.threshold is not None and column.means is not None:
+        reached = _against_threshold(column.threshold, column.means, defined)
+        sentence = f"{sentence} {reached}"
+    return [sentence]
 
 
-def _against_threshold(column: Column, values: Mapping[str, Estimate]) -> str:
+def _against_threshold(
+    threshold: float, means: str, values: Mapping[str, Estimate]
+) -> str:
     """Where the whole interval is above the threshold, where below, where neither."""
-    reached, missed, undecided = [], [], []
+    groups: dict[str, list[str]] = {"there": [], "not": [], "undecided": []}
     for name, value in values.items():
         low, high = value.ci95 or (value.value, value.value)
-        if low >= column.threshold:
-            reached.append(name)
-        elif high < column.threshold:
-            missed.append(name)
-        else:
-            undecided.append(name)
-    means = column.means[:1].upper() + column.means[1:]
-    said = [
-        f"{means} (from {column.threshold:g}, the whole interval) "
-        f"in {len(reached)} of {len(values)}"
+        group = "undecided"
+        if low >= threshold:
+            group = "there"
+        elif high < threshold:
+            group = "not"
+        groups[group].append(name)
+    parts = [
+        f"{means[:1].upper()}{means[1:]} (from {threshold:g}, the whole interval) "
+        f"in {len(groups['there'])} of {len(values)}"
     ]
-    groups = {"there": reached, "not": missed, "undecided": undecided}
-    said += [f"{word}: {', '.join(names)}" for word, names in groups.items() if names]
-    return "; ".join(said) + "."
+    for group, names in groups.items():
+        if names:
+            parts.append(f"{group}: {', '.join(names)}")
+    return f"{'; '.join(parts)}."

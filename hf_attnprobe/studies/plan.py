@@ -1,6 +1,6 @@
 """What a study file says once it has been read: jobs and tables."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -71,7 +71,7 @@ class Job:
     step: str
     verb: str
     cell: Mapping[str, Scalar]
-    arguments: Mapping
+    arguments: dict[str, Any]
     folder: str
     after: tuple[str, ...] = ()
 
@@ -90,6 +90,13 @@ class Study:
     jobs: tuple[Job, ...]
     tables: tuple[Table, ...]
     shortened: tuple[str, ...] = ()
+
+
+def each(value: Any, function: Callable[[Any], Any]) -> Any:
+    """A function of an argument, or of each of its values where it is a list."""
+    if isinstance(value, list):
+        return [function(item) for item in value]
+    return function(value)
 
 
 def name_of(dataset: str) -> str:

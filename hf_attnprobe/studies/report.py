@@ -1,6 +1,6 @@
 """The report of a study, as text, JSON or Markdown."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,8 @@ class DataUsed:
     """A data set that models were trained on: texts and fingerprint of each split."""
 
     name: str
-    sizes: Mapping[str, int]
-    fingerprints: Mapping[str, str]
+    sizes: dict[str, int]
+    fingerprints: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,8 @@ def report_of(
         )
     if plan.paper is not None:
         tables = paper_tables(results) + tables
-        notes.append(_differences(plan, used))
+        differences = "; ".join(_differences(plan, used))
+        notes.append(f"What differs from {PAPERS[plan.paper]}: {differences}.")
     made = []
     for job in plan.jobs:
         made += _made(results, job, seconds[job.folder])
@@ -94,30 +95,36 @@ def report_of(
 
 def _without_repetition(data: Iterable[DataUsed]) -> tuple[DataUsed, ...]:
     """Data sets of one name and size once: seeds do not show in the report."""
-    return tuple({(d.name, tuple(d.sizes.items())): d for d in data}.values())
+    different = {}
+    for used in data:
+        different[used.name, *used.sizes.items()] = used
+    return tuple(different.values())
 
 
-def _differences(plan: Study, used: Sequence[DataUsed]) -> str:
+def _differences(plan: Study, used: Sequence[DataUsed]) -> Iterator[str]:
     """How these numbers were made otherwise than the paper's."""
-    differences = []
-    trained = [job for job in plan.jobs if job.verb == "train"]
-    vectors = {job.arguments.get("word_vectors") for job in trained} - {None}
+    trainings = [job for job in plan.jobs if job.verb == "train"]
+    vectors = ", ".join(_values_of(trainings, "word_vectors"))
     if vectors:
-        differences.append(f"word vectors of {', '.join(sorted(vectors))}")
+        yield f"word vectors of {vectors}"
     else:
-        differences.append("no pretrained word vectors (--word-vectors)")
-    limits = {job.arguments.get("train_limit") for job in plan.jobs} - {None}
-    if limits:
-        differences.append(f"only {min(limits)} training texts")
+        yield "no pretrained word vectors (--word-vectors)"
+    for limit in _values_of(plan.jobs, "train_limit")[:1]:
+        yield f"only {limit} training texts"
     names = ", ".join(dict.fromkeys(data.name for data in used))
-    differences.append(f"the texts of {names} as they are here, with our tokenizer")
-    differences.append("the epoch that validation texts prefer")
+    yield f"the texts of {names} as they are here, with our tokenizer"
+    yield "the epoch that validation texts prefer"
     if plan.shortened:
-        differences.append("shorter training")
-    seeds = sorted({job.arguments.get("seed", 0) for job in plan.jobs})
+        yield "shorter training"
+    seeds = _values_of(plan.jobs, "seed")
     word = "seeds" if len(seeds) > 1 else "seed"
-    differences.append(f"{word} {', '.join(map(str, seeds))}")
-    return f"What differs from {PAPERS[plan.paper]}: {'; '.join(differences)}."
+    yield f"{word} {', '.join(map(str, seeds))}"
+
+
+def _values_of(jobs: Iterable[Job], argument: str) -> list:
+    """The different values of an argument, where it is given, in ascending order."""
+    values = {job.arguments.get(argument) for job in jobs}
+    return sorted(value for value in values if value is not None)
 
 
 def _made(results: Results, job: Job, seconds: float) -> list[Made]:
@@ -137,28 +144,21 @@ def to_json(report: StudyReport) -> dict[str, Any]:
 
     NaN becomes None.
     """
-    return {
-        "study": report.study,
-        "title": report.title,
-        "quick": report.quick,
-        "notes": list(report.notes),
-        "tables": plain(report.tables),
-        "data": plain(report.data),
-        "steps": plain(report.made),
-    }
+    content = plain(report)
+    content["steps"] = content.pop("made")
+    return content
 
 
 def to_markdown(report: StudyReport) -> str:
     """The tables first, then data, steps and their times."""
     splits = ("train", "validation", "test")
-    sizes = [
-        (data.name, *(data.sizes.get(split, 0) for split in splits))
-        for data in report.data
-    ]
-    steps = [
-        (made.name, _shown(made.seed), _shown(made.epochs), f"{made.seconds:.1f}")
-        for made in report.made
-    ]
+    sizes = []
+    for data in report.data:
+        sizes.append([data.name, *(data.sizes.get(split, 0) for split in splits)])
+    steps = []
+    for made in report.made:
+        seconds = f"{made.seconds:.1f}"
+        steps.append((made.name, _shown(made.seed), _shown(made.epochs), seconds))
     lines = _lines(report)
     lines += markdown.section("data", markdown.table(("data set", *splits), sizes))
     head = ("step or model", "seed", "epochs", "seconds")

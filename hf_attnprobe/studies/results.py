@@ -119,15 +119,17 @@ class Results:
             None where the job did not run the test that the column is about.
         """
         if column.score is not None:
-            return self._score(column, job)
+            return self._score(column.score, column.difference, job)
+        assert column.statistic is not None  # the reader checks that it has one of both
         rows = self.rows(job.folder)
         values = ratio(rows, column.statistic)
         if values is None:
             return None
         return mean_of(values if texts is None else values[rows.index.isin(texts)])
 
-    def _score(self, column: Column, job: Job) -> Estimate | None:
-        test, model, metric = column.score.split("/")
+    def _score(self, name: str, difference: bool, job: Job) -> Estimate | None:
+        test, model, metric = name.split("/")
+        scores: Sequence[Score]
         if job.verb == "deceive":
             deception = self.read_json(job, DECEPTION)
             if metric == "mass":
@@ -140,23 +142,31 @@ class Results:
         score = find_score(scores, model, metric)
         if score is None:
             return None
-        if column.difference:
-            return Estimate(score.difference, score.difference_ci95, n)
-        return Estimate(score.value, score.ci95, n)
+        return difference_of(score, n) if difference else score_of(score, n)
 
 
-def estimate(held: Mapping | None, n: int, *, scale: float = 1.0) -> Estimate | None:
+def estimate(entry: Mapping | None, n: int, *, scale: float = 1.0) -> Estimate | None:
     """A value of a summary file, where ``{value, ci95}`` are plain data.
 
     Args:
-        held: None where the summary has no such value.
+        entry: None where the summary has no such value.
         n: number of texts.
         scale: factor of value and interval; 100 makes percentage points.
     """
-    if held is None or held["value"] is None:
+    if entry is None or entry["value"] is None:
         return None
-    low, high = held["ci95"]
-    return Estimate(scale * held["value"], (scale * low, scale * high), n)
+    low, high = entry["ci95"]
+    return Estimate(scale * entry["value"], (scale * low, scale * high), n)
+
+
+def score_of(score: Score, n: int) -> Estimate:
+    """A score of n texts."""
+    return Estimate(score.value, score.ci95, n)
+
+
+def difference_of(score: Score, n: int) -> Estimate:
+    """How far a score of n texts is below that of the reference."""
+    return Estimate(score.difference, score.difference_ci95, n)
 
 
 def ratio(rows: pd.DataFrame, statistic: str) -> pd.Series | None:
@@ -165,10 +175,17 @@ def ratio(rows: pd.DataFrame, statistic: str) -> pd.Series | None:
     Returns:
         One value for each text, NaN where b is 0; None where a test was not run.
     """
-    first, slash, second = statistic.partition("/")
-    if first not in rows or (slash and second not in rows):
+    first, _, second = statistic.partition("/")
+    if not second:
+        return rows.get(first)
+    if first not in rows or second not in rows:
         return None
-    return rows[first] / rows[second].where(rows[second] > 0) if slash else rows[first]
+    return rows[first] / rows[second].where(rows[second] > 0)
+
+
+def rounded(value: float | str | None) -> float | str | None:
+    """A number to three digits; a text or None as it is."""
+    return round(value, 3) if isinstance(value, float) else value
 
 
 def mean_of(values: pd.Series) -> Estimate:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from hf_attnprobe.storage.folders import check_free, write_atomically, write_jso
 from hf_attnprobe.storage.provenance import SUMMARY
 from hf_attnprobe.studies.file import read_study
 from hf_attnprobe.studies.options import StudyOptions
-from hf_attnprobe.studies.plan import FolderOf, Job, Study, load_as
+from hf_attnprobe.studies.plan import FolderOf, Job, Study, each, load_as
 from hf_attnprobe.studies.report import (
     DataUsed,
     StudyReport,
@@ -98,7 +99,11 @@ def _run(job: Job, folder: Path, progress: bool) -> None:
     verb = verb_of(job.verb, job.arguments)
     arguments = _arguments(job, folder)
     try:
-        verb.run(arguments, output_dir=folder / job.folder, progress=progress)
+        verb.function(
+            **verb.keywords(arguments),
+            output_dir=folder / job.folder,
+            progress=progress,
+        )
     except AttnProbeError as error:
         raise AttnProbeError(f"step {job.folder}: {error}") from error
 
@@ -109,15 +114,13 @@ def _arguments(job: Job, folder: Path) -> dict[str, Any]:
     arguments = dict(job.arguments)
     for name in verb.references:
         if name in arguments:
-            arguments[name] = _path(arguments[name], folder)
+            arguments[name] = each(arguments[name], lambda value: _path(value, folder))
     arguments["dataset"] = load_as(arguments["dataset"])
     return arguments
 
 
 def _path(value: Any, folder: Path) -> Any:
     """References to earlier steps as paths; folders elsewhere and Hub ids stay."""
-    if isinstance(value, list):
-        return [_path(item, folder) for item in value]
     return value.below(folder) if isinstance(value, FolderOf) else value
 
 
@@ -132,13 +135,12 @@ def _data_of(plan: Study) -> dict[str, DataUsed]:
         if key in used or not verb_of(job.verb, job.arguments).trains:
             continue
         name = job.arguments["dataset"]
-        data = from_flat(job.arguments | {"dataset": load_as(name)}, Data)
+        data = replace(from_flat(job.arguments, Data), dataset=load_as(name))
         splits = data.splits(seed=job.arguments.get("seed", 0))
-        sizes = {split: len(examples) for split, examples in splits.items()}
-        fingerprints = {
-            split: dataset_fingerprint(examples) for split, examples in splits.items()
-        }
-        used[key] = DataUsed(name, sizes, fingerprints)
+        used[key] = DataUsed(name, {}, {})
+        for split, examples in splits.items():
+            used[key].sizes[split] = len(examples)
+            used[key].fingerprints[split] = dataset_fingerprint(examples)
     return used
 
 

@@ -31,19 +31,19 @@ class StudyState:
     def __init__(self, folder: Path, plan: Study, *, quick: bool) -> None:
         self.folder = folder
         self.file = folder / STATE
-        self.held: dict[str, Any] = {
+        self.content: dict[str, Any] = {
             "study": plan.name,
             "quick": quick,
             "data": {},
             "steps": {},
         }
         if self.file.is_file():
-            self.held |= self._read()
-        held = _kind(self.held["study"], self.held["quick"])
+            self.content |= self._read()
+        present = _kind(self.content["study"], self.content["quick"])
         wanted = _kind(plan.name, quick)
-        if held != wanted:
+        if present != wanted:
             raise AttnProbeError(
-                f"{folder} holds the {held}, not the {wanted}; choose another "
+                f"{folder} holds the {present}, not the {wanted}; choose another "
                 "--output-dir"
             )
 
@@ -69,22 +69,22 @@ class StudyState:
             self._check_arguments(job)
         begun = any(self._step(job) for job in plan.jobs)
         for key, used in data.items():
-            held = self.held["data"].get(key, used.fingerprints)
-            if begun and held != used.fingerprints:
+            before = self.content["data"].get(key, used.fingerprints)
+            if begun and before != used.fingerprints:
                 raise AttnProbeError(
                     f"the texts of {used.name} are not those that {self.folder} was "
                     "begun with; choose another --output-dir"
                 )
-            self.held["data"][key] = dict(used.fingerprints)
+            self.content["data"][key] = dict(used.fingerprints)
         self.folder.mkdir(parents=True, exist_ok=True)
         self._write()
 
     def _check_arguments(self, job: Job) -> None:
-        held = self._step(job).get("arguments")
-        if held is None:
+        before = self._step(job).get("arguments")
+        if before is None:
             return
-        wanted = dict.fromkeys(held) | _plain(job.arguments)
-        for name, (old, new) in differing(held, wanted).items():
+        wanted = dict.fromkeys(before) | _plain(job.arguments)
+        for name, (old, new) in differing(before, wanted).items():
             raise AttnProbeError(
                 f"step {job.folder} was done with {name} {old}, not {new}; choose "
                 f"another --output-dir, or delete {self.folder / job.folder} and what "
@@ -95,7 +95,7 @@ class StudyState:
         """What is known of a job; nothing if its folder was deleted."""
         if not (self.folder / job.folder).is_dir():
             return {}
-        return self.held["steps"].get(job.folder, {})
+        return self.content["steps"].get(job.folder, {})
 
     def finished(self, job: Job) -> bool:
         """Whether a job is done, with the present results of the jobs before it."""
@@ -104,38 +104,38 @@ class StudyState:
 
     def _runs(self, job: Job) -> dict[str, str | None]:
         """The jobs that this one refers to, each with an id that a new run changes."""
-        steps = self.held["steps"]
+        steps = self.content["steps"]
         return {name: steps.get(name, {}).get("run") for name in job.after}
 
     def seconds(self) -> dict[str, float]:
         """How long each job took, over all its runs."""
-        return {name: step["seconds"] for name, step in self.held["steps"].items()}
+        return {name: step["seconds"] for name, step in self.content["steps"].items()}
 
     @contextmanager
     def step(self, job: Job) -> Iterator[None]:
         """Records that a job begins, and when the block ends without error, is done."""
-        held = self._step(job)
-        before = held.get("seconds", 0.0)
+        before = self._step(job)
+        seconds = before.get("seconds", 0.0)
         step = {
             "verb": job.verb,
             "arguments": _plain(job.arguments),
-            "seconds": before,
+            "seconds": seconds,
             "done": False,
-            "run": held.get("run", uuid.uuid4().hex),
+            "run": before.get("run", uuid.uuid4().hex),
             "made_of": self._runs(job),
         }
-        self.held["steps"][job.folder] = step
+        self.content["steps"][job.folder] = step
         self._write()
         begin = time.monotonic()
         try:
             yield
             step["done"] = True
         finally:
-            step["seconds"] = round(before + time.monotonic() - begin, 2)
+            step["seconds"] = round(seconds + time.monotonic() - begin, 2)
             self._write()
 
     def _write(self) -> None:
-        write_json(self.file, self.held)
+        write_json(self.file, self.content)
 
 
 def _kind(name: str, quick: bool) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass
 from typing import Any
 
-from hf_attnprobe.auditing.options import AuditRequest, flat_options, from_names
+from hf_attnprobe.auditing.options import flat_options, from_names
 from hf_attnprobe.auditing.run import audit
 from hf_attnprobe.checkpoint_comparison.options import ComparisonOptions
 from hf_attnprobe.checkpoint_comparison.run import compare_checkpoints
@@ -32,65 +32,7 @@ from hf_attnprobe.training.run import check_training, train
 
 
 TESTING = ("split", "test_limit")  # data arguments of verbs that test one split
-
-
-@dataclass(frozen=True)
-class Verb:
-    """One kind of step.
-
-    Args:
-        run: ``run(arguments, output_dir=…, progress=…)`` does the step.
-        options: the classes whose fields are the arguments.
-        unused: fields of these classes that mean nothing here.
-        references: arguments that name models: an earlier step, a folder or a Hub id.
-        trains: whether the step trains on the data set's training split.
-        check: raises AttnProbeError for what the option classes cannot see.
-    """
-
-    run: Callable[..., object]
-    options: tuple[type[Options], ...]
-    unused: tuple[str, ...] = TESTING
-    references: tuple[str, ...] = ("model",)
-    trains: bool = True
-    check: Callable[[Mapping[str, Any]], object] = lambda arguments: None
-
-    @property
-    def names(self) -> set[str]:
-        """The arguments that a step may have."""
-        return set(names_of(self.options)) - set(self.unused)
-
-    @property
-    def required(self) -> list[str]:
-        """The arguments that a step must have."""
-        fields = names_of(self.options)
-        return [name for name, field in fields.items() if field.default is MISSING]
-
-    def check_names(self, arguments: Mapping[str, Any]) -> None:
-        """Raises AttnProbeError for an argument too many or too few."""
-        unknown = [name for name in arguments if name not in self.names]
-        if unknown:
-            names = ", ".join(sorted(self.names))
-            raise AttnProbeError(f"expected options of {names}, got {unknown[0]!r}")
-        missing = [name for name in self.required if name not in arguments]
-        if missing:
-            raise AttnProbeError(f"expected {', '.join(missing)} to be given")
-
-    def check_values(self, arguments: Mapping[str, Any]) -> None:
-        """Raises AttnProbeError for a value of a wrong type or out of its range."""
-        for kind in self.options:
-            from_flat(arguments, kind)
-        self.check(arguments)
-
-
-def verb_of(name: str, arguments: Mapping[str, Any]) -> Verb:
-    """The verb of a step; ``train`` with a model is fine-tuning.
-
-    Raises:
-        AttnProbeError: no verb of that name.
-    """
-    if name not in VERBS:
-        raise AttnProbeError(f"expected a verb of {', '.join(VERBS)}, got {name!r}")
-    return FINE_TUNING if name == "train" and "model" in arguments else VERBS[name]
+Arguments = Mapping[str, Any]
 
 
 # --- arguments that are no option of a function -----------------------------------------
@@ -138,105 +80,141 @@ class DeceiveStep(ModelStep):
     tokens: Sequence[str] = option(help="impermissible tokens")
 
 
-# --- from the arguments of a step to the call of a function ------------------------------
+# --- verbs ----------------------------------------------------------------------------
 
 
-def _train(arguments: Mapping[str, Any], **run: Any) -> None:
-    train(
-        from_flat(arguments, Data),
-        model=arguments.get("model"),
-        architecture=_architecture(arguments),
-        options=from_flat(arguments, TrainingOptions),
-        **run,
-    )
+@dataclass(frozen=True)
+class Verb:
+    """One kind of step.
+
+    Args:
+        function: does the step. It takes the fields of ``step`` by name, the data set as
+            :class:`Data`, and ``options``.
+        step: what the step has besides options.
+        options: the classes whose fields are the other arguments; the function takes
+            the first one as ``options``.
+        unused: fields of these classes that mean nothing here.
+        references: arguments that name models: an earlier step, a folder or a Hub id.
+        trains: whether the step trains on the data set's training split.
+        prepare: keyword arguments that are not simply fields of the step.
+        check: raises AttnProbeError for keyword arguments that the option classes let
+            pass.
+    """
+
+    function: Callable[..., object]
+    step: type[Step]
+    options: tuple[type[Options], ...]
+    unused: tuple[str, ...] = TESTING
+    references: tuple[str, ...] = ("model",)
+    trains: bool = True
+    prepare: Callable[[Arguments], dict[str, Any]] = lambda arguments: {}
+    check: Callable[[dict[str, Any]], object] = lambda keywords: None
+
+    @property
+    def names(self) -> set[str]:
+        """The arguments that a step may have."""
+        fields = names_of([self.step, Data, *self.options])
+        return fields.keys() - set(self.unused)
+
+    def check_names(self, arguments: Arguments) -> None:
+        """Raises AttnProbeError for an argument too many or too few."""
+        for name in arguments:
+            if name not in self.names:
+                names = ", ".join(sorted(self.names))
+                raise AttnProbeError(f"expected options of {names}, got {name!r}")
+        for name, field in names_of([self.step]).items():
+            if field.default is MISSING and name not in arguments:
+                raise AttnProbeError(f"expected {name} to be given")
+
+    def check_values(self, arguments: Arguments) -> None:
+        """Raises AttnProbeError for a value of a wrong type or out of its range."""
+        for kind in (self.step, *self.options):
+            from_flat(arguments, kind)
+        self.check(self.keywords(arguments))
+
+    def keywords(self, arguments: Arguments) -> dict[str, Any]:
+        """The keyword arguments of ``function``."""
+        keywords = {name: arguments.get(name) for name in names_of([self.step])}
+        keywords["dataset"] = from_flat(arguments, Data)
+        keywords["options"] = from_flat(arguments, self.options[0])
+        return keywords | self.prepare(arguments)
 
 
-def _architecture(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    names = names_of([Architecture])
+def _named(arguments: Arguments, kinds: Sequence[type[Options]]) -> dict[str, Any]:
+    """The arguments that are fields of the option classes."""
+    names = names_of(kinds)
     return {name: value for name, value in arguments.items() if name in names}
 
 
-def _check_train(arguments: Mapping[str, Any]) -> None:
-    options = from_flat(arguments, TrainingOptions)
-    check_training(arguments.get("model"), _architecture(arguments), options)
+def _prepare_train(arguments: Arguments) -> dict[str, Any]:
+    return {"architecture": _named(arguments, [Architecture])}
 
 
-def _audit(arguments: Mapping[str, Any], **run: Any) -> None:
-    request = _audit_request(arguments)
-    data = from_flat(arguments, Data)
-    audit(arguments["model"], data, request.tests, options=request.options, **run)
+def _check_train(keywords: dict[str, Any]) -> None:
+    check_training(keywords.get("model"), keywords["architecture"], keywords["options"])
 
 
-def _audit_request(arguments: Mapping[str, Any]) -> AuditRequest:
-    names = names_of(flat_options())
-    values = {name: value for name, value in arguments.items() if name in names}
-    return from_names(arguments.get("tests"), values)
-
-
-def _check_audit(arguments: Mapping[str, Any]) -> None:
-    options_of_tests(_audit_request(arguments).tests)
-
-
-def _retrain(arguments: Mapping[str, Any], **run: Any) -> None:
-    options = from_flat(arguments, RetrainOptions)
-    data, tests = from_flat(arguments, Data), arguments.get("tests")
-    retrain(arguments["model"], data, tests, options=options, **run)
-
-
-def _check_retrain(arguments: Mapping[str, Any]) -> None:
-    check_retrainings(arguments.get("tests"))
-
-
-def _transfer(arguments: Mapping[str, Any], **run: Any) -> None:
-    options = from_flat(arguments, TransferOptions)
-    data = from_flat(arguments, Data)
-    transfer(arguments["model"], arguments["guide"], data, options=options, **run)
-
-
-def _compare(arguments: Mapping[str, Any], **run: Any) -> None:
-    options = from_flat(arguments, ComparisonOptions)
-    data = from_flat(arguments, Data)
-    compare_checkpoints(arguments["models"], data, options=options, **run)
-
-
-def _deceive(arguments: Mapping[str, Any], **run: Any) -> None:
-    options = from_flat(arguments, DeceptionOptions)
-    data = from_flat(arguments, Data)
-    deceive(arguments["model"], data, arguments["tokens"], options=options, **run)
+def _prepare_audit(arguments: Arguments) -> dict[str, Any]:
+    values = _named(arguments, flat_options())
+    return vars(from_names(arguments.get("tests"), values))
 
 
 VERBS: dict[str, Verb] = {
     "train": Verb(
-        _train,
-        (Step, Data, Architecture, TrainingOptions),
+        train,
+        Step,
+        (TrainingOptions, Architecture),
         references=(),
+        prepare=_prepare_train,
         check=_check_train,
     ),
     "audit": Verb(
-        _audit,
-        (TestStep, Data, *flat_options()),
+        audit,
+        TestStep,
+        tuple(flat_options()),
         unused=("train_limit",),
         trains=False,
-        check=_check_audit,
+        prepare=_prepare_audit,
+        check=lambda keywords: options_of_tests(keywords["tests"]),
     ),
-    "retrain": Verb(_retrain, (TestStep, Data, RetrainOptions), check=_check_retrain),
+    "retrain": Verb(
+        retrain,
+        TestStep,
+        (RetrainOptions,),
+        check=lambda keywords: check_retrainings(keywords["tests"]),
+    ),
     "transfer": Verb(
-        _transfer,
-        (TransferStep, Data, TransferOptions),
+        transfer,
+        TransferStep,
+        (TransferOptions,),
         references=("model", "guide", "uniform"),
     ),
     "compare": Verb(
-        _compare,
-        (CompareStep, Data, ComparisonOptions),
+        compare_checkpoints,
+        CompareStep,
+        (ComparisonOptions,),
         unused=(),
         references=("models",),
         trains=False,
     ),
-    "deceive": Verb(_deceive, (DeceiveStep, Data, DeceptionOptions)),
+    "deceive": Verb(deceive, DeceiveStep, (DeceptionOptions,)),
 }
 FINE_TUNING = Verb(
-    _train,
-    (ModelStep, Data, TrainingOptions),
+    train,
+    ModelStep,
+    (TrainingOptions,),
     unused=(*TESTING, *ONLY_CLASSIFIER),
+    prepare=_prepare_train,
     check=_check_train,
 )
+
+
+def verb_of(name: str, arguments: Mapping[str, Any]) -> Verb:
+    """The verb of a step; ``train`` with a model is fine-tuning.
+
+    Raises:
+        AttnProbeError: no verb of that name.
+    """
+    if name not in VERBS:
+        raise AttnProbeError(f"expected a verb of {', '.join(VERBS)}, got {name!r}")
+    return FINE_TUNING if name == "train" and "model" in arguments else VERBS[name]

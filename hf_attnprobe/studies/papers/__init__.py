@@ -22,5 +22,5 @@ PAPER_TABLES = {
 
 def paper_tables(results: Results) -> list[ResultTable]:
     """The tables of the study's paper; none of a paper whose numbers could not be had."""
-    tables = PAPER_TABLES.get(results.plan.paper)
+    tables = PAPER_TABLES.get(results.plan.paper or "")
     return tables(results) if tables else []

@@ -1,7 +1,7 @@
 """Jain & Wallace 2019, "Attention is not Explanation"."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,9 @@ from hf_attnprobe.studies.results import (
 )
 
 
+LABELS = ("data set", "encoder", "attention")
+
+
 @dataclass(frozen=True)
 class _Group:
     """The texts of an audit for which one class was predicted."""
@@ -28,16 +31,20 @@ class _Group:
     rows: pd.DataFrame
 
     @property
+    def encoder(self) -> str:
+        return str(self.job.cell.get("encoder", "bilstm"))
+
+    @property
     def labels(self) -> tuple[str, str, str]:
         """Data set, encoder and attention."""
-        cell = self.job.cell
-        encoder = str(cell.get("encoder", "bilstm"))
-        attention = str(cell.get("attention", "additive"))
-        return dataset_of(self.job), encoder, attention
+        attention = str(self.job.cell.get("attention", "additive"))
+        return dataset_of(self.job), self.encoder, attention
 
-    def published(self, by_class: Sequence | None) -> Any:
+    def published(self, table: Mapping[str, Mapping[Any, tuple]], key: Any) -> Any:
         """The published value for the class; None where the paper has none."""
-        if by_class is None or self.predicted >= len(by_class):
+        dataset, _, attention = self.labels
+        by_class = table.get(dataset, {}).get(key, ())
+        if attention != "additive" or self.predicted >= len(by_class):
             return None
         return by_class[self.predicted]
 
@@ -63,16 +70,13 @@ def _correlation(groups: Sequence[_Group]) -> ResultTable:
             continue
         significant = group.rows[f"attention_{measure}_significant"]
         ours = mean_of(tau), round(tau.std(ddof=0), 3), mean_of(significant).value
-        name, encoder, attention = group.labels
-        theirs = None
-        if attention == "additive":
-            theirs = published.TAU.get(name, {}).get((encoder, measure))
-        paper = group.published(theirs) or (None, None, None)
+        paper = group.published(published.TAU, (group.encoder, measure))
+        paper = paper or (None, None, None)
         table.append((*group.labels, measure, group.predicted, *ours, *paper))
     return ResultTable(
         "Does attention rank tokens as importance does? (Table 2)",
         (
-            *("data set", "encoder", "attention", "τ with", "predicted"),
+            *(*LABELS, "τ with", "predicted"),
             *("τ", "std", "significant"),
             *("published τ", "published std", "published significant"),
         ),
@@ -87,16 +91,12 @@ def _adversarial(results: Results, groups: Sequence[_Group]) -> ResultTable:
         search = results.rows(results.at("search", group.job.cell).folder)
         searched = median_of(search.reindex(group.rows.index)[column])
         exact = median_of(group.rows[column]) if column in group.rows else None
-        name, encoder, attention = group.labels
-        theirs = None
-        if attention == "additive":
-            theirs = published.EPSILON_MAX_JSD.get(name, {}).get(encoder)
-        paper = group.published(theirs)
+        paper = group.published(published.EPSILON_MAX_JSD, group.encoder)
         table.append((*group.labels, group.predicted, searched, exact, paper))
     return ResultTable(
         "Could attention have looked elsewhere? Median ε-max JSD (ε = .05)",
         (
-            *("data set", "encoder", "attention", "predicted"),
+            *(*LABELS, "predicted"),
             *("searched", "exactly", "published (searched)"),
         ),
         tuple(table),
@@ -107,26 +107,20 @@ def _adversarial(results: Results, groups: Sequence[_Group]) -> ResultTable:
 def _permutation(groups: Sequence[_Group]) -> ResultTable:
     table = []
     for group in groups:
-        name, *model = group.labels
-        theirs = None
-        if model == ["bilstm", "additive"]:
-            theirs = published.PERMUTATION.get(name)
         largest = group.rows.max_attention
         for number, (low, high) in enumerate(itertools.pairwise(ATTENTION_BINS)):
             last = high == 1.0
             inside = (largest >= low) & ((largest < high) | last)
             if not inside.any():
                 continue
-            weights = f"[{low:g}, {high:g}{']' if last else ')'}"
+            end = "]" if last else ")"
+            weights = f"[{low:g}, {high:g}{end}"
             median = median_of(group.rows[inside].median_tvd)
-            paper = group.published(theirs[number]) if theirs else None
+            paper = group.published(published.PERMUTATION, (group.encoder, number))
             table.append((*group.labels, group.predicted, weights, median, paper))
     return ResultTable(
         "Does it matter which token got which weight?",
-        (
-            *("data set", "encoder", "attention", "predicted"),
-            *("largest weight", "median Δŷ", "published"),
-        ),
+        (*LABELS, "predicted", "largest weight", "median Δŷ", "published"),
         tuple(table),
         ("Published are medians of the authors' released reruns, ±.005.",),
     )

@@ -26,8 +26,10 @@ def tables(results: Results) -> list[ResultTable]:
         theirs = published.FRACTION_TO_FLIP.get(name, {}).get(encoder, {})
         for order, erased, never in _orders(results.rows(job.folder)):
             table.append((name, encoder, order, erased, never, theirs.get(order)))
-    head = ("data set", "encoder", "order")
-    head += ("median share erased", "never flips", "published median")
+    head = (
+        *("data set", "encoder", "order"),
+        *("median share erased", "never flips", "published median"),
+    )
     note = (
         "Published medians are read off box plots of flat models (±.02); that of none "
         "on amazon, random, is doubtful."

@@ -11,6 +11,7 @@ from hf_attnprobe.studies.results import (
     ResultTable,
     dataset_of,
     estimate,
+    rounded,
 )
 
 
@@ -55,8 +56,10 @@ def _changes(checkpoints: Sequence[_Checkpoint]) -> ResultTable:
         regularised = published.REGULARISED.get(dataset, {}).get(attention, {})
         theirs = regularised.get(name.split(" ")[0], (None, None, None))
         table.append((*checkpoint.labels, *ours, *theirs))
-    head = (*LABELS, "F1 trained", "change, uniform", "change, permuted")
-    head += ("published trained", "published uniform", "published permuted")
+    head = (
+        *(*LABELS, "F1 trained", "change, uniform", "change, permuted"),
+        *("published trained", "published uniform", "published permuted"),
+    )
     note = (
         "In points of F1 (100 is all). Published values of the residual model are not "
         "known."
@@ -82,9 +85,8 @@ def _adversaries(checkpoints: Sequence[_Checkpoint]) -> ResultTable:
     table = []
     for checkpoint in checkpoints:
         for adversary in checkpoint.entry["adversaries"]:
-            values = [adversary[name] for name in ("jsd", "tvd", "f1")]
-            rounded = [None if value is None else round(value, 3) for value in values]
-            table.append((*checkpoint.labels, adversary["name"], *rounded))
+            values = [rounded(adversary[name]) for name in ("jsd", "tvd", "f1")]
+            table.append((*checkpoint.labels, adversary["name"], *values))
     note = (
         "Harder is: more TVD for the same JSD. Adversaries are trained with the "
         "penalties of their model, for at most the epochs that the study gives them "

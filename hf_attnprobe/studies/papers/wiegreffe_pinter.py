@@ -1,6 +1,6 @@
 """Wiegreffe & Pinter 2019, "Attention is not not Explanation"."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from hf_attnprobe import published_results as published
@@ -13,15 +13,18 @@ from hf_attnprobe.retraining.verdict import (
     published_point,
 )
 from hf_attnprobe.statistics.bootstrap import Estimate
-from hf_attnprobe.statistics.scores import Score, find_score
+from hf_attnprobe.statistics.scores import find_score
 from hf_attnprobe.studies.results import (
     Results,
     ResultTable,
     dataset_of,
+    difference_of,
+    rounded,
+    score_of,
 )
 
 
-GUIDES = ("uniform", "trained", "base", "adversary")
+GUIDES = ("uniform guide", "trained guide", "base guide", "adversary guide")
 
 
 @dataclass(frozen=True)
@@ -31,16 +34,18 @@ class _Retrained:
     dataset: str
     report: RetrainingReport
 
-    def score(self, test: str, model: str) -> Score | None:
-        """The F1 of a model."""
-        return find_score(self.report.scores.get(test, ()), model)
-
-    def f1(self, score: Score) -> Estimate:
-        return Estimate(score.value, score.ci95, self.report.n)
-
-    def f1_lost(self, score: Score) -> Estimate:
-        """How far the F1 is below the reference."""
-        return Estimate(score.difference, score.difference_ci95, self.report.n)
+    def f1(
+        self, test: str, models: Sequence[str], theirs: Mapping[str, float]
+    ) -> Iterator[tuple[str, Estimate, Estimate | None, float | None]]:
+        """Name of a model, its F1, F1 lost against the reference, published F1."""
+        n = self.report.n
+        for model in models:
+            score = find_score(self.report.scores.get(test, ()), model)
+            if score is None:
+                continue
+            is_reference = model == score.reference
+            lost = None if is_reference else difference_of(score, n)
+            yield model, score_of(score, n), lost, theirs.get(model)
 
 
 def tables(results: Results) -> list[ResultTable]:
@@ -55,27 +60,25 @@ def tables(results: Results) -> list[ResultTable]:
 
 def _sentences(retrained: Sequence[_Retrained], question: str) -> tuple[str, ...]:
     """What the verdicts say about one question, by data set."""
-    verdicts = {one.dataset: getattr(one.report.verdict, question) for one in retrained}
-    return tuple(f"{name}: {said}" for name, said in verdicts.items() if said)
+    sentences = []
+    for one in retrained:
+        answer = getattr(one.report.verdict, question)
+        if answer:
+            sentences.append(f"{one.dataset}: {answer}")
+    return tuple(sentences)
 
 
 def _uniform(retrained: Sequence[_Retrained]) -> ResultTable:
     table = []
     for one in retrained:
         theirs = published.UNIFORM.get(one.dataset, {})
-        base = one.score("uniform", "base")
-        if base is not None:
-            reported = published.REPORTED.get(one.dataset)
-            ours = one.f1(base)
-            table.append(
-                (one.dataset, "base", ours, None, theirs.get("base"), reported)
-            )
-        uniform = one.score("uniform", "uniform")
-        if uniform is not None:
-            ours = one.f1(uniform), one.f1_lost(uniform)
-            table.append((one.dataset, "uniform", *ours, theirs.get("uniform"), None))
-    head = ("data set", "attention", "F1", "F1 lost")
-    head += ("published F1", "Jain & Wallace's F1")
+        for model, *cells in one.f1("uniform", ("base", "uniform"), theirs):
+            reported = published.REPORTED.get(one.dataset) if model == "base" else None
+            table.append((one.dataset, model, *cells, reported))
+    head = (
+        *("data set", "attention", "F1", "F1 lost"),
+        *("published F1", "Jain & Wallace's F1"),
+    )
     sentences = _sentences(retrained, "need")
     return ResultTable("Is attention needed? (Table 2)", head, tuple(table), sentences)
 
@@ -87,8 +90,10 @@ def _seeds(retrained: Sequence[_Retrained]) -> ResultTable:
         for weights, predicted, n, median in one.report.bins:
             ours = Estimate(median, None, n)
             table.append((one.dataset, weights, predicted, ours, theirs))
-    head = ("data set", "largest weight", "predicted", "median JSD to another seed")
-    head += ("published, all texts (read off a figure)",)
+    head = (
+        *("data set", "largest weight", "predicted", "median JSD to another seed"),
+        "published, all texts (read off a figure)",
+    )
     title = "How much does attention vary by chance?"
     return ResultTable(title, head, tuple(table), _sentences(retrained, "chance"))
 
@@ -97,13 +102,8 @@ def _guides(retrained: Sequence[_Retrained]) -> ResultTable:
     table = []
     for one in retrained:
         theirs = published.DIAGNOSTIC_MLP.get(one.dataset, {})
-        for guide in GUIDES:
-            score = one.score("diagnostic_mlp", f"{guide} guide")
-            if score is None:
-                continue
-            lost = None if guide == "trained" else one.f1_lost(score)
-            paper = theirs.get(f"{guide} guide")
-            table.append((one.dataset, guide, one.f1(score), lost, paper))
+        for model, *cells in one.f1("diagnostic_mlp", GUIDES, theirs):
+            table.append((one.dataset, model.removesuffix(" guide"), *cells))
     return ResultTable(
         "Do the weights tell another model something? (Table 3)",
         ("data set", "guide", "F1", "F1 lost against trained", "published F1"),
@@ -115,37 +115,28 @@ def _guides(retrained: Sequence[_Retrained]) -> ResultTable:
 def _adversaries(one: _Retrained) -> ResultTable:
     report = one.report
     points = curve(report.statistics, report.scores) + published_point(one.dataset)
-    table = [
-        (point.name, _rounded(point.jsd), _rounded(point.tvd), _rounded(point.f1))
-        for point in points
-    ]
-    elsewhere = report.verdict.elsewhere
-    sentences = [elsewhere] if elsewhere else []
-    sentences += _best_adversary(report)
+    table = []
+    for point in points:
+        values = [rounded(value) for value in (point.jsd, point.tvd, point.f1)]
+        table.append((point.name, *values))
+    sentences = [report.verdict.elsewhere, _best_adversary(report), FRONTIER_NOTE]
     return ResultTable(
         "Can a model be trained to look elsewhere? "
         f"{one.dataset} (Table 4 and Figure 5)",
         ("", "mean JSD", "mean TVD", "F1"),
         tuple(table),
-        (*sentences, FRONTIER_NOTE),
+        tuple(filter(None, sentences)),
     )
 
 
-def _rounded(value: float | str | None) -> float | str | None:
-    return round(value, 3) if isinstance(value, float) else value
-
-
-def _best_adversary(report: RetrainingReport) -> list[str]:
-    """The adversary of the best F1 among those that look far away; none without any."""
-    far = [
-        point
-        for point in adversaries(report.statistics, report.scores)
-        if point.jsd > FAR and point.f1 is not None
-    ]
+def _best_adversary(report: RetrainingReport) -> str | None:
+    """The adversary of the best F1 among those that look far away, if there is any."""
+    points = adversaries(report.statistics, report.scores)
+    far = [point for point in points if point.jsd > FAR and point.f1 is not None]
     if not far:
-        return []
-    best = max(far, key=lambda point: point.f1)
-    return [
+        return None
+    best = max(far, key=lambda point: point.f1 or 0.0)
+    return (
         f"Best F1 with a mean JSD above {FAR:g}, as in Table 4: {best.name} "
         f"(F1 {best.f1:.3f}, JSD {best.jsd:.3f}, TVD {best.tvd:.3f})."
-    ]
+    )
