@@ -76,11 +76,12 @@ def load_model(
 
 
 def load_attention_classifier(
-    model: str | Path, advice: str
+    model: str | Path, purpose: str, advice: str
 ) -> AttentionClassifierForSequenceClassification:
     """Loads an attention classifier.
 
     Args:
+        purpose: such as ``to compare``, for the error.
         advice: what to do about a model of another kind, for the error.
 
     Raises:
@@ -89,7 +90,7 @@ def load_attention_classifier(
     loaded = load_model(model)
     if not isinstance(loaded, AttentionClassifierForSequenceClassification):
         raise AttnProbeError(
-            f"expected an attention classifier, {model} is a "
+            f"expected an attention classifier {purpose}, {model} is a "
             f"{loaded.config.model_type}; {advice}"
         )
     return loaded

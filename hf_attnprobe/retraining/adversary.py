@@ -34,10 +34,18 @@ from hf_attnprobe.faithfulness.adversarial import (
 from hf_attnprobe.functional.divergence import jsd, largest_jsd, tvd
 from hf_attnprobe.inference.outputs import Outputs, observations, read_outputs
 from hf_attnprobe.retraining.adversary_training import train_adversary
-from hf_attnprobe.retraining.base import Base, Progress, Splits, Trained, silent
+from hf_attnprobe.retraining.base import (
+    Base,
+    Progress,
+    Splits,
+    Trained,
+    compare_probs,
+    is_correct,
+    silent,
+)
 from hf_attnprobe.retraining.options import Adversary
 from hf_attnprobe.retraining.registry import register_retraining
-from hf_attnprobe.statistics.scores import Score, compare
+from hf_attnprobe.statistics.scores import Score
 
 
 if TYPE_CHECKING:
@@ -118,7 +126,7 @@ def adversary(
     own = base.outputs(examples)
     bound = largest_jsd(own.attention, own.mask)
     trained, divergence, moved, correct, shares = [], {}, {}, {}, {}
-    probs = {"base": own.probs.numpy()}
+    probs = {"base": own.probs}
     for strength in options.sorted_lambdas():
         folder = lambda_folder(output_dir, strength)
         run = train_adversary(
@@ -128,9 +136,9 @@ def adversary(
         trained.append(run)
         divergence[strength] = jsd(own.attention, other.attention)
         moved[strength] = tvd(own.probs, other.probs)
-        correct[strength] = (other.probs.argmax(-1) == own.labels).double()
+        correct[strength] = is_correct(other.probs, own.labels)
         shares[strength] = over_bound(divergence[strength], bound, own)
-        probs[f"adversary {strength:g}"] = other.probs.numpy()
+        probs[f"adversary {strength:g}"] = other.probs
     return AdversaryResult(
         divergence,
         moved,
@@ -138,7 +146,7 @@ def adversary(
         shares,
         **_baselines(base, examples, seed),
         largest_jsd=bound,
-        scores=compare(own.labels, probs, reference="base", seed=seed),
+        scores=compare_probs(own.labels, probs, reference="base", seed=seed),
         trained=tuple(trained),
     )
 
@@ -156,9 +164,9 @@ def over_bound(divergence: Tensor, bound: Tensor, own: Outputs) -> Tensor:
     Raises:
         AttnProbeError: a JSD above its bound.
     """
-    beyond = (divergence > bound + ROUNDING).nonzero()
-    if len(beyond):
-        row = beyond[0].item()
+    beyond = divergence > bound + ROUNDING
+    if beyond.any():
+        row = int(beyond.int().argmax())
         raise AttnProbeError(
             f"text {own.example_ids[row]}: a JSD of {divergence[row]:.4f} is above the "
             f"largest that any attention can have to the base's, {bound[row]:.4f}; the two "
@@ -187,8 +195,8 @@ def _baselines(
     order = torch.tensor(ids).argsort()
     baselines: dict[str, dict[float, Tensor]] = {name: {} for name in parts}
     for name, by_epsilon in parts.items():
-        for epsilon, values in by_epsilon.items():
-            baselines[name][epsilon] = torch.cat(values)[order]
+        for epsilon, batches in by_epsilon.items():
+            baselines[name][epsilon] = torch.cat(batches)[order]
     return baselines
 
 

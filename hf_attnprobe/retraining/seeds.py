@@ -23,12 +23,13 @@ from hf_attnprobe.retraining.base import (
     Progress,
     Splits,
     Trained,
+    compare_probs,
     silent,
     train_again,
 )
 from hf_attnprobe.retraining.options import Seeds
 from hf_attnprobe.retraining.registry import register_retraining
-from hf_attnprobe.statistics.scores import Score, compare
+from hf_attnprobe.statistics.scores import Score
 
 
 READINGS = {
@@ -90,7 +91,7 @@ def seeds(
     """
     own = base.outputs(splits["test"])
     trained, divergences, changes = [], {}, {}
-    probs = {"base": own.probs.numpy()}
+    probs = {"base": own.probs}
     for other_seed in other_seeds(base.settings.seed, options.n_seeds):
         folder = Path(output_dir) / str(other_seed)
         run = train_again(base, splits, folder, seed=other_seed, progress=progress)
@@ -98,7 +99,7 @@ def seeds(
         trained.append(run)
         divergences[other_seed] = jsd(own.attention, other.attention)
         changes[other_seed] = tvd(own.probs, other.probs)
-        probs[f"seed {other_seed}"] = other.probs.numpy()
+        probs[f"seed {other_seed}"] = other.probs
     # Of an even number of runs, quantile gives the mean of the two in the middle.
     median = torch.stack(list(divergences.values())).quantile(0.5, dim=0)
     return SeedsResult(
@@ -107,7 +108,7 @@ def seeds(
         torch.stack(list(changes.values())).mean(0),
         divergences,
         changes,
-        compare(own.labels, probs, reference="base", seed=seed),
+        compare_probs(own.labels, probs, reference="base", seed=seed),
         tuple(trained),
     )
 

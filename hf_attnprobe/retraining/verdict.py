@@ -58,7 +58,7 @@ def verdict(statistics: Statistics, scores: Scores) -> Verdict:
 
 def _need(scores: Sequence[Score]) -> str | None:
     base, uniform = find_score(scores, "base"), find_score(scores, "uniform")
-    if uniform is None:
+    if base is None or uniform is None:
         return None
     low, high = uniform.difference_ci95
     worth = f"these texts do not tell whether attention is worth {NEEDED} of F1"
@@ -75,7 +75,7 @@ def _need(scores: Sequence[Score]) -> str | None:
 def _chance(statistics: Statistics, scores: Sequence[Score]) -> str | None:
     jsd = find_statistic(statistics, "seed_jsd")
     tvd = find_statistic(statistics, "seed_tvd")
-    if jsd is None:
+    if jsd is None or tvd is None:
         return None
     f1 = [score.value for score in scores if score.metric == "f1"]
     spread = ""
@@ -156,7 +156,8 @@ def adversaries(statistics: Statistics, scores: Scores) -> list[Point]:
     points = []
     for key, jsd, tvd in _pairs(statistics, "adversary_jsd", "adversary_tvd"):
         f1 = find_score(scores.get("adversary", ()), f"adversary {key:g}")
-        points.append(Point(f"adversary λ {key:g}", jsd, tvd, f1 and f1.value))
+        value = None if f1 is None else f1.value
+        points.append(Point(f"adversary λ {key:g}", jsd, tvd, value))
     return points
 
 
