@@ -130,8 +130,8 @@ def has_trained_attention(config: PreTrainedConfig) -> bool:
 
 def class_names(config: PreTrainedConfig) -> list[str]:
     """Names of a model's classes, in the order of their labels."""
-    labels = config.id2label or {}
-    return [str(labels[label]) for label in sorted(labels)]
+    names: dict[Any, str] = dict(config.id2label or {})
+    return [str(names[label]) for label in sorted(names)]
 
 
 def _check_folder(folder: Path) -> None:

@@ -22,7 +22,7 @@ from hf_attnprobe.checkpoint_comparison.report import (
     to_json,
     to_text,
 )
-from hf_attnprobe.checkpoints import load_attention_classifier
+from hf_attnprobe.checkpoints import class_names, load_attention_classifier
 from hf_attnprobe.data.arguments import Data, as_data
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.options import from_flat
@@ -150,7 +150,7 @@ def _row(
     rows = report.to_pandas()
     scores = {}
     if (rows.test == "fragility").any():
-        scores = fragility_scores(rows, config.num_labels, seed=seed)
+        scores = fragility_scores(rows, len(class_names(config)), seed=seed)
     # The layer of the only attention; rows about the whole model have none.
     layer = int(rows.layer.max())
     return ComparedCheckpoint(

@@ -183,4 +183,6 @@ def _rows(deception: Deception) -> list[list[str]]:
 
 
 def _row(name: str, before: Score | Estimate, after: Score | Estimate) -> list[str]:
-    return [name, *(markdown.interval(x.value, x.ci95) for x in (before, after))]
+    first = markdown.interval(before.value, before.ci95)
+    second = markdown.interval(after.value, after.ci95)
+    return [name, first, second]

@@ -153,11 +153,11 @@ class DeceptionTrainer(PlainTrainer):
         model: nn.Module,
         inputs: dict[str, Any],
         return_outputs: bool = False,
-        **options: Any,
+        num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
         """The loss of the task and the penalty; in evaluation, of the task alone."""
         if not model.training:
-            return super().compute_loss(model, inputs, return_outputs, **options)
+            return super().compute_loss(model, inputs, return_outputs)
         assert isinstance(model, PreTrainedModel)
         assert self.compute_loss_func is not None  # _trainer gives one
         labels = inputs.pop("labels")
@@ -346,7 +346,7 @@ def _measure(
         sites = observation.model.sites()
         if layers == "last":
             last = max(site.layer for site in sites)
-            sites = tuple(site for site in sites if site.layer == last)
+            sites = [site for site in sites if site.layer == last]
         masses = [(observation.read(site) * impermissible).sum(-1) for site in sites]
         mass = torch.stack(masses).double()
         share = impermissible.sum(-1) / content.sum(-1)

@@ -56,14 +56,33 @@ GUIDE_LAMBDA = 0.002
 ROUNDING = 1e-6
 
 READINGS = {
-    "adversary_jsd": "the adversary of λ {key} attends a divergence of {mean:.2f} (at most 0.69) away from the base",
-    "adversary_tvd": "the adversary of λ {key} predicts {mean:.2f} of 1 away from the base",
+    "adversary_jsd": (
+        "the adversary of λ {key} attends a divergence of {mean:.2f} (at most "
+        "0.69) away from the base"
+    ),
+    "adversary_tvd": (
+        "the adversary of λ {key} predicts {mean:.2f} of 1 away from the base "
+    ),
     "adversary_correct": "the adversary of λ {key} is right in {mean:.0%} of texts",
-    "adversary_jsd_over_bound": "the adversary of λ {key} is as far as {mean:.0%} of the largest divergence there is",
-    "frontier_jsd": "with the base's encoder, weights within {key} of its output reach a divergence of {mean:.2f}",
-    "search_jsd": "the search finds weights within {key} of the output at a divergence of {mean:.2f}",
-    "search_tvd": "what the search finds within {key} moves the output by {mean:.3f} of 1",
-    "largest_jsd": "no weights at all can be farther from the base's than a divergence of {mean:.2f}",
+    "adversary_jsd_over_bound": (
+        "the adversary of λ {key} is as far as {mean:.0%} of the largest "
+        "divergence there is"
+    ),
+    "frontier_jsd": (
+        "with the base's encoder, weights within {key} of its output reach a "
+        "divergence of {mean:.2f}"
+    ),
+    "search_jsd": (
+        "the search finds weights within {key} of the output at a divergence of "
+        "{mean:.2f}"
+    ),
+    "search_tvd": (
+        "what the search finds within {key} moves the output by {mean:.3f} of 1 "
+    ),
+    "largest_jsd": (
+        "no weights at all can be farther from the base's than a divergence of "
+        "{mean:.2f}"
+    ),
 }
 
 

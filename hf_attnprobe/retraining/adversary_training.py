@@ -56,6 +56,8 @@ class AdversaryTrainer(PlainTrainer):
     regularised too, and not in the score, which they would decide alone.
     """
 
+    objective: Callable[..., Tensor]
+
     def __init__(
         self, *args: Any, objective: Callable[..., Tensor], **options: Any
     ) -> None:
@@ -68,11 +70,11 @@ class AdversaryTrainer(PlainTrainer):
         model: nn.Module,
         inputs: dict[str, Any],
         return_outputs: bool = False,
-        **options: Any,
+        num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
         """The objective with penalties; validation and test texts are only classified."""
         if TARGETS[0] not in inputs:
-            return super().compute_loss(model, inputs, return_outputs, **options)
+            return super().compute_loss(model, inputs, return_outputs)
         targets = [inputs.pop(name) for name in TARGETS]
         assert isinstance(model, AttentionClassifierForSequenceClassification)
         ids, real = inputs["input_ids"], inputs["attention_mask"]

@@ -44,10 +44,22 @@ UNREGULARISED = {
     "conicity_weight": 0.0,
 }
 READINGS = {
-    "uniform_guide_correct": "guided by uniform weights, a model without context is right in {mean:.0%} of texts",
-    "trained_guide_correct": "with attention of its own, a model without context is right in {mean:.0%} of texts",
-    "base_guide_correct": "guided by the base's weights, a model without context is right in {mean:.0%} of texts",
-    "adversary_guide_correct": "guided by the adversary's weights, a model without context is right in {mean:.0%} of texts",
+    "uniform_guide_correct": (
+        "guided by uniform weights, a model without context is right in {mean:.0%} "
+        "of texts"
+    ),
+    "trained_guide_correct": (
+        "with attention of its own, a model without context is right in {mean:.0%} "
+        "of texts"
+    ),
+    "base_guide_correct": (
+        "guided by the base's weights, a model without context is right in "
+        "{mean:.0%} of texts"
+    ),
+    "adversary_guide_correct": (
+        "guided by the adversary's weights, a model without context is right in "
+        "{mean:.0%} of texts"
+    ),
 }
 
 

@@ -34,7 +34,10 @@ from hf_attnprobe.statistics.scores import Score
 
 READINGS = {
     "max_attention": "the token with the most attention has {mean:.2f} of it",
-    "seed_jsd": "another seed moves the attention by a divergence of {mean:.2f} (at most 0.69; median over the runs)",
+    "seed_jsd": (
+        "another seed moves the attention by a divergence of {mean:.2f} (at most "
+        "0.69; median over the runs)"
+    ),
     "seed_tvd": "another seed moves the output by {mean:.2f} of 1 (mean over the runs)",
     "one_seed_jsd": "seed {key} moves the attention by a divergence of {mean:.2f}",
     "one_seed_tvd": "seed {key} moves the output by {mean:.2f} of 1",

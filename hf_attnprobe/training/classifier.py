@@ -266,7 +266,9 @@ def set_word_vectors(
         AttnProbeError: a file that cannot be read, or vectors of another width.
     """
     vectors, ids = read_vectors(file, tokenizer.get_vocab())
-    weight = model.get_input_embeddings().weight
+    embedding = model.get_input_embeddings()
+    assert isinstance(embedding, torch.nn.Embedding)
+    weight = embedding.weight
     width = vectors.shape[1]
     if len(ids) and width != weight.shape[1]:
         raise AttnProbeError(
