@@ -123,8 +123,9 @@ def verdict(deception: Deception) -> str:
             "None of the test texts has an impermissible token: they say nothing about "
             "attention to them."
         )
-    mass_before, mass = (deception.masses[when].value for when in ("before", "after"))
-    moved_before, moved = (deception.moved[when].value for when in ("before", "after"))
+    masses, moves = deception.masses, deception.moved
+    mass_before, mass = masses["before"].value, masses["after"].value
+    moved_before, moved = moves["before"].value, moves["after"].value
     lost = deception.score("after", "accuracy").difference
     kept = "kept" if lost < KEPT else "not kept"
     if moved_before < USED:

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 GUIDE_LAMBDA = 0.002
 """The λ of the adversary that guides the paper's diagnostic MLP: .001 with half the TVD."""
 ROUNDING = 1e-6
+BASELINES = ("frontier_jsd", "search_jsd", "search_tvd")
 
 READINGS = {
     "adversary_jsd": (
@@ -201,21 +202,16 @@ def _baselines(
 
     By search, and exactly where there are two classes.
     """
-    parts: dict[str, dict[float, list[Tensor]]] = {
-        "frontier_jsd": {},
-        "search_jsd": {},
-        "search_tvd": {},
-    }
     ids: list[int] = []
+    parts: dict[tuple[str, float], list[Tensor]] = {}
     for observation in observations(base.model, base.tokenizer, examples):
         ids += observation.batch.example_ids
         for name, epsilon, values in _baselines_of_batch(observation, seed):
-            parts[name].setdefault(epsilon, []).append(values.detach().cpu())
+            parts.setdefault((name, epsilon), []).append(values.detach().cpu())
     order = torch.tensor(ids).argsort()
-    baselines: dict[str, dict[float, Tensor]] = {name: {} for name in parts}
-    for name, by_epsilon in parts.items():
-        for epsilon, batches in by_epsilon.items():
-            baselines[name][epsilon] = torch.cat(batches)[order]
+    baselines: dict[str, dict[float, Tensor]] = {name: {} for name in BASELINES}
+    for (name, epsilon), batches in parts.items():
+        baselines[name][epsilon] = torch.cat(batches)[order]
     return baselines
 
 

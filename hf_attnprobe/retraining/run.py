@@ -166,7 +166,9 @@ def _adversary_guide(
     wanted = GUIDE_LAMBDA * options.tvd_factor
     nearest = min(options.sorted_lambdas(), key=lambda value: abs(value - wanted))
     guide = lambda_folder(folder / "adversary", nearest)
-    return guide if "adversary" in names or (guide / RECORD).is_file() else None
+    if "adversary" in names or (guide / RECORD).is_file():
+        return guide
+    return None
 
 
 class _Announcer:

@@ -8,7 +8,7 @@ from dataclasses import astuple, dataclass
 
 from hf_attnprobe import published_results as published
 from hf_attnprobe.statistics.scores import Score, find_score
-from hf_attnprobe.statistics.summary import Statistic, find_statistic, key_of
+from hf_attnprobe.statistics.summary import Statistic, find_statistic
 
 
 NEEDED = 0.02  # F1 that attention must be worth
@@ -169,10 +169,8 @@ def curve(statistics: Statistics, scores: Scores) -> list[Point]:
     points += _of_models(uniform, "uniform", "uniform_model", statistics, scores)
     for key, jsd, tvd in _pairs(statistics, "search_jsd", "search_tvd"):
         points.append(Point(f"search within {key:g}", jsd, tvd))
-    for s in statistics:
-        if s.group == "all" and s.statistic.startswith("frontier_jsd@"):
-            key = key_of(s.statistic)
-            points.append(Point(f"exactly, within {key:g}", s.mean, f"≤ {key:g}"))
+    for key, jsd, _ in _pairs(statistics, "frontier_jsd", "frontier_jsd"):
+        points.append(Point(f"exactly, within {key:g}", jsd, f"≤ {key:g}"))
     bound = find_statistic(statistics, "largest_jsd")
     if bound is not None:
         points.append(Point("no weights at all are farther", bound.mean, "–"))

@@ -96,7 +96,9 @@ def deception_penalty(
     left = (attention * permitted).sum(-1).clamp_min(1e-10)
     whole = (attention * torch.ones_like(permitted)).sum(-1).clamp_min(1e-10)
     costs = (whole.log() - left.log()) * impermissible.any(-1, keepdim=True)
-    return costs.amax(-1) if over_heads == "max" else costs.mean(-1)
+    if over_heads == "max":
+        return costs.amax(-1)
+    return costs.mean(-1)
 
 
 def adversary_loss(

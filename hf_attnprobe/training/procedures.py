@@ -107,10 +107,11 @@ def papers_config(name: str | None = None, **changes: Any) -> AttentionClassifie
     Raises:
         AttnProbeError: no such field, or sizes that make no model.
     """
-    changes = _given(changes)
-    fields = _serrano_smith(**changes) if name == "serrano-smith" else {}
+    fields = _given(changes)
+    if name == "serrano-smith":
+        fields = _serrano_smith(**fields) | fields
     try:
-        return AttentionClassifierConfig(**(fields | changes))
+        return AttentionClassifierConfig(**fields)
     except ValueError as error:  # the checkpoint code knows no error but Python's
         raise AttnProbeError(str(error)) from error
 
