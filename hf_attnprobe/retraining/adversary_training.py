@@ -130,8 +130,8 @@ def train_adversary(
         plateau_factor=1.0,
     )
     used = replace(used, **settings)
-    record = shared_settings(used)
-    record |= {"lambda": lambda_, "tvd_scale": options.tvd_scale}
+    tvd_scale = options.tvd_scale
+    record = shared_settings(used) | {"lambda": lambda_, "tvd_scale": tvd_scale}
     folder = Path(folder)
     done = finished(folder, record)
     if done is not None:
@@ -169,7 +169,7 @@ def _targets(
     probs = dict(zip(outputs.example_ids, outputs.probs.tolist(), strict=True))
     special = special_ids(base.tokenizer)
     rows = guide_rows(to_guide(outputs), examples, input_ids, special)
-    n_classes = outputs.probs.shape[-1]
+    n_classes = len(base.labels)
     equal = [1 / n_classes] * n_classes
     ids = column_of(examples, "example_id")
     return {

@@ -23,7 +23,6 @@ from hf_attnprobe.data.examples import dataset_fingerprint, label_names
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.inference.guides import Guide
 from hf_attnprobe.inference.outputs import Outputs, read_outputs
-from hf_attnprobe.options import from_flat
 from hf_attnprobe.statistics.scores import Score, compare
 from hf_attnprobe.training.classifier import procedure_of, train_classifier
 from hf_attnprobe.training.options import TrainingOptions
@@ -112,7 +111,7 @@ def load_base(model: str | Path, **settings: Any) -> Base:
     given = {name: value for name, value in settings.items() if value is not None}
     known = read_record(Path(model)) | given
     chosen = {name: known[name] for name in SETTINGS if name in known}
-    options = from_flat({"procedure": DEFAULT} | chosen, TrainingOptions)
+    options = TrainingOptions(**({"procedure": DEFAULT} | chosen))
     procedure = procedure_of(options, loaded.config).settings()
     del procedure["min_document_frequency"]  # the tokenizer is there already
     used = replace(options, **procedure)

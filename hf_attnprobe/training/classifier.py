@@ -25,6 +25,7 @@ from hf_attnprobe.training.losses import papers_loss
 from hf_attnprobe.training.options import Architecture, TrainingOptions
 from hf_attnprobe.training.procedures import (
     DEFAULT,
+    PROCEDURES,
     Procedure,
     optimizer_and_schedule,
     papers_config,
@@ -131,8 +132,8 @@ def procedure_of(
     options: TrainingOptions, config: AttentionClassifierConfig
 ) -> Procedure:
     """The procedure that options name, with the settings they give."""
-    names = {field.name for field in fields(Procedure)}
-    changes = {name: value for name, value in vars(options).items() if name in names}
+    names = PROCEDURES[DEFAULT].settings()
+    changes = {name: getattr(options, name) for name in names}
     return papers_procedure(options.procedure, config.encoder, **changes)
 
 
@@ -143,9 +144,6 @@ def _record(
     options: TrainingOptions,
 ) -> dict[str, Any]:
     """What has to be the same for a training to be the same."""
-    architecture = {
-        field.name: getattr(config, field.name) for field in fields(Architecture)
-    }
     vectors = options.word_vectors
     return {
         "procedure": options.procedure or DEFAULT,
@@ -153,7 +151,9 @@ def _record(
         "seed": options.seed,
         "max_length": options.max_length,
         "word_vectors": None if vectors is None else str(vectors),
-        "architecture": architecture,
+        "architecture": {
+            field.name: getattr(config, field.name) for field in fields(Architecture)
+        },
         "data": {name: dataset_fingerprint(part) for name, part in splits.items()},
     }
 
