@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from hf_attnprobe.training.classifier import train_classifier
     from hf_attnprobe.training.fine_tuning import fine_tune
     from hf_attnprobe.training.options import TrainingOptions
+    from hf_attnprobe.training.resuming import TrainedClassifier
     from hf_attnprobe.training.run import train
 
 
@@ -121,6 +122,7 @@ _LATER = {
     "Statistic": "statistics.summary",
     "StudyOptions": "studies.options",
     "StudyReport": "studies.report",
+    "TrainedClassifier": "training.resuming",
     "TrainingOptions": "training.options",
     "TransferOptions": "retraining.options",
     "audit": "auditing.run",
@@ -188,6 +190,7 @@ __all__ = [
     "Statistic",
     "StudyOptions",
     "StudyReport",
+    "TrainedClassifier",
     "TrainingOptions",
     "TransferOptions",
     "audit",

@@ -1,8 +1,8 @@
-"""Models and tokenizers from folders or the Hub, with errors that say what is wrong in one line."""
+"""Models and tokenizers from folders or the Hub, with errors of one line."""
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from transformers import (
     AutoConfig,
@@ -13,7 +13,10 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from hf_attnprobe.attention_classifier import AttentionClassifierConfig
+from hf_attnprobe.attention_classifier import (
+    AttentionClassifierConfig,
+    AttentionClassifierForSequenceClassification,
+)
 from hf_attnprobe.errors import AttnProbeError
 
 
@@ -53,9 +56,7 @@ def load_model(
             trust_remote_code=trust_remote_code,
             output_loading_info=True,
         )
-    except (
-        Exception
-    ) as error:  # safetensors, tokenizers and torch raise their own types
+    except Exception as error:  # safetensors, tokenizers and torch raise their own
         reason = _first_line(error)
         if folder.is_dir():
             raise AttnProbeError(
@@ -70,6 +71,27 @@ def load_model(
         raise AttnProbeError(
             f"expected a fine-tuned classifier in {str(model)!r}, but it has no weights "
             f"for {missing}; fine-tune it first with attnprobe train --model"
+        )
+    return loaded
+
+
+def load_attention_classifier(
+    model: str | Path, purpose: str, advice: str
+) -> AttentionClassifierForSequenceClassification:
+    """Loads an attention classifier.
+
+    Args:
+        purpose: such as ``to compare``, for the error.
+        advice: what to do about a model of another kind, for the error.
+
+    Raises:
+        AttnProbeError: as :func:`load_model`, and a model of another kind.
+    """
+    loaded = load_model(model)
+    if not isinstance(loaded, AttentionClassifierForSequenceClassification):
+        raise AttnProbeError(
+            f"expected an attention classifier {purpose}, {model} is a "
+            f"{loaded.config.model_type}; {advice}"
         )
     return loaded
 
@@ -92,7 +114,9 @@ def load_tokenizer(
         ) from error
 
 
-def is_attention_classifier(config: PreTrainedConfig) -> bool:
+def is_attention_classifier(
+    config: PreTrainedConfig,
+) -> TypeGuard[AttentionClassifierConfig]:
     """Whether a configuration is that of this package's attention classifiers."""
     return config.model_type == AttentionClassifierConfig.model_type
 
@@ -106,7 +130,8 @@ def has_trained_attention(config: PreTrainedConfig) -> bool:
 
 def class_names(config: PreTrainedConfig) -> list[str]:
     """Names of a model's classes, in the order of their labels."""
-    return [str(config.id2label[label]) for label in range(config.num_labels)]
+    names: dict[Any, str] = dict(config.id2label or {})
+    return [str(names[label]) for label in sorted(names)]
 
 
 def _check_folder(folder: Path) -> None:

@@ -54,8 +54,8 @@ class RationaleScores:
     """How well importances find the deciding words; all shares are in [0, 1].
 
     Attributes:
-        top_is_evidence: share of texts whose most important token decides, by importance.
-        weight_on_evidence: share of an importance's weight on deciding words.
+        top_in_rationale: share of texts whose most important token decides, by importance.
+        weight_on_rationale: share of an importance's weight on deciding words.
         chance: what a random token, or uniform weights, would reach.
         n: number of texts.
     """
@@ -139,7 +139,8 @@ def rationale_scores(
     for start in range(0, len(texts), BATCH_SIZE):
         chunk = texts[start : start + BATCH_SIZE]
         batch = collate(adapter, chunk, tokenizer.pad_token_id)
-        observation, content = adapter.observe(batch), batch.content_mask
+        observation = adapter.observe(batch)
+        content = batch.content_mask
         decisive = _rationale_mask(content, [rationales[k] for k in batch.example_ids])
         shares.append(decisive.sum(-1) / content.sum(-1))
         importances = {
@@ -150,7 +151,8 @@ def rationale_scores(
         for name, values in importances.items():
             values = values * content
             most = values.argmax(-1, keepdim=True)
-            top.setdefault(name, []).append(decisive.gather(1, most)[:, 0].double())
+            hits = decisive.gather(1, most)[:, 0].double()
+            top.setdefault(name, []).append(hits)
             share = (values * decisive).sum(-1) / values.sum(-1)
             weight.setdefault(name, []).append(share)
     return RationaleScores(

@@ -409,7 +409,7 @@ def test_bad_input(checkpoints, reviews_folder, tmp_path):
     )
     bert.save_pretrained(tmp_path / "bert")
     with pytest.raises(
-        AttnProbeError, match="expected attention classifiers to compare"
+        AttnProbeError, match="expected an attention classifier to compare"
     ):
         run([tmp_path / "bert"])
     with pytest.raises(AttnProbeError, match="finite lambdas of 0 or more, got inf"):

@@ -65,7 +65,7 @@ def test_learns_and_is_reproducible(data, tmp_path):
 
 def test_weight_decay_spares_attention_as_in_the_papers(data, tmp_path):
     model, _, _ = train(data, tmp_path, epochs=1)
-    optimizer = papers_optimizer(model, learning_rate=1e-3, weight_decay=1e-5)
+    optimizer = papers_optimizer(model, papers_procedure(None, "bilstm"))
     spared = {id(p) for p in optimizer.param_groups[1]["params"]}
     assert spared == {id(p) for p in model.attention_classifier.attention.parameters()}
     assert [g["weight_decay"] for g in optimizer.param_groups] == [1e-5, 0.0]
@@ -224,9 +224,9 @@ def test_the_procedures():
     )
     with pytest.raises(
         AttnProbeError,
-        match="expected a procedure of jain-wallace, serrano-smith, got 'yang'",
+        match="expected jain-wallace or serrano-smith for procedure, got 'yang'",
     ):
-        papers_procedure("yang", "bigru")
+        TrainingOptions(procedure="yang")
 
 
 @pytest.mark.parametrize("encoder", ["bigru", "cnn", "none"])

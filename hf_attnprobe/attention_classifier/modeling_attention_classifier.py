@@ -25,6 +25,7 @@ from .sentences_attention_classifier import SentenceReader, Sentences, find_sent
 
 
 class AttentionClassifierPreTrainedModel(PreTrainedModel):
+    config: AttentionClassifierConfig
     config_class = AttentionClassifierConfig
     base_model_prefix = "attention_classifier"
     supports_gradient_checkpointing = False

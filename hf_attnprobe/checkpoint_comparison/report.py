@@ -6,7 +6,6 @@ Pure: data frames in, strings out.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import pandas as pd
 
 from hf_attnprobe import markdown
@@ -145,23 +144,22 @@ def fragility_scores(
     )
     wide = wide.loc[labels.index]
     counts = with_all_texts(resample_counts(len(labels), seed=seed))
-
-    def scores(attention: str) -> dict[str, np.ndarray]:
+    scores = {}
+    for attention in ("trained", *CHANGED):
         columns = [f"{attention}_share@{k}" for k in range(n_classes)]
-        return weighted_metrics(labels.to_numpy(), wide[columns].to_numpy(), counts)
-
-    def estimate(resampled: np.ndarray) -> Estimate:
-        interval = percentile_interval(resampled[1:])
-        return Estimate(float(resampled[0]), interval, len(labels))
-
-    trained = scores("trained")
-    found = {metric: estimate(values) for metric, values in trained.items()}
+        shares = wide[columns].to_numpy()
+        scores[attention] = weighted_metrics(labels.to_numpy(), shares, counts)
+    trained = scores["trained"]
+    resampled = dict(trained)
     for attention in CHANGED:
-        changed = scores(attention)
         for metric, prefix in (("f1", ""), ("accuracy", "accuracy_")):
-            change = changed[metric] - trained[metric]
-            found[f"{prefix}{attention}_change"] = estimate(change)
-    return found
+            change = scores[attention][metric] - trained[metric]
+            resampled[f"{prefix}{attention}_change"] = change
+    estimates = {}
+    for name, values in resampled.items():
+        interval = percentile_interval(values[1:])
+        estimates[name] = Estimate(float(values[0]), interval, len(labels))
+    return estimates
 
 
 def mean_estimates(statistics: Sequence[Statistic], layer: int) -> dict[str, Estimate]:

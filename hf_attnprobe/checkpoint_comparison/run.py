@@ -22,11 +22,11 @@ from hf_attnprobe.checkpoint_comparison.report import (
     to_json,
     to_text,
 )
-from hf_attnprobe.checkpoints import is_attention_classifier, load_model
+from hf_attnprobe.checkpoints import class_names, load_attention_classifier
 from hf_attnprobe.data.arguments import Data, as_data
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.options import from_flat
-from hf_attnprobe.retraining.base import check_kind
+from hf_attnprobe.retraining.base import load_base_model
 from hf_attnprobe.retraining.options import RetrainOptions
 from hf_attnprobe.retraining.run import retrain
 from hf_attnprobe.retraining.verdict import Point, adversaries
@@ -98,15 +98,11 @@ def _config_of(model: str | Path, *, as_base: bool) -> AttentionClassifierConfig
     Args:
         as_base: whether adversaries will be trained beside it.
     """
-    config = load_model(model).config
-    if not is_attention_classifier(config):
-        raise AttnProbeError(
-            f"expected attention classifiers to compare, {model} is a {config.model_type}; "
-            "audit its heads with attnprobe audit"
-        )
     if as_base:
-        check_kind(config, model)
-    return config
+        return load_base_model(model).config
+    return load_attention_classifier(
+        model, "to compare", "audit its heads with attnprobe audit"
+    ).config
 
 
 def _audit(
@@ -154,7 +150,7 @@ def _row(
     rows = report.to_pandas()
     scores = {}
     if (rows.test == "fragility").any():
-        scores = fragility_scores(rows, config.num_labels, seed=seed)
+        scores = fragility_scores(rows, len(class_names(config)), seed=seed)
     # The layer of the only attention; rows about the whole model have none.
     layer = int(rows.layer.max())
     return ComparedCheckpoint(

@@ -1,6 +1,5 @@
 """What training against attention to some tokens did. Pure: numbers in, text out."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,14 +8,12 @@ import numpy as np
 from hf_attnprobe import markdown
 from hf_attnprobe.data.examples import DatasetName
 from hf_attnprobe.statistics.bootstrap import Estimate, mean_estimate
-from hf_attnprobe.statistics.scores import Score, compare, find_score
+from hf_attnprobe.statistics.scores import Score, compare
 from hf_attnprobe.storage.plain_data import plain
 
 
 KEPT = 0.02  # of accuracy may be lost
-USED = (
-    0.05  # total variation of the output without the tokens; below, they are not used
-)
+USED = 0.05  # total variation of the output without the tokens; below, unused
 
 
 @dataclass(frozen=True)
@@ -56,6 +53,11 @@ class Deception:
     def __str__(self) -> str:
         return to_text(self)
 
+    def score(self, when: str, metric: str) -> Score:
+        """The score ``before`` or ``after``."""
+        by_name = {(s.model, s.metric): s for s in self.scores}
+        return by_name[when, metric]
+
 
 @dataclass(frozen=True, eq=False)
 class Measured:
@@ -90,29 +92,27 @@ def deception_of(
         settings: the fields of :class:`Deception` that say what was done.
     """
     has_tokens = before.named > 0
-    masses = {
+    columns = {
         "before": before.mean_mass,
         "after": after.mean_mass,
         "largest before": before.largest_mass,
         "largest after": after.largest_mass,
         "tokens": before.named,
+        "moved before": before.moved,
+        "moved after": after.moved,
     }
-    moved = {"before": before.moved, "after": after.moved}
     probs = {"before": before.probs, "after": after.probs}
-
-    def means(columns: Mapping[str, np.ndarray]) -> dict[str, Estimate]:
-        return {
-            name: mean_estimate(values[has_tokens], seed=seed)
-            for name, values in columns.items()
-        }
-
+    means = {
+        name: mean_estimate(values[has_tokens], seed=seed)
+        for name, values in columns.items()
+    }
     return Deception(
         **settings,
         n=len(has_tokens),
         n_named=int(has_tokens.sum()),
         scores=compare(before.labels.astype(int), probs, reference="before", seed=seed),
-        masses=means(masses),
-        moved=means(moved),
+        moved={"before": means.pop("moved before"), "after": means.pop("moved after")},
+        masses=means,
     )
 
 
@@ -123,9 +123,10 @@ def verdict(deception: Deception) -> str:
             "None of the test texts has an impermissible token: they say nothing about "
             "attention to them."
         )
-    mass_before, mass = (deception.masses[when].value for when in ("before", "after"))
-    moved_before, moved = (deception.moved[when].value for when in ("before", "after"))
-    lost = find_score(deception.scores, "after", "accuracy").difference
+    masses, moves = deception.masses, deception.moved
+    mass_before, mass = masses["before"].value, masses["after"].value
+    moved_before, moved = moves["before"].value, moves["after"].value
+    lost = deception.score("after", "accuracy").difference
     kept = "kept" if lost < KEPT else "not kept"
     if moved_before < USED:
         return (
@@ -170,8 +171,8 @@ def to_text(deception: Deception) -> str:
 def _rows(deception: Deception) -> list[list[str]]:
     rows = []
     for metric in dict.fromkeys(score.metric for score in deception.scores):
-        before = find_score(deception.scores, "before", metric)
-        after = find_score(deception.scores, "after", metric)
+        before = deception.score("before", metric)
+        after = deception.score("after", metric)
         rows.append(_row(metric.replace("_", " "), before, after))
     masses, moved = deception.masses, deception.moved
     mean_mass = "mass on the impermissible tokens, mean over heads"
@@ -183,4 +184,6 @@ def _rows(deception: Deception) -> list[list[str]]:
 
 
 def _row(name: str, before: Score | Estimate, after: Score | Estimate) -> list[str]:
-    return [name, *(markdown.interval(x.value, x.ci95) for x in (before, after))]
+    first = markdown.interval(before.value, before.ci95)
+    second = markdown.interval(after.value, after.ci95)
+    return [name, first, second]

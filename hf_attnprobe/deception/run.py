@@ -1,4 +1,6 @@
-"""Can a model be taught to hide what it looks at? The verb ``deceive``, after Pruthi et al. 2020.
+"""The verb ``deceive``: can a model be taught to hide what it looks at?
+
+Source: Pruthi et al. 2020.
 
 Question: if attention to some tokens costs, does the model stop using them, or does it only
           stop looking?
@@ -22,15 +24,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import (
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
-    Trainer,
 )
 
 from hf_attnprobe.adapters.transformer.readout import query_rows, readout_of
+from hf_attnprobe.attention_classifier import (
+    AttentionClassifierForSequenceClassification,
+)
 from hf_attnprobe.checkpoints import (
     check_not_itself,
     class_names,
@@ -41,7 +45,7 @@ from hf_attnprobe.checkpoints import (
     read_record,
 )
 from hf_attnprobe.data.arguments import as_data
-from hf_attnprobe.data.examples import dataset_name
+from hf_attnprobe.data.examples import column_of, dataset_name
 from hf_attnprobe.data.splits import check_sets
 from hf_attnprobe.deception.options import DeceptionOptions
 from hf_attnprobe.deception.report import Deception, Measured, deception_of, to_json
@@ -51,10 +55,9 @@ from hf_attnprobe.inference.encoding import labels_of_model
 from hf_attnprobe.inference.outputs import observations, predict
 from hf_attnprobe.retraining.base import Splits, load_base, shared_settings
 from hf_attnprobe.storage.folders import write_json
-from hf_attnprobe.training.classifier import procedure_of
-from hf_attnprobe.training.fine_tuning import USUAL, WARM_UP
+from hf_attnprobe.training.classifier import papers_trainer, procedure_of
+from hf_attnprobe.training.fine_tuning import USUAL, trainer_settings
 from hf_attnprobe.training.losses import deception_penalty, papers_loss
-from hf_attnprobe.training.procedures import optimizer_and_schedule
 from hf_attnprobe.training.resuming import begin, finish
 from hf_attnprobe.training.trainer import PlainTrainer, check_pads, make_trainer
 
@@ -116,8 +119,9 @@ def deceive(
         name: getattr(options, name) for name in ("weight", "over_heads", "layers")
     }
     deceives_on = {"deceives_on": list(tokens), "start": str(model)}
-    finish(trainer, tokenizer, folder, {**used, **penalty, **deceives_on})
-    after = _measure(trainer.model, tokenizer, splits["test"], ids, options.layers)
+    record = {**used, **penalty, **deceives_on}
+    trained = finish(trainer, tokenizer, folder, record)
+    after = _measure(trained.model, tokenizer, splits["test"], ids, options.layers)
     result = deception_of(
         before,
         after,
@@ -146,14 +150,16 @@ class DeceptionTrainer(PlainTrainer):
 
     def compute_loss(
         self,
-        model: PreTrainedModel,
-        inputs: dict[str, Tensor],
+        model: nn.Module,
+        inputs: dict[str, Any],
         return_outputs: bool = False,
-        **options: Any,
+        num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
         """The loss of the task and the penalty; in evaluation, of the task alone."""
         if not model.training:
-            return super().compute_loss(model, inputs, return_outputs, **options)
+            return super().compute_loss(model, inputs, return_outputs)
+        assert isinstance(model, PreTrainedModel)
+        assert self.compute_loss_func is not None  # _trainer gives one
         labels = inputs.pop("labels")
         outputs = model(**inputs, output_attentions=True)
         impermissible = torch.isin(
@@ -251,13 +257,13 @@ def _check_splits(
             "test"
         )
     train = splits["train"]
-    columns = train.with_format(None)
-    if labels_of_model(class_names(model.config), train) != columns["label"][:]:
+    labels = column_of(train, "label")
+    if labels_of_model(class_names(model.config), train) != labels:
         raise AttnProbeError(
             "expected data that numbers its classes as the model does; choose the data it "
             "was trained on"
         )
-    rows = tokenizer(columns["text"][:], truncation=True)["input_ids"]
+    rows = tokenizer(column_of(train, "text"), truncation=True)["input_ids"]
     wanted = set(ids.tolist())
     if not any(wanted.intersection(row) for row in rows):
         raise AttnProbeError(
@@ -281,47 +287,42 @@ def _trainer(
     ids: Tensor,
     options: DeceptionOptions,
     progress: bool,
-) -> tuple[Trainer, dict[str, Any]]:
+) -> tuple[PlainTrainer, dict[str, Any]]:
     """A Trainer, and the settings it has.
 
     An attention classifier is trained as it was before, but for epochs and batches; a
     Transformer as :func:`hf_attnprobe.training.fine_tuning.fine_tune` does it.
     """
-    arguments = {
-        "num_train_epochs": options.epochs,
-        "per_device_train_batch_size": options.batch_size,
-        "seed": options.seed,
-        "save_strategy": "no",
-        "load_best_model_at_end": False,
-    }
     names = ("seed", "epochs", "batch_size", "learning_rate")
     used = {name: getattr(options, name) for name in names}
-    further: dict[str, Any] = {}
+    settings: dict[str, Any] = {"save_strategy": "no", "load_best_model_at_end": False}
     weighted = False
-    if is_attention_classifier(loaded.config):
-        settings = load_base(model, **used).settings
-        used = shared_settings(settings)
-        procedure = procedure_of(settings, loaded.config)
-        procedure = replace(procedure, plateau_factor=1.0)
-        further["optimizers"] = optimizer_and_schedule(loaded, procedure)
-        arguments["max_grad_norm"] = procedure.max_grad_norm
+    run = partial(make_trainer, loaded, tokenizer, splits, folder)
+    if isinstance(loaded, AttentionClassifierForSequenceClassification):
+        before = load_base(model, **used).settings
+        used = shared_settings(before)
+        procedure = procedure_of(before, loaded.config)
+        procedure = replace(procedure, plateau_factor=1.0, patience=None)
         weighted = procedure.weighted
+        run = partial(
+            papers_trainer,
+            loaded,
+            tokenizer,
+            splits,
+            folder,
+            procedure,
+            seed=options.seed,
+        )
     else:
-        rate = options.learning_rate or USUAL["learning_rate"]
-        rates = {"learning_rate": rate, "weight_decay": USUAL["weight_decay"]}
-        used |= rates
-        arguments |= {**rates, "warmup_steps": WARM_UP}
-    n_classes = loaded.config.num_labels
-    trainer = make_trainer(
-        loaded,
-        tokenizer,
-        splits,
-        folder,
-        settings=arguments,
+        used["learning_rate"] = options.learning_rate or USUAL["learning_rate"]
+        used["weight_decay"] = USUAL["weight_decay"]
+        settings |= trainer_settings(used) | {"seed": options.seed}
+    n_classes = len(class_names(loaded.config))
+    trainer = run(
+        settings=settings,
         progress=progress,
         kind=partial(DeceptionTrainer, impermissible=ids, options=options),
         compute_loss_func=papers_loss(splits["train"], n_classes, weighted=weighted),
-        **further,
     )
     return trainer, used
 
@@ -335,34 +336,27 @@ def _measure(
     layers: str,
 ) -> Measured:
     """Measures the test texts through the adapters, which know of no penalty."""
+    ids = ids.to(model.device)
+    example_ids: list[int] = []
     parts = []
     for observation in observations(model, tokenizer, examples, level="token"):
-        batch, adapter = observation.batch, observation.model
+        batch = observation.batch
         content = batch.content_mask
-        tokens = batch.inputs["input_ids"]
-        impermissible = torch.isin(tokens, ids.to(content.device)) & content
-        sites = adapter.sites()
-        first = max(site.layer for site in sites) if layers == "last" else 0
-        masses = torch.stack(
-            [
-                (observation.read(site) * impermissible).sum(-1)
-                for site in sites
-                if site.layer >= first
-            ]
-        ).double()
-        columns = (
-            batch.labels,
-            observation.probs,
-            impermissible.sum(-1) / content.sum(-1),
-            masses.mean(0),
-            masses.amax(0),
-        )
-        example_ids = torch.tensor(batch.example_ids)
-        parts.append((example_ids, *(column.cpu() for column in columns)))
-    example_ids, *columns = (torch.cat(column) for column in zip(*parts, strict=True))
-    order = example_ids.argsort()
-    labels, probs, *others = (column[order] for column in columns)
+        impermissible = torch.isin(batch.inputs["input_ids"], ids) & content
+        sites = observation.model.sites()
+        if layers == "last":
+            last = max(site.layer for site in sites)
+            sites = [site for site in sites if site.layer == last]
+        masses = [(observation.read(site) * impermissible).sum(-1) for site in sites]
+        mass = torch.stack(masses).double()
+        share = impermissible.sum(-1) / content.sum(-1)
+        columns = (batch.labels, observation.probs, share, mass.mean(0), mass.amax(0))
+        example_ids += batch.example_ids
+        parts.append(columns)
+    order = torch.tensor(example_ids).argsort()
+    measured = []
+    for column in zip(*parts, strict=True):
+        measured.append(torch.cat(column).double().cpu()[order])
     without = predict(model, tokenizer, examples, without=set(ids.tolist()))
-    moved = tvd(probs.double(), without)
-    measured = (labels, probs, *others, moved)
-    return Measured(*(column.double().numpy() for column in measured))
+    moved = tvd(measured[1], without)
+    return Measured(*(column.numpy() for column in (*measured, moved)))

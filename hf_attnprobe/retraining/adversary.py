@@ -34,10 +34,18 @@ from hf_attnprobe.faithfulness.adversarial import (
 from hf_attnprobe.functional.divergence import jsd, largest_jsd, tvd
 from hf_attnprobe.inference.outputs import Outputs, observations, read_outputs
 from hf_attnprobe.retraining.adversary_training import train_adversary
-from hf_attnprobe.retraining.base import Base, Progress, Splits, Trained, silent
+from hf_attnprobe.retraining.base import (
+    Base,
+    Progress,
+    Splits,
+    Trained,
+    compare_probs,
+    is_correct,
+    silent,
+)
 from hf_attnprobe.retraining.options import Adversary
 from hf_attnprobe.retraining.registry import register_retraining
-from hf_attnprobe.statistics.scores import Score, compare
+from hf_attnprobe.statistics.scores import Score
 
 
 if TYPE_CHECKING:
@@ -46,16 +54,36 @@ if TYPE_CHECKING:
 GUIDE_LAMBDA = 0.002
 """The λ of the adversary that guides the paper's diagnostic MLP: .001 with half the TVD."""
 ROUNDING = 1e-6
+BASELINES = ("frontier_jsd", "search_jsd", "search_tvd")
 
 READINGS = {
-    "adversary_jsd": "the adversary of λ {key} attends a divergence of {mean:.2f} (at most 0.69) away from the base",
-    "adversary_tvd": "the adversary of λ {key} predicts {mean:.2f} of 1 away from the base",
+    "adversary_jsd": (
+        "the adversary of λ {key} attends a divergence of {mean:.2f} (at most "
+        "0.69) away from the base"
+    ),
+    "adversary_tvd": (
+        "the adversary of λ {key} predicts {mean:.2f} of 1 away from the base "
+    ),
     "adversary_correct": "the adversary of λ {key} is right in {mean:.0%} of texts",
-    "adversary_jsd_over_bound": "the adversary of λ {key} is as far as {mean:.0%} of the largest divergence there is",
-    "frontier_jsd": "with the base's encoder, weights within {key} of its output reach a divergence of {mean:.2f}",
-    "search_jsd": "the search finds weights within {key} of the output at a divergence of {mean:.2f}",
-    "search_tvd": "what the search finds within {key} moves the output by {mean:.3f} of 1",
-    "largest_jsd": "no weights at all can be farther from the base's than a divergence of {mean:.2f}",
+    "adversary_jsd_over_bound": (
+        "the adversary of λ {key} is as far as {mean:.0%} of the largest "
+        "divergence there is"
+    ),
+    "frontier_jsd": (
+        "with the base's encoder, weights within {key} of its output reach a "
+        "divergence of {mean:.2f}"
+    ),
+    "search_jsd": (
+        "the search finds weights within {key} of the output at a divergence of "
+        "{mean:.2f}"
+    ),
+    "search_tvd": (
+        "what the search finds within {key} moves the output by {mean:.3f} of 1 "
+    ),
+    "largest_jsd": (
+        "no weights at all can be farther from the base's than a divergence of "
+        "{mean:.2f}"
+    ),
 }
 
 
@@ -118,7 +146,7 @@ def adversary(
     own = base.outputs(examples)
     bound = largest_jsd(own.attention, own.mask)
     trained, divergence, moved, correct, shares = [], {}, {}, {}, {}
-    probs = {"base": own.probs.numpy()}
+    probs = {"base": own.probs}
     for strength in options.sorted_lambdas():
         folder = lambda_folder(output_dir, strength)
         run = train_adversary(
@@ -128,9 +156,9 @@ def adversary(
         trained.append(run)
         divergence[strength] = jsd(own.attention, other.attention)
         moved[strength] = tvd(own.probs, other.probs)
-        correct[strength] = (other.probs.argmax(-1) == own.labels).double()
+        correct[strength] = is_correct(other.probs, own.labels)
         shares[strength] = over_bound(divergence[strength], bound, own)
-        probs[f"adversary {strength:g}"] = other.probs.numpy()
+        probs[f"adversary {strength:g}"] = other.probs
     return AdversaryResult(
         divergence,
         moved,
@@ -138,7 +166,7 @@ def adversary(
         shares,
         **_baselines(base, examples, seed),
         largest_jsd=bound,
-        scores=compare(own.labels, probs, reference="base", seed=seed),
+        scores=compare_probs(own.labels, probs, reference="base", seed=seed),
         trained=tuple(trained),
     )
 
@@ -156,9 +184,9 @@ def over_bound(divergence: Tensor, bound: Tensor, own: Outputs) -> Tensor:
     Raises:
         AttnProbeError: a JSD above its bound.
     """
-    beyond = (divergence > bound + ROUNDING).nonzero()
-    if len(beyond):
-        row = beyond[0].item()
+    beyond = divergence > bound + ROUNDING
+    if beyond.any():
+        row = int(beyond.int().argmax())
         raise AttnProbeError(
             f"text {own.example_ids[row]}: a JSD of {divergence[row]:.4f} is above the "
             f"largest that any attention can have to the base's, {bound[row]:.4f}; the two "
@@ -174,21 +202,16 @@ def _baselines(
 
     By search, and exactly where there are two classes.
     """
-    parts: dict[str, dict[float, list[Tensor]]] = {
-        "frontier_jsd": {},
-        "search_jsd": {},
-        "search_tvd": {},
-    }
     ids: list[int] = []
+    parts: dict[tuple[str, float], list[Tensor]] = {}
     for observation in observations(base.model, base.tokenizer, examples):
         ids += observation.batch.example_ids
         for name, epsilon, values in _baselines_of_batch(observation, seed):
-            parts[name].setdefault(epsilon, []).append(values.detach().cpu())
+            parts.setdefault((name, epsilon), []).append(values.detach().cpu())
     order = torch.tensor(ids).argsort()
-    baselines: dict[str, dict[float, Tensor]] = {name: {} for name in parts}
-    for name, by_epsilon in parts.items():
-        for epsilon, values in by_epsilon.items():
-            baselines[name][epsilon] = torch.cat(values)[order]
+    baselines: dict[str, dict[float, Tensor]] = {name: {} for name in BASELINES}
+    for (name, epsilon), batches in parts.items():
+        baselines[name][epsilon] = torch.cat(batches)[order]
     return baselines
 
 

@@ -10,17 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
-from transformers import (
-    EarlyStoppingCallback,
-    PreTrainedModel,
-    Trainer,
-)
+from torch import Tensor, nn
 
-from hf_attnprobe.data.examples import label_names
+from hf_attnprobe.attention_classifier import (
+    AttentionClassifierForSequenceClassification,
+)
+from hf_attnprobe.data.examples import column_of, label_names
 from hf_attnprobe.inference.guides import guide_rows, special_ids
 from hf_attnprobe.inference.outputs import to_guide
-from hf_attnprobe.options import check_at_least
 from hf_attnprobe.retraining.base import (
     SPLITS,
     Base,
@@ -32,18 +29,22 @@ from hf_attnprobe.retraining.base import (
     silent,
 )
 from hf_attnprobe.retraining.options import Adversary
-from hf_attnprobe.training.classifier import new_model, procedure_of
+from hf_attnprobe.training.classifier import new_model, papers_trainer, procedure_of
 from hf_attnprobe.training.losses import adversary_loss, with_penalties
-from hf_attnprobe.training.options import TrainingOptions
-from hf_attnprobe.training.procedures import optimizer_and_schedule
 from hf_attnprobe.training.resuming import begin, finish, finished
-from hf_attnprobe.training.trainer import PlainTrainer, make_trainer
+from hf_attnprobe.training.trainer import PlainTrainer
 
 
 if TYPE_CHECKING:
     import datasets
 
 TARGETS = ("base_probs", "base_attention")
+LOWEST_OBJECTIVE = {
+    "metric_for_best_model": "loss",
+    "greater_is_better": False,
+    "remove_unused_columns": False,
+}
+"""Arguments of the Trainer with which it keeps the epoch of the lowest objective."""
 
 
 class AdversaryTrainer(PlainTrainer):
@@ -55,22 +56,27 @@ class AdversaryTrainer(PlainTrainer):
     regularised too, and not in the score, which they would decide alone.
     """
 
-    def __init__(self, *args: Any, objective: Callable[..., Tensor], **options: Any):
+    objective: Callable[..., Tensor]
+
+    def __init__(
+        self, *args: Any, objective: Callable[..., Tensor], **options: Any
+    ) -> None:
         super().__init__(*args, **options)
         self.objective = objective
         self.reached: list[Tensor] = []
 
     def compute_loss(
         self,
-        model: PreTrainedModel,
-        inputs: dict[str, Tensor],
+        model: nn.Module,
+        inputs: dict[str, Any],
         return_outputs: bool = False,
-        **options: Any,
+        num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
         """The objective with penalties; validation and test texts are only classified."""
         if TARGETS[0] not in inputs:
-            return super().compute_loss(model, inputs, return_outputs, **options)
+            return super().compute_loss(model, inputs, return_outputs)
         targets = [inputs.pop(name) for name in TARGETS]
+        assert isinstance(model, AttentionClassifierForSequenceClassification)
         ids, real = inputs["input_ids"], inputs["attention_mask"]
         mask = model.attention_classifier.content_mask(real, ids)
         outputs = model(ids, real, output_attentions=True)
@@ -114,9 +120,8 @@ def train_adversary(
             seed is the base's plus 1, so that not even the start is shared.
 
     Raises:
-        AttnProbeError: a negative λ, or a folder with another training.
+        AttnProbeError: a folder with another training.
     """
-    check_at_least(0, lambda_=lambda_)
     used = replace(
         base.settings,
         seed=base.settings.seed + 1,
@@ -125,53 +130,30 @@ def train_adversary(
         plateau_factor=1.0,
     )
     used = replace(used, **settings)
-    record = shared_settings(used)
-    record |= {"lambda": lambda_, "tvd_scale": options.tvd_scale}
+    tvd_scale = options.tvd_scale
+    record = shared_settings(used) | {"lambda": lambda_, "tvd_scale": tvd_scale}
     folder = Path(folder)
     done = finished(folder, record)
     if done is not None:
-        return as_trained(folder, *done)
+        return as_trained(folder, done)
     begin(folder, used.seed, resume=True)
     names = label_names(splits["train"])
     model = new_model(base.config(), base.tokenizer, names, used.word_vectors)
     objective = partial(adversary_loss, lambda_=lambda_, tvd_factor=options.tvd_factor)
-    trainer = _trainer(base, model, splits, folder, used, objective, progress(folder))
-    metrics = finish(trainer, base.tokenizer, folder, record, resume=True)
-    return as_trained(folder, model, metrics)
-
-
-def _trainer(
-    base: Base,
-    model: PreTrainedModel,
-    splits: Splits,
-    folder: Path,
-    used: TrainingOptions,
-    objective: Callable[..., Tensor],
-    progress: bool | str,
-) -> Trainer:
-    """A Trainer with the base's batches and optimizer, another objective and another end."""
-    procedure = procedure_of(used, model.config)
-    settings = {
-        "num_train_epochs": procedure.epochs,
-        "per_device_train_batch_size": procedure.batch_size,
-        "max_grad_norm": procedure.max_grad_norm,
-        "seed": used.seed,
-        "metric_for_best_model": "loss",
-        "greater_is_better": False,
-        "remove_unused_columns": False,
-    }
-    return make_trainer(
+    trainer = papers_trainer(
         model,
         base.tokenizer,
         {name: splits[name] for name in SPLITS},
         folder,
-        settings=settings,
-        progress=progress,
+        procedure_of(used, model.config),
+        seed=used.seed,
+        progress=progress(folder),
+        settings=LOWEST_OBJECTIVE,
         columns=partial(_targets, base),
         kind=partial(AdversaryTrainer, objective=objective),
-        optimizers=optimizer_and_schedule(model, procedure),
-        callbacks=[EarlyStoppingCallback(procedure.patience)],
     )
+    result = finish(trainer, base.tokenizer, folder, record, resume=True)
+    return as_trained(folder, result)
 
 
 def _targets(
@@ -187,9 +169,9 @@ def _targets(
     probs = dict(zip(outputs.example_ids, outputs.probs.tolist(), strict=True))
     special = special_ids(base.tokenizer)
     rows = guide_rows(to_guide(outputs), examples, input_ids, special)
-    n_classes = outputs.probs.shape[-1]
+    n_classes = len(base.labels)
     equal = [1 / n_classes] * n_classes
-    ids = examples.with_format(None)["example_id"][:]
+    ids = column_of(examples, "example_id")
     return {
         "base_attention": rows,
         "base_probs": [probs.get(example_id, equal) for example_id in ids],

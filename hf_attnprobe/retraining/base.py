@@ -5,7 +5,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from transformers import PreTrainedConfig, PreTrainedTokenizerBase
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_attnprobe.attention_classifier import (
     AttentionClassifierConfig,
@@ -14,8 +15,7 @@ from hf_attnprobe.attention_classifier import (
 from hf_attnprobe.checkpoints import (
     class_names,
     has_trained_attention,
-    is_attention_classifier,
-    load_model,
+    load_attention_classifier,
     load_tokenizer,
     read_record,
 )
@@ -23,10 +23,11 @@ from hf_attnprobe.data.examples import dataset_fingerprint, label_names
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.inference.guides import Guide
 from hf_attnprobe.inference.outputs import Outputs, read_outputs
-from hf_attnprobe.options import from_flat
+from hf_attnprobe.statistics.scores import Score, compare
 from hf_attnprobe.training.classifier import procedure_of, train_classifier
 from hf_attnprobe.training.options import TrainingOptions
 from hf_attnprobe.training.procedures import DEFAULT
+from hf_attnprobe.training.resuming import TrainedClassifier
 
 
 if TYPE_CHECKING:
@@ -76,8 +77,8 @@ class Base:
         self, changes: Mapping[str, Any] | None = None
     ) -> AttentionClassifierConfig:
         """A copy of its configuration with some fields replaced."""
-        config = self.model.config
-        return type(config).from_dict(config.to_dict() | dict(changes or {}))
+        fields = self.model.config.to_dict() | dict(changes or {})
+        return AttentionClassifierConfig(**fields)
 
     def outputs(self, examples: "datasets.Dataset") -> Outputs:
         """What it says of these texts and where it looks; computed once per split."""
@@ -105,12 +106,12 @@ def load_base(model: str | Path, **settings: Any) -> Base:
         AttnProbeError: a model of another kind, which cannot be trained again with the same
             configuration.
     """
-    loaded, tokenizer = load_model(model), load_tokenizer(model)
-    check_kind(loaded.config, model)
+    loaded = load_base_model(model)
+    tokenizer = load_tokenizer(model)
     given = {name: value for name, value in settings.items() if value is not None}
     known = read_record(Path(model)) | given
     chosen = {name: known[name] for name in SETTINGS if name in known}
-    options = from_flat({"procedure": DEFAULT} | chosen, TrainingOptions)
+    options = TrainingOptions(**({"procedure": DEFAULT} | chosen))
     procedure = procedure_of(options, loaded.config).settings()
     del procedure["min_document_frequency"]  # the tokenizer is there already
     used = replace(options, **procedure)
@@ -122,23 +123,25 @@ def load_base(model: str | Path, **settings: Any) -> Base:
     return Base(str(model), loaded, tokenizer, used, tuple(notes))
 
 
-def check_kind(config: PreTrainedConfig, name: str | Path) -> None:
-    """Checks that a model of this configuration can be a base.
+def load_base_model(model: str | Path) -> AttentionClassifierForSequenceClassification:
+    """Loads a model that can be a base.
 
     Raises:
         AttnProbeError: it is no flat attention classifier with trained attention.
     """
-    if not is_attention_classifier(config):
-        raise AttnProbeError(
-            "expected an attention classifier to train again from scratch, "
-            f"{name} is a {config.model_type}; make one with attnprobe train --encoder"
-        )
+    loaded = load_attention_classifier(
+        model,
+        "to train again from scratch",
+        "make one with attnprobe train --encoder",
+    )
+    config = loaded.config
     if not has_trained_attention(config):
         kind = "two levels of" if config.hierarchical else config.attention
         raise AttnProbeError(
-            f"expected a base with one level of trained attention, {name} has {kind} "
+            f"expected a base with one level of trained attention, {model} has {kind} "
             "attention; choose another --model"
         )
+    return loaded
 
 
 def check_splits(base: Base, splits: Splits) -> None:
@@ -184,7 +187,7 @@ class Trained:
     """
 
     folder: Path
-    model: AttentionClassifierForSequenceClassification
+    model: PreTrainedModel
     metrics: Mapping[str, float]
     seconds: float
     n_epochs: int
@@ -208,7 +211,7 @@ def train_again(
         guides: attention weights by split and example id, for ``attention="guided"``.
         settings: in place of the base's, such as ``seed``.
     """
-    model, _, metrics = train_classifier(
+    result = train_classifier(
         base.config(changes),
         **{name: splits[name] for name in SPLITS},
         output_dir=folder,
@@ -218,14 +221,35 @@ def train_again(
         resume=True,
         progress=progress(folder),
     )
-    return as_trained(folder, model, metrics)
+    return as_trained(folder, result)
 
 
-def as_trained(
-    folder: Path,
-    model: AttentionClassifierForSequenceClassification,
-    metrics: Mapping[str, float],
-) -> Trained:
+def as_trained(folder: Path, result: TrainedClassifier) -> Trained:
     """A trained model with the figures in its folder's record."""
     record = read_record(folder)
-    return Trained(folder, model, metrics, record["seconds"], record["n_epochs"])
+    return Trained(
+        folder, result.model, result.metrics, record["seconds"], record["n_epochs"]
+    )
+
+
+def is_correct(probs: Tensor, labels: Tensor) -> Tensor:
+    """1 where the most probable class is the true one, else 0, float64 [texts].
+
+    Args:
+        probs: [texts, classes].
+        labels: the true classes [texts].
+    """
+    return (probs.argmax(-1) == labels).double()
+
+
+def compare_probs(
+    labels: Tensor, probs: Mapping[str, Tensor], *, reference: str, seed: int
+) -> tuple[Score, ...]:
+    """The scores of several models, see :func:`hf_attnprobe.statistics.scores.compare`.
+
+    Args:
+        labels: the true classes [texts].
+        probs: by model [texts, classes].
+    """
+    arrays = {name: values.numpy() for name, values in probs.items()}
+    return compare(labels.numpy(), arrays, reference=reference, seed=seed)

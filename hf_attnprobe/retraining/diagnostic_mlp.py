@@ -15,10 +15,10 @@ Reading:  base above the trained one: its weights carry information about tokens
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 from torch import Tensor
-from transformers import AutoModelForSequenceClassification, PreTrainedModel
+from transformers import PreTrainedModel
 
+from hf_attnprobe.checkpoints import load_model
 from hf_attnprobe.inference.guides import Guide
 from hf_attnprobe.inference.outputs import predict, read_outputs, to_guide
 from hf_attnprobe.options import Options
@@ -28,11 +28,13 @@ from hf_attnprobe.retraining.base import (
     Progress,
     Splits,
     Trained,
+    compare_probs,
+    is_correct,
     silent,
     train_again,
 )
 from hf_attnprobe.retraining.registry import register_retraining
-from hf_attnprobe.statistics.scores import Score, compare
+from hf_attnprobe.statistics.scores import Score
 
 
 UNREGULARISED = {
@@ -42,10 +44,22 @@ UNREGULARISED = {
     "conicity_weight": 0.0,
 }
 READINGS = {
-    "uniform_guide_correct": "guided by uniform weights, a model without context is right in {mean:.0%} of texts",
-    "trained_guide_correct": "with attention of its own, a model without context is right in {mean:.0%} of texts",
-    "base_guide_correct": "guided by the base's weights, a model without context is right in {mean:.0%} of texts",
-    "adversary_guide_correct": "guided by the adversary's weights, a model without context is right in {mean:.0%} of texts",
+    "uniform_guide_correct": (
+        "guided by uniform weights, a model without context is right in {mean:.0%} "
+        "of texts"
+    ),
+    "trained_guide_correct": (
+        "with attention of its own, a model without context is right in {mean:.0%} "
+        "of texts"
+    ),
+    "base_guide_correct": (
+        "guided by the base's weights, a model without context is right in "
+        "{mean:.0%} of texts"
+    ),
+    "adversary_guide_correct": (
+        "guided by the adversary's weights, a model without context is right in "
+        "{mean:.0%} of texts"
+    ),
 }
 
 
@@ -99,11 +113,10 @@ def diagnostic_mlp(
     if adversary is not None:
         # Two adversaries guide two models: the folder tells which one it was.
         folders["adversary"] = f"adversary-{Path(adversary).name}"
-        model = AutoModelForSequenceClassification.from_pretrained(adversary)
-        guides["adversary"] = guides_of(model, base, splits)
+        guides["adversary"] = guides_of(load_model(adversary), base, splits)
     attentions = {"uniform": "uniform", "trained": "additive"}
     own = base.outputs(splits["test"])
-    probs, trained, correct = {"base": own.probs.numpy()}, [], {}
+    probs, trained, correct = {"base": own.probs}, [], {}
     for name, folder in folders.items():
         changes = {
             "encoder": "mlp",
@@ -123,14 +136,14 @@ def diagnostic_mlp(
         imposed = None if guide is None else guide["test"]
         guided = predict(run.model, base.tokenizer, splits["test"], guide=imposed)
         trained.append(run)
-        probs[f"{name} guide"] = guided.numpy()
-        correct[name] = _correct(guided.numpy(), own.labels)
+        probs[f"{name} guide"] = guided
+        correct[name] = is_correct(guided, own.labels)
     return DiagnosticMlpResult(
         correct["uniform"],
         correct["trained"],
         correct["base"],
         correct.get("adversary"),
-        compare(own.labels, probs, reference="trained guide", seed=seed),
+        compare_probs(own.labels, probs, reference="trained guide", seed=seed),
         tuple(trained),
     )
 
@@ -145,7 +158,3 @@ def guides_of(model: PreTrainedModel, base: Base, splits: Splits) -> dict[str, G
             outputs = read_outputs(model, base.tokenizer, splits[name])
         guides[name] = to_guide(outputs)
     return guides
-
-
-def _correct(probs: np.ndarray, labels: Tensor) -> Tensor:
-    return (labels.new_tensor(probs.argmax(-1)) == labels).double()

@@ -21,7 +21,7 @@ from hf_attnprobe.retraining.verdict import (
     verdict,
 )
 from hf_attnprobe.statistics.bins import attention_bin
-from hf_attnprobe.statistics.scores import Score, find_score
+from hf_attnprobe.statistics.scores import Score
 from hf_attnprobe.statistics.summary import Statistic, sentence
 from hf_attnprobe.storage.plain_data import from_plain, plain, values_from_plain
 from hf_attnprobe.storage.provenance import provenance_section
@@ -149,9 +149,10 @@ def attention_bins(rows: pd.DataFrame, labels: Sequence[str]) -> tuple[tuple, ..
         return ()
     by = [attention_bin(wide.max_attention), wide.predicted_class.astype(int)]
     groups = wide.groupby(by, observed=True).seed_jsd
-    return tuple(
-        (name, labels[k], len(jsd), float(jsd.median())) for (name, k), jsd in groups
-    )
+    bins = []
+    for (name, predicted), jsd in groups:
+        bins.append((name, labels[predicted], len(jsd), float(jsd.median())))
+    return tuple(bins)
 
 
 def to_text(report: RetrainingReport) -> str:
@@ -206,8 +207,9 @@ def _tables(report: RetrainingReport) -> list[str]:
 def _score_table(report: RetrainingReport, test: str) -> list[str]:
     """Models down; each metric, and how much of the reference's is lost, across."""
     scores = report.scores[test]
-    metrics = list(dict.fromkeys(s.metric for s in scores))
-    models = list(dict.fromkeys(s.model for s in scores))
+    by_name = {(s.model, s.metric): s for s in scores}
+    models = dict.fromkeys(model for model, _ in by_name)
+    metrics = dict.fromkeys(metric for _, metric in by_name)
     paper = PUBLISHED_F1.get(test, {}).get(report.dataset.published_as, {})
     head = ["model"]
     for metric in metrics:
@@ -218,7 +220,7 @@ def _score_table(report: RetrainingReport, test: str) -> list[str]:
     for model in models:
         row = [model]
         for metric in metrics:
-            row += _score_cells(find_score(scores, model, metric))
+            row += _score_cells(by_name[model, metric])
         if paper:
             row.append(markdown.number(paper.get(model)))
         rows.append(row)

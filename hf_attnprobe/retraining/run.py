@@ -11,7 +11,7 @@ import pandas as pd
 from hf_attnprobe.attention_model import Site
 from hf_attnprobe.checkpoints import RECORD
 from hf_attnprobe.data.arguments import as_data
-from hf_attnprobe.data.examples import dataset_fingerprint, dataset_name
+from hf_attnprobe.data.examples import DatasetName, dataset_fingerprint, dataset_name
 from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.functional.fingerprint import model_fingerprint
@@ -22,6 +22,7 @@ from hf_attnprobe.retraining.base import (
     SPLITS,
     Base,
     Splits,
+    Trained,
     check_splits,
     load_base,
     shared_settings,
@@ -99,13 +100,17 @@ def retrain(
     state = process_state()
     if state.num_processes > 1:
         raise AttnProbeError("retrain works in one process; start it without torchrun")
-    settings = {name: getattr(options, name) for name in OF_TRAINING}
-    base = load_base(model, **settings)
+    base = load_base(model, **{name: getattr(options, name) for name in OF_TRAINING})
     data = as_data(dataset)
     splits = data.splits(seed=base.settings.seed)
     check_splits(base, splits)
     folder = Path(output_dir)
-    identity = _identity(base, splits, options)
+    identity = identity_of(base, splits, options.seed)
+    identity["adversary"] = {
+        "tvd_scale": options.tvd_scale,
+        "epochs": options.adversary_epochs,
+        "patience": options.adversary_patience,
+    }
     with claim(folder, identity, state, kind=KIND):
         own = base.outputs(splits["test"])
         # Rows first: from here on the folder is this run's, whatever interrupts it.
@@ -116,7 +121,7 @@ def retrain(
             append_rows(folder / "rows", rows, name=test)
         name = dataset_name(data.dataset, "test")
         report = _report(base, name, folder, results, identity, options.seed)
-        _write(report, folder)
+        write_report(report, folder)
     return report
 
 
@@ -161,7 +166,9 @@ def _adversary_guide(
     wanted = GUIDE_LAMBDA * options.tvd_factor
     nearest = min(options.sorted_lambdas(), key=lambda value: abs(value - wanted))
     guide = lambda_folder(folder / "adversary", nearest)
-    return guide if "adversary" in names or (guide / RECORD).is_file() else None
+    if "adversary" in names or (guide / RECORD).is_file():
+        return guide
+    return None
 
 
 class _Announcer:
@@ -179,20 +186,15 @@ class _Announcer:
         return f"model {self.n_begun} of {self.n_models}: {name}"
 
 
-def _identity(base: Base, splits: Splits, options: RetrainOptions) -> dict[str, Any]:
+def identity_of(base: Base, splits: Splits, seed: int) -> dict[str, Any]:
     """What has to be the same for a folder to be continued."""
     return {
         "model_fingerprint": model_fingerprint(base.model),
         "data_fingerprint": {
             name: dataset_fingerprint(splits[name]) for name in SPLITS
         },
-        "seed": options.seed,
+        "seed": seed,
         "settings": shared_settings(base.settings),
-        "adversary": {
-            "tvd_scale": options.tvd_scale,
-            "epochs": options.adversary_epochs,
-            "patience": options.adversary_patience,
-        },
     }
 
 
@@ -204,7 +206,7 @@ def _prediction_rows(own: Outputs) -> pd.DataFrame:
 
 def _report(
     base: Base,
-    dataset: str,
+    dataset: DatasetName,
     folder: Path,
     results: Mapping[str, Any],
     identity: Mapping[str, Any],
@@ -217,11 +219,7 @@ def _report(
     f1 = f"of class {labels[1]}" if len(labels) == 2 else "mean over the classes"
     models = []
     for result in results.values():
-        for run in result.trained:
-            name = str(run.folder.relative_to(folder))
-            models.append(
-                TrainedModel(name, run.seconds, run.n_epochs, dict(run.metrics))
-            )
+        models += [as_row(trained, folder) for trained in result.trained]
     return RetrainingReport(
         model=base.name,
         dataset=dataset,
@@ -242,7 +240,14 @@ def _report(
     )
 
 
-def _write(report: RetrainingReport, folder: Path) -> None:
+def as_row(trained: Trained, folder: Path) -> TrainedModel:
+    """A trained model as the report in ``folder`` lists it."""
+    name = str(trained.folder.relative_to(folder))
+    return TrainedModel(name, trained.seconds, trained.n_epochs, dict(trained.metrics))
+
+
+def write_report(report: RetrainingReport, folder: Path) -> None:
+    """Writes the report as JSON and as Markdown."""
     write_json(folder / SUMMARY, to_json(report))
     write_atomically(folder / "report.md", to_markdown(report))
 
@@ -252,7 +257,8 @@ def read_retraining(folder: str | Path) -> RetrainingReport:
     file = Path(folder) / SUMMARY
     if not file.is_file():
         raise AttnProbeError(
-            f"expected a retraining in {folder}, found no {SUMMARY} there; finish or run it first"
+            f"expected a retraining in {folder}, found no {SUMMARY} there; finish or "
+            "run it first"
         )
     try:
         report = from_json(json.loads(file.read_text()))

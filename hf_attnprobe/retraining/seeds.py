@@ -23,17 +23,21 @@ from hf_attnprobe.retraining.base import (
     Progress,
     Splits,
     Trained,
+    compare_probs,
     silent,
     train_again,
 )
 from hf_attnprobe.retraining.options import Seeds
 from hf_attnprobe.retraining.registry import register_retraining
-from hf_attnprobe.statistics.scores import Score, compare
+from hf_attnprobe.statistics.scores import Score
 
 
 READINGS = {
     "max_attention": "the token with the most attention has {mean:.2f} of it",
-    "seed_jsd": "another seed moves the attention by a divergence of {mean:.2f} (at most 0.69; median over the runs)",
+    "seed_jsd": (
+        "another seed moves the attention by a divergence of {mean:.2f} (at most "
+        "0.69; median over the runs)"
+    ),
     "seed_tvd": "another seed moves the output by {mean:.2f} of 1 (mean over the runs)",
     "one_seed_jsd": "seed {key} moves the attention by a divergence of {mean:.2f}",
     "one_seed_tvd": "seed {key} moves the output by {mean:.2f} of 1",
@@ -90,7 +94,7 @@ def seeds(
     """
     own = base.outputs(splits["test"])
     trained, divergences, changes = [], {}, {}
-    probs = {"base": own.probs.numpy()}
+    probs = {"base": own.probs}
     for other_seed in other_seeds(base.settings.seed, options.n_seeds):
         folder = Path(output_dir) / str(other_seed)
         run = train_again(base, splits, folder, seed=other_seed, progress=progress)
@@ -98,7 +102,7 @@ def seeds(
         trained.append(run)
         divergences[other_seed] = jsd(own.attention, other.attention)
         changes[other_seed] = tvd(own.probs, other.probs)
-        probs[f"seed {other_seed}"] = other.probs.numpy()
+        probs[f"seed {other_seed}"] = other.probs
     # Of an even number of runs, quantile gives the mean of the two in the middle.
     median = torch.stack(list(divergences.values())).quantile(0.5, dim=0)
     return SeedsResult(
@@ -107,7 +111,7 @@ def seeds(
         torch.stack(list(changes.values())).mean(0),
         divergences,
         changes,
-        compare(own.labels, probs, reference="base", seed=seed),
+        compare_probs(own.labels, probs, reference="base", seed=seed),
         tuple(trained),
     )
 

@@ -1,6 +1,5 @@
 """The verb ``transfer``: the guides of ``diagnostic_mlp`` for any pair of models."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,38 +9,30 @@ from transformers import PreTrainedModel
 from hf_attnprobe.attention_model import Site
 from hf_attnprobe.checkpoints import (
     class_names,
-    is_attention_classifier,
-    load_model,
+    load_attention_classifier,
     load_tokenizer,
 )
 from hf_attnprobe.data.arguments import as_data
-from hf_attnprobe.data.examples import dataset_fingerprint, dataset_name
+from hf_attnprobe.data.examples import dataset_name
 from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.functional.fingerprint import model_fingerprint
 from hf_attnprobe.inference.outputs import Outputs, predict
 from hf_attnprobe.retraining.base import (
-    SPLITS,
     Base,
     Splits,
     Trained,
     check_splits,
+    compare_probs,
+    is_correct,
     load_base,
-    shared_settings,
     train_again,
 )
 from hf_attnprobe.retraining.diagnostic_mlp import guides_of
 from hf_attnprobe.retraining.options import TransferOptions
-from hf_attnprobe.retraining.report import (
-    RetrainingReport,
-    TrainedModel,
-    to_json,
-    to_markdown,
-)
-from hf_attnprobe.retraining.run import KIND
-from hf_attnprobe.statistics.scores import compare
-from hf_attnprobe.storage.folders import claim, write_atomically, write_json
-from hf_attnprobe.storage.provenance import SUMMARY
+from hf_attnprobe.retraining.report import RetrainingReport
+from hf_attnprobe.retraining.run import KIND, as_row, identity_of, write_report
+from hf_attnprobe.storage.folders import claim
 from hf_attnprobe.storage.rows import append_rows, to_rows
 
 
@@ -85,7 +76,10 @@ def transfer(
     others = {"guide": _load_other(base, "guide", guide)}
     if options.uniform is not None:
         others["uniform"] = _load_other(base, "uniform", options.uniform)
-    identity = _identity(base, others, splits, options.seed)
+    identity = identity_of(base, splits, options.seed)
+    identity["other_models"] = {
+        name: model_fingerprint(other) for name, other in others.items()
+    }
     folder = Path(output_dir)
     with claim(folder, identity, process_state(), kind=KIND):
         own = base.outputs(splits["test"])
@@ -100,8 +94,7 @@ def transfer(
             probs["uniform"] = uniform
         for name, values in probs.items():
             _write_rows(folder, name, values, own)
-        arrays = {name: values.numpy() for name, values in probs.items()}
-        scores = compare(own.labels, arrays, reference="own", seed=options.seed)
+        scores = compare_probs(own.labels, probs, reference="own", seed=options.seed)
         provenance = identity | {"guide": str(guide), "notes": list(base.notes)}
         report = RetrainingReport(
             model=base.name,
@@ -110,11 +103,10 @@ def transfer(
             seed=options.seed,
             statistics=(),
             scores={"transfer": scores},
-            models=(_as_row(trained),),
+            models=(as_row(trained, folder),),
             provenance=provenance,
         )
-        write_json(folder / SUMMARY, to_json(report))
-        write_atomically(folder / "report.md", to_markdown(report))
+        write_report(report, folder)
     return report
 
 
@@ -124,13 +116,8 @@ def _load_other(base: Base, role: str, model: str | Path) -> PreTrainedModel:
     Args:
         role: ``guide`` or ``uniform``.
     """
-    loaded = load_model(model).eval()
+    loaded = load_attention_classifier(model, f"as {role}", "choose another")
     config = loaded.config
-    if not is_attention_classifier(config):
-        raise AttnProbeError(
-            f"expected an attention classifier as {role}, {model} is a "
-            f"{config.model_type}; choose another"
-        )
     is_uniform = config.attention == "uniform"
     if config.attention == "guided" or (role == "uniform" and not is_uniform):
         wanted = "uniform attention" if role == "uniform" else "attention of its own"
@@ -158,7 +145,7 @@ def _guided(
     folder: Path,
     progress: bool,
 ) -> tuple[Trained, Tensor]:
-    """The model trained with the guide's weights, and its probabilities on the test texts."""
+    """The model trained with the guide's weights, and its output on the test texts."""
     guides = guides_of(guide, base, splits)
     trained = train_again(
         base,
@@ -172,30 +159,7 @@ def _guided(
     return trained, probs
 
 
-def _identity(
-    base: Base, others: Mapping[str, PreTrainedModel], splits: Splits, seed: int
-) -> dict[str, Any]:
-    """What has to be the same for a folder to be continued."""
-    return {
-        "model_fingerprint": model_fingerprint(base.model),
-        "other_models": {
-            name: model_fingerprint(other) for name, other in others.items()
-        },
-        "data_fingerprint": {
-            name: dataset_fingerprint(splits[name]) for name in SPLITS
-        },
-        "seed": seed,
-        "settings": shared_settings(base.settings),
-    }
-
-
 def _write_rows(folder: Path, name: str, probs: Tensor, own: Outputs) -> None:
-    correct = (probs.argmax(-1) == own.labels).double()
+    correct = is_correct(probs, own.labels)
     rows = to_rows("transfer", {f"{name}_correct": correct}, own.example_ids, Site())
     append_rows(folder / "rows", rows, name=name)
-
-
-def _as_row(trained: Trained) -> TrainedModel:
-    return TrainedModel(
-        "guided", trained.seconds, trained.n_epochs, dict(trained.metrics)
-    )

@@ -24,17 +24,27 @@ from hf_attnprobe.retraining.base import (
     Progress,
     Splits,
     Trained,
+    compare_probs,
+    is_correct,
     silent,
     train_again,
 )
 from hf_attnprobe.retraining.registry import register_retraining
-from hf_attnprobe.statistics.scores import Score, compare
+from hf_attnprobe.statistics.scores import Score
 
 
 READINGS = {
-    "uniform_model_tvd": "the model trained with uniform attention predicts {mean:.2f} of 1 away from the base",
-    "uniform_model_jsd": "the base's attention is a divergence of {mean:.2f} (at most 0.69) away from uniform",
-    "uniform_model_correct": "the model trained with uniform attention is right in {mean:.0%} of texts",
+    "uniform_model_tvd": (
+        "the model trained with uniform attention predicts {mean:.2f} of 1 away "
+        "from the base"
+    ),
+    "uniform_model_jsd": (
+        "the base's attention is a divergence of {mean:.2f} (at most 0.69) away "
+        "from uniform"
+    ),
+    "uniform_model_correct": (
+        "the model trained with uniform attention is right in {mean:.0%} of texts "
+    ),
 }
 
 
@@ -88,11 +98,11 @@ def uniform(
     )
     own = base.outputs(splits["test"])
     other = read_outputs(trained.model, base.tokenizer, splits["test"])
-    probs = {"base": own.probs.numpy(), "uniform": other.probs.numpy()}
+    probs = {"base": own.probs, "uniform": other.probs}
     return UniformResult(
         tvd(own.probs, other.probs),
         jsd(own.attention, other.attention),
-        (other.probs.argmax(-1) == other.labels).double(),
-        compare(own.labels, probs, reference="base", seed=seed),
+        is_correct(other.probs, other.labels),
+        compare_probs(own.labels, probs, reference="base", seed=seed),
         (trained,),
     )

@@ -8,7 +8,7 @@ from dataclasses import astuple, dataclass
 
 from hf_attnprobe import published_results as published
 from hf_attnprobe.statistics.scores import Score, find_score
-from hf_attnprobe.statistics.summary import Statistic, find_statistic, key_of
+from hf_attnprobe.statistics.summary import Statistic, find_statistic
 
 
 NEEDED = 0.02  # F1 that attention must be worth
@@ -58,7 +58,7 @@ def verdict(statistics: Statistics, scores: Scores) -> Verdict:
 
 def _need(scores: Sequence[Score]) -> str | None:
     base, uniform = find_score(scores, "base"), find_score(scores, "uniform")
-    if uniform is None:
+    if base is None or uniform is None:
         return None
     low, high = uniform.difference_ci95
     worth = f"these texts do not tell whether attention is worth {NEEDED} of F1"
@@ -75,7 +75,7 @@ def _need(scores: Sequence[Score]) -> str | None:
 def _chance(statistics: Statistics, scores: Sequence[Score]) -> str | None:
     jsd = find_statistic(statistics, "seed_jsd")
     tvd = find_statistic(statistics, "seed_tvd")
-    if jsd is None:
+    if jsd is None or tvd is None:
         return None
     f1 = [score.value for score in scores if score.metric == "f1"]
     spread = ""
@@ -156,7 +156,8 @@ def adversaries(statistics: Statistics, scores: Scores) -> list[Point]:
     points = []
     for key, jsd, tvd in _pairs(statistics, "adversary_jsd", "adversary_tvd"):
         f1 = find_score(scores.get("adversary", ()), f"adversary {key:g}")
-        points.append(Point(f"adversary λ {key:g}", jsd, tvd, f1 and f1.value))
+        value = None if f1 is None else f1.value
+        points.append(Point(f"adversary λ {key:g}", jsd, tvd, value))
     return points
 
 
@@ -168,10 +169,8 @@ def curve(statistics: Statistics, scores: Scores) -> list[Point]:
     points += _of_models(uniform, "uniform", "uniform_model", statistics, scores)
     for key, jsd, tvd in _pairs(statistics, "search_jsd", "search_tvd"):
         points.append(Point(f"search within {key:g}", jsd, tvd))
-    for s in statistics:
-        if s.group == "all" and s.statistic.startswith("frontier_jsd@"):
-            key = key_of(s.statistic)
-            points.append(Point(f"exactly, within {key:g}", s.mean, f"≤ {key:g}"))
+    for key, jsd, _ in _pairs(statistics, "frontier_jsd", "frontier_jsd"):
+        points.append(Point(f"exactly, within {key:g}", jsd, f"≤ {key:g}"))
     bound = find_statistic(statistics, "largest_jsd")
     if bound is not None:
         points.append(Point("no weights at all are farther", bound.mean, "–"))

@@ -5,7 +5,6 @@ batch, each written whole or not at all; ``pandas.read_parquet(folder)`` reads i
 Several processes write parts side by side, and a part that is there is work done.
 """
 
-import dataclasses
 import os
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,18 +30,15 @@ def statistics_of(result: object) -> dict[str, torch.Tensor]:
         result: a dataclass; its fields of shape [batch] count, and mappings of those as
             ``name@key``.
     """
-    values: dict[str, object] = {}
-    for field in dataclasses.fields(result):
-        value = getattr(result, field.name)
+    statistics = {}
+    for name, value in vars(result).items():
+        values = {name: value}
         if isinstance(value, Mapping):
-            values |= {f"{field.name}@{key}": inner for key, inner in value.items()}
-        else:
-            values[field.name] = value
-    return {
-        name: value
-        for name, value in values.items()
-        if isinstance(value, torch.Tensor) and value.dim() == 1
-    }
+            values = {f"{name}@{key}": inner for key, inner in value.items()}
+        for full_name, inner in values.items():
+            if isinstance(inner, torch.Tensor) and inner.dim() == 1:
+                statistics[full_name] = inner
+    return statistics
 
 
 def prediction_statistics(
@@ -124,11 +120,7 @@ def finished_ids(folder: Path) -> dict[str, set[int]]:
 def _read_part(part: Path, columns: Sequence[str]) -> pd.DataFrame:
     try:
         return pd.read_parquet(part, columns=list(columns))
-    except (
-        OSError,
-        ValueError,
-        NotImplementedError,
-    ) as error:  # all that pyarrow raises
+    except (OSError, ValueError, NotImplementedError) as error:  # what pyarrow raises
         raise AttnProbeError(
             f"cannot read the rows in {part}; delete it and run the audit again"
         ) from error

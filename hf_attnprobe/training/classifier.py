@@ -1,21 +1,21 @@
-"""Training attention classifiers with the papers' settings, on the Trainer of Transformers."""
+"""Training attention classifiers with the papers' settings, on Transformers' Trainer."""
 
 import copy
 import logging
 from collections.abc import Mapping
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import EarlyStoppingCallback, PreTrainedTokenizerBase, Trainer
+from transformers import EarlyStoppingCallback, PreTrainedTokenizerBase
 
 from hf_attnprobe.attention_classifier import (
     AttentionClassifierConfig,
     AttentionClassifierForSequenceClassification,
 )
-from hf_attnprobe.checkpoints import load_tokenizer
-from hf_attnprobe.data.examples import dataset_fingerprint, label_names
+from hf_attnprobe.data.examples import column_of, dataset_fingerprint, label_names
 from hf_attnprobe.data.splits import check_sets
 from hf_attnprobe.data.tokenizer import build_tokenizer
 from hf_attnprobe.data.word_vectors import read_vectors
@@ -25,13 +25,14 @@ from hf_attnprobe.training.losses import papers_loss
 from hf_attnprobe.training.options import Architecture, TrainingOptions
 from hf_attnprobe.training.procedures import (
     DEFAULT,
+    PROCEDURES,
     Procedure,
     optimizer_and_schedule,
     papers_config,
     papers_procedure,
 )
-from hf_attnprobe.training.resuming import begin, finish, finished
-from hf_attnprobe.training.trainer import Columns, make_trainer
+from hf_attnprobe.training.resuming import TrainedClassifier, begin, finish, finished
+from hf_attnprobe.training.trainer import PlainTrainer, make_trainer
 
 
 if TYPE_CHECKING:
@@ -54,11 +55,7 @@ def train_classifier(
     guides: Mapping[str, Guide] | None = None,
     resume: bool = False,
     progress: bool | str = True,
-) -> tuple[
-    AttentionClassifierForSequenceClassification,
-    PreTrainedTokenizerBase,
-    dict[str, float],
-]:
+) -> TrainedClassifier:
     """Trains an attention classifier and saves it, with its tokenizer, as a checkpoint.
 
     The epoch with the best validation score is kept. An option that is None is the
@@ -94,11 +91,6 @@ def train_classifier(
             loaded.
         progress: show a bar on stderr; a string stands before it.
 
-    Returns:
-        model: the best epoch's, in eval mode.
-        tokenizer: the model's.
-        metrics: scores in [0, 1] by name, such as ``validation_accuracy``.
-
     Raises:
         AttnProbeError: labels with a single class, word vectors of another width, an output
             folder with other files, no validation texts where the procedure needs them.
@@ -110,16 +102,19 @@ def train_classifier(
     splits = check_sets(train, validation, test)
     record = _record(config, splits, procedure, options)
     if resume:
-        done = finished(Path(output_dir), record)
+        done = finished(output_dir, record)
         if done is not None:
-            model, metrics = done
-            return model, tokenizer or load_tokenizer(output_dir), metrics
+            return done
     folder = begin(output_dir, options.seed, resume=resume)
     tokenizer = tokenizer or _new_tokenizer(splits["train"], config, procedure)
     tokenizer = with_max_length(tokenizer, options.max_length)
     names = label_names(splits["train"])
     model = new_model(config, tokenizer, names, options.word_vectors)
-    trainer = _papers_trainer(
+    loss = papers_loss(splits["train"], len(names), weighted=procedure.weighted)
+    columns = None
+    if guides is not None:
+        columns = partial(_guide_columns, guides, special_ids(tokenizer))
+    trainer = papers_trainer(
         model,
         tokenizer,
         splits,
@@ -127,18 +122,18 @@ def train_classifier(
         procedure,
         seed=options.seed,
         progress=progress,
-        columns=None if guides is None else _guide_columns(guides, tokenizer),
+        columns=columns,
+        compute_loss_func=loss,
     )
-    metrics = finish(trainer, tokenizer, folder, record, resume=resume)
-    return model, tokenizer, metrics
+    return finish(trainer, tokenizer, folder, record, resume=resume)
 
 
 def procedure_of(
     options: TrainingOptions, config: AttentionClassifierConfig
 ) -> Procedure:
     """The procedure that options name, with the settings they give."""
-    names = {field.name for field in fields(Procedure)}
-    changes = {name: value for name, value in vars(options).items() if name in names}
+    names = PROCEDURES[DEFAULT].settings()
+    changes = {name: getattr(options, name) for name in names}
     return papers_procedure(options.procedure, config.encoder, **changes)
 
 
@@ -149,9 +144,6 @@ def _record(
     options: TrainingOptions,
 ) -> dict[str, Any]:
     """What has to be the same for a training to be the same."""
-    architecture = {
-        field.name: getattr(config, field.name) for field in fields(Architecture)
-    }
     vectors = options.word_vectors
     return {
         "procedure": options.procedure or DEFAULT,
@@ -159,7 +151,9 @@ def _record(
         "seed": options.seed,
         "max_length": options.max_length,
         "word_vectors": None if vectors is None else str(vectors),
-        "architecture": architecture,
+        "architecture": {
+            field.name: getattr(config, field.name) for field in fields(Architecture)
+        },
         "data": {name: dataset_fingerprint(part) for name, part in splits.items()},
     }
 
@@ -185,29 +179,24 @@ def _check_guides(
 
 
 def _guide_columns(
-    guides: Mapping[str, Guide], tokenizer: PreTrainedTokenizerBase
-) -> Columns:
-    """A function that gives the guides as a column of a split."""
-    special = special_ids(tokenizer)
-
-    def columns(
-        split: str, examples: "datasets.Dataset", input_ids: list[list[int]]
-    ) -> dict[str, list]:
-        if split not in guides:
-            got = ", ".join(guides) or "none"
-            raise AttnProbeError(
-                f"expected guides for the {split} texts too, got {got}"
-            )
-        return {"guide": guide_rows(guides[split], examples, input_ids, special)}
-
-    return columns
+    guides: Mapping[str, Guide],
+    special: set[int],
+    split: str,
+    examples: "datasets.Dataset",
+    input_ids: list[list[int]],
+) -> dict[str, list]:
+    """The guide of a split as a column."""
+    if split not in guides:
+        got = ", ".join(guides) or "none"
+        raise AttnProbeError(f"expected guides for the {split} texts too, got {got}")
+    return {"guide": guide_rows(guides[split], examples, input_ids, special)}
 
 
 def _new_tokenizer(
     train: "datasets.Dataset", config: AttentionClassifierConfig, procedure: Procedure
 ) -> PreTrainedTokenizerBase:
     return build_tokenizer(
-        train.with_format(None)["text"][:],
+        column_of(train, "text"),
         min_document_frequency=procedure.min_document_frequency,
         sentences=config.hierarchical,
     )
@@ -224,7 +213,7 @@ def with_max_length(
     return tokenizer
 
 
-def _papers_trainer(
+def papers_trainer(
     model: AttentionClassifierForSequenceClassification,
     tokenizer: PreTrainedTokenizerBase,
     splits: Splits,
@@ -233,48 +222,55 @@ def _papers_trainer(
     *,
     seed: int,
     progress: bool | str,
-    columns: Columns | None,
-) -> Trainer:
-    """The Trainer that follows a paper's procedure."""
-    n_classes = model.config.num_labels
-    loss = papers_loss(splits["train"], n_classes, weighted=procedure.weighted)
+    settings: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> PlainTrainer:
+    """The Trainer that follows a paper's procedure.
+
+    Args:
+        settings: of its arguments, in place of the procedure's.
+        options: of :func:`hf_attnprobe.training.trainer.make_trainer`.
+    """
     callbacks = []
     if procedure.patience is not None:
         callbacks.append(EarlyStoppingCallback(procedure.patience))
-    settings = {
+    arguments: dict[str, Any] = {
         "num_train_epochs": procedure.epochs,
         "per_device_train_batch_size": procedure.batch_size,
         "max_grad_norm": procedure.max_grad_norm,
         "seed": seed,
     }
     if procedure.metric is not None:
-        settings["metric_for_best_model"] = procedure.metric
+        arguments["metric_for_best_model"] = procedure.metric
     return make_trainer(
         model,
         tokenizer,
         splits,
         output_dir,
-        settings=settings,
+        settings=arguments | dict(settings or {}),
         progress=progress,
-        columns=columns,
-        compute_loss_func=loss,
         optimizers=optimizer_and_schedule(model, procedure),
         callbacks=callbacks,
+        **options,
     )
 
 
 def set_word_vectors(
-    model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase, file: str | Path
-) -> int:
-    """Replaces the vectors of the words that the file has; returns their number.
+    model: AttentionClassifierForSequenceClassification,
+    tokenizer: PreTrainedTokenizerBase,
+    file: str | Path,
+) -> None:
+    """Replaces the vectors of the words that the file has.
 
     Raises:
         AttnProbeError: a file that cannot be read, or vectors of another width.
     """
     vectors, ids = read_vectors(file, tokenizer.get_vocab())
-    weight = model.get_input_embeddings().weight
-    if len(ids) and vectors.shape[1] != weight.shape[1]:
-        width = vectors.shape[1]
+    embedding = model.get_input_embeddings()
+    assert isinstance(embedding, torch.nn.Embedding)
+    weight = embedding.weight
+    width = vectors.shape[1]
+    if len(ids) and width != weight.shape[1]:
         raise AttnProbeError(
             f"the word vectors in {file} have {width} numbers, the model embeds in "
             f"{weight.shape[1]}; set embedding_size={width}"
@@ -282,7 +278,14 @@ def set_word_vectors(
     with torch.no_grad():
         weight[ids] = vectors.to(weight)
     logger.info("%d of %d words have vectors in %s", len(ids), len(weight), file)
-    return len(ids)
+
+
+def named_labels(names: list[str]) -> dict[str, dict]:
+    """The fields of a configuration that name its classes."""
+    return {
+        "id2label": dict(enumerate(names)),
+        "label2id": {name: label for label, name in enumerate(names)},
+    }
 
 
 def new_model(
@@ -316,8 +319,7 @@ def new_model(
     begin_id, end_id = tokenizer.bos_token_id, tokenizer.eos_token_id
     config.bos_token_id = tokenizer.cls_token_id if begin_id is None else begin_id
     config.eos_token_id = tokenizer.sep_token_id if end_id is None else end_id
-    config.id2label = dict(enumerate(names))
-    config.label2id = {name: label for label, name in enumerate(names)}
+    config.update(named_labels(names))
     model = AttentionClassifierForSequenceClassification(config)
     if word_vectors is not None:
         set_word_vectors(model, tokenizer, word_vectors)

@@ -1,17 +1,16 @@
 """Fine-tuning pretrained Transformers, on the Trainer of Transformers."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_attnprobe.checkpoints import check_not_itself, load_model, load_tokenizer
 from hf_attnprobe.data.examples import dataset_fingerprint, label_names
 from hf_attnprobe.data.splits import check_sets
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.training.classifier import with_max_length
+from hf_attnprobe.training.classifier import named_labels, with_max_length
 from hf_attnprobe.training.options import ONLY_CLASSIFIER, TrainingOptions
-from hf_attnprobe.training.resuming import begin, finish, finished
+from hf_attnprobe.training.resuming import TrainedClassifier, begin, finish, finished
 from hf_attnprobe.training.trainer import make_trainer
 
 
@@ -35,7 +34,7 @@ def fine_tune(
     options: TrainingOptions = TrainingOptions(),
     resume: bool = False,
     progress: bool = True,
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, dict[str, float]]:
+) -> TrainedClassifier:
     """Fine-tunes a pretrained Transformer for classification and saves a checkpoint.
 
     AdamW, linear decay after 10% warm-up, 3 epochs of batches of 32, learning rate 5e-5,
@@ -51,11 +50,6 @@ def fine_tune(
             ``output_dir``. A finished one is loaded.
         progress: show a bar on stderr.
 
-    Returns:
-        model: the best epoch's, in eval mode.
-        tokenizer: the model's.
-        metrics: scores in [0, 1] by name, such as ``validation_accuracy``.
-
     Raises:
         AttnProbeError: as :func:`hf_attnprobe.train_classifier`, a model that does not
             load, or an option that means nothing to it.
@@ -63,10 +57,10 @@ def fine_tune(
     check_pretrained_options(options)
     check_not_itself(model, output_dir)
     splits = check_sets(train, validation, test)
-    used = {
-        name: default if getattr(options, name) is None else getattr(options, name)
-        for name, default in USUAL.items()
-    }
+    used: dict[str, Any] = {}
+    for name, default in USUAL.items():
+        given = getattr(options, name)
+        used[name] = default if given is None else given
     record = {
         "start": str(model),
         "seed": options.seed,
@@ -74,37 +68,35 @@ def fine_tune(
         "max_length": options.max_length,
         "data": {name: dataset_fingerprint(part) for name, part in splits.items()},
     }
-    trusted = {"trust_remote_code": options.trust_remote_code}
+    trusted = options.trust_remote_code
     if resume:
-        done = finished(Path(output_dir), record)
+        done = finished(output_dir, record, trust_remote_code=trusted)
         if done is not None:
-            tuned, metrics = done
-            return tuned, load_tokenizer(output_dir, **trusted), metrics
+            return done
     folder = begin(output_dir, options.seed, resume=resume)
-    names = label_names(splits["train"])
-    labels = {
-        "id2label": dict(enumerate(names)),
-        "label2id": {name: label for label, name in enumerate(names)},
-    }
-    loaded = load_model(model, new_head=True, **trusted, **labels)
-    tokenizer = load_tokenizer(model, **trusted)
+    labels = named_labels(label_names(splits["train"]))
+    loaded = load_model(model, trust_remote_code=trusted, new_head=True, **labels)
+    tokenizer = load_tokenizer(model, trust_remote_code=trusted)
     tokenizer = with_max_length(tokenizer, options.max_length)
     if getattr(loaded.config, "pad_token_id", None) is None:
         # Decoders find the last token by it.
         loaded.config.pad_token_id = tokenizer.pad_token_id
-    settings = {
+    settings = trainer_settings(used) | {"seed": options.seed}
+    trainer = make_trainer(
+        loaded, tokenizer, splits, folder, settings=settings, progress=progress
+    )
+    return finish(trainer, tokenizer, folder, record, resume=resume)
+
+
+def trainer_settings(used: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a Trainer for the settings in :data:`USUAL`."""
+    return {
         "num_train_epochs": used["epochs"],
         "per_device_train_batch_size": used["batch_size"],
-        "seed": options.seed,
         "learning_rate": used["learning_rate"],
         "weight_decay": used["weight_decay"],
         "warmup_steps": WARM_UP,
     }
-    trainer = make_trainer(
-        loaded, tokenizer, splits, folder, settings=settings, progress=progress
-    )
-    metrics = finish(trainer, tokenizer, folder, record, resume=resume)
-    return loaded, tokenizer, metrics
 
 
 def check_pretrained_options(options: TrainingOptions) -> None:

@@ -1,12 +1,15 @@
 """The losses that the papers train with. Pure tensor functions."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
+
+from hf_attnprobe.data.examples import column_of
 
 
 if TYPE_CHECKING:
@@ -29,32 +32,28 @@ def papers_loss(
             more classes, the loss is the mean.
     """
     if n_classes > 2 or not weighted:
-        return _mean_loss
-    labels = np.asarray(train.with_format(None)["label"][:])
+        return partial(_loss, class_weights=None)
+    labels = np.asarray(column_of(train, "label"))
     positive_weight = (labels == 0).sum() / (labels == 1).sum()
     class_weights = torch.tensor([1.0, positive_weight], dtype=torch.float32)
-
-    def loss(
-        outputs: Any,
-        labels: Tensor,
-        num_items_in_batch: Any = None,
-        penalty: Tensor | None = None,
-    ) -> Tensor:
-        weights = class_weights.to(outputs.logits)
-        task = cross_entropy(outputs.logits, labels, weights, reduction="sum")
-        return with_penalties(task, outputs, torch.sum, penalty)
-
-    return loss
+    return partial(_loss, class_weights=class_weights)
 
 
-def _mean_loss(
+def _loss(
     outputs: Any,
     labels: Tensor,
     num_items_in_batch: Any = None,
     penalty: Tensor | None = None,
+    *,
+    class_weights: Tensor | None,
 ) -> Tensor:
-    task = cross_entropy(outputs.logits, labels)
-    return with_penalties(task, outputs, torch.mean, penalty)
+    """The weighted sum over the batch; without weights the mean."""
+    if class_weights is None:
+        task = cross_entropy(outputs.logits, labels)
+        return with_penalties(task, outputs, torch.mean, penalty)
+    weights = class_weights.to(outputs.logits)
+    task = cross_entropy(outputs.logits, labels, weights, reduction="sum")
+    return with_penalties(task, outputs, torch.sum, penalty)
 
 
 def with_penalties(
@@ -97,7 +96,9 @@ def deception_penalty(
     left = (attention * permitted).sum(-1).clamp_min(1e-10)
     whole = (attention * torch.ones_like(permitted)).sum(-1).clamp_min(1e-10)
     costs = (whole.log() - left.log()) * impermissible.any(-1, keepdim=True)
-    return costs.amax(-1) if over_heads == "max" else costs.mean(-1)
+    if over_heads == "max":
+        return costs.amax(-1)
+    return costs.mean(-1)
 
 
 def adversary_loss(

@@ -108,7 +108,7 @@ def _architecture_hints() -> dict[str, Any]:
 
 
 # Choices that a string field of the configuration has. Guided attention needs guides.
-_CHOICES = {
+_CHOICES: dict[str, Any] = {
     "encoder": Literal[ENCODERS],
     "attention": Literal["additive", "dot_product", "uniform"],
     "residual_connection": Literal[CONNECTIONS],

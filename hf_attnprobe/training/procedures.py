@@ -87,15 +87,8 @@ def papers_procedure(name: str | None, encoder: str, **changes: Any) -> Procedur
         name: a key of :data:`PROCEDURES`; None is jain-wallace.
         encoder: the model's; without one, Serrano & Smith train for longer.
         changes: fields of :class:`Procedure`; None leaves the paper's value.
-
-    Raises:
-        AttnProbeError: no procedure has that name.
     """
-    name = DEFAULT if name is None else name
-    if name not in PROCEDURES:
-        names = ", ".join(PROCEDURES)
-        raise AttnProbeError(f"expected a procedure of {names}, got {name!r}")
-    procedure = PROCEDURES[name]
+    procedure = PROCEDURES[name or DEFAULT]
     if name == "serrano-smith" and encoder == "none":
         procedure = replace(procedure, epochs=60, patience=10)
     return replace(procedure, **_given(changes))
@@ -114,10 +107,11 @@ def papers_config(name: str | None = None, **changes: Any) -> AttentionClassifie
     Raises:
         AttnProbeError: no such field, or sizes that make no model.
     """
-    changes = _given(changes)
-    fields = _serrano_smith(**changes) if name == "serrano-smith" else {}
+    fields = _given(changes)
+    if name == "serrano-smith":
+        fields = _serrano_smith(**fields) | fields
     try:
-        return AttentionClassifierConfig(**(fields | changes))
+        return AttentionClassifierConfig(**fields)
     except ValueError as error:  # the checkpoint code knows no error but Python's
         raise AttnProbeError(str(error)) from error
 
@@ -143,28 +137,22 @@ def _serrano_smith(
 
 
 def papers_optimizer(
-    model: torch.nn.Module,
-    *,
-    learning_rate: float,
-    weight_decay: float,
-    amsgrad: bool = True,
+    model: torch.nn.Module, procedure: Procedure
 ) -> torch.optim.Optimizer:
     """Adam with weight decay on everything but attention.
 
     Source: Jain & Wallace 2019, released code.
     """
-    attention, others = [], []
+    attention: list[torch.nn.Parameter] = []
+    others: list[torch.nn.Parameter] = []
     for name, parameter in model.named_parameters():
-        (attention if ".attention." in name else others).append(parameter)
-    groups = [
-        {"params": others, "weight_decay": weight_decay},
-        {"params": attention, "weight_decay": 0.0},
-    ]
+        group = attention if ".attention." in name else others
+        group.append(parameter)
+    groups = [{"params": others, "weight_decay": procedure.weight_decay}]
+    if attention:
+        groups.append({"params": attention, "weight_decay": 0.0})
     return torch.optim.Adam(
-        [group for group in groups if group["params"]],
-        lr=learning_rate,
-        amsgrad=amsgrad,
-        fused=True,
+        groups, lr=procedure.learning_rate, amsgrad=procedure.amsgrad, fused=True
     )
 
 
@@ -172,12 +160,7 @@ def optimizer_and_schedule(
     model: torch.nn.Module, procedure: Procedure
 ) -> tuple[torch.optim.Optimizer, LRScheduler]:
     """The procedure's optimizer and learning-rate schedule, for a Trainer."""
-    optimizer = papers_optimizer(
-        model,
-        learning_rate=procedure.learning_rate,
-        weight_decay=procedure.weight_decay,
-        amsgrad=procedure.amsgrad,
-    )
+    optimizer = papers_optimizer(model, procedure)
     if procedure.plateau_factor == 1:
         return optimizer, get_constant_schedule(optimizer)
     schedule = ReduceLROnPlateau(

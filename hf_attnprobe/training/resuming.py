@@ -3,29 +3,42 @@
 import contextlib
 import json
 import logging
+import math
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
-    Trainer,
     set_seed,
 )
 
-from hf_attnprobe.checkpoints import RECORD, load_model, read_record
+from hf_attnprobe.checkpoints import RECORD, load_model, load_tokenizer, read_record
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.options import check_at_least
 from hf_attnprobe.storage.folders import check_free, differing, write_json
+from hf_attnprobe.training.trainer import STEPS, PlainTrainer
 
 
-STEPS = ".steps"  # the Trainer's own files, while it runs
 STATE = "trainer_state.json"  # the last file that a Trainer writes into a checkpoint
 SCORES = ("accuracy", "f1", "roc_auc")
 
 logger = logging.getLogger(__name__)
+
+
+class TrainedClassifier(NamedTuple):
+    """The result of a training.
+
+    Attributes:
+        model: the best epoch's, in eval mode.
+        tokenizer: the model's.
+        metrics: scores in [0, 1] by name, such as ``validation_accuracy``.
+    """
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    metrics: dict[str, float]
 
 
 def begin(output_dir: str | Path, seed: int, *, resume: bool = False) -> Path:
@@ -35,9 +48,8 @@ def begin(output_dir: str | Path, seed: int, *, resume: bool = False) -> Path:
         resume: whether the folder may hold an interrupted training.
 
     Raises:
-        AttnProbeError: a negative seed, or a folder with other files.
+        AttnProbeError: a folder with other files.
     """
-    check_at_least(0, seed=seed)
     interrupted = resume and (Path(output_dir) / STEPS).exists()
     folder = check_free(output_dir, STEPS if interrupted else RECORD)
     set_seed(seed)
@@ -45,13 +57,13 @@ def begin(output_dir: str | Path, seed: int, *, resume: bool = False) -> Path:
 
 
 def finish(
-    trainer: Trainer,
+    trainer: PlainTrainer,
     tokenizer: PreTrainedTokenizerBase,
     output_dir: Path,
     record: Mapping[str, Any],
     *,
     resume: bool = False,
-) -> dict[str, float]:
+) -> TrainedClassifier:
     """Trains, scores and saves; the training's record is written last.
 
     The Trainer's own files are removed, unless an interrupted run is to be resumed.
@@ -62,20 +74,19 @@ def finish(
         output_dir: of the checkpoint.
         record: the training's settings.
         resume: continue what an interrupted run with the same record left behind.
-
-    Returns:
-        The scores in [0, 1] by name, such as ``validation_accuracy``.
     """
+    model = trainer.model
+    assert isinstance(model, PreTrainedModel)  # make_trainer takes no other
     done = False
     try:
         _train(trainer, output_dir / STEPS, record, resume)
         metrics = _scores(trainer)
-        trainer.model.eval().save_pretrained(output_dir)
+        model.eval().save_pretrained(output_dir)
         tokenizer.save_pretrained(output_dir)
         outcome = {
             "metrics": metrics,
             "n_epochs": round(trainer.state.epoch or 0),
-            "seconds": seconds(trainer),
+            "seconds": _seconds(trainer),
         }
         write_json(output_dir / RECORD, {**record, **outcome})
         done = True
@@ -84,29 +95,30 @@ def finish(
             shutil.rmtree(output_dir / STEPS, ignore_errors=True)
         with contextlib.suppress(OSError):  # unless there is something else in it
             output_dir.rmdir()
-    return metrics
+    return TrainedClassifier(model, tokenizer, metrics)
 
 
-def _scores(trainer: Trainer) -> dict[str, float]:
+def _scores(trainer: PlainTrainer) -> dict[str, float]:
     """Scores of the held-out splits; a score that is undefined is left out."""
     scores = {}
     for split, examples in trainer.scored.items():
-        measured = trainer.predict(examples, metric_key_prefix=split).metrics
+        measured = trainer.predict(examples, metric_key_prefix=split).metrics or {}
         for name in SCORES:
-            value = float(measured.get(f"{split}_{name}", float("nan")))
-            if value == value:  # NaN: a single class
-                scores[f"{split}_{name}"] = value
+            value = measured.get(f"{split}_{name}")
+            if value is not None and not math.isnan(value):  # NaN: a single class
+                scores[f"{split}_{name}"] = float(value)
     return dict(sorted(scores.items()))
 
 
 def finished(
-    folder: Path, record: Mapping[str, Any]
-) -> tuple[PreTrainedModel, dict[str, float]] | None:
-    """Model and metrics of a finished training with this record, or None.
+    folder: str | Path, record: Mapping[str, Any], *, trust_remote_code: bool = False
+) -> TrainedClassifier | None:
+    """The result of a finished training with this record, or None.
 
     Raises:
         AttnProbeError: the folder holds a training with other settings.
     """
+    folder = Path(folder)
     held = read_record(folder)
     if not held:
         return None
@@ -114,7 +126,9 @@ def finished(
     # A process may have been killed after it wrote the record.
     shutil.rmtree(folder / STEPS, ignore_errors=True)
     logger.info("%s holds this training, finished", folder)
-    return load_model(folder).eval(), held["metrics"]
+    model = load_model(folder, trust_remote_code=trust_remote_code)
+    tokenizer = load_tokenizer(folder, trust_remote_code=trust_remote_code)
+    return TrainedClassifier(model, tokenizer, held["metrics"])
 
 
 def check_same(
@@ -133,7 +147,7 @@ def check_same(
 
 
 def _train(
-    trainer: Trainer, steps: Path, record: Mapping[str, Any], resume: bool
+    trainer: PlainTrainer, steps: Path, record: Mapping[str, Any], resume: bool
 ) -> None:
     """Trains from the start, or from the last epoch of an interrupted run."""
     last = _last_checkpoint(steps) if resume else None
@@ -153,7 +167,10 @@ def _train(
 
 
 def _relocated_state(checkpoint: Path) -> dict[str, Any]:
-    """Trainer state whose ``best_model_checkpoint`` is in this folder, which may have moved."""
+    """The Trainer's state; its ``best_model_checkpoint`` is put into this folder.
+
+    The folder may have moved since it was written.
+    """
     state = json.loads((checkpoint / STATE).read_text())
     step = state.get("best_global_step")
     if step:
@@ -185,6 +202,6 @@ def _stopped_early(state: Mapping[str, Any]) -> bool:
     return waited >= stopping["args"]["early_stopping_patience"]
 
 
-def seconds(trainer: Trainer) -> float:
+def _seconds(trainer: PlainTrainer) -> float:
     """Seconds of training and evaluation, over all runs that it took."""
     return sum(row.get("seconds", 0.0) for row in trainer.state.log_history)

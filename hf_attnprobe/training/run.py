@@ -2,10 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
-
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_attnprobe.attention_classifier import AttentionClassifierConfig
 from hf_attnprobe.data.arguments import as_data
@@ -14,6 +13,7 @@ from hf_attnprobe.training.classifier import train_classifier
 from hf_attnprobe.training.fine_tuning import check_pretrained_options, fine_tune
 from hf_attnprobe.training.options import Architecture, TrainingOptions
 from hf_attnprobe.training.procedures import papers_config
+from hf_attnprobe.training.resuming import TrainedClassifier
 
 
 def train(
@@ -24,7 +24,7 @@ def train(
     architecture: Mapping[str, Any] | AttentionClassifierConfig | None = None,
     options: TrainingOptions = TrainingOptions(),
     progress: bool = True,
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, dict[str, float]]:
+) -> TrainedClassifier:
     """Trains a classifier on a data set's splits and saves it as a checkpoint.
 
     Without ``model``, an attention classifier from scratch, by
@@ -43,26 +43,22 @@ def train(
         options: settings of the training; None is the procedure's or the usual one.
         progress: show a bar on stderr.
 
-    Returns:
-        model: the best epoch's, in eval mode.
-        tokenizer: the model's.
-        metrics: scores in [0, 1] by name, such as ``validation_accuracy``.
-
     Raises:
         AttnProbeError: data, sizes or settings that cannot be trained with, an option that
             means nothing to a pretrained model, a folder with other files.
     """
     config = check_training(model, architecture, options)
     splits = as_data(dataset).splits(seed=options.seed)
-    rest = {
-        "output_dir": output_dir,
-        "options": options,
-        "resume": True,
-        "progress": progress,
-    }
-    if model is None:
-        return train_classifier(config, **splits, **rest)
-    return fine_tune(model, **splits, **rest)
+    run = partial(train_classifier, config)
+    if model is not None:
+        run = partial(fine_tune, model)
+    return run(
+        **splits,
+        output_dir=output_dir,
+        options=options,
+        resume=True,
+        progress=progress,
+    )
 
 
 def check_training(
@@ -76,9 +72,8 @@ def check_training(
         AttnProbeError: sizes that make no model, unknown fields, or what means nothing to a
             pretrained model.
     """
-    if isinstance(architecture, AttentionClassifierConfig):
-        given = {"architecture": architecture}
-    else:
+    given: dict[str, Any] = {"architecture": architecture}
+    if not isinstance(architecture, AttentionClassifierConfig):
         given = _given_fields(architecture or {})
     if model is not None:
         if given:
@@ -94,10 +89,9 @@ def check_training(
 
 
 def _given_fields(architecture: Mapping[str, Any]) -> dict[str, Any]:
-    known = [field.name for field in fields(Architecture)]
-    unknown = sorted(set(architecture) - set(known))
+    known = {field.name for field in fields(Architecture)}
+    unknown = sorted(set(architecture) - known)
     if unknown:
-        raise AttnProbeError(
-            f"expected an architecture of {', '.join(known)}, got {unknown[0]!r}"
-        )
+        names = ", ".join(sorted(known))
+        raise AttnProbeError(f"expected an architecture of {names}, got {unknown[0]!r}")
     return {name: value for name, value in architecture.items() if value is not None}

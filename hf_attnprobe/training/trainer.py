@@ -1,4 +1,4 @@
-"""Trainers that keep the best epoch, can be killed and resumed, and print nothing to stdout."""
+"""Trainers that keep the best epoch, can be resumed, and print nothing to stdout."""
 
 import sys
 import time
@@ -20,9 +20,9 @@ from transformers import (
     TrainingArguments,
 )
 
+from hf_attnprobe.data.examples import column_of
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.statistics.scores import classification_metrics
-from hf_attnprobe.training.resuming import STEPS
 
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 # or list of numbers per example.
 Columns = Callable[[str, "datasets.Dataset", list[list[int]]], Mapping[str, list]]
 
+STEPS = ".steps"  # the Trainer's own files, while it runs
 KNOWN = ("input_ids", "attention_mask", "label")
 LOGGED = ("loss", "eval_roc_auc", "eval_accuracy", "epoch")
 
@@ -44,10 +45,10 @@ def make_trainer(
     *,
     settings: Mapping[str, Any],
     progress: bool | str,
-    kind: Callable[..., Trainer] | None = None,
+    kind: "Callable[..., PlainTrainer] | None" = None,
     columns: Columns | None = None,
     **options: Any,
-) -> Trainer:
+) -> "PlainTrainer":
     """A Trainer that keeps the best epoch and puts its own files into ``STEPS``.
 
     Args:
@@ -60,10 +61,8 @@ def make_trainer(
         options: further arguments of the Trainer.
     """
     check_pads(tokenizer)
-    validation = splits.get("validation")
-    labels = None if validation is None else validation.with_format(None)["label"][:]
     arguments = {
-        **_settings(model, output_dir, labels),
+        **_settings(model, output_dir, splits.get("validation")),
         "disable_tqdm": not progress,
         **settings,
     }
@@ -77,7 +76,8 @@ def make_trainer(
         train_dataset=encoded.pop("train"),
         eval_dataset=encoded.get("validation"),
         data_collator=ColumnCollator(tokenizer),
-        compute_metrics=classification_metrics,
+        # Its predictions may be tuples in general; a classifier's are one array.
+        compute_metrics=classification_metrics,  # type: ignore[arg-type]
         **options,
     )
     trainer.scored = encoded
@@ -105,25 +105,29 @@ def check_pads(tokenizer: PreTrainedTokenizerBase) -> None:
 
 
 def _settings(
-    model: PreTrainedModel, output_dir: Path, labels: Sequence[int] | None
+    model: PreTrainedModel, output_dir: Path, validation: "datasets.Dataset | None"
 ) -> dict[str, Any]:
     """Defaults of :class:`TrainingArguments`.
 
     Args:
-        labels: of the validation texts, which choose the epoch: by ROC-AUC where they are
-            of two classes and the model knows two, else by accuracy. None: no such texts.
+        validation: the texts that choose the epoch, if any: by ROC-AUC where they are of
+            two classes and the model knows two, else by accuracy.
     """
-    validated = labels is not None
-    has_curve = validated and model.config.num_labels == len(set(labels)) == 2
+    when, metric = "no", "accuracy"
+    if validation is not None:
+        when = "epoch"
+        n_present = len(set(column_of(validation, "label")))
+        if model.config.num_labels == n_present == 2:
+            metric = "roc_auc"
     return {
         "output_dir": str(output_dir / STEPS),
         "per_device_eval_batch_size": 128,
         "train_sampling_strategy": "group_by_length",
-        "eval_strategy": "epoch" if validated else "no",
-        "save_strategy": "epoch" if validated else "no",
+        "eval_strategy": when,
+        "save_strategy": when,
         "save_total_limit": 1,
-        "load_best_model_at_end": validated,
-        "metric_for_best_model": "roc_auc" if has_curve else "accuracy",
+        "load_best_model_at_end": validation is not None,
+        "metric_for_best_model": metric,
         "greater_is_better": True,
         # How many epochs brought no progress is kept over an interruption.
         "restore_callback_states_from_checkpoint": True,
@@ -149,7 +153,7 @@ def _encode(
     encoded = encoded.select_columns([c for c in KNOWN if c in encoded.column_names])
     if columns is None:
         return encoded
-    input_ids = encoded.with_format(None)["input_ids"][:]
+    input_ids = column_of(encoded, "input_ids")
     for column, values in columns(name, examples, input_ids).items():
         encoded = encoded.add_column(column, values)
     return encoded
@@ -159,7 +163,12 @@ class PlainTrainer(Trainer):
     """A Trainer that does not compute the norm of gradients that are not clipped.
 
     Nobody reads the norm, and it takes 6% of an epoch.
+
+    Attributes:
+        scored: the encoded held-out splits by name, to be scored after the training.
     """
+
+    scored: "Mapping[str, datasets.Dataset]"
 
     def _get_grad_norm(self, model: torch.nn.Module, grad_norm: Any = None) -> Any:
         return grad_norm
