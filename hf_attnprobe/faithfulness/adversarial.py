@@ -73,19 +73,21 @@ class Adversarial(Options):
 
     method: Literal["auto", "exact", "search"] = option(
         "auto",
-        "exact for binary linear read-outs, search for all; auto is exact where it can be",
+        "exact works for binary linear read-outs, search for all models; auto takes exact "
+        "if possible",
     )
     epsilons: Sequence[float] | None = option(
         None,
-        "how far the output may move (default: .01 and .05; exact: .001 to .5)",
+        "distances that the output may move (default: .01 and .05; exact: nine from .001 "
+        "to .5)",
         at_least=0,
         metavar="EPSILON",
     )
     n_starts: int = option(5, "random starts of the gradient search", at_least=1)
     n_steps: int | None = option(
         None,
-        "steps of the gradient search (default: 500; for Transformers 0, only the "
-        "candidates of the linearised model)",
+        "steps of the gradient search (default: 500; for Transformers 0, which tries the "
+        "candidates of the linearised model only)",
         at_least=0,
     )
 

@@ -136,11 +136,12 @@ class Erasure(Options):
     )
     draw: Literal["uniform", "released"] = option(
         "uniform",
-        "how the weight compared with the largest is drawn: uniform over the others, or "
-        "as the released code does, never the first and perhaps the largest itself",
+        "how the weight to compare with the largest is drawn: uniformly from the others, "
+        "or as in the released code, which may draw the largest but never the first",
     )
     all_zero: bool = option(
-        False, "count the decision without any attention too, as the released code does"
+        False,
+        "count the decision without any attention too, as the released code does",
     )
     n_random: int = option(N_RANDOM, "random orders of erasure", at_least=1)
 

@@ -83,8 +83,8 @@ class InputErasure(Options):
     )
     naopc_beam: int = option(
         0,
-        "also normalise (NAOPC), with a beam search of this width for longer texts; it "
-        "runs the model about width × T² times for a text of T tokens",
+        "width of the beam search that normalises the scores (NAOPC); it runs the model "
+        "about width × T² times for a text of T tokens; 0 leaves them as they are",
         at_least=0,
         metavar="WIDTH",
     )
