@@ -51,16 +51,18 @@ def head_tables(statistics: Sequence[Statistic]) -> list[str]:
 
 def _titles(statistics: Sequence[Statistic]) -> dict[str, str]:
     """The statistics to print, with their titles, in the order of the tests."""
+    known = tests()
+    unknown = {s.test for s in statistics} - known.keys()  # no longer installed
     titles: dict[str, str] = {}
-    for name, test in tests().items():
-        names = {s.statistic: None for s in statistics if s.test == name}
-        titled = test.head_titles.keys() & names.keys()
-        for statistic, title in test.head_titles.items():
-            if statistic in titled:
-                titles[statistic] = title
-        for statistic in names:
-            if not titled and statistic not in test.layer_titles:
-                titles[statistic] = statistic.replace("_", " ")
+    for test in (*known, *sorted(unknown)):
+        of_heads = known[test].head_titles if test in known else {}
+        of_layers = known[test].layer_titles if test in known else {}
+        names = {s.statistic: None for s in statistics if s.test == test}
+        titled = {name: title for name, title in of_heads.items() if name in names}
+        titles |= titled
+        for name in names:
+            if not titled and name not in of_layers:
+                titles[name] = name.replace("_", " ")
     return titles
 
 

@@ -131,9 +131,8 @@ def prune_heads(sweep: Sweep, statistics: Sequence[Statistic]) -> PruneCurve | N
         return None
     jobs = _jobs(sweep, (PREDICTION,), {})
     batches = (collate(sweep.adapter, texts, sweep.pad_token_id) for _, texts in jobs)
-    points = sorted(
-        {round(k * len(effects) / PRUNE_POINTS) for k in range(PRUNE_POINTS + 1)}
-    )
+    steps = range(PRUNE_POINTS + 1)
+    points = sorted({round(k * len(effects) / PRUNE_POINTS) for k in steps})
     return prune_curve(sweep.adapter, batches, least_first(effects), n_removed=points)
 
 
