@@ -155,9 +155,10 @@ def run_batch(
     for name, sites in where.items():
         for site in sites:
             if name == PREDICTION:
-                content = observation.batch.content_mask
+                assert batch.labels is not None  # collate gives −1 to unlabelled texts
+                n_tokens = observation.batch.content_mask.sum(-1)
                 statistics = prediction_statistics(
-                    observation.probs, observation.batch.labels, content.sum(-1)
+                    observation.probs, batch.labels, n_tokens
                 )
             else:
                 test = tests()[name]

@@ -220,13 +220,14 @@ def erasure(
     gathered = partial(_by_ranking, names=names, n_random=options.n_random)
     n_tokens = content.sum(-1)
     never = n_removed.isnan().double().masked_fill(n_tokens < 2, torch.nan)
-    bounds: dict[str, Any] = _least(n_removed)
-    if exact is not None:
-        bounds = _exact(exact, ranked["product"], content)
-        bounds["regret"] = gathered(n_removed - exact.size)
+    others: dict[str, Any] = {**single}  # fields of tensors and of tensors by ranking
+    if exact is None:
+        others |= _least(n_removed)
+    else:
+        others |= _exact(exact, ranked["product"], content)
+        others["regret"] = gathered(n_removed - exact.size)
     return ErasureResult(
-        **single,
-        **bounds,
+        **others,
         fraction_to_flip=gathered(n_removed / n_tokens),
         never_flips=gathered(never),
         probability_mass_removed=gathered(_mass(attention * content, order, n_removed)),

@@ -219,7 +219,7 @@ def options_of_tests(
     unknown = []
     for item in asked:
         given = item if isinstance(item, Options) else None
-        name = names.get(type(item), str(item))
+        name = str(item) if given is None else names.get(type(given), str(given))
         if name not in known and name != DEFAULT:
             unknown.append(name)
         if given is not None and chosen.get(name) not in (None, given):

@@ -111,7 +111,8 @@ class AttentionFaithfulness(evaluate.Metric):
         progress: bool = False,
         **options: Any,
     ) -> dict[str, Any]:
-        if (model_id is None) == (model is None):
+        subject = model_id or model
+        if subject is None or None not in (model_id, model):
             raise hf_attnprobe.AttnProbeError(
                 "expected exactly one of model_id and model"
             )
@@ -121,7 +122,7 @@ class AttentionFaithfulness(evaluate.Metric):
         ]
         request = from_names(tests, options)
         report = hf_attnprobe.audit(
-            model_id or model,
+            subject,
             texts,
             request.tests,
             options=request.options,
