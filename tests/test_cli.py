@@ -10,6 +10,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from by_name import BY_DEFAULT, audit_by_name
 from hf_attnprobe import cli as cli_module
+from hf_attnprobe.cli import build_parser
 from hf_attnprobe.faithfulness import readings
 from mini_hub import MiniHub
 
@@ -512,3 +513,15 @@ def test_what_does_not_resume_says_so(cli, monkeypatch, tmp_path):
     monkeypatch.setitem(cli_module.COMMANDS, "demo", stop)
     done = cli("demo", "--output-dir", tmp_path / "out")
     assert done.code == 130 and "run the same command again to start over" in done.err
+
+
+def test_every_flag_has_a_help_text_and_a_type():
+    commands = build_parser()._subparsers._group_actions[0].choices
+    for name, command in commands.items():
+        for action in command._actions:
+            assert action.help, (name, action.option_strings)
+            assert not action.help.startswith("default"), (name, action.help)
+    where = ["--dataset", "sst", "--output-dir", "out"]
+    known = vars(build_parser().parse_args(["train", *where, "--hierarchical"]))
+    assert known["hierarchical"] is True and known["kernel_sizes"] is None
+    assert vars(build_parser().parse_args(["train", *where]))["hierarchical"] is None

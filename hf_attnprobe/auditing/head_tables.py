@@ -1,10 +1,9 @@
 """A model with many heads as layer × head tables, and what they say.
 
-
 Pure: statistics in, lines out.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from scipy.stats import spearmanr
 
@@ -39,8 +38,8 @@ def has_heads(statistics: Sequence[Statistic]) -> bool:
 def head_tables(statistics: Sequence[Statistic]) -> list[str]:
     """Markdown tables, layers down and heads across; a dash where a head was not tested.
 
-    One for each statistic that its test has a title for; of a test without titles, one for
-    each statistic.
+    There is one for each statistic that its test has a title for. A test without titles
+    has one for each of its statistics.
     """
     lines = []
     for name, title in _titles(statistics).items():
@@ -52,46 +51,43 @@ def head_tables(statistics: Sequence[Statistic]) -> list[str]:
 
 def _titles(statistics: Sequence[Statistic]) -> dict[str, str]:
     """The statistics to print, with their titles, in the order of the tests."""
-    present: dict[str, list[str]] = {}
-    for statistic in statistics:
-        present.setdefault(statistic.test, []).append(statistic.statistic)
     known = tests()
-    found = {}
-    for test in sorted(present, key=_place_in(list(known))):
-        names = dict.fromkeys(present[test])
-        record = known.get(test)
-        titles = {} if record is None else record.head_titles
-        layers = {} if record is None else record.layer_titles
-        titled = {name: title for name, title in titles.items() if name in names}
-        generic = {name: name.replace("_", " ") for name in names if name not in layers}
-        found |= titled or generic
-    return found
-
-
-def _place_in(order: list[str]) -> Callable[[str], tuple[int, str]]:
-    return lambda name: (order.index(name) if name in order else len(order), name)
+    unknown = {s.test for s in statistics} - known.keys()  # no longer installed
+    titles: dict[str, str] = {}
+    for test in (*known, *sorted(unknown)):
+        of_heads = known[test].head_titles if test in known else {}
+        of_layers = known[test].layer_titles if test in known else {}
+        names = {s.statistic: None for s in statistics if s.test == test}
+        titled = {name: title for name, title in of_heads.items() if name in names}
+        titles |= titled
+        for name in names:
+            if not titled and name not in of_layers:
+                titles[name] = name.replace("_", " ")
+    return titles
 
 
 def _head_table(values: ByHead) -> list[str]:
-    heads = range(max(head for _, head in values) + 1)
+    layers, heads = zip(*values, strict=True)
+    numbers = range(max(heads) + 1)
     rows = []
-    for layer in sorted({layer for layer, _ in values}):
-        cells = [markdown.number(values.get((layer, h)), digits=2) for h in heads]
+    for layer in sorted(set(layers)):
+        cells = [markdown.number(values.get((layer, h)), digits=2) for h in numbers]
         rows.append([layer, *cells])
-    return markdown.table(["layer", *(f"head {h}" for h in heads)], rows)
+    return markdown.table(["layer", *(f"head {h}" for h in numbers)], rows)
 
 
 def layer_table(statistics: Sequence[Statistic]) -> list[str]:
     """A Markdown table of explanations of whole layers, layers down."""
     columns = {}
+    sites: set[tuple[int, int]] = set()
     for test in tests().values():
         for name, title in test.layer_titles.items():
             values = by_head(statistics, name)
             if values:
                 columns[title] = values
-    sites = sorted({site for values in columns.values() for site in values})
+                sites.update(values)
     rows = []
-    for site in sites:
+    for site in sorted(sites):
         cells = [markdown.number(v.get(site), digits=2) for v in columns.values()]
         rows.append([site[0], *cells])
     title = "rank correlation of a layer's explanations with leave-one-out"
@@ -101,11 +97,9 @@ def layer_table(statistics: Sequence[Statistic]) -> list[str]:
 
 def prune_table(curve: PruneCurve) -> list[str]:
     """A Markdown table of accuracy by the number of heads removed."""
-    points = zip(curve.n_removed, curve.agreement, curve.accuracy, strict=True)
-    rows = [
-        [n_removed, f"{agreement:.3f}", f"{accuracy:.3f}"]
-        for n_removed, agreement, accuracy in points
-    ]
+    agreement = [f"{share:.3f}" for share in curve.agreement]
+    accuracy = [f"{share:.3f}" for share in curve.accuracy]
+    rows = zip(curve.n_removed, agreement, accuracy, strict=True)
     return markdown.table(["heads removed", "predictions kept", "accuracy"], rows)
 
 
@@ -199,17 +193,19 @@ def screen_sentences(statistics: Sequence[Statistic]) -> list[str]:
 
     By Spearman's ρ over heads, of which there must be three.
     """
+    pairs: dict[str, str] = {}
+    for test in tests().values():
+        pairs.update(test.estimates)
     lines = []
-    pairs = [pair for test in tests().values() for pair in test.estimates.items()]
-    for estimate, exact in pairs:
+    for estimate, exact in pairs.items():
         estimated, measured = by_head(statistics, estimate), by_head(statistics, exact)
         both = sorted(estimated.keys() & measured.keys())
-        if len(both) > 2:
-            rho = spearmanr(
-                [estimated[site] for site in both], [measured[site] for site in both]
-            ).statistic
-            lines.append(
-                f"Screen: {estimate} ranked {len(both)} tested heads as {exact} did with "
-                f"Spearman ρ {rho:.2f}."
-            )
+        if len(both) < 3:
+            continue
+        values = [(estimated[site], measured[site]) for site in both]
+        rho = spearmanr(values).statistic
+        lines.append(
+            f"Screen: {estimate} ranked {len(both)} tested heads as {exact} did with "
+            f"Spearman ρ {rho:.2f}."
+        )
     return lines

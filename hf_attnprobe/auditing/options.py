@@ -21,47 +21,39 @@ class AuditOptions(Options):
         None, "layers to test (default: all)", metavar="LAYER"
     )
     heads: Sequence[int] | None = option(
-        None, "heads to test, in each layer (default: all)", metavar="HEAD"
+        None, "heads to test in each layer (default: all)", metavar="HEAD"
     )
     query: int | None = option(
-        None, "test only this query row of each head (default: all of them)"
+        None, "test only this query position of each head (default: all of them)"
     )
     screen: int | None = option(
         None,
-        "test only so many heads, those with the largest first-order effect",
+        "test only this many heads: those with the largest first-order effect",
         at_least=1,
         metavar="N",
     )
     prune: bool = option(
-        True, "measure accuracy with more and more heads zero-ablated together"
+        True, "measure how accuracy falls as more and more heads are zero-ablated"
     )
     level: Literal["word", "token"] | None = option(
         None,
-        "what is explained and left out, in Transformers (default: word, where the "
-        "tokenizer tells words)",
+        "units that are explained and left out in Transformers (default: word, if the "
+        "tokenizer tells which tokens form a word)",
     )
-    truncate: bool = option(
-        True, "cut texts that are longer than the model reads, and count them"
-    )
+    truncate: bool = option(True, "cut texts that are longer than the model can read")
     dtype: Literal["float32", "float64", "bfloat16", "float16"] | None = option(
         None,
-        "what to compute in (default: float64 for attention classifiers, as loaded for "
-        "others)",
+        "number format to compute in (default: float64 for attention classifiers, that "
+        "of the checkpoint for other models)",
     )
-    batch_size: int = option(64, "texts at once, at most", at_least=1)
+    batch_size: int = option(64, "largest number of texts per batch", at_least=1)
     memory_budget: str | int = option(
-        "2GB", "memory that a batch may take, such as 500MB, or bytes", metavar="SIZE"
+        "2GB", "memory that a batch may take, such as 500MB", metavar="SIZE"
     )
-    seed: int = option(
-        0, "with the example ids it fixes all random numbers", at_least=0
-    )
+    seed: int = option(0, "seed of all random numbers", at_least=0)
     trust_remote_code: bool = option(
-        False, "run the code that comes with a model of the Hub"
+        False, "run code that comes with a model from the Hub"
     )
-
-
-WHERE = ("layers", "heads", "query", "screen", "prune", "level")
-"""The options that say where to look."""
 
 
 @dataclass(frozen=True)
@@ -83,8 +75,8 @@ def from_names(
     """An audit's tests and options, as command line, study file and metric give them.
 
     Args:
-        names: of tests; None for those that suit the model.
-        values: of options of audit and tests, by name.
+        names: names of tests; None for those that suit the model.
+        values: options of the audit and its tests, by name.
 
     Raises:
         AttnProbeError: an unknown option, or a value out of its range.

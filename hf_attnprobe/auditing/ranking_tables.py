@@ -39,21 +39,20 @@ def named(statistics: Sequence[Statistic]) -> dict[str, Statistic]:
 
 def ranked_lines(statistics: Sequence[Statistic]) -> list[str]:
     """A plain table of means, rankings down and statistics across."""
-    means = {
-        tuple(s.statistic.split("@")): s.mean
-        for s in statistics
-        if s.n and isinstance(key_of(s.statistic), str)
-    }
+    means: dict[str, dict[str, float]] = {}
+    for s in statistics:
+        if s.n and isinstance(key_of(s.statistic), str):
+            family, _, ranking = s.statistic.partition("@")
+            means.setdefault(family, {})[ranking] = s.mean
     if not means:
         return []
-    families = list(dict.fromkeys(family for family, _ in means))
-    rankings = {ranking for _, ranking in means}
+    rankings = set().union(*means.values())
     width = max(map(len, rankings))
-    lines = [f"  {'':<{width}}  {'  '.join(families)}"]
+    lines = [f"  {'':<{width}}  {'  '.join(means)}"]
     for ranking in sorted(rankings, key=lambda name: position(f"@{name}")):
         cells = []
-        for family in families:
-            cell = markdown.number(means.get((family, ranking)))
+        for family, by_ranking in means.items():
+            cell = markdown.number(by_ranking.get(ranking))
             cells.append(f"{cell:>{len(family)}}")
         lines.append(f"  {ranking:<{width}}  {'  '.join(cells)}")
     return lines
@@ -139,7 +138,7 @@ def _fraction_row(
         markdown.interval(median, (low, high), digits=2),
         len(values),
         f"{never.mean:.1%}" if never else markdown.MISSING,
-        markdown.number(regret and regret.mean, digits=2),
+        markdown.number(regret.mean if regret else None, digits=2),
     ]
 
 

@@ -321,13 +321,9 @@ def _examples_section(examples: Sequence[Example]) -> list[str]:
     parts = ["", "## texts"] if examples else []
     for e in examples:
         truth = "" if e.label is None else f", labelled {e.label}"
-        parts += [
-            "",
-            f"Text {e.example_id}{truth}: predicted {e.predicted} with probability "
-            f"{e.prob:.3f}.",
-            "",
-            f"- attention: {_weights(e.tokens, e.attention)}",
-        ]
+        predicted = f"predicted {e.predicted} with probability {e.prob:.3f}"
+        parts += ["", f"Text {e.example_id}{truth}: {predicted}.", ""]
+        parts.append(f"- attention: {_weights(e.tokens, e.attention)}")
         if e.adversary:
             parts.append(
                 f"- adversary (JSD {e.adversary_jsd:.2f}, probability "

@@ -23,6 +23,7 @@ from hf_attnprobe.attention_model import (
 from hf_attnprobe.auditing.examples import show
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.report import (
+    Example,
     Report,
     extras_to_json,
     from_json,
@@ -71,7 +72,7 @@ class Subject:
 
 
 def audit(
-    model: "str | os.PathLike | torch.nn.Module | AttentionModelBase",
+    model: "str | Path | torch.nn.Module | AttentionModelBase",
     dataset: Any,
     tests: "Sequence[str | Options] | str | Options | None" = None,
     *,
@@ -82,9 +83,14 @@ def audit(
 ) -> Report:
     """Runs faithfulness tests on every text, at every head, and summarises them.
 
-        audit("minilm-sst", "sst") audit(model, Data("sst", test_limit=200), ["erasure",
-        Permutation(n_permutations=10)], options=AuditOptions(layers=[5]),
-        output_dir="heads", tokenizer=tokenizer)
+        audit("minilm-sst", "sst")
+        audit(
+            model,
+            Data("sst", test_limit=200),
+            ["erasure", Permutation(n_permutations=10)],
+            options=AuditOptions(layers=[5]),
+            tokenizer=tokenizer,
+        )
 
     Args:
         model: a folder, a Hub id, a loaded model, or an adapter. With an object give
@@ -180,10 +186,11 @@ def _mask_id(tokenizer: PreTrainedTokenizerBase, model: torch.nn.Module) -> int 
 
 def _check_adapter_options(options: AuditOptions) -> None:
     for name in ("dtype", "level"):
-        if getattr(options, name) is not None:
+        given = getattr(options, name)
+        if given is not None:
             raise AttnProbeError(
-                f"expected no {name} with an adapter, which has its own, got "
-                f"{getattr(options, name)}; leave it out"
+                f"expected no {name} with an adapter, which has its own, got {given}; "
+                "leave it out"
             )
 
 
@@ -191,17 +198,20 @@ def _model_and_tokenizer(
     model: Any, tokenizer: PreTrainedTokenizerBase | None, options: AuditOptions
 ) -> tuple[str, Any, PreTrainedTokenizerBase]:
     """Name, model and tokenizer; a model given as an object is used as it is."""
-    trusted = {"trust_remote_code": options.trust_remote_code}
+    trusted = options.trust_remote_code
     if isinstance(model, str | os.PathLike):
-        name, loaded = str(model), load_model(model, **trusted)
-        return name, loaded, tokenizer or load_tokenizer(model, **trusted)
-    origin = getattr(model, "name_or_path", "")
-    if tokenizer is None and not origin:
-        raise AttnProbeError(
-            "expected a tokenizer with a model given as an object; pass tokenizer="
-        )
-    name = origin or type(model).__name__
-    return name, model, tokenizer or load_tokenizer(origin, **trusted)
+        origin = name = str(model)
+        model = load_model(name, trust_remote_code=trusted)
+    else:
+        origin = getattr(model, "name_or_path", "")
+        name = origin or type(model).__name__
+    if tokenizer is None:
+        if not origin:
+            raise AttnProbeError(
+                "expected a tokenizer with a model given as an object; pass tokenizer="
+            )
+        tokenizer = load_tokenizer(origin, trust_remote_code=trusted)
+    return name, model, tokenizer
 
 
 def _log_left_out(left_out: Mapping[str, str]) -> None:
@@ -217,11 +227,15 @@ def _identity(
     given: Mapping[str, Options],
 ) -> dict[str, Any]:
     """What the rows of a folder belong to."""
-    where: dict[str, Any] = {
-        name: getattr(options, name) for name in ("layers", "heads", "query", "screen")
+    screen: Any = options.screen
+    if screen is not None:  # other texts may put other heads first
+        screen = [screen, data.test_limit]
+    where = {
+        "layers": options.layers,
+        "heads": options.heads,
+        "query": options.query,
+        "screen": screen,
     }
-    if options.screen is not None:  # other texts may put other heads first
-        where["screen"] = [options.screen, data.test_limit]
     return {
         "model_fingerprint": subject.adapter.fingerprint(),
         "data_fingerprint": dataset_fingerprint(examples),
@@ -240,13 +254,14 @@ def _options_of_rows(given: Mapping[str, Options]) -> dict[str, dict[str, Any]]:
     Of installed tests only those that are not the defaults, since one may be installed
     between two runs.
     """
-    found = {}
+    recorded = {}
     for name, test in tests().items():
-        values = dataclasses.asdict(given.get(name, test.options()))
+        options = given.get(name, test.options())
         built_in = test.function.__module__.startswith("hf_attnprobe.")
-        if values and (built_in or values != dataclasses.asdict(test.options())):
-            found[name] = values
-    return found
+        values = dataclasses.asdict(options)
+        if values and (built_in or options != test.options()):
+            recorded[name] = values
+    return recorded
 
 
 def _set_reference(
@@ -257,7 +272,7 @@ def _set_reference(
     adapter = subject.adapter
     if used and adapter.lacks(HeadOutputs) is None:
         batch = reference_batch(adapter, subject.tokenizer, examples)
-        adapter.set_reference(batch)
+        adapter.require(HeadOutputs).set_reference(batch)
 
 
 def _limited(examples: "datasets.Dataset", limit: int | None) -> "datasets.Dataset":
@@ -304,7 +319,7 @@ def _report(
     rows = rows[audited & rows.test.isin([*sweep.options, PREDICTION])]
     classes = subject.adapter.label_names
     statistics = summarize(rows, classes, readings(), seed=sweep.seed)
-    examples = ()
+    examples: tuple[Example, ...] = ()
     if "adversarial" in sweep.options:
         examples = show(subject.adapter, sweep.texts[:3], subject.tokenizer, classes)
     return Report(
@@ -346,7 +361,8 @@ def read_audit(folder: str | Path) -> Report:
     summary = Path(folder) / SUMMARY
     if not summary.is_file():
         raise AttnProbeError(
-            f"expected an audit in {folder}, found no {SUMMARY} there; finish or run the audit first"
+            f"expected an audit in {folder}, found no {SUMMARY} there; finish or run the "
+            "audit first"
         )
     try:
         report = from_json(json.loads(summary.read_text()))
@@ -364,7 +380,7 @@ def _provenance(
     counts: Mapping[str, int],
 ) -> dict[str, Any]:
     """What was done: settings, tests, tests left out, counts of texts, versions."""
-    found = {
+    provenance = {
         **identity,
         "tests": list(sweep.options),
         **counts,
@@ -372,7 +388,7 @@ def _provenance(
         "versions": versions(),
     }
     if left_out:
-        found["left_out"] = dict(left_out)
+        provenance["left_out"] = dict(left_out)
     if sweep.adapter.unit == "sentence":
-        found["units"] = "sentences"
-    return found
+        provenance["units"] = "sentences"
+    return provenance

@@ -59,13 +59,11 @@ def check_query(shortest: Observation, query: int) -> None:
 
 def suits(test: FaithfulnessTest, n_sites: int, rationales: bool) -> bool:
     """Whether a test is run without being asked for, on a model that allows it."""
-    conditions = {
-        "always": True,
-        "many heads": n_sites > 1,
-        "rationales": rationales,
-        "on request": False,
-    }
-    return conditions[test.default]
+    if test.default == "many heads":
+        return n_sites > 1
+    if test.default == "rationales":
+        return rationales
+    return test.default == "always"
 
 
 def select_tests(
@@ -88,23 +86,22 @@ def select_tests(
     Raises:
         AttnProbeError: the model lacks what a test needs that was asked for.
     """
+    wanted = dict(asked)
+    if by_default:  # in the order of all tests
+        wanted = {}
+        for name, test in tests().items():
+            if name in asked or suits(test, len(sites), rationales):
+                wanted[name] = asked.get(name, test.options())
     chosen, left_out = {}, {}
-    for name, test in tests().items():
-        if name in asked or not by_default or not suits(test, len(sites), rationales):
-            continue
-        chosen[name] = test.options()
-    chosen = _in_order({**chosen, **asked}, asked, by_default)
-    for name in list(chosen):
+    for name, options in wanted.items():
         reasons = [tests()[name].lacks(adapter, site) for site in sites]
         missing = [reason for reason in reasons if reason is not None]
-        if not missing:
-            continue
-        if len(missing) == len(sites) and name in asked:
+        if missing:
+            left_out[name] = f"{missing[0]} ({len(missing)} of {len(sites)} heads)"
+        if len(missing) < len(sites):
+            chosen[name] = options
+        elif name in asked:
             raise AttnProbeError(f"the test {name} cannot be run: {missing[0]}")
-        if len(missing) == len(sites):
-            del chosen[name]
-        of_sites = f"{len(missing)} of {len(sites)} heads"
-        left_out[name] = f"{missing[0]} ({of_sites})"
     if not chosen:
         raise AttnProbeError(
             f"expected a model that some test can be run on; {'; '.join(left_out.values())}"
@@ -112,24 +109,16 @@ def select_tests(
     return chosen, left_out
 
 
-def _in_order(
-    chosen: Mapping[str, Options], asked: Mapping[str, Options], by_default: bool
-) -> dict[str, Options]:
-    """As they were asked for; in the order of all tests where defaults are among them."""
-    names = [name for name in tests() if name in chosen] if by_default else asked
-    return {name: chosen[name] for name in names}
-
-
 def sites_by_test(
     names: Sequence[str], adapter: AttentionModelBase, sites: Sequence[Site]
 ) -> dict[str, Sequence[Site]]:
     """Where each test looks: at the sites where the model has what it needs."""
-    found = {}
+    where = {}
     for name in names:
         test = tests()[name]
         possible = [site for site in sites if test.lacks(adapter, site) is None]
-        found[name] = test.sites(possible)
-    return found
+        where[name] = test.sites(possible)
+    return where
 
 
 def most_promising(rows: pd.DataFrame, sites: Sequence[Site], n: int) -> list[Site]:
@@ -143,5 +132,9 @@ def most_promising(rows: pd.DataFrame, sites: Sequence[Site], n: int) -> list[Si
     """
     estimates = rows[rows.statistic == "first_order_uniform"]
     effects = estimates.groupby(["layer", "head"]).value.mean()
-    ranked = sorted(sites, key=lambda s: (-effects[s.layer, s.head], s.layer, s.head))
-    return [site for site in sites if site in ranked[:n]]
+
+    def largest_first(site: Site) -> tuple[float, Site]:
+        return -effects[site.layer, site.head], site
+
+    chosen = sorted(sites, key=largest_first)[:n]
+    return [site for site in sites if site in chosen]

@@ -131,9 +131,8 @@ def prune_heads(sweep: Sweep, statistics: Sequence[Statistic]) -> PruneCurve | N
         return None
     jobs = _jobs(sweep, (PREDICTION,), {})
     batches = (collate(sweep.adapter, texts, sweep.pad_token_id) for _, texts in jobs)
-    points = sorted(
-        {round(k * len(effects) / PRUNE_POINTS) for k in range(PRUNE_POINTS + 1)}
-    )
+    steps = range(PRUNE_POINTS + 1)
+    points = sorted({round(k * len(effects) / PRUNE_POINTS) for k in steps})
     return prune_curve(sweep.adapter, batches, least_first(effects), n_removed=points)
 
 
@@ -156,9 +155,10 @@ def run_batch(
     for name, sites in where.items():
         for site in sites:
             if name == PREDICTION:
-                content = observation.batch.content_mask
+                assert batch.labels is not None  # collate gives −1 to unlabelled texts
+                n_tokens = observation.batch.content_mask.sum(-1)
                 statistics = prediction_statistics(
-                    observation.probs, observation.batch.labels, content.sum(-1)
+                    observation.probs, batch.labels, n_tokens
                 )
             else:
                 test = tests()[name]

@@ -4,64 +4,46 @@ import argparse
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
-from hf_attnprobe.auditing.options import WHERE, AuditOptions, from_names
+from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.checkpoint_comparison.options import ComparisonOptions
-from hf_attnprobe.cli.flags import (
-    add_json,
-    add_options,
-    take,
-)
+from hf_attnprobe.cli.flags import add_json, add_options
 from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness import DEFAULT, tests
+from hf_attnprobe.faithfulness.registry import parse_tests
 from hf_attnprobe.options import from_flat
-
-
-USED = (
-    "dataset",
-    "dataset_config",
-    "text_column",
-    "label_column",
-    "split",
-    "test_limit",
-)
-"""The data arguments of an audit; it trains nothing."""
 
 
 def add_audit(parser: argparse.ArgumentParser) -> None:
     """Flags of audit: of the data, the audit, and every test."""
     known = tests()
-    parser.add_argument("--model", required=True, help="model folder or Hub id")
+    parser.add_argument("--model", required=True, help="folder or Hub id of the model")
     parser.add_argument(
         "--tests",
         nargs="+",
         metavar="TEST",
-        help=f"of {', '.join(known)}; {DEFAULT} for those that suit model and data, "
-        "which is the default",
+        help=f"tests to run: {', '.join(known)}; {DEFAULT} stands for those that suit "
+        f"the model and the data (default: {DEFAULT})",
     )
     parser.add_argument(
         "--output-dir",
-        help="for rows, summary.json and report.md; the same again continues",
+        help="folder for rows, summary.json and report.md; run again with the same "
+        "folder to continue (default: keep nothing)",
     )
     add_json(parser)
-    add_options(parser.add_argument_group("data"), Data, USED)
-    where = parser.add_argument_group("where to look")
-    add_options(where, AuditOptions, WHERE)
-    names = [field.name for field in dataclasses.fields(AuditOptions)]
-    how = parser.add_argument_group("how to run")
-    add_options(how, AuditOptions, [name for name in names if name not in WHERE])
+    data = parser.add_argument_group("data")
+    add_options(data, Data, leave_out=["train_limit"])
+    add_options(parser.add_argument_group("the audit"), AuditOptions)
     added: set[str] = set()
     for name, test in known.items():
-        fields = [field.name for field in dataclasses.fields(test.options)]
-        new = [field for field in fields if field not in added]
-        if new:
-            group = parser.add_argument_group(f"the test {name}")
-            add_options(group, test.options, new)
-            added.update(new)
+        group = parser.add_argument_group(f"the test {name}")
+        add_options(group, test.options, leave_out=added)
+        added.update(field.name for field in dataclasses.fields(test.options))
 
 
-def add_compare(parser) -> None:
+def add_compare(parser: argparse.ArgumentParser) -> None:
     """Flags of compare."""
     parser.add_argument(
         "models",
@@ -73,37 +55,40 @@ def add_compare(parser) -> None:
     parser.add_argument(
         "--output-dir",
         required=True,
-        help="for audits and table; the same again continues",
+        help="folder for audits and table; run again with the same folder to continue",
     )
     add_options(parser, ComparisonOptions)
     add_json(parser, "table")
 
 
-def add_report(parser) -> None:
+def add_report(parser: argparse.ArgumentParser) -> None:
     """Flags of report."""
     parser.add_argument(
         "audit", help="output folder of an audit, a retraining or a study"
     )
-    parser.add_argument("--output", help="a .md file (default: Markdown on stdout)")
+    parser.add_argument(
+        "--output", help="a .md file to write (default: print the Markdown)"
+    )
 
 
-def run_audit(arguments: dict) -> None:
+def run_audit(arguments: dict[str, Any]) -> None:
     """Audits and prints the report."""
     from hf_attnprobe.auditing.report import to_json
     from hf_attnprobe.auditing.run import audit
     from hf_attnprobe.distributed import process_state
 
-    as_json, data = arguments.pop("json"), take(arguments, Data)
-    model, output_dir = arguments.pop("model"), arguments.pop("output_dir")
-    request = from_names(arguments.pop("tests"), arguments)
     report = audit(
-        model, data, request.tests, options=request.options, output_dir=output_dir
+        arguments["model"],
+        from_flat(arguments, Data),
+        parse_tests(arguments["tests"], arguments),
+        options=from_flat(arguments, AuditOptions),
+        output_dir=arguments["output_dir"],
     )
     if process_state().is_main_process:
-        print(json.dumps(to_json(report)) if as_json else report)
+        print(json.dumps(to_json(report)) if arguments["json"] else report)
 
 
-def run_compare(arguments: dict) -> None:
+def run_compare(arguments: dict[str, Any]) -> None:
     """Runs the same tests on several checkpoints and prints one table."""
     from hf_attnprobe.checkpoint_comparison.report import to_json
     from hf_attnprobe.checkpoint_comparison.run import compare_checkpoints
@@ -117,11 +102,8 @@ def run_compare(arguments: dict) -> None:
     print(json.dumps(to_json(comparison)) if arguments["json"] else comparison)
 
 
-def run_report(arguments: dict) -> None:
-    """Renders the folder of an audit or a retraining again, from its rows and summary.
-
-    Shows that of a study.
-    """
+def run_report(arguments: dict[str, Any]) -> None:
+    """Renders the report of an audit or a retraining again, or shows that of a study."""
     from hf_attnprobe.auditing import report
     from hf_attnprobe.auditing.run import read_audit
     from hf_attnprobe.retraining import report as retraining_report

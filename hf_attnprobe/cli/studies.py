@@ -5,26 +5,25 @@ import json
 from pathlib import Path
 from typing import Any
 
-from hf_attnprobe.cli.flags import add_options
+from hf_attnprobe.cli.flags import add_json, add_options
 from hf_attnprobe.studies.options import StudyOptions
 
 
 def add_study(parser: argparse.ArgumentParser) -> None:
     """Flags of study."""
-    add = parser.add_argument
-    add(
+    parser.add_argument(
         "file",
         help="a YAML file; or a study of the package: encoders, room, transfer, "
         "which-tasks; or the tables of a paper: jain-wallace, mohankumar, "
         "serrano-smith, tutek-snajder, wiegreffe-pinter",
     )
-    add(
+    parser.add_argument(
         "--output-dir",
         required=True,
-        help="for steps and report; run again with the same folder to continue",
+        help="folder for steps and report; run again with the same folder to continue",
     )
     add_options(parser, StudyOptions)
-    add("--json", action="store_true", help="print the summary as JSON")
+    add_json(parser)
 
 
 def run_study(arguments: dict[str, Any]) -> None:

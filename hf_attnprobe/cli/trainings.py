@@ -29,7 +29,7 @@ def add_demo(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output-dir",
         default="attnprobe-demo",
-        help="for model and audit (default: %(default)s)",
+        help="folder for model and audit (default: %(default)s)",
     )
     add_options(parser, DemoOptions)
 
@@ -40,11 +40,12 @@ def add_train(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output-dir",
         required=True,
-        help="for the checkpoint; the same again continues",
+        help="folder for the checkpoint; run again with the same folder to continue",
     )
     parser.add_argument(
         "--model",
-        help="fine-tune this pretrained Transformer (folder or Hub id) instead",
+        help="fine-tune this pretrained Transformer (folder or Hub id) instead of training an "
+        "attention classifier",
     )
     add_options(parser, TrainingOptions)
     add_options(parser, Architecture)
@@ -56,19 +57,19 @@ def add_retrain(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model",
         required=True,
-        help="the base, an attention classifier (folder or Hub id)",
+        help="folder or Hub id of the base model, an attention classifier",
     )
     add_options(parser, Data, leave_out=TESTING)
     parser.add_argument(
         "--tests",
         nargs="+",
         metavar="TEST",
-        help=f"{' '.join(RETRAININGS)} (default: all)",
+        help=f"tests to run: {', '.join(RETRAININGS)} (default: all)",
     )
     parser.add_argument(
         "--output-dir",
         required=True,
-        help="for models, rows and report; the same again continues",
+        help="folder for models, rows and report; run again with the same folder to continue",
     )
     add_options(parser, RetrainOptions)
     add_json(parser)
@@ -77,7 +78,7 @@ def add_retrain(parser: argparse.ArgumentParser) -> None:
 def add_deceive(parser: argparse.ArgumentParser) -> None:
     """Flags of deceive."""
     parser.add_argument(
-        "--model", required=True, help="a trained classifier (folder or Hub id)"
+        "--model", required=True, help="folder or Hub id of a trained classifier"
     )
     add_options(parser, Data, leave_out=TESTING)
     parser.add_argument(
@@ -85,15 +86,15 @@ def add_deceive(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         required=True,
         metavar="TOKEN",
-        help="impermissible tokens, which it must not be seen to attend to",
+        help="impermissible tokens: the model learns to put no attention on them",
     )
-    parser.add_argument("--output-dir", required=True, help="where the checkpoint goes")
+    parser.add_argument("--output-dir", required=True, help="folder for the checkpoint")
     add_options(parser, DeceptionOptions)
     add_json(parser, "numbers")
 
 
 def run_demo(arguments: dict[str, Any]) -> None:
-    """Trains, audits, and prints the report and what was found of the evidence."""
+    """Trains, audits, and prints the report and how well attention finds the rationale."""
     folder = Path(arguments["output_dir"])
     report, found, metrics = demo(folder, options=from_flat(arguments, DemoOptions))
     scores = ", ".join(_scores(metrics, "{} {:.3f}"))

@@ -24,26 +24,30 @@ class Data(Options):
 
     dataset: Any = option(
         help=(
-            "name (sst, imdb, agnews, …), Hub id, or a folder that "
+            "data set: a name (sst, imdb, agnews, …), a Hub id, or a folder that "
             "datasets.load_dataset reads"
         )
     )
     dataset_config: str | None = option(
-        None, "configuration of the data set, where it has several"
+        None, "configuration of a data set that has several"
     )
     text_column: str | Sequence[str] | None = option(
         None,
-        "column of the texts, or several to be joined by a space (default: text, else "
-        "sentence)",
+        "column with the texts; several columns are joined by a space (default: text, "
+        "else sentence)",
         metavar="COLUMN",
     )
-    label_column: str | None = option(None, "column of the labels (default: label)")
-    split: str = option("test", "split that is tested")
+    label_column: str | None = option(None, "column with the labels (default: label)")
+    split: str = option("test", "split to test on")
     test_limit: int | None = option(
-        None, "test only so many texts, always the same ones", at_least=1
+        None,
+        "number of texts to test on, always the same ones (default: all)",
+        at_least=1,
     )
     train_limit: int | None = option(
-        None, "train on only so many texts, even over the classes", at_least=1
+        None,
+        "number of texts to train on, spread evenly over the classes (default: all)",
+        at_least=1,
     )
 
     def examples(

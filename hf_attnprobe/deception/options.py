@@ -22,9 +22,11 @@ class DeceptionOptions(Options):
     epochs: int = option(5, "epochs of further training", at_least=1)
     batch_size: int = option(32, "texts per step", at_least=1)
     learning_rate: float | None = option(
-        None, "default: the attention classifier's own, 5e-5 for others", at_least=0
+        None,
+        "learning rate (default: that of the classifier's own training, else 5e-5)",
+        at_least=0,
     )
     seed: int = option(0, "seed of batches, dropout and bootstrap", at_least=0)
     trust_remote_code: bool = option(
-        False, "allow code that comes with the model on the Hub"
+        False, "run code that comes with a model from the Hub"
     )

@@ -6,12 +6,18 @@ from pathlib import Path
 
 
 NAME = "attention_faithfulness"
-SHIM = '''"""Written by hf_attnprobe so that evaluate.load("attention_faithfulness") finds the installed package."""
+SHIM = '''"""Written by hf_attnprobe: evaluate.load("attention_faithfulness") finds it."""
 
 try:
-    from hf_attnprobe.evaluate_module.attention_faithfulness.attention_faithfulness import AttentionFaithfulness
+    from hf_attnprobe.evaluate_module.attention_faithfulness import (
+        attention_faithfulness,
+    )
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError("attention_faithfulness needs the package hf_attnprobe; install it with pip") from error
+    raise ModuleNotFoundError(
+        "attention_faithfulness needs the package hf_attnprobe; install it with pip"
+    ) from error
+
+AttentionFaithfulness = attention_faithfulness.AttentionFaithfulness
 '''
 
 
@@ -47,18 +53,14 @@ def install_metric(cache: Path | None = None) -> Path | None:
         The file, or None where the cache cannot be written; then load by
         :func:`metric_path`.
     """
-    folder = (
-        (cache or modules_cache())
-        / "evaluate_modules"
-        / "metrics"
-        / f"evaluate-metric--{NAME}"
-    )
+    metrics = (cache or modules_cache()) / "evaluate_modules" / "metrics"
+    folder = metrics / f"evaluate-metric--{NAME}"
     file = folder / hashlib.sha256(SHIM.encode()).hexdigest() / f"{NAME}.py"
     try:
         if file.exists():
             return file
         file.parent.mkdir(parents=True, exist_ok=True)
-        for parent in (*file.parents[:3], file.parents[3]):
+        for parent in file.parents[:4]:
             (parent / "__init__.py").touch()
         hidden = file.with_suffix(f".{os.getpid()}")
         hidden.write_text(SHIM)

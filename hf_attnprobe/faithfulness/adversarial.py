@@ -18,6 +18,7 @@ Reading:  0 the output pins the weights down; ln 2 = .69 all the weight can sit 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -73,19 +74,21 @@ class Adversarial(Options):
 
     method: Literal["auto", "exact", "search"] = option(
         "auto",
-        "exact for binary linear read-outs, search for all; auto is exact where it can be",
+        "exact works for binary linear read-outs, search for all models; auto takes exact "
+        "if possible",
     )
     epsilons: Sequence[float] | None = option(
         None,
-        "how far the output may move (default: .01 and .05; exact: .001 to .5)",
+        "distances that the output may move (default: .01 and .05; exact: nine from .001 "
+        "to .5)",
         at_least=0,
         metavar="EPSILON",
     )
     n_starts: int = option(5, "random starts of the gradient search", at_least=1)
     n_steps: int | None = option(
         None,
-        "steps of the gradient search (default: 500; for Transformers 0, only the "
-        "candidates of the linearised model)",
+        "steps of the gradient search (default: 500; for Transformers 0, which tries the "
+        "candidates of the linearised model only)",
         at_least=0,
     )
 
@@ -146,19 +149,20 @@ def adversarial(
     attention = observation.attention[site.layer][:, site.head]
     visible = observation.model.visible(observation, site.layer)
     token_logits = _binary_logits(observation)
+    farthest: list[tuple[Tensor, Tensor]]
     if token_logits is not None and options.method != "search":
         epsilons = FRONTIER if options.epsilons is None else options.epsilons
         scores = token_logits[..., 1] - token_logits[..., 0]
         exact = epsilon_max_jsd(attention[:, 0], scores, visible[:, 0], epsilons)
-        divergences, adversaries = exact.jsd, exact.attention.unsqueeze(2)
+        farthest = list(zip(exact.jsd, exact.attention.unsqueeze(2), strict=True))
     else:
         epsilons = EPSILONS if options.epsilons is None else options.epsilons
         farthest = _search(observation, site, epsilons, options, seed)
-        divergences, adversaries = zip(*farthest, strict=True)
+    by_epsilon = dict(zip(epsilons, farthest, strict=True))
     return AdversarialResult(
-        dict(zip(epsilons, divergences, strict=True)),
+        {epsilon: divergence for epsilon, (divergence, _) in by_epsilon.items()},
         _over_rows(largest_jsd(attention, visible), visible, site.query),
-        dict(zip(epsilons, adversaries, strict=True)),
+        {epsilon: adversary for epsilon, (_, adversary) in by_epsilon.items()},
     )
 
 
@@ -175,12 +179,11 @@ def _search(
     """
     attention = observation.attention[site.layer][:, site.head]
     token_logits = observation.token_logits
+    search = partial(_gradient_search, observation, site, options.n_starts, seed)
     if token_logits is not None:
         distance = linear_distance(token_logits, observation.probs)
         n_steps = 500 if options.n_steps is None else options.n_steps
-        moved = _gradient_search(
-            observation, site, distance, options.n_starts, n_steps, seed
-        )
+        moved = search(distance, n_steps)
         return best_within(_check(observation, site, moved), attention, epsilons)
     slope = observation.attention_gradient[site.layer][:, site.head]
     visible = observation.model.visible(observation, site.layer)
@@ -191,10 +194,7 @@ def _search(
         return best_within(checked[0], attention, epsilons)
     checked.append(_check(observation, site, steered[1:]))
     if options.n_steps:
-        distance = _model_distance(observation, site)
-        moved = _gradient_search(
-            observation, site, distance, options.n_starts, options.n_steps, seed
-        )
+        moved = search(_model_distance(observation, site), options.n_steps)
         checked.append(_check(observation, site, moved))
     candidates = Candidates(*map(torch.cat, zip(*checked, strict=True)))
     return best_within(candidates, attention, epsilons)
@@ -203,10 +203,10 @@ def _search(
 def _gradient_search(
     observation: Observation,
     site: Site,
-    distance: Distance,
     n_starts: int,
-    n_steps: int,
     seed: int,
+    distance: Distance,
+    n_steps: int,
 ) -> Tensor:
     """The paper's search from random starts.
 
@@ -314,7 +314,8 @@ def _noise(
     noise = np.zeros((n_starts, *rows.shape))
     for example, example_id in enumerate(example_ids):
         queries, keys = (rows[example].any(axis) for axis in (1, 0))
-        draws = random_generator(seed, int(example_id), NOISE_STREAM)
-        draws = draws.standard_normal((n_starts, queries.sum(), keys.sum()))
-        noise[:, example][(slice(None), *np.ix_(queries, keys))] = draws
+        generator = random_generator(seed, int(example_id), NOISE_STREAM)
+        shape = (n_starts, queries.sum(), keys.sum())
+        places = (slice(None), *np.ix_(queries, keys))
+        noise[:, example][places] = generator.standard_normal(shape)
     return torch.from_numpy(noise).to(visible.device)

@@ -62,7 +62,7 @@ def conicity(
         seed: unused, nothing here is random.
     """
     model = observation.model
-    vectors = model.states(observation, site)
+    vectors = model.require(HeadValues).states(observation, site)
     counted = model.positions(observation, site.layer, observation.batch.content_mask)
     return ConicityResult(
         conicity_of(vectors, counted), conicity_of(vectors, counted, absolute=True)

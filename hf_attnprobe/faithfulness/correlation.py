@@ -129,9 +129,8 @@ def correlation(
     leave_one_out = observation.leave_one_out_importance(options.target)
     values = torch.stack([attention, gradient, leave_one_out], dim=1)
     found = kendall_tau_b_matrix(ranks(values, content.unsqueeze(1)), content)
-    significant = (found.p_value <= 0.05).to(
-        torch.float64
-    )  # NaN is not, as in the paper's count over all texts
+    # NaN is not significant, as in the paper's count over all texts.
+    significant = (found.p_value <= 0.05).double()
     parts = torch.stack([found.tau, found.p_value, significant])
     return CorrelationResult(*(part for x, y in PAIRS for part in parts[:, :, x, y]))
 

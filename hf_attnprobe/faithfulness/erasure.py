@@ -24,7 +24,7 @@ the exact minimum is out of reach:
 
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -136,11 +136,12 @@ class Erasure(Options):
     )
     draw: Literal["uniform", "released"] = option(
         "uniform",
-        "how the weight compared with the largest is drawn: uniform over the others, or "
-        "as the released code does, never the first and perhaps the largest itself",
+        "how the weight to compare with the largest is drawn: uniformly from the others, "
+        "or as in the released code, which may draw the largest but never the first",
     )
     all_zero: bool = option(
-        False, "count the decision without any attention too, as the released code does"
+        False,
+        "count the decision without any attention too, as the released code does",
     )
     n_random: int = option(N_RANDOM, "random orders of erasure", at_least=1)
 
@@ -198,7 +199,7 @@ def erasure(
     """
     attention = observation.read(site)
     content, token_logits = observation.batch.content_mask, observation.token_logits
-    found = rankings(observation, site)
+    ranked = rankings(observation, site)
     rules = {"renormalise": options.renormalise, "all_zero": options.all_zero}
     single = single_weight(observation, site, draw=options.draw, seed=seed, **rules)
     exact = None
@@ -207,23 +208,29 @@ def erasure(
         exact = minimal_flip_set(
             attention, token_logits, content, bias=bias, renormalise=options.renormalise
         )
-        found["margin"] = exact.margin
-    order = orders(observation, content, found, options.n_random, seed)
-    if exact is not None:
+        ranked["margin"] = exact.margin
+    order = orders(observation, content, ranked, options.n_random, seed)
+    if token_logits is not None:
         n_removed = removals_to_flip(
             attention, token_logits, content, order, bias=bias, **rules
         )
     else:
         n_removed = _removals_by_replay(observation, site, order, content, **rules)
-    names = ("random", *found)
+    names = ("random", *ranked)
     gathered = partial(_by_ranking, names=names, n_random=options.n_random)
-    long = content.sum(-1) > 1
+    n_tokens = content.sum(-1)
+    never = n_removed.isnan().double().masked_fill(n_tokens < 2, torch.nan)
+    others: dict[str, Any] = {**single}  # fields of tensors and of tensors by ranking
+    if exact is None:
+        others |= _least(n_removed)
+    else:
+        others |= _exact(exact, ranked["product"], content)
+        others["regret"] = gathered(n_removed - exact.size)
     return ErasureResult(
-        **single,
-        fraction_to_flip=gathered(n_removed / content.sum(-1)),
-        never_flips=gathered(n_removed.isnan().double().masked_fill(~long, torch.nan)),
+        **others,
+        fraction_to_flip=gathered(n_removed / n_tokens),
+        never_flips=gathered(never),
         probability_mass_removed=gathered(_mass(attention * content, order, n_removed)),
-        **_bounds(exact, n_removed, found, content, gathered),
     )
 
 
@@ -233,7 +240,7 @@ def rankings(observation: Observation, site: Site) -> dict[str, Tensor]:
     Returns:
         Dense ranks [batch, keys] by name.
     """
-    names = RANKINGS
+    names: tuple[str, ...] = RANKINGS
     if observation.token_logits is None:
         names = (*RANKINGS, *OF_HEADS_ALONE)
     return {
@@ -246,7 +253,7 @@ def rankings(observation: Observation, site: Site) -> dict[str, Tensor]:
 def orders(
     observation: Observation,
     content: Tensor,
-    found: dict[str, Tensor],
+    ranked: dict[str, Tensor],
     n_random: int,
     seed: int,
 ) -> Tensor:
@@ -258,9 +265,8 @@ def orders(
     shuffled = random_permutations(
         content[:, None], n_random, seed=seed + ORDER_STREAM, example_ids=ids
     )[:, :, 0]
-    return removal_order(
-        torch.cat([shuffled.double(), torch.stack([*found.values()]).double()]), content
-    )
+    ranks = torch.stack([*ranked.values()])
+    return removal_order(torch.cat([shuffled.double(), ranks.double()]), content)
 
 
 def _removals_by_replay(
@@ -276,55 +282,54 @@ def _removals_by_replay(
 
     Shape: float64 [orders, batch].
     """
-    turn, longest = order.argsort(-1), int(content.sum(-1).max())
-    predicted, lost = observation.probs.argmax(-1), []
-    places = (torch.arange(n, device=order.device) for n in (len(order), longest))
-    for steps in torch.cartesian_prod(*places).split(COPIES_AT_ONCE):
-        which, n_before = steps.unbind(1)
+    n_tokens = content.sum(-1)
+    longest = int(n_tokens.max())
+    turn = order.argsort(-1)
+    predicted = observation.probs.argmax(-1)
+    steps = torch.cartesian_prod(torch.arange(len(order)), torch.arange(longest))
+    parts = []
+    for part in steps.to(order.device).split(COPIES_AT_ONCE):
+        which, n_before = part.unbind(1)
         gone = (turn[which] <= n_before[:, None, None]) & content
         after = erased(
             observation, site, gone, renormalise=renormalise, all_zero=all_zero
         )
-        lost.append((after.argmax(-1) != predicted) & ~after.isnan().any(-1))
-    lost = torch.cat(lost).unflatten(0, (len(order), longest))
-    n_removed = (lost.to(torch.int8).argmax(1) + 1).double()
-    return n_removed.masked_fill(~lost.any(1) | (content.sum(-1) < 2), torch.nan)
+        parts.append((after.argmax(-1) != predicted) & ~after.isnan().any(-1))
+    flips = torch.cat(parts).unflatten(0, (len(order), longest))
+    n_removed = (flips.to(torch.int8).argmax(1) + 1).double()
+    return n_removed.masked_fill(~flips.any(1) | (n_tokens < 2), torch.nan)
 
 
 def _by_ranking(
     values: Tensor, *, names: tuple[str, ...], n_random: int
 ) -> dict[str, Tensor]:
     """Values [orders, batch] by name; first the mean of the random orders that have one."""
-    return dict(
-        zip(names, [values[:n_random].nanmean(0), *values[n_random:]], strict=True)
-    )
+    random = values[:n_random].nanmean(0)
+    return dict(zip(names, [random, *values[n_random:]], strict=True))
 
 
 def _mass(attention: Tensor, order: Tensor, n_removed: Tensor) -> Tensor:
     """The attention that is gone after so many removals, [orders, batch]."""
     in_order = attention.double().expand(order.shape).gather(-1, order)
-    gone = torch.arange(order.shape[-1], device=order.device) < n_removed.unsqueeze(-1)
+    turns = torch.arange(order.shape[-1], device=order.device)
+    gone = turns < n_removed[..., None]
     return (in_order * gone).sum(-1).masked_fill(n_removed.isnan(), torch.nan)
 
 
-def _bounds(
-    exact: FlipSet | None,
-    n_removed: Tensor,
-    found: dict[str, Tensor],
-    content: Tensor,
-    gathered,
-) -> dict:
-    """The smallest set and what the rankings waste, or the least that they needed."""
-    if exact is None:
-        least = n_removed.nan_to_num(torch.inf).amin(0)
-        return {"greedy_bound_size": least.masked_fill(least.isinf(), torch.nan)}
+def _least(n_removed: Tensor) -> dict[str, Tensor]:
+    """The fewest removals that any order [orders, batch] needed."""
+    least = n_removed.nan_to_num(torch.inf).amin(0)
+    return {"greedy_bound_size": least.masked_fill(least.isinf(), torch.nan)}
+
+
+def _exact(smallest: FlipSet, product: Tensor, content: Tensor) -> dict[str, Tensor]:
+    """The smallest set that flips the decision, and τ of its margins with ``product``."""
     n_tokens = content.sum(-1)
-    none = exact.size.isnan().double().masked_fill(n_tokens < 2, torch.nan)
-    margin = tied("margin", exact.margin, content)
+    margin = tied("margin", smallest.margin, content)
+    none = smallest.size.isnan().double()
     return {
-        "minimal_fraction": exact.size / n_tokens,
-        "minimal_size": exact.size,
-        "no_set_flips": none,
-        "regret": gathered(n_removed - exact.size),
-        "product_margin_tau": kendall_tau_b(found["product"], margin, content).tau,
+        "minimal_fraction": smallest.size / n_tokens,
+        "minimal_size": smallest.size,
+        "no_set_flips": none.masked_fill(n_tokens < 2, torch.nan),
+        "product_margin_tau": kendall_tau_b(product, margin, content).tau,
     }

@@ -108,11 +108,20 @@ def fragility(
     n_classes, labels = observation.probs.shape[-1], observation.batch.labels
     decided = torch.cat([observation.probs[None], after]).argmax(-1)
     decided = torch.nn.functional.one_hot(decided, n_classes).double()
-    shares = decided[0], decided[1], decided[2:].mean(0)  # each [batch, classes]
+    trained_share, uniform_share = decided[:2]  # each [batch, classes]
+    permuted_share = decided[2:].mean(0)
     return FragilityResult(
-        *(dict(enumerate(share.unbind(-1))) for share in shares),
-        *(_right(share, labels) for share in shares),
+        _by_class(trained_share),
+        _by_class(uniform_share),
+        _by_class(permuted_share),
+        _right(trained_share, labels),
+        _right(uniform_share, labels),
+        _right(permuted_share, labels),
     )
+
+
+def _by_class(share: Tensor) -> dict[int, Tensor]:
+    return dict(enumerate(share.unbind(-1)))
 
 
 def _right(share: Tensor, labels: Tensor | None) -> Tensor:

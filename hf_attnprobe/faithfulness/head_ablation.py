@@ -114,7 +114,9 @@ def head_ablation(
     mask = observation.batch.mask
     resampled = resampled_output(outputs, lengths, donors.clamp_min(0), mask)
     replaced = torch.stack([average, resampled])
-    mean, resample = model.replay_outputs(observation, site, replaced)
+    mean, resample = model.require(HeadOutputs).replay_outputs(
+        observation, site, replaced
+    )
     alone = donors < 0
     tvd_, flip = _changes(observation, resample)
     return HeadAblationResult(
@@ -128,7 +130,7 @@ def head_ablation(
 def _reference(observation: Observation, site: Site) -> Reference | None:
     """The head outputs of other texts; None where the model's cannot be replaced."""
     model = observation.model
-    return None if model.lacks(HeadOutputs, site) is not None else model.reference
+    return None if model.lacks(HeadOutputs, site) else model.reference
 
 
 def _changes(observation: Observation, after: Tensor) -> tuple[Tensor, Tensor]:
@@ -142,12 +144,9 @@ def _donors(reference: Reference, example_ids: tuple[int, ...], seed: int) -> Te
     Shape: int64 [batch]; −1 where there is no other.
     """
     chosen = []
+    rows = list(enumerate(reference.example_ids))
     for example_id in example_ids:
-        others = [
-            row
-            for row, other in enumerate(reference.example_ids)
-            if other != example_id
-        ]
+        others = [row for row, other in rows if other != example_id]
         draw = random_generator(seed, int(example_id), DONOR_STREAM)
         chosen.append(others[draw.integers(len(others))] if others else -1)
     return torch.tensor(chosen)
@@ -174,8 +173,7 @@ def resampled_output(
     """
     given, n_given = outputs[donors], lengths[donors][:, None]
     place = (mask.cumsum(1) - 1).clamp_min(0)
-    rows = place.clamp(max=outputs.shape[1] - 1)[..., None].expand(
-        -1, -1, outputs.shape[-1]
-    )
-    beyond = (given.sum(1) / n_given)[:, None]
-    return torch.where((place < n_given)[..., None], given.gather(1, rows), beyond)
+    rows = place.clamp(max=outputs.shape[1] - 1)
+    texts = torch.arange(len(donors), device=donors.device)[:, None]
+    mean = (given.sum(1) / n_given)[:, None]
+    return torch.where((place < n_given)[..., None], given[texts, rows], mean)

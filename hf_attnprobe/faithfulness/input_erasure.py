@@ -83,8 +83,8 @@ class InputErasure(Options):
     )
     naopc_beam: int = option(
         0,
-        "also normalise (NAOPC), with a beam search of this width for longer texts; it "
-        "runs the model about width × T² times for a text of T tokens",
+        "width of the beam search that normalises the scores (NAOPC); it runs the model "
+        "about width × T² times for a text of T tokens; 0 leaves them as they are",
         at_least=0,
         metavar="WIDTH",
     )
@@ -94,7 +94,8 @@ def _check(preview: AuditPreview, options: InputErasure) -> None:
     """Does the model read a text of special tokens alone?"""
     shortest = preview.shortest
     everything = shortest.batch.content_mask[None]
-    shortest.model.erase_inputs(shortest, everything, by=options.erase_by)
+    model = shortest.model.require(EditableInputs)
+    model.erase_inputs(shortest, everything, by=options.erase_by)
 
 
 @dataclass(frozen=True)
@@ -234,15 +235,11 @@ def _drops(observation: Observation, by: str, erased: Tensor) -> Tensor:
 
     Shape: [copies, batch, keys] -> [copies, batch].
     """
-    place = observation.target(None)[None, :, None]
+    model = observation.model.require(EditableInputs)
     at_once = max(1, FLAGS_AT_ONCE // erased[0].numel())
-    after = torch.cat(
-        [
-            observation.model.erase_inputs(observation, part, by=by)
-            for part in erased.split(at_once)
-        ]
-    )
-    return (
-        observation.probs.gather(-1, place[0])
-        - after.gather(-1, place.expand(len(after), -1, -1))
-    )[..., 0]
+    parts = erased.split(at_once)
+    after = torch.cat([model.erase_inputs(observation, part, by=by) for part in parts])
+    before = observation.probs
+    texts = torch.arange(len(before), device=before.device)
+    predicted = observation.target(None)
+    return before[texts, predicted] - after[:, texts, predicted]

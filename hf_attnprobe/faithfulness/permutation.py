@@ -106,38 +106,32 @@ def _median(changes: Tensor) -> Tensor:
 
     The mean of the two in the middle where the number is even.
     """
-    middle = len(changes) // 2 + 1
-    upper = changes.t().topk(middle, dim=-1).values
-    return upper[:, -1] if len(changes) % 2 else (upper[:, -1] + upper[:, -2]) / 2
+    middle = len(changes) // 2
+    in_order = changes.sort(0).values
+    if len(changes) % 2:
+        return in_order[middle]
+    return (in_order[middle - 1] + in_order[middle]) / 2
 
 
 def _exact(
     token_logits: Tensor, observation: Observation, site: Site
 ) -> dict[str, Tensor]:
     """What holds over all T! permutations."""
-    attention, mask, predicted = (
-        observation.read(site),
-        observation.batch.mask,
-        observation.target(None),
-    )
-    place = predicted[:, None, None].expand(-1, token_logits.shape[1], 1)
-    own = token_logits.gather(-1, place)
-    # Of the predicted class over each, 0 over itself, [classes, batch, keys].
-    margins = (own - token_logits).movedim(-1, 0)
+    attention, mask = observation.read(site), observation.batch.mask
+    predicted = observation.target(None)
+    n_classes = token_logits.shape[-1]
+    # Logits of the predicted class, [batch, keys], and how far they exceed those of
+    # each class, [classes, batch, keys].
+    texts = torch.arange(len(predicted), device=predicted.device)
+    own = token_logits[texts, :, predicted]
+    margins = own - token_logits.movedim(-1, 0)
     lowest, highest = permutation_extremes(attention, margins, mask)
     flips = (lowest.amin(0) < 0).to(torch.float64)
-    if token_logits.shape[-1] > 2:
-        mean, variance = permutation_moments(attention, own[..., 0], mask)
-        return {"flip_possible": flips, "logit_mean": mean, "logit_variance": variance}
-    prob = observation.probs.amax(-1).double()
-    changes = [(extreme.sum(0).sigmoid() - prob).abs() for extreme in (lowest, highest)]
-    mean, variance = permutation_moments(
-        attention, token_logits[..., 1] - token_logits[..., 0], mask
-    )
-    worst = torch.maximum(*changes)
-    return {
-        "max_tvd": worst,
-        "flip_possible": flips,
-        "logit_mean": mean,
-        "logit_variance": variance,
-    }
+    logits = own if n_classes > 2 else token_logits[..., 1] - token_logits[..., 0]
+    mean, variance = permutation_moments(attention, logits, mask)
+    exact = {"flip_possible": flips, "logit_mean": mean, "logit_variance": variance}
+    if n_classes == 2:
+        prob = observation.probs.amax(-1).double()
+        extremes = torch.stack([lowest, highest]).sum(1)
+        exact["max_tvd"] = (extremes.sigmoid() - prob).abs().amax(0)
+    return exact

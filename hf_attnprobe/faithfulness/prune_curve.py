@@ -13,7 +13,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hf_attnprobe.attention_model import AttentionModel, Batch, Observation, Site
+from hf_attnprobe.attention_model import (
+    AttentionModelBase,
+    Batch,
+    MaskedReplay,
+    Observation,
+    Site,
+)
 from hf_attnprobe.errors import AttnProbeError
 
 
@@ -38,15 +44,13 @@ def least_first(effects: Mapping[tuple[int, int], float]) -> list[Site]:
         effects: by (layer, head), such as ``by_head(report.statistics, "zero_tvd")``, or
             ``"first_order_zero"`` as in the paper.
     """
-    return [
-        Site(layer, head)
-        for layer, head in sorted(effects, key=lambda site: (effects[site], site))
-    ]
+    ranked = sorted(effects, key=lambda site: (effects[site], site))
+    return [Site(layer, head) for layer, head in ranked]
 
 
 @torch.no_grad()
 def prune_curve(
-    model: AttentionModel,
+    model: AttentionModelBase,
     batches: Iterable[Batch],
     ranking: Sequence[Site],
     *,
@@ -79,43 +83,37 @@ def prune_curve(
 
 
 def _counts(
-    model: AttentionModel, batch: Batch, removed: Sequence[Sequence[Site]]
+    model: AttentionModelBase, batch: Batch, removed: Sequence[Sequence[Site]]
 ) -> Tensor:
     """Numbers of texts: agreeing, correct, all, labelled; float64 [points, 4]."""
     observation = model.observe(batch)
     predicted = observation.probs.argmax(-1)
-    labels = (
-        torch.full_like(predicted, -1)
-        if batch.labels is None
-        else batch.labels.to(predicted.device)
-    )
+    labels = torch.full_like(predicted, -1)
+    if batch.labels is not None:
+        labels = batch.labels.to(predicted.device)
     after = ablated(model, observation, removed).argmax(-1)
-    found = [
-        after == predicted,
-        (after == labels) & (labels >= 0),
-        after >= 0,
-        (labels >= 0).expand_as(after),
-    ]
-    return torch.stack([x.sum(1) for x in found], dim=1).double().cpu()
+    labelled = (labels >= 0).expand_as(after)
+    correct = (after == labels) & labelled
+    parts = [after == predicted, correct, torch.ones_like(labelled), labelled]
+    return torch.stack(parts).sum(-1).t().double().cpu()
 
 
 def ablated(
-    model: AttentionModel, observation: Observation, removed: Sequence[Sequence[Site]]
+    model: AttentionModelBase,
+    observation: Observation,
+    removed: Sequence[Sequence[Site]],
 ) -> Tensor:
     """Probabilities [points, batch, classes] with each set of heads zero-ablated.
 
     The attention of the other heads follows from it.
     """
-    kept = {
-        layer: observation.probs.new_ones(len(removed), *attention.shape[:2], 1, 1)
-        for layer, attention in enumerate(observation.attention)
-        if any(site.layer == layer for sites in removed for site in sites)
-    }
+    kept: dict[int, Tensor] = {}
     for point, sites in enumerate(removed):
-        for site in sites:
-            kept[site.layer][point, :, site.head] = 0
-    return (
-        model.replay_masked(observation, kept)
-        if kept
-        else observation.probs.expand(len(removed), -1, -1)
-    )
+        for layer, head, _ in sites:
+            if layer not in kept:
+                shape = observation.attention[layer].shape[:2]
+                kept[layer] = observation.probs.new_ones(len(removed), *shape, 1, 1)
+            kept[layer][point, :, head] = 0
+    if not kept:
+        return observation.probs.expand(len(removed), -1, -1)
+    return model.require(MaskedReplay).replay_masked(observation, kept)

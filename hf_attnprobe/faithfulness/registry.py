@@ -2,8 +2,10 @@
 
 A file registers its test, an installed package may add one.
 
-    @register_test(readings=READINGS, needs=(Differentiable,)) def my_test(observation,
-    site, options: MyOptions = MyOptions(), *, seed=0) -> MyResult: ...
+    @register_test(readings=READINGS, needs=(Differentiable,))
+    def my_test(
+        observation, site, options: MyOptions = MyOptions(), *, seed=0
+    ) -> MyResult: ...
 
 The name of the function is the name of the test, the annotation of ``options`` its
 class of options. Command line, study file, metric and report follow from the record. A
@@ -19,7 +21,7 @@ from typing import Any, Literal, TypeVar, get_type_hints
 
 from hf_attnprobe.attention_model import AttentionModelBase, Observation, Site
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.options import Options, names_of
+from hf_attnprobe.options import Options, from_flat, names_of
 
 
 GROUP = "hf_attnprobe.tests"
@@ -146,15 +148,15 @@ def check_same_meaning(kind: type[Options], others: Sequence[type[Options]]) -> 
     known = names_of(others)
     for field in dataclasses.fields(kind):
         same = known.get(field.name, field)
-        if (same.type, same.default, same.metadata) != (
-            field.type,
-            field.default,
-            field.metadata,
-        ):
+        if _meaning(same) != _meaning(field):
             raise AttnProbeError(
                 f"expected a new name for the option {field.name!r} of {kind.__name__}, "
                 "another test or the audit has one of that name; rename it"
             )
+
+
+def _meaning(field: dataclasses.Field) -> tuple[Any, Any, Mapping[str, Any]]:
+    return field.type, field.default, field.metadata
 
 
 def tests() -> dict[str, FaithfulnessTest]:
@@ -211,7 +213,18 @@ def options_of_tests(
     if isinstance(asked, str | Options):
         asked = [asked]
     known = tests()
-    unknown = [str(item) for item in asked if not _is_test(item, known)]
+    names = {test.options: name for name, test in known.items()}
+    del names[NoOptions]  # it tells no test
+    chosen: dict[str, Options | None] = {}
+    unknown = []
+    for item in asked:
+        given = item if isinstance(item, Options) else None
+        name = str(item) if given is None else names.get(type(given), str(given))
+        if name not in known and name != DEFAULT:
+            unknown.append(name)
+        if given is not None and chosen.get(name) not in (None, given):
+            raise AttnProbeError(f"expected options of {name} once, got them twice")
+        chosen[name] = given or chosen.get(name)
     if unknown:
         raise AttnProbeError(
             f"unknown test {', '.join(sorted(unknown))}; the known ones are "
@@ -222,31 +235,10 @@ def options_of_tests(
             f"expected at least one test of {', '.join(known)}; leave it out for those "
             "that suit the model"
         )
-    chosen: dict[str, Options | None] = {}
-    for item in asked:
-        name = item if isinstance(item, str) else _name_of(item, known)
-        given = None if isinstance(item, str) else item
-        if chosen.get(name) not in (None, given) and given is not None:
-            raise AttnProbeError(f"expected options of {name} once, got them twice")
-        chosen[name] = given or chosen.get(name)
-    by_default = chosen.pop(DEFAULT, DEFAULT) is None
-    return {
-        name: given or known[name].options() for name, given in chosen.items()
-    }, by_default
-
-
-def _is_test(item: Any, known: Mapping[str, FaithfulnessTest]) -> bool:
-    if isinstance(item, str):
-        return item in known or item == DEFAULT
-    return type(item) in [test.options for test in known.values() if _has_options(test)]
-
-
-def _has_options(test: FaithfulnessTest) -> bool:
-    return bool(dataclasses.fields(test.options))
-
-
-def _name_of(options: Options, known: Mapping[str, FaithfulnessTest]) -> str:
-    return next(name for name, test in known.items() if test.options is type(options))
+    by_default = DEFAULT in chosen
+    chosen.pop(DEFAULT, None)
+    options = {name: given or known[name].options() for name, given in chosen.items()}
+    return options, by_default
 
 
 def parse_tests(
@@ -264,10 +256,10 @@ def parse_tests(
     names = [names] if isinstance(names, str) else names
     chosen: list[str | Options] = [DEFAULT] if names is None else list(names)
     for name, test in tests().items():
-        values = {f.name: f.default for f in dataclasses.fields(test.options)}
-        given = {key: flat[key] for key in values.keys() & flat.keys()}
         by_default = DEFAULT in chosen and test.default != "on request"
-        changed = any(value != values[key] for key, value in given.items())
-        if changed and (name in chosen or by_default):
-            chosen.append(test.options(**given))
+        if name not in chosen and not by_default:
+            continue
+        options = from_flat(flat, test.options)
+        if options != test.options():
+            chosen.append(options)
     return chosen

@@ -104,11 +104,11 @@ def single_token_probs(observation: Observation, target: Tensor) -> Tensor:
     Shape: target int [batch] -> [batch, keys], meaningful where ``content_mask`` is
     True.
     """
-    model = observation.model
+    model = observation.model.require(EditableInputs)
     n_texts, n_keys = observation.batch.content_mask.shape
     alone = torch.eye(n_keys, dtype=torch.bool, device=target.device)
     others = ~alone[:, None].expand(-1, n_texts, -1)
     parts = others.split(TOKENS_AT_ONCE)
     probs = torch.cat([model.erase_inputs(observation, part) for part in parts])
-    index = target[None, :, None].expand(n_keys, -1, 1)
-    return probs.gather(-1, index)[..., 0].t()
+    texts = torch.arange(n_texts, device=target.device)
+    return probs[:, texts, target].t()

@@ -4,6 +4,7 @@ Serrano & Smith 2019, Section 4.2.
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -34,13 +35,14 @@ def erased(
         all_zero: keep the answer where the row that is read has no weight left; else NaN.
     """
     model, attention = observation.model, observation.attention[site.layer]
-    places = model.positions(observation, site.layer, gone).unsqueeze(-2)
-    new = zero_out(attention[:, site.head], places, renormalise=renormalise)
-    probs = model.replay(
-        observation, {site.layer: at_head(attention, site.head, site.query, new)}
-    )
+    keys = model.positions(observation, site.layer, gone).unsqueeze(-2)
+    zeroed = zero_out(attention[:, site.head], keys, renormalise=renormalise)
+    edited = at_head(attention, site.head, site.query, zeroed)
+    probs = model.replay(observation, {site.layer: edited})
+    if all_zero:
+        return probs
     left = (observation.read(site) * ~gone).sum(-1, keepdim=True) > 0
-    return probs if all_zero else probs.masked_fill(~left, torch.nan)
+    return probs.masked_fill(~left, torch.nan)
 
 
 def other_positions(
@@ -56,21 +58,17 @@ def other_positions(
             paper's code has it: uniform over all but the first, so that the draw may be
             ``top``.
     """
-    own = (content.cumsum(-1).gather(-1, top[:, None])[:, 0] - 1).tolist()
-    wanted = []
-    for place, length, example_id in zip(
-        own, content.sum(-1).tolist(), example_ids, strict=True
-    ):
+    drawn = top.clone()
+    for row, example_id in enumerate(example_ids):
+        positions = content[row].nonzero()[:, 0]
+        if len(positions) < 2:
+            continue
+        others = (
+            positions[1:] if draw == "released" else positions[positions != top[row]]
+        )
         random = random_generator(seed, int(example_id), DRAW_STREAM)
-        if length < 2:
-            wanted.append(place)
-        elif draw == "released":
-            wanted.append(int(random.integers(1, length)))
-        else:
-            chosen = int(random.integers(length - 1))
-            wanted.append(chosen + (chosen >= place))
-    rank = torch.tensor(wanted, device=content.device)[:, None] + 1
-    return ((content.cumsum(-1) == rank) & content).to(torch.int8).argmax(-1)
+        drawn[row] = others[int(random.integers(len(others)))]
+    return drawn
 
 
 def single_weight(
@@ -91,49 +89,41 @@ def single_weight(
     other = other_positions(
         top, content, draw, seed=seed, example_ids=observation.batch.example_ids
     )
-    pair = torch.stack([top, other])
-    gone = torch.zeros(
-        2, *content.shape, dtype=torch.bool, device=content.device
-    ).scatter(-1, pair[..., None], True)
-
-    def after(renormalise: bool) -> Tensor:
-        return erased(
-            observation, site, gone, renormalise=renormalise, all_zero=all_zero
-        ).double()
-
-    probs = after(renormalise)
-    weights = attention.gather(-1, pair.t())
-    found = {
+    pair = torch.stack([top, other])[..., None]
+    gone = torch.zeros_like(content).expand(2, -1, -1).scatter(-1, pair, True)
+    erase = partial(erased, observation, site, gone, all_zero=all_zero)
+    probs = erase(renormalise=renormalise).double()
+    as_left = erase(renormalise=False).double() if renormalise else probs
+    top_weight, other_weight = attention.expand(2, -1, -1).gather(-1, pair)[..., 0]
+    values = {
         "delta_js": _top_minus_other(observation, probs),
-        "delta_js_unnormalised": _top_minus_other(
-            observation, after(False) if renormalise else probs
-        ),
-        "delta_attention": weights[:, 0] - weights[:, 1],
+        "delta_js_unnormalised": _top_minus_other(observation, as_left),
+        "delta_attention": top_weight - other_weight,
         **_flips(observation, probs),
     }
     token_logits = observation.token_logits
     if token_logits is not None:
-        each = erase_each(
-            attention * content,
-            token_logits,
-            bias=observation.model.require(LinearReadout).readout_bias(),
-            renormalise=renormalise,
-        )
-        found |= _against_all(
-            observation,
-            each if all_zero else _where_left(each, attention * content),
-            top,
-            content,
-        )
+        bias = observation.model.require(LinearReadout).readout_bias()
+        weights = attention * content
+        each = erase_each(weights, token_logits, bias=bias, renormalise=renormalise)
+        if not all_zero:
+            each = _where_left(each, weights)
+        values |= _against_all(observation, each, top, content)
+    return _where(values, content.sum(-1) > 1)
+
+
+def _where(values: dict[str, Tensor], defined: Tensor) -> dict[str, Tensor]:
+    """The values as float64, NaN where they are not defined."""
     return {
-        name: value.double().masked_fill(content.sum(-1) < 2, torch.nan)
-        for name, value in found.items()
+        name: value.double().masked_fill(~defined, torch.nan)
+        for name, value in values.items()
     }
 
 
 def _top_minus_other(observation: Observation, after: Tensor) -> Tensor:
     """JS(p, without the top weight) − JS(p, without the other)."""
-    return jsd(observation.probs.double(), after).diff(dim=0)[0].neg()
+    top, other = jsd(observation.probs.double(), after)
+    return top - other
 
 
 def _flips(observation: Observation, after: Tensor) -> dict[str, Tensor]:
@@ -150,11 +140,7 @@ def _flips(observation: Observation, after: Tensor) -> dict[str, Tensor]:
         "both_flip": top & other,
         "neither_flips": ~(top | other),
     }
-    undefined = after.isnan().any(-1).any(0)
-    return {
-        name: cell.double().masked_fill(undefined, torch.nan)
-        for name, cell in cells.items()
-    }
+    return _where(cells, ~after.isnan().any(-1).any(0))
 
 
 def _where_left(after: Tensor, attention: Tensor) -> Tensor:
@@ -162,8 +148,9 @@ def _where_left(after: Tensor, attention: Tensor) -> Tensor:
 
     NaN where no other token has any.
     """
-    alone = (attention > 0).sum(-1, keepdim=True) <= (attention > 0)
-    return after.masked_fill(alone.unsqueeze(-1), torch.nan)
+    weighed = attention > 0
+    alone = weighed.sum(-1, keepdim=True) <= weighed
+    return after.masked_fill(alone[..., None], torch.nan)
 
 
 def _against_all(

@@ -80,8 +80,12 @@ class RetrainOptions(Seeds, Adversary):
     batch_size: int | None = option(
         None, "texts per step (default: the base's)", at_least=1
     )
-    learning_rate: float | None = option(None, "default: the base's", at_least=0)
-    weight_decay: float | None = option(None, "default: the base's", at_least=0)
+    learning_rate: float | None = option(
+        None, "learning rate (default: the base's)", at_least=0
+    )
+    weight_decay: float | None = option(
+        None, "weight decay (default: the base's)", at_least=0
+    )
     word_vectors: str | Path | None = option(
         None, "pretrained word vectors (default: the base's)", metavar="FILE"
     )

@@ -27,7 +27,9 @@ class StudyOptions(Options):
     )
     label_column: str | None = option(None, "column of the labels")
     train_limit: int | None = option(
-        None, "train on only so many texts, even over the classes", at_least=1
+        None,
+        "number of texts to train on, spread evenly over the classes (default: all)",
+        at_least=1,
     )
     quick: bool = option(False, "a short run, with the file's own shorter settings")
     seed: int = option(0, "random seed of the steps that set none", at_least=0)

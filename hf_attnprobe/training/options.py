@@ -24,7 +24,7 @@ class TrainingOptions(Options):
     seed: int = option(0, "seed of weights, batches and bootstrap", at_least=0)
     procedure: ProcedureName | None = option(
         None,
-        "the paper whose settings hold where none is given (default: jain-wallace)",
+        "paper whose training settings are the defaults (default: jain-wallace)",
     )
     epochs: int | None = option(
         None,
@@ -35,19 +35,23 @@ class TrainingOptions(Options):
         None, "texts per step (default: 32, serrano-smith 64)", at_least=1
     )
     learning_rate: float | None = option(
-        None, "default: 1e-3, serrano-smith 4e-4, fine-tuning 5e-5", at_least=0
+        None,
+        "learning rate (default: 1e-3, serrano-smith 4e-4, fine-tuning 5e-5)",
+        at_least=0,
     )
     weight_decay: float | None = option(
-        None, "default: 1e-5, serrano-smith 0, fine-tuning 0.01", at_least=0
+        None,
+        "weight decay (default: 1e-5, serrano-smith 0, fine-tuning 0.01)",
+        at_least=0,
     )
     max_grad_norm: float | None = option(
         None,
-        "norm to which gradients are clipped (default: 0, never; serrano-smith 10)",
+        "norm to which gradients are clipped (default: 0 for no clipping, serrano-smith 10)",
         at_least=0,
     )
     plateau_factor: float | None = option(
         None,
-        "factor of the learning rate after an epoch without a better validation "
+        "factor for the learning rate after an epoch without a better validation "
         "score (default: 1, serrano-smith 0.5)",
         at_least=0,
     )
@@ -59,12 +63,12 @@ class TrainingOptions(Options):
     )
     min_document_frequency: int | None = option(
         None,
-        "words in fewer training texts are unknown (default: 1, serrano-smith 5)",
+        "words that occur in fewer training texts become unknown (default: 1, serrano-smith 5)",
         at_least=1,
     )
     max_length: int | None = option(
         None,
-        "longer texts are cut to so many tokens (default: what the tokenizer states)",
+        "number of tokens that longer texts are cut to (default: the tokenizer's)",
         at_least=1,
     )
     word_vectors: str | Path | None = option(
@@ -73,7 +77,7 @@ class TrainingOptions(Options):
         metavar="FILE",
     )
     trust_remote_code: bool = option(
-        False, "allow code that comes with the model on the Hub"
+        False, "run code that comes with a model from the Hub"
     )
 
     def __post_init__(self) -> None:
@@ -116,20 +120,25 @@ _CHOICES: dict[str, Any] = {
 }
 _HELP = {
     "embedding_size": "width of a word vector (default: 300, serrano-smith 200)",
-    "encoder": "default: bilstm, serrano-smith bigru",
-    "encoder_size": "width of the encoder, per direction (default: 128, serrano-smith 50)",
-    "kernel_sizes": "widths of the convolutions of cnn (default: 1 3 5 7, serrano-smith 3 5)",
-    "attention": "default: additive",
-    "attention_size": "inner width (default: half of the states', serrano-smith 100)",
-    "hierarchical": "words make sentences, sentences make the text",
-    "embedding_dropout": "on word vectors (default: 0, or the procedure's)",
-    "sentence_dropout": "on sentence vectors (default: 0, or the procedure's)",
-    "logit_dropout": "on logits (default: 0, or the procedure's)",
-    "residual_connection": "how states keep their word vector (default: none)",
+    "encoder": "encoder (default: bilstm, serrano-smith bigru)",
+    "encoder_size": "width of the encoder in each direction (default: 128, serrano-smith 50)",
+    "kernel_sizes": (
+        "widths of the convolutions of the encoder cnn "
+        "(default: 1 3 5 7, serrano-smith 3 5)"
+    ),
+    "attention": "kind of attention (default: additive)",
+    "attention_size": (
+        "inner width of the attention (default: half of the states', serrano-smith 100)"
+    ),
+    "hierarchical": "attend to words within sentences, then to the sentences of the text",
+    "embedding_dropout": "dropout on word vectors (default: 0, or the procedure's)",
+    "sentence_dropout": "dropout on sentence vectors (default: 0, or the procedure's)",
+    "logit_dropout": "dropout on logits (default: 0, or the procedure's)",
+    "residual_connection": "how the encoder's states keep their word vectors (default: none)",
     "tying": "weight of the distance between states and word vectors (default: 0)",
-    "mlm_weight": "weight of predicting masked words from the states (default: 0)",
-    "mlm_rate": "share of words masked for mlm_weight (default: 0.15)",
-    "conicity_weight": "weight of the conicity of the states (default: 0)",
+    "mlm_weight": "weight of the loss of predicting masked words (default: 0)",
+    "mlm_rate": "share of words that are masked for it (default: 0.15)",
+    "conicity_weight": "weight of the penalty on the conicity of the states (default: 0)",
 }
 
 

@@ -13,6 +13,7 @@ from hf_attnprobe import AttnProbeError, Options, audit, faithfulness, option
 from hf_attnprobe.attention_model import Differentiable, EditableInputs, LinearReadout
 from hf_attnprobe.faithfulness import Erasure, NoOptions, Permutation, registry
 from hf_attnprobe.faithfulness.registry import options_of_tests, parse_tests
+from hf_attnprobe.storage.rows import read_rows
 
 
 PYTHONPATH = [path for path in [os.environ.get("PYTHONPATH")] if path]
@@ -88,6 +89,40 @@ def test_an_installed_test_is_one_of_the_tests(
     assert "the attention of a text has an entropy of" in report
     wrong = run_module(*command, "--base", "1", env=installed)
     assert wrong.code == 2 and "must be at least 1.5" in wrong.err
+
+
+STUDY = """
+title: entropies
+steps:
+  - name: audit
+    verb: audit
+    with: {model: "%s", dataset: "%s", tests: [attention_entropy], base: 10}
+    quick: {test_limit: 3}
+tables:
+  - title: entropy
+    columns:
+      - {name: entropy, step: audit, statistic: entropy}
+"""
+
+
+def test_an_installed_test_fills_a_column_of_a_study(
+    installed, run_module, checkpoint, reviews_folder, tmp_path
+):
+    assert len(ENTROPY.strip().splitlines()) <= 60
+    file = tmp_path / "entropies.yaml"
+    file.write_text(STUDY % (checkpoint, reviews_folder))
+    folder = tmp_path / "out"
+    command = ("study", file, "--output-dir", folder, "--quick", "--json")
+    run = run_module(*command, env=installed)
+    assert run.code == 0, run.err
+    (table,) = json.loads(run.out)["tables"]
+    assert "entropy" in table["head"]
+    value = table["rows"][0][table["head"].index("entropy")]["value"]
+    rows = read_rows(folder / "audit" / "rows")
+    entropies = rows[rows.test == "attention_entropy"].value
+    assert len(entropies) == 3 and value == pytest.approx(entropies.mean())
+    report = (folder / "report.md").read_text()
+    assert "## entropy" in report and f"{value:.3f}" in report
 
 
 METRIC = """

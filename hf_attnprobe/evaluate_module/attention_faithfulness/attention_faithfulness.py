@@ -1,16 +1,22 @@
-"""Does a model's attention explain its predictions? The tests of hf_attnprobe as an evaluate metric."""
+"""Does a model's attention explain its predictions? An evaluate metric."""
 
 # One import per line: evaluate reads them line by line.
+from collections.abc import Sequence
+from typing import Any
+
 import datasets
 import evaluate
+import torch
+from transformers import PreTrainedTokenizerBase
 
 import hf_attnprobe
 from hf_attnprobe.auditing.options import from_names
 
 
 _DESCRIPTION = """
-Runs faithfulness tests on the attention of a text classifier: rank correlation with gradients and leave-one-out,
-shuffled attention, and adversarial attention (Jain & Wallace 2019), exact where the model's read-out is linear.
+Runs faithfulness tests on the attention of a text classifier: rank correlation with
+gradients and leave-one-out, shuffled attention, and adversarial attention (Jain &
+Wallace 2019), exact where the model's read-out is linear.
 """
 
 _CITATION = """
@@ -34,9 +40,10 @@ Args:
     Further keyword arguments are options of the audit and its tests by name, such as
     seed=1, layers=[0] or n_permutations=10; "attnprobe audit --help" lists them.
 Returns:
-    dict of floats: for every statistic its mean over texts ("mean_<test>_<statistic>") and the list of its values
-    ("<test>_<statistic>"), in the order of the texts; NaN where a text has no value. Of a model with several heads
-    the names carry "_layer<l>_head<h>".
+    dict of floats: for every statistic its mean over texts ("mean_<test>_<statistic>")
+    and the list of its values ("<test>_<statistic>"), in the order of the texts; NaN
+    where a text has no value. For a model with several heads the names end in
+    "_layer<l>_head<h>".
 """
 
 
@@ -44,7 +51,7 @@ Returns:
 class AttentionFaithfulness(evaluate.Metric):
     """Faithfulness tests over texts, with the model as a keyword argument."""
 
-    def _info(self):
+    def _info(self) -> evaluate.MetricInfo:
         return evaluate.MetricInfo(
             description=_DESCRIPTION,
             citation=_CITATION,
@@ -58,11 +65,23 @@ class AttentionFaithfulness(evaluate.Metric):
             reference_urls=["https://arxiv.org/abs/1902.10186"],
         )
 
-    def compute(self, *, predictions=None, references=None, **kwargs):
-        """Runs the tests; see the module's description for the arguments. Labels may be left out."""
+    def compute(
+        self,
+        *,
+        predictions: Sequence[str] | None = None,
+        references: Sequence[int] | None = None,
+        **kwargs: Any,
+    ) -> dict[str, Any] | None:
+        """Runs the tests; the module's description has the arguments."""
         return super().compute(**_with_references(predictions, references), **kwargs)
 
-    def add(self, *, prediction=None, reference=None, **kwargs):
+    def add(
+        self,
+        *,
+        prediction: str | None = None,
+        reference: int | None = None,
+        **kwargs: Any,
+    ) -> None:
         """Adds one text for a later ``compute``. Its label may be left out."""
         super().add(
             prediction=prediction,
@@ -70,23 +89,30 @@ class AttentionFaithfulness(evaluate.Metric):
             **kwargs,
         )
 
-    def add_batch(self, *, predictions=None, references=None, **kwargs):
+    def add_batch(
+        self,
+        *,
+        predictions: Sequence[str] | None = None,
+        references: Sequence[int] | None = None,
+        **kwargs: Any,
+    ) -> None:
         """Adds texts for a later ``compute``. Labels may be left out."""
         super().add_batch(**_with_references(predictions, references), **kwargs)
 
     def _compute(
         self,
-        predictions,
-        references,
-        model_id=None,
-        model=None,
-        tokenizer=None,
-        tests=None,
-        output_dir=None,
-        progress=False,
-        **options,
-    ):
-        if (model_id is None) == (model is None):
+        predictions: Sequence[str],
+        references: Sequence[int],
+        model_id: str | None = None,
+        model: torch.nn.Module | None = None,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        tests: Sequence[str] | None = None,
+        output_dir: str | None = None,
+        progress: bool = False,
+        **options: Any,
+    ) -> dict[str, Any]:
+        subject = model_id or model
+        if subject is None or None not in (model_id, model):
             raise hf_attnprobe.AttnProbeError(
                 "expected exactly one of model_id and model"
             )
@@ -96,7 +122,7 @@ class AttentionFaithfulness(evaluate.Metric):
         ]
         request = from_names(tests, options)
         report = hf_attnprobe.audit(
-            model_id or model,
+            subject,
             texts,
             request.tests,
             options=request.options,
@@ -107,7 +133,9 @@ class AttentionFaithfulness(evaluate.Metric):
         return _as_floats(report, len(texts))
 
 
-def _with_references(predictions, references):
+def _with_references(
+    predictions: Sequence[str] | None, references: Sequence[int] | None
+) -> dict[str, Any]:
     """Both columns, -1 standing for a label that is not known."""
     if isinstance(predictions, str):
         raise hf_attnprobe.AttnProbeError(
@@ -118,17 +146,18 @@ def _with_references(predictions, references):
     return {"predictions": predictions, "references": references}
 
 
-def _as_floats(report, n_texts):
+def _as_floats(report: hf_attnprobe.Report, n_texts: int) -> dict[str, Any]:
     """Means and per-text lists by name."""
     rows = report.to_pandas()
     rows = rows[rows.test != "prediction"]
-    several = rows[["layer", "head"]].drop_duplicates().shape[0] > 1
-    found = {}
-    for (test, statistic, layer, head), group in rows.groupby(
-        ["test", "statistic", "layer", "head"], sort=False
-    ):
-        name = f"{test}_{statistic}" + (f"_layer{layer}_head{head}" if several else "")
+    several = len(rows[["layer", "head"]].drop_duplicates()) > 1
+    columns = ["test", "statistic", "layer", "head"]
+    numbers: dict[str, Any] = {}
+    for (test, statistic, layer, head), group in rows.groupby(columns, sort=False):
+        name = f"{test}_{statistic}"
+        if several:
+            name += f"_layer{layer}_head{head}"
         values = group.set_index("example_id").value.reindex(range(n_texts))
-        found[f"mean_{name}"] = float(values.mean())
-        found[name] = [float(value) for value in values]
-    return found
+        numbers[f"mean_{name}"] = float(values.mean())
+        numbers[name] = values.astype(float).tolist()
+    return numbers
