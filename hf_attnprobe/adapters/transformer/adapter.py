@@ -101,6 +101,8 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
         layer_names: "layer.3", or "encoder.0", "decoder.0", "cross.0".
     """
 
+    model: PreTrainedModel
+
     def __init__(
         self,
         model: PreTrainedModel,

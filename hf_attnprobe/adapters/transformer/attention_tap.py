@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+
 Edit = Callable[[int, Tensor, Tensor], Tensor]
 """(layer, weights [batch, heads, queries, keys], the same before the softmax) -> weights."""
 
