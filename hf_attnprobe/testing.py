@@ -5,11 +5,11 @@ Call :func:`check_adapter` in a test with a handful of texts of different length
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from hf_attnprobe.adapters.transformer.self_check import least_attended
 from hf_attnprobe.attention_model import (
     AttentionModelBase,
     Batch,
@@ -91,10 +91,9 @@ def _visible(observation: Observation, layer: int) -> Tensor:
 def _other_attention(observation: Observation, layer: int) -> Tensor:
     """All weight on the key with the least; nothing changes where one key is visible."""
     attention = observation.attention[layer]
-    visible = _visible(observation, layer).expand_as(attention)
-    least = attention.masked_fill(~visible, torch.inf).argmin(-1, keepdim=True)
-    moved = torch.zeros_like(attention).scatter(-1, least, 1)
-    return torch.where(visible.any(-1, keepdim=True), moved, attention)
+    visible = observation.model.visible(observation, layer)
+    is_real = visible.any(-1)[:, None, :, None]
+    return least_attended(attention, visible).where(is_real, attention)
 
 
 # The core
@@ -127,14 +126,12 @@ def _check_shapes(observation: Observation) -> None:
             row = observation.read(site._replace(query=query))
             _expect_shape(row, batch.mask.shape, f"a reading of layer {site.layer}")
     for layer in _layers(model):
-        shape = observation.attention[layer][:, 0].shape
+        values = observation.attention[layer][:, 0]
         visible = model.visible(observation, layer)
         _expect(visible.dtype == torch.bool, f"layer {layer}: visible is not bool")
-        _expect_shape(visible, shape, f"visible of layer {layer}")
-        values = observation.attention[layer][:, 0]
-        site = Site(layer)
-        twice = model.read_map(observation, 2 * values, site)
-        once = model.read_map(observation, values, site)
+        _expect_shape(visible, values.shape, f"visible of layer {layer}")
+        twice = model.read_map(observation, 2 * values, Site(layer))
+        once = model.read_map(observation, values, Site(layer))
         _expect_close(twice, 2 * once, f"read_map of layer {layer} to be linear")
 
 
@@ -216,16 +213,14 @@ def _one_text(batch: Batch, row: int, cuts: dict[int, int]) -> Batch:
     """One text, with its axis of so many positions cut."""
 
     def cut(values: Tensor) -> Tensor:
+        if len(values) != len(batch.example_ids):
+            return values
         values = values[row : row + 1]
         if values.dim() < 2:
             return values
-        return values[:, : cuts.get(values.shape[1], values.shape[1])]
+        return values[:, : cuts.get(values.shape[1])]
 
-    n_texts = len(batch.example_ids)
-    inputs = {
-        name: cut(value) if len(value) == n_texts else value
-        for name, value in batch.inputs.items()
-    }
+    inputs = {name: cut(value) for name, value in batch.inputs.items()}
     ids = batch.example_ids[row : row + 1]
     return Batch(inputs, cut(batch.mask), cut(batch.content_mask), ids)
 
@@ -318,10 +313,8 @@ def _without_one(single: Batch) -> tuple[int, Batch] | None:
     inputs = {name: value[:, kept] for name, value in inputs.items()}
     if "units" in single.inputs:
         inputs["units"] = places[:, :-1]
-    masks = single.mask[:, kept], single.content_mask[:, kept]
-    return content[0], replace(
-        single, inputs=inputs, mask=masks[0], content_mask=masks[1]
-    )
+    mask, content_mask = single.mask[:, kept], single.content_mask[:, kept]
+    return content[0], Batch(inputs, mask, content_mask, single.example_ids)
 
 
 def _check_linear_readout(observation: Observation) -> None:
@@ -347,11 +340,12 @@ def _check_head_values(observation: Observation) -> None:
         attention = observation.attention[site.layer]
         n_texts, n_heads, _, n_keys = attention.shape
         width = values[site.layer].shape[-1]
-        shape = (n_texts, n_heads, n_keys, width)
-        _expect_shape(values[site.layer], shape, f"head values of layer {site.layer}")
+        expected = (n_texts, n_heads, n_keys, width)
+        message = f"head values of layer {site.layer}"
+        _expect_shape(values[site.layer], expected, message)
         states = model.states(observation, site)
-        shape = (n_texts, n_keys, states.shape[-1])
-        _expect_shape(states, shape, f"states of layer {site.layer}")
+        of_states = (n_texts, n_keys, states.shape[-1])
+        _expect_shape(states, of_states, f"states of layer {site.layer}")
 
 
 def _check_projections(observation: Observation) -> None:

@@ -5,12 +5,14 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel
 
 from hf_attnprobe.adapters.classifier.adapter import ClassifierAdapter
 from hf_attnprobe.adapters.classifier.hierarchical import HierarchicalAdapter
 from hf_attnprobe.adapters.pretrained import is_hierarchical
 from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
+from hf_attnprobe.attention_classifier.modeling_attention_classifier import (
+    AttentionClassifierForSequenceClassification,
+)
 from hf_attnprobe.attention_model import AttentionModelBase
 from hf_attnprobe.errors import AttnProbeError
 
@@ -90,7 +92,7 @@ def _factory_of(model: nn.Module) -> AdapterFactory:
 
 
 def _wrap_attention_classifier(
-    model: PreTrainedModel,
+    model: AttentionClassifierForSequenceClassification,
     *,
     dtype: torch.dtype = torch.float64,
     mask_id: int | None = None,

@@ -1,4 +1,4 @@
-"""What the package asks of a Transformers model beside its attention: labels, ids, lengths."""
+"""What is asked of a Transformers model beside its attention: labels, ids, lengths."""
 
 from torch import nn
 from transformers import (
@@ -19,7 +19,10 @@ POSITIONS_FROM_PADDING = {
     "roberta",
     "xlm-roberta",
 }
-"""Model types that number positions from the padding token's id on, and lose two of them."""
+"""Model types that number positions from the padding token's id on.
+
+They lose two positions.
+"""
 
 
 class PretrainedFacts:
@@ -37,7 +40,8 @@ class PretrainedFacts:
     def __init__(self, model: PreTrainedModel):
         config, embeddings = model.config, model.get_input_embeddings()
         self.given = model
-        self.label_names = [str(config.id2label[k]) for k in range(config.num_labels)]
+        names = config.id2label or {}
+        self.label_names = [str(name) for _, name in sorted(names.items())]
         self.n_embeddings: int | None = None
         if isinstance(embeddings, nn.Embedding):
             self.n_embeddings = embeddings.num_embeddings

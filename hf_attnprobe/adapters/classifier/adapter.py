@@ -5,38 +5,26 @@ Encode, attend, decode: no hooks are needed.
 
 import copy
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
-from hf_attnprobe.adapters.classifier.leave_one_out import PARTS, leave_one_out_logits
+from hf_attnprobe.adapters.classifier.leave_one_out import (
+    PARTS,
+    ClassifierState,
+    leave_one_out_outputs,
+    readout_of,
+)
 from hf_attnprobe.adapters.classifier.lstm import States, Trace, trace
 from hf_attnprobe.adapters.input_erasure import erased_probs
 from hf_attnprobe.adapters.pretrained import PretrainedFacts
+from hf_attnprobe.attention_classifier.modeling_attention_classifier import (
+    AttentionClassifierForSequenceClassification,
+)
 from hf_attnprobe.attention_model import AttentionModelBase, Batch, Observation, Site
 
 
 TOKENS_PER_PASS = 4096  # of shortened texts
-
-
-class ClassifierState(NamedTuple):
-    """What one forward pass leaves for the tests.
-
-    Attributes:
-        factor: ones [batch, keys] on the word vectors; the derivative with respect to
-            it is gradient × input.
-        embeddings: the word vectors; None where the encoder keeps ``traces`` instead.
-        traces: of the encoder's run, for a BiLSTM.
-        states, token_logits: with the graph to ``factor``.
-    """
-
-    factor: Tensor
-    embeddings: Tensor | None
-    traces: tuple[Trace, ...]
-    states: Tensor
-    token_logits: Tensor
 
 
 class ClassifierAdapter(PretrainedFacts, AttentionModelBase):
@@ -47,22 +35,25 @@ class ClassifierAdapter(PretrainedFacts, AttentionModelBase):
     and in float32 such ranks change with the batch.
 
     Args:
-        model: an :class:`AttentionClassifierForSequenceClassification`.
+        model: the classifier; one loaded through ``trust_remote_code`` is of another
+            class with the same content.
         dtype: what to compute in.
         mask_id: the token that stands in for an erased one.
     """
 
     layer = 0  # of the attention that is read and edited
+    model: AttentionClassifierForSequenceClassification
 
     def __init__(
         self,
-        model: PreTrainedModel,
+        model: AttentionClassifierForSequenceClassification,
         *,
         dtype: torch.dtype = torch.float64,
         mask_id: int | None = None,
-    ):
+    ) -> None:
         super().__init__(model)
-        self.model = copy.deepcopy(model).to(dtype).eval().requires_grad_(False)
+        self.model = copy.deepcopy(model).eval().requires_grad_(False)
+        nn.Module.to(self.model, dtype)  # as .to, whose annotation hides its arguments
         self.base = self.model.attention_classifier
         self.mask_id = mask_id
         for module in self.model.modules():
@@ -96,19 +87,17 @@ class ClassifierAdapter(PretrainedFacts, AttentionModelBase):
 
     def _encode(
         self, input_ids: Tensor, attention_mask: Tensor
-    ) -> tuple[Tensor, Tensor | None, tuple[Trace, ...], Tensor]:
+    ) -> tuple[Tensor, Tensor, list[Trace], Tensor]:
         """Factor, embeddings, traces and states of a :class:`ClassifierState`."""
-        factor = torch.ones(
-            input_ids.shape, dtype=self.model.dtype, device=input_ids.device
-        ).requires_grad_()
-        vectors = self.base.embeddings
+        table = self.base.embeddings
+        factor = table.weight.new_ones(input_ids.shape, requires_grad=True)
         if self.model.config.encoder == "bilstm" and self._resumable:
-            lstm = self.base.encoder.lstm
-            traces = trace(lstm, vectors.weight, input_ids, attention_mask)
-            return factor, None, traces, States.apply(factor, *traces)
-        embeddings = vectors(input_ids)
+            lstm = self.base.encoder.get_submodule("lstm")
+            traces = trace(lstm, table.weight, input_ids, attention_mask)
+            return factor, factor[:0], traces, States.apply(factor, *traces)
+        embeddings = table(input_ids)
         states = self.base.encode(embeddings * factor.unsqueeze(-1), attention_mask)
-        return factor, embeddings, (), states
+        return factor, embeddings, [], states
 
     def visible(self, observation: Observation, layer: int) -> Tensor:
         return observation.batch.mask[:, None]
@@ -125,11 +114,12 @@ class ClassifierAdapter(PretrainedFacts, AttentionModelBase):
         """
         weights = attention[:, :, 0, 0].transpose(0, 1)  # [batch, copies, keys]
         bias = self.readout_bias()
+        values = token_logits - bias
         if len(bias) == 2:  # [0, z]: half the work, and a sigmoid does not cancel
-            score = weights @ (token_logits - bias)[..., 1:] + bias[1:]
+            score = weights @ values[..., 1:] + bias[1:]
             prob = score.sigmoid().transpose(0, 1)
             return torch.cat([1 - prob, prob], dim=-1)
-        return (weights @ (token_logits - bias) + bias).softmax(-1).transpose(0, 1)
+        return (weights @ values + bias).softmax(-1).transpose(0, 1)
 
     def read_map(self, observation: Observation, values: Tensor, site: Site) -> Tensor:
         return values[:, site.query or 0]
@@ -190,9 +180,17 @@ class ClassifierAdapter(PretrainedFacts, AttentionModelBase):
             erased = each[:, None].expand(-1, n_texts, -1)
             return self.erase_inputs(observation, erased).transpose(0, 1)
         mask = batch.inputs["attention_mask"]
-        logits = leave_one_out_logits(
-            self.model, observation.state, mask, batch.content_mask
+        config, head = self.model.config, self.model.classifier
+        readout = readout_of(config.attention, self.base.attention, head.weight)
+        outputs = leave_one_out_outputs(
+            config.encoder,
+            self.base.encoder,
+            readout,
+            observation.state,
+            mask,
+            batch.content_mask,
         )
+        logits = outputs + head.bias
         if logits.shape[-1] > 1:
             return logits.softmax(-1)
         return torch.cat([(-logits).sigmoid(), logits.sigmoid()], dim=-1)
@@ -219,6 +217,6 @@ class ClassifierAdapter(PretrainedFacts, AttentionModelBase):
     ) -> int:
         states = n_keys * 60 * self.model.config.hidden_size
         edits = n_keys * 8 * n_copies
-        shorter = n_keys**2 * (8 + 4 * self.model.num_labels)
+        shorter = n_keys**2 * (8 + 4 * len(self.label_names))
         size = self.model.classifier.weight.element_size()
         return (states + edits + shorter) * size

@@ -1,64 +1,83 @@
-"""A bidirectional GRU layer that can be resumed anywhere, after it ran: its states are all that a step needs.
+"""A bidirectional GRU layer that can be resumed anywhere, after it ran.
 
-A direction's tensors are time-first and every text ends at the last step, as in lstm.py.
+Its states are all that a step needs. A direction's tensors are time-first and every text
+ends at the last step, as in lstm.py.
 """
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from hf_attnprobe.adapters.classifier.lstm import SUFFIXES, align, places
+from hf_attnprobe.adapters.classifier.lstm import (
+    SUFFIXES,
+    align,
+    gate_weights,
+    positions,
+)
 
 
-class GRUTrace(NamedTuple):
-    """One direction after its run; gates in PyTorch's order: reset, update, candidate.
+@dataclass(frozen=True, eq=False)
+class GRUTrace:
+    """One direction after its run; gates are reset, update, candidate.
 
-    place: position in the text of each step, and step of each position, [batch, steps].
-    inputs: what words and their bias put into the gates, [steps, batch, 3 · size].
-    hidden: [steps + 1, batch, size], before the first step 0. recurrent: [size, 3 · size]. bias: [3 · size].
+    Attributes:
+        position: in the text, of each step, [batch, steps].
+        step: of each position of the text, [batch, steps].
+        inputs: what words and their bias put into the gates, [steps, batch, 3 · size].
+        hidden: [steps + 1, batch, size], before the first step 0.
+        recurrent: [size, 3 · size].
+        bias: [3 · size].
+        unit: what the hidden state here is to be multiplied by.
     """
 
-    place: Tensor
+    position: Tensor
     step: Tensor
     inputs: Tensor
     hidden: Tensor
     recurrent: Tensor
     bias: Tensor
-
-    unit = 1.0  # what the hidden state here is to be multiplied by
+    unit: ClassVar[float] = 1.0
 
     def copies(self, step: Tensor, text: Tensor) -> tuple[Tensor, ...]:
         """Hidden state before the given steps of the given texts, [copies, size]."""
         return (self.hidden[step, text],)
 
-    def go_on(self, t: int, text: Tensor, gates: Tensor, hidden: Tensor) -> None:
-        """Step ``t`` of copies of texts, in place; ``gates`` is room to work in."""
-        size = hidden.shape[1]
+    def go_on(self, t: int, text: Tensor, gates: Tensor, state: list[Tensor]) -> None:
+        """Step ``t`` of copies of texts, in place; as that of an LSTM's trace."""
+        (hidden,) = state
+        n_open = 2 * hidden.shape[1]  # reset and update
         given = self.inputs[t].index_select(0, text)
         torch.addmm(self.bias, hidden, self.recurrent, out=gates)
-        reset, update = (
-            gates[:, : 2 * size].add_(given[:, : 2 * size]).sigmoid_().chunk(2, dim=-1)
-        )
-        candidate = given[:, 2 * size :].addcmul_(reset, gates[:, 2 * size :]).tanh_()
+        opened = gates[:, :n_open].add_(given[:, :n_open]).sigmoid_()
+        reset, update = opened.chunk(2, dim=-1)
+        candidate = given[:, n_open:].addcmul_(reset, gates[:, n_open:]).tanh_()
         hidden.sub_(candidate).mul_(update).add_(candidate)
 
 
 def trace_gru(
-    gru, embeddings: Tensor, states: Tensor, attention_mask: Tensor
-) -> tuple[GRUTrace, GRUTrace]:
-    """Both directions over right-padded texts, from word vectors [batch, keys, size] and states [batch, keys, 2 · size]."""
+    gru: nn.Module, embeddings: Tensor, states: Tensor, attention_mask: Tensor
+) -> list[GRUTrace]:
+    """Both directions over right-padded texts.
+
+    Args:
+        gru: the layer.
+        embeddings: word vectors [batch, keys, size].
+        states: what the layer made of them, [batch, keys, 2 · size].
+        attention_mask: [batch, keys].
+    """
+    halves = (states * attention_mask.unsqueeze(-1)).chunk(2, dim=-1)
+    directions = positions(attention_mask)
     traces = []
-    for suffix, half, (place, step) in zip(
-        SUFFIXES, states.chunk(2, dim=-1), places(attention_mask), strict=True
+    for suffix, half, (position, step) in zip(
+        SUFFIXES, halves, directions, strict=True
     ):
-        weight, recurrent, bias, bias_hidden = (
-            getattr(gru, f"{name}_{suffix}")
-            for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-        )
-        inputs = align(F.linear(embeddings, weight, bias), place).transpose(0, 1)
-        hidden = align(half * attention_mask.unsqueeze(-1), place).transpose(0, 1)
+        weight, recurrent, bias, bias_hidden = gate_weights(gru, suffix)
+        inputs = align(F.linear(embeddings, weight, bias), position).transpose(0, 1)
+        hidden = align(half, position).transpose(0, 1)
         hidden = F.pad(hidden, (0, 0, 0, 0, 1, 0))
-        traces.append(GRUTrace(place, step, inputs, hidden, recurrent.t(), bias_hidden))
-    return tuple(traces)
+        recurrent = recurrent.t()
+        traces.append(GRUTrace(position, step, inputs, hidden, recurrent, bias_hidden))
+    return traces

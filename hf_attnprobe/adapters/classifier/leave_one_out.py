@@ -1,176 +1,235 @@
-"""Leave-one-out for the attention classifiers without re-encoding what a deletion cannot reach.
+"""Leave-one-out for the attention classifiers, without what a deletion cannot reach.
 
-Removing token i leaves the forward recurrent states before i and the backward ones after i as they were; a convolution
-changes only within its reach of i; a context-free state never. What is left is one attention-weighted sum per deletion.
+Removing token i leaves the forward recurrent states before i and the backward ones after
+i as they were; a convolution changes only within its reach of i; a context-free state
+never. What is left is one attention-weighted sum per deletion.
 
-Every function returns, for each deleted position and each kept one, the attention score [batch, deleted, keys] and the
-read-out [batch, deleted, keys, outputs] of the new state. Equal to deleting and re-encoding (Jain & Wallace 2019,
-Algorithm 1), which the tests do.
+Every part returns, for each deleted position and each kept one, the attention score
+[batch, deleted, keys] and the read-out [batch, deleted, keys, outputs] of the new state.
+Equal to deleting and re-encoding (Jain & Wallace 2019, Algorithm 1), which the tests do.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from hf_attnprobe.adapters.classifier.gru import GRUTrace, trace_gru
 from hf_attnprobe.adapters.classifier.lstm import Trace, align
 
 
-ROWS_AT_ONCE = (
-    512  # copies per step of a resumed layer: what keeps their gates in a core's cache
-)
+ROWS_AT_ONCE = 512
+"""Copies per step of a resumed layer: what keeps their gates in a core's cache."""
+
+
+class ClassifierState(NamedTuple):
+    """What one forward pass leaves for the tests.
+
+    Attributes:
+        factor: ones [batch, keys] on the word vectors; the derivative with respect to
+            it is gradient × input.
+        embeddings: the word vectors; none where the encoder keeps ``traces`` instead.
+        traces: of the encoder's run, for a BiLSTM.
+        states, token_logits: with the graph to ``factor``.
+    """
+
+    factor: Tensor
+    embeddings: Tensor
+    traces: Sequence[Trace]
+    states: Tensor
+    token_logits: Tensor
 
 
 class Readout(NamedTuple):
-    """All that is done to one encoder state: a joint linear map, then the score's own non-linearity.
+    """All that is done to one encoder state: a joint linear map, then the score.
 
-    weight: [projection + outputs, hidden]. bias: the same rows. score: [..., projection] -> [...].
+    Attributes:
+        weight: [projection + outputs, hidden].
+        bias: [projection + outputs].
+        query: [projection], what the projection after σ is multiplied by; None where the
+            projection is the score itself.
+        n_outputs: number of logits.
     """
 
     weight: Tensor
     bias: Tensor
-    score: Callable[[Tensor], Tensor]
+    query: Tensor | None
     n_outputs: int
+
+    def read(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores [...] and outputs [..., outputs] of states [..., hidden]."""
+        return self.finish(F.linear(states, self.weight, self.bias))
 
     def finish(self, projected: Tensor) -> tuple[Tensor, Tensor]:
         """Scores [...] and outputs [..., outputs] from weight · h + bias."""
-        inner, outputs = projected.split(
-            [projected.shape[-1] - self.n_outputs, self.n_outputs], dim=-1
-        )
-        return self.score(inner), outputs
+        n_inner = projected.shape[-1] - self.n_outputs
+        inner, outputs = projected[..., :n_inner], projected[..., n_inner:]
+        if self.query is None:
+            return inner.squeeze(-1), outputs
+        return inner.sigmoid() @ self.query, outputs
 
 
-def readout_of(model) -> Readout:
-    """The read-out of an attention classifier; the classifier's bias is left out, it is added once at the end."""
-    attention, decode = model.attention_classifier.attention, model.classifier.weight
-    if model.config.attention == "additive":
-        # tanh x = 2σ(2x) − 1: σ is cheaper, and what it leaves constant the softmax over the scores cancels.
-        weight, bias, query = (
-            2 * attention.projection.weight,
-            2 * attention.projection.bias,
-            2 * attention.query.weight[0],
-        )
-        score = lambda inner: inner.sigmoid() @ query  # noqa: E731
-    else:
-        weight = torch.zeros_like(decode[:1])
-        if model.config.attention == "dot_product":
-            weight = attention.query.weight / decode.shape[1] ** 0.5
-        bias, score = torch.zeros_like(weight[:, 0]), lambda inner: inner.squeeze(-1)
-    bias = torch.cat([bias, torch.zeros_like(decode[:, 0])])
-    return Readout(torch.cat([weight, decode]), bias, score, len(decode))
+def readout_of(kind: str, attention: nn.Module, decode: Tensor) -> Readout:
+    """The read-out of an attention classifier.
 
-
-def leave_one_out_logits(
-    model, state, attention_mask: Tensor, content: Tensor
-) -> Tensor:
-    """Raw read-out [batch, deleted, outputs] of the text without each token; without its only token: the bias.
+    The classifier's bias is left out, it is added once at the end.
 
     Args:
-        state: embeddings, states and traces of the whole text, see :class:`ClassifierState`; no graph is recorded.
+        kind: "additive", "dot_product" or "uniform".
+        attention: the module of that kind.
+        decode: the classifier's weight [outputs, hidden].
     """
-    readout = readout_of(model)
-    encoder = model.attention_classifier.encoder
-    scores, outputs = PARTS[model.config.encoder](
-        encoder, readout, state, attention_mask, content
-    )
-    kept = content[:, None, :] & ~torch.eye(
-        content.shape[1], dtype=torch.bool, device=content.device
-    )
-    weights = (
-        scores.masked_fill(~kept, torch.finfo(scores.dtype).min).softmax(-1) * kept
-    )
-    return (weights.unsqueeze(-1) * outputs).sum(2) + model.classifier.bias
+    weight = torch.zeros_like(decode[:1])
+    bias, query = torch.zeros_like(weight[:, 0]), None
+    if kind == "additive":
+        # tanh x = 2σ(2x) − 1: σ is cheaper, and the softmax cancels what is constant
+        weight = 2 * attention.get_parameter("projection.weight")
+        bias = 2 * attention.get_parameter("projection.bias")
+        query = 2 * attention.get_parameter("query.weight")[0]
+    elif kind == "dot_product":
+        weight = attention.get_parameter("query.weight") / decode.shape[1] ** 0.5
+    bias = F.pad(bias, (0, len(decode)))
+    return Readout(torch.cat([weight, decode]), bias, query, len(decode))
+
+
+def leave_one_out_outputs(
+    kind: str,
+    encoder: nn.Module,
+    readout: Readout,
+    state: ClassifierState,
+    attention_mask: Tensor,
+    content: Tensor,
+) -> Tensor:
+    """Read-out without bias of the text without each token; 0 without its only token.
+
+    Args:
+        kind: one of ``PARTS``.
+        encoder: of that kind.
+        readout: of the encoder's states.
+        state: of the whole text; no graph is recorded.
+        attention_mask, content: [batch, keys].
+
+    Returns:
+        [batch, deleted, outputs].
+    """
+    scores, outputs = PARTS[kind](encoder, readout, state, attention_mask, content)
+    n_keys = content.shape[1]
+    deleted = torch.eye(n_keys, dtype=torch.bool, device=content.device)
+    kept = content[:, None, :] & ~deleted
+    lowest = torch.finfo(scores.dtype).min
+    weights = scores.masked_fill(~kept, lowest).softmax(-1) * kept
+    return (weights.unsqueeze(-1) * outputs).sum(2)
 
 
 def _context_free(
-    encoder, readout, state, attention_mask, content
+    encoder: nn.Module,
+    readout: Readout,
+    state: ClassifierState,
+    attention_mask: Tensor,
+    content: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """No state depends on another token."""
-    scores, outputs = readout.finish(
-        F.linear(state.states, readout.weight, readout.bias)
-    )
+    scores, outputs = readout.read(state.states)
     n_keys = content.shape[1]
-    return scores[:, None].expand(-1, n_keys, -1), outputs[:, None].expand(
-        -1, n_keys, -1, -1
-    )
+    of_each = outputs[:, None].expand(-1, n_keys, -1, -1)
+    return scores[:, None].expand(-1, n_keys, -1), of_each
 
 
-def _cnn(encoder, readout, state, attention_mask, content) -> tuple[Tensor, Tensor]:
-    """New states only for the neighbours i + δ of the deleted i; each is a sum of taps K_d x_t computed once."""
-    reach = max(c.kernel_size[0] for c in encoder.convolutions) // 2
+def _cnn(
+    encoder: nn.Module,
+    readout: Readout,
+    state: ClassifierState,
+    attention_mask: Tensor,
+    content: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """New states only for the neighbours i + δ of the deleted i.
+
+    Each is a sum of taps K_d x_t computed once.
+    """
     embeddings = state.embeddings * attention_mask.unsqueeze(-1)
-    taps = [
-        torch.einsum("bke,fed->dbkf", embeddings, c.weight)
-        for c in encoder.convolutions
-    ]
-    scores, outputs = (
-        x.clone()
-        for x in _context_free(encoder, readout, state, attention_mask, content)
-    )
-    n_keys = content.shape[1]
-    for delta in (d for d in range(-reach, reach + 1) if d):
-        deleted = torch.arange(
-            max(0, -delta), n_keys - max(0, delta), device=content.device
-        )
-        pieces = [
-            _tap_sum(tap, delta, deleted) + convolution.bias
-            for tap, convolution in zip(taps, encoder.convolutions, strict=True)
-        ]
-        new = F.linear(torch.cat(pieces, dim=-1).relu(), readout.weight, readout.bias)
-        scores[:, deleted, deleted + delta], outputs[:, deleted, deleted + delta] = (
-            readout.finish(new)
-        )
+    taps, biases = [], []
+    for convolution in encoder.get_submodule("convolutions").children():
+        weight = convolution.get_parameter("weight")
+        taps.append(torch.einsum("bke,fed->dbkf", embeddings, weight))
+        biases.append(convolution.get_parameter("bias"))
+    unchanged = _context_free(encoder, readout, state, attention_mask, content)
+    scores, outputs = unchanged[0].clone(), unchanged[1].clone()
+    n_keys, reach = content.shape[1], max(len(tap) for tap in taps) // 2
+    positions = torch.arange(n_keys, device=content.device)
+    for delta in range(-reach, reach + 1):
+        if delta == 0:
+            continue
+        deleted = positions[max(0, -delta) : n_keys - max(0, delta)]
+        pieces = []
+        for tap, bias in zip(taps, biases, strict=True):
+            pieces.append(_tap_sum(tap, delta, deleted) + bias)
+        score, output = readout.read(torch.cat(pieces, dim=-1).relu())
+        scores[:, deleted, deleted + delta] = score
+        outputs[:, deleted, deleted + delta] = output
     return scores, outputs
 
 
 def _tap_sum(tap: Tensor, delta: int, deleted: Tensor) -> Tensor:
-    """Convolution at i + delta with token i gone, [batch, deleted, filters]; tap [width, batch, keys, filters]."""
+    """Convolution at i + delta with token i gone, [batch, deleted, filters].
+
+    Shape: tap [width, batch, keys, filters].
+    """
     half, n_keys = len(tap) // 2, tap.shape[2]
-    total = 0
-    for d in range(-half, half + 1):
-        source = (
-            delta + d
-        )  # relative to the deleted token; what lies beyond it moves up by one
-        if delta < 0 <= source:
+    total = torch.zeros_like(tap[0][:, deleted])
+    for d, values in enumerate(tap, start=-half):
+        source = delta + d  # relative to the deleted token
+        if delta < 0 <= source:  # what lies beyond the token moves up by one
             source += 1
         elif delta > 0 >= source:
             source -= 1
-        place = deleted + source
-        inside = ((place >= 0) & (place < n_keys))[:, None]
-        total = total + tap[d + half][:, place.clamp(0, n_keys - 1)] * inside
+        position = deleted + source
+        inside = ((position >= 0) & (position < n_keys))[:, None]
+        total = total + values[:, position.clamp(0, n_keys - 1)] * inside
     return total
 
 
-def _bilstm(encoder, readout, state, attention_mask, content) -> tuple[Tensor, Tensor]:
+def _bilstm(
+    encoder: nn.Module,
+    readout: Readout,
+    state: ClassifierState,
+    attention_mask: Tensor,
+    content: Tensor,
+) -> tuple[Tensor, Tensor]:
     return _recurrent(state.traces, readout, state.states, content)
 
 
-def _bigru(encoder, readout, state, attention_mask, content) -> tuple[Tensor, Tensor]:
-    states = state.states.detach()
-    return _recurrent(
-        trace_gru(encoder.gru, state.embeddings, states, attention_mask),
-        readout,
-        states,
-        content,
-    )
+def _bigru(
+    encoder: nn.Module,
+    readout: Readout,
+    state: ClassifierState,
+    attention_mask: Tensor,
+    content: Tensor,
+) -> tuple[Tensor, Tensor]:
+    states, gru = state.states.detach(), encoder.get_submodule("gru")
+    traces = trace_gru(gru, state.embeddings, states, attention_mask)
+    return _recurrent(traces, readout, states, content)
 
 
-def _recurrent(traces, readout, states, content) -> tuple[Tensor, Tensor]:
-    """Each direction resumes behind the deleted token; the other direction's half of the state is the original one."""
-    weights, halves = readout.weight.chunk(2, dim=1), states.chunk(2, dim=-1)
-    found = [
-        _resume(trace, content, F.linear(half, other, readout.bias), weight, readout)
-        for trace, weight, other, half in zip(
-            traces, weights, weights[::-1], halves[::-1], strict=True
-        )
-    ]
-    scores, outputs = (
-        forward.add_(backward) for forward, backward in zip(*found, strict=True)
-    )
-    return scores, outputs
+def _recurrent(
+    traces: Sequence[Trace | GRUTrace],
+    readout: Readout,
+    states: Tensor,
+    content: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Each direction resumes behind the deleted token.
+
+    The other direction's half of the state is the original one.
+    """
+    forward, backward = traces
+    weight, weight_back = readout.weight.chunk(2, dim=1)
+    half, half_back = states.chunk(2, dim=-1)
+    kept = F.linear(half_back, weight_back, readout.bias)
+    scores, outputs = _resume(forward, content, kept, weight, readout)
+    kept = F.linear(half, weight, readout.bias)
+    more_scores, more_outputs = _resume(backward, content, kept, weight_back, readout)
+    return scores.add_(more_scores), outputs.add_(more_outputs)
 
 
 def _resume(
@@ -180,39 +239,45 @@ def _resume(
     weight: Tensor,
     readout: Readout,
 ) -> tuple[Tensor, Tensor]:
-    """Goes on behind every token as if it were not there: copies are added at its step, from the state before it.
+    """Goes on behind every token as if it were not there.
 
-    Shape: kept [batch, keys, projection], what the other direction's states put into the read-out; weight [projection,
-    size] -> scores [batch, deleted, keys], outputs [batch, deleted, keys, outputs], 0 where nothing is resumed.
+    Copies are added at the token's step, from the state before it.
+
+    Args:
+        trace: of one direction.
+        content: bool [batch, keys].
+        kept: what the other direction's states put into the read-out, [batch, keys,
+            projection].
+        weight: of this direction in the read-out, [projection, size].
+        readout: the read-out.
+
+    Returns:
+        Scores [batch, deleted, keys] and outputs [batch, deleted, keys, outputs], 0 where
+        nothing is resumed.
     """
-    content, kept = (
-        align(content, trace.place).t(),
-        align(kept, trace.place).transpose(0, 1).contiguous(),
-    )
-    step, text = content.nonzero().unbind(1)
-    n_copies, weight = (
-        content.sum(1).cumsum(0).tolist(),
-        trace.unit * weight.t().contiguous(),
-    )
-    hidden, *others = trace.copies(step, text)
-    scores = kept.new_zeros(len(text), len(content))
-    outputs = kept.new_zeros(len(text), len(content), readout.n_outputs)
+    is_deleted = align(content, trace.position).t()
+    kept = align(kept, trace.position).transpose(0, 1).contiguous()
+    weight = trace.unit * weight.t().contiguous()
+    step, text = is_deleted.nonzero().unbind(1)
+    n_copies = is_deleted.sum(1).cumsum(0).tolist()
+    state = trace.copies(step, text)
+    scores = kept.new_zeros(len(text), len(kept))
+    outputs = kept.new_zeros(len(text), len(kept), readout.n_outputs)
+    gates = kept.new_empty(ROWS_AT_ONCE, trace.recurrent.shape[1])
+    projected = kept.new_empty(ROWS_AT_ONCE, weight.shape[1])
     last = int(step[-1]) if len(step) else 0
-    gates, projected = (
-        kept.new_empty(ROWS_AT_ONCE, n)
-        for n in (trace.recurrent.shape[1], weight.shape[1])
-    )
     for t in range(1, last + 1):
         for start in range(0, n_copies[t - 1], ROWS_AT_ONCE):
             rows = slice(start, min(start + ROWS_AT_ONCE, n_copies[t - 1]))
-            g, q = gates[: rows.stop - start], projected[: rows.stop - start]
-            trace.go_on(t, text[rows], g, hidden[rows], *(x[rows] for x in others))
-            torch.index_select(kept[t], 0, text[rows], out=q).addmm_(
-                hidden[rows], weight
-            )
-            scores[rows, t], outputs[rows, t] = readout.finish(q)
-    position = trace.place[text, step]
-    return tuple(_at(x, text, position, trace.step) for x in (scores, outputs))
+            n_rows, texts = rows.stop - start, text[rows]
+            copies = [values[rows] for values in state]
+            trace.go_on(t, texts, gates[:n_rows], copies)
+            read = torch.index_select(kept[t], 0, texts, out=projected[:n_rows])
+            read.addmm_(copies[0], weight)
+            scores[rows, t], outputs[rows, t] = readout.finish(read)
+    position = trace.position[text, step]
+    scores = _at(scores, text, position, trace.step)
+    return scores, _at(outputs, text, position, trace.step)
 
 
 def _at(rows: Tensor, text: Tensor, position: Tensor, step: Tensor) -> Tensor:
@@ -222,7 +287,11 @@ def _at(rows: Tensor, text: Tensor, position: Tensor, step: Tensor) -> Tensor:
     return placed
 
 
-PARTS = {
+Part = Callable[
+    [nn.Module, Readout, ClassifierState, Tensor, Tensor], tuple[Tensor, Tensor]
+]
+
+PARTS: dict[str, Part] = {
     "bilstm": _bilstm,
     "bigru": _bigru,
     "cnn": _cnn,

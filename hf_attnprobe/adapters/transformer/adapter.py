@@ -11,13 +11,15 @@ from transformers import PreTrainedModel
 
 from hf_attnprobe.adapters.input_erasure import erased_probs
 from hf_attnprobe.adapters.pretrained import PretrainedFacts
-from hf_attnprobe.adapters.token_deletion import deletions, sum_pieces
+from hf_attnprobe.adapters.token_deletion import shortened, sum_pieces
 from hf_attnprobe.adapters.transformer.attention_tap import (
     Edit,
+    detached,
+    masking,
     replacing,
+    unpacked,
     visible_keys,
 )
-from hf_attnprobe.adapters.transformer.block_output import block_output
 from hf_attnprobe.adapters.transformer.embedding_gradient import gradient_times_input
 from hf_attnprobe.adapters.transformer.head_outputs import (
     Heads,
@@ -34,10 +36,9 @@ from hf_attnprobe.adapters.transformer.readout import (
     readout_of,
 )
 from hf_attnprobe.adapters.transformer.replay import (
-    masking,
+    block_output,
     replay_logits,
     replay_outputs,
-    unpacked,
 )
 from hf_attnprobe.adapters.transformer.resume import recorded
 from hf_attnprobe.adapters.transformer.self_check import self_check
@@ -96,8 +97,11 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
 
     Attributes:
         layers: kind and heads of each layer; the position is the layer's number.
+        n_heads: number of heads of each layer.
         layer_names: "layer.3", or "encoder.0", "decoder.0", "cross.0".
     """
+
+    model: PreTrainedModel
 
     def __init__(
         self,
@@ -108,7 +112,7 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
         readout: str | None = None,
         mask_id: int | None = None,
         tokens_per_pass: int | None = None,
-    ):
+    ) -> None:
         if level not in (None, *LEVELS):
             raise AttnProbeError(
                 f"expected level to be one of {', '.join(LEVELS)}, got {level!r}"
@@ -123,11 +127,10 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
         self.pads_left = pads_left(model.config)
 
     def sites(self) -> list[Site]:
-        return [
-            Site(number, head)
-            for number, layer in enumerate(self.layers)
-            for head in range(layer.n_heads)
-        ]
+        sites = []
+        for layer, n_heads in enumerate(self.n_heads):
+            sites += [Site(layer, head) for head in range(n_heads)]
+        return sites
 
     def lacks(self, capability: type, site: Site | None = None) -> str | None:
         if capability is EditableInputs and self.layout.n_keys is not None:
@@ -200,7 +203,7 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
         visible: list[Tensor] = []
 
         def capture(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
-            n_heads = self.layers[layer].n_heads
+            n_heads = self.n_heads[layer]
             precise = torch.promote_types(weights.dtype, torch.float32)
             attention.append(unpacked(weights, n_heads).to(precise))
             visible.append(visible_keys(unpacked(scores, n_heads)[:, 0]))
@@ -238,7 +241,7 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
     def replay_masked(
         self, observation: Observation, kept: Mapping[int, Tensor]
     ) -> Tensor:
-        masked = partial(masking, layers=self.layers)
+        masked = partial(masking, n_heads=self.n_heads)
         return probabilities(replay_logits(self, observation, kept, masked))
 
     def set_reference(self, batch: Batch) -> None:
@@ -304,16 +307,16 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
         mask = observation.batch.mask
         return observation.state.visible[layer] & mask[:, None] & mask[:, :, None]
 
+    def _explained(
+        self, inputs: Mapping[str, Tensor], edit: Edit, target: Tensor
+    ) -> Tensor:
+        """The sum over texts of the probability of the class ``target`` [batch]."""
+        probs = probabilities(self.logits(inputs, edit))
+        return probs.gather(-1, target[:, None]).sum()
+
     def gradient(self, observation: Observation, target: Tensor) -> Tensor:
         inputs = observation.batch.inputs
-
-        def hold(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
-            return weights.detach()
-
-        def explained() -> Tensor:
-            probs = probabilities(self.logits(inputs, hold))
-            return probs.gather(-1, target[:, None]).sum()
-
+        explained = partial(self._explained, inputs, detached, target)
         n_keys = observation.batch.mask.shape[1]
         slopes = gradient_times_input(self.layout.embeddings, explained, n_keys)
         return sum_pieces(slopes, inputs["units"])
@@ -325,17 +328,16 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
         seen: list[Tensor] = []
 
         def mark(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
-            seen.append(weights if weights.requires_grad else weights.requires_grad_())
+            seen.append(weights.requires_grad_())
             return weights
 
         with torch.enable_grad():
-            probs = probabilities(self.logits(observation.batch.inputs, mark))
-            explained = probs.gather(-1, target[:, None]).sum()
+            explained = self._explained(observation.batch.inputs, mark, target)
             slopes = torch.autograd.grad(explained, seen, materialize_grads=True)
-        return [
-            slope.reshape(attention.shape).to(attention.dtype)
-            for slope, attention in zip(slopes, observation.attention, strict=True)
-        ]
+        gradients = []
+        for slope, attention in zip(slopes, observation.attention, strict=True):
+            gradients.append(slope.reshape(attention.shape).to(attention.dtype))
+        return gradients
 
     @torch.no_grad()
     def leave_one_out(self, observation: Observation) -> Tensor:
@@ -344,13 +346,14 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
         Those of the whole text where nothing is removed, or nothing would be left.
         """
         self.require(EditableInputs)
-        batch = observation.batch
-        inputs = dict(batch.inputs)
+        mask, inputs = observation.batch.mask, dict(observation.batch.inputs)
         stands_for = inputs.pop("units")
-        probs = observation.probs[:, None].repeat(1, batch.mask.shape[1], 1)
-        shorter = deletions(inputs, stands_for, batch.content_mask, **self._passes)
-        for example, place, texts in shorter:
-            probs[example, place] = probabilities(self._try_logits(texts))
+        example, removed = observation.batch.content_mask.nonzero(as_tuple=True)
+        kept = mask[example] & (stands_for[example] != removed[:, None])
+        probs = observation.probs[:, None].repeat(1, mask.shape[1], 1)
+        for rows, texts in shortened(inputs, example, kept, **self._passes):
+            shorter = probabilities(self._try_logits(texts))
+            probs[example[rows], removed[rows]] = shorter
         return probs
 
     @property

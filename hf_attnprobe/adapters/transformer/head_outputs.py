@@ -10,12 +10,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from hf_attnprobe.adapters.transformer.attention_tap import replacing
+from hf_attnprobe.adapters.transformer.attention_tap import replacing, unpacked
 from hf_attnprobe.adapters.transformer.layout import example_inputs
-from hf_attnprobe.adapters.transformer.output_tap import OutputTap
-from hf_attnprobe.adapters.transformer.replay import replacing_output, unpacked
+from hf_attnprobe.adapters.transformer.output_tap import OutputTap, replacing_output
 from hf_attnprobe.adapters.transformer.tapped_model import TappedTransformer
-from hf_attnprobe.attention_model import Batch, Reference, Site
+from hf_attnprobe.attention_model import Batch, Reference
 
 
 class Heads(NamedTuple):
@@ -57,19 +56,20 @@ def examine_heads(transformer: TappedTransformer) -> Heads:
     projections = None
     if no_projections is None:
         projections = tuple(tap.projections[layer] for layer in layers)
-    no_outputs = no_values
-    if no_values is None:
-        tolerance = 1e-3 * float(logits.abs().max())
-        for layer in layers:
-            error = _ablation_error(
-                transformer, inputs, layer, attention[layer], outputs[layer]
+    if no_values is not None:
+        return Heads(projections, no_values, no_projections, no_values)
+    tolerance = 1e-3 * float(logits.abs().max())
+    no_outputs = None
+    for layer in reversed(layers):
+        weights, output = attention[layer], outputs[layer]
+        error = _ablation_error(transformer, inputs, layer, weights, output)
+        if not error <= tolerance:
+            no_outputs = (
+                "expected a head's output to be attention times values, "
+                f"{transformer.layer_names[layer]} of "
+                f"{type(transformer.model).__name__} computes something else; "
+                "its heads can only be zero-ablated"
             )
-            if not error <= tolerance and no_outputs is None:
-                no_outputs = (
-                    "expected a head's output to be attention times values, "
-                    f"{transformer.layer_names[layer]} of {type(transformer.model).__name__} "
-                    "computes something else; its heads can only be zero-ablated"
-                )
     return Heads(projections, no_values, no_projections, no_outputs)
 
 
@@ -98,11 +98,11 @@ def _ablation_error(
     They agree where the output is attention times values; a gate or a norm of its own in
     between would make a difference.
     """
-    n_heads = transformer.layers[layer].n_heads
+    n_heads = transformer.n_heads[layer]
     zero_attention = attention.clone()
     zero_attention[:, 0] = 0
-    heads = unpacked(output, n_heads)
-    replaced = replacing_output(Site(layer, 0), n_heads, torch.zeros_like(heads[:, 0]))
+    zeros = torch.zeros_like(unpacked(output, n_heads)[:, 0])
+    replaced = replacing_output(layer, 0, None, n_heads, zeros)
     expected = transformer.logits(inputs, replacing({layer: zero_attention}))
     ablated = transformer.logits(inputs, tap=OutputTap(replaced))
     return float((ablated - expected).abs().max())
@@ -120,7 +120,7 @@ def head_outputs(
     outputs, values = {}, {}
 
     def capture(layer: int, output: Tensor, value: Tensor) -> Tensor:
-        n_heads = transformer.layers[layer].n_heads
+        n_heads = transformer.n_heads[layer]
         n_shared = n_heads // value.shape[1]  # by heads that share their values
         outputs[layer] = unpacked(output, n_heads)
         values[layer] = value.repeat_interleave(n_shared, dim=1)

@@ -1,28 +1,47 @@
-"""What a Transformer looks like to the tests: found by running it once on a few tokens, never from its class."""
+"""What a Transformer looks like to the tests.
+
+It is found by running the model once on a few tokens, never from the model's class.
+"""
 
 import copy
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from hf_attnprobe.adapters.transformer.attention_tap import attention_modules, tapped
-from hf_attnprobe.adapters.transformer.embedding_gradient import (
-    Embeddings,
-    find_embeddings,
-)
 from hf_attnprobe.adapters.transformer.readout import Layer, layer_kind
-from hf_attnprobe.adapters.transformer.resume import attention_blocks, recorded
+from hf_attnprobe.adapters.transformer.resume import attention_blocks, hooked, recorded
 from hf_attnprobe.errors import AttnProbeError
 
 
 N_PROBED = 8  # odd windows, sinks and landmarks do not come out as 8 keys by chance
 
 
-class Layout(NamedTuple):
-    """modules: attention modules by qualified name. blocks: see `resume`. layers: in the order of calls.
+class Embeddings(NamedTuple):
+    """The modules whose outputs are the token embeddings.
 
-    embeddings: see `embedding_gradient`. n_keys: positions of an image, whose number is fixed; None for text.
+    Attributes:
+        modules: several where encoder and decoder each look tokens up.
+        sequence_first: whether they give [keys, batch, width], as XLNet's do.
+    """
+
+    modules: list[nn.Module]
+    sequence_first: bool
+
+
+class Layout(NamedTuple):
+    """Where a model keeps what the tests read and edit.
+
+    Attributes:
+        modules: attention modules by qualified name.
+        blocks: see :mod:`~hf_attnprobe.adapters.transformer.resume`.
+        layers: the attention layers in the order of their calls.
+        embeddings: where gradient × input is taken.
+        n_keys: positions of an image, whose number is fixed; None for text.
     """
 
     modules: dict[str, nn.Module]
@@ -32,126 +51,154 @@ class Layout(NamedTuple):
     n_keys: int | None
 
 
-def frozen_twin(model: nn.Module, dtype: torch.dtype | None) -> nn.Module:
-    """A second module tree over the same weights, in eval mode and without gradients of its own.
+def frozen_twin(model: PreTrainedModel, dtype: torch.dtype | None) -> PreTrainedModel:
+    """A second module tree over the same weights, in eval mode and without gradients.
 
-    Hooks and patched methods go to the twin: the user's model keeps its mode, its hooks and its ``requires_grad``
-    whatever happens, and no weight is copied unless ``dtype`` asks for another one.
+    Hooks and patched methods go to the twin: the user's model keeps its mode, its hooks
+    and its ``requires_grad`` whatever happens. No weight is copied unless ``dtype`` asks
+    for another one.
     """
-    weights = list(model.parameters())
-    memo = {
-        id(w): nn.Parameter(w.detach(), requires_grad=False)
-        if type(w) is nn.Parameter
-        else w
-        for w in weights
-    }
-    memo |= {id(buffer): buffer for buffer in model.buffers()}
+    memo: dict[int, Tensor] = {id(buffer): buffer for buffer in model.buffers()}
+    for weight in model.parameters():
+        memo[id(weight)] = weight
+        if type(weight) is nn.Parameter:
+            memo[id(weight)] = nn.Parameter(weight.detach(), requires_grad=False)
     twin = copy.deepcopy(model, memo).eval()
-    return twin if dtype is None else twin.to(dtype)
+    return twin if dtype is None else twin.to(dtype=dtype)
 
 
 @torch.no_grad()
-def find_layout(model: nn.Module) -> Layout:
+def find_layout(model: PreTrainedModel) -> Layout:
     """Runs ``model`` on a short example and notes every layer of softmax attention.
 
     Raises:
-        AttnProbeError: no classification head, no softmax attention, or attention that is not over every token.
+        AttnProbeError: no classification head, no softmax attention, or attention that
+            is not over every token.
     """
     inputs = example_inputs(model)
-    modules = attention_modules(model, lambda: model(**inputs))
+    run = partial(model, **inputs)
+    modules = attention_modules(model, run)
     blocks = attention_blocks(model, modules)
     shapes, n_skipped = [], []
-    with recorded(blocks) as outputs:
 
-        def note(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
-            shapes.append(weights.shape)
-            n_skipped.append(len(outputs))
-            return weights
+    def note(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
+        shapes.append(weights.shape)
+        n_skipped.append(len(outputs))
+        return weights
 
-        with tapped(modules, note) as tap:
-            result = model(**inputs)
+    with recorded(blocks) as outputs, tapped(modules, note) as tap:
+        result = run()
     _check_head(model, result)
     is_image = "pixel_values" in inputs
-    _check_attention(
-        model, tap.names, shapes, shapes[0][-1] if is_image and shapes else N_PROBED
-    )
-    kinds = [
-        layer_kind(name, bool(model.config.is_encoder_decoder)) for name in tap.names
-    ]
-    layers = [
-        Layer(*row)
-        for row in zip(
-            tap.names, kinds, [shape[1] for shape in shapes], n_skipped, strict=True
-        )
-    ]
-    embeddings = find_embeddings(model, blocks, lambda: model(**inputs))
-    used = {layer.module: modules[layer.module] for layer in layers}
-    return Layout(used, blocks, layers, embeddings, shapes[0][-1] if is_image else None)
+    n_keys = shapes[0][-1] if is_image and shapes else N_PROBED
+    _check_attention(model, tap.names, shapes, n_keys)
+    layers = []
+    for name, shape, skipped in zip(tap.names, shapes, n_skipped, strict=True):
+        kind = layer_kind(name, bool(model.config.is_encoder_decoder))
+        layers.append(Layer(name, kind, shape[1], skipped))
+    used = {name: modules[name] for name in tap.names}
+    embeddings = find_embeddings(model, blocks, run)
+    return Layout(used, blocks, layers, embeddings, n_keys if is_image else None)
 
 
-def example_inputs(model: nn.Module) -> dict[str, Tensor]:
+def find_embeddings(
+    model: PreTrainedModel, blocks: Sequence[nn.Module], run: Callable[[], object]
+) -> Embeddings:
+    """Where gradient × input is taken.
+
+    Where nothing but a normalisation reads the embeddings (DeBERTa-v3, ModernBERT,
+    Bloom), the model does not depend on their lengths, so that gradient × input is 0 by
+    Euler's theorem: there the embeddings are the normalised ones.
+
+    Args:
+        model, blocks: see :mod:`~hf_attnprobe.adapters.transformer.resume`.
+        run: one forward pass of a single text.
+    """
+    base = model.get_input_embeddings()
+    table = getattr(base, "weight", None)
+    inside = {module for block in blocks for module in block.modules()}
+    tables: list[nn.Module] = []
+    norms = []
+    for module in model.modules():
+        if isinstance(module, nn.Embedding) and module.weight is table:
+            tables.append(module)
+        if "Norm" in type(module).__name__ and module not in inside:
+            norms.append(module)
+    tables = tables or [base]
+    readers: list[nn.Module] = []
+
+    def note_norm(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        if any(args[0] is embeddings for embeddings in looked_up):
+            readers.append(module)
+
+    with recorded(tables) as looked_up, hooked(norms, note_norm):
+        run()
+    return Embeddings(readers or tables, sequence_first=len(looked_up[0]) != 1)
+
+
+def example_inputs(model: PreTrainedModel) -> dict[str, Tensor]:
     """The least that a text or image classifier runs on, a batch of one."""
-    config = model.config
+    config, device = model.config, model.device
     if model.main_input_name == "pixel_values":
-        size = (
-            config.image_size
-            if isinstance(config.image_size, list | tuple)
-            else [config.image_size] * 2
-        )
-        return {
-            "pixel_values": torch.zeros(
-                1, config.num_channels, *size, device=model.device, dtype=model.dtype
-            )
-        }
+        shape = (1, config.num_channels, *height_and_width(config.image_size))
+        return {"pixel_values": torch.zeros(shape, device=device, dtype=model.dtype)}
     if model.main_input_name != "input_ids":
         raise AttnProbeError(
-            f"expected a classifier of texts or images, got {type(model).__name__}, whose input is {model.main_input_name}"
+            "expected a classifier of texts or images, got "
+            f"{type(model).__name__}, whose input is {model.main_input_name}"
         )
     config = config.get_text_config()
-    special = {
-        getattr(config, f"{name}_token_id", None)
-        for name in ("pad", "bos", "unk", "decoder_start")
-    }
-    eos = getattr(config, "eos_token_id", None)
-    eos = eos[0] if isinstance(eos, list) else eos
-    if (
-        eos is None or eos >= config.vocab_size
-    ):  # T5 and BART classify at that token, others do not care
-        eos = -1
-    plain = next(
-        token for token in range(len(special) + 2) if token not in special | {eos}
-    )
-    ids = torch.tensor(
-        [[plain] * (N_PROBED - 1) + [plain if eos < 0 else eos]], device=model.device
-    )
+    end = getattr(config, "eos_token_id", None)
+    if isinstance(end, list):
+        end = end[0]
+    special = {end}
+    for name in ("pad", "bos", "unk", "decoder_start"):
+        special.add(getattr(config, f"{name}_token_id", None))
+    plain = min(set(range(len(special) + 1)) - special)
+    # T5 and BART classify at the end token, others do not care
+    has_end = end is not None and 0 <= end < config.vocab_size
+    text = [plain] * (N_PROBED - 1) + [end if has_end else plain]
+    ids = torch.tensor([text], device=device)
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
 
 
-def _check_head(model: nn.Module, result) -> None:
+def height_and_width(size: int | Sequence[int]) -> tuple[int, int]:
+    """Of an image or patch whose configuration gives both, or one number for a square."""
+    if isinstance(size, int):
+        return size, size
+    height, width = size
+    return height, width
+
+
+def _check_head(model: PreTrainedModel, result: Any) -> None:
     logits = getattr(result, "logits", None)
     if logits is None or logits.dim() != 2:
         raise AttnProbeError(
             f"expected a model with a classification head, got {type(model).__name__}; "
-            "load it with AutoModelForSequenceClassification or AutoModelForImageClassification"
+            "load it with AutoModelForSequenceClassification or "
+            "AutoModelForImageClassification"
         )
     if getattr(model.config, "problem_type", None) == "multi_label_classification":
         raise AttnProbeError(
-            "expected one label per text, got a multi-label classifier, which cannot be audited"
+            "expected one label per text, got a multi-label classifier, "
+            "which cannot be audited"
         )
 
 
 def _check_attention(
-    model: nn.Module, names: list[str], shapes: list[torch.Size], n_keys: int
+    model: PreTrainedModel, names: list[str], shapes: list[torch.Size], n_keys: int
 ) -> None:
     if not names:
         raise AttnProbeError(
             f"expected softmax attention, saw none in {type(model).__name__} "
-            f"(attention implementation {model.config._attn_implementation!r}); models without it cannot be audited, "
+            f"(attention implementation {model.config._attn_implementation!r}); models "
+            "without it cannot be audited, "
             "others can be loaded with attn_implementation='eager' or 'sdpa'"
         )
     for name, shape in zip(names, shapes, strict=True):
         if shape[0] != 1 or shape[2:] != (n_keys, n_keys):
             raise AttnProbeError(
-                f"expected attention [1, heads, {n_keys}, {n_keys}] over {n_keys} positions, got {list(shape)} in {name}; "
+                f"expected attention [1, heads, {n_keys}, {n_keys}] over {n_keys} "
+                f"positions, got {list(shape)} in {name}; "
                 "banded, pooled or approximated attention cannot be audited"
             )

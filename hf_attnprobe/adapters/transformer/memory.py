@@ -1,12 +1,12 @@
-"""How much memory a Transformer needs under the tests, from the shapes of its weights; and giving back what it freed."""
+"""How much memory a Transformer needs under the tests, from the shapes of its weights."""
 
-from torch import nn
+from transformers import PreTrainedModel
 
 from hf_attnprobe.adapters.transformer.layout import Layout
 
 
 def bytes_per_example(
-    model: nn.Module,
+    model: PreTrainedModel,
     layout: Layout,
     n_keys: int,
     n_copies: int,
@@ -14,36 +14,37 @@ def bytes_per_example(
     tokens_per_pass: int,
     backward: bool,
 ) -> int:
-    """Upper estimate for one text; ``backward``: with a graph through all layers and copies, as a search needs it."""
-    size, squares = (
-        max(model.dtype.itemsize, 4),
-        [layer.n_heads * n_keys**2 for layer in layout.layers],
-    )
+    """Upper estimate for one text, in bytes.
+
+    Args:
+        model, layout: the model and what it looks like.
+        n_keys: positions of the text.
+        n_copies: edits that are replayed at once.
+        tokens_per_pass: how many tokens are fed at once.
+        backward: with a graph through all layers and copies, as a search needs it.
+    """
+    size = max(model.dtype.itemsize, 4)
+    maps = [layer.n_heads * n_keys**2 * size for layer in layout.layers]
     hidden, widest = _widths(model, layout)
-    per_token = (
-        3 * widest + 12 * hidden
-    ) * size  # of one layer: feed-forward, residuals, projections, norms
-    kept = sum(squares) * 2 * size + len(squares) * (n_keys**2 + n_keys * hidden * size)
-    given = (
-        4 * n_copies * max(squares) * size
-    )  # one layer's edits, their origins, the caller's copy
-    working = (
-        8 * max(squares) * size
-    )  # of one text in one layer: scores, position scores, masks, weights
+    # feed-forward, residuals, projections and norms of one layer
+    per_token = (3 * widest + 12 * hidden) * size
+    # scores, position scores, masks and weights of one text in one layer
+    working = 8 * max(maps)
+    # one layer's edits, their origins, the caller's copy
+    edits = 4 * n_copies * max(maps)
+    kept = 2 * sum(maps) + len(maps) * (n_keys**2 + n_keys * hidden * size)
+    if backward:
+        graph = max(n_copies, 1) * len(maps) * (n_keys * per_token + working)
+        return kept + edits + graph
     n_tokens = min(max(n_copies, n_keys) * n_keys, max(tokens_per_pass, n_keys))
-    forward = n_tokens * (per_token + working // n_keys)
-    graph = max(n_copies, 1) * len(squares) * (n_keys * per_token + working)
-    return kept + given + (graph if backward else forward)
+    return kept + edits + n_tokens * (per_token + working // n_keys)
 
 
-def _widths(model: nn.Module, layout: Layout) -> tuple[int, int]:
+def _widths(model: PreTrainedModel, layout: Layout) -> tuple[int, int]:
     """The model's width and the largest width of any projection in its layers."""
-    weights = [
-        w
-        for block in layout.blocks or [model]
-        for w in block.parameters()
-        if w.dim() == 2
-    ]
-    return model.config.get_text_config().hidden_size, max(
-        max(w.shape) for w in weights
-    )
+    widest = 0
+    for block in layout.blocks or [model]:
+        for weight in block.parameters():
+            if weight.dim() == 2:
+                widest = max(widest, *weight.shape)
+    return model.config.get_text_config().hidden_size, widest

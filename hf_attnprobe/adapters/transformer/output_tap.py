@@ -1,18 +1,25 @@
-"""Finds, in a running model, what attention does next: the product with the values, and the output projection.
+"""Finds, in a running model, the heads' outputs and the output projection.
 
-The attention weights are followed, by identity, through casts, dropout, masks and reshapes to the product with the
-values that consumes them. What comes out of it is a head's output, before the output projection that mixes the heads;
-it goes through ``edit(layer, output, values) -> output``.
+The attention weights are followed, by identity, through casts, dropout, masks and
+reshapes to the product with the values that consumes them. The product is the heads'
+output, before the output projection that mixes the heads; it goes through
+``edit(layer, output, values) -> output``.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from hf_attnprobe.adapters.transformer.attention_tap import unpacked
+
 
 EditOutput = Callable[[int, Tensor, Tensor], Tensor]
-"""(layer, output [batch, heads, queries, width], values [batch, heads or 1, keys, width]) -> output."""
+"""(layer, output [batch, heads, queries, width], values) -> output.
+
+The values are [batch, heads or 1, keys, width].
+"""
 
 PRODUCTS = ("matmul", "__matmul__", "bmm")
 REARRANGED = (
@@ -27,7 +34,10 @@ REARRANGED = (
     "swapaxes",
     "clone",
 )
-"""What may stand between a head's output and the output projection; anything else is computation of its own."""
+"""What may stand between a head's output and the output projection.
+
+Anything else is computation of its own.
+"""
 
 
 class OutputTap:
@@ -39,7 +49,7 @@ class OutputTap:
             plain linear map of the head outputs.
     """
 
-    def __init__(self, edit: EditOutput):
+    def __init__(self, edit: EditOutput) -> None:
         self.edit = edit
         self.projections: dict[int, Tensor] = {}
         self._layer, self._shape = -1, torch.Size()
@@ -48,82 +58,102 @@ class OutputTap:
 
     def start(self, layer: int, weights: Tensor) -> None:
         """Follow these weights [batch, heads, queries, keys] from now on."""
-        self._layer, self._shape, self._weights, self._output = (
-            layer,
-            weights.shape,
-            [weights],
-            [],
-        )
+        self._layer, self._shape = layer, weights.shape
+        self._weights, self._output = [weights], []
 
-    def see(self, name: str, args: tuple, result):
-        """Of every operation: its name, arguments and result; returns the result to go on with."""
+    def see(self, name: str, args: tuple[Any, ...], result: Any) -> Any:
+        """Called after every operation; returns the result to go on with."""
         if not isinstance(result, Tensor):
             return result
-        place = _place(args, self._weights)
-        if place is not None:
-            if name == "einsum" and place == 1 and len(args) == 3:
+        position = _position(args, self._weights)
+        if position is not None:
+            if name == "einsum" and position == 1 and len(args) == 3:
                 return self._einsum(args[0], args[2], result)
-            if name in PRODUCTS and place == 0:
+            if name in PRODUCTS and position == 0:
                 return self.product(result, args[1])
             if result.numel() == self._weights[0].numel():
                 self._weights.append(result)
-        elif (place := _place(args, self._output)) is not None:
-            self._towards_projection(name, place, args, result)
+            return result
+        position = _position(args, self._output)
+        if position is not None and name in REARRANGED:
+            self._output.append(result)
+        elif position is not None:
+            self._note_projection(_projection(name, position, args))
         return result
 
     def product(self, result: Tensor, values: Tensor) -> Tensor:
         """Edits ``weights @ values``; batch and heads may be one axis."""
-        batch, heads = self._shape[:2]
         if values.dim() == 3:
-            values = values.reshape(batch, heads, *values.shape[1:])
-        edited = self._edit(result.reshape(*self._shape[:3], -1), values)
-        self._output = [edited.reshape(result.shape)]
-        return self._output[0]
+            values = values.unflatten(0, self._shape[:2])
+        output = result.reshape(*self._shape[:3], -1)
+        return self._follow(self._edit(output, values).reshape(result.shape))
 
     def _einsum(self, equation: str, values: Tensor, result: Tensor) -> Tensor:
         """XLNet's ``bnij,jbnd->ibnd`` and its like."""
-        (weights, other), out = (
-            equation.split("->")[0].split(","),
-            equation.split("->")[1],
-        )
+        operands, out = equation.split("->")
+        weights, other = operands.split(",")
         (width,) = set(out) - set(weights)
         order, keys = weights[:3] + width, weights[:2] + weights[3] + width
-        edited = self._edit(
-            result.permute([out.index(c) for c in order]),
-            values.permute([other.index(c) for c in keys]),
-        )
-        self._output = [edited.permute([order.index(c) for c in out])]
-        return self._output[0]
+        output = torch.einsum(f"{out}->{order}", result)
+        edited = self._edit(output, torch.einsum(f"{other}->{keys}", values))
+        return self._follow(torch.einsum(f"{order}->{out}", edited))
 
     def _edit(self, output: Tensor, values: Tensor) -> Tensor:
         self._weights = []
         return self.edit(self._layer, output, values).to(output.dtype)
 
-    def _towards_projection(
-        self, name: str, place: int, args: tuple, result: Tensor
-    ) -> None:
-        if name in REARRANGED:
-            self._output.append(result)
-            return
-        weight = None
-        if name == "linear" and place == 0:
-            weight = args[1].t()
-        elif (name == "addmm" and place == 1) or (name in PRODUCTS and place == 0):
-            weight = args[-1]
-        elif name == "einsum" and args[0] == "ibnd,hnd->ibh":
-            weight = args[2].permute(1, 2, 0).flatten(0, 1)
-        if (
-            weight is not None
-            and weight.dim() == 2
-            and weight.shape[0] % self._shape[1] == 0
-        ):
-            self.projections[self._layer] = weight.unflatten(0, (self._shape[1], -1))
+    def _follow(self, output: Tensor) -> Tensor:
+        self._output = [output]
+        return output
+
+    def _note_projection(self, weight: Tensor | None) -> None:
+        """Keeps the heads' slices of a matrix [heads · width, hidden]."""
+        n_heads = self._shape[1]
+        if weight is not None and weight.dim() == 2 and len(weight) % n_heads == 0:
+            self.projections[self._layer] = weight.unflatten(0, (n_heads, -1))
         self._output = []
 
 
-def _place(args: tuple, followed: list[Tensor]) -> int | None:
+def _position(args: tuple[Any, ...], followed: list[Tensor]) -> int | None:
     """Which argument is one of the followed tensors."""
-    return next(
-        (n for n, arg in enumerate(args) if any(arg is tensor for tensor in followed)),
-        None,
-    )
+    for position, arg in enumerate(args):
+        if any(arg is tensor for tensor in followed):
+            return position
+    return None
+
+
+def _projection(name: str, position: int, args: tuple[Any, ...]) -> Tensor | None:
+    """The matrix of a linear map of the argument at ``position``; None for others."""
+    if name == "linear" and position == 0:
+        return args[1].t()
+    if (name == "addmm" and position == 1) or (name in PRODUCTS and position == 0):
+        return args[-1]
+    if name == "einsum" and args[0] == "ibnd,hnd->ibh":
+        return args[2].permute(1, 2, 0).flatten(0, 1)
+    return None
+
+
+def replacing_output(
+    layer: int, head: int, query: int | None, n_heads: int, new: Tensor
+) -> EditOutput:
+    """The edit that replaces one head's output, or that of one query.
+
+    Args:
+        layer, head, query: the site.
+        n_heads: number of heads of the layer.
+        new: [batch, queries, width].
+    """
+
+    def edit(number: int, output: Tensor, values: Tensor) -> Tensor:
+        if number != layer:
+            return output
+        heads = unpacked(output, n_heads)
+        chosen = torch.arange(n_heads, device=output.device)[:, None, None] == head
+        if query is not None:
+            queries = torch.arange(heads.shape[2], device=output.device)
+            chosen = chosen & (queries[:, None] == query)
+        # no edit in place, which vmap refuses
+        edited = torch.where(chosen, new[:, None].to(output.dtype), heads)
+        return edited.reshape(output.shape)
+
+    return edit

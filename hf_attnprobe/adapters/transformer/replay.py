@@ -3,28 +3,29 @@
 What does not depend on an edit is computed once for all copies.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
-from hf_attnprobe.adapters.transformer.attention_tap import Edit
-from hf_attnprobe.adapters.transformer.output_tap import EditOutput, OutputTap
-from hf_attnprobe.adapters.transformer.readout import Layer, probabilities
-from hf_attnprobe.adapters.transformer.resume import repeated
+from hf_attnprobe.adapters.transformer.attention_tap import Edit, masking
+from hf_attnprobe.adapters.transformer.output_tap import OutputTap, replacing_output
+from hf_attnprobe.adapters.transformer.readout import probabilities
+from hf_attnprobe.adapters.transformer.resume import hooked, repeated
 from hf_attnprobe.adapters.transformer.tapped_model import TappedTransformer
 from hf_attnprobe.attention_model import Observation, Site
 
 
-Run = Callable[[Mapping[str, Tensor], tuple, Mapping[int, Tensor]], Tensor]
+Inputs = Mapping[str, Tensor]
+Edits = Mapping[int, Tensor]
+Run = Callable[[Inputs, tuple[Any, ...], Edits], Tensor]
 """(model inputs, outputs of the block calls to skip, edits by layer) -> [batch, ...]."""
 
 
 def resume(
-    transformer: TappedTransformer,
-    observation: Observation,
-    edits: Mapping[int, Tensor],
-    run: Run,
+    transformer: TappedTransformer, observation: Observation, edits: Edits, run: Run
 ) -> Tensor:
     """What ``run`` returns for every copy of the edits, from the lowest edited layer up.
 
@@ -34,60 +35,43 @@ def resume(
     Returns:
         [copies, batch, ...].
     """
-    step = max(1, transformer.tokens_per_pass // observation.batch.mask.numel())
-    starts = range(0, len(edits[min(edits)]), step)
-    parts = [
-        {layer: edited[i : i + step] for layer, edited in edits.items()} for i in starts
-    ]
-    return torch.cat([_resume(transformer, observation, part, run) for part in parts])
+    n_at_once = max(1, transformer.tokens_per_pass // observation.batch.mask.numel())
+    parts = []
+    for start in range(0, len(edits[min(edits)]), n_at_once):
+        copies = slice(start, start + n_at_once)
+        part = {layer: edited[copies] for layer, edited in edits.items()}
+        parts.append(_resume(transformer, observation, part, run))
+    return torch.cat(parts)
 
 
 def _resume(
     transformer: TappedTransformer,
     observation: Observation,
-    edits: Mapping[int, Tensor],
+    edits: dict[int, Tensor],
     run: Run,
 ) -> Tensor:
     outputs = observation.state.outputs[: transformer.layers[min(edits)].n_skipped]
     inputs = observation.batch.inputs
     if transformer.vectorises:
-        each = torch.func.vmap(lambda edits: run(inputs, outputs, edits))
-        return each(dict(edits))
+        return torch.func.vmap(lambda edits: run(inputs, outputs, edits))(edits)
     n_copies, n_batch = edits[min(edits)].shape[:2]
     flat = {layer: edited.flatten(0, 1) for layer, edited in edits.items()}
-    repeated_inputs = repeated(dict(inputs), n_copies, n_batch)
-    repeated_outputs = repeated(outputs, n_copies, n_batch)
-    result = run(repeated_inputs, repeated_outputs, flat)
-    return result.unflatten(0, (n_copies, n_batch))
+    inputs, outputs = repeated((dict(inputs), outputs), n_copies, n_batch)
+    return run(inputs, outputs, flat).unflatten(0, (n_copies, n_batch))
 
 
 def replay_logits(
     transformer: TappedTransformer,
     observation: Observation,
-    edits: Mapping[int, Tensor],
-    as_edit: Callable[[Mapping[int, Tensor]], Edit],
+    edits: Edits,
+    as_edit: Callable[[Edits], Edit],
 ) -> Tensor:
     """Logits [copies, batch, outputs]; ``as_edit`` makes an edit of one copy's ``edits``."""
 
-    def run(inputs: Mapping, lower: tuple, edits: Mapping[int, Tensor]) -> Tensor:
+    def run(inputs: Inputs, lower: tuple[Any, ...], edits: Edits) -> Tensor:
         return transformer.logits(inputs, as_edit(edits), lower)
 
     return resume(transformer, observation, edits, run)
-
-
-def masking(kept: Mapping[int, Tensor], layers: Sequence[Layer]) -> Edit:
-    """The edit that multiplies the attention of a layer by ``kept[layer]``.
-
-    It broadcasts to [batch, heads, queries, keys].
-    """
-
-    def edit(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
-        if layer not in kept:
-            return weights
-        heads = unpacked(weights, layers[layer].n_heads)
-        return (heads * kept[layer]).reshape(weights.shape)
-
-    return edit
 
 
 def replay_outputs(
@@ -97,40 +81,50 @@ def replay_outputs(
     outputs: Tensor,
 ) -> Tensor:
     """See :class:`~hf_attnprobe.attention_model.HeadOutputs`."""
+    n_heads = transformer.n_heads[site.layer]
 
-    n_heads = transformer.layers[site.layer].n_heads
-
-    def run(inputs: Mapping, lower: tuple, edits: Mapping[int, Tensor]) -> Tensor:
-        edit = replacing_output(site, n_heads, edits[site.layer])
+    def run(inputs: Inputs, lower: tuple[Any, ...], edits: Edits) -> Tensor:
+        edit = replacing_output(*site, n_heads, edits[site.layer])
         return transformer.logits(inputs, None, lower, OutputTap(edit))
 
     logits = resume(transformer, observation, {site.layer: outputs}, run)
     return probabilities(logits)
 
 
-def replacing_output(site: Site, n_heads: int, new: Tensor) -> EditOutput:
-    """The edit that replaces one head's output, or that of one query.
+class _Reached(Exception):
+    """The block call that was waited for is over; no error."""
 
-    Shape: new [batch, queries, width].
+
+def block_output(
+    transformer: TappedTransformer, observation: Observation, layer: int, kept: Tensor
+) -> Tensor:
+    """See :class:`~hf_attnprobe.attention_model.BlockOutputs`.
+
+    It goes on from the recorded inputs of the block and ends behind it.
     """
+    n_before = transformer.layers[layer].n_skipped
 
-    def edit(layer: int, output: Tensor, values: Tensor) -> Tensor:
-        if layer != site.layer:
-            return output
-        heads = unpacked(output, n_heads)
-        chosen = torch.arange(n_heads, device=output.device)[:, None, None] == site.head
-        if site.query is not None:
-            queries = torch.arange(heads.shape[2], device=output.device)
-            chosen = chosen & (queries[:, None] == site.query)
-        edited = torch.where(chosen, new[:, None].to(output.dtype), heads)
-        return edited.reshape(output.shape)
+    def run(inputs: Inputs, lower: tuple[Any, ...], edits: Edits) -> Tensor:
+        outputs: list[Any] = []
 
-    return edit
+        def stop(module: nn.Module, args: Any, output: Any) -> None:
+            outputs.append(output)
+            if len(outputs) > n_before:
+                raise _Reached
+
+        try:
+            with hooked(transformer.layout.blocks, stop):
+                transformer.logits(inputs, masking(edits, transformer.n_heads), lower)
+        except _Reached:
+            pass
+        return hidden_of(transformer, outputs[n_before])
+
+    return resume(transformer, observation, {layer: kept}, run)
 
 
-def unpacked(values: Tensor, n_heads: int) -> Tensor:
-    """[batch, heads, queries, ...] also where a text has one token.
-
-    Grouped queries of a single token come packed as [batch, key heads, group, ...].
-    """
-    return values.reshape(len(values), n_heads, -1, values.shape[-1])
+def hidden_of(transformer: TappedTransformer, output: Any) -> Tensor:
+    """Hidden states [batch, queries, hidden] from what a block returns."""
+    hidden = next(leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor))
+    if transformer.layout.embeddings.sequence_first:
+        return hidden.transpose(0, 1)
+    return hidden

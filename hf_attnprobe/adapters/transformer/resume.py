@@ -1,10 +1,11 @@
-"""Resuming a forward pass: the layers below an edit are not run, their recorded outputs stand in for them.
+"""Resumes a forward pass above layers that need not run again.
 
-Blocks are the elements of a model's layer lists that hold attention (``encoder.layer[3]``, ``decoder.block[0]``).
-They are counted by calls, not by name: ALBERT calls one block for all its layers.
+Their recorded outputs stand in for them. Blocks are the elements of a model's layer lists
+that hold attention (``encoder.layer[3]``, ``decoder.block[0]``). They are counted by
+calls, not by name: ALBERT calls one block for all its layers.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,9 +16,16 @@ from torch.utils._pytree import tree_map_only
 def attention_blocks(
     model: nn.Module, modules: Mapping[str, nn.Module]
 ) -> list[nn.Module]:
-    """For each attention module the outermost element of a ModuleList that holds it, each once."""
-    blocks = (_outermost_element(model, name) for name in modules)
-    return list({id(block): block for block in blocks if block is not None}.values())
+    """For each attention module the outermost element of a ModuleList that holds it.
+
+    Each block is listed once.
+    """
+    blocks: dict[int, nn.Module] = {}
+    for name in modules:
+        block = _outermost_element(model, name)
+        if block is not None:
+            blocks[id(block)] = block
+    return list(blocks.values())
 
 
 def _outermost_element(model: nn.Module, name: str) -> nn.Module | None:
@@ -30,54 +38,66 @@ def _outermost_element(model: nn.Module, name: str) -> nn.Module | None:
 
 
 @contextmanager
-def recorded(blocks: Sequence[nn.Module]) -> Iterator[list[Any]]:
-    """A list that receives the output of every block call, in order."""
-    outputs: list[Any] = []
-    handles = [
-        block.register_forward_hook(lambda module, args, output: outputs.append(output))
-        for block in blocks
-    ]
+def hooked(modules: Iterable[nn.Module], hook: Callable[..., Any]) -> Iterator[None]:
+    """Calls ``hook(module, args, output)`` after every call of the modules."""
+    handles = [module.register_forward_hook(hook) for module in modules]
     try:
-        yield outputs
+        yield
     finally:
         for handle in handles:
             handle.remove()
 
 
 @contextmanager
+def recorded(blocks: Iterable[nn.Module]) -> Iterator[list[Any]]:
+    """A list that receives the output of every block call, in order."""
+    outputs: list[Any] = []
+
+    def record(module: nn.Module, args: Any, output: Any) -> None:
+        outputs.append(output)
+
+    with hooked(blocks, record):
+        yield outputs
+
+
+@contextmanager
 def resumed(blocks: Sequence[nn.Module], outputs: Sequence[Any]) -> Iterator[None]:
-    """The first ``len(outputs)`` block calls return ``outputs`` without running; later calls run."""
+    """The first ``len(outputs)`` block calls return ``outputs`` without running."""
     waiting = iter(outputs)
-
-    def stand_in(forward):
-        def maybe_skip(*args, **kwargs):
-            for output in waiting:
-                return output
-            return forward(*args, **kwargs)
-
-        return maybe_skip
-
-    found = [(block, block.__dict__.get("forward")) for block in blocks]
+    # somebody else may have wrapped a block already, for offloading for one
+    before = [block.__dict__.get("forward") for block in blocks]
     try:
         for block in blocks:
-            block.forward = stand_in(block.forward)
+            block.__dict__["forward"] = _Skipping(waiting, block.forward)
         yield
     finally:
-        for block, forward in found:
+        for block, forward in zip(blocks, before, strict=True):
             block.__dict__.pop("forward", None)
-            if (
-                forward is not None
-            ):  # somebody else's wrapper, an offloading hook for one
-                block.forward = forward
+            if forward is not None:
+                block.__dict__["forward"] = forward
+
+
+class _Skipping:
+    """Returns what waits, and calls ``forward`` when nothing waits any more."""
+
+    def __init__(self, waiting: Iterator[Any], forward: Callable[..., Any]) -> None:
+        self.waiting, self.forward = waiting, forward
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        for output in self.waiting:
+            return output
+        return self.forward(*args, **kwargs)
 
 
 def repeated(output: Any, n_copies: int, n_batch: int) -> Any:
-    """Every tensor [batch, ...] in a nested output as [copies · batch, ...]; others, shared by the batch, as they are."""
+    """Every tensor [batch, ...] in a nested output as [copies · batch, ...].
+
+    Other tensors are shared by the batch and stay as they are.
+    """
 
     def repeat(tensor: Tensor) -> Tensor:
-        has_batch = tensor.dim() > 0 and tensor.shape[0] == n_batch
-        return (
-            tensor.repeat(n_copies, *[1] * (tensor.dim() - 1)) if has_batch else tensor
-        )
+        if tensor.dim() == 0 or len(tensor) != n_batch:
+            return tensor
+        return tensor.repeat(n_copies, *[1] * (tensor.dim() - 1))
 
     return tree_map_only(Tensor, repeat, output)

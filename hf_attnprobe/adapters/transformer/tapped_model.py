@@ -40,6 +40,7 @@ class TappedTransformer:
         model: the twin, in eval mode.
         layout: see :class:`~hf_attnprobe.adapters.transformer.layout.Layout`.
         layers: kind and heads of each layer; the position is the layer's number.
+        n_heads: number of heads of each layer.
         layer_names: "layer.3", or "encoder.0", "decoder.0", "cross.0".
         tokens_per_pass: how many tokens are fed at once.
     """
@@ -50,10 +51,11 @@ class TappedTransformer:
         *,
         dtype: torch.dtype | None = None,
         tokens_per_pass: int | None = None,
-    ):
+    ) -> None:
         self.model = frozen_twin(model, dtype)
         self.layout = find_layout(self.model)
         self.layers = self.layout.layers
+        self.n_heads = [layer.n_heads for layer in self.layers]
         self.layer_names = layer_names(self.layers)
         self.accepted = inspect.signature(self.model.forward).parameters.keys()
         at_once = TOKENS_PER_PASS.get(self.model.device.type, 65536)
@@ -74,16 +76,17 @@ class TappedTransformer:
             outputs: what the first block calls return instead of running.
             tap: what the heads' outputs go through.
         """
-        inputs = {name: value for name, value in inputs.items() if name != "units"}
+        arguments: dict[str, Any] = dict(inputs)
+        arguments.pop("units", None)
         if "use_cache" in self.accepted:
-            inputs["use_cache"] = False
+            arguments["use_cache"] = False
         first = sum(layer.n_skipped < len(outputs) for layer in self.layers)
         modules = {} if edit is None and tap is None else self.layout.modules
         with (
             tapped(modules, edit or untouched, first=first, outputs=tap),
             resumed(self.layout.blocks if outputs else (), outputs),
         ):
-            logits = self.model(**inputs).logits
+            logits = self.model(**arguments).logits
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
     @cached_property
@@ -96,7 +99,7 @@ class TappedTransformer:
         """
         inputs = example_inputs(self.model)
         n_keys = self.layout.n_keys or N_PROBED
-        shape = (2, 1, self.layers[0].n_heads, n_keys, n_keys)
+        shape = (2, 1, self.n_heads[0], n_keys, n_keys)
         edits = torch.full(shape, 1 / n_keys, device=self.model.device)
         run = torch.func.vmap(lambda edit: self.logits(inputs, replacing({0: edit})))
         try:
