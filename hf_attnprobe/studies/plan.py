@@ -50,6 +50,15 @@ class Table:
 
 
 @dataclass(frozen=True)
+class DataUsed:
+    """A data set that models were trained on: texts and fingerprint of each split."""
+
+    name: str
+    sizes: dict[str, int]
+    fingerprints: dict[str, str]
+
+
+@dataclass(frozen=True)
 class FolderOf:
     """A reference to what an earlier job left behind: its folder, or ``rest`` in it."""
 

@@ -11,17 +11,8 @@ from hf_attnprobe.statistics.bootstrap import Estimate
 from hf_attnprobe.storage.plain_data import plain
 from hf_attnprobe.studies.grid import grid_tables
 from hf_attnprobe.studies.papers import paper_tables
-from hf_attnprobe.studies.plan import Job, Study
+from hf_attnprobe.studies.plan import DataUsed, Job, Study
 from hf_attnprobe.studies.results import Cell, Results, ResultTable
-
-
-@dataclass(frozen=True)
-class DataUsed:
-    """A data set that models were trained on: texts and fingerprint of each split."""
-
-    name: str
-    sizes: dict[str, int]
-    fingerprints: dict[str, str]
 
 
 @dataclass(frozen=True)

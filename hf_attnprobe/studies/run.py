@@ -15,9 +15,8 @@ from hf_attnprobe.storage.folders import check_free, write_atomically, write_jso
 from hf_attnprobe.storage.provenance import SUMMARY
 from hf_attnprobe.studies.file import read_study
 from hf_attnprobe.studies.options import StudyOptions
-from hf_attnprobe.studies.plan import FolderOf, Job, Study, each, load_as
+from hf_attnprobe.studies.plan import DataUsed, FolderOf, Job, Study, each, load_as
 from hf_attnprobe.studies.report import (
-    DataUsed,
     StudyReport,
     report_of,
     to_json,

@@ -14,8 +14,7 @@ from typing import Any
 
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.storage.folders import differing, write_json
-from hf_attnprobe.studies.plan import Job, Study
-from hf_attnprobe.studies.report import DataUsed
+from hf_attnprobe.studies.plan import DataUsed, Job, Study
 
 
 STATE = "study.json"
