@@ -4,7 +4,8 @@
 class AttnProbeError(ValueError):
     """Something the caller can mend.
 
-    The message is one line: what was expected, what came, what to do. The command line prints it without a traceback and ends with exit code 1.
+    The message is one line: what was expected, what came, what to do. The command line
+    prints it without a traceback and ends with exit code 1.
     """
 
 

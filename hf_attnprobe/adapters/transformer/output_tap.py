@@ -7,6 +7,7 @@ output, before the output projection that mixes the heads; it goes through
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -144,16 +145,26 @@ def replacing_output(
         new: [batch, queries, width].
     """
 
-    def edit(number: int, output: Tensor, values: Tensor) -> Tensor:
-        if number != layer:
-            return output
-        heads = unpacked(output, n_heads)
-        chosen = torch.arange(n_heads, device=output.device)[:, None, None] == head
-        if query is not None:
-            queries = torch.arange(heads.shape[2], device=output.device)
-            chosen = chosen & (queries[:, None] == query)
-        # no edit in place, which vmap refuses
-        edited = torch.where(chosen, new[:, None].to(output.dtype), heads)
-        return edited.reshape(output.shape)
+    return partial(_replaced, layer, head, query, n_heads, new)
 
-    return edit
+
+def _replaced(
+    layer: int,
+    head: int,
+    query: int | None,
+    n_heads: int,
+    new: Tensor,
+    number: int,
+    output: Tensor,
+    values: Tensor,
+) -> Tensor:
+    if number != layer:
+        return output
+    heads = unpacked(output, n_heads)
+    chosen = torch.arange(n_heads, device=output.device)[:, None, None] == head
+    if query is not None:
+        queries = torch.arange(heads.shape[2], device=output.device)
+        chosen = chosen & (queries[:, None] == query)
+    # no edit in place, which vmap refuses
+    edited = torch.where(chosen, new[:, None].to(output.dtype), heads)
+    return edited.reshape(output.shape)
