@@ -63,8 +63,11 @@ if TYPE_CHECKING:
     from hf_attnprobe.retraining.report import RetrainingReport
     from hf_attnprobe.retraining.run import read_retraining, retrain
     from hf_attnprobe.retraining.transfer import transfer
+    from hf_attnprobe.statistics.comparisons import Comparison, compare_rankings
+    from hf_attnprobe.statistics.scores import Score
     from hf_attnprobe.statistics.summary import Statistic
     from hf_attnprobe.studies.options import StudyOptions
+    from hf_attnprobe.studies.rendering import render_report
     from hf_attnprobe.studies.report import StudyReport
     from hf_attnprobe.studies.run import study
     from hf_attnprobe.testing import check_adapter
@@ -95,6 +98,7 @@ _LATER = {
     "Batch": "attention_model",
     "BlockOutputs": "attention_model",
     "CheckpointComparison": "checkpoint_comparison.report",
+    "Comparison": "statistics.comparisons",
     "ComparisonOptions": "checkpoint_comparison.options",
     "Correlation": "faithfulness.correlation",
     "Data": "data.arguments",
@@ -117,6 +121,7 @@ _LATER = {
     "Report": "auditing.report",
     "RetrainOptions": "retraining.options",
     "RetrainingReport": "retraining.report",
+    "Score": "statistics.scores",
     "Site": "attention_model",
     "Stack": "attention_model",
     "Statistic": "statistics.summary",
@@ -129,6 +134,7 @@ _LATER = {
     "build_tokenizer": "data.tokenizer",
     "check_adapter": "testing",
     "compare_checkpoints": "checkpoint_comparison.run",
+    "compare_rankings": "statistics.comparisons",
     "deceive": "deception.run",
     "demo": "demonstration",
     "fine_tune": "training.fine_tuning",
@@ -142,6 +148,7 @@ _LATER = {
     "read_retraining": "retraining.run",
     "register_adapter": "adapters",
     "register_test": "faithfulness.registry",
+    "render_report": "studies.rendering",
     "retrain": "retraining.run",
     "study": "studies.run",
     "train": "training.run",
@@ -163,6 +170,7 @@ __all__ = [
     "Batch",
     "BlockOutputs",
     "CheckpointComparison",
+    "Comparison",
     "ComparisonOptions",
     "Correlation",
     "Data",
@@ -185,6 +193,7 @@ __all__ = [
     "Report",
     "RetrainOptions",
     "RetrainingReport",
+    "Score",
     "Site",
     "Stack",
     "Statistic",
@@ -197,6 +206,7 @@ __all__ = [
     "build_tokenizer",
     "check_adapter",
     "compare_checkpoints",
+    "compare_rankings",
     "deceive",
     "demo",
     "fine_tune",
@@ -210,6 +220,7 @@ __all__ = [
     "read_retraining",
     "register_adapter",
     "register_test",
+    "render_report",
     "retrain",
     "study",
     "train",

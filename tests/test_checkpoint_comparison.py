@@ -35,7 +35,7 @@ from hf_attnprobe.checkpoint_comparison.run import compare_checkpoints
 from hf_attnprobe.retraining.base import load_base, train_again
 from hf_attnprobe.retraining.diagnostic_mlp import diagnostic_mlp
 from hf_attnprobe.statistics.bootstrap import Estimate
-from hf_attnprobe.statistics.scores import compare, metrics
+from hf_attnprobe.statistics.scores import compare_scores, metrics
 from hf_attnprobe.training.options import TrainingOptions
 from hf_attnprobe.training.trainer import Stopwatch
 
@@ -232,7 +232,7 @@ def test_scores_are_those_of_scores_where_predictions_are_whole(n_classes):
         "accuracy"
     ].value == pytest.approx(own["accuracy"])
     assert found["permuted_change"].value == pytest.approx(theirs["f1"] - own["f1"])
-    paired = compare(
+    paired = compare_scores(
         labels, {"trained": shares[0], "uniform": shares[1]}, reference="trained"
     )
     (difference,) = (

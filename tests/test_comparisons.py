@@ -11,7 +11,11 @@ from hypothesis import strategies as st
 
 from hf_attnprobe import audit
 from hf_attnprobe.auditing.run import read_audit
-from hf_attnprobe.statistics.comparisons import compare, holm, sign_flip_p_values
+from hf_attnprobe.statistics.comparisons import (
+    compare_rankings,
+    holm,
+    sign_flip_p_values,
+)
 
 
 def rows_of(test, values, *, layer=0, head=0):
@@ -130,7 +134,7 @@ def test_under_the_null_a_whole_report_says_something_in_one_of_twenty():
             f"comprehensiveness@{r}": draws.random(9)
             for r in ("attention", "random", "gradient", "leave_one_out")
         }
-        comparisons = compare(rows_of("input_erasure", values), seed=seed)
+        comparisons = compare_rankings(rows_of("input_erasure", values), seed=seed)
         assert len(comparisons) == 3
         found += min(c.adjusted_p_value for c in comparisons) <= 0.05
     assert found / 200 < 0.05 + 3 * math.sqrt(0.05 * 0.95 / 200)
@@ -179,7 +183,7 @@ def test_holm_equals_statsmodels():
 
 def test_single_weights_by_mcnemars_test():
     rows = erasure_rows()
-    found = one(compare(rows), "flips", "random")
+    found = one(compare_rankings(rows), "flips", "random")
     top, other = column(rows, "top_flips"), column(rows, "random_flips")
     n_first, n_second = int((top > other).sum()), int((other > top).sum())
     assert (found.method, found.first, found.n_first, found.n_second) == (
@@ -195,7 +199,7 @@ def test_single_weights_by_mcnemars_test():
 
 def test_which_ranking_needs_fewer_removals_by_the_sign_test():
     rows = erasure_rows()
-    found = one(compare(rows), "fewer_removals", "gradient")
+    found = one(compare_rankings(rows), "fewer_removals", "gradient")
     fewer = more = undefined = 0
     for a, b, a_never, b_never in zip(
         *(
@@ -227,10 +231,12 @@ def test_mean_fractions_drop_the_texts_that_one_never_flips_or_count_them_as_all
         pd.Series(column(rows, f"fraction_to_flip@{r}"))
         for r in ("attention", "gradient")
     )
-    dropped = one(compare(rows), "fraction_to_flip", "gradient")
+    dropped = one(compare_rankings(rows), "fraction_to_flip", "gradient")
     assert (dropped.n, dropped.dropped) == ((a - b).notna().sum(), (a - b).isna().sum())
     assert dropped.difference == pytest.approx((a - b).mean())
-    counted = one(compare(rows, never_as_all=True), "fraction_to_flip", "gradient")
+    counted = one(
+        compare_rankings(rows, never_as_all=True), "fraction_to_flip", "gradient"
+    )
     filled = (a.fillna(1) - b.fillna(1))[3:]  # the first three are undefined, not never
     assert (counted.n, counted.dropped) == (
         117,
@@ -247,7 +253,7 @@ def test_the_interval_is_the_bootstraps_of_the_pairs():
     theirs = scipy.stats.bootstrap(
         ((a - b).dropna(),), np.mean, method="percentile", n_resamples=5_000, rng=0
     )
-    found = one(compare(rows), "fraction_to_flip", "random")
+    found = one(compare_rankings(rows), "fraction_to_flip", "random")
     assert found.ci95 == pytest.approx(tuple(theirs.confidence_interval), abs=0.01)
 
 
@@ -259,7 +265,9 @@ def test_p_values_are_corrected_within_each_test():
         for r in ("attention", "random")
     ]
     other = {name: draws.random(50) + name.endswith("random") for name in names}
-    comparisons = compare(pd.concat([erasure_rows(), rows_of("input_erasure", other)]))
+    comparisons = compare_rankings(
+        pd.concat([erasure_rows(), rows_of("input_erasure", other)])
+    )
     for test, n in (("erasure", 1 + 2 + 2), ("input_erasure", 2)):
         of_test = [c for c in comparisons if c.test == test]
         assert len(of_test) == n
@@ -272,7 +280,7 @@ def test_against_one_ranking_or_every_pair():
     def pairs(against):
         return [
             (c.first, c.second)
-            for c in compare(erasure_rows(), against=against)
+            for c in compare_rankings(erasure_rows(), against=against)
             if c.method == "sign"
         ]
 
@@ -292,7 +300,7 @@ def test_random_orders_count_by_the_share_of_draws_that_never_flip():
         "fraction_to_flip@random": [0.4, 0.4, np.nan, np.nan],
         "never_flips@random": [0.0, 0.8, 1.0, 1.0],
     }
-    comparisons = compare(
+    comparisons = compare_rankings(
         rows_of("erasure", {k: np.array(v) for k, v in values.items()}),
         never_as_all=True,
     )
@@ -317,7 +325,7 @@ def test_regrets_are_compared_too():
         for r in ("attention", "random", "gradient")
     }
     regrets = {f"regret@{r}": f * np.arange(120) for r, f in fractions.items()}
-    comparisons = compare(pd.concat([rows, rows_of("erasure", regrets)]))
+    comparisons = compare_rankings(pd.concat([rows, rows_of("erasure", regrets)]))
     found = one(comparisons, "regret", "random")
     assert found.difference == pytest.approx(
         np.nanmean(regrets["regret@attention"] - regrets["regret@random"])
@@ -328,19 +336,25 @@ def test_one_site_or_the_one_that_is_asked_for():
     many = pd.concat(
         [erasure_rows(layer=1, head=2), erasure_rows(layer=0, head=1, seed=3)]
     )
-    assert compare(many) == ()
+    assert compare_rankings(many) == ()
     assert (
-        compare(many, site=(1, 2))
-        == compare(erasure_rows())
-        != compare(many, site=(0, 1))
+        compare_rankings(many, site=(1, 2))
+        == compare_rankings(erasure_rows())
+        != compare_rankings(many, site=(0, 1))
         != ()
     )
-    assert compare(many, site=(5, 5)) == () == compare(many[many.test == "none"])
+    assert (
+        compare_rankings(many, site=(5, 5))
+        == ()
+        == compare_rankings(many[many.test == "none"])
+    )
 
 
 def test_the_order_of_rows_does_not_matter():
     rows = erasure_rows()
-    assert compare(rows) == compare(rows.sample(frac=1, random_state=0))
+    assert compare_rankings(rows) == compare_rankings(
+        rows.sample(frac=1, random_state=0)
+    )
 
 
 def test_no_text_with_both_values_gives_no_comparison():
@@ -348,7 +362,7 @@ def test_no_text_with_both_values_gives_no_comparison():
         "comprehensiveness@attention": np.array([0.5, np.nan]),
         "comprehensiveness@random": np.array([np.nan, 0.1]),
     }
-    assert compare(rows_of("input_erasure", values)) == ()
+    assert compare_rankings(rows_of("input_erasure", values)) == ()
 
 
 # --- in an audit --------------------------------------------------------------------------------------------------
@@ -362,7 +376,7 @@ def test_an_audit_of_one_head_compares_and_its_folder_renders_again(
         make_checkpoint(), reviews, tests=["erasure"], output_dir=folder, progress=False
     )
     assert {c.method for c in report.comparisons} == {"mcnemar", "sign", "permutation"}
-    assert report.comparisons == compare(report.to_pandas(), seed=0)
+    assert report.comparisons == compare_rankings(report.to_pandas(), seed=0)
     rendered = (folder / "report.md").read_text()
     assert (
         "### erasure: rankings compared" in rendered
@@ -376,7 +390,7 @@ def test_no_ranking_flips_with_fewer_removals_than_the_exact_margins(
     make_checkpoint, reviews
 ):
     report = audit(make_checkpoint("mlp"), reviews, tests=["erasure"], progress=False)
-    against_best = compare(report.to_pandas(), against="margin")
+    against_best = compare_rankings(report.to_pandas(), against="margin")
     assert len([c for c in against_best if c.method == "sign"]) >= 5
     assert all(
         c.n_second == 0

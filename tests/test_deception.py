@@ -25,9 +25,13 @@ from hf_attnprobe import (
 )
 from hf_attnprobe.deception.options import DeceptionOptions
 from hf_attnprobe.deception.report import Measured, deception_of, verdict
-from hf_attnprobe.deception.run import deceive, impermissible_ids, read_rows
+from hf_attnprobe.deception.run import (
+    deceive,
+    deception_penalty,
+    impermissible_ids,
+    read_rows,
+)
 from hf_attnprobe.training.fine_tuning import fine_tune
-from hf_attnprobe.training.losses import deception_penalty
 from hf_attnprobe.training.options import TrainingOptions
 
 

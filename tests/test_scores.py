@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import mannwhitneyu
 
-from hf_attnprobe.statistics.scores import compare, find_score, metrics
+from hf_attnprobe.statistics.scores import compare_scores, find_score, metrics
 
 
 LABELS = np.array([0, 0, 1, 1, 1, 0])
@@ -54,7 +54,7 @@ def area(p, labels):
 
 
 def test_a_score_is_known_by_model_and_metric():
-    scores = compare(LABELS, {"m": binary(np.full(6, 0.9))}, reference="m")
+    scores = compare_scores(LABELS, {"m": binary(np.full(6, 0.9))}, reference="m")
     assert find_score(scores, "m").metric == "f1"
     assert find_score(scores, "m", "accuracy").value == 0.5
     assert find_score(scores, "other") is None
@@ -71,7 +71,9 @@ def test_differences_are_paired():
     }
     found = {
         (s.model, s.metric): s
-        for s in compare(labels, probs, reference="base", seed=3, n_resamples=200)
+        for s in compare_scores(
+            labels, probs, reference="base", seed=3, n_resamples=200
+        )
     }
     for metric in ("f1", "accuracy", "roc_auc"):
         same, worse = found["same", metric], found["worse", metric]
@@ -101,7 +103,7 @@ def test_resampled_scores_are_those_of_the_resampled_texts():
     labels, p = rng.integers(2, size=30), np.round(rng.uniform(size=30), 1)
     (value,) = (
         s.ci95
-        for s in compare(labels, {"m": binary(p)}, reference="m", seed=5)
+        for s in compare_scores(labels, {"m": binary(p)}, reference="m", seed=5)
         if s.metric == "f1"
     )
     counts = np.random.default_rng(5).multinomial(30, np.full(30, 1 / 30), 1000)

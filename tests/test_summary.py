@@ -18,7 +18,7 @@ from hf_attnprobe.auditing.report import (
 from hf_attnprobe.auditing.verdict import verdict
 from hf_attnprobe.faithfulness import readings
 from hf_attnprobe.statistics.bootstrap import bootstrap_interval
-from hf_attnprobe.statistics.comparisons import compare
+from hf_attnprobe.statistics.comparisons import compare_rankings
 from hf_attnprobe.statistics.summary import (
     Statistic,
     find_statistic,
@@ -281,7 +281,7 @@ def report(readings):
         0,
         statistics,
         {"versions": {}},
-        comparisons=compare(rows),
+        comparisons=compare_rankings(rows),
         rows=rows,
     )
 
@@ -460,7 +460,7 @@ def test_many_heads_have_tables_of_erasure(readings):
         and "the most is 0.0 with +0.20" in said
         and "in 1 of 2 heads, erasing" in said
     )
-    assert compare(rows) == ()
+    assert compare_rankings(rows) == ()
 
 
 def test_heads_that_could_only_be_zero_ablated_are_said_to_be():

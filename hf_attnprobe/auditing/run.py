@@ -48,7 +48,7 @@ from hf_attnprobe.faithfulness.registry import options_of_tests
 from hf_attnprobe.inference.batching import collate, parse_bytes, reference_batch
 from hf_attnprobe.inference.encoding import has_rationales, mask_id, tokenize
 from hf_attnprobe.options import Options
-from hf_attnprobe.statistics.comparisons import compare
+from hf_attnprobe.statistics.comparisons import compare_rankings
 from hf_attnprobe.statistics.summary import PREDICTION, summarize
 from hf_attnprobe.storage.folders import claim, write_atomically, write_json
 from hf_attnprobe.storage.provenance import SUMMARY, versions
@@ -331,7 +331,7 @@ def _report(
         provenance=provenance,
         examples=examples,
         prune=prune_heads(sweep, statistics) if prune else None,
-        comparisons=compare(rows, seed=sweep.seed),
+        comparisons=compare_rankings(rows, seed=sweep.seed),
         rows=rows.reset_index(drop=True),
     )
 

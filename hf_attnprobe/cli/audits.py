@@ -3,14 +3,12 @@
 import argparse
 import dataclasses
 import json
-from pathlib import Path
 from typing import Any
 
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.checkpoint_comparison.options import ComparisonOptions
 from hf_attnprobe.cli.flags import add_json, add_options
 from hf_attnprobe.data.arguments import Data
-from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness import DEFAULT, tests
 from hf_attnprobe.faithfulness.registry import parse_tests
 from hf_attnprobe.options import from_flat
@@ -104,28 +102,8 @@ def run_compare(arguments: dict[str, Any]) -> None:
 
 def run_report(arguments: dict[str, Any]) -> None:
     """Renders the report of an audit or a retraining again, or shows that of a study."""
-    from hf_attnprobe.auditing import report
-    from hf_attnprobe.auditing.run import read_audit
-    from hf_attnprobe.retraining import report as retraining_report
-    from hf_attnprobe.retraining.run import KIND, read_retraining
-    from hf_attnprobe.studies.run import read_text
-    from hf_attnprobe.studies.state import STATE
+    from hf_attnprobe.studies.rendering import render_report
 
-    folder, output = Path(arguments["audit"]), arguments["output"]
-    if (folder / f"{KIND}.json").is_file():
-        text = retraining_report.to_markdown(read_retraining(folder))
-    elif (folder / STATE).is_file():
-        text = read_text(folder)
-    else:
-        text = report.to_markdown(read_audit(folder))
-    if output is None:
+    text = render_report(arguments["audit"], arguments["output"])
+    if arguments["output"] is None:
         print(text, end="")
-        return
-    if not output.endswith(".md"):
-        raise AttnProbeError(f"expected an output file ending in .md, got {output}")
-    try:
-        Path(output).write_text(text)
-    except OSError as error:
-        raise AttnProbeError(
-            f"cannot write {output} ({error}); choose another --output"
-        ) from error

@@ -8,7 +8,7 @@ import numpy as np
 from hf_attnprobe import markdown
 from hf_attnprobe.data.examples import DatasetName
 from hf_attnprobe.statistics.bootstrap import Estimate, mean_estimate
-from hf_attnprobe.statistics.scores import Score, compare
+from hf_attnprobe.statistics.scores import Score, compare_scores
 from hf_attnprobe.storage.plain_data import plain
 
 
@@ -110,7 +110,9 @@ def deception_of(
         **settings,
         n=len(has_tokens),
         n_named=int(has_tokens.sum()),
-        scores=compare(before.labels.astype(int), probs, reference="before", seed=seed),
+        scores=compare_scores(
+            before.labels.astype(int), probs, reference="before", seed=seed
+        ),
         moved={"before": means.pop("moved before"), "after": means.pop("moved after")},
         masses=means,
     )

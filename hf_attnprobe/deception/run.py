@@ -57,7 +57,7 @@ from hf_attnprobe.retraining.base import Splits, load_base, shared_settings
 from hf_attnprobe.storage.folders import write_json
 from hf_attnprobe.training.classifier import papers_trainer, procedure_of
 from hf_attnprobe.training.fine_tuning import USUAL, trainer_settings
-from hf_attnprobe.training.losses import deception_penalty, papers_loss
+from hf_attnprobe.training.losses import papers_loss
 from hf_attnprobe.training.resuming import begin, finish
 from hf_attnprobe.training.trainer import PlainTrainer, check_pads, make_trainer
 
@@ -360,3 +360,27 @@ def _measure(
     without = predict(model, tokenizer, examples, without=set(ids.tolist()))
     moved = tvd(measured[1], without)
     return Measured(*(column.numpy() for column in (*measured, moved)))
+
+
+def deception_penalty(
+    attention: Tensor, impermissible: Tensor, *, over_heads: str = "mean"
+) -> Tensor:
+    """The cost −log(1 − αᵀm) of attention to impermissible tokens, [batch].
+
+    1 − αᵀm is computed as the other tokens' share of all weight, clamped at 1e-10. It is
+    finite, has a gradient where αᵀm rounds to 1, and does not change under dropout of the
+    weights. A text without impermissible tokens costs 0.
+    Source: Pruthi et al. 2020, released code.
+
+    Args:
+        attention: [batch, heads, keys].
+        impermissible: bool [batch, keys].
+        over_heads: ``mean`` of the heads' costs, or ``max``, the most costly head's.
+    """
+    permitted = ~impermissible[:, None]
+    left = (attention * permitted).sum(-1).clamp_min(1e-10)
+    whole = (attention * torch.ones_like(permitted)).sum(-1).clamp_min(1e-10)
+    costs = (whole.log() - left.log()) * impermissible.any(-1, keepdim=True)
+    if over_heads == "max":
+        return costs.amax(-1)
+    return costs.mean(-1)

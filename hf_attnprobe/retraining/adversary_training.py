@@ -30,7 +30,7 @@ from hf_attnprobe.retraining.base import (
 )
 from hf_attnprobe.retraining.options import Adversary
 from hf_attnprobe.training.classifier import new_model, papers_trainer, procedure_of
-from hf_attnprobe.training.losses import adversary_loss, with_penalties
+from hf_attnprobe.training.losses import with_penalties
 from hf_attnprobe.training.resuming import begin, finish, finished
 from hf_attnprobe.training.trainer import PlainTrainer
 
@@ -176,3 +176,36 @@ def _targets(
         "base_attention": rows,
         "base_probs": [probs.get(example_id, equal) for example_id in ids],
     }
+
+
+def adversary_loss(
+    probs: Tensor,
+    attention: Tensor,
+    base_probs: Tensor,
+    base_attention: Tensor,
+    mask: Tensor,
+    *,
+    lambda_: float,
+    tvd_factor: float = 1.0,
+) -> Tensor:
+    """Σ over the batch of TVD(ŷ_a, ŷ_b) − λ·KL(α_a‖α_b), a finite scalar.
+
+    It is low for a model close to the base in output and far from it in attention
+    (Wiegreffe & Pinter 2019, Section 4). ln α_b is clamped at ln 1e-10: where the base's
+    weight underflows, the KL would be infinite. The paper's code then multiplies every
+    batch by its class weights; this does not.
+
+    Args:
+        probs, base_probs: [batch, classes].
+        attention, base_attention: [batch, keys].
+        mask: bool [batch, keys], the tokens that enter the KL.
+        lambda_: weight of the KL, at least 0.
+        tvd_factor: 0.5 for the TVD of the paper's code, which halves the difference of
+            two sigmoids.
+    """
+    distance = (probs - base_probs).abs().sum(-1) / 2
+    smallest = torch.finfo(attention.dtype).tiny
+    log_attention = attention.clamp_min(smallest).log()
+    log_ratio = log_attention - base_attention.clamp_min(1e-10).log()
+    divergence = (attention * log_ratio).masked_fill(~mask, 0).sum(-1)
+    return (tvd_factor * distance - lambda_ * divergence).sum()

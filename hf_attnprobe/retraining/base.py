@@ -23,7 +23,7 @@ from hf_attnprobe.data.examples import dataset_fingerprint, label_names
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.inference.guides import Guide
 from hf_attnprobe.inference.outputs import Outputs, read_outputs
-from hf_attnprobe.statistics.scores import Score, compare
+from hf_attnprobe.statistics.scores import Score, compare_scores
 from hf_attnprobe.training.classifier import procedure_of, train_classifier
 from hf_attnprobe.training.options import TrainingOptions
 from hf_attnprobe.training.procedures import DEFAULT
@@ -245,11 +245,11 @@ def is_correct(probs: Tensor, labels: Tensor) -> Tensor:
 def compare_probs(
     labels: Tensor, probs: Mapping[str, Tensor], *, reference: str, seed: int
 ) -> tuple[Score, ...]:
-    """The scores of several models, see :func:`hf_attnprobe.statistics.scores.compare`.
+    """The scores of several models, see :func:`hf_attnprobe.statistics.scores.compare_scores`.
 
     Args:
         labels: the true classes [texts].
         probs: by model [texts, classes].
     """
     arrays = {name: values.numpy() for name, values in probs.items()}
-    return compare(labels.numpy(), arrays, reference=reference, seed=seed)
+    return compare_scores(labels.numpy(), arrays, reference=reference, seed=seed)

@@ -74,7 +74,7 @@ class Comparison:
     adjusted_p_value: float = float("nan")
 
 
-def compare(
+def compare_rankings(
     rows: pd.DataFrame,
     *,
     against: str | None = "attention",

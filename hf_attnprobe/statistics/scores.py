@@ -52,7 +52,7 @@ def find_score(scores: Sequence[Score], model: str, metric: str = "f1") -> Score
     return None
 
 
-def compare(
+def compare_scores(
     labels: Sequence[int] | np.ndarray,
     probs: Mapping[str, np.ndarray],
     *,
