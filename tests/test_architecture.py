@@ -14,7 +14,6 @@ import pytest
 import hf_attnprobe
 from hf_attnprobe import audit, cli
 from hf_attnprobe import demonstration as demo
-from hf_attnprobe.auditing import run as auditing
 from hf_attnprobe.auditing.options import flat_options
 from hf_attnprobe.checkpoint_comparison import run as checkpoint_comparison
 from hf_attnprobe.data import examples as data
