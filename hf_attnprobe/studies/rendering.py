@@ -8,7 +8,6 @@ from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.retraining import report as retraining_report
 from hf_attnprobe.retraining.run import KIND, read_retraining
 from hf_attnprobe.storage.folders import write_atomically
-from hf_attnprobe.studies.run import read_text
 from hf_attnprobe.studies.state import STATE
 
 
@@ -44,5 +43,14 @@ def _render(folder: Path) -> str:
     if (folder / f"{KIND}.json").is_file():
         return retraining_report.to_markdown(read_retraining(folder))
     if (folder / STATE).is_file():
-        return read_text(folder)
+        return _report_of_study(folder)
     return report.to_markdown(read_audit(folder))
+
+
+def _report_of_study(folder: Path) -> str:
+    try:
+        return (folder / "report.md").read_text()
+    except OSError as error:
+        raise AttnProbeError(
+            f"expected a finished study in {folder}; run it again to finish it"
+        ) from error

@@ -78,16 +78,6 @@ def study(
     return report
 
 
-def read_text(folder: str | Path) -> str:
-    """The report of a study's folder in Markdown."""
-    try:
-        return (Path(folder) / "report.md").read_text()
-    except OSError as error:
-        raise AttnProbeError(
-            f"expected a finished study in {folder}; run it again to finish it"
-        ) from error
-
-
 def _log_step(job: Job, number: int, n_jobs: int, finished: bool) -> None:
     note = ", done before" if finished else ""
     logger.info("step %d of %d: %s (%s)%s", number, n_jobs, job.folder, job.verb, note)
