@@ -1,10 +1,13 @@
 """What a user's type checker says of scripts that use the package."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+import hf_attnprobe
 
 
 RIGHT = """
@@ -29,6 +32,13 @@ WRONG = {
 }
 
 
+def environment():
+    """mypy does not see an editable installation unless it is told where it is."""
+    source = Path(hf_attnprobe.__file__).parents[1]
+    installed = "site-packages" in source.parts
+    return dict(os.environ) | ({} if installed else {"MYPYPATH": str(source)})
+
+
 @pytest.fixture(scope="module")
 def check(tmp_path_factory):
     """A function from scripts by name to what mypy says of each."""
@@ -39,7 +49,9 @@ def check(tmp_path_factory):
         for name, script in scripts.items():
             (folder / f"{name}.py").write_text(script)
         command = [sys.executable, "-m", "mypy", *(f"{name}.py" for name in scripts)]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+        done = subprocess.run(
+            command, cwd=folder, env=environment(), capture_output=True, text=True
+        )
         assert done.returncode in (0, 1), done.stdout + done.stderr
         return {
             name: [x for x in done.stdout.splitlines() if x.startswith(f"{name}.py")]
@@ -61,6 +73,4 @@ def test_a_type_checker_knows_the_options(check):
 
 
 def test_the_package_says_that_it_is_typed():
-    import hf_attnprobe
-
     assert (Path(hf_attnprobe.__file__).parent / "py.typed").exists()

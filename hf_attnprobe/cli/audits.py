@@ -36,7 +36,7 @@ def add_audit(parser: argparse.ArgumentParser) -> None:
     add_options(parser.add_argument_group("the audit"), AuditOptions)
     added: set[str] = set()
     for name, test in known.items():
-        group = parser.add_argument_group(f"the test {name}")
+        group = parser.add_argument_group(f"options of the test {name}")
         add_options(group, test.options, leave_out=added)
         added.update(field.name for field in dataclasses.fields(test.options))
 
