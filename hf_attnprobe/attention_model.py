@@ -6,7 +6,7 @@ test never knows which of them it has.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol, TypeVar, cast, runtime_checkable
@@ -17,17 +17,26 @@ from transformers import PreTrainedTokenizerBase
 
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.functional.fingerprint import model_fingerprint
-from hf_attnprobe.functional.intervention import random_permutations
+from hf_attnprobe.functional.intervention import at_heads, random_permutations
 
 
 T = TypeVar("T")
 
 
+ALL = -1
+"""In place of a head: every head of the layer; of a layer: every layer."""
+SET = -2
+"""In place of a layer: a set of heads, ``head`` is its number in ``head_sets``."""
+
+
 class Site(NamedTuple):
-    """Where attention is read or edited.
+    """Where attention is read or edited: one head, or a group of heads.
+
+    ``Site(3, ALL)`` is layer 3, ``Site(ALL, ALL)`` all attention of the model, and
+    ``Site(SET, 0)`` the first of its ``head_sets``.
 
     Attributes:
-        layer, head: numbers from 0 on.
+        layer, head: numbers from 0 on, or what makes a group of them.
         query: one query row. ``None``: edits change every row, readings take the row
             that the prediction is read from.
     """
@@ -35,6 +44,11 @@ class Site(NamedTuple):
     layer: int = 0
     head: int = 0
     query: int | None = None
+
+    @property
+    def is_group(self) -> bool:
+        """Whether it stands for several heads at once."""
+        return self.layer < 0 or self.head < 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +88,10 @@ class Reference:
     example_ids: tuple[int, ...]
     lengths: Tensor
     outputs: tuple[Tensor, ...]
+
+
+Change = Callable[[int, Tensor], Tensor]
+"""(layer, attention of some heads [batch, heads, queries, keys]) -> copies of it."""
 
 
 @runtime_checkable
@@ -273,6 +291,7 @@ class AttentionModelBase(AttentionModel):
         separator_ids: ids of tokens that are no content, beside the special tokens.
         mask_id: the token that stands in for an erased one; None where there is none.
         reference: see :class:`HeadOutputs`.
+        head_sets: sets of heads that are edited together, besides layers and all heads.
     """
 
     model: nn.Module
@@ -283,6 +302,7 @@ class AttentionModelBase(AttentionModel):
     separator_ids: frozenset[int] = frozenset()
     mask_id: int | None = None
     reference: Reference | None = None
+    head_sets: Sequence[Sequence[Site]] = ()
 
     def lacks(self, capability: type, site: Site | None = None) -> str | None:
         """Why the model cannot do what a capability asks for, or None where it can.
@@ -310,6 +330,26 @@ class AttentionModelBase(AttentionModel):
         if reason is not None:
             raise AttnProbeError(reason)
         return cast(T, self)
+
+    def members(self, site: Site) -> dict[int, list[int]]:
+        """The heads that a site stands for, by layer, both in ascending order.
+
+        Raises:
+            AttnProbeError: no such layer, head or set.
+        """
+        if not site.is_group:
+            self.check_site(site)
+            return {site.layer: [site.head]}
+        if site.layer == SET:
+            chosen: Sequence[Site] = self.head_sets[site.head]
+        else:
+            self.check_site(site._replace(head=0) if site.layer >= 0 else Site(0, 0))
+            known = self.sites()
+            chosen = [s for s in known if site.layer in (ALL, s.layer)]
+        heads: dict[int, list[int]] = {}
+        for layer, head, _ in sorted(chosen, key=lambda s: s[:2]):
+            heads.setdefault(layer, []).append(head)
+        return heads
 
     def check_site(self, site: Site) -> None:
         """Raises AttnProbeError where the model has no such layer or head."""
@@ -394,12 +434,59 @@ class Observation:
     def read(self, site: Site) -> Tensor:
         """The attention of one head from one query, [batch, keys].
 
+        Of a group the mean over its heads.
+
         Raises:
             AttnProbeError: no such layer or head.
         """
-        self.model.check_site(site)
-        attention = self.attention[site.layer][:, site.head]
-        return self.model.read_map(self, attention, site)
+        return self.read_mean(site, self.attention)
+
+    def read_mean(
+        self, site: Site, maps: Mapping[int, Tensor] | Sequence[Tensor]
+    ) -> Tensor:
+        """The rows that the prediction is read from, averaged over a site's heads.
+
+        Shape: maps by layer, each [batch, heads, queries, keys] -> [batch, keys].
+        """
+        rows = [
+            self.model.read_map(
+                self, maps[layer][:, head], Site(layer, head, site.query)
+            )
+            for layer, heads in self.model.members(site).items()
+            for head in heads
+        ]
+        return rows[0] if len(rows) == 1 else torch.stack(rows).mean(0)
+
+    def edited(self, site: Site, change: Change) -> dict[int, Tensor]:
+        """The attention of a site's layers with its heads changed, for ``replay``.
+
+        Args:
+            change: (layer, attention of the site's heads in it [batch, heads, queries,
+                keys]) -> the new attention [copies, batch, heads, queries, keys].
+
+        Returns:
+            By layer, each [copies, batch, heads, queries, keys], all heads of the layer;
+            only the row ``site.query`` is changed where there is one.
+        """
+        edits = {}
+        for layer, heads in self.model.members(site).items():
+            attention = self.attention[layer]
+            new = change(layer, attention[:, heads])
+            edits[layer] = at_heads(attention, heads, site.query, new)
+        return edits
+
+    def reaching(self, layer: int) -> Tensor:
+        """The query rows of a layer that can move the output, bool [batch, queries].
+
+        In the last layer of a model that reads one position this is one row: no other
+        one has a gradient. Where a model has no gradients every real row counts.
+        """
+
+        def compute() -> list[Tensor]:
+            return _reaching(self)
+
+        real = self.model.visible(self, layer).any(-1)
+        return self.remember("reaching", compute)[layer] & real
 
     def target(self, target: int | None) -> Tensor:
         """The class to explain, int [batch]: ``target``, or the predicted one."""
@@ -470,3 +557,29 @@ class Observation:
         each = explained[:, None].expand(-1, n_keys, 1)
         after = self.leave_one_out.gather(-1, each)[..., 0]
         return (after - before).abs()
+
+
+def _reaching(observation: Observation) -> list[Tensor]:
+    """Rows with a gradient, per layer bool [batch, queries].
+
+    Of the predicted class's probability, and of the least probable class's where the
+    first is lost in rounding; every row of a text in which both are.
+    """
+    attention = observation.attention
+    if observation.model.lacks(Differentiable):
+        return [torch.ones_like(a[:, 0, :, 0], dtype=torch.bool) for a in attention]
+    rows = [_moves(slope) for slope in observation.attention_gradient]
+    lost = ~torch.stack([row.any(-1) for row in rows]).any(0)
+    if not lost.any():
+        return rows
+    model = observation.model.require(Differentiable)
+    least = observation.probs.argmin(-1)
+    others = model.attention_gradient(observation, least)
+    rows = [row | _moves(slope) for row, slope in zip(rows, others, strict=True)]
+    lost = ~torch.stack([row.any(-1) for row in rows]).any(0)
+    return [row | lost[:, None] for row in rows]
+
+
+def _moves(slope: Tensor) -> Tensor:
+    """[batch, heads, queries, keys] -> bool [batch, queries]: any slope but 0."""
+    return (slope != 0).any(-1).any(1)

@@ -159,7 +159,19 @@ def at_head(attention: Tensor, head: int, query: int | None, new: Tensor) -> Ten
     Returns:
         [copies, batch, heads, queries, keys].
     """
+    return at_heads(attention, [head], query, new.unsqueeze(2))
+
+
+def at_heads(
+    attention: Tensor, heads: Sequence[int], query: int | None, new: Tensor
+) -> Tensor:
+    """As :func:`at_head`, with several heads replaced at once.
+
+    Args:
+        new: [copies, batch, replaced heads, queries, keys].
+    """
     edited = attention.to(new.dtype).expand(len(new), *attention.shape).clone()
     rows = slice(None) if query is None else slice(query, query + 1)
-    edited[:, :, head, rows] = new[:, :, rows]
+    for place, head in enumerate(heads):
+        edited[:, :, head, rows] = new[:, :, place, rows]
     return edited
