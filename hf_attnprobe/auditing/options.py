@@ -9,6 +9,8 @@ from hf_attnprobe.faithfulness.registry import parse_tests, reserve_options, tes
 from hf_attnprobe.options import Options, check_known, from_flat, option
 
 
+Control = Literal["auto", "randomised", "untrained", "none"]
+
 reserve_options(Data)
 
 
@@ -34,6 +36,18 @@ class AuditOptions(Options):
     )
     prune: bool = option(
         True, "measure how accuracy falls as more and more heads are zero-ablated"
+    )
+    control: Control = option(
+        "auto",
+        "model without training on which the same tests run, as a yardstick: the "
+        "model's weights shuffled, or a fresh initialisation; auto shuffles where it is "
+        "cheap, for attention classifiers",
+    )
+    control_layers: int | None = option(
+        None,
+        "take the training only from so many of the last layers and from what is above "
+        "them (default: from the whole model)",
+        at_least=0,
     )
     level: Literal["word", "token"] | None = option(
         None,

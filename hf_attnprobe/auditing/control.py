@@ -1,0 +1,121 @@
+"""The yardstick of a model that has learned nothing.
+
+A test that gives a model without its training the same number has measured the
+architecture, not what the model learned (Adebayo et al. 2018, "Sanity Checks for
+Saliency Maps", Section 3). So the same tests run on a control:
+
+randomised: the entries of every weight tensor are shuffled. Their sizes stay, so the
+            attention is about as peaked as the model's own; a freshly initialised
+            network attends almost evenly, which is another yardstick.
+untrained:  a model of the same configuration, freshly initialised.
+
+From the top down: with a number of layers, only these last blocks and what stands above
+them lose their training (the paper's cascading randomisation, one step per audit).
+"""
+
+import copy
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from hf_attnprobe.attention_model import AttentionModelBase
+from hf_attnprobe.auditing.options import Control
+from hf_attnprobe.errors import AttnProbeError
+
+
+def suits(control: Control, adapter: AttentionModelBase) -> bool:
+    """Whether the audit has a control; by itself only where it is cheap."""
+    if control == "auto":
+        return len(adapter.sites()) == 1
+    return control != "none"
+
+
+def control_of(
+    model: nn.Module, control: Control, *, n_layers: int | None, seed: int
+) -> nn.Module:
+    """A copy of a model without what it has learned.
+
+    Args:
+        model: is left as it is.
+        control: "untrained"; all others are randomised.
+        n_layers: blocks from the top that lose their training; None: the whole model.
+        seed: of the shuffles or the initialisation.
+
+    Raises:
+        AttnProbeError: a model that cannot be initialised anew, or without so many
+            blocks.
+    """
+    fresh = copy.deepcopy(model)
+    parameters = dict(fresh.named_parameters())
+    if n_layers is not None:
+        parameters = _from_the_top(fresh, n_layers)
+    if control == "untrained":
+        initial = dict(_initialised(model, seed).named_parameters())
+    with torch.no_grad():
+        for place, (name, parameter) in enumerate(parameters.items()):
+            if control == "untrained":
+                parameter.copy_(initial[name])
+            else:
+                _shuffle(parameter, seed + place)
+    _restore_padding(model, fresh)
+    return fresh
+
+
+def _shuffle(parameter: nn.Parameter, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(parameter.numel(), generator=generator)
+    flat = parameter.detach().reshape(-1)
+    parameter.copy_(flat[order.to(flat.device)].view_as(parameter))
+
+
+def _initialised(model: nn.Module, seed: int) -> nn.Module:
+    """A model of the same class and configuration, as it is before training."""
+    if not isinstance(model, PreTrainedModel):
+        raise AttnProbeError(
+            "expected a Transformers model for --control untrained, got "
+            f"{type(model).__name__}; use --control randomised"
+        )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return type(model)(copy.deepcopy(model.config))
+
+
+def _from_the_top(model: nn.Module, n_layers: int) -> dict[str, nn.Parameter]:
+    """The parameters of the last blocks and of everything declared behind them."""
+    blocks = _blocks(model)
+    if n_layers > len(blocks):
+        raise AttnProbeError(
+            f"expected at most {len(blocks)} --control-layers, which the model has, got "
+            f"{n_layers}"
+        )
+    kept = {id(p) for b in blocks[: len(blocks) - n_layers] for p in b.parameters()}
+    in_blocks = {id(p) for p in blocks.parameters()}
+    places = enumerate(map(id, model.parameters()))
+    first = next(place for place, key in places if key in in_blocks)
+    for place, key in enumerate(map(id, model.parameters())):
+        if key in kept:
+            first = place + 1
+    return dict(list(model.named_parameters())[first:])
+
+
+def _blocks(model: nn.Module) -> nn.ModuleList:
+    """The longest list of modules: the stack of a Transformer."""
+    lists = [m for m in model.modules() if isinstance(m, nn.ModuleList)]
+    if not lists:
+        raise AttnProbeError(
+            f"expected a Transformer for --control-layers, {type(model).__name__} has "
+            "no list of blocks; leave it out"
+        )
+    return max(lists, key=len)
+
+
+def _restore_padding(model: nn.Module, control: nn.Module) -> None:
+    """The vector of the padding token as it was: models keep it at 0."""
+    pairs = zip(model.modules(), control.modules(), strict=True)
+    for original, changed in pairs:
+        if isinstance(original, nn.Embedding) and original.padding_idx is not None:
+            assert isinstance(changed, nn.Embedding)
+            row = original.padding_idx
+            with torch.no_grad():
+                changed.weight[row] = original.weight[row]
