@@ -12,24 +12,35 @@ from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.encoding import Text
 
 
+SHOWN_EPSILON = 0.05
+
+
 def show(
     adapter: AttentionModelBase,
     texts: Sequence[Text],
     tokenizer: PreTrainedTokenizerBase,
-    classes: Sequence[str],
+    options: Adversarial,
+    *,
+    seed: int,
 ) -> tuple[Example, ...]:
-    """Texts with their attention and the exact adversary at ε = .05.
+    """Texts with their attention and the adversary that the audit's options find.
+
+    Args:
+        options: those of the audit, so that a text's numbers are those of its rows.
+        seed: of the audit.
 
     Returns:
-        No example where the adversary cannot be computed exactly.
+        No example where the model has several heads or its read-out is not linear.
     """
     batch = collate(adapter, texts, tokenizer.pad_token_id or 0)
-    observation, site = adapter.observe(batch), adapter.sites()[0]
-    token_logits = observation.token_logits
-    if token_logits is None or token_logits.shape[-1] != 2:
+    observation, sites = adapter.observe(batch), adapter.sites()
+    if len(sites) > 1 or observation.token_logits is None:
         return ()
-    result = adversarial(observation, site, Adversarial(epsilons=(0.05,)))
-    adversary, divergence = result.attention[0.05], result.epsilon_max_jsd[0.05]
+    site, classes = sites[0], adapter.label_names
+    result = adversarial(observation, site, options, seed=seed)
+    known = list(result.attention)
+    epsilon = SHOWN_EPSILON if SHOWN_EPSILON in known else known[0]
+    adversary, divergence = result.attention[epsilon], result.epsilon_max_jsd[epsilon]
     after = adapter.replay(observation, {site.layer: adversary[None, :, None]})[0]
     shown = []
     for row, text in enumerate(texts):

@@ -1,7 +1,7 @@
 """An audit as text, JSON or Markdown. Pure: a :class:`Report` in, a string out."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pandas as pd
 
@@ -18,14 +18,16 @@ from hf_attnprobe.auditing.ranking_tables import (
     ranked_lines,
     section_in_words,
 )
-from hf_attnprobe.auditing.verdict import verdict
+from hf_attnprobe.auditing.verdict import conclusion, conclusion_sentence
 from hf_attnprobe.data.examples import DatasetName
 from hf_attnprobe.faithfulness import readings
 from hf_attnprobe.faithfulness.adversarial import EPSILONS
 from hf_attnprobe.faithfulness.prune_curve import PruneCurve
 from hf_attnprobe.statistics.bins import attention_bin
 from hf_attnprobe.statistics.comparisons import Comparison
+from hf_attnprobe.statistics.contrasts import Contrast
 from hf_attnprobe.statistics.summary import Statistic, key_of, sentence
+from hf_attnprobe.statistics.verdicts import Answer, Finding
 from hf_attnprobe.storage.plain_data import from_plain, plain
 from hf_attnprobe.storage.provenance import provenance_section
 
@@ -79,6 +81,9 @@ class Report:
         examples: a few texts shown beside their adversaries.
         prune: accuracy by the number of heads zero-ablated together.
         comparisons: paired tests of rankings.
+        findings: every question with its answer.
+        contrasts: every statistic beside the control's, where one was run.
+        example_ids: of the texts.
         rows: one value per test, statistic, text, layer and head.
     """
 
@@ -91,6 +96,9 @@ class Report:
     examples: tuple[Example, ...] = ()
     prune: PruneCurve | None = None
     comparisons: tuple[Comparison, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    contrasts: tuple[Contrast, ...] = ()
+    example_ids: tuple[int, ...] = field(default=(), repr=False)
     rows: pd.DataFrame = field(default_factory=pd.DataFrame, repr=False, compare=False)
 
     def __str__(self) -> str:
@@ -100,6 +108,11 @@ class Report:
         """The rows: test, statistic, example_id, layer, head, value."""
         return self.rows
 
+    @property
+    def answer(self) -> Answer:
+        """Whether attention explains the predictions: yes, partly, no, cannot say."""
+        return conclusion(self.findings)
+
 
 def to_json(report: Report) -> dict:
     """Plain data, as ``audit --json`` prints it; NaN becomes None."""
@@ -108,15 +121,22 @@ def to_json(report: Report) -> dict:
         "dataset": str(report.dataset),
         "n": report.n,
         "seed": report.seed,
+        "answer": str(report.answer),
+        "findings": plain(report.findings),
         "statistics": plain(report.statistics),
+        "contrasts": plain(report.contrasts),
         "comparisons": plain(report.comparisons),
         "provenance": report.provenance,
     }
 
 
 def extras_to_json(report: Report) -> dict:
-    """The shown texts and the prune curve, beside :func:`to_json` in the summary."""
-    return {"examples": plain(report.examples), "prune": plain(report.prune)}
+    """What the summary has beside :func:`to_json`: shown texts, prune curve, ids."""
+    return {
+        "examples": plain(report.examples),
+        "prune": plain(report.prune),
+        "example_ids": list(report.example_ids),
+    }
 
 
 def from_json(data: Mapping) -> Report:
@@ -133,7 +153,15 @@ def from_json(data: Mapping) -> Report:
         examples=tuple(from_plain(Example, e) for e in data.get("examples", [])),
         prune=from_plain(PruneCurve, curve) if curve else None,
         comparisons=tuple(from_plain(Comparison, c) for c in comparisons),
+        findings=tuple(_finding(f) for f in data["findings"]),
+        contrasts=tuple(from_plain(Contrast, c) for c in data["contrasts"]),
+        example_ids=tuple(data["example_ids"]),
     )
+
+
+def _finding(data: Mapping) -> Finding:
+    found = from_plain(Finding, data)
+    return replace(found, answer=Answer(found.answer))
 
 
 # --- text ---------------------------------------------------------------------------
@@ -147,6 +175,7 @@ def to_text(report: Report) -> str:
     lines = [
         f"{report.model} on {report.dataset}: {report.n} texts, seed {report.seed}",
         *_units_note(report),
+        *_quality_lines(report),
         "",
     ]
     if has_heads(report.statistics):
@@ -154,6 +183,17 @@ def to_text(report: Report) -> str:
     else:
         lines += [*_test_lines(report), "", *_comparison_lines(report)]
     return "\n".join(lines + _verdict_lines(report))
+
+
+def _quality_lines(report: Report) -> list[str]:
+    """How good the model is on these texts, and what stands beside its numbers."""
+    lines = [f.sentence for f in report.findings if f.rule == "accuracy"]
+    if "control" in report.provenance:
+        lines.append(
+            "Control: the same tests on this model without what it learned "
+            f"({report.provenance['control']}), one draw."
+        )
+    return lines
 
 
 def _units_note(report: Report) -> list[str]:
@@ -172,8 +212,13 @@ def _test_lines(report: Report) -> list[str]:
     shown = [s for s in overall if _has_line(s.statistic) and not _of_ranking(s)]
     width = max((len(s.statistic) for s in shown), default=0)
     lines = []
+    control = _controls(report)
     for test in dict.fromkeys(s.test for s in overall):
-        of_test = [_statistic_line(s, width) for s in shown if s.test == test]
+        of_test = [
+            _statistic_line(s, width, control.get(_key(s)))
+            for s in shown
+            if s.test == test
+        ]
         of_test += ranked_lines([s for s in overall if s.test == test])
         lines += [test, *(of_test or [f"  undefined for all {report.n} texts"])]
     return lines
@@ -191,9 +236,23 @@ def _has_line(statistic: str) -> bool:
     return not name.endswith("_p_value") and key_of(statistic) in shown
 
 
-def _statistic_line(s: Statistic, width: int) -> str:
+Key = tuple[str, str, int, int, str]
+
+
+def _key(s: Statistic | Contrast) -> Key:
+    return s.test, s.statistic, s.layer, s.head, s.group
+
+
+def _controls(report: Report) -> dict[Key, Contrast]:
+    """What the control says, by what it is said of."""
+    return {_key(c): c for c in report.contrasts if c.n}
+
+
+def _statistic_line(s: Statistic, width: int, control: Contrast | None) -> str:
     value = markdown.interval(s.mean, s.ci95) if s.n else "undefined"
     aside = f"({s.undefined} undefined) " if s.undefined and s.n else ""
+    if control is not None:
+        aside += f"(control {markdown.number(control.control_mean)}) "
     said = sentence(s, readings())
     return f"  {s.statistic:<{width}}  {value:<24} n {s.n:<6} {aside}{said}"
 
@@ -213,9 +272,13 @@ def _verdict_lines(report: Report) -> list[str]:
 
 
 def _verdict(report: Report) -> list[str]:
+    """The answer, what it rests on, and what the heads say one by one."""
+    answer = conclusion_sentence(report.findings)
+    lines = [answer] if answer else []
+    lines += [f.sentence for f in report.findings if f.rule != "accuracy"]
     if has_heads(report.statistics):
-        return head_sentences(report.statistics)
-    return verdict(report.statistics)
+        lines += head_sentences(report.statistics)
+    return lines
 
 
 # --- Markdown -----------------------------------------------------------------------
@@ -232,7 +295,7 @@ def to_markdown(report: Report) -> str:
         f"{report.n} texts of `{report.dataset}`, seed {report.seed}.",
         *_units_note(report),
         "",
-        *markdown.bullets(_verdict(report)),
+        *markdown.bullets([*_quality_lines(report), *_verdict(report)]),
     ]
     if has_heads(report.statistics):  # all the numbers are in summary.json and the rows
         parts += head_tables(report.statistics)
@@ -258,8 +321,11 @@ def _test_section(test: str, report: Report) -> list[str]:
     statistics = [s for s in report.statistics if s.test == test]
     if not statistics:
         return []
+    control = _controls(report)
     rows = [
-        _statistic_row(s) for s in statistics if s.group == "all" or not _of_ranking(s)
+        _statistic_row(s) + (_control_cells(control.get(_key(s))) if control else [])
+        for s in statistics
+        if s.group == "all" or not _of_ranking(s)
     ]
     head = [
         "statistic",
@@ -270,6 +336,7 @@ def _test_section(test: str, report: Report) -> list[str]:
         "std",
         "n",
         "undefined",
+        *(["control", "difference, 95% interval"] if control else []),
     ]
     sentences = [
         f"{s.statistic}: {sentence(s, readings())}."
@@ -295,6 +362,14 @@ def _statistic_row(s: Statistic) -> list[object]:
         markdown.number(s.std),
     ]
     return [s.statistic, s.group, *numbers, s.n, s.undefined]
+
+
+def _control_cells(contrast: Contrast | None) -> list[object]:
+    """The control's mean, and the paired difference to it."""
+    if contrast is None:
+        return [markdown.MISSING, markdown.MISSING]
+    difference = markdown.interval(contrast.difference, contrast.ci95)
+    return [markdown.number(contrast.control_mean), difference]
 
 
 def _bins_section(rows: pd.DataFrame) -> list[str]:

@@ -1,15 +1,18 @@
 """The public function ``audit``: texts in, rows on disk, a report out."""
 
 import contextlib
+import copy
 import dataclasses
 import json
 import logging
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
 import torch
 from accelerate import PartialState
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -20,6 +23,7 @@ from hf_attnprobe.attention_model import (
     HeadOutputs,
     Site,
 )
+from hf_attnprobe.auditing import control as controls
 from hf_attnprobe.auditing.examples import show
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.report import (
@@ -38,17 +42,20 @@ from hf_attnprobe.auditing.selection import (
     sites_by_test,
 )
 from hf_attnprobe.auditing.sweep import Sweep, prune_heads, run
+from hf_attnprobe.auditing.verdict import findings
 from hf_attnprobe.checkpoints import load_model, load_tokenizer
 from hf_attnprobe.data.arguments import Data, as_data
 from hf_attnprobe.data.examples import dataset_fingerprint, dataset_name, sample
 from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness import AuditPreview, NoOptions, readings, tests
+from hf_attnprobe.faithfulness.adversarial import Adversarial
 from hf_attnprobe.faithfulness.registry import options_of_tests
 from hf_attnprobe.inference.batching import collate, parse_bytes, reference_batch
 from hf_attnprobe.inference.encoding import has_rationales, mask_id, tokenize
 from hf_attnprobe.options import Options
 from hf_attnprobe.statistics.comparisons import compare_rankings
+from hf_attnprobe.statistics.contrasts import Contrast, contrast
 from hf_attnprobe.statistics.summary import PREDICTION, summarize
 from hf_attnprobe.storage.folders import claim, write_atomically, write_json
 from hf_attnprobe.storage.provenance import SUMMARY, versions
@@ -64,11 +71,15 @@ logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class Subject:
-    """The model that is audited, by name and behind the protocol, and its tokenizer."""
+    """The model that is audited, by name and behind the protocol, and its tokenizer.
+
+    ``control`` is the same model without what it has learned, where there is one.
+    """
 
     name: str
     adapter: AttentionModelBase
     tokenizer: PreTrainedTokenizerBase
+    control: AttentionModelBase | None = None
 
 
 def audit(
@@ -149,8 +160,13 @@ def audit(
         _rehearse(sweep, sites, rationales)
         with claim(folder, identity, state):
             _run_tests(sweep, sites, options.screen)
+            others = _run_control(subject, sweep, sites, options)
             provenance = _provenance(identity, sweep, left_out, counts)
-            report = _report(subject, data, sweep, provenance, prune=options.prune)
+            if others is not None:
+                provenance["control"] = _control_in_words(options)
+            report = _report(
+                subject, data, sweep, provenance, others, prune=options.prune
+            )
             if output_dir is not None and state.is_main_process:
                 _write(report, folder)
             state.wait_for_everyone()
@@ -167,16 +183,28 @@ def _subject(
     if isinstance(model, AttentionModelBase):
         _check_adapter_options(options)
         name, _, tokenizer = _model_and_tokenizer(model.model, tokenizer, options)
-        return Subject(name, model, tokenizer)
+        other = None
+        if controls.suits(options.control, model):
+            other = copy.deepcopy(model)
+            other.model.load_state_dict(_control(model.model, options).state_dict())
+        return Subject(name, model, tokenizer, other)
     name, loaded, tokenizer = _model_and_tokenizer(model, tokenizer, options)
-    dtype = None if options.dtype is None else getattr(torch, options.dtype)
-    adapter = wrap(
-        loaded.to(device),
-        dtype=dtype,
+    wrapped = partial(
+        wrap,
+        dtype=None if options.dtype is None else getattr(torch, options.dtype),
         level=options.level,
         mask_id=_mask_id(tokenizer, loaded),
     )
-    return Subject(name, adapter, tokenizer)
+    adapter, other = wrapped(loaded.to(device)), None
+    if controls.suits(options.control, adapter):
+        other = wrapped(_control(loaded, options))
+    return Subject(name, adapter, tokenizer, other)
+
+
+def _control(model: torch.nn.Module, options: AuditOptions) -> torch.nn.Module:
+    return controls.control_of(
+        model, options.control, n_layers=options.control_layers, seed=options.seed
+    )
 
 
 def _mask_id(tokenizer: PreTrainedTokenizerBase, model: torch.nn.Module) -> int | None:
@@ -305,33 +333,75 @@ def _run_tests(sweep: Sweep, sites: Sequence[Site], screen: int | None) -> None:
     run(sweep, sites_by_test(names, sweep.adapter, sites))
 
 
+def _run_control(
+    subject: Subject, sweep: Sweep, sites: Sequence[Site], options: AuditOptions
+) -> pd.DataFrame | None:
+    """The same tests on the control, in a folder of its own; their rows, if any."""
+    if subject.control is None:
+        return None
+    adapter = subject.control
+    # What says which heads to look at was asked of the model, not of its control.
+    chosen = {n: o for n, o in sweep.options.items() if n != "screen"}
+    folder = sweep.folder.parent / "control"
+    other = dataclasses.replace(
+        sweep, adapter=adapter, options=chosen, folder=folder / "rows", name="control"
+    )
+    identity = {
+        "model_fingerprint": adapter.fingerprint(),
+        "kind": _control_in_words(options),
+    }
+    with claim(folder, identity, sweep.state, kind="control"):
+        run(other, sites_by_test(list(chosen), adapter, sites))
+    return _rows_of(other)
+
+
+def _control_in_words(options: AuditOptions) -> str:
+    kind = "randomised" if options.control == "auto" else options.control
+    layers = options.control_layers
+    return kind if layers is None else f"{kind}, the last {layers} layers"
+
+
+def _rows_of(sweep: Sweep) -> pd.DataFrame:
+    """The rows of this run's texts and tests; the folder may hold more."""
+    rows = read_rows(sweep.folder)
+    audited = rows.example_id.isin([text.example_id for text in sweep.texts])
+    return rows[audited & rows.test.isin([*sweep.options, PREDICTION])]
+
+
 def _report(
     subject: Subject,
     data: Data,
     sweep: Sweep,
     provenance: dict[str, Any],
+    control: pd.DataFrame | None,
     *,
     prune: bool,
 ) -> Report:
-    """The report of this run's texts and tests; the folder may hold more."""
-    rows = read_rows(sweep.folder)
-    audited = rows.example_id.isin([text.example_id for text in sweep.texts])
-    rows = rows[audited & rows.test.isin([*sweep.options, PREDICTION])]
-    classes = subject.adapter.label_names
-    statistics = summarize(rows, classes, readings(), seed=sweep.seed)
+    """The report of this run's texts and tests."""
+    rows = _rows_of(sweep)
+    classes, seed = subject.adapter.label_names, sweep.seed
+    statistics = summarize(rows, classes, readings(), seed=seed)
+    contrasts: tuple[Contrast, ...] = ()
+    if control is not None:
+        contrasts = contrast(rows, control, classes, seed=seed)
     examples: tuple[Example, ...] = ()
-    if "adversarial" in sweep.options:
-        examples = show(subject.adapter, sweep.texts[:3], subject.tokenizer, classes)
+    asked = sweep.options.get("adversarial")
+    if isinstance(asked, Adversarial):
+        shown = sweep.texts[:3]
+        examples = show(subject.adapter, shown, subject.tokenizer, asked, seed=seed)
     return Report(
         model=subject.name,
         dataset=dataset_name(data.dataset, data.split),
         n=len(sweep.texts),
-        seed=sweep.seed,
+        seed=seed,
+        example_ids=tuple(sorted(text.example_id for text in sweep.texts)),
         statistics=statistics,
         provenance=provenance,
         examples=examples,
         prune=prune_heads(sweep, statistics) if prune else None,
-        comparisons=compare_rankings(rows, seed=sweep.seed),
+        comparisons=compare_rankings(rows, seed=seed),
+        findings=findings(rows, control, classes, seed=seed),
+        contrasts=contrasts,
         rows=rows.reset_index(drop=True),
     )
 
@@ -370,7 +440,11 @@ def read_audit(folder: str | Path) -> Report:
         raise AttnProbeError(
             f"cannot read the summary in {summary}; run the audit again"
         ) from error
-    return dataclasses.replace(report, rows=read_rows(Path(folder) / "rows"))
+    rows = read_rows(Path(folder) / "rows")
+    # The folder may hold rows of texts and tests that no summary has been made of yet.
+    told = rows.example_id.isin(report.example_ids)
+    rows = rows[told & rows.test.isin([*report.provenance["tests"], PREDICTION])]
+    return dataclasses.replace(report, rows=rows.reset_index(drop=True))
 
 
 def _provenance(

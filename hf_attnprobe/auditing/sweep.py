@@ -53,6 +53,7 @@ class Sweep:
     options: of the tests, by name.
     budget: bytes that a batch may take.
     folder: where the rows go.
+    name: what the bar says.
     """
 
     adapter: AttentionModelBase
@@ -65,6 +66,7 @@ class Sweep:
     folder: Path
     state: PartialState
     progress: bool
+    name: str = "audit"
 
 
 def run(sweep: Sweep, where: Where) -> None:
@@ -83,7 +85,7 @@ def run(sweep: Sweep, where: Where) -> None:
     )
     unit = "head" if _has_many_sites(where) else "step"
     shown = sweep.progress and sweep.state.is_main_process
-    with tqdm(total=total, unit=unit, desc="audit", disable=not shown) as bar:
+    with tqdm(total=total, unit=unit, desc=sweep.name, disable=not shown) as bar:
         for todo, texts in share:
             batch = collate(sweep.adapter, texts, sweep.pad_token_id)
             places = {test: where[test] for test in todo}

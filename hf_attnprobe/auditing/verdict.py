@@ -1,124 +1,463 @@
-"""What the tests say together about one head. Pure: statistics in, sentences out.
+"""What an audit says: every question of ``RULES`` with its answer. Pure: rows in.
 
-Every threshold stands in the sentence that it decides.
+An answer is about the model's attention as a whole: of a model with one head that head,
+of one with many all heads at once, where they were edited together. Rules, thresholds
+and their sources are in ``statistics/verdicts.py``.
 """
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
-from hf_attnprobe.statistics.summary import Statistic, find_statistic
+import numpy as np
+import pandas as pd
+
+from hf_attnprobe import markdown
+from hf_attnprobe.statistics.bootstrap import Estimate, mean_estimate
+from hf_attnprobe.statistics.quality import Quality, quality
+from hf_attnprobe.statistics.summary import PREDICTION, Statistic, one_row_per_text
+from hf_attnprobe.statistics.verdicts import (
+    RULES,
+    Answer,
+    Finding,
+    grade,
+    grade_between,
+    overall,
+    possible_answers,
+)
 
 
-AGREES_WELL, AGREES_PARTLY = 0.6, 0.3  # τ
-MATTERS = 0.1  # total variation of the output
-ELSEWHERE = 0.4  # JSD, of at most ln 2 ≈ .69
-NEAR_BEST, ON_THE_WAY = 0.75, 0.25  # of the way from chance to the smallest set
+ALL_TEXTS = "all"
+ELSEWHERE = 0.4
+NOTHING_KNOWN = Estimate(0.0, (0.0, 0.0), 10**9)
+"""The least that a share can be, with no text to doubt it."""
 
 
-def verdict(statistics: Sequence[Statistic]) -> list[str]:
-    """What the tests say about one head, one sentence per test."""
-    if not statistics:
+@dataclass(frozen=True)
+class Evidence:
+    """Numbers of one site, a text per row and a statistic per column.
+
+    Attributes:
+        texts: of the model.
+        control: of its control, the same texts; None where there is none.
+        seed: of the intervals.
+    """
+
+    texts: pd.DataFrame
+    control: pd.DataFrame | None
+    seed: int
+
+    def mean(self, name: str) -> Estimate:
+        """A statistic of the model; n is 0 where there is none."""
+        return mean_estimate(_column(self.texts, name), seed=self.seed)
+
+    def control_mean(self, name: str) -> Estimate | None:
+        """The control's, on the texts where both have a value; None without one."""
+        if self.control is None or name not in self.control:
+            return None
+        both = _column(self.texts, name) * 0 + _column(self.control, name)
+        return mean_estimate(both, seed=self.seed)
+
+    def beyond_control(self, name: str) -> Estimate | None:
+        """Model − control, paired by text; None without a control."""
+        if self.control is None or name not in self.control:
+            return None
+        difference = _column(self.texts, name) - _column(self.control, name)
+        return mean_estimate(difference, seed=self.seed)
+
+    def beyond(self, name: str, other: str) -> Estimate:
+        """One statistic of the model − another one, paired by text."""
+        difference = _column(self.texts, name) - _column(self.texts, other)
+        return mean_estimate(difference, seed=self.seed)
+
+    def of(self, texts: pd.Index) -> "Evidence":
+        """The evidence of some of the texts."""
+        control = None if self.control is None else self.control.reindex(texts)
+        return Evidence(self.texts.loc[texts], control, self.seed)
+
+
+def _column(frame: pd.DataFrame, name: str) -> np.ndarray:
+    if name not in frame:
+        return np.full(len(frame), np.nan)
+    return frame[name].to_numpy(dtype=np.float64)
+
+
+def findings(
+    rows: pd.DataFrame,
+    control: pd.DataFrame | None,
+    label_names: Sequence[str],
+    *,
+    seed: int = 0,
+) -> tuple[Finding, ...]:
+    """The questions that the rows answer, in the order of the rules.
+
+    Where the texts of two predicted classes have different answers, there is one of
+    each class in place of one of all: their mean is true of neither.
+
+    Args:
+        rows: of the audit.
+        control: of the same tests on the control.
+        label_names: names of the classes.
+        seed: of the bootstrap.
+    """
+    predictions = predictions_of(rows)
+    found = [_accuracy(quality(predictions, seed=seed))]
+    site = site_of_model(rows)
+    if site is None:
+        return tuple(found)
+    texts = _at_site(rows, site)
+    others = None if control is None else _at_site(control, site).reindex(texts.index)
+    evidence = Evidence(texts, others, seed)
+    predicted = predictions.predicted_class.reindex(texts.index)
+    for question in (_importance, _assignment, _uniqueness, _erasure, _removal):
+        found += _answered(question, evidence, predicted, label_names)
+    return tuple(found)
+
+
+def site_of_model(rows: pd.DataFrame) -> tuple[int, int] | None:
+    """Layer and head that stand for the model's attention.
+
+    All heads at once where they were tested so, else the only head; None where several
+    heads were tested one by one.
+    """
+    tested = rows[rows.test != PREDICTION]
+    sites = set(zip(tested.layer.tolist(), tested["head"].tolist(), strict=True))
+    if (-1, -1) in sites:
+        return -1, -1
+    heads = [site for site in sites if min(site) >= 0]
+    return heads[0] if len(heads) == 1 else None
+
+
+def predictions_of(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows about predictions, a text per row."""
+    own = rows[rows.test == PREDICTION].drop_duplicates(["example_id", "statistic"])
+    return own.pivot(index="example_id", columns="statistic", values="value")
+
+
+def _at_site(rows: pd.DataFrame, site: tuple[int, int]) -> pd.DataFrame:
+    """Texts by statistics at one site."""
+    layer, head = site
+    wide = one_row_per_text(rows[(rows.layer == layer) & (rows["head"] == head)])
+    names = wide.columns.get_level_values("statistic")
+    return wide.set_axis(names, axis=1).loc[:, ~names.duplicated()]
+
+
+Question = Callable[[Evidence, str], Finding | None]
+
+
+def _answered(
+    question: Question,
+    evidence: Evidence,
+    predicted: pd.Series,
+    label_names: Sequence[str],
+) -> list[Finding]:
+    """One finding, or one of each predicted class where their answers differ."""
+    pooled = question(evidence, ALL_TEXTS)
+    if pooled is None:
         return []
-    first = statistics[0]
-    find = partial(find_statistic, statistics, layer=first.layer, head=first.head)
-    sentences = (
-        _importance(
-            find("attention_leave_one_out_tau"), find("gradient_leave_one_out_tau")
-        ),
-        _assignment(find("median_tvd")),
-        _uniqueness(find("epsilon_max_jsd@0.05"), find("largest_jsd")),
-        _erasure(
-            find("fraction_to_flip@attention"),
-            find("fraction_to_flip@random"),
-            find("minimal_fraction"),
-            find("never_flips@attention"),
-        ),
-        zero_ablation_only(statistics),
-    )
-    return [sentence for sentence in sentences if sentence]
+    by_class = []
+    for k, name in enumerate(label_names):
+        members = predicted.index[predicted == k]
+        of_class = question(evidence.of(members), str(name)) if len(members) else None
+        if of_class is not None:
+            by_class.append(of_class)
+    said = {f.answer for f in by_class} - {Answer.CANNOT_SAY}
+    return by_class if len(said) > 1 else [pooled]
 
 
-def _importance(tau: Statistic | None, baseline: Statistic | None) -> str | None:
-    """Attention against leave-one-out; gradients are the baseline."""
-    if tau is None or baseline is None:
-        return None
-    strength = "hardly agrees"
-    if tau.mean >= AGREES_PARTLY:
-        strength = "agrees partly"
-    if tau.mean >= AGREES_WELL:
-        strength = "agrees well"
-    return (
-        f"Importance: attention {strength} with leaving tokens out (τ {tau.mean:.2f}; "
-        "from .60 well, from .30 partly), gradients agree with it at "
-        f"{baseline.mean:.2f}."
-    )
+# --- the questions ------------------------------------------------------------------
 
 
-def _assignment(shuffled: Statistic | None) -> str | None:
-    if shuffled is None:
-        return None
-    matters = "matters" if shuffled.mean >= MATTERS else "hardly matters"
-    return (
-        f"Assignment: which token gets which weight {matters}: shuffling moves the "
-        f"output by {shuffled.mean:.2f} of 1 (from .10 it matters)."
-    )
-
-
-def _uniqueness(moved: Statistic | None, bound: Statistic | None) -> str | None:
-    """How far other attention with the same output is.
-
-    That none is far says nothing where no attention at all is, as over texts of one
-    token.
-    """
-    if moved is None:
-        return None
-    if bound is not None and bound.mean < ELSEWHERE:
-        return (
-            "Uniqueness: these texts cannot tell: no attention at all is farther from "
-            f"this one than {bound.mean:.2f} (of at most .69; from .40 not the only "
-            f"one), others as far as {moved.mean:.2f} give the same output within .05."
+def _accuracy(found: Quality) -> Finding:
+    """Whether there is anything to explain."""
+    rule, sure = RULES["accuracy"], found.top_probability
+    certainty = f"Its mean top probability is {_said(sure)}"
+    if found.accuracy is None or found.beyond_majority is None:
+        sentence = (
+            f"Accuracy: cannot say. The texts have no labels. {certainty}; the nearer "
+            "to 1, the less any change of attention can move the output."
         )
-    unique = "is fairly well pinned down"
-    if moved.mean >= ELSEWHERE:
-        unique = "is not the only one"
-    return (
-        f"Uniqueness: this attention {unique}: others as far as {moved.mean:.2f} (of "
-        "at most .69; from .40 not the only one) give the same output within .05."
+        return Finding(
+            "accuracy", ALL_TEXTS, Answer.CANNOT_SAY, sentence, float("nan"), None, 0
+        )
+    beyond = found.beyond_majority
+    answer = grade(beyond, rule)
+    how = {
+        Answer.YES: "more",
+        Answer.NO: "not more",
+        Answer.CANNOT_SAY: "which these texts cannot tell from nothing",
+    }[answer]
+    sentence = (
+        f"{_start('accuracy', ALL_TEXTS, answer)} The model is right in "
+        f"{_said(found.accuracy)} of {found.n_labelled} texts, always saying the most "
+        f"frequent class in {found.majority:.2f}: {_said(beyond)} {how}. {certainty}, "
+        f"its calibration error {found.calibration_error:.2f}; the nearer to 1, the "
+        "less any change of attention can move the output."
     )
+    yardsticks = {
+        "majority": found.majority,
+        "top_probability": sure.value,
+        "calibration_error": found.calibration_error,
+    }
+    return _finding("accuracy", ALL_TEXTS, answer, sentence, beyond, yardsticks)
 
 
-def _erasure(
-    attention: Statistic | None,
-    random: Statistic | None,
-    best: Statistic | None,
-    never: Statistic | None,
-) -> str | None:
-    """How far attention is on the way from a random order to the smallest set.
-
-    Compared are the medians over the texts that flip.
-    """
-    if attention is None or random is None:
+def _importance(evidence: Evidence, group: str) -> Finding | None:
+    """Attention against leave-one-out, beyond the control."""
+    name, rule = "attention_leave_one_out_tau", RULES["importance"]
+    tau = evidence.mean(name)
+    if not tau.n:
         return None
-    aside = f" ({never.mean:.0%} of texts never flip)" if never else ""
-    needs = (
-        "in the median text that flips, attention's order needs "
-        f"{attention.median:.2f} of the weights erased{aside}, a random one "
-        f"{random.median:.2f}"
+    gradient = evidence.mean("gradient_leave_one_out_tau")
+    beyond, control = evidence.beyond_control(name), evidence.control_mean(name)
+    ranks = (
+        "Attention ranks the tokens as leaving them out does at τ "
+        f"{_said(tau)} (0 is chance, 1 the same order; gradients reach "
+        f"{_said(gradient)})"
     )
-    if best is None or random.median <= best.median:
-        better = "better" if attention.median < random.median else "no better"
-        return f"Erasure: attention ranks the weights {better} than chance: {needs}."
-    gained = random.median - attention.median
-    way = round(gained / (random.median - best.median), 2)
-    quality = "hardly"
-    if way >= ON_THE_WAY:
-        quality = "partly"
-    if way >= NEAR_BEST:
-        quality = "well"
+    yardsticks = {"chance": 0.0, "gradient": gradient.value}
+    if beyond is None or control is None or not beyond.n:
+        answer = Answer.NO if _surely_chance(tau) else Answer.CANNOT_SAY
+        sentence = (
+            f"{_start('importance', group, answer)} {ranks}. No control was run, and "
+            "without training the same model may reach as much."
+        )
+        return _finding("importance", group, answer, sentence, tau, yardsticks)
+    answer = grade(beyond, rule)
+    sentence = (
+        f"{_start('importance', group, answer, beyond)} {ranks}, with its weights "
+        f"randomised at {_said(control)}: {_said(beyond)} more "
+        f"({_thresholds('importance')}; one randomisation)."
+    )
+    yardsticks["control"] = control.value
+    return _finding("importance", group, answer, sentence, beyond, yardsticks)
+
+
+def _surely_chance(tau: Estimate) -> bool:
+    """Whether τ itself stays below what would have to be reached beyond a control."""
+    return grade(tau, RULES["importance"]) == Answer.NO
+
+
+def _assignment(evidence: Evidence, group: str) -> Finding | None:
+    """The shuffles, beyond the control's where there is one."""
+    name, rule = "median_tvd", RULES["assignment"]
+    moved = evidence.mean(name)
+    if not moved.n:
+        return None
+    worst = evidence.mean("max_tvd")
+    ceiling = f", the worst of all shuffles by {_said(worst)}" if worst.n else ""
+    yardsticks = {"nothing": 0.0, "worst shuffle": worst.value}
+    beyond, control = evidence.beyond_control(name), evidence.control_mean(name)
+    said = f"Shuffling attention moves the output by {_said(moved)} of 1{ceiling}"
+    if beyond is None or control is None or not beyond.n:
+        beyond = moved
+        said += f" ({_thresholds('assignment')}; no control was run)"
+    else:
+        yardsticks["control"] = control.value
+        said += (
+            f"; with the weights randomised by {_said(control)}: {_said(beyond)} more "
+            f"({_thresholds('assignment')})"
+        )
+    answer = grade(beyond, rule)
+    sentence = f"{_start('assignment', group, answer, beyond)} {said}."
+    return _finding("assignment", group, answer, sentence, beyond, yardsticks)
+
+
+def _uniqueness(evidence: Evidence, group: str) -> Finding | None:
+    """How much of the way to the farthest attention of all keeps the output."""
+    share = evidence.mean("share_of_largest@0.01")
+    if not share.n:
+        return None
+    rule = RULES["uniqueness"]
+    upper = evidence.mean("share_of_largest_upper@0.01")
+    exact = evidence.mean("epsilon_max_jsd_exact").value == 1
+    pinned_at_most = _one_minus(share)
+    pinned_at_least, bound = NOTHING_KNOWN, "no upper bound is known"
+    if exact:
+        pinned_at_least, bound = pinned_at_most, "exactly"
+    elif upper.n:
+        pinned_at_least = _one_minus(upper)
+        bound = f"certainly no more than {_said(upper)}"
+    answer = grade_between(pinned_at_least, pinned_at_most, rule)
+    moved, largest = evidence.mean("epsilon_max_jsd@0.01"), evidence.mean("largest_jsd")
+    least = "" if exact else "at least "
+    possible = possible_answers(pinned_at_least, pinned_at_most, rule)
+    sentence = (
+        f"{_begin('uniqueness', group, answer, possible)} Other attention within .01 of "
+        f"the same output lies {least}{_said(share)} of the way to the farthest "
+        f"attention of all, on average over texts ({bound}; JSD {moved.value:.2f} of "
+        f"{largest.value:.2f}): from {1 - rule.partly:.2f} it is not the only one, to "
+        f"{1 - rule.yes:.2f} it is. A confident model leaves less room, whatever its "
+        "attention means."
+    )
+    yardsticks = {"largest_jsd": largest.value, "epsilon_max_jsd": moved.value}
+    if upper.n:
+        yardsticks["upper_bound"] = upper.value
+    control = evidence.control_mean("share_of_largest@0.01")
+    if control is not None and control.n:
+        yardsticks["control"] = control.value
+        sentence += f" With the weights randomised it is {_said(control)}."
+    return _finding("uniqueness", group, answer, sentence, pinned_at_most, yardsticks)
+
+
+def _erasure(evidence: Evidence, group: str) -> Finding | None:
+    """How far attention's order is on the way from a random one to the smallest set."""
+    name, best = "way_to_best@attention", "the smallest set"
+    if not evidence.mean(name).n:
+        name, best = "way_to_best_tried@attention", "the best order tried"
+    way = evidence.mean(name)
+    if not way.n:
+        return None
+    answer = grade(way, RULES["erasure"])
+    attention, random, smallest = (
+        evidence.mean(column)
+        for column in (
+            "fraction_to_flip@attention",
+            "fraction_to_flip@random",
+            "minimal_fraction",
+        )
+    )
+    failing = evidence.mean("never_flips@attention")
+    needs = f"{attention.value:.2f} of the tokens, a random one {random.value:.2f}"
+    if smallest.n:
+        needs += f", {best} {smallest.value:.2f}"
+    sentence = (
+        f"{_start('erasure', group, answer, way)} Where erasing attention can flip the "
+        f"decision, attention's order needs {needs} (means over {attention.n} texts; "
+        f"never counts as all, in {failing.value:.0%} of them): {_said(way)} of the way "
+        f"from chance to {best} ({_thresholds('erasure')}). The attention that is left "
+        "is divided by its sum, which the model never saw in training."
+    )
+    yardsticks = {
+        "random": random.value,
+        "smallest": smallest.value,
+        "attention": attention.value,
+        "never_flips": failing.value,
+    }
+    control = evidence.control_mean(name)
+    if control is not None and control.n:
+        yardsticks["control"] = control.value
+        sentence += f" With the weights randomised it is {_said(control)}."
+    return _finding("erasure", group, answer, sentence, way, yardsticks)
+
+
+def _removal(evidence: Evidence, group: str) -> Finding | None:
+    """Without the tokens of most attention, beyond what random ones cost."""
+    family = "comprehensiveness"
+    names = [f"{family}@{ranking}" for ranking in ("attention", "mean_attention")]
+    known = [name for name in names if evidence.mean(name).n]
+    if not known or not evidence.mean(f"{family}@random").n:
+        return None
+    beyond = evidence.beyond(known[0], f"{family}@random")
+    answer = grade(beyond, RULES["removal"])
+    attention, random = evidence.mean(known[0]), evidence.mean(f"{family}@random")
+    sentence = (
+        f"{_start('removal', group, answer, beyond)} Without the tokens of most "
+        f"attention the predicted class loses {_said(attention)} of probability, "
+        f"without random ones {_said(random)}: {_said(beyond)} more "
+        f"({_thresholds('removal')}). Texts with tokens erased are unlike those of the "
+        "training."
+    )
+    yardsticks = {"random": random.value}
+    return _finding("removal", group, answer, sentence, beyond, yardsticks)
+
+
+# --- words --------------------------------------------------------------------------
+
+
+def conclusion(found: Sequence[Finding]) -> Answer:
+    """The answer to whether attention explains the predictions.
+
+    "cannot say" of a model that is not shown to be better than the majority: there is
+    nothing worth an explanation. Accuracy is no evidence for attention otherwise.
+    """
+    if _at_chance(found):
+        return Answer.CANNOT_SAY
+    return overall(f.answer for f in found if f.rule != "accuracy")
+
+
+def _at_chance(found: Sequence[Finding]) -> bool:
+    """Whether labels are there and do not show the model to be better than chance."""
+    accuracy = [f for f in found if f.rule == "accuracy" and f.n]
+    return any(f.answer != Answer.YES for f in accuracy)
+
+
+def conclusion_sentence(found: Sequence[Finding]) -> str | None:
+    """The question and its answer, with what it rests on; None without evidence."""
+    parts = [
+        f"{RULES[f.rule].name.lower()}{_of_group(f.group)} {f.answer}"
+        for f in found
+        if f.rule != "accuracy"
+    ]
+    if not parts:
+        return None
+    answer = conclusion(found)
+    why = ""
+    if _at_chance(found):
+        why = "the model is not shown to be better than its most frequent class; "
     return (
-        f"Erasure: attention ranks the weights {quality} by what the decision rests "
-        f"on: {needs}, the smallest set {best.median:.2f}, so attention goes {way:.0%} "
-        "of the way from chance to the best (from 75% well, from 25% partly)."
+        f"Does this attention explain the predictions? {str(answer).capitalize()} "
+        f"({why}{', '.join(parts)})."
+    )
+
+
+def _of_group(group: str) -> str:
+    return "" if group == ALL_TEXTS else f" of {group}"
+
+
+def _start(
+    key: str, group: str, answer: Answer, estimate: Estimate | None = None
+) -> str:
+    possible = (
+        () if estimate is None else possible_answers(estimate, estimate, RULES[key])
+    )
+    return _begin(key, group, answer, possible)
+
+
+def _begin(key: str, group: str, answer: Answer, possible: Sequence[Answer]) -> str:
+    """``Erasure: cannot say (partly or yes).``"""
+    where = "" if group == ALL_TEXTS else f" (texts predicted {group})"
+    between = ""
+    if answer == Answer.CANNOT_SAY and len(possible) > 1:
+        between = f" ({' or '.join(possible)})"
+    return f"{RULES[key].name}{where}: {answer}{between}."
+
+
+def _thresholds(key: str) -> str:
+    rule = RULES[key]
+    if rule.partly == rule.yes:
+        return f"yes from {rule.yes:.2f}"
+    return f"partly from {rule.partly:.2f}, yes from {rule.yes:.2f}"
+
+
+def _said(estimate: Estimate) -> str:
+    return markdown.interval(estimate.value, estimate.ci95, digits=2)
+
+
+def _one_minus(estimate: Estimate) -> Estimate:
+    if estimate.ci95 is None:
+        return estimate
+    low, high = estimate.ci95
+    return Estimate(1 - estimate.value, (1 - high, 1 - low), estimate.n)
+
+
+def _finding(
+    key: str,
+    group: str,
+    answer: Answer,
+    sentence: str,
+    graded: Estimate,
+    yardsticks: Mapping[str, float | None],
+) -> Finding:
+    known = {n: v for n, v in yardsticks.items() if v is not None and v == v}
+    return Finding(
+        rule=key,
+        group=group,
+        answer=answer,
+        sentence=sentence,
+        value=graded.value,
+        ci95=graded.ci95,
+        n=graded.n or 0,
+        yardsticks=known,
     )
 
 

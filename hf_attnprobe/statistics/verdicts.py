@@ -5,7 +5,7 @@ of every threshold gives an answer; one that crosses a threshold, or stems from 
 than ``MIN_TEXTS`` texts, cannot say. The documentation prints this table.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -183,14 +183,18 @@ def _has(rule: Rule, answer: Answer) -> bool:
 def overall(answers: Iterable[Answer]) -> Answer:
     """One answer from several.
 
-    Yes or no where all that say something say so, cannot say where none does or one of
-    the rest might turn it, else partly.
+    Yes or no where every one says so, partly where they part or one says partly, and
+    cannot say where those that cannot might turn it.
+
+    >>> overall([Answer.YES, Answer.NO, Answer.CANNOT_SAY]).value
+    'partly'
+    >>> overall([Answer.YES, Answer.CANNOT_SAY]).value
+    'cannot say'
     """
-    given: Sequence[Answer] = list(answers)
-    said = {answer for answer in given if answer != Answer.CANNOT_SAY}
-    if not said:
+    given = list(answers)
+    said = set(given) - {Answer.CANNOT_SAY}
+    if len(said) > 1 or Answer.PARTLY in said:
+        return Answer.PARTLY
+    if not said or Answer.CANNOT_SAY in given:
         return Answer.CANNOT_SAY
-    if len(said) == 1 and len(given) > sum(a in said for a in given):
-        only = said.pop()
-        return Answer.CANNOT_SAY if only != Answer.PARTLY else only
-    return said.pop() if len(said) == 1 else Answer.PARTLY
+    return said.pop()
