@@ -52,21 +52,35 @@ def control_of(
         parameters = _from_the_top(fresh, n_layers)
     if control == "untrained":
         initial = dict(_initialised(model, seed).named_parameters())
+    padding = _padding_rows(fresh)
     with torch.no_grad():
         for place, (name, parameter) in enumerate(parameters.items()):
             if control == "untrained":
                 parameter.copy_(initial[name])
             else:
-                _shuffle(parameter, seed + place)
-    _restore_padding(model, fresh)
+                _shuffle(parameter, seed + place, padding.get(id(parameter)))
     return fresh
 
 
-def _shuffle(parameter: nn.Parameter, seed: int) -> None:
+def _padding_rows(model: nn.Module) -> dict[int, int]:
+    """The rows of embeddings that stand for padding: models keep them at 0."""
+    return {
+        id(module.weight): module.padding_idx
+        for module in model.modules()
+        if isinstance(module, nn.Embedding) and module.padding_idx is not None
+    }
+
+
+def _shuffle(parameter: nn.Parameter, seed: int, kept_row: int | None) -> None:
+    """Shuffles the entries in place, all but those of one row."""
+    free = torch.ones(parameter.shape, dtype=torch.bool)
+    if kept_row is not None:
+        free[kept_row] = False
+    free = free.to(parameter.device)
+    values = parameter[free]
     generator = torch.Generator().manual_seed(seed)
-    order = torch.randperm(parameter.numel(), generator=generator)
-    flat = parameter.detach().reshape(-1)
-    parameter.copy_(flat[order.to(flat.device)].view_as(parameter))
+    order = torch.randperm(len(values), generator=generator)
+    parameter[free] = values[order.to(values.device)]
 
 
 def _initialised(model: nn.Module, seed: int) -> nn.Module:
@@ -108,14 +122,3 @@ def _blocks(model: nn.Module) -> nn.ModuleList:
             "no list of blocks; leave it out"
         )
     return max(lists, key=len)
-
-
-def _restore_padding(model: nn.Module, control: nn.Module) -> None:
-    """The vector of the padding token as it was: models keep it at 0."""
-    pairs = zip(model.modules(), control.modules(), strict=True)
-    for original, changed in pairs:
-        if isinstance(original, nn.Embedding) and original.padding_idx is not None:
-            assert isinstance(changed, nn.Embedding)
-            row = original.padding_idx
-            with torch.no_grad():
-                changed.weight[row] = original.weight[row]

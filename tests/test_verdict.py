@@ -1,0 +1,389 @@
+"""Answers from rows: the rules, the control beside them, and when nothing can be said."""
+
+import math
+
+import datasets
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hf_attnprobe import AttentionClassifierConfig, AuditOptions, audit, read_audit
+from hf_attnprobe.attention_classifier.modeling_attention_classifier import (
+    AttentionClassifierForSequenceClassification,
+)
+from hf_attnprobe.auditing.verdict import conclusion, conclusion_sentence, findings
+from hf_attnprobe.statistics.bootstrap import Estimate
+from hf_attnprobe.statistics.quality import quality
+from hf_attnprobe.statistics.verdicts import (
+    MIN_TEXTS,
+    RULES,
+    Answer,
+    grade,
+    grade_between,
+    overall,
+    possible_answers,
+)
+
+
+def rows_of(test, columns, *, layer=0, head=0):
+    """Long rows of one site from columns of per-text values."""
+    parts = []
+    for name, values in columns.items():
+        frame = pd.DataFrame({"example_id": range(len(values)), "value": values})
+        frame = frame.assign(test=test, statistic=name, layer=layer, head=head)
+        parts.append(frame)
+    return pd.concat(parts, ignore_index=True)
+
+
+def predictions(predicted, labels, probability=0.9):
+    n = len(predicted)
+    columns = {
+        "predicted_class": predicted,
+        "label": labels,
+        "probability": np.full(n, probability),
+        "n_tokens": np.full(n, 9.0),
+    }
+    return rows_of("prediction", columns, layer=-1, head=-1)
+
+
+def good_model(n, **tests):
+    """Rows of a model that is right, with the statistics of some tests."""
+    labels = np.arange(n) % 2.0
+    return pd.concat(
+        [predictions(labels, labels), *(rows_of(t, c) for t, c in tests.items())]
+    )
+
+
+def found(rule, rows, control=None, labels=("neg", "pos")):
+    return [f for f in findings(rows, control, labels) if f.rule == rule]
+
+
+# --- rules --------------------------------------------------------------------------
+
+
+@given(
+    st.sampled_from(sorted(RULES)),
+    st.floats(-1, 1),
+    st.floats(0, 0.5),
+    st.integers(0, 200),
+)
+def test_an_answer_needs_texts_and_an_interval_that_crosses_no_threshold(
+    key, value, half, n
+):
+    rule = RULES[key]
+    low, high = value - half, value + half
+    answer = grade(Estimate(value, (low, high), n), rule)
+    above = [limit for limit in (rule.partly, rule.yes) if low >= limit]
+    if rule.partly == rule.yes == 0:  # exactly 0 is not more than nothing
+        above = [0.0, 0.0] if low > 0 else []
+        crossed = low <= 0 < high
+    else:
+        crossed = any(low < limit <= high for limit in (rule.partly, rule.yes))
+    if n < MIN_TEXTS or crossed:
+        assert answer == Answer.CANNOT_SAY
+    else:
+        assert answer == (Answer.NO, Answer.PARTLY, Answer.YES)[len(above)]
+
+
+def test_a_number_between_bounds_is_graded_by_both_of_them():
+    rule = RULES["uniqueness"]
+    sure = Estimate(0.9, (0.88, 0.92), 100)
+    unknown = Estimate(0.0, (0.0, 0.0), 100)
+    assert grade_between(sure, sure, rule) == Answer.YES
+    assert grade_between(unknown, sure, rule) == Answer.CANNOT_SAY
+    assert possible_answers(unknown, sure, rule) == tuple(RULES_ANSWERS)
+    low = Estimate(0.1, (0.05, 0.2), 100)
+    assert grade_between(unknown, low, rule) == Answer.NO
+
+
+RULES_ANSWERS = (Answer.NO, Answer.PARTLY, Answer.YES)
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        ("yes yes", "yes"),
+        ("no no no", "no"),
+        ("yes no", "partly"),
+        ("partly cannot", "partly"),
+        ("yes cannot", "cannot say"),
+        ("no cannot", "cannot say"),
+        ("cannot cannot", "cannot say"),
+        ("", "cannot say"),
+    ],
+)
+def test_one_answer_from_several(answers, expected):
+    named = {a.value.split()[0]: a for a in Answer}
+    assert overall(named[word] for word in answers.split()) == expected
+
+
+# --- quality ------------------------------------------------------------------------
+
+
+def test_quality_equals_its_definition_in_plain_numpy():
+    generator = np.random.default_rng(0)
+    n = 500
+    labels = generator.integers(0, 3, n)
+    predicted = np.where(generator.random(n) < 0.6, labels, generator.integers(0, 3, n))
+    probability = generator.uniform(1 / 3, 1, n)
+    frame = pd.DataFrame(
+        {"predicted_class": predicted, "label": labels, "probability": probability}
+    )
+    is_right = predicted == labels
+    edges = np.linspace(0, 1, 11)
+    expected = 0.0
+    for low, high in zip(edges[:-1], edges[1:], strict=True):
+        inside = (probability >= low) & (probability < high)
+        if inside.any():
+            gap = is_right[inside].mean() - probability[inside].mean()
+            expected += inside.mean() * abs(gap)
+    got = quality(frame)
+    assert got.accuracy.value == pytest.approx(is_right.mean())
+    assert got.majority == np.bincount(labels).max() / n
+    assert got.beyond_majority.value == pytest.approx(got.accuracy.value - got.majority)
+    assert got.top_probability.value == pytest.approx(probability.mean())
+    assert got.calibration_error == pytest.approx(expected)
+    unlabelled = quality(frame.assign(label=-1))
+    assert unlabelled.accuracy is None and unlabelled.n_labelled == 0
+    # one text without a label counts in the certainty alone
+    frame.loc[0, "label"] = -1
+    assert quality(frame).n_labelled == n - 1 and quality(frame).n == n
+
+
+def test_a_model_at_chance_gets_no_conclusion():
+    n = 200
+    labels = np.arange(n) % 2.0
+    tau = {"attention_leave_one_out_tau": np.full(n, 0.9)}
+    control = rows_of("correlation", {"attention_leave_one_out_tau": np.zeros(n)})
+    at_chance = pd.concat(
+        [predictions(np.zeros(n), labels), rows_of("correlation", tau)]
+    )
+    found_at_chance = findings(at_chance, control, ["neg", "pos"])
+    assert found_at_chance[0].rule == "accuracy"
+    assert found_at_chance[0].answer != Answer.YES
+    assert found_at_chance[1].answer == Answer.YES  # attention follows the predictions
+    assert conclusion(found_at_chance) == Answer.CANNOT_SAY
+    assert "not shown to be better" in conclusion_sentence(found_at_chance)
+    assert conclusion(findings(good_model(n, correlation=tau), control, "np")) == "yes"
+
+
+# --- the questions ------------------------------------------------------------------
+
+
+def test_agreement_counts_beyond_the_control_alone():
+    generator = np.random.default_rng(0)
+    n = 200
+    noise = generator.normal(0, 0.1, n)
+    tau = {"attention_leave_one_out_tau": 0.75 + noise}
+    rows = good_model(n, correlation=tau)
+    as_much = rows_of("correlation", {"attention_leave_one_out_tau": 0.74 + noise})
+    nothing = rows_of("correlation", {"attention_leave_one_out_tau": noise})
+    (same,) = found("importance", rows, as_much)
+    assert same.answer == Answer.NO and same.value == pytest.approx(0.01)
+    (more,) = found("importance", rows, nothing)
+    assert more.answer == Answer.YES and more.value == pytest.approx(0.75)
+    (alone,) = found("importance", rows)
+    assert alone.answer == Answer.CANNOT_SAY and "No control" in alone.sentence
+    low = good_model(n, correlation={"attention_leave_one_out_tau": noise})
+    assert found("importance", low)[0].answer == Answer.NO  # whatever a control reaches
+
+
+def test_two_modes_are_two_verdicts():
+    n = 200
+    moved = np.where(np.arange(n) % 2, 0.69, 0.02)
+    first, second = found(
+        "assignment", good_model(n, permutation={"median_tvd": moved})
+    )
+    assert (first.group, first.answer) == ("neg", "no")
+    assert (second.group, second.answer) == ("pos", "yes")
+    assert second.value == pytest.approx(0.69) and "predicted pos" in second.sentence
+    same = good_model(n, permutation={"median_tvd": np.full(n, 0.4)})
+    (pooled,) = found("assignment", same)
+    assert pooled.group == "all"
+
+
+def test_pinned_down_needs_an_upper_bound():
+    """A lower bound of .35 of .69 was called "fairly well pinned down" once."""
+    n = 100
+    lower = {
+        "share_of_largest@0.01": np.full(n, 0.1),
+        "epsilon_max_jsd@0.01": np.full(n, 0.06),
+        "largest_jsd": np.full(n, 0.6),
+        "epsilon_max_jsd_exact": np.zeros(n),
+    }
+    (unknown,) = found("uniqueness", good_model(n, adversarial=lower))
+    assert unknown.answer == Answer.CANNOT_SAY
+    assert "at least 0.10" in unknown.sentence
+    far = {"share_of_largest_upper@0.01": np.full(n, 0.8)}
+    (open_,) = found("uniqueness", good_model(n, adversarial=lower | far))
+    assert open_.answer == Answer.CANNOT_SAY
+    near = {"share_of_largest_upper@0.01": np.full(n, 0.2)}
+    (pinned,) = found("uniqueness", good_model(n, adversarial=lower | near))
+    assert pinned.answer == Answer.YES
+    exact = lower | {"epsilon_max_jsd_exact": np.ones(n)}
+    assert found("uniqueness", good_model(n, adversarial=exact))[0].answer == "yes"
+    free = lower | {"share_of_largest@0.01": np.full(n, 0.9)}
+    assert found("uniqueness", good_model(n, adversarial=free))[0].answer == "no"
+
+
+def test_two_texts_say_nothing():
+    few = good_model(2, permutation={"median_tvd": [0.9, 0.9]})
+    assert found("assignment", few)[0].answer == Answer.CANNOT_SAY
+    assert conclusion(findings(few, None, ["neg", "pos"])) == Answer.CANNOT_SAY
+
+
+def test_an_interval_across_a_threshold_cannot_say_between_which():
+    generator = np.random.default_rng(0)
+    way = {"way_to_best@attention": generator.normal(0.75, 0.3, 200)}
+    (finding,) = found("erasure", good_model(200, erasure=way))
+    assert finding.answer == Answer.CANNOT_SAY
+    assert "cannot say (partly or yes)" in finding.sentence
+
+
+def test_many_heads_are_answered_for_together_or_not_at_all():
+    n = 60
+    moved = {"median_tvd": np.full(n, 0.3)}
+    heads = pd.concat(
+        [good_model(n, permutation=moved), rows_of("permutation", moved, head=1)]
+    )
+    assert [f.rule for f in findings(heads, None, "np")] == ["accuracy"]
+    whole = {"median_tvd": np.full(n, 0.01)}
+    together = pd.concat([heads, rows_of("permutation", whole, layer=-1, head=-1)])
+    (finding,) = found("assignment", together)
+    assert finding.answer == Answer.NO and finding.value == pytest.approx(0.01)
+
+
+# --- audits -------------------------------------------------------------------------
+
+
+def generated_texts(tokenizer, n=60, length=20):
+    words = sorted(word for word in tokenizer.get_vocab() if word.isalpha())
+    generator = np.random.default_rng(0)
+    rows = [
+        {
+            "text": " ".join(generator.choice(words, length)),
+            "label": k % 2,
+            "example_id": k,
+        }
+        for k in range(n)
+    ]
+    return datasets.Dataset.from_list(rows)
+
+
+def untrained(encoder, sharpness, vocabulary, seed=0):
+    torch.manual_seed(seed)
+    config = AttentionClassifierConfig(
+        vocab_size=vocabulary, embedding_size=64, encoder=encoder, encoder_size=64
+    )
+    model = AttentionClassifierForSequenceClassification(config).eval()
+    with torch.no_grad():
+        model.attention_classifier.attention.query.weight.mul_(sharpness)
+    return model
+
+
+@pytest.mark.parametrize(("encoder", "sharpness"), [("none", 8), ("mlp", 20)])
+def test_an_untrained_network_is_not_said_to_agree(tokenizer, encoder, sharpness):
+    """Their τ with leave-one-out was .72 and .79, and "agrees well" was printed."""
+    model = untrained(encoder, sharpness, len(tokenizer))
+    texts = generated_texts(tokenizer)
+    report = audit(model, texts, ["correlation"], tokenizer=tokenizer, progress=False)
+    (finding,) = [f for f in report.findings if f.rule == "importance"]
+    assert finding.yardsticks["control"] > 0.5  # as much as the model itself
+    assert finding.answer == Answer.NO
+    assert "agrees" not in str(report)
+    assert report.answer == Answer.CANNOT_SAY  # its labels are tosses of a coin
+
+
+def test_the_control_is_the_same_tests_on_the_shuffled_weights(tokenizer, tmp_path):
+    from hf_attnprobe.auditing.control import control_of
+
+    model = untrained("cnn", 5, len(tokenizer))
+    texts = generated_texts(tokenizer, n=12, length=7)
+    run = {"tokenizer": tokenizer, "progress": False}
+    report = audit(model, texts, ["permutation"], output_dir=tmp_path / "a", **run)
+    other = control_of(model, "randomised", n_layers=None, seed=0)
+    alone = audit(
+        other, texts, ["permutation"], options=AuditOptions(control="none"), **run
+    )
+    assert alone.contrasts == () and "control" not in alone.provenance
+    held = pd.read_parquet(tmp_path / "a" / "control" / "rows")
+    key = ["test", "statistic", "example_id"]
+    both = held.merge(alone.rows, on=key)
+    assert len(both) == len(held) == len(alone.rows)
+    np.testing.assert_allclose(both.value_x, both.value_y, atol=1e-12)
+    means = held[held.statistic == "median_tvd"].value.mean()
+    (beside,) = [
+        c for c in report.contrasts if (c.statistic, c.group) == ("median_tvd", "all")
+    ]
+    assert beside.control_mean == pytest.approx(means)
+    assert beside.difference == pytest.approx(beside.mean - means)
+    assert f"(control {means:.3f})" in str(report)
+    again = read_audit(tmp_path / "a")
+    assert again.findings == report.findings and again.contrasts == report.contrasts
+    assert str(again) == str(report)
+
+
+def test_what_a_control_keeps_and_what_it_loses(tokenizer):
+    from hf_attnprobe.auditing.control import control_of
+
+    model = untrained("bilstm", 3, 50)
+    other = control_of(model, "randomised", n_layers=None, seed=1)
+    for name, weights in model.named_parameters():
+        changed = dict(other.named_parameters())[name]
+        torch.testing.assert_close(
+            weights.flatten().sort().values, changed.flatten().sort().values
+        )
+        if weights.numel() > 8:
+            assert not torch.equal(weights, changed)
+    again = control_of(model, "randomised", n_layers=None, seed=1)
+    for first, second in zip(other.parameters(), again.parameters(), strict=True):
+        assert torch.equal(first, second)
+    fresh = control_of(model, "untrained", n_layers=None, seed=1)
+    ratio = (
+        model.attention_classifier.attention.query.weight.std()
+        / fresh.attention_classifier.attention.query.weight.std()
+    )
+    assert math.isclose(ratio, 3, rel_tol=0.5)  # its sharpness is gone
+
+
+def test_from_the_top_down_lower_layers_stay():
+    from transformers import BertConfig, BertForSequenceClassification
+
+    from hf_attnprobe import AttnProbeError
+    from hf_attnprobe.auditing.control import control_of
+
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=40,
+        hidden_size=16,
+        num_hidden_layers=3,
+        num_attention_heads=2,
+        intermediate_size=16,
+    )
+    model = BertForSequenceClassification(config)
+
+    def changed(n_layers):
+        other = dict(
+            control_of(
+                model, "randomised", n_layers=n_layers, seed=0
+            ).named_parameters()
+        )
+        return {
+            name
+            for name, weights in model.named_parameters()
+            if not torch.equal(weights, other[name])
+        }
+
+    head = changed(0)
+    assert head == {"bert.pooler.dense.weight", "classifier.weight"}
+    top = changed(1)
+    assert any(name.startswith("bert.encoder.layer.2.") for name in top)
+    assert not any("layer.1." in name or "embeddings" in name for name in top)
+    assert top > head and changed(3) > changed(2) > top
+    assert not any("embeddings" in name for name in changed(3))
+    assert any("embeddings" in name for name in changed(None))
+    with pytest.raises(AttnProbeError, match="at most 3"):
+        changed(4)
