@@ -71,7 +71,10 @@ def test_json_is_as_documented(command, cli, checkpoint, reviews_folder):
         "dataset",
         "n",
         "seed",
+        "answer",
+        "findings",
         "statistics",
+        "contrasts",
         "comparisons",
         "provenance",
     ]
@@ -125,6 +128,7 @@ def test_the_folder_holds_what_was_printed(command, cli, tmp_path):
     printed = strict(cli(*command, "--json", "--output-dir", tmp_path / "out").out)
     assert {f.name for f in (tmp_path / "out").iterdir()} == {
         "audit.json",
+        "control",
         "rows",
         "summary.json",
         "report.md",
@@ -484,7 +488,7 @@ def test_a_model_from_a_hub(run_module, checkpoint, reviews_folder, tmp_path):
     assert (found["model"], found["n"]) == ("acme/bilstm", 5)
     assert {
         line.split(":")[0] for line in run.err.replace("\r", "\n").split("\n") if line
-    } == {"audit"}
+    } == {"audit", "control"}
 
 
 def test_an_error_is_one_line_in_a_process_too(run_module, tmp_path):

@@ -24,7 +24,7 @@ from hf_attnprobe.auditing.options import Control
 from hf_attnprobe.errors import AttnProbeError
 
 
-def suits(control: Control, adapter: AttentionModelBase) -> bool:
+def has_control(control: Control, adapter: AttentionModelBase) -> bool:
     """Whether the audit has a control; by itself only where it is cheap."""
     if control == "auto":
         return len(adapter.sites()) == 1

@@ -18,7 +18,11 @@ from hf_attnprobe.auditing.ranking_tables import (
     ranked_lines,
     section_in_words,
 )
-from hf_attnprobe.auditing.verdict import conclusion, conclusion_sentence
+from hf_attnprobe.auditing.verdict import (
+    conclusion,
+    conclusion_sentence,
+    zero_ablation_only,
+)
 from hf_attnprobe.data.examples import DatasetName
 from hf_attnprobe.faithfulness import readings
 from hf_attnprobe.faithfulness.adversarial import EPSILONS
@@ -153,9 +157,9 @@ def from_json(data: Mapping) -> Report:
         examples=tuple(from_plain(Example, e) for e in data.get("examples", [])),
         prune=from_plain(PruneCurve, curve) if curve else None,
         comparisons=tuple(from_plain(Comparison, c) for c in comparisons),
-        findings=tuple(_finding(f) for f in data["findings"]),
-        contrasts=tuple(from_plain(Contrast, c) for c in data["contrasts"]),
-        example_ids=tuple(data["example_ids"]),
+        findings=tuple(_finding(f) for f in data.get("findings", [])),
+        contrasts=tuple(from_plain(Contrast, c) for c in data.get("contrasts", [])),
+        example_ids=tuple(data.get("example_ids", [])),
     )
 
 
@@ -277,8 +281,9 @@ def _verdict(report: Report) -> list[str]:
     lines = [answer] if answer else []
     lines += [f.sentence for f in report.findings if f.rule != "accuracy"]
     if has_heads(report.statistics):
-        lines += head_sentences(report.statistics)
-    return lines
+        return lines + head_sentences(report.statistics)
+    ablated = zero_ablation_only(report.statistics)
+    return [*lines, ablated] if ablated else lines
 
 
 # --- Markdown -----------------------------------------------------------------------

@@ -184,7 +184,7 @@ def _subject(
         _check_adapter_options(options)
         name, _, tokenizer = _model_and_tokenizer(model.model, tokenizer, options)
         other = None
-        if controls.suits(options.control, model):
+        if controls.has_control(options.control, model):
             other = copy.deepcopy(model)
             other.model.load_state_dict(_control(model.model, options).state_dict())
         return Subject(name, model, tokenizer, other)
@@ -196,7 +196,7 @@ def _subject(
         mask_id=_mask_id(tokenizer, loaded),
     )
     adapter, other = wrapped(loaded.to(device)), None
-    if controls.suits(options.control, adapter):
+    if controls.has_control(options.control, adapter):
         other = wrapped(_control(loaded, options))
     return Subject(name, adapter, tokenizer, other)
 
@@ -442,8 +442,9 @@ def read_audit(folder: str | Path) -> Report:
         ) from error
     rows = read_rows(Path(folder) / "rows")
     # The folder may hold rows of texts and tests that no summary has been made of yet.
-    told = rows.example_id.isin(report.example_ids)
-    rows = rows[told & rows.test.isin([*report.provenance["tests"], PREDICTION])]
+    if report.example_ids:
+        told = rows.example_id.isin(report.example_ids)
+        rows = rows[told & rows.test.isin([*report.provenance["tests"], PREDICTION])]
     return dataclasses.replace(report, rows=rows.reset_index(drop=True))
 
 
