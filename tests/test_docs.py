@@ -14,6 +14,7 @@ import torch
 from transformers import BertConfig, BertModel, BertTokenizer
 
 import hf_attnprobe
+import rules_table
 from hf_attnprobe import adapters, attention_model, functional
 from hf_attnprobe.cli import build_parser
 from hf_attnprobe.data.word_vectors import read_vectors
@@ -231,3 +232,8 @@ def test_word_vectors_of_a_transformer_are_means_of_its_pieces(
     expected = torch.stack([table[[6, 7]].mean(0), table[5], table[1]])
     assert ids.tolist() == [0, 1, 2]
     torch.testing.assert_close(vectors, expected, atol=1e-5, rtol=0)
+
+
+def test_the_table_of_rules_is_the_one_that_the_code_reads():
+    """``python tests/rules_table.py`` writes it."""
+    assert read("docs/verdicts.md") == rules_table.expected()

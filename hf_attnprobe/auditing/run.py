@@ -458,6 +458,7 @@ def _provenance(
     provenance = {
         **identity,
         "tests": list(sweep.options),
+        "classes": list(sweep.adapter.label_names),
         **counts,
         "n_processes": sweep.state.num_processes,
         "versions": versions(),

@@ -1,0 +1,157 @@
+"""An audit's numbers and answers again, from its Parquet alone, in plain pandas.
+
+Nothing of the package is imported. Thresholds are those of the table that the
+documentation prints.
+"""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+
+MIN_TEXTS = 30
+RULES_PAGE = Path(__file__).parent.parent / "docs" / "verdicts.md"
+
+
+def thresholds():
+    """(partly, yes) of each rule, by its name in lower case, from the printed table."""
+    found = {}
+    for line in RULES_PAGE.read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("| ").split(" | ")]
+        if len(cells) == 6 and re.fullmatch(r"[A-Z][\w ]+", cells[0]):
+            yes = 0.0 if cells[4] == "above 0" else float(cells[4])
+            partly = yes if cells[3] == "–" else float(cells[3])
+            found[cells[0].lower()] = partly, yes
+    return found
+
+
+def read(folder):
+    """Rows of a folder of Parquet parts; a text may have been written twice."""
+    rows = pd.read_parquet(folder)
+    return rows.drop_duplicates(["test", "statistic", "example_id", "layer", "head"])
+
+
+def wide(rows, layer, head):
+    """Texts by statistic at one site."""
+    here = rows[(rows.layer == layer) & (rows["head"] == head)]
+    here = here[here.test != "prediction"]
+    return here.pivot(index="example_id", columns="statistic", values="value")
+
+
+def predictions(rows):
+    own = rows[rows.test == "prediction"]
+    return own.pivot(index="example_id", columns="statistic", values="value")
+
+
+def mean_and_interval(values, n_resamples=2000):
+    """Mean, bootstrap interval and number of the values that are there."""
+    values = np.asarray(values, dtype=float)
+    values = values[~np.isnan(values)]
+    if not len(values):
+        return np.nan, (np.nan, np.nan), 0
+    generator = np.random.default_rng(12345)
+    drawn = generator.integers(0, len(values), (n_resamples, len(values)))
+    low, high = np.quantile(values[drawn].mean(1), [0.025, 0.975])
+    return values.mean(), (low, high), len(values)
+
+
+def statistics(rows, label_names):
+    """(test, statistic, layer, head, group) -> mean, median, std, n, undefined."""
+    tested = rows[rows.test != "prediction"]
+    predicted = predictions(rows).predicted_class
+    groups = {"all": predicted.index}
+    for k, name in enumerate(label_names):
+        members = predicted.index[predicted == k]
+        if len(members):
+            groups[name] = members
+    found = {}
+    for key, column in tested.groupby(["test", "statistic", "layer", "head"]):
+        values = column.set_index("example_id").value
+        for group, members in groups.items():
+            of_group = values.reindex(members)
+            real = of_group.dropna()
+            found[(*key, group)] = (
+                real.mean(),
+                real.median(),
+                real.std(ddof=0),
+                len(real),
+                len(of_group) - len(real),
+            )
+    return found
+
+
+def site_of_model(rows):
+    tested = rows[rows.test != "prediction"]
+    sites = {(a, b) for a, b in zip(tested.layer, tested["head"], strict=True)}
+    if (-1, -1) in sites:
+        return (-1, -1)
+    heads = [s for s in sites if s[0] >= 0 and s[1] >= 0]
+    return heads[0] if len(heads) == 1 else None
+
+
+def graded_numbers(rows, control):
+    """Per rule the values [texts] whose mean is graded, and what they are a bound of.
+
+    Returns:
+        By rule (lowest, highest): equal unless the number is only known to lie between.
+    """
+    site = site_of_model(rows)
+    if site is None:
+        return {}
+    own = wide(rows, *site)
+    other = None if control is None else wide(control, *site).reindex(own.index)
+
+    def has(frame, name):
+        return frame is not None and name in frame and frame[name].notna().any()
+
+    found = {}
+    tau = "attention_leave_one_out_tau"
+    if has(own, tau):
+        values = own[tau]
+        if has(other, tau):
+            values = own[tau] - other[tau]
+        found["importance"] = values, values
+    if has(own, "median_tvd"):
+        values = own["median_tvd"]
+        if has(other, "median_tvd"):
+            values = own["median_tvd"] - other["median_tvd"]
+        found["assignment"] = values, values
+    share = "share_of_largest@0.01"
+    if has(own, share):
+        highest = 1 - own[share]
+        lowest = highest * 0
+        if (own["epsilon_max_jsd_exact"].dropna() == 1).all():
+            lowest = highest
+        elif has(own, "share_of_largest_upper@0.01"):
+            lowest = 1 - own["share_of_largest_upper@0.01"]
+        found["uniqueness"] = lowest, highest
+    for name in ("way_to_best@attention", "way_to_best_tried@attention"):
+        if has(own, name):
+            found["erasure"] = own[name], own[name]
+            break
+    for ranking in ("attention", "mean_attention"):
+        name = f"comprehensiveness@{ranking}"
+        if has(own, name) and has(own, "comprehensiveness@random"):
+            values = own[name] - own["comprehensiveness@random"]
+            found["removal"] = values, values
+            break
+    return found
+
+
+def possible_grades(interval, n, limits):
+    """The answers that an interval leaves open."""
+    partly, yes = limits
+    low, high = interval
+    if n < MIN_TEXTS:
+        return {"no", "partly", "yes"} if partly != yes else {"no", "yes"}
+    if partly == yes == 0:
+        grades = ["yes" if end > 0 else "no" for end in (low, high)]
+    else:
+        grades = [
+            "yes" if end >= yes else "partly" if end >= partly else "no"
+            for end in (low, high)
+        ]
+    between = {"partly"} if set(grades) == {"no", "yes"} and partly != yes else set()
+    return set(grades) | between

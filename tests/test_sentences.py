@@ -1,0 +1,212 @@
+"""No printed sentence contradicts the rows: both are computed again in plain pandas."""
+
+import datasets
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from transformers import BertConfig, BertForSequenceClassification
+
+import recompute
+from hf_attnprobe import AttentionClassifierConfig, AuditOptions, audit
+from hf_attnprobe.attention_classifier.modeling_attention_classifier import (
+    AttentionClassifierForSequenceClassification,
+)
+
+
+def random_classifier(encoder, n_labels, sharpness, confidence, vocabulary, seed):
+    torch.manual_seed(seed)
+    config = AttentionClassifierConfig(
+        vocab_size=vocabulary,
+        embedding_size=12,
+        encoder=encoder,
+        encoder_size=12,
+        num_labels=n_labels,
+    )
+    model = AttentionClassifierForSequenceClassification(config).eval()
+    with torch.no_grad():
+        model.attention_classifier.attention.query.weight.mul_(sharpness)
+        model.classifier.weight.mul_(confidence)
+    return model
+
+
+def random_texts(tokenizer, n, n_labels, seed):
+    words = sorted(word for word in tokenizer.get_vocab() if word.isalpha())
+    generator = np.random.default_rng(seed)
+    rows = []
+    for k in range(n):
+        length = generator.integers(1, 12)
+        text = " ".join(generator.choice(words, length))
+        label = int(generator.integers(n_labels))
+        rows.append({"text": text, "label": label, "example_id": 7 * k})
+    return datasets.Dataset.from_list(rows)
+
+
+def check_statistics(report, rows):
+    """Mean, median, std and counts of every statistic."""
+    expected = recompute.statistics(rows, report.provenance["classes"])
+    for s in report.statistics:
+        key = s.test, s.statistic, s.layer, s.head, s.group
+        mean, median, std, n, undefined = expected[key]
+        assert (s.n, s.undefined) == (n, undefined), key
+        got = [s.mean, s.median, s.std]
+        np.testing.assert_allclose(got, [mean, median, std], atol=1e-9, err_msg=key)
+    assert len(report.statistics) == len(expected)
+
+
+def near(interval, expected, values):
+    """Two bootstrap intervals of the same mean, up to the noise of resampling."""
+    spread = np.nanstd(values) / max(1, np.sqrt(np.sum(~np.isnan(values))))
+    return np.allclose(interval, expected, atol=0.4 * spread + 1e-9)
+
+
+def check_findings(report, rows, control):
+    """Number, interval, answer and words of every finding."""
+    limits = recompute.thresholds()
+    predicted = recompute.predictions(rows).predicted_class
+    numbers = recompute.graded_numbers(rows, control)
+    classes = report.provenance["classes"]
+    asked = {f.rule for f in report.findings} - {"accuracy"}
+    assert asked == set(numbers)
+    for finding in report.findings:
+        if finding.rule == "accuracy":
+            continue
+        lowest, highest = numbers[finding.rule]
+        if finding.group != "all":
+            members = predicted.index[predicted == classes.index(finding.group)]
+            lowest, highest = lowest.reindex(members), highest.reindex(members)
+        mean, interval, n = recompute.mean_and_interval(highest)
+        assert finding.n == n
+        assert finding.value == pytest.approx(mean, abs=1e-9)
+        assert near(finding.ci95, interval, highest)
+        low = finding.ci95[0]
+        if lowest is not highest:
+            low = recompute.mean_and_interval(lowest)[1][0]
+        interval = low, finding.ci95[1]
+        possible = recompute.possible_grades(interval, n, limits[finding.rule])
+        expected = possible.pop() if len(possible) == 1 else "cannot say"
+        edge = min(abs(low - limit) for limit in limits[finding.rule])
+        if lowest is highest or edge > 0.02:  # else resampling decides
+            assert finding.answer == expected, finding
+        sentence = finding.sentence
+        head = sentence.split(". ")[0]
+        assert head.split(": ")[1].startswith(str(finding.answer))
+        assert "nan" not in sentence
+        if finding.group != "all":
+            assert f"(texts predicted {finding.group})" in head
+        if finding.rule != "uniqueness":  # which names the share, 1 − it
+            assert f"{finding.value:.2f} [" in sentence
+
+
+def check_accuracy(report, rows):
+    own = recompute.predictions(rows)
+    (finding,) = [f for f in report.findings if f.rule == "accuracy"]
+    labelled = own[own.label >= 0]
+    is_right = labelled.predicted_class == labelled.label
+    majority = labelled.label.value_counts(normalize=True).iloc[0]
+    assert f"right in {is_right.mean():.2f}" in finding.sentence
+    assert finding.value == pytest.approx(is_right.mean() - majority)
+    assert f"{own.probability.mean():.2f} [" in finding.sentence
+    low, high = finding.ci95
+    expected = "yes" if low > 0 else "no" if high <= 0 else "cannot say"
+    assert finding.answer == (expected if finding.n >= 30 else "cannot say")
+
+
+def check_whole(report):
+    """The answer to the whole follows from the parts that are printed."""
+    answers = {str(f.answer) for f in report.findings if f.rule != "accuracy"}
+    accuracy = [str(f.answer) for f in report.findings if f.rule == "accuracy" and f.n]
+    said = answers - {"cannot say"}
+    if accuracy and accuracy != ["yes"]:
+        expected = "cannot say"
+    elif len(said) > 1 or "partly" in said:
+        expected = "partly"
+    elif len(answers) == 1:
+        (expected,) = answers
+    else:
+        expected = "cannot say"
+    assert report.answer == expected
+    assert f"{expected.capitalize()} (" in str(report)
+
+
+def check(report, folder):
+    rows = recompute.read(folder / "rows")
+    held = folder / "control" / "rows"
+    control = recompute.read(held) if held.is_dir() else None
+    check_statistics(report, rows)
+    check_accuracy(report, rows)
+    check_findings(report, rows, control)
+    check_whole(report)
+    if control is not None:
+        check_contrasts(report, rows, control)
+    return rows, control
+
+
+def check_contrasts(report, rows, control):
+    key = ["test", "statistic", "layer", "head", "example_id"]
+    both = rows.merge(control, on=key, suffixes=("", "_control")).dropna()
+    both["difference"] = both.value - both.value_control
+    for c in report.contrasts:
+        if c.group != "all":
+            continue
+        chosen = both[(both.test == c.test) & (both.statistic == c.statistic)]
+        chosen = chosen[(chosen.layer == c.layer) & (chosen["head"] == c.head)]
+        assert len(chosen) == c.n
+        if c.n:
+            assert c.difference == pytest.approx(chosen.difference.mean(), abs=1e-9)
+            assert c.control_mean == pytest.approx(
+                chosen.value_control.mean(), abs=1e-9
+            )
+
+
+@given(
+    encoder=st.sampled_from(["none", "mlp", "cnn", "bilstm"]),
+    n_labels=st.integers(2, 4),
+    sharpness=st.sampled_from([1, 6, 20]),
+    confidence=st.sampled_from([1, 8, 40]),
+    n=st.sampled_from([2, 40, 64]),
+    seed=st.integers(0, 1000),
+)
+@settings(
+    max_examples=12,
+    deadline=None,
+    phases=[Phase.generate],  # to shrink one takes minutes
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+def test_every_number_and_answer_follows_from_the_rows(
+    tokenizer, tmp_path_factory, encoder, n_labels, sharpness, confidence, n, seed
+):
+    folder = tmp_path_factory.mktemp("audit")
+    vocabulary = len(tokenizer)
+    model = random_classifier(
+        encoder, n_labels, sharpness, confidence, vocabulary, seed
+    )
+    texts = random_texts(tokenizer, n, n_labels, seed)
+    report = audit(model, texts, tokenizer=tokenizer, output_dir=folder, progress=False)
+    check(report, folder)
+
+
+def test_the_same_holds_of_a_transformer(tmp_path, tokenizer):
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=32,
+        initializer_range=0.3,
+    )
+    model = BertForSequenceClassification(config).eval()
+    texts = random_texts(tokenizer, 40, 2, 0)
+    report = audit(
+        model,
+        texts,
+        options=AuditOptions(control="randomised"),
+        tokenizer=tokenizer,
+        output_dir=tmp_path,
+        progress=False,
+    )
+    check(report, tmp_path)
