@@ -388,3 +388,55 @@ def test_from_the_top_down_lower_layers_stay():
     assert any("embeddings" in name for name in changed(None))
     with pytest.raises(AttnProbeError, match="at most 3"):
         changed(4)
+
+
+# --- one report, one truth ----------------------------------------------------------
+
+
+def test_a_report_of_a_folder_is_of_the_texts_of_its_summary(tokenizer, tmp_path):
+    """An audit was extended and interrupted: there are rows that no summary tells of."""
+    from hf_attnprobe import Data, render_report
+
+    model = untrained("cnn", 5, len(tokenizer))
+    texts = generated_texts(tokenizer, n=12, length=7)
+    run = {"tokenizer": tokenizer, "progress": False, "output_dir": tmp_path}
+    audit(model, Data(texts, test_limit=6), ["permutation"], **run)
+    held = {
+        name: (tmp_path / name).read_text() for name in ("summary.json", "report.md")
+    }
+    audit(model, texts, ["permutation", "uniform_attention"], **run)
+    for name, text in held.items():
+        (tmp_path / name).write_text(text)
+    assert read_audit(tmp_path).rows.example_id.nunique() == 6
+    assert render_report(tmp_path) == held["report.md"]
+
+
+def test_shown_texts_were_computed_as_the_audit_asked(tokenizer, tmp_path):
+    """With --method search a text was shown with the exact adversary's JSD."""
+    from hf_attnprobe import Adversarial
+
+    model = untrained("cnn", 5, len(tokenizer))
+    texts = generated_texts(tokenizer, n=4, length=7)
+    asked = Adversarial(method="search", n_steps=3, n_starts=2)
+    report = audit(model, texts, [asked], tokenizer=tokenizer, progress=False)
+    rows = report.rows[report.rows.statistic == "epsilon_max_jsd@0.05"]
+    known = rows.set_index("example_id").value
+    assert len(report.examples) == 3
+    for example in report.examples:
+        assert example.adversary_jsd == pytest.approx(known[example.example_id])
+
+
+def test_medians_by_weight_keep_predicted_classes_apart():
+    """.187 and .690 were printed as one median of .313 that no text has."""
+    from hf_attnprobe.auditing.report import Report, to_markdown
+
+    n = 40
+    moved = {
+        "median_tvd": np.where(np.arange(n) % 2, 0.690, 0.187),
+        "max_attention": np.full(n, 0.9),
+    }
+    told = {"classes": ["neg", "pos"]}
+    rows = good_model(n, permutation=moved)
+    text = to_markdown(Report("m", "d", n, 0, (), told, rows=rows))
+    assert "| neg | [0.75, 1.00] | 20 | 0.187 |" in text
+    assert "| pos | [0.75, 1.00] | 20 | 0.690 |" in text

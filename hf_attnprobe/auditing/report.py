@@ -38,7 +38,7 @@ from hf_attnprobe.storage.provenance import provenance_section
 
 BINNED = {
     "median_tvd": "median Δŷ under shuffling",
-    "epsilon_max_jsd@0.05": "ε-max JSD (ε = .05)",
+    "epsilon_max_jsd@0.01": "ε-max JSD (ε = .01)",
 }
 """Statistics shown by the largest attention weight, as in the papers' violin plots."""
 SHOWN_WEIGHT = 0.05  # tokens of shown texts with less attention have no number
@@ -309,7 +309,7 @@ def to_markdown(report: Report) -> str:
         for test in dict.fromkeys(s.test for s in report.statistics):
             parts += _test_section(test, report)
             parts += comparison_section(test, report.comparisons)
-        parts += _bins_section(report.rows)
+        parts += _bins_section(report)
     parts += _examples_section(report.examples)
     return "\n".join(parts + provenance_section(report.provenance)) + "\n"
 
@@ -377,23 +377,28 @@ def _control_cells(contrast: Contrast | None) -> list[object]:
     return [markdown.number(contrast.control_mean), difference]
 
 
-def _bins_section(rows: pd.DataFrame) -> list[str]:
-    """Medians by the largest attention weight, of the one head."""
+def _bins_section(report: Report) -> list[str]:
+    """Medians by predicted class and largest attention weight, of the one head.
+
+    As the violin plots of Jain & Wallace 2019 (Figure 6), which part the classes too: a
+    mean of both may be a value between two modes that no text has.
+    """
+    rows = report.rows
     if not len(rows):
         return []
-    wanted = rows[rows.statistic.isin(["max_attention", *BINNED])]
+    wanted = rows[rows.statistic.isin(["max_attention", "predicted_class", *BINNED])]
     wide = wanted.pivot_table(index="example_id", columns="statistic", values="value")
     shown = [name for name in BINNED if name in wide]
-    if "max_attention" not in wide or not shown:
+    if "max_attention" not in wide or "predicted_class" not in wide or not shown:
         return []
-    bins = attention_bin(wide.max_attention)
-    counts = bins.value_counts()
-    medians = wide.groupby(bins, observed=True)[shown].median()
-    table = [
-        [name, counts[name], *map(markdown.number, medians.loc[name])]
-        for name in medians.index
-    ]
-    head = ["largest weight", "n", *(BINNED[name] for name in shown)]
+    classes = report.provenance.get("classes", [])
+    by = [wide.predicted_class.astype(int), attention_bin(wide.max_attention)]
+    table: list[list[object]] = []
+    for (predicted, weight), texts in wide.groupby(by, observed=True):
+        name = classes[predicted] if predicted < len(classes) else predicted
+        medians = map(markdown.number, texts[shown].median())
+        table.append([name, weight, len(texts), *medians])
+    head = ["predicted", "largest weight", "n", *(BINNED[name] for name in shown)]
     return markdown.section("by largest attention weight", markdown.table(head, table))
 
 
