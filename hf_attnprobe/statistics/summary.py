@@ -70,18 +70,23 @@ def summarize(
         readings: of the tests; their order is that of the result.
         seed: of the bootstrap (1,000 resamples of the texts, percentile interval).
     """
-    tested = rows[rows.test != PREDICTION].drop_duplicates(KEY)
-    wide = tested.set_index(KEY).value.unstack(KEY[1:])
+    wide = one_row_per_text(rows)
     columns = _in_order(wide.columns, readings)
     by_group = [
         _describe(texts[columns], group, seed)
-        for group, texts in _groups(rows, wide, label_names).items()
+        for group, texts in groups_of_texts(rows, wide, label_names).items()
         if len(texts)
     ]
     statistics: list[Statistic] = []
     for of_column in zip(*by_group, strict=True):
         statistics += of_column
     return tuple(statistics)
+
+
+def one_row_per_text(rows: pd.DataFrame) -> pd.DataFrame:
+    """The tests' values, one column per test, statistic, layer and head."""
+    tested = rows[rows.test != PREDICTION].drop_duplicates(KEY)
+    return tested.set_index(KEY).value.unstack(KEY[1:])
 
 
 def _in_order(columns: pd.MultiIndex, readings: Readings) -> list[tuple]:
@@ -97,7 +102,7 @@ def _in_order(columns: pd.MultiIndex, readings: Readings) -> list[tuple]:
     return sorted(columns, key=place)
 
 
-def _groups(
+def groups_of_texts(
     rows: pd.DataFrame, wide: pd.DataFrame, label_names: Sequence[str]
 ) -> dict[str, pd.DataFrame]:
     """All texts, and those of each predicted class, by name."""
