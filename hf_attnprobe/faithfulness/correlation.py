@@ -43,7 +43,9 @@ from hf_attnprobe.options import Options, option
 
 LEVEL = 0.05
 ROUNDINGS = 256
-"""Values closer than so many times the rounding of a single operation are equal."""
+"""Values closer than so many roundings of a single operation are equal, but never
+more than ``AT_MOST`` apart, which is what matters in 16 bits."""
+AT_MOST = 0.01
 PAIRS = ((0, 1), (0, 2), (1, 2))  # attention, gradient, leave-one-out
 
 READINGS = {
@@ -172,7 +174,7 @@ def ranks(values: Tensor, content: Tensor, unit: Tensor | float = 0.0) -> Tensor
         unit: the numbers whose difference the values are, [batch, 1]: their rounding
             stays where they cancel. Without one, rounding is relative to each value.
     """
-    rounding = ROUNDINGS * torch.finfo(values.dtype).eps
+    rounding = min(ROUNDINGS * torch.finfo(values.dtype).eps, AT_MOST)
     return dense_rank(values, content, rtol=rounding, atol=rounding * unit)
 
 
