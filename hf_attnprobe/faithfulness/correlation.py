@@ -15,8 +15,9 @@ Reading:  1 the same order, 0 unrelated orders, −1 the reverse. Agreement is
 
 What differs by rounding alone is a tie. Attention and gradients are exact relative to
 themselves. Leave-one-out is a difference of two outputs: exact relative to 1 − p of the
-predicted class, as far as its logits are. A token that moves the logits by less than
-their own rounding (in float32 about 1e-5) has no rank there; in float64 it has.
+predicted class, as far as its logits are. Tokens whose effects on the logits differ by
+less than the logits' own rounding (in float32 some 3e-5) share a rank; in float64 they
+need not.
 """
 
 from dataclasses import dataclass
@@ -160,10 +161,9 @@ def correlation(
     # NaN is not significant, as in the paper's count over all texts.
     significant = ((found.p_value <= LEVEL) & (found.tau > 0)).double()
     parts = torch.stack([found.tau, found.p_value, significant])
-    return CorrelationResult(
-        *(part for x, y in PAIRS for part in parts[:, :, x, y]),
-        significant_by_chance=chance_of_agreement(content.sum(-1), level=LEVEL),
-    )
+    by_pair = (part for x, y in PAIRS for part in parts[:, :, x, y])
+    by_chance = chance_of_agreement(content.sum(-1), level=LEVEL)
+    return CorrelationResult(*by_pair, by_chance)
 
 
 def ranks(values: Tensor, content: Tensor, unit: Tensor | float = 0.0) -> Tensor:
