@@ -161,9 +161,9 @@ def correlation(
     # NaN is not significant, as in the paper's count over all texts.
     significant = ((found.p_value <= LEVEL) & (found.tau > 0)).double()
     parts = torch.stack([found.tau, found.p_value, significant])
-    by_pair = (part for x, y in PAIRS for part in parts[:, :, x, y])
+    by_pair = [part for x, y in PAIRS for part in parts[:, :, x, y]]
     by_chance = chance_of_agreement(content.sum(-1), level=LEVEL)
-    return CorrelationResult(*by_pair, by_chance)
+    return CorrelationResult(*[*by_pair, by_chance])
 
 
 def ranks(values: Tensor, content: Tensor, unit: Tensor | float = 0.0) -> Tensor:
