@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.functional.divergence import small_side
 from hf_attnprobe.functional.fingerprint import model_fingerprint
 from hf_attnprobe.functional.intervention import at_heads, random_permutations
 
@@ -547,16 +548,26 @@ class Observation:
         return self.remember(("gradient", target), compute)
 
     def leave_one_out_importance(self, target: int | None = None) -> Tensor:
-        """|p(x without t) − p(x)| of the explained class, [batch, keys].
+        """How far the output moves without each token, [batch, keys].
 
-        For two classes it is the paper's total variation distance.
+        Total variation distance to the whole text's output (Jain & Wallace 2019,
+        Algorithm 1); of a class ``target`` |p(x without t) − p(x)|. For two classes the
+        two are equal.
+
+        The probability of the predicted class is next to 1 in a confident model and has
+        lost its digits there. So its change is taken as that of all others together.
         """
-        explained = self.target(target)[:, None]
-        n_keys = self.leave_one_out.shape[1]
-        before = self.probs.gather(-1, explained)
-        each = explained[:, None].expand(-1, n_keys, 1)
-        after = self.leave_one_out.gather(-1, each)[..., 0]
-        return (after - before).abs()
+        without, explained = self.leave_one_out, self.target(target)
+        is_large = self.probs.gather(-1, explained[:, None])[:, 0] > 0.5
+        before = small_side(self.probs, explained, is_large)
+        each = explained[:, None].expand(without.shape[:2])
+        after = small_side(without, each, is_large[:, None].expand_as(each))
+        change = (after - before[:, None]).abs()
+        if target is not None:
+            return change
+        of_others = (without - self.probs[:, None]).abs()
+        of_others = of_others.scatter(-1, each[..., None], 0).sum(-1)
+        return (change + of_others) / 2
 
 
 def _reaching(observation: Observation) -> list[Tensor]:

@@ -2,6 +2,7 @@
 
 import doctest
 import json
+import math
 import re
 import signal
 import subprocess
@@ -28,7 +29,8 @@ from hf_attnprobe.studies import grid as study_grid
 from hf_attnprobe.studies import plan as study_plan
 from hf_attnprobe.studies.file import read_study, ready_studies
 from hf_attnprobe.studies.options import StudyOptions
-from hf_attnprobe.studies.plan import FolderOf, load_as, name_of
+from hf_attnprobe.studies.papers import jain_wallace
+from hf_attnprobe.studies.plan import FolderOf, Job, load_as, name_of
 from hf_attnprobe.studies.report import _differences, to_json, to_markdown
 from hf_attnprobe.studies.run import study
 
@@ -542,6 +544,22 @@ def test_jain_and_wallace_beside_ours(reviews_folder, tmp_path):
         assert row["searched"].value <= row["exactly"].value + 1e-9
     assert sum(row["median Δŷ"].n for row in cells(shuffled)) == len(wide)
     assert len(overall.rows) == 1
+
+
+def test_significance_is_counted_as_jain_and_wallace_count_it():
+    """With either sign of τ, so that the published column says the same."""
+    rows = pd.DataFrame(
+        {
+            "attention_gradient_tau": [-0.9, 0.8, 0.1, math.nan],
+            "attention_gradient_p_value": [0.01, 0.02, 0.6, math.nan],
+            "attention_gradient_significant": [0.0, 1.0, 0.0, 0.0],
+        }
+    )
+    job = Job("audit", "audit", {"dataset": "sst"}, {}, "audit")
+    table = jain_wallace._correlation([jain_wallace._Group(job, 0, rows)])
+    (row,) = cells(table)
+    assert row["significant"] == 0.5 and row["published significant"] == 0.59
+    assert "either sign" in table.sentences[0]
 
 
 def test_tutek_and_snajder_beside_ours(reviews_folder, tmp_path):

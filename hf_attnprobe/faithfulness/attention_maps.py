@@ -33,12 +33,13 @@ class AttentionMap:
 
     function: observation and site -> [batch, queries, keys].
     needs: the capabilities that it asks of the model.
-    is_share: whether its rows add up to 1; gradients and norms may be of any size.
+    is_difference: whether its values are differences of larger numbers, whose rounding
+        stays where they cancel; other values are exact relative to themselves.
     """
 
     function: Callable[[Observation, Site], Tensor]
     needs: tuple[type, ...] = ()
-    is_share: bool = True
+    is_difference: bool = False
 
     def is_possible(self, model: AttentionModelBase, site: Site) -> bool:
         """Whether a model has what the map needs at a site."""
@@ -142,17 +143,19 @@ def value_zeroing_rollout(observation: Observation, site: Site) -> Tensor:
 OF_HEADS = {
     "raw_attention": AttentionMap(raw_attention),
     "attention_times_gradient": AttentionMap(
-        attention_times_gradient, (Differentiable,), is_share=False
+        attention_times_gradient, (Differentiable,)
     ),
-    "effective_attention": AttentionMap(effective_attention, (HeadValues,)),
-    "norm_based": AttentionMap(norm_based, (OutputProjections,), is_share=False),
+    "effective_attention": AttentionMap(
+        effective_attention, (HeadValues,), is_difference=True
+    ),
+    "norm_based": AttentionMap(norm_based, (OutputProjections,)),
 }
 OF_LAYERS = {
     "mean_attention": AttentionMap(mean_attention),
     "rollout": AttentionMap(rollout, (Stack,)),
-    "layer_norm_based": AttentionMap(
-        layer_norm_based, (OutputProjections,), is_share=False
+    "layer_norm_based": AttentionMap(layer_norm_based, (OutputProjections,)),
+    "value_zeroing": AttentionMap(value_zeroing, (BlockOutputs,), is_difference=True),
+    "value_zeroing_rollout": AttentionMap(
+        value_zeroing_rollout, (Stack, BlockOutputs), is_difference=True
     ),
-    "value_zeroing": AttentionMap(value_zeroing, (BlockOutputs,)),
-    "value_zeroing_rollout": AttentionMap(value_zeroing_rollout, (Stack, BlockOutputs)),
 }

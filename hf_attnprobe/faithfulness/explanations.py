@@ -21,12 +21,11 @@ read from, in every layer.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from hf_attnprobe.attention_model import EditableInputs, Observation, Site
 from hf_attnprobe.faithfulness.attention_maps import OF_HEADS, OF_LAYERS
-from hf_attnprobe.faithfulness.correlation import ranks
+from hf_attnprobe.faithfulness.correlation import leave_one_out_ranks, ranks
 from hf_attnprobe.faithfulness.registry import NoOptions, register_test
 from hf_attnprobe.functional.rank import kendall_tau_b
 
@@ -137,23 +136,18 @@ def explanations(
         seed: unused, nothing here is random.
     """
     content = observation.batch.content_mask
-    importance = ranks(observation.leave_one_out_importance(), content)
+    importance = leave_one_out_ranks(observation)
     taus = {}
     for name, explanation in (OF_LAYERS if site.head == LAYER else OF_HEADS).items():
         if not explanation.is_possible(observation.model, site):
             continue
         values = explanation.read(observation, site)
-        if not explanation.is_share:
-            values = _scaled(values, content)
-        ranked = ranks(values, content)
+        unit = _largest(values, content) if explanation.is_difference else 0.0
+        ranked = ranks(values, content, unit)
         taus[f"{name}_tau"] = kendall_tau_b(ranked, importance, content).tau
     return ExplanationsResult(**taus)
 
 
-def _scaled(values: Tensor, content: Tensor) -> Tensor:
-    """With 1 the largest of a text, [batch, keys].
-
-    Ties are told by a tolerance that knows attention's scale.
-    """
-    largest = (values * content).amax(-1, keepdim=True)
-    return values / largest.clamp_min(torch.finfo(values.dtype).tiny)
+def _largest(values: Tensor, content: Tensor) -> Tensor:
+    """The largest of each text, [batch, 1]."""
+    return (values * content).amax(-1, keepdim=True)

@@ -4,9 +4,12 @@ Human rationales, as ERASER scores them.
 
 Question: how far does a ranking of a text's tokens agree with those that people marked
           (DeYoung et al. 2020, Section 4)?
-Measure:  average precision of the ranking (AUPRC in steps); and, of as many of its
-          first tokens as people marked in this text, F1 over tokens and F1 over spans,
-          where a span is found that shares half of its union with a marked one. Marked
+Measure:  area under the precision-recall curve of the ranking, with straight lines
+          between its points (ERASER's AUPRC) and in steps (average precision); and, of
+          as many of its first tokens as people marked in this text, F1 over tokens, and
+          precision, recall and F1 over spans, where a span is found that shares half of
+          its union with a marked one. ERASER's IOU F1 is the F1 of the mean precision P
+          and the mean recall R, 2PR / (P + R), not the mean of the texts' F1. Marked
           words that were cut off with the end of a text that is too long count in
           nothing.
 Compare:  gradients, leave-one-out, and a random ranking.
@@ -35,13 +38,22 @@ from hf_attnprobe.faithfulness.registry import (
     register_test,
 )
 from hf_attnprobe.functional.erasure import removal_rank
-from hf_attnprobe.functional.plausibility import average_precision, iou_f1, token_f1
+from hf_attnprobe.functional.plausibility import (
+    auprc,
+    average_precision,
+    iou_scores,
+    token_f1,
+)
 
 
 RANKINGS = ("attention", *OF_TEXT)
 
 READINGS = {
     "auprc": (
+        "the area under the precision-recall curve of {key} against the words that "
+        "people marked is {mean:.2f} (ERASER's AUPRC; 1 is all of them in front)"
+    ),
+    "average_precision": (
         "{key} puts the words that people marked in front with average precision "
         "{mean:.2f} (1 is in front of all others)"
     ),
@@ -49,28 +61,40 @@ READINGS = {
         "of the words that people marked, {mean:.0%} are among as many that {key} "
         "ranks first"
     ),
+    "iou_precision": (
+        "of the spans that {key} ranks first, {mean:.0%} match one that people marked"
+    ),
+    "iou_recall": (
+        "per span that people marked, {mean:.2f} of those that {key} ranks first match "
+        "one"
+    ),
     "iou_f1": (
         "the spans that people marked and those that {key} ranks first match with F1 "
-        "{mean:.2f}"
+        "{mean:.2f}, the mean of the texts' own (ERASER takes the F1 of mean precision "
+        "and mean recall)"
     ),
 }
 HEAD_TITLES = {
     "auprc@attention": (
-        "average precision of the head's attention against the rationale"
+        "area under the precision-recall curve of the head's attention against the "
+        "rationale (ERASER's AUPRC)"
     ),
-    "auprc@random": "average precision of a random ranking (the same for all heads)",
+    "auprc@random": "the same of a random ranking (one for all heads)",
 }
 
 
 @dataclass(frozen=True)
 class PlausibilityResult:
-    """By ranking, all [batch], in [0, 1].
+    """By ranking, all [batch], in [0, 1] (recall and F1 of spans: at least 0).
 
     NaN for texts of which no unit or every unit is marked.
     """
 
     auprc: Mapping[str, Tensor]
+    average_precision: Mapping[str, Tensor]
     token_f1: Mapping[str, Tensor]
+    iou_precision: Mapping[str, Tensor]
+    iou_recall: Mapping[str, Tensor]
     iou_f1: Mapping[str, Tensor]
 
 
@@ -112,8 +136,12 @@ def plausibility(
         name: (removal_rank(x, content) < n_marked) & content
         for name, x in scores.items()
     }
+    by_span = {name: iou_scores(x, marked, content) for name, x in chosen.items()}
     return PlausibilityResult(
+        {name: auprc(x, marked, content) for name, x in scores.items()},
         {name: average_precision(x, marked, content) for name, x in scores.items()},
         {name: token_f1(x, marked, content) for name, x in chosen.items()},
-        {name: iou_f1(x, marked, content) for name, x in chosen.items()},
+        {name: found.precision for name, found in by_span.items()},
+        {name: found.recall for name, found in by_span.items()},
+        {name: found.f1 for name, found in by_span.items()},
     )

@@ -5,8 +5,8 @@ Attention, what it is compared with, and chance.
 attention: of the site. gradient: ∂p/∂attention of the predicted class's probability p,
 signed; product: attention × that (Serrano & Smith 2019, Section 4).
 effective_attention, norm_based: in heads, see ``explanations``.
-input_gradient: |gradient × input|. leave_one_out: the size of the change of p without
-the unit. random: a draw per text.
+input_gradient: |gradient × input|. leave_one_out: how far the output moves without the
+unit (total variation). random: a draw per text.
 """
 
 import torch
@@ -24,9 +24,8 @@ from hf_attnprobe.faithfulness.attention_maps import (
     attention_times_gradient,
     raw_attention,
 )
-from hf_attnprobe.faithfulness.correlation import ranks
+from hf_attnprobe.faithfulness.correlation import leave_one_out_ranks, ranks
 from hf_attnprobe.functional.intervention import random_generator
-from hf_attnprobe.functional.rank import dense_rank
 
 
 OF_SITE = ("attention", "gradient", "product", "effective_attention", "norm_based")
@@ -87,7 +86,7 @@ def _of_text(observation: Observation, name: str, seed: int) -> Tensor:
     if name == "input_gradient":
         return observation.gradient_importance()
     if name == "leave_one_out":
-        return observation.leave_one_out_importance()
+        return leave_one_out_ranks(observation)
     return _random(observation, seed)
 
 
@@ -105,13 +104,11 @@ def _random(observation: Observation, seed: int) -> Tensor:
 def tied(name: str, values: Tensor, content: Tensor) -> Tensor:
     """Dense ranks [batch, keys].
 
-    Weights and norms are exact relative to themselves, differences relative to the
-    largest.
+    Weights, norms and sizes of gradients are exact relative to themselves, what has a
+    sign is relative to the largest. Leave-one-out comes as ranks.
     """
     if name == "leave_one_out":
+        return values
+    if name in ("attention", "norm_based", "input_gradient"):
         return ranks(values, content)
-    largest = values.abs().masked_fill(~content, 0).amax(-1, keepdim=True)
-    values = values / largest.clamp_min(torch.finfo(values.dtype).tiny)
-    if name in ("attention", "norm_based"):
-        return dense_rank(values, content, rtol=256 * torch.finfo(values.dtype).eps)
-    return ranks(values, content)
+    return ranks(values, content, values.abs().masked_fill(~content, 0).amax(-1, True))

@@ -19,6 +19,7 @@ from hf_attnprobe.functional.divergence import (
     jsd,
     kl_divergence,
     largest_jsd,
+    small_side,
     tvd,
 )
 from hf_attnprobe.functional.erasure import (
@@ -53,13 +54,17 @@ from hf_attnprobe.functional.linear import (
     permutation_moments,
 )
 from hf_attnprobe.functional.plausibility import (
+    SpanScores,
+    auprc,
     average_precision,
     iou_f1,
+    iou_scores,
     spans,
     token_f1,
 )
 from hf_attnprobe.functional.rank import (
     RankCorrelation,
+    chance_of_agreement,
     dense_rank,
     kendall_tau_b,
     kendall_tau_b_matrix,
@@ -78,13 +83,16 @@ __all__ = [
     "FarthestAttention",
     "FlipSet",
     "RankCorrelation",
+    "SpanScores",
     "alignment_to_mean",
     "at_head",
     "at_positions",
     "attention_times_gradient",
+    "auprc",
     "average_precision",
     "beam_bounds",
     "chain_bounds",
+    "chance_of_agreement",
     "conicity",
     "cosine_distance",
     "decision_flip",
@@ -93,6 +101,7 @@ __all__ = [
     "epsilon_max_jsd",
     "erase_each",
     "iou_f1",
+    "iou_scores",
     "jsd",
     "kendall_tau_b",
     "kendall_tau_b_matrix",
@@ -115,6 +124,7 @@ __all__ = [
     "rollout",
     "same_sets",
     "search_adversarial_attention",
+    "small_side",
     "spans",
     "steered_candidates",
     "subsets",

@@ -10,8 +10,11 @@ Common arguments:
     marked: bool [batch, keys], the units of the human rationale.
     content: bool [batch, keys], the units of the text.
 
-Every score is NaN where no unit or every unit is marked: ERASER discards such texts.
+Every score is NaN where no unit or every unit is marked, as in ERASER's average
+precision, which discards such texts.
 """
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,8 +25,26 @@ from hf_attnprobe.functional.aopc import units_first
 IOU_HIT = 0.5
 
 
+def auprc(scores: Tensor, marked: Tensor, content: Tensor) -> Tensor:
+    """Area under the precision-recall curve, with straight lines between its points.
+
+    Σ (R_n − R_{n−1}) (P_n + P_{n−1}) / 2 over thresholds, from R = 0 and P = 1 on. That
+    is ERASER's AUPRC.
+
+    Returns:
+        float64 [batch] in (0, 1] or NaN.
+
+    >>> scores = torch.tensor([[3.0, 2.0, 1.0]])
+    >>> marked = torch.tensor([[True, False, True]])
+    >>> auprc(scores, marked, torch.ones(1, 3).bool())
+    tensor([0.7917], dtype=torch.float64)
+    """
+    precision, before = _precisions(scores, marked, content)
+    return _mean_of_marked((precision + before) / 2, marked, content)
+
+
 def average_precision(scores: Tensor, marked: Tensor, content: Tensor) -> Tensor:
-    """Area under the precision-recall curve: Σ (R_n − R_{n−1}) P_n over thresholds.
+    """Area under the precision-recall curve in steps: Σ (R_n − R_{n−1}) P_n.
 
     That is the mean, over marked units, of the precision among all units that score at
     least as much.
@@ -36,11 +57,30 @@ def average_precision(scores: Tensor, marked: Tensor, content: Tensor) -> Tensor
     >>> average_precision(scores, marked, torch.ones(1, 3).bool())
     tensor([0.8333], dtype=torch.float64)
     """
+    precision, _ = _precisions(scores, marked, content)
+    return _mean_of_marked(precision, marked, content)
+
+
+def _precisions(
+    scores: Tensor, marked: Tensor, content: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Precision of the units that score at least as much as each, and of those above.
+
+    Each float64 [batch, keys]; 1 where none is above.
+    """
     marked = marked & content
     at_least = (scores[:, None] >= scores[..., None]) & content[:, None]
-    n_hits = (at_least & marked[:, None]).sum(-1)
-    precision = n_hits / at_least.sum(-1).clamp_min(1).double()
-    mean = (precision * marked).sum(-1) / marked.sum(-1)
+    above = (scores[:, None] > scores[..., None]) & content[:, None]
+    own, before = (
+        (chosen & marked[:, None]).sum(-1) / chosen.sum(-1).clamp_min(1).double()
+        for chosen in (at_least, above)
+    )
+    return own, before.masked_fill(~above.any(-1), 1)
+
+
+def _mean_of_marked(values: Tensor, marked: Tensor, content: Tensor) -> Tensor:
+    marked = marked & content
+    mean = (values * marked).sum(-1) / marked.sum(-1)
     return mean.masked_fill(~_is_defined(marked, content), torch.nan)
 
 
@@ -57,15 +97,26 @@ def token_f1(chosen: Tensor, marked: Tensor, content: Tensor) -> Tensor:
     return f1.masked_fill(~_is_defined(marked, content), torch.nan)
 
 
-def iou_f1(chosen: Tensor, marked: Tensor, content: Tensor) -> Tensor:
-    """F1 of spans, which are runs of neighbouring units.
+class SpanScores(NamedTuple):
+    """Agreement of spans, each float64 [batch], at least 0, or NaN.
+
+    Attributes:
+        precision: share of the chosen spans that are hits.
+        recall: hits per marked span; beyond 1 where several hit the same one.
+        f1: of the two, for each text. ERASER's IOU F1 of a data set is 2PR / (P + R) of
+            their means P and R over its texts.
+    """
+
+    precision: Tensor
+    recall: Tensor
+    f1: Tensor
+
+
+def iou_scores(chosen: Tensor, marked: Tensor, content: Tensor) -> SpanScores:
+    """Agreement of spans, which are runs of neighbouring units.
 
     A chosen span is a hit where it shares at least half of its union with a marked
-    span. Precision is the share of chosen spans that are hits, recall the number of
-    hits over that of marked spans, as in ERASER.
-
-    Returns:
-        float64 [batch], at least 0, or NaN.
+    span.
     """
     # Units first: positions that are no units must not separate neighbours.
     order = units_first(content)
@@ -80,8 +131,23 @@ def iou_f1(chosen: Tensor, marked: Tensor, content: Tensor) -> Tensor:
     union = shared.sum(2, keepdim=True) + shared.sum(1, keepdim=True) - shared
     is_hit = (shared / union.clamp_min(1))[:, 1:, 1:] >= IOU_HIT
     n_hits = is_hit.any(-1).sum(-1).double()
-    f1 = 2 * n_hits / (chosen_spans.amax(1) + marked_spans.amax(1))
-    return f1.masked_fill(~_is_defined(marked, content), torch.nan)
+
+    n_chosen, n_marked = chosen_spans.amax(1), marked_spans.amax(1)
+    unknown = ~_is_defined(marked, content)
+    return SpanScores(
+        (n_hits / n_chosen.clamp_min(1)).masked_fill(unknown, torch.nan),
+        (n_hits / n_marked).masked_fill(unknown, torch.nan),
+        (2 * n_hits / (n_chosen + n_marked)).masked_fill(unknown, torch.nan),
+    )
+
+
+def iou_f1(chosen: Tensor, marked: Tensor, content: Tensor) -> Tensor:
+    """F1 of spans in each text, see :func:`iou_scores`.
+
+    Returns:
+        float64 [batch], at least 0, or NaN.
+    """
+    return iou_scores(chosen, marked, content).f1
 
 
 def spans(chosen: Tensor) -> Tensor:

@@ -1,8 +1,14 @@
-"""The percentile bootstrap over texts, and a number with its interval."""
+"""A number over texts with its interval.
+
+Means and scores have the percentile bootstrap over texts. Shares of texts, where every
+text says 0 or 1, have an exact interval: resamples of texts that all say the same
+would have no width.
+"""
 
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.stats import beta
 
 
 N_RESAMPLES = 1000
@@ -78,15 +84,53 @@ def bootstrap_interval(
     return interval
 
 
-def mean_estimate(values: np.ndarray, *, seed: int = 0) -> Estimate:
+def share_interval(hits: np.ndarray, n: np.ndarray) -> np.ndarray:
+    """Exact 95% intervals of the share of texts that an event happens in.
+
+    Clopper & Pearson (1934): covers the true share in at least 95% of samples, also
+    where none or all of the texts are hits.
+
+    Args:
+        hits, n: how many of how many, any shape.
+
+    Returns:
+        Low and high, [2, ...]; NaN where n is 0.
+
+    >>> share_interval(np.array(0), np.array(249)).round(4).tolist()
+    [0.0, 0.0147]
+    """
+    hits, n = np.asarray(hits, dtype=np.float64), np.asarray(n, dtype=np.float64)
+    low = np.where(hits > 0, beta.ppf(0.025, hits, n - hits + 1), 0.0)
+    high = np.where(hits < n, beta.ppf(0.975, hits + 1, n - hits), 1.0)
+    return np.where(n > 0, np.stack([low, high]), np.nan)
+
+
+def is_share(values: np.ndarray) -> np.ndarray:
+    """Columns in which every text that has a value says 0 or 1.
+
+    Shape: values [texts, columns] -> bool [columns]; False for a column without values.
+    """
+    real = ~np.isnan(values)
+    return ((values == 0) | (values == 1) | ~real).all(0) & real.any(0)
+
+
+def mean_estimate(
+    values: np.ndarray, *, share: bool = False, seed: int = 0
+) -> Estimate:
     """The mean of the texts that have a value, with its interval and their number.
 
     Args:
         values: [texts]; texts with NaN are left out, of the resamples too.
+        share: whether the mean is a share of texts; where all values are 0 or 1 the
+            interval is then the exact one.
     """
     real = np.asarray(values, dtype=np.float64)
     real = real[~np.isnan(real)]
     if not len(real):
         return Estimate(float("nan"), None, 0)
-    low, high = bootstrap_interval(real[:, None], seed=seed)[:, 0].tolist()
+    if share and is_share(real[:, None])[0]:
+        interval = share_interval(real.sum(), np.array(len(real)))
+    else:
+        interval = bootstrap_interval(real[:, None], seed=seed)[:, 0]
+    low, high = interval.tolist()
     return Estimate(float(real.mean()), (low, high), len(real))

@@ -1,12 +1,17 @@
 """Rows to means, intervals and plain words. Pure: a data frame in, statistics out."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
-from hf_attnprobe.statistics.bootstrap import bootstrap_interval
+from hf_attnprobe.statistics.bootstrap import (
+    bootstrap_interval,
+    is_share,
+    share_interval,
+)
 
 
 KEY = ["example_id", "test", "statistic", "layer", "head"]
@@ -23,6 +28,8 @@ RANKINGS = (
     "norm_based",
 )
 """Rankings as keys of ``statistic@key``, in table order; others follow by name."""
+
+MEAN_PERCENTAGE = re.compile(r"\{mean:\.\d%\}")
 
 # By test and statistic, a sentence with places for mean, median and key.
 Readings = Mapping[str, Mapping[str, str]]
@@ -41,7 +48,7 @@ class Statistic:
         mean: over the texts that have a value; NaN where none has.
         median: likewise.
         std: likewise, with ddof 0.
-        ci95: 95% bootstrap interval of the mean.
+        ci95: 95% interval of the mean: bootstrap, or exact for a share of texts.
         n: texts that have a value.
         undefined: texts that have none; they count in nothing.
     """
@@ -64,6 +71,9 @@ def summarize(
 ) -> tuple[Statistic, ...]:
     """All statistics of a run, for all texts and for the texts of each predicted class.
 
+    A statistic whose reading gives its mean as a percentage, and whose values are all 0
+    or 1, is a share of texts and has an exact interval; the others are bootstrapped.
+
     Args:
         rows: as :func:`hf_attnprobe.read_rows` gives them.
         label_names: names of the model's classes.
@@ -73,7 +83,7 @@ def summarize(
     wide = one_row_per_text(rows)
     columns = _in_order(wide.columns, readings)
     by_group = [
-        _describe(texts[columns], group, seed)
+        _describe(texts[columns], group, readings, seed)
         for group, texts in groups_of_texts(rows, wide, label_names).items()
         if len(texts)
     ]
@@ -115,10 +125,17 @@ def groups_of_texts(
     return groups
 
 
-def _describe(frame: pd.DataFrame, group: str, seed: int) -> list[Statistic]:
+def _describe(
+    frame: pd.DataFrame, group: str, readings: Readings, seed: int
+) -> list[Statistic]:
     """One statistic per column."""
     values = frame.to_numpy(dtype=np.float64)
     low, high = bootstrap_interval(values, seed=seed)
+    declared = [_is_percentage(test, name, readings) for test, name, *_ in frame]
+    shares = is_share(values) & declared
+    of_shares = values[:, shares]
+    sizes = (~np.isnan(of_shares)).sum(0)
+    low[shares], high[shares] = share_interval(np.nansum(of_shares, 0), sizes)
     described = []
     for k, (test, statistic, layer, head) in enumerate(frame.columns):
         real = values[~np.isnan(values[:, k]), k]
@@ -142,6 +159,12 @@ def _describe(frame: pd.DataFrame, group: str, seed: int) -> list[Statistic]:
             )
         )
     return described
+
+
+def _is_percentage(test: str, statistic: str, readings: Readings) -> bool:
+    """Whether the statistic's sentence speaks of a mean percentage."""
+    name = statistic.partition("@")[0]
+    return bool(MEAN_PERCENTAGE.search(readings.get(test, {}).get(name, "")))
 
 
 def key_of(statistic: str) -> float | str | None:

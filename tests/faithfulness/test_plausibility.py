@@ -142,7 +142,16 @@ def test_the_probe_by_hand(bert, pieces):
     observation = adapter.observe(batch)
     found = statistics_of(plausibility(observation, Site(1, 1), seed=2))
     assert found.keys() == {
-        f"{name}@{key}" for name in ("auprc", "token_f1", "iou_f1") for key in RANKINGS
+        f"{name}@{key}"
+        for name in (
+            "auprc",
+            "average_precision",
+            "token_f1",
+            "iou_precision",
+            "iou_recall",
+            "iou_f1",
+        )
+        for key in RANKINGS
     }
     attention = observation.read(Site(1, 1))[
         2, 1:4
@@ -150,8 +159,12 @@ def test_the_probe_by_hand(bert, pieces):
     order = sorted(range(3), key=lambda k: -attention[k])
     hits = [k > 0 for k in order]
     precision = [sum(hits[: k + 1]) / (k + 1) for k in range(3)]
-    assert found["auprc@attention"][2].item() == pytest.approx(
+    assert found["average_precision@attention"][2].item() == pytest.approx(
         sum(p for p, h in zip(precision, hits, strict=True) if h) / 2
+    )
+    before = [1, *precision]  # ERASER's curve starts at precision 1
+    assert found["auprc@attention"][2].item() == pytest.approx(
+        sum((precision[k] + before[k]) / 2 for k in range(3) if hits[k]) / 2
     )
     assert found["token_f1@attention"][2].item() == pytest.approx(sum(hits[:2]) / 2)
     for values in found.values():

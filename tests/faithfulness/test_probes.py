@@ -1,6 +1,7 @@
 """Each probe against scipy, brute force over all permutations, and what must hold by definition."""
 
 import itertools
+import math
 
 import pytest
 import scipy.stats
@@ -85,7 +86,10 @@ def test_correlation_equals_scipy(num_labels, target):
                 row
             ].item() == pytest.approx(theirs.pvalue, abs=1e-12)
             significant = getattr(found, f"{first}_{second}_significant")[row].item()
-            assert significant == float(theirs.pvalue <= 0.05)
+            assert significant == float(theirs.pvalue <= 0.05 and theirs.statistic > 0)
+    assert found.significant_by_chance.tolist() == pytest.approx(
+        [1 / math.factorial(5), 0, 0, 0]
+    )
 
 
 def test_one_token_and_uniform_attention_have_no_rank():

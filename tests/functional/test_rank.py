@@ -1,3 +1,5 @@
+import itertools
+
 import numpy as np
 import pytest
 import scipy.stats
@@ -5,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_attnprobe.functional.rank import dense_rank, kendall_tau_b
+from hf_attnprobe.functional.rank import chance_of_agreement, dense_rank, kendall_tau_b
 
 
 def tensor(rows):
@@ -101,3 +103,33 @@ def test_dense_rank_without_tolerance_is_scipys(pair):
     np.testing.assert_array_equal(
         ours.numpy() + 1, scipy.stats.rankdata(x, method="dense")
     )
+
+
+@pytest.mark.parametrize("n", range(2, 8))
+def test_chance_of_agreement_counts_permutations(n):
+    """Of all orders, those that SciPy finds significantly like a given one."""
+    agree = 0
+    orders = list(itertools.permutations(range(n)))
+    for order in orders:
+        found = scipy.stats.kendalltau(range(n), order)
+        agree += found.pvalue <= 0.05 and found.statistic > 0
+    chance = chance_of_agreement(torch.tensor(n)).item()
+    assert chance == pytest.approx(agree / len(orders), abs=1e-15)
+    assert chance_of_agreement(torch.tensor([0, 1])).tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("n", [12, 33, 34, 90])
+def test_chance_of_agreement_is_what_random_orders_give(n):
+    rng = np.random.default_rng(n)
+    x = torch.arange(n, dtype=torch.float64).expand(40_000, n)
+    y = torch.from_numpy(rng.random((40_000, n)))
+    found = kendall_tau_b(x, y, torch.ones_like(x).bool())
+    share = ((found.p_value <= 0.05) & (found.tau > 0)).double().mean().item()
+    chance = chance_of_agreement(torch.tensor([n])).item()
+    assert share == pytest.approx(chance, abs=0.002 + 3 * (chance / 40_000) ** 0.5)
+
+
+def test_a_tolerance_for_each_row():
+    values = tensor([[1.0, 1.1, 2.0]] * 2)
+    found = dense_rank(values, torch.ones(2, 3).bool(), atol=tensor([[0.0], [0.5]]))
+    assert found.tolist() == [[0, 1, 2], [0, 0, 1]]

@@ -2,12 +2,19 @@
 
 import itertools
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf_attnprobe.functional.plausibility import average_precision, iou_f1, token_f1
+from hf_attnprobe.functional.plausibility import (
+    auprc,
+    average_precision,
+    iou_f1,
+    iou_scores,
+    token_f1,
+)
 
 
 def precision_recall_area(scores, marked):
@@ -21,17 +28,33 @@ def precision_recall_area(scores, marked):
     return area
 
 
+def eraser_auprc(scores, marked):
+    """As ERASER: scikit-learn's curve, which ends at recall 0, by the trapezoidal rule."""
+    precision, recall = [1.0], [0.0]
+    for threshold in sorted(set(scores), reverse=True):
+        taken = [m for s, m in zip(scores, marked, strict=True) if s >= threshold]
+        precision.append(sum(taken) / len(taken))
+        recall.append(sum(taken) / sum(marked))
+    return np.trapezoid(precision, recall)
+
+
 def runs(flags):
     """Spans as sets of positions."""
     groups = itertools.groupby(enumerate(flags), key=lambda item: item[1])
     return [{place for place, _ in members} for flag, members in groups if flag]
 
 
-def span_f1(chosen, marked):
+def f1(precision, recall):
+    if precision == 0 or recall == 0:
+        return 0.0
+    return 2 * precision * recall / (precision + recall)
+
+
+def span_scores(chosen, marked):
+    """Precision and recall."""
     ours, theirs = runs(chosen), runs(marked)
     hits = sum(any(len(a & b) / len(a | b) >= 0.5 for b in theirs) for a in ours)
-    precision, recall = hits / len(ours), hits / len(theirs)
-    return 0.0 if hits == 0 else 2 * precision * recall / (precision + recall)
+    return hits / len(ours), hits / len(theirs)
 
 
 texts = st.lists(
@@ -51,7 +74,9 @@ def test_scores_are_those_of_the_definitions(text):
         wide[content] = torch.tensor(narrow, dtype=wide.dtype)
     found = (
         average_precision(spread[0], spread[1], content),
-        *(f(spread[2], spread[1], content) for f in (token_f1, iou_f1)),
+        auprc(spread[0], spread[1], content),
+        token_f1(spread[2], spread[1], content),
+        *iou_scores(spread[2], spread[1], content),
     )
     if len(set(marked)) == 1:
         assert all(x.isnan().all() for x in found)
@@ -59,8 +84,10 @@ def test_scores_are_those_of_the_definitions(text):
     both = sum(c and m for c, m in zip(chosen, marked, strict=True))
     expected = (
         precision_recall_area(scores, marked),
+        eraser_auprc(scores, marked),
         2 * both / (sum(chosen) + sum(marked)),
-        span_f1(chosen, marked),
+        *span_scores(chosen, marked),
+        f1(*span_scores(chosen, marked)),
     )
     assert [x.item() for x in found] == pytest.approx(expected, abs=1e-12)
 
@@ -77,6 +104,7 @@ def test_rows_do_not_mix():
     content[:, 0] = True
     for function, values in (
         (average_precision, scores),
+        (auprc, scores),
         (token_f1, chosen),
         (iou_f1, chosen),
     ):
@@ -100,3 +128,28 @@ def test_by_hand():
     assert iou_f1(chosen, marked, torch.ones(1, 7).bool()).item() == 0.5
     chosen[0, 5] = True  # now one run 2–7: 2 of 6 shared
     assert iou_f1(chosen, marked, torch.ones(1, 7).bool()).item() == 0.0
+
+
+def test_the_data_set_score_of_eraser_follows_from_the_means():
+    """F1 of mean precision and mean recall; 500 random texts, as two lines of Python."""
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.rand(500, 20, generator=generator)
+    marked = torch.rand(500, 20, generator=generator) < 0.3
+    marked[:, 0], marked[:, 1] = True, False
+    content = torch.ones_like(marked)
+    n_marked = marked.sum(1, keepdim=True)
+    chosen = scores.argsort(1, descending=True).argsort(1) < n_marked
+    found = iou_scores(chosen, marked, content)
+    each = [
+        span_scores(a.tolist(), b.tolist()) for a, b in zip(chosen, marked, strict=True)
+    ]
+    eraser = f1(*np.mean(each, axis=0))
+    ours = f1(found.precision.mean().item(), found.recall.mean().item())
+    assert ours == pytest.approx(eraser)
+    assert abs(found.f1.mean().item() - eraser) > 0.002  # it is another number
+    trapezoids = auprc(scores, marked, content)
+    texts = zip(scores.tolist(), marked.tolist(), strict=True)
+    expected = [eraser_auprc(*text) for text in texts]
+    assert trapezoids.tolist() == pytest.approx(expected)
+    steps = average_precision(scores, marked, content)
+    assert (steps - trapezoids).mean() > 0.01

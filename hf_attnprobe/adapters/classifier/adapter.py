@@ -22,6 +22,7 @@ from hf_attnprobe.attention_classifier.modeling_attention_classifier import (
     AttentionClassifierForSequenceClassification,
 )
 from hf_attnprobe.attention_model import AttentionModelBase, Batch, Observation, Site
+from hf_attnprobe.functional.divergence import small_side
 
 
 TOKENS_PER_PASS = 4096  # of shortened texts
@@ -149,7 +150,7 @@ class ClassifierAdapter(PretrainedFacts, AttentionModelBase):
         state = observation.state
         with torch.enable_grad():
             probs = self._probs(observation.attention[0][None], state.token_logits)[0]
-            explained = probs.gather(-1, target[:, None]).sum()
+            explained = small_side(probs, target).sum()
             (slope,) = torch.autograd.grad(explained, state.factor, retain_graph=True)
         return slope
 

@@ -20,6 +20,7 @@ from hf_attnprobe.attention_classifier.sentences_attention_classifier import (
     find_sentences,
 )
 from hf_attnprobe.attention_model import Batch, Observation
+from hf_attnprobe.functional.divergence import small_side
 
 
 SENTENCES_PER_PASS = 1 << 15  # with padding
@@ -90,7 +91,7 @@ class HierarchicalAdapter(ClassifierAdapter):
             states, attention = self.base.read_sentences(vectors, sentences)
             held = attention.detach()[None, :, None, None]
             probs = self._probs(held, self.model.decode(states))[0]
-            explained = probs.gather(-1, target[:, None]).sum()
+            explained = small_side(probs, target).sum()
             (slope,) = torch.autograd.grad(explained, factor)
         summed = slope.new_zeros(len(slope), batch.mask.shape[1] + 1)
         return summed.scatter_add(1, batch.inputs["units"] + 1, slope)[:, 1:]

@@ -56,6 +56,7 @@ from hf_attnprobe.attention_model import (
     Stack,
 )
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.functional.divergence import small_side
 
 
 DELETION_TOKENS_ON_CPU = 1024
@@ -312,7 +313,7 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
     ) -> Tensor:
         """The sum over texts of the probability of the class ``target`` [batch]."""
         probs = probabilities(self.logits(inputs, edit))
-        return probs.gather(-1, target[:, None]).sum()
+        return small_side(probs, target).sum()
 
     def gradient(self, observation: Observation, target: Tensor) -> Tensor:
         inputs = observation.batch.inputs

@@ -1,0 +1,75 @@
+"""Intervals of shares of texts: exact, and as wide as they must be."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import binomtest
+
+from hf_attnprobe.statistics.bootstrap import mean_estimate, share_interval
+from hf_attnprobe.statistics.summary import find_statistic, summarize
+
+
+READINGS = {
+    "erasure": {
+        "only_random_flips": "in {mean:.1%} of texts",
+        "regret": "{mean:.2f} weights more than needed",
+        "comprehensiveness": "falls by {mean:.2f}",
+    }
+}
+
+
+def summary_of(name, values):
+    rows = pd.DataFrame(
+        {
+            "test": "erasure",
+            "statistic": name,
+            "example_id": range(len(values)),
+            "layer": 0,
+            "head": 0,
+            "value": values,
+        }
+    )
+    return find_statistic(summarize(rows, [], READINGS), name)
+
+
+@pytest.mark.parametrize("hits", [0, 1, 2, 120, 248, 249])
+def test_shares_have_the_interval_of_scipy(hits):
+    values = np.zeros(252)
+    values[:hits], values[-3:] = 1, np.nan
+    exact = binomtest(hits, 249).proportion_ci(method="exact")
+    for name in ("only_random_flips", "only_random_flips@attention"):
+        found = summary_of(name, values)
+        assert found.n == 249
+        assert found.ci95 == pytest.approx((exact.low, exact.high), abs=1e-12)
+    assert mean_estimate(values, share=True).ci95 == found.ci95
+
+
+def test_none_of_249_texts_may_still_be_one_in_68():
+    """Once [0.000, 0.000]."""
+    assert summary_of("only_random_flips", np.zeros(249)).ci95 == pytest.approx(
+        (0, 0.0147), abs=5e-5
+    )
+    ones = summary_of("only_random_flips", np.ones(249))
+    assert ones.ci95 == pytest.approx((1 - 0.0147, 1), abs=5e-5)
+
+
+def test_other_statistics_keep_the_bootstrap():
+    """What is no share: not said as a percentage, or not only 0 and 1."""
+    assert summary_of("regret", np.zeros(50)).ci95 == (0, 0)
+    assert summary_of("regret@gradient", np.ones(50)).ci95 == (1, 1)
+    halves = np.tile([0, 0.5, 1, 0.5], 50)
+    low, high = summary_of("only_random_flips", halves).ci95
+    expected = 1.96 * halves.std() / len(halves) ** 0.5
+    assert (high - low) / 2 == pytest.approx(expected, rel=0.15)
+    assert np.isnan(share_interval(np.array(0), np.array(0))).all()
+    assert summary_of("only_random_flips", np.full(4, np.nan)) is None
+
+
+@pytest.mark.parametrize("share", [0.004, 0.03, 0.5, 0.99])
+def test_the_interval_covers(share):
+    """At p = .004 and n = 249 the bootstrap covered 63%."""
+    rng = np.random.default_rng(0)
+    hits = rng.binomial(249, share, 4000)
+    low, high = share_interval(hits, np.full(4000, 249))
+    covered = ((low <= share) & (share <= high)).mean()
+    assert covered >= 0.945
