@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import t as student
 
+from hf_attnprobe import markdown
 from hf_attnprobe.retraining.curve import Scores, Statistics
 from hf_attnprobe.statistics.bootstrap import Estimate
 from hf_attnprobe.statistics.scores import Score, find_score
@@ -177,7 +178,7 @@ def _elsewhere(
     else:
         key, distance = "elsewhere", beyond_seed
     far = grade(distance, RULES[key])
-    answer = _both(_opposite(worse), far)
+    answer = all_of(opposite(worse), far)
     quality = {Answer.YES: "classifies worse than", Answer.NO: "classifies as well as"}
     sentence = (
         f"Elsewhere: {answer}. The adversary "
@@ -273,12 +274,13 @@ def _undecided(n: int, threshold: str) -> str:
     return f"The interval holds {threshold}"
 
 
-def _opposite(answer: Answer) -> Answer:
+def opposite(answer: Answer) -> Answer:
+    """No for yes, yes for no."""
     turned = {Answer.YES: Answer.NO, Answer.NO: Answer.YES}
     return turned.get(answer, answer)
 
 
-def _both(*answers: Answer) -> Answer:
+def all_of(*answers: Answer) -> Answer:
     """Yes if all say yes, no if one says no, else it cannot be said."""
     if Answer.NO in answers:
         return Answer.NO
@@ -286,8 +288,7 @@ def _both(*answers: Answer) -> Answer:
 
 
 def _shown(estimate: Estimate, digits: int = 3) -> str:
-    low, high = estimate.ci95 or (math.nan, math.nan)
-    return f"{estimate.value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+    return markdown.interval(estimate.value, estimate.ci95, digits=digits)
 
 
 def _finding(
