@@ -29,7 +29,12 @@ from hf_attnprobe.studies import plan as study_plan
 from hf_attnprobe.studies.file import read_study, ready_studies
 from hf_attnprobe.studies.options import StudyOptions
 from hf_attnprobe.studies.plan import FolderOf, load_as, name_of
-from hf_attnprobe.studies.report import _differences, to_json, to_markdown
+from hf_attnprobe.studies.report import (
+    OVER_TEXTS,
+    _differences,
+    to_json,
+    to_markdown,
+)
 from hf_attnprobe.studies.run import study
 
 
@@ -486,7 +491,8 @@ def test_wiegreffe_and_pinter_beside_ours(reviews_folder, tmp_path, monkeypatch)
         "baseline, not a bound" in line
         for line in tables["Can a model be trained to look elsewhere"].sentences
     )
-    (note,) = report.notes
+    note, over_texts = report.notes
+    assert over_texts == OVER_TEXTS
     assert "Wiegreffe & Pinter 2019" in note and "no pretrained word vectors" in note
     made = {m.name: m for m in report.made}
     assert (
