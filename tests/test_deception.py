@@ -3,8 +3,11 @@
 import json
 import math
 import random
+from collections import Counter
+from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from datasets import Dataset, DatasetDict
@@ -24,13 +27,21 @@ from hf_attnprobe import (
     train_classifier,
 )
 from hf_attnprobe.deception.options import DeceptionOptions
-from hf_attnprobe.deception.report import Measured, deception_of, verdict
+from hf_attnprobe.deception.report import (
+    Measured,
+    answers,
+    deception_of,
+    to_json,
+    verdict,
+)
 from hf_attnprobe.deception.run import (
     deceive,
     deception_penalty,
     impermissible_ids,
     read_rows,
+    without_others,
 )
+from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.training.fine_tuning import fine_tune
 from hf_attnprobe.training.options import TrainingOptions
 
@@ -270,6 +281,32 @@ def test_what_is_reported_is_what_the_models_do(deceived, classifier, data):
         assert accuracy == pytest.approx(hits / 60)
 
 
+def test_the_control_is_what_the_models_do(deceived, classifier, data):
+    """Of every text, all ways to delete one other token: five draws lie between them, and about their mean on average."""
+    found, output_dir = deceived
+    for when, place in (("before", classifier), ("after", output_dir)):
+        model = AutoModelForSequenceClassification.from_pretrained(place).double()
+        tokenizer, means, extremes = AutoTokenizer.from_pretrained(place), [], []
+        for text in data["test"]["text"][:]:
+            words, moved = text.split(), []
+            forms = [text] + [
+                " ".join(words[:k] + words[k + 1 :])
+                for k, word in enumerate(words)
+                if word not in NAMED
+            ]
+            probs = [
+                model(**tokenizer(form, return_tensors="pt")).logits.softmax(-1)[0, 1]
+                for form in forms
+            ]
+            moved = [abs(p - probs[0]).item() for p in probs[1:]]
+            means.append(np.mean(moved))
+            extremes.append((min(moved), max(moved)))
+        low, high = np.mean(extremes, axis=0)
+        control = found.control[when].value
+        assert low < control < high
+        assert control == pytest.approx(np.mean(means), rel=0.25)
+
+
 def test_deleting_the_named_tokens_tells_whether_they_are_used(
     deceived, classifier, data
 ):
@@ -286,33 +323,182 @@ def test_deleting_the_named_tokens_tells_whether_they_are_used(
             ]
             moved.append(abs(probs[0] - probs[1]).item())
         assert found.moved[when].value == pytest.approx(sum(moved) / 60, abs=1e-6)
-    assert (
-        "the model uses the impermissible tokens, and its attention no longer shows it"
-        in str(found)
+    assert "Hiding: yes. The model uses the impermissible tokens" in str(found)
+    assert "its attention no longer shows it" in str(found)
+
+
+def measured(n, *, named=0.1, mass=0.5, moved=0.3, control=0.0, right=0.8):
+    """Measurements of n texts, with noise of .01 on what is measured."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(n) % 2
+    positive = np.where(np.arange(n) < right * n, labels, 1 - labels) * 0.8 + 0.1
+    share, mass, moved, control = (
+        np.full(n, value) + (rng.normal(0, 0.01, n) if value else 0)
+        for value in (named, mass, moved, control)
     )
+    if not named:
+        share = np.zeros(n)
+    probs = np.stack([1 - positive, positive], axis=1)
+    return Measured(labels.astype(float), probs, share, mass, mass, moved, control)
+
+
+TOLD = {
+    "model": "m",
+    "dataset": "d",
+    "tokens": ("a",),
+    "weight": 1.0,
+    "over_heads": "mean",
+    "layers": "last",
+}
 
 
 @pytest.mark.parametrize(
-    ("named", "moved", "said"),
+    ("before", "after", "overall", "said"),
     [
-        (0.0, 0.3, "None of the test texts"),
-        (0.1, 0.001, "There was nothing to hide"),
-        (0.1, 0.3, "the model uses"),
+        ({"named": 0.0}, {"named": 0.0}, "cannot say", "None of the test texts"),
+        ({"control": np.nan}, {"control": np.nan}, "cannot say", "no control"),
+        ({"moved": 0.01}, {}, "no", "There was nothing to hide"),
+        ({}, {"mass": 0.01}, "yes", "The model uses"),
+        # What deleting any words does is no use of these: the verdict was "uses".
+        ({}, {"mass": 0.01, "control": 0.3}, "no", "The model hardly uses"),
+        ({"control": 0.3}, {"mass": 0.01}, "no", "nothing to hide"),
+        ({}, {"mass": 0.01, "control": 0.25}, "cannot say", "may or may not use"),
+        ({}, {"mass": 0.4}, "no", "still shows"),
+        ({}, {"mass": 0.25}, "cannot say", "may or may not show"),
+        ({}, {"mass": 0.01, "right": 0.6}, "no", "Accuracy is not kept"),
+        ({}, {"mass": 0.01, "right": 0.78}, "cannot say", "not told to be kept"),
     ],
 )
-def test_nothing_is_said_where_there_is_nothing_to_hide(named, moved, said):
-    columns = [np.full(8, value) for value in (named, 0.5, 0.5, moved)]
-    measured = Measured(np.arange(8.0) % 2, np.tile([0.4, 0.6], (8, 1)), *columns)
-    told = {
-        "model": "m",
-        "dataset": "d",
-        "tokens": ("a",),
-        "weight": 1.0,
-        "over_heads": "mean",
-        "layers": "last",
+def test_what_is_said_of_use_goes_by_the_control(before, after, overall, said):
+    found = deception_of(
+        measured(200, **before), measured(200, **before | after), seed=0, **TOLD
+    )
+    sentence = verdict(found)
+    assert sentence.startswith(f"Hiding: {overall}.") and said in sentence
+    assert "nan" not in sentence and to_json(found)["verdict"] == sentence
+
+
+def test_few_texts_cannot_say():
+    before, after = measured(20), measured(20, mass=0.01)
+    sentence = verdict(deception_of(before, after, seed=0, **TOLD))
+    assert sentence.startswith("Hiding: cannot say.") and "30 texts" in sentence
+
+
+@pytest.mark.parametrize("case", range(8))
+def test_words_follow_from_an_independent_recomputation(case):
+    """From the texts' numbers in plain pandas, with normal intervals."""
+    rng = np.random.default_rng(case)
+    n = int(rng.choice([20, 200, 1000]))
+    columns = {}
+    for when in ("before", "after"):
+        values = measured(n, right=rng.choice([0.7, 0.8]))
+        named = np.where(np.arange(n) % 5, 0.2, 0.0)
+        control = rng.uniform(0, rng.choice([0.1, 0.4]), n)
+        control[::7] = np.nan
+        columns[when] = replace(
+            values,
+            named=named,
+            mean_mass=rng.uniform(0, rng.choice([0.1, 0.4, 0.8]), n),
+            moved=rng.uniform(0, rng.choice([0.1, 0.4, 0.8]), n),
+            control=control,
+        )
+    found = deception_of(columns["before"], columns["after"], seed=0, **TOLD)
+    table = pd.concat(
+        {
+            when: pd.DataFrame(
+                {
+                    "named": m.named,
+                    "mass": m.mean_mass,
+                    "moved": m.moved,
+                    "control": m.control,
+                    "right": (m.probs.argmax(1) == m.labels).astype(float),
+                }
+            )
+            for when, m in columns.items()
+        },
+        axis=1,
+    )
+
+    def interval(values):
+        values = values.dropna()
+        half = 1.96 * values.std() / math.sqrt(len(values))
+        return values.mean() - half, values.mean() + half, len(values)
+
+    def expected(values, threshold):
+        """The answers that an interval gives, give or take what resampling moves it."""
+        low, high, count = interval(values)
+        slack = (high - low) / 10
+        possible = set()
+        if count < 30:
+            return {"cannot say"}
+        if low > threshold - slack:
+            possible.add("yes")
+        if high < threshold + slack:
+            possible.add("no")
+        if low - slack < threshold < high + slack:
+            possible.add("cannot say")
+        return possible
+
+    of_named = table[table["before"]["named"] > 0]
+    use = {
+        when: of_named[when]["moved"] - of_named[when]["control"] for when in columns
     }
-    sentence = verdict(deception_of(measured, measured, seed=0, **told))
-    assert said in sentence and "nan" not in sentence
+    hidden = of_named["before"]["mass"] / 2 - of_named["after"]["mass"]
+    lost = table["before"]["right"] - table["after"]["right"]
+    said = answers(found)
+    assert said.used_before in expected(use["before"], 0.05)
+    assert said.used_after in expected(use["after"], 0.05)
+    assert said.hidden in expected(hidden, 0.0)
+    assert said.kept in expected(-lost, -0.02)
+    for when in columns:
+        assert found.beyond[when].value == pytest.approx(use[when].mean())
+        assert found.beyond[when].n == use[when].count() == found.n_controlled
+        difference = found.moved[when].value - found.control[when].value
+        assert difference == pytest.approx(found.beyond[when].value)  # the same texts
+    assert f"{use['after'].mean():.3f}" in verdict(found) or said.used_before == "no"
+
+
+def test_the_control_deletes_as_many_other_tokens():
+    ids = [2, 10, 5, 11, 12, 5, 13, 3]
+    special = [1, 0, 0, 0, 0, 0, 0, 1]
+
+    def deleted(ids, special, named, example_id=0, draw=0):
+        inputs = {"input_ids": ids, "special_tokens_mask": special}
+        text = Text(example_id, 0, inputs)
+        left = without_others(text, named, seed=0, draw=draw)
+        assert [k for k in ids if k in left] == left  # in their order
+        return sorted(set(ids) - set(left))
+
+    drawn = [
+        tuple(deleted(ids, special, {5}, example_id, draw))
+        for example_id in range(40)
+        for draw in range(5)
+    ]
+    assert all(len(d) == 2 and set(d) <= {10, 11, 12, 13} for d in drawn)
+    counts = Counter(drawn)
+    assert len(counts) == 6 and min(counts.values()) > 15  # of 200, each 33 expected
+    assert drawn[:5] == [tuple(deleted(ids, special, {5}, 0, d)) for d in range(5)]
+    assert deleted(ids, special, {99}) == []
+    assert deleted(ids, special, {10, 11, 5}) == []  # four named and two others: none
+
+
+def test_a_text_with_fewer_others_has_no_control(classifier, data, tmp_path):
+    """Texts of named tokens alone count in the mass, and in no move."""
+    test = [
+        {"text": "dull poor film", "label": 0},
+        {"text": "superb witty", "label": 1},
+    ] * 20 + [{"text": "the film was witty and superb", "label": 1}] * 20
+    splits = DatasetDict(data | {"test": Dataset.from_list(test)})
+    found = deceive(
+        classifier,
+        splits,
+        tokens=NAMED,
+        output_dir=tmp_path / "m",
+        progress=False,
+        options=DeceptionOptions(epochs=1),
+    )
+    assert (found.n, found.n_named, found.n_controlled) == (60, 60, 20)
+    assert found.moved["before"].n == found.control["after"].n == 20
 
 
 def test_without_weight_attention_stays_where_it_was(classifier, folder, tmp_path):

@@ -22,6 +22,7 @@ from transformers import (
 
 from hf_attnprobe import AttentionClassifierConfig, AttnProbeError, train_classifier
 from hf_attnprobe.data.examples import DatasetName
+from hf_attnprobe.retraining.curve import curve
 from hf_attnprobe.retraining.options import RetrainOptions
 from hf_attnprobe.retraining.report import (
     from_json,
@@ -29,8 +30,6 @@ from hf_attnprobe.retraining.report import (
     to_markdown,
 )
 from hf_attnprobe.retraining.run import read_retraining, retrain
-from hf_attnprobe.retraining.verdict import curve, verdict
-from hf_attnprobe.statistics.scores import Score
 from hf_attnprobe.training.options import TrainingOptions
 
 
@@ -442,62 +441,6 @@ def test_a_folder_with_other_files_is_left_alone(base, reviews_folder, tmp_path)
     with pytest.raises(AttnProbeError, match="holds other files"):
         run(base, reviews_folder, tmp_path)
     assert [f.name for f in tmp_path.iterdir()] == ["thesis.tex"]
-
-
-# --- words --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("difference", "interval", "said"),
-    [
-        (0.004, (-0.006, 0.014), "attention is not needed here"),
-        (0.01, (0.004, 0.016), "attention is not needed here"),
-        (0.09, (0.06, 0.12), "attention is needed here"),
-        (0.021, (0.001, 0.041), "these texts do not tell"),
-        (0.015, (-0.01, 0.045), "these texts do not tell"),
-        (0.03, (-0.01, 0.07), "these texts do not tell"),
-        (0.0, (-0.1, 0.1), "these texts do not tell"),
-    ],
-)
-def test_need_is_said_plainly(difference, interval, said):
-    base = Score("base", "f1", 0.8, (0.78, 0.82), 0.0, (0.0, 0.0), "base")
-    uniform = Score(
-        "uniform", "f1", 0.8 - difference, (0.7, 0.9), difference, interval, "base"
-    )
-    sentence = verdict((), {"uniform": (base, uniform)}).need
-    assert (
-        sentence.startswith(f"Need: {said}")
-        and "0.02" in sentence
-        and f"{interval[1]:.3f}" in sentence
-    )
-
-
-@pytest.mark.parametrize(
-    ("difference", "interval", "said"),
-    [
-        (-0.03, (-0.05, -0.01), "better"),
-        (0.03, (0.01, 0.05), "worse"),
-        (-0.01, (-0.03, 0.01), "no differently"),
-    ],
-)
-def test_what_a_guide_tells_is_judged_by_the_paired_interval(
-    difference, interval, said
-):
-    trained = Score(
-        "trained guide", "f1", 0.8, (0.78, 0.82), 0.0, (0.0, 0.0), "trained guide"
-    )
-    own = Score(
-        "base guide",
-        "f1",
-        0.8 - difference,
-        (0.7, 0.9),
-        difference,
-        interval,
-        "trained guide",
-    )
-    sentence = verdict((), {"diagnostic_mlp": (trained, own)}).transfer
-    assert sentence.startswith(f"Transfer: a model without context classifies {said}")
-    assert f"{difference:.3f} [{interval[0]:.3f}, {interval[1]:.3f}]" in sentence
 
 
 def test_copies_of_a_folder_go_on(folder, base, reviews_folder, tmp_path, monkeypatch):

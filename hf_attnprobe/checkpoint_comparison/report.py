@@ -3,9 +3,10 @@
 Pure: data frames in, strings out.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
+import numpy as np
 import pandas as pd
 
 from hf_attnprobe import markdown
@@ -13,14 +14,16 @@ from hf_attnprobe import published_results as published
 from hf_attnprobe.attention_classifier import AttentionClassifierConfig
 from hf_attnprobe.data.examples import DatasetName
 from hf_attnprobe.faithfulness.fragility import N_DRAWS
-from hf_attnprobe.retraining.verdict import Point
+from hf_attnprobe.retraining.curve import Point
 from hf_attnprobe.statistics.bootstrap import (
     Estimate,
+    mean_estimate,
     percentile_interval,
     resample_counts,
 )
 from hf_attnprobe.statistics.scores import weighted_metrics, with_all_texts
-from hf_attnprobe.statistics.summary import PREDICTION, Statistic, find_statistic
+from hf_attnprobe.statistics.summary import PREDICTION
+from hf_attnprobe.statistics.verdicts import MIN_TEXTS
 from hf_attnprobe.storage.plain_data import plain
 
 
@@ -29,13 +32,19 @@ COLUMNS = {
     "f1": "F1",
     "uniform_change": "Un",
     "permuted_change": "Pm",
-    "epsilon_max_jsd@0.05": "ε-max JSD, ε .05",
+    "accuracy": "accuracy",
+    "probability": "mean top probability",
+    "share_of_largest@0.01": "ε-max JSD (.01) / largest JSD",
+    "epsilon_max_jsd@0.01": "ε-max JSD, ε .01",
+    "largest_jsd": "largest JSD",
     "conicity": "conicity",
     "absolute_conicity": "absolute conicity",
     "probability_range": "range of single tokens",
     "probability_std": "std of single tokens",
 }
 """Columns of the table by the name of the number."""
+NOT_COMPARED = ("epsilon_max_jsd@0.01", "largest_jsd")
+"""Shown, but of no difference: the first is bounded by the second, each model's own."""
 IN_POINTS = ("f1", "uniform_change", "permuted_change")  # as the paper shows scores
 
 
@@ -48,7 +57,9 @@ class ComparedCheckpoint:
         name: how it was trained, see :func:`regulariser_name`.
         encoder: of its configuration.
         attention: of its configuration.
-        found: numbers by name, those of ``COLUMNS`` and accuracies.
+        found: numbers by name, those of ``COLUMNS`` and changes of accuracy.
+        differences: of the same numbers, but ``NOT_COMPARED``, to the first checkpoint's,
+            paired by text; empty for the first.
         adversaries: trained ones, by λ.
         published: F1 with trained attention and its changes under uniform and permuted
             attention, in points.
@@ -61,6 +72,7 @@ class ComparedCheckpoint:
     found: dict[str, Estimate]
     adversaries: tuple[Point, ...] = ()
     published: tuple[float, float, float] | None = None
+    differences: dict[str, Estimate] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -117,31 +129,97 @@ def published_for(
     return known.get(name.partition(" ")[0])
 
 
-def fragility_scores(
-    rows: pd.DataFrame, n_classes: int, *, seed: int = 0
-) -> dict[str, Estimate]:
-    """F1 and accuracy with trained attention, and what other attention changes of them.
+@dataclass(frozen=True, eq=False)
+class Numbers:
+    """What one checkpoint's audit found, so that it can be paired with another's.
 
-    All are of the same resamples of the texts. F1 is that of class 1 for two classes,
-    else the mean over classes; of several permutations that of their counts together.
+    Attributes:
+        resampled: scores by name, over all texts and then over resamples of them,
+            [1 + resamples].
+        texts: means by name, as one value per text.
+        labelled: ids of the texts that the scores are of.
+    """
+
+    resampled: dict[str, np.ndarray]
+    texts: pd.DataFrame
+    labelled: pd.Index
+
+    def estimates(self, *, seed: int = 0) -> dict[str, Estimate]:
+        """Every number with its interval."""
+        return self._with_intervals(self.resampled, self.texts, seed)
+
+    def minus(self, first: "Numbers", *, seed: int = 0) -> dict[str, Estimate]:
+        """Every difference to another's number on the same texts and resamples."""
+        resampled = {
+            name: values - first.resampled[name]
+            for name, values in self.resampled.items()
+            if name in first.resampled and self.labelled.equals(first.labelled)
+        }
+        names = [name for name in self.texts if name in first.texts]
+        names = [name for name in names if name not in NOT_COMPARED]
+        texts = self.texts[names] - first.texts[names]
+        return self._with_intervals(resampled, texts, seed)
+
+    def _with_intervals(
+        self, resampled: Mapping[str, np.ndarray], texts: pd.DataFrame, seed: int
+    ) -> dict[str, Estimate]:
+        estimates = {}
+        for name, values in resampled.items():
+            interval = percentile_interval(values[1:])
+            estimates[name] = Estimate(float(values[0]), interval, len(self.labelled))
+        for name in texts:
+            values = texts[name].to_numpy(dtype=np.float64)
+            if not np.isnan(values).all():
+                estimates[name] = mean_estimate(values, seed=seed)
+        return estimates
+
+
+def numbers_of(rows: pd.DataFrame, n_classes: int, *, seed: int = 0) -> Numbers:
+    """What the rows of an audit say of a checkpoint.
 
     Args:
-        rows: of an audit with the test ``fragility``; texts without a label are left
-            out.
+        rows: of an audit of the only attention.
+        n_classes: of the model.
+        seed: of the bootstrap.
+    """
+    resampled = resampled_scores(rows, n_classes, seed=seed)
+    wide = rows.pivot_table(index="example_id", columns="statistic", values="value")
+    bound, room = wide.get("largest_jsd"), wide.get("epsilon_max_jsd@0.01")
+    if bound is not None and room is not None:
+        wide["share_of_largest@0.01"] = room / bound.where(bound > 0)
+    if {"label", "predicted_class"} <= set(wide):
+        right = (wide.label == wide.predicted_class).astype(float)
+        wide["accuracy"] = right.where(wide.label >= 0)
+    names = [name for name in COLUMNS if name in wide and name not in resampled]
+    labelled = wide.index[wide["label"] >= 0] if "label" in wide else wide.index[:0]
+    return Numbers(resampled, wide[names], labelled)
+
+
+def resampled_scores(
+    rows: pd.DataFrame, n_classes: int, *, seed: int = 0
+) -> dict[str, np.ndarray]:
+    """F1 and accuracy with trained attention, and what other attention changes of them.
+
+    All are of the same resamples of the texts, [1 + resamples], behind the value over all
+    texts. F1 is that of class 1 for two classes, else the mean over classes; of several
+    permutations that of their counts together.
+
+    Args:
+        rows: of an audit; texts without a label are left out.
         n_classes: of the model.
         seed: of the bootstrap.
 
     Returns:
-        ``f1``, ``accuracy``, ``uniform_change``, ``accuracy_uniform_change``, ….
+        ``f1``, ``accuracy``, ``uniform_change``, ``accuracy_uniform_change``, …; empty
+        without labels or without the test ``fragility``.
     """
     of_label = (rows.test == PREDICTION) & (rows.statistic == "label")
     labels = rows[of_label].set_index("example_id").value
     labels = labels[labels >= 0].astype(int).sort_index()
-    if labels.empty:
+    of_test = rows[rows.test == "fragility"]
+    if labels.empty or of_test.empty:
         return {}
-    wide = rows[rows.test == "fragility"].pivot_table(
-        index="example_id", columns="statistic", values="value"
-    )
+    wide = of_test.pivot_table(index="example_id", columns="statistic", values="value")
     wide = wide.loc[labels.index]
     counts = with_all_texts(resample_counts(len(labels), seed=seed))
     scores = {}
@@ -155,21 +233,7 @@ def fragility_scores(
         for metric, prefix in (("f1", ""), ("accuracy", "accuracy_")):
             change = scores[attention][metric] - trained[metric]
             resampled[f"{prefix}{attention}_change"] = change
-    estimates = {}
-    for name, values in resampled.items():
-        interval = percentile_interval(values[1:])
-        estimates[name] = Estimate(float(values[0]), interval, len(labels))
-    return estimates
-
-
-def mean_estimates(statistics: Sequence[Statistic], layer: int) -> dict[str, Estimate]:
-    """Means over the texts of the statistics that have a column."""
-    estimates = {}
-    for name in COLUMNS:
-        s = find_statistic(statistics, name, layer=layer)
-        if s is not None:
-            estimates[name] = Estimate(s.mean, s.ci95, s.n)
-    return estimates
+    return resampled
 
 
 def to_text(comparison: CheckpointComparison) -> str:
@@ -182,6 +246,7 @@ def to_text(comparison: CheckpointComparison) -> str:
         title,
         "",
         *_table(comparison.checkpoints),
+        *_differences(comparison.checkpoints),
         *_adversaries(comparison.checkpoints),
         "",
         *_notes(comparison.checkpoints),
@@ -203,6 +268,40 @@ def _table(checkpoints: Sequence[ComparedCheckpoint]) -> list[str]:
             row.append(_published_cell(c.published))
         rows.append(row)
     return markdown.table(head, rows)
+
+
+def _differences(checkpoints: Sequence[ComparedCheckpoint]) -> list[str]:
+    """What can be told of the differences to the first checkpoint."""
+    compared = [c for c in checkpoints if c.differences]
+    if not compared:
+        return []
+    names = [name for name in COLUMNS if any(name in c.differences for c in compared)]
+    first = checkpoints[0]
+    head = ["difference to the first", "attention", *(COLUMNS[name] for name in names)]
+    rows = []
+    for c in compared:
+        cells = [_difference_cell(name, c.differences.get(name)) for name in names]
+        rows.append([f"{c.name} ({c.model})", c.attention, *cells])
+    note = (
+        f"Differences to {first.name} ({first.model}) are paired by text. (?): the sign "
+        f"cannot be told, as the interval holds 0 or there are fewer than {MIN_TEXTS} "
+        "texts. Intervals are over texts, of one training each: another seed may move a "
+        "number by more."
+    )
+    return ["", *markdown.table(head, rows), "", note]
+
+
+def _difference_cell(name: str, estimate: Estimate | None) -> str:
+    shown = _cell(name, estimate)
+    return shown if estimate is None or can_be_told(estimate) else f"{shown} (?)"
+
+
+def can_be_told(difference: Estimate) -> bool:
+    """Whether the sign of a difference can be told from these texts."""
+    if difference.ci95 is None or (difference.n or 0) < MIN_TEXTS:
+        return False
+    low, high = difference.ci95
+    return low > 0 or high < 0
 
 
 def _cell(name: str, estimate: Estimate | None) -> str:
@@ -256,10 +355,14 @@ def _notes(checkpoints: Sequence[ComparedCheckpoint]) -> list[str]:
             "Un, Pm: change of F1, in points, under uniform attention and under "
             f"permutations ({N_DRAWS} draws per text)."
         )
-    if "epsilon_max_jsd@0.05" in names:
+    if "share_of_largest@0.01" in names:
         notes.append(
-            "ε-max JSD: how far attention can be moved with the output within ε, "
-            "exact for two classes."
+            "ε-max JSD: how far attention can be moved with the output within .01 (the "
+            "paper's ε for classification), exact for two classes, else a lower bound. "
+            "It cannot exceed the largest JSD there is, which is lower for even "
+            "attention, so that models are compared by the share per text. It follows "
+            "saturation and peakedness too: confident outputs hardly move whatever is "
+            "weighed. So a larger share alone does not mean that attention explains less."
         )
     return notes
 

@@ -4,6 +4,7 @@ Source: the experiments of Tutek & Šnajder 2020, Section 4.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,8 @@ from hf_attnprobe.checkpoint_comparison.options import AUDITED, ComparisonOption
 from hf_attnprobe.checkpoint_comparison.report import (
     CheckpointComparison,
     ComparedCheckpoint,
-    fragility_scores,
-    mean_estimates,
+    Numbers,
+    numbers_of,
     published_for,
     regulariser_name,
     to_json,
@@ -27,9 +28,9 @@ from hf_attnprobe.data.arguments import Data, as_data
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.options import from_flat
 from hf_attnprobe.retraining.base import load_base_model
+from hf_attnprobe.retraining.curve import Point, adversaries
 from hf_attnprobe.retraining.options import RetrainOptions
 from hf_attnprobe.retraining.run import retrain
-from hf_attnprobe.retraining.verdict import Point, adversaries
 from hf_attnprobe.storage.folders import check_free, write_atomically, write_json
 
 
@@ -75,6 +76,7 @@ def compare_checkpoints(
         )
     configs = [_config_of(model, as_base=retrained) for model in models]
     folder, compared = check_free(output_dir, *MARKS), []
+    first: Numbers | None = None
     for number, (model, config) in enumerate(zip(models, configs, strict=True), 1):
         own_folder = folder / f"{number}-{Path(model).name}"
         report = _audit(model, data, own_folder / "audit", options, progress)
@@ -83,7 +85,14 @@ def compare_checkpoints(
             points = _adversaries(
                 model, data, own_folder / "retrained", options, progress
             )
-        compared.append(_row(str(model), config, report, points, options.seed))
+        numbers = numbers_of(
+            report.to_pandas(), len(class_names(config)), seed=options.seed
+        )
+        row = _row(str(model), config, report, points, numbers, options.seed)
+        if first is not None:
+            row = replace(row, differences=numbers.minus(first, seed=options.seed))
+        first = first or numbers
+        compared.append(row)
     comparison = CheckpointComparison(
         report.dataset, report.n, options.seed, tuple(compared)
     )
@@ -145,20 +154,15 @@ def _row(
     config: AttentionClassifierConfig,
     report: Report,
     points: tuple[Point, ...],
+    numbers: Numbers,
     seed: int,
 ) -> ComparedCheckpoint:
-    rows = report.to_pandas()
-    scores = {}
-    if (rows.test == "fragility").any():
-        scores = fragility_scores(rows, len(class_names(config)), seed=seed)
-    # The layer of the only attention; rows about the whole model have none.
-    layer = int(rows.layer.max())
     return ComparedCheckpoint(
         model=model,
         name=regulariser_name(config),
         encoder=config.encoder,
         attention=config.attention,
-        found=scores | mean_estimates(report.statistics, layer),
+        found=numbers.estimates(seed=seed),
         adversaries=points,
         published=published_for(report.dataset.published_as, config),
     )

@@ -7,13 +7,11 @@ import numpy as np
 
 from hf_attnprobe import markdown
 from hf_attnprobe.data.examples import DatasetName
+from hf_attnprobe.retraining.verdict import all_of, opposite
 from hf_attnprobe.statistics.bootstrap import Estimate, mean_estimate
 from hf_attnprobe.statistics.scores import Score, compare_scores
+from hf_attnprobe.statistics.verdicts import MIN_TEXTS, RULES, Answer, grade
 from hf_attnprobe.storage.plain_data import plain
-
-
-KEPT = 0.02  # of accuracy may be lost
-USED = 0.05  # total variation of the output without the tokens; below, unused
 
 
 @dataclass(frozen=True)
@@ -34,8 +32,12 @@ class Deception:
             over heads ``before`` and ``after``, that of the head with the most
             ``largest before`` and ``largest after``; and ``tokens``, their share of a
             text's tokens.
-        moved: total variation of the output when the tokens are deleted, over the same
-            texts, by ``before`` and ``after``.
+        n_controlled: texts with an impermissible token and at least as many others.
+        hidden: half of the mass before minus that after, mean over heads, per text.
+        moved: total variation of the output when the tokens are deleted, over the texts
+            with a control, by ``before`` and ``after``.
+        control: the same when as many other tokens are deleted, mean over the draws.
+        beyond: ``moved`` minus ``control``, paired by text.
     """
 
     model: str
@@ -48,7 +50,11 @@ class Deception:
     n_named: int
     scores: tuple[Score, ...]
     masses: dict[str, Estimate]
+    n_controlled: int
+    hidden: Estimate
     moved: dict[str, Estimate]
+    control: dict[str, Estimate]
+    beyond: dict[str, Estimate]
 
     def __str__(self) -> str:
         return to_text(self)
@@ -70,6 +76,8 @@ class Measured:
         mean_mass: attention mass on them, the mean over heads [texts].
         largest_mass: that of the head with the most [texts].
         moved: total variation of the output without them [texts].
+        control: the same without as many others [texts]; NaN for a text with fewer
+            others than impermissible tokens.
     """
 
     labels: np.ndarray
@@ -78,6 +86,7 @@ class Measured:
     mean_mass: np.ndarray
     largest_mass: np.ndarray
     moved: np.ndarray
+    control: np.ndarray
 
 
 def deception_of(
@@ -98,23 +107,71 @@ def deception_of(
         "largest before": before.largest_mass,
         "largest after": after.largest_mass,
         "tokens": before.named,
-        "moved before": before.moved,
-        "moved after": after.moved,
     }
-    probs = {"before": before.probs, "after": after.probs}
-    means = {
-        name: mean_estimate(values[has_tokens], seed=seed)
-        for name, values in columns.items()
-    }
+    has_control = has_tokens & ~np.isnan(before.control)
+    models = {"before": before, "after": after}
+    moves: dict[str, dict[str, Estimate]] = {"moved": {}, "control": {}, "beyond": {}}
+    for when, measured in models.items():
+        moved, control = measured.moved[has_control], measured.control[has_control]
+        moves["moved"][when] = mean_estimate(moved, seed=seed)
+        moves["control"][when] = mean_estimate(control, seed=seed)
+        moves["beyond"][when] = mean_estimate(moved - control, seed=seed)
+    hidden = before.mean_mass / 2 - after.mean_mass
     return Deception(
         **settings,
         n=len(has_tokens),
         n_named=int(has_tokens.sum()),
+        n_controlled=int(has_control.sum()),
         scores=compare_scores(
-            before.labels.astype(int), probs, reference="before", seed=seed
+            before.labels.astype(int),
+            {when: measured.probs for when, measured in models.items()},
+            reference="before",
+            seed=seed,
         ),
-        moved={"before": means.pop("moved before"), "after": means.pop("moved after")},
-        masses=means,
+        masses={
+            name: mean_estimate(values[has_tokens], seed=seed)
+            for name, values in columns.items()
+        },
+        hidden=mean_estimate(hidden[has_tokens], seed=seed),
+        moved=moves["moved"],
+        control=moves["control"],
+        beyond=moves["beyond"],
+    )
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What can be said of a deception, by the rules ``use``, ``hiding`` and ``loss``.
+
+    Attributes:
+        used_before: whether the model used the tokens before.
+        used_after: whether it still does.
+        hidden: whether at least half of the attention to them is gone.
+        kept: whether the accuracy is kept.
+    """
+
+    used_before: Answer
+    used_after: Answer
+    hidden: Answer
+    kept: Answer
+
+    @property
+    def overall(self) -> Answer:
+        """Whether attention hides what the model uses."""
+        if self.used_before == Answer.NO:
+            return Answer.NO
+        return all_of(self.used_after, self.hidden, self.kept)
+
+
+def answers(deception: Deception) -> Answers:
+    """What the intervals allow to say."""
+    use, score = RULES["use"], deception.score("after", "accuracy")
+    lost = Estimate(score.difference, score.difference_ci95, deception.n)
+    return Answers(
+        used_before=grade(deception.beyond["before"], use),
+        used_after=grade(deception.beyond["after"], use),
+        hidden=grade(deception.hidden, RULES["hiding"]),
+        kept=opposite(grade(lost, RULES["loss"])),
     )
 
 
@@ -122,35 +179,66 @@ def verdict(deception: Deception) -> str:
     """What became of attention and of use, with the thresholds."""
     if not deception.n_named:
         return (
-            "None of the test texts has an impermissible token: they say nothing about "
-            "attention to them."
+            f"Hiding: {Answer.CANNOT_SAY}. None of the test texts has an impermissible "
+            "token: they say nothing about attention to them."
         )
-    masses, moves = deception.masses, deception.moved
-    mass_before, mass = masses["before"].value, masses["after"].value
-    moved_before, moved = moves["before"].value, moves["after"].value
-    lost = deception.score("after", "accuracy").difference
-    kept = "kept" if lost < KEPT else "not kept"
-    if moved_before < USED:
+    if not deception.n_controlled:
         return (
-            "There was nothing to hide: deleting the impermissible tokens moved the "
-            f"output by {moved_before:.3f} before (from {USED} they are used), and by "
-            f"{moved:.3f} after; accuracy is {kept} (lost: {lost:.3f}), mass went from "
-            f"{mass_before:.2f} to {mass:.2f}."
+            f"Hiding: {Answer.CANNOT_SAY}. In no text with an impermissible token are "
+            "there as many others, so there is no control to compare with."
         )
-    seen = "no longer shows" if mass <= mass_before / 2 else "still shows"
-    used = "uses" if moved >= moved_before / 2 else "hardly uses"
+    found = answers(deception)
+    if found.used_before == Answer.NO:
+        said = [
+            "There was nothing to hide: deleting the impermissible tokens moved the "
+            f"output hardly more than deleting others before ({_use(deception, 'before')})"
+        ]
+    else:
+        used = _words(found.used_after, "uses", "hardly uses", "may or may not use")
+        seen = _words(
+            found.hidden, "no longer shows", "still shows", "may or may not show"
+        )
+        said = [
+            f"The model {used} the impermissible tokens ({_use(deception, 'after')}; "
+            f"before: {_use(deception, 'before')}; used is from {RULES['use'].yes} "
+            f"more), and its attention {seen} it ({_mass(deception)})"
+        ]
+    score = deception.score("after", "accuracy")
+    kept = _words(found.kept, "kept", "not kept", "not told to be kept or lost")
+    lost = markdown.interval(score.difference, score.difference_ci95)
+    said.append(f"Accuracy is {kept} (lost {lost}; kept is below {RULES['loss'].yes})")
+    if min(deception.n_controlled, deception.n_named) < MIN_TEXTS:
+        said.append(f"Fewer than {MIN_TEXTS} texts tell nothing")
+    return f"Hiding: {found.overall}. {'. '.join(said)}."
+
+
+def _words(answer: Answer, yes: str, no: str, neither: str) -> str:
+    return {Answer.YES: yes, Answer.NO: no}.get(answer, neither)
+
+
+def _use(deception: Deception, when: str) -> str:
+    """How far deleting moves the output, beside the control."""
+    beyond = deception.beyond[when]
     return (
-        f"Accuracy is {kept} (lost: {lost:.3f}; kept below {KEPT}); the model {used} "
-        f"the impermissible tokens, and its attention {seen} it: mass "
-        f"{mass_before:.2f} before, {mass:.2f} after; deleting them moves the output "
-        f"by {moved_before:.2f} before, {moved:.2f} after (from half of it on: shows, "
-        "uses)."
+        f"deleting them moves the output by {deception.moved[when].value:.2f}, as many "
+        f"others by {deception.control[when].value:.2f}, per text "
+        f"{markdown.interval(beyond.value, beyond.ci95)} more"
+    )
+
+
+def _mass(deception: Deception) -> str:
+    before, after = deception.masses["before"], deception.masses["after"]
+    hidden = deception.hidden
+    return (
+        f"mass {before.value:.2f} before, {after.value:.2f} after; half of that before "
+        f"is {markdown.interval(hidden.value, hidden.ci95)} more than after per text"
     )
 
 
 def to_json(deception: Deception) -> dict:
     """Plain data; NaN becomes None."""
-    return plain(deception) | {"dataset": str(deception.dataset)}
+    said = {"verdict": verdict(deception), "answers": plain(answers(deception))}
+    return plain(deception) | {"dataset": str(deception.dataset)} | said
 
 
 def to_text(deception: Deception) -> str:
@@ -162,9 +250,10 @@ def to_text(deception: Deception) -> str:
         f"({deception.over_heads} over the heads of {heads}): {deception.n} texts"
     )
     note = (
-        f"Mass and move are those of the {deception.n_named} texts with an "
-        f"impermissible token, of whose tokens {deception.masses['tokens'].value:.1%} "
-        "are impermissible."
+        f"Mass is that of the {deception.n_named} texts with an impermissible token, of "
+        f"whose tokens {deception.masses['tokens'].value:.1%} are impermissible; moves "
+        f"are those of the {deception.n_controlled} of them with as many others or "
+        "more. Intervals are over texts, of one training."
     )
     table = markdown.table(["", "before", "after"], _rows(deception))
     return "\n".join([title, "", *table, "", note, "", verdict(deception)])
@@ -176,12 +265,18 @@ def _rows(deception: Deception) -> list[list[str]]:
         before = deception.score("before", metric)
         after = deception.score("after", metric)
         rows.append(_row(metric.replace("_", " "), before, after))
-    masses, moved = deception.masses, deception.moved
+    masses = deception.masses
     mean_mass = "mass on the impermissible tokens, mean over heads"
     rows.append(_row(mean_mass, masses["before"], masses["after"]))
     largest = masses["largest before"], masses["largest after"]
     rows.append(_row("of the head with the most", *largest))
-    rows.append(_row("output moved by deleting them", moved["before"], moved["after"]))
+    moves = {
+        "output moved by deleting them": deception.moved,
+        "by deleting as many others": deception.control,
+        "difference per text": deception.beyond,
+    }
+    for name, by_model in moves.items():
+        rows.append(_row(name, by_model["before"], by_model["after"]))
     return rows
 
 

@@ -7,17 +7,19 @@ Question: if attention to some tokens costs, does the model stop using them, or 
 Measure:  on the test texts, before and after further training on
           task loss − λ · log(1 − mass): accuracy, attention mass on the impermissible
           tokens, and how far the output moves (total variation) when they are deleted,
-          which tells whether they are still used. Of a Transformer, the mass in the row
+          beside the move when as many other tokens of the same text are deleted (random
+          ones, mean of five draws): what is beyond that tells whether they are used, and
+          not only that a shorter text is another text. Of a Transformer, the mass in the row
           that the prediction is read from, in the heads of the last layer as in the paper's
           code, or of all layers.
-Reading:  mass gone, accuracy kept, and deleting the tokens still matters: this attention
-          hides what is used.
+Reading:  mass gone, accuracy kept, and deleting the tokens still matters more than
+          deleting others: this attention hides what is used.
 
 The paper's BERT also keeps impermissible and other tokens from attending to each other, so
 that nothing can go round; here what other rows attend to is free.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -51,7 +53,8 @@ from hf_attnprobe.deception.options import DeceptionOptions
 from hf_attnprobe.deception.report import Deception, Measured, deception_of, to_json
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.functional.divergence import tvd
-from hf_attnprobe.inference.encoding import labels_of_model
+from hf_attnprobe.functional.intervention import random_generator
+from hf_attnprobe.inference.encoding import Text, labels_of_model
 from hf_attnprobe.inference.outputs import observations, predict
 from hf_attnprobe.retraining.base import Splits, load_base, shared_settings
 from hf_attnprobe.storage.folders import write_json
@@ -66,6 +69,7 @@ if TYPE_CHECKING:
     import datasets
 
 SUMMARY = "deception.json"
+N_DRAWS = 5  # of other tokens to delete, per text
 
 
 def deceive(
@@ -111,7 +115,10 @@ def deceive(
     _check_splits(loaded, tokenizer, splits, ids)
     splits = check_sets(**splits)
     folder = begin(output_dir, options.seed)
-    before = _measure(loaded, tokenizer, splits["test"], ids, options.layers)
+    measure = partial(
+        _measure, tokenizer=tokenizer, examples=splits["test"], ids=ids, options=options
+    )
+    before = measure(loaded)
     trainer, used = _trainer(
         model, loaded, tokenizer, splits, folder, ids, options, progress
     )
@@ -121,7 +128,7 @@ def deceive(
     deceives_on = {"deceives_on": list(tokens), "start": str(model)}
     record = {**used, **penalty, **deceives_on}
     trained = finish(trainer, tokenizer, folder, record)
-    after = _measure(trained.model, tokenizer, splits["test"], ids, options.layers)
+    after = measure(trained.model)
     result = deception_of(
         before,
         after,
@@ -330,10 +337,11 @@ def _trainer(
 @torch.no_grad()
 def _measure(
     model: PreTrainedModel,
+    *,
     tokenizer: PreTrainedTokenizerBase,
     examples: "datasets.Dataset",
     ids: Tensor,
-    layers: str,
+    options: DeceptionOptions,
 ) -> Measured:
     """Measures the test texts through the adapters, which know of no penalty."""
     ids = ids.to(model.device)
@@ -344,7 +352,7 @@ def _measure(
         content = batch.content_mask
         impermissible = torch.isin(batch.inputs["input_ids"], ids) & content
         sites = observation.model.sites()
-        if layers == "last":
+        if options.layers == "last":
             last = max(site.layer for site in sites)
             sites = [site for site in sites if site.layer == last]
         masses = [(observation.read(site) * impermissible).sum(-1) for site in sites]
@@ -357,9 +365,42 @@ def _measure(
     measured = []
     for column in zip(*parts, strict=True):
         measured.append(torch.cat(column).double().cpu()[order])
-    without = predict(model, tokenizer, examples, without=set(ids.tolist()))
-    moved = tvd(measured[1], without)
-    return Measured(*(column.numpy() for column in (*measured, moved)))
+    _, probs, share, *_ = measured
+    run = partial(predict, model, tokenizer, examples)
+    named = frozenset(ids.tolist())
+    moved = tvd(probs, run(edit=partial(without_named, named=named)))
+    controls = []
+    for draw in range(N_DRAWS):
+        edit = partial(without_others, named=named, seed=options.seed, draw=draw)
+        controls.append(tvd(probs, run(edit=edit)))
+    control = torch.stack(controls).mean(0).masked_fill(share > 0.5, torch.nan)
+    return Measured(*(column.numpy() for column in (*measured, moved, control)))
+
+
+def without_named(text: Text, named: Collection[int]) -> list[int]:
+    """The ids of a text without the named ones."""
+    return [token for token in text.inputs["input_ids"] if token not in named]
+
+
+def without_others(
+    text: Text, named: Collection[int], *, seed: int, draw: int
+) -> list[int]:
+    """The ids of a text without as many others as it has named ones, drawn at random.
+
+    Special tokens stay. A text with more named tokens than others comes back whole.
+    """
+    ids, is_special = text.inputs["input_ids"], text.inputs["special_tokens_mask"]
+    others, n_named = [], 0
+    for place, token in enumerate(ids):
+        if token in named:
+            n_named += 1
+        elif not is_special[place]:
+            others.append(place)
+    if n_named > len(others):
+        return ids
+    generator = random_generator(seed, text.example_id, draw)
+    deleted = set(generator.choice(others, n_named, replace=False)) if n_named else ()
+    return [token for place, token in enumerate(ids) if place not in deleted]
 
 
 def deception_penalty(

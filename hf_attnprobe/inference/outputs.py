@@ -1,6 +1,6 @@
 """The predictions and the attention of a model on every text of a split."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -122,14 +122,14 @@ def predict(
     examples: "datasets.Dataset",
     *,
     guide: Guide | None = None,
-    without: Collection[int] = (),
+    edit: Callable[[Text], Sequence[int]] | None = None,
     batch_size: int = 128,
 ) -> Tensor:
     """Probabilities of the texts in the order of :class:`Outputs`.
 
     Args:
         guide: attention weights, for a model with guided attention.
-        without: token ids to delete from the texts.
+        edit: the token ids to read of a text, in place of all of its own.
 
     Returns:
         float64 [texts, classes].
@@ -140,7 +140,7 @@ def predict(
     probs = []
     for start in range(0, len(texts), batch_size):
         batch = texts[start : start + batch_size]
-        inputs = _inputs_without(tokenizer, batch, without)
+        inputs = _inputs(tokenizer, batch, edit)
         if guide is not None:
             inputs["guide"] = _guide_of(guide, tokenizer, batch)
         inputs = {name: value.to(model.device) for name, value in inputs.items()}
@@ -148,13 +148,15 @@ def predict(
     return torch.cat(probs)
 
 
-def _inputs_without(
-    tokenizer: PreTrainedTokenizerBase, texts: list[Text], without: Collection[int]
+def _inputs(
+    tokenizer: PreTrainedTokenizerBase,
+    texts: list[Text],
+    edit: Callable[[Text], Sequence[int]] | None,
 ) -> dict[str, Tensor]:
     rows = []
     for text in texts:
-        kept = [token for token in text.inputs["input_ids"] if token not in without]
-        rows.append(kept or [tokenizer.pad_token_id])  # no model reads an empty text
+        ids = text.inputs["input_ids"] if edit is None else list(edit(text))
+        rows.append(ids or [tokenizer.pad_token_id])  # no model reads an empty text
     return dict(tokenizer.pad({"input_ids": rows}, return_tensors="pt"))
 
 

@@ -6,6 +6,8 @@ Measure:  of a model trained from a fresh start on Σ TVD(ŷ_a, ŷ_b) − λ·KL
           per test text the total variation distance (TVD) of its output and the
           Jensen-Shannon divergence (JSD) of its attention to the base's. λ trades one for
           the other; over several λ this draws a curve.
+          The curve shows every λ on all texts. What is said of "the adversary" is crossed:
+          each half of the texts chooses the farthest λ that keeps F1 for the other half.
 Compare:  other seeds and the model with uniform attention (their own tests); per text, the
           search of Jain & Wallace and the exact frontier, the farthest attention within ε.
           Those keep the base's encoder fixed; a trained adversary has an encoder of its
@@ -43,9 +45,12 @@ from hf_attnprobe.retraining.base import (
     is_correct,
     silent,
 )
+from hf_attnprobe.retraining.choice import crossed_choice
 from hf_attnprobe.retraining.options import Adversary
 from hf_attnprobe.retraining.registry import register_retraining
+from hf_attnprobe.retraining.verdict import CHOSEN
 from hf_attnprobe.statistics.scores import Score
+from hf_attnprobe.statistics.verdicts import RULES
 
 
 if TYPE_CHECKING:
@@ -68,6 +73,21 @@ READINGS = {
     "adversary_jsd_over_bound": (
         "the adversary of λ {key} is as far as {mean:.0%} of the largest "
         "divergence there is"
+    ),
+    "chosen_lambda": (
+        "the λ that the other half of the texts chooses is {mean:g} on average"
+    ),
+    "chosen_jsd": (
+        "the adversary that the other half of the texts chooses attends a divergence "
+        "of {mean:.2f} (at most 0.69) away from the base"
+    ),
+    "chosen_tvd": (
+        "the adversary that the other half of the texts chooses predicts {mean:.2f} "
+        "of 1 away from the base"
+    ),
+    "chosen_correct": (
+        "the adversary that the other half of the texts chooses is right in "
+        "{mean:.0%} of texts"
     ),
     "frontier_jsd": (
         "with the base's encoder, weights within {key} of its output reach a "
@@ -96,10 +116,13 @@ class AdversaryResult:
         adversary_tvd: total variation of their outputs, by λ, in [0, 1].
         adversary_correct: 1 where the adversary is right, else 0, by λ.
         adversary_jsd_over_bound: JSD as a share of the bound, by λ; NaN where that is 0.
+        chosen_lambda, chosen_jsd, chosen_tvd, chosen_correct: of the adversary that the
+            other half of the texts chooses, see
+            :func:`hf_attnprobe.retraining.choice.crossed_choice`.
         frontier_jsd: exact ε-max JSD by ε; empty for more than two classes.
         search_jsd, search_tvd: what the search finds by ε.
         largest_jsd: the bound.
-        scores: of ``base`` and ``adversary λ`` for every λ.
+        scores: of ``base``, ``adversary λ`` for every λ, and ``chosen adversary``.
         trained: one adversary per λ.
     """
 
@@ -107,6 +130,10 @@ class AdversaryResult:
     adversary_tvd: dict[float, Tensor]
     adversary_correct: dict[float, Tensor]
     adversary_jsd_over_bound: dict[float, Tensor]
+    chosen_lambda: Tensor
+    chosen_jsd: Tensor
+    chosen_tvd: Tensor
+    chosen_correct: Tensor
     frontier_jsd: dict[float, Tensor]
     search_jsd: dict[float, Tensor]
     search_tvd: dict[float, Tensor]
@@ -159,16 +186,42 @@ def adversary(
         correct[strength] = is_correct(other.probs, own.labels)
         shares[strength] = over_bound(divergence[strength], bound, own)
         probs[f"adversary {strength:g}"] = other.probs
+    place = _choice(own, probs, divergence, seed)
+    texts = torch.arange(len(place))
+    probs[CHOSEN] = torch.stack(list(probs.values())[1:])[place, texts]
     return AdversaryResult(
         divergence,
         moved,
         correct,
         shares,
+        chosen_lambda=torch.tensor(options.sorted_lambdas())[place],
+        chosen_jsd=torch.stack(list(divergence.values()))[place, texts],
+        chosen_tvd=torch.stack(list(moved.values()))[place, texts],
+        chosen_correct=is_correct(probs[CHOSEN], own.labels),
         **_baselines(base, examples, seed),
         largest_jsd=bound,
         scores=compare_probs(own.labels, probs, reference="base", seed=seed),
         trained=tuple(trained),
     )
+
+
+def _choice(
+    own: Outputs,
+    probs: dict[str, Tensor],
+    divergence: dict[float, Tensor],
+    seed: int,
+) -> Tensor:
+    """For every text the place of the λ that the other half of the texts chooses."""
+    base, *others = (values.numpy() for values in probs.values())
+    place = crossed_choice(
+        own.labels.numpy(),
+        base,
+        others,
+        [values.numpy() for values in divergence.values()],
+        tolerance=RULES["loss"].yes,
+        seed=seed,
+    )
+    return torch.from_numpy(place)
 
 
 def lambda_folder(output_dir: str | Path, lambda_: float) -> Path:

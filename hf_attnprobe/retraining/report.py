@@ -12,15 +12,16 @@ import pandas as pd
 from hf_attnprobe import markdown
 from hf_attnprobe import published_results as published
 from hf_attnprobe.data.examples import DatasetName
-from hf_attnprobe.retraining.registry import READINGS
-from hf_attnprobe.retraining.verdict import (
+from hf_attnprobe.retraining.curve import (
     FRONTIER_NOTE,
-    Verdict,
+    PUBLISHED_NOTE,
     curve,
     published_point,
-    verdict,
 )
+from hf_attnprobe.retraining.registry import READINGS
+from hf_attnprobe.retraining.verdict import Verdict, farthest_seed, verdict
 from hf_attnprobe.statistics.bins import attention_bin
+from hf_attnprobe.statistics.bootstrap import Estimate, mean_estimate
 from hf_attnprobe.statistics.scores import Score
 from hf_attnprobe.statistics.summary import Statistic, sentence
 from hf_attnprobe.storage.plain_data import from_plain, plain, values_from_plain
@@ -66,6 +67,7 @@ class RetrainingReport:
         models: that were trained.
         provenance: settings, versions and fingerprints.
         bins: see :func:`attention_bins`.
+        beyond_seed: see :func:`farther_than_a_seed`.
         rows: one value per test, statistic and text.
     """
 
@@ -78,6 +80,7 @@ class RetrainingReport:
     models: tuple[TrainedModel, ...]
     provenance: dict
     bins: tuple[tuple, ...] = ()
+    beyond_seed: Estimate | None = None
     rows: pd.DataFrame = field(default_factory=pd.DataFrame, repr=False, compare=False)
 
     def __str__(self) -> str:
@@ -86,7 +89,9 @@ class RetrainingReport:
     @cached_property
     def verdict(self) -> Verdict:
         """What the tests say, one sentence each."""
-        return verdict(self.statistics, self.scores)
+        return verdict(
+            self.statistics, self.scores, n=self.n, beyond_seed=self.beyond_seed
+        )
 
     def to_pandas(self) -> pd.DataFrame:
         """The rows: test, statistic, example_id, layer, head, value."""
@@ -107,7 +112,9 @@ def to_json(report: RetrainingReport) -> dict:
         "scores": plain(report.scores),
         "models": plain(report.models),
         "bins": plain(report.bins),
+        "beyond_seed": plain(report.beyond_seed),
         "verdict": report.verdict.sentences(),
+        "findings": plain(report.verdict.findings()),
         "provenance": report.provenance,
     }
 
@@ -128,7 +135,36 @@ def from_json(data: Mapping) -> RetrainingReport:
         models=tuple(from_plain(TrainedModel, m) for m in data["models"]),
         provenance=data["provenance"],
         bins=values_from_plain(data["bins"]),
+        beyond_seed=_estimate(data.get("beyond_seed")),
     )
+
+
+def _estimate(fields: Mapping | None) -> Estimate | None:
+    return None if fields is None else from_plain(Estimate, fields)
+
+
+def farther_than_a_seed(
+    rows: pd.DataFrame, statistics: Sequence[Statistic], *, seed: int = 0
+) -> Estimate | None:
+    """JSD of the chosen adversary minus that of the farthest other seed, per text.
+
+    Args:
+        rows: of the tests ``adversary`` and ``seeds``.
+        statistics: of the same rows; they tell which seed is the farthest on average.
+        seed: of the bootstrap.
+
+    Returns:
+        The mean with its interval; None where one of the tests was not run.
+    """
+    other = farthest_seed(statistics)
+    if other is None:
+        return None
+    values = rows.set_index("example_id").value
+    chosen = values[(rows.statistic == "chosen_jsd").to_numpy()]
+    if chosen.empty:
+        return None
+    of_seed = values[(rows.statistic == other.statistic).to_numpy()]
+    return mean_estimate((chosen - of_seed).to_numpy(), seed=seed)
 
 
 def attention_bins(rows: pd.DataFrame, labels: Sequence[str]) -> tuple[tuple, ...]:
@@ -243,9 +279,11 @@ def _bin_table(report: RetrainingReport) -> list[str]:
 
 def _curve_table(report: RetrainingReport) -> list[str]:
     points = curve(report.statistics, report.scores)
-    points += published_point(report.dataset.published_as)
+    published_points = published_point(report.dataset.published_as)
+    points += published_points
     rows = [(p.name, *map(markdown.number, (p.jsd, p.tvd, p.f1))) for p in points]
-    return markdown.table(["", "mean JSD", "mean TVD", "F1"], rows)
+    table = markdown.table(["", "mean JSD", "mean TVD", "F1"], rows)
+    return [*table, "", PUBLISHED_NOTE] if published_points else table
 
 
 def _statistics_section(statistics: Sequence[Statistic]) -> list[str]:

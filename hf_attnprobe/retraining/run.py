@@ -33,6 +33,7 @@ from hf_attnprobe.retraining.report import (
     RetrainingReport,
     TrainedModel,
     attention_bins,
+    farther_than_a_seed,
     from_json,
     to_json,
     to_markdown,
@@ -217,6 +218,7 @@ def _report(
     rows = rows[rows.test.isin([*results, PREDICTION])].reset_index(drop=True)
     labels = base.labels
     f1 = f"of class {labels[1]}" if len(labels) == 2 else "mean over the classes"
+    statistics = summarize(rows, labels, READINGS, seed=seed)
     models = []
     for result in results.values():
         models += [as_row(trained, folder) for trained in result.trained]
@@ -225,7 +227,7 @@ def _report(
         dataset=dataset,
         n=rows.example_id.nunique(),
         seed=seed,
-        statistics=summarize(rows, labels, READINGS, seed=seed),
+        statistics=statistics,
         scores={test: result.scores for test, result in results.items()},
         models=tuple(models),
         provenance={
@@ -236,6 +238,7 @@ def _report(
             "versions": versions(),
         },
         bins=attention_bins(rows, labels),
+        beyond_seed=farther_than_a_seed(rows, statistics, seed=seed),
         rows=rows,
     )
 

@@ -24,6 +24,7 @@ from hf_attnprobe.retraining.base import (
     Splits,
     Trained,
     compare_probs,
+    is_correct,
     silent,
     train_again,
 )
@@ -41,6 +42,7 @@ READINGS = {
     "seed_tvd": "another seed moves the output by {mean:.2f} of 1 (mean over the runs)",
     "one_seed_jsd": "seed {key} moves the attention by a divergence of {mean:.2f}",
     "one_seed_tvd": "seed {key} moves the output by {mean:.2f} of 1",
+    "one_seed_correct": "seed {key} is right in {mean:.0%} of texts",
 }
 
 
@@ -53,6 +55,7 @@ class SeedsResult:
         seed_jsd: median over the runs of the JSD to the base's attention, in [0, ln 2].
         seed_tvd: mean over the runs of the total variation of the outputs, in [0, 1].
         one_seed_jsd, one_seed_tvd: those of single runs, by seed.
+        one_seed_correct: 1 where the run is right, else 0, by seed.
         scores: of ``base`` and of one model per seed.
         trained: one model per seed.
     """
@@ -62,6 +65,7 @@ class SeedsResult:
     seed_tvd: Tensor
     one_seed_jsd: dict[int, Tensor]
     one_seed_tvd: dict[int, Tensor]
+    one_seed_correct: dict[int, Tensor]
     scores: tuple[Score, ...]
     trained: tuple[Trained, ...]
 
@@ -93,7 +97,7 @@ def seeds(
         seed: of the bootstrap.
     """
     own = base.outputs(splits["test"])
-    trained, divergences, changes = [], {}, {}
+    trained, divergences, changes, correct = [], {}, {}, {}
     probs = {"base": own.probs}
     for other_seed in other_seeds(base.settings.seed, options.n_seeds):
         folder = Path(output_dir) / str(other_seed)
@@ -102,6 +106,7 @@ def seeds(
         trained.append(run)
         divergences[other_seed] = jsd(own.attention, other.attention)
         changes[other_seed] = tvd(own.probs, other.probs)
+        correct[other_seed] = is_correct(other.probs, own.labels)
         probs[f"seed {other_seed}"] = other.probs
     # Of an even number of runs, quantile gives the mean of the two in the middle.
     median = torch.stack(list(divergences.values())).quantile(0.5, dim=0)
@@ -111,6 +116,7 @@ def seeds(
         torch.stack(list(changes.values())).mean(0),
         divergences,
         changes,
+        correct,
         compare_probs(own.labels, probs, reference="base", seed=seed),
         tuple(trained),
     )

@@ -24,7 +24,7 @@ COLUMN_FIELDS = {
 
 def statistics() -> set[str]:
     """The statistics that a column can show, without the part after an @."""
-    names = {"accuracy"}
+    names = {"accuracy", "probability"}  # of the predictions
     for readings in (faithfulness.readings(), registry.READINGS):
         names = names.union(*readings.values())
     return names

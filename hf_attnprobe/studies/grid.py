@@ -7,6 +7,7 @@ import numpy as np
 
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.statistics.bootstrap import Estimate
+from hf_attnprobe.statistics.verdicts import MIN_TEXTS
 from hf_attnprobe.studies.plan import Column, Job, Scalar, Table
 from hf_attnprobe.studies.results import Cell, Results, ResultTable
 
@@ -165,15 +166,19 @@ def _sentence(
 def _against_threshold(
     threshold: float, means: str, values: Mapping[str, Estimate]
 ) -> str:
-    """Where the whole interval is above the threshold, where below, where neither."""
-    groups: dict[str, list[str]] = {"there": [], "not": [], "undecided": []}
+    """Where the whole interval is above the threshold, where below, where neither.
+
+    Without an interval, or of too few texts, nothing can be said.
+    """
+    groups: dict[str, list[str]] = {"there": [], "not": [], "cannot say": []}
     for name, value in values.items():
-        low, high = value.ci95 or (value.value, value.value)
-        group = "undecided"
-        if low >= threshold:
-            group = "there"
-        elif high < threshold:
-            group = "not"
+        group = "cannot say"
+        if value.ci95 is not None and (value.n or 0) >= MIN_TEXTS:
+            low, high = value.ci95
+            if low >= threshold:
+                group = "there"
+            elif high < threshold:
+                group = "not"
         groups[group].append(name)
     parts = [
         f"{means[:1].upper()}{means[1:]} (from {threshold:g}, the whole interval) "

@@ -15,6 +15,13 @@ from hf_attnprobe.studies.plan import DataUsed, Job, Study
 from hf_attnprobe.studies.results import Cell, Results, ResultTable
 
 
+OVER_TEXTS = (
+    "Intervals are over the texts, of one training each: another seed may move a number "
+    "by more. The lowest and the highest cell of a column are named, not tested against "
+    "each other."
+)
+
+
 @dataclass(frozen=True)
 class Made:
     """A step, or a model that it trained; ``seconds`` are those of all its runs."""
@@ -70,6 +77,7 @@ def report_of(
         tables = paper_tables(results) + tables
         differences = "; ".join(_differences(plan, used))
         notes.append(f"What differs from {PAPERS[plan.paper]}: {differences}.")
+    notes.append(OVER_TEXTS)
     made = []
     for job in plan.jobs:
         made += _made(results, job, seconds[job.folder])

@@ -134,6 +134,8 @@ class Results:
             deception = self.read_json(job, DECEPTION)
             if metric == "mass":
                 return estimate(deception["masses"].get(model), deception["n_named"])
+            if metric in ("moved", "control", "beyond"):
+                return estimate(deception[metric][model], deception["n_controlled"])
             scores = [from_plain(Score, score) for score in deception["scores"]]
             n = deception["n"]
         else:

@@ -61,15 +61,17 @@ def _changes(checkpoints: Sequence[_Checkpoint]) -> ResultTable:
         *("published trained", "published uniform", "published permuted"),
     )
     note = (
-        "In points of F1 (100 is all). Published values of the residual model are not "
-        "known."
+        "In points of F1 (100 is all); intervals are over texts, of one training each. "
+        "Published values of the residual model are not known."
     )
     return ResultTable("How much hangs on attention?", head, tuple(table), (note,))
 
 
 def _others(checkpoints: Sequence[_Checkpoint]) -> ResultTable:
     columns = {
-        "epsilon_max_jsd@0.05": "exact ε-max JSD (.05)",
+        "probability": "mean top probability",
+        "share_of_largest@0.01": "exact ε-max JSD (.01) / largest JSD",
+        "largest_jsd": "largest JSD",
         "conicity": "conicity",
         "probability_range": "range over single tokens",
     }
@@ -78,7 +80,12 @@ def _others(checkpoints: Sequence[_Checkpoint]) -> ResultTable:
         values = [checkpoint.value(statistic) for statistic in columns]
         table.append((*checkpoint.labels, *values))
     head = (*LABELS, *columns.values())
-    return ResultTable("What else does regularising change?", head, tuple(table))
+    note = (
+        "ε-max JSD follows saturation and peakedness: a larger share alone does not mean "
+        "that attention explains less. Intervals are over texts, of one training each."
+    )
+    title = "What else does regularising change?"
+    return ResultTable(title, head, tuple(table), (note,))
 
 
 def _adversaries(checkpoints: Sequence[_Checkpoint]) -> ResultTable:
@@ -88,7 +95,7 @@ def _adversaries(checkpoints: Sequence[_Checkpoint]) -> ResultTable:
             values = [rounded(adversary[name]) for name in ("jsd", "tvd", "f1")]
             table.append((*checkpoint.labels, adversary["name"], *values))
     note = (
-        "Harder is: more TVD for the same JSD. Adversaries are trained with the "
+        "Harder is: more TVD for the same JSD, which one λ each cannot tell. Adversaries are trained with the "
         "penalties of their model, for at most the epochs that the study gives them "
         "(Wiegreffe & Pinter have 80), and scored on all test texts."
     )

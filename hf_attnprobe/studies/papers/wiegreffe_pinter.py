@@ -4,16 +4,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from hf_attnprobe import published_results as published
-from hf_attnprobe.retraining.report import RetrainingReport
-from hf_attnprobe.retraining.verdict import (
-    FAR,
+from hf_attnprobe.retraining.curve import (
     FRONTIER_NOTE,
+    PUBLISHED_NOTE,
     adversaries,
     curve,
     published_point,
 )
+from hf_attnprobe.retraining.report import RetrainingReport
 from hf_attnprobe.statistics.bootstrap import Estimate
 from hf_attnprobe.statistics.scores import find_score
+from hf_attnprobe.statistics.verdicts import RULES
 from hf_attnprobe.studies.results import (
     Results,
     ResultTable,
@@ -24,6 +25,7 @@ from hf_attnprobe.studies.results import (
 )
 
 
+FAR = RULES["elsewhere_without_seeds"].yes
 GUIDES = ("uniform guide", "trained guide", "base guide", "adversary guide")
 
 
@@ -62,7 +64,7 @@ def _sentences(retrained: Sequence[_Retrained], question: str) -> tuple[str, ...
     """What the verdicts say about one question, by data set."""
     sentences = []
     for one in retrained:
-        answer = getattr(one.report.verdict, question)
+        answer = one.report.verdict.sentence(question)
         if answer:
             sentences.append(f"{one.dataset}: {answer}")
     return tuple(sentences)
@@ -114,12 +116,14 @@ def _guides(retrained: Sequence[_Retrained]) -> ResultTable:
 
 def _adversaries(one: _Retrained) -> ResultTable:
     report = one.report
-    points = curve(report.statistics, report.scores) + published_point(one.dataset)
+    theirs = published_point(one.dataset)
+    points = curve(report.statistics, report.scores) + theirs
     table = []
     for point in points:
         values = [rounded(value) for value in (point.jsd, point.tvd, point.f1)]
         table.append((point.name, *values))
-    sentences = [report.verdict.elsewhere, _best_adversary(report), FRONTIER_NOTE]
+    sentences = [report.verdict.sentence("elsewhere"), _best_adversary(report)]
+    sentences += [FRONTIER_NOTE, PUBLISHED_NOTE if theirs else None]
     return ResultTable(
         "Can a model be trained to look elsewhere? "
         f"{one.dataset} (Table 4 and Figure 5)",
@@ -138,5 +142,6 @@ def _best_adversary(report: RetrainingReport) -> str | None:
     best = max(far, key=lambda point: point.f1 or 0.0)
     return (
         f"Best F1 with a mean JSD above {FAR:g}, as in Table 4: {best.name} "
-        f"(F1 {best.f1:.3f}, JSD {best.jsd:.3f}, TVD {best.tvd:.3f})."
+        f"(F1 {best.f1:.3f}, JSD {best.jsd:.3f}, TVD {best.tvd:.3f}). Chosen on the "
+        "texts it is reported on, so that its F1 is a best case."
     )

@@ -1,0 +1,365 @@
+"""What retrainings say: words against numbers by hand, and against plain pandas on random trainings."""
+
+import math
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from hf_attnprobe.retraining.choice import crossed_choice
+from hf_attnprobe.retraining.registry import READINGS
+from hf_attnprobe.retraining.report import farther_than_a_seed
+from hf_attnprobe.retraining.verdict import CHOSEN, over_seeds, verdict
+from hf_attnprobe.statistics.bootstrap import Estimate
+from hf_attnprobe.statistics.scores import Score, compare_scores
+from hf_attnprobe.statistics.summary import summarize
+from hf_attnprobe.statistics.verdicts import Answer
+
+
+YES, NO, CANNOT_SAY = Answer.YES, Answer.NO, Answer.CANNOT_SAY
+SST_SEEDS = (0.798, 0.770, 0.785, 0.764, 0.793, 0.790, 0.798, 0.787)
+"""F1 of eight seeds beside a base of .787, as they were trained on SST."""
+
+
+def f1(model, value, lost=0.0, interval=(0.0, 0.0), reference="base"):
+    return Score(model, "f1", value, (value, value), lost, interval, reference)
+
+
+def seeds_of(values, base=0.787):
+    named = [f1(f"seed {k}", value, base - value) for k, value in enumerate(values)]
+    return (f1("base", base), *named)
+
+
+def need_of(lost, interval, seeds=(), *, n=1821, base=0.787):
+    scores = {"uniform": (f1("base", base), f1("uniform", base - lost, lost, interval))}
+    if seeds:
+        scores["seeds"] = seeds_of(seeds, base)
+    return verdict((), scores, n=n).need
+
+
+# --- need -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("interval", [(-0.006, 0.014), (0.06, 0.12), (-0.1, 0.1)])
+def test_one_training_each_cannot_say_whether_attention_is_needed(interval):
+    lost = sum(interval) / 2
+    found = need_of(lost, interval)
+    assert found.answer == CANNOT_SAY and found.sentence.startswith("Need: cannot say.")
+    assert "one training each" in found.sentence and "test seeds" in found.sentence
+    assert f"{lost:.3f} [{interval[0]:.3f}, {interval[1]:.3f}]" in found.sentence
+
+
+@pytest.mark.parametrize(
+    ("lost", "interval", "answer"),
+    [
+        # The published loss: .01 is inside what the eight seeds span (.034).
+        (0.010, (0.001, 0.019), CANNOT_SAY),
+        (0.030, (0.021, 0.039), CANNOT_SAY),
+        (0.090, (0.080, 0.100), YES),
+        (-0.060, (-0.070, -0.050), NO),
+    ],
+)
+def test_need_is_said_only_beyond_the_spread_of_the_seeds(lost, interval, answer):
+    found = need_of(lost, interval, SST_SEEDS)
+    assert found.answer == answer and found.sentence.startswith(f"Need: {answer}.")
+    assert "9 trainings with it (0.764 to 0.798)" in found.sentence
+
+
+def test_the_interval_of_need_by_hand():
+    found = need_of(0.03, (0.02, 0.045), SST_SEEDS)
+    nine = np.array([0.787, *SST_SEEDS])
+    value = nine.mean() - (0.787 - 0.03)
+    half = stats.t(8).ppf(0.975) * nine.std(ddof=1) * math.sqrt(1 + 1 / 9)
+    assert found.value == pytest.approx(value)
+    assert found.ci95 == pytest.approx(
+        (value - math.hypot(0.01, half), value + math.hypot(0.015, half))
+    )
+
+
+def test_an_interval_over_seeds_covers_another_training():
+    """Of normal trainings: a new one minus the mean of those seen, 95% of the time."""
+    rng = np.random.default_rng(0)
+    for n_seeds in (3, 9):
+        trainings = rng.normal(0.8, 0.012, (4000, n_seeds + 1))
+        inside = 0
+        for *seen, new in trainings:
+            difference = Estimate(np.mean(seen) - new, None, 500)
+            low, high = over_seeds(difference, seen, n_seeds).ci95
+            inside += low <= 0 <= high
+        assert inside / len(trainings) == pytest.approx(0.95, abs=0.015)
+
+
+@pytest.mark.parametrize("seeds", [(), SST_SEEDS])
+def test_few_texts_cannot_say(seeds):
+    found = need_of(0.3, (0.25, 0.35), seeds, n=29)
+    assert found.answer == CANNOT_SAY
+
+
+# --- transfer ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("lost", "interval", "seeds", "answer"),
+    [
+        (-0.026, (-0.046, -0.006), (), CANNOT_SAY),  # IMDB of the examples
+        (-0.026, (-0.046, -0.006), SST_SEEDS, CANNOT_SAY),
+        (-0.110, (-0.120, -0.100), SST_SEEDS, YES),
+        (0.110, (0.088, 0.131), SST_SEEDS, NO),
+    ],
+)
+def test_a_guide_is_judged_beyond_the_spread_of_the_seeds(
+    lost, interval, seeds, answer
+):
+    guides = (
+        f1("trained guide", 0.8, reference="trained guide"),
+        f1("base guide", 0.8 - lost, lost, interval, "trained guide"),
+        f1("uniform guide", 0.79, 0.01, (0, 0.02), "trained guide"),
+    )
+    scores = {"diagnostic_mlp": guides}
+    if seeds:
+        scores["seeds"] = seeds_of(seeds)
+    found = verdict((), scores, n=1821).transfer
+    assert found.answer == answer and found.value == pytest.approx(-lost)
+    assert found.sentence.startswith(f"Transfer: {answer}.")
+    assert "uniform guide 0.790" in found.sentence
+    assert ("test seeds" in found.sentence) == (not seeds)
+
+
+# --- elsewhere --------------------------------------------------------------------------------------------------
+
+
+def rows_of(statistics, n):
+    """Rows of a retraining: values [texts] by test and statistic."""
+    frames = [
+        pd.DataFrame(
+            {
+                "test": test,
+                "statistic": name,
+                "example_id": range(n),
+                "layer": 0,
+                "head": 0,
+                "value": np.broadcast_to(values, n).astype(float),
+            }
+        )
+        for (test, name), values in statistics.items()
+    ]
+    return pd.concat(frames, ignore_index=True)
+
+
+def elsewhere_of(lost, interval, jsd, seeds=None, *, n=200):
+    """The finding about an adversary of one JSD, beside seeds of others."""
+    noise = np.random.default_rng(0).normal(0, 0.01, n)
+    values = {("adversary", "chosen_jsd"): jsd + noise}
+    for k, value in (seeds or {}).items():
+        values["seeds", f"one_seed_jsd@{k}"] = value + noise[::-1]
+    rows = rows_of(values, n)
+    statistics = summarize(rows, [], READINGS)
+    scores = {
+        "adversary": (f1("base", 0.8), f1(CHOSEN, 0.8 - lost, lost, interval)),
+    }
+    beyond = farther_than_a_seed(rows, statistics)
+    return verdict(statistics, scores, n=n, beyond_seed=beyond).elsewhere
+
+
+@pytest.mark.parametrize(
+    ("lost", "interval", "jsd", "seeds", "answer", "said"),
+    [
+        (0.0, (-0.01, 0.01), 0.60, None, YES, "attends far from it"),
+        (0.0, (-0.01, 0.01), 0.30, None, NO, "does not attend far"),
+        (0.0, (-0.01, 0.01), 0.40, None, CANNOT_SAY, "cannot be told to attend far"),
+        (0.004, (-0.018, 0.023), 0.60, None, CANNOT_SAY, "or worse than the base"),
+        (0.03, (0.021, 0.04), 0.60, None, NO, "classifies worse than the base"),
+        # .45 is beyond .40, and yet no farther than another seed went.
+        (0.0, (-0.01, 0.01), 0.45, {1: 0.2, 7: 0.5}, NO, "seeds, 7 (JSD 0.45 against"),
+        (0.0, (-0.01, 0.01), 0.30, {1: 0.2, 7: 0.25}, YES, "attends farther from it"),
+        (0.0, (-0.01, 0.01), 0.25, {1: 0.2, 7: 0.25}, CANNOT_SAY, "attend farther or"),
+    ],
+)
+def test_elsewhere_needs_a_kept_score_and_to_be_farther_than_a_seed(
+    lost, interval, jsd, seeds, answer, said
+):
+    found = elsewhere_of(lost, interval, jsd, seeds)
+    assert found.answer == answer and said in found.sentence
+    assert "chosen on one half of the texts" in found.sentence
+    assert ("test seeds" in found.sentence) == (seeds is None)
+    assert ("Another λ" in found.sentence) == (answer == NO)
+    few = elsewhere_of(lost, interval, jsd, seeds, n=20)
+    assert few.answer == CANNOT_SAY and "Fewer than 30 texts" in few.sentence
+
+
+def test_the_difference_to_a_seed_is_paired_by_text():
+    """Texts differ by .2, the models by .02 on each: only pairs show it."""
+    rng = np.random.default_rng(1)
+    text = rng.uniform(0.1, 0.6, 100)
+    values = {
+        ("adversary", "chosen_jsd"): text + 0.02 + rng.normal(0, 0.005, 100),
+        ("seeds", "one_seed_jsd@3"): text,
+        ("seeds", "one_seed_jsd@10"): text - 0.1,
+    }
+    rows = rows_of(values, 100).sample(frac=1, random_state=0)  # in any order
+    found = farther_than_a_seed(rows, summarize(rows, [], READINGS))
+    wide = rows.pivot_table(index="example_id", columns="statistic", values="value")
+    expected = wide["chosen_jsd"] - wide["one_seed_jsd@3"]
+    assert found.value == pytest.approx(expected.mean())
+    assert found.ci95[0] > 0.018 and found.ci95[1] < 0.022
+
+
+# --- the crossed choice -----------------------------------------------------------------------------------------
+
+
+def outputs(right, labels):
+    """Probabilities [texts, 2] that are right where they are said to be."""
+    positive = np.where(right, labels, 1 - labels)
+    return np.stack([1 - positive, positive], axis=1) * 0.8 + 0.1
+
+
+def test_the_farthest_of_equals_is_not_far_on_other_texts():
+    """Twenty adversaries of pure noise: the best looks far on the texts that chose it."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(60) % 2
+    base = outputs(np.ones(60, bool), labels)
+    naive, crossed = [], []
+    for seed in range(100):
+        noise = rng.normal(0, 0.1, (20, 60))
+        place = crossed_choice(
+            labels, base, [base] * 20, list(noise), tolerance=0.02, seed=seed
+        )
+        naive.append(noise.mean(1).max())
+        crossed.append(noise[place, np.arange(60)].mean())
+    error = np.std(crossed) / 10
+    assert abs(np.mean(crossed)) < 3 * error and np.mean(naive) > 10 * error
+
+
+def test_each_half_chooses_the_farthest_that_keeps_f1():
+    labels = np.arange(40) % 2
+    right = np.ones(40, bool)
+    base = outputs(right, labels)
+    bad = outputs(np.arange(40) % 4 > 1, labels)
+    far, near = np.full(40, 0.6), np.full(40, 0.1)
+
+    def choice(adversaries, divergences):
+        return set(
+            crossed_choice(labels, base, adversaries, divergences, tolerance=0.02)
+        )
+
+    assert choice([base, base], [near, far]) == {1}
+    assert choice([base, bad], [near, far]) == {0}
+    worse = outputs(np.zeros(40, bool), labels)
+    assert choice([bad, worse], [near, far]) == {0}  # none is as good: the best of them
+
+
+# --- against plain pandas on random trainings -------------------------------------------------------------------
+
+
+def plain_f1(labels, predicted):
+    hits = ((labels == 1) & (predicted == 1)).sum()
+    return 2 * hits / ((labels == 1).sum() + (predicted == 1).sum())
+
+
+def plain_interval(frame, statistic, n_resamples=600):
+    """Percentiles over resamples that pandas draws."""
+    values = [
+        statistic(frame.sample(frac=1, replace=True, random_state=k))
+        for k in range(n_resamples)
+    ]
+    return np.nanpercentile(values, [2.5, 97.5])
+
+
+def said_numbers(sentence):
+    """Every ``value [low, high]`` of a sentence."""
+    found = re.findall(r"(-?\d\.\d+) \[(-?\d\.\d+), (-?\d\.\d+)\]", sentence)
+    return [tuple(map(float, numbers)) for numbers in found]
+
+
+def agrees(answer, low, high, threshold, n, slack):
+    """Whether the answer is that of an interval, up to the noise of resampling."""
+    if answer == YES:
+        return n >= 30 and low > threshold - slack
+    if answer == NO:
+        return n >= 30 and high < threshold + slack
+    return n < 30 or (low < threshold + slack and high > threshold - slack)
+
+
+@pytest.mark.parametrize("case", range(12))
+def test_words_follow_from_an_independent_recomputation(case):
+    rng = np.random.default_rng(case)
+    n = int(rng.choice([20, 60, 400, 1500]))
+    labels = np.arange(n) % 2
+
+    def model(accuracy):
+        return outputs(rng.random(n) < accuracy, labels)
+
+    models = {"base": model(0.8), "uniform": model(rng.choice([0.6, 0.79, 0.84]))}
+    seeds = {f"seed {k}": model(0.8) for k in range(int(rng.choice([0, 2, 6])))}
+    chosen = model(rng.choice([0.7, 0.8, 0.9]))
+    values = {("adversary", "chosen_jsd"): rng.uniform(0, rng.choice([0.3, 0.69]), n)}
+    for k in range(len(seeds)):
+        values["seeds", f"one_seed_jsd@{k}"] = rng.uniform(0, 0.5, n)
+    rows = rows_of(values, n)
+    statistics = summarize(rows, [], READINGS)
+    beyond = farther_than_a_seed(rows, statistics)
+    scores = {
+        "uniform": compare_scores(labels, models, reference="base"),
+        "adversary": compare_scores(
+            labels, {"base": models["base"], CHOSEN: chosen}, reference="base"
+        ),
+    }
+    if seeds:
+        scores["seeds"] = compare_scores(
+            labels, {"base": models["base"]} | seeds, reference="base"
+        )
+    found = verdict(statistics, scores, n=n, beyond_seed=beyond)
+
+    frame = pd.DataFrame({"labels": labels, "chosen": chosen.argmax(1)})
+    for name, probs in (models | seeds).items():
+        frame[name] = probs.argmax(1)
+
+    def lost(column):
+        return lambda f: plain_f1(f.labels, f.base) - plain_f1(f.labels, f[column])
+
+    slack = 0.35 / math.sqrt(n)  # both intervals are of finitely many resamples
+    low, high = plain_interval(frame, lost("uniform"))
+    value = lost("uniform")(frame)
+    if seeds:
+        trained = [plain_f1(labels, frame[name]) for name in ("base", *seeds)]
+        shift = np.mean(trained) - trained[0]
+        half = stats.t(len(seeds)).ppf(0.975) * np.std(trained, ddof=1)
+        half *= math.sqrt(1 + 1 / len(trained))
+        low, high = (
+            value + shift - math.hypot(value - low, half),
+            value + shift + math.hypot(high - value, half),
+        )
+        value += shift
+        assert agrees(found.need.answer, low, high, 0.02, n, slack)
+    else:
+        assert found.need.answer == CANNOT_SAY
+    (said,) = said_numbers(found.need.sentence)
+    assert said[0] == pytest.approx(value, abs=6e-4)
+    assert said[1:] == pytest.approx((low, high), abs=slack)
+
+    wide = rows.pivot(index="example_id", columns="statistic", values="value")
+    distance, threshold = wide.chosen_jsd, 0.4
+    if seeds:
+        others = wide.drop(columns="chosen_jsd")
+        distance, threshold = distance - others[others.mean().idxmax()], 0.0
+    spread = 1.96 * distance.std() / math.sqrt(n)
+    far = distance.mean() - spread, distance.mean() + spread
+    loss = plain_interval(frame, lost("chosen"))
+    quality, where = said_numbers(found.elsewhere.sentence)
+    assert quality[0] == pytest.approx(lost("chosen")(frame), abs=6e-4)
+    assert quality[1:] == pytest.approx(loss, abs=slack)
+    assert where[0] == pytest.approx(distance.mean(), abs=6e-3)
+    assert where[1:] == pytest.approx(far, abs=slack + 5e-3)
+    answer = found.elsewhere.answer
+    kept = agrees(YES, -loss[1], -loss[0], -0.02, n, slack)
+    worse = agrees(NO, -loss[1], -loss[0], -0.02, n, slack)
+    if answer == YES:
+        assert kept and agrees(YES, *far, threshold, n, slack)
+    elif answer == NO:
+        assert worse or agrees(NO, *far, threshold, n, slack)
+    else:
+        assert agrees(CANNOT_SAY, *far, threshold, n, slack) or agrees(
+            CANNOT_SAY, -loss[1], -loss[0], -0.02, n, slack
+        )
