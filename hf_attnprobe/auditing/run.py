@@ -32,7 +32,10 @@ from hf_attnprobe.auditing.report import (
 )
 from hf_attnprobe.auditing.selection import (
     check_query,
+    group_sites,
+    head_set_names,
     most_promising,
+    parse_head_sets,
     select_sites,
     select_tests,
     sites_by_test,
@@ -125,6 +128,9 @@ def audit(
     subject = _subject(model, tokenizer, options, state.device)
     adapter = subject.adapter
     sites = select_sites(adapter, options.layers, options.heads, options.query)
+    if options.head_sets is not None:
+        adapter.head_sets = parse_head_sets(adapter, options.head_sets)
+    groups = group_sites(adapter, sites, whole=options.groups)
     rationales = has_rationales(examples, adapter.unit) and subject.tokenizer.is_fast
     chosen, left_out = select_tests(asked, by_default, adapter, sites, rationales)
     _log_left_out(left_out)
@@ -148,7 +154,7 @@ def audit(
         )
         _rehearse(sweep, sites, rationales)
         with claim(folder, identity, state):
-            _run_tests(sweep, sites, options.screen)
+            _run_tests(sweep, sites, groups, options.screen)
             provenance = _provenance(identity, sweep, left_out, counts)
             report = _report(subject, data, sweep, provenance, prune=options.prune)
             if output_dir is not None and state.is_main_process:
@@ -242,6 +248,8 @@ def _identity(
         "seed": options.seed,
         "options": _options_of_rows(given),
         "sites": where,
+        "groups": options.groups,
+        "head_sets": head_set_names(subject.adapter),
         "level": options.level or "default",
         "truncate": options.truncate,
         "dtype": options.dtype or "default",
@@ -295,14 +303,19 @@ def _rehearse(sweep: Sweep, sites: Sequence[Site], rationales: bool) -> None:
         tests()[name].check(preview, options)
 
 
-def _run_tests(sweep: Sweep, sites: Sequence[Site], screen: int | None) -> None:
-    """Runs the tests; with ``screen`` only at the heads with the largest estimates."""
+def _run_tests(
+    sweep: Sweep, sites: Sequence[Site], groups: Sequence[Site], screen: int | None
+) -> None:
+    """Runs the tests; with ``screen`` only at the heads with the largest estimates.
+
+    Groups of heads are tested whatever the screen says.
+    """
     names = list(sweep.options)
     if screen is not None:
         names.remove("screen")
         run(sweep, sites_by_test(["screen"], sweep.adapter, sites))
         sites = most_promising(read_rows(sweep.folder), sites, screen)
-    run(sweep, sites_by_test(names, sweep.adapter, sites))
+    run(sweep, sites_by_test(names, sweep.adapter, sites, groups))
 
 
 def _report(
