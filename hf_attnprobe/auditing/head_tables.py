@@ -24,11 +24,15 @@ ByHead = Mapping[tuple[int, int], float]
 def by_head(statistics: Sequence[Statistic], name: str) -> dict[tuple[int, int], float]:
     """The mean of a statistic over all texts, by (layer, head); groups are no heads."""
     return {
-        site: mean for site, mean in _by_site(statistics, name).items() if min(site) >= 0
+        site: mean
+        for site, mean in _by_site(statistics, name).items()
+        if min(site) >= 0
     }
 
 
-def _by_site(statistics: Sequence[Statistic], name: str) -> dict[tuple[int, int], float]:
+def _by_site(
+    statistics: Sequence[Statistic], name: str
+) -> dict[tuple[int, int], float]:
     return {
         (s.layer, s.head): s.mean
         for s in statistics

@@ -103,7 +103,9 @@ def head_ablation(
             outputs are taken from.
     """
     model = observation.model
-    ablated = observation.edited(site, lambda _, attention: torch.zeros_like(attention)[None])
+    ablated = observation.edited(
+        site, lambda _, attention: torch.zeros_like(attention)[None]
+    )
     zero = _changes(observation, model.replay(observation, ablated)[0])
     reference = _reference(observation, site)
     if reference is None:

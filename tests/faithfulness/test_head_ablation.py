@@ -351,7 +351,7 @@ def test_an_audit_ablates_with_the_same_sample_whatever_its_limit(reviews):
     rows = both[both.test == "head_ablation"]
     assert set(rows.statistic) == set(readings()["head_ablation"]) and set(
         rows["head"]
-    ) == {0, 1}
+    ) == {ALL, 0, 1}
     found = (
         both[both.test == "explanations"]
         .groupby("statistic")["head"]
