@@ -82,11 +82,16 @@ def _parse_head_set(adapter: AttentionModelBase, name: str) -> list[Site]:
         raise AttnProbeError(
             f"expected every head once in a set of heads, got {name!r}; change --head-sets"
         )
+    known = adapter.sites()
     for member in members:
-        try:
-            adapter.check_site(member)
-        except AttnProbeError as error:
-            raise AttnProbeError(f"{error} of {name!r}; change --head-sets") from error
+        if member not in known:
+            first, last = (
+                f"{site.layer}.{site.head}" for site in (known[0], known[-1])
+            )
+            raise AttnProbeError(
+                f"expected heads from {first} to {last} that the model has, got "
+                f"{member.layer}.{member.head} in {name!r}; change --head-sets"
+            )
     return members
 
 
@@ -211,13 +216,12 @@ def sites_by_test(
         sites: heads.
         groups: of heads, for the tests that can look at them.
     """
-    where = {}
+    where: dict[str, Sequence[Site]] = {}
     for name in names:
         test = tests()[name]
         possible = [site for site in sites if test.lacks(adapter, site) is None]
-        where[name] = list(test.sites(possible))
-        if test.groups:
-            where[name] += [g for g in groups if _can_run(test, adapter, g)]
+        besides = [g for g in groups if test.groups and _can_run(test, adapter, g)]
+        where[name] = [*test.sites(possible), *besides]
     return where
 
 

@@ -171,16 +171,18 @@ def input_erasure(
         shared = observation.remember(key, lambda: curve(observation, by, of_text))
         return torch.cat([curve(observation, by, of_site), shared], dim=1)
 
-    found = [*measure(_tops)]
-    if options.naopc_beam:
-        chains = measure(_chains)
-        tried = chains[:, len(own) :]
-        lower, upper = _bounds(observation, by, options.naopc_beam, seed, tried)
-        found += [*aopc.normalised(chains, lower, upper)]
-    names = (*own, *OF_TEXT)
-    by_ranking = [dict(zip(names, values, strict=True)) for values in found]
+    def named(values: Tensor) -> dict[str, Tensor]:
+        return dict(zip((*own, *OF_TEXT), values, strict=True))
+
+    comprehensiveness, sufficiency = map(named, measure(_tops))
     share = _erased_share(content)
-    return InputErasureResult(*by_ranking[:2], share, *by_ranking[2:])
+    if not options.naopc_beam:
+        return InputErasureResult(comprehensiveness, sufficiency, share)
+    chains = measure(_chains)
+    tried = chains[:, len(own) :]
+    lower, upper = _bounds(observation, by, options.naopc_beam, seed, tried)
+    normalised = map(named, aopc.normalised(chains, lower, upper))
+    return InputErasureResult(comprehensiveness, sufficiency, share, *normalised)
 
 
 def _of_site(observation: Observation, site: Site) -> dict[str, Tensor]:

@@ -157,7 +157,9 @@ def test_a_shuffle_of_all_attention_only_moves_weights_between_visible_keys(
         original = observation.attention[layer].expand_as(shuffled)
         assert torch.equal(shuffled.sort(-1).values, original.sort(-1).values)
         visible = observation.model.visible(observation, layer)[:, None]
-        hidden = visible.any(-1, keepdim=True) & ~visible  # of queries that are no padding
+        hidden = (
+            visible.any(-1, keepdim=True) & ~visible
+        )  # of queries that are no padding
         assert not (shuffled * hidden).any()
         same = (shuffled[..., :, None] == original[..., None, :]).double()
         orders[layer] = same.argmax(-1)[:, 0, :, :, :]  # a text without padding
@@ -316,8 +318,8 @@ def test_which_groups_are_tested():
         ("1.0,2.1", "layer.head joined by"),
         ("-1.0", "layer.head joined by"),
         ("1.0+1.0", "every head once"),
-        ("3.0", "layer from 0 to 2, got 3"),
-        ("0.1+2.4", "head from 0 to 3 in layer 2, got 4"),
+        ("3.0", "from 0.0 to 2.3 that the model has, got 3.0"),
+        ("0.1+2.4", "from 0.0 to 2.3 that the model has, got 2.4"),
     ],
 )
 def test_other_sets_of_heads_are_refused_in_one_line(name, said):
