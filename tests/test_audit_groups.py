@@ -172,7 +172,10 @@ def test_the_table_says_what_the_rows_say(folder, data):
     whole = uniform[uniform.layer == ALL].value.mean()
     heads = uniform[(uniform.layer >= 0) & (uniform["head"] >= 0)]
     most = heads.groupby(["layer", "head"]).value.mean()
-    assert f"moves the output by {whole:.2f} [" in said[1] and "(n 4)" in said[1]
+    assert (
+        f"moves the output by {whole:.2f} [" in said[1]
+        and "mean over 4 texts" in said[1]
+    )
     layer, number = most.idxmax()
     assert f"does is {most.max():.2f} ({layer}.{number}, the largest" in said[1]
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from hf_attnprobe import markdown
 from hf_attnprobe.attention_model import ALL, SET
+from hf_attnprobe.faithfulness.input_erasure import CAUTION
 from hf_attnprobe.statistics.summary import Statistic, position
 
 
@@ -28,9 +29,15 @@ COLUMNS = {
     ),
 }
 EDITS = {
-    "median_tvd": ("Shuffling all attention at once", "shuffling one"),
-    "uniform_tvd": ("Uniform attention in all heads at once", "making one uniform"),
-    "zero_tvd": ("Setting the output of all heads to zero", "zeroing one"),
+    "median_tvd": (
+        "Shuffling all attention at once (median of the shuffles)",
+        "shuffling a single head",
+    ),
+    "uniform_tvd": (
+        "Uniform attention in all heads at once",
+        "making a single head so",
+    ),
+    "zero_tvd": ("Zeroing the output of all heads at once", "zeroing a single head"),
 }
 REMOVALS = {
     "comprehensiveness": "lost without what the ranking puts first",
@@ -131,7 +138,9 @@ def _removal_table(
         cells = [_cell(found.get(family)) for family in REMOVALS]
         rows.append([group_name(place, head_sets), ranking, *cells])
     titles = [f"{family}: probability {what}" for family, what in REMOVALS.items()]
-    return markdown.table(["group", "ranking", *titles], rows) if rows else []
+    if not rows:
+        return []
+    return [*markdown.table(["group", "ranking", *titles], rows), "", CAUTION]
 
 
 def _cell(s: Statistic | None) -> str:
@@ -167,11 +176,14 @@ def _whole_model(values: Mapping[Place, Statistic], edit: str, of_one: str) -> s
     if heads:
         (layer, head), s = _largest(heads)
         asides.append(
-            f"the most that {of_one} head does is {s.mean:.2f} ({layer}.{head}, the "
+            f"the most that {of_one} does is {s.mean:.2f} ({layer}.{head}, the "
             f"largest mean of {len(heads)} tested)"
         )
     compared = "".join(f"; {aside}" for aside in asides)
-    return f"{edit} moves the output by {shown} of 1 (n {whole.n}){compared}."
+    return (
+        f"{edit} moves the output by {shown} of 1 (total variation, mean over "
+        f"{whole.n} texts){compared}."
+    )
 
 
 def _largest(values: Mapping[Place, Statistic]) -> tuple[Place, Statistic]:
