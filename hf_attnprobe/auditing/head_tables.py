@@ -22,7 +22,17 @@ ByHead = Mapping[tuple[int, int], float]
 
 
 def by_head(statistics: Sequence[Statistic], name: str) -> dict[tuple[int, int], float]:
-    """The mean of a statistic over all texts, by (layer, head)."""
+    """The mean of a statistic over all texts, by (layer, head); groups are no heads."""
+    return {
+        site: mean
+        for site, mean in _by_site(statistics, name).items()
+        if min(site) >= 0
+    }
+
+
+def _by_site(
+    statistics: Sequence[Statistic], name: str
+) -> dict[tuple[int, int], float]:
     return {
         (s.layer, s.head): s.mean
         for s in statistics
@@ -79,20 +89,29 @@ def _head_table(values: ByHead) -> list[str]:
 def layer_table(statistics: Sequence[Statistic]) -> list[str]:
     """A Markdown table of explanations of whole layers, layers down."""
     columns = {}
-    sites: set[tuple[int, int]] = set()
+    layers: set[int] = set()
     for test in tests().values():
         for name, title in test.layer_titles.items():
-            values = by_head(statistics, name)
+            values = _by_layer(statistics, name)
             if values:
                 columns[title] = values
-                sites.update(values)
+                layers.update(values)
     rows = []
-    for site in sorted(sites):
-        cells = [markdown.number(v.get(site), digits=2) for v in columns.values()]
-        rows.append([site[0], *cells])
+    for layer in sorted(layers):
+        cells = [markdown.number(v.get(layer), digits=2) for v in columns.values()]
+        rows.append([layer, *cells])
     title = "rank correlation of a layer's explanations with leave-one-out"
     table = markdown.table(["layer", *columns], rows) if rows else []
     return markdown.section(title, table, level=3)
+
+
+def _by_layer(statistics: Sequence[Statistic], name: str) -> dict[int, float]:
+    """The mean of a statistic of whole layers over all texts."""
+    return {
+        layer: mean
+        for (layer, head), mean in _by_site(statistics, name).items()
+        if layer >= 0 and head < 0
+    }
 
 
 def prune_table(curve: PruneCurve) -> list[str]:

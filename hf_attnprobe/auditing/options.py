@@ -25,6 +25,13 @@ class AuditOptions(Options):
     heads: Sequence[int] | None = option(
         None, "heads to test in each layer (default: all)", metavar="HEAD"
     )
+    groups: bool = option(True, "test layers and all attention as a whole too")
+    head_sets: Sequence[str] | None = option(
+        None,
+        "sets of heads to test as a whole, each written as layer.head joined by +, such "
+        "as 5.0+5.3",
+        metavar="SET",
+    )
     query: int | None = option(
         None, "test only this query position of each head (default: all of them)"
     )

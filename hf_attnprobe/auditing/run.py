@@ -36,7 +36,10 @@ from hf_attnprobe.auditing.report import (
 )
 from hf_attnprobe.auditing.selection import (
     check_query,
+    group_sites,
+    head_set_names,
     most_promising,
+    parse_head_sets,
     select_sites,
     select_tests,
     sites_by_test,
@@ -136,6 +139,9 @@ def audit(
     subject = _subject(model, tokenizer, options, state.device)
     adapter = subject.adapter
     sites = select_sites(adapter, options.layers, options.heads, options.query)
+    if options.head_sets is not None:
+        adapter.head_sets = parse_head_sets(adapter, options.head_sets)
+    groups = group_sites(adapter, sites, whole=options.groups)
     rationales = has_rationales(examples, adapter.unit) and subject.tokenizer.is_fast
     chosen, left_out = select_tests(asked, by_default, adapter, sites, rationales)
     _log_left_out(left_out)
@@ -159,8 +165,8 @@ def audit(
         )
         _rehearse(sweep, sites, rationales)
         with claim(folder, identity, state):
-            _run_tests(sweep, sites, options.screen)
-            others = _run_control(subject, sweep, sites, options)
+            _run_tests(sweep, sites, groups, options.screen)
+            others = _run_control(subject, sweep, sites, groups, options)
             provenance = _provenance(identity, sweep, left_out, counts)
             if others is not None:
                 provenance["control"] = _control_in_words(options)
@@ -270,6 +276,8 @@ def _identity(
         "seed": options.seed,
         "options": _options_of_rows(given),
         "sites": where,
+        "groups": options.groups,
+        "head_sets": head_set_names(subject.adapter),
         "level": options.level or "default",
         "truncate": options.truncate,
         "dtype": options.dtype or "default",
@@ -323,23 +331,33 @@ def _rehearse(sweep: Sweep, sites: Sequence[Site], rationales: bool) -> None:
         tests()[name].check(preview, options)
 
 
-def _run_tests(sweep: Sweep, sites: Sequence[Site], screen: int | None) -> None:
-    """Runs the tests; with ``screen`` only at the heads with the largest estimates."""
+def _run_tests(
+    sweep: Sweep, sites: Sequence[Site], groups: Sequence[Site], screen: int | None
+) -> None:
+    """Runs the tests; with ``screen`` only at the heads with the largest estimates.
+
+    Groups of heads are tested whatever the screen says.
+    """
     names = list(sweep.options)
     if screen is not None:
         names.remove("screen")
         run(sweep, sites_by_test(["screen"], sweep.adapter, sites))
         sites = most_promising(read_rows(sweep.folder), sites, screen)
-    run(sweep, sites_by_test(names, sweep.adapter, sites))
+    run(sweep, sites_by_test(names, sweep.adapter, sites, groups))
 
 
 def _run_control(
-    subject: Subject, sweep: Sweep, sites: Sequence[Site], options: AuditOptions
+    subject: Subject,
+    sweep: Sweep,
+    sites: Sequence[Site],
+    groups: Sequence[Site],
+    options: AuditOptions,
 ) -> pd.DataFrame | None:
     """The same tests on the control, in a folder of its own; their rows, if any."""
     if subject.control is None:
         return None
     adapter = subject.control
+    adapter.head_sets = sweep.adapter.head_sets
     # What says which heads to look at was asked of the model, not of its control.
     chosen = {n: o for n, o in sweep.options.items() if n != "screen"}
     folder = sweep.folder.parent / "control"
@@ -351,7 +369,7 @@ def _run_control(
         "kind": _control_in_words(options),
     }
     with claim(folder, identity, sweep.state, kind="control"):
-        run(other, sites_by_test(list(chosen), adapter, sites))
+        run(other, sites_by_test(list(chosen), adapter, sites, groups))
     return _rows_of(other)
 
 

@@ -4,7 +4,13 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from hf_attnprobe.attention_model import AttentionModelBase, Observation, Site
+from hf_attnprobe.attention_model import (
+    ALL,
+    SET,
+    AttentionModelBase,
+    Observation,
+    Site,
+)
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness import FaithfulnessTest, tests
 from hf_attnprobe.options import Options
@@ -45,6 +51,95 @@ def _check_numbers(name: str, asked: Sequence[int] | None, known: set[int]) -> N
             f"expected a {name} from 0 to {max(known)}, got {missing[0]}; choose another "
             f"--{name}s"
         )
+
+
+def parse_head_sets(
+    adapter: AttentionModelBase, names: Sequence[str]
+) -> list[list[Site]]:
+    """Sets of heads from their names, such as "5.0+5.3".
+
+    Raises:
+        AttnProbeError: another form, a head twice or one that the model does not have,
+            or a model with a single head.
+    """
+    if len(adapter.sites()) == 1:
+        raise AttnProbeError(
+            "expected a model with several heads for --head-sets, this one has a single "
+            "one; leave --head-sets out"
+        )
+    return [_parse_head_set(adapter, name) for name in names]
+
+
+def _parse_head_set(adapter: AttentionModelBase, name: str) -> list[Site]:
+    heads = [part.split(".") for part in name.split("+")]
+    if not all(len(head) == 2 and all(map(_is_number, head)) for head in heads):
+        raise AttnProbeError(
+            "expected a set of heads as layer.head joined by +, such as 5.0+5.3, got "
+            f"{name!r}; write --head-sets so"
+        )
+    members = sorted(Site(int(layer), int(head)) for layer, head in heads)
+    if len(set(members)) < len(members):
+        raise AttnProbeError(
+            f"expected every head once in a set of heads, got {name!r}; change --head-sets"
+        )
+    known = adapter.sites()
+    for member in members:
+        if member not in known:
+            first, last = (
+                f"{site.layer}.{site.head}" for site in (known[0], known[-1])
+            )
+            raise AttnProbeError(
+                f"expected heads from {first} to {last} that the model has, got "
+                f"{member.layer}.{member.head} in {name!r}; change --head-sets"
+            )
+    return members
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit()
+
+
+def head_set_names(adapter: AttentionModelBase) -> list[str]:
+    """The names of a model's sets of heads, in their order."""
+    return [
+        "+".join(f"{layer}.{head}" for layer, head, _ in sorted(members))
+        for members in adapter.head_sets
+    ]
+
+
+def group_sites(
+    adapter: AttentionModelBase, sites: Sequence[Site], *, whole: bool = True
+) -> list[Site]:
+    """The groups of heads that are tested besides single heads.
+
+    Args:
+        sites: the heads that are audited.
+        whole: whether layers and all attention are among the groups.
+
+    Returns:
+        All attention, if every head of the model is audited; each layer whose heads all
+        are, where it is not the only one and not a single head; the model's sets of
+        heads. None for a model with one head.
+    """
+    known, query = adapter.sites(), sites[0].query
+    if len(known) == 1:
+        return []
+    audited = {site[:2] for site in sites}
+    layers: dict[int, list[Site]] = {}
+    for site in known:
+        layers.setdefault(site.layer, []).append(site)
+    complete = [
+        layer
+        for layer, members in layers.items()
+        if all(site[:2] in audited for site in members)
+    ]
+    groups: list[Site] = []
+    if whole and len(complete) == len(layers):
+        groups.append(Site(ALL, ALL, query))
+    if whole and len(layers) > 1:
+        several = [layer for layer in complete if len(layers[layer]) > 1]
+        groups += [Site(layer, ALL, query) for layer in several]
+    return groups + [Site(SET, k, query) for k in range(len(adapter.head_sets))]
 
 
 def check_query(shortest: Observation, query: int) -> None:
@@ -110,15 +205,33 @@ def select_tests(
 
 
 def sites_by_test(
-    names: Sequence[str], adapter: AttentionModelBase, sites: Sequence[Site]
+    names: Sequence[str],
+    adapter: AttentionModelBase,
+    sites: Sequence[Site],
+    groups: Sequence[Site] = (),
 ) -> dict[str, Sequence[Site]]:
-    """Where each test looks: at the sites where the model has what it needs."""
-    where = {}
+    """Where each test looks: at the sites where the model has what it needs.
+
+    Args:
+        sites: heads.
+        groups: of heads, for the tests that can look at them.
+    """
+    where: dict[str, Sequence[Site]] = {}
     for name in names:
         test = tests()[name]
         possible = [site for site in sites if test.lacks(adapter, site) is None]
-        where[name] = test.sites(possible)
+        besides = [g for g in groups if test.groups and _can_run(test, adapter, g)]
+        where[name] = [*test.sites(possible), *besides]
     return where
+
+
+def _can_run(test: FaithfulnessTest, adapter: AttentionModelBase, group: Site) -> bool:
+    """Whether the model has what a test needs at every head of a group."""
+    return all(
+        test.lacks(adapter, Site(layer, head)) is None
+        for layer, heads in adapter.members(group).items()
+        for head in heads
+    )
 
 
 def most_promising(rows: pd.DataFrame, sites: Sequence[Site], n: int) -> list[Site]:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from hf_attnprobe.attention_model import (
+    ALL,
     AttentionModelBase,
     BlockOutputs,
     Differentiable,
@@ -159,3 +160,30 @@ OF_LAYERS = {
         value_zeroing_rollout, (Stack, BlockOutputs), is_difference=True
     ),
 }
+
+
+def group_readings(observation: Observation, site: Site) -> dict[str, Tensor]:
+    """What a group of heads says of each unit, by name, each [batch, keys].
+
+    Of a layer all of :data:`OF_LAYERS` that the model allows. Of all attention the mean
+    over all heads, the mean over those of the last layer, and attention rolled out to
+    it. Of a set of heads their mean.
+    """
+    if site.layer >= 0:
+        return _of_layer(observation, site)
+    readings = {"mean_attention": observation.read(site)}
+    if site.layer == ALL:
+        last = Site(max(observation.model.members(site)), ALL, site.query)
+        of_last = _of_layer(observation, last)
+        readings["last_layer_attention"] = of_last["mean_attention"]
+        if "rollout" in of_last:
+            readings["rollout"] = of_last["rollout"]
+    return readings
+
+
+def _of_layer(observation: Observation, site: Site) -> dict[str, Tensor]:
+    return {
+        name: explanation.read(observation, site)
+        for name, explanation in OF_LAYERS.items()
+        if explanation.is_possible(observation.model, site)
+    }

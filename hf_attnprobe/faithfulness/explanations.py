@@ -23,14 +23,13 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from hf_attnprobe.attention_model import EditableInputs, Observation, Site
+from hf_attnprobe.attention_model import ALL, EditableInputs, Observation, Site
 from hf_attnprobe.faithfulness.attention_maps import OF_HEADS, OF_LAYERS
 from hf_attnprobe.faithfulness.correlation import leave_one_out_ranks, ranks
 from hf_attnprobe.faithfulness.registry import NoOptions, register_test
 from hf_attnprobe.functional.rank import kendall_tau_b
 
 
-LAYER = -1  # the head that stands for the whole layer
 READINGS = {
     "raw_attention_tau": (
         "this head's attention and leave-one-out order the tokens with rank "
@@ -110,7 +109,7 @@ def with_layers(sites: Sequence[Site]) -> list[Site]:
 
     A model with a single head has no layers besides.
     """
-    layers = dict.fromkeys(site._replace(head=LAYER) for site in sites)
+    layers = dict.fromkeys(site._replace(head=ALL) for site in sites)
     return [*sites, *layers] if len(sites) > 1 else list(sites)
 
 
@@ -132,13 +131,13 @@ def explanations(
     """Rank correlation of every explanation of a head or a layer with leave-one-out.
 
     Args:
-        site: a head, or a whole layer where ``site.head`` is −1.
+        site: a head, or a whole layer.
         seed: unused, nothing here is random.
     """
     content = observation.batch.content_mask
     importance = leave_one_out_ranks(observation)
     taus = {}
-    for name, explanation in (OF_LAYERS if site.head == LAYER else OF_HEADS).items():
+    for name, explanation in (OF_LAYERS if site.head == ALL else OF_HEADS).items():
         if not explanation.is_possible(observation.model, site):
             continue
         values = explanation.read(observation, site)

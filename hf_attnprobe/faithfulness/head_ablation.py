@@ -10,6 +10,8 @@ Measure:  total variation distance between the outputs before and after, and whe
           queries of a fixed sample of texts; or to its output on another text of that
           sample, position by position (mean and resample ablation; Li & Janson 2024
           compare them).
+Groups:   the heads of a layer, or of all layers, set to zero at once; no mean or
+          resample.
 Reading:  0 the head is not needed, 1 it decides everything. Zero is far from anything a
           head ever gives and can do more than taking its information away; mean and
           resample take that away alone. Later layers make up for a missing head
@@ -25,7 +27,7 @@ from torch import Tensor
 from hf_attnprobe.attention_model import HeadOutputs, Observation, Reference, Site
 from hf_attnprobe.faithfulness.registry import NoOptions, register_test
 from hf_attnprobe.functional.divergence import decision_flip, tvd
-from hf_attnprobe.functional.intervention import at_head, random_generator
+from hf_attnprobe.functional.intervention import random_generator
 
 
 DONOR_STREAM = 2  # apart from the permutations' and the adversary's random numbers
@@ -67,7 +69,7 @@ class HeadAblationResult:
 
     Lower bounds of a head's contribution, because later layers compensate. Mean and
     resample are None for attention classifiers, without a reference sample, and for
-    families whose head outputs cannot be replaced; resample is NaN for a text that is
+    families whose head outputs cannot be replaced, and of groups; resample is NaN for a text that is
     alone in the sample.
     """
 
@@ -83,6 +85,7 @@ class HeadAblationResult:
     readings=READINGS,
     head_titles=HEAD_TITLES,
     default="many heads",
+    groups=True,
     uses_reference=True,
 )
 @torch.no_grad()
@@ -93,21 +96,23 @@ def head_ablation(
     *,
     seed: int = 0,
 ) -> HeadAblationResult:
-    """One head's output replaced, at all its queries or at ``site.query`` alone.
+    """The output of a head or a group replaced, at all queries or ``site.query`` alone.
 
     Args:
         seed: with a text's id it chooses the text of the reference sample that its head
             outputs are taken from.
     """
-    model, attention = observation.model, observation.attention[site.layer]
-    nothing = torch.zeros_like(attention[None, :, 0])
-    ablated = at_head(attention, site.head, site.query, nothing)
-    zero = _changes(observation, model.replay(observation, {site.layer: ablated})[0])
+    model = observation.model
+    ablated = observation.edited(
+        site, lambda _, attention: torch.zeros_like(attention)[None]
+    )
+    zero = _changes(observation, model.replay(observation, ablated)[0])
     reference = _reference(observation, site)
     if reference is None:
         return HeadAblationResult(*zero)
     outputs, lengths = reference.outputs[site.layer][:, site.head], reference.lengths
     donors = _donors(reference, observation.batch.example_ids, seed)
+    attention = observation.attention[site.layer]
     donors = donors.to(attention.device)
     shape = (len(attention), attention.shape[2], -1)
     average = mean_output(outputs, lengths).expand(shape)
@@ -128,9 +133,9 @@ def head_ablation(
 
 
 def _reference(observation: Observation, site: Site) -> Reference | None:
-    """The head outputs of other texts; None where the model's cannot be replaced."""
+    """The head outputs of other texts; None where the site's cannot be replaced."""
     model = observation.model
-    return None if model.lacks(HeadOutputs, site) else model.reference
+    return None if site.is_group or model.lacks(HeadOutputs, site) else model.reference
 
 
 def _changes(observation: Observation, after: Tensor) -> tuple[Tensor, Tensor]:

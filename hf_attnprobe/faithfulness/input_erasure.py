@@ -16,11 +16,13 @@ Measure:  with p the predicted class's probability, and the model run again on t
           order for comprehensiveness and in reverse for sufficiency. Exact up to 8
           tokens, by a beam search above.
 Compare:  attention with attention × its gradient, gradients, leave-one-out, and a
-          random ranking.
+          random ranking. Of a layer: mean attention, rollout up to it, norm-based, value
+          zeroing and its rollout; of all attention: the mean over all heads, the mean of
+          the last layer's, and rollout to it; of a set of heads: their mean.
 Reading:  high comprehensiveness and low sufficiency speak for a ranking, as far as they
           part from the random one's. Only the normalised values may be compared between
           models. Erased texts are unlike those the model was trained on (Hase et al.
-          2021): name the operator with the number.
+          2021): name the operator with the number, and see ``erased_share``.
 """
 
 from collections.abc import Callable, Mapping
@@ -37,7 +39,8 @@ from hf_attnprobe.attention_model import (
     Observation,
     Site,
 )
-from hf_attnprobe.faithfulness.rankings import OF_TEXT, ranking
+from hf_attnprobe.faithfulness.attention_maps import group_readings
+from hf_attnprobe.faithfulness.rankings import OF_TEXT, ranking, tied
 from hf_attnprobe.faithfulness.registry import AuditPreview, register_test
 from hf_attnprobe.functional import aopc
 from hf_attnprobe.functional.erasure import removal_rank
@@ -48,22 +51,38 @@ OF_SITE = ("attention", "product")
 FLAGS_AT_ONCE = 1 << 22
 """Copies × texts × positions of erased sets that are looked through together."""
 
+CAUTION = (
+    "Texts with tokens deleted or masked are unlike those that the model was trained on, "
+    "so a loss of probability mixes two things: that the tokens mattered, and that the "
+    "model reads such texts badly (Hase et al. 2021). Comprehensiveness leaves out up to "
+    "half of a text, sufficiency up to all but one of its tokens. Read both against the "
+    "random ranking, which erases as many; other operators give other numbers."
+)
+OPERATOR = "deleted, or masked with --erase-by mask"
 READINGS = {
     "comprehensiveness": (
-        "without what {key} ranks first, the predicted class loses {mean:.3f} of "
-        "probability (mean of the top 1 to 50%)"
+        "with what {key} ranks first taken out of the text "
+        f"({OPERATOR}), the predicted "
+        "class loses {mean:.3f} of probability (mean of the top 1 to 50%)"
     ),
     "sufficiency": (
-        "on what {key} ranks first alone, the predicted class loses {mean:.3f} of "
-        "probability (mean of the top 1 to 50%)"
+        "with all but what {key} ranks first taken out of the text "
+        f"({OPERATOR}), the "
+        "predicted class loses {mean:.3f} of probability (mean of the top 1 to 50%)"
+    ),
+    "erased_share": (
+        "comprehensiveness takes out {mean:.0%} of a text's tokens on average, and "
+        "sufficiency all others"
     ),
     "naopc_comprehensiveness": (
-        "removing first what {key} ranks first hurts {mean:.2f} of the way from the "
-        "mildest to the worst order"
+        f"taking out ({OPERATOR}) "
+        "first what {key} ranks first hurts {mean:.2f} of the way from the mildest to "
+        "the worst order"
     ),
     "naopc_sufficiency": (
-        "removing last what {key} ranks first hurts {mean:.2f} of the way from the "
-        "mildest to the worst order"
+        f"taking out ({OPERATOR}) "
+        "last what {key} ranks first hurts {mean:.2f} of the way from the mildest to "
+        "the worst order"
     ),
 }
 HEAD_TITLES = {
@@ -102,12 +121,14 @@ def _check(preview: AuditPreview, options: InputErasure) -> None:
 class InputErasureResult:
     """By ranking, all [batch]: differences of probabilities in [−1, 1].
 
-    The normalised ones are in [0, 1]: None where they were not asked for, NaN where every
+    ``erased_share`` is the share of a text's tokens that comprehensiveness takes out in
+    the mean of its steps, the same for all rankings. The normalised ones are in [0, 1]: None where they were not asked for, NaN where every
     order is as good.
     """
 
     comprehensiveness: Mapping[str, Tensor]
     sufficiency: Mapping[str, Tensor]
+    erased_share: Tensor
     naopc_comprehensiveness: Mapping[str, Tensor] | None = None
     naopc_sufficiency: Mapping[str, Tensor] | None = None
 
@@ -116,6 +137,7 @@ class InputErasureResult:
     readings=READINGS,
     head_titles=HEAD_TITLES,
     needs=(Differentiable, EditableInputs),
+    groups=True,
     check=_check,
 )
 def input_erasure(
@@ -133,10 +155,14 @@ def input_erasure(
     Raises:
         AttnProbeError: there is no token to mask with.
     """
-    by = options.erase_by
-    of_site, of_text = (
-        torch.stack([_turns(observation, site, name, seed) for name in names])
-        for names in (OF_SITE, OF_TEXT)
+    by, content = options.erase_by, observation.batch.content_mask
+    own = _of_site(observation, site)
+    of_site = torch.stack([removal_rank(ranks, content) for ranks in own.values()])
+    of_text = torch.stack(
+        [
+            removal_rank(ranking(observation, site, name, seed=seed), content)
+            for name in OF_TEXT
+        ]
     )
 
     def measure(curve: Callable[[Observation, str, Tensor], Tensor]) -> Tensor:
@@ -145,20 +171,33 @@ def input_erasure(
         shared = observation.remember(key, lambda: curve(observation, by, of_text))
         return torch.cat([curve(observation, by, of_site), shared], dim=1)
 
-    found = [*measure(_tops)]
-    if options.naopc_beam:
-        chains = measure(_chains)
-        tried = chains[:, len(OF_SITE) :]
-        lower, upper = _bounds(observation, by, options.naopc_beam, seed, tried)
-        found += [*aopc.normalised(chains, lower, upper)]
-    return InputErasureResult(
-        *(dict(zip((*OF_SITE, *OF_TEXT), values, strict=True)) for values in found)
-    )
+    def named(values: Tensor) -> dict[str, Tensor]:
+        return dict(zip((*own, *OF_TEXT), values, strict=True))
+
+    comprehensiveness, sufficiency = map(named, measure(_tops))
+    share = _erased_share(content)
+    if not options.naopc_beam:
+        return InputErasureResult(comprehensiveness, sufficiency, share)
+    chains = measure(_chains)
+    tried = chains[:, len(own) :]
+    lower, upper = _bounds(observation, by, options.naopc_beam, seed, tried)
+    normalised = map(named, aopc.normalised(chains, lower, upper))
+    return InputErasureResult(comprehensiveness, sufficiency, share, *normalised)
 
 
-def _turns(observation: Observation, site: Site, name: str, seed: int) -> Tensor:
-    scores = ranking(observation, site, name, seed=seed)
-    return removal_rank(scores, observation.batch.content_mask)
+def _of_site(observation: Observation, site: Site) -> dict[str, Tensor]:
+    """What a head, or a group of them, ranks: dense ranks [batch, keys] by name."""
+    if not site.is_group:
+        return {name: ranking(observation, site, name) for name in OF_SITE}
+    content = observation.batch.content_mask
+    readings = group_readings(observation, site)
+    return {name: tied(name, values, content) for name, values in readings.items()}
+
+
+def _erased_share(content: Tensor) -> Tensor:
+    """The mean over ERASER's steps of the share of a text's tokens that go, [batch]."""
+    n_units = content.sum(-1)
+    return (aopc.removal_counts(n_units) / n_units.clamp_min(1)).mean(0)
 
 
 def _tops(observation: Observation, by: str, turns: Tensor) -> Tensor:

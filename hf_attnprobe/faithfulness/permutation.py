@@ -9,11 +9,14 @@ Measure:  the median, over 100 random shuffles, of the total variation distance 
 Exactly:  where the read-out is linear, the largest change any of the T! permutations
           can make, whether one of them flips the decision, and the mean and variance of
           the logit over all of them.
+Groups:   the heads of a layer, or of all layers, are shuffled at once. A layer's heads
+          share a shuffle, as its single heads do; every layer has its own.
 Reading:  0 the assignment of weights to tokens does not matter, 1 it decides
           everything.
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -21,7 +24,7 @@ from torch import Tensor
 from hf_attnprobe.attention_model import Observation, Site
 from hf_attnprobe.faithfulness.registry import register_test
 from hf_attnprobe.functional.divergence import tvd
-from hf_attnprobe.functional.intervention import at_head, permute
+from hf_attnprobe.functional.intervention import permute, random_permutations
 from hf_attnprobe.functional.linear import permutation_extremes, permutation_moments
 from hf_attnprobe.options import Options, option
 
@@ -49,7 +52,8 @@ HEAD_TITLES = {
 
 @dataclass(frozen=True)
 class PermutationResult:
-    """All [batch]. ``max_attention`` is what the papers bin the others by.
+    """All [batch]. ``max_attention`` is what the papers bin the others by; of a group it
+    is the largest weight of its heads' mean.
 
     The exact ones are None where the read-out is not linear; ``max_tvd`` also for over
     two classes.
@@ -76,6 +80,7 @@ class Permutation(Options):
 @register_test(
     readings=READINGS,
     head_titles=HEAD_TITLES,
+    groups=True,
     copies_at_once=lambda options: options.n_permutations,
 )
 def permutation(
@@ -89,16 +94,53 @@ def permutation(
 
     Every query's weights are permuted over the keys that it may see.
     """
-    model = observation.model
-    attention = observation.attention[site.layer]
-    order = observation.permutations(site.layer, options.n_permutations, seed)
-    edited = at_head(
-        attention, site.head, site.query, permute(attention[:, site.head], order)
-    )
-    changes = tvd(model.replay(observation, {site.layer: edited}), observation.probs)
+    after = _shuffled_probs(observation, site, options.n_permutations, seed)
+    changes = tvd(after, observation.probs)
     token_logits = observation.token_logits
     exact = {} if token_logits is None else _exact(token_logits, observation, site)
     return PermutationResult(observation.read(site).amax(-1), _median(changes), **exact)
+
+
+def _shuffled_probs(
+    observation: Observation, site: Site, n_copies: int, seed: int
+) -> Tensor:
+    """Probabilities under each shuffle, [copies, batch, classes].
+
+    Of several layers the copies are replayed in parts, so that no more maps exist at
+    once than all copies of one layer have. The parts change nothing.
+    """
+    n_layers = len(observation.model.members(site))
+    at_once = max(1, n_copies // n_layers)
+    parts = []
+    for first in range(0, n_copies, at_once):
+        copies = range(first, min(first + at_once, n_copies))
+        shuffle = partial(_shuffled, observation, site, copies, seed)
+        edited = observation.edited(site, shuffle)
+        parts.append(observation.model.replay(observation, edited))
+    return torch.cat(parts)
+
+
+def _shuffled(
+    observation: Observation,
+    site: Site,
+    copies: range,
+    seed: int,
+    layer: int,
+    attention: Tensor,
+) -> Tensor:
+    """[batch, heads, queries, keys] -> [copies, batch, heads, queries, keys]."""
+    layers = list(observation.model.members(site))
+    if len(layers) == 1:  # its other heads need the same shuffles
+        order = observation.permutations(layer, len(copies), seed)
+    else:
+        order = random_permutations(
+            observation.model.visible(observation, layer),
+            len(copies),
+            seed=seed + (layers.index(layer) << 32),
+            example_ids=observation.batch.example_ids,
+            first=copies.start,
+        )
+    return permute(attention, order.unsqueeze(2))
 
 
 def _median(changes: Tensor) -> Tensor:

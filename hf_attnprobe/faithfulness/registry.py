@@ -69,6 +69,8 @@ class FaithfulnessTest:
             enough.
         default: when it is run without being asked for.
         sites: where it looks, given the heads that are tested.
+        groups: whether it can look at groups of heads, such as a layer, all attention
+            or a set, see :attr:`~hf_attnprobe.attention_model.Site.is_group`.
         copies_at_once: edited copies of a batch that it replays at once, given its
             options.
         gradient_copies_at_once: copies that it takes gradients of at once.
@@ -87,6 +89,7 @@ class FaithfulnessTest:
     needs: Sequence[type | tuple[type, ...]] = ()
     default: When = "always"
     sites: Callable[[Sequence[Site]], Sequence[Site]] = list
+    groups: bool = False
     copies_at_once: Callable[[Any], int] = lambda options: 32
     gradient_copies_at_once: Callable[[Any], int] = lambda options: 1
     uses_reference: bool = False

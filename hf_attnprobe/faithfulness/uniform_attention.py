@@ -6,6 +6,7 @@ Question: does it matter that this head attends to some tokens more than to othe
 Measure:  total variation distance between the outputs with and without the pattern, and
           whether the decision flips. Tutek & Šnajder 2020 (Section 4.1, "Un") do this
           to their classifiers; retraining is another test.
+Groups:   the heads of a layer, or of all layers, made uniform at once.
 Reading:  0 a uniform average would do, 1 the pattern decides everything.
 """
 
@@ -17,7 +18,7 @@ from torch import Tensor
 from hf_attnprobe.attention_model import Observation, Site
 from hf_attnprobe.faithfulness.registry import NoOptions, register_test
 from hf_attnprobe.functional.divergence import decision_flip, tvd
-from hf_attnprobe.functional.intervention import at_head, uniform
+from hf_attnprobe.functional.intervention import uniform
 
 
 READINGS = {
@@ -41,7 +42,7 @@ class UniformAttentionResult:
     uniform_flip: Tensor
 
 
-@register_test(readings=READINGS, head_titles=HEAD_TITLES)
+@register_test(readings=READINGS, head_titles=HEAD_TITLES, groups=True)
 @torch.no_grad()
 def uniform_attention(
     observation: Observation,
@@ -50,17 +51,19 @@ def uniform_attention(
     *,
     seed: int = 0,
 ) -> UniformAttentionResult:
-    """One head's attention made uniform over what each query may see.
+    """Attention of a head or a group made uniform over what each query may see.
 
-    All its queries are edited, or ``site.query`` alone.
+    All queries are edited, or ``site.query`` alone.
 
     Args:
         seed: unused, nothing here is random.
     """
-    model, attention = observation.model, observation.attention[site.layer]
-    visible = model.visible(observation, site.layer)
-    flat = uniform(attention[:, site.head], visible)
-    edited = at_head(attention, site.head, site.query, flat[None])
-    after = model.replay(observation, {site.layer: edited})[0]
+    model = observation.model
+
+    def flat(layer: int, attention: Tensor) -> Tensor:
+        visible = model.visible(observation, layer)
+        return uniform(attention, visible.unsqueeze(1))[None]
+
+    after = model.replay(observation, observation.edited(site, flat))[0]
     flipped = decision_flip(observation.probs, after).to(torch.float64)
     return UniformAttentionResult(tvd(after, observation.probs), flipped)

@@ -97,7 +97,12 @@ def _mix(bits: np.ndarray) -> np.ndarray:
 
 
 def random_permutations(
-    visible: Tensor, n_copies: int, *, seed: int, example_ids: Sequence[int]
+    visible: Tensor,
+    n_copies: int,
+    *,
+    seed: int,
+    example_ids: Sequence[int],
+    first: int = 0,
 ) -> Tensor:
     """Uniformly random permutations of the keys that each query may attend to.
 
@@ -108,6 +113,7 @@ def random_permutations(
         n_copies: permutations per row.
         seed, example_ids: decide the permutations, together with the number of the row
             among the text's own; padding changes nothing.
+        first: number of the first copy, where the copies are drawn in parts.
 
     Returns:
         int64 [copies, batch, queries, keys], for :func:`permute`.
@@ -118,7 +124,8 @@ def random_permutations(
     n_bits = np.uint64(n_keys.bit_length())
 
     stream = _row_streams(rows, seed, example_ids)
-    copy = np.arange(1, n_copies + 1, dtype=np.uint64)[:, None, None, None]
+    copy = np.arange(first + 1, first + n_copies + 1, dtype=np.uint64)
+    copy = copy[:, None, None, None]
     shuffled = _random_bits(copy, stream)
     # Random bits above, the place below: sorting such numbers shuffles the places, and
     # is much cheaper than argsort.

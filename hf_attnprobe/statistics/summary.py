@@ -42,8 +42,8 @@ class Statistic:
     Attributes:
         test: the faithfulness test it is of.
         statistic: its name, or ``name@key`` with a number or a ranking as the key.
-        layer: where it was measured, from 0; -1 for the whole model.
-        head: as ``layer``.
+        layer, head: where it was measured, from 0; a negative number makes a group of
+            heads of them, -1 and -1 is all attention.
         group: ``all`` texts, or the name of a predicted class.
         mean: over the texts that have a value; NaN where none has.
         median: likewise.

@@ -71,13 +71,14 @@ class Results:
     def _rows(self, folder: str) -> pd.DataFrame:
         """The statistics of an audit of one head, [texts, statistics], with accuracy."""
         rows = read_rows(self.folder / folder / "rows")
-        of_heads = rows[(rows.test != PREDICTION) & (rows["head"] >= 0)]
-        n_heads = len(of_heads[["layer", "head"]].drop_duplicates())
+        of_heads = (rows.layer >= 0) & (rows["head"] >= 0)
+        n_heads = len(rows.loc[of_heads, ["layer", "head"]].drop_duplicates())
         if n_heads > 1:
             raise AttnProbeError(
                 f"expected the audit of one head for a column of a table, {folder} has "
                 f"{n_heads}; choose one by layers and heads in the step"
             )
+        rows = rows[of_heads | (rows.test == PREDICTION)]  # no groups of heads
         rows = rows.drop_duplicates(["example_id", "statistic"])
         wide = rows.pivot(index="example_id", columns="statistic", values="value")
         if {"label", "predicted_class"} <= set(wide):

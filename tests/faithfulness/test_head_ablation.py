@@ -13,12 +13,11 @@ from hf_attnprobe import (
     build_tokenizer,
 )
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.attention_model import HeadOutputs, Site
+from hf_attnprobe.attention_model import ALL, HeadOutputs, Site
 from hf_attnprobe.auditing.head_tables import head_tables, prune_table
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness import readings
 from hf_attnprobe.faithfulness.attention_maps import OF_HEADS, OF_LAYERS
-from hf_attnprobe.faithfulness.explanations import LAYER
 from hf_attnprobe.faithfulness.head_ablation import DONOR_STREAM, head_ablation
 from hf_attnprobe.faithfulness.prune_curve import least_first, prune_curve
 from hf_attnprobe.storage.rows import statistics_of
@@ -352,7 +351,7 @@ def test_an_audit_ablates_with_the_same_sample_whatever_its_limit(reviews):
     rows = both[both.test == "head_ablation"]
     assert set(rows.statistic) == set(readings()["head_ablation"]) and set(
         rows["head"]
-    ) == {0, 1}
+    ) == {ALL, 0, 1}
     found = (
         both[both.test == "explanations"]
         .groupby("statistic")["head"]
@@ -360,7 +359,7 @@ def test_an_audit_ablates_with_the_same_sample_whatever_its_limit(reviews):
         .to_dict()
     )
     assert found == {f"{n}_tau": {0, 1} for n in OF_HEADS} | {
-        f"{n}_tau": {LAYER} for n in OF_LAYERS
+        f"{n}_tau": {ALL} for n in OF_LAYERS
     }
     lines = "\n".join(head_tables(five.statistics))
     assert (

@@ -13,10 +13,10 @@ from hf_attnprobe import (
     AttentionClassifierForSequenceClassification,
 )
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.attention_model import Site
+from hf_attnprobe.attention_model import ALL, Site
 from hf_attnprobe.faithfulness.attention_maps import OF_HEADS, OF_LAYERS
 from hf_attnprobe.faithfulness.correlation import correlation
-from hf_attnprobe.faithfulness.explanations import LAYER, explanations, with_layers
+from hf_attnprobe.faithfulness.explanations import explanations, with_layers
 from hf_attnprobe.storage.rows import statistics_of
 
 
@@ -172,7 +172,7 @@ def test_readings_of_a_head(observed, name, site):
     check(observed, name, OF_HEADS[name], site)
 
 
-@pytest.mark.parametrize("site", [Site(0, LAYER), Site(2, LAYER)])
+@pytest.mark.parametrize("site", [Site(0, ALL), Site(2, ALL)])
 @pytest.mark.parametrize("name", OF_LAYERS)
 def test_readings_of_a_layer(observed, name, site):
     check(observed, name, OF_LAYERS[name], site)
@@ -187,14 +187,14 @@ def test_raw_attention_is_what_correlation_measures(observed):
 
 def test_a_layer_is_asked_once_behind_its_heads():
     sites = [Site(0, 1, 3), Site(0, 2, 3), Site(4, 0, 3)]
-    assert with_layers(sites) == [*sites, Site(0, LAYER, 3), Site(4, LAYER, 3)]
+    assert with_layers(sites) == [*sites, Site(0, ALL, 3), Site(4, ALL, 3)]
     assert with_layers([Site()]) == [Site()]
 
 
 def test_another_query_is_read_from_its_own_row(observed):
     _adapter, observation = observed
-    found = explanations(observation, Site(1, LAYER, 1)).rollout_tau[0].item()
-    row = ByHand(TEXTS[0]).rollout(1, LAYER)[1, 1:-1]
+    found = explanations(observation, Site(1, ALL, 1)).rollout_tau[0].item()
+    row = ByHand(TEXTS[0]).rollout(1, ALL)[1, 1:-1]
     assert found == pytest.approx(
         scipy.stats.kendalltau(
             row, observation.leave_one_out_importance()[0, 1:8]
@@ -225,7 +225,7 @@ def test_what_a_model_does_not_allow_is_left_out(monkeypatch):
     adapter = wrap(make_model("eager"))
     observation = adapter.observe(adapter.prepare(padded(), (0, 1, 2)))
     heads, layer = (
-        statistics_of(explanations(observation, Site(1, head))) for head in (1, LAYER)
+        statistics_of(explanations(observation, Site(1, head))) for head in (1, ALL)
     )
     assert heads.keys() == {"raw_attention_tau", "attention_times_gradient_tau"}
     assert (
@@ -238,7 +238,7 @@ def test_two_stacks_have_no_rollout():
     adapter = wrap(families.make("bart"))
     observation = adapter.observe(families.prepare(adapter))
     encoder, decoder = (
-        explanations(observation, Site(layer, LAYER)) for layer in (1, 4)
+        explanations(observation, Site(layer, ALL)) for layer in (1, 4)
     )
     assert (
         encoder.rollout_tau is not None
@@ -255,4 +255,4 @@ def test_a_classifier_has_the_readings_of_its_head():
     observation = adapter.observe(adapter.prepare(padded(), (0, 1, 2)))
     found = statistics_of(explanations(observation, Site()))
     assert found.keys() == {f"{name}_tau" for name in OF_HEADS}
-    assert "rollout_tau" not in statistics_of(explanations(observation, Site(0, LAYER)))
+    assert "rollout_tau" not in statistics_of(explanations(observation, Site(0, ALL)))

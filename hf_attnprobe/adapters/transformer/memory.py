@@ -30,8 +30,8 @@ def bytes_per_example(
     per_token = (3 * widest + 12 * hidden) * size
     # scores, position scores, masks and weights of one text in one layer
     working = 8 * max(maps)
-    # one layer's edits, their origins, the caller's copy
-    edits = 4 * n_copies * max(maps)
+    # one layer's edits, their origins, the caller's copy; or an edit of every layer
+    edits = 4 * max(n_copies * max(maps), sum(maps))
     kept = 2 * sum(maps) + len(maps) * (n_keys**2 + n_keys * hidden * size)
     if backward:
         graph = max(n_copies, 1) * len(maps) * (n_keys * per_token + working)

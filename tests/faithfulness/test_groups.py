@@ -1,0 +1,330 @@
+"""Groups of heads edited at once, against a BERT whose own weights are changed, and single heads."""
+
+import numpy as np
+import pytest
+import torch
+from transformers import BertConfig, BertForSequenceClassification
+
+from hf_attnprobe.adapters import wrap
+from hf_attnprobe.attention_model import ALL, SET, Site
+from hf_attnprobe.auditing.selection import group_sites, parse_head_sets, sites_by_test
+from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.faithfulness import tests as all_tests
+from hf_attnprobe.faithfulness.head_ablation import head_ablation
+from hf_attnprobe.faithfulness.input_erasure import InputErasure, input_erasure
+from hf_attnprobe.faithfulness.permutation import Permutation, permutation
+from hf_attnprobe.faithfulness.rankings import OF_TEXT
+from hf_attnprobe.faithfulness.uniform_attention import uniform_attention
+from hf_attnprobe.functional.divergence import tvd
+from hf_attnprobe.functional.explanations import rollout
+from hf_attnprobe.storage.rows import statistics_of
+
+
+N_LAYERS, N_HEADS, WIDTH = 3, 4, 8
+IDS = (3, 1, 4, 15, 9)
+EVERYWHERE = Site(ALL, ALL)
+GROUPS = [EVERYWHERE, Site(1, ALL), Site(SET, 0), Site(SET, 1), Site(ALL, ALL, 0)]
+SHUFFLES = Permutation(n_permutations=7)
+RUNS = {
+    "permutation": (permutation, SHUFFLES),
+    "uniform_attention": (uniform_attention, None),
+    "head_ablation": (head_ablation, None),
+    "input_erasure": (input_erasure, InputErasure()),
+}
+
+
+def make_model():
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=60,
+        hidden_size=N_HEADS * WIDTH,
+        num_hidden_layers=N_LAYERS,
+        num_attention_heads=N_HEADS,
+        intermediate_size=48,
+        initializer_range=0.4,
+    )
+    return BertForSequenceClassification(config).eval().double()
+
+
+def inputs(rows=(0, 1, 2, 3, 4), extra=0):
+    """Five texts, padded to the longest and by ``extra`` more."""
+    torch.manual_seed(1)
+    ids = torch.randint(5, 60, (5, 8))
+    ids[:, 0], ids[:, -1] = 1, 2
+    ids[2, 4], ids[2, 5:] = 2, 0
+    ids[3, 2], ids[3, 3:] = 2, 0  # a single token between [CLS] and [SEP]
+    ids = ids[list(rows)]
+    ids = torch.nn.functional.pad(ids[:, : int((ids > 0).sum(1).max())], (0, extra))
+    return {
+        "input_ids": ids,
+        "attention_mask": (ids != 0).long(),
+        "special_tokens_mask": (ids < 3).long(),
+    }
+
+
+def observe(rows=(0, 1, 2, 3, 4), extra=0, sets=("1.2", "0.3+2.0+2.1"), **options):
+    adapter = wrap(make_model(), **options)
+    adapter.head_sets = parse_head_sets(adapter, sets)
+    ids = tuple(IDS[row] for row in rows)
+    return adapter.observe(adapter.prepare(inputs(rows, extra), ids))
+
+
+def run(observation, site, name, seed=0):
+    function, options = RUNS[name]
+    given = () if options is None else (options,)
+    return statistics_of(function(observation, site, *given, seed=seed))
+
+
+def output_of(model):
+    given = inputs()
+    given.pop("special_tokens_mask")
+    with torch.no_grad():
+        return model(**given).logits.softmax(-1)
+
+
+def attentions(model):
+    return [layer.attention.self for layer in model.bert.encoder.layer]
+
+
+# --- yardsticks: the same model with other weights ------------------------------------
+
+
+@pytest.mark.parametrize("layers", [(0, 1, 2), (0,), (1,), (2,)], ids=str)
+def test_uniform_is_a_model_whose_queries_and_keys_are_zero(layers):
+    """All scores are then equal, so that softmax itself spreads over what is visible."""
+    model = make_model()
+    before = output_of(model)
+    for layer in layers:
+        for part in (attentions(model)[layer].query, attentions(model)[layer].key):
+            part.weight.data.zero_()
+            part.bias.data.zero_()
+    site = EVERYWHERE if len(layers) == N_LAYERS else Site(layers[0], ALL)
+    found = run(observe(), site, "uniform_attention")
+    after = output_of(model)
+    expected = tvd(after, before)
+    assert expected.max() > 0.01
+    assert torch.allclose(found["uniform_tvd"], expected, atol=1e-12)
+    flips = (after.argmax(-1) != before.argmax(-1)).double()
+    assert torch.equal(found["uniform_flip"], flips)
+
+
+@pytest.mark.parametrize("layers", [(0, 1, 2), (0,), (1,), (2,)], ids=str)
+def test_zero_is_a_model_whose_values_are_zero(layers):
+    model = make_model()
+    before = output_of(model)
+    for layer in layers:
+        attentions(model)[layer].value.weight.data.zero_()
+        attentions(model)[layer].value.bias.data.zero_()
+    site = EVERYWHERE if len(layers) == N_LAYERS else Site(layers[0], ALL)
+    found = run(observe(), site, "head_ablation")
+    expected = tvd(output_of(model), before)
+    assert expected.max() > 0.01
+    assert torch.allclose(found["zero_tvd"], expected, atol=1e-12)
+    assert set(found) == {"zero_tvd", "zero_flip"}  # no mean, no resample
+
+
+def test_zero_of_a_set_in_one_layer_is_a_model_without_these_values():
+    model = make_model()
+    before = output_of(model)
+    for head in (0, 3):
+        part = slice(WIDTH * head, WIDTH * (head + 1))
+        attentions(model)[1].value.weight.data[part] = 0
+        attentions(model)[1].value.bias.data[part] = 0
+    found = run(observe(sets=("1.3+1.0",)), Site(SET, 0), "head_ablation")
+    expected = tvd(output_of(model), before)
+    assert torch.allclose(found["zero_tvd"], expected, atol=1e-12)
+
+
+def test_a_shuffle_of_all_attention_only_moves_weights_between_visible_keys(
+    monkeypatch,
+):
+    """Every row keeps its weights, every layer has its own order, a layer's heads share one."""
+    observation = observe()
+    seen = []
+    replay = observation.model.replay
+
+    def spy(observation, attention):
+        seen.append(attention)
+        return replay(observation, attention)
+
+    monkeypatch.setattr(observation.model, "replay", spy)
+    found = run(observation, EVERYWHERE, "permutation")
+    assert len(seen) == 4  # 7 copies of 3 layers, 2 at once
+    orders = {}
+    for layer in range(N_LAYERS):
+        shuffled = torch.cat([part[layer] for part in seen])
+        assert shuffled.shape[0] == SHUFFLES.n_permutations
+        original = observation.attention[layer].expand_as(shuffled)
+        assert torch.equal(shuffled.sort(-1).values, original.sort(-1).values)
+        visible = observation.model.visible(observation, layer)[:, None]
+        hidden = (
+            visible.any(-1, keepdim=True) & ~visible
+        )  # of queries that are no padding
+        assert not (shuffled * hidden).any()
+        same = (shuffled[..., :, None] == original[..., None, :]).double()
+        orders[layer] = same.argmax(-1)[:, 0, :, :, :]  # a text without padding
+        assert torch.equal(orders[layer][:, 0], orders[layer][:, 1])
+        assert len(set(map(str, orders[layer][:, 0].tolist()))) > 1
+    assert not torch.equal(orders[0], orders[1]) and not torch.equal(
+        orders[1], orders[2]
+    )
+    outputs = torch.cat([replay(observation, part) for part in seen])
+    changes = (outputs - observation.probs).abs().sum(-1).numpy() / 2
+    assert np.allclose(
+        found["median_tvd"].numpy(), np.median(changes, axis=0), atol=1e-12
+    )
+
+
+def test_the_shuffles_of_all_attention_are_those_of_its_lowest_layer_there():
+    """How the copies are cut into parts draws nothing else."""
+    few, many = (
+        permutation(observe(), EVERYWHERE, Permutation(n_permutations=n)).median_tvd
+        for n in (1, 40)
+    )
+    assert not torch.allclose(few, many)
+    layer = permutation(
+        observe(), Site(0, ALL), Permutation(n_permutations=1)
+    ).median_tvd
+    assert not torch.allclose(few, layer)
+
+
+# --- a group of one, batches, padding, order ------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["permutation", "uniform_attention", "head_ablation"])
+@pytest.mark.parametrize("head", ["0.0", "1.2", "2.3"])
+def test_a_group_of_one_head_is_that_head(name, head):
+    layer, number = map(int, head.split("."))
+    observation = observe(sets=(head,))
+    single = run(observation, Site(layer, number), name)
+    group = run(observation, Site(SET, 0), name)
+    assert group.keys() <= single.keys()
+    for statistic, values in group.items():
+        assert torch.allclose(values, single[statistic], atol=1e-12), statistic
+
+
+@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("site", GROUPS, ids=str)
+def test_batch_padding_and_order_do_not_matter(name, site):
+    together = run(observe(), site, name)
+    order = (4, 2, 0, 3, 1)
+    padded = run(observe(order, extra=3), site, name)
+    for place, row in enumerate(order):
+        alone = run(observe((row,)), site, name)
+        assert alone.keys() == together.keys() == padded.keys()
+        for statistic, values in together.items():
+            for other in (alone[statistic][0], padded[statistic][place]):
+                assert torch.allclose(values[row], other, atol=1e-10), statistic
+
+
+def test_a_query_alone_is_edited():
+    """All attention at the row of [CLS] differs from all attention at every row."""
+    observation = observe()
+    every, one = (
+        run(observation, site, "uniform_attention")["uniform_tvd"]
+        for site in (EVERYWHERE, Site(ALL, ALL, 0))
+    )
+    assert not torch.allclose(every, one) and (one > 0).all()
+
+
+def test_the_largest_attention_of_a_group_is_that_of_its_mean():
+    observation = observe()
+    rows = torch.stack(observation.attention)[
+        :, :, :, 0
+    ]  # [layers, batch, heads, keys]
+    found = run(observation, EVERYWHERE, "permutation")["max_attention"]
+    assert torch.allclose(found, rows.mean((0, 2)).amax(-1), atol=1e-12)
+
+
+# --- erased inputs --------------------------------------------------------------------
+
+
+def test_erasure_in_the_order_of_aggregated_attention():
+    """The orders from plain means and rollout; the losses from the model run on shorter texts."""
+    model, observation = make_model(), observe()
+    found = input_erasure(observation, EVERYWHERE, InputErasure())
+    names = {"mean_attention", "last_layer_attention", "rollout"}
+    assert set(found.comprehensiveness) == names | set(OF_TEXT)
+    maps = torch.stack(observation.attention).mean(2)  # [layers, batch, queries, keys]
+    expected = {
+        "mean_attention": maps.mean(0)[:, 0],
+        "last_layer_attention": maps[-1][:, 0],
+        "rollout": rollout(list(maps))[:, 0],
+    }
+    ids, n_content = inputs()["input_ids"][0], 6
+    before = observation.probs[0].max()
+    target = observation.probs[0].argmax()
+    for name, rows in expected.items():
+        order = 1 + rows[0, 1 : 1 + n_content].argsort(descending=True)
+        losses, left = [], []
+        for percent in (1, 5, 10, 20, 50):
+            top = order[: -(-n_content * percent // 100)]
+            kept = torch.ones(8, dtype=torch.bool)
+            kept[top] = False
+            only = torch.zeros(8, dtype=torch.bool)
+            only[[0, 7, *top.tolist()]] = True
+            for chosen, into in ((kept, losses), (only, left)):
+                with torch.no_grad():
+                    probs = model(ids[chosen][None]).logits.softmax(-1)[0]
+                into.append(before - probs[target])
+        assert found.comprehensiveness[name][0].item() == pytest.approx(
+            torch.stack(losses).mean().item(), abs=1e-10
+        )
+        assert found.sufficiency[name][0].item() == pytest.approx(
+            torch.stack(left).mean().item(), abs=1e-10
+        )
+    # 1, 1, 1, 2 and 3 of six tokens, and all of a text of one
+    assert found.erased_share[[0, 3]].tolist() == pytest.approx([8 / 30, 1.0])
+
+
+def test_what_a_layer_and_a_set_rank():
+    observation = observe()
+    of_layer = input_erasure(observation, Site(1, ALL), InputErasure()).sufficiency
+    assert of_layer.keys() >= {"mean_attention", "rollout", "layer_norm_based"}
+    assert of_layer.keys() >= {"value_zeroing", "value_zeroing_rollout", "random"}
+    assert "attention" not in of_layer
+    of_set = input_erasure(observation, Site(SET, 1), InputErasure()).sufficiency
+    assert set(of_set) == {"mean_attention", *OF_TEXT}
+    lonely = input_erasure(observation, Site(SET, 0), InputErasure()).sufficiency
+    head = input_erasure(observation, Site(1, 2), InputErasure()).sufficiency
+    assert torch.equal(lonely["mean_attention"], head["attention"])
+
+
+# --- which groups there are -----------------------------------------------------------
+
+
+def test_which_groups_are_tested():
+    adapter = observe().model
+    heads = adapter.sites()
+    sets = [Site(SET, 0), Site(SET, 1)]
+    layers = [Site(layer, ALL) for layer in range(N_LAYERS)]
+    assert group_sites(adapter, heads) == [EVERYWHERE, *layers, *sets]
+    assert group_sites(adapter, heads, whole=False) == sets
+    assert group_sites(adapter, heads[1:]) == [*layers[1:], *sets]
+    asked = [site._replace(query=2) for site in heads[:N_HEADS]]
+    assert group_sites(adapter, asked)[0] == Site(0, ALL, 2)
+    where = sites_by_test(
+        ["permutation", "correlation"], adapter, heads[:2], [EVERYWHERE]
+    )
+    assert where == {"permutation": [*heads[:2], EVERYWHERE], "correlation": heads[:2]}
+    assert all(all_tests()[name].groups for name in RUNS)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("5", "layer.head joined by"),
+        ("1.0+", "layer.head joined by"),
+        ("1.0,2.1", "layer.head joined by"),
+        ("-1.0", "layer.head joined by"),
+        ("1.0+1.0", "every head once"),
+        ("3.0", "from 0.0 to 2.3 that the model has, got 3.0"),
+        ("0.1+2.4", "from 0.0 to 2.3 that the model has, got 2.4"),
+    ],
+)
+def test_other_sets_of_heads_are_refused_in_one_line(name, said):
+    adapter = wrap(make_model())
+    with pytest.raises(AttnProbeError, match=said) as caught:
+        parse_head_sets(adapter, [name])
+    assert "--head-sets" in str(caught.value) and "\n" not in str(caught.value)
+    assert repr(name) in str(caught.value)

@@ -1,0 +1,208 @@
+"""Layers, all attention and sets of heads in an audit: from the command line to the report's table."""
+
+import re
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+import torch
+from transformers import BertConfig, BertForSequenceClassification
+
+from by_name import audit_by_name
+from hf_attnprobe import build_tokenizer, rationale_dataset
+from hf_attnprobe.attention_model import ALL, SET
+from hf_attnprobe.auditing.group_tables import group_section, group_sentences, of_groups
+from hf_attnprobe.auditing.head_tables import by_head, head_tables
+from hf_attnprobe.auditing.run import read_audit
+from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.statistics.summary import PREDICTION
+from hf_attnprobe.storage.rows import append_rows
+from hf_attnprobe.studies.results import Results
+
+
+N_LAYERS, N_HEADS = 2, 3
+HEADS = {(layer, head) for layer in range(N_LAYERS) for head in range(N_HEADS)}
+LAYERS = {(layer, ALL) for layer in range(N_LAYERS)}
+EVERYWHERE = (ALL, ALL)
+EDITS = ["permutation", "uniform_attention", "head_ablation"]
+KEY = ["test", "statistic", "example_id", "layer", "head"]
+
+
+@pytest.fixture(scope="module")
+def data():
+    return rationale_dataset(60, seed=0)["test"]
+
+
+@pytest.fixture(scope="module")
+def folder(data, tmp_path_factory):
+    tokenizer = build_tokenizer(data["text"])
+    tokenizer.model_max_length = 64
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=24,
+        num_hidden_layers=N_LAYERS,
+        num_attention_heads=N_HEADS,
+        intermediate_size=32,
+        max_position_embeddings=64,
+        initializer_range=0.5,
+    )
+    folder = tmp_path_factory.mktemp("bert")
+    BertForSequenceClassification(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def quick(folder, data, **options):
+    given = {"test_limit": 4, "n_permutations": 3, "tests": EDITS, "prune": False}
+    return audit_by_name(folder, data, **given | options)
+
+
+def places(report, test):
+    rows = report.to_pandas()
+    of_test = rows.loc[rows.test == test, ["layer", "head"]]
+    return set(of_test.itertuples(index=False, name=None))
+
+
+def test_from_the_command_line(folder, data, tmp_path, cli):
+    data.select(range(3)).save_to_disk(tmp_path / "data")
+    command = ["audit", "--model", folder, "--dataset", tmp_path / "data"]
+    command += ["--split", "train", "--n-permutations", "3", "--tests"]
+    command += [*EDITS, "correlation", "input_erasure", "explanations"]
+    command += ["--output-dir", tmp_path / "out", "--head-sets", "1.0", "1.2+0.1"]
+    done = cli(*command)
+    assert done.code == 0, done.err
+    report = read_audit(tmp_path / "out")
+    assert report.provenance["head_sets"] == ["1.0", "0.1+1.2"]
+    groups = {EVERYWHERE, *LAYERS, (SET, 0), (SET, 1)}
+    for test in (*EDITS, "input_erasure"):
+        assert places(report, test) == HEADS | groups
+    assert places(report, "correlation") == HEADS
+    assert places(report, "explanations") == HEADS | LAYERS
+
+    values = report.to_pandas().set_index(KEY).value.sort_index()
+    for statistic, test in (("median_tvd", EDITS[0]), ("zero_flip", EDITS[2])):
+        single = values.loc[test, statistic, :, 1, 0]
+        assert (values.loc[test, statistic, :, SET, 0] - single).abs().max() < 1e-12
+
+    again = cli(*command[:-1], "1.2")  # other sets are another audit
+    assert again.code != 0 and "belongs to another audit" in again.err
+
+
+def test_refused_in_one_line(folder, data, checkpoint, reviews, tmp_path):
+    for name, said in (("1", "layer.head joined by +"), ("7.0", "0.0 to 1.2")):
+        with pytest.raises(AttnProbeError, match=re.escape(said)):
+            quick(folder, data, head_sets=[name], output_dir=tmp_path / "out")
+    with pytest.raises(AttnProbeError, match="several heads"):
+        quick(checkpoint, reviews["test"], tests=None, head_sets=["0.0"])
+    assert not (tmp_path / "out").exists()
+
+
+def test_left_out_on_request_and_in_models_of_one_head(
+    folder, data, checkpoint, reviews
+):
+    report = quick(folder, data, groups=False, test_limit=2)
+    assert places(report, "permutation") == HEADS
+    report = quick(folder, data, groups=False, test_limit=2, head_sets=["0.0+1.1"])
+    assert places(report, "permutation") == {*HEADS, (SET, 0)}
+    report = quick(checkpoint, reviews["test"], tests=["permutation"], test_limit=2)
+    assert places(report, "permutation") == {(0, 0)}
+    assert (
+        group_section(report.statistics, []) == group_sentences(report.statistics) == []
+    )
+
+
+def test_a_part_of_the_heads_has_the_groups_that_are_whole(folder, data):
+    report = quick(folder, data, layers=[1], test_limit=2)
+    assert places(report, "head_ablation") == {(1, 0), (1, 1), (1, 2), (1, ALL)}
+    assert group_sentences(report.statistics) == []  # about all attention
+    report = quick(folder, data, heads=[0, 2], test_limit=2)
+    assert all(min(place) >= 0 for place in places(report, "head_ablation"))
+
+
+def test_a_screen_leaves_the_groups_whole(folder, data):
+    report = quick(folder, data, screen=1, test_limit=2)
+    found = places(report, "uniform_attention")
+    assert found >= {EVERYWHERE, *LAYERS} and len(found & HEADS) == 1
+
+
+def test_texts_one_by_one_in_another_order_give_the_same(folder, data):
+    def rows(texts, batch_size):
+        report = quick(
+            folder, texts, test_limit=None, batch_size=batch_size, head_sets=["0.1+1.2"]
+        )
+        return report.to_pandas().set_index(KEY).value.sort_index()
+
+    texts = data.to_list()[:5]
+    together, alone = rows(texts, 64), rows(texts[::-1], 1)
+    assert together.index.equals(alone.index)
+    assert (together - alone).abs().max() < 1e-5  # float32, as loaded
+
+
+def test_the_table_says_what_the_rows_say(folder, data):
+    report = quick(folder, data, head_sets=["0.1+1.2"])
+    names = report.provenance["head_sets"]
+    lines = group_section(report.statistics, names)
+    table = [
+        [c.strip() for c in line.split("|")[1:-1]] for line in lines if "|" in line
+    ]
+    head, cells = table[0], {row[0]: row for row in table[2:]}
+    assert list(cells) == ["all attention", "layer 0", "layer 1", "heads 0.1+1.2"]
+    rows = report.to_pandas()
+    for place, name in zip(
+        (EVERYWHERE, (0, ALL), (1, ALL), (SET, 0)), cells, strict=True
+    ):
+        here = rows[(rows.layer == place[0]) & (rows["head"] == place[1])]
+        means = here.groupby("statistic").value.mean()
+        expected = [
+            "median_tvd",
+            "uniform_tvd",
+            "uniform_flip",
+            "zero_tvd",
+            "zero_flip",
+        ]
+        assert len(head) == 1 + len(expected)
+        for cell, statistic in zip(cells[name][1:], expected, strict=True):
+            assert float(cell.split()[0]) == pytest.approx(means[statistic], abs=6e-4)
+            assert re.fullmatch(r"\d\.\d{3} \[\d\.\d{3}, \d\.\d{3}\]", cell)
+
+    said = group_sentences(report.statistics)
+    assert len(said) == 3
+    uniform = rows[rows.statistic == "uniform_tvd"]
+    whole = uniform[uniform.layer == ALL].value.mean()
+    heads = uniform[(uniform.layer >= 0) & (uniform["head"] >= 0)]
+    most = heads.groupby(["layer", "head"]).value.mean()
+    assert (
+        f"moves the output by {whole:.2f} [" in said[1]
+        and "mean over 4 texts" in said[1]
+    )
+    layer, number = most.idxmax()
+    assert f"does is {most.max():.2f} ({layer}.{number}, the largest" in said[1]
+
+
+def test_groups_are_no_heads(folder, data):
+    """Head tables, layer tables and what is read by head are as without groups."""
+    tests = [*EDITS, "explanations"]
+    with_groups, without = (
+        quick(folder, data, tests=tests, groups=groups, test_limit=2)
+        for groups in (True, False)
+    )
+    assert of_groups(with_groups.statistics, "zero_tvd").keys() == {EVERYWHERE, *LAYERS}
+    assert by_head(with_groups.statistics, "zero_tvd").keys() == HEADS
+    assert head_tables(with_groups.statistics) == head_tables(without.statistics)
+
+
+def test_a_study_reads_the_head_and_no_group(tmp_path):
+    """A column of a study is about one head; rows of groups stand before it in the folder."""
+    keys = ["test", "statistic", "example_id", "layer", "head", "value"]
+    values = [
+        ("permutation", "median_tvd", 5, SET, 0, 0.9),
+        ("permutation", "median_tvd", 5, ALL, ALL, 0.8),
+        ("permutation", "median_tvd", 5, 0, ALL, 0.7),
+        ("permutation", "median_tvd", 5, 0, 0, 0.1),
+        (PREDICTION, "label", 5, -1, -1, 1.0),
+        (PREDICTION, "predicted_class", 5, -1, -1, 1.0),
+    ]
+    append_rows(tmp_path / "heads" / "rows", pd.DataFrame(values, columns=keys))
+    found = Results._rows(SimpleNamespace(folder=tmp_path), "heads")
+    assert found.median_tvd.tolist() == [0.1] and found.accuracy.tolist() == [1.0]
