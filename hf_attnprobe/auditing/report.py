@@ -11,6 +11,7 @@ from hf_attnprobe.auditing.head_tables import (
     head_sentences,
     head_tables,
     prune_table,
+    prune_title,
 )
 from hf_attnprobe.auditing.ranking_tables import (
     comparison_section,
@@ -150,7 +151,7 @@ def to_text(report: Report) -> str:
         "",
     ]
     if has_heads(report.statistics):
-        lines += [*head_tables(report.statistics), ""]
+        lines += [*head_tables(report.statistics, report.rows), ""]
     else:
         lines += [*_test_lines(report), "", *_comparison_lines(report)]
     return "\n".join(lines + _verdict_lines(report))
@@ -214,7 +215,7 @@ def _verdict_lines(report: Report) -> list[str]:
 
 def _verdict(report: Report) -> list[str]:
     if has_heads(report.statistics):
-        return head_sentences(report.statistics)
+        return head_sentences(report.statistics, report.rows)
     return verdict(report.statistics)
 
 
@@ -235,7 +236,7 @@ def to_markdown(report: Report) -> str:
         *markdown.bullets(_verdict(report)),
     ]
     if has_heads(report.statistics):  # all the numbers are in summary.json and the rows
-        parts += head_tables(report.statistics)
+        parts += head_tables(report.statistics, report.rows)
         parts += _prune_section(report.prune)
     else:
         for test in dict.fromkeys(s.test for s in report.statistics):
@@ -249,8 +250,7 @@ def to_markdown(report: Report) -> str:
 def _prune_section(curve: PruneCurve | None) -> list[str]:
     if curve is None:
         return []
-    title = "heads zero-ablated together, the least important (zero_tvd) first"
-    return markdown.section(title, prune_table(curve), level=3)
+    return markdown.section(prune_title(curve), prune_table(curve), level=3)
 
 
 def _test_section(test: str, report: Report) -> list[str]:

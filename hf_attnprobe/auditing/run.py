@@ -31,8 +31,9 @@ from hf_attnprobe.auditing.report import (
     to_markdown,
 )
 from hf_attnprobe.auditing.selection import (
+    check_both_halves,
     check_query,
-    most_promising,
+    crossed,
     select_sites,
     select_tests,
     sites_by_test,
@@ -132,6 +133,8 @@ def audit(
     _set_reference(subject, examples, chosen)
     limited = _limited(examples, data.test_limit)
     tokenized = tokenize(subject.tokenizer, limited, adapter, truncate=options.truncate)
+    if options.screen is not None:
+        check_both_halves(text.example_id for text in tokenized.texts)
     counts = {"skipped_empty": tokenized.n_empty, "truncated": tokenized.n_cut}
     with _folder(output_dir, state) as folder:
         sweep = Sweep(
@@ -229,7 +232,7 @@ def _identity(
     """What the rows of a folder belong to."""
     screen: Any = options.screen
     if screen is not None:  # other texts may put other heads first
-        screen = [screen, data.test_limit]
+        screen = [screen, data.test_limit, "crossed"]
     where = {
         "layers": options.layers,
         "heads": options.heads,
@@ -296,13 +299,19 @@ def _rehearse(sweep: Sweep, sites: Sequence[Site], rationales: bool) -> None:
 
 
 def _run_tests(sweep: Sweep, sites: Sequence[Site], screen: int | None) -> None:
-    """Runs the tests; with ``screen`` only at the heads with the largest estimates."""
+    """Runs the tests; with ``screen`` only at the heads with the largest estimates.
+
+    These are chosen for one half of the texts by the estimates on the other half.
+    """
     names = list(sweep.options)
+    parts = [(list(sweep.texts), list(sites))]
     if screen is not None:
         names.remove("screen")
         run(sweep, sites_by_test(["screen"], sweep.adapter, sites))
-        sites = most_promising(read_rows(sweep.folder), sites, screen)
-    run(sweep, sites_by_test(names, sweep.adapter, sites))
+        parts = crossed(sweep.texts, read_rows(sweep.folder), sites, screen)
+    for texts, chosen in parts:
+        part = dataclasses.replace(sweep, texts=texts)
+        run(part, sites_by_test(names, sweep.adapter, chosen))
 
 
 def _report(
@@ -330,7 +339,7 @@ def _report(
         statistics=statistics,
         provenance=provenance,
         examples=examples,
-        prune=prune_heads(sweep, statistics) if prune else None,
+        prune=prune_heads(sweep, rows) if prune else None,
         comparisons=compare_rankings(rows, seed=sweep.seed),
         rows=rows.reset_index(drop=True),
     )
