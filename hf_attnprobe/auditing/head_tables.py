@@ -28,7 +28,9 @@ from hf_attnprobe.statistics.verdicts import MIN_TEXTS
 # Thresholds of single heads, and where they come from.
 MATTERS = 0.05  # total variation or probability; half of what all attention must move
 AGREES = 0.3  # τ; a medium correlation (Cohen 1988)
-ELSEWHERE = 0.58  # .40 of ln 2, of trained adversaries (Wiegreffe & Pinter 2019, Tab. 4)
+ELSEWHERE = (
+    0.58  # .40 of ln 2, of trained adversaries (Wiegreffe & Pinter 2019, Tab. 4)
+)
 ON_THE_WAY = 0.25  # of the way from a random order to the best; our choice
 N_LISTED = 8  # heads named in a sentence
 MIN_HEADS = 10  # heads from which on a correlation over heads is read
@@ -457,8 +459,8 @@ def _rank_agreement(values: np.ndarray, estimate: str, exact: str) -> str:
     rho = float(spearmanr(values).statistic)
     # Fisher's z of a rank correlation (Bonett & Wright 2000).
     half = ONE_COLUMN * np.sqrt((1 + rho**2 / 2) / (n_heads - 3))
-    ends = np.tanh(np.arctanh(np.clip(rho, -1 + 1e-9, 1 - 1e-9)) + [-half, half])
-    low, high = map(float, ends)
+    z = np.arctanh(np.clip(rho, -1 + 1e-9, 1 - 1e-9))
+    low, high = float(np.tanh(z - half)), float(np.tanh(z + half))
     found = markdown.interval(rho, (low, high), digits=2)
     if low <= 0 <= high:
         return f"{question} from {n_heads} tested heads: Spearman ρ {found}"
