@@ -1,5 +1,9 @@
 """The audit of a Transformer's heads from the command line and in Python: a tiny BERT in a folder, with its tokenizer."""
 
+import shutil
+
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 from transformers import (
@@ -12,8 +16,21 @@ from transformers import (
 
 from by_name import audit_by_name
 from hf_attnprobe import build_tokenizer, rationale_dataset
+from hf_attnprobe.adapters import wrap
+from hf_attnprobe.attention_model import Site
 from hf_attnprobe.auditing.head_tables import by_head
+from hf_attnprobe.auditing.report import (
+    extras_to_json,
+    from_json,
+    to_json,
+    to_markdown,
+)
+from hf_attnprobe.auditing.selection import half_of
+from hf_attnprobe.data.examples import sample
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.faithfulness.prune_curve import prune_curve
+from hf_attnprobe.inference.batching import collate
+from hf_attnprobe.inference.encoding import tokenize
 
 
 N_LAYERS, N_HEADS = 2, 3
@@ -80,7 +97,7 @@ def test_every_head_and_every_test(folder, data, tmp_path):
 
 def test_the_prune_curve_can_be_left_out(folder, data, tmp_path, cli):
     kept, left_out = (
-        quick(folder, data, test_limit=2, tests=["head_ablation"], prune=prune)
+        quick(folder, data, tests=["head_ablation"], prune=prune)
         for prune in (True, False)
     )
     assert (
@@ -88,7 +105,7 @@ def test_the_prune_curve_can_be_left_out(folder, data, tmp_path, cli):
         and left_out.prune is None
         and kept.statistics == left_out.statistics
     )
-    data.select(range(2)).save_to_disk(tmp_path / "data")
+    data.select(range(4)).save_to_disk(tmp_path / "data")
     command = (
         "audit",
         "--model",
@@ -109,19 +126,58 @@ def test_chosen_layers_and_heads(folder, data):
     assert by_head(report.statistics, "uniform_tvd").keys() == {(1, 0), (1, 2)}
 
 
-def test_a_screen_tests_the_heads_it_puts_first(folder, data, tmp_path):
+def means(rows, statistic, ids):
+    """The mean of a statistic over some texts by (layer, head), in plain pandas."""
+    wanted = rows[(rows.statistic == statistic) & rows.example_id.isin(ids)]
+    return wanted.groupby(["layer", "head"]).value.mean().to_dict()
+
+
+def halves(report):
+    ids = report.to_pandas().example_id.unique()
+    return [[i for i in ids if half_of(i) == half] for half in (0, 1)]
+
+
+def test_a_screen_tests_the_heads_that_the_other_half_puts_first(
+    config, tokenizer, data
+):
+    """No text has a say in which heads it is tested at."""
+    chosen_in_sample = []
+    for model_seed in range(4):
+        torch.manual_seed(model_seed)
+        model = BertForSequenceClassification(config)
+        quick_rows = quick(
+            model,
+            data,
+            test_limit=10,
+            screen=2,
+            tests=["uniform_attention"],
+            tokenizer=tokenizer,
+        )
+        rows = quick_rows.to_pandas()
+        ours, theirs = halves(quick_rows)
+        assert ours and theirs
+        for half, others in ((ours, theirs), (theirs, ours)):
+            estimates = means(rows, "first_order_uniform", others)
+            assert len(estimates) == N_LAYERS * N_HEADS
+            tested = set(means(rows, "uniform_tvd", half))
+            assert tested == set(sorted(estimates, key=estimates.get)[-2:])
+            own = means(rows, "first_order_uniform", half)
+            chosen_in_sample.append(tested == set(sorted(own, key=own.get)[-2:]))
+        uniform = [s for s in quick_rows.statistics if s.statistic == "uniform_tvd"]
+        sizes = {s.n for s in uniform if s.group == "all"}
+        assert sizes <= {len(ours), len(theirs), len(ours) + len(theirs)}
+    assert not all(chosen_in_sample)  # else this test could not tell the two apart
+
+
+def test_a_screened_head_has_the_value_it_has_without_a_screen(folder, data, tmp_path):
     screened = quick(
         folder, data, screen=2, tests=["uniform_attention"], output_dir=tmp_path / "out"
+    ).to_pandas()
+    everywhere = quick(folder, data, tests=["uniform_attention"]).to_pandas()
+    both = screened[screened.statistic == "uniform_tvd"].merge(
+        everywhere, on=["statistic", "example_id", "layer", "head"]
     )
-    estimates = by_head(screened.statistics, "first_order_uniform")
-    tested = by_head(screened.statistics, "uniform_tvd")
-    assert len(estimates) == N_LAYERS * N_HEADS
-    assert set(tested) == set(sorted(estimates, key=estimates.get)[-2:])
-    everywhere = by_head(
-        quick(folder, data, tests=["uniform_attention"]).statistics, "uniform_tvd"
-    )
-    for site, value in tested.items():
-        assert value == pytest.approx(everywhere[site], abs=1e-6)
+    assert len(both) == 2 * 4 and (both.value_x - both.value_y).abs().max() < 1e-6
     with pytest.raises(
         AttnProbeError, match="belongs to another audit"
     ):  # other texts may put other heads first
@@ -133,6 +189,87 @@ def test_a_screen_tests_the_heads_it_puts_first(folder, data, tmp_path):
             output_dir=tmp_path / "out",
             test_limit=6,
         )
+
+
+def test_a_screened_audit_is_continued_with_the_same_heads(folder, data, tmp_path):
+    options = {"screen": 1, "tests": ["uniform_attention"], "test_limit": 8}
+    whole = quick(folder, data, output_dir=tmp_path / "whole", **options)
+    shutil.copytree(tmp_path / "whole", tmp_path / "cut")
+    parts = sorted((tmp_path / "cut" / "rows").glob("part-*.parquet"))
+    for (
+        part
+    ) in parts:  # as if it had been interrupted before the tests, after the screen
+        if "uniform_attention" in set(pd.read_parquet(part).test):
+            part.unlink()
+    assert len(list((tmp_path / "cut" / "rows").glob("part-*.parquet"))) < len(parts)
+    again = quick(folder, data, output_dir=tmp_path / "cut", batch_size=1, **options)
+    key = ["test", "statistic", "example_id", "layer", "head"]
+    found, expected = (
+        report.to_pandas().set_index(key).value.sort_index()
+        for report in (again, whole)
+    )
+    assert found.index.equals(expected.index)
+    assert (found - expected).abs().max() < 1e-5
+
+
+def test_a_screen_of_texts_of_one_half_is_refused(folder, data, tmp_path):
+    ids = [i for i in range(100) if half_of(i) == 0][:3]
+    texts = [
+        row | {"example_id": i} for i, row in zip(ids, data.to_list()[:3], strict=True)
+    ]
+    with pytest.raises(AttnProbeError, match="take more texts"):
+        quick(folder, texts, screen=1, output_dir=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    report = quick(folder, texts, tests=["head_ablation"])  # no half to take it from
+    assert report.prune is None
+
+
+def test_halves_are_even_and_depend_on_the_id_alone():
+    found = [half_of(i) for i in range(10_000)]
+    assert found[:8] == [0, 0, 1, 1, 0, 1, 0, 0]  # for ever: folders rely on it
+    assert sum(found) == pytest.approx(5000, abs=200)
+    for n in (50, 200):  # a drawn sample has both halves
+        drawn = sample(range(10_000), range(10_000), n)
+        assert 0.3 < sum(half_of(i) for i in drawn) / n < 0.7
+
+
+def test_the_prune_curve_of_a_text_has_its_order_from_the_other_half(
+    config, tokenizer, data
+):
+    differs = False
+    for model_seed in range(4):
+        torch.manual_seed(model_seed)
+        model = BertForSequenceClassification(config)
+        report = quick(
+            model, data, test_limit=10, tests=["head_ablation"], tokenizer=tokenizer
+        )
+        rows, curve = report.to_pandas(), report.prune
+        adapter = wrap(model, mask_id=tokenizer.mask_token_id)
+        limited = data.select(sample(range(len(data)), data["example_id"], 10))
+        texts = tokenize(tokenizer, limited, adapter).texts
+        kept = {}
+        for name, orders in (
+            ("crossed", halves(report)[::-1]),
+            ("in sample", halves(report)),
+        ):
+            agreeing = np.zeros(len(curve.n_removed))
+            for half, others in zip(halves(report), orders, strict=True):
+                effects = means(rows, "zero_tvd", others)
+                order = sorted(effects, key=lambda site: (effects[site], site))
+                ranking = [Site(*site) for site in order]
+                chosen = [text for text in texts if text.example_id in half]
+                batch = collate(adapter, chosen, 0)
+                alone = prune_curve(adapter, [batch], ranking)
+                agreeing += np.array(alone.agreement) * len(half)
+            kept[name] = agreeing / report.n
+        assert curve.crossed and curve.n_texts == report.n == 10
+        assert curve.n_removed == tuple(range(7))
+        assert curve.agreement == pytest.approx(kept["crossed"].tolist())
+        differs |= not np.allclose(kept["crossed"], kept["in sample"])
+    assert differs  # else this test could not tell the two apart
+    said = to_markdown(report)
+    assert "crossed: each half's order comes from the other half" in said
+    assert from_json(to_json(report) | extras_to_json(report)).prune == curve
 
 
 def test_batch_size_does_not_matter(folder, data):

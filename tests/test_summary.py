@@ -402,17 +402,17 @@ def test_many_heads_have_tables_of_erasure(readings):
     ] = 1
     statistics = summarize(rows, ["a", "b"], READINGS)
     tables, said = (
-        "\n".join(head_tables(statistics)),
-        "\n".join(head_sentences(statistics)),
+        "\n".join(head_tables(statistics, rows)),
+        "\n".join(head_sentences(statistics, rows)),
     )
     assert (
         "### fraction_to_flip@attention" in tables
         and "### comprehensiveness@attention" in tables
     )
     assert (
-        "1 of 2 heads cost" in said
-        and "the most is 0.0 with +0.20" in said
-        and "in 1 of 2 heads, erasing" in said
+        "1 of 2 heads (1 surely: simultaneous 95% intervals) cost" in said
+        and "the most is 0.0 with +0.20 [" in said
+        and "in 2 of 2 heads some order" in said
     )
     assert compare_rankings(rows) == ()
 

@@ -6,11 +6,13 @@ from dataclasses import dataclass, field, replace
 import pandas as pd
 
 from hf_attnprobe import markdown
+from hf_attnprobe.auditing.group_tables import group_section, group_sentences
 from hf_attnprobe.auditing.head_tables import (
     has_heads,
     head_sentences,
     head_tables,
     prune_table,
+    prune_title,
 )
 from hf_attnprobe.auditing.ranking_tables import (
     comparison_section,
@@ -183,7 +185,7 @@ def to_text(report: Report) -> str:
         "",
     ]
     if has_heads(report.statistics):
-        lines += [*head_tables(report.statistics), ""]
+        lines += [*head_tables(report.statistics, report.rows), ""]
     else:
         lines += [*_test_lines(report), "", *_comparison_lines(report)]
     return "\n".join(lines + _verdict_lines(report))
@@ -281,7 +283,8 @@ def _verdict(report: Report) -> list[str]:
     lines = [answer] if answer else []
     lines += [f.sentence for f in report.findings if f.rule != "accuracy"]
     if has_heads(report.statistics):
-        return lines + head_sentences(report.statistics)
+        lines += group_sentences(report.statistics)
+        return lines + head_sentences(report.statistics, report.rows)
     ablated = zero_ablation_only(report.statistics)
     return [*lines, ablated] if ablated else lines
 
@@ -303,7 +306,8 @@ def to_markdown(report: Report) -> str:
         *markdown.bullets([*_quality_lines(report), *_verdict(report)]),
     ]
     if has_heads(report.statistics):  # all the numbers are in summary.json and the rows
-        parts += head_tables(report.statistics)
+        parts += _group_section(report)
+        parts += head_tables(report.statistics, report.rows)
         parts += _prune_section(report.prune)
     else:
         for test in dict.fromkeys(s.test for s in report.statistics):
@@ -314,11 +318,15 @@ def to_markdown(report: Report) -> str:
     return "\n".join(parts + provenance_section(report.provenance)) + "\n"
 
 
+def _group_section(report: Report) -> list[str]:
+    sets = report.provenance.get("sites", {}).get("head_sets") or []
+    return group_section(report.statistics, sets)
+
+
 def _prune_section(curve: PruneCurve | None) -> list[str]:
     if curve is None:
         return []
-    title = "heads zero-ablated together, the least important (zero_tvd) first"
-    return markdown.section(title, prune_table(curve), level=3)
+    return markdown.section(prune_title(curve), prune_table(curve), level=3)
 
 
 def _test_section(test: str, report: Report) -> list[str]:

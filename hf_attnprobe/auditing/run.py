@@ -35,10 +35,11 @@ from hf_attnprobe.auditing.report import (
     to_markdown,
 )
 from hf_attnprobe.auditing.selection import (
+    check_both_halves,
     check_query,
+    crossed,
     group_sites,
     head_set_names,
-    most_promising,
     parse_head_sets,
     select_sites,
     select_tests,
@@ -55,7 +56,7 @@ from hf_attnprobe.faithfulness import AuditPreview, NoOptions, readings, tests
 from hf_attnprobe.faithfulness.adversarial import Adversarial
 from hf_attnprobe.faithfulness.registry import options_of_tests
 from hf_attnprobe.inference.batching import collate, parse_bytes, reference_batch
-from hf_attnprobe.inference.encoding import has_rationales, mask_id, tokenize
+from hf_attnprobe.inference.encoding import Text, has_rationales, mask_id, tokenize
 from hf_attnprobe.options import Options
 from hf_attnprobe.statistics.comparisons import compare_rankings
 from hf_attnprobe.statistics.contrasts import Contrast, contrast
@@ -149,6 +150,8 @@ def audit(
     _set_reference(subject, examples, chosen)
     limited = _limited(examples, data.test_limit)
     tokenized = tokenize(subject.tokenizer, limited, adapter, truncate=options.truncate)
+    if options.screen is not None:
+        check_both_halves(text.example_id for text in tokenized.texts)
     counts = {"skipped_empty": tokenized.n_empty, "truncated": tokenized.n_cut}
     with _folder(output_dir, state) as folder:
         sweep = Sweep(
@@ -165,8 +168,8 @@ def audit(
         )
         _rehearse(sweep, sites, rationales)
         with claim(folder, identity, state):
-            _run_tests(sweep, sites, groups, options.screen)
-            others = _run_control(subject, sweep, sites, groups, options)
+            parts = _run_tests(sweep, sites, groups, options.screen)
+            others = _run_control(subject, sweep, parts, groups, options)
             provenance = _provenance(identity, sweep, left_out, counts)
             if others is not None:
                 provenance["control"] = _control_in_words(options)
@@ -263,7 +266,7 @@ def _identity(
     """What the rows of a folder belong to."""
     screen: Any = options.screen
     if screen is not None:  # other texts may put other heads first
-        screen = [screen, data.test_limit]
+        screen = [screen, data.test_limit, "crossed"]
     where = {
         "layers": options.layers,
         "heads": options.heads,
@@ -331,25 +334,42 @@ def _rehearse(sweep: Sweep, sites: Sequence[Site], rationales: bool) -> None:
         tests()[name].check(preview, options)
 
 
+Part = tuple[Sequence[Text], Sequence[Site]]
+"""Some of the texts, with the heads that are tested on them."""
+
+
 def _run_tests(
     sweep: Sweep, sites: Sequence[Site], groups: Sequence[Site], screen: int | None
-) -> None:
+) -> list[Part]:
     """Runs the tests; with ``screen`` only at the heads with the largest estimates.
 
-    Groups of heads are tested whatever the screen says.
+    These are chosen for one half of the texts by the estimates on the other half. Groups
+    of heads are tested whatever the screen says.
+
+    Returns:
+        The heads that were tested, by texts.
     """
-    names = list(sweep.options)
+    parts: list[Part] = [(sweep.texts, sites)]
     if screen is not None:
-        names.remove("screen")
         run(sweep, sites_by_test(["screen"], sweep.adapter, sites))
-        sites = most_promising(read_rows(sweep.folder), sites, screen)
-    run(sweep, sites_by_test(names, sweep.adapter, sites, groups))
+        parts = [*crossed(sweep.texts, read_rows(sweep.folder), sites, screen)]
+    _run_parts(sweep, parts, groups, done="screen" if screen is not None else None)
+    return parts
+
+
+def _run_parts(
+    sweep: Sweep, parts: Sequence[Part], groups: Sequence[Site], done: str | None
+) -> None:
+    names = [name for name in sweep.options if name != done]
+    for texts, sites in parts:
+        part = dataclasses.replace(sweep, texts=texts)
+        run(part, sites_by_test(names, sweep.adapter, sites, groups))
 
 
 def _run_control(
     subject: Subject,
     sweep: Sweep,
-    sites: Sequence[Site],
+    parts: Sequence[Part],
     groups: Sequence[Site],
     options: AuditOptions,
 ) -> pd.DataFrame | None:
@@ -358,18 +378,16 @@ def _run_control(
         return None
     adapter = subject.control
     adapter.head_sets = sweep.adapter.head_sets
-    # What says which heads to look at was asked of the model, not of its control.
-    chosen = {n: o for n, o in sweep.options.items() if n != "screen"}
     folder = sweep.folder.parent / "control"
     other = dataclasses.replace(
-        sweep, adapter=adapter, options=chosen, folder=folder / "rows", name="control"
+        sweep, adapter=adapter, folder=folder / "rows", name="control"
     )
     identity = {
         "model_fingerprint": adapter.fingerprint(),
         "kind": _control_in_words(options),
     }
     with claim(folder, identity, sweep.state, kind="control"):
-        run(other, sites_by_test(list(chosen), adapter, sites, groups))
+        _run_parts(other, parts, groups, done="screen")
     return _rows_of(other)
 
 
@@ -416,7 +434,7 @@ def _report(
         statistics=statistics,
         provenance=provenance,
         examples=examples,
-        prune=prune_heads(sweep, statistics) if prune else None,
+        prune=prune_heads(sweep, rows) if prune else None,
         comparisons=compare_rankings(rows, seed=seed),
         findings=findings(rows, control, classes, seed=seed),
         contrasts=contrasts,

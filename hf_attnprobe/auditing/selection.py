@@ -1,6 +1,7 @@
 """Which heads and which tests an audit runs."""
 
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
 
 import pandas as pd
 
@@ -13,6 +14,7 @@ from hf_attnprobe.attention_model import (
 )
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness import FaithfulnessTest, tests
+from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.options import Options
 
 
@@ -232,6 +234,49 @@ def _can_run(test: FaithfulnessTest, adapter: AttentionModelBase, group: Site) -
         for layer, heads in adapter.members(group).items()
         for head in heads
     )
+
+
+def half_of(example_id: int) -> int:
+    """The half that a text belongs to, 0 or 1, by a hash of its id.
+
+    So it depends neither on the order nor on the number of texts. The hash is another
+    than the one that draws a sample: a sample has texts of both halves.
+
+    >>> [half_of(example_id) for example_id in range(8)]
+    [0, 0, 1, 1, 0, 1, 0, 0]
+    """
+    return hashlib.sha256(f"half of {example_id}".encode()).digest()[0] % 2
+
+
+def check_both_halves(example_ids: Iterable[int]) -> None:
+    """Raises AttnProbeError where texts cannot be screened by others."""
+    if len({half_of(example_id) for example_id in example_ids}) < 2:
+        raise AttnProbeError(
+            "a screen chooses the heads of one half of the texts by the other half, and "
+            "all of these texts fall into one; take more texts"
+        )
+
+
+def crossed(
+    texts: Sequence[Text], rows: pd.DataFrame, sites: Sequence[Site], n: int
+) -> list[tuple[list[Text], list[Site]]]:
+    """Each half of the texts, with the n sites that the other half puts first.
+
+    A head that was chosen because it is large on some texts is large on these partly by
+    chance, and not on others.
+
+    Args:
+        rows: of the test ``screen`` on these texts.
+    """
+    halves: tuple[list[Text], list[Text]] = ([], [])
+    for text in texts:
+        halves[half_of(text.example_id)].append(text)
+    parts = []
+    for half, others in (halves, halves[::-1]):
+        ids = [text.example_id for text in others]
+        of_others = rows[rows.example_id.isin(ids)]
+        parts.append((half, most_promising(of_others, sites, n)))
+    return parts
 
 
 def most_promising(rows: pd.DataFrame, sites: Sequence[Site], n: int) -> list[Site]:

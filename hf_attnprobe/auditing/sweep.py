@@ -2,8 +2,8 @@
 
 import ctypes
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
@@ -11,13 +11,18 @@ from accelerate import PartialState
 from tqdm.auto import tqdm
 
 from hf_attnprobe.attention_model import AttentionModelBase, Batch, MaskedReplay, Site
-from hf_attnprobe.auditing.head_tables import by_head
+from hf_attnprobe.auditing.head_tables import values_by_head
+from hf_attnprobe.auditing.selection import half_of
 from hf_attnprobe.faithfulness import tests
-from hf_attnprobe.faithfulness.prune_curve import PruneCurve, least_first, prune_curve
+from hf_attnprobe.faithfulness.prune_curve import (
+    PruneCurve,
+    crossed_prune_curve,
+    least_first,
+)
 from hf_attnprobe.inference.batching import collate, plan
 from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.options import Options
-from hf_attnprobe.statistics.summary import PREDICTION, Statistic
+from hf_attnprobe.statistics.summary import PREDICTION
 from hf_attnprobe.storage.rows import (
     NO_SITE,
     append_rows,
@@ -123,19 +128,37 @@ def _bytes_per_text(sweep: Sweep) -> Callable[[int], int]:
     return size
 
 
-def prune_heads(sweep: Sweep, statistics: Sequence[Statistic]) -> PruneCurve | None:
+def prune_heads(sweep: Sweep, rows: pd.DataFrame) -> PruneCurve | None:
     """Accuracy as heads are zero-ablated together, in the order of their own effect.
 
-    None where the effects were not measured, or heads cannot be ablated together.
+    Crossed: on either half of the texts in the order of the effects on the other half.
+
+    Args:
+        rows: of the audit.
+
+    Returns:
+        None where the effects were not measured on both halves, or heads cannot be
+        ablated together.
     """
-    effects = by_head(statistics, "zero_tvd")
-    if len(effects) < 2 or sweep.adapter.lacks(MaskedReplay):
+    effects = values_by_head(rows, "zero_tvd")
+    if effects.empty or sweep.adapter.lacks(MaskedReplay):
         return None
-    jobs = _jobs(sweep, (PREDICTION,), {})
-    batches = (collate(sweep.adapter, texts, sweep.pad_token_id) for _, texts in jobs)
+    parts, n_heads = [], []
+    for half in (0, 1):
+        of_others = effects[effects.index.map(half_of) != half].mean().dropna()
+        texts = [text for text in sweep.texts if half_of(text.example_id) == half]
+        if len(of_others) < 2 or not texts:
+            return None
+        parts.append((_batches(sweep, texts), least_first(of_others.to_dict())))
+        n_heads.append(len(of_others))
     steps = range(PRUNE_POINTS + 1)
-    points = sorted({round(k * len(effects) / PRUNE_POINTS) for k in steps})
-    return prune_curve(sweep.adapter, batches, least_first(effects), n_removed=points)
+    points = sorted({round(k * min(n_heads) / PRUNE_POINTS) for k in steps})
+    return crossed_prune_curve(sweep.adapter, parts, n_removed=points)
+
+
+def _batches(sweep: Sweep, texts: Sequence[Text]) -> Iterator[Batch]:
+    jobs = _jobs(replace(sweep, texts=texts), (PREDICTION,), {})
+    return (collate(sweep.adapter, batch, sweep.pad_token_id) for _, batch in jobs)
 
 
 def run_batch(

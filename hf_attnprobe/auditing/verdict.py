@@ -27,7 +27,6 @@ from hf_attnprobe.statistics.verdicts import (
 
 
 ALL_TEXTS = "all"
-ELSEWHERE = 0.4
 NOTHING_KNOWN = Estimate(0.0, (0.0, 0.0), 10**9)
 """The least that a share can be, with no text to doubt it."""
 

@@ -8,7 +8,7 @@ superfluous one by one and are missed together.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -30,11 +30,17 @@ class PruneCurve:
     n_removed: the number of heads.
     agreement: share of texts whose predicted class is still the unpruned model's.
     accuracy: share of the labelled texts classified correctly, NaN where none is labelled.
+    n_texts: texts; 0 where that was not recorded.
+    n_labelled: texts with a label.
+    crossed: whether no text had a say in the order in which heads were removed from it.
     """
 
     n_removed: tuple[int, ...]
     agreement: tuple[float, ...]
     accuracy: tuple[float, ...]
+    n_texts: int = 0
+    n_labelled: int = 0
+    crossed: bool = False
 
 
 def least_first(effects: Mapping[tuple[int, int], float]) -> list[Site]:
@@ -48,7 +54,6 @@ def least_first(effects: Mapping[tuple[int, int], float]) -> list[Site]:
     return [Site(layer, head) for layer, head in ranked]
 
 
-@torch.no_grad()
 def prune_curve(
     model: AttentionModelBase,
     batches: Iterable[Batch],
@@ -58,6 +63,9 @@ def prune_curve(
 ) -> PruneCurve:
     """Zero-ablates the first 0, 1, 2, … heads of ``ranking`` together and predicts again.
 
+    A ranking by effects on these very texts looks better than it is on others; see
+    :func:`crossed_prune_curve`.
+
     Args:
         batches: texts; their labels count where they are 0 or more.
         ranking: heads, the first to go first; see :func:`least_first`.
@@ -65,7 +73,47 @@ def prune_curve(
             all of them.
     """
     points = tuple(range(len(ranking) + 1)) if n_removed is None else tuple(n_removed)
-    if not all(0 <= n <= len(ranking) for n in points):
+    return _curve(points, _all_counts(model, batches, ranking, points))
+
+
+def crossed_prune_curve(
+    model: AttentionModelBase,
+    parts: Sequence[tuple[Iterable[Batch], Sequence[Site]]],
+    *,
+    n_removed: Sequence[int],
+) -> PruneCurve:
+    """One curve over all texts, each pruned in an order that it had no say in.
+
+    Args:
+        parts: texts, and the ranking of heads that stems from other texts.
+        n_removed: where to measure.
+    """
+    points = tuple(n_removed)
+    counts = [_all_counts(model, *part, points) for part in parts]
+    return replace(_curve(points, torch.stack(counts).sum(0)), crossed=True)
+
+
+def _curve(points: tuple[int, ...], counts: Tensor) -> PruneCurve:
+    """The shares that the counts of all texts come to; see :func:`_counts`."""
+    agreeing, correct, n_texts, n_labelled = counts.unbind(1)
+    return PruneCurve(
+        points,
+        tuple((agreeing / n_texts).tolist()),
+        tuple((correct / n_labelled).tolist()),
+        int(n_texts[0]),
+        int(n_labelled[0]),
+    )
+
+
+@torch.no_grad()
+def _all_counts(
+    model: AttentionModelBase,
+    batches: Iterable[Batch],
+    ranking: Sequence[Site],
+    points: Sequence[int],
+) -> Tensor:
+    """As :func:`_counts`, summed over the batches."""
+    if not points or not all(0 <= n <= len(ranking) for n in points):
         raise AttnProbeError(
             f"expected numbers of heads from 0 to {len(ranking)}, got {list(points)}"
         )
@@ -74,12 +122,7 @@ def prune_curve(
     )
     if not isinstance(counts, Tensor):
         raise AttnProbeError("expected at least one batch of texts, got none")
-    agreeing, correct, n_texts, n_labelled = counts.unbind(1)
-    return PruneCurve(
-        points,
-        tuple((agreeing / n_texts).tolist()),
-        tuple((correct / n_labelled).tolist()),
-    )
+    return counts
 
 
 def _counts(

@@ -1,0 +1,169 @@
+"""Intervals of many means at once: what they must cover, and where they must agree with the textbook."""
+
+import doctest
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from hf_attnprobe.statistics import simultaneous
+from hf_attnprobe.statistics.simultaneous import (
+    critical_value,
+    effective_columns,
+    simultaneous_interval,
+    wilson_interval,
+)
+
+
+N_HEADS, N_SAMPLE = 72, 200
+
+
+@pytest.fixture(scope="module")
+def population():
+    """Effects of 72 heads on 5,000 texts: skewed, with heavy tails, alike within a layer; the best half are as good as each other."""
+    rng = np.random.default_rng(0)
+    n_texts = 5000
+    of_text = rng.standard_normal((n_texts, 1))
+    of_layer = rng.standard_normal((n_texts, 6)).repeat(12, axis=1)
+    own = rng.standard_normal((n_texts, N_HEADS))
+    scale = np.where(np.arange(N_HEADS) % 2, 0.03, 0.027)
+    effects = scale * np.exp(0.6 * of_text + 0.5 * of_layer + 0.9 * own)
+    return effects.clip(max=1)
+
+
+def naive_interval(values):
+    """Every mean for itself, by the textbook."""
+    means, errors = values.mean(0), scipy.stats.sem(values, axis=0)
+    return np.stack([means - 1.96 * errors, means + 1.96 * errors])
+
+
+def test_the_population_has_heavy_tails(population):
+    assert np.median(scipy.stats.kurtosis(population)) > 10
+
+
+def test_the_largest_of_many_heads_is_covered_only_by_simultaneous_intervals(
+    population,
+):
+    """The truth is the population's; a sample has 200 texts; its largest head is looked at. Both numbers are printed."""
+    rng = np.random.default_rng(1)
+    truth, n_samples = population.mean(0), 1000
+    covered = np.zeros(2)
+    widths = np.zeros(2)
+    for _ in range(n_samples):
+        sample = population[rng.integers(0, len(population), N_SAMPLE)]
+        best = sample.mean(0).argmax()
+        for k, interval in enumerate(
+            (simultaneous_interval(sample, n_draws=250), naive_interval(sample))
+        ):
+            low, high = interval[:, best]
+            covered[k] += low <= truth[best] <= high
+            widths[k] += high - low
+    ours, naive = covered / n_samples
+    print(f"coverage: simultaneous {ours:.3f}, each for itself {naive:.3f}")
+    assert ours >= 0.95
+    assert naive < 0.9
+    assert 1.2 < widths[0] / widths[1] < 1.8
+
+
+def test_all_means_are_covered_at_once():
+    """With normal values and heads that share texts: at least 95%, less a Monte Carlo error, and not always."""
+    rng = np.random.default_rng(2)
+    covered = [
+        (
+            np.abs(np.diff(np.sign(simultaneous_interval(sample, n_draws=250)), axis=0))
+            == 2
+        ).all()
+        for sample in (
+            rng.standard_normal((200, 40)) + rng.standard_normal((200, 1))
+            for _ in range(400)
+        )
+    ]
+    assert 0.92 <= np.mean(covered) < 0.99
+
+
+@pytest.mark.parametrize("n_columns", [1, 2, 30])
+def test_they_contain_each_ones_own(n_columns):
+    rng = np.random.default_rng(n_columns)
+    values = rng.lognormal(size=(50, n_columns))
+    low, high = simultaneous_interval(values)
+    naive = naive_interval(values)
+    assert (low <= naive[0] + 1e-4).all() and (high >= naive[1] - 1e-4).all()
+    if n_columns == 1:
+        np.testing.assert_allclose(np.stack([low, high]), naive, atol=1e-4)
+
+
+def test_the_critical_value_lies_between_one_column_and_independent_ones():
+    rng = np.random.default_rng(0)
+    n = 2000
+    alone = rng.standard_normal((n, 1))
+    same = critical_value(np.repeat(alone, 20, axis=1))
+    apart = critical_value(rng.standard_normal((n, 20)))
+    some = critical_value(alone + rng.standard_normal((n, 20)))
+    sidak = scipy.stats.norm.ppf((1 + 0.95 ** (1 / 20)) / 2)
+    assert same == pytest.approx(1.96, abs=0.15) and apart == pytest.approx(
+        sidak, abs=0.1
+    )
+    assert same < some < apart <= sidak
+    assert effective_columns(same) == pytest.approx(1, abs=0.6)
+    assert 14 < effective_columns(apart) <= 20 + 1e-9
+    assert effective_columns(sidak) == pytest.approx(20)
+
+
+def test_texts_without_a_value_are_left_out_of_their_column_alone():
+    rng = np.random.default_rng(3)
+    values = rng.standard_normal((80, 3))
+    values[::2, 1] = np.nan
+    values[:, 2] = np.nan
+    values[0, 2] = 1.0
+    critical = critical_value(values)
+    low, high = simultaneous_interval(values)
+    for k, kept in ((0, values[:, 0]), (1, values[1::2, 1])):
+        half = critical * scipy.stats.sem(kept)
+        assert (low[k], high[k]) == pytest.approx(
+            (kept.mean() - half, kept.mean() + half)
+        )
+    assert np.isnan([low[2], high[2]]).all()  # one text has no interval
+
+
+def test_columns_without_variation():
+    rng = np.random.default_rng(4)
+    varying = rng.standard_normal((100, 5))
+    constant = np.column_stack([np.full(100, 0.1), np.zeros(100), np.ones(100)])
+    values = np.hstack([varying, constant])
+    low, high = simultaneous_interval(values)
+    np.testing.assert_array_equal(
+        np.stack([low, high])[:, :5], simultaneous_interval(varying)
+    )
+    assert low[5] == high[5] == pytest.approx(0.1)
+    # All texts agree: a share is still not known to a point.
+    assert low[6] == 0 and high[6] > 0.03 and high[7] == 1 and low[7] < 0.97
+    assert simultaneous_interval(constant[:, :1]).shape == (2, 1)
+    assert np.isnan(simultaneous_interval(np.full((5, 2), np.nan))).all()
+    assert np.isnan(simultaneous_interval(np.empty((0, 2)))).all()
+    assert simultaneous_interval(np.empty((5, 0))).shape == (2, 0)
+
+
+@pytest.mark.parametrize(("hits", "n"), [(0, 249), (1, 249), (100, 200), (30, 30)])
+def test_wilson_is_scipys(hits, n):
+    expected = scipy.stats.binomtest(hits, n).proportion_ci(method="wilson")
+    assert wilson_interval(hits / n, n) == pytest.approx(
+        (expected.low, expected.high), abs=1e-6
+    )
+    column = (np.arange(n) < hits).astype(float)[:, None]
+    assert simultaneous_interval(column)[:, 0] == pytest.approx(
+        (expected.low, expected.high), abs=1e-6
+    )
+
+
+def test_the_same_seed_gives_the_same_interval_and_the_order_of_heads_no_other():
+    values = np.random.default_rng(5).lognormal(size=(60, 12))
+    found = simultaneous_interval(values, seed=3)
+    np.testing.assert_array_equal(found, simultaneous_interval(values, seed=3))
+    np.testing.assert_allclose(
+        found[:, ::-1], simultaneous_interval(values[:, ::-1], seed=3), rtol=1e-9
+    )
+
+
+def test_examples():
+    found = doctest.testmod(simultaneous)
+    assert found.attempted and not found.failed
