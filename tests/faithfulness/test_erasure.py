@@ -105,14 +105,14 @@ def test_rankings_of_a_classifier_go_as_in_the_papers_loop(observe, kind, rules)
             "input_gradient": observation.gradient_importance()[row, words],
         }
         assert scores.keys() | {"random", "margin"} == found.fraction_to_flip.keys()
-        for name, values in scores.items():
-            order = values.argsort(descending=True).tolist()
-            expected = plain_fraction(decode, attention, order, **rules)
-            assert close(found.fraction_to_flip[name][row], expected), (row, name)
-            assert close(found.never_flips[name][row], float(math.isnan(expected)))
-            n_removed = 0 if math.isnan(expected) else round(expected * len(order))
-            mass = attention[order[:n_removed]].sum() if n_removed else math.nan
-            assert close(found.probability_mass_removed[name][row], mass)
+        smallest = smallest_by_brute_force(decode, attention, **rules)
+        nothing_flips = math.isnan(smallest)
+        assert found.no_set_flips[row] == float(nothing_flips)
+
+        def counted(fraction, nothing_flips=nothing_flips):
+            never_as_all = 1.0 if math.isnan(fraction) else fraction
+            return math.nan if nothing_flips else never_as_all
+
         draws = [
             plain_fraction(
                 decode,
@@ -122,15 +122,34 @@ def test_rankings_of_a_classifier_go_as_in_the_papers_loop(observe, kind, rules)
             )
             for orders in shuffled
         ]
-        assert close(found.never_flips["random"][row], np.isnan(draws).mean())
-        if not np.isnan(draws).all():
-            assert close(found.fraction_to_flip["random"][row], np.nanmean(draws))
+        never = math.nan if nothing_flips else np.isnan(draws).mean()
+        assert close(found.never_flips["random"][row], never)
+        random = np.mean([counted(draw) for draw in draws])
+        assert close(found.fraction_to_flip["random"][row], random)
+        for name, values in scores.items():
+            order = values.argsort(descending=True).tolist()
+            expected = plain_fraction(decode, attention, order, **rules)
+            never = math.nan if nothing_flips else float(math.isnan(expected))
+            assert close(found.never_flips[name][row], never), (row, name)
+            expected = counted(expected)
+            assert close(found.fraction_to_flip[name][row], expected), (row, name)
+            way, regret = math.nan, math.nan
+            if not nothing_flips:
+                n_removed = round(expected * len(order))
+                mass, regret = attention[order[:n_removed]].sum(), n_removed - smallest
+                if random > smallest / len(order) + 1e-9:
+                    way = (random - expected) / (random - smallest / len(order))
+            else:
+                mass = math.nan
+            assert close(found.probability_mass_removed[name][row], mass)
+            assert close(found.regret[name][row], regret)
+            assert close(found.way_to_best[name][row], way)
     everything = statistics_of(found)
     assert all(values[-1].isnan() for values in everything.values())  # one word
     assert (found.never_flips["attention"][:-1] == 0).sum() > 0
 
 
-def smallest_by_brute_force(decode, attention, renormalise):
+def smallest_by_brute_force(decode, attention, renormalise=True, all_zero=False):
     """Over all subsets."""
     kept = torch.tensor(
         list(itertools.product([0.0, 1.0], repeat=len(attention))), dtype=torch.float64
@@ -138,9 +157,10 @@ def smallest_by_brute_force(decode, attention, renormalise):
     weights = kept * attention
     logits = decode(weights / weights.sum(-1, keepdim=True) if renormalise else weights)
     flips = logits.argmax(-1) != decode(attention).argmax()
-    return (
-        (len(attention) - kept[flips].sum(-1)).min().item() if flips.any() else math.nan
-    )
+    sizes = (len(attention) - kept[flips].sum(-1)).tolist()
+    if all_zero and decode(attention * 0).argmax() != decode(attention).argmax():
+        sizes.append(len(attention))
+    return min(sizes, default=math.nan)
 
 
 @pytest.mark.parametrize("renormalise", [True, False])
@@ -206,15 +226,15 @@ def test_sentences_of_a_hierarchical_model():
         decode, sentences = decoder(adapter, observation, row)
         attention = observation.read(site)[row, sentences]
         order = attention.argsort(descending=True).tolist()
-        expected = (
-            plain_fraction(decode, attention, order) if n_sentences > 1 else math.nan
-        )
-        assert close(found.fraction_to_flip["attention"][row], expected)
         smallest = (
             smallest_by_brute_force(decode, attention, True)
             if n_sentences > 1
             else math.nan
         )
+        expected = plain_fraction(decode, attention, order)
+        never_as_all = 1.0 if math.isnan(expected) else expected
+        expected = math.nan if math.isnan(smallest) else never_as_all
+        assert close(found.fraction_to_flip["attention"][row], expected)
         assert close(found.minimal_size[row], smallest)
         n_flips += not math.isnan(smallest)
     assert n_flips > 1 and {1, 8} <= set(
@@ -344,6 +364,7 @@ def test_a_classifiers_texts_alone_or_together(observe, rules):
     }
     assert changed and all(
         "random" in name
+        or name.startswith("way_to_best")
         or name in (*CELLS, "delta_attention", "delta_js", "delta_js_unnormalised")
         for name in changed
     )
@@ -358,6 +379,8 @@ def test_constant_attention(observe):
         decode, words = decoder(adapter, observation, row)
         attention = observation.read(SITE)[row, words]
         expected = plain_fraction(decode, attention, range(len(attention)))
+        if math.isnan(expected) and found.no_set_flips[row] == 0:
+            expected = 1.0
         assert close(found.fraction_to_flip["attention"][row], expected)
 
 
@@ -408,6 +431,20 @@ def head_loop(adapter, alone, site, order, pieces, *, renormalise=True, all_zero
     return math.nan
 
 
+def mean_over_rows(observation, site):
+    """A head's attention to each word, averaged over the rows that can reach the output."""
+    adapter, attention = observation.model, observation.attention[site.layer]
+    if site.query is not None:
+        return observation.read(site)
+    rows = [
+        adapter.read_map(observation, attention[:, site.head], site._replace(query=q))
+        for q in range(attention.shape[2])
+    ]
+    reaching = observation.reaching(site.layer).to(attention.dtype)
+    rows = torch.stack(rows, 1) * reaching[..., None]
+    return rows.sum(1) / reaching.sum(1, keepdim=True)
+
+
 HEADS = [
     ("bert", Site(0, 1), {}),
     ("bert", Site(2, 0), {"renormalise": False}),
@@ -437,9 +474,12 @@ def test_heads_against_single_replays(family, site, rules):
     content, n_flips = observation.batch.content_mask, 0
     scores = rankings(observation, site)
     assert {"effective_attention", "norm_based"} <= scores.keys()
+    shuffled = random_permutations(
+        content[:, None], 2, seed=ORDER_STREAM, example_ids=range(len(texts))
+    )[:, :, 0]
+    attention = mean_over_rows(observation, site)
     top = scores["attention"].masked_fill(~content, -1).argmax(-1)
-    assert torch.equal(top, (observation.read(site) * content).argmax(-1))
-    least = torch.full((len(texts),), math.inf)
+    assert torch.equal(top, (attention * content).argmax(-1))
     for row, text in enumerate(texts):
         inputs = encode(adapter.model, (text,), (words[row],))
         alone = adapter.observe(adapter.prepare(inputs, (row,)))
@@ -457,24 +497,34 @@ def test_heads_against_single_replays(family, site, rules):
         if len(places) < 2:
             assert all(values[row].isnan() for values in statistics_of(found).values())
             continue
-        for name, values in scores.items():
+        expected = {}
+        for name, values in {**scores, 0: shuffled[0], 1: shuffled[1]}.items():
             order = sorted(places, key=lambda u, v=values[row]: (-v[u].item(), u))
-            expected = head_loop(adapter, alone, site, order, pieces, **rules)
-            assert close(found.fraction_to_flip[name][row], expected / len(places)), (
-                row,
-                name,
-            )
-            n_flips += not math.isnan(expected)
-            least[row] = min(least[row], math.inf if math.isnan(expected) else expected)
+            expected[name] = head_loop(adapter, alone, site, order, pieces, **rules)
+        flipping = [n for n in expected.values() if not math.isnan(n)]
+        best = min(flipping, default=math.nan)
+        assert close(found.greedy_bound_size[row], best)
+        assert found.no_order_flips[row] == float(not flipping)
+        all_of = len(places) if flipping else math.nan
+        never = {k: float(math.isnan(n)) for k, n in expected.items()}
+        counted = {k: all_of if never[k] else n for k, n in expected.items()}
+        counted["random"] = (counted.pop(0) + counted.pop(1)) / 2
+        never["random"] = (never.pop(0) + never.pop(1)) / 2
+        for name, n_removed in counted.items():
+            share = found.fraction_to_flip[name][row]
+            assert close(share, n_removed / len(places)), (row, name)
+            if flipping:
+                assert found.never_flips[name][row] == never[name]
+            if name != "random" and flipping and counted["random"] > best:
+                way = (counted["random"] - n_removed) / (counted["random"] - best)
+                assert close(found.way_to_best_tried[name][row], way)
+        n_flips += len(flipping)
         single = erasure(alone, site, Erasure(n_random=2, **rules))
         for name, value in statistics_of(single).items():
             assert close(value[0].float(), statistics_of(found)[name][row].float()), (
                 name
             )
-    assert n_flips > 3
-    assert (
-        found.greedy_bound_size.nan_to_num(math.inf) <= least
-    ).all() and found.minimal_size is None
+    assert n_flips > 3 and found.minimal_size is None
 
 
 @functools.cache
