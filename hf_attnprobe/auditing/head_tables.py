@@ -114,7 +114,10 @@ def head_sentences(statistics: Sequence[Statistic]) -> list[str]:
             by_head(statistics, "gradient_leave_one_out_tau"),
         ),
         _uniqueness(by_head(statistics, "epsilon_max_jsd@0.05")),
-        _erasure(by_head(statistics, "never_flips@attention")),
+        _erasure(
+            by_head(statistics, "never_flips@attention"),
+            by_head(statistics, "no_set_flips") | by_head(statistics, "no_order_flips"),
+        ),
         _removal(
             by_head(statistics, "comprehensiveness@attention"),
             by_head(statistics, "comprehensiveness@random"),
@@ -162,13 +165,15 @@ def _uniqueness(values: ByHead) -> str | None:
     )
 
 
-def _erasure(never: ByHead) -> str | None:
-    if not never:
+def _erasure(never: ByHead, none: ByHead) -> str | None:
+    """Over all texts: ``never`` is a share of those that some order flips."""
+    if not none:
         return None
-    flipping = sum(v <= 1 - MATTERS for v in never.values())
+    flips = [(1 - share) * (1 - never.get(site, 1.0)) for site, share in none.items()]
     return (
-        f"Erasure: in {flipping} of {len(never)} heads, erasing weights, the largest "
-        f"first, flips the decision in {MATTERS:.0%} of the texts or more."
+        f"Erasure: in {sum(share >= MATTERS for share in flips)} of {len(none)} heads, "
+        "erasing weights, the largest first, flips the decision in "
+        f"{MATTERS:.0%} of the texts or more."
     )
 
 
