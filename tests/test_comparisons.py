@@ -38,20 +38,17 @@ def rows_of(test, values, *, layer=0, head=0):
 
 
 def erasure_rows(n=120, seed=0, **site):
-    """Attention needs more removals than gradient, random most; some texts never flip."""
+    """Attention needs more removals than gradient, random most; some texts never flip, the first three by no set."""
     draws = np.random.default_rng(seed)
     values = {"top_flips": draws.random(n) < 0.4, "random_flips": draws.random(n) < 0.1}
     for name, scale in (("random", 0.9), ("attention", 0.6), ("gradient", 0.4)):
-        never = draws.random(n) < 0.1
-        fraction = np.where(never, np.nan, np.round(draws.random(n) * scale, 1))
-        values |= {
-            f"fraction_to_flip@{name}": fraction,
-            f"never_flips@{name}": never.astype(float),
-        }
-    values["fraction_to_flip@gradient"][:3] = (
-        np.nan
-    )  # undefined: neither a fraction nor never
-    values["never_flips@gradient"][:3] = np.nan
+        never = (draws.random(n) < 0.1).astype(float)
+        fraction = np.where(never, 1.0, np.round(draws.random(n) * scale, 1))
+        fraction[3] = 1.0  # by all three, or never
+        fraction[:3] = never[:3] = np.nan
+        values |= {f"fraction_to_flip@{name}": fraction, f"never_flips@{name}": never}
+    values["never_flips@attention"][3] = 1
+    values["never_flips@gradient"][3] = 0
     return rows_of("erasure", {k: v.astype(float) for k, v in values.items()}, **site)
 
 
@@ -211,7 +208,7 @@ def test_which_ranking_needs_fewer_removals_by_the_sign_test():
     ):
         if math.isnan(b_never):
             undefined += 1
-        elif a_never or b_never:
+        elif a_never or b_never:  # never is more than even all of them
             fewer, more = fewer + (b_never > a_never), more + (a_never > b_never)
         else:
             fewer, more = fewer + (a < b), more + (b < a)
@@ -225,23 +222,29 @@ def test_which_ranking_needs_fewer_removals_by_the_sign_test():
     assert found.difference == pytest.approx((fewer - more) / (120 - undefined))
 
 
-def test_mean_fractions_drop_the_texts_that_one_never_flips_or_count_them_as_all():
+def test_mean_fractions_are_of_the_same_texts_with_never_as_all():
+    """REVIEW A2: dropping what one ranking never flips makes the worse one look better."""
+    flipped = np.array([0.1] * 60 + [0.2] * 20)  # both flip the first sixty
+    attention = np.array([0.1] * 60 + [1.0] * 20)  # the others only the gradient does
+    gradient = flipped + 0.05
+    values = {
+        "fraction_to_flip@attention": attention,
+        "never_flips@attention": (attention == 1).astype(float),
+        "fraction_to_flip@gradient": gradient,
+        "never_flips@gradient": np.zeros(80),
+    }
+    found = one(
+        compare_rankings(rows_of("erasure", values)), "fraction_to_flip", "gradient"
+    )
+    assert (found.n, found.dropped) == (80, 0)
+    expected = (60 * -0.05 + 20 * 0.75) / 80  # dropped, it would be -0.05
+    assert found.difference == pytest.approx(expected) and found.adjusted_p_value < 0.01
     rows = erasure_rows()
-    a, b = (
-        pd.Series(column(rows, f"fraction_to_flip@{r}"))
-        for r in ("attention", "gradient")
-    )
-    dropped = one(compare_rankings(rows), "fraction_to_flip", "gradient")
-    assert (dropped.n, dropped.dropped) == ((a - b).notna().sum(), (a - b).isna().sum())
-    assert dropped.difference == pytest.approx((a - b).mean())
-    counted = one(
-        compare_rankings(rows, never_as_all=True), "fraction_to_flip", "gradient"
-    )
-    filled = (a.fillna(1) - b.fillna(1))[3:]  # the first three are undefined, not never
-    assert (counted.n, counted.dropped) == (
-        117,
-        3,
-    ) and counted.difference == pytest.approx(filled.mean())
+    for second in ("gradient", "random"):
+        found = one(compare_rankings(rows), "fraction_to_flip", second)
+        a, b = (column(rows, f"fraction_to_flip@{r}") for r in ("attention", second))
+        assert (found.n, found.dropped) == (117, 3)
+        assert found.difference == pytest.approx((a - b)[3:].mean())
 
 
 def test_the_interval_is_the_bootstraps_of_the_pairs():
@@ -293,29 +296,19 @@ def test_against_one_ranking_or_every_pair():
     assert pairs("product") == []
 
 
-def test_random_orders_count_by_the_share_of_draws_that_never_flip():
+def test_a_flip_at_the_last_token_is_sooner_than_never():
     values = {
-        "fraction_to_flip@attention": [0.5, 0.5, 0.5, np.nan],
+        "fraction_to_flip@attention": [0.5, 0.5, 1.0, 1.0],
         "never_flips@attention": [0.0, 0.0, 0.0, 1.0],
-        "fraction_to_flip@random": [0.4, 0.4, np.nan, np.nan],
-        "never_flips@random": [0.0, 0.8, 1.0, 1.0],
+        "fraction_to_flip@random": [0.4, 0.88, 1.0, 1.0],
+        "never_flips@random": [0.0, 0.8, 0.2, 1.0],
     }
     comparisons = compare_rankings(
-        rows_of("erasure", {k: np.array(v) for k, v in values.items()}),
-        never_as_all=True,
+        rows_of("erasure", {k: np.array(v) for k, v in values.items()})
     )
-    sign, mean = (
-        one(comparisons, "fewer_removals", "random"),
-        one(comparisons, "fraction_to_flip", "random"),
-    )
-    assert (sign.n_first, sign.n_second, sign.n) == (
-        2,
-        1,
-        4,
-    )  # .5 against .4, .2 · .4 + .8, never; never is a tie
-    assert mean.difference == pytest.approx(
-        np.mean([0.5 - 0.4, 0.5 - 0.88, 0.5 - 1, 1 - 1])
-    )
+    sign = one(comparisons, "fewer_removals", "random")
+    # .5 against .4, against .88, at last against sometimes never; never is a tie
+    assert (sign.n_first, sign.n_second, sign.n) == (2, 1, 4)
 
 
 def test_regrets_are_compared_too():

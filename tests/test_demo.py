@@ -1,3 +1,4 @@
+import pandas as pd
 import pytest
 import torch
 
@@ -8,6 +9,7 @@ from hf_attnprobe.demonstration import (
     rationale_scores,
     rationale_sentences,
 )
+from hf_attnprobe.statistics.checks import contradictions
 
 
 def test_demo_ends_in_a_verdict(tmp_path):
@@ -22,6 +24,38 @@ def test_demo_ends_in_a_verdict(tmp_path):
     ] <= 1
     assert found.n == 50 and 0 < found.chance < 0.5
     assert any("deciding word first" in line for line in rationale_sentences(found))
+
+
+def test_the_demos_way_from_chance_to_best_is_of_one_population(tmp_path):
+    """REVIEW A1, its table: three medians over three sets of texts gave 102%; per text it is .74 ± .03."""
+    report, _, _ = demo(tmp_path, progress=False)
+    rows = report.rows[report.rows.test == "erasure"]
+    wide = rows.pivot(index="example_id", columns="statistic", values="value")
+    n_texts = wide[["minimal_fraction", "way_to_best@attention"]].notna().sum()
+    assert n_texts.tolist() == [n_texts.iloc[0]] * 2 and n_texts.iloc[0] > 470
+    best = wide["minimal_fraction"]
+    own, never, all_of = {}, {}, {}
+    for name in ("attention", "random"):
+        all_of[name] = wide[f"fraction_to_flip@{name}"]
+        never[name] = wide[f"never_flips@{name}"]
+        flips = 1 - never[name]  # of the draws
+        own[name] = (all_of[name] - never[name]) / flips.where(flips > 0)
+    medians = {name: values.median() for name, values in own.items()}
+    room = medians["random"] - best.median()
+    assert (medians["random"] - medians["attention"]) / room > 1  # what was printed
+    way = (all_of["random"] - all_of["attention"]) / (all_of["random"] - best)
+    assert way.mean() == pytest.approx(0.74, abs=0.03) and way.max() < 1 + 1e-9
+    found = wide["way_to_best@attention"]
+    pd.testing.assert_series_equal(found, way, check_names=False)
+    assert never["attention"].mean() == pytest.approx(103 / 487, abs=0.03)
+    assert contradictions(report.rows) == []
+    (compared,) = (
+        c
+        for c in report.comparisons
+        if (c.statistic, c.second) == ("fraction_to_flip", "gradient")
+    )  # REVIEW A2: it was -.071 on 384 texts, p .001
+    assert compared.difference == pytest.approx(0.018, abs=0.01)
+    assert compared.n == n_texts.iloc[0] and compared.adjusted_p_value > 0.05
 
 
 def test_rationale_positions_are_word_numbers():

@@ -198,12 +198,17 @@ def erasure_rows(n=200, product_margin_tau=0.97, layer=0, head=0):
     }
     for name, needs in NEEDS.items():
         never = rng.random(n) < needs / 4
-        fraction = np.where(never, np.nan, rng.random(n) * needs)
+        fraction = np.where(never, 1.0, 0.1 + rng.random(n) * needs)
         erasure |= {
             f"fraction_to_flip@{name}": fraction,
             f"never_flips@{name}": never,
             f"regret@{name}": fraction - 0.01,
+            f"way_to_best@{name}": 1 - fraction,
+            f"probability_mass_removed@{name}": np.full(n, 0.97),
         }
+    of_rankings = [name for name in erasure if "@" in name or name.startswith("mini")]
+    for name in of_rankings:  # no set flips these
+        erasure[name] = np.where(erasure["no_set_flips"], np.nan, erasure[name])
     shift = {"attention": 0.2, "random": 0.0, "product": 0.3}
     erased = {
         f"comprehensiveness@{k}": rng.random(n) / 10 + v for k, v in shift.items()
@@ -337,14 +342,22 @@ def test_the_report_has_the_tables_of_erasure(report):
     )
     fractions = values["fraction_to_flip@attention"]
     low, median, high = np.nanpercentile(fractions, [25, 50, 75])
-    regret = np.nanmean(values["regret@attention"])
+    never, regret, way = (
+        np.nanmean(values[f"{name}@attention"])
+        for name in ("never_flips", "regret", "way_to_best")
+    )
     assert (
-        f"| attention | {median:.2f} [{low:.2f}, {high:.2f}] | {np.isfinite(fractions).sum()} "
-        f"| {values['never_flips@attention'].mean():.1%} | {regret:.2f} |"
+        f"| attention | {np.nanmean(fractions):.2f} | {median:.2f} [{low:.2f}, {high:.2f}] "
+        f"| {never:.1%} | {regret:.2f} | {way:.2f} |"
     ) in text
+    n_flippable = int((values["no_set_flips"] == 0).sum())
+    assert f"over the {n_flippable} texts that some set of tokens flips" in text
+    assert "all but the last 3.00% of the attention is gone" in text
+    section = text.split("## erasure")[1].split("\n## ")[0]
+    assert "of the weights" not in section and "of weights" not in section
     assert (
         "| smallest set (exact) |" in text
-        and "known exactly: 2 of a text's weights" in text
+        and "known exactly: 2 of a text's tokens" in text
     )
     assert text.count("corrected by Holm over the") == 2  # erasure and input erasure
     assert "It says nothing about faithfulness" in text.split("## plausibility")[1]

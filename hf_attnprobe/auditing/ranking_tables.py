@@ -17,14 +17,18 @@ from hf_attnprobe.statistics.summary import Statistic, key_of, position
 SIGNIFICANT = 0.05  # after correction
 PROPORTIONAL = 0.9  # τ of attention × gradient with the exact margins
 BEST = "smallest set (exact)"
+NEARLY_ALL = 0.9  # of the attention: what is left then is far from any training text
 METHOD = (
     "Each line compares the same texts. p is two-sided: of means, a sign-flip "
     "permutation test; of flips, McNemar's exact test; of which ranking needs fewer "
-    "removals, an exact sign test in which never is more than all. Intervals are "
-    "bootstrapped over texts. Texts where one side is undefined are dropped and "
-    "counted; of mean fractions these are all that one of the two rankings never "
-    "flips (of random orders, all draws). The last column is corrected by Holm over "
-    "the {n} comparisons of this test."
+    "removals, an exact sign test. Intervals are bootstrapped over texts. Texts where "
+    "one side is undefined are dropped and counted. The last column is corrected by "
+    "Holm over the {n} comparisons of this test."
+)
+OF_ERASURE = (
+    "Rankings are compared on the texts that can be flipped, those that some set of "
+    "tokens flips or, where that is not known, some of the tried orders. There a ranking "
+    "that never flips the decision counts as all tokens, and in the sign test as more."
 )
 PLAUSIBILITY = (
     "Plausibility is agreement with what people marked. It says nothing about "
@@ -99,58 +103,83 @@ def flip_table(statistics: Sequence[Statistic]) -> list[str]:
 
 
 def fraction_table(statistics: Sequence[Statistic], rows: pd.DataFrame) -> list[str]:
-    """How many weights are erased before the decision flips, over the texts that flip.
+    """How many tokens are erased before the decision flips, on the same texts.
 
-    As the box plots of Serrano & Smith (2019).
+    As the box plots of Serrano & Smith (2019), but for all rankings on the texts that
+    can be flipped, with never as all.
     """
     if not len(rows):
         return []
     known = named(statistics)
     fractions = rows[rows.test == "erasure"].groupby("statistic").value
     values = {name: group.dropna() for name, group in fractions}
-    table = []
-    for name in sorted(values, key=position):
-        family, _, ranking = name.partition("@")
-        if family in ("fraction_to_flip", "minimal_fraction") and len(values[name]):
-            never = known.get(f"never_flips@{ranking}" if ranking else "no_set_flips")
-            regret = known.get(f"regret@{ranking}")
-            table.append(_fraction_row(ranking or BEST, values[name], never, regret))
-    if not table:
+    names = [
+        name
+        for name in sorted(values, key=position)
+        if name.partition("@")[0] in ("fraction_to_flip", "minimal_fraction")
+        and len(values[name])
+    ]
+    if not names:
         return []
-    title = (
-        "Weights erased in the order of each ranking until the decision flips "
-        "(random: the mean of the draws that flip it; regret: weights erased beyond "
-        "the smallest set):"
-    )
+    is_exact = "minimal_fraction" in names
+    way = "way_to_best" if is_exact else "way_to_best_tried"
+    table = [
+        _fraction_row(name.partition("@")[2], values[name], known, way)
+        for name in names
+    ]
     head = [
         "ranking",
-        "fraction erased, median [quartiles]",
-        "texts that flip",
+        "share of tokens erased, mean",
+        "median [quartiles]",
         "never flips",
-        "mean regret",
+        "mean regret (tokens)",
+        "way from random to " + ("smallest set" if is_exact else "best tried"),
     ]
+    title = _fraction_title(len(values[names[0]]), is_exact)
     return ["", title, "", *markdown.table(head, table)]
 
 
+def _fraction_title(n: int, is_exact: bool) -> str:
+    """Which texts these are, and what the columns mean."""
+    flipped = "some set of tokens" if is_exact else "some of the tried orders"
+    best = "the smallest set" if is_exact else "the best of the tried orders"
+    return (
+        f"Tokens erased in the order of each ranking until the decision flips, over the "
+        f"{n} texts that {flipped} flips. A ranking that never flips a text counts as "
+        "all of its tokens, and the share of such texts stands beside it (random: of "
+        "its draws). The way is the mean over texts of (random − it) / (random − "
+        f"{best}): 0 is no better than random, 1 the best, below 0 worse than random."
+    )
+
+
 def _fraction_row(
-    ranking: str, values: pd.Series, never: Statistic | None, regret: Statistic | None
+    ranking: str, values: pd.Series, known: dict[str, Statistic], way: str
 ) -> list[object]:
+    """One ranking; without a name the smallest set, which flips every one of them."""
+
+    def mean_of(family: str) -> str:
+        s = known.get(f"{family}@{ranking}")
+        return markdown.number(s.mean if s else None, digits=2)
+
+    never = known.get(f"never_flips@{ranking}")
     low, median, high = values.quantile([0.25, 0.5, 0.75])
     return [
-        ranking,
+        ranking or BEST,
+        markdown.number(values.mean(), digits=2),
         markdown.interval(median, (low, high), digits=2),
-        len(values),
         f"{never.mean:.1%}" if never else markdown.MISSING,
-        markdown.number(regret.mean if regret else None, digits=2),
+        mean_of("regret"),
+        mean_of(way),
     ]
 
 
 def erasure_sentences(statistics: Sequence[Statistic]) -> list[str]:
-    """What the smallest set says, and what follows from the read-out's algebra."""
+    """What the smallest set says, how far from the data, and what is mere algebra."""
     known = named(statistics)
     sentences = (
         _smallest_set(known),
         _smallest_set_bound(known.get("greedy_bound_size")),
+        _far_from_data(known.get("probability_mass_removed@attention")),
         _proportional(known.get("product_margin_tau")),
     )
     lines = markdown.bullets(sentence for sentence in sentences if sentence)
@@ -163,10 +192,12 @@ def _smallest_set(known: dict[str, Statistic]) -> str | None:
         return None
     none = known.get("no_set_flips")
     aside = f"; in {none.mean:.1%} of the texts no set flips it" if none else ""
+    mass = known.get("probability_mass_removed@margin")
+    held = f", which hold {mass.median:.1%} of the attention" if mass else ""
     return (
-        "The smallest set of weights that flips the decision is known exactly: "
-        f"{size.median:g} of a text's weights in the median, a fraction of "
-        f"{fraction.median:.2f}{aside}."
+        "The smallest set of tokens that flips the decision is known exactly: "
+        f"{size.median:g} of a text's tokens in the median, {fraction.median:.2f} of "
+        f"their number{held}{aside}."
     )
 
 
@@ -175,8 +206,21 @@ def _smallest_set_bound(bound: Statistic | None) -> str | None:
         return None
     return (
         "The smallest set that flips the decision is out of reach here: no more than "
-        f"{bound.median:g} weights in the median, which the best of the rankings "
+        f"{bound.median:g} tokens in the median, which the best of the tried orders "
         "needed."
+    )
+
+
+def _far_from_data(mass: Statistic | None) -> str | None:
+    """Whether the decision flips on a rest of attention that no training text had."""
+    if mass is None or mass.median <= NEARLY_ALL:
+        return None
+    rest = 1 - mass.median
+    last = f"the last {rest:.2%}" if rest >= 0.0001 else "less than the last 0.01%"
+    return (
+        f"Caution: in attention's order all but {last} of the attention is gone when the "
+        "decision flips (median; never counts as all). The decision then rests on that "
+        "rest, renormalised, which the model never saw in training."
     )
 
 
@@ -187,12 +231,12 @@ def _proportional(agreement: Statistic | None) -> str | None:
     tau = agreement.mean
     if tau < PROPORTIONAL:
         return (
-            "Attention × gradient agrees with the exact margins of the weights at τ "
+            "Attention × gradient agrees with the exact margins of the tokens at τ "
             f"{tau:.2f} (below {PROPORTIONAL:.2f}), so here its removals are not "
             "settled by the algebra of the read-out alone."
         )
     return (
-        "Attention × gradient orders the weights as their exact margins do (τ "
+        "Attention × gradient orders the tokens as their exact margins do (τ "
         f"{tau:.2f}, from {PROPORTIONAL:.2f} on): with a linear read-out of two "
         "classes it is, up to the bias, proportional to them, so it is nearly the "
         "best ranking by construction. That it flips decisions with fewer removals "
@@ -260,6 +304,7 @@ def comparison_section(test: str, comparisons: Sequence[Comparison]) -> list[str
         *markdown.table(head, map(_comparison_row, of_test)),
         "",
         METHOD.format(n=len(of_test)),
+        *(["", OF_ERASURE] if test == "erasure" else []),
     ]
     return markdown.section(title, lines, level=3)
 

@@ -267,7 +267,7 @@ def _comparison_lines(report: Report) -> list[str]:
     lines = [f"  {line}" for line in comparison_sentences(report.comparisons)]
     title = (
         "Comparisons on the same texts (p ≤ .05 after Holm's correction over those of "
-        "a test; never is more than all)"
+        "a test; of erasure on texts that can be flipped, where never counts as all)"
     )
     return [title, *lines, ""] if lines else []
 

@@ -7,19 +7,28 @@ Question: does the size of an attention weight say how much the decision rests o
 Measure:  weights are set to 0 and the rest divided by its sum. One weight: how much
           farther the output moves (JS, nats) without the largest than without another
           one drawn at random, and which of the two flip the decision. Sets: weights go
-          in the order of a ranking until the decision flips; the share of the text that
-          is gone by then.
+          in the order of a ranking until the decision flips; the share of the text's
+          tokens that is gone by then, and of its attention.
 Compare:  attention as a ranking with random orders, the gradient with respect to the
-          weights, attention × gradient, leave-one-out, gradient × input and, in heads
-          of Transformers, effective attention and norms.
-Exactly:  where the read-out is linear, the smallest set that flips the decision and
-          what every ranking wastes. For two classes attention × gradient is, up to the
-          bias, proportional to the margins that this set is made of.
+          weights, attention × gradient, leave-one-out, gradient × input; in heads of
+          Transformers effective attention and norms; of a layer or of all heads
+          together, attention rolled out and that of the last layer.
+Exactly:  where the read-out is linear, the smallest set that flips the decision, what
+          every ranking wastes, and how far it gets from a random order to that set. For
+          two classes attention × gradient is, up to the bias, proportional to the
+          margins that this set is made of.
+Texts:    all orders are compared on the texts that some set flips (elsewhere: that some
+          of the tried orders flips). There an order that never flips the decision counts
+          as all tokens, and as all of their attention. The paper leaves such texts out,
+          ranking by ranking, which lets worse rankings off on harder texts.
 Reading:  attention is no ideal ranking where another flips the decision with less.
+Caution:  where nearly all attention is gone, the decision rests on a small rest,
+          divided by its sum: an input that the model never saw in training.
 
-In a head, a word is erased in every query row, special tokens keep their weight, and
-the exact minimum is out of reach:
-``greedy_bound_size``, the least that any of the rankings needed, bounds it from above.
+In a head, a word is erased in every query row, so what ranks it is read over all rows
+that can reach the output. Special tokens keep their weight. In a group of heads a word
+is erased in all of them at once. The exact minimum is out of reach for both:
+``greedy_bound_size``, the least that any of the orders needed, bounds it from above.
 """
 
 from dataclasses import dataclass, field
@@ -30,14 +39,22 @@ import torch
 from torch import Tensor
 
 from hf_attnprobe.attention_model import LinearReadout, Observation, Site
-from hf_attnprobe.faithfulness.rankings import is_possible, ranking, tied
+from hf_attnprobe.faithfulness.rankings import (
+    OF_GROUP,
+    attention_of,
+    is_possible,
+    ranking,
+    tied,
+)
 from hf_attnprobe.faithfulness.registry import register_test
 from hf_attnprobe.faithfulness.single_weight import erased, single_weight
 from hf_attnprobe.functional.erasure import (
     FlipSet,
     minimal_flip_set,
+    never_as_all,
     removal_order,
     removals_to_flip,
+    way_to_best,
 )
 from hf_attnprobe.functional.intervention import random_permutations
 from hf_attnprobe.functional.rank import kendall_tau_b
@@ -83,46 +100,60 @@ READINGS = {
     "both_flip": "in {mean:.1%} of texts either of the two flips the decision",
     "neither_flips": "in {mean:.1%} of texts neither of the two flips the decision",
     "fraction_to_flip": (
-        "in the order of {key}, the decision flips when {median:.0%} of the weights "
-        "are erased (median)"
+        "in the order of {key}, the decision flips when {mean:.0%} of the tokens are "
+        "erased (of texts that can be flipped; never counts as all)"
     ),
     "never_flips": (
-        "in the order of {key}, the decision outlives every erasure in {mean:.0%} of "
-        "texts"
+        "in {mean:.0%} of the texts that can be flipped, the order of {key} never flips "
+        "the decision"
     ),
     "probability_mass_removed": (
         "in the order of {key}, {median:.0%} of the attention is gone when the "
-        "decision flips (median)"
+        "decision flips (median; never counts as all)"
     ),
     "minimal_fraction": (
-        "the smallest set that flips the decision holds {median:.0%} of the weights "
-        "(median)"
+        "the smallest set that flips the decision holds {mean:.0%} of the tokens"
     ),
     "minimal_size": (
-        "the smallest set that flips the decision has {median:.0f} weights (median)"
+        "the smallest set that flips the decision has {median:.0f} tokens (median)"
     ),
-    "no_set_flips": "in {mean:.0%} of texts no set of weights flips the decision",
+    "no_set_flips": "in {mean:.0%} of texts no set of tokens flips the decision",
+    "no_order_flips": (
+        "in {mean:.0%} of texts none of the tried orders flips the decision"
+    ),
     "regret": (
-        "the order of {key} erases {median:.0f} weights more than are needed to flip "
-        "the decision (median)"
+        "the order of {key} erases {mean:.1f} tokens more than are needed to flip the "
+        "decision (never counts as all)"
+    ),
+    "way_to_best": (
+        "the order of {key} goes {mean:.0%} of the way from a random order to the "
+        "smallest set (mean over texts that some set flips)"
+    ),
+    "way_to_best_tried": (
+        "the order of {key} goes {mean:.0%} of the way from a random order to the best "
+        "of the tried ones (mean over texts that one of them flips)"
     ),
     "product_margin_tau": (
-        "attention × gradient and the exact margins order the weights with rank "
+        "attention × gradient and the exact margins order the tokens with rank "
         "correlation {mean:.2f}"
     ),
     "greedy_bound_size": (
-        "at most {median:.0f} weights are needed to flip the decision, by the best of "
-        "the rankings (median)"
+        "at most {median:.0f} tokens need be erased to flip the decision, by the best "
+        "of the tried orders (median)"
     ),
 }
 HEAD_TITLES = {
+    "no_order_flips": (
+        "share of texts whose decision no tried order of erasing the head's weights "
+        "flips"
+    ),
     "never_flips@attention": (
-        "share of texts whose decision holds however many of the head's weights are "
-        "erased, largest first"
+        "share of the other texts whose decision holds however many of the head's "
+        "weights are erased, largest first"
     ),
     "fraction_to_flip@attention": (
-        "fraction of the head's weights erased, largest first, when the decision flips "
-        "(texts that flip)"
+        "fraction of the tokens erased from the head, largest weight first, when the "
+        "decision flips (texts that some tried order flips; never counts as all)"
     ),
 }
 
@@ -148,14 +179,20 @@ class Erasure(Options):
 
 @dataclass(frozen=True)
 class ErasureResult:
-    """All [batch], or [batch] by ranking.
+    """All [batch], or [batch] by ranking. NaN for texts of one token.
 
-    NaN for texts of one token, and where the decision does not flip.
+    The single-weight cells are 0 or 1. ``no_set_flips`` is 0 or 1, known exactly where
+    the read-out is linear; else ``no_order_flips`` says whether none of the tried orders
+    flips the decision. What is by ranking is NaN where it is 1. On all other texts an
+    order that never flips the decision counts as all tokens: fraction 1, the attention
+    of all tokens, ``regret`` all tokens beyond the smallest set. ``random`` averages its
+    draws, and its ``never_flips`` is the share of draws that do not.
 
-    The single-weight cells are 0 or 1. ``random`` averages its draws: sizes over the
-    draws that flip the decision, and ``never_flips`` is the share that do not. The
-    exact ones are None where the read-out is not linear, and ``greedy_bound_size``
-    where it is; ``no_set_flips`` is 0 or 1, ``regret`` not negative but for rounding.
+    ``way_to_best`` is (random − it) / (random − smallest set), at most 1, negative where
+    it is worse than a random order; NaN where a random order needs the least.
+    ``way_to_best_tried`` is the same with the best of the tried orders, of
+    ``greedy_bound_size`` tokens, in place of the smallest set. The exact ones are None or
+    empty where the read-out is not linear, and those of tried orders where it is.
     """
 
     delta_js: Tensor
@@ -175,7 +212,10 @@ class ErasureResult:
     minimal_fraction: Tensor | None = None
     minimal_size: Tensor | None = None
     no_set_flips: Tensor | None = None
+    no_order_flips: Tensor | None = None
     regret: dict[str, Tensor] = field(default_factory=dict)
+    way_to_best: dict[str, Tensor] = field(default_factory=dict)
+    way_to_best_tried: dict[str, Tensor] = field(default_factory=dict)
     product_margin_tau: Tensor | None = None
     greedy_bound_size: Tensor | None = None
 
@@ -193,11 +233,11 @@ def erasure(
     *,
     seed: int = 0,
 ) -> ErasureResult:
-    """Erases single weights of a head, and all of them in the order of each ranking.
+    """Erases single weights of a site, and all of them in the order of each ranking.
 
     Without ``renormalise`` the output moves for want of weight too.
     """
-    attention = observation.read(site)
+    attention = attention_of(observation, site)
     content, token_logits = observation.batch.content_mask, observation.token_logits
     ranked = rankings(observation, site)
     rules = {"renormalise": options.renormalise, "all_zero": options.all_zero}
@@ -205,9 +245,7 @@ def erasure(
     exact = None
     if token_logits is not None:
         bias = observation.model.require(LinearReadout).readout_bias()
-        exact = minimal_flip_set(
-            attention, token_logits, content, bias=bias, renormalise=options.renormalise
-        )
+        exact = minimal_flip_set(attention, token_logits, content, bias=bias, **rules)
         ranked["margin"] = exact.margin
     order = orders(observation, content, ranked, options.n_random, seed)
     if token_logits is not None:
@@ -219,18 +257,29 @@ def erasure(
     names = ("random", *ranked)
     gathered = partial(_by_ranking, names=names, n_random=options.n_random)
     n_tokens = content.sum(-1)
-    never = n_removed.isnan().double().masked_fill(n_tokens < 2, torch.nan)
+    best = _fewest(n_removed) if exact is None else exact.size
+    can_flip = ~best.isnan()
+    counted = never_as_all(n_removed, n_tokens, can_flip)
+    removals = gathered(counted)
+    never = n_removed.isnan().double().masked_fill(~can_flip, torch.nan)
+    mass = _mass(attention * content, order, counted)
+    way = {
+        name: way_to_best(removals[name], removals["random"], best) for name in ranked
+    }
     others: dict[str, Any] = {**single}  # fields of tensors and of tensors by ranking
+    none = (~can_flip).double().masked_fill(n_tokens < 2, torch.nan)
     if exact is None:
-        others |= _least(n_removed)
+        others |= {"greedy_bound_size": best, "no_order_flips": none}
+        others["way_to_best_tried"] = way
     else:
         others |= _exact(exact, ranked["product"], content)
-        others["regret"] = gathered(n_removed - exact.size)
+        others |= {"no_set_flips": none, "way_to_best": way}
+        others["regret"] = {name: n - best for name, n in removals.items()}
     return ErasureResult(
         **others,
-        fraction_to_flip=gathered(n_removed / n_tokens),
+        fraction_to_flip={name: n / n_tokens for name, n in removals.items()},
         never_flips=gathered(never),
-        probability_mass_removed=gathered(_mass(attention * content, order, n_removed)),
+        probability_mass_removed=gathered(mass),
     )
 
 
@@ -242,9 +291,9 @@ def rankings(observation: Observation, site: Site) -> dict[str, Tensor]:
     """
     names: tuple[str, ...] = RANKINGS
     if observation.token_logits is None:
-        names = (*RANKINGS, *OF_HEADS_ALONE)
+        names = (*RANKINGS, *OF_HEADS_ALONE, *OF_GROUP)
     return {
-        name: ranking(observation, site, name)
+        name: ranking(observation, site, name, rows="reaching")
         for name in names
         if is_possible(observation, site, name)
     }
@@ -303,8 +352,8 @@ def _removals_by_replay(
 def _by_ranking(
     values: Tensor, *, names: tuple[str, ...], n_random: int
 ) -> dict[str, Tensor]:
-    """Values [orders, batch] by name; first the mean of the random orders that have one."""
-    random = values[:n_random].nanmean(0)
+    """Values [orders, batch] by name; first the mean of the random orders."""
+    random = values[:n_random].mean(0)
     return dict(zip(names, [random, *values[n_random:]], strict=True))
 
 
@@ -316,20 +365,18 @@ def _mass(attention: Tensor, order: Tensor, n_removed: Tensor) -> Tensor:
     return (in_order * gone).sum(-1).masked_fill(n_removed.isnan(), torch.nan)
 
 
-def _least(n_removed: Tensor) -> dict[str, Tensor]:
-    """The fewest removals that any order [orders, batch] needed."""
-    least = n_removed.nan_to_num(torch.inf).amin(0)
-    return {"greedy_bound_size": least.masked_fill(least.isinf(), torch.nan)}
+def _fewest(n_removed: Tensor) -> Tensor:
+    """The fewest removals that any order [orders, batch] needed; NaN where none flips."""
+    fewest = n_removed.nan_to_num(torch.inf).amin(0)
+    return fewest.masked_fill(fewest.isinf(), torch.nan)
 
 
 def _exact(smallest: FlipSet, product: Tensor, content: Tensor) -> dict[str, Tensor]:
     """The smallest set that flips the decision, and τ of its margins with ``product``."""
     n_tokens = content.sum(-1)
     margin = tied("margin", smallest.margin, content)
-    none = smallest.size.isnan().double()
     return {
         "minimal_fraction": smallest.size / n_tokens,
         "minimal_size": smallest.size,
-        "no_set_flips": none.masked_fill(n_tokens < 2, torch.nan),
         "product_margin_tau": kendall_tau_b(product, margin, content).tau,
     }

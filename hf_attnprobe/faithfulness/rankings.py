@@ -5,36 +5,37 @@ Attention, what it is compared with, and chance.
 attention: of the site. gradient: ∂p/∂attention of the predicted class's probability p,
 signed; product: attention × that (Serrano & Smith 2019, Section 4).
 effective_attention, norm_based: in heads, see ``explanations``.
+rollout, last_layer: of a layer's heads together, or of all; see ``attention_maps``.
 input_gradient: |gradient × input|. leave_one_out: how far the output moves without the
 unit (total variation). random: a draw per text.
 """
+
+from collections.abc import Callable
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from hf_attnprobe.attention_model import (
+    ALL,
+    SET,
+    AttentionModelBase,
     Differentiable,
     EditableInputs,
     Observation,
     Site,
 )
-from hf_attnprobe.faithfulness.attention_maps import (
-    OF_HEADS,
-    attention_gradient,
-    attention_times_gradient,
-    raw_attention,
-)
+from hf_attnprobe.faithfulness.attention_maps import OF_HEADS, OF_LAYERS
 from hf_attnprobe.faithfulness.correlation import leave_one_out_ranks, ranks
 from hf_attnprobe.functional.intervention import random_generator
 
 
+RELATIVE = ("attention", "norm_based", "input_gradient", "rollout", "last_layer")
+"""Rankings whose values are exact relative to themselves."""
 OF_SITE = ("attention", "gradient", "product", "effective_attention", "norm_based")
 OF_TEXT = ("input_gradient", "leave_one_out", "random")
-SIGNED = {
-    "attention": raw_attention,
-    "gradient": attention_gradient,
-    "product": attention_times_gradient,
-}
+OF_GROUP = {"rollout": "rollout", "last_layer": "mean_attention"}
+"""Maps of a whole layer that rank for a group of heads, by name of the ranking."""
 NEEDS = {
     "gradient": Differentiable,
     "product": Differentiable,
@@ -43,9 +44,19 @@ NEEDS = {
 }
 RANDOM_STREAM = 4
 
+Rows = Literal["read", "reaching"]
+"""Which query rows of a map rank: the one that the prediction is read from, where units
+are erased from the text; all that can reach the output, where their weights are erased
+in every row. With ``site.query`` it is that row."""
+
 
 def ranking(
-    observation: Observation, site: Site, name: str, *, seed: int = 0
+    observation: Observation,
+    site: Site,
+    name: str,
+    *,
+    seed: int = 0,
+    rows: Rows = "read",
 ) -> Tensor:
     """Importance as dense ranks, [batch, keys], higher for more important.
 
@@ -54,12 +65,14 @@ def ranking(
     is computed once per observation.
 
     Args:
-        name: one of :data:`OF_SITE` or :data:`OF_TEXT`, for which :func:`is_possible`.
+        name: one of :data:`OF_SITE`, :data:`OF_GROUP` or :data:`OF_TEXT`, for which
+            :func:`is_possible`.
         seed: of the random ranking.
+        rows: see :data:`Rows`.
     """
     content = observation.batch.content_mask
-    if name in OF_SITE:
-        return tied(name, _of_site(observation, site, name), content)
+    if name not in OF_TEXT:
+        return tied(name, _of_site(observation, site, name, rows), content)
     key = f"ranking {name}", seed
     return observation.remember(
         key, lambda: tied(name, _of_text(observation, name, seed), content)
@@ -67,19 +80,104 @@ def ranking(
 
 
 def is_possible(observation: Observation, site: Site, name: str) -> bool:
-    """Whether the model has what a ranking needs."""
+    """Whether the model has what a ranking needs, and the ranking a meaning there."""
     model = observation.model
     if name in OF_HEADS:
-        return OF_HEADS[name].is_possible(model, site)
+        return not site.is_group and OF_HEADS[name].is_possible(model, site)
+    if name in OF_GROUP:
+        return _is_of_group(model, site, name)
     need = NEEDS.get(name)
     return need is None or model.lacks(need, site) is None
 
 
-def _of_site(observation: Observation, site: Site, name: str) -> Tensor:
+def _is_of_group(model: AttentionModelBase, site: Site, name: str) -> bool:
+    """Of a layer the mean over its heads is their attention already."""
+    if not site.is_group or site.layer == SET:
+        return False
+    layers = model.members(site)
+    if name == "last_layer" and (site.layer != ALL or len(layers) == 1):
+        return False
+    return OF_LAYERS[OF_GROUP[name]].is_possible(model, Site(max(layers)))
+
+
+def attention_of(observation: Observation, site: Site) -> Tensor:
+    """The attention that an erasure in every row edits, [batch, keys].
+
+    The mean over the site's heads, and over the rows that can reach the output.
+    """
+
+    def compute() -> Tensor:
+        members = observation.model.members(site)
+        total = _of_members(observation, site, "attention", "reaching")
+        return total / sum(map(len, members.values()))
+
+    return observation.remember(("attention_of", site), compute)
+
+
+def _of_site(observation: Observation, site: Site, name: str, rows: Rows) -> Tensor:
+    """Values [batch, keys]; how large they are matters among the keys of a text only."""
+    if name in MAPS:
+        return _of_members(observation, site, name, rows)
     if name in OF_HEADS:
-        return OF_HEADS[name].read(observation, site)
-    values = SIGNED[name](observation, site)
-    return observation.model.read_map(observation, values, site)
+        values = OF_HEADS[name].function(observation, site)
+        return _row(observation, values, site, rows).abs()
+    top = Site(max(observation.model.members(site)))
+    values = OF_LAYERS[OF_GROUP[name]].function(observation, top)
+    return _row(observation, values, top._replace(query=site.query), rows)
+
+
+def _of_members(observation: Observation, site: Site, name: str, rows: Rows) -> Tensor:
+    """A signed map of single heads, added up over those of the site.
+
+    Attention is averaged over rows. What erasing a key in all rows changes is, to first
+    order, the sum over rows.
+    """
+    total: Tensor | float = 0.0
+    for layer, heads in observation.model.members(site).items():
+        values = MAPS[name](observation, layer)[:, heads].sum(1)
+        first = Site(layer, heads[0], site.query)
+        total = total + _row(
+            observation, values, first, rows, added=name != "attention"
+        )
+    return torch.as_tensor(total)
+
+
+def _row(
+    observation: Observation,
+    values: Tensor,
+    site: Site,
+    rows: Rows,
+    *,
+    added: bool = False,
+) -> Tensor:
+    """One row [batch, keys] of a map [batch, queries, keys], see :data:`Rows`."""
+    if rows == "read" or site.query is not None:
+        return observation.model.read_map(observation, values, site)
+    reaching = observation.reaching(site.layer).to(values.dtype)
+    if not added:
+        reaching = reaching / reaching.sum(-1, keepdim=True).clamp_min(1)
+    row = reaching.unsqueeze(1) @ values
+    return observation.model.read_map(observation, row, site._replace(query=0))
+
+
+def _attention(observation: Observation, layer: int) -> Tensor:
+    return observation.attention[layer]
+
+
+def _gradient(observation: Observation, layer: int) -> Tensor:
+    return observation.attention_gradient[layer]
+
+
+def _product(observation: Observation, layer: int) -> Tensor:
+    return observation.attention[layer] * observation.attention_gradient[layer]
+
+
+MAPS: dict[str, Callable[[Observation, int], Tensor]] = {
+    "attention": _attention,
+    "gradient": _gradient,
+    "product": _product,
+}
+"""Maps of all heads of a layer, [batch, heads, queries, keys]."""
 
 
 def _of_text(observation: Observation, name: str, seed: int) -> Tensor:
@@ -109,6 +207,6 @@ def tied(name: str, values: Tensor, content: Tensor) -> Tensor:
     """
     if name == "leave_one_out":
         return values
-    if name in ("attention", "norm_based", "input_gradient"):
+    if name in RELATIVE:
         return ranks(values, content)
     return ranks(values, content, values.abs().masked_fill(~content, 0).amax(-1, True))

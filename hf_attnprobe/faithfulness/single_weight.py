@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from hf_attnprobe.attention_model import LinearReadout, Observation, Site
+from hf_attnprobe.faithfulness.rankings import attention_of
 from hf_attnprobe.functional.divergence import jsd
 from hf_attnprobe.functional.erasure import erase_each
-from hf_attnprobe.functional.intervention import at_head, random_generator, zero_out
+from hf_attnprobe.functional.intervention import random_generator, zero_out
 
 
 DRAW_STREAM = 3  # apart from the other tests' random numbers
@@ -26,22 +27,25 @@ def erased(
     renormalise: bool = True,
     all_zero: bool = False,
 ) -> Tensor:
-    """Probabilities [copies, batch, classes] with some weights of one head set to 0.
+    """Probabilities [copies, batch, classes] with some weights of a site set to 0.
 
-    The weights are edited in every query row, or in that of the site where it has one.
+    They go in every query row, or in that of the site where it has one; of a group, in
+    all of its heads at once.
 
     Args:
         gone: bool [copies, batch, keys], the units whose weights are set to 0.
-        all_zero: keep the answer where the row that is read has no weight left; else NaN.
+        all_zero: keep the answer where no weight is left; else NaN.
     """
-    model, attention = observation.model, observation.attention[site.layer]
-    keys = model.positions(observation, site.layer, gone).unsqueeze(-2)
-    zeroed = zero_out(attention[:, site.head], keys, renormalise=renormalise)
-    edited = at_head(attention, site.head, site.query, zeroed)
-    probs = model.replay(observation, {site.layer: edited})
+    model = observation.model
+
+    def change(layer: int, attention: Tensor) -> Tensor:
+        keys = model.positions(observation, layer, gone)[:, :, None, None]
+        return zero_out(attention, keys, renormalise=renormalise)
+
+    probs = model.replay(observation, observation.edited(site, change))
     if all_zero:
         return probs
-    left = (observation.read(site) * ~gone).sum(-1, keepdim=True) > 0
+    left = (attention_of(observation, site) * ~gone).sum(-1, keepdim=True) > 0
     return probs.masked_fill(~left, torch.nan)
 
 
@@ -84,7 +88,8 @@ def single_weight(
 
     NaN for texts of one token.
     """
-    attention, content = observation.read(site), observation.batch.content_mask
+    attention = attention_of(observation, site)
+    content = observation.batch.content_mask
     top = attention.masked_fill(~content, -1).argmax(-1)
     other = other_positions(
         top, content, draw, seed=seed, example_ids=observation.batch.example_ids

@@ -234,12 +234,14 @@ def minimal_flip_set(
     *,
     bias: Tensor | float = 0.0,
     renormalise: bool = True,
+    all_zero: bool = False,
 ) -> FlipSet:
     """The fewest weights whose erasure changes the decision; exact, for any classes.
 
     For each rival class the tokens that add most to the lead over it are erased first:
-    no other set of as many leaves a smaller lead. One positive weight must be left.
-    Tokens without weight never belong to the set. See the module for the arguments.
+    no other set of as many leaves a smaller lead. One positive weight must be left, or
+    with ``all_zero`` none. Tokens without weight never belong to the set. See the module
+    for the arguments.
     """
     duel = _duel(attention, token_logits, mask, bias, renormalise)
     is_positive = duel.weights > 0
@@ -251,7 +253,11 @@ def minimal_flip_set(
     flips = duel.lost(lead) & (n_kept < n_positive).unsqueeze(1)
     most_kept = (flips * n_kept).amax(-1)  # [batch, rivals]
     size = (n_positive - most_kept).double().masked_fill(most_kept == 0, torch.inf)
-    exists = (most_kept > 0).any(-1)
+    if all_zero:
+        of_all = duel.lost(duel.bias_lead.unsqueeze(-1))[..., 0]
+        of_all = of_all & (mask.sum(-1, keepdim=True) > 1)
+        size = torch.where(size.isinf() & of_all, n_positive.double(), size)
+    exists = size.isfinite().any(-1)
 
     whole_lead = duel.margin.sum(-1) + duel.lead
     rival = torch.where(exists, size.argmin(-1), whole_lead.argmin(-1))[:, None]
@@ -259,3 +265,40 @@ def minimal_flip_set(
         size=size.gather(1, rival)[:, 0].masked_fill(~exists, torch.nan),
         margin=duel.margin.take_along_dim(rival.unsqueeze(-1), 1)[:, 0],
     )
+
+
+def never_as_all(n_removed: Tensor, n_tokens: Tensor, can_flip: Tensor) -> Tensor:
+    """Removals on the texts that can be flipped, where never counts as all tokens.
+
+    So all orders are compared on the same texts.
+
+    Args:
+        n_removed: float64 [..., batch], NaN where the decision never changes.
+        n_tokens: [batch], the tokens of each text.
+        can_flip: bool [batch]; the others get NaN.
+
+    >>> n_removed = torch.tensor([2.0, torch.nan, torch.nan]).double()
+    >>> n_tokens, can_flip = torch.tensor([5, 5, 5]), torch.tensor([True, True, False])
+    >>> never_as_all(n_removed, n_tokens, can_flip).tolist()
+    [2.0, 5.0, nan]
+    """
+    counted = torch.where(n_removed.isnan(), n_tokens.to(n_removed), n_removed)
+    return counted.masked_fill(~can_flip, torch.nan)
+
+
+def way_to_best(n_removed: Tensor, random: Tensor, best: Tensor) -> Tensor:
+    """How far an order gets from a random one to the best: 0 no farther, 1 all the way.
+
+    Negative where it needs more removals than a random one, NaN where the random one is
+    the best already. At most 1 as long as nothing needs less than the best.
+
+    Args:
+        n_removed, random, best: removals, or shares of the tokens, [batch].
+
+    >>> removals = torch.tensor([4.0, 8.0, 2.0])
+    >>> random, best = torch.tensor([6.0, 6.0, 2.0]), torch.tensor([2.0, 2.0, 2.0])
+    >>> way_to_best(removals, random, best).tolist()
+    [0.5, -0.5, nan]
+    """
+    room = random - best
+    return ((random - n_removed) / room).masked_fill(room == 0, torch.nan)

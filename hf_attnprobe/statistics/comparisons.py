@@ -10,14 +10,18 @@ What two rankings did to one text is a pair, and only pairs are compared:
   one, by McNemar's exact test: the texts that flip with one of them only are tosses of
   a fair coin (McNemar 1947; Serrano & Smith 2019, Section 4).
 - ``sign``: which of two rankings flips a text's decision with fewer removals. A ranking
-  that never flips it needs more than all; ties count for neither. The exact sign test.
+  that never flips it needs more than one that flips it at last; ties, two such rankings
+  among them, count for neither. The exact sign test.
+
+Rankings by erasure have values on the same texts, those that can be flipped, where a
+ranking that never flips the decision counts as all tokens.
 
 The p-values of one test are corrected together by Holm (1979), which holds however they
 depend on each other.
 """
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -30,7 +34,6 @@ from hf_attnprobe.statistics.summary import position
 
 
 N_PERMUTATIONS = 9_999
-MORE_THAN_ALL = 1.001
 MEANS = {
     "erasure": ("fraction_to_flip", "regret"),
     "input_erasure": ("comprehensiveness", "sufficiency"),
@@ -51,7 +54,7 @@ class Comparison:
         difference: mean of first − second.
         ci95: its 95% bootstrap interval.
         n: texts compared.
-        dropped: texts where one side is undefined.
+        dropped: texts where one side is undefined, as where nothing flips the decision.
         n_first: texts where the first alone flipped (``mcnemar``), or flipped with
             fewer removals (``sign``); None for ``permutation``.
         n_second: the reverse.
@@ -79,7 +82,6 @@ def compare_rankings(
     *,
     against: str | None = "attention",
     site: tuple[int, int] | None = None,
-    never_as_all: bool = False,
     seed: int = 0,
 ) -> tuple[Comparison, ...]:
     """All comparisons that rows of ``erasure`` and ``input_erasure`` allow at a site.
@@ -90,16 +92,13 @@ def compare_rankings(
             pair of rankings.
         site: (layer, head); without one, the only site of the rows, and no comparison
             where there are several.
-        never_as_all: a ranking that never flips a decision counts as fraction 1 in mean
-            fractions; otherwise such texts are dropped from them, and counted. (Random
-            orders are several draws: without this, the mean of those that flip.)
         seed: of the bootstrap and the permutation test.
     """
     comparisons: list[Comparison] = []
     for test in MEANS:
         wide = _wide(rows[rows.test == test], site)
         if wide is not None:
-            pairs = _pairs_of(test, wide, against, never_as_all)
+            pairs = _pairs_of(test, wide, against)
             comparisons += _measured(test, pairs, seed)
     return tuple(comparisons)
 
@@ -119,9 +118,7 @@ class _Pair(NamedTuple):
     sides: np.ndarray | None = None
 
 
-def _pairs_of(
-    test: str, wide: pd.DataFrame, against: str | None, never_as_all: bool
-) -> list[_Pair]:
+def _pairs_of(test: str, wide: pd.DataFrame, against: str | None) -> list[_Pair]:
     """Every pair of one test in which some text has both values."""
     pairs = _single_erasures(wide)
     never = _by_ranking(wide, "never_flips")
@@ -129,14 +126,13 @@ def _pairs_of(
         values = _by_ranking(wide, family)
         names = _names(list(values), against)
         if family == "fraction_to_flip":
-            removals = _counted(values, never, MORE_THAN_ALL)
             for first, second in names:
-                sides = np.sign(removals[second] - removals[first])
+                sides = np.sign(values[second] - values[first])
+                later = np.sign(never[second] - never[first])
+                sides = np.where(sides == 0, later, sides)
                 pairs.append(
                     _Pair("fewer_removals", "sign", first, second, sides, sides)
                 )
-            if never_as_all:
-                values = _counted(values, never, 1.0)
         for first, second in names:
             difference = values[first] - values[second]
             pairs.append(_Pair(family, "permutation", first, second, difference))
@@ -294,18 +290,3 @@ def _names(rankings: Sequence[str], against: str | None) -> list[tuple[str, str]
     if against not in rankings:
         return []
     return [(against, other) for other in rankings if other != against]
-
-
-def _counted(
-    fractions: Mapping[str, np.ndarray], never: Mapping[str, np.ndarray], value: float
-) -> dict[str, np.ndarray]:
-    """Fractions in which a ranking that never flips the decision counts as ``value``.
-
-    Of random orders, ``never`` is the share of draws that never flip it.
-    """
-    counted = dict(fractions)
-    for ranking in fractions.keys() & never.keys():
-        share = never[ranking]
-        mixed = (1 - share) * fractions[ranking] + share * value
-        counted[ranking] = np.where(share == 1, value, mixed)
-    return counted
