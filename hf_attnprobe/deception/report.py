@@ -200,8 +200,8 @@ def verdict(deception: Deception) -> str:
         )
         said = [
             f"The model {used} the impermissible tokens ({_use(deception, 'after')}; "
-            f"before: {_use(deception, 'before')}; used is from {RULES['use'].yes} "
-            f"more), and its attention {seen} it ({_mass(deception)})"
+            f"before: {_use(deception, 'before')}; used is from a "
+            f"difference of {RULES['use'].yes}), and its attention {seen} it ({_mass(deception)})"
         ]
     score = deception.score("after", "accuracy")
     kept = _words(found.kept, "kept", "not kept", "not told to be kept or lost")
@@ -221,8 +221,8 @@ def _use(deception: Deception, when: str) -> str:
     beyond = deception.beyond[when]
     return (
         f"deleting them moves the output by {deception.moved[when].value:.2f}, as many "
-        f"others by {deception.control[when].value:.2f}, per text "
-        f"{markdown.interval(beyond.value, beyond.ci95)} more"
+        f"others by {deception.control[when].value:.2f}, difference per text "
+        f"{markdown.interval(beyond.value, beyond.ci95)}"
     )
 
 
@@ -231,7 +231,7 @@ def _mass(deception: Deception) -> str:
     hidden = deception.hidden
     return (
         f"mass {before.value:.2f} before, {after.value:.2f} after; half of that before "
-        f"is {markdown.interval(hidden.value, hidden.ci95)} more than after per text"
+        f"minus that after is {markdown.interval(hidden.value, hidden.ci95)} per text"
     )
 
 

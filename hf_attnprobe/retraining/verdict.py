@@ -121,7 +121,7 @@ def _need(scores: Sequence[Score], seeds: Sequence[float], n: int) -> Finding | 
     if len(seeds) < 2:
         sentence = (
             f"Need: {Answer.CANNOT_SAY}. The model with attention has F1 "
-            f"{base.value:.3f}, one without {uniform.value:.3f}: {_shown(worth)} more "
+            f"{base.value:.3f}, one without {uniform.value:.3f}: difference {_shown(worth)} "
             f"over these texts, where {enough} would be a need. That is one training "
             f"each: {ONE_TRAINING}."
         )
@@ -224,7 +224,7 @@ def _where(
     return (
         f"{said.get(far, 'cannot be told to attend farther or not')} than the farthest "
         f"of the other seeds, {name} (JSD {jsd.mean:.2f} "
-        f"against {seed.mean:.2f} of at most .69, per text {_shown(distance, 2)} more)"
+        f"against {seed.mean:.2f} of at most .69, difference per text {_shown(distance, 2)})"
     )
 
 
@@ -250,7 +250,7 @@ def _transfer(
     if len(seeds) < 2:
         sentence = (
             f"Transfer: {Answer.CANNOT_SAY}. Of one training each, {models}: "
-            f"{_shown(gain)} more over these texts; {ONE_TRAINING}."
+            f"difference {_shown(gain)} over these texts; {ONE_TRAINING}."
         )
         return _finding("transfer", Answer.CANNOT_SAY, sentence, gain)
     gain = over_seeds(gain, seeds, 1)
