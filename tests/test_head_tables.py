@@ -107,7 +107,11 @@ def test_head_intervals_are_those_of_the_matrix_without_groups_of_heads(shuffled
     )
     assert by_head(statistics, "median_tvd").keys() == shuffled.keys() | few.keys()
     said = the(head_sentences(statistics, rows), "Assignment")
-    assert "3 of 73 heads (1 surely" in said and "the most is 5.9" in said
+    assert (
+        "3 of 73 heads (1 surely: simultaneous 95% intervals, for which 1 have too few "
+        "texts)" in said
+    )
+    assert "the most is 5.9" in said
     assert head_intervals(rows, "no_such_statistic") == {}
 
 

@@ -313,6 +313,9 @@ def _counted(heads: Heads, threshold: float) -> str:
     sure = "by their means alone"
     if heads.intervals:
         sure = f"{len(heads.surely(threshold))} surely: simultaneous 95% intervals"
+        without = len(heads.means) - len(heads.intervals)
+        if without:
+            sure += f", for which {without} have too few texts"
     return f"{n_above} of {len(heads.means)} heads ({sure})"
 
 

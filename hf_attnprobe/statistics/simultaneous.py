@@ -29,6 +29,10 @@ def simultaneous_interval(
     shrink to a point where all texts agree. Any other column without variation has its
     mean as both ends.
 
+    The intervals are symmetric. Of a skewed column whose rare large values a sample may
+    miss, the high end is therefore too low more often than the level says, the low end
+    too high less often.
+
     Args:
         values: [texts, columns]; NaN where a text has no value in a column, which then
             rests on the other texts.
