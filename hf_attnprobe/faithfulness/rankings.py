@@ -130,7 +130,7 @@ def _of_members(observation: Observation, site: Site, name: str, rows: Rows) -> 
     """A signed map of single heads, added up over those of the site.
 
     Attention is averaged over rows. What erasing a key in all rows changes is, to first
-    order, the sum over rows.
+    order, the sum over rows; of several layers, as if each of them was edited alone.
     """
     total: Tensor | float = 0.0
     for layer, heads in observation.model.members(site).items():
