@@ -13,8 +13,11 @@ from hf_attnprobe import build_tokenizer, rationale_dataset
 from hf_attnprobe.attention_model import ALL, SET
 from hf_attnprobe.auditing.group_tables import group_section, group_sentences, of_groups
 from hf_attnprobe.auditing.head_tables import by_head, head_tables
+from hf_attnprobe.auditing.report import to_markdown
 from hf_attnprobe.auditing.run import read_audit
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.faithfulness import readings
+from hf_attnprobe.faithfulness.input_erasure import CAUTION
 from hf_attnprobe.statistics.summary import PREDICTION
 from hf_attnprobe.storage.rows import append_rows
 from hf_attnprobe.studies.results import Results
@@ -206,3 +209,14 @@ def test_a_study_reads_the_head_and_no_group(tmp_path):
     append_rows(tmp_path / "heads" / "rows", pd.DataFrame(values, columns=keys))
     found = Results._rows(SimpleNamespace(folder=tmp_path), "heads")
     assert found.median_tvd.tolist() == [0.1] and found.accuracy.tolist() == [1.0]
+
+
+def test_a_caution_stands_with_the_numbers_of_erased_inputs(folder, data, checkpoint):
+    """In the report of one head, in that of many; the sentences name the operator."""
+    of_one = quick(checkpoint, data, tests=["input_erasure"], test_limit=2)
+    many = quick(folder, data, tests=["input_erasure"], test_limit=2)
+    for lines in (to_markdown(of_one).splitlines(), group_section(many.statistics, [])):
+        assert CAUTION in lines
+    for name in ("comprehensiveness", "sufficiency"):
+        assert f"{name}@attention: with " in to_markdown(of_one)
+        assert "deleted, or masked" in readings()["input_erasure"][name]
