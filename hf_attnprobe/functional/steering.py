@@ -21,8 +21,8 @@ from hf_attnprobe.functional.divergence import vertex_jsd
 
 STEPS_BACK = (0.75, 0.25)  # how far from the original to the vertex
 KEPT = (1 / 16, 1 / 4, 1 / 2, 3 / 4)  # of the rows, those of most effect
-# Chosen on MiniLM: with more shares and steps, 39 candidates, heads and groups of heads
-# are moved by .79 of the farthest on average, with these by .77.
+# Chosen on MiniLM, heads and groups of heads: these 15 candidates move attention by .76
+# of the farthest on average, 39 with more shares and steps by .79, 9 without KEPT by .63.
 N_CANDIDATES = 3 + 2 * len(KEPT) + 2 * len(STEPS_BACK)
 N_BISECTIONS = 40
 LARGEST_MULTIPLIER = 1e4  # over the largest slope: there the change alone decides
