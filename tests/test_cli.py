@@ -252,6 +252,9 @@ def test_options_reach_the_tests(cli, checkpoint, reviews_folder):
     assert {s["statistic"] for s in found["statistics"]} == {
         "epsilon_max_jsd@0.01",
         "epsilon_max_jsd@0.05",
+        "epsilon_max_jsd_exact",
+        "share_of_largest@0.01",
+        "share_of_largest@0.05",
         "largest_jsd",
     }
     found = strict(

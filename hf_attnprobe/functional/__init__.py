@@ -14,6 +14,7 @@ from hf_attnprobe.functional.aopc import (
     subsets,
     units_first,
 )
+from hf_attnprobe.functional.bounds import JsdBounds, epsilon_max_jsd_bounds
 from hf_attnprobe.functional.divergence import (
     decision_flip,
     jsd,
@@ -82,6 +83,7 @@ __all__ = [
     "Distance",
     "FarthestAttention",
     "FlipSet",
+    "JsdBounds",
     "RankCorrelation",
     "SpanScores",
     "alignment_to_mean",
@@ -99,6 +101,7 @@ __all__ = [
     "dense_rank",
     "effective_attention",
     "epsilon_max_jsd",
+    "epsilon_max_jsd_bounds",
     "erase_each",
     "iou_f1",
     "iou_scores",

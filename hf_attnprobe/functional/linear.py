@@ -93,7 +93,7 @@ def epsilon_max_jsd(
     )
 
 
-class _Edges(NamedTuple):
+class Edges(NamedTuple):
     """All pairs of tokens i < j; i, j [pairs], all others [batch, pairs].
 
     ``entropy`` is a_i ln a_i + a_j ln a_j, ``gap`` is u_j − u_i.
@@ -109,14 +109,15 @@ class _Edges(NamedTuple):
     entropy: Tensor
 
 
-def _edges(attention: Tensor, scores: Tensor, mask: Tensor) -> _Edges:
+def edges_of(attention: Tensor, scores: Tensor, mask: Tensor) -> Edges:
+    """The edges of the simplex: attentions to two tokens; arguments as above."""
     n_keys = mask.shape[-1]
     i, j = torch.triu_indices(n_keys, n_keys, offset=1, device=mask.device)
     score_i = scores.index_select(1, i)
     gap = scores.index_select(1, j) - score_i
     a_i = attention.index_select(1, i)
     a_j = attention.index_select(1, j)
-    return _Edges(
+    return Edges(
         i=i,
         j=j,
         is_real=mask[:, i] & mask[:, j],
@@ -136,19 +137,19 @@ def _farthest(
         jsd = attention.new_zeros(len(epsilons), len(attention))
         return FarthestAttention(jsd, attention.repeat(len(epsilons), 1, 1))
     prob = (attention * scores).sum(-1, keepdim=True).sigmoid()
-    edges = _edges(attention, scores, mask)
+    edges = edges_of(attention, scores, mask)
     jsds, attentions = [], []
     for epsilon in epsilons:
         low = (prob - epsilon).clamp(0, 1).logit()
         high = (prob + epsilon).clamp(0, 1).logit()
-        jsd, farthest = _farthest_between(attention, edges, low, high)
+        jsd, farthest = farthest_between(attention, edges, low, high)
         jsds.append(jsd)
         attentions.append(farthest)
     return FarthestAttention(torch.stack(jsds), torch.stack(attentions))
 
 
-def _farthest_between(
-    attention: Tensor, edges: _Edges, low: Tensor, high: Tensor
+def farthest_between(
+    attention: Tensor, edges: Edges, low: Tensor, high: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The farthest attention with low ≤ Σ a'_t u_t ≤ high (each [batch, 1]).
 
@@ -158,11 +159,10 @@ def _farthest_between(
     Returns:
         Its JSD [batch], and itself [batch, keys].
     """
-    # Weight on j at the ends of each interval, [2, batch, pairs].
-    ends = torch.stack([low - edges.score_i, high - edges.score_i]).div_(edges.gap)
+    ends = interval_ends(edges, low, high)
     is_feasible = edges.is_real & (ends.amin(0) <= 1) & (ends.amax(0) >= 0)
     ends = ends.clamp_(0, 1)
-    jsd = _two_point_jsd(edges, ends).masked_fill_(~is_feasible, -1)
+    jsd = two_point_jsd(edges, ends).masked_fill_(~is_feasible, -1)
     best, end = jsd.transpose(0, 1).flatten(1).max(-1)
     weight = ends.transpose(0, 1).flatten(1).gather(1, end[:, None])
     pair = end % len(edges.i)
@@ -172,7 +172,16 @@ def _farthest_between(
     return best.clamp_min(0), torch.where(best[:, None] >= 0, vertex, attention)
 
 
-def _two_point_jsd(edges: _Edges, weight: Tensor) -> Tensor:
+def interval_ends(edges: Edges, low: Tensor, high: Tensor) -> Tensor:
+    """Weight on j where the logit is low and where it is high, [2, batch, pairs].
+
+    Between both lie the weights with low ≤ Σ a'_t u_t ≤ high (each [batch, 1]); none
+    where they lie on one side of [0, 1].
+    """
+    return torch.stack([low - edges.score_i, high - edges.score_i]).div_(edges.gap)
+
+
+def two_point_jsd(edges: Edges, weight: Tensor) -> Tensor:
     """JSD of attention to (1 − weight) on i and weight on j, [2, batch, pairs].
 
     Every other token t contributes a_t ln 2.

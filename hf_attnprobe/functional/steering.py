@@ -1,15 +1,17 @@
 """Candidates for adversarial attention in a model that is not linear.
 
 They are far from the original attention, in directions chosen by the gradient. To
-first order an attention A' of one head moves the probability by Σ g · (A' − A), with
-the gradient g at A. On that linear model the farthest attention puts each query's
-weight on one key. Which key trades distance against change: key j of a row scores
-v(a_j) − μ g_j, where v is the JSD of a vertex on a key of weight a_j, and one
-multiplier μ per text, found by bisection, makes the changes of all rows cancel. The
-caller must check each candidate by running the model.
+first order an attention A' moves the probability by Σ g · (A' − A), with the gradient
+g at A. On that linear model the farthest attention puts each query's weight on one
+key. Which key trades distance against change: key j of a row scores v(a_j) − μ g_j,
+where v is the JSD of a vertex on a key of weight a_j, and one multiplier μ per text,
+found by bisection, makes the changes of all rows cancel. Where that is too far for a
+real model, the rows of most effect are kept and the others moved. The caller must
+check each candidate by running the model.
 """
 
 import math
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -17,26 +19,35 @@ from torch import Tensor
 from hf_attnprobe.functional.divergence import vertex_jsd
 
 
-STEPS_BACK = (1.0, 0.5, 0.25)  # how far from the original to the vertex
+STEPS_BACK = (0.75, 0.25)  # how far from the original to the vertex
+KEPT = (1 / 16, 1 / 4, 1 / 2, 3 / 4)  # of the rows, those of most effect
+# Chosen on MiniLM, heads and groups of heads: these 15 candidates move attention by .76
+# of the farthest on average, 39 with more shares and steps by .79, 9 without KEPT by .63.
+N_CANDIDATES = 3 + 2 * len(KEPT) + 2 * len(STEPS_BACK)
 N_BISECTIONS = 40
 LARGEST_MULTIPLIER = 1e4  # over the largest slope: there the change alone decides
 
 
-def steered_candidates(attention: Tensor, slope: Tensor, visible: Tensor) -> Tensor:
+def steered_candidates(
+    attention: Tensor, slope: Tensor, movable: Tensor
+) -> Iterator[Tensor]:
     """Candidates: the farthest attention, the two on either side of no change.
 
-    For each also points on the way to it, see :data:`STEPS_BACK`.
+    Also, of the first and the last, those that keep the rows of most effect
+    (:data:`KEPT`, at least one); of the two, points on the way (:data:`STEPS_BACK`).
 
     Args:
-        attention: a head's weights [batch, queries, keys].
+        attention: rows of weights [batch, rows, keys], of one head or of several.
         slope: gradient of the probability with respect to them, of the same shape.
-        visible: bool [batch, queries, keys].
+        movable: bool [batch, rows, keys], where weight may be; a row without any such
+            key stays as it is.
 
-    Returns:
-        [copies, batch, queries, keys], rows summing to 1.
+    Yields:
+        :data:`N_CANDIDATES` times [batch, rows, keys], rows summing to 1, the farthest
+        attention of all first.
     """
-    value = (vertex_jsd(attention) - math.log(2)).masked_fill(~visible, -torch.inf)
-    slope = slope * visible
+    value = (vertex_jsd(attention) - math.log(2)).masked_fill(~movable, -torch.inf)
+    slope = slope * movable
     original_output = (slope * attention).sum((-2, -1))
     largest_slope = slope.abs().amax((-2, -1))
     largest_slope = largest_slope.clamp_min(torch.finfo(slope.dtype).tiny)
@@ -49,19 +60,40 @@ def steered_candidates(attention: Tensor, slope: Tensor, visible: Tensor) -> Ten
         low = torch.where(rises, middle, low)
         high = torch.where(rises, high, middle)
 
-    candidates = []
-    for multiplier in (torch.zeros_like(low), low, high):
-        direction = _vertices(value, slope, multiplier, attention) - attention
-        candidates += [attention + step * direction for step in STEPS_BACK]
-    return torch.stack(candidates)
+    farthest, below, above = (
+        _vertices(value, slope, multiplier, attention) - attention
+        for multiplier in (torch.zeros_like(low), low, high)
+    )
+    yield from (attention + direction for direction in (farthest, below, above))
+    for direction in (farthest, above):
+        place, n_rows = _by_effect(direction, slope, movable)
+        for share in KEPT:
+            n_kept = (share * n_rows).ceil().clamp_min(1)
+            is_moved = place >= n_kept[:, None]
+            yield attention + direction * is_moved[..., None]
+    for direction in (below, above):
+        yield from (attention + step * direction for step in STEPS_BACK)
+
+
+def _by_effect(
+    direction: Tensor, slope: Tensor, movable: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The place of each row by its first-order effect, most first, and their number.
+
+    Shape: [batch, rows] and [batch]; rows that stay as they are come last.
+    """
+    is_movable = movable.any(-1)
+    effect = (slope * direction).sum(-1).abs().masked_fill(~is_movable, -1)
+    place = effect.argsort(dim=-1, descending=True, stable=True).argsort(-1)
+    return place, is_movable.sum(-1)
 
 
 def _vertices(
     value: Tensor, slope: Tensor, multiplier: Tensor, attention: Tensor
 ) -> Tensor:
-    """Each row's weight on its best key; a row that sees nothing stays as it is."""
+    """Each row's weight on its best key; a row that cannot move stays as it is."""
     scores = value - multiplier[:, None, None] * slope
     best = scores.argmax(-1, keepdim=True)
     vertices = torch.zeros_like(attention).scatter(-1, best, 1.0)
-    sees_a_key = value.isfinite().any(-1, keepdim=True)
-    return torch.where(sees_a_key, vertices, attention)
+    can_move = value.isfinite().any(-1, keepdim=True)
+    return torch.where(can_move, vertices, attention)

@@ -9,13 +9,13 @@ from transformers import BertConfig, BertForSequenceClassification
 
 from hf_attnprobe import faithfulness
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.attention_model import Site
+from hf_attnprobe.attention_model import ALL, SET, Site
 from hf_attnprobe.faithfulness.adversarial import Adversarial, adversarial
 from hf_attnprobe.faithfulness.correlation import correlation
 from hf_attnprobe.faithfulness.permutation import Permutation, permutation
 from hf_attnprobe.faithfulness.screen import screen
 from hf_attnprobe.faithfulness.uniform_attention import uniform_attention
-from hf_attnprobe.functional.divergence import jsd, tvd
+from hf_attnprobe.functional.divergence import jsd, largest_jsd, tvd
 from hf_attnprobe.functional.intervention import at_head
 from hf_attnprobe.storage.rows import statistics_of
 
@@ -137,6 +137,8 @@ def test_adversary_is_what_it_says(observed, site, n_steps):
     _adapter, observation = observed
     found = adversarial(observation, site, Adversarial(n_steps=n_steps, n_starts=2))
     own, rows = observation.attention[site.layer][:, site.head], observation.batch.mask
+    if site.layer == 2:  # of the last layer only the first row is read
+        rows = torch.zeros_like(rows).index_fill(1, torch.tensor([0]), True)
     for epsilon, attention in found.attention.items():
         edited = at_head(
             observation.attention[site.layer], site.head, site.query, attention[None]
@@ -154,6 +156,96 @@ def test_adversary_is_what_it_says(observed, site, n_steps):
         assert (found.epsilon_max_jsd[epsilon] <= found.largest_jsd + 1e-6).all()
     assert (found.epsilon_max_jsd[0.05] >= found.epsilon_max_jsd[0.01]).all()
     assert found.epsilon_max_jsd[0.05].max() > 0.05
+
+
+def test_rows_that_cannot_reach_the_output_are_neither_moved_nor_counted(observed):
+    """All rows of the last layer but [CLS] put elsewhere: the same output, and no room."""
+    adapter, observation = observed
+    for head in range(4):
+        own = observation.attention[2][:, head]
+        free = own.clone()
+        free[:, 1:] = 0
+        rows = torch.arange(8)[1:]
+        free[:, rows, own[:, 1:].argmin(-1)[0]] = 1
+        edited = at_head(observation.attention[2], head, None, free[None])
+        with torch.no_grad():
+            moved = adapter.replay(observation, {2: edited})[0]
+        assert tvd(moved, observation.probs).max() < 1e-7
+        found = adversarial(observation, Site(2, head))
+        bound = largest_jsd(own[:, 0], observation.batch.mask)
+        assert torch.allclose(found.largest_jsd, bound, atol=1e-6)
+        for epsilon, attention in found.attention.items():
+            assert torch.equal(attention[:, 1:], own[:, 1:])
+            first = jsd(attention[:, 0], own[:, 0])
+            assert torch.allclose(found.epsilon_max_jsd[epsilon], first, atol=1e-6)
+
+
+class Recorder:
+    """A model whose replays are kept with what came out."""
+
+    def __init__(self, adapter, monkeypatch):
+        self.replays = []
+        replay = adapter.replay
+
+        def recorded(observation, attention):
+            probs = replay(observation, attention)
+            self.replays.append((attention, probs))
+            return probs
+
+        monkeypatch.setattr(adapter, "replay", recorded)
+
+
+GROUPS = [Site(1, ALL), Site(ALL, ALL), Site(2, ALL), Site(SET, 0)]
+
+
+@pytest.mark.parametrize("site", GROUPS)
+def test_heads_of_a_group_are_moved_together(observed, site, monkeypatch):
+    """Each value is that of a replay in which only the group's heads differ, computed by plain loops."""
+    adapter, observation = observed
+    monkeypatch.setattr(adapter, "head_sets", [[Site(0, 2), Site(2, 1)]])
+    members = {
+        (layer, head)
+        for layer in range(3)
+        for head in range(4)
+        if ((layer, head) in {(0, 2), (2, 1)} if site.layer == SET else True)
+        and site.layer in (SET, ALL, layer)
+    }
+    recorder = Recorder(adapter, monkeypatch)
+    found = adversarial(observation, site)
+    attained = {epsilon: torch.zeros(5).double() for epsilon in (0.01, 0.05)}
+    for attention, probs in recorder.replays:
+        change = tvd(probs[0], observation.probs)
+        moved = torch.zeros(5, dtype=torch.double)
+        n_rows = torch.zeros(5, dtype=torch.double)
+        for layer, own in enumerate(observation.attention):
+            new = attention[layer][0] if layer in attention else own
+            divergence = jsd(new, own)
+            for head in range(4):
+                if (layer, head) not in members:
+                    assert torch.equal(new[:, head], own[:, head])
+                    continue
+                rows = observation.batch.mask.double()
+                if layer == 2:
+                    rows = rows * (torch.arange(8) == 0)
+                moved += (divergence[:, head] * rows).sum(-1)
+                n_rows += rows.sum(-1)
+        for epsilon, known in attained.items():
+            known.copy_(torch.maximum(known, (moved / n_rows) * (change <= epsilon)))
+    for epsilon, expected in attained.items():
+        assert torch.allclose(found.epsilon_max_jsd[epsilon], expected, atol=1e-6)
+        assert (found.epsilon_max_jsd[epsilon] <= found.largest_jsd + 1e-6).all()
+    assert found.epsilon_max_jsd[0.05].max() > 0.02
+    assert (found.epsilon_max_jsd_exact == 0).all() and not found.attention
+
+
+def test_a_group_of_one_head_is_that_head(observed, monkeypatch):
+    adapter, observation = observed
+    monkeypatch.setattr(adapter, "head_sets", [[Site(1, 2)]])
+    alone, group = (
+        adversarial(observation, site) for site in (Site(1, 2), Site(SET, 0))
+    )
+    for epsilon, values in alone.epsilon_max_jsd.items():
+        assert torch.equal(values, group.epsilon_max_jsd[epsilon])
 
 
 def test_more_steps_only_add_candidates(observed):

@@ -3,9 +3,13 @@ import math
 import pytest
 import torch
 
+from hf_attnprobe.functional import steering
 from hf_attnprobe.functional.divergence import jsd
 from hf_attnprobe.functional.linear import epsilon_max_jsd
-from hf_attnprobe.functional.steering import STEPS_BACK, steered_candidates
+
+
+def steered_candidates(attention, slope, movable):
+    return torch.stack(list(steering.steered_candidates(attention, slope, movable)))
 
 
 def problem(n_queries=4, n_keys=6):
@@ -22,7 +26,7 @@ def problem(n_queries=4, n_keys=6):
 def test_candidates_are_attentions():
     attention, slope, visible = problem()
     found = steered_candidates(attention, slope, visible)
-    assert found.shape == (3 * len(STEPS_BACK), *attention.shape)
+    assert found.shape == (steering.N_CANDIDATES, *attention.shape)
     assert (found[:, ~visible] == 0).all() and (found >= 0).all()
     assert torch.allclose(found.sum(-1), attention.sum(-1).expand(found.shape[:-1]))
 
@@ -42,7 +46,7 @@ def test_the_others_lie_on_either_side_of_no_change():
     attention, slope, visible = problem(n_queries=8)
     found = steered_candidates(attention, slope, visible)
     change = (slope * (found - attention)).sum((-2, -1))
-    below, above = change[2 * len(STEPS_BACK)], change[len(STEPS_BACK)]
+    below, above = change[2], change[1]
     assert (below <= 1e-9).all() and (above >= -1e-9).all()
 
 
@@ -70,3 +74,29 @@ def test_a_text_of_one_token_stays():
     attention = torch.ones(1, 1, 1, dtype=torch.float64)
     found = steered_candidates(attention, torch.randn_like(attention), attention.bool())
     assert found.unique().tolist() == pytest.approx([1.0])
+
+
+def test_only_rows_that_may_move_do():
+    attention, slope, visible = problem()
+    movable = visible.clone()
+    movable[:, 1] = False
+    found = steered_candidates(attention, slope, movable)
+    assert torch.equal(found[:, :, 1], attention[:, 1].expand_as(found[:, :, 1]))
+    can_move = movable.sum(-1) > 1
+    assert ((found - attention).abs().amax((0, -1))[can_move] > 0.1).all()
+
+
+def test_rows_of_most_effect_are_kept_first():
+    """Against sorting the effects by hand: with k rows kept the change is that of the others."""
+    attention, slope, visible = problem(n_queries=8)
+    found = steered_candidates(attention, slope, visible)
+    effects = (slope * (found[0] - attention)).sum(-1).abs()
+    for place, share in enumerate(steering.KEPT):
+        candidate = found[3 + place]
+        for text in range(len(attention)):
+            n_rows = int(visible[text].any(-1).sum())
+            by_effect = sorted(range(n_rows), key=lambda r: -effects[text, r].item())
+            kept = set(by_effect[: max(1, math.ceil(share * n_rows))])
+            for row in range(n_rows):
+                expected = attention if row in kept else found[0]
+                assert torch.equal(candidate[text, row], expected[text, row])

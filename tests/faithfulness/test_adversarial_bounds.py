@@ -1,0 +1,124 @@
+"""What the adversarial test says of linear read-outs with two classes and with more."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from hf_attnprobe import AttentionClassifierConfig
+from hf_attnprobe.adapters import wrap
+from hf_attnprobe.attention_classifier.modeling_attention_classifier import (
+    AttentionClassifierForSequenceClassification,
+)
+from hf_attnprobe.attention_model import Site
+from hf_attnprobe.faithfulness.adversarial import Adversarial, adversarial
+from hf_attnprobe.functional.divergence import jsd, tvd
+from hf_attnprobe.storage.rows import statistics_of
+
+
+def observe(n_classes, n_texts=40, n_tokens=12):
+    """The reviewer's case: an untrained model with large weights, texts of random words."""
+    torch.manual_seed(1)
+    config = AttentionClassifierConfig(
+        vocab_size=200,
+        embedding_size=16,
+        encoder="mlp",
+        encoder_size=16,
+        num_labels=n_classes,
+    )
+    model = AttentionClassifierForSequenceClassification(config).eval()
+    with torch.no_grad():
+        model.classifier.weight.mul_(8)
+        for name, parameter in model.named_parameters():
+            if "attention.query" in name:
+                parameter.mul_(6)
+    adapter = wrap(model)
+    ids = torch.randint(4, 200, (n_texts, n_tokens))
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    return adapter.observe(adapter.prepare(inputs, tuple(range(n_texts))))
+
+
+def three_token_grid(observation, epsilon):
+    """The farthest attention to three tokens on a grid, of every text."""
+    shares = np.linspace(0, 1, 21)
+    weights = [(x, y, 1 - x - y) for x in shares for y in shares if x + y <= 1 + 1e-9]
+    weights = torch.tensor(weights).clamp_min(0)
+    farthest = []
+    for text, attention in enumerate(observation.attention[0][:, 0, 0]):
+        logits, best = observation.token_logits[text], 0.0
+        for tokens in itertools.combinations(range(len(attention)), 3):
+            tried = torch.zeros(len(weights), len(attention), dtype=torch.double)
+            tried[:, tokens] = weights
+            change = tvd((tried @ logits).softmax(-1), observation.probs[text])
+            within = jsd(tried, attention).masked_fill(change > epsilon, 0)
+            best = max(best, within.max().item())
+        farthest.append(best)
+    return torch.tensor(farthest, dtype=torch.double)
+
+
+@pytest.fixture(scope="module")
+def three_classes():
+    return observe(3)
+
+
+def test_the_upper_bound_covers_what_a_grid_finds_and_the_search_does_not(
+    three_classes,
+):
+    grid = three_token_grid(three_classes, 0.05)
+    found = adversarial(three_classes, Site())
+    search = adversarial(three_classes, Site(), Adversarial(method="search"))
+    assert search.epsilon_max_jsd[0.05].mean() < grid.mean() - 0.1
+    assert (found.epsilon_max_jsd_upper[0.05] >= grid - 1e-9).all()
+    lower = found.epsilon_max_jsd[0.05]
+    assert lower.mean() > grid.mean() - 0.02
+    assert (lower <= found.epsilon_max_jsd_upper[0.05] + 1e-12).all()
+
+
+def test_the_attention_of_the_lower_bound_is_within_epsilon(three_classes):
+    model = three_classes.model
+    for options in (Adversarial(), Adversarial(n_steps=100)):
+        found = adversarial(three_classes, Site(), options)
+        for epsilon, attention in found.attention.items():
+            probs = model.replay(three_classes, {0: attention[None, :, None]})[0]
+            assert (tvd(probs, three_classes.probs) <= epsilon + 1e-9).all()
+            theirs = jsd(attention[:, 0], three_classes.attention[0][:, 0, 0])
+            assert torch.allclose(theirs, found.epsilon_max_jsd[epsilon], atol=1e-9)
+
+
+def test_a_search_from_the_best_only_adds(three_classes):
+    quick = adversarial(three_classes, Site())
+    more = adversarial(three_classes, Site(), Adversarial(n_steps=100))
+    for epsilon, values in quick.epsilon_max_jsd.items():
+        assert (more.epsilon_max_jsd[epsilon] >= values).all()
+    gained = more.epsilon_max_jsd[0.05] - quick.epsilon_max_jsd[0.05]
+    assert gained.max() > 0
+
+
+@pytest.mark.parametrize(
+    ("n_classes", "method", "is_exact", "has_upper"),
+    [
+        (2, "auto", 1, False),
+        (2, "search", 0, False),
+        (3, "auto", 0, True),
+        (3, "search", 0, False),
+    ],
+)
+def test_every_number_carries_its_kind(n_classes, method, is_exact, has_upper):
+    observation = observe(n_classes, n_texts=5)
+    options = Adversarial(method=method, epsilons=(0.01, 0.05), n_steps=20)
+    found = statistics_of(adversarial(observation, Site(), options))
+    assert found["epsilon_max_jsd_exact"].tolist() == [is_exact] * 5
+    for epsilon in (0.01, 0.05):
+        assert (f"epsilon_max_jsd_upper@{epsilon}" in found) == has_upper
+        assert (f"share_of_largest_upper@{epsilon}" in found) == has_upper
+        share = found[f"share_of_largest@{epsilon}"]
+        expected = found[f"epsilon_max_jsd@{epsilon}"] / found["largest_jsd"]
+        assert torch.equal(share, expected) and (share <= 1 + 1e-9).all()
+
+
+def test_the_share_of_no_room_is_undefined():
+    found = adversarial(observe(3, n_texts=2, n_tokens=1), Site())
+    assert (found.largest_jsd == 0).all() and (found.epsilon_max_jsd[0.05] == 0).all()
+    assert found.share_of_largest[0.05].isnan().all()
+    assert found.share_of_largest_upper[0.05].isnan().all()
