@@ -75,6 +75,7 @@ def test_json_is_as_documented(command, cli, checkpoint, reviews_folder):
         "findings",
         "statistics",
         "contrasts",
+        "contradictions",
         "comparisons",
         "provenance",
     ]

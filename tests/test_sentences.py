@@ -138,6 +138,7 @@ def check(report, folder):
     check_accuracy(report, rows)
     check_findings(report, rows, control)
     check_whole(report)
+    assert report.contradictions == ()
     if control is not None:
         check_contrasts(report, rows, control)
     return rows, control

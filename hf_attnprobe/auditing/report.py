@@ -89,6 +89,8 @@ class Report:
         comparisons: paired tests of rankings.
         findings: every question with its answer.
         contrasts: every statistic beside the control's, where one was run.
+        contradictions: what the mathematics forbids and the rows say; none without a
+            mistake in the program.
         example_ids: of the texts.
         rows: one value per test, statistic, text, layer and head.
     """
@@ -104,6 +106,7 @@ class Report:
     comparisons: tuple[Comparison, ...] = ()
     findings: tuple[Finding, ...] = ()
     contrasts: tuple[Contrast, ...] = ()
+    contradictions: tuple[str, ...] = ()
     example_ids: tuple[int, ...] = field(default=(), repr=False)
     rows: pd.DataFrame = field(default_factory=pd.DataFrame, repr=False, compare=False)
 
@@ -131,6 +134,7 @@ def to_json(report: Report) -> dict:
         "findings": plain(report.findings),
         "statistics": plain(report.statistics),
         "contrasts": plain(report.contrasts),
+        "contradictions": list(report.contradictions),
         "comparisons": plain(report.comparisons),
         "provenance": report.provenance,
     }
@@ -161,6 +165,7 @@ def from_json(data: Mapping) -> Report:
         comparisons=tuple(from_plain(Comparison, c) for c in comparisons),
         findings=tuple(_finding(f) for f in data.get("findings", [])),
         contrasts=tuple(from_plain(Contrast, c) for c in data.get("contrasts", [])),
+        contradictions=tuple(data.get("contradictions", [])),
         example_ids=tuple(data.get("example_ids", [])),
     )
 
@@ -193,7 +198,8 @@ def to_text(report: Report) -> str:
 
 def _quality_lines(report: Report) -> list[str]:
     """How good the model is on these texts, and what stands beside its numbers."""
-    lines = [f.sentence for f in report.findings if f.rule == "accuracy"]
+    lines = [f"CONTRADICTION, report it: {s}" for s in report.contradictions]
+    lines += [f.sentence for f in report.findings if f.rule == "accuracy"]
     if "control" in report.provenance:
         lines.append(
             "Control: the same tests on this model without what it learned "

@@ -58,6 +58,7 @@ from hf_attnprobe.faithfulness.registry import options_of_tests
 from hf_attnprobe.inference.batching import collate, parse_bytes, reference_batch
 from hf_attnprobe.inference.encoding import Text, has_rationales, mask_id, tokenize
 from hf_attnprobe.options import Options
+from hf_attnprobe.statistics.checks import contradictions
 from hf_attnprobe.statistics.comparisons import compare_rankings
 from hf_attnprobe.statistics.contrasts import Contrast, contrast
 from hf_attnprobe.statistics.summary import PREDICTION, summarize
@@ -438,6 +439,7 @@ def _report(
         comparisons=compare_rankings(rows, seed=seed),
         findings=findings(rows, control, classes, seed=seed),
         contrasts=contrasts,
+        contradictions=tuple(contradictions(rows)),
         rows=rows.reset_index(drop=True),
     )
 

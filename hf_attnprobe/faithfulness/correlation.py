@@ -134,6 +134,7 @@ def _check(preview: AuditPreview, options: Correlation) -> None:
 @register_test(
     readings=READINGS,
     head_titles=HEAD_TITLES,
+    groups=True,
     needs=(Differentiable, EditableInputs),
     check=_check,
 )

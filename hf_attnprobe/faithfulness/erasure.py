@@ -223,6 +223,7 @@ class ErasureResult:
 @register_test(
     readings=READINGS,
     head_titles=HEAD_TITLES,
+    groups=True,
     copies_at_once=lambda options: COPIES_AT_ONCE,
 )
 @torch.no_grad()
@@ -337,7 +338,8 @@ def _removals_by_replay(
     predicted = observation.probs.argmax(-1)
     steps = torch.cartesian_prod(torch.arange(len(order)), torch.arange(longest))
     parts = []
-    for part in steps.to(order.device).split(COPIES_AT_ONCE):
+    n_layers = len(observation.model.members(site))
+    for part in steps.to(order.device).split(max(1, COPIES_AT_ONCE // n_layers)):
         which, n_before = part.unbind(1)
         gone = (turn[which] <= n_before[:, None, None]) & content
         after = erased(

@@ -237,9 +237,7 @@ def test_what_a_model_does_not_allow_is_left_out(monkeypatch):
 def test_two_stacks_have_no_rollout():
     adapter = wrap(families.make("bart"))
     observation = adapter.observe(families.prepare(adapter))
-    encoder, decoder = (
-        explanations(observation, Site(layer, ALL)) for layer in (1, 4)
-    )
+    encoder, decoder = (explanations(observation, Site(layer, ALL)) for layer in (1, 4))
     assert (
         encoder.rollout_tau is not None
         and encoder.value_zeroing_rollout_tau is not None
