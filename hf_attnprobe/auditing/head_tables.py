@@ -89,6 +89,12 @@ def has_heads(statistics: Sequence[Statistic]) -> bool:
     return len({(s.layer, s.head) for s in statistics if _is_head(s)}) > 1
 
 
+def has_several(statistics: Sequence[Statistic]) -> bool:
+    """Whether the model has several heads, tested one by one or as groups."""
+    groups = any(s.head < 0 and s.n for s in statistics)
+    return groups or has_heads(statistics)
+
+
 def _is_head(s: Statistic) -> bool:
     return s.layer >= 0 and s.head >= 0
 

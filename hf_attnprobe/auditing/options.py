@@ -26,6 +26,9 @@ class AuditOptions(Options):
         None, "heads to test in each layer (default: all)", metavar="HEAD"
     )
     groups: bool = option(True, "test layers and all attention as a whole too")
+    single_heads: bool = option(
+        True, "test every head by itself too; without, layers and all attention only"
+    )
     head_sets: Sequence[str] | None = option(
         None,
         "sets of heads to test as a whole, each written as layer.head joined by +, such "
@@ -37,7 +40,8 @@ class AuditOptions(Options):
     )
     screen: int | None = option(
         None,
-        "test only this many heads: those with the largest first-order effect",
+        "test only this many heads: those with the largest first-order effect on the "
+        "other half of the texts",
         at_least=1,
         metavar="N",
     )

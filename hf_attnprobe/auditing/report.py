@@ -8,7 +8,7 @@ import pandas as pd
 from hf_attnprobe import markdown
 from hf_attnprobe.auditing.group_tables import group_section, group_sentences
 from hf_attnprobe.auditing.head_tables import (
-    has_heads,
+    has_several,
     head_sentences,
     head_tables,
     prune_table,
@@ -189,7 +189,8 @@ def to_text(report: Report) -> str:
         *_quality_lines(report),
         "",
     ]
-    if has_heads(report.statistics):
+    if has_several(report.statistics):
+        lines += [*_group_section(report)]
         lines += [*head_tables(report.statistics, report.rows), ""]
     else:
         lines += [*_test_lines(report), "", *_comparison_lines(report)]
@@ -288,7 +289,7 @@ def _verdict(report: Report) -> list[str]:
     answer = conclusion_sentence(report.findings)
     lines = [answer] if answer else []
     lines += [f.sentence for f in report.findings if f.rule != "accuracy"]
-    if has_heads(report.statistics):
+    if has_several(report.statistics):
         lines += group_sentences(report.statistics)
         return lines + head_sentences(report.statistics, report.rows)
     ablated = zero_ablation_only(report.statistics)
@@ -311,7 +312,9 @@ def to_markdown(report: Report) -> str:
         "",
         *markdown.bullets([*_quality_lines(report), *_verdict(report)]),
     ]
-    if has_heads(report.statistics):  # all the numbers are in summary.json and the rows
+    if has_several(
+        report.statistics
+    ):  # all the numbers are in summary.json and the rows
         parts += _group_section(report)
         parts += head_tables(report.statistics, report.rows)
         parts += _prune_section(report.prune)
@@ -325,7 +328,7 @@ def to_markdown(report: Report) -> str:
 
 
 def _group_section(report: Report) -> list[str]:
-    sets = report.provenance.get("sites", {}).get("head_sets") or []
+    sets = report.provenance.get("head_sets") or []
     return group_section(report.statistics, sets)
 
 

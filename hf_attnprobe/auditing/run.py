@@ -40,6 +40,7 @@ from hf_attnprobe.auditing.selection import (
     crossed,
     group_sites,
     head_set_names,
+    of_groups_alone,
     parse_head_sets,
     select_sites,
     select_tests,
@@ -134,6 +135,11 @@ def audit(
     """
     asked, by_default = options_of_tests(tests)
     if options.screen is not None:
+        if not options.single_heads:
+            raise AttnProbeError(
+                "expected single heads for --screen to choose from; leave it or "
+                "--no-single-heads out"
+            )
         asked = {**asked, "screen": NoOptions()}
     budget, data = parse_bytes(options.memory_budget), as_data(dataset)
     examples = data.examples(seed=options.seed)
@@ -146,6 +152,8 @@ def audit(
     groups = group_sites(adapter, sites, whole=options.groups)
     rationales = has_rationales(examples, adapter.unit) and subject.tokenizer.is_fast
     chosen, left_out = select_tests(asked, by_default, adapter, sites, rationales)
+    if not options.single_heads:
+        chosen, left_out = of_groups_alone(chosen, left_out, groups)
     _log_left_out(left_out)
     identity = _identity(subject, examples, data, options, {**asked, **chosen})
     _set_reference(subject, examples, chosen)
@@ -169,7 +177,8 @@ def audit(
         )
         _rehearse(sweep, sites, rationales)
         with claim(folder, identity, state):
-            parts = _run_tests(sweep, sites, groups, options.screen)
+            tested = sites if options.single_heads else []
+            parts = _run_tests(sweep, tested, groups, options.screen)
             others = _run_control(subject, sweep, parts, groups, options)
             provenance = _provenance(identity, sweep, left_out, counts)
             if others is not None:
@@ -280,6 +289,7 @@ def _identity(
         "seed": options.seed,
         "options": _options_of_rows(given),
         "sites": where,
+        "single_heads": options.single_heads,
         "groups": options.groups,
         "head_sets": head_set_names(subject.adapter),
         "level": options.level or "default",

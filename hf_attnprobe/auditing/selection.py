@@ -206,6 +206,30 @@ def select_tests(
     return chosen, left_out
 
 
+def of_groups_alone(
+    chosen: Mapping[str, Options], left_out: Mapping[str, str], groups: Sequence[Site]
+) -> tuple[dict[str, Options], dict[str, str]]:
+    """The tests that can look at groups of heads, and why the others are left out.
+
+    Raises:
+        AttnProbeError: no group of heads, or no test that can look at one.
+    """
+    if not groups:
+        raise AttnProbeError(
+            "expected a model with several heads for --no-single-heads, and groups of "
+            "them; leave it out"
+        )
+    kept = {name: o for name, o in chosen.items() if tests()[name].groups}
+    if not kept:
+        raise AttnProbeError(
+            f"expected a test of groups of heads with --no-single-heads, got "
+            f"{', '.join(chosen)}; ask for another test"
+        )
+    reason = "it looks at single heads, which --no-single-heads leaves out"
+    others = dict.fromkeys(chosen.keys() - kept.keys(), reason)
+    return kept, {**left_out, **others}
+
+
 def sites_by_test(
     names: Sequence[str],
     adapter: AttentionModelBase,

@@ -304,9 +304,9 @@ def test_which_groups_are_tested():
     asked = [site._replace(query=2) for site in heads[:N_HEADS]]
     assert group_sites(adapter, asked)[0] == Site(0, ALL, 2)
     where = sites_by_test(
-        ["permutation", "correlation"], adapter, heads[:2], [EVERYWHERE]
+        ["permutation", "conicity"], adapter, heads[:2], [EVERYWHERE]
     )
-    assert where == {"permutation": [*heads[:2], EVERYWHERE], "correlation": heads[:2]}
+    assert where == {"permutation": [*heads[:2], EVERYWHERE], "conicity": heads[:2]}
     assert all(all_tests()[name].groups for name in RUNS)
 
 
