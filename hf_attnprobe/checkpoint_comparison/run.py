@@ -125,7 +125,7 @@ def _audit(
         model,
         data,
         [test for test in options.tests if test in AUDITED],
-        options=AuditOptions(seed=options.seed),
+        options=AuditOptions(seed=options.seed, control="none"),
         output_dir=folder,
         progress=progress,
     )
