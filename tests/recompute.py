@@ -20,7 +20,7 @@ def thresholds():
     found = {}
     for line in RULES_PAGE.read_text().splitlines():
         cells = [cell.strip() for cell in line.strip("| ").split(" | ")]
-        if len(cells) == 6 and re.fullmatch(r"[A-Z][\w ]+", cells[0]):
+        if len(cells) == 6 and re.fullmatch(r"[A-Z][\w: ]+", cells[0]):
             yes = 0.0 if cells[4] == "above 0" else float(cells[4])
             partly = yes if cells[3] == "–" else float(cells[3])
             found[cells[0].lower()] = partly, yes

@@ -22,16 +22,13 @@ from hf_attnprobe.statistics.simultaneous import (
     wilson_interval,
 )
 from hf_attnprobe.statistics.summary import Statistic
-from hf_attnprobe.statistics.verdicts import MIN_TEXTS
+from hf_attnprobe.statistics.verdicts import MIN_TEXTS, RULES
 
 
-# Thresholds of single heads, and where they come from.
-MATTERS = 0.05  # total variation or probability; half of what all attention must move
-AGREES = 0.3  # τ; a medium correlation (Cohen 1988)
-ELSEWHERE = (
-    0.58  # .40 of ln 2, of trained adversaries (Wiegreffe & Pinter 2019, Tab. 4)
-)
-ON_THE_WAY = 0.25  # of the way from a random order to the best; our choice
+MATTERS = RULES["head_effect"].yes
+AGREES = RULES["head_importance"].yes
+ELSEWHERE = RULES["head_uniqueness"].yes
+ON_THE_WAY = RULES["head_erasure"].yes
 N_LISTED = 8  # heads named in a sentence
 MIN_HEADS = 10  # heads from which on a correlation over heads is read
 MARKED = {
