@@ -40,6 +40,14 @@ class Known:
     batch: Batch
     ranks: Tensor  # [3, batch, keys]: attention, gradient, leave-one-out
 
+    @property
+    def probs(self) -> Tensor:
+        """Even, so that rounding is that of numbers around one half."""
+        return torch.full((len(self.ranks[0]), 2), 0.5).to(self.ranks)
+
+    def target(self, target: int | None) -> Tensor:
+        return self.probs.argmax(-1)
+
     def read(self, site: Site) -> Tensor:
         return self.ranks[0]
 

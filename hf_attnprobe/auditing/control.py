@@ -4,9 +4,10 @@ A test that gives a model without its training the same number has measured the
 architecture, not what the model learned (Adebayo et al. 2018, "Sanity Checks for
 Saliency Maps", Section 3). So the same tests run on a control:
 
-randomised: the entries of every weight tensor are shuffled. Their sizes stay, so the
-            attention is about as peaked as the model's own; a freshly initialised
-            network attends almost evenly, which is another yardstick.
+randomised: the entries of every weight tensor are shuffled, so that their sizes stay. In
+            attention classifiers the query is then scaled until the mean largest weight
+            is the model's own: gradients and leave-one-out have the attention weight
+            as a factor, so peaked attention agrees with them whatever it learned.
 untrained:  a model of the same configuration, freshly initialised.
 
 From the top down: with a number of layers, only these last blocks and what stands above
@@ -16,10 +17,10 @@ them lose their training (the paper's cascading randomisation, one step per audi
 import copy
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from hf_attnprobe.attention_model import AttentionModelBase
+from hf_attnprobe.attention_model import AttentionModelBase, Batch
 from hf_attnprobe.auditing.options import Control
 from hf_attnprobe.errors import AttnProbeError
 
@@ -60,6 +61,46 @@ def control_of(
             else:
                 _shuffle(parameter, seed + place, padding.get(id(parameter)))
     return fresh
+
+
+@torch.no_grad()
+def sharpen_like(
+    control: AttentionModelBase, model: AttentionModelBase, batch: Batch
+) -> bool:
+    """Scales the query of a control until its attention is as peaked as the model's.
+
+    By the mean over the texts of the largest weight, within a factor of 2^±12.
+
+    Returns:
+        Whether there is a query to scale: attention classifiers have one.
+    """
+    queries = _queries(control.model)
+    if not queries:
+        return False
+    wanted, original = _peakedness(model, batch), [query.clone() for query in queries]
+    low, high = -12.0, 12.0
+    for _ in range(20):
+        middle = (low + high) / 2
+        for query, first in zip(queries, original, strict=True):
+            query.copy_(first * 2**middle)
+        if _peakedness(control, batch) < wanted:
+            low = middle
+        else:
+            high = middle
+    return True
+
+
+def _queries(model: nn.Module) -> list[Tensor]:
+    """The vectors whose product with a state is a score of attention."""
+    found = [getattr(module, "query", None) for module in model.modules()]
+    linear = [query for query in found if isinstance(query, nn.Linear)]
+    return [query.weight for query in linear if query.out_features == 1]
+
+
+def _peakedness(model: AttentionModelBase, batch: Batch) -> float:
+    """The mean over texts of the largest weight."""
+    observation = model.observe(batch)
+    return float(observation.read(model.sites()[0]).amax(-1).mean())
 
 
 def _padding_rows(model: nn.Module) -> dict[int, int]:

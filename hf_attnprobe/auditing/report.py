@@ -204,7 +204,7 @@ def _quality_lines(report: Report) -> list[str]:
     if "control" in report.provenance:
         lines.append(
             "Control: the same tests on this model without what it learned "
-            f"({report.provenance['control']}), one draw."
+            f"({report.provenance['control']}); one draw."
         )
     return lines
 

@@ -157,6 +157,7 @@ def audit(
     _log_left_out(left_out)
     identity = _identity(subject, examples, data, options, {**asked, **chosen})
     _set_reference(subject, examples, chosen)
+    control = _prepare_control(subject, examples, options)
     limited = _limited(examples, data.test_limit)
     tokenized = tokenize(subject.tokenizer, limited, adapter, truncate=options.truncate)
     if options.screen is not None:
@@ -179,10 +180,10 @@ def audit(
         with claim(folder, identity, state):
             tested = sites if options.single_heads else []
             parts = _run_tests(sweep, tested, groups, options.screen)
-            others = _run_control(subject, sweep, parts, groups, options)
+            others = _run_control(subject, sweep, parts, groups, control)
             provenance = _provenance(identity, sweep, left_out, counts)
             if others is not None:
-                provenance["control"] = _control_in_words(options)
+                provenance["control"] = control
             report = _report(
                 subject, data, sweep, provenance, others, prune=options.prune
             )
@@ -325,6 +326,22 @@ def _set_reference(
         adapter.require(HeadOutputs).set_reference(batch)
 
 
+def _prepare_control(
+    subject: Subject, examples: "datasets.Dataset", options: AuditOptions
+) -> str:
+    """Makes the control's attention as peaked as the model's; what it is, in words."""
+    layers = options.control_layers
+    where = "" if layers is None else f" of the last {layers} layers and above"
+    if options.control == "untrained":
+        return f"weights{where} freshly initialised"
+    kind = f"weights{where} shuffled"
+    if subject.control is not None:
+        batch = reference_batch(subject.adapter, subject.tokenizer, examples)
+        if controls.sharpen_like(subject.control, subject.adapter, batch):
+            kind += ", attention as peaked as the model's"
+    return kind
+
+
 def _limited(examples: "datasets.Dataset", limit: int | None) -> "datasets.Dataset":
     if limit is None:
         return examples
@@ -382,9 +399,13 @@ def _run_control(
     sweep: Sweep,
     parts: Sequence[Part],
     groups: Sequence[Site],
-    options: AuditOptions,
+    kind: str,
 ) -> pd.DataFrame | None:
-    """The same tests on the control, in a folder of its own; their rows, if any."""
+    """The same tests on the control, in a folder of its own; their rows, if any.
+
+    Args:
+        kind: of control, in words.
+    """
     if subject.control is None:
         return None
     adapter = subject.control
@@ -395,17 +416,11 @@ def _run_control(
     )
     identity = {
         "model_fingerprint": adapter.fingerprint(),
-        "kind": _control_in_words(options),
+        "kind": kind,
     }
     with claim(folder, identity, sweep.state, kind="control"):
         _run_parts(other, parts, groups, done="screen")
     return _rows_of(other)
-
-
-def _control_in_words(options: AuditOptions) -> str:
-    kind = "randomised" if options.control == "auto" else options.control
-    layers = options.control_layers
-    return kind if layers is None else f"{kind}, the last {layers} layers"
 
 
 def _rows_of(sweep: Sweep) -> pd.DataFrame:
