@@ -7,11 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from hf_attnprobe.statistics.bootstrap import (
-    bootstrap_interval,
-    is_share,
-    share_interval,
-)
+from hf_attnprobe.statistics.bootstrap import bootstrap_interval
+from hf_attnprobe.statistics.shares import is_share, share_interval
 
 
 KEY = ["example_id", "test", "statistic", "layer", "head"]

@@ -303,9 +303,7 @@ def test_which_groups_are_tested():
     assert group_sites(adapter, heads[1:]) == [*layers[1:], *sets]
     asked = [site._replace(query=2) for site in heads[:N_HEADS]]
     assert group_sites(adapter, asked)[0] == Site(0, ALL, 2)
-    where = sites_by_test(
-        ["permutation", "conicity"], adapter, heads[:2], [EVERYWHERE]
-    )
+    where = sites_by_test(["permutation", "conicity"], adapter, heads[:2], [EVERYWHERE])
     assert where == {"permutation": [*heads[:2], EVERYWHERE], "conicity": heads[:2]}
     assert all(all_tests()[name].groups for name in RUNS)
 
