@@ -80,7 +80,7 @@ def test_from_the_command_line(folder, data, tmp_path, cli):
     groups = {EVERYWHERE, *LAYERS, (SET, 0), (SET, 1)}
     for test in (*EDITS, "input_erasure"):
         assert places(report, test) == HEADS | groups
-    assert places(report, "correlation") == HEADS
+    assert places(report, "correlation") == HEADS | groups
     assert places(report, "explanations") == HEADS | LAYERS
 
     values = report.to_pandas().set_index(KEY).value.sort_index()
@@ -123,10 +123,31 @@ def test_a_part_of_the_heads_has_the_groups_that_are_whole(folder, data):
     assert all(min(place) >= 0 for place in places(report, "head_ablation"))
 
 
+def test_groups_alone(folder, data):
+    report = quick(
+        folder,
+        data,
+        tests=["permutation", "conicity"],
+        single_heads=False,
+        test_limit=2,
+    )
+    assert places(report, "permutation") == {EVERYWHERE, *LAYERS}
+    assert report.provenance["tests"] == ["permutation"]
+    assert "single heads" in report.provenance["left_out"]["conicity"]
+    assert "| all attention |" in str(report) and "Assignment" in str(report)
+    for options, message in (
+        ({"tests": ["conicity"]}, "a test of groups"),
+        ({"screen": 1}, "--screen"),
+        ({"groups": False}, "groups of them"),
+    ):
+        with pytest.raises(AttnProbeError, match=message):
+            quick(folder, data, single_heads=False, test_limit=4, **options)
+
+
 def test_a_screen_leaves_the_groups_whole(folder, data):
-    report = quick(folder, data, screen=1, test_limit=2)
+    report = quick(folder, data, screen=1, test_limit=4)
     found = places(report, "uniform_attention")
-    assert found >= {EVERYWHERE, *LAYERS} and len(found & HEADS) == 1
+    assert found >= {EVERYWHERE, *LAYERS} and 1 <= len(found & HEADS) <= 2
 
 
 def test_texts_one_by_one_in_another_order_give_the_same(folder, data):
@@ -192,7 +213,9 @@ def test_groups_are_no_heads(folder, data):
     )
     assert of_groups(with_groups.statistics, "zero_tvd").keys() == {EVERYWHERE, *LAYERS}
     assert by_head(with_groups.statistics, "zero_tvd").keys() == HEADS
-    assert head_tables(with_groups.statistics) == head_tables(without.statistics)
+    assert head_tables(with_groups.statistics, with_groups.rows) == head_tables(
+        without.statistics, without.rows
+    )
 
 
 def test_a_study_reads_the_head_and_no_group(tmp_path):
