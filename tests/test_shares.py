@@ -17,6 +17,7 @@ READINGS = {
         "only_random_flips": "in {mean:.1%} of texts",
         "regret": "{mean:.2f} weights more than needed",
         "comprehensiveness": "falls by {mean:.2f}",
+        "way_to_best": "goes {mean:.0%} of the way from a random order",
     }
 }
 
@@ -64,6 +65,7 @@ def test_other_statistics_keep_the_bootstrap():
     low, high = summary_of("only_random_flips", halves).ci95
     expected = 1.96 * halves.std() / len(halves) ** 0.5
     assert (high - low) / 2 == pytest.approx(expected, rel=0.15)
+    assert summary_of("way_to_best", np.zeros(50)).ci95 == (0, 0)  # may be below 0
     assert np.isnan(share_interval(np.array(0), np.array(0))).all()
     assert summary_of("only_random_flips", np.full(4, np.nan)) is None
 

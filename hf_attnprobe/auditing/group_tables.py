@@ -25,7 +25,7 @@ COLUMNS = {
     "zero_tvd": "zeroed: output moves by",
     "zero_flip": "zeroed: share of texts that flip",
     "share_of_largest@0.01": (
-        "farthest attention within ε = .01, as a share of the farthest of all"
+        "how far attention can at least go within ε = .01, as a share of the farthest"
     ),
     "way_to_best_tried@attention": (
         "erasure: attention's way from a random order to the best order tried"

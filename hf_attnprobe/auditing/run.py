@@ -405,7 +405,12 @@ def _run_control(
 def _control_in_words(options: AuditOptions) -> str:
     kind = "randomised" if options.control == "auto" else options.control
     layers = options.control_layers
-    return kind if layers is None else f"{kind}, the last {layers} layers"
+    if layers is None:
+        return kind
+    blocks = {0: "", 1: "the last layer and "}.get(
+        layers, f"the last {layers} layers and "
+    )
+    return f"{kind}, only {blocks}what stands above"
 
 
 def _rows_of(sweep: Sweep) -> pd.DataFrame:

@@ -295,15 +295,16 @@ def _uniqueness(evidence: Evidence, group: str) -> Finding | None:
     control = evidence.control_mean("share_of_largest@0.01")
     if control is not None and control.n:
         yardsticks["control"] = control.value
-        sentence += f" The control has {_said(control)}."
+        sentence += f" In the control others lie {_said(control)} of the way."
     return _finding("uniqueness", group, answer, sentence, pinned_at_most, yardsticks)
 
 
 def _erasure(evidence: Evidence, group: str) -> Finding | None:
     """How far attention's order is on the way from a random one to the smallest set."""
-    name, best = "way_to_best@attention", "the smallest set"
+    name, best, flips = "way_to_best@attention", "the smallest set", "some set"
     if not evidence.mean(name).n:
         name, best = "way_to_best_tried@attention", "the best order tried"
+        flips = "some tried order"
     way = evidence.mean(name)
     if not way.n:
         return None
@@ -323,8 +324,8 @@ def _erasure(evidence: Evidence, group: str) -> Finding | None:
     sentence = (
         f"{_start('erasure', group, answer, way)} Attention's order goes {_said(way)} "
         f"of the way from a random order to {best} ({_thresholds('erasure')}). To flip "
-        f"the decision it needs {needs} (means over the {way.n} texts that can be "
-        f"flipped). It never flips {failing.value:.0%} of them, which count as all "
+        f"the decision it needs {needs} (means over the {way.n} texts that {flips} "
+        f"flips). In {failing.value:.0%} of them it never does, which counts as all "
         "tokens. The attention that is left is divided by its sum, which the model "
         "never saw in training."
     )
@@ -337,7 +338,7 @@ def _erasure(evidence: Evidence, group: str) -> Finding | None:
     control = evidence.control_mean(name)
     if control is not None and control.n:
         yardsticks["control"] = control.value
-        sentence += f" The control goes {_said(control)} of its way."
+        sentence += f" The control goes {_said(control)} of the way."
     return _finding("erasure", group, answer, sentence, way, yardsticks)
 
 
