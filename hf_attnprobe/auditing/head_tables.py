@@ -277,7 +277,8 @@ def _share(share: float, n_texts: int) -> str:
     if not n_texts:
         return markdown.number(share)
     hits = np.array(round(share * n_texts))
-    return markdown.interval(share, share_interval(hits, np.array(n_texts)))
+    low, high = share_interval(hits, np.array(n_texts)).tolist()
+    return markdown.interval(share, (low, high))
 
 
 # --- sentences ----------------------------------------------------------------------
