@@ -24,12 +24,14 @@ def number(value: float | str | None, *, digits: int = 3, sign: str = "") -> str
 
     >>> number(0.12345), number(2, digits=1, sign="+"), number(None), number("≤ 0.1")
     ('0.123', '+2.0', '–', '≤ 0.1')
+    >>> number(-1e-9)
+    '0.000'
     """
     if isinstance(value, str):
         return value
     if value is None or value != value:
         return MISSING
-    return f"{value:{sign}.{digits}f}"
+    return f"{value:{sign}z.{digits}f}"  # z: no -0.000
 
 
 def bounds(ci95: tuple[float, float] | None, *, digits: int = 3, sign: str = "") -> str:

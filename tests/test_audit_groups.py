@@ -15,6 +15,7 @@ from hf_attnprobe.auditing.group_tables import group_section, group_sentences, o
 from hf_attnprobe.auditing.head_tables import by_head, head_tables
 from hf_attnprobe.auditing.report import to_markdown
 from hf_attnprobe.auditing.run import read_audit
+from hf_attnprobe.auditing.verdict import zero_ablation_only
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness import readings
 from hf_attnprobe.faithfulness.input_erasure import CAUTION
@@ -243,3 +244,29 @@ def test_a_caution_stands_with_the_numbers_of_erased_inputs(folder, data, checkp
     for name in ("comprehensiveness", "sufficiency"):
         assert f"{name}@attention: with " in to_markdown(of_one)
         assert "deleted, or masked" in readings()["input_erasure"][name]
+
+
+def test_rankings_that_take_no_attention_stand_once(folder, data):
+    """random, leave_one_out and input_gradient had the same row in every group."""
+    report = quick(folder, data, tests=["input_erasure"], test_limit=3)
+    lines = [line for line in group_section(report.statistics, []) if "|" in line]
+    cells = [[cell.strip() for cell in line.split("|")[1:3]] for line in lines]
+    alone = [ranking for group, ranking in cells if group == "the text alone"]
+    assert alone == ["random", "leave_one_out", "input_gradient"]
+    elsewhere = {ranking for group, ranking in cells if group != "the text alone"}
+    assert "mean_attention" in elsewhere and not elsewhere & set(alone)
+    rows = report.to_pandas()
+    same = rows[rows.statistic.isin([f"comprehensiveness@{name}" for name in alone])]
+    spread = same.groupby(["statistic", "example_id"]).value.agg(
+        lambda v: v.max() - v.min()
+    )
+    assert spread.max() < 1e-9
+
+
+def test_groups_alone_say_nothing_of_single_heads(folder, data):
+    report = quick(
+        folder, data, tests=["head_ablation"], single_heads=False, test_limit=3
+    )
+    statistics = [s for s in report.statistics if s.statistic != "mean_tvd"]
+    assert {s.statistic for s in statistics} >= {"zero_tvd"}
+    assert zero_ablation_only(statistics) is None

@@ -96,7 +96,7 @@ def check_findings(report, rows, control):
         if finding.group != "all":
             assert f"(texts predicted {finding.group})" in head
         if finding.rule != "uniqueness":  # which names the share, 1 − it
-            assert f"{finding.value:.2f} [" in sentence
+            assert f"{finding.value:z.2f} [" in sentence
 
 
 def check_accuracy(report, rows):

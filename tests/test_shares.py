@@ -5,7 +5,10 @@ import pandas as pd
 import pytest
 from scipy.stats import binomtest
 
-from hf_attnprobe.statistics.bootstrap import mean_estimate, share_interval
+from hf_attnprobe.statistics.bootstrap import mean_estimate
+from hf_attnprobe.statistics.contrasts import contrast, find_contrast
+from hf_attnprobe.statistics.quality import quality
+from hf_attnprobe.statistics.shares import paired_share_interval, share_interval
 from hf_attnprobe.statistics.summary import find_statistic, summarize
 
 
@@ -14,6 +17,7 @@ READINGS = {
         "only_random_flips": "in {mean:.1%} of texts",
         "regret": "{mean:.2f} weights more than needed",
         "comprehensiveness": "falls by {mean:.2f}",
+        "way_to_best": "goes {mean:.0%} of the way from a random order",
     }
 }
 
@@ -61,6 +65,7 @@ def test_other_statistics_keep_the_bootstrap():
     low, high = summary_of("only_random_flips", halves).ci95
     expected = 1.96 * halves.std() / len(halves) ** 0.5
     assert (high - low) / 2 == pytest.approx(expected, rel=0.15)
+    assert summary_of("way_to_best", np.zeros(50)).ci95 == (0, 0)  # may be below 0
     assert np.isnan(share_interval(np.array(0), np.array(0))).all()
     assert summary_of("only_random_flips", np.full(4, np.nan)) is None
 
@@ -73,3 +78,67 @@ def test_the_interval_covers(share):
     low, high = share_interval(hits, np.full(4000, 249))
     covered = ((low <= share) & (share <= high)).mean()
     assert covered >= 0.945
+
+
+# --- two shares of the same texts ---------------------------------------------------
+
+
+def long_rows(values):
+    return pd.DataFrame(
+        {
+            "test": "erasure",
+            "statistic": "top_flips",
+            "example_id": range(len(values)),
+            "layer": 0,
+            "head": 0,
+            "value": values,
+        }
+    )
+
+
+def test_pairs_that_all_agree_still_leave_a_doubt():
+    """The difference of two shares was [0.000, 0.000] and [1.000, 1.000]."""
+    classes = long_rows(np.zeros(249)).assign(
+        test="prediction", statistic="predicted_class", layer=-1, head=-1
+    )
+    none, all_ = (long_rows(np.full(249, value)) for value in (0.0, 1.0))
+    for first, second, middle in ((none, none, 0), (all_, none, 1), (all_, all_, 0)):
+        both = [pd.concat([classes, rows]) for rows in (first, second)]
+        found = find_contrast(contrast(*both, ["a"]), "top_flips")
+        low, high = found.ci95
+        assert found.difference == middle
+        assert low < middle <= high and 0.005 < high - low < 0.03
+
+
+def test_a_model_that_is_always_right_may_still_be_wrong_once_in_28():
+    """Its accuracy was 1.00 [1.00, 1.00]; of one that says the majority +0 [0, 0]."""
+    n = 100
+    labels = np.arange(n) % 4 == 0
+    frame = pd.DataFrame({"label": labels * 1, "probability": 0.9})
+    right = quality(frame.assign(predicted_class=frame.label))
+    assert right.accuracy.ci95 == pytest.approx((1 - 0.0362, 1), abs=5e-5)
+    majority = quality(frame.assign(predicted_class=0)).beyond_majority
+    low, high = majority.ci95
+    assert low < majority.value == 0 < high
+
+
+@pytest.mark.parametrize(
+    ("only_first", "only_second"), [(0.004, 0.0), (0.1, 0.02), (0.0, 0.0), (0.3, 0.2)]
+)
+def test_the_interval_of_a_difference_covers(only_first, only_second):
+    rng = np.random.default_rng(0)
+    shares = only_first, only_second, 1 - only_first - only_second
+    differences = rng.choice([1, -1, 0], (249, 4000), p=shares)
+    low, high = paired_share_interval(differences.astype(float))
+    truth = only_first - only_second
+    assert ((low <= truth) & (truth <= high)).mean() >= 0.945
+
+
+def test_texts_without_a_pair_do_not_count():
+    differences = np.array([1, 0, -1, 1, 0, 0, 0, 1.0])
+    padded = np.append(differences, [np.nan] * 5)
+    np.testing.assert_array_equal(
+        paired_share_interval(padded[:, None]),
+        paired_share_interval(differences[:, None]),
+    )
+    assert np.isnan(paired_share_interval(np.full((3, 1), np.nan))).all()

@@ -8,10 +8,10 @@ import scipy.stats
 
 from hf_attnprobe.statistics import simultaneous
 from hf_attnprobe.statistics.simultaneous import (
+    ONE_COLUMN,
     critical_value,
     effective_columns,
     simultaneous_interval,
-    wilson_interval,
 )
 
 
@@ -144,15 +144,19 @@ def test_columns_without_variation():
 
 
 @pytest.mark.parametrize(("hits", "n"), [(0, 249), (1, 249), (100, 200), (30, 30)])
-def test_wilson_is_scipys(hits, n):
-    expected = scipy.stats.binomtest(hits, n).proportion_ci(method="wilson")
-    assert wilson_interval(hits / n, n) == pytest.approx(
-        (expected.low, expected.high), abs=1e-6
-    )
+def test_a_share_has_the_interval_of_scipy(hits, n):
+    """Alone at 95%; beside other columns at the level that holds for all of them."""
     column = (np.arange(n) < hits).astype(float)[:, None]
-    assert simultaneous_interval(column)[:, 0] == pytest.approx(
-        (expected.low, expected.high), abs=1e-6
-    )
+    others = np.random.default_rng(6).standard_normal((n, 20))
+    for columns, critical in (
+        (column, ONE_COLUMN),
+        (np.hstack([column, others]), critical_value(np.hstack([column, others]))),
+    ):
+        level = 2 * scipy.stats.norm.cdf(critical) - 1
+        expected = scipy.stats.binomtest(hits, n).proportion_ci(level, method="exact")
+        assert simultaneous_interval(columns)[:, 0] == pytest.approx(
+            (expected.low, expected.high), abs=1e-6
+        )
 
 
 def test_the_same_seed_gives_the_same_interval_and_the_order_of_heads_no_other():

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from hf_attnprobe import markdown
 from hf_attnprobe.attention_model import ALL, SET
 from hf_attnprobe.faithfulness.input_erasure import CAUTION
+from hf_attnprobe.faithfulness.rankings import OF_TEXT
 from hf_attnprobe.statistics.summary import Statistic, position
 
 
@@ -15,6 +16,8 @@ Place = tuple[int, int]
 """Layer and head, see :class:`~hf_attnprobe.attention_model.Site`."""
 
 EVERYWHERE: Place = (ALL, ALL)
+NOWHERE: Place = (ALL, SET)
+"""Where rankings stand that take no attention; no site is called so."""
 COLUMNS = {
     "median_tvd": "shuffled: output moves by",
     "uniform_tvd": "uniform: output moves by",
@@ -22,7 +25,7 @@ COLUMNS = {
     "zero_tvd": "zeroed: output moves by",
     "zero_flip": "zeroed: share of texts that flip",
     "share_of_largest@0.01": (
-        "farthest attention within ε = .01, as a share of the farthest of all"
+        "how far attention can at least go within ε = .01, as a share of the farthest"
     ),
     "way_to_best_tried@attention": (
         "erasure: attention's way from a random order to the best order tried"
@@ -78,6 +81,8 @@ def group_name(place: Place, head_sets: Sequence[str]) -> str:
     layer, head = place
     if place == EVERYWHERE:
         return "all attention"
+    if place == NOWHERE:
+        return "the text alone"
     if layer == SET:
         return f"heads {head_sets[head]}" if head < len(head_sets) else f"set {head}"
     return f"layer {layer}"
@@ -121,12 +126,15 @@ def _edit_table(statistics: Sequence[Statistic], head_sets: Sequence[str]) -> li
 def _removal_table(
     statistics: Sequence[Statistic], head_sets: Sequence[str]
 ) -> list[str]:
-    """Groups and their rankings down, comprehensiveness and sufficiency across."""
+    """Groups and their rankings down, comprehensiveness and sufficiency across.
+
+    A ranking that takes no attention is of the whole text, and stands there once.
+    """
     values: dict[tuple[Place, str], dict[str, Statistic]] = {}
     for s in statistics:
         family, _, ranking = s.statistic.partition("@")
-        place = s.layer, s.head
-        if family in REMOVALS and s.group == "all" and s.n and min(place) < 0:
+        place = NOWHERE if ranking in OF_TEXT else (s.layer, s.head)
+        if family in REMOVALS and s.group == "all" and s.n and min(s.layer, s.head) < 0:
             values.setdefault((place, ranking), {})[family] = s
 
     def order(key: tuple[Place, str]) -> tuple:
@@ -171,8 +179,10 @@ def _whole_model(values: Mapping[Place, Statistic], edit: str, of_one: str) -> s
     asides = []
     if layers:
         (layer, _), s = _largest(layers)
-        aside = markdown.interval(s.mean, s.ci95, digits=2)
-        asides.append(f"in one layer it does at most {aside} (layer {layer})")
+        asides.append(
+            f"the most that it does in one layer is {s.mean:.2f} (layer {layer}, the "
+            f"largest mean of {len(layers)} tested)"
+        )
     if heads:
         (layer, head), s = _largest(heads)
         asides.append(

@@ -16,11 +16,8 @@ from hf_attnprobe import markdown
 from hf_attnprobe.auditing.verdict import zero_ablation_only
 from hf_attnprobe.faithfulness import tests
 from hf_attnprobe.faithfulness.prune_curve import PruneCurve
-from hf_attnprobe.statistics.simultaneous import (
-    ONE_COLUMN,
-    simultaneous_interval,
-    wilson_interval,
-)
+from hf_attnprobe.statistics.shares import share_interval
+from hf_attnprobe.statistics.simultaneous import ONE_COLUMN, simultaneous_interval
 from hf_attnprobe.statistics.summary import Statistic
 from hf_attnprobe.statistics.verdicts import MIN_TEXTS, RULES
 
@@ -273,10 +270,12 @@ def prune_title(curve: PruneCurve) -> str:
 
 
 def _share(share: float, n_texts: int) -> str:
-    """A share of texts with its Wilson interval; without, if no text counts."""
+    """A share of texts with its interval; without, if no text counts."""
     if not n_texts:
         return markdown.number(share)
-    return markdown.interval(share, wilson_interval(share, n_texts))
+    hits = np.array(round(share * n_texts))
+    low, high = share_interval(hits, np.array(n_texts)).tolist()
+    return markdown.interval(share, (low, high))
 
 
 # --- sentences ----------------------------------------------------------------------

@@ -330,8 +330,11 @@ def _prepare_control(
     subject: Subject, examples: "datasets.Dataset", options: AuditOptions
 ) -> str:
     """Makes the control's attention as peaked as the model's; what it is, in words."""
-    layers = options.control_layers
-    where = "" if layers is None else f" of the last {layers} layers and above"
+    layers, where = options.control_layers, ""
+    if layers is not None:
+        blocks = {0: "", 1: "the last layer and "}
+        last = blocks.get(layers, f"the last {layers} layers and ")
+        where = f" of {last}what stands above"
     if options.control == "untrained":
         return f"weights{where} freshly initialised"
     kind = f"weights{where} shuffled"

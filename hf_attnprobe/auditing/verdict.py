@@ -19,6 +19,7 @@ from hf_attnprobe.statistics.verdicts import (
     RULES,
     Answer,
     Finding,
+    Rule,
     grade,
     grade_between,
     overall,
@@ -170,11 +171,9 @@ def _accuracy(found: Quality) -> Finding:
     """Whether there is anything to explain."""
     rule, sure = RULES["accuracy"], found.top_probability
     certainty = f"Its mean top probability is {_said(sure)}"
+    why = "The nearer that is to 1, the less the output shows of small changes."
     if found.accuracy is None or found.beyond_majority is None:
-        sentence = (
-            f"Accuracy: cannot say. The texts have no labels. {certainty}; the nearer "
-            "to 1, the less any change of attention can move the output."
-        )
+        sentence = f"Accuracy: cannot say. The texts have no labels. {certainty}. {why}"
         return Finding(
             "accuracy", ALL_TEXTS, Answer.CANNOT_SAY, sentence, float("nan"), None, 0
         )
@@ -182,15 +181,14 @@ def _accuracy(found: Quality) -> Finding:
     answer = grade(beyond, rule)
     how = {
         Answer.YES: "more",
-        Answer.NO: "not more",
-        Answer.CANNOT_SAY: "which these texts cannot tell from nothing",
+        Answer.NO: "more, so not better",
+        Answer.CANNOT_SAY: "more, which these texts cannot tell from nothing",
     }[answer]
     sentence = (
         f"{_start('accuracy', ALL_TEXTS, answer)} The model is right in "
         f"{_said(found.accuracy)} of {found.n_labelled} texts, always saying the most "
-        f"frequent class in {found.majority:.2f}: {_said(beyond)} {how}. {certainty}, "
-        f"its calibration error {found.calibration_error:.2f}; the nearer to 1, the "
-        "less any change of attention can move the output."
+        f"frequent class in {found.majority:.2f}: {_said(beyond)} {how}. Its "
+        f"calibration error is {found.calibration_error:.2f}. {certainty}. {why}"
     )
     yardsticks = {
         "majority": found.majority,
@@ -209,10 +207,11 @@ def _importance(evidence: Evidence, group: str) -> Finding | None:
     gradient = evidence.mean("gradient_leave_one_out_tau")
     beyond, control = evidence.beyond_control(name), evidence.control_mean(name)
     ranks = (
-        "Attention ranks the tokens as leaving them out does at τ "
-        f"{_said(tau)} (0 is chance, 1 the same order; gradients reach "
-        f"{_said(gradient)})"
+        "Attention and leaving tokens out rank the tokens with τ "
+        f"{_said(tau)} (0 is chance, 1 the same order)"
     )
+    if gradient.n:
+        ranks += f"; gradients reach {_said(gradient)}"
     yardsticks = {"chance": 0.0, "gradient": gradient.value}
     if beyond is None or control is None or not beyond.n:
         answer = Answer.NO if _surely_chance(tau) else Answer.CANNOT_SAY
@@ -223,9 +222,9 @@ def _importance(evidence: Evidence, group: str) -> Finding | None:
         return _finding("importance", group, answer, sentence, tau, yardsticks)
     answer = grade(beyond, rule)
     sentence = (
-        f"{_start('importance', group, answer, beyond)} {ranks}, with its weights "
-        f"randomised at {_said(control)}: {_said(beyond)} more "
-        f"({_thresholds('importance')}; one randomisation)."
+        f"{_start('importance', group, answer, beyond)} {ranks}. The control reaches "
+        f"{_said(control)}. Attention's difference to it is {_said(beyond)} "
+        f"({_thresholds('importance')})."
     )
     yardsticks["control"] = control.value
     return _finding("importance", group, answer, sentence, beyond, yardsticks)
@@ -246,15 +245,18 @@ def _assignment(evidence: Evidence, group: str) -> Finding | None:
     ceiling = f", the worst of all shuffles by {_said(worst)}" if worst.n else ""
     yardsticks = {"nothing": 0.0, "worst shuffle": worst.value}
     beyond, control = evidence.beyond_control(name), evidence.control_mean(name)
-    said = f"Shuffling attention moves the output by {_said(moved)} of 1{ceiling}"
+    said = (
+        f"Shuffling attention (the median of the shuffles) moves the output by "
+        f"{_said(moved)} of 1{ceiling}"
+    )
     if beyond is None or control is None or not beyond.n:
         beyond = moved
         said += f" ({_thresholds('assignment')}; no control was run)"
     else:
         yardsticks["control"] = control.value
         said += (
-            f"; with the weights randomised by {_said(control)}: {_said(beyond)} more "
-            f"({_thresholds('assignment')})"
+            f". The control moves by {_said(control)}. The difference to it is "
+            f"{_said(beyond)} ({_thresholds('assignment')})"
         )
     answer = grade(beyond, rule)
     sentence = f"{_start('assignment', group, answer, beyond)} {said}."
@@ -272,21 +274,20 @@ def _uniqueness(evidence: Evidence, group: str) -> Finding | None:
     pinned_at_most = _one_minus(share)
     pinned_at_least, bound = NOTHING_KNOWN, "no upper bound is known"
     if exact:
-        pinned_at_least, bound = pinned_at_most, "exactly"
+        pinned_at_least, bound = pinned_at_most, "exact"
     elif upper.n:
         pinned_at_least = _one_minus(upper)
-        bound = f"certainly no more than {_said(upper)}"
+        bound = f"certainly at most {_said(upper)} of the way"
     answer = grade_between(pinned_at_least, pinned_at_most, rule)
     moved, largest = evidence.mean("epsilon_max_jsd@0.01"), evidence.mean("largest_jsd")
     least = "" if exact else "at least "
     possible = possible_answers(pinned_at_least, pinned_at_most, rule)
     sentence = (
-        f"{_begin('uniqueness', group, answer, possible)} Other attention within .01 of "
-        f"the same output lies {least}{_said(share)} of the way to the farthest "
-        f"attention of all, on average over texts ({bound}; JSD {moved.value:.2f} of "
-        f"{largest.value:.2f}): from {1 - rule.partly:.2f} it is not the only one, to "
-        f"{1 - rule.yes:.2f} it is. A confident model leaves less room, whatever its "
-        "attention means."
+        f"{_begin('uniqueness', group, answer, possible)} Other attention that keeps "
+        f"the output within .01 lies {least}{_said(share)} of the way to the farthest "
+        f"attention of all, on average over texts (JSD {moved.value:.2f} of "
+        f"{largest.value:.2f}; {bound}). {_room(rule)} Room also depends on how "
+        "saturated the output is, whatever attention means."
     )
     yardsticks = {"largest_jsd": largest.value, "epsilon_max_jsd": moved.value}
     if upper.n:
@@ -294,15 +295,16 @@ def _uniqueness(evidence: Evidence, group: str) -> Finding | None:
     control = evidence.control_mean("share_of_largest@0.01")
     if control is not None and control.n:
         yardsticks["control"] = control.value
-        sentence += f" With the weights randomised it is {_said(control)}."
+        sentence += f" In the control others lie {_said(control)} of the way."
     return _finding("uniqueness", group, answer, sentence, pinned_at_most, yardsticks)
 
 
 def _erasure(evidence: Evidence, group: str) -> Finding | None:
     """How far attention's order is on the way from a random one to the smallest set."""
-    name, best = "way_to_best@attention", "the smallest set"
+    name, best, flips = "way_to_best@attention", "the smallest set", "some set"
     if not evidence.mean(name).n:
         name, best = "way_to_best_tried@attention", "the best order tried"
+        flips = "some tried order"
     way = evidence.mean(name)
     if not way.n:
         return None
@@ -320,11 +322,12 @@ def _erasure(evidence: Evidence, group: str) -> Finding | None:
     if smallest.n:
         needs += f", {best} {smallest.value:.2f}"
     sentence = (
-        f"{_start('erasure', group, answer, way)} Where erasing attention can flip the "
-        f"decision, attention's order needs {needs} (means over {attention.n} texts; "
-        f"never counts as all, in {failing.value:.0%} of them): {_said(way)} of the way "
-        f"from chance to {best} ({_thresholds('erasure')}). The attention that is left "
-        "is divided by its sum, which the model never saw in training."
+        f"{_start('erasure', group, answer, way)} Attention's order goes {_said(way)} "
+        f"of the way from a random order to {best} ({_thresholds('erasure')}). To flip "
+        f"the decision it needs {needs} (means over the {way.n} texts that {flips} "
+        f"flips). In {failing.value:.0%} of them it never does, which counts as all "
+        "tokens. The attention that is left is divided by its sum, which the model "
+        "never saw in training."
     )
     yardsticks = {
         "random": random.value,
@@ -335,7 +338,7 @@ def _erasure(evidence: Evidence, group: str) -> Finding | None:
     control = evidence.control_mean(name)
     if control is not None and control.n:
         yardsticks["control"] = control.value
-        sentence += f" With the weights randomised it is {_said(control)}."
+        sentence += f" The control goes {_said(control)} of the way."
     return _finding("erasure", group, answer, sentence, way, yardsticks)
 
 
@@ -352,7 +355,7 @@ def _removal(evidence: Evidence, group: str) -> Finding | None:
     sentence = (
         f"{_start('removal', group, answer, beyond)} Without the tokens of most "
         f"attention the predicted class loses {_said(attention)} of probability, "
-        f"without random ones {_said(random)}: {_said(beyond)} more "
+        f"without random ones {_said(random)}. The difference is {_said(beyond)} "
         f"({_thresholds('removal')}). Texts with tokens erased are unlike those of the "
         "training."
     )
@@ -428,6 +431,14 @@ def _thresholds(key: str) -> str:
     return f"partly from {rule.partly:.2f}, yes from {rule.yes:.2f}"
 
 
+def _room(rule: Rule) -> str:
+    """The thresholds of uniqueness, in shares of the way that others may go."""
+    return (
+        f"The answer is yes up to {1 - rule.yes:.2f} of the way, partly up to "
+        f"{1 - rule.partly:.2f}, and no beyond."
+    )
+
+
 def _said(estimate: Estimate) -> str:
     return markdown.interval(estimate.value, estimate.ci95, digits=2)
 
@@ -462,7 +473,7 @@ def _finding(
 
 def zero_ablation_only(statistics: Sequence[Statistic]) -> str | None:
     """A note for models whose heads support zero ablation only."""
-    names = {s.statistic for s in statistics}
+    names = {s.statistic for s in statistics if min(s.layer, s.head) >= 0}
     if "zero_tvd" not in names or "mean_tvd" in names:
         return None
     return (

@@ -115,7 +115,7 @@ READINGS = {
         "the smallest set that flips the decision holds {mean:.0%} of the tokens"
     ),
     "minimal_size": (
-        "the smallest set that flips the decision has {median:.0f} tokens (median)"
+        "the smallest set that flips the decision has {median:g} tokens (median)"
     ),
     "no_set_flips": "in {mean:.0%} of texts no set of tokens flips the decision",
     "no_order_flips": (

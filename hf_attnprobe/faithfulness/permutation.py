@@ -37,8 +37,8 @@ READINGS = {
         "some shuffle of the same weights flips the decision in {mean:.0%} of texts"
     ),
     "logit_mean": (
-        "over all shuffles the logit is {mean:.2f} on average, which is what uniform "
-        "attention gives"
+        "over all shuffles the logit (of the second of two classes, else of the "
+        "predicted one) is {mean:.2f} on average, which is what uniform attention gives"
     ),
     "logit_variance": "over all shuffles the logit has variance {mean:.2f}",
 }

@@ -1,14 +1,14 @@
 """A number over texts with its interval.
 
-Means and scores have the percentile bootstrap over texts. Shares of texts, where every
-text says 0 or 1, have an exact interval: resamples of texts that all say the same
-would have no width.
+Means and scores have the percentile bootstrap over texts; shares of texts have the
+interval of ``shares.py``.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import beta
+
+from hf_attnprobe.statistics.shares import is_share, share_interval
 
 
 N_RESAMPLES = 1000
@@ -82,36 +82,6 @@ def bootstrap_interval(
     if defined.any():
         interval[:, defined] = np.nanpercentile(means[:, defined], [2.5, 97.5], axis=0)
     return interval
-
-
-def share_interval(hits: np.ndarray, n: np.ndarray) -> np.ndarray:
-    """Exact 95% intervals of the share of texts that an event happens in.
-
-    Clopper & Pearson (1934): covers the true share in at least 95% of samples, also
-    where none or all of the texts are hits.
-
-    Args:
-        hits, n: how many of how many, any shape.
-
-    Returns:
-        Low and high, [2, ...]; NaN where n is 0.
-
-    >>> share_interval(np.array(0), np.array(249)).round(4).tolist()
-    [0.0, 0.0147]
-    """
-    hits, n = np.asarray(hits, dtype=np.float64), np.asarray(n, dtype=np.float64)
-    low = np.where(hits > 0, beta.ppf(0.025, hits, n - hits + 1), 0.0)
-    high = np.where(hits < n, beta.ppf(0.975, hits + 1, n - hits), 1.0)
-    return np.where(n > 0, np.stack([low, high]), np.nan)
-
-
-def is_share(values: np.ndarray) -> np.ndarray:
-    """Columns in which every text that has a value says 0 or 1.
-
-    Shape: values [texts, columns] -> bool [columns]; False for a column without values.
-    """
-    real = ~np.isnan(values)
-    return ((values == 0) | (values == 1) | ~real).all(0) & real.any(0)
 
 
 def mean_estimate(

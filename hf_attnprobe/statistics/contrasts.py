@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from hf_attnprobe.statistics.bootstrap import bootstrap_interval
+from hf_attnprobe.statistics.shares import is_share, paired_share_interval
 from hf_attnprobe.statistics.summary import groups_of_texts, one_row_per_text
 
 
@@ -27,7 +28,8 @@ class Contrast:
         mean: of the first model.
         control_mean: of the other one.
         difference: mean over texts of the first one's value minus the other's.
-        ci95: 95% bootstrap interval of the difference.
+        ci95: 95% interval of the difference: over resamples of the texts, of a
+            difference of two shares that of Bonet & Price (2012).
         n: texts in which both have a value; with none, all numbers are NaN.
     """
 
@@ -99,7 +101,10 @@ def _contrasts(
     values = first.to_numpy(dtype=np.float64)
     others = second.to_numpy(dtype=np.float64)
     differences = values - others
-    intervals = bootstrap_interval(differences, seed=seed).T.tolist()
+    bounds = bootstrap_interval(differences, seed=seed)
+    shares = is_share(values) & is_share(others)
+    bounds[:, shares] = paired_share_interval(differences[:, shares])
+    intervals = bounds.T.tolist()
     found = []
     for k, (test, statistic, layer, head) in enumerate(first.columns):
         paired = ~np.isnan(differences[:, k])

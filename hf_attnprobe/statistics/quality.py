@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from hf_attnprobe.statistics.bootstrap import Estimate, mean_estimate
+from hf_attnprobe.statistics.shares import paired_share_interval
 
 
 N_BINS = 10
@@ -57,9 +58,9 @@ def quality(predictions: pd.DataFrame, *, seed: int = 0) -> Quality:
     most_frequent = labelled.label.mode().iloc[0]
     is_majority = (labelled.label == most_frequent).to_numpy(dtype=np.float64)
     return Quality(
-        accuracy=mean_estimate(is_right, seed=seed),
+        accuracy=mean_estimate(is_right, share=True),
         majority=float(is_majority.mean()),
-        beyond_majority=mean_estimate(is_right - is_majority, seed=seed),
+        beyond_majority=_difference(is_right - is_majority),
         top_probability=sure,
         calibration_error=_calibration_error(
             labelled.probability.to_numpy(dtype=np.float64), is_right
@@ -67,6 +68,12 @@ def quality(predictions: pd.DataFrame, *, seed: int = 0) -> Quality:
         n=n,
         n_labelled=n_labelled,
     )
+
+
+def _difference(paired: np.ndarray) -> Estimate:
+    """Of two shares of the same texts, from differences of 1, 0 and -1."""
+    low, high = paired_share_interval(paired[:, None])[:, 0].tolist()
+    return Estimate(float(paired.mean()), (low, high), len(paired))
 
 
 def _calibration_error(probability: np.ndarray, is_right: np.ndarray) -> float:

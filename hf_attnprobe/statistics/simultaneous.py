@@ -12,8 +12,9 @@ together count as the few that they really are.
 import numpy as np
 from scipy.special import ndtr, ndtri
 
+from hf_attnprobe.statistics.shares import LEVEL, is_share, share_interval
 
-LEVEL = 0.95
+
 N_DRAWS = 2000
 DRAWS_AT_ONCE = 250
 ONE_COLUMN = float(ndtri((1 + LEVEL) / 2))
@@ -25,9 +26,9 @@ def simultaneous_interval(
 ) -> np.ndarray:
     """Intervals of the means of columns that all hold at once with 95% probability.
 
-    A column of nothing but 0 and 1 is a share: its interval is Wilson's, which does not
-    shrink to a point where all texts agree. Any other column without variation has its
-    mean as both ends.
+    A column of nothing but 0 and 1 is a share: its interval is the exact one of that
+    level, which does not shrink to a point where all texts agree. Any other column
+    without variation has its mean as both ends.
 
     The intervals are symmetric. Of a skewed column whose rare large values a sample may
     miss, the high end is therefore too low more often than the level says, the low end
@@ -50,15 +51,16 @@ def interval_at(values: np.ndarray, critical: float) -> np.ndarray:
     Args:
         values: [texts, columns], as in :func:`simultaneous_interval`.
     """
-    real, sizes, means, deviations = _describe(values)
+    _, sizes, means, deviations = _describe(values)
     enough = sizes >= 2
     half = np.full(values.shape[1], np.nan)
     # The deviation divides by n; the standard error of a mean by n − 1.
     half[enough] = critical * deviations[enough] / np.sqrt(sizes[enough] - 1)
     interval = np.stack([means - half, means + half])
-    shares = enough & (~real | (values == 0) | (values == 1)).all(0)
-    for k in shares.nonzero()[0]:
-        interval[:, k] = wilson_interval(means[k], int(sizes[k]), critical)
+    shares = enough & is_share(values)
+    hits = np.nansum(values[:, shares], 0)
+    level = 2 * float(ndtr(critical)) - 1
+    interval[:, shares] = share_interval(hits, sizes[shares], level=level)
     return interval
 
 
@@ -99,23 +101,6 @@ def effective_columns(critical: float) -> float:
     (1.0, 19.0)
     """
     return float(np.log(LEVEL) / np.log(2 * ndtr(critical) - 1))
-
-
-def wilson_interval(
-    share: float, n_texts: int, critical: float = ONE_COLUMN
-) -> tuple[float, float]:
-    """The score interval of a share (Wilson 1927).
-
-    >>> low, high = wilson_interval(0.0, 249)
-    >>> f"{low:.3f} {high:.4f}"
-    '0.000 0.0152'
-    """
-    squared = critical**2
-    centre = (share + squared / (2 * n_texts)) / (1 + squared / n_texts)
-    spread = share * (1 - share) / n_texts + squared / (4 * n_texts**2)
-    half = critical * np.sqrt(spread) / (1 + squared / n_texts)
-    low, high = np.clip([centre - half, centre + half], 0, 1)
-    return float(min(low, share)), float(max(high, share))
 
 
 def _describe(

@@ -7,11 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from hf_attnprobe.statistics.bootstrap import (
-    bootstrap_interval,
-    is_share,
-    share_interval,
-)
+from hf_attnprobe.statistics.bootstrap import bootstrap_interval
+from hf_attnprobe.statistics.shares import is_share, share_interval
 
 
 KEY = ["example_id", "test", "statistic", "layer", "head"]
@@ -29,7 +26,8 @@ RANKINGS = (
 )
 """Rankings as keys of ``statistic@key``, in table order; others follow by name."""
 
-MEAN_PERCENTAGE = re.compile(r"\{mean:\.\d%\}")
+# A way may be below 0, so it is no share although its mean is said as a percentage.
+MEAN_PERCENTAGE = re.compile(r"\{mean:\.\d%\}(?! of the way from)")
 
 # By test and statistic, a sentence with places for mean, median and key.
 Readings = Mapping[str, Mapping[str, str]]

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
+from enum import Enum
 from types import NoneType
 from typing import Any, TypeVar, get_args, get_type_hints
 
@@ -10,7 +11,7 @@ Result = TypeVar("Result")
 
 
 def plain(value: Any) -> Any:
-    """Dataclasses as dicts, tuples as lists, NaN as None.
+    """Dataclasses as dicts, tuples as lists, enums as their values, NaN as None.
 
     >>> plain({"ci95": (0.5, float("nan"))})
     {'ci95': [0.5, None]}
@@ -21,6 +22,8 @@ def plain(value: Any) -> Any:
         return {name: plain(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
         return [plain(inner) for inner in value]
+    if isinstance(value, Enum):
+        return value.value
     is_nan = isinstance(value, float) and value != value
     return None if is_nan else value
 

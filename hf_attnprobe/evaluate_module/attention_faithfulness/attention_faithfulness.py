@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 import hf_attnprobe
 from hf_attnprobe.auditing.options import from_names
+from hf_attnprobe.storage.plain_data import plain
 
 
 _DESCRIPTION = """
@@ -40,10 +41,13 @@ Args:
     Further keyword arguments are options of the audit and its tests by name, such as
     seed=1, layers=[0] or n_permutations=10; "attnprobe audit --help" lists them.
 Returns:
-    dict of floats: for every statistic its mean over texts ("mean_<test>_<statistic>")
-    and the list of its values ("<test>_<statistic>"), in the order of the texts; NaN
-    where a text has no value. For a model with several heads the names end in
-    "_layer<l>_head<h>".
+    dict: "answer", whether attention explains the predictions (yes, partly, no or
+    cannot say), and "findings", the questions behind it, each a dict with rule,
+    group, answer, sentence, value, ci95, n and yardsticks. And floats: for every
+    statistic its mean over texts ("mean_<test>_<statistic>") and the list of its
+    values ("<test>_<statistic>"), in the order of the texts; NaN where a text has no
+    value. For a model with several heads the names end in "_layer<l>_head<h>",
+    negative numbers for groups of heads.
 """
 
 
@@ -130,7 +134,8 @@ class AttentionFaithfulness(evaluate.Metric):
             tokenizer=tokenizer,
             progress=progress,
         )
-        return _as_floats(report, len(texts))
+        answers = {"answer": str(report.answer), "findings": plain(report.findings)}
+        return answers | _as_floats(report, len(texts))
 
 
 def _with_references(
