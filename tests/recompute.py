@@ -140,6 +140,27 @@ def graded_numbers(rows, control):
     return found
 
 
+def beyond_control(rows, control):
+    """Values [texts] that must be above 0 on average for an answer above no."""
+    site = site_of_model(rows)
+    if site is None or control is None:
+        return {}
+    own = wide(rows, *site)
+    other = wide(control, *site).reindex(own.index)
+    found = {}
+    for name in ("way_to_best@attention", "way_to_best_tried@attention"):
+        if name in own and name in other and own[name].notna().any():
+            found["erasure"] = own[name] - other[name]
+            break
+    for ranking in ("attention", "mean_attention"):
+        pair = f"comprehensiveness@{ranking}", "comprehensiveness@random"
+        if set(pair) <= set(own) and set(pair) <= set(other):
+            ours, theirs = (frame[pair[0]] - frame[pair[1]] for frame in (own, other))
+            found["removal"] = ours - theirs
+            break
+    return found
+
+
 def possible_grades(interval, n, limits):
     """The answers that an interval leaves open."""
     partly, yes = limits

@@ -525,8 +525,7 @@ def test_three_classes_get_bounds_and_no_word_of_pinned_down():
                 parameter.mul_(6)
     report = audit(model, data, ["adversarial"], tokenizer=tokenizer, progress=False)
     mean = {s.statistic: s.mean for s in report.statistics if s.group == "all"}
-    # The vocabulary's order, and with it the words, is another in every process; sorted
-    # here. Over such draws the lower bound is .57 ± .01.
+    # The order of the vocabulary differs between processes, so the words are sorted.
     assert mean["epsilon_max_jsd@0.05"] > 0.546
     assert 0.03 > mean["epsilon_max_jsd_upper@0.05"] - mean["epsilon_max_jsd@0.05"] > 0
     (finding,) = [f for f in report.findings if f.rule == "uniqueness"]
@@ -572,3 +571,23 @@ def test_no_sentence_of_an_audit_is_long(tokenizer):
 
 
 BY_AUDIT = ["accuracy", "importance", "assignment", "uniqueness", "erasure", "removal"]
+
+
+def test_what_a_control_does_as_well_is_no_finding():
+    n = 200
+    generator = np.random.default_rng(0)
+    way = {"way_to_best@attention": generator.normal(0.5, 0.1, n)}
+    lost = {
+        "comprehensiveness@attention": np.full(n, 0.3),
+        "comprehensiveness@random": np.full(n, 0.1),
+    }
+    rows = good_model(n, erasure=way, input_erasure=lost)
+    alone = {f.rule: f.answer for f in findings(rows, None, ["neg", "pos"])}
+    assert (alone["erasure"], alone["removal"]) == (Answer.PARTLY, Answer.YES)
+    beside = findings(rows, rows, ["neg", "pos"])
+    answers = {f.rule: f.answer for f in beside}
+    assert (answers["erasure"], answers["removal"]) == (Answer.CANNOT_SAY,) * 2
+    assert sum("not shown to be less" in f.sentence for f in beside) == 2
+    behind = rows.assign(value=rows.value * 0.5)
+    answers = {f.rule: f.answer for f in findings(rows, behind, ["neg", "pos"])}
+    assert (answers["erasure"], answers["removal"]) == (Answer.PARTLY, Answer.YES)

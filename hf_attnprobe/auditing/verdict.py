@@ -69,6 +69,14 @@ class Evidence:
         difference = _column(self.texts, name) - _column(self.texts, other)
         return mean_estimate(difference, seed=self.seed)
 
+    def less_control(self, name: str, other: str) -> Estimate | None:
+        """How far :meth:`beyond` is beyond the control's; None without a control."""
+        if self.control is None or not {name, other} <= set(self.control):
+            return None
+        own = _column(self.texts, name) - _column(self.texts, other)
+        theirs = _column(self.control, name) - _column(self.control, other)
+        return mean_estimate(own - theirs, seed=self.seed)
+
     def of(self, texts: pd.Index) -> "Evidence":
         """The evidence of some of the texts."""
         control = None if self.control is None else self.control.reindex(texts)
@@ -308,7 +316,8 @@ def _erasure(evidence: Evidence, group: str) -> Finding | None:
     way = evidence.mean(name)
     if not way.n:
         return None
-    answer = grade(way, RULES["erasure"])
+    beyond = evidence.beyond_control(name)
+    answer = _unless_control_does(grade(way, RULES["erasure"]), beyond)
     attention, random, smallest = (
         evidence.mean(column)
         for column in (
@@ -336,9 +345,11 @@ def _erasure(evidence: Evidence, group: str) -> Finding | None:
         "never_flips": failing.value,
     }
     control = evidence.control_mean(name)
-    if control is not None and control.n:
+    if control is not None and beyond is not None and control.n:
         yardsticks["control"] = control.value
-        sentence += f" The control goes {_said(control)} of the way."
+        sentence += (
+            f" The control goes {_said(control)} of the way, {_how_much_less(beyond)}."
+        )
     return _finding("erasure", group, answer, sentence, way, yardsticks)
 
 
@@ -350,7 +361,8 @@ def _removal(evidence: Evidence, group: str) -> Finding | None:
     if not known or not evidence.mean(f"{family}@random").n:
         return None
     beyond = evidence.beyond(known[0], f"{family}@random")
-    answer = grade(beyond, RULES["removal"])
+    less = evidence.less_control(known[0], f"{family}@random")
+    answer = _unless_control_does(grade(beyond, RULES["removal"]), less)
     attention, random = evidence.mean(known[0]), evidence.mean(f"{family}@random")
     sentence = (
         f"{_start('removal', group, answer, beyond)} Without the tokens of most "
@@ -360,7 +372,27 @@ def _removal(evidence: Evidence, group: str) -> Finding | None:
         "training."
     )
     yardsticks = {"random": random.value}
+    if less is not None and less.n:
+        yardsticks["control"] = beyond.value - less.value
+        sentence += (
+            f" The control's difference is {beyond.value - less.value:.2f}, "
+            f"{_how_much_less(less)}."
+        )
     return _finding("removal", group, answer, sentence, beyond, yardsticks)
+
+
+def _unless_control_does(answer: Answer, beyond: Estimate | None) -> Answer:
+    """What a control does as well says nothing about what the model learned."""
+    if answer == Answer.NO or beyond is None or beyond.ci95 is None:
+        return answer
+    return answer if beyond.ci95[0] > 0 else Answer.CANNOT_SAY
+
+
+def _how_much_less(beyond: Estimate) -> str:
+    """How far a control falls behind, in words with its interval."""
+    if beyond.ci95 is None or beyond.ci95[0] > 0:
+        return f"which is {_said(beyond)} less"
+    return f"which is not shown to be less (difference {_said(beyond)})"
 
 
 # --- words --------------------------------------------------------------------------

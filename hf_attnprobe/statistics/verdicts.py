@@ -60,10 +60,9 @@ RULES = {
     ),
     "importance": Rule(
         "Importance",
-        "Does attention rank the tokens as leaving them out does, beyond what weights "
-        "of the same size give?",
-        "τ-b of attention with leave-one-out minus that of the same model with its "
-        "weights randomised, paired by text",
+        "Does attention rank the tokens as leaving them out does, beyond what the "
+        "architecture gives?",
+        "τ-b of attention with leave-one-out minus that of the control, paired by text",
         partly=0.1,
         yes=0.3,
         source="Jain & Wallace 2019, Section 4.1; control: Adebayo et al. 2018; a small "
