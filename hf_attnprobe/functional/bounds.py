@@ -31,6 +31,7 @@ from hf_attnprobe.functional.linear import (
     edges_of,
     farthest_between,
     interval_ends,
+    log_odds_within,
     two_point_jsd,
 )
 
@@ -41,6 +42,7 @@ MAX_PAIRS = 28
 GRID = 9  # weights that are tried on each edge
 REFINED = 32  # ends of edges whose feasible weights are found by bisection
 N_BISECTIONS = 40
+INNER = 1 - 1e-9  # of ε: what is found up to there is within ε however it is rounded
 TEMPERATURES = tuple(2.0**-k for k in range(1, 11))
 N_NEWTON_STEPS, N_HALVINGS = 8, 4
 DAMPING, ENOUGH, CLOSE = 1e-12, 1e-4, 1e-13
@@ -125,16 +127,15 @@ def _farthest(
     return candidates[index, rows], best.clamp_min(0)
 
 
-def slabs(probs: Tensor, epsilon: float) -> Iterator[tuple[int, int, Tensor, Tensor]]:
+def slabs(
+    probs: Tensor, size: Tensor, epsilon: float
+) -> Iterator[tuple[int, int, Tensor, Tensor]]:
     """Classes i, j and the bounds of their log odds within ε, each [batch, 1]."""
     classes = range(probs.shape[-1])
     pairs = [(i, j) for i in classes for j in classes if i < j]
-    highest = (probs + epsilon).log()
-    lowest = (probs - epsilon).clamp_min(0).log()
     for i, j in sorted(pairs, key=sum)[:MAX_PAIRS]:
-        low = lowest[:, i] - highest[:, j]
-        high = highest[:, i] - lowest[:, j]
-        yield i, j, low[:, None], high[:, None]
+        low, high = log_odds_within(probs[:, [i]], probs[:, [j]], size, epsilon)
+        yield i, j, low, high
 
 
 class _Pairs(NamedTuple):
@@ -157,7 +158,8 @@ def _of_slabs(
     n_pairs = mask.shape[-1] * (mask.shape[-1] - 1) // 2
     lowest = attention.new_zeros(len(attention), n_pairs)
     highest = torch.ones_like(lowest)
-    for i, j, low, high in slabs(probs, epsilon):
+    size = 2 * logits.masked_fill(~mask[..., None], 0).abs().amax(2).amax(1)[:, None]
+    for i, j, low, high in slabs(probs, size, epsilon):
         edges = edges_of(attention, logits[..., i] - logits[..., j], mask)
         upper = torch.minimum(upper, farthest_between(attention, edges, low, high)[0])
         ends = interval_ends(edges, low, high)
@@ -180,7 +182,7 @@ def _on_edges(
 
     def is_within(weight: Tensor, from_i: Tensor, to_j: Tensor) -> Tensor:
         output = torch.lerp(from_i, to_j, weight[..., None]).softmax(-1)
-        return tvd(output, probs[:, None]) <= epsilon
+        return tvd(output, probs[:, None]) <= INNER * epsilon
 
     # Feasible weights and those next to them that are not, of the lower and the upper end
     # [2, batch, pairs]; the same weight twice where nothing more can be had.

@@ -6,9 +6,12 @@ Pure: rows in, sentences out. An audit without a mistake gives none.
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 
 
+Place = tuple[int, int, int]
+"""Layer, head, and the id of a text."""
 TOLERANCE = 1e-5
 """What rounding may do to numbers of the size of 1; models may run in float32."""
 
@@ -112,6 +115,17 @@ SAME_TEXTS = ("fraction_to_flip", "never_flips", "probability_mass_removed", "re
 """Statistics of erasure that all rankings have on the same texts."""
 
 
+class _Table(NamedTuple):
+    """The rows of one test, side by side.
+
+    ``values`` has a row per (layer, head, example_id) and a column per statistic;
+    ``is_measured`` says whether the site has the statistic at all, for any text.
+    """
+
+    values: pd.DataFrame
+    is_measured: pd.DataFrame
+
+
 def contradictions(rows: pd.DataFrame) -> list[str]:
     """What cannot be true in the rows of an audit, a sentence each; none is right.
 
@@ -120,25 +134,58 @@ def contradictions(rows: pd.DataFrame) -> list[str]:
             :func:`hf_attnprobe.read_rows` gives them.
     """
     found: list[str] = []
-    for (test, layer, head), at_site in rows.groupby(["test", "layer", "head"]):
-        at_site = at_site.drop_duplicates(["example_id", "statistic"])
-        wide = at_site.pivot(index="example_id", columns="statistic", values="value")
-        where = f"{test}, layer {layer}, head {head}"
-        broken = (*_orders(test, wide), *_ranges(test, wide), *_texts(test, wide))
-        found += [f"{where}, {sentence}" for sentence in broken]
+    for test, of_test in rows.groupby("test", observed=True):
+        table = _table(of_test)
+        broken = (*_orders(test, table), *_ranges(test, table), *_texts(test, table))
+        found += [
+            f"{test}, layer {layer}, head {head}, text {text}: {sentence}"
+            for (layer, head, text), sentence in broken
+        ]
     return found
 
 
-def _orders(test: str, wide: pd.DataFrame) -> Iterator[str]:
+def _table(rows: pd.DataFrame) -> _Table:
+    """Of equal rows the first counts, as when two runs have met in one folder."""
+    # Not by `pivot`: an audit of all heads has millions of rows.
+    statistic, names = pd.factorize(rows.statistic, sort=True)
+    text, texts = pd.factorize(rows.example_id, sort=True)
+    layer, layers = pd.factorize(rows.layer, sort=True)
+    head, heads = pd.factorize(rows["head"], sort=True)
+    site, sites = pd.factorize(layer * len(heads) + head, sort=True)
+    values = np.full((len(sites) * len(texts), len(names)), np.nan)
+    place = site * len(texts) + text
+    # Of equal places numpy keeps the last.
+    values[place[::-1], statistic[::-1]] = rows.value.to_numpy(float)[::-1]
+    is_measured = np.zeros((len(sites), len(names)), dtype=bool)
+    is_measured[site, statistic] = True
+    index = pd.MultiIndex.from_arrays(
+        [
+            layers[sites // len(heads)].repeat(len(texts)),
+            heads[sites % len(heads)].repeat(len(texts)),
+            np.tile(texts, len(sites)),
+        ]
+    )
+    return _Table(
+        pd.DataFrame(values, index=index, columns=names),
+        pd.DataFrame(
+            is_measured.repeat(len(texts), axis=0), index=index, columns=names
+        ),
+    )
+
+
+def _orders(test: str, table: _Table) -> Iterator[tuple[Place, str]]:
+    values = table.values
     for rule in ORDERS:
         if rule.test != test:
             continue
-        for smaller, larger in _pairs(rule, list(wide)):
-            too_large = wide[wide[smaller] > wide[larger] + TOLERANCE]
-            for text, values in too_large.iterrows():
+        for smaller, larger in _pairs(rule, list(values)):
+            low, high = values[smaller], values[larger]
+            is_broken = low > high + TOLERANCE
+            broken = zip(low[is_broken].items(), high[is_broken], strict=True)
+            for (place, value), limit in broken:
                 yield (
-                    f"text {text}: {smaller} is {values[smaller]:.6g} and {larger} "
-                    f"{values[larger]:.6g}, but {rule.why}"
+                    place,
+                    f"{smaller} is {value:.6g} and {larger} {limit:.6g}, but {rule.why}",
                 )
 
 
@@ -154,25 +201,30 @@ def _pairs(rule: Order, names: Sequence[str]) -> Iterator[tuple[str, str]]:
                 yield smaller, larger
 
 
-def _ranges(test: str, wide: pd.DataFrame) -> Iterator[str]:
+def _ranges(test: str, table: _Table) -> Iterator[tuple[Place, str]]:
     for rule in RANGES:
-        for name in wide:
-            if rule.test != test or str(name).partition("@")[0] != rule.statistic:
-                continue
-            values = wide[name]
+        for name in _of_family(rule.statistic, table) if rule.test == test else ():
+            values = table.values[name]
             outside = (values < rule.low - TOLERANCE) | (values > rule.high + TOLERANCE)
-            for text, value in values[outside].items():
-                yield f"text {text}: {name} is {value:.6g}, but {rule.why}"
+            for place, value in values[outside].items():
+                yield place, f"{name} is {value:.6g}, but {rule.why}"
 
 
-def _texts(test: str, wide: pd.DataFrame) -> Iterator[str]:
-    """Texts on which one ranking has a value and another has none."""
+def _texts(test: str, table: _Table) -> Iterator[tuple[Place, str]]:
+    """Texts on which one ranking has a value and another of the site has none."""
     for family in SAME_TEXTS if test == "erasure" else ():
-        names = [name for name in wide if str(name).partition("@")[0] == family]
-        has = wide[names].notna()
-        for text, row in has[has.any(axis=1) & ~has.all(axis=1)].iterrows():
-            lacking = ", ".join(name for name in names if not row[name])
+        names = _of_family(family, table)
+        has = table.values[names].notna()
+        lacks = table.is_measured[names] & ~has
+        for place, row in lacks[has.any(axis=1) & lacks.any(axis=1)].iterrows():
+            lacking = ", ".join(name for name in names if row[name])
             yield (
-                f"text {text}: {lacking} has no value and others have, but all "
-                "rankings are compared on the same texts"
+                place,
+                f"{lacking} has no value and others have, but all rankings are compared "
+                "on the same texts",
             )
+
+
+def _of_family(family: str, table: _Table) -> list[str]:
+    """The statistics of one name, with all their keys."""
+    return [name for name in table.values if name.partition("@")[0] == family]
