@@ -157,9 +157,9 @@ def audit(
     _log_left_out(left_out)
     identity = _identity(subject, examples, data, options, {**asked, **chosen})
     _set_reference(subject, examples, chosen)
-    control = _prepare_control(subject, examples, options)
     limited = _limited(examples, data.test_limit)
     tokenized = tokenize(subject.tokenizer, limited, adapter, truncate=options.truncate)
+    control = _prepare_control(subject, examples, options)
     if options.screen is not None:
         check_both_halves(text.example_id for text in tokenized.texts)
     counts = {"skipped_empty": tokenized.n_empty, "truncated": tokenized.n_cut}

@@ -119,7 +119,7 @@ def _farthest(
     candidates: Tensor, attention: Tensor, logits: Tensor, probs: Tensor, epsilon: float
 ) -> tuple[Tensor, Tensor]:
     """The farthest candidate within ε and its JSD; the first is the attention itself."""
-    change = tvd(_output(candidates, logits), probs)
+    change = tvd(_output(candidates, logits), probs).clamp(max=1)
     change[0] = 0
     divergence = jsd(candidates, attention).masked_fill(change > epsilon, -1)
     best, index = divergence.max(0)
@@ -180,9 +180,12 @@ def _on_edges(
     edges = pairs.edges
     logits_i, logits_j = logits[:, edges.i], logits[:, edges.j]
 
+    # No output is farther than 1, whatever its rounding says.
+    inner = INNER * epsilon if epsilon < 1 else torch.inf
+
     def is_within(weight: Tensor, from_i: Tensor, to_j: Tensor) -> Tensor:
         output = torch.lerp(from_i, to_j, weight[..., None]).softmax(-1)
-        return tvd(output, probs[:, None]) <= INNER * epsilon
+        return tvd(output, probs[:, None]) <= inner
 
     # Feasible weights and those next to them that are not, of the lower and the upper end
     # [2, batch, pairs]; the same weight twice where nothing more can be had.

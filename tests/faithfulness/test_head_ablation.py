@@ -300,7 +300,7 @@ def test_prune_curve_equals_hooks(observed):
         curve.agreement[8],
     )
     assert (
-        prune_table(curve)[2].startswith("| 0 | 1.000 [0.566, 1.000] | ")
+        prune_table(curve)[2].startswith("| 0 | 1.000 [0.478, 1.000] | ")
         and len(prune_table(curve)) == 2 + 9
     )
     with pytest.raises(AttnProbeError, match="from 0 to 8, got"):
