@@ -85,6 +85,24 @@ def test_rankings_on_different_texts_are_named():
     assert "text 8: fraction_to_flip@attention has no value and others have" in sentence
 
 
+def test_sites_are_apart():
+    """A ranking that only groups have is lacking nowhere else; each site is named."""
+    single = rows_of(POSSIBLE)
+    group = rows_of(POSSIBLE).assign(layer=-1, head=-1)
+    only_here = group[group.statistic == "never_flips@random"]
+    group = pd.concat([group, only_here.assign(statistic="never_flips@rollout")])
+    rows = pd.concat([single, group], ignore_index=True)
+    assert contradictions(rows) == []
+    chosen = (rows.statistic == "max_tvd") & (rows.example_id == 9) & (rows.layer == -1)
+    rows.loc[chosen, "value"] = 2.0
+    (sentence,) = contradictions(rows)
+    assert sentence.startswith("permutation, layer -1, head -1, text 9: max_tvd is 2")
+    # Of a row that is there twice the first counts.
+    again = rows[chosen].assign(value=0.5)
+    assert contradictions(pd.concat([again, rows])) == []
+    assert contradictions(pd.concat([rows, again])) == [sentence]
+
+
 def test_an_audit_contradicts_itself_nowhere(make_checkpoint, reviews):
     report = audit(
         make_checkpoint("mlp"),

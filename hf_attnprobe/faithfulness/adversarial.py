@@ -116,7 +116,8 @@ class Adversarial(Options):
     n_steps: int | None = option(
         None,
         "steps of the gradient search (default: 500 with --method search; else 0, no "
-        "search: the best of candidates that are checked)",
+        "search: the best of candidates that are checked); where the answer is exact and "
+        "for groups of heads there is no search",
         at_least=0,
     )
 
@@ -322,7 +323,7 @@ def _of_head(
 def _of_group(
     observation: Observation, site: Site, options: Adversarial
 ) -> AdversarialResult:
-    """Of several heads, moved together.
+    """Of several heads, moved together; ``n_steps`` means nothing here.
 
     One candidate at a time: copies of all attention of a model are large.
     """

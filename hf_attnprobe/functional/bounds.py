@@ -12,7 +12,9 @@ does. So for a pair of classes i, j
 which is a slab that holds all of the set: its exact answer is no smaller. The smallest
 over the pairs counts.
 
-Lower bound: the farthest of attentions that are checked. First those to two tokens: on
+A slab is rounded outward: the upper bound also holds for what is within ε in float64.
+
+Lower bound: the farthest of attentions that are checked, in float64. First those to two tokens: on
 such an edge of the simplex the slabs of all pairs leave an interval, and JSD is convex
 in it, so the outermost feasible weights are the best ones. Then those with exactly the
 same output, see :func:`same_output`.
@@ -53,7 +55,8 @@ class JsdBounds(NamedTuple):
 
     Attributes:
         lower: float64 [epsilons, batch], in nats, what ``attention`` has.
-        upper: float64 [epsilons, batch], no attention within ε is farther.
+        upper: float64 [epsilons, batch], no attention within ε is farther, but for the
+            rounding of a JSD (1e-15).
         attention: float64 [epsilons, batch, keys], its output is within ε.
     """
 
@@ -67,7 +70,8 @@ def epsilon_max_jsd_bounds(
 ) -> JsdBounds:
     """A lower and an upper bound of :func:`epsilon_max_jsd` for several classes.
 
-    With two classes both are the exact answer.
+    With two classes and ε above 0 both are the exact answer, to 1e-7. At ε = 0 the last
+    digit decides which candidates are within: the lower bound may be far too low.
 
     Args:
         attention: [batch, keys].
@@ -121,6 +125,7 @@ def _farthest(
     """The farthest candidate within ε and its JSD; the first is the attention itself."""
     change = tvd(_output(candidates, logits), probs).clamp(max=1)
     change[0] = 0
+    change = change.clamp_max(1)  # rounding
     divergence = jsd(candidates, attention).masked_fill(change > epsilon, -1)
     best, index = divergence.max(0)
     rows = torch.arange(len(attention), device=attention.device)
@@ -180,12 +185,12 @@ def _on_edges(
     edges = pairs.edges
     logits_i, logits_j = logits[:, edges.i], logits[:, edges.j]
 
-    # No output is farther than 1, whatever its rounding says.
-    inner = INNER * epsilon if epsilon < 1 else torch.inf
+    # Outputs that share no class are at 1, a little less or more; all of them are within.
+    limit = INNER * epsilon if epsilon < 1 else math.inf
 
     def is_within(weight: Tensor, from_i: Tensor, to_j: Tensor) -> Tensor:
         output = torch.lerp(from_i, to_j, weight[..., None]).softmax(-1)
-        return tvd(output, probs[:, None]) <= inner
+        return tvd(output, probs[:, None]) <= limit
 
     # Feasible weights and those next to them that are not, of the lower and the upper end
     # [2, batch, pairs]; the same weight twice where nothing more can be had.

@@ -165,10 +165,15 @@ def chance_of_agreement(n: Tensor, *, level: float = 0.05) -> Tensor:
     >>> chance_of_agreement(torch.tensor([4, 5, 40])).tolist()  # of 5! orders only one
     [0.0, 0.008333333333333333, 0.025]
     """
-    p_values = _exact_p_values().to(n.device)
-    largest = p_values.masked_fill(p_values > level, 0).amax(-1)
-    chance = largest[n.clamp(max=EXACT_UP_TO).long()]
+    chance = _largest_up_to(level).to(n.device)[n.clamp(max=EXACT_UP_TO).long()]
     return torch.where(n <= EXACT_UP_TO, chance, level) / 2
+
+
+@functools.cache
+def _largest_up_to(level: float) -> Tensor:
+    """The largest p-value that is at most ``level`` by number of values, [34]."""
+    p_values = _exact_p_values()
+    return p_values.masked_fill(p_values > level, 0).amax(-1)
 
 
 def kendall_tau_b(x: Tensor, y: Tensor, mask: Tensor) -> RankCorrelation:

@@ -154,8 +154,8 @@ def _table(rows: pd.DataFrame) -> _Table:
     site, sites = pd.factorize(layer * len(heads) + head, sort=True)
     values = np.full((len(sites) * len(texts), len(names)), np.nan)
     place = site * len(texts) + text
-    # Of equal places numpy keeps the last.
-    values[place[::-1], statistic[::-1]] = rows.value.to_numpy(float)[::-1]
+    is_first = ~pd.Series(place * len(names) + statistic).duplicated().to_numpy()
+    values[place[is_first], statistic[is_first]] = rows.value[is_first]
     is_measured = np.zeros((len(sites), len(names)), dtype=bool)
     is_measured[site, statistic] = True
     index = pd.MultiIndex.from_arrays(

@@ -258,6 +258,16 @@ def test_more_steps_only_add_candidates(observed):
         ).all()
 
 
+def test_groups_are_not_searched(observed):
+    _adapter, observation = observed
+    group = Site(1, ALL)
+    quick, asked = (
+        adversarial(observation, group, Adversarial(n_steps=steps)).epsilon_max_jsd
+        for steps in (None, 5)
+    )
+    assert all(torch.equal(quick[epsilon], asked[epsilon]) for epsilon in quick)
+
+
 @pytest.mark.parametrize("site", SITES)
 def test_screen_is_the_slope_of_the_output_towards_the_edit(observed, site):
     _adapter, observation = observed

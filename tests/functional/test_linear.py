@@ -1,6 +1,7 @@
 import itertools
 import math
 
+import mpmath
 import numpy as np
 import pytest
 import torch
@@ -79,6 +80,58 @@ def test_adversary_equals_brute_force_over_vertices(case, epsilon):
     )
 
 
+def with_many_digits(attention, scores, epsilon):
+    """The same answer with 60 digits: both ends of every edge."""
+    with mpmath.workdps(60):
+        a, u = ([mpmath.mpf(x) for x in v.tolist()] for v in (attention, scores))
+        logit = mpmath.fsum(x * y for x, y in zip(a, u, strict=True))
+        p, q = (1 / (1 + mpmath.exp(sign * logit)) for sign in (-1, 1))
+        low, high = -mpmath.inf, mpmath.inf
+        if p > epsilon:
+            low = mpmath.log((p - epsilon) / (q + epsilon))
+        if q > epsilon:
+            high = mpmath.log((p + epsilon) / (q - epsilon))
+        best = mpmath.mpf(0)
+        for i, j in itertools.combinations(range(len(a)), 2):
+            gap = u[j] - u[i]
+            if gap == 0:
+                ends = (0, 1) if low <= u[i] <= high else ()
+            else:
+                ends = sorted(((low - u[i]) / gap, (high - u[i]) / gap))
+                is_met = ends[0] <= 1 and ends[1] >= 0
+                ends = [min(max(x, 0), 1) for x in ends] if is_met else ()
+            for weight in ends:
+                x = [mpmath.mpf(0)] * len(a)
+                x[i], x[j] = 1 - weight, mpmath.mpf(weight)
+                pairs = [*zip(x, a, strict=True), *zip(a, x, strict=True)]
+                terms = (s * mpmath.log(2 * s / (s + t)) for s, t in pairs if s > 0)
+                best = max(best, mpmath.fsum(terms) / 2)
+        return float(best)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(0, 10**6),
+    st.sampled_from([0.01, 1.0, 10.0]),
+    st.sampled_from([0.1, 3.0, 30.0, 300.0]),
+    st.booleans(),
+    st.sampled_from([0.001, 0.01, 0.05, 0.5]),
+)
+def test_rounding_changes_nothing(seed, peak, scale, has_ties, epsilon):
+    """Saturated outputs, weights of 1e-30, equal and nearly equal scores."""
+    rng = np.random.default_rng(seed)
+    attention = rng.dirichlet(np.full(5, 1.0)) ** (1 / peak)
+    attention /= attention.sum()
+    scores = scale * rng.normal(size=5)
+    if has_ties:
+        scores[1], scores[3] = scores[0], scores[2] * (1 + 1e-15)
+    attention, scores = torch.from_numpy(attention), torch.from_numpy(scores)
+    mask = torch.ones(1, 5, dtype=torch.bool)
+    found = epsilon_max_jsd(attention[None], scores[None], mask, (epsilon,))
+    theirs = with_many_digits(attention, scores, epsilon)
+    assert found.jsd.item() == pytest.approx(theirs, abs=1e-9)
+
+
 @settings(max_examples=200, deadline=None)
 @given(cases(1, 12), st.sampled_from([0.001, 0.01, 0.05, 0.5]))
 def test_adversary_is_what_it_says(case, epsilon):
@@ -108,6 +161,7 @@ def test_no_random_feasible_attention_is_farther(case):
     assert (jsd(others[feasible], a) <= found + 1e-9).all()
 
 
+@settings(deadline=None)
 @given(cases(2, 8))
 def test_frontier_is_monotone_and_reaches_the_largest_jsd(case):
     attention, scores, mask = case
