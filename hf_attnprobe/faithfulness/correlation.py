@@ -153,12 +153,14 @@ def correlation(
         seed: unused, nothing here is random.
     """
     content = observation.batch.content_mask
-    values = [
-        ranks(observation.read(site), content),
-        ranks(observation.gradient_importance(options.target), content),
-        leave_one_out_ranks(observation, options.target),
-    ]
-    found = kendall_tau_b_matrix(torch.stack(values, dim=1), content)
+    attention = observation.read(site)
+    gradient = observation.gradient_importance(options.target)
+    leave_one_out = observation.leave_one_out_importance(options.target)
+    values = torch.stack([attention, gradient, leave_one_out], dim=1)
+    unit = _unit_of_leave_one_out(observation, options.target)
+    units = torch.stack([0 * unit, 0 * unit, unit], dim=1)
+    ranked = ranks(values, content.unsqueeze(1), units)
+    found = kendall_tau_b_matrix(ranked, content)
     # NaN is not significant, as in the paper's count over all texts.
     significant = ((found.p_value <= LEVEL) & (found.tau > 0)).double()
     parts = torch.stack([found.tau, found.p_value, significant])
@@ -168,11 +170,11 @@ def correlation(
 
 
 def ranks(values: Tensor, content: Tensor, unit: Tensor | float = 0.0) -> Tensor:
-    """Dense ranks [batch, keys] in which values that differ by rounding alone are equal.
+    """Dense ranks [..., keys] in which values that differ by rounding alone are equal.
 
     Args:
-        values, content: [batch, keys].
-        unit: the numbers whose difference the values are, [batch, 1]: their rounding
+        values, content: [..., keys].
+        unit: the numbers whose difference the values are, [..., 1]: their rounding
             stays where they cancel. Without one, rounding is relative to each value.
     """
     rounding = min(ROUNDINGS * torch.finfo(values.dtype).eps, AT_MOST)
@@ -184,6 +186,11 @@ def leave_one_out_ranks(observation: Observation, target: int | None = None) -> 
 
     Leaving out either of two equal neighbours leaves the same text, hence a tie.
     """
-    unit = small_side(observation.probs, observation.target(target)).abs()
     importance = observation.leave_one_out_importance(target)
-    return ranks(importance, observation.batch.content_mask, unit[:, None])
+    unit = _unit_of_leave_one_out(observation, target)
+    return ranks(importance, observation.batch.content_mask, unit)
+
+
+def _unit_of_leave_one_out(observation: Observation, target: int | None) -> Tensor:
+    """The numbers that leave-one-out is a difference of, [batch, 1]."""
+    return small_side(observation.probs, observation.target(target)).abs()[:, None]
