@@ -161,6 +161,18 @@ def beyond_control(rows, control):
     return found
 
 
+def control_is_blunt(rows, control, members):
+    """Whether the control attends less sharply than .8 of the model's largest weight."""
+    site = site_of_model(rows)
+    if site is None or control is None:
+        return False
+    own = wide(rows, *site).reindex(members)
+    other = wide(control, *site).reindex(members)
+    if "max_attention" not in own or "max_attention" not in other:
+        return False
+    return other["max_attention"].mean() < 0.8 * own["max_attention"].mean()
+
+
 def possible_grades(interval, n, limits):
     """The answers that an interval leaves open."""
     partly, yes = limits

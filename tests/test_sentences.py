@@ -87,6 +87,9 @@ def check_findings(report, rows, control):
         interval = low, finding.ci95[1]
         possible = recompute.possible_grades(interval, n, limits[finding.rule])
         expected = possible.pop() if len(possible) == 1 else "cannot say"
+        blunt = recompute.control_is_blunt(rows, control, highest.index)
+        if finding.rule == "importance" and expected != "no" and blunt:
+            expected = "cannot say"
         if finding.rule in differences and expected != "no":
             less = differences[finding.rule].reindex(highest.index)
             least = recompute.mean_and_interval(less)[1][0]

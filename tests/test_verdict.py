@@ -591,3 +591,18 @@ def test_what_a_control_does_as_well_is_no_finding():
     behind = rows.assign(value=rows.value * 0.5)
     answers = {f.rule: f.answer for f in findings(rows, behind, ["neg", "pos"])}
     assert (answers["erasure"], answers["removal"]) == (Answer.PARTLY, Answer.YES)
+
+
+def test_a_control_that_attends_less_sharply_is_a_weak_yardstick():
+    n = 100
+    own = {"attention_leave_one_out_tau": np.full(n, 0.6)}
+    rows = good_model(
+        n, correlation=own, permutation={"max_attention": np.full(n, 0.7)}
+    )
+    tau = rows_of("correlation", {"attention_leave_one_out_tau": np.full(n, 0.1)})
+    for sharpness, answer in ((0.6, Answer.YES), (0.1, Answer.CANNOT_SAY)):
+        weights = {"max_attention": np.full(n, sharpness)}
+        control = pd.concat([tau, rows_of("permutation", weights)])
+        (finding,) = found("importance", rows, control)
+        assert finding.answer == answer
+        assert ("less sharply" in finding.sentence) == (sharpness == 0.1)

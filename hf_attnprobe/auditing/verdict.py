@@ -28,6 +28,8 @@ from hf_attnprobe.statistics.verdicts import (
 
 
 ALL_TEXTS = "all"
+AS_PEAKED = 0.8
+"""Of the model's mean largest weight: from there on a control is as peaked."""
 NOTHING_KNOWN = Estimate(0.0, (0.0, 0.0), 10**9)
 """The least that a share can be, with no text to doubt it."""
 
@@ -228,14 +230,32 @@ def _importance(evidence: Evidence, group: str) -> Finding | None:
             "without training the same model may reach as much."
         )
         return _finding("importance", group, answer, sentence, tau, yardsticks)
-    answer = grade(beyond, rule)
+    answer, caution = grade(beyond, rule), _less_peaked(evidence)
+    if caution and answer != Answer.NO:
+        answer = Answer.CANNOT_SAY
     sentence = (
         f"{_start('importance', group, answer, beyond)} {ranks}. The control reaches "
         f"{_said(control)}. Attention's difference to it is {_said(beyond)} "
-        f"({_thresholds('importance')})."
+        f"({_thresholds('importance')}).{caution}"
     )
     yardsticks["control"] = control.value
     return _finding("importance", group, answer, sentence, beyond, yardsticks)
+
+
+def _less_peaked(evidence: Evidence) -> str:
+    """A caution where the control attends less sharply; empty where it does not.
+
+    Peaked attention agrees with leave-one-out by itself: randomised classifiers without
+    context reach a τ of .75 with attention as sharp as a trained one's.
+    """
+    own = evidence.mean("max_attention")
+    control = evidence.control_mean("max_attention")
+    if control is None or not control.n or control.value >= AS_PEAKED * own.value:
+        return ""
+    return (
+        f" The control attends less sharply (mean largest weight {control.value:.2f} "
+        f"against {own.value:.2f}), which by itself lowers its τ."
+    )
 
 
 def _surely_chance(tau: Estimate) -> bool:
