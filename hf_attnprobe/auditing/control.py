@@ -15,14 +15,18 @@ them lose their training (the paper's cascading randomisation, one step per audi
 """
 
 import copy
+import dataclasses
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from hf_attnprobe.attention_model import AttentionModelBase, Batch
-from hf_attnprobe.auditing.options import Control
+from hf_attnprobe.attention_model import AttentionModelBase, Batch, Site
+from hf_attnprobe.auditing.options import AuditOptions, Control
+from hf_attnprobe.auditing.sweep import Part, Sweep, run_parts
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.storage.folders import claim
 
 
 def has_control(control: Control, adapter: AttentionModelBase) -> bool:
@@ -61,6 +65,52 @@ def control_of(
             else:
                 _shuffle(parameter, seed + place, padding.get(id(parameter)))
     return fresh
+
+
+def finish(
+    control: AttentionModelBase,
+    model: AttentionModelBase,
+    batch: Batch,
+    options: AuditOptions,
+) -> str:
+    """Makes the control's attention as peaked as the model's; what it is, in words.
+
+    Args:
+        batch: texts on which the two attend equally sharply then.
+    """
+    layers, where = options.control_layers, ""
+    if layers is not None:
+        blocks = {0: "", 1: "the last layer and "}
+        last = blocks.get(layers, f"the last {layers} layers and ")
+        where = f" of {last}what stands above"
+    if options.control == "untrained":
+        return f"weights{where} freshly initialised"
+    kind = f"weights{where} shuffled"
+    if sharpen_like(control, model, batch):
+        kind += ", attention as peaked as the model's"
+    return kind
+
+
+def beside(sweep: Sweep, control: AttentionModelBase) -> Sweep:
+    """The same sweep of the control, its rows in a folder of their own."""
+    control.head_sets = sweep.adapter.head_sets
+    folder = sweep.folder.parent / "control" / "rows"
+    return dataclasses.replace(sweep, adapter=control, folder=folder, name="control")
+
+
+def run_control(
+    sweep: Sweep, parts: Sequence[Part], groups: Sequence[Site], kind: str
+) -> None:
+    """Runs the tests of an audit on its control.
+
+    Args:
+        sweep: of :func:`beside`.
+        parts: the heads that the audit tested, by texts.
+        kind: of control, in words.
+    """
+    identity = {"model_fingerprint": sweep.adapter.fingerprint(), "kind": kind}
+    with claim(sweep.folder.parent, identity, sweep.state, kind="control"):
+        run_parts(sweep, parts, groups, done="screen")
 
 
 @torch.no_grad()

@@ -35,29 +35,31 @@ from hf_attnprobe.auditing.report import (
     to_markdown,
 )
 from hf_attnprobe.auditing.selection import (
+    Choice,
     check_both_halves,
     check_query,
+    choose,
     crossed,
-    group_sites,
     head_set_names,
-    of_groups_alone,
-    parse_head_sets,
-    select_sites,
-    select_tests,
     sites_by_test,
+    tests_given,
 )
-from hf_attnprobe.auditing.sweep import Sweep, prune_heads, run
+from hf_attnprobe.auditing.sweep import Part, Sweep, prune_heads, run, run_parts
 from hf_attnprobe.auditing.verdict import findings
 from hf_attnprobe.checkpoints import load_model, load_tokenizer
 from hf_attnprobe.data.arguments import Data, as_data
 from hf_attnprobe.data.examples import dataset_fingerprint, dataset_name, sample
 from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.faithfulness import AuditPreview, NoOptions, readings, tests
+from hf_attnprobe.faithfulness import AuditPreview, readings, tests
 from hf_attnprobe.faithfulness.adversarial import Adversarial
-from hf_attnprobe.faithfulness.registry import options_of_tests
 from hf_attnprobe.inference.batching import collate, parse_bytes, reference_batch
-from hf_attnprobe.inference.encoding import Text, has_rationales, mask_id, tokenize
+from hf_attnprobe.inference.encoding import (
+    Tokenized,
+    has_rationales,
+    mask_id,
+    tokenize,
+)
 from hf_attnprobe.options import Options
 from hf_attnprobe.statistics.checks import contradictions
 from hf_attnprobe.statistics.comparisons import compare_rankings
@@ -133,41 +135,28 @@ def audit(
         AttnProbeError: for anything that the caller can mend, before anything is
             written.
     """
-    asked, by_default = options_of_tests(tests)
-    if options.screen is not None:
-        if not options.single_heads:
-            raise AttnProbeError(
-                "expected single heads for --screen to choose from; leave it or "
-                "--no-single-heads out"
-            )
-        asked = {**asked, "screen": NoOptions()}
     budget, data = parse_bytes(options.memory_budget), as_data(dataset)
+    given = tests_given(tests, options)
     examples = data.examples(seed=options.seed)
     state = process_state()
     subject = _subject(model, tokenizer, options, state.device)
-    adapter = subject.adapter
-    sites = select_sites(adapter, options.layers, options.heads, options.query)
-    if options.head_sets is not None:
-        adapter.head_sets = parse_head_sets(adapter, options.head_sets)
-    groups = group_sites(adapter, sites, whole=options.groups)
-    rationales = has_rationales(examples, adapter.unit) and subject.tokenizer.is_fast
-    chosen, left_out = select_tests(asked, by_default, adapter, sites, rationales)
-    if not options.single_heads:
-        chosen, left_out = of_groups_alone(chosen, left_out, groups)
-    _log_left_out(left_out)
-    identity = _identity(subject, examples, data, options, {**asked, **chosen})
-    _set_reference(subject, examples, chosen)
-    limited = _limited(examples, data.test_limit)
-    tokenized = tokenize(subject.tokenizer, limited, adapter, truncate=options.truncate)
-    control = _prepare_control(subject, examples, options)
-    if options.screen is not None:
-        check_both_halves(text.example_id for text in tokenized.texts)
-    counts = {"skipped_empty": tokenized.n_empty, "truncated": tokenized.n_cut}
+    usable = has_rationales(examples, subject.adapter.unit)
+    rationales = usable and subject.tokenizer.is_fast
+    choice = choose(subject.adapter, given, rationales, options)
+    _log_left_out(choice.left_out)
+    identity = _identity(subject, examples, data, options, choice)
+    _set_reference(subject, examples, choice.tests)
+    tokenized = _tokenized(subject, examples, data, options)
+    control = _finish_control(subject, examples, options)
+    besides: dict[str, Any] = {
+        "skipped_empty": tokenized.n_empty,
+        "truncated": tokenized.n_cut,
+    }
     with _folder(output_dir, state) as folder:
         sweep = Sweep(
-            adapter=adapter,
+            adapter=subject.adapter,
             texts=tokenized.texts,
-            options=chosen,
+            options=choice.tests,
             seed=options.seed,
             pad_token_id=subject.tokenizer.pad_token_id or 0,
             budget=budget,
@@ -176,14 +165,16 @@ def audit(
             state=state,
             progress=progress,
         )
-        _rehearse(sweep, sites, rationales)
+        _rehearse(sweep, choice.sites, choice.rationales)
         with claim(folder, identity, state):
-            tested = sites if options.single_heads else []
-            parts = _run_tests(sweep, tested, groups, options.screen)
-            others = _run_control(subject, sweep, parts, groups, control)
-            provenance = _provenance(identity, sweep, left_out, counts)
-            if others is not None:
-                provenance["control"] = control
+            parts = _run_tests(sweep, choice, options)
+            others = None
+            if subject.control is not None:
+                other = controls.beside(sweep, subject.control)
+                controls.run_control(other, parts, choice.groups, control)
+                others = _rows_of(other)
+                besides["control"] = control
+            provenance = _provenance(identity, sweep, choice.left_out, besides)
             report = _report(
                 subject, data, sweep, provenance, others, prune=options.prune
             )
@@ -191,6 +182,21 @@ def audit(
                 _write(report, folder)
             state.wait_for_everyone()
     return report
+
+
+def _tokenized(
+    subject: Subject,
+    examples: "datasets.Dataset",
+    data: Data,
+    options: AuditOptions,
+) -> Tokenized:
+    """The texts of the audit, ready for the model."""
+    limited = _limited(examples, data.test_limit)
+    adapter, cut = subject.adapter, options.truncate
+    tokenized = tokenize(subject.tokenizer, limited, adapter, truncate=cut)
+    if options.screen is not None:
+        check_both_halves(text.example_id for text in tokenized.texts)
+    return tokenized
 
 
 def _subject(
@@ -272,7 +278,7 @@ def _identity(
     examples: "datasets.Dataset",
     data: Data,
     options: AuditOptions,
-    given: Mapping[str, Options],
+    choice: Choice,
 ) -> dict[str, Any]:
     """What the rows of a folder belong to."""
     screen: Any = options.screen
@@ -288,7 +294,7 @@ def _identity(
         "model_fingerprint": subject.adapter.fingerprint(),
         "data_fingerprint": dataset_fingerprint(examples),
         "seed": options.seed,
-        "options": _options_of_rows(given),
+        "options": _options_of_rows({**choice.asked, **choice.tests}),
         "sites": where,
         "single_heads": options.single_heads,
         "groups": options.groups,
@@ -326,23 +332,14 @@ def _set_reference(
         adapter.require(HeadOutputs).set_reference(batch)
 
 
-def _prepare_control(
+def _finish_control(
     subject: Subject, examples: "datasets.Dataset", options: AuditOptions
 ) -> str:
     """Makes the control's attention as peaked as the model's; what it is, in words."""
-    layers, where = options.control_layers, ""
-    if layers is not None:
-        blocks = {0: "", 1: "the last layer and "}
-        last = blocks.get(layers, f"the last {layers} layers and ")
-        where = f" of {last}what stands above"
-    if options.control == "untrained":
-        return f"weights{where} freshly initialised"
-    kind = f"weights{where} shuffled"
-    if subject.control is not None:
-        batch = reference_batch(subject.adapter, subject.tokenizer, examples)
-        if controls.sharpen_like(subject.control, subject.adapter, batch):
-            kind += ", attention as peaked as the model's"
-    return kind
+    if subject.control is None:
+        return "none"
+    batch = reference_batch(subject.adapter, subject.tokenizer, examples)
+    return controls.finish(subject.control, subject.adapter, batch, options)
 
 
 def _limited(examples: "datasets.Dataset", limit: int | None) -> "datasets.Dataset":
@@ -365,13 +362,7 @@ def _rehearse(sweep: Sweep, sites: Sequence[Site], rationales: bool) -> None:
         tests()[name].check(preview, options)
 
 
-Part = tuple[Sequence[Text], Sequence[Site]]
-"""Some of the texts, with the heads that are tested on them."""
-
-
-def _run_tests(
-    sweep: Sweep, sites: Sequence[Site], groups: Sequence[Site], screen: int | None
-) -> list[Part]:
+def _run_tests(sweep: Sweep, choice: Choice, options: AuditOptions) -> list[Part]:
     """Runs the tests; with ``screen`` only at the heads with the largest estimates.
 
     These are chosen for one half of the texts by the estimates on the other half. Groups
@@ -380,50 +371,17 @@ def _run_tests(
     Returns:
         The heads that were tested, by texts.
     """
-    parts: list[Part] = [(sweep.texts, sites)]
-    if screen is not None:
-        run(sweep, sites_by_test(["screen"], sweep.adapter, sites))
-        parts = [*crossed(sweep.texts, read_rows(sweep.folder), sites, screen)]
-    _run_parts(sweep, parts, groups, done="screen" if screen is not None else None)
+    if options.screen is None:
+        parts: list[Part] = [
+            (sweep.texts, choice.sites if options.single_heads else [])
+        ]
+        run_parts(sweep, parts, choice.groups, done=None)
+        return parts
+    run(sweep, sites_by_test(["screen"], sweep.adapter, choice.sites))
+    estimates = read_rows(sweep.folder)
+    parts = [*crossed(sweep.texts, estimates, choice.sites, options.screen)]
+    run_parts(sweep, parts, choice.groups, done="screen")
     return parts
-
-
-def _run_parts(
-    sweep: Sweep, parts: Sequence[Part], groups: Sequence[Site], done: str | None
-) -> None:
-    names = [name for name in sweep.options if name != done]
-    for texts, sites in parts:
-        part = dataclasses.replace(sweep, texts=texts)
-        run(part, sites_by_test(names, sweep.adapter, sites, groups))
-
-
-def _run_control(
-    subject: Subject,
-    sweep: Sweep,
-    parts: Sequence[Part],
-    groups: Sequence[Site],
-    kind: str,
-) -> pd.DataFrame | None:
-    """The same tests on the control, in a folder of its own; their rows, if any.
-
-    Args:
-        kind: of control, in words.
-    """
-    if subject.control is None:
-        return None
-    adapter = subject.control
-    adapter.head_sets = sweep.adapter.head_sets
-    folder = sweep.folder.parent / "control"
-    other = dataclasses.replace(
-        sweep, adapter=adapter, folder=folder / "rows", name="control"
-    )
-    identity = {
-        "model_fingerprint": adapter.fingerprint(),
-        "kind": kind,
-    }
-    with claim(folder, identity, sweep.state, kind="control"):
-        _run_parts(other, parts, groups, done="screen")
-    return _rows_of(other)
 
 
 def _rows_of(sweep: Sweep) -> pd.DataFrame:
@@ -518,14 +476,14 @@ def _provenance(
     identity: Mapping[str, Any],
     sweep: Sweep,
     left_out: Mapping[str, str],
-    counts: Mapping[str, int],
+    besides: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """What was done: settings, tests, tests left out, counts of texts, versions."""
+    """What was done: settings, tests, tests left out, versions and what else is known."""
     provenance = {
         **identity,
         "tests": list(sweep.options),
         "classes": list(sweep.adapter.label_names),
-        **counts,
+        **besides,
         "n_processes": sweep.state.num_processes,
         "versions": versions(),
     }

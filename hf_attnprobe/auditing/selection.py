@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import pandas as pd
 
@@ -12,10 +13,75 @@ from hf_attnprobe.attention_model import (
     Observation,
     Site,
 )
+from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.faithfulness import FaithfulnessTest, tests
+from hf_attnprobe.faithfulness import FaithfulnessTest, NoOptions, tests
+from hf_attnprobe.faithfulness.registry import options_of_tests
 from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.options import Options
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which tests run, and where.
+
+    Attributes:
+        sites: the heads that the options name.
+        groups: the groups of heads that are tested besides.
+        rationales: whether the data says what people marked, where it can be used.
+        tests: the tests that run, with their options.
+        asked: options of the tests that were asked for by name.
+        left_out: by test, why it does not run.
+    """
+
+    sites: list[Site]
+    groups: list[Site]
+    rationales: bool
+    tests: Mapping[str, Options]
+    asked: Mapping[str, Options]
+    left_out: Mapping[str, str]
+
+
+def tests_given(
+    tests: Sequence[str | Options] | str | Options | None, options: AuditOptions
+) -> tuple[dict[str, Options], bool]:
+    """The tests asked for, with the screen, and whether those that suit run besides.
+
+    Raises:
+        AttnProbeError: an unknown test, or a screen without heads to choose from.
+    """
+    asked, by_default = options_of_tests(tests)
+    if options.screen is None:
+        return asked, by_default
+    if not options.single_heads:
+        raise AttnProbeError(
+            "expected single heads for --screen to choose from; leave it or "
+            "--no-single-heads out"
+        )
+    return {**asked, "screen": NoOptions()}, by_default
+
+
+def choose(
+    adapter: AttentionModelBase,
+    given: tuple[dict[str, Options], bool],
+    rationales: bool,
+    options: AuditOptions,
+) -> Choice:
+    """What the options, the model and the data allow.
+
+    Args:
+        given: of :func:`tests_given`.
+        rationales: whether the data says what people marked.
+    """
+    asked, by_default = given
+    sites = select_sites(adapter, options.layers, options.heads, options.query)
+    if options.head_sets is not None:
+        adapter.head_sets = parse_head_sets(adapter, options.head_sets)
+    groups = group_sites(adapter, sites, whole=options.groups)
+    chosen, left_out = select_tests(asked, by_default, adapter, sites, rationales)
+    if not options.single_heads:
+        chosen, left_out = of_groups_alone(chosen, left_out, groups)
+    return Choice(sites, groups, rationales, chosen, asked, left_out)
 
 
 def select_sites(

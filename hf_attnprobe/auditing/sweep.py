@@ -12,7 +12,7 @@ from tqdm.auto import tqdm
 
 from hf_attnprobe.attention_model import AttentionModelBase, Batch, MaskedReplay, Site
 from hf_attnprobe.auditing.head_tables import values_by_head
-from hf_attnprobe.auditing.selection import half_of
+from hf_attnprobe.auditing.selection import half_of, sites_by_test
 from hf_attnprobe.faithfulness import tests
 from hf_attnprobe.faithfulness.prune_curve import (
     PruneCurve,
@@ -99,6 +99,20 @@ def run(sweep: Sweep, where: Where) -> None:
             )
             append_rows(sweep.folder, rows)
     sweep.state.wait_for_everyone()
+
+
+Part = tuple[Sequence[Text], Sequence[Site]]
+"""Some of the texts, with the heads that are tested on them."""
+
+
+def run_parts(
+    sweep: Sweep, parts: Sequence[Part], groups: Sequence[Site], done: str | None
+) -> None:
+    """Runs the tests, all but ``done``, on each part at its heads and at the groups."""
+    names = [name for name in sweep.options if name != done]
+    for texts, sites in parts:
+        part = replace(sweep, texts=texts)
+        run(part, sites_by_test(names, sweep.adapter, sites, groups))
 
 
 def _has_many_sites(where: Where) -> bool:

@@ -122,8 +122,8 @@ class InputErasureResult:
     """By ranking, all [batch]: differences of probabilities in [−1, 1].
 
     ``erased_share`` is the share of a text's tokens that comprehensiveness takes out in
-    the mean of its steps, the same for all rankings. The normalised ones are in [0, 1]: None where they were not asked for, NaN where every
-    order is as good.
+    the mean of its steps, the same for all rankings. The normalised ones are in [0, 1]:
+    None where they were not asked for, NaN where every order is as good.
     """
 
     comprehensiveness: Mapping[str, Tensor]

@@ -95,8 +95,8 @@ def _adversaries(checkpoints: Sequence[_Checkpoint]) -> ResultTable:
             values = [rounded(adversary[name]) for name in ("jsd", "tvd", "f1")]
             table.append((*checkpoint.labels, adversary["name"], *values))
     note = (
-        "Harder is: more TVD for the same JSD, which one λ each cannot tell. Adversaries are trained with the "
-        "penalties of their model, for at most the epochs that the study gives them "
+        "Harder is: more TVD for the same JSD, which one λ each cannot tell. "
+        "Adversaries are trained with the penalties of their model, for at most the epochs that the study gives them "
         "(Wiegreffe & Pinter have 80), and scored on all test texts."
     )
     head = (*LABELS, "", "mean JSD", "mean TVD", "F1")
