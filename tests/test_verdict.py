@@ -606,3 +606,20 @@ def test_a_control_that_attends_less_sharply_is_a_weak_yardstick():
         (finding,) = found("importance", rows, control)
         assert finding.answer == answer
         assert ("less sharply" in finding.sentence) == (sharpness == 0.1)
+
+
+def test_a_model_that_cannot_be_copied_has_no_control(tokenizer, caplog):
+    from threading import Lock
+
+    from hf_attnprobe import AttnProbeError, wrap
+
+    adapter = wrap(untrained("cnn", 5, len(tokenizer)))
+    adapter.lock = Lock()
+    texts = generated_texts(tokenizer, n=4, length=7)
+    run = {"tokenizer": tokenizer, "progress": False}
+    report = audit(adapter, texts, ["permutation"], **run)
+    assert report.contrasts == () and "no control was run" in str(report)
+    assert "cannot be copied" in caplog.text
+    asked = AuditOptions(control="randomised")
+    with pytest.raises(AttnProbeError, match="cannot copy the model for a control"):
+        audit(adapter, texts, ["permutation"], options=asked, **run)

@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -209,11 +209,8 @@ def _subject(
     if isinstance(model, AttentionModelBase):
         _check_adapter_options(options)
         name, _, tokenizer = _model_and_tokenizer(model.model, tokenizer, options)
-        other = None
-        if controls.has_control(options.control, model):
-            other = copy.deepcopy(model)
-            other.model.load_state_dict(_control(model.model, options).state_dict())
-        return Subject(name, model, tokenizer, other)
+        copied = partial(_copy_without_training, model, options)
+        return Subject(name, model, tokenizer, _control(model, options, copied))
     name, loaded, tokenizer = _model_and_tokenizer(model, tokenizer, options)
     wrapped = partial(
         wrap,
@@ -221,16 +218,52 @@ def _subject(
         level=options.level,
         mask_id=_mask_id(tokenizer, loaded),
     )
-    adapter, other = wrapped(loaded.to(device)), None
-    if controls.has_control(options.control, adapter):
-        other = wrapped(_control(loaded, options))
-    return Subject(name, adapter, tokenizer, other)
+    adapter = wrapped(loaded.to(device))
+
+    def again() -> AttentionModelBase:
+        return wrapped(_without_training(loaded, options))
+
+    return Subject(name, adapter, tokenizer, _control(adapter, options, again))
 
 
-def _control(model: torch.nn.Module, options: AuditOptions) -> torch.nn.Module:
+def _control(
+    adapter: AttentionModelBase,
+    options: AuditOptions,
+    make: Callable[[], AttentionModelBase],
+) -> AttentionModelBase | None:
+    """The control, where there is one.
+
+    Raises:
+        AttnProbeError: one was asked for, and the model cannot be copied.
+    """
+    if not controls.has_control(options.control, adapter):
+        return None
+    try:
+        return make()
+    except (TypeError, RuntimeError) as error:  # what copying raises
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        if options.control == "auto":
+            logger.warning("no control is run, the model cannot be copied: %s", reason)
+            return None
+        raise AttnProbeError(
+            f"cannot copy the model for a control: {reason}; leave --control out"
+        ) from error
+
+
+def _without_training(model: torch.nn.Module, options: AuditOptions) -> torch.nn.Module:
     return controls.control_of(
         model, options.control, n_layers=options.control_layers, seed=options.seed
     )
+
+
+def _copy_without_training(
+    adapter: AttentionModelBase, options: AuditOptions
+) -> AttentionModelBase:
+    """Of an adapter that is given as an object."""
+    other = copy.deepcopy(adapter)
+    weights = _without_training(adapter.model, options).state_dict()
+    other.model.load_state_dict(weights)
+    return other
 
 
 def _mask_id(tokenizer: PreTrainedTokenizerBase, model: torch.nn.Module) -> int | None:
