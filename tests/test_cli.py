@@ -76,6 +76,7 @@ def test_json_is_as_documented(command, cli, checkpoint, reviews_folder):
         "statistics",
         "contrasts",
         "contradictions",
+        "notes",
         "comparisons",
         "provenance",
     ]

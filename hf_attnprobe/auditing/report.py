@@ -91,6 +91,7 @@ class Report:
         contrasts: every statistic beside the control's, where one was run.
         contradictions: what the mathematics forbids and the rows say; none without a
             mistake in the program.
+        notes: sentences that belong beside the findings.
         example_ids: of the texts.
         rows: one value per test, statistic, text, layer and head.
     """
@@ -107,6 +108,7 @@ class Report:
     findings: tuple[Finding, ...] = ()
     contrasts: tuple[Contrast, ...] = ()
     contradictions: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     example_ids: tuple[int, ...] = field(default=(), repr=False)
     rows: pd.DataFrame = field(default_factory=pd.DataFrame, repr=False, compare=False)
 
@@ -135,6 +137,7 @@ def to_json(report: Report) -> dict:
         "statistics": plain(report.statistics),
         "contrasts": plain(report.contrasts),
         "contradictions": list(report.contradictions),
+        "notes": list(report.notes),
         "comparisons": plain(report.comparisons),
         "provenance": report.provenance,
     }
@@ -166,6 +169,7 @@ def from_json(data: Mapping) -> Report:
         findings=tuple(_finding(f) for f in data.get("findings", [])),
         contrasts=tuple(from_plain(Contrast, c) for c in data.get("contrasts", [])),
         contradictions=tuple(data.get("contradictions", [])),
+        notes=tuple(data.get("notes", [])),
         example_ids=tuple(data.get("example_ids", [])),
     )
 
@@ -289,6 +293,7 @@ def _verdict(report: Report) -> list[str]:
     answer = conclusion_sentence(report.findings)
     lines = [answer] if answer else []
     lines += [f.sentence for f in report.findings if f.rule != "accuracy"]
+    lines += report.notes
     if has_several(report.statistics):
         lines += group_sentences(report.statistics)
         return lines + head_sentences(report.statistics, report.rows)

@@ -24,6 +24,7 @@ from hf_attnprobe.attention_model import (
     Site,
 )
 from hf_attnprobe.auditing import control as controls
+from hf_attnprobe.auditing.distance import distance_of_erased
 from hf_attnprobe.auditing.examples import show
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.report import (
@@ -45,7 +46,7 @@ from hf_attnprobe.auditing.selection import (
     tests_given,
 )
 from hf_attnprobe.auditing.sweep import Part, Sweep, prune_heads, run, run_parts
-from hf_attnprobe.auditing.verdict import findings
+from hf_attnprobe.auditing.verdict import findings, site_of_model
 from hf_attnprobe.checkpoints import load_model, load_tokenizer
 from hf_attnprobe.data.arguments import Data, as_data
 from hf_attnprobe.data.examples import dataset_fingerprint, dataset_name, sample
@@ -459,8 +460,18 @@ def _report(
         findings=findings(rows, control, classes, seed=seed),
         contrasts=contrasts,
         contradictions=tuple(contradictions(rows)),
+        notes=_notes(sweep, rows),
         rows=rows.reset_index(drop=True),
     )
+
+
+def _notes(sweep: Sweep, rows: pd.DataFrame) -> tuple[str, ...]:
+    """What is to be seen beside the findings."""
+    site = site_of_model(rows)
+    if site is None or "input_erasure" not in sweep.options:
+        return ()
+    distance = distance_of_erased(sweep, Site(*site))
+    return () if distance is None else (distance.sentence(),)
 
 
 def _write(report: Report, folder: Path) -> None:
