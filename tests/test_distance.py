@@ -47,14 +47,14 @@ def test_an_audit_says_how_far_erased_texts_are(tokenizer):
     generator = np.random.default_rng(0)
     rows = [
         {"text": " ".join(generator.choice(words, 8)), "label": k % 2, "example_id": k}
-        for k in range(90)
+        for k in range(190)
     ]
     run = {"tokenizer": tokenizer, "progress": False}
     (note,) = audit(model, rows, ["input_erasure"], **run).notes
     assert note.startswith("Distance:") and "MaSF" in note
     (again,) = audit(model, rows[::-1], ["input_erasure"], **run).notes
     assert again == note  # whatever the order of the texts
-    assert audit(model, rows[:20], ["input_erasure"], **run).notes == ()
+    assert audit(model, rows[:120], ["input_erasure"], **run).notes == ()
     assert audit(model, rows, ["permutation"], **run).notes == ()
 
 

@@ -25,7 +25,8 @@ from hf_attnprobe.statistics.verdicts import MIN_TEXTS
 
 ERASED = 0.2  # the share of a text's units that are deleted
 FAR = 0.05  # p from which on a text is far from the data
-MOST_TEXTS = 200
+MOST_TEXTS = 300
+FEWEST_HELD_OUT = 40  # of n texts the smallest p is 1 / (n + 1)
 STREAM = 6
 AT_ONCE = 32
 
@@ -68,7 +69,7 @@ def distance_of_erased(sweep: Sweep, site: Site) -> Distance | None:
     texts = [text for text in texts if text.n_content > 1][:MOST_TEXTS]
     texts = [Text(t.example_id, t.label, t.inputs) for t in texts]  # no rationales
     halves = [[t for t in texts if half_of(t.example_id) == half] for half in (0, 1)]
-    if min(map(len, halves)) < MIN_TEXTS:
+    if len(halves[0]) < 2 * FEWEST_HELD_OUT or len(halves[1]) < MIN_TEXTS:
         return None
     reference, held_out = np.array_split(_features(sweep, halves[0]), 2)
     pairs = [_erased(sweep, site, text) for text in halves[1]]
