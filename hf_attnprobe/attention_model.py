@@ -16,9 +16,11 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.functional import predictions
 from hf_attnprobe.functional.divergence import small_side
 from hf_attnprobe.functional.fingerprint import model_fingerprint
 from hf_attnprobe.functional.intervention import at_heads, random_permutations
+from hf_attnprobe.functional.predictions import Prediction
 
 
 T = TypeVar("T")
@@ -281,6 +283,13 @@ class BlockOutputs(Protocol):
         """
 
 
+@runtime_checkable
+class Decisions(Protocol):
+    """Predictions that are decisions, which an edit may flip; numbers are none."""
+
+    prediction: Prediction
+
+
 class AttentionModelBase(AttentionModel):
     """Base class of adapters: defaults for everything beyond the core.
 
@@ -305,6 +314,11 @@ class AttentionModelBase(AttentionModel):
     reference: Reference | None = None
     head_sets: Sequence[Sequence[Site]] = ()
 
+    @property
+    def prediction(self) -> Prediction:
+        """What the model predicts; by default one of the classes."""
+        return predictions.classes(self.label_names)
+
     def lacks(self, capability: type, site: Site | None = None) -> str | None:
         """Why the model cannot do what a capability asks for, or None where it can.
 
@@ -314,6 +328,11 @@ class AttentionModelBase(AttentionModel):
             capability: one of the protocols above, such as :class:`EditableInputs`.
             site: where it is needed; ``None``: anywhere.
         """
+        if capability is Decisions and not self.prediction.decides:
+            return (
+                f"expected a model that decides, this one predicts "
+                f"{self.prediction.name}; give a threshold with --threshold"
+            )
         if isinstance(self, capability):
             return None
         return (
@@ -490,9 +509,22 @@ class Observation:
         return self.remember("reaching", compute)[layer] & real
 
     def target(self, target: int | None) -> Tensor:
-        """The class to explain, int [batch]: ``target``, or the predicted one."""
-        predicted = self.probs.argmax(-1)
-        return predicted if target is None else torch.full_like(predicted, target)
+        """The class to explain, int [batch]: ``target``, or the predicted one.
+
+        Where the prediction has several parts, the decided outcome of each,
+        int [batch, parts].
+        """
+        return self.model.prediction.explained(self.probs, target)
+
+    def flips(self, after: Tensor) -> Tensor:
+        """Whether outputs are decided otherwise: [..., batch, entries] -> bool [...].
+
+        NaN where the model makes no decisions.
+        """
+        flipped = self.model.prediction.flips(self.probs, after)
+        if self.model.prediction.decides:
+            return flipped
+        return torch.full_like(after[..., 0], torch.nan)
 
     @cached_property
     def token_logits(self) -> Tensor | None:
@@ -553,21 +585,16 @@ class Observation:
         Total variation distance to the whole text's output (Jain & Wallace 2019,
         Algorithm 1); of a class ``target`` |p(x without t) − p(x)|. For two classes the
         two are equal.
-
-        The probability of the predicted class is next to 1 in a confident model and has
-        lost its digits there. So its change is taken as that of all others together.
         """
-        without, explained = self.leave_one_out, self.target(target)
+        if target is None:
+            return self.model.prediction.distance(self.probs, self.leave_one_out)
+        explained = self.target(target)
         is_large = self.probs.gather(-1, explained[:, None])[:, 0] > 0.5
         before = small_side(self.probs, explained, is_large)
+        without = self.leave_one_out
         each = explained[:, None].expand(without.shape[:2])
         after = small_side(without, each, is_large[:, None].expand_as(each))
-        change = (after - before[:, None]).abs()
-        if target is not None:
-            return change
-        of_others = (without - self.probs[:, None]).abs()
-        of_others = of_others.scatter(-1, each[..., None], 0).sum(-1)
-        return (change + of_others) / 2
+        return (after - before[:, None]).abs()
 
 
 def _reaching(observation: Observation) -> list[Tensor]:
@@ -584,7 +611,8 @@ def _reaching(observation: Observation) -> list[Tensor]:
     if not lost.any():
         return rows
     model = observation.model.require(Differentiable)
-    least = observation.probs.argmin(-1)
+    probs = observation.probs
+    least = probs.masked_fill(probs == 0, torch.inf).argmin(-1)
     others = model.attention_gradient(observation, least)
     rows = [row | _moves(slope) for row, slope in zip(rows, others, strict=True)]
     lost = ~torch.stack([row.any(-1) for row in rows]).any(0)

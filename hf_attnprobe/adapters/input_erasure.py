@@ -41,6 +41,7 @@ def erased_probs(
     erased: Tensor,
     run: RunTexts,
     *,
+    inputs: Mapping[str, Tensor] | None = None,
     units: Tensor | None = None,
     by: str = "deletion",
     mask_id: int | None = None,
@@ -55,6 +56,7 @@ def erased_probs(
         observation: of the whole texts.
         erased: bool [copies, batch, keys], units at the positions that stand for them.
         run: runs the model.
+        inputs: what is shortened; ``None``: the batch's inputs.
         units: [batch, keys], for each token the position that stands for it; ``None``:
             its own.
         by: "deletion", or "mask" by the token ``mask_id``.
@@ -84,7 +86,7 @@ def erased_probs(
         probs = torch.where(
             sets.any(1, keepdim=True), empty[example], observation.probs[example]
         )
-        inputs, kept, ids = _edited(batch.inputs, example, sets, by, mask_id)
+        inputs, kept, ids = _edited(inputs or batch.inputs, example, sets, by, mask_id)
         texts = shortened(
             inputs,
             example,

@@ -197,7 +197,7 @@ def run_batch(
                 assert batch.labels is not None  # collate gives −1 to unlabelled texts
                 n_tokens = observation.batch.content_mask.sum(-1)
                 statistics = prediction_statistics(
-                    observation.probs, batch.labels, n_tokens
+                    adapter.prediction, observation.probs, batch.labels, n_tokens
                 )
             else:
                 test = tests()[name]

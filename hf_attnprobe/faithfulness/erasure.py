@@ -38,7 +38,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from hf_attnprobe.attention_model import LinearReadout, Observation, Site
+from hf_attnprobe.attention_model import (
+    Decisions,
+    LinearReadout,
+    Observation,
+    Site,
+)
 from hf_attnprobe.faithfulness.rankings import (
     OF_GROUP,
     attention_of,
@@ -224,6 +229,7 @@ class ErasureResult:
     readings=READINGS,
     head_titles=HEAD_TITLES,
     groups=True,
+    needs=(Decisions,),
     copies_at_once=lambda options: COPIES_AT_ONCE,
 )
 @torch.no_grad()
@@ -335,7 +341,6 @@ def _removals_by_replay(
     n_tokens = content.sum(-1)
     longest = int(n_tokens.max())
     turn = order.argsort(-1)
-    predicted = observation.probs.argmax(-1)
     steps = torch.cartesian_prod(torch.arange(len(order)), torch.arange(longest))
     parts = []
     n_layers = len(observation.model.members(site))
@@ -345,7 +350,7 @@ def _removals_by_replay(
         after = erased(
             observation, site, gone, renormalise=renormalise, all_zero=all_zero
         )
-        parts.append((after.argmax(-1) != predicted) & ~after.isnan().any(-1))
+        parts.append(observation.flips(after) & ~after.isnan().any(-1))
     flips = torch.cat(parts).unflatten(0, (len(order), longest))
     n_removed = (flips.to(torch.int8).argmax(1) + 1).double()
     return n_removed.masked_fill(~flips.any(1) | (n_tokens < 2), torch.nan)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hf_attnprobe.attention_model import Observation, Site
+from hf_attnprobe.attention_model import Decisions, Observation, Site
 from hf_attnprobe.faithfulness.registry import register_test
 from hf_attnprobe.functional.intervention import at_head, permute, uniform
 from hf_attnprobe.options import Options, option
@@ -83,6 +83,7 @@ class Fragility(Options):
     readings=READINGS,
     head_titles=HEAD_TITLES,
     default="on request",
+    needs=(Decisions,),
     copies_at_once=lambda options: options.n_draws + 1,
 )
 @torch.no_grad()
@@ -105,29 +106,33 @@ def fragility(
     edits = torch.cat([flat[None], permute(trained, order)])
     edited = at_head(attention, site.head, site.query, edits)
     after = model.replay(observation, {site.layer: edited})
-    n_classes, labels = observation.probs.shape[-1], observation.batch.labels
-    decided = torch.cat([observation.probs[None], after]).argmax(-1)
-    decided = torch.nn.functional.one_hot(decided, n_classes).double()
-    trained_share, uniform_share = decided[:2]  # each [batch, classes]
-    permuted_share = decided[2:].mean(0)
+    outputs = torch.cat([observation.probs[None], after])
+    right = _right(observation, outputs)
     return FragilityResult(
-        _by_class(trained_share),
-        _by_class(uniform_share),
-        _by_class(permuted_share),
-        _right(trained_share, labels),
-        _right(uniform_share, labels),
-        _right(permuted_share, labels),
+        _shares(observation, outputs[:1]),
+        _shares(observation, outputs[1:2]),
+        _shares(observation, outputs[2:]),
+        right[0],
+        right[1],
+        right[2:].mean(0),
     )
 
 
-def _by_class(share: Tensor) -> dict[int, Tensor]:
-    return dict(enumerate(share.unbind(-1)))
+def _shares(observation: Observation, outputs: Tensor) -> dict[int, Tensor]:
+    """How often each class is predicted over the copies [copies, batch, entries].
+
+    Empty where there are no classes to name.
+    """
+    prediction = observation.model.prediction
+    decided = prediction.decision(outputs)[..., 0]
+    return {
+        k: (decided == k).double().mean(0) for k in range(len(prediction.class_names))
+    }
 
 
-def _right(share: Tensor, labels: Tensor | None) -> Tensor:
-    """The share of predictions [batch, classes] of the label, NaN where there is none."""
+def _right(observation: Observation, outputs: Tensor) -> Tensor:
+    """The share of each text's labels that is met, [copies, batch]; NaN without one."""
+    labels = observation.batch.labels
     if labels is None:
-        return torch.full_like(share[:, 0], torch.nan)
-    labels = labels.to(share.device)
-    found = share.gather(-1, labels.clamp_min(0)[:, None])[:, 0]
-    return torch.where(labels >= 0, found, torch.nan)
+        return torch.full_like(outputs[..., 0], torch.nan)
+    return observation.model.prediction.right(outputs, labels)

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from hf_attnprobe.attention_model import HeadOutputs, Observation, Reference, Site
 from hf_attnprobe.faithfulness.registry import NoOptions, register_test
-from hf_attnprobe.functional.divergence import decision_flip, tvd
+from hf_attnprobe.functional.divergence import tvd
 from hf_attnprobe.functional.intervention import random_generator
 
 
@@ -139,7 +139,7 @@ def _reference(observation: Observation, site: Site) -> Reference | None:
 
 
 def _changes(observation: Observation, after: Tensor) -> tuple[Tensor, Tensor]:
-    flipped = decision_flip(observation.probs, after).to(torch.float64)
+    flipped = observation.flips(after).to(torch.float64)
     return tvd(after, observation.probs), flipped
 
 

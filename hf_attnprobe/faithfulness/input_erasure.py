@@ -44,6 +44,7 @@ from hf_attnprobe.faithfulness.rankings import OF_TEXT, ranking, tied
 from hf_attnprobe.faithfulness.registry import AuditPreview, register_test
 from hf_attnprobe.functional import aopc
 from hf_attnprobe.functional.erasure import removal_rank
+from hf_attnprobe.functional.predictions import entry_sum
 from hf_attnprobe.options import Options, option
 
 
@@ -278,7 +279,5 @@ def _drops(observation: Observation, by: str, erased: Tensor) -> Tensor:
     at_once = max(1, FLAGS_AT_ONCE // erased[0].numel())
     parts = erased.split(at_once)
     after = torch.cat([model.erase_inputs(observation, part, by=by) for part in parts])
-    before = observation.probs
-    texts = torch.arange(len(before), device=before.device)
-    predicted = observation.target(None)
-    return before[texts, predicted] - after[:, texts, predicted]
+    explained = observation.target(None)
+    return entry_sum(observation.probs, explained) - entry_sum(after, explained)

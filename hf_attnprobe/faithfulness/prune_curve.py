@@ -130,15 +130,14 @@ def _counts(
 ) -> Tensor:
     """Numbers of texts: agreeing, correct, all, labelled; float64 [points, 4]."""
     observation = model.observe(batch)
-    predicted = observation.probs.argmax(-1)
-    labels = torch.full_like(predicted, -1)
+    after = ablated(model, observation, removed)
+    agreeing = ~observation.flips(after)
+    right = torch.full_like(after[..., 0], torch.nan)
     if batch.labels is not None:
-        labels = batch.labels.to(predicted.device)
-    after = ablated(model, observation, removed).argmax(-1)
-    labelled = (labels >= 0).expand_as(after)
-    correct = (after == labels) & labelled
-    parts = [after == predicted, correct, torch.ones_like(labelled), labelled]
-    return torch.stack(parts).sum(-1).t().double().cpu()
+        right = model.prediction.right(after, batch.labels)
+    labelled, correct = ~right.isnan(), right.nan_to_num(0)
+    parts = [agreeing, correct, torch.ones_like(agreeing), labelled]
+    return torch.stack([part.double().sum(-1) for part in parts], dim=-1).cpu()
 
 
 def ablated(

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from hf_attnprobe.attention_model import EditableInputs, Observation, Site
 from hf_attnprobe.faithfulness.registry import NoOptions, register_test
+from hf_attnprobe.functional.predictions import entry_sum
 
 
 READINGS = {
@@ -110,5 +111,4 @@ def single_token_probs(observation: Observation, target: Tensor) -> Tensor:
     others = ~alone[:, None].expand(-1, n_texts, -1)
     parts = others.split(TOKENS_AT_ONCE)
     probs = torch.cat([model.erase_inputs(observation, part) for part in parts])
-    texts = torch.arange(n_texts, device=target.device)
-    return probs[:, texts, target].t()
+    return entry_sum(probs, target).t()

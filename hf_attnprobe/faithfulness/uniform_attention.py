@@ -17,7 +17,7 @@ from torch import Tensor
 
 from hf_attnprobe.attention_model import Observation, Site
 from hf_attnprobe.faithfulness.registry import NoOptions, register_test
-from hf_attnprobe.functional.divergence import decision_flip, tvd
+from hf_attnprobe.functional.divergence import tvd
 from hf_attnprobe.functional.intervention import uniform
 
 
@@ -65,5 +65,5 @@ def uniform_attention(
         return uniform(attention, visible.unsqueeze(1))[None]
 
     after = model.replay(observation, observation.edited(site, flat))[0]
-    flipped = decision_flip(observation.probs, after).to(torch.float64)
+    flipped = observation.flips(after).to(torch.float64)
     return UniformAttentionResult(tvd(after, observation.probs), flipped)

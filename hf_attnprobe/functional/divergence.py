@@ -40,7 +40,7 @@ def small_side(probs: Tensor, target: Tensor, is_large: Tensor | None = None) ->
 
     Args:
         probs: [..., classes].
-        target: int64 [...], the class.
+        target: int64 [...], the class; or [..., n], several that count together.
         is_large: bool [...], where 1 is subtracted; the same must be given for two
             outputs whose difference is taken.
 
@@ -51,6 +51,8 @@ def small_side(probs: Tensor, target: Tensor, is_large: Tensor | None = None) ->
     -9.999999717180685e-10
     """
     is_target = F.one_hot(target, probs.shape[-1]).bool()
+    if target.dim() == probs.dim():
+        is_target = is_target.any(-2)
     own = probs.masked_fill(~is_target, 0).sum(-1)
     others = probs.masked_fill(is_target, 0).sum(-1)
     return torch.where(own > 0.5 if is_large is None else is_large, -others, own)

@@ -15,6 +15,7 @@ from hf_attnprobe.data.examples import DatasetName, dataset_fingerprint, dataset
 from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.functional.fingerprint import model_fingerprint
+from hf_attnprobe.functional.predictions import classes
 from hf_attnprobe.inference.outputs import Outputs
 from hf_attnprobe.options import from_flat
 from hf_attnprobe.retraining.adversary import GUIDE_LAMBDA, lambda_folder
@@ -201,7 +202,9 @@ def identity_of(base: Base, splits: Splits, seed: int) -> dict[str, Any]:
 
 def _prediction_rows(own: Outputs) -> pd.DataFrame:
     """The base's predictions on the test texts."""
-    statistics = prediction_statistics(own.probs, own.labels, own.mask.sum(-1))
+    one_class = classes([str(k) for k in range(own.probs.shape[-1])])
+    n_tokens = own.mask.sum(-1)
+    statistics = prediction_statistics(one_class, own.probs, own.labels, n_tokens)
     return to_rows(PREDICTION, statistics, own.example_ids, NO_SITE)
 
 

@@ -16,6 +16,7 @@ import torch
 
 from hf_attnprobe.attention_model import Site
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.functional.predictions import Prediction
 
 
 KEY = ("test", "statistic", "example_id", "layer", "head")  # there is one value of each
@@ -42,22 +43,64 @@ def statistics_of(result: object) -> dict[str, torch.Tensor]:
 
 
 def prediction_statistics(
-    probs: torch.Tensor, labels: torch.Tensor, n_tokens: torch.Tensor
+    prediction: Prediction,
+    probs: torch.Tensor,
+    labels: torch.Tensor,
+    n_tokens: torch.Tensor,
 ) -> dict[str, torch.Tensor]:
     """What the rows about the model's predictions hold, each [batch].
 
+    ``predicted_class`` and ``label`` are −1 where there is no single class; then
+    ``correct`` is the share of a text's labels that are met (NaN without labels), and of a
+    number there are ``value`` and ``labelled_value`` in the data's unit, their means where
+    there are several.
+
     Args:
-        probs: [batch, classes].
-        labels: the true classes [batch]; -1 for a text without one.
+        prediction: what the entries of ``probs`` are.
+        probs: [batch, entries].
+        labels: the true ones [batch] or [batch, parts]; −1, or NaN, for a text without
+            one.
         n_tokens: of each text without special tokens and padding, [batch].
     """
-    probability, predicted = probs.max(-1)
+    if prediction.is_number:
+        return _of_number(prediction, probs, labels) | {"n_tokens": n_tokens}
+    if prediction.has_one_part:
+        probability, predicted = probs.max(-1)
+        return {
+            "predicted_class": predicted,
+            "probability": probability,
+            "label": labels,
+            "n_tokens": n_tokens,
+        }
+    none = torch.full_like(n_tokens, -1)
+    parts = prediction.grouped(probs)
+    present = parts.sum(-1) > 0
     return {
-        "predicted_class": predicted,
-        "probability": probability,
-        "label": labels,
+        "predicted_class": none,
+        "probability": parts.amax(-1).sum(-1) / present.sum(-1),
+        "label": none,
+        "correct": prediction.right(probs, labels),
         "n_tokens": n_tokens,
     }
+
+
+def _of_number(
+    prediction: Prediction, probs: torch.Tensor, labels: torch.Tensor
+) -> dict[str, torch.Tensor]:
+    """The statistics of a predicted number, and of its side of a threshold."""
+    labels = labels.to(probs.device, probs.dtype).reshape(len(probs), -1).mean(-1)
+    statistics = {
+        "predicted_class": torch.full(labels.shape, -1, device=probs.device),
+        "probability": torch.full_like(labels, torch.nan),
+        "label": torch.full(labels.shape, -1, device=probs.device),
+        "value": prediction.value(probs).mean(-1),
+        "labelled_value": labels,
+    }
+    if prediction.decides and prediction.has_one_part:
+        statistics["predicted_class"] = probs.argmax(-1)
+        side = (labels <= prediction.origin).long()
+        statistics["label"] = side.where(~labels.isnan(), -1)
+    return statistics
 
 
 def to_rows(

@@ -31,7 +31,6 @@ from hf_attnprobe.adapters.transformer.memory import bytes_per_example
 from hf_attnprobe.adapters.transformer.preparation import LEVELS, masks, units
 from hf_attnprobe.adapters.transformer.readout import (
     pads_left,
-    probabilities,
     query_rows,
     readout_of,
 )
@@ -43,6 +42,7 @@ from hf_attnprobe.adapters.transformer.replay import (
 from hf_attnprobe.adapters.transformer.resume import recorded
 from hf_attnprobe.adapters.transformer.self_check import self_check
 from hf_attnprobe.adapters.transformer.tapped_model import TappedTransformer
+from hf_attnprobe.adapters.transformer.task_heads import OURS, head_of
 from hf_attnprobe.attention_model import (
     AttentionModelBase,
     Batch,
@@ -57,6 +57,7 @@ from hf_attnprobe.attention_model import (
 )
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.functional.divergence import small_side
+from hf_attnprobe.functional.predictions import Prediction
 
 
 DELETION_TOKENS_ON_CPU = 1024
@@ -83,8 +84,9 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
     or changed. Move it to its device before.
 
     Args:
-        model: a text or image classifier; two or more logits are classes, one logit is a
-            sigmoid.
+        model: with a head that :func:`~hf_attnprobe.adapters.transformer.task_heads.head_of`
+            knows: classes of texts or images, several labels, a number, tags of words, the
+            span of an answer, one of several choices, a masked word.
         dtype: what to compute in; ``None``: as loaded.
         level: what is explained and left out, "token" or "word" (all its pieces together,
             represented by the first); ``None``: words where :meth:`prepare` is given
@@ -95,6 +97,10 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
         mask_id: the token that stands in for an erased one.
         tokens_per_pass: how many tokens to feed at once in replays and leave-one-out;
             ``None``: by device.
+        predicts: what a single logit is: "probability" or "number"; "auto": as the
+            configuration says.
+        scale: the unit in which changes of a predicted number are measured.
+        threshold: what makes a decision of a number.
 
     Attributes:
         layers: kind and heads of each layer; the position is the layer's number.
@@ -113,19 +119,30 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
         readout: str | None = None,
         mask_id: int | None = None,
         tokens_per_pass: int | None = None,
+        predicts: str = "auto",
+        scale: float | None = None,
+        threshold: float | None = None,
     ) -> None:
         if level not in (None, *LEVELS):
             raise AttnProbeError(
                 f"expected level to be one of {', '.join(LEVELS)}, got {level!r}"
             )
         self.readout = readout_of(model.config, readout)
+        head = head_of(
+            model, predicts=predicts, scale=scale, threshold=threshold, mask_id=mask_id
+        )
         PretrainedFacts.__init__(self, model)
         TappedTransformer.__init__(
-            self, model, dtype=dtype, tokens_per_pass=tokens_per_pass
+            self, model, head, dtype=dtype, tokens_per_pass=tokens_per_pass
         )
+        self.label_names = list(head.prediction.class_names)
         self.level, self.mask_id = level, mask_id
         self.unit = level or "word"
         self.pads_left = pads_left(model.config)
+
+    @property
+    def prediction(self) -> Prediction:
+        return self.head.prediction
 
     def sites(self) -> list[Site]:
         sites = []
@@ -174,13 +191,25 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
         keeps ``units`` among its inputs: for each token the position that stands for it.
         """
         inputs = {name: value.to(self.model.device) for name, value in inputs.items()}
+        inputs = self.head.select(inputs, self._run)
         mask, special = masks(self.model, self.layout, inputs)
         stands_for = units(self.level, inputs, mask)
         places = torch.arange(mask.shape[1], device=mask.device)
         content = mask & ~special & (stands_for == places)
-        kept = {name: value for name, value in inputs.items() if name in self.accepted}
+        inputs = self.head.place(inputs, mask, content, self._run)
+        known = self.accepted | OURS
+        kept = {name: value for name, value in inputs.items() if name in known}
         kept["units"] = stands_for
+        if labels is not None:
+            labels = self.head.labels(labels, inputs)
+        content = content & ~_read_alone(kept, content)
         return Batch(kept, mask, content, tuple(example_ids), labels)
+
+    @torch.no_grad()
+    def _run(self, inputs: Mapping[str, Tensor]) -> Any:
+        """The model's own output."""
+        known = {name: v for name, v in inputs.items() if name in self.accepted}
+        return self.model(**self.arguments(known))
 
     # Forward passes
 
@@ -211,24 +240,26 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
             return weights
 
         with torch.no_grad(), recorded(self.layout.blocks) as outputs:
-            logits = self._try_logits(batch.inputs, capture)
-        if not logits.isfinite().all():
+            scores = self._try_logits(batch.inputs, capture)
+        probs = self.head.probabilities(scores, batch.inputs)
+        if not probs.isfinite().all():
             raise AttnProbeError(
                 f"expected finite logits, got NaN or infinity in {self.model.dtype}; "
                 "load the model in float32 or bfloat16"
             )
         state = TransformerState(tuple(outputs), tuple(visible))
-        return Observation(self, batch, probabilities(logits), tuple(attention), state)
+        return Observation(self, batch, probs, tuple(attention), state)
 
     def replay(
         self, observation: Observation, attention: Mapping[int, Tensor]
     ) -> Tensor:
-        return probabilities(self.replay_logits(observation, attention))
+        scores = self.replay_logits(observation, attention)
+        return self.head.probabilities(scores, observation.batch.inputs)
 
     def replay_logits(
         self, observation: Observation, attention: Mapping[int, Tensor]
     ) -> Tensor:
-        """As :meth:`replay`, before the softmax: [copies, batch, outputs]."""
+        """As :meth:`replay`, the head's scores: [copies, batch, scores]."""
         for layer, edited in attention.items():
             self.check_site(Site(layer))
             if edited.shape[1:] != observation.attention[layer].shape:
@@ -243,7 +274,8 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
         self, observation: Observation, kept: Mapping[int, Tensor]
     ) -> Tensor:
         masked = partial(masking, n_heads=self.n_heads)
-        return probabilities(replay_logits(self, observation, kept, masked))
+        scores = replay_logits(self, observation, kept, masked)
+        return self.head.probabilities(scores, observation.batch.inputs)
 
     def set_reference(self, batch: Batch) -> None:
         self.require(HeadOutputs)
@@ -287,11 +319,28 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
             row = values[:, site.query]
         else:
             visible = observation.state.visible[site.layer]
-            rows = query_rows(self.readout, kind, visible, observation.batch.mask)
+            rows = self._rows_read(observation, kind, visible)
             row = (rows.to(values.dtype)[:, None] @ values)[:, 0]
         if kind == "decoder":  # its input is shifted by one, behind a start token
             row = F.pad(row[:, 1:], (0, 1))
         return sum_pieces(row, observation.batch.inputs["units"])
+
+    def _rows_read(
+        self, observation: Observation, kind: str, visible: Tensor
+    ) -> Tensor:
+        """How much each query row counts in a reading, [batch, queries].
+
+        The tokens that the prediction is read from count alike; where it is read from
+        the whole text, see :func:`query_rows`.
+        """
+        reads = observation.batch.inputs.get("reads")
+        if reads is None or self.readout is not None or kind == "encoder":
+            mask = observation.batch.mask
+            return query_rows(self.readout, kind, visible, mask)
+        read = reads >= 0
+        if kind != "layer":  # a decoder's input is shifted by one
+            read = F.pad(read[:, :-1], (1, 0))
+        return read / read.sum(1, keepdim=True).clamp_min(1)
 
     def positions(self, observation: Observation, layer: int, units: Tensor) -> Tensor:
         stands_for = observation.batch.inputs["units"]
@@ -312,7 +361,7 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
         self, inputs: Mapping[str, Tensor], edit: Edit, target: Tensor
     ) -> Tensor:
         """The sum over texts of the probability of the class ``target`` [batch]."""
-        probs = probabilities(self.logits(inputs, edit))
+        probs = self.head.probabilities(self.logits(inputs, edit), inputs)
         return small_side(probs, target).sum()
 
     def gradient(self, observation: Observation, target: Tensor) -> Tensor:
@@ -347,15 +396,24 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
         Those of the whole text where nothing is removed, or nothing would be left.
         """
         self.require(EditableInputs)
-        mask, inputs = observation.batch.mask, dict(observation.batch.inputs)
+        mask, inputs = observation.batch.mask, self._of_whole(observation)
         stands_for = inputs.pop("units")
         example, removed = observation.batch.content_mask.nonzero(as_tuple=True)
         kept = mask[example] & (stands_for[example] != removed[:, None])
         probs = observation.probs[:, None].repeat(1, mask.shape[1], 1)
         for rows, texts in shortened(inputs, example, kept, **self._passes):
-            shorter = probabilities(self._try_logits(texts))
-            probs[example[rows], removed[rows]] = shorter
+            probs[example[rows], removed[rows]] = self._probs_of(texts)
         return probs
+
+    def _of_whole(self, observation: Observation) -> dict[str, Tensor]:
+        """The inputs, with the prediction of the whole text where it may be needed."""
+        inputs = dict(observation.batch.inputs)
+        if "reads" in inputs:
+            inputs["whole"] = observation.probs[:, None]
+        return inputs
+
+    def _probs_of(self, texts: Mapping[str, Tensor]) -> Tensor:
+        return self.head.probabilities(self._try_logits(texts), texts)
 
     @property
     def _passes(self) -> dict[str, Any]:
@@ -382,7 +440,8 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
         return erased_probs(
             observation,
             erased,
-            lambda texts: probabilities(self._try_logits(texts)),
+            self._probs_of,
+            inputs=self._of_whole(observation),
             units=observation.batch.inputs["units"],
             by=by,
             mask_id=self.mask_id,
@@ -395,9 +454,16 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
 
         The identity edit must leave them as they are.
         """
-        observation, native = self.observe(batch), self.logits(batch.inputs)
+        observation = self.observe(batch)
+        native = _comparable(self.logits(batch.inputs))
         names, dtype = self.layer_names, self.model.dtype
-        self_check(observation, native, self.replay_logits, names, dtype)
+
+        def replayed(
+            observation: Observation, attention: Mapping[int, Tensor]
+        ) -> Tensor:
+            return _comparable(self.replay_logits(observation, attention))
+
+        self_check(observation, native, replayed, names, dtype)
 
     def bytes_per_example(
         self, n_keys: int, n_copies: int, *, backward: bool = True
@@ -411,3 +477,19 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
             tokens_per_pass=self.tokens_per_pass,
             backward=backward,
         )
+
+
+def _comparable(scores: Tensor) -> Tensor:
+    """Scores whose differences are numbers: 0 where a slot cannot be chosen, or is none."""
+    return scores.nan_to_num(nan=0, neginf=0)
+
+
+def _read_alone(inputs: Mapping[str, Tensor], content: Tensor) -> Tensor:
+    """Tokens that are all that a prediction is read from, bool [batch, keys].
+
+    Without it there is nothing to compare, so it is not explained.
+    """
+    if "reads" not in inputs:
+        return torch.zeros_like(content)
+    read = inputs["reads"] >= 0
+    return read & (read.sum(1, keepdim=True) == 1)

@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 from hf_attnprobe.adapters.transformer.attention_tap import attention_modules, tapped
 from hf_attnprobe.adapters.transformer.readout import Layer, layer_kind
 from hf_attnprobe.adapters.transformer.resume import attention_blocks, hooked, recorded
+from hf_attnprobe.adapters.transformer.task_heads import TaskHead
 from hf_attnprobe.errors import AttnProbeError
 
 
@@ -68,15 +69,15 @@ def frozen_twin(model: PreTrainedModel, dtype: torch.dtype | None) -> PreTrained
 
 
 @torch.no_grad()
-def find_layout(model: PreTrainedModel) -> Layout:
+def find_layout(model: PreTrainedModel, head: TaskHead) -> Layout:
     """Runs ``model`` on a short example and notes every layer of softmax attention.
 
     Raises:
-        AttnProbeError: no classification head, no softmax attention, or attention that
-            is not over every token.
+        AttnProbeError: another output than the head's, no softmax attention, or attention
+            that is not over every token.
     """
     inputs = example_inputs(model)
-    run = partial(model, **inputs)
+    run = partial(model, **head.arguments(inputs))
     modules = attention_modules(model, run)
     blocks = attention_blocks(model, modules)
     shapes, n_skipped = [], []
@@ -88,7 +89,7 @@ def find_layout(model: PreTrainedModel) -> Layout:
 
     with recorded(blocks) as outputs, tapped(modules, note) as tap:
         result = run()
-    _check_head(model, result)
+    _check_head(model, head, result)
     is_image = "pixel_values" in inputs
     n_keys = shapes[0][-1] if is_image and shapes else N_PROBED
     _check_attention(model, tap.names, shapes, n_keys)
@@ -170,19 +171,21 @@ def height_and_width(size: int | Sequence[int]) -> tuple[int, int]:
     return height, width
 
 
-def _check_head(model: PreTrainedModel, result: Any) -> None:
-    logits = getattr(result, "logits", None)
-    if logits is None or logits.dim() != 2:
+def _check_head(model: PreTrainedModel, head: TaskHead, result: Any) -> None:
+    if not head.fits(result):
         raise AttnProbeError(
-            f"expected a model with a classification head, got {type(model).__name__}; "
-            "load it with AutoModelForSequenceClassification or "
-            "AutoModelForImageClassification"
+            f"expected {head.output} from {type(model).__name__}, got "
+            f"{', '.join(_shapes(result)) or 'none'}; classifiers of texts, images and "
+            "tokens, extractive question answering, multiple choice and masked language "
+            "models can be audited"
         )
-    if getattr(model.config, "problem_type", None) == "multi_label_classification":
-        raise AttnProbeError(
-            "expected one label per text, got a multi-label classifier, "
-            "which cannot be audited"
-        )
+
+
+def _shapes(result: Any) -> list[str]:
+    """The tensors of a model's output, such as ``logits [1, 8, 30522]``."""
+    items = result.items() if hasattr(result, "items") else ()
+    tensors = [(name, value) for name, value in items if isinstance(value, Tensor)]
+    return [f"{name} {list(value.shape)}" for name, value in tensors]
 
 
 def _check_attention(

@@ -106,10 +106,3 @@ def query_rows(readout: str | None, kind: str, visible: Tensor, mask: Tensor) ->
     if readout == "first":
         chosen = torch.zeros_like(chosen)
     return F.one_hot(chosen, n_keys)
-
-
-def probabilities(logits: Tensor) -> Tensor:
-    """[..., classes] from [..., outputs]; a single logit is the positive class's."""
-    if logits.shape[-1] == 1:
-        return torch.cat([-logits, logits], dim=-1).sigmoid()
-    return logits.softmax(-1)

@@ -12,7 +12,6 @@ from torch.utils._pytree import tree_leaves
 
 from hf_attnprobe.adapters.transformer.attention_tap import Edit, masking
 from hf_attnprobe.adapters.transformer.output_tap import OutputTap, replacing_output
-from hf_attnprobe.adapters.transformer.readout import probabilities
 from hf_attnprobe.adapters.transformer.resume import hooked, repeated
 from hf_attnprobe.adapters.transformer.tapped_model import TappedTransformer
 from hf_attnprobe.attention_model import Observation, Site
@@ -88,7 +87,7 @@ def replay_outputs(
         return transformer.logits(inputs, None, lower, OutputTap(edit))
 
     logits = resume(transformer, observation, {site.layer: outputs}, run)
-    return probabilities(logits)
+    return transformer.head.probabilities(logits, observation.batch.inputs)
 
 
 class _Reached(Exception):

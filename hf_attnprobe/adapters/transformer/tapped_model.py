@@ -24,6 +24,7 @@ from hf_attnprobe.adapters.transformer.layout import (
 from hf_attnprobe.adapters.transformer.output_tap import OutputTap
 from hf_attnprobe.adapters.transformer.readout import layer_names
 from hf_attnprobe.adapters.transformer.resume import resumed
+from hf_attnprobe.adapters.transformer.task_heads import OURS, TaskHead
 
 
 TOKENS_PER_PASS = {"cpu": 4096}
@@ -38,6 +39,7 @@ class TappedTransformer:
 
     Attributes:
         model: the twin, in eval mode.
+        head: what the model predicts.
         layout: see :class:`~hf_attnprobe.adapters.transformer.layout.Layout`.
         layers: kind and heads of each layer; the position is the layer's number.
         n_heads: number of heads of each layer.
@@ -48,12 +50,13 @@ class TappedTransformer:
     def __init__(
         self,
         model: PreTrainedModel,
+        head: TaskHead,
         *,
         dtype: torch.dtype | None = None,
         tokens_per_pass: int | None = None,
     ) -> None:
-        self.model = frozen_twin(model, dtype)
-        self.layout = find_layout(self.model)
+        self.model, self.head = frozen_twin(model, dtype), head
+        self.layout = find_layout(self.model, head)
         self.layers = self.layout.layers
         self.n_heads = [layer.n_heads for layer in self.layers]
         self.layer_names = layer_names(self.layers)
@@ -68,26 +71,32 @@ class TappedTransformer:
         outputs: Sequence[Any] = (),
         tap: OutputTap | None = None,
     ) -> Tensor:
-        """Logits [batch, outputs] of one forward pass.
+        """The head's scores [batch, scores] of one forward pass.
 
         Args:
-            inputs: the model's keyword arguments; ``units`` is left out.
+            inputs: the model's keyword arguments, and what the head knows of the texts.
             edit: what the attention of every layer goes through.
             outputs: what the first block calls return instead of running.
             tap: what the heads' outputs go through.
         """
-        arguments: dict[str, Any] = dict(inputs)
-        arguments.pop("units", None)
-        if "use_cache" in self.accepted:
-            arguments["use_cache"] = False
+        arguments = self.arguments(inputs)
         first = sum(layer.n_skipped < len(outputs) for layer in self.layers)
         modules = {} if edit is None and tap is None else self.layout.modules
         with (
             tapped(modules, edit or untouched, first=first, outputs=tap),
             resumed(self.layout.blocks if outputs else (), outputs),
         ):
-            logits = self.model(**arguments).logits
-        return logits.to(torch.promote_types(logits.dtype, torch.float32))
+            result = self.model(**arguments)
+        scores = self.head.scores(result, inputs)
+        return scores.to(torch.promote_types(scores.dtype, torch.float32))
+
+    def arguments(self, inputs: Mapping[str, Tensor]) -> dict[str, Any]:
+        """What the model is called with: the inputs that are not this package's own."""
+        own = {name: value for name, value in inputs.items() if name not in OURS}
+        arguments = self.head.arguments(own)
+        if "use_cache" in self.accepted:
+            arguments["use_cache"] = False
+        return arguments
 
     @cached_property
     def vectorises(self) -> bool:

@@ -1,0 +1,414 @@
+"""From what a model returns to what it predicts: one head per kind of task.
+
+A head reads *scores* off the model's output, [batch, …], and turns scores into the vector
+that tests compare (:mod:`hf_attnprobe.functional.predictions`). Where a prediction is
+read from tokens, ``reads`` [batch, keys] among the inputs numbers them (−1: not read),
+so that they are found again in a text that has become shorter.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.functional import predictions
+from hf_attnprobe.functional.predictions import Prediction
+
+
+Inputs = Mapping[str, Tensor]
+Run = Callable[[Inputs], Any]
+"""The model on some inputs, without edits: inputs -> its output."""
+
+N_KEPT = 100
+"""Of a masked word's candidates, so many are told apart; the others count as one."""
+PREDICTS = ("auto", "probability", "number")
+
+
+class TaskHead:
+    """Of a model that gives some numbers per text, and what they mean.
+
+    Attributes:
+        prediction: the vector that comes out.
+        output: what the model's output must have, for errors.
+    """
+
+    output = "logits [batch, classes]"
+
+    def __init__(self, prediction: Prediction) -> None:
+        self.prediction = prediction
+
+    def fits(self, result: Any) -> bool:
+        """Whether a model's output is of this kind."""
+        logits = getattr(result, "logits", None)
+        return logits is not None and logits.dim() == 2
+
+    def arguments(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """What the model is called with."""
+        return dict(inputs)
+
+    def select(self, inputs: Inputs, run: Run) -> dict[str, Tensor]:
+        """The inputs of the texts that are explained, [batch, keys] each."""
+        return dict(inputs)
+
+    def place(
+        self, inputs: Inputs, mask: Tensor, content: Tensor, run: Run
+    ) -> dict[str, Tensor]:
+        """The inputs with what the whole text fixes for all that is made of it.
+
+        Args:
+            inputs: of whole texts.
+            mask: bool [batch, keys], real tokens.
+            content: bool [batch, keys], those that are explained.
+            run: the model, for what depends on its output.
+        """
+        return dict(inputs)
+
+    def labels(self, labels: Tensor, inputs: Inputs) -> Tensor:
+        """Labels as the prediction numbers its outcomes, −1 where there is none."""
+        return labels
+
+    def scores(self, result: Any, inputs: Inputs) -> Tensor:
+        """[batch, scores] of a model's output."""
+        return result.logits
+
+    def probabilities(self, scores: Tensor, inputs: Inputs) -> Tensor:
+        """The prediction's vector [..., batch, entries] of scores [..., batch, scores].
+
+        Args:
+            inputs: those that the scores are of.
+        """
+        return scores.softmax(-1)
+
+
+class OneLogit(TaskHead):
+    """A single logit: the log-odds of the second of two classes."""
+
+    def probabilities(self, scores: Tensor, inputs: Inputs) -> Tensor:
+        return torch.cat([-scores, scores], dim=-1).sigmoid()
+
+
+class SeveralLabels(TaskHead):
+    """A logit per label, each the log-odds of that label."""
+
+    def probabilities(self, scores: Tensor, inputs: Inputs) -> Tensor:
+        each = torch.stack([-scores, scores], dim=-1).sigmoid()
+        return each.flatten(-2) / scores.shape[-1]
+
+
+class Number(TaskHead):
+    """Regression: one number, or several."""
+
+    def probabilities(self, scores: Tensor, inputs: Inputs) -> Tensor:
+        above = (scores - self.prediction.origin) / self.prediction.scale
+        return torch.stack([above, -above], dim=-1).flatten(-2) / scores.shape[-1]
+
+
+class OfTokens(TaskHead):
+    """A distribution over classes at every token that is read: tags."""
+
+    output = "logits [batch, keys, classes]"
+
+    def fits(self, result: Any) -> bool:
+        logits = getattr(result, "logits", None)
+        return logits is not None and logits.dim() == 3
+
+    def place(
+        self, inputs: Inputs, mask: Tensor, content: Tensor, run: Run
+    ) -> dict[str, Tensor]:
+        """Reads the labelled words' first tokens, or every word's."""
+        read = content
+        if "labelled" in inputs:
+            read = inputs["labelled"].bool() & mask
+        if not read.any(1).all():
+            raise AttnProbeError(
+                "expected a word with a tag in every text, got a text without one; "
+                "leave it out"
+            )
+        return dict(inputs) | _numbered(read)
+
+    def scores(self, result: Any, inputs: Inputs) -> Tensor:
+        """[batch, slots · classes], NaN at slots that the text has lost."""
+        return self._at_slots(result.logits, inputs).flatten(1)
+
+    def _at_slots(self, values: Tensor, inputs: Inputs) -> Tensor:
+        """Values [batch, keys, width] of tokens as [batch, slots, width]."""
+        place, is_there = _find(inputs, values.shape[1], values.device)
+        index = place[..., None].expand(-1, -1, values.shape[-1])
+        return values.gather(1, index).where(is_there[..., None], torch.nan)
+
+    def probabilities(self, scores: Tensor, inputs: Inputs) -> Tensor:
+        slots = inputs["slots"][:, 0]
+        each = scores.unflatten(-1, (slots.shape[-1], -1)).softmax(-1)
+        each = each.where(slots[..., None], 0) / slots.sum(-1)[:, None, None]
+        return _filled(each.flatten(-2), inputs)
+
+
+class MaskedWords(OfTokens):
+    """The words under the mask: the likeliest by name, the others as one."""
+
+    def __init__(self, prediction: Prediction, mask_id: int) -> None:
+        super().__init__(prediction)
+        self.mask_id = mask_id
+
+    def place(
+        self, inputs: Inputs, mask: Tensor, content: Tensor, run: Run
+    ) -> dict[str, Tensor]:
+        """Reads the masks; ``kept`` [batch, slots, words] are the likeliest words."""
+        read = (inputs["input_ids"] == self.mask_id) & mask
+        if not read.any(1).all():
+            raise AttnProbeError(
+                "expected a mask token in every text, got a text without one; write "
+                "the tokenizer's mask token in place of the word to predict"
+            )
+        placed = dict(inputs) | _numbered(read)
+        logits = self._at_slots(run(placed).logits, placed).nan_to_num(0)
+        n_kept = min(N_KEPT, logits.shape[-1] - 1)
+        return {**placed, "kept": logits.topk(n_kept).indices}
+
+    def labels(self, labels: Tensor, inputs: Inputs) -> Tensor:
+        """Token ids as places among the likeliest; one beyond all where it is not there."""
+        kept = inputs["kept"]
+        wanted = (labels[:, None] if labels.dim() == 1 else labels).to(kept.device)
+        hits = kept == wanted[..., None]
+        place = hits.int().argmax(-1).where(hits.any(-1), kept.shape[-1] + 1)
+        return place.where(wanted >= 0, -1)
+
+    def scores(self, result: Any, inputs: Inputs) -> Tensor:
+        logits = self._at_slots(result.logits, inputs)
+        kept = inputs.get("kept")
+        if kept is None:  # while the model's layout is found
+            return logits.flatten(1)
+        others = logits.scatter(-1, kept, -torch.inf).logsumexp(-1, keepdim=True)
+        return torch.cat([logits.gather(-1, kept), others], dim=-1).flatten(1)
+
+
+class Span(TaskHead):
+    """Where an answer starts and where it ends: two distributions over the context."""
+
+    output = "start_logits and end_logits [batch, keys]"
+
+    def fits(self, result: Any) -> bool:
+        return getattr(result, "start_logits", None) is not None and (
+            getattr(result, "end_logits", None) is not None
+        )
+
+    def place(
+        self, inputs: Inputs, mask: Tensor, content: Tensor, run: Run
+    ) -> dict[str, Tensor]:
+        """Reads every token of the second segment, as Transformers' pipeline does."""
+        read = mask & ~inputs["special_tokens_mask"].bool()
+        segments = inputs.get("segment_ids")
+        if segments is not None and (segments == 1).any():
+            read = read & (segments == 1)
+        if not read.any(1).all():
+            raise AttnProbeError(
+                "expected a context beside every question, got a question without one; "
+                "name its column with --text-pair-column"
+            )
+        keys = torch.arange(read.shape[1], device=read.device)
+        return {
+            **inputs,
+            "reads": keys.where(read, -1),
+            "slots": read[:, None],
+        }
+
+    def scores(self, result: Any, inputs: Inputs) -> Tensor:
+        """[batch, 2 · slots], −inf at positions that are no part of an answer."""
+        both = torch.stack([result.start_logits, result.end_logits], dim=1)
+        place, is_there = _find(inputs, both.shape[-1], both.device)
+        values = both.gather(-1, place[:, None].expand(-1, 2, -1))
+        return values.where(is_there[:, None], -torch.inf).flatten(1)
+
+    def probabilities(self, scores: Tensor, inputs: Inputs) -> Tensor:
+        each = scores.unflatten(-1, (2, -1)).softmax(-1) / 2
+        return _filled(each.flatten(-2), inputs)
+
+
+class Choice(TaskHead):
+    """One of several texts. The chosen one is explained, the others are held.
+
+    The model gives every choice a logit of its own, so that the logits of the others are
+    what they were.
+    """
+
+    output = "logits [batch, choices]"
+
+    def arguments(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """One choice per text where tokens are [batch, keys]; else all of them."""
+        given = dict(inputs)
+        for name, value in inputs.items():
+            if isinstance(value, Tensor) and value.dim() == 2:
+                given[name] = value.unsqueeze(1)
+        return given
+
+    def select(self, inputs: Inputs, run: Run) -> dict[str, Tensor]:
+        """The chosen text of [batch, choices, keys], and the logits of all choices."""
+        if inputs["input_ids"].dim() != 3:
+            raise AttnProbeError(
+                "expected several choices per text, got one; name the columns of the "
+                "choices"
+            )
+        logits = run(inputs).logits
+        chosen = logits.argmax(-1)
+        rows = torch.arange(len(chosen), device=chosen.device)
+        kept = {name: value[rows, chosen] for name, value in inputs.items()}
+        return kept | {"held": logits[:, None], "chosen": chosen[:, None, None]}
+
+    def scores(self, result: Any, inputs: Inputs) -> Tensor:
+        if "held" not in inputs:
+            return result.logits
+        held, chosen = inputs["held"][:, 0], inputs["chosen"][:, 0]
+        return held.to(result.logits.dtype).scatter(-1, chosen, result.logits)
+
+
+def _numbered(read: Tensor) -> dict[str, Tensor]:
+    """``reads`` and ``slots`` of tokens that are read, bool [batch, keys].
+
+    Slots are bool [batch, 1, slots], those that a whole text has.
+    """
+    count = read.cumsum(1)
+    n_read = count[:, -1:]
+    slots = torch.arange(int(n_read.max()), device=read.device)
+    return {
+        "reads": (count - 1).where(read, -1),
+        "slots": (slots < n_read)[:, None],
+    }
+
+
+def _find(inputs: Inputs, n_keys: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Where each slot's token is, int and bool [batch, slots]: position, and whether.
+
+    Without ``reads`` every token is a slot: while the model's layout is found.
+    """
+    if "reads" not in inputs:
+        ids = inputs["input_ids"]
+        place = torch.arange(n_keys, device=device).expand(len(ids), -1)
+        return place, torch.ones_like(place, dtype=torch.bool)
+    slots = torch.arange(inputs["slots"].shape[-1], device=device)
+    found = inputs["reads"][:, None] == slots[:, None]
+    return found.int().argmax(-1), found.any(-1)
+
+
+def _filled(probs: Tensor, inputs: Inputs) -> Tensor:
+    """Parts that a shortened text cannot speak of are held at the whole text's."""
+    whole = inputs.get("whole")
+    return probs if whole is None else probs.where(~probs.isnan(), whole[:, 0])
+
+
+OURS = frozenset(
+    [
+        "units",
+        "segment_ids",
+        "labelled",
+        "reads",
+        "slots",
+        "kept",
+        "held",
+        "chosen",
+        "whole",
+    ]
+)
+"""Inputs that are the adapter's own, and not the model's."""
+
+
+def head_of(
+    model: PreTrainedModel,
+    *,
+    predicts: str = "auto",
+    scale: float | None = None,
+    threshold: float | None = None,
+    mask_id: int | None = None,
+) -> TaskHead:
+    """The head of a model, by its class and its configuration.
+
+    Args:
+        predicts: what a single logit is, "probability" or "number"; "auto" goes by the
+            configuration's ``problem_type``, and takes it for a probability where that
+            says nothing, as Transformers' pipeline does.
+        scale: the unit of a number; default: 1.
+        threshold: makes a decision of a number: above it or not.
+        mask_id: the mask token, which masked language models need.
+
+    Raises:
+        AttnProbeError: an unknown ``predicts``, or a head that is not covered.
+    """
+    if predicts not in PREDICTS:
+        raise AttnProbeError(
+            f"expected predicts to be one of {', '.join(PREDICTS)}, got {predicts!r}"
+        )
+    name, names = type(model).__name__, label_names(model)
+    if name.endswith("ForTokenClassification"):
+        tags = Prediction(
+            "tags",
+            f"one of {len(names)} tags for every word that is read",
+            outcomes=names,
+            n_parts=None,
+            n_outcomes=len(names),
+        )
+        return OfTokens(tags)
+    if name.endswith("ForQuestionAnswering"):
+        where = ("start", "end")
+        span = Prediction(
+            "span", "where the answer starts and ends", parts=where, n_parts=2
+        )
+        return Span(span)
+    if name.endswith("ForMultipleChoice"):
+        return Choice(Prediction("choice", "one of the choices"))
+    if name.endswith("ForMaskedLM"):
+        return _masked_words(model, mask_id)
+    return _of_texts(model, names, predicts, scale, threshold)
+
+
+def _masked_words(model: PreTrainedModel, mask_id: int | None) -> MaskedWords:
+    if mask_id is None:
+        raise AttnProbeError(
+            "expected a mask token for a masked language model, got none; load its "
+            "tokenizer, or pass mask_id="
+        )
+    n_words = model.config.get_text_config().vocab_size
+    n_kept = min(N_KEPT, n_words - 1)
+    words = Prediction(
+        "words",
+        f"the masked word: its {n_kept} likeliest candidates, and the others as one",
+        n_parts=None,
+        n_outcomes=n_kept + 1,
+    )
+    return MaskedWords(words, mask_id)
+
+
+def _of_texts(
+    model: PreTrainedModel,
+    names: tuple[str, ...],
+    predicts: str,
+    scale: float | None,
+    threshold: float | None,
+) -> TaskHead:
+    """Heads that say one thing of a whole text, or image."""
+    problem = getattr(model.config, "problem_type", None)
+    by_config = "number" if problem == "regression" else "probability"
+    wanted = by_config if predicts == "auto" else predicts
+    if wanted == "number":
+        unit = 1.0 if scale is None else scale
+        about = predictions.number(
+            scale=unit, threshold=threshold, n_parts=max(len(names), 1)
+        )
+        return Number(about)
+    if threshold is not None:
+        raise AttnProbeError(
+            f"expected a threshold for a model that predicts a number, this one "
+            f"predicts classes ({len(names)}); leave it out, or say --predicts number"
+        )
+    if problem == "multi_label_classification":
+        return SeveralLabels(predictions.labels(names))
+    if len(names) == 1:
+        return OneLogit(predictions.classes([f"not {names[0]}", names[0]]))
+    return TaskHead(predictions.classes(names))
+
+
+def label_names(model: PreTrainedModel) -> tuple[str, ...]:
+    """The names of the configuration's labels, in their order."""
+    names = model.config.id2label or {}
+    return tuple(str(name) for _, name in sorted(names.items()))

@@ -1,0 +1,208 @@
+"""What a model predicts of a text, as one vector that all tests compare.
+
+A prediction has *parts*, each a decision among *outcomes*: one part for a class, a part
+per label where several may hold, start and end for an answer in a text, a part per word
+that is tagged. The vector has the probability of every outcome of every part, divided by
+the number of parts: what one part, drawn at random, says. So it sums to 1, its total
+variation distance is the mean of the parts' distances, and no test need know how many
+parts there are.
+
+A number y is the pair (y − o, o − y) / scale: half of the pair's L1 change is the change
+of y in units of the scale, and its sign says on which side of o it is.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from hf_attnprobe.functional.divergence import small_side, tvd
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What the entries of a prediction vector [..., parts · outcomes] mean.
+
+    Attributes:
+        kind: "classes", "labels", "number", "tags", "span", "choice" or "words".
+        name: in words, for reports.
+        outcomes: names of a part's outcomes; empty where they have none.
+        parts: names of the parts; empty where there is one, or they have none.
+        n_parts: None where texts differ in it.
+        n_outcomes: None where texts differ in it.
+        decides: whether there are decisions that may flip; not for a number without a
+            threshold.
+        scale, origin: of a number.
+    """
+
+    kind: str
+    name: str
+    outcomes: tuple[str, ...] = ()
+    parts: tuple[str, ...] = ()
+    n_parts: int | None = 1
+    n_outcomes: int | None = None
+    decides: bool = True
+    scale: float = 1.0
+    origin: float = 0.0
+
+    @property
+    def is_number(self) -> bool:
+        return self.kind == "number"
+
+    @property
+    def has_one_part(self) -> bool:
+        return self.n_parts == 1
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the decisions, by which texts are grouped; empty without."""
+        return self.outcomes if self.has_one_part and self.decides else ()
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The names of what a test may be asked to explain: classes, or labels."""
+        if self.kind == "labels":
+            return self.parts
+        return self.outcomes if self.has_one_part and not self.is_number else ()
+
+    def grouped(self, probs: Tensor) -> Tensor:
+        """Distributions [..., parts, outcomes] of a vector; absent parts are all 0."""
+        if self.n_parts is None:
+            parts = probs.unflatten(-1, (-1, self.n_outcomes or 1))
+            present = (parts.sum(-1) > 0).sum(-1)
+            return parts * present[..., None, None].clamp_min(1)
+        parts = probs.unflatten(-1, (self.n_parts, -1))
+        return parts if self.has_one_part else parts * self.n_parts
+
+    def decision(self, probs: Tensor) -> Tensor:
+        """The outcome of every part, int [..., parts]: the most probable one."""
+        return self.grouped(probs).argmax(-1)
+
+    def flips(self, before: Tensor, after: Tensor) -> Tensor:
+        """Whether any part is decided otherwise, bool [...]."""
+        return (self.decision(before) != self.decision(after)).any(-1)
+
+    def explained(self, probs: Tensor, target: int | None = None) -> Tensor:
+        """The entries whose sum the tests explain.
+
+        Args:
+            probs: [batch, parts · outcomes].
+            target: number of a class or label; None: what is decided.
+
+        Returns:
+            int [batch], or [batch, parts] where there are several parts.
+        """
+        if target is not None:
+            entry = 2 * target + 1 if self.kind == "labels" else target
+            return torch.full_like(probs[:, 0], entry, dtype=torch.long)
+        decided = self.decision(probs)
+        n_parts = decided.shape[-1]
+        first = torch.arange(n_parts, device=probs.device) * (
+            probs.shape[-1] // n_parts
+        )
+        entries = decided + first
+        return entries[:, 0] if self.has_one_part else entries
+
+    def distance_by_part(self, before: Tensor, after: Tensor) -> Tensor:
+        """Total variation distance of each part, [..., parts]; in scales of a number."""
+        return tvd(self.grouped(before), self.grouped(after))
+
+    def distance(self, before: Tensor, after: Tensor) -> Tensor:
+        """The mean of :meth:`distance_by_part`, with digits kept where one is next to 1.
+
+        The probability of a part's decision is next to 1 in a confident model and has
+        lost its digits there. So its change is taken as that of all others together.
+
+        Args:
+            before: [batch, entries].
+            after: [batch, keys, entries].
+
+        Returns:
+            [batch, keys].
+        """
+        whole, changed = self.grouped(before)[:, None], self.grouped(after)
+        decided = whole.argmax(-1).expand(changed.shape[:-1])
+        is_decided = F.one_hot(decided, changed.shape[-1]).bool()
+        own = whole.expand_as(changed).masked_fill(~is_decided, 0).sum(-1)
+        sides = [
+            small_side(probs.expand_as(changed), decided, own > 0.5)
+            for probs in (whole, changed)
+        ]
+        of_others = (changed - whole).abs().masked_fill(is_decided, 0).sum(-1)
+        by_part = ((sides[1] - sides[0]).abs() + of_others) / 2
+        n_parts = (whole.sum(-1) != 0).sum(-1) if self.n_parts is None else self.n_parts
+        return by_part.sum(-1) / n_parts
+
+    def right(self, probs: Tensor, labels: Tensor) -> Tensor:
+        """The share of labelled parts that are decided as labelled.
+
+        Args:
+            probs: [..., batch, entries].
+            labels: int [batch] or [batch, parts], −1 where there is none.
+
+        Returns:
+            float64 [..., batch] in [0, 1], NaN for a text without a label.
+        """
+        decided = self.decision(probs)
+        wanted = labels.to(probs.device)
+        wanted = wanted[:, None] if wanted.dim() == 1 else wanted
+        known = wanted >= 0
+        hits = ((decided == wanted) & known).sum(-1).double()
+        return (hits / known.sum(-1)).where(known.any(-1), torch.nan)
+
+    def value(self, probs: Tensor) -> Tensor:
+        """The number that was predicted, in the data's own unit: [..., parts]."""
+        return self.grouped(probs)[..., 0] * self.scale + self.origin
+
+
+def classes(names: tuple[str, ...] | list[str]) -> Prediction:
+    """One of several classes."""
+    names = tuple(map(str, names))
+    return Prediction("classes", f"one of {len(names)} classes", outcomes=names)
+
+
+def labels(names: tuple[str, ...] | list[str]) -> Prediction:
+    """Several labels, each of which may hold: a Bernoulli per label."""
+    names = tuple(map(str, names))
+    return Prediction(
+        "labels",
+        f"{len(names)} labels, each of which may hold",
+        outcomes=("no", "yes"),
+        parts=names,
+        n_parts=len(names),
+        n_outcomes=2,
+    )
+
+
+def number(
+    *, scale: float = 1.0, threshold: float | None = None, n_parts: int = 1
+) -> Prediction:
+    """A number, or several; with a threshold, on which side of it they are."""
+    sides: tuple[str, ...] = ()
+    if threshold is not None:
+        sides = (f"above {threshold:g}", f"{threshold:g} or below")
+    return Prediction(
+        "number",
+        "a number" if n_parts == 1 else f"{n_parts} numbers",
+        outcomes=sides,
+        n_parts=n_parts,
+        n_outcomes=2,
+        decides=threshold is not None,
+        scale=scale,
+        origin=threshold or 0.0,
+    )
+
+
+def entry_sum(probs: Tensor, entries: Tensor) -> Tensor:
+    """The sum of some entries of prediction vectors.
+
+    Args:
+        probs: [..., batch, entries].
+        entries: int [batch] or [batch, parts], see :meth:`Prediction.explained`.
+
+    Returns:
+        [..., batch].
+    """
+    entries = entries[:, None] if entries.dim() == 1 else entries
+    return probs.gather(-1, entries.expand(*probs.shape[:-1], -1)).sum(-1)
