@@ -9,6 +9,7 @@ from transformers import (
 
 from hf_attnprobe.attention_model import UNLIMITED
 from hf_attnprobe.functional.fingerprint import model_fingerprint
+from hf_attnprobe.functional.predictions import Prediction, classes
 
 
 POSITIONS_FROM_PADDING = {
@@ -48,6 +49,11 @@ class PretrainedFacts:
         self.separator_ids: frozenset[int] = frozenset()
         if is_hierarchical(config):
             self.separator_ids = frozenset([config.sep_token_id])
+
+    @property
+    def prediction(self) -> Prediction:
+        """What the model predicts: one of its classes."""
+        return classes(self.label_names)
 
     def max_length(self, tokenizer: PreTrainedTokenizerBase) -> int | None:
         """The most tokens that a text may have, special ones included; None: any number."""

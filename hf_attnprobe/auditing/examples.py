@@ -10,6 +10,7 @@ from hf_attnprobe.auditing.report import Example
 from hf_attnprobe.faithfulness.adversarial import Adversarial, adversarial
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.encoding import Text
+from hf_attnprobe.inference.labels import Label
 
 
 SHOWN_EPSILON = 0.05
@@ -50,7 +51,7 @@ def show(
             Example(
                 example_id=text.example_id,
                 tokens=_units(batch, row, tokenizer),
-                label=classes[text.label] if text.label >= 0 else None,
+                label=_name(text.label, classes),
                 predicted=classes[predicted],
                 prob=float(observation.probs[row, predicted]),
                 attention=tuple(observation.read(site)[row][content].tolist()),
@@ -60,6 +61,10 @@ def show(
             )
         )
     return tuple(shown)
+
+
+def _name(label: Label, classes: Sequence[str]) -> str | None:
+    return classes[label] if isinstance(label, int) and label >= 0 else None
 
 
 def _units(

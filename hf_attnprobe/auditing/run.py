@@ -55,12 +55,8 @@ from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness import AuditPreview, readings, tests
 from hf_attnprobe.faithfulness.adversarial import Adversarial
 from hf_attnprobe.inference.batching import collate, parse_bytes, reference_batch
-from hf_attnprobe.inference.encoding import (
-    Tokenized,
-    has_rationales,
-    mask_id,
-    tokenize,
-)
+from hf_attnprobe.inference.choices import encode
+from hf_attnprobe.inference.encoding import Tokenized, has_rationales, mask_id
 from hf_attnprobe.options import Options
 from hf_attnprobe.statistics.checks import contradictions
 from hf_attnprobe.statistics.comparisons import compare_rankings
@@ -194,7 +190,7 @@ def _tokenized(
     """The texts of the audit, ready for the model."""
     limited = _limited(examples, data.test_limit)
     adapter, cut = subject.adapter, options.truncate
-    tokenized = tokenize(subject.tokenizer, limited, adapter, truncate=cut)
+    tokenized = encode(subject.tokenizer, limited, adapter, truncate=cut)
     if options.screen is not None:
         check_both_halves(text.example_id for text in tokenized.texts)
     return tokenized

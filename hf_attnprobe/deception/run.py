@@ -54,7 +54,8 @@ from hf_attnprobe.deception.report import Deception, Measured, deception_of, to_
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.functional.divergence import tvd
 from hf_attnprobe.functional.intervention import random_generator
-from hf_attnprobe.inference.encoding import Text, labels_of_model, second_texts
+from hf_attnprobe.inference.encoding import Text, second_texts
+from hf_attnprobe.inference.labels import labels_of_model
 from hf_attnprobe.inference.outputs import observations, predict
 from hf_attnprobe.retraining.base import Splits, load_base, shared_settings
 from hf_attnprobe.storage.folders import write_json

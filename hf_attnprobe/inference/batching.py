@@ -2,17 +2,19 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
 from hf_attnprobe.adapters.token_deletion import sum_pieces
 from hf_attnprobe.attention_model import AttentionModel, AttentionModelBase, Batch
 from hf_attnprobe.data.examples import column_of, sample
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.inference.encoding import Text, second_texts, tokenize
+from hf_attnprobe.inference.choices import encode
+from hf_attnprobe.inference.encoding import Text, second_texts
 
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ PAD_VALUES = {
     "word_ids": -1,
     "segment_ids": -1,
     "rationale": False,
+    "labelled": 0,
 }
 # Texts, and tokens with padding, of the reference batch: its head outputs are kept.
 N_REFERENCE, REFERENCE_TOKENS = 32, 4096
@@ -90,7 +93,9 @@ def collate(adapter: AttentionModel, texts: Sequence[Text], pad_token_id: int) -
     n_keys = max(text.n_tokens for text in texts)
     pad_values = PAD_VALUES | {"input_ids": pad_token_id}
 
-    def padded(name: str, rows: Sequence[Sequence[int]]) -> Tensor:
+    def padded(name: str, rows: Sequence[Sequence[Any]]) -> Tensor:
+        if rows and rows[0] and isinstance(rows[0][0], list):  # several choices
+            return torch.stack([padded(name, choices) for choices in rows])
         filled = []
         for row in rows:
             padding = [pad_values[name]] * (n_keys - len(row))
@@ -102,14 +107,22 @@ def collate(adapter: AttentionModel, texts: Sequence[Text], pad_token_id: int) -
         for name in texts[0].inputs
     }
     ids = tuple(text.example_id for text in texts)
-    batch = adapter.prepare(inputs, ids, torch.tensor([text.label for text in texts]))
-    segments = inputs.get("segment_ids")
+    batch = adapter.prepare(inputs, ids, _labels(texts))
+    segments = batch.inputs.get("segment_ids", inputs.get("segment_ids"))
     if segments is not None and segments.shape == batch.mask.shape:
         batch = replace(batch, segments=segments.to(batch.mask.device))
     if texts[0].rationale is None:
         return batch
     rationale = padded("rationale", [text.rationale or () for text in texts])
     return replace(batch, rationale=_of_units(rationale.to(batch.mask.device), batch))
+
+
+def _labels(texts: Sequence[Text]) -> Tensor:
+    """Labels [batch], or [batch, parts] padded with −1."""
+    labels = [torch.as_tensor(text.label) for text in texts]
+    if labels[0].dim() == 0:
+        return torch.stack(labels)
+    return pad_sequence(labels, batch_first=True, padding_value=-1)
 
 
 def _of_units(marked: Tensor, batch: Batch) -> Tensor | None:
@@ -138,7 +151,7 @@ def reference_batch(
     rows = [row for row, pair in enumerate(strings) if "".join(pair).strip()] or [0]
     rows = sample(rows, [ids[row] for row in rows], N_REFERENCE)
     rows = sorted(rows, key=ids.__getitem__)
-    texts = tokenize(tokenizer, examples.select(rows), adapter).texts
+    texts = encode(tokenizer, examples.select(rows), adapter).texts
     n_texts = REFERENCE_TOKENS // max(text.n_tokens for text in texts)
     return collate(adapter, texts[: max(2, n_texts)], tokenizer.pad_token_id or 0)
 

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hf_attnprobe.data.examples import column_of, label_names
+from hf_attnprobe.data.examples import column_of
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.functional.predictions import Prediction
+from hf_attnprobe.inference.labels import Label, labels_of, needs_offsets
 
 
 if TYPE_CHECKING:
@@ -25,15 +27,16 @@ class Text:
 
     Attributes:
         example_id: names the text within its split.
-        label: the model's number of its class; -1 for none.
+        label: the model's number of its class, -1 for none; a number, or a list, where
+            the model predicts something else, see :mod:`hf_attnprobe.inference.labels`.
         inputs: lists of one number per token; of pairs ``segment_ids`` too, 0 in the
             text, 1 in the second text, -1 for special tokens.
         rationale: which tokens belong to the human rationale; None if unknown.
     """
 
     example_id: int
-    label: int
-    inputs: Mapping[str, list[int]]
+    label: Label
+    inputs: Mapping[str, list[Any]]
     rationale: Sequence[bool] | None = None
 
     @property
@@ -64,14 +67,16 @@ class TextModel(Protocol):
     """What the way from texts to ids asks of a model: an adapter, or `PretrainedFacts`.
 
     Attributes:
-        label_names: the classes, in their order.
         n_embeddings: how many token ids there are; None: any number.
         separator_ids: tokens that are no content, beside the special ones.
     """
 
-    label_names: list[str]
     n_embeddings: int | None
     separator_ids: frozenset[int]
+
+    @property
+    def prediction(self) -> Prediction:
+        """What the model predicts."""
 
     def max_length(self, tokenizer: PreTrainedTokenizerBase) -> int | None:
         """The most tokens of a text; None: any number."""
@@ -103,7 +108,6 @@ def tokenize(
     ids = column_of(examples, "example_id")
     strings, seconds = column_of(examples, "text"), second_texts(examples)
     _check_pairs(tokenizer, seconds)
-    labels = labels_of_model(model.label_names, examples)
     longest = model.max_length(tokenizer)
     n_cut = _count_too_long(tokenizer, ids, strings, seconds, longest, truncate)
     encoded = tokenizer(
@@ -113,7 +117,10 @@ def tokenize(
         truncation="longest_first" if longest is not None else False,
         max_length=longest,
         return_offsets_mapping=tokenizer.is_fast
-        and bool(RATIONALES & set(examples.column_names)),
+        and (
+            bool(RATIONALES & set(examples.column_names))
+            or needs_offsets(model.prediction, examples)
+        ),
     )
     inputs = dict(encoded)
     offsets = inputs.pop("offset_mapping", None)
@@ -125,6 +132,7 @@ def tokenize(
         inputs["segment_ids"] = [_minus_for_none(encoded.sequence_ids(r)) for r in rows]
     _check_ids(inputs["input_ids"], model)
 
+    labels = labels_of(model.prediction, examples, tokenizer, inputs, offsets)
     rationales = _token_rationales(examples, offsets, inputs.get("segment_ids"))
     texts = []
     for row, (example_id, label) in enumerate(zip(ids, labels, strict=True)):
@@ -292,34 +300,6 @@ def rationale_spans(
             "give of a mask of 0 and 1 the positions of its ones"
         )
     return [words[position] for position in rationale]
-
-
-def labels_of_model(classes: Sequence[str], examples: "datasets.Dataset") -> list[int]:
-    """The examples' labels as the model numbers its classes, -1 for none.
-
-    Labels are matched by name, ignoring case. Where data and model have no name in
-    common they are matched by number, if the data has no names or as many classes as
-    the model.
-
-    Raises:
-        AttnProbeError: a label that the model does not know.
-    """
-    labels = column_of(examples, "label")
-    names = label_names(examples)
-    known = {name.casefold(): k for k, name in enumerate(classes)}
-    numbers = [known.get(name.casefold()) for name in names]
-    has_names = hasattr(examples.features["label"], "names")
-    may_go_by_number = not has_names or len(names) == len(classes)
-    if may_go_by_number and all(number is None for number in numbers):
-        numbers = [k if k < len(classes) else None for k in range(len(names))]
-    for label in sorted(set(labels)):
-        if label >= 0 and numbers[label] is None:
-            raise AttnProbeError(
-                f"the data has label {names[label]!r} ({label}), the model knows "
-                f"{len(classes)} labels: {', '.join(classes)}; audit it on data with its own "
-                "labels"
-            )
-    return [numbers[label] if label >= 0 else -1 for label in labels]
 
 
 def mask_id(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> int | None:

@@ -1,0 +1,114 @@
+"""Texts with several choices, each of which a model reads as a pair of its own."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from transformers import PreTrainedTokenizerBase
+
+from hf_attnprobe.data.examples import column_of
+from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.inference.encoding import Text, TextModel, Tokenized, tokenize
+
+
+if TYPE_CHECKING:
+    import datasets
+
+
+@dataclass(frozen=True)
+class ChoiceText(Text):
+    """One text with its choices: its ``inputs`` are lists of one list per choice."""
+
+    @property
+    def n_tokens(self) -> int:
+        """Of the longest choice."""
+        return max(map(len, self.inputs["input_ids"]))
+
+    @property
+    def n_content(self) -> int:
+        """Of the longest choice."""
+        special = self.inputs["special_tokens_mask"]
+        return max(len(row) - sum(row) for row in special)
+
+
+def encode(
+    tokenizer: PreTrainedTokenizerBase,
+    examples: "datasets.Dataset",
+    model: TextModel,
+    *,
+    truncate: bool = True,
+) -> Tokenized:
+    """Tokenize a split for a model of any head.
+
+    See :func:`~hf_attnprobe.inference.encoding.tokenize` and :func:`tokenize_choices`.
+    """
+    is_choice = model.prediction.kind == "choice"
+    encoding = tokenize_choices if is_choice else tokenize
+    return encoding(tokenizer, examples, model, truncate=truncate)
+
+
+def tokenize_choices(
+    tokenizer: PreTrainedTokenizerBase,
+    examples: "datasets.Dataset",
+    model: TextModel,
+    *,
+    truncate: bool = True,
+) -> Tokenized:
+    """As :func:`~hf_attnprobe.inference.encoding.tokenize`, for multiple choice.
+
+    Raises:
+        AttnProbeError: also for texts without choices, or with different numbers of them.
+    """
+    if "choices" not in examples.column_names:
+        raise AttnProbeError(
+            "expected a column 'choices' with the texts that the model chooses among, "
+            f"got the columns {', '.join(examples.column_names)}; add it"
+        )
+    choices = column_of(examples, "choices")
+    n_choices = len(choices[0])
+    for example_id, of_text in zip(
+        column_of(examples, "example_id"), choices, strict=True
+    ):
+        if len(of_text) != n_choices or n_choices < 2:
+            raise AttnProbeError(
+                "expected as many choices for every text, two or more, the first has "
+                f"{n_choices} and text {example_id} has {len(of_text)}; leave it out"
+            )
+    flat = _flat(examples, choices)
+    tokenized = tokenize(tokenizer, flat, model, truncate=truncate)
+    grouped: dict[int, list[Text]] = {}
+    for text in tokenized.texts:
+        grouped.setdefault(text.example_id // n_choices, []).append(text)
+    ids, labels = column_of(examples, "example_id"), column_of(examples, "label")
+    texts = [
+        ChoiceText(ids[row], labels[row], _together(members))
+        for row, members in grouped.items()
+        if len(members) == n_choices
+    ]
+    return Tokenized([*texts], len(ids) - len(texts), tokenized.n_cut)
+
+
+def _flat(
+    examples: "datasets.Dataset", choices: Sequence[Sequence[str]]
+) -> "datasets.Dataset":
+    """A pair for every choice, numbered on, without labels."""
+    import datasets
+
+    texts = column_of(examples, "text")
+    pairs = [
+        (text, choice)
+        for text, of_text in zip(texts, choices, strict=True)
+        for choice in of_text
+    ]
+    return datasets.Dataset.from_dict(
+        {
+            "example_id": list(range(len(pairs))),
+            "text": [text for text, _ in pairs],
+            "text_pair": [choice for _, choice in pairs],
+            "label": [-1] * len(pairs),
+        }
+    )
+
+
+def _together(members: Sequence[Text]) -> dict[str, list[list[int]]]:
+    return {name: [text.inputs[name] for text in members] for name in members[0].inputs}
