@@ -61,7 +61,8 @@ if TYPE_CHECKING:
     from hf_attnprobe.options import Options, option
     from hf_attnprobe.retraining.options import RetrainOptions, TransferOptions
     from hf_attnprobe.retraining.report import RetrainingReport
-    from hf_attnprobe.retraining.run import read_retraining, retrain
+    from hf_attnprobe.retraining.run import retrain
+    from hf_attnprobe.retraining.stored import read_retraining
     from hf_attnprobe.retraining.transfer import transfer
     from hf_attnprobe.statistics.comparisons import Comparison, compare_rankings
     from hf_attnprobe.statistics.scores import Score
@@ -145,7 +146,7 @@ _LATER = {
     "option": "options",
     "rationale_dataset": "data.synthetic",
     "read_audit": "auditing.run",
-    "read_retraining": "retraining.run",
+    "read_retraining": "retraining.stored",
     "register_adapter": "adapters",
     "register_test": "faithfulness.registry",
     "render_report": "studies.rendering",

@@ -29,7 +29,8 @@ from hf_attnprobe.retraining.report import (
     to_json,
     to_markdown,
 )
-from hf_attnprobe.retraining.run import read_retraining, retrain
+from hf_attnprobe.retraining.run import retrain
+from hf_attnprobe.retraining.stored import read_retraining
 from hf_attnprobe.training.options import TrainingOptions
 
 

@@ -1,7 +1,5 @@
 """The verb ``retrain``: tests that train models, each an ordinary checkpoint, and a report."""
 
-import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,13 +33,11 @@ from hf_attnprobe.retraining.report import (
     TrainedModel,
     attention_bins,
     farther_than_a_seed,
-    from_json,
-    to_json,
-    to_markdown,
 )
+from hf_attnprobe.retraining.stored import KIND, write_report
 from hf_attnprobe.statistics.summary import PREDICTION, summarize
-from hf_attnprobe.storage.folders import claim, write_atomically, write_json
-from hf_attnprobe.storage.provenance import SUMMARY, versions
+from hf_attnprobe.storage.folders import claim
+from hf_attnprobe.storage.provenance import versions
 from hf_attnprobe.storage.rows import (
     NO_SITE,
     append_rows,
@@ -52,7 +48,6 @@ from hf_attnprobe.storage.rows import (
 )
 
 
-KIND = "retraining"  # of run, in the name of the file that marks its folder
 OF_TRAINING = (
     "procedure",
     "epochs",
@@ -250,26 +245,3 @@ def as_row(trained: Trained, folder: Path) -> TrainedModel:
     """A trained model as the report in ``folder`` lists it."""
     name = str(trained.folder.relative_to(folder))
     return TrainedModel(name, trained.seconds, trained.n_epochs, dict(trained.metrics))
-
-
-def write_report(report: RetrainingReport, folder: Path) -> None:
-    """Writes the report as JSON and as Markdown."""
-    write_json(folder / SUMMARY, to_json(report))
-    write_atomically(folder / "report.md", to_markdown(report))
-
-
-def read_retraining(folder: str | Path) -> RetrainingReport:
-    """The report of a retraining's folder, with its rows."""
-    file = Path(folder) / SUMMARY
-    if not file.is_file():
-        raise AttnProbeError(
-            f"expected a retraining in {folder}, found no {SUMMARY} there; finish or "
-            "run it first"
-        )
-    try:
-        report = from_json(json.loads(file.read_text()))
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise AttnProbeError(
-            f"cannot read the summary in {file}; run attnprobe retrain again"
-        ) from error
-    return dataclasses.replace(report, rows=read_rows(Path(folder) / "rows"))

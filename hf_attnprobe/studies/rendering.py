@@ -6,7 +6,7 @@ from hf_attnprobe.auditing import report
 from hf_attnprobe.auditing.run import read_audit
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.retraining import report as retraining_report
-from hf_attnprobe.retraining.run import KIND, read_retraining
+from hf_attnprobe.retraining.stored import KIND, read_retraining
 from hf_attnprobe.storage.folders import write_atomically
 from hf_attnprobe.studies.state import STATE
 

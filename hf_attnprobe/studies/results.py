@@ -14,7 +14,7 @@ from hf_attnprobe.checkpoints import read_record
 from hf_attnprobe.deception.run import SUMMARY as DECEPTION
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.retraining.report import RetrainingReport
-from hf_attnprobe.retraining.run import read_retraining
+from hf_attnprobe.retraining.stored import read_retraining
 from hf_attnprobe.statistics.bootstrap import Estimate, mean_estimate
 from hf_attnprobe.statistics.scores import Score, find_score
 from hf_attnprobe.statistics.summary import PREDICTION

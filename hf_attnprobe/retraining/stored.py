@@ -1,0 +1,42 @@
+"""A retraining's report in its folder."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.retraining.report import (
+    RetrainingReport,
+    from_json,
+    to_json,
+    to_markdown,
+)
+from hf_attnprobe.storage.folders import write_atomically, write_json
+from hf_attnprobe.storage.provenance import SUMMARY
+from hf_attnprobe.storage.rows import read_rows
+
+
+KIND = "retraining"  # of run, in the name of the file that marks its folder
+
+
+def write_report(report: RetrainingReport, folder: Path) -> None:
+    """Writes the report as JSON and as Markdown."""
+    write_json(folder / SUMMARY, to_json(report))
+    write_atomically(folder / "report.md", to_markdown(report))
+
+
+def read_retraining(folder: str | Path) -> RetrainingReport:
+    """The report of a retraining's folder, with its rows."""
+    file = Path(folder) / SUMMARY
+    if not file.is_file():
+        raise AttnProbeError(
+            f"expected a retraining in {folder}, found no {SUMMARY} there; finish or "
+            "run it first"
+        )
+    try:
+        report = from_json(json.loads(file.read_text()))
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise AttnProbeError(
+            f"cannot read the summary in {file}; run attnprobe retrain again"
+        ) from error
+    return dataclasses.replace(report, rows=read_rows(Path(folder) / "rows"))
