@@ -11,6 +11,15 @@ from hf_attnprobe.options import Options, check_known, from_flat, option
 
 Control = Literal["auto", "randomised", "untrained", "none"]
 
+Task = Literal[
+    "text-classification",
+    "token-classification",
+    "question-answering",
+    "multiple-choice",
+    "fill-mask",
+    "image-classification",
+]
+
 reserve_options(Data)
 
 
@@ -76,6 +85,22 @@ class AuditOptions(Options):
         "2GB", "memory that a batch may take, such as 500MB", metavar="SIZE"
     )
     seed: int = option(0, "seed of all random numbers", at_least=0)
+    task: Task | None = option(
+        None, "head that is meant, where the model's configuration names none"
+    )
+    revision: str | None = option(
+        None,
+        "branch, tag or commit of a model on the Hub, also written as org/name@revision",
+    )
+    subfolder: str | None = option(
+        None, "folder of the model within its repository or folder", metavar="FOLDER"
+    )
+    token: str | None = option(
+        None,
+        "token of the Hub for a private model (default: that of hf auth login, or of the "
+        "variable HF_TOKEN); it is not recorded",
+        secret=True,
+    )
     trust_remote_code: bool = option(
         False, "run code that comes with a model from the Hub"
     )

@@ -23,6 +23,7 @@ from hf_attnprobe.inference.batching import collate, plan
 from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.options import Options
 from hf_attnprobe.statistics.summary import PREDICTION
+from hf_attnprobe.storage.folders import claim
 from hf_attnprobe.storage.rows import (
     NO_SITE,
     append_rows,
@@ -113,6 +114,28 @@ def run_parts(
     for texts, sites in parts:
         part = replace(sweep, texts=texts)
         run(part, sites_by_test(names, sweep.adapter, sites, groups))
+
+
+def beside(sweep: Sweep, control: AttentionModelBase) -> Sweep:
+    """The same sweep of the control, its rows in a folder of their own."""
+    control.head_sets = sweep.adapter.head_sets
+    folder = sweep.folder.parent / "control" / "rows"
+    return replace(sweep, adapter=control, folder=folder, name="control")
+
+
+def run_control(
+    sweep: Sweep, parts: Sequence[Part], groups: Sequence[Site], kind: str
+) -> None:
+    """Runs the tests of an audit on its control.
+
+    Args:
+        sweep: of :func:`beside`.
+        parts: the heads that the audit tested, by texts.
+        kind: of control, in words.
+    """
+    identity = {"model_fingerprint": sweep.adapter.fingerprint(), "kind": kind}
+    with claim(sweep.folder.parent, identity, sweep.state, kind="control"):
+        run_parts(sweep, parts, groups, done="screen")
 
 
 def _has_many_sites(where: Where) -> bool:

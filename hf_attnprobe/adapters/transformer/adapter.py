@@ -220,6 +220,10 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
         state = TransformerState(tuple(outputs), tuple(visible))
         return Observation(self, batch, probabilities(logits), tuple(attention), state)
 
+    def native_probs(self, batch: Batch) -> Tensor:
+        inputs = {n: value for n, value in batch.inputs.items() if n != "units"}
+        return probabilities(self.native_logits(inputs))
+
     def replay(
         self, observation: Observation, attention: Mapping[int, Tensor]
     ) -> Tensor:
