@@ -14,7 +14,7 @@ import torch
 from transformers import AutoTokenizer
 
 from hf_attnprobe import AuditOptions, Data, audit
-from hf_attnprobe.checkpoints import load_model
+from hf_attnprobe.checkpoints.loading import load_model
 
 
 def seconds(model, tokenizer, data: Data, control: str) -> float:

@@ -31,7 +31,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from hf_attnprobe import AuditOptions, audit
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import Observation, Site
-from hf_attnprobe.checkpoints import load_model, load_tokenizer
+from hf_attnprobe.checkpoints.loading import load_model
+from hf_attnprobe.checkpoints.tokenizers import load_tokenizer
 from hf_attnprobe.data.examples import load_examples
 from hf_attnprobe.faithfulness.permutation import Permutation, permutation
 from hf_attnprobe.faithfulness.screen import screen

@@ -392,6 +392,14 @@ class AttentionModelBase(AttentionModel):
         By default nothing is checked: :func:`hf_attnprobe.testing.check_adapter` does.
         """
 
+    def native_probs(self, batch: Batch) -> Tensor | None:
+        """Probabilities [batch, classes] of the model itself, run without the adapter.
+
+        Before an audit the adapter's own must equal them; None where the model cannot be
+        run by itself.
+        """
+        return None
+
     def bytes_per_example(
         self, n_keys: int, n_copies: int, *, backward: bool = True
     ) -> int:

@@ -26,6 +26,7 @@ def option(
     *,
     at_least: float | None = None,
     metavar: str | None = None,
+    secret: bool = False,
 ) -> Any:
     """A field of an :class:`Options` dataclass.
 
@@ -34,11 +35,12 @@ def option(
         help: one line, shown by the command line and in the documentation.
         at_least: smallest number allowed, for the items of a list too.
         metavar: the name of the value in the command line's help.
+        secret: whether the value is never shown.
 
     Choices are stated in the type, as ``Literal["deletion", "mask"]``.
     """
     metadata = {"help": help, "at_least": at_least, "metavar": metavar}
-    return dataclasses.field(default=default, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata, repr=not secret)
 
 
 @dataclasses.dataclass(frozen=True)

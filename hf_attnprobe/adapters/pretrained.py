@@ -1,5 +1,9 @@
 """What is asked of a Transformers model beside its attention: labels, ids, lengths."""
 
+from collections.abc import Mapping
+from typing import Any
+
+import torch
 from torch import nn
 from transformers import (
     PreTrainedConfig,
@@ -7,7 +11,11 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from hf_attnprobe.attention_classifier.configuration_attention_classifier import (
+    AttentionClassifierConfig,
+)
 from hf_attnprobe.attention_model import UNLIMITED
+from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.functional.fingerprint import model_fingerprint
 from hf_attnprobe.functional.predictions import Prediction, classes
 
@@ -39,6 +47,11 @@ class PretrainedFacts:
     """
 
     def __init__(self, model: PreTrainedModel):
+        if not hasattr(model, "get_input_embeddings"):
+            raise AttnProbeError(
+                f"expected a Transformers model or a registered kind, got "
+                f"{type(model).__name__}; register one with register_adapter"
+            )
         config, embeddings = model.config, model.get_input_embeddings()
         self.given = model
         names = config.id2label or {}
@@ -69,7 +82,22 @@ class PretrainedFacts:
         """16 hexadecimal digits of the given weights' content, before any change of dtype."""
         return model_fingerprint(self.given)
 
+    @torch.no_grad()
+    def native_output(self, inputs: Mapping[str, Any]) -> Any:
+        """What the given model says by itself, in eval mode, which is then put back.
+
+        No adapter has a part in it, so its numbers can be compared with this.
+        """
+        training = [module for module in self.given.modules() if module.training]
+        self.given.eval()
+        try:
+            return self.given(**inputs)
+        finally:
+            for module in training:
+                module.training = True
+
 
 def is_hierarchical(config: PreTrainedConfig) -> bool:
     """Whether a configuration is of a classifier with sentences above its words."""
-    return bool(getattr(config, "hierarchical", False))
+    is_ours = config.model_type == AttentionClassifierConfig.model_type
+    return is_ours and bool(getattr(config, "hierarchical", False))

@@ -15,18 +15,14 @@ them lose their training (the paper's cascading randomisation, one step per audi
 """
 
 import copy
-import dataclasses
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from hf_attnprobe.attention_model import AttentionModelBase, Batch, Site
+from hf_attnprobe.attention_model import AttentionModelBase, Batch
 from hf_attnprobe.auditing.options import AuditOptions, Control
-from hf_attnprobe.auditing.sweep import Part, Sweep, run_parts
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.storage.folders import claim
 
 
 def has_control(control: Control, adapter: AttentionModelBase) -> bool:
@@ -89,28 +85,6 @@ def finish(
     if sharpen_like(control, model, batch):
         kind += ", attention as peaked as the model's"
     return kind
-
-
-def beside(sweep: Sweep, control: AttentionModelBase) -> Sweep:
-    """The same sweep of the control, its rows in a folder of their own."""
-    control.head_sets = sweep.adapter.head_sets
-    folder = sweep.folder.parent / "control" / "rows"
-    return dataclasses.replace(sweep, adapter=control, folder=folder, name="control")
-
-
-def run_control(
-    sweep: Sweep, parts: Sequence[Part], groups: Sequence[Site], kind: str
-) -> None:
-    """Runs the tests of an audit on its control.
-
-    Args:
-        sweep: of :func:`beside`.
-        parts: the heads that the audit tested, by texts.
-        kind: of control, in words.
-    """
-    identity = {"model_fingerprint": sweep.adapter.fingerprint(), "kind": kind}
-    with claim(sweep.folder.parent, identity, sweep.state, kind="control"):
-        run_parts(sweep, parts, groups, done="screen")
 
 
 @torch.no_grad()

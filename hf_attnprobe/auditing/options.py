@@ -11,6 +11,15 @@ from hf_attnprobe.options import Options, check_known, from_flat, option
 
 Control = Literal["auto", "randomised", "untrained", "none"]
 
+Task = Literal[
+    "text-classification",
+    "token-classification",
+    "question-answering",
+    "multiple-choice",
+    "fill-mask",
+    "image-classification",
+]
+
 reserve_options(Data)
 
 
@@ -65,6 +74,23 @@ class AuditOptions(Options):
         "units that are explained and left out in Transformers (default: word, if the "
         "tokenizer tells which tokens form a word)",
     )
+    predicts: Literal["auto", "probability", "number"] = option(
+        "auto",
+        "what a single logit is: a probability's log-odds, or a number (default: by the "
+        "model's problem_type; without one a probability)",
+    )
+    threshold: float | None = option(
+        None,
+        "of a predicted number: it decides whether the number is above or not",
+        metavar="NUMBER",
+    )
+    scale: float | None = option(
+        None,
+        "of a predicted number: the unit of its changes (default: the standard "
+        "deviation of the labels)",
+        at_least=1e-12,
+        metavar="NUMBER",
+    )
     truncate: bool = option(True, "cut texts that are longer than the model can read")
     dtype: Literal["float32", "float64", "bfloat16", "float16"] | None = option(
         None,
@@ -76,6 +102,22 @@ class AuditOptions(Options):
         "2GB", "memory that a batch may take, such as 500MB", metavar="SIZE"
     )
     seed: int = option(0, "seed of all random numbers", at_least=0)
+    task: Task | None = option(
+        None, "head that is meant, where the model's configuration names none"
+    )
+    revision: str | None = option(
+        None,
+        "branch, tag or commit of a model on the Hub, also written as org/name@revision",
+    )
+    subfolder: str | None = option(
+        None, "folder of the model within its repository or folder", metavar="FOLDER"
+    )
+    token: str | None = option(
+        None,
+        "token of the Hub for a private model (default: that of hf auth login, or of the "
+        "variable HF_TOKEN); it is not recorded",
+        secret=True,
+    )
     trust_remote_code: bool = option(
         False, "run code that comes with a model from the Hub"
     )

@@ -1,25 +1,19 @@
 """The public function ``audit``: texts in, rows on disk, a report out."""
 
 import contextlib
-import copy
 import dataclasses
 import json
 import logging
-import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-import torch
 from accelerate import PartialState
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
-from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import (
-    AttentionModelBase,
     HeadOutputs,
     Site,
 )
@@ -27,6 +21,7 @@ from hf_attnprobe.auditing import control as controls
 from hf_attnprobe.auditing.distance import distance_of_erased
 from hf_attnprobe.auditing.examples import show
 from hf_attnprobe.auditing.options import AuditOptions
+from hf_attnprobe.auditing.rehearsal import rehearse
 from hf_attnprobe.auditing.report import (
     Example,
     Report,
@@ -38,25 +33,34 @@ from hf_attnprobe.auditing.report import (
 from hf_attnprobe.auditing.selection import (
     Choice,
     check_both_halves,
-    check_query,
     choose,
     crossed,
     head_set_names,
     sites_by_test,
     tests_given,
 )
-from hf_attnprobe.auditing.sweep import Part, Sweep, prune_heads, run, run_parts
+from hf_attnprobe.auditing.subject import Subject, make_subject
+from hf_attnprobe.auditing.sweep import (
+    Part,
+    Sweep,
+    beside,
+    prune_heads,
+    run,
+    run_control,
+    run_parts,
+)
 from hf_attnprobe.auditing.verdict import findings, site_of_model
-from hf_attnprobe.checkpoints import load_model, load_tokenizer
 from hf_attnprobe.data.arguments import Data, as_data
 from hf_attnprobe.data.examples import dataset_fingerprint, dataset_name, sample
 from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.faithfulness import AuditPreview, readings, tests
+from hf_attnprobe.faithfulness import readings, tests
 from hf_attnprobe.faithfulness.adversarial import Adversarial
-from hf_attnprobe.inference.batching import collate, parse_bytes, reference_batch
+from hf_attnprobe.inference.batching import parse_bytes, reference_batch
 from hf_attnprobe.inference.choices import encode
-from hf_attnprobe.inference.encoding import Tokenized, has_rationales, mask_id
+from hf_attnprobe.inference.encoding import Tokenized, has_rationales
+from hf_attnprobe.inference.labels import spread_of_labels
+from hf_attnprobe.inference.unknown_tokens import unknown_note, unknown_share
 from hf_attnprobe.options import Options
 from hf_attnprobe.statistics.checks import contradictions
 from hf_attnprobe.statistics.comparisons import compare_rankings
@@ -74,21 +78,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-@dataclasses.dataclass(frozen=True)
-class Subject:
-    """The model that is audited, by name and behind the protocol, and its tokenizer.
-
-    ``control`` is the same model without what it has learned, where there is one.
-    """
-
-    name: str
-    adapter: AttentionModelBase
-    tokenizer: PreTrainedTokenizerBase
-    control: AttentionModelBase | None = None
-
-
 def audit(
-    model: "str | Path | torch.nn.Module | AttentionModelBase",
+    model: Any,
     dataset: Any,
     tests: "Sequence[str | Options] | str | Options | None" = None,
     *,
@@ -109,8 +100,9 @@ def audit(
         )
 
     Args:
-        model: a folder, a Hub id, a loaded model, or an adapter. With an object give
-            its ``tokenizer`` too, unless it knows the folder it was loaded from.
+        model: a folder, a Hub id, ``org/name@revision``, a loaded model, a (model,
+            tokenizer) pair, a pipeline, or an adapter. With an object give its
+            ``tokenizer`` too, unless it knows the folder it was loaded from.
         dataset: a name, folder or Hub id, examples in memory, or a
             :class:`~hf_attnprobe.data.arguments.Data` that says split, columns and
             limit.
@@ -136,7 +128,8 @@ def audit(
     given = tests_given(tests, options)
     examples = data.examples(seed=options.seed)
     state = process_state()
-    subject = _subject(model, tokenizer, options, state.device)
+    spread = spread_of_labels(examples)
+    subject = make_subject(model, tokenizer, options, state.device, spread=spread)
     usable = has_rationales(examples, subject.adapter.unit)
     rationales = usable and subject.tokenizer.is_fast
     choice = choose(subject.adapter, given, rationales, options)
@@ -148,6 +141,8 @@ def audit(
     besides: dict[str, Any] = {
         "skipped_empty": tokenized.n_empty,
         "truncated": tokenized.n_cut,
+        "unknown_tokens": unknown_share(tokenized.texts, subject.tokenizer),
+        **({"origin": dict(subject.origin)} if subject.origin else {}),
     }
     with _folder(output_dir, state) as folder:
         sweep = Sweep(
@@ -162,13 +157,13 @@ def audit(
             state=state,
             progress=progress,
         )
-        _rehearse(sweep, choice.sites, choice.rationales)
+        rehearse(sweep, choice.sites, choice.rationales)
         with claim(folder, identity, state):
             parts = _run_tests(sweep, choice, options)
             others = None
             if subject.control is not None:
-                other = controls.beside(sweep, subject.control)
-                controls.run_control(other, parts, choice.groups, control)
+                other = beside(sweep, subject.control)
+                run_control(other, parts, choice.groups, control)
                 others = _rows_of(other)
                 besides["control"] = control
             provenance = _provenance(identity, sweep, choice.left_out, besides)
@@ -194,108 +189,6 @@ def _tokenized(
     if options.screen is not None:
         check_both_halves(text.example_id for text in tokenized.texts)
     return tokenized
-
-
-def _subject(
-    model: Any,
-    tokenizer: PreTrainedTokenizerBase | None,
-    options: AuditOptions,
-    device: torch.device,
-) -> Subject:
-    """The model behind the protocol, on its device, with its tokenizer."""
-    if isinstance(model, AttentionModelBase):
-        _check_adapter_options(options)
-        name, _, tokenizer = _model_and_tokenizer(model.model, tokenizer, options)
-        copied = partial(_copy_without_training, model, options)
-        return Subject(name, model, tokenizer, _control(model, options, copied))
-    name, loaded, tokenizer = _model_and_tokenizer(model, tokenizer, options)
-    wrapped = partial(
-        wrap,
-        dtype=None if options.dtype is None else getattr(torch, options.dtype),
-        level=options.level,
-        mask_id=_mask_id(tokenizer, loaded),
-    )
-    adapter = wrapped(loaded.to(device))
-
-    def again() -> AttentionModelBase:
-        return wrapped(_without_training(loaded, options))
-
-    return Subject(name, adapter, tokenizer, _control(adapter, options, again))
-
-
-def _control(
-    adapter: AttentionModelBase,
-    options: AuditOptions,
-    make: Callable[[], AttentionModelBase],
-) -> AttentionModelBase | None:
-    """The control, where there is one.
-
-    Raises:
-        AttnProbeError: one was asked for, and the model cannot be copied.
-    """
-    if not controls.has_control(options.control, adapter):
-        return None
-    try:
-        return make()
-    except (TypeError, RuntimeError) as error:  # what copying raises
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        if options.control == "auto":
-            logger.warning("no control is run, the model cannot be copied: %s", reason)
-            return None
-        raise AttnProbeError(
-            f"cannot copy the model for a control: {reason}; leave --control out"
-        ) from error
-
-
-def _without_training(model: torch.nn.Module, options: AuditOptions) -> torch.nn.Module:
-    return controls.control_of(
-        model, options.control, n_layers=options.control_layers, seed=options.seed
-    )
-
-
-def _copy_without_training(
-    adapter: AttentionModelBase, options: AuditOptions
-) -> AttentionModelBase:
-    """Of an adapter that is given as an object."""
-    other = copy.deepcopy(adapter)
-    weights = _without_training(adapter.model, options).state_dict()
-    other.model.load_state_dict(weights)
-    return other
-
-
-def _mask_id(tokenizer: PreTrainedTokenizerBase, model: torch.nn.Module) -> int | None:
-    """The token that stands in for an erased one; None without a Transformers model."""
-    return mask_id(tokenizer, model) if isinstance(model, PreTrainedModel) else None
-
-
-def _check_adapter_options(options: AuditOptions) -> None:
-    for name in ("dtype", "level"):
-        given = getattr(options, name)
-        if given is not None:
-            raise AttnProbeError(
-                f"expected no {name} with an adapter, which has its own, got {given}; "
-                "leave it out"
-            )
-
-
-def _model_and_tokenizer(
-    model: Any, tokenizer: PreTrainedTokenizerBase | None, options: AuditOptions
-) -> tuple[str, Any, PreTrainedTokenizerBase]:
-    """Name, model and tokenizer; a model given as an object is used as it is."""
-    trusted = options.trust_remote_code
-    if isinstance(model, str | os.PathLike):
-        origin = name = str(model)
-        model = load_model(name, trust_remote_code=trusted)
-    else:
-        origin = getattr(model, "name_or_path", "")
-        name = origin or type(model).__name__
-    if tokenizer is None:
-        if not origin:
-            raise AttnProbeError(
-                "expected a tokenizer with a model given as an object; pass tokenizer="
-            )
-        tokenizer = load_tokenizer(origin, trust_remote_code=trusted)
-    return name, model, tokenizer
 
 
 def _log_left_out(left_out: Mapping[str, str]) -> None:
@@ -332,6 +225,7 @@ def _identity(
         "level": options.level or "default",
         "truncate": options.truncate,
         "dtype": options.dtype or "default",
+        "prediction": dataclasses.asdict(subject.adapter.prediction),
     }
 
 
@@ -377,19 +271,6 @@ def _limited(examples: "datasets.Dataset", limit: int | None) -> "datasets.Datas
         return examples
     ids = examples.with_format(None)["example_id"][:]
     return examples.select(sample(range(len(examples)), ids, limit))
-
-
-def _rehearse(sweep: Sweep, sites: Sequence[Site], rationales: bool) -> None:
-    """Whatever would stop the audit later stops it here, before anything is written."""
-    adapter = sweep.adapter
-    by_length = sorted(sweep.texts, key=lambda text: text.n_content)
-    adapter.self_check(collate(adapter, by_length[-4:], sweep.pad_token_id))
-    shortest = adapter.observe(collate(adapter, by_length[:1], sweep.pad_token_id))
-    if sites[0].query is not None:
-        check_query(shortest, sites[0].query)
-    preview = AuditPreview(shortest, sites, rationales)
-    for name, options in sweep.options.items():
-        tests()[name].check(preview, options)
 
 
 def _run_tests(sweep: Sweep, choice: Choice, options: AuditOptions) -> list[Part]:
@@ -456,18 +337,19 @@ def _report(
         findings=findings(rows, control, classes, seed=seed),
         contrasts=contrasts,
         contradictions=tuple(contradictions(rows)),
-        notes=_notes(sweep, rows),
+        notes=_notes(sweep, rows, provenance["unknown_tokens"]),
         rows=rows.reset_index(drop=True),
     )
 
 
-def _notes(sweep: Sweep, rows: pd.DataFrame) -> tuple[str, ...]:
+def _notes(sweep: Sweep, rows: pd.DataFrame, unknown: float) -> tuple[str, ...]:
     """What is to be seen beside the findings."""
+    notes = [unknown_note(unknown)]
     site = site_of_model(rows)
-    if site is None or "input_erasure" not in sweep.options:
-        return ()
-    distance = distance_of_erased(sweep, Site(*site))
-    return () if distance is None else (distance.sentence(),)
+    if site is not None and "input_erasure" in sweep.options:
+        distance = distance_of_erased(sweep, Site(*site))
+        notes.append(None if distance is None else distance.sentence())
+    return tuple(note for note in notes if note is not None)
 
 
 def _write(report: Report, folder: Path) -> None:

@@ -10,7 +10,13 @@ import pandas as pd
 from accelerate import PartialState
 from tqdm.auto import tqdm
 
-from hf_attnprobe.attention_model import AttentionModelBase, Batch, MaskedReplay, Site
+from hf_attnprobe.attention_model import (
+    AttentionModelBase,
+    Batch,
+    Decisions,
+    MaskedReplay,
+    Site,
+)
 from hf_attnprobe.auditing.head_tables import values_by_head
 from hf_attnprobe.auditing.selection import half_of, sites_by_test
 from hf_attnprobe.faithfulness import tests
@@ -23,6 +29,7 @@ from hf_attnprobe.inference.batching import collate, plan
 from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.options import Options
 from hf_attnprobe.statistics.summary import PREDICTION
+from hf_attnprobe.storage.folders import claim
 from hf_attnprobe.storage.rows import (
     NO_SITE,
     append_rows,
@@ -115,6 +122,28 @@ def run_parts(
         run(part, sites_by_test(names, sweep.adapter, sites, groups))
 
 
+def beside(sweep: Sweep, control: AttentionModelBase) -> Sweep:
+    """The same sweep of the control, its rows in a folder of their own."""
+    control.head_sets = sweep.adapter.head_sets
+    folder = sweep.folder.parent / "control" / "rows"
+    return replace(sweep, adapter=control, folder=folder, name="control")
+
+
+def run_control(
+    sweep: Sweep, parts: Sequence[Part], groups: Sequence[Site], kind: str
+) -> None:
+    """Runs the tests of an audit on its control.
+
+    Args:
+        sweep: of :func:`beside`.
+        parts: the heads that the audit tested, by texts.
+        kind: of control, in words.
+    """
+    identity = {"model_fingerprint": sweep.adapter.fingerprint(), "kind": kind}
+    with claim(sweep.folder.parent, identity, sweep.state, kind="control"):
+        run_parts(sweep, parts, groups, done="screen")
+
+
 def _has_many_sites(where: Where) -> bool:
     return any(len(sites) > 1 for sites in where.values())
 
@@ -155,7 +184,8 @@ def prune_heads(sweep: Sweep, rows: pd.DataFrame) -> PruneCurve | None:
         ablated together.
     """
     effects = values_by_head(rows, "zero_tvd")
-    if effects.empty or sweep.adapter.lacks(MaskedReplay):
+    lacks = sweep.adapter.lacks
+    if effects.empty or lacks(MaskedReplay) or lacks(Decisions):
         return None
     parts, n_heads = [], []
     for half in (0, 1):

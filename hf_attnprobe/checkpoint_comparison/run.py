@@ -23,7 +23,7 @@ from hf_attnprobe.checkpoint_comparison.report import (
     to_json,
     to_text,
 )
-from hf_attnprobe.checkpoints import class_names, load_attention_classifier
+from hf_attnprobe.checkpoints.loading import class_names, load_attention_classifier
 from hf_attnprobe.data.arguments import Data, as_data
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.options import from_flat

@@ -37,15 +37,14 @@ from hf_attnprobe.adapters.transformer.readout import query_rows, readout_of
 from hf_attnprobe.attention_classifier import (
     AttentionClassifierForSequenceClassification,
 )
-from hf_attnprobe.checkpoints import (
-    check_not_itself,
+from hf_attnprobe.checkpoints.loading import (
     class_names,
     has_trained_attention,
     is_attention_classifier,
     load_model,
-    load_tokenizer,
-    read_record,
 )
+from hf_attnprobe.checkpoints.records import check_not_itself, read_record
+from hf_attnprobe.checkpoints.tokenizers import load_tokenizer
 from hf_attnprobe.data.arguments import as_data
 from hf_attnprobe.data.examples import column_of, dataset_name
 from hf_attnprobe.data.splits import check_sets
@@ -236,7 +235,9 @@ def _load(
     model: str | Path, trust_remote_code: bool
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The model in eval mode, made to return its attention, and its tokenizer."""
-    loaded = load_model(model, trust_remote_code=trust_remote_code)
+    loaded = load_model(
+        model, task="text-classification", trust_remote_code=trust_remote_code
+    )
     if not is_attention_classifier(loaded.config):
         loaded.set_attn_implementation("eager")  # the others return no attention
     elif not has_trained_attention(loaded.config):

@@ -20,6 +20,11 @@ class ChoiceText(Text):
     """One text with its choices: its ``inputs`` are lists of one list per choice."""
 
     @property
+    def sequences(self) -> list[tuple[list[int], list[int]]]:
+        ids, special = self.inputs["input_ids"], self.inputs["special_tokens_mask"]
+        return list(zip(ids, special, strict=True))
+
+    @property
     def n_tokens(self) -> int:
         """Of the longest choice."""
         return max(map(len, self.inputs["input_ids"]))

@@ -40,6 +40,11 @@ class Text:
     rationale: Sequence[bool] | None = None
 
     @property
+    def sequences(self) -> list[tuple[list[int], list[int]]]:
+        """Token ids, and 1 for the special ones; one of each, several of choices."""
+        return [(self.inputs["input_ids"], self.inputs["special_tokens_mask"])]
+
+    @property
     def n_tokens(self) -> int:
         return len(self.inputs["input_ids"])
 

@@ -6,6 +6,7 @@ tags and answers what the labelled words and characters are among the tokens.
 
 import math
 import re
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -175,6 +176,18 @@ def _numbers(examples: "datasets.Dataset") -> list[float]:
     are_ids = str(examples.features["label"].dtype).startswith("int")
     nothing = are_ids and all(label == -1 for label in labels)
     return [math.nan if nothing or label is None else float(label) for label in labels]
+
+
+def spread_of_labels(examples: "datasets.Dataset") -> float | None:
+    """Standard deviation of numeric labels; None where they are none, or all equal."""
+    if hasattr(examples.features["label"], "names"):
+        return None
+    labels = column_of(examples, "label")
+    if not all(isinstance(label, int | float) for label in labels):
+        return None
+    known = [float(label) for label in labels if not math.isnan(label)]
+    spread = statistics.pstdev(known) if len(known) > 1 else 0.0
+    return spread or None
 
 
 def _words(

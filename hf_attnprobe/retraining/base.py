@@ -12,13 +12,13 @@ from hf_attnprobe.attention_classifier import (
     AttentionClassifierConfig,
     AttentionClassifierForSequenceClassification,
 )
-from hf_attnprobe.checkpoints import (
+from hf_attnprobe.checkpoints.loading import (
     class_names,
     has_trained_attention,
     load_attention_classifier,
-    load_tokenizer,
-    read_record,
 )
+from hf_attnprobe.checkpoints.records import read_record
+from hf_attnprobe.checkpoints.tokenizers import load_tokenizer
 from hf_attnprobe.data.examples import dataset_fingerprint, label_names
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.inference.guides import Guide

@@ -18,7 +18,7 @@ from pathlib import Path
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from hf_attnprobe.checkpoints import load_model
+from hf_attnprobe.checkpoints.loading import load_model
 from hf_attnprobe.inference.guides import Guide
 from hf_attnprobe.inference.outputs import predict, read_outputs, to_guide
 from hf_attnprobe.options import Options

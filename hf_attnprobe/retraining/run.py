@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from hf_attnprobe.attention_model import Site
-from hf_attnprobe.checkpoints import RECORD
+from hf_attnprobe.checkpoints.records import RECORD
 from hf_attnprobe.data.arguments import as_data
 from hf_attnprobe.data.examples import DatasetName, dataset_fingerprint, dataset_name
 from hf_attnprobe.distributed import process_state

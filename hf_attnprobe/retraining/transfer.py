@@ -7,11 +7,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from hf_attnprobe.attention_model import Site
-from hf_attnprobe.checkpoints import (
-    class_names,
-    load_attention_classifier,
-    load_tokenizer,
-)
+from hf_attnprobe.checkpoints.loading import class_names, load_attention_classifier
+from hf_attnprobe.checkpoints.tokenizers import load_tokenizer
 from hf_attnprobe.data.arguments import as_data
 from hf_attnprobe.data.examples import dataset_name
 from hf_attnprobe.distributed import process_state

@@ -172,7 +172,7 @@ VERBS: dict[str, Verb] = {
         audit,
         TestStep,
         tuple(flat_options()),
-        unused=("train_limit",),
+        unused=("train_limit", "token"),  # a study is written down, a token is not
         trains=False,
         prepare=_prepare_audit,
         check=lambda keywords: options_of_tests(keywords["tests"]),

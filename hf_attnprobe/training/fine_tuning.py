@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hf_attnprobe.checkpoints import check_not_itself, load_model, load_tokenizer
+from hf_attnprobe.checkpoints.loading import load_model
+from hf_attnprobe.checkpoints.records import check_not_itself
+from hf_attnprobe.checkpoints.tokenizers import load_tokenizer
 from hf_attnprobe.data.examples import dataset_fingerprint, label_names
 from hf_attnprobe.data.splits import check_sets
 from hf_attnprobe.errors import AttnProbeError
@@ -74,7 +76,7 @@ def fine_tune(
         if done is not None:
             return done
     folder = begin(output_dir, options.seed, resume=resume)
-    labels = named_labels(label_names(splits["train"]))
+    labels: dict[str, Any] = named_labels(label_names(splits["train"]))
     loaded = load_model(model, trust_remote_code=trusted, new_head=True, **labels)
     tokenizer = load_tokenizer(model, trust_remote_code=trusted)
     tokenizer = with_max_length(tokenizer, options.max_length)

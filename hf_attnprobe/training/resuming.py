@@ -15,7 +15,9 @@ from transformers import (
     set_seed,
 )
 
-from hf_attnprobe.checkpoints import RECORD, load_model, load_tokenizer, read_record
+from hf_attnprobe.checkpoints.loading import load_model
+from hf_attnprobe.checkpoints.records import RECORD, read_record
+from hf_attnprobe.checkpoints.tokenizers import load_tokenizer
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.storage.folders import check_free, differing, write_json
 from hf_attnprobe.training.trainer import STEPS, PlainTrainer

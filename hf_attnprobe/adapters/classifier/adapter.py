@@ -100,6 +100,11 @@ class ClassifierAdapter(PretrainedFacts, AttentionModelBase):
         states = self.base.encode(embeddings * factor.unsqueeze(-1), attention_mask)
         return factor, embeddings, [], states
 
+    def native_probs(self, batch: Batch) -> Tensor:
+        names = ("input_ids", "attention_mask")
+        output = self.native_output({n: batch.inputs[n] for n in names})
+        return output.logits.softmax(-1)
+
     def visible(self, observation: Observation, layer: int) -> Tensor:
         return observation.batch.mask[:, None]
 

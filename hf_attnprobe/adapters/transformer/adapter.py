@@ -250,6 +250,12 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
         state = TransformerState(tuple(outputs), tuple(visible))
         return Observation(self, batch, probs, tuple(attention), state)
 
+    def native_probs(self, batch: Batch) -> Tensor:
+        result = self.native_output(self.arguments(batch.inputs))
+        scores = self.head.scores(result, batch.inputs)
+        precise = torch.promote_types(scores.dtype, torch.float32)
+        return self.head.probabilities(scores.to(precise), batch.inputs)
+
     def replay(
         self, observation: Observation, attention: Mapping[int, Tensor]
     ) -> Tensor:

@@ -1,0 +1,60 @@
+"""Whatever would stop an audit later stops it here, before anything is written."""
+
+from collections.abc import Sequence
+
+import torch
+
+from hf_attnprobe.attention_model import AttentionModelBase, Batch, Site
+from hf_attnprobe.auditing.selection import check_query
+from hf_attnprobe.auditing.sweep import Sweep
+from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.faithfulness import AuditPreview, tests
+from hf_attnprobe.inference.batching import collate
+
+
+def rehearse(sweep: Sweep, sites: Sequence[Site], rationales: bool) -> None:
+    """Runs the model on the longest and the shortest texts, and asks every test.
+
+    Raises:
+        AttnProbeError: edits that do not arrive, probabilities that are not the model's
+            own, or what a test refuses.
+    """
+    adapter = sweep.adapter
+    by_length = sorted(sweep.texts, key=lambda text: text.n_content)
+    longest = collate(adapter, by_length[-4:], sweep.pad_token_id)
+    adapter.self_check(longest)
+    check_probabilities(adapter, longest)
+    shortest = adapter.observe(collate(adapter, by_length[:1], sweep.pad_token_id))
+    if sites[0].query is not None:
+        check_query(shortest, sites[0].query)
+    preview = AuditPreview(shortest, sites, rationales)
+    for name, options in sweep.options.items():
+        tests()[name].check(preview, options)
+
+
+def check_probabilities(adapter: AttentionModelBase, batch: Batch) -> None:
+    """Checks that what is audited says what the model itself says.
+
+    Raises:
+        AttnProbeError: a probability differs by more than rounding.
+    """
+    native = adapter.native_probs(batch)
+    if native is None:
+        return
+    probs = adapter.observe(batch).probs
+    allowed = _tolerance(adapter, native)
+    differences = (probs.double() - native.double()).abs().amax(-1)
+    error, row = float(differences.max()), int(differences.argmax())
+    if not error <= allowed:
+        raise AttnProbeError(
+            f"expected the model's own probabilities, those that would be audited differ "
+            f"from them by {error:.1e} on text {batch.example_ids[row]}, more than "
+            f"{allowed:.1e}; this model cannot be audited, please report it"
+        )
+
+
+def _tolerance(adapter: AttentionModelBase, native: torch.Tensor) -> float:
+    """Rounding of the coarser of the two: the model as it is, and as it is audited."""
+    kinds = {weight.dtype for weight in adapter.model.parameters()} | {native.dtype}
+    coarsest = max(torch.finfo(kind).eps for kind in kinds if kind.is_floating_point)
+    return min(1000 * coarsest, 0.1)

@@ -1,0 +1,287 @@
+"""What is audited: a model behind the protocol, its tokenizer, and its control."""
+
+import copy
+import logging
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import (
+    Pipeline,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from hf_attnprobe.adapters import wrap
+from hf_attnprobe.attention_model import AttentionModelBase
+from hf_attnprobe.auditing import control as controls
+from hf_attnprobe.auditing.options import AuditOptions
+from hf_attnprobe.checkpoints.loading import load_model
+from hf_attnprobe.checkpoints.origins import Origin, origin_of
+from hf_attnprobe.checkpoints.tokenizers import (
+    check_belongs,
+    check_tokenizer,
+    load_tokenizer,
+)
+from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.inference.encoding import mask_id
+
+
+logger = logging.getLogger(__name__)
+
+SLOW_ON_A_CPU = (torch.bfloat16, torch.float16)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The model that is audited, by name and behind the protocol, and its tokenizer.
+
+    ``control`` is the same model without what it has learned, where there is one.
+    ``origin`` is what a report records of where the model is from.
+    """
+
+    name: str
+    adapter: AttentionModelBase
+    tokenizer: PreTrainedTokenizerBase
+    control: AttentionModelBase | None = None
+    origin: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model and its tokenizer, before any adapter; the fields are those of a Subject."""
+
+    name: str
+    model: Any
+    tokenizer: PreTrainedTokenizerBase
+    origin: Mapping[str, Any]
+
+
+def make_subject(
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase | None,
+    options: AuditOptions,
+    device: torch.device,
+    *,
+    spread: float | None = None,
+) -> Subject:
+    """The model behind the protocol, on its device, with its tokenizer.
+
+    Args:
+        model: a folder, a Hub id, a loaded model, a (model, tokenizer) pair, a pipeline,
+            or an adapter.
+        tokenizer: that of a model that is given as an object.
+        spread: standard deviation of the labels, the unit of a predicted number.
+
+    Raises:
+        AttnProbeError: it does not load, it has no tokenizer or another model's, its
+            kind cannot be audited, or it predicts a number whose unit is not known.
+    """
+    model, tokenizer = _unpacked(model, tokenizer)
+    if isinstance(model, AttentionModelBase):
+        _check_adapter_options(options)
+        loaded = _loaded(model.model, tokenizer, options)
+        _check_tokenizer_of(loaded, model)
+        copied = partial(_copy_without_training, model, options)
+        return _subject(loaded, model, _control(model, options, copied))
+    loaded = _loaded(model, tokenizer, options)
+    wrapped = partial(
+        wrap,
+        dtype=None if options.dtype is None else getattr(torch, options.dtype),
+        level=options.level,
+        mask_id=_mask_id(loaded.tokenizer, loaded.model),
+        predicts=options.predicts,
+        scale=options.scale or spread,
+        threshold=options.threshold,
+    )
+    adapter = wrapped(loaded.model.to(device))
+    if adapter.prediction.is_number and not (options.scale or spread):
+        raise AttnProbeError(
+            f"{loaded.name} predicts a number: expected different labels, whose standard "
+            "deviation is the unit of its changes; name their column with "
+            "--label-column, or give the unit with --scale"
+        )
+    _check_tokenizer_of(loaded, adapter)
+    _say_what_is_slow(loaded.model, options, device)
+
+    def again() -> AttentionModelBase:
+        return wrapped(_without_training(loaded.model, options))
+
+    return _subject(loaded, adapter, _control(adapter, options, again))
+
+
+def _subject(
+    loaded: Loaded, adapter: AttentionModelBase, control: AttentionModelBase | None
+) -> Subject:
+    return Subject(loaded.name, adapter, loaded.tokenizer, control, loaded.origin)
+
+
+def _unpacked(
+    model: Any, tokenizer: PreTrainedTokenizerBase | None
+) -> tuple[Any, PreTrainedTokenizerBase | None]:
+    """Model and tokenizer of a pipeline or a pair."""
+    if isinstance(model, Pipeline):
+        pair: tuple[Any, Any] = (model.model, model.tokenizer)
+    elif isinstance(model, tuple | list):
+        if len(model) != 2 or not isinstance(model[1], PreTrainedTokenizerBase):
+            kinds = ", ".join(type(part).__name__ for part in model)
+            raise AttnProbeError(
+                f"expected a pair of model and tokenizer, got ({kinds}); give both, in "
+                "this order"
+            )
+        pair = model[0], model[1]
+    else:
+        return model, tokenizer
+    if tokenizer is not None:
+        raise AttnProbeError(
+            f"expected no tokenizer beside a {type(model).__name__}, which has its own; "
+            "leave it out"
+        )
+    return pair
+
+
+def _loaded(
+    model: Any, tokenizer: PreTrainedTokenizerBase | None, options: AuditOptions
+) -> Loaded:
+    """Name, model and tokenizer; a model given as an object is used as it is."""
+    if isinstance(model, str | os.PathLike):
+        return _loaded_from(os.fspath(model), tokenizer, options)
+    for name in ("revision", "subfolder", "task"):
+        given = getattr(options, name)
+        if given is not None:
+            raise AttnProbeError(
+                f"expected no {name} with a model given as an object, got {given!r}; "
+                "leave it out"
+            )
+    origin = str(getattr(model, "name_or_path", "") or "")
+    if tokenizer is None:
+        if not origin:
+            raise AttnProbeError(
+                "expected a tokenizer with a model given as an object; pass tokenizer="
+            )
+        tokenizer = load_tokenizer(_place_of(model, origin, options))
+    return Loaded(origin or type(model).__name__, model, tokenizer, {})
+
+
+def _loaded_from(
+    name: str, tokenizer: PreTrainedTokenizerBase | None, options: AuditOptions
+) -> Loaded:
+    origin = origin_of(
+        name,
+        revision=options.revision,
+        token=options.token,
+        subfolder=options.subfolder,
+        trust_remote_code=options.trust_remote_code,
+    )
+    model = load_model(origin, task=options.task)
+    if tokenizer is None:
+        tokenizer = load_tokenizer(origin)
+    return Loaded(name, model, tokenizer, _recorded(name, origin, model))
+
+
+def _recorded(name: str, origin: Origin, model: PreTrainedModel) -> dict[str, Any]:
+    """Which version of a model was audited, where that is known."""
+    commit = getattr(model.config, "_commit_hash", None)
+    known = {
+        "checkpoint": origin.name if origin.folder and origin.name != name else None,
+        "revision": origin.revision,
+        "subfolder": origin.subfolder,
+        "commit": commit if origin.folder is None else None,
+    }
+    return {key: value for key, value in known.items() if value is not None}
+
+
+def _place_of(model: Any, name: str, options: AuditOptions) -> Origin:
+    """Where the tokenizer of a model object is: in the version that was loaded."""
+    origin = origin_of(
+        name, token=options.token, trust_remote_code=options.trust_remote_code
+    )
+    commit = getattr(getattr(model, "config", None), "_commit_hash", None)
+    if origin.folder is not None or commit is None:
+        return origin
+    return replace(origin, revision=commit)
+
+
+def _check_tokenizer_of(loaded: Loaded, adapter: AttentionModelBase) -> None:
+    """Checks the tokenizer; whether it is the model's only where a configuration tells."""
+    check_tokenizer(loaded.tokenizer, loaded.name)
+    config = getattr(adapter.model, "config", None)
+    if isinstance(config, PreTrainedConfig):
+        check_belongs(loaded.tokenizer, config, adapter.n_embeddings)
+
+
+def _say_what_is_slow(
+    model: nn.Module, options: AuditOptions, device: torch.device
+) -> None:
+    kind = getattr(model, "dtype", None)
+    if device.type == "cpu" and options.dtype is None and kind in SLOW_ON_A_CPU:
+        logger.warning(
+            "computing in %s, as the checkpoint was saved, which a CPU does slowly; "
+            "--dtype float32 is faster and more exact",
+            str(kind).removeprefix("torch."),
+        )
+
+
+def _mask_id(tokenizer: PreTrainedTokenizerBase, model: nn.Module) -> int | None:
+    """The token that stands in for an erased one; None where there are no embeddings."""
+    if not isinstance(model, PreTrainedModel):
+        return None
+    if type(model).__name__.endswith("ForMaskedLM"):
+        return tokenizer.mask_token_id  # no other token will do
+    is_table = isinstance(model.get_input_embeddings(), nn.Embedding)
+    return mask_id(tokenizer, model) if is_table else None
+
+
+def _check_adapter_options(options: AuditOptions) -> None:
+    for name in ("dtype", "level", "threshold", "scale"):
+        given = getattr(options, name)
+        if given is not None:
+            raise AttnProbeError(
+                f"expected no {name} with an adapter, which has its own, got {given}; "
+                "leave it out"
+            )
+
+
+def _control(
+    adapter: AttentionModelBase,
+    options: AuditOptions,
+    make: Callable[[], AttentionModelBase],
+) -> AttentionModelBase | None:
+    """The control, where there is one.
+
+    Raises:
+        AttnProbeError: one was asked for, and the model cannot be copied.
+    """
+    if not controls.has_control(options.control, adapter):
+        return None
+    try:
+        return make()
+    except (TypeError, RuntimeError) as error:  # what copying raises
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        if options.control == "auto":
+            logger.warning("no control is run, the model cannot be copied: %s", reason)
+            return None
+        raise AttnProbeError(
+            f"cannot copy the model for a control: {reason}; leave --control out"
+        ) from error
+
+
+def _without_training(model: nn.Module, options: AuditOptions) -> nn.Module:
+    return controls.control_of(
+        model, options.control, n_layers=options.control_layers, seed=options.seed
+    )
+
+
+def _copy_without_training(
+    adapter: AttentionModelBase, options: AuditOptions
+) -> AttentionModelBase:
+    """Of an adapter that is given as an object."""
+    other = copy.deepcopy(adapter)
+    weights = _without_training(adapter.model, options).state_dict()
+    other.model.load_state_dict(weights)
+    return other

@@ -1,0 +1,93 @@
+"""The configuration of a checkpoint, its values checked before they reach tensors."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from transformers import AutoConfig, PreTrainedConfig
+
+from hf_attnprobe.checkpoints.origins import Origin
+from hf_attnprobe.errors import AttnProbeError
+
+
+MOST_LABELS = 1_000_000
+"""Transformers names every label when it reads a configuration: 10^12 take for ever."""
+
+
+def load_config(origin: Origin, **labels: Any) -> PreTrainedConfig:
+    """The configuration of a checkpoint.
+
+    Args:
+        labels: ``id2label`` and ``label2id``, in place of the checkpoint's.
+
+    Raises:
+        AttnProbeError: there is none, or one of its values is of the wrong type or range.
+    """
+    with origin.reported():
+        values, _ = PreTrainedConfig.get_config_dict(origin.name, **origin.place)
+        values = dict(values)
+    check_values(values, origin.name)
+    with origin.reported():
+        return AutoConfig.from_pretrained(
+            origin.name,
+            trust_remote_code=origin.trust_remote_code,
+            **origin.place,
+            **labels,
+        )
+
+
+def check_values(values: Mapping[str, Any], name: str) -> None:
+    """Checks the values that Transformers takes as they are.
+
+    Args:
+        values: of a config.json.
+        name: of the model, for the error.
+
+    Raises:
+        AttnProbeError: the first that is of the wrong type or range.
+    """
+
+    def refuse(key: str, expected: str) -> None:
+        value = str(values[key])
+        value = value if len(value) <= 80 else value[:80] + "…"
+        raise AttnProbeError(
+            f"expected {expected} for {key} in the configuration of {name}, got {value}; "
+            "correct its config.json"
+        )
+
+    for key, value in values.items():
+        if key.endswith("_token_id") and not _is_id(value):
+            refuse(key, "a token id")
+    longest = values.get("max_position_embeddings")
+    if longest is not None and not _is_int(longest):
+        refuse("max_position_embeddings", "a whole number")
+    n_labels = values.get("num_labels")
+    if n_labels is not None and not (_is_int(n_labels) and n_labels <= MOST_LABELS):
+        refuse("num_labels", f"a whole number up to {MOST_LABELS:,}")
+    if not _is_list_of_names(values.get("architectures")):
+        refuse("architectures", "a list of names")
+    if not _is_numbered(values.get("id2label")):
+        refuse("id2label", "names for the numbers from 0 on")
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_id(value: Any) -> bool:
+    """A number, several ones that end a text, or none."""
+    values = value if isinstance(value, list) else [value]
+    return value is None or all(map(_is_int, values))
+
+
+def _is_list_of_names(value: Any) -> bool:
+    if value is None:
+        return True
+    return isinstance(value, list) and all(isinstance(name, str) for name in value)
+
+
+def _is_numbered(names: Any) -> bool:
+    if names is None:
+        return True
+    if not isinstance(names, dict):
+        return False
+    return {str(key) for key in names} == {str(k) for k in range(len(names))}

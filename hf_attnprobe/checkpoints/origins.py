@@ -1,0 +1,160 @@
+"""Where a model is: a folder, or a repository of the Hub in one of its versions."""
+
+import contextlib
+import json
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hf_attnprobe.errors import AttnProbeError
+
+
+logger = logging.getLogger(__name__)
+LONGEST = 300
+"""Characters of somebody else's error that are shown."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where model and tokenizer are loaded from; :func:`origin_of` makes it.
+
+    Attributes:
+        name: a folder or a Hub id.
+        revision: branch, tag or commit of the Hub repository; None: its main branch.
+        token: of the Hub, for a private repository; None: the one that is logged in.
+        subfolder: of the Hub repository.
+        trust_remote_code: allow code that comes with the model.
+    """
+
+    name: str
+    revision: str | None = None
+    token: str | None = field(default=None, repr=False)
+    subfolder: str | None = None
+    trust_remote_code: bool = False
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder; None on the Hub."""
+        return Path(self.name) if Path(self.name).is_dir() else None
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """The keywords of ``from_pretrained`` that say where, beside the name."""
+        given = {
+            "revision": self.revision,
+            "token": self.token,
+            "subfolder": self.subfolder,
+        }
+        return {name: value for name, value in given.items() if value is not None}
+
+    @contextlib.contextmanager
+    def reported(self) -> Iterator[None]:
+        """Turns whatever a loader raises into one line.
+
+        Raises:
+            AttnProbeError: anything was raised.
+        """
+        try:
+            yield
+        except Exception as error:  # safetensors, tokenizers and torch raise their own
+            reason = first_line(error)
+            if self.folder is not None:
+                raise AttnProbeError(
+                    f"expected a model in {self.name}, but it does not load: {reason}"
+                ) from error
+            raise AttnProbeError(
+                f"expected a model folder or a Hub id, got {self.name!r}, which is no "
+                f"folder here and does not load from the Hub: {reason}"
+            ) from error
+
+
+def origin_of(
+    model: str | Path | Origin,
+    *,
+    revision: str | None = None,
+    token: str | None = None,
+    subfolder: str | None = None,
+    trust_remote_code: bool = False,
+) -> Origin:
+    """Which model is meant.
+
+    Of the folder of a training with checkpoints inside it is the best one, where the
+    training recorded which that is; a line of the log says so.
+
+    Args:
+        model: a folder, a Hub id, or ``org/name@revision``.
+        revision, token, subfolder, trust_remote_code: see :class:`Origin`.
+
+    Raises:
+        AttnProbeError: a revision of a folder, two revisions, no such subfolder, or
+            checkpoints of which none is known to be the best.
+    """
+    if isinstance(model, Origin):
+        return model
+    name = str(model)
+    if Path(name).is_dir():
+        if revision is not None:
+            raise AttnProbeError(
+                f"expected no revision with a folder, got {revision!r} for {name}; name "
+                "a Hub id, or leave it out"
+            )
+        chosen = _folder_meant(Path(name), subfolder)
+        return Origin(chosen, trust_remote_code=trust_remote_code)
+    name, found, behind = name.partition("@")
+    if found and revision not in (None, behind):
+        raise AttnProbeError(
+            f"expected one revision of {name}, got {behind!r} and {revision!r}; leave one "
+            "out"
+        )
+    at = behind if found else revision
+    return Origin(name, at, token, subfolder, trust_remote_code)
+
+
+def _folder_meant(folder: Path, subfolder: str | None) -> str:
+    if subfolder is not None:
+        if not (folder / subfolder).is_dir():
+            raise AttnProbeError(
+                f"expected a folder {subfolder} in {folder}, found none; leave subfolder "
+                "out"
+            )
+        folder = folder / subfolder
+    if any((folder / name).exists() for name in ("config.json", "adapter_config.json")):
+        return str(folder)
+    saved = [path for path in folder.glob("checkpoint-*") if path.is_dir()]
+    numbered = [path for path in saved if path.name.rpartition("-")[2].isdigit()]
+    if not numbered:
+        return str(folder)
+    newest = max(numbered, key=lambda path: int(path.name.rpartition("-")[2]))
+    best = _best_checkpoint(folder) or _best_checkpoint(newest)
+    if best is None or not (folder / best).is_dir():
+        raise AttnProbeError(
+            f"expected a model in {folder}, found {len(numbered)} checkpoints of a "
+            f"training and no record of a best one among them; name one, such as the "
+            f"newest, {newest}"
+        )
+    logger.warning("of %s the best checkpoint is taken, %s", folder, best)
+    return str(folder / best)
+
+
+def _best_checkpoint(folder: Path) -> str | None:
+    """The name of the checkpoint that ``trainer_state.json`` calls the best."""
+    try:
+        state = json.loads((folder / "trainer_state.json").read_text())
+        return Path(state["best_model_checkpoint"]).name
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+
+
+def first_line(error: Exception) -> str:
+    """What an error says, in one line."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    said = lines[0]
+    if said.endswith(":") and len(lines) > 1:
+        said = f"{said} {lines[1].strip()}"
+    if len(said) > LONGEST:
+        said = said[:LONGEST] + "…"
+    if "`trust_remote_code=True`" in str(error):
+        return f"{said} Allow it with --trust-remote-code"
+    return said

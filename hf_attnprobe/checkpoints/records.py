@@ -1,0 +1,42 @@
+"""What a training leaves in its folder beside the weights."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from hf_attnprobe.errors import AttnProbeError
+
+
+RECORD = "training.json"
+"""File of a training's settings and scores; it marks a folder as a training's result."""
+
+
+def check_not_itself(model: str | Path, output_dir: str | Path) -> None:
+    """Checks that training a model further does not overwrite it.
+
+    Raises:
+        AttnProbeError: the output folder is the model's own.
+    """
+    folder = Path(output_dir)
+    if folder.exists() and folder.resolve() == Path(model).resolve():
+        raise AttnProbeError(
+            f"expected another folder than the model's own, got {output_dir}; choose "
+            "another --output-dir"
+        )
+
+
+def read_record(folder: Path) -> dict[str, Any]:
+    """The record that a training left in its folder; empty for other models.
+
+    Raises:
+        AttnProbeError: the record cannot be read.
+    """
+    file = folder / RECORD
+    if not file.is_file():
+        return {}
+    try:
+        return dict(json.loads(file.read_text()))
+    except (OSError, ValueError, TypeError) as error:
+        raise AttnProbeError(
+            f"cannot read {file} ({error}); train the model again"
+        ) from error
