@@ -94,4 +94,6 @@ def _compact(
             short[name] = values.gather(1, positions)
     short["attention_mask"] = alive.to(texts["attention_mask"].dtype)
     short["input_ids"] = short["input_ids"].masked_fill(~alive, pad_id)
+    if "reads" in short:  # nothing is read from what is padding now
+        short["reads"] = short["reads"].masked_fill(~alive, -1)
     return short
