@@ -35,6 +35,17 @@ from hf_attnprobe.inference.encoding import mask_id
 
 logger = logging.getLogger(__name__)
 
+Model = (
+    str
+    | os.PathLike[str]
+    | nn.Module
+    | AttentionModelBase
+    | Pipeline
+    | tuple[nn.Module, PreTrainedTokenizerBase]
+    | list[Any]
+)
+"""What an audit takes for a model."""
+
 COVERED = ("text-classification", "image-classification")
 """The heads whose predictions are understood."""
 
