@@ -8,12 +8,14 @@ client code paths are exercised (``HF_ENDPOINT`` is the only thing a test has to
     ROOT/spaces/<org>/<name>/...      spaces/<org>/<name>    space repos (evaluate modules)
 
 Every repo has one branch, ``main``; its commit hash is derived from the content, so
-editing a file makes clients download again.  Any full 40-digit hash is accepted as a
-revision and answered with the present content.
+editing a file makes clients download again.  ``<org>/<name>@<revision>`` beside it is
+another revision of it.  Any other full 40-digit hash is accepted as a revision and
+answered with the present content.
 
 Standard library only.  Reading always works; ``writable=True`` adds what ``push_to_hub``
 and ``upload_file`` need (repo creation and commits of inline files). ``missing_status=401`` answers
-for a repo that is not there as the real Hub does to anonymous clients::
+for a repo that is not there as the real Hub does to anonymous clients; ``private={repo: token}`` hides
+a repo from those without the token::
 
     with MiniHub(root) as hub:          # picks a free port
         os.environ["HF_ENDPOINT"] = hub.url
@@ -120,7 +122,18 @@ class Store:
         lines = "".join(f"{e.path}\0{e.oid}\n" for e in self.entries(kind, repo))
         return hashlib.sha1(f"{kind}/{repo}\n{lines}".encode()).hexdigest()
 
+    def version(self, kind: str, repo: str, revision: str | None) -> str:
+        """The folder of a revision: ``name@revision`` beside ``name``, by name or commit; else ``name``."""
+        base = (self.root / kind).resolve()
+        for folder in sorted(base.glob(f"{repo}@*")):
+            found = folder.relative_to(base).as_posix()
+            if revision in (found.partition("@")[2], self.commit(kind, found)):
+                return found
+        return repo
+
     def check_revision(self, kind: str, repo: str, revision: str | None) -> str:
+        if "@" in repo:
+            return self.commit(kind, repo)
         head = self.commit(kind, repo)
         if revision in (None, "main", "HEAD") or _HEX40.fullmatch(revision):
             return head
@@ -278,6 +291,8 @@ class Handler(BaseHTTPRequestHandler):
         try:
             url = urlsplit(self.path)
             path, query = unquote(url.path), parse_qs(url.query)
+            if m := RE_API.match(path) or RE_RESOLVE.match(path):
+                self._need_token(m["repo"])
             if m := RE_API.match(path):
                 self._api(m["kind"], m["repo"], m["rest"] or "", query, body)
             elif path.startswith("/api/"):
@@ -293,6 +308,12 @@ class Handler(BaseHTTPRequestHandler):
         except Exception as err:
             self._fail(HubError(500, "Internal", f"{type(err).__name__}: {err}"))
 
+    def _need_token(self, repo: str) -> None:
+        """A private repo is not there for those without its token."""
+        token = self.server.private.get(repo)
+        if token and self.headers.get("Authorization") != f"Bearer {token}":
+            raise HubError(404, "RepoNotFound", "Repository not found")
+
     do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = _serve
 
     def log_message(self, *args: object) -> None:
@@ -303,6 +324,7 @@ class Handler(BaseHTTPRequestHandler):
     def _resolve(self, kind: str, repo: str, revision: str, path: str) -> None:
         store = self.server.store
         store.repo_dir(kind, repo)
+        repo = store.version(kind, repo, revision)
         head = store.check_revision(kind, repo, revision)
         try:
             file = store.file(kind, repo, path)
@@ -357,6 +379,7 @@ class Handler(BaseHTTPRequestHandler):
         verb, _, tail = rest.partition("/")
         revision, _, path = tail.partition("/")
         if self.command in ("GET", "HEAD"):
+            repo = store.version(kind, repo, revision)
             if verb in ("", "revision"):
                 store.check_revision(kind, repo, revision or None)
                 return self._json(200, store.info(kind, repo))
@@ -478,9 +501,11 @@ class Server(ThreadingHTTPServer):
         *,
         writable: bool = False,
         missing_status: int = 404,
+        private: dict[str, str] | None = None,
         log: TextIO | None = None,
     ) -> None:
         super().__init__((host, port), Handler)
+        self.private = private or {}
         self.store, self.writable, self._log = Store(root.resolve()), writable, log
         self.missing_status = missing_status
         self.requests: list[tuple[str, str, int]] = []

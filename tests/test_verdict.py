@@ -320,6 +320,7 @@ def test_the_control_is_the_same_tests_on_the_shuffled_weights(tokenizer, tmp_pa
     other = wrap(control_of(model, "randomised", n_layers=None, seed=0))
     batch = reference_batch(wrap(model), tokenizer, texts)
     assert sharpen_like(other, wrap(model), batch)
+    other.given.load_state_dict(other.model.state_dict())  # an audit compares the two
     alone = audit(
         other, texts, ["permutation"], options=AuditOptions(control="none"), **run
     )

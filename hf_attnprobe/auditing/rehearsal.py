@@ -43,7 +43,7 @@ def check_probabilities(adapter: AttentionModelBase, batch: Batch) -> None:
         return
     probs = adapter.observe(batch).probs
     allowed = _tolerance(adapter, native)
-    differences = (probs.double() - native.double()).abs().amax(-1)
+    differences = (probs - native).detach().abs().amax(-1)
     error, row = float(differences.max()), int(differences.argmax())
     if not error <= allowed:
         raise AttnProbeError(

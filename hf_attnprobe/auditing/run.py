@@ -39,7 +39,7 @@ from hf_attnprobe.auditing.selection import (
     sites_by_test,
     tests_given,
 )
-from hf_attnprobe.auditing.subject import Subject, make_subject
+from hf_attnprobe.auditing.subject import Model, Subject, make_subject
 from hf_attnprobe.auditing.sweep import (
     Part,
     Sweep,
@@ -79,7 +79,7 @@ logger = logging.getLogger(__name__)
 
 
 def audit(
-    model: Any,
+    model: Model,
     dataset: Any,
     tests: "Sequence[str | Options] | str | Options | None" = None,
     *,

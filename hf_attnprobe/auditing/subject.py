@@ -22,7 +22,7 @@ from hf_attnprobe.attention_model import AttentionModelBase
 from hf_attnprobe.auditing import control as controls
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.checkpoints.loading import load_model
-from hf_attnprobe.checkpoints.origins import Origin, origin_of
+from hf_attnprobe.checkpoints.origins import Origin, commit_of, origin_of
 from hf_attnprobe.checkpoints.tokenizers import (
     check_belongs,
     check_tokenizer,
@@ -33,6 +33,17 @@ from hf_attnprobe.inference.encoding import mask_id
 
 
 logger = logging.getLogger(__name__)
+
+Model = (
+    str
+    | os.PathLike[str]
+    | nn.Module
+    | AttentionModelBase
+    | Pipeline
+    | tuple[nn.Module, PreTrainedTokenizerBase]
+    | list[Any]
+)
+"""What an audit takes for a model."""
 
 SLOW_ON_A_CPU = (torch.bfloat16, torch.float16)
 
@@ -164,7 +175,9 @@ def _loaded(
             raise AttnProbeError(
                 "expected a tokenizer with a model given as an object; pass tokenizer="
             )
-        tokenizer = load_tokenizer(_place_of(model, origin, options))
+        trusted = options.trust_remote_code
+        place = origin_of(origin, token=options.token, trust_remote_code=trusted)
+        tokenizer = load_tokenizer(place)
     return Loaded(origin or type(model).__name__, model, tokenizer, {})
 
 
@@ -179,32 +192,23 @@ def _loaded_from(
         trust_remote_code=options.trust_remote_code,
     )
     model = load_model(origin, task=options.task)
-    if tokenizer is None:
-        tokenizer = load_tokenizer(origin)
-    return Loaded(name, model, tokenizer, _recorded(name, origin, model))
+    commit = commit_of(origin)
+    if tokenizer is None:  # of the same commit, whatever was pushed since
+        tokenizer = load_tokenizer(replace(origin, revision=commit or origin.revision))
+    return Loaded(name, model, tokenizer, _recorded(name, origin, commit))
 
 
-def _recorded(name: str, origin: Origin, model: PreTrainedModel) -> dict[str, Any]:
-    """Which version of a model was audited, where that is known."""
-    commit = getattr(model.config, "_commit_hash", None)
+def _recorded(name: str, origin: Origin, commit: str | None) -> dict[str, Any]:
+    """Which version of a model was audited, where there are several."""
     known = {
         "checkpoint": origin.name if origin.folder and origin.name != name else None,
         "revision": origin.revision,
         "subfolder": origin.subfolder,
-        "commit": commit if origin.folder is None else None,
+        "commit": commit,
     }
     return {key: value for key, value in known.items() if value is not None}
 
 
-def _place_of(model: Any, name: str, options: AuditOptions) -> Origin:
-    """Where the tokenizer of a model object is: in the version that was loaded."""
-    origin = origin_of(
-        name, token=options.token, trust_remote_code=options.trust_remote_code
-    )
-    commit = getattr(getattr(model, "config", None), "_commit_hash", None)
-    if origin.folder is not None or commit is None:
-        return origin
-    return replace(origin, revision=commit)
 
 
 def _check_tokenizer_of(loaded: Loaded, adapter: AttentionModelBase) -> None:

@@ -145,7 +145,7 @@ def check_weights(
     Raises:
         AttnProbeError: weights of another shape, missing or left over.
     """
-    for key, saved, needed in info["mismatched_keys"]:
+    for key, saved, needed in sorted(info["mismatched_keys"]):
         if key not in brought:
             raise AttnProbeError(
                 f"expected a model in {name}, but it does not load: the weights {key} are "

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from transformers.utils import cached_file
+from transformers.utils.hub import extract_commit_hash
+
 from hf_attnprobe.errors import AttnProbeError
 
 
@@ -110,6 +113,27 @@ def origin_of(
         )
     at = behind if found else revision
     return Origin(name, at, token, subfolder, trust_remote_code)
+
+
+def commit_of(origin: Origin) -> str | None:
+    """The commit of the Hub repository that is loaded; None for folders.
+
+    Raises:
+        AttnProbeError: the repository cannot be read.
+    """
+    if origin.folder is not None:
+        return None
+    with origin.reported():
+        for name in ("config.json", "adapter_config.json"):
+            file = cached_file(
+                origin.name,
+                name,
+                _raise_exceptions_for_missing_entries=False,
+                **origin.place,
+            )
+            if file is not None:
+                return extract_commit_hash(file, None)
+    return None
 
 
 def _folder_meant(folder: Path, subfolder: str | None) -> str:

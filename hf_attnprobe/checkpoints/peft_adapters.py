@@ -1,6 +1,7 @@
 """LoRA and its like: weights that peft saved without the model that they change."""
 
 import json
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -117,7 +118,9 @@ def load_adapted(
     # The base may have had another head, or none: then the adapter must bring all of it.
     info["unexpected_keys"] = []
     check_weights(base.name, model.base_model_prefix, info, brought=brought)
-    with origin.reported():
+    with origin.reported(), warnings.catch_warnings():
+        # peft asks Transformers by a name that goes with the next major version
+        warnings.simplefilter("ignore", FutureWarning)
         adapted = peft.PeftModel.from_pretrained(model, origin.name, **origin.place)
     if not hasattr(adapted, "merge_and_unload"):
         raise AttnProbeError(
