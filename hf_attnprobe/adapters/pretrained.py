@@ -67,3 +67,8 @@ class PretrainedFacts:
 def is_hierarchical(config: PreTrainedConfig) -> bool:
     """Whether a configuration is of a classifier with sentences above its words."""
     return bool(getattr(config, "hierarchical", False))
+
+
+def reads_pairs(config: PreTrainedConfig) -> bool:
+    """Whether a configuration is of a classifier that reads two texts, one as its query."""
+    return bool(getattr(config, "query_encoder", False))
