@@ -65,6 +65,8 @@ class Batch:
         labels: int [batch], or None.
         rationale: bool [batch, keys], the units that people marked as the reason, none
             in texts without a rationale; or None.
+        segments: int [batch, keys], 0 in the text, 1 in the second text, -1 elsewhere;
+            None where texts are single.
     """
 
     inputs: Mapping[str, Tensor]
@@ -73,6 +75,7 @@ class Batch:
     example_ids: tuple[int, ...]
     labels: Tensor | None = None
     rationale: Tensor | None = None
+    segments: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)

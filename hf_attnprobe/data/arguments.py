@@ -33,8 +33,14 @@ class Data(Options):
     )
     text_column: str | Sequence[str] | None = option(
         None,
-        "column with the texts; several columns are joined by a space (default: text, "
-        "else sentence)",
+        "column with the texts; several columns are joined by a space into one text "
+        "(default: a known pair such as premise and hypothesis, else text or sentence)",
+        metavar="COLUMN",
+    )
+    text_pair_column: str | None = option(
+        None,
+        "column with the second texts, which the tokenizer pairs with the first "
+        "(default: that of a known pair)",
         metavar="COLUMN",
     )
     label_column: str | None = option(None, "column with the labels (default: label)")
@@ -76,6 +82,7 @@ class Data(Options):
         return {
             "dataset_config": self.dataset_config,
             "text_column": self.text_column,
+            "text_pair_column": self.text_pair_column,
             "label_column": self.label_column,
         }
 

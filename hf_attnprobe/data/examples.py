@@ -1,7 +1,7 @@
 """Data sets by name, folder, Hub id or in memory, all in one form.
 
-Whatever it was read from, a split becomes rows of `example_id`, `text` and `label`, and
-`rationale` if there is one. `datasets` is imported where it is used, so that the
+Whatever it was read from, a split becomes rows of `example_id`, `text` and `label`, of
+`text_pair` where texts come in pairs, and `rationale` if there is one. `datasets` is imported where it is used, so that the
 package imports without it.
 """
 
@@ -14,6 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from hf_attnprobe.data.columns import (
+    check_present,
+    choose_columns,
+    column_of,
+    read_texts,
+)
 from hf_attnprobe.data.lengths import fits
 from hf_attnprobe.data.recipes import Recipe
 from hf_attnprobe.data.sources import open_splits, recipe_of
@@ -43,6 +49,7 @@ def load_examples(
     split: str,
     *,
     text_column: str | Sequence[str] | None = None,
+    text_pair_column: str | None = None,
     label_column: str | None = None,
     dataset_config: str | None = None,
     limit: int | None = None,
@@ -54,8 +61,10 @@ def load_examples(
         dataset: a name in `RECIPES`, a folder, a Hub id, a `Recipe`, or examples in
             memory.
         split: ignored for a `Dataset` and a list, which are one split.
-        text_column: default: the recipe's, else `text` or `sentence`. Several columns
-            are joined by a space, leaving out missing values.
+        text_column: default: the recipe's, else those of a known pair such as premise
+            and hypothesis, else `text` or `sentence`. Several columns are joined by a
+            space into one text, leaving out missing values.
+        text_pair_column: the second text, which the tokenizer pairs with the first.
         label_column: default: the recipe's, else `label`.
         dataset_config: configuration of the data set, for those that have several.
         limit: number of rows to keep after all filters, see :func:`sample`; at least 1.
@@ -68,32 +77,40 @@ def load_examples(
         - `example_id` (int64): the source's own where those are unique and not
           negative, else the row number in the source split before any filter, so that
           it names the same text whatever `limit` is;
-        - `text` (string);
+        - `text` (string), and `text_pair` (string) where texts come in pairs;
         - `label`: a ClassLabel where the source names its classes or its labels are
           strings (sorted, over all splits), else an int64; -1 for unlabelled rows;
         - `rationale` (list of int64): a human rationale, or the words that a rule
           decides by, as positions from 0 among the words that white space separates in
           the text; empty where there is none. It is read from a column `rationale`, or
-          from `evidence` (ERASER's name), that holds lists of integers.
+          from `evidence` (ERASER's name), that holds lists of integers;
+        - `rationale_pair`: the same of the second text, from a column of that name or
+          from `evidence_pair`.
 
     Raises:
         AttnProbeError: no such data set, split or column; no row left; a text that is
             not a string; labels that are neither integers nor strings.
     """
     check_at_least(1, limit=limit)
-    recipe = recipe_of(dataset, text_column, label_column, dataset_config)
+    recipe = recipe_of(
+        dataset,
+        text_column=text_column,
+        text_pair_column=text_pair_column,
+        label_column=label_column,
+        config=dataset_config,
+    )
     splits = open_splits(dataset, split, recipe)
     source, rows = _choose_split(splits, split, recipe, seed)
     labels, names = _keep_classes(*_labels(source, splits, recipe), recipe.keep_labels)
-    ids, texts = _example_ids(source), _texts(source, recipe)
-    table: dict[str, Sequence[Any]] = {
-        "example_id": ids,
-        "text": texts,
-        "label": labels,
-    }
-    rationale_column = _rationale_column(source)
-    if rationale_column is not None:
-        table["rationale"] = column_of(source, rationale_column)
+    columns = choose_columns(
+        source.column_names, recipe.text_column, recipe.text_pair_column
+    )
+    ids, (texts, seconds) = _example_ids(source), read_texts(source, columns)
+    table: dict[str, Sequence[Any]] = {"example_id": ids, "text": texts}
+    if seconds is not None:
+        table["text_pair"] = seconds
+    table["label"] = labels
+    table |= _rationales(source, is_pair=seconds is not None)
 
     is_training = split in ("train", "validation")
     rows = [row for row in rows if labels[row] is not None]
@@ -107,11 +124,6 @@ def load_examples(
     for name, values in table.items():
         table[name] = [values[row] for row in rows]
     return _to_dataset(table, names)
-
-
-def column_of(examples: "datasets.Dataset", name: str) -> list[Any]:
-    """A column as plain Python values, whatever the format of the data set."""
-    return examples.with_format(None)[name][:]
 
 
 def by_hash(ids: Sequence[int]) -> list[int]:
@@ -192,13 +204,13 @@ def dataset_name(dataset: Any, split: str) -> DatasetName:
 
 
 def dataset_fingerprint(examples: "datasets.Dataset") -> str:
-    """16 hex digits (SHA-256) of ids, texts, labels and rationales.
+    """16 hex digits (SHA-256) of ids, texts, labels, rationales and second texts.
 
     Equal for equal examples, in any order and from any source.
     """
     names = ["example_id", "text", "label"]
-    if "rationale" in examples.column_names:
-        names.append("rationale")
+    further = ("rationale", "text_pair", "rationale_pair")
+    names += [name for name in further if name in examples.column_names]
     columns = [column_of(examples, name) for name in names]
     digest = hashlib.sha256()
     for row in sorted(zip(*columns, strict=True)):
@@ -268,63 +280,35 @@ def _example_ids(source: "datasets.Dataset") -> list[int]:
     return ids if are_valid and len(set(ids)) == len(ids) else by_row
 
 
-def _rationale_column(source: "datasets.Dataset") -> str | None:
+def _rationales(source: "datasets.Dataset", *, is_pair: bool) -> dict[str, list[Any]]:
+    """The rationales of the text and of the second text, those that there are."""
+    endings = ("", "_pair") if is_pair else ("",)
+    found = {}
+    for ending in endings:
+        column = _rationale_column(source, ending)
+        if column is not None:
+            found[f"rationale{ending}"] = column_of(source, column)
+    return found
+
+
+def _rationale_column(source: "datasets.Dataset", ending: str) -> str | None:
     """The column with lists of integers; elsewhere the names mean quoted sentences."""
     for name in RATIONALE_COLUMNS:
-        items = getattr(source.features.get(name), "feature", None)
+        column = name + ending
+        items = getattr(source.features.get(column), "feature", None)
         if str(getattr(items, "dtype", "")).startswith(("int", "uint", "null")):
-            return name
+            return column
     return None
-
-
-def _find_column(
-    source: "datasets.Dataset", given: str | None, defaults: tuple[str, ...], flag: str
-) -> str | None:
-    """The name of the column; None if none was given and no default exists."""
-    if given is not None and given not in source.column_names:
-        raise AttnProbeError(
-            f"no column {given!r} among the columns {', '.join(source.column_names)}; "
-            f"name one with {flag}"
-        )
-    existing = [name for name in defaults if name in source.column_names]
-    return given or next(iter(existing), None)
-
-
-def _texts(source: "datasets.Dataset", recipe: Recipe) -> list[str]:
-    if recipe.text_column is None or isinstance(recipe.text_column, str):
-        return _strings(source, recipe.text_column)
-    parts = [_strings(source, name, may_lack=True) for name in recipe.text_column]
-    return [" ".join(filter(None, row)) for row in zip(*parts, strict=True)]
-
-
-def _strings(
-    source: "datasets.Dataset", given: str | None, *, may_lack: bool = False
-) -> list[str]:
-    """A column of strings, \"\" for missing values where they are allowed."""
-    column = _find_column(source, given, ("text", "sentence"), "--text-column")
-    if column is None:
-        raise AttnProbeError(
-            "no column 'text' or 'sentence' among the columns "
-            f"{', '.join(source.column_names)}; name the one with the texts with "
-            "--text-column"
-        )
-    texts = column_of(source, column)
-    for row, text in enumerate(texts):
-        if not isinstance(text, str) and not (may_lack and text is None):
-            raise AttnProbeError(
-                f"column {column!r} must hold strings, row {row} is "
-                f"{type(text).__name__}; mend or drop it, or name another column with "
-                "--text-column"
-            )
-    return [text or "" for text in texts]
 
 
 def _labels(
     source: "datasets.Dataset", splits: "Mapping[str, datasets.Dataset]", recipe: Recipe
 ) -> tuple[list[int], tuple[str, ...] | None]:
     """Class numbers, -1 where there is none, and the names of the classes if any."""
-    column = _find_column(source, recipe.label_column, ("label",), "--label-column")
-    if column is None:
+    column = recipe.label_column or "label"
+    if recipe.label_column is not None:
+        check_present(source.column_names, column, "--label-column")
+    if column not in source.column_names:
         return [-1] * len(source), recipe.label_names
     values = column_of(source, column)
     kinds = {type(value) for value in values} - {type(None)}
@@ -400,11 +384,13 @@ def _to_dataset(
 ) -> "datasets.Dataset":
     from datasets import ClassLabel, Dataset, Features, List, Value
 
-    features = {
+    known = {
         "example_id": Value("int64"),
         "text": Value("string"),
+        "text_pair": Value("string"),
         "label": Value("int64") if names is None else ClassLabel(names=list(names)),
+        "rationale": List(Value("int64")),
+        "rationale_pair": List(Value("int64")),
     }
-    if "rationale" in table:
-        features["rationale"] = List(Value("int64"))
+    features = {name: known[name] for name in table}
     return Dataset.from_dict(table, features=Features(features))

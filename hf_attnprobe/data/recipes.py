@@ -19,7 +19,9 @@ class Recipe:
     Attributes:
         hub_id: on the Hub; with a folder instead, local files are cut in the same way.
         config: configuration of the data set, where it has several.
-        text_column: default: `text`, else `sentence`; several are joined by a space.
+        text_column: default: that of a known pair, else `text` or `sentence`; several
+            are joined by a space.
+        text_pair_column: the second text, which the tokenizer pairs with the first.
         label_column: default: `label`; without that column there are no labels.
         label_names: names of the classes, where the source has integers.
         first_label: the source's number of the first class.
@@ -37,6 +39,7 @@ class Recipe:
     hub_id: str
     config: str | None = None
     text_column: str | tuple[str, ...] | None = None
+    text_pair_column: str | None = None
     label_column: str | None = None
     label_names: tuple[str, ...] | None = None
     first_label: int = 0

@@ -1,7 +1,7 @@
 """Where data sets come from: names, folders, the Hub, memory."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,27 +14,16 @@ if TYPE_CHECKING:
     import datasets
 
 
-def recipe_of(
-    dataset: Any,
-    text_column: str | Sequence[str] | None,
-    label_column: str | None,
-    dataset_config: str | None,
-) -> Recipe:
+def recipe_of(dataset: Any, **given: Any) -> Recipe:
     """How the data set is cut: by the recipe of its name, or as it comes.
 
-    Arguments that are not None replace the recipe's own.
+    Args:
+        given: fields of the recipe; those that are not None replace its own.
     """
     if isinstance(dataset, str | os.PathLike):
         dataset = RECIPES.get(str(dataset), Recipe(str(dataset)))
     recipe = dataset if isinstance(dataset, Recipe) else Recipe("")
-    given = {
-        "text_column": text_column,
-        "label_column": label_column,
-        "config": dataset_config,
-    }
-    changes: dict[str, Any] = {
-        name: value for name, value in given.items() if value is not None
-    }
+    changes = {name: value for name, value in given.items() if value is not None}
     return replace(recipe, **changes)
 
 

@@ -21,6 +21,7 @@ def load_splits(
     *,
     dataset_config: str | None = None,
     text_column: str | Sequence[str] | None = None,
+    text_pair_column: str | None = None,
     label_column: str | None = None,
     limit: int | None = None,
     seed: int = 0,
@@ -31,7 +32,8 @@ def load_splits(
 
     Args:
         dataset: a name, a folder, a Hub id, a `Recipe` or a `DatasetDict`.
-        dataset_config, text_column, label_column, seed: see :func:`load_examples`.
+        dataset_config, text_column, text_pair_column, label_column, seed: see
+            :func:`load_examples`.
         limit: number of training texts, as even over the classes as possible; a smaller
             sample is part of a larger one.
 
@@ -50,6 +52,7 @@ def load_splits(
         dataset,
         dataset_config=dataset_config,
         text_column=text_column,
+        text_pair_column=text_pair_column,
         label_column=label_column,
         seed=seed,
     )

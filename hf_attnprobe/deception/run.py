@@ -54,7 +54,7 @@ from hf_attnprobe.deception.report import Deception, Measured, deception_of, to_
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.functional.divergence import tvd
 from hf_attnprobe.functional.intervention import random_generator
-from hf_attnprobe.inference.encoding import Text, labels_of_model
+from hf_attnprobe.inference.encoding import Text, labels_of_model, second_texts
 from hf_attnprobe.inference.outputs import observations, predict
 from hf_attnprobe.retraining.base import Splits, load_base, shared_settings
 from hf_attnprobe.storage.folders import write_json
@@ -270,7 +270,8 @@ def _check_splits(
             "expected data that numbers its classes as the model does; choose the data it "
             "was trained on"
         )
-    rows = tokenizer(column_of(train, "text"), truncation=True)["input_ids"]
+    texts, seconds = column_of(train, "text"), second_texts(train)
+    rows = tokenizer(texts, seconds, truncation=True)["input_ids"]
     wanted = set(ids.tolist())
     if not any(wanted.intersection(row) for row in rows):
         raise AttnProbeError(

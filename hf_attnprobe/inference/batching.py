@@ -12,7 +12,7 @@ from hf_attnprobe.adapters.token_deletion import sum_pieces
 from hf_attnprobe.attention_model import AttentionModel, AttentionModelBase, Batch
 from hf_attnprobe.data.examples import column_of, sample
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.inference.encoding import Text, tokenize
+from hf_attnprobe.inference.encoding import Text, second_texts, tokenize
 
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ PAD_VALUES = {
     "special_tokens_mask": 1,
     "token_type_ids": 0,
     "word_ids": -1,
+    "segment_ids": -1,
     "rationale": False,
 }
 # Texts, and tokens with padding, of the reference batch: its head outputs are kept.
@@ -102,6 +103,9 @@ def collate(adapter: AttentionModel, texts: Sequence[Text], pad_token_id: int) -
     }
     ids = tuple(text.example_id for text in texts)
     batch = adapter.prepare(inputs, ids, torch.tensor([text.label for text in texts]))
+    segments = inputs.get("segment_ids")
+    if segments is not None and segments.shape == batch.mask.shape:
+        batch = replace(batch, segments=segments.to(batch.mask.device))
     if texts[0].rationale is None:
         return batch
     rationale = padded("rationale", [text.rationale or () for text in texts])
@@ -129,8 +133,9 @@ def reference_batch(
     texts nor the number of processes changes them.
     """
     ids = column_of(examples, "example_id")
-    strings = column_of(examples, "text")
-    rows = [row for row, text in enumerate(strings) if text.strip()] or [0]
+    seconds = second_texts(examples) or [""] * len(ids)
+    strings = zip(column_of(examples, "text"), seconds, strict=True)
+    rows = [row for row, pair in enumerate(strings) if "".join(pair).strip()] or [0]
     rows = sample(rows, [ids[row] for row in rows], N_REFERENCE)
     rows = sorted(rows, key=ids.__getitem__)
     texts = tokenize(tokenizer, examples.select(rows), adapter).texts

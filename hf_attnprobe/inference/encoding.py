@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     import datasets
 
 
+RATIONALES = {"rationale", "rationale_pair"}
+
+
 @dataclass(frozen=True)
 class Text:
     """One tokenized text.
@@ -23,7 +26,8 @@ class Text:
     Attributes:
         example_id: names the text within its split.
         label: the model's number of its class; -1 for none.
-        inputs: lists of one number per token.
+        inputs: lists of one number per token; of pairs ``segment_ids`` too, 0 in the
+            text, 1 in the second text, -1 for special tokens.
         rationale: which tokens belong to the human rationale; None if unknown.
     """
 
@@ -82,6 +86,9 @@ def tokenize(
 ) -> Tokenized:
     """Tokenize a split for a model.
 
+    Pairs are given to the tokenizer as two texts, to be joined as it was built to join
+    them. Where they are too long, tokens go from the longer one first.
+
     Args:
         tokenizer: the one saved with the model.
         examples: rows as :func:`~hf_attnprobe.data.examples.load_examples` makes them.
@@ -94,26 +101,31 @@ def tokenize(
             ``truncate``, a text longer than the model's positions.
     """
     ids = column_of(examples, "example_id")
-    strings = column_of(examples, "text")
+    strings, seconds = column_of(examples, "text"), second_texts(examples)
+    _check_pairs(tokenizer, seconds)
     labels = labels_of_model(model.label_names, examples)
     longest = model.max_length(tokenizer)
-    n_cut = _count_too_long(tokenizer, ids, strings, longest, truncate)
+    n_cut = _count_too_long(tokenizer, ids, strings, seconds, longest, truncate)
     encoded = tokenizer(
         strings,
+        seconds,
         return_special_tokens_mask=True,
-        truncation=longest is not None,
+        truncation="longest_first" if longest is not None else False,
         max_length=longest,
         return_offsets_mapping=tokenizer.is_fast
-        and "rationale" in examples.column_names,
+        and bool(RATIONALES & set(examples.column_names)),
     )
     inputs = dict(encoded)
     offsets = inputs.pop("offset_mapping", None)
     _mark_separators(inputs, model.separator_ids)
+    rows = range(len(ids))
     if tokenizer.is_fast:
-        inputs["word_ids"] = [_word_ids(encoded, row) for row in range(len(ids))]
+        inputs["word_ids"] = [_word_ids(encoded, row) for row in rows]
+    if seconds is not None:
+        inputs["segment_ids"] = [_minus_for_none(encoded.sequence_ids(r)) for r in rows]
     _check_ids(inputs["input_ids"], model)
 
-    rationales = _token_rationales(examples, offsets)
+    rationales = _token_rationales(examples, offsets, inputs.get("segment_ids"))
     texts = []
     for row, (example_id, label) in enumerate(zip(ids, labels, strict=True)):
         of_row = {name: values[row] for name, values in inputs.items()}
@@ -127,17 +139,34 @@ def tokenize(
     return Tokenized(texts, n_empty=len(ids) - len(texts), n_cut=n_cut)
 
 
+def second_texts(examples: "datasets.Dataset") -> list[str] | None:
+    """The second texts of pairs, as a tokenizer takes them; None of single texts."""
+    if "text_pair" not in examples.column_names:
+        return None
+    return column_of(examples, "text_pair")
+
+
+def _check_pairs(tokenizer: PreTrainedTokenizerBase, seconds: list[str] | None) -> None:
+    if seconds is not None and not tokenizer.is_fast:
+        raise AttnProbeError(
+            "expected a fast tokenizer for pairs of texts, which tells the tokens of one "
+            f"from those of the other, got {type(tokenizer).__name__}; load the model "
+            "with its fast tokenizer"
+        )
+
+
 def _count_too_long(
     tokenizer: PreTrainedTokenizerBase,
     ids: list[int],
     strings: list[str],
+    seconds: list[str] | None,
     longest: int | None,
     truncate: bool,
 ) -> int:
     """Number of texts of more than ``longest`` tokens; an error unless cut."""
     if longest is None:
         return 0
-    encoded = tokenizer(strings, add_special_tokens=True, verbose=False)
+    encoded = tokenizer(strings, seconds, add_special_tokens=True, verbose=False)
     lengths = [len(tokens) for tokens in encoded["input_ids"]]
     too_long = [row for row, length in enumerate(lengths) if length > longest]
     if too_long and not truncate:
@@ -160,8 +189,22 @@ def _mark_separators(
 
 
 def _word_ids(encoded: Any, row: int) -> list[int]:
-    """The number of the word of each token, -1 for special tokens."""
-    return [-1 if word is None else word for word in encoded.word_ids(row)]
+    """The number of the word of each token, -1 for special tokens.
+
+    Words of a second text are numbered on from those of the first.
+    """
+    words = _minus_for_none(encoded.word_ids(row))
+    segments = encoded.sequence_ids(row)
+    first = [word for word, s in zip(words, segments, strict=True) if s == 0]
+    n_first = max(first, default=-1) + 1
+    return [
+        word + n_first if segment == 1 and word >= 0 else word
+        for word, segment in zip(words, segments, strict=True)
+    ]
+
+
+def _minus_for_none(numbers: Sequence[int | None]) -> list[int]:
+    return [-1 if number is None else number for number in numbers]
 
 
 def _check_ids(input_ids: list[list[int]], model: TextModel) -> None:
@@ -180,13 +223,14 @@ def has_rationales(examples: "datasets.Dataset", unit: str) -> bool:
     Rationales are of words, so they say nothing where the ``unit`` of attention is the
     sentence.
     """
-    if unit == "sentence" or "rationale" not in examples.column_names:
-        return False
-    return any(column_of(examples, "rationale"))
+    names = RATIONALES & set(examples.column_names)
+    return unit != "sentence" and any(any(column_of(examples, n)) for n in names)
 
 
 def _token_rationales(
-    examples: "datasets.Dataset", offsets: list[list[tuple[int, int]]] | None
+    examples: "datasets.Dataset",
+    offsets: list[list[tuple[int, int]]] | None,
+    segments: list[list[int]] | None,
 ) -> list[list[bool] | None]:
     """Which tokens have a character in a word of the rationale, for each text.
 
@@ -194,10 +238,28 @@ def _token_rationales(
     """
     if offsets is None:
         return [None] * len(examples)
-    ids = column_of(examples, "example_id")
-    strings = column_of(examples, "text")
-    rationales = column_of(examples, "rationale")
-    marked: list[list[bool] | None] = []
+    marked = _marked(examples, offsets, "text", "rationale")
+    if segments is None:
+        return [*marked]
+    in_second = _marked(examples, offsets, "text_pair", "rationale_pair")
+    rows = zip(marked, in_second, segments, strict=True)
+    return [
+        [(first, second, False)[s] for first, second, s in zip(*row, strict=True)]
+        for row in rows
+    ]
+
+
+def _marked(
+    examples: "datasets.Dataset",
+    offsets: list[list[tuple[int, int]]],
+    text: str,
+    rationale: str,
+) -> list[list[bool]]:
+    """Which tokens have a character in the rationale, as if all were of that text."""
+    ids, strings = column_of(examples, "example_id"), column_of(examples, text)
+    has_any = rationale in examples.column_names
+    rationales = column_of(examples, rationale) if has_any else [[]] * len(ids)
+    marked = []
     for row, tokens in enumerate(offsets):
         in_rationale = [False] * len(strings[row])
         spans = rationale_spans(ids[row], strings[row], rationales[row] or [])

@@ -157,7 +157,11 @@ def _inputs(
     for text in texts:
         ids = text.inputs["input_ids"] if edit is None else list(edit(text))
         rows.append(ids or [tokenizer.pad_token_id])  # no model reads an empty text
-    return dict(tokenizer.pad({"input_ids": rows}, return_tensors="pt"))
+    columns = {"input_ids": rows}
+    is_pair = {"segment_ids", "token_type_ids"} <= texts[0].inputs.keys()
+    if edit is None and is_pair:
+        columns["token_type_ids"] = [text.inputs["token_type_ids"] for text in texts]
+    return dict(tokenizer.pad(columns, return_tensors="pt"))
 
 
 def _guide_of(

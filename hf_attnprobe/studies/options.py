@@ -22,8 +22,11 @@ class StudyOptions(Options):
     )
     text_column: str | Sequence[str] | None = option(
         None,
-        "column of the texts, or several to be joined by a space",
+        "column of the texts, or several to be joined by a space into one text",
         metavar="COLUMN",
+    )
+    text_pair_column: str | None = option(
+        None, "column of the second texts, where texts come in pairs"
     )
     label_column: str | None = option(None, "column of the labels")
     train_limit: int | None = option(
@@ -47,7 +50,13 @@ class StudyOptions(Options):
     @property
     def data(self) -> dict[str, Any]:
         """Data arguments that replace those of every step."""
-        names = ("dataset_config", "text_column", "label_column", "train_limit")
+        names = (
+            "dataset_config",
+            "text_column",
+            "text_pair_column",
+            "label_column",
+            "train_limit",
+        )
         return {k: getattr(self, k) for k in names if getattr(self, k) is not None}
 
     @property

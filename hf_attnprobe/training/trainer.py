@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Columns = Callable[[str, "datasets.Dataset", list[list[int]]], Mapping[str, list]]
 
 STEPS = ".steps"  # the Trainer's own files, while it runs
-KNOWN = ("input_ids", "attention_mask", "label")
+KNOWN = ("input_ids", "token_type_ids", "attention_mask", "label")
 LOGGED = ("loss", "eval_roc_auc", "eval_accuracy", "epoch")
 
 
@@ -146,9 +146,9 @@ def _encode(
 ) -> "datasets.Dataset":
     """A split as the model takes it: tokens, label and further columns."""
     encoded = examples.map(
-        lambda rows: tokenizer(rows["text"], truncation=True),
+        lambda rows: tokenizer(rows["text"], rows.get("text_pair"), truncation=True),
         batched=True,
-        remove_columns=["text", "example_id"],
+        remove_columns=[c for c in examples.column_names if c != "label"],
     )
     encoded = encoded.select_columns([c for c in KNOWN if c in encoded.column_names])
     if columns is None:

@@ -1,0 +1,172 @@
+"""Which columns of a data set are its texts.
+
+A text is one segment, or two: a premise and a hypothesis, a question and its context.
+Nothing is guessed where a data set has columns for both readings.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hf_attnprobe.errors import AttnProbeError
+
+
+if TYPE_CHECKING:
+    import datasets
+
+
+SINGLE = ("text", "sentence")
+KNOWN_PAIRS = (
+    ("text", "text_pair"),
+    ("premise", "hypothesis"),
+    ("sentence1", "sentence2"),
+    ("question1", "question2"),
+    ("question", "context"),
+    ("question", "sentence"),
+    ("question", "passage"),
+    ("query", "passage"),
+)
+"""The columns of usual data sets of pairs, first and second text."""
+BOTH = (
+    "name the one with the texts with --text-column, and that with the second texts of "
+    "pairs with --text-pair-column"
+)
+
+
+@dataclass(frozen=True)
+class TextColumns:
+    """The columns that were read as texts.
+
+    Attributes:
+        text: of the text; several are joined by a space.
+        text_pair: of the second text; None where texts are single.
+    """
+
+    text: tuple[str, ...]
+    text_pair: str | None = None
+
+    def __str__(self) -> str:
+        text = " + ".join(self.text)
+        return text if self.text_pair is None else f"{text} with {self.text_pair}"
+
+
+def choose_columns(
+    present: Sequence[str],
+    text: str | Sequence[str] | None,
+    text_pair: str | None,
+) -> TextColumns:
+    """The text columns among those that are ``present``.
+
+    Args:
+        text, text_pair: what the user or a recipe names. Without either a known pair is
+            looked for, then `text` or `sentence`.
+
+    Raises:
+        AttnProbeError: no such column, none that is known, or more than one reading.
+
+    >>> print(choose_columns(["premise", "hypothesis", "label"], None, None))
+    premise with hypothesis
+    """
+    for name, flag in ((text, "--text-column"), (text_pair, "--text-pair-column")):
+        for column in [name] if isinstance(name, str) else name or ():
+            check_present(present, column, flag)
+    if text is not None:
+        several = (text,) if isinstance(text, str) else tuple(text)
+        return _check_pair(TextColumns(several, text_pair))
+    if text_pair is not None:
+        return TextColumns((_first_of(present, text_pair),), text_pair)
+    readings = [pair for pair in KNOWN_PAIRS if set(pair) <= set(present)]
+    single = next((name for name in SINGLE if name in present), None)
+    alone = [] if single is None or single in sum(readings, ()) else [(single,)]
+    if len(readings) + len(alone) > 1:
+        names = " or ".join(" with ".join(reading) for reading in [*readings, *alone])
+        raise AttnProbeError(
+            f"expected one way to read the texts, the columns allow several: {names}; "
+            "say which with --text-column and, for pairs, --text-pair-column"
+        )
+    if readings:
+        return TextColumns((readings[0][0],), readings[0][1])
+    if single is None:
+        raise AttnProbeError(
+            "no column 'text' or 'sentence' among the columns "
+            f"{', '.join(present)}, and no known pair such as premise with hypothesis; "
+            f"{BOTH}"
+        )
+    return TextColumns((single,))
+
+
+def _check_pair(columns: TextColumns) -> TextColumns:
+    if columns.text_pair in columns.text:
+        raise AttnProbeError(
+            f"expected two different columns for text and second text, got "
+            f"{columns.text_pair!r} for both; {BOTH}"
+        )
+    if columns.text_pair is not None and len(columns.text) > 1:
+        raise AttnProbeError(
+            f"expected one column with the texts beside the second texts, got "
+            f"{', '.join(columns.text)}; join them before, or leave --text-pair-column "
+            "out"
+        )
+    return columns
+
+
+def _first_of(present: Sequence[str], text_pair: str) -> str:
+    """The column of the first texts, where only that of the second was named."""
+    known = [first for first, second in KNOWN_PAIRS if second == text_pair]
+    for name in (*known, *SINGLE):
+        if name in present and name != text_pair:
+            return name
+    raise AttnProbeError(
+        f"no column with the first texts is known beside {text_pair!r} among the "
+        f"columns {', '.join(present)}; name it with --text-column"
+    )
+
+
+def check_present(present: Sequence[str], column: str, flag: str) -> None:
+    """Raises AttnProbeError where the column is not there."""
+    if column not in present:
+        raise AttnProbeError(
+            f"no column {column!r} among the columns {', '.join(present)}; "
+            f"name one with {flag}"
+        )
+
+
+def column_of(examples: "datasets.Dataset", name: str) -> list[Any]:
+    """A column as plain Python values, whatever the format of the data set."""
+    return examples.with_format(None)[name][:]
+
+
+def read_texts(
+    source: "datasets.Dataset", columns: TextColumns
+) -> tuple[list[str], list[str] | None]:
+    """The texts, and the second texts where there are any.
+
+    Raises:
+        AttnProbeError: a text that is missing or no string.
+    """
+    if len(columns.text) == 1:
+        texts = _strings(source, columns.text[0], "--text-column")
+    else:
+        parts = [
+            _strings(source, name, "--text-column", may_lack=True)
+            for name in columns.text
+        ]
+        texts = [" ".join(filter(None, row)) for row in zip(*parts, strict=True)]
+    if columns.text_pair is None:
+        return texts, None
+    return texts, _strings(source, columns.text_pair, "--text-pair-column")
+
+
+def _strings(
+    source: "datasets.Dataset", column: str, flag: str, *, may_lack: bool = False
+) -> list[str]:
+    """A column of strings, \"\" for missing values where they are allowed."""
+    texts = column_of(source, column)
+    for row, text in enumerate(texts):
+        if not isinstance(text, str) and not (may_lack and text is None):
+            raise AttnProbeError(
+                f"column {column!r} must hold strings, row {row} is "
+                f"{type(text).__name__}; mend or drop it, or name another column with "
+                f"{flag}"
+            )
+    return [text or "" for text in texts]

@@ -1,0 +1,220 @@
+"""Pairs of texts: what a model is fed is what its tokenizer makes of the pair."""
+
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    PreTrainedTokenizerFast,
+    RobertaConfig,
+    RobertaForSequenceClassification,
+    pipeline,
+)
+
+from hf_attnprobe import AttnProbeError, audit, load_examples, wrap
+from hf_attnprobe.data.examples import dataset_fingerprint
+from hf_attnprobe.inference.batching import collate
+from hf_attnprobe.inference.encoding import tokenize
+
+
+WORDS = [
+    "a",
+    "man",
+    "is",
+    "sleeping",
+    "the",
+    "dog",
+    "runs",
+    "nobody",
+    "moves",
+    "un",
+    "##happy",
+]
+ROWS = [
+    {"premise": "a man is sleeping", "hypothesis": "the dog runs", "label": 0},
+    {"premise": "the dog runs", "hypothesis": "nobody moves the man", "label": 1},
+    {"premise": "nobody", "hypothesis": "a dog is a dog unhappy", "label": 2},
+    {"premise": "the man moves unhappy", "hypothesis": "", "label": 1},
+    {"premise": "", "hypothesis": "the man", "label": 0},
+]
+SPECIAL = ["<pad>", "<unk>", "<s>", "</s>"]
+TEMPLATES = {
+    "bert": ("<s> $A </s>", "<s> $A </s> $B:1 </s>:1"),
+    "roberta": ("<s> $A </s>", "<s> $A </s> </s> $B </s>"),
+    "t5": ("$A </s>", "$A </s> $B </s>"),
+    "gpt2": None,
+}
+
+
+def make_tokenizer(kind):
+    """A tokenizer of pieces of words that pairs texts as those of ``kind`` do."""
+    vocabulary = {token: k for k, token in enumerate([*SPECIAL, *WORDS])}
+    core = Tokenizer(models.WordPiece(vocabulary, unk_token="<unk>"))
+    core.pre_tokenizer = pre_tokenizers.Whitespace()
+    if TEMPLATES[kind] is not None:
+        single, pair = TEMPLATES[kind]
+        core.post_processor = processors.TemplateProcessing(
+            single=single, pair=pair, special_tokens=[("<s>", 2), ("</s>", 3)]
+        )
+    names = ["input_ids", "attention_mask"]
+    if kind == "bert":
+        names.append("token_type_ids")
+    return PreTrainedTokenizerFast(
+        tokenizer_object=core,
+        pad_token="<pad>",
+        unk_token="<unk>",
+        bos_token="<s>",
+        eos_token="</s>",
+        model_input_names=names,
+    )
+
+
+def make_model(kind, n_positions=40):
+    torch.manual_seed(0)
+    sizes = {
+        "vocab_size": len(SPECIAL) + len(WORDS),
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 16,
+        "max_position_embeddings": n_positions,
+        "num_labels": 3,
+        "initializer_range": 0.5,
+        "pad_token_id": 0,
+    }
+    if kind == "bert":
+        return BertForSequenceClassification(BertConfig(**sizes)).eval()
+    config = RobertaConfig(**sizes, type_vocab_size=1)
+    return RobertaForSequenceClassification(config).eval()
+
+
+def pairs(rows=ROWS):
+    return load_examples(rows, "test")
+
+
+def encoded(kind, rows=ROWS, **options):
+    model = wrap(make_model("bert", **options))
+    return tokenize(make_tokenizer(kind), pairs(rows), model)
+
+
+@pytest.mark.parametrize("kind", TEMPLATES)
+def test_the_tokens_are_those_of_the_tokenizer_given_both_texts(kind):
+    tokenizer = make_tokenizer(kind)
+    for text, row in zip(encoded(kind).texts, ROWS, strict=True):
+        # A lone call takes an empty second text for none, a batch for an empty one.
+        batch = tokenizer([row["premise"]], [row["hypothesis"]])
+        expected = {name: values[0] for name, values in batch.items()}
+        assert expected.keys() <= text.inputs.keys()
+        for name, values in expected.items():
+            assert text.inputs[name] == values
+        n_words = len((row["premise"] + " " + row["hypothesis"]).split())
+        numbers = [k for k in text.inputs["word_ids"] if k >= 0]
+        assert sorted(set(numbers)) == list(range(n_words)) and numbers == sorted(
+            numbers
+        )
+        for segment, words in enumerate((row["premise"], row["hypothesis"])):
+            marks = zip(
+                text.inputs["input_ids"], text.inputs["segment_ids"], strict=True
+            )
+            ids = [k for k, s in marks if s == segment]
+            assert ids == tokenizer(words, add_special_tokens=False)["input_ids"]
+
+
+def test_long_pairs_are_cut_at_the_longer_text_and_counted():
+    made = encoded("bert", n_positions=8)
+    tokenizer = make_tokenizer("bert")
+    for text, row in zip(made.texts, ROWS, strict=True):
+        expected = tokenizer(
+            [row["premise"]], [row["hypothesis"]], truncation=True, max_length=8
+        )
+        assert text.inputs["input_ids"] == expected["input_ids"][0]
+    lengths = [
+        len(tokenizer([r["premise"]], [r["hypothesis"]])["input_ids"][0]) for r in ROWS
+    ]
+    assert made.n_cut == sum(length > 8 for length in lengths) > 0
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta"])
+def test_an_audit_of_pairs_predicts_what_the_pipeline_does(kind):
+    model, tokenizer = make_model(kind), make_tokenizer(kind)
+    report = audit(
+        model, ROWS, ["uniform_attention"], tokenizer=tokenizer, progress=False
+    )
+    rows = report.rows[report.rows.test == "prediction"]
+    ours = rows.pivot(index="example_id", columns="statistic", values="value")
+    classify = pipeline("text-classification", model=model, tokenizer=tokenizer)
+    whole = [k for k, row in enumerate(ROWS) if row["hypothesis"]]
+    for k in whole:
+        pair = {"text": ROWS[k]["premise"], "text_pair": ROWS[k]["hypothesis"]}
+        best = classify(pair)
+        assert ours.loc[k, "probability"] == pytest.approx(best["score"], abs=1e-6)
+        assert f"LABEL_{int(ours.loc[k, 'predicted_class'])}" == best["label"]
+
+
+def test_order_padding_and_batches_change_nothing():
+    adapter = wrap(make_model("bert"))
+    texts = encoded("bert").texts
+    together = adapter.observe(collate(adapter, texts, 0)).probs
+    alone = [adapter.observe(collate(adapter, [text], 0)).probs[0] for text in texts]
+    assert torch.allclose(together, torch.stack(alone), atol=1e-6)
+    turned = adapter.observe(collate(adapter, texts[::-1], 0)).probs
+    assert torch.allclose(together, turned.flip(0), atol=1e-6)
+
+
+def test_segments_reach_the_batch_and_single_texts_have_none():
+    adapter = wrap(make_model("bert"))
+    texts = encoded("bert").texts[:2]
+    batch = collate(adapter, texts, 0)
+    expected = [text.inputs["segment_ids"] for text in texts]
+    assert batch.segments.tolist() == expected
+    rows = [{"text": "the dog runs"}]
+    single = tokenize(make_tokenizer("bert"), load_examples(rows, "test"), adapter)
+    assert collate(adapter, single.texts, 0).segments is None
+
+
+def test_swapped_texts_are_other_data_with_another_answer():
+    swapped = [
+        {**row, "premise": row["hypothesis"], "hypothesis": row["premise"]}
+        for row in ROWS
+    ]
+    assert dataset_fingerprint(pairs()) != dataset_fingerprint(pairs(swapped))
+    adapter = wrap(make_model("bert"))
+    probs = [
+        adapter.observe(collate(adapter, encoded("bert", rows).texts, 0)).probs
+        for rows in (ROWS, swapped)
+    ]
+    assert ((probs[0] - probs[1]).abs().amax(1) > 1e-4).all()
+
+
+def test_rationales_of_both_texts_mark_tokens_of_their_own():
+    rows = [{**ROWS[1], "rationale": [2], "rationale_pair": [0, 3]}]
+    adapter = wrap(make_model("bert"))
+    texts = tokenize(make_tokenizer("bert"), pairs(rows), adapter).texts
+    # <s> the dog runs </s> nobody moves the man </s>
+    expected = [False] * 3 + [True, False, True, False, False, True, False]
+    assert list(texts[0].rationale) == expected
+
+
+@pytest.mark.parametrize("spoilt", [None, 3])
+def test_a_second_text_that_is_none_is_one_line(spoilt):
+    rows = [*ROWS[:2], {**ROWS[2], "hypothesis": spoilt}]
+    with pytest.raises(AttnProbeError, match="'hypothesis'") as caught:
+        load_examples(rows, "test")
+    assert "\n" not in str(caught.value)
+
+
+def test_two_ways_to_read_the_texts_are_asked_about():
+    rows = [{**row, "text": "something else"} for row in ROWS]
+    with pytest.raises(AttnProbeError, match="premise with hypothesis or text"):
+        load_examples(rows, "test")
+    single = load_examples(rows, "test", text_column="text")
+    assert "text_pair" not in single.column_names
+    chosen = load_examples(rows, "test", text_pair_column="hypothesis")
+    assert chosen["text"][:] == [row["premise"] for row in ROWS]
+    assert chosen["text_pair"][:] == [row["hypothesis"] for row in ROWS]
+    joined = load_examples(rows, "test", text_column=["premise", "hypothesis"])
+    assert joined["text"][0] == "a man is sleeping the dog runs"
+    assert "text_pair" not in joined.column_names
+    again = load_examples(chosen, "test")
+    assert again[:] == chosen[:] and again.features == chosen.features
