@@ -415,7 +415,7 @@ class AttentionClassifierForSequenceClassification(AttentionClassifierPreTrained
         self.attention_classifier = AttentionClassifierModel(config)
         self.dropout = nn.Dropout(config.logit_dropout)
         n_logits = 1 if self.num_labels == 2 else self.num_labels
-        self.classifier: nn.Module
+        self.classifier: Any  # a PairDecoder or an nn.Linear
         if config.query_encoder:
             self.classifier = PairDecoder(config)
         else:

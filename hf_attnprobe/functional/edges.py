@@ -131,7 +131,9 @@ def pulled_back(
     for _ in range(N_BISECTIONS):
         middle = (near + far) / 2
         moved = attention + middle * (candidates - attention)
-        inside = (_outcome(moved, attention, replay, probs).change <= epsilon)[..., None]
+        inside = (_outcome(moved, attention, replay, probs).change <= epsilon)[
+            ..., None
+        ]
         near, far = torch.where(inside, middle, near), torch.where(inside, far, middle)
     return attention + near * (candidates - attention)
 
@@ -184,7 +186,10 @@ def _farther(one: Tensor, other: Tensor, attention: Tensor) -> Tensor:
 
 
 def _ends(
-    edges: _Points, on_grid: _Outcome, ask: Callable[[_Points], _Outcome], epsilon: float
+    edges: _Points,
+    on_grid: _Outcome,
+    ask: Callable[[_Points], _Outcome],
+    epsilon: float,
 ) -> tuple[_Points, Tensor]:
     """Ends of the stretches within ε that the grid does not show.
 

@@ -230,7 +230,7 @@ def check_answers_in_texts(
     train: "datasets.Dataset",
 ) -> None:
     """Raises AttnProbeError where the label of a training text is no candidate of it."""
-    answers = model.config.answer_token_ids or ()
+    answers, names = model.config.answer_token_ids or (), label_names(train)
     labels, ids = column_of(train, "label"), column_of(train, "example_id")
     texts = tokenizer(column_of(train, "text"), column_of(train, "text_pair"))
     rows = zip(ids, labels, texts["input_ids"], texts["token_type_ids"], strict=True)
@@ -238,7 +238,7 @@ def check_answers_in_texts(
         first = {token for token, kind in zip(tokens, types, strict=True) if kind == 0}
         if answers[label] not in first and first & set(answers):
             raise AttnProbeError(
-                f"text {example_id}: its label {model.config.id2label[label]!r} is not "
+                f"text {example_id}: its label {names[label]!r} is not "
                 "among the answers in its first text; leave such texts out of training, "
                 "or allow all answers (answers_in_text=False)"
             )

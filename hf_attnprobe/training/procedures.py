@@ -82,7 +82,12 @@ PROCEDURES = {
 
 # Of Jain & Wallace's models of pairs (2019, released code). Batches are
 # 128 for SNLI, 90 for CNN, 50 for bAbI with 100 epochs, and else as here.
-PAIRS = {"epochs": 25, "batch_size": 100, "weighted": False, "metric": "accuracy"}
+PAIRS: dict[str, Any] = {
+    "epochs": 25,
+    "batch_size": 100,
+    "weighted": False,
+    "metric": "accuracy",
+}
 
 
 def papers_procedure(

@@ -7,7 +7,7 @@ each token only W_p h_t, computed once.
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -85,7 +85,9 @@ class PairAdapter(SingleHeadAdapter):
 
     def observe(self, batch: Batch) -> Observation:
         ids = batch.inputs["input_ids"]
-        pair = split_pair(batch.inputs["attention_mask"], batch.inputs["token_type_ids"])
+        pair = split_pair(
+            batch.inputs["attention_mask"], batch.inputs["token_type_ids"]
+        )
         with torch.no_grad():
             query = self.base.read_query(self.base.embed(ids, pair), pair, ids)
         with torch.enable_grad():
@@ -103,7 +105,7 @@ class PairAdapter(SingleHeadAdapter):
 
     @property
     def _decoder(self) -> PairDecoder:
-        return cast(PairDecoder, self.model.classifier)
+        return self.model.classifier
 
     def replay(
         self, observation: Observation, attention: Mapping[int, Tensor]
@@ -172,7 +174,9 @@ class PairAdapter(SingleHeadAdapter):
     ) -> Tensor:
         """As in the protocol; q alone classifies a first text without any token."""
         batch, state = observation.batch, observation.state
-        pair = split_pair(batch.inputs["attention_mask"], batch.inputs["token_type_ids"])
+        pair = split_pair(
+            batch.inputs["attention_mask"], batch.inputs["token_type_ids"]
+        )
         # What is held has an axis of 1, so that it is not taken for values of tokens.
         inputs = {
             "input_ids": batch.inputs["input_ids"],
