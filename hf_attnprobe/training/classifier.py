@@ -232,7 +232,8 @@ def check_answers_in_texts(
     """Raises AttnProbeError where the label of a training text is no candidate of it."""
     answers, names = model.config.answer_token_ids or (), label_names(train)
     labels, ids = column_of(train, "label"), column_of(train, "example_id")
-    texts = tokenizer(column_of(train, "text"), column_of(train, "text_pair"))
+    columns = column_of(train, "text"), column_of(train, "text_pair")
+    texts = tokenizer(*columns, truncation=True)
     rows = zip(ids, labels, texts["input_ids"], texts["token_type_ids"], strict=True)
     for example_id, label, tokens, types in rows:
         first = {token for token, kind in zip(tokens, types, strict=True) if kind == 0}
