@@ -6,6 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hf_attnprobe.data.frames import (
+    CSV_OPTIONS,
+    FORMATS,
+    from_memory,
+    is_columns,
+    read_file,
+    without_gaps,
+)
 from hf_attnprobe.data.recipes import RECIPES, Recipe
 from hf_attnprobe.errors import AttnProbeError
 
@@ -27,45 +35,87 @@ def recipe_of(dataset: Any, **given: Any) -> Recipe:
     return replace(recipe, **changes)
 
 
+def is_file(dataset: Any) -> bool:
+    """Whether the data set is a single file of a known kind."""
+    if not isinstance(dataset, str | os.PathLike):
+        return False
+    path = Path(dataset)
+    return path.suffix.lower() in FORMATS and path.is_file()
+
+
+def has_splits(dataset: Any) -> bool:
+    """Whether the data set may have several splits."""
+    if isinstance(dataset, Mapping):
+        return not is_columns(dataset)
+    return isinstance(dataset, str | os.PathLike | Recipe) and not is_file(dataset)
+
+
 def open_splits(
     dataset: Any, split: str, recipe: Recipe
 ) -> "dict[str, datasets.Dataset]":
-    """All splits by the source's names; one split in memory is called ``split``."""
-    import datasets
-
+    """All splits by the source's names; one split alone is called ``split``."""
     if isinstance(dataset, str | os.PathLike | Recipe):
-        return _load(recipe)
-    if isinstance(dataset, datasets.DatasetDict):
-        return dict(dataset)
-    if isinstance(dataset, list) and all(isinstance(row, Mapping) for row in dataset):
-        dataset = _from_rows(dataset)
-    if isinstance(dataset, datasets.Dataset):
-        return {recipe.splits.get(split, split): dataset}
-    raise AttnProbeError(
-        "expected a name, a folder, a Hub id, a Dataset, a DatasetDict or a list of "
-        f"dicts as the data set, got {type(dataset).__name__}; convert it to one of "
-        "them"
-    )
+        return _load(recipe, split)
+    if isinstance(dataset, Mapping) and not is_columns(dataset):
+        return {
+            name: _one_split(examples, f"split {name!r} of the data set")
+            for name, examples in dataset.items()
+        }
+    return {recipe.splits.get(split, split): _one_split(dataset, "the data set")}
 
 
-def _load(recipe: Recipe) -> "dict[str, datasets.Dataset]":
+def _one_split(dataset: Any, name: str) -> "datasets.Dataset":
+    examples = from_memory(dataset)
+    if examples is None:
+        raise AttnProbeError(
+            "expected a name, a folder, a file, a Hub id, a Dataset, a DatasetDict, a "
+            "DataFrame, a dict of columns or a list of dicts or of texts as "
+            f"{name}, got {type(dataset).__name__}; convert it to one of them"
+        )
+    return examples
+
+
+def _load(recipe: Recipe, split: str) -> "dict[str, datasets.Dataset]":
     import datasets
 
-    folder = Path(recipe.hub_id)
+    path = Path(recipe.hub_id)
     markers = ("dataset_dict.json", "state.json")
-    is_saved = any((folder / name).is_file() for name in markers)
+    is_saved = any((path / name).is_file() for name in markers)
     try:
+        if is_file(path):
+            return {recipe.splits.get(split, split): read_file(path)}
         if is_saved:
-            loaded = datasets.load_from_disk(folder)
+            loaded = datasets.load_from_disk(path)
         else:
-            loaded = datasets.load_dataset(recipe.hub_id, recipe.config)
+            loaded = _load_dataset(recipe.hub_id, recipe.config)
     except Exception as reason:
         # datasets, pyarrow, the file system and the network raise many kinds.
-        raise AttnProbeError(
-            f"expected one of {', '.join(RECIPES)}, a folder of data files or a Hub "
-            f"id, got {recipe.hub_id!r}, which cannot be loaded: {_in_short(reason)}"
-        ) from reason
+        raise AttnProbeError(_cannot_load(recipe.hub_id, reason)) from reason
     return dict(loaded) if isinstance(loaded, dict) else {"train": loaded}
+
+
+def _load_dataset(name: str, config: str | None) -> Any:
+    """As ``datasets.load_dataset``, but a table's cells such as "NA" stay texts."""
+    import datasets
+
+    builder = datasets.load_dataset_builder(name, config)
+    if type(builder.config).__name__ != "CsvConfig":
+        return datasets.load_dataset(name, config)
+    loaded = datasets.load_dataset(name, config, **CSV_OPTIONS)
+    return {split: without_gaps(examples) for split, examples in loaded.items()}
+
+
+def _cannot_load(name: str, reason: Exception) -> str:
+    """What to do about a data set that cannot be loaded, on one line."""
+    if Path(name).is_file():
+        return (
+            f"expected a file ending in {', '.join(FORMATS)}, got {name!r}, which "
+            f"cannot be read: {_in_short(reason)}"
+        )
+    return (
+        f"expected one of {', '.join(RECIPES)}, a folder of data files, a file or a "
+        f"Hub id, got {name!r}, which cannot be loaded: {_in_short(reason)}"
+    )
 
 
 def _in_short(reason: Exception) -> str:
@@ -74,24 +124,3 @@ def _in_short(reason: Exception) -> str:
     text = " ".join(": ".join(filter(None, messages)).split())
     text = text or type(reason).__name__
     return text if len(text) <= 200 else text[:199] + "…"
-
-
-def _from_rows(rows: list[Mapping[str, Any]]) -> "datasets.Dataset":
-    import datasets
-
-    names = dict.fromkeys(name for row in rows for name in row)
-    columns = {name: [row.get(name) for row in rows] for name in names}
-    for name, values in columns.items():
-        _check_one_type(name, values)
-    return datasets.Dataset.from_dict(columns)
-
-
-def _check_one_type(column: str, values: list[Any]) -> None:
-    present = [(row, value) for row, value in enumerate(values) if value is not None]
-    for row, value in present:
-        first = type(present[0][1])
-        if type(value) is not first:
-            raise AttnProbeError(
-                f"column {column!r} must hold values of one type, row {row} is "
-                f"{type(value).__name__} after {first.__name__}; convert them"
-            )
