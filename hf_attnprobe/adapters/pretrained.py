@@ -35,6 +35,7 @@ class PretrainedFacts:
         label_names: the names of the classes, in the order of the probabilities.
         n_embeddings: how many token ids the model embeds; None for images.
         separator_ids: the token between sentences of a hierarchical model, no content.
+        segment: "text" for a model with a query encoder, which attends to it alone.
     """
 
     def __init__(self, model: PreTrainedModel):
@@ -48,6 +49,7 @@ class PretrainedFacts:
         self.separator_ids: frozenset[int] = frozenset()
         if is_hierarchical(config):
             self.separator_ids = frozenset([config.sep_token_id])
+        self.segment: str | None = "text" if reads_pairs(config) else None
 
     def max_length(self, tokenizer: PreTrainedTokenizerBase) -> int | None:
         """The most tokens that a text may have, special ones included; None: any number."""

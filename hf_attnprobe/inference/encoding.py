@@ -71,11 +71,13 @@ class TextModel(Protocol):
         label_names: the classes, in their order.
         n_embeddings: how many token ids there are; None: any number.
         separator_ids: tokens that are no content, beside the special ones.
+        segment: the text of a pair that alone is attended to; None: any.
     """
 
     label_names: list[str]
     n_embeddings: int | None
     separator_ids: frozenset[int]
+    segment: str | None
 
     def max_length(self, tokenizer: PreTrainedTokenizerBase) -> int | None:
         """The most tokens of a text; None: any number."""
@@ -109,6 +111,7 @@ def tokenize(
     ids = column_of(examples, "example_id")
     strings, seconds = column_of(examples, "text"), second_texts(examples)
     _check_pairs(tokenizer, seconds, segment)
+    segment = _attended(model, seconds, segment)
     labels = labels_of_model(model.label_names, examples)
     longest = model.max_length(tokenizer)
     n_cut = _count_too_long(tokenizer, ids, strings, seconds, longest, truncate)
@@ -155,6 +158,25 @@ def second_texts(examples: "datasets.Dataset") -> list[str] | None:
     if "text_pair" not in examples.column_names:
         return None
     return column_of(examples, "text_pair")
+
+
+def _attended(
+    model: TextModel, seconds: list[str] | None, segment: str | None
+) -> str | None:
+    """The segment to explain, which is the model's own where it attends to one alone."""
+    if model.segment is None:
+        return segment
+    if seconds is None:
+        raise AttnProbeError(
+            "expected pairs of texts for a model with a query encoder, got single "
+            "texts; name the second ones with --text-pair-column"
+        )
+    if segment not in (None, model.segment):
+        raise AttnProbeError(
+            f"this model attends to the segment {model.segment} alone, got --segment "
+            f"{segment}; leave it out"
+        )
+    return model.segment
 
 
 def _check_pairs(

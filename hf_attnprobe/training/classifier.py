@@ -156,17 +156,25 @@ def _record(
 ) -> dict[str, Any]:
     """What has to be the same for a training to be the same."""
     vectors = options.word_vectors
-    return {
+    architecture = {
+        field.name: getattr(config, field.name) for field in fields(Architecture)
+    }
+    record = {
         "procedure": options.procedure or DEFAULT,
         **procedure.settings(),
         "seed": options.seed,
         "max_length": options.max_length,
         "word_vectors": None if vectors is None else str(vectors),
-        "answers_in_text": options.answers_in_text,
-        "architecture": {
-            field.name: getattr(config, field.name) for field in fields(Architecture)
-        },
+        "architecture": architecture,
         "data": {name: dataset_fingerprint(part) for name, part in splits.items()},
+    }
+    if not architecture["query_encoder"]:  # folders from before pairs do not have it
+        del architecture["query_encoder"]
+        return record
+    answers = config.answer_token_ids
+    return record | {
+        "answers_in_text": options.answers_in_text,
+        "answer_token_ids": None if answers is None else list(answers),
     }
 
 

@@ -16,9 +16,13 @@ from transformers import (
 from hf_attnprobe import (
     AttentionClassifierConfig,
     AttentionClassifierForSequenceClassification,
+    audit,
     build_tokenizer,
+    load_examples,
 )
+from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.inference.outputs import observations
 from hf_attnprobe.training.classifier import train_classifier
 from hf_attnprobe.training.options import TrainingOptions
 from hf_attnprobe.training.procedures import papers_optimizer, papers_procedure
@@ -343,3 +347,39 @@ def test_an_answer_that_its_text_does_not_have_is_refused_before_training(tmp_pa
             options=TrainingOptions(epochs=1, answers_in_text=True),
             progress=False,
         )
+
+
+def test_an_audit_is_of_the_first_text(trained):
+    """Its probabilities are the pipeline's. The question is neither explained nor left out."""
+    rows = stories(6, seed=4)
+    report = audit(
+        trained.model, rows, "correlation", tokenizer=trained.tokenizer, progress=False
+    )
+    run = pipeline("text-classification", trained.model, tokenizer=trained.tokenizer)
+    asked = [{"text": row["text"], "text_pair": row["text_pair"]} for row in rows]
+    assert report.n == 6
+    examples = load_examples(rows, "test")
+    seen = observations(trained.model, trained.tokenizer, examples, level="token")
+    for observation in seen:
+        assert (observation.batch.content_mask.sum(-1) == 6).all()
+        for row, example_id in enumerate(observation.batch.example_ids):
+            answers = run(asked[example_id], top_k=None)
+            by_name = {answer["label"]: answer["score"] for answer in answers}
+            expected = [by_name[name] for name in ROOMS]
+            found = observation.probs[row].tolist()
+            assert found == pytest.approx(expected, abs=1e-6)
+    of_single = rows.remove_columns("text_pair")
+    other = AuditOptions(segment="text_pair")
+    for data, options, message in (
+        (of_single, AuditOptions(), "expected pairs of texts"),
+        (rows, other, "attends to the segment text alone"),
+    ):
+        with pytest.raises(AttnProbeError, match=message) as error:
+            audit(
+                trained.model,
+                data,
+                options=options,
+                tokenizer=trained.tokenizer,
+                progress=False,
+            )
+        assert "\n" not in str(error.value)
