@@ -302,6 +302,7 @@ class AttentionModelBase(AttentionModel):
         unit: what attention weighs and tests explain: "token", "word" or "sentence".
         n_embeddings: number of token ids the model embeds; None where it reads no ids.
         separator_ids: ids of tokens that are no content, beside the special tokens.
+        segment: "text" where only the first text of a pair is attended to; None: any.
         mask_id: the token that stands in for an erased one; None where there is none.
         reference: see :class:`HeadOutputs`.
         head_sets: sets of heads that are edited together, besides layers and all heads.
@@ -313,6 +314,7 @@ class AttentionModelBase(AttentionModel):
     unit: str = "token"
     n_embeddings: int | None = None
     separator_ids: frozenset[int] = frozenset()
+    segment: str | None = None
     mask_id: int | None = None
     reference: Reference | None = None
     head_sets: Sequence[Sequence[Site]] = ()

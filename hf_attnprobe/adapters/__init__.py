@@ -6,9 +6,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from hf_attnprobe.adapters.classifier.adapter import ClassifierAdapter
+from hf_attnprobe.adapters.classifier.adapter import (
+    ClassifierAdapter,
+    SingleHeadAdapter,
+)
 from hf_attnprobe.adapters.classifier.hierarchical import HierarchicalAdapter
-from hf_attnprobe.adapters.pretrained import is_hierarchical
+from hf_attnprobe.adapters.classifier.pair import PairAdapter
+from hf_attnprobe.adapters.pretrained import is_hierarchical, reads_pairs
 from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
 from hf_attnprobe.attention_classifier.modeling_attention_classifier import (
     AttentionClassifierForSequenceClassification,
@@ -97,7 +101,7 @@ def _wrap_attention_classifier(
     dtype: torch.dtype = torch.float64,
     mask_id: int | None = None,
     **ignored: Any,
-) -> ClassifierAdapter:
+) -> SingleHeadAdapter:
     if not hasattr(model, "classifier"):
         raise AttnProbeError(
             "expected a model with a classification head, got "
@@ -108,7 +112,11 @@ def _wrap_attention_classifier(
             "expected a model with attention of its own, this one was trained with "
             "guided attention; read the model that guided it"
         )
-    kind = HierarchicalAdapter if is_hierarchical(model.config) else ClassifierAdapter
+    kind: type[SingleHeadAdapter] = ClassifierAdapter
+    if is_hierarchical(model.config):
+        kind = HierarchicalAdapter
+    elif reads_pairs(model.config):
+        kind = PairAdapter
     return kind(model, dtype=dtype, mask_id=mask_id)
 
 

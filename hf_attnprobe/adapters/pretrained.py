@@ -44,6 +44,7 @@ class PretrainedFacts:
         label_names: the names of the classes, in the order of the probabilities.
         n_embeddings: how many token ids the model embeds; None for images.
         separator_ids: the token between sentences of a hierarchical model, no content.
+        segment: "text" for a model with a query encoder, which attends to it alone.
     """
 
     def __init__(self, model: PreTrainedModel):
@@ -62,6 +63,7 @@ class PretrainedFacts:
         self.separator_ids: frozenset[int] = frozenset()
         if is_hierarchical(config):
             self.separator_ids = frozenset([config.sep_token_id])
+        self.segment: str | None = "text" if reads_pairs(config) else None
 
     @property
     def prediction(self) -> Prediction:
@@ -99,5 +101,13 @@ class PretrainedFacts:
 
 def is_hierarchical(config: PreTrainedConfig) -> bool:
     """Whether a configuration is of a classifier with sentences above its words."""
-    is_ours = config.model_type == AttentionClassifierConfig.model_type
-    return is_ours and bool(getattr(config, "hierarchical", False))
+    return _is_ours(config) and bool(getattr(config, "hierarchical", False))
+
+
+def reads_pairs(config: PreTrainedConfig) -> bool:
+    """Whether a configuration is of a classifier that reads two texts, one as its query."""
+    return _is_ours(config) and bool(getattr(config, "query_encoder", False))
+
+
+def _is_ours(config: PreTrainedConfig) -> bool:
+    return config.model_type == AttentionClassifierConfig.model_type

@@ -14,7 +14,7 @@ class AttentionClassifierConfig(PreTrainedConfig):
     """One encoder, one attention head, one query, one linear read-out.
 
     A hierarchical model has one such level for the words of each sentence and one for
-    the sentences.
+    the sentences. With ``query_encoder`` the query is a second text.
 
     Args:
         vocab_size: rows of the embedding table.
@@ -41,6 +41,13 @@ class AttentionClassifierConfig(PreTrainedConfig):
         hierarchical: words make sentences, sentences make the text (Yang et al. 2016);
             the encoder of words then reads each sentence on its own, and no special
             token.
+        query_encoder: the query is a second text (a question, a hypothesis), with word
+            vectors and an encoder of its own, see pairs_attention_classifier.py; the
+            read-out then is a tanh layer over context and query, with a logit for each
+            of two labels too (Jain & Wallace 2019).
+        answer_token_ids: the token of each label. A label is a candidate of a text if
+            its token occurs in the first text; the others get probability 0. Where none
+            occurs all are candidates. ``None``: always all. For ``query_encoder``.
         embedding_dropout: on word vectors; as all dropouts, while training only.
         sentence_dropout: on sentence vectors.
         logit_dropout: on the logits, as in Serrano & Smith 2019.
@@ -62,7 +69,8 @@ class AttentionClassifierConfig(PreTrainedConfig):
         ValueError: an unknown encoder, attention or connection, a size below 1, even
             kernels, a dropout or rate outside of [0, 1), a negative weight, states and
             word vectors of different width where they are added or tied, penalties or
-            connections in a hierarchical model, or fewer than two labels.
+            connections in a hierarchical model, connections or levels with a query encoder,
+            answers without it or not one per label, or fewer than two labels.
     """
 
     model_type = "attention_classifier"
@@ -80,6 +88,8 @@ class AttentionClassifierConfig(PreTrainedConfig):
     sep_token_id: int | None = None
     unk_token_id: int | None = 1
     hierarchical: bool = False
+    query_encoder: bool = False
+    answer_token_ids: list[int] | tuple[int, ...] | None = None
     embedding_dropout: float = 0.0
     sentence_dropout: float = 0.0
     logit_dropout: float = 0.0
@@ -103,6 +113,7 @@ class AttentionClassifierConfig(PreTrainedConfig):
             self._check_kernels()
         self._check_penalties()
         self._check_widths()
+        self._check_pairs()
 
     def _check_choice(self, name: str, choices: tuple[str, ...]) -> None:
         value = getattr(self, name)
@@ -166,6 +177,30 @@ class AttentionClassifierConfig(PreTrainedConfig):
                 f"{needing} needs states as wide as word vectors, got "
                 f"{self.hidden_size} and {self.embedding_size}; with this encoder set "
                 f"embedding_size={self.encoder_width}"
+            )
+
+    def _check_pairs(self) -> None:
+        if self.query_encoder and self.hierarchical:
+            raise ValueError(
+                "a query encoder is for one level of states: expected "
+                "hierarchical=False"
+            )
+        if self.query_encoder and self.residual_connection != "none":
+            raise ValueError(
+                "with a query encoder states and query are of one width: expected "
+                f"residual_connection='none', got {self.residual_connection!r}"
+            )
+        if self.answer_token_ids is None:
+            return
+        if not self.query_encoder:
+            raise ValueError(
+                "answer_token_ids restrict the answers of a model of pairs: expected "
+                "query_encoder=True"
+            )
+        if len(self.answer_token_ids) != self.num_labels:
+            raise ValueError(
+                f"answer_token_ids must be one for each of the {self.num_labels} "
+                f"labels, got {len(self.answer_token_ids)}"
             )
 
     @property

@@ -177,19 +177,23 @@ class NoEncoder(nn.Module):
         return vectors
 
 
-def attend(attention: nn.Module, states: Tensor, mask: Tensor) -> Tensor:
+def attend(
+    attention: nn.Module, states: Tensor, mask: Tensor, query: Tensor | None = None
+) -> Tensor:
     """Attention weights from the scores of an attention module.
 
     Args:
         attention: states [batch, keys, hidden] -> scores [batch, keys].
         states: [batch, keys, hidden].
         mask: bool [batch, keys], the tokens that may receive weight.
+        query: what is asked of each text [batch, hidden], where that differs.
 
     Returns:
         [batch, keys]: sums to 1 over the mask, exactly 0 elsewhere; all 0 where the
         mask is empty.
     """
-    scores = attention(states).masked_fill(~mask, torch.finfo(states.dtype).min)
+    scores = attention(states) if query is None else attention(states, query)
+    scores = scores.masked_fill(~mask, torch.finfo(states.dtype).min)
     return scores.softmax(-1) * mask
 
 
@@ -227,7 +231,7 @@ class UniformAttention(nn.Module):
     def __init__(self, config: AttentionClassifierConfig) -> None:
         super().__init__()
 
-    def forward(self, states: Tensor) -> Tensor:
+    def forward(self, states: Tensor, query: Tensor | None = None) -> Tensor:
         return states.new_zeros(states.shape[:-1])
 
 
@@ -237,7 +241,7 @@ class GuidedAttention(nn.Module):
     def __init__(self, config: AttentionClassifierConfig) -> None:
         super().__init__()
 
-    def forward(self, states: Tensor) -> Tensor:
+    def forward(self, states: Tensor, query: Tensor | None = None) -> Tensor:
         raise ValueError(
             "expected attention weights, which this model does not compute; pass "
             "guide=[batch, keys]"

@@ -2,7 +2,8 @@
 
 These are Enc, φ and Dec of Jain & Wallace 2019, Section 2. Shapes: *batch* texts,
 *keys* token positions, *hidden* the encoder's width, *classes* labels; in
-hierarchical models also *sentences* of a text, and *rows*, all sentences of a batch.
+hierarchical models also *sentences* of a text, and *rows*, all sentences of a batch. In
+models of pairs a text is two texts in one sequence.
 """
 
 from typing import Any
@@ -15,6 +16,16 @@ from transformers.utils import can_return_tuple
 
 from .configuration_attention_classifier import AttentionClassifierConfig
 from .layers_attention_classifier import ATTENTIONS, ENCODERS, attend
+from .pairs_attention_classifier import (
+    QUERIED_ATTENTIONS,
+    Pair,
+    PairDecoder,
+    QueryReader,
+    all_if_none,
+    check_answers,
+    find_candidates,
+    split_pair,
+)
 from .regularisers_attention_classifier import (
     RegularisedClassifierOutput,
     RegularisedModelOutput,
@@ -75,7 +86,8 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
     """Embeddings, encoder and attention: the context vector Σ_t a_t h_t, no read-out.
 
     A hierarchical model has ``encoder`` and ``attention`` for the words of a sentence,
-    and ``sentences`` for the sentences of the text.
+    and ``sentences`` for the sentences of the text. A model of pairs has
+    ``query_reader`` for the second text; everything else is for the first.
     """
 
     def __init__(self, config: AttentionClassifierConfig) -> None:
@@ -85,7 +97,10 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
         )
         self.dropout = nn.Dropout(config.embedding_dropout)
         self.encoder = ENCODERS[config.encoder](config, config.embedding_size)
-        self.attention = ATTENTIONS[config.attention](config)
+        kinds = QUERIED_ATTENTIONS if config.query_encoder else ATTENTIONS
+        self.attention = kinds[config.attention](config)
+        if config.query_encoder:
+            self.query_reader = QueryReader(config)
         if config.hierarchical:
             self.sentences = SentenceReader(config)
         self.regulariser = Regulariser(config)
@@ -143,13 +158,61 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
         states = self.encoder(embeddings, attention_mask)
         return connect(states, embeddings, self.config.residual_connection)
 
-    def attend(self, states: Tensor, content_mask: Tensor) -> Tensor:
+    def attend(
+        self, states: Tensor, content_mask: Tensor, query: Tensor | None = None
+    ) -> Tensor:
         """Attention a [batch, keys] over states [batch, keys, hidden].
 
         It sums to 1 over the content and is exactly 0 elsewhere; all 0 for an empty
         text.
+
+        Args:
+            query: what a model of pairs asks, [batch, hidden].
         """
-        return attend(self.attention, states, content_mask)
+        return attend(self.attention, states, content_mask, query)
+
+    def embed(self, input_ids: Tensor, pair: Pair | None = None) -> Tensor:
+        """Word vectors [batch, keys, embedding]; of a pair each text's own."""
+        if pair is None:
+            return self.embeddings(input_ids)
+        is_first = pair.first.bool()
+        of_first = self.embeddings(input_ids)
+        of_second = self.query_reader.embeddings(input_ids)
+        return torch.where(is_first.unsqueeze(-1), of_first, of_second)
+
+    def read_query(
+        self, embeddings: Tensor, pair: Pair, input_ids: Tensor | None = None
+    ) -> Tensor:
+        """What the second text asks, q [batch, hidden].
+
+        Args:
+            embeddings: word vectors of both texts [batch, keys, embedding].
+            pair: where the texts are.
+            input_ids: int64 [batch, keys], see :meth:`content_mask`.
+        """
+        ids = None if input_ids is None else pair.of_second(input_ids)
+        content = self.content_mask(pair.second, ids)
+        return self.query_reader(pair.of_second(embeddings), pair.second, content)
+
+    def candidates(self, input_ids: Tensor | None, first: Tensor) -> Tensor | None:
+        """The answers that the first text allows, bool [batch, classes]; None is all.
+
+        Args:
+            input_ids: int64 [batch, keys].
+            first: tokens of the first text, [batch, keys].
+
+        Raises:
+            ValueError: no ``input_ids`` to find them in.
+        """
+        answers = self.config.answer_token_ids
+        if answers is None:
+            return None
+        if input_ids is None:
+            raise ValueError(
+                "expected input_ids to find the candidates in, got only inputs_embeds; "
+                "pass candidates=[batch, classes]"
+            )
+        return find_candidates(input_ids, first, list(answers))
 
     def read_words(
         self, embeddings: Tensor, sentences: Sentences, *, hold_attention: bool = False
@@ -201,6 +264,7 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
         *,
         of_words: bool = True,
         guide: Tensor | None = None,
+        query: Tensor | None = None,
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """States and attention.
 
@@ -209,6 +273,7 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
             attention_mask, content_mask: [batch, keys].
             of_words: whether a hierarchical model returns the large map of words.
             guide: imposed attention [batch, keys].
+            query: what a model of pairs asks, [batch, hidden].
 
         Returns:
             The states that the context vector is made of, [batch, keys, hidden] (of
@@ -223,7 +288,7 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
         if not self.config.hierarchical:
             states = self.encode(embeddings, attention_mask)
             if guide is None:
-                attention = self.attend(states, content_mask)
+                attention = self.attend(states, content_mask, query)
             else:
                 attention = guide * content_mask
             return states, (attention[:, None],)
@@ -266,6 +331,8 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
         inputs_embeds: Tensor | None = None,
         output_attentions: bool | None = None,
         guide: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        candidates: Tensor | None = None,
         **kwargs: Any,
     ) -> RegularisedModelOutput:
         """Encode and attend.
@@ -277,6 +344,10 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
             output_attentions: whether ``attentions`` are returned.
             guide: the attention weights [batch, keys] of a model with
                 ``attention="guided"``, taken as they are at the content, 0 elsewhere.
+            token_type_ids: int64 [batch, keys], for models of pairs: 0 in the first
+                text, 1 in the second.
+            candidates: bool [batch, classes], for models of pairs: the answers that are
+                allowed; default: see ``answer_token_ids`` of the configuration.
 
         Returns:
             ``last_hidden_state`` h [batch, keys, hidden], ``pooler_output`` Σ_t a_t h_t
@@ -284,24 +355,38 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
             [batch, 1, 1, keys]: one layer, one head, one query. In a hierarchical model
             h are sentences, and ``attentions`` two tensors: of words
             [batch, 1, sentences, keys], each sentence a query, and of sentences
-            [batch, 1, 1, sentences].
+            [batch, 1, 1, sentences]. In a model of pairs they are of the first text,
+            with attention 0 at the second, which is ``query_state`` [batch, hidden].
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("expected exactly one of input_ids and inputs_embeds")
         if attention_mask is None:
             attention_mask = self.default_attention_mask(input_ids, inputs_embeds)
+        pair = None
+        if self.config.query_encoder:
+            pair = split_pair(attention_mask, token_type_ids)
+            attention_mask = pair.first
         if inputs_embeds is None:
-            inputs_embeds = self.embeddings(input_ids)
+            assert input_ids is not None  # one of both is given
+            inputs_embeds = self.embed(input_ids, pair)
         if output_attentions is None:
             output_attentions = self.config.output_attentions
         content_mask = self.content_mask(attention_mask, input_ids)
         embeddings = self.dropout(inputs_embeds)
+        query = None
+        if pair is not None:
+            query = self.read_query(embeddings, pair, input_ids)
+            if candidates is None:
+                candidates = self.candidates(input_ids, pair.first)
+            else:
+                candidates = all_if_none(candidates.bool())
         states, levels = self.read(
             embeddings,
             attention_mask,
             content_mask,
             of_words=output_attentions,
             guide=guide,
+            query=query,
         )
         attentions = tuple(attention[:, None] for attention in levels)
         return RegularisedModelOutput(
@@ -311,13 +396,16 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
             regularization=self.regularization(
                 states, embeddings, attention_mask, content_mask, input_ids
             ),
+            query_state=query,
+            candidates=candidates,
         )
 
 
 class AttentionClassifierForSequenceClassification(AttentionClassifierPreTrainedModel):
     """A linear read-out of the context vector.
 
-    Two labels: one logit z, returned as [0, z]; more labels: one logit each.
+    Two labels: one logit z, returned as [0, z]; more labels: one logit each. A model of
+    pairs reads context and query out with a tanh layer, one logit for each label.
     """
 
     def __init__(self, config: AttentionClassifierConfig) -> None:
@@ -327,14 +415,23 @@ class AttentionClassifierForSequenceClassification(AttentionClassifierPreTrained
         self.attention_classifier = AttentionClassifierModel(config)
         self.dropout = nn.Dropout(config.logit_dropout)
         n_logits = 1 if self.num_labels == 2 else self.num_labels
-        self.classifier = nn.Linear(config.hidden_size, n_logits)
+        self.classifier: Any  # a PairDecoder or an nn.Linear
+        if config.query_encoder:
+            self.classifier = PairDecoder(config)
+        else:
+            self.classifier = nn.Linear(config.hidden_size, n_logits)
         self.post_init()
 
-    def decode(self, context: Tensor) -> Tensor:
+    def decode(self, context: Tensor, query: Tensor | None = None) -> Tensor:
         """Logits [..., classes] of a context vector [..., hidden].
 
-        Linear, so Σ_t a_t decode(h_t) = decode(Σ_t a_t h_t).
+        Without ``query`` linear, so Σ_t a_t decode(h_t) = decode(Σ_t a_t h_t).
+
+        Args:
+            query: what a model of pairs asks, [..., hidden].
         """
+        if query is not None:
+            return self.classifier(context, query)
         logits = self.classifier(context)
         if self.num_labels == 2:
             logits = torch.cat([torch.zeros_like(logits), logits], dim=-1)
@@ -350,6 +447,8 @@ class AttentionClassifierForSequenceClassification(AttentionClassifierPreTrained
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         guide: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        candidates: Tensor | None = None,
         **kwargs: Any,
     ) -> RegularisedClassifierOutput:
         """Classify; the other arguments are those of :class:`AttentionClassifierModel`.
@@ -359,7 +458,11 @@ class AttentionClassifierForSequenceClassification(AttentionClassifierPreTrained
                 the papers' binary one.
 
         Returns:
-            ``logits`` [batch, classes]; ``attentions`` on request.
+            ``logits`` [batch, classes], −∞ for labels that are no candidates;
+            ``attentions`` on request.
+
+        Raises:
+            ValueError: a label to train on that is no candidate of its text.
         """
         outputs = self.attention_classifier(
             input_ids,
@@ -367,9 +470,16 @@ class AttentionClassifierForSequenceClassification(AttentionClassifierPreTrained
             inputs_embeds=inputs_embeds,
             output_attentions=output_attentions,
             guide=guide,
+            token_type_ids=token_type_ids,
+            candidates=candidates,
             return_dict=True,
         )
-        logits = self.dropout(self.decode(outputs.pooler_output))
+        logits = self.decode(outputs.pooler_output, outputs.query_state)
+        logits = self.dropout(logits)
+        if outputs.candidates is not None:
+            logits = logits.masked_fill(~outputs.candidates, -torch.inf)
+            if labels is not None and self.training:
+                check_answers(labels, outputs.candidates)
         loss = None
         if labels is not None:
             loss = self.loss_function(labels, logits, self.config, **kwargs)

@@ -23,10 +23,14 @@ from .configuration_attention_classifier import AttentionClassifierConfig
 class RegularisedModelOutput(BaseModelOutputWithPooling):
     """Adds ``regularization`` [batch], the weighted penalties of every text.
 
-    None outside of training, and for a model without penalties.
+    None outside of training, and for a model without penalties. Of a model of pairs also
+    ``query_state`` [batch, hidden], what the second text asks, and ``candidates``, bool
+    [batch, classes], the answers that the first one allows; None is all.
     """
 
     regularization: Tensor | None = None
+    query_state: Tensor | None = None
+    candidates: Tensor | None = None
 
 
 @dataclass

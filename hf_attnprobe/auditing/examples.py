@@ -51,6 +51,7 @@ def show(
             Example(
                 example_id=text.example_id,
                 tokens=_units(batch, row, tokenizer),
+                segments=_segments(batch, row),
                 label=_name(text.label, classes),
                 predicted=classes[predicted],
                 prob=float(observation.probs[row, predicted]),
@@ -65,6 +66,13 @@ def show(
 
 def _name(label: Label, classes: Sequence[str]) -> str | None:
     return classes[label] if isinstance(label, int) and label >= 0 else None
+
+
+def _segments(batch: Batch, row: int) -> tuple[int, ...]:
+    """Which text of the pair each token that is explained is of."""
+    if batch.segments is None:
+        return ()
+    return tuple(batch.segments[row][batch.content_mask[row]].tolist())
 
 
 def _units(

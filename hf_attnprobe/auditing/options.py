@@ -91,6 +91,11 @@ class AuditOptions(Options):
         at_least=1e-12,
         metavar="NUMBER",
     )
+    segment: Literal["text", "text_pair"] | None = option(
+        None,
+        "text of a pair whose tokens are explained, left out and erased, the other one "
+        "is held (default: both)",
+    )
     truncate: bool = option(True, "cut texts that are longer than the model can read")
     dtype: Literal["float32", "float64", "bfloat16", "float16"] | None = option(
         None,

@@ -51,7 +51,12 @@ from hf_attnprobe.auditing.sweep import (
 )
 from hf_attnprobe.auditing.verdict import findings, site_of_model
 from hf_attnprobe.data.arguments import Data, as_data
-from hf_attnprobe.data.examples import dataset_fingerprint, dataset_name, sample
+from hf_attnprobe.data.examples import (
+    columns_read,
+    dataset_fingerprint,
+    dataset_name,
+    sample,
+)
 from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness import readings, tests
@@ -143,6 +148,7 @@ def audit(
         "truncated": tokenized.n_cut,
         "unknown_tokens": unknown_share(tokenized.texts, subject.tokenizer),
         **({"origin": dict(subject.origin)} if subject.origin else {}),
+        "text_columns": columns_read(examples),
     }
     with _folder(output_dir, state) as folder:
         sweep = Sweep(
@@ -185,7 +191,9 @@ def _tokenized(
     """The texts of the audit, ready for the model."""
     limited = _limited(examples, data.test_limit)
     adapter, cut = subject.adapter, options.truncate
-    tokenized = encode(subject.tokenizer, limited, adapter, truncate=cut)
+    tokenized = encode(
+        subject.tokenizer, limited, adapter, truncate=cut, segment=options.segment
+    )
     if options.screen is not None:
         check_both_halves(text.example_id for text in tokenized.texts)
     return tokenized
@@ -213,7 +221,7 @@ def _identity(
         "query": options.query,
         "screen": screen,
     }
-    return {
+    identity = {
         "model_fingerprint": subject.adapter.fingerprint(),
         "data_fingerprint": dataset_fingerprint(examples),
         "seed": options.seed,
@@ -227,6 +235,9 @@ def _identity(
         "dtype": options.dtype or "default",
         "prediction": dataclasses.asdict(subject.adapter.prediction),
     }
+    if options.segment is not None:  # folders from before pairs have none
+        identity["segment"] = options.segment
+    return identity
 
 
 def _options_of_rows(given: Mapping[str, Options]) -> dict[str, dict[str, Any]]:

@@ -209,8 +209,6 @@ def _recorded(name: str, origin: Origin, commit: str | None) -> dict[str, Any]:
     return {key: value for key, value in known.items() if value is not None}
 
 
-
-
 def _check_tokenizer_of(loaded: Loaded, adapter: AttentionModelBase) -> None:
     """Checks the tokenizer; whether it is the model's only where a configuration tells."""
     check_tokenizer(loaded.tokenizer, loaded.name)

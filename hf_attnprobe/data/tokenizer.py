@@ -77,12 +77,13 @@ def build_tokenizer(
     max_vocab_size: int | None = None,
     model_max_length: int | None = None,
     sentences: bool = False,
+    pairs: bool = False,
 ) -> PreTrainedTokenizerFast:
     """A word-level tokenizer whose vocabulary is the words of `texts`.
 
     The most frequent words come first. The ids depend on the texts alone: neither on
     their order nor on the process. A sentence becomes `<sos> … <eos>`, a pair
-    `<sos> … <eos> … <eos>`. A literal `<sos>` in a text is three ordinary tokens, never
+    `<sos> … <eos> … <eos>`, with `pairs` `<sos> … <eos> <sos> … <eos>`. A literal `<sos>` in a text is three ordinary tokens, never
     the special one.
 
     Args:
@@ -94,6 +95,8 @@ def build_tokenizer(
         model_max_length: largest number of tokens with `truncation=True`, the special
             ones included; None: no truncation.
         sentences: puts a separator between sentences, for hierarchical models.
+        pairs: writes two texts as a model with a query encoder reads them, each with its
+            own start and end, and `token_type_ids` 0 in the first and 1 in the second.
 
     Raises:
         AttnProbeError: an option out of range, a text that is not a string, or no word
@@ -110,19 +113,22 @@ def build_tokenizer(
             f"among {len(counts)} different words; give more texts or lower "
             "min_document_frequency"
         )
+    types = ["token_type_ids"] if pairs else []
     options: dict[str, Any] = {}
     if model_max_length is not None:
         options["model_max_length"] = model_max_length
     if sentences:
         options["sep_token"] = SEP
     return PreTrainedTokenizerFast(
-        tokenizer_object=_word_level([*specials, *words][:max_vocab_size], sentences),
+        tokenizer_object=_word_level(
+            [*specials, *words][:max_vocab_size], sentences, pairs
+        ),
         pad_token=PAD,
         unk_token=UNK,
         bos_token=BOS,
         eos_token=EOS,
         padding_side="right",
-        model_input_names=["input_ids", "attention_mask"],
+        model_input_names=["input_ids", *types, "attention_mask"],
         split_special_tokens=True,
         **options,
     )
@@ -159,14 +165,14 @@ def _document_frequencies(texts: Iterable[str], sentences: bool) -> Counter[str]
     return counts
 
 
-def _word_level(vocabulary: list[str], sentences: bool) -> Tokenizer:
+def _word_level(vocabulary: list[str], sentences: bool, pairs: bool) -> Tokenizer:
     ids = {token: i for i, token in enumerate(vocabulary)}
     tokenizer = Tokenizer(models.WordLevel(ids, unk_token=UNK))
     tokenizer.normalizer = _normalizer(sentences)
     tokenizer.pre_tokenizer = _pre_tokenizer(sentences)
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{BOS} $A {EOS}",
-        pair=f"{BOS} $A {EOS} $B:1 {EOS}:1",
+        pair=f"{BOS} $A {EOS} {f'{BOS}:1 ' if pairs else ''}$B:1 {EOS}:1",
         special_tokens=[
             (BOS, SPECIAL_TOKENS.index(BOS)),
             (EOS, SPECIAL_TOKENS.index(EOS)),

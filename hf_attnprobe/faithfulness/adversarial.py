@@ -15,7 +15,10 @@ Search:   the paper's gradient search (functional/search.py), for a linear read-
           request. For heads of a Transformer, where 500 steps through the model are out
           of reach, candidates from the linearised model (functional/steering.py),
           checked by running it; the paper's search through the model on request
-          (``n_steps``). All are lower bounds.
+          (``n_steps``). For one head with one query that is read by no linear map (pairs
+          of texts), all single tokens and pairs of tokens (functional/edges.py), then the
+          paper's search from its random starts and from the best of these. All are lower
+          bounds.
 Reading:  beside ``largest_jsd``, the farthest with no regard to the output: a share of 0
           says that the output pins the weights down, 1 that it does not at all. What
           was found is a lower bound, so only an upper bound can say "pinned down".
@@ -40,6 +43,7 @@ from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.registry import register_test
 from hf_attnprobe.functional.bounds import epsilon_max_jsd_bounds
 from hf_attnprobe.functional.divergence import jsd, largest_jsd, tvd
+from hf_attnprobe.functional.edges import farthest_on_edges, pulled_back
 from hf_attnprobe.functional.intervention import at_head, random_generator
 from hf_attnprobe.functional.linear import epsilon_max_jsd
 from hf_attnprobe.functional.search import (
@@ -115,9 +119,9 @@ class Adversarial(Options):
     n_starts: int = option(5, "random starts of the gradient search", at_least=1)
     n_steps: int | None = option(
         None,
-        "steps of the gradient search (default: 500 with --method search; else 0, no "
-        "search: the best of candidates that are checked); where the answer is exact and "
-        "for groups of heads there is no search",
+        "steps of the gradient search (default: 500 with --method search and for models "
+        "of pairs; else 0, no search: the best of candidates that are checked); where the "
+        "answer is exact and for groups of heads there is no search",
         at_least=0,
     )
 
@@ -198,6 +202,8 @@ def adversarial(
     if site.is_group:
         return _of_group(observation, site, options)
     token_logits = observation.token_logits
+    if token_logits is None and _has_one_row(observation, site):
+        return _of_row(observation, site, options, seed)
     if token_logits is None:
         return _of_head(observation, site, options, seed)
     if options.method == "search":
@@ -318,6 +324,56 @@ def _of_head(
                 checked.append(_check(observation, site, moved))
     together = Candidates(*map(torch.cat, zip(*checked, strict=True)))
     return _lower_bound(epsilons, best_within(together, attention, epsilons), largest)
+
+
+def _has_one_row(observation: Observation, site: Site) -> bool:
+    """Whether the model's attention is one head with one query, of one layer."""
+    is_only = len(observation.model.sites()) == 1
+    return is_only and observation.attention[site.layer].shape[1:3] == (1, 1)
+
+
+def _of_row(
+    observation: Observation, site: Site, options: Adversarial, seed: int
+) -> AdversarialResult:
+    """Of one head with one query, read by no linear map."""
+    epsilons = EPSILONS if options.epsilons is None else options.epsilons
+    n_steps = 500 if options.n_steps is None else options.n_steps
+    attention, visible = _row(observation, site)
+    candidates = torch.stack(list(_candidates(observation, site)))
+    checked = [_check(observation, site, candidates)]
+
+    def replay(rows: Tensor) -> Tensor:
+        edited = {site.layer: rows[:, :, None, None]}
+        return observation.model.replay(observation, edited)
+
+    on_edges = farthest_on_edges(
+        attention, visible, replay, observation.probs, epsilons
+    )
+    checked.append(_check(observation, site, on_edges[:, :, None]))
+    largest = largest_jsd(attention, visible)
+    distance = _model_distance(observation, site)
+    for epsilon, farthest in zip(epsilons, on_edges, strict=True):
+        is_farthest = largest - jsd(farthest, attention) <= ROUNDING
+        if n_steps == 0 or is_farthest.all():
+            continue
+        random = _gradient_search(
+            observation, site, options.n_starts, seed, distance, n_steps, epsilon
+        )
+        vertices = torch.stack([farthest, candidates[0][:, 0]])
+        guided = search_adversarial_attention(
+            vertices.clamp_min(SMALLEST_START).log(),
+            attention,
+            visible,
+            distance,
+            epsilon=epsilon,
+            n_steps=n_steps,
+        )
+        moved = torch.cat([random[:, :, 0], guided])
+        moved = pulled_back(moved, attention, replay, observation.probs, epsilon)
+        checked.append(_check(observation, site, moved[:, :, None]))
+    together = Candidates(*map(torch.cat, zip(*checked, strict=True)))
+    best = best_within(together, attention[:, None], epsilons)
+    return _lower_bound(epsilons, best, largest)
 
 
 def _of_group(

@@ -27,6 +27,7 @@ PAD_VALUES = {
     "token_type_ids": 0,
     "word_ids": -1,
     "segment_ids": -1,
+    "held": 0,
     "rationale": False,
     "labelled": 0,
 }
@@ -106,11 +107,18 @@ def collate(adapter: AttentionModel, texts: Sequence[Text], pad_token_id: int) -
         name: padded(name, [text.inputs[name] for text in texts])
         for name in texts[0].inputs
     }
+    held = inputs.pop("held", None)
     ids = tuple(text.example_id for text in texts)
     batch = adapter.prepare(inputs, ids, _labels(texts))
     segments = batch.inputs.get("segment_ids", inputs.get("segment_ids"))
     if segments is not None and segments.shape == batch.mask.shape:
         batch = replace(batch, segments=segments.to(batch.mask.device))
+    if held is not None:
+        held = held.to(batch.content_mask.device)
+        if "chosen" in batch.inputs:  # of several choices one is explained
+            chosen = batch.inputs["chosen"].flatten()
+            held = held[torch.arange(len(held), device=held.device), chosen]
+        batch = _holding(held, batch)
     if texts[0].rationale is None:
         return batch
     rationale = padded("rationale", [text.rationale or () for text in texts])
@@ -123,6 +131,17 @@ def _labels(texts: Sequence[Text]) -> Tensor:
     if labels[0].dim() == 0:
         return torch.stack(labels)
     return pad_sequence(labels, batch_first=True, padding_value=-1)
+
+
+def _holding(held: Tensor, batch: Batch) -> Batch:
+    """The batch with the held tokens, int [batch, keys], explained no longer."""
+    if held.shape != batch.content_mask.shape:
+        raise AttnProbeError(
+            "expected a model that attends to tokens to explain one text of a pair, "
+            "this one attends to sentences; leave --segment out"
+        )
+    free = held == 0
+    return replace(batch, content_mask=batch.content_mask & free)
 
 
 def _of_units(marked: Tensor, batch: Batch) -> Tensor | None:

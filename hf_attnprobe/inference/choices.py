@@ -42,6 +42,7 @@ def encode(
     model: TextModel,
     *,
     truncate: bool = True,
+    segment: str | None = None,
 ) -> Tokenized:
     """Tokenize a split for a model of any head.
 
@@ -49,7 +50,7 @@ def encode(
     """
     is_choice = model.prediction.kind == "choice"
     encoding = tokenize_choices if is_choice else tokenize
-    return encoding(tokenizer, examples, model, truncate=truncate)
+    return encoding(tokenizer, examples, model, truncate=truncate, segment=segment)
 
 
 def tokenize_choices(
@@ -58,6 +59,7 @@ def tokenize_choices(
     model: TextModel,
     *,
     truncate: bool = True,
+    segment: str | None = None,
 ) -> Tokenized:
     """As :func:`~hf_attnprobe.inference.encoding.tokenize`, for multiple choice.
 
@@ -80,7 +82,7 @@ def tokenize_choices(
                 f"{n_choices} and text {example_id} has {len(of_text)}; leave it out"
             )
     flat = _flat(examples, choices)
-    tokenized = tokenize(tokenizer, flat, model, truncate=truncate)
+    tokenized = tokenize(tokenizer, flat, model, truncate=truncate, segment=segment)
     grouped: dict[int, list[Text]] = {}
     for text in tokenized.texts:
         grouped.setdefault(text.example_id // n_choices, []).append(text)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from hf_attnprobe.adapters.pretrained import reads_pairs
 from hf_attnprobe.attention_classifier import (
     AttentionClassifierConfig,
     AttentionClassifierForSequenceClassification,
@@ -135,6 +136,11 @@ def load_base_model(model: str | Path) -> AttentionClassifierForSequenceClassifi
         "make one with attnprobe train --encoder",
     )
     config = loaded.config
+    if reads_pairs(config):
+        raise AttnProbeError(
+            f"expected a base that reads one text, {model} has a query encoder; models "
+            "of pairs are not trained again yet, choose another --model"
+        )
     if not has_trained_attention(config):
         kind = "two levels of" if config.hierarchical else config.attention
         raise AttnProbeError(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import EarlyStoppingCallback, PreTrainedTokenizerBase
 
+from hf_attnprobe.adapters.pretrained import reads_pairs
 from hf_attnprobe.attention_classifier import (
     AttentionClassifierConfig,
     AttentionClassifierForSequenceClassification,
@@ -20,6 +21,7 @@ from hf_attnprobe.data.splits import check_sets
 from hf_attnprobe.data.tokenizer import build_tokenizer
 from hf_attnprobe.data.word_vectors import read_vectors
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.inference.encoding import second_texts
 from hf_attnprobe.inference.guides import Guide, guide_rows, special_ids
 from hf_attnprobe.training.losses import papers_loss
 from hf_attnprobe.training.options import Architecture, TrainingOptions
@@ -65,7 +67,9 @@ def train_classifier(
     learning rate 1e-3, weight decay 1e-5 on encoder and read-out but not on attention,
     8 epochs of batches of 32, and for two classes the positive one weighted by
     n_negative / n_positive. Scored by ROC-AUC for two classes, accuracy for more. Unlike
-    there, the first epoch may be kept too.
+    there, the first epoch may be kept too. A model of pairs (``query_encoder``): weight
+    decay on all weights, mean cross-entropy, 25 epochs of batches of 100, scored by
+    accuracy.
 
     ``serrano-smith``: the settings of Serrano & Smith 2019's released code for IMDB. Adam,
     learning rate 4e-4, halved after each epoch without a better validation accuracy,
@@ -92,7 +96,8 @@ def train_classifier(
         progress: show a bar on stderr; a string stands before it.
 
     Raises:
-        AttnProbeError: labels with a single class, word vectors of another width, an output
+        AttnProbeError: labels with a single class, pairs for a model of single texts or
+            the other way round, a label outside the candidates of its text, word vectors of another width, an output
             folder with other files, no validation texts where the procedure needs them.
     """
     config = papers_config(options.procedure) if config is None else config
@@ -100,6 +105,7 @@ def train_classifier(
     _check_validation(procedure, validation)
     _check_guides(config, guides)
     splits = check_sets(train, validation, test)
+    _check_segments(config, splits)
     record = _record(config, splits, procedure, options)
     if resume:
         done = finished(output_dir, record)
@@ -109,7 +115,11 @@ def train_classifier(
     tokenizer = tokenizer or _new_tokenizer(splits["train"], config, procedure)
     tokenizer = with_max_length(tokenizer, options.max_length)
     names = label_names(splits["train"])
+    if options.answers_in_text:
+        config = with_answers(config, tokenizer, names)
     model = new_model(config, tokenizer, names, options.word_vectors)
+    if config.answer_token_ids is not None:
+        check_answers_in_texts(model, tokenizer, splits["train"])
     loss = papers_loss(splits["train"], len(names), weighted=procedure.weighted)
     columns = None
     if guides is not None:
@@ -134,7 +144,8 @@ def procedure_of(
     """The procedure that options name, with the settings they give."""
     names = PROCEDURES[DEFAULT].settings()
     changes = {name: getattr(options, name) for name in names}
-    return papers_procedure(options.procedure, config.encoder, **changes)
+    pairs = reads_pairs(config)
+    return papers_procedure(options.procedure, config.encoder, pairs=pairs, **changes)
 
 
 def _record(
@@ -145,16 +156,25 @@ def _record(
 ) -> dict[str, Any]:
     """What has to be the same for a training to be the same."""
     vectors = options.word_vectors
-    return {
+    architecture = {
+        field.name: getattr(config, field.name) for field in fields(Architecture)
+    }
+    record = {
         "procedure": options.procedure or DEFAULT,
         **procedure.settings(),
         "seed": options.seed,
         "max_length": options.max_length,
         "word_vectors": None if vectors is None else str(vectors),
-        "architecture": {
-            field.name: getattr(config, field.name) for field in fields(Architecture)
-        },
+        "architecture": architecture,
         "data": {name: dataset_fingerprint(part) for name, part in splits.items()},
+    }
+    if not architecture["query_encoder"]:  # folders from before pairs do not have it
+        del architecture["query_encoder"]
+        return record
+    answers = config.answer_token_ids
+    return record | {
+        "answers_in_text": options.answers_in_text,
+        "answer_token_ids": None if answers is None else list(answers),
     }
 
 
@@ -164,6 +184,73 @@ def _check_validation(procedure: Procedure, validation: Any) -> None:
         raise AttnProbeError(
             "expected validation texts, which decide on learning rate and end; give some"
         )
+
+
+def _check_segments(config: AttentionClassifierConfig, splits: Splits) -> None:
+    """Pairs for a model with a query encoder, single texts for others."""
+    for name, examples in splits.items():
+        is_pair = second_texts(examples) is not None
+        if is_pair and not config.query_encoder:
+            raise AttnProbeError(
+                f"the {name} texts are pairs, this attention classifier reads one text; "
+                "set query_encoder=True (--query-encoder), or name one text column with "
+                "--text-column"
+            )
+        if config.query_encoder and not is_pair:
+            raise AttnProbeError(
+                f"expected pairs of texts for a model with a query encoder, the {name} "
+                "texts are single; name the second ones with --text-pair-column"
+            )
+
+
+def with_answers(
+    config: AttentionClassifierConfig,
+    tokenizer: PreTrainedTokenizerBase,
+    names: list[str],
+) -> AttentionClassifierConfig:
+    """A copy whose candidates are the labels that occur in the first text.
+
+    Raises:
+        AttnProbeError: no query encoder, or a label that is no one known token.
+    """
+    if not config.query_encoder:
+        raise AttnProbeError(
+            "answers_in_text is for models of pairs, whose first text has the answers; "
+            "set query_encoder=True (--query-encoder)"
+        )
+    ids = []
+    for name in names:
+        tokens = tokenizer(name, add_special_tokens=False)["input_ids"]
+        if len(tokens) != 1 or tokens[0] == tokenizer.unk_token_id:
+            raise AttnProbeError(
+                f"expected every label to be one word of the texts, {name!r} is "
+                f"{len(tokens)} tokens, or unknown; leave answers_in_text out"
+            )
+        ids.append(tokens[0])
+    config = copy.deepcopy(config)
+    config.update({**named_labels(names), "answer_token_ids": ids})
+    return config
+
+
+def check_answers_in_texts(
+    model: AttentionClassifierForSequenceClassification,
+    tokenizer: PreTrainedTokenizerBase,
+    train: "datasets.Dataset",
+) -> None:
+    """Raises AttnProbeError where the label of a training text is no candidate of it."""
+    answers, names = model.config.answer_token_ids or (), label_names(train)
+    labels, ids = column_of(train, "label"), column_of(train, "example_id")
+    columns = column_of(train, "text"), column_of(train, "text_pair")
+    texts = tokenizer(*columns, truncation=True)
+    rows = zip(ids, labels, texts["input_ids"], texts["token_type_ids"], strict=True)
+    for example_id, label, tokens, types in rows:
+        first = {token for token, kind in zip(tokens, types, strict=True) if kind == 0}
+        if answers[label] not in first and first & set(answers):
+            raise AttnProbeError(
+                f"text {example_id}: its label {names[label]!r} is not "
+                "among the answers in its first text; leave such texts out of training, "
+                "or allow all answers (answers_in_text=False)"
+            )
 
 
 def _check_guides(
@@ -195,10 +282,12 @@ def _guide_columns(
 def _new_tokenizer(
     train: "datasets.Dataset", config: AttentionClassifierConfig, procedure: Procedure
 ) -> PreTrainedTokenizerBase:
+    seconds = second_texts(train) or []
     return build_tokenizer(
-        column_of(train, "text"),
+        [*column_of(train, "text"), *seconds],
         min_document_frequency=procedure.min_document_frequency,
         sentences=config.hierarchical,
+        pairs=config.query_encoder,
     )
 
 
@@ -268,15 +357,18 @@ def set_word_vectors(
     vectors, ids = read_vectors(file, tokenizer.get_vocab())
     embedding = model.get_input_embeddings()
     assert isinstance(embedding, torch.nn.Embedding)
-    weight = embedding.weight
-    width = vectors.shape[1]
+    tables = [embedding.weight]
+    if reads_pairs(model.config):
+        tables.append(model.attention_classifier.query_reader.embeddings.weight)
+    weight, width = tables[0], vectors.shape[1]
     if len(ids) and width != weight.shape[1]:
         raise AttnProbeError(
             f"the word vectors in {file} have {width} numbers, the model embeds in "
             f"{weight.shape[1]}; set embedding_size={width}"
         )
     with torch.no_grad():
-        weight[ids] = vectors.to(weight)
+        for table in tables:
+            table[ids] = vectors.to(table)
     logger.info("%d of %d words have vectors in %s", len(ids), len(weight), file)
 
 
@@ -302,12 +394,18 @@ def new_model(
         word_vectors: a file of pretrained word vectors, see :func:`set_word_vectors`.
 
     Raises:
-        AttnProbeError: a hierarchical model with a tokenizer that separates no sentences.
+        AttnProbeError: a hierarchical model with a tokenizer that separates no sentences,
+            a model of pairs with one that does not tell the second text apart.
     """
     if config.hierarchical and tokenizer.sep_token_id is None:
         raise AttnProbeError(
             "expected a tokenizer that separates sentences for a hierarchical model; "
             "build one with build_tokenizer(texts, sentences=True)"
+        )
+    if config.query_encoder and "token_type_ids" not in tokenizer.model_input_names:
+        raise AttnProbeError(
+            "expected a tokenizer with token_type_ids for a model of pairs; build one "
+            "with build_tokenizer(texts, pairs=True)"
         )
     config = copy.deepcopy(config)
     if config.hierarchical:

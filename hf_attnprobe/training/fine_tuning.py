@@ -107,7 +107,8 @@ def check_pretrained_options(options: TrainingOptions) -> None:
     Raises:
         AttnProbeError: one of them is given.
     """
-    given = [name for name in ONLY_CLASSIFIER if getattr(options, name) is not None]
+    values = {name: getattr(options, name) for name in ONLY_CLASSIFIER}
+    given = [name for name, value in values.items() if value not in (None, False)]
     if given:
         raise AttnProbeError(
             f"{given[0]} is for attention classifiers, which are trained from scratch; "

@@ -28,11 +28,11 @@ class TrainingOptions(Options):
     )
     epochs: int | None = option(
         None,
-        "largest number of epochs (default: 8, serrano-smith 15, fine-tuning 3)",
+        "largest number of epochs (default: 8, pairs 25, serrano-smith 15, fine-tuning 3)",
         at_least=1,
     )
     batch_size: int | None = option(
-        None, "texts per step (default: 32, serrano-smith 64)", at_least=1
+        None, "texts per step (default: 32, pairs 100, serrano-smith 64)", at_least=1
     )
     learning_rate: float | None = option(
         None,
@@ -76,6 +76,10 @@ class TrainingOptions(Options):
         "pretrained word vectors: a word2vec, fastText or GloVe text file",
         metavar="FILE",
     )
+    answers_in_text: bool = option(
+        False,
+        "pairs: only labels whose word occurs in the first text may be predicted",
+    )
     trust_remote_code: bool = option(
         False, "run code that comes with a model from the Hub"
     )
@@ -96,6 +100,7 @@ ONLY_CLASSIFIER = (
     "patience",
     "min_document_frequency",
     "word_vectors",
+    "answers_in_text",
 )
 """Training options that mean nothing to a pretrained model."""
 
@@ -107,7 +112,7 @@ def _architecture_hints() -> dict[str, Any]:
     return {
         name: hint
         for name, hint in hints.items()
-        if name not in filled_in and not name.endswith("_token_id")
+        if name not in filled_in and not name.endswith(("_token_id", "_token_ids"))
     }
 
 
@@ -131,6 +136,10 @@ _HELP = {
         "inner width of the attention (default: half of the states', serrano-smith 100)"
     ),
     "hierarchical": "attend to words within sentences, then to the sentences of the text",
+    "query_encoder": (
+        "pairs: the second text, with an encoder of its own, is the query of the "
+        "attention over the first"
+    ),
     "embedding_dropout": "dropout on word vectors (default: 0, or the procedure's)",
     "sentence_dropout": "dropout on sentence vectors (default: 0, or the procedure's)",
     "logit_dropout": "dropout on logits (default: 0, or the procedure's)",

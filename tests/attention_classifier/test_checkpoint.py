@@ -31,10 +31,17 @@ from mini_hub import MiniHub
 
 CODE = {
     f"{part}_attention_classifier.py"
-    for part in ("configuration", "modeling", "layers", "sentences", "regularisers")
+    for part in (
+        "configuration",
+        "modeling",
+        "layers",
+        "sentences",
+        "pairs",
+        "regularisers",
+    )
 }
 ENCODERS = ("bilstm", "bigru", "cnn", "mlp", "none")
-NAMES = (*ENCODERS, "hub", "hierarchical")
+NAMES = (*ENCODERS, "hub", "hierarchical", "pairs")
 SENTENCES = [
     "the film was not dull .",
     "well , a wonderful plot , said the critics . superb !",
@@ -62,7 +69,8 @@ from transformers import AutoModel, AutoModelForSequenceClassification, AutoToke
 sources, sentences, saved = json.loads(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3]
 for name, source in sources.items():
     tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=True)
-    batch = tokenizer(sentences, padding=True, return_tensors="pt")
+    seconds = sentences[::-1] if name == "pairs" else None
+    batch = tokenizer(sentences, seconds, padding=True, return_tensors="pt")
     classifier = AutoModelForSequenceClassification.from_pretrained(source, trust_remote_code=True)
     base = AutoModel.from_pretrained(source, trust_remote_code=True)
     classifier.save_pretrained(f"{saved}/{name}")
@@ -114,7 +122,29 @@ def hierarchical(reviews, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def without_the_package(make_checkpoint, hierarchical, run_python, tmp_path_factory):
+def pairs(reviews, tmp_path_factory):
+    """A model of pairs, its tokenizer and the folder of both."""
+    torch.manual_seed(0)
+    tokenizer = build_tokenizer(reviews["train"]["text"][:], pairs=True)
+    config = AttentionClassifierConfig(
+        vocab_size=len(tokenizer),
+        embedding_size=16,
+        encoder_size=8,
+        query_encoder=True,
+        answer_token_ids=[5, 6, 7],
+        num_labels=3,
+    )
+    model = AttentionClassifierForSequenceClassification(config).eval()
+    folder = tmp_path_factory.mktemp("pairs")
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return model, tokenizer, folder
+
+
+@pytest.fixture(scope="module")
+def without_the_package(
+    make_checkpoint, hierarchical, pairs, run_python, tmp_path_factory
+):
     """What a process without the package makes of all encoders in folders, of one on a Hub and of a hierarchical model."""
     folder = tmp_path_factory.mktemp("without")
     shutil.copytree(make_checkpoint(), folder / "hub/models/acme/bilstm")
@@ -122,6 +152,7 @@ def without_the_package(make_checkpoint, hierarchical, run_python, tmp_path_fact
         "hub": "acme/bilstm"
     }
     sources["hierarchical"] = str(hierarchical[2])
+    sources["pairs"] = str(pairs[2])
     with MiniHub(folder / "hub") as hub:
         env = {
             "HF_ENDPOINT": hub.url,
@@ -144,16 +175,17 @@ def without_the_package(make_checkpoint, hierarchical, run_python, tmp_path_fact
 
 
 @pytest.fixture
-def expected(make_model, tokenizer, hierarchical):
+def expected(make_model, tokenizer, hierarchical, pairs):
     """Logits, attention and context of a model that was never saved."""
 
     def run(name):
-        plain = (
-            make_model("bilstm" if name in ("hub", "hierarchical") else name),
-            tokenizer,
-        )
-        model, tokenize = hierarchical[:2] if name == "hierarchical" else plain
-        batch = tokenize(SENTENCES, padding=True, return_tensors="pt")
+        if name in ("hierarchical", "pairs"):
+            made = hierarchical if name == "hierarchical" else pairs
+            model, tokenize = made[:2]
+        else:
+            model, tokenize = make_model("bilstm" if name == "hub" else name), tokenizer
+        seconds = SENTENCES[::-1] if name == "pairs" else None
+        batch = tokenize(SENTENCES, seconds, padding=True, return_tensors="pt")
         with torch.no_grad():
             outputs = model(**batch, output_attentions=True)
             return (

@@ -28,8 +28,8 @@ from hf_attnprobe.functional.divergence import small_side
 TOKENS_PER_PASS = 4096  # of shortened texts
 
 
-class ClassifierAdapter(PretrainedFacts, AttentionModelBase):
-    """Reads and edits the attention of an attention classifier.
+class SingleHeadAdapter(PretrainedFacts, AttentionModelBase):
+    """What the adapters of all attention classifiers share.
 
     It works on a frozen copy in ``dtype``; the user's model stays as it was. The default
     is float64: leave-one-out ranks differences of 1e-8 where a prediction is saturated,
@@ -65,6 +65,62 @@ class ClassifierAdapter(PretrainedFacts, AttentionModelBase):
     def sites(self) -> list[Site]:
         return [Site(self.layer)]
 
+    def _encode(
+        self, input_ids: Tensor, attention_mask: Tensor
+    ) -> tuple[Tensor, Tensor, list[Trace], Tensor]:
+        """Factor, embeddings, traces and states of a :class:`ClassifierState`."""
+        table = self.base.embeddings
+        factor = table.weight.new_ones(input_ids.shape, requires_grad=True)
+        if self.model.config.encoder == "bilstm" and self._resumable:
+            lstm = self.base.encoder.get_submodule("lstm")
+            traces = trace(lstm, table.weight, input_ids, attention_mask)
+            return factor, factor[:0], traces, States.apply(factor, *traces)
+        embeddings = table(input_ids)
+        states = self.base.encode(embeddings * factor.unsqueeze(-1), attention_mask)
+        return factor, embeddings, [], states
+
+    @property
+    def _resumable(self) -> bool:
+        """Whether leave-one-out can go on from the states of the whole text."""
+        config = self.model.config
+        connection = getattr(config, "residual_connection", "none")
+        return config.encoder in PARTS and connection == "none"
+
+    def visible(self, observation: Observation, layer: int) -> Tensor:
+        return observation.batch.mask[:, None]
+
+    def read_map(self, observation: Observation, values: Tensor, site: Site) -> Tensor:
+        return values[:, site.query or 0]
+
+    # Capabilities
+
+    def states(self, observation: Observation, site: Site) -> Tensor:
+        return observation.state.states.detach()
+
+    def head_values(self, observation: Observation) -> tuple[Tensor, ...]:
+        """The encoder's states: the attention averages them as they are."""
+        return (observation.state.states.detach()[:, None],)
+
+    def output_projections(self) -> tuple[Tensor, ...]:
+        weight, width = self.base.embeddings.weight, self.model.config.hidden_size
+        return (torch.eye(width, dtype=weight.dtype, device=weight.device)[None],)
+
+    def bytes_per_example(
+        self, n_keys: int, n_copies: int, *, backward: bool = True
+    ) -> int:
+        states = n_keys * 60 * self.model.config.hidden_size
+        edits = n_keys * 8 * n_copies
+        shorter = n_keys**2 * (8 + 4 * len(self.label_names))
+        size = self.base.embeddings.weight.element_size()
+        return (states + edits + shorter) * size
+
+
+class ClassifierAdapter(SingleHeadAdapter):
+    """Reads and edits the attention of a classifier with a linear read-out.
+
+    See :class:`SingleHeadAdapter` for the arguments.
+    """
+
     def prepare(
         self,
         inputs: Mapping[str, Tensor],
@@ -86,27 +142,10 @@ class ClassifierAdapter(PretrainedFacts, AttentionModelBase):
         probs = self._probs(attention[None], token_logits.detach())[0]
         return Observation(self, batch, probs, (attention,), state)
 
-    def _encode(
-        self, input_ids: Tensor, attention_mask: Tensor
-    ) -> tuple[Tensor, Tensor, list[Trace], Tensor]:
-        """Factor, embeddings, traces and states of a :class:`ClassifierState`."""
-        table = self.base.embeddings
-        factor = table.weight.new_ones(input_ids.shape, requires_grad=True)
-        if self.model.config.encoder == "bilstm" and self._resumable:
-            lstm = self.base.encoder.get_submodule("lstm")
-            traces = trace(lstm, table.weight, input_ids, attention_mask)
-            return factor, factor[:0], traces, States.apply(factor, *traces)
-        embeddings = table(input_ids)
-        states = self.base.encode(embeddings * factor.unsqueeze(-1), attention_mask)
-        return factor, embeddings, [], states
-
     def native_probs(self, batch: Batch) -> Tensor:
         names = ("input_ids", "attention_mask")
         output = self.native_output({n: batch.inputs[n] for n in names})
         return output.logits.softmax(-1)
-
-    def visible(self, observation: Observation, layer: int) -> Tensor:
-        return observation.batch.mask[:, None]
 
     def replay(
         self, observation: Observation, attention: Mapping[int, Tensor]
@@ -127,9 +166,6 @@ class ClassifierAdapter(PretrainedFacts, AttentionModelBase):
             return torch.cat([1 - prob, prob], dim=-1)
         return (weights @ values + bias).softmax(-1).transpose(0, 1)
 
-    def read_map(self, observation: Observation, values: Tensor, site: Site) -> Tensor:
-        return values[:, site.query or 0]
-
     # Capabilities
 
     def token_logits(self, observation: Observation) -> Tensor:
@@ -138,18 +174,6 @@ class ClassifierAdapter(PretrainedFacts, AttentionModelBase):
     def readout_bias(self) -> Tensor:
         weight = self.model.classifier.weight
         return self.model.decode(weight.new_zeros(self.model.config.hidden_size))
-
-    def states(self, observation: Observation, site: Site) -> Tensor:
-        return observation.state.states.detach()
-
-    def head_values(self, observation: Observation) -> tuple[Tensor, ...]:
-        """The encoder's states: the attention averages them as they are."""
-        return (observation.state.states.detach()[:, None],)
-
-    def output_projections(self) -> tuple[Tensor, ...]:
-        weight = self.model.classifier.weight
-        width = self.model.config.hidden_size
-        return (torch.eye(width, dtype=weight.dtype, device=weight.device)[None],)
 
     def gradient(self, observation: Observation, target: Tensor) -> Tensor:
         state = observation.state
@@ -169,13 +193,6 @@ class ClassifierAdapter(PretrainedFacts, AttentionModelBase):
         mean = logits @ probs.unsqueeze(-1)
         above_mean = logits.gather(-1, explained)[..., 0] - mean[..., 0]
         return [(probs.gather(-1, target[:, None]) * above_mean)[:, None, None]]
-
-    @property
-    def _resumable(self) -> bool:
-        """Whether leave-one-out can go on from the states of the whole text."""
-        config = self.model.config
-        connection = getattr(config, "residual_connection", "none")
-        return config.encoder in PARTS and connection == "none"
 
     @torch.no_grad()
     def leave_one_out(self, observation: Observation) -> Tensor:
@@ -217,12 +234,3 @@ class ClassifierAdapter(PretrainedFacts, AttentionModelBase):
             pad_id=self.model.config.pad_token_id or 0,
             tokens_per_pass=TOKENS_PER_PASS,
         )
-
-    def bytes_per_example(
-        self, n_keys: int, n_copies: int, *, backward: bool = True
-    ) -> int:
-        states = n_keys * 60 * self.model.config.hidden_size
-        edits = n_keys * 8 * n_copies
-        shorter = n_keys**2 * (8 + 4 * len(self.label_names))
-        size = self.model.classifier.weight.element_size()
-        return (states + edits + shorter) * size

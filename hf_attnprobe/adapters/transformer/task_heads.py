@@ -255,12 +255,12 @@ class Choice(TaskHead):
         chosen = logits.argmax(-1)
         rows = torch.arange(len(chosen), device=chosen.device)
         kept = {name: value[rows, chosen] for name, value in inputs.items()}
-        return kept | {"held": logits[:, None], "chosen": chosen[:, None, None]}
+        return kept | {"known": logits[:, None], "chosen": chosen[:, None, None]}
 
     def scores(self, result: Any, inputs: Inputs) -> Tensor:
-        if "held" not in inputs:
+        if "known" not in inputs:
             return result.logits
-        held, chosen = inputs["held"][:, 0], inputs["chosen"][:, 0]
+        held, chosen = inputs["known"][:, 0], inputs["chosen"][:, 0]
         return held.to(result.logits.dtype).scatter(-1, chosen, result.logits)
 
 
@@ -306,7 +306,7 @@ OURS = frozenset(
         "reads",
         "slots",
         "kept",
-        "held",
+        "known",
         "chosen",
         "whole",
     ]

@@ -1,0 +1,207 @@
+"""Attention classifiers of pairs as an :class:`AttentionModel`.
+
+The first text is read, edited and explained; the second, its query, is held. The
+read-out is not linear, but its first layer is: tanh(W_p Σ_t a_t h_t + W_q q) needs of
+each token only W_p h_t, computed once.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from hf_attnprobe.adapters.classifier.adapter import (
+    TOKENS_PER_PASS,
+    SingleHeadAdapter,
+)
+from hf_attnprobe.adapters.input_erasure import erased_probs
+from hf_attnprobe.attention_classifier.pairs_attention_classifier import (
+    PairDecoder,
+    split_pair,
+)
+from hf_attnprobe.attention_model import Batch, Observation
+from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.functional.divergence import small_side
+
+
+class Inner(NamedTuple):
+    """What the read-out's tanh is of: Σ_t a_t tokens_t + held.
+
+    Attributes:
+        held: of q and the biases, [batch, inner].
+        tokens: of each state, [batch, keys, inner].
+    """
+
+    held: Tensor
+    tokens: Tensor
+
+
+class PairState(NamedTuple):
+    """What one forward pass leaves for the tests.
+
+    Attributes:
+        factor: ones [batch, keys] on the first text's word vectors; the derivative with
+            respect to it is gradient × input.
+        states: [batch, keys, hidden], with the graph to ``factor``.
+        query: q of the second text, [batch, hidden].
+        candidates: the labels that may be predicted, bool [batch, classes].
+    """
+
+    factor: Tensor
+    states: Tensor
+    query: Tensor
+    candidates: Tensor
+
+
+class PairAdapter(SingleHeadAdapter):
+    """Reads and edits the attention of a classifier of pairs.
+
+    Masks and importances are of the tokens of the first text. Without a token of it, the
+    second text and the candidates of the whole first one stay as they are. See
+    :class:`SingleHeadAdapter` for the arguments.
+    """
+
+    def prepare(
+        self,
+        inputs: Mapping[str, Tensor],
+        example_ids: tuple[int, ...],
+        labels: Tensor | None = None,
+    ) -> Batch:
+        names = ("input_ids", "attention_mask", "token_type_ids")
+        device = self.model.device
+        kept = {name: inputs[name].to(device) for name in names if name in inputs}
+        try:
+            pair = split_pair(kept["attention_mask"], kept.get("token_type_ids"))
+        except ValueError as error:  # the checkpoint code knows no error but Python's
+            first = example_ids[0] if example_ids else "?"
+            raise AttnProbeError(f"{error} (batch from text {first} on)") from error
+        content = self.base.content_mask(pair.first, kept["input_ids"])
+        candidates = self.base.candidates(kept["input_ids"], pair.first)
+        if candidates is not None:
+            kept["candidates"] = candidates
+        return Batch(kept, content, content, tuple(example_ids), labels)
+
+    def observe(self, batch: Batch) -> Observation:
+        ids = batch.inputs["input_ids"]
+        pair = split_pair(
+            batch.inputs["attention_mask"], batch.inputs["token_type_ids"]
+        )
+        with torch.no_grad():
+            query = self.base.read_query(self.base.embed(ids, pair), pair, ids)
+        with torch.enable_grad():
+            factor, _, _, states = self._encode(ids, pair.first)
+        candidates = batch.inputs.get("candidates")
+        if candidates is None:
+            shape = len(ids), len(self.label_names)
+            candidates = torch.ones(shape, dtype=torch.bool, device=ids.device)
+        state = PairState(factor, states, query, candidates)
+        attention = self.base.attend(states.detach(), batch.mask, query)
+        attention = attention[:, None, None, :]
+        observation = Observation(self, batch, query, (attention,), state)
+        probs = self.replay(observation, {self.layer: attention[None]})[0]
+        return replace(observation, probs=probs)
+
+    @property
+    def _decoder(self) -> PairDecoder:
+        return self.model.classifier
+
+    def replay(
+        self, observation: Observation, attention: Mapping[int, Tensor]
+    ) -> Tensor:
+        inner = self._inner_of(observation)
+        return self._probs(attention[self.layer], inner, observation.state.candidates)
+
+    def _inner_of(self, observation: Observation) -> Inner:
+        state = observation.state
+        return observation.remember(
+            "inner", lambda: self._inner(state.states.detach(), state.query)
+        )
+
+    def _inner(self, states: Tensor, query: Tensor) -> Inner:
+        """What states [batch, keys, hidden] and q [batch, hidden] put into the tanh."""
+        decoder = self._decoder
+        held = decoder.query(query) + decoder.context.bias
+        return Inner(held, states @ decoder.context.weight.t())
+
+    def _probs(self, attention: Tensor, inner: Inner, candidates: Tensor) -> Tensor:
+        """Probabilities of the read-out; attention need not sum to 1.
+
+        Shape: attention [copies, batch, 1, 1, keys] -> [copies, batch, classes].
+        """
+        weights = attention[:, :, 0, 0].transpose(0, 1)  # [batch, copies, keys]
+        mixed = weights @ inner.tokens + inner.held[:, None]
+        logits = self._decoder.output(mixed.tanh())
+        logits = logits.masked_fill(~candidates[:, None], -torch.inf)
+        return logits.softmax(-1).transpose(0, 1)
+
+    # Capabilities
+
+    def gradient(self, observation: Observation, target: Tensor) -> Tensor:
+        state = observation.state
+        with torch.enable_grad():
+            inner = self._inner(state.states, state.query)
+            attention = observation.attention[self.layer][None]
+            probs = self._probs(attention, inner, state.candidates)[0]
+            explained = small_side(probs, target).sum()
+            (slope,) = torch.autograd.grad(explained, state.factor, retain_graph=True)
+        return slope
+
+    @torch.no_grad()
+    def attention_gradient(
+        self, observation: Observation, target: Tensor
+    ) -> list[Tensor]:
+        """In closed form: p (∂z_target − Σ_k p_k ∂z_k), ∂z_k/∂a_t = W_k · tanh' · W_p h_t."""
+        inner, probs = self._inner_of(observation), observation.probs
+        weights = observation.attention[self.layer][:, 0]
+        squashed = ((weights @ inner.tokens)[:, 0] + inner.held).tanh()
+        readout = self._decoder.output.weight
+        above_mean = readout[target] - probs @ readout
+        slope = (1 - squashed.square()) * above_mean * probs.gather(-1, target[:, None])
+        return [torch.einsum("bi,bki->bk", slope, inner.tokens)[:, None, None]]
+
+    @torch.no_grad()
+    def leave_one_out(self, observation: Observation) -> Tensor:
+        n_texts, n_keys = observation.batch.mask.shape
+        each = torch.eye(n_keys, dtype=torch.bool, device=observation.probs.device)
+        erased = each[:, None].expand(-1, n_texts, -1)
+        return self.erase_inputs(observation, erased).transpose(0, 1)
+
+    @torch.no_grad()
+    def erase_inputs(
+        self, observation: Observation, erased: Tensor, *, by: str = "deletion"
+    ) -> Tensor:
+        """As in the protocol; q alone classifies a first text without any token."""
+        batch, state = observation.batch, observation.state
+        pair = split_pair(
+            batch.inputs["attention_mask"], batch.inputs["token_type_ids"]
+        )
+        # What is held has an axis of 1, so that it is not taken for values of tokens.
+        inputs = {
+            "input_ids": batch.inputs["input_ids"],
+            "attention_mask": pair.first,
+            "query": state.query[:, None],
+            "candidates": state.candidates[:, None],
+        }
+        first = replace(observation, batch=replace(batch, inputs=inputs))
+        nothing = torch.zeros_like(observation.attention[0])[None]
+        return erased_probs(
+            first,
+            erased,
+            self._run_first,
+            by=by,
+            mask_id=self.mask_id,
+            empty=self.replay(observation, {self.layer: nothing})[0],
+            pad_id=self.model.config.pad_token_id or 0,
+            tokens_per_pass=TOKENS_PER_PASS,
+        )
+
+    def _run_first(self, texts: Mapping[str, Tensor]) -> Tensor:
+        """Probabilities [n, classes] of first texts, with what is held."""
+        ids, mask = texts["input_ids"], texts["attention_mask"]
+        query, candidates = texts["query"][:, 0], texts["candidates"][:, 0]
+        states = self.base.encode(self.base.embeddings(ids), mask)
+        content = self.base.content_mask(mask, ids)
+        attention = self.base.attend(states, content, query)[None, :, None, None]
+        return self._probs(attention, self._inner(states, query), candidates)[0]
