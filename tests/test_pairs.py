@@ -1,5 +1,6 @@
 """Pairs of texts: what a model is fed is what its tokenizer makes of the pair."""
 
+import evaluate
 import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
@@ -12,7 +13,14 @@ from transformers import (
     pipeline,
 )
 
-from hf_attnprobe import AttnProbeError, AuditOptions, audit, load_examples, wrap
+from hf_attnprobe import (
+    AttnProbeError,
+    AuditOptions,
+    audit,
+    load_examples,
+    metric_path,
+    wrap,
+)
 from hf_attnprobe.data.examples import dataset_fingerprint
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.encoding import tokenize
@@ -279,3 +287,39 @@ def test_an_audit_of_a_segment_is_another_audit_and_says_which(tmp_path):
         run("text", folder=tmp_path / "out")
     with pytest.raises(AttnProbeError, match="--segment"):
         run("text", rows=[{"text": "the dog runs", "label": 0}])
+
+
+def test_the_metric_takes_pairs_and_says_what_the_audit_says():
+    model, tokenizer = make_model("bert"), make_tokenizer("bert")
+    metric = evaluate.load(metric_path())
+    options = {"single_heads": False, "prune": False, "segment": "text"}
+    rows = ROWS[:2]
+    given = [{"text": r["premise"], "text_pair": r["hypothesis"]} for r in rows]
+    kinds = {"tests": ["correlation"], "model": model, "tokenizer": tokenizer}
+    found = metric.compute(
+        predictions=given,
+        references=[row["label"] for row in rows],
+        **kinds,
+        **options,
+    )
+    for prediction, row in zip(given, rows, strict=True):
+        metric.add(prediction=prediction, reference=row["label"])
+    assert metric.compute(**kinds, **options) == found
+    report = audit(
+        model,
+        rows,
+        ["correlation"],
+        options=AuditOptions(**options),
+        tokenizer=tokenizer,
+        progress=False,
+    )
+    assert str(report.answer) == found["answer"]
+    wanted = report.rows[
+        (report.rows.statistic == "attention_gradient_tau") & (report.rows["head"] < 0)
+    ]
+    names = [k for k in found if k.startswith("correlation_attention_gradient_tau")]
+    assert names and len(wanted) == len(names) * len(rows)
+    for name in names:
+        layer, head = map(int, name.split("_layer")[1].split("_head"))
+        chosen = wanted[(wanted.layer == layer) & (wanted["head"] == head)]
+        assert found[name] == chosen.sort_values("example_id").value.tolist()
