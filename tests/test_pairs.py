@@ -278,7 +278,7 @@ def test_an_audit_of_a_segment_is_another_audit_and_says_which(tmp_path):
 
     whole, second = run(None), run("text_pair", folder=tmp_path / "out")
     assert "second text of each pair" in str(second)
-    assert "columns premise with hypothesis" in str(whole)
+    assert "Columns read as texts: premise with hypothesis." in str(whole)
     assert (whole.n, second.n, second.provenance["skipped_empty"]) == (5, 4, 1)
     report = (tmp_path / "out" / "report.md").read_text()
     assert "segment: text_pair" in report
