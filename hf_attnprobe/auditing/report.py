@@ -220,7 +220,7 @@ def _units_note(report: Report) -> list[str]:
     notes = []
     columns = report.provenance.get("text_columns", "")
     if columns not in ("", "text", "sentence"):
-        notes.append(f"Texts were read from the columns {columns}.")
+        notes.append(f"Columns read as texts: {columns}.")
     segment = report.provenance.get("segment")
     if segment is not None:
         first = segment == "text"

@@ -183,7 +183,9 @@ def _strings(
 
 def _joined(cell: Any, column: str, row: int) -> Any:
     """Words of a list as a text whose white space separates just them."""
-    if not isinstance(cell, list) or not all(isinstance(word, str) for word in cell):
+    if column in SINGLE or not isinstance(cell, list):
+        return cell
+    if not all(isinstance(word, str) for word in cell):
         return cell
     words = ["".join(word.split()) for word in cell]
     if "" in words:
