@@ -228,6 +228,7 @@ def _choose_split(
         and split in ("train", "validation")
     )
     name = "train" if from_train else recipe.splits.get(split, split)
+    name = name if name in splits else split  # a folder may have split it itself
     if name not in splits:
         raise NoSuchSplit(
             f"expected one of the splits {', '.join(splits)}, got {split!r}; choose "
