@@ -21,7 +21,7 @@ from hf_attnprobe.data.columns import (
     read_texts,
 )
 from hf_attnprobe.data.lengths import fits
-from hf_attnprobe.data.recipes import Recipe
+from hf_attnprobe.data.recipes import RECIPES, Recipe
 from hf_attnprobe.data.sources import open_splits, recipe_of
 from hf_attnprobe.errors import AttnProbeError, NoSuchSplit
 from hf_attnprobe.options import check_at_least
@@ -185,10 +185,11 @@ class DatasetName:
     def published_as(self) -> str:
         """The name of the data set in the papers' tables, if it is there.
 
-        >>> DatasetName("data/SST", "test").published_as
-        'sst'
+        >>> [DatasetName(d, "test").published_as for d in ("data/SST", "sst=folder")]
+        ['sst', 'sst']
         """
-        return Path(self.name).name.lower()
+        name, equals, _ = self.name.partition("=")
+        return name if equals and name in RECIPES else Path(self.name).name.lower()
 
 
 def dataset_name(dataset: Any, split: str) -> DatasetName:

@@ -155,18 +155,25 @@ def _state_of(folder: Path) -> tuple[Any, ...]:
 def _as_datasets(contents: Contents) -> "dict[str, datasets.Dataset]":
     import datasets
 
+    places = datasets.List(datasets.Value("int64"))
+    special = {
+        "rationale": places,
+        "rationale_pair": places,
+        "choices": datasets.List(datasets.Value("string")),
+    }
+    if contents.classes is not None:
+        special["label"] = datasets.ClassLabel(names=list(contents.classes))
     splits = {}
     for split, rows in contents.splits.items():
         columns = {name: [row[name] for row in rows] for name in (rows or [{}])[0]}
-        examples = datasets.Dataset.from_dict(columns)
-        if contents.classes is not None:
-            names = datasets.ClassLabel(names=list(contents.classes))
-            examples = examples.cast_column("label", names)
-        for name in ("rationale", "rationale_pair"):
-            if name in columns:
-                places = datasets.List(datasets.Value("int64"))
-                examples = examples.cast_column(name, places)
-        splits[split] = examples
+        features = {}
+        for name in columns:
+            is_number = isinstance(rows[0][name], int)
+            plain = datasets.Value("int64" if is_number else "string")
+            features[name] = special.get(name, plain)
+        splits[split] = datasets.Dataset.from_dict(
+            columns, features=datasets.Features(features)
+        )
     return splits
 
 
@@ -187,13 +194,15 @@ def _check_columns(splits: "Mapping[str, datasets.Dataset]", recipe: Recipe) -> 
     """Raises AttnProbeError where a folder lacks columns of the data set it stands for."""
     if not recipe.name:
         return
-    texts = recipe.text_column
-    expected = [texts] if isinstance(texts, str) else list(texts or ())
+    texts = recipe.text_column or "text"
+    expected = [texts] if isinstance(texts, str) else list(texts)
     if recipe.layout in ("babi", "cnn", "eraser"):
         expected = ["text", *_second(recipe.name)]
     expected += [recipe.text_pair_column] if recipe.text_pair_column else []
     expected += [recipe.label_column or "label"]
     present = {name for examples in splits.values() for name in examples.column_names}
+    if recipe.text_column is None and "sentence" in present:
+        present.add("text")  # either may hold the texts
     lacking = [name for name in expected if name not in present]
     if lacking:
         raise AttnProbeError(

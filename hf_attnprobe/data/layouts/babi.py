@@ -6,6 +6,7 @@ Wallace (2019) a text is the story's sentences so far, joined by " . ", without 
 mark or last full stop. The rationale is the words of the supporting sentences.
 """
 
+import logging
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     import datasets
 
 
+log = logging.getLogger(__name__)
 STEMS = {
     "babi1": "qa1_single-supporting-fact",
     "babi2": "qa2_two-supporting-facts",
@@ -39,13 +41,22 @@ def read(folder: Path, name: str) -> Contents | None:
     files = {split: f"{stem}_{split}.txt" for split in ("train", "test")}
     place = find(folder, list(files.values()), PLACES)
     if place is not None:
+        _say_which(place, place.name == "en")
         paths = {split: require(place, files[split], name) for split in files}
         return Contents({split: _stories(paths[split]) for split in paths})
     task = stem.partition("_")[0]
     for place in (folder / f"{task}_10k", folder / task, folder):
         if list(place.glob("train*.parquet")):
+            _say_which(place, place.name == task)
             return _parquet(place, int(name[-1]))
     return None
+
+
+def _say_which(place: Path, is_small: bool) -> None:
+    if is_small:
+        log.warning(
+            f"{place} is the version with 1,000 questions, the paper takes 10,000"
+        )
 
 
 def _stories(path: Path) -> list[Row]:
