@@ -507,7 +507,7 @@ def test_a_text_that_is_no_string_is_named_by_its_row(bad, kind):
 
 
 def test_labels_must_be_integers_from_zero_or_strings():
-    assert "float" in message([{"text": "a", "label": 0.5}], "test")
+    assert "dict" in message([{"text": "a", "label": {"x": 1}}], "test")
     assert "row 1 has -3" in message(
         [{"text": "a", "label": 0}, {"text": "b", "label": -3}], "test"
     )
@@ -528,7 +528,7 @@ def test_no_row_left_and_other_misuse(tmp_path):
     assert "no example left of 6 rows" in message(local("sst", short), "train")
     assert "limit" in message(ROWS, "test", limit=0)
     assert "got int" in message(3, "test")
-    assert "got list" in message(["a text"], "test")
+    assert "got list" in message([["a text"]], "test")
 
 
 @pytest.mark.parametrize(

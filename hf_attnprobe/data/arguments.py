@@ -24,8 +24,8 @@ class Data(Options):
 
     dataset: Any = option(
         help=(
-            "data set: a name (sst, imdb, agnews, …), a Hub id, or a folder that "
-            "datasets.load_dataset reads"
+            "data set: a name (sst, imdb, agnews, …), a Hub id, a folder that "
+            "datasets.load_dataset reads, or a file (csv, tsv, json, jsonl, parquet)"
         )
     )
     dataset_config: str | None = option(
@@ -43,7 +43,12 @@ class Data(Options):
         "(default: that of a known pair)",
         metavar="COLUMN",
     )
-    label_column: str | None = option(None, "column with the labels (default: label)")
+    label_column: str | Sequence[str] | None = option(
+        None,
+        "column with the labels; several are one column of 0 and 1 per label "
+        "(default: label)",
+        metavar="COLUMN",
+    )
     split: str = option("test", "split to test on")
     test_limit: int | None = option(
         None,

@@ -66,7 +66,7 @@ class KnownDataset:
         recipe = RECIPES[self.name]
         texts = recipe.text_column
         text = texts if isinstance(texts, str) else ", ".join(texts or ["text"])
-        columns = [text, recipe.text_pair_column, recipe.label_column or "label"]
+        columns = [text, recipe.text_pair_column, str(recipe.label_column or "label")]
         part = f", configuration {recipe.config}" if recipe.config else ""
         return [
             f"nothing: it is loaded from the Hub ({recipe.hub_id}{part})",

@@ -27,6 +27,8 @@ KNOWN_PAIRS = (
     ("query", "passage"),
 )
 """The columns of usual data sets of pairs, first and second text."""
+TOKENS = "tokens"
+"""A column with the words of a text in a list."""
 BOTH = (
     "name the one with the texts with --text-column, and that with the second texts of "
     "pairs with --text-pair-column"
@@ -86,6 +88,8 @@ def choose_columns(
         )
     if readings:
         return TextColumns((readings[0][0],), readings[0][1])
+    if single is None and TOKENS in present:
+        return TextColumns((TOKENS,))
     if single is None:
         raise AttnProbeError(
             "no column 'text' or 'sentence' among the columns "
@@ -160,8 +164,13 @@ def read_texts(
 def _strings(
     source: "datasets.Dataset", column: str, flag: str, *, may_lack: bool = False
 ) -> list[str]:
-    """A column of strings, \"\" for missing values where they are allowed."""
-    texts = column_of(source, column)
+    """A column of strings, \"\" for missing values where they are allowed.
+
+    Lists of words are joined by a space.
+    """
+    texts = [
+        _joined(cell, column, row) for row, cell in enumerate(column_of(source, column))
+    ]
     for row, text in enumerate(texts):
         if not isinstance(text, str) and not (may_lack and text is None):
             raise AttnProbeError(
@@ -170,3 +179,16 @@ def _strings(
                 f"{flag}"
             )
     return [text or "" for text in texts]
+
+
+def _joined(cell: Any, column: str, row: int) -> Any:
+    """Words of a list as a text whose white space separates just them."""
+    if not isinstance(cell, list) or not all(isinstance(word, str) for word in cell):
+        return cell
+    words = ["".join(word.split()) for word in cell]
+    if "" in words:
+        raise AttnProbeError(
+            f"expected words in the lists of column {column!r}, row {row} has an empty "
+            "one; drop it, and its label"
+        )
+    return " ".join(words)

@@ -7,28 +7,44 @@ package imports without it.
 
 import hashlib
 import json
+import logging
+import math
 import os
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hf_attnprobe.data.columns import (
+    SINGLE,
+    TOKENS,
+    TextColumns,
     check_present,
     choose_columns,
     column_of,
     read_texts,
 )
+from hf_attnprobe.data.frames import LARGEST_ID
+from hf_attnprobe.data.labels import Labels, join_columns, keep_classes, read_labels
 from hf_attnprobe.data.lengths import fits
+from hf_attnprobe.data.rationales import read_rationales
 from hf_attnprobe.data.recipes import RECIPES, Recipe
 from hf_attnprobe.data.sources import open_splits, recipe_of
+from hf_attnprobe.data.tasks import (
+    read_answers,
+    read_choices,
+    read_word_labels,
+    right_choices,
+    word_label_column,
+)
 from hf_attnprobe.errors import AttnProbeError, NoSuchSplit
 from hf_attnprobe.options import check_at_least
 
 
 if TYPE_CHECKING:
     import datasets
+    import pandas as pd
 
     Source: TypeAlias = (
         str
@@ -36,12 +52,28 @@ if TYPE_CHECKING:
         | Recipe
         | datasets.Dataset
         | datasets.DatasetDict
+        | pd.DataFrame
+        | Mapping[str, Any]
         | list[dict[str, Any]]
+        | list[str]
     )
 
 
-# Columns that may hold a human rationale; the second is ERASER's name for it.
-RATIONALE_COLUMNS = ("rationale", "evidence")
+logger = logging.getLogger(__name__)
+
+FURTHER = (
+    "rationale",
+    "text_pair",
+    "rationale_pair",
+    "word_labels",
+    "answer_start",
+    "answer_end",
+    "choices",
+)
+"""Columns that only some data has, in the order of the fingerprint."""
+READ_FROM = "texts read from "
+LABEL_COLUMNS = ("label", "labels", "answerKey")
+"""Where labels are looked for; the last is that of questions with choices."""
 
 
 def load_examples(
@@ -50,22 +82,26 @@ def load_examples(
     *,
     text_column: str | Sequence[str] | None = None,
     text_pair_column: str | None = None,
-    label_column: str | None = None,
+    label_column: str | Sequence[str] | None = None,
     dataset_config: str | None = None,
     limit: int | None = None,
     seed: int = 0,
 ) -> "datasets.Dataset":
-    """One split as rows of `example_id`, `text`, `label` and perhaps `rationale`.
+    """One split as rows of `example_id`, `text`, `label` and what else is known.
 
     Args:
-        dataset: a name in `RECIPES`, a folder, a Hub id, a `Recipe`, or examples in
-            memory.
-        split: ignored for a `Dataset` and a list, which are one split.
+        dataset: a name in `RECIPES`, a folder, a file (csv, tsv, json, jsonl, parquet),
+            a Hub id, a `Recipe`, or examples in memory: a `Dataset`, a `DatasetDict`, a
+            data frame, a dict of columns, a list of dicts or of texts.
+        split: ignored for a file, a `Dataset`, a data frame, columns and a list, which
+            are one split.
         text_column: default: the recipe's, else those of a known pair such as premise
-            and hypothesis, else `text` or `sentence`. Several columns are joined by a
-            space into one text, leaving out missing values.
+            and hypothesis, else `text` or `sentence`, else the words of `tokens`.
+            Several columns are joined by a space into one text, leaving out missing
+            values.
         text_pair_column: the second text, which the tokenizer pairs with the first.
-        label_column: default: the recipe's, else `label`.
+        label_column: default: the recipe's, else `label` or `labels`. Several are one
+            column of 0 and 1 per label, of which any number may hold.
         dataset_config: configuration of the data set, for those that have several.
         limit: number of rows to keep after all filters, see :func:`sample`; at least 1.
         seed: chooses the rows of `train` that become `validation` where the recipe sets
@@ -79,17 +115,28 @@ def load_examples(
           it names the same text whatever `limit` is;
         - `text` (string), and `text_pair` (string) where texts come in pairs;
         - `label`: a ClassLabel where the source names its classes or its labels are
-          strings (sorted, over all splits), else an int64; -1 for unlabelled rows;
+          strings (sorted, over all splits), else an int64; -1 for unlabelled rows. A
+          float64, NaN for none, where some label has a fraction. A list of the numbers
+          of the labels that hold, None for none known, where labels are lists (of
+          numbers, of names, or masks of 0 and 1) or have a column each;
         - `rationale` (list of int64): a human rationale, or the words that a rule
           decides by, as positions from 0 among the words that white space separates in
           the text; empty where there is none. It is read from a column `rationale`, or
-          from `evidence` (ERASER's name), that holds lists of integers;
+          from `evidence` (ERASER's name), that holds lists of integers, texts such as
+          "0 3 4", or a mask of 0 and 1, one per word, in every row;
         - `rationale_pair`: the same of the second text, from a column of that name or
-          from `evidence_pair`.
+          from `evidence_pair`;
+        - `word_labels` (list of ClassLabel or int64): where words come with a label
+          each, such as `tokens` with `ner_tags`; -1 for none;
+        - `answer_start`, `answer_end`: where the answer is in the second text, in
+          characters, the end exclusive, -1 for none, from columns of these names or
+          SQuAD's `answers`;
+        - `choices` (list of string): the second texts to choose from, where the data is
+          of questions with choices; the label is the number of the right one.
 
     Raises:
-        AttnProbeError: no such data set, split or column; no row left; a text that is
-            not a string; labels that are neither integers nor strings.
+        AttnProbeError: no such data set, split or column; several ways to read the
+            texts; no row left; a text that is not a string; labels of no known kind.
     """
     check_at_least(1, limit=limit)
     recipe = recipe_of(
@@ -100,20 +147,35 @@ def load_examples(
         config=dataset_config,
     )
     splits = open_splits(dataset, split, recipe)
+    chosen = text_column, label_column
+    recipe = _as_present(recipe, splits, chosen)
     source, rows = _choose_split(splits, split, recipe, seed)
-    labels, names = _keep_classes(*_labels(source, splits, recipe), recipe.keep_labels)
-    columns = choose_columns(
-        source.column_names, recipe.text_column, recipe.text_pair_column
-    )
+    columns, choices = _text_columns(source, recipe)
     ids, (texts, seconds) = _example_ids(source), read_texts(source, columns)
     table: dict[str, Sequence[Any]] = {"example_id": ids, "text": texts}
     if seconds is not None:
         table["text_pair"] = seconds
-    table["label"] = labels
-    table |= _rationales(source, is_pair=seconds is not None)
+    word_labels, word_names = _word_labels(source, columns, recipe, texts)
+    if word_labels is None:
+        labels = _read_labels(source, splits, recipe)
+    else:
+        labels = Labels("classes", [-1] * len(ids))
+    labels = keep_classes(labels, recipe.keep_labels)
+    table["label"] = labels.values
+    for ending, strings in (("", texts), ("_pair", seconds)):
+        rationales = strings and read_rationales(source, strings, ending)
+        if rationales:
+            table[f"rationale{ending}"] = rationales
+    if word_labels is not None:
+        table["word_labels"] = word_labels
+    if seconds is not None:
+        table |= read_answers(source, seconds)
+    if choices is not None:
+        table["choices"] = choices
 
     is_training = split in ("train", "validation")
-    rows = [row for row in rows if labels[row] is not None]
+    if recipe.keep_labels is not None:
+        rows = [row for row in rows if labels.values[row] is not None]
     rows = [row for row in rows if fits(texts[row], recipe, training=is_training)]
     rows = sample(rows, [ids[row] for row in rows], limit)
     if not rows:
@@ -123,7 +185,7 @@ def load_examples(
         )
     for name, values in table.items():
         table[name] = [values[row] for row in rows]
-    return _to_dataset(table, names)
+    return _to_dataset(table, labels, word_names, columns)
 
 
 def by_hash(ids: Sequence[int]) -> list[int]:
@@ -144,13 +206,46 @@ def sample(rows: Sequence[int], ids: Sequence[int], limit: int | None) -> list[i
     return [rows[k] for k in sorted(by_hash(ids)[:limit])]
 
 
-def label_names(examples: "datasets.Dataset") -> list[str]:
-    """Names of the classes; `LABEL_0`, `LABEL_1`, … as in Transformers for integers."""
+def label_kind(examples: "datasets.Dataset") -> str:
+    """ "classes", "numbers" (a regression's) or "several" (labels at once)."""
     feature = examples.features["label"]
-    if hasattr(feature, "names"):
-        return list(feature.names)
-    n_labels = max(column_of(examples, "label"), default=-1) + 1
+    if hasattr(feature, "feature"):
+        return "several"
+    return "numbers" if str(feature.dtype).startswith("float") else "classes"
+
+
+def has_labels(examples: "datasets.Dataset") -> bool:
+    """Whether any row has a label, an answer or labelled words."""
+    if {"word_labels", "answer_start"} & set(examples.column_names):
+        return True
+    kind, labels = label_kind(examples), column_of(examples, "label")
+    if kind == "classes":
+        return max(labels, default=-1) >= 0
+    if kind == "numbers":
+        return not all(math.isnan(label) for label in labels)
+    return any(label is not None for label in labels)
+
+
+def label_names(examples: "datasets.Dataset") -> list[str]:
+    """Names of the classes or labels; none of numbers.
+
+    `LABEL_0`, `LABEL_1`, … as in Transformers where they have none.
+    """
+    kind, names = label_kind(examples), _names(examples.features["label"])
+    if names is not None:
+        return list(names)
+    if kind == "numbers":
+        return []
+    labels = column_of(examples, "label")
+    if kind == "several":
+        labels = [number for row in labels for number in row or []]
+    n_labels = max(labels, default=-1) + 1
     return [f"LABEL_{label}" for label in range(n_labels)]
+
+
+def columns_read(examples: "datasets.Dataset") -> str:
+    """The columns of the source that :func:`load_examples` read as texts, in words."""
+    return examples.info.description.removeprefix(READ_FROM)
 
 
 @dataclass(frozen=True)
@@ -205,17 +300,18 @@ def dataset_name(dataset: Any, split: str) -> DatasetName:
 
 
 def dataset_fingerprint(examples: "datasets.Dataset") -> str:
-    """16 hex digits (SHA-256) of ids, texts, labels, rationales and second texts.
+    """16 hex digits (SHA-256) of ids, texts, labels and what else the rows have.
 
     Equal for equal examples, in any order and from any source.
     """
     names = ["example_id", "text", "label"]
-    further = ("rationale", "text_pair", "rationale_pair")
-    names += [name for name in further if name in examples.column_names]
+    names += [name for name in FURTHER if name in examples.column_names]
     columns = [column_of(examples, name) for name in names]
     digest = hashlib.sha256()
-    for row in sorted(zip(*columns, strict=True)):
-        digest.update(json.dumps(row).encode() + b"\n")
+    rows = [json.dumps(row) for row in zip(*columns, strict=True)]
+    order = zip(columns[0], columns[1], rows, strict=True)
+    for _, _, row in sorted(order):
+        digest.update(row.encode() + b"\n")
     return digest.hexdigest()[:16]
 
 
@@ -258,7 +354,7 @@ def _held_out_rows(
     fraction = recipe.validation_fraction or 0.0
     groups: list[Sequence[int]] = [range(len(source))]
     if recipe.balanced_validation:
-        groups = _rows_by_class(_labels(source, splits, recipe)[0])
+        groups = _rows_by_class(_read_labels(source, splits, recipe).values)
     draw = random.Random(seed)
     held_out: set[int] = set()
     for group in groups:
@@ -278,121 +374,141 @@ def _example_ids(source: "datasets.Dataset") -> list[int]:
     if "example_id" not in source.column_names:
         return by_row
     ids = column_of(source, "example_id")
-    are_valid = all(isinstance(i, int) and i >= 0 for i in ids)
+    are_valid = all(isinstance(i, int) and 0 <= i <= LARGEST_ID for i in ids)
     return ids if are_valid and len(set(ids)) == len(ids) else by_row
 
 
-def _rationales(source: "datasets.Dataset", *, is_pair: bool) -> dict[str, list[Any]]:
-    """The rationales of the text and of the second text, those that there are."""
-    endings = ("", "_pair") if is_pair else ("",)
-    found = {}
-    for ending in endings:
-        column = _rationale_column(source, ending)
-        if column is not None:
-            found[f"rationale{ending}"] = column_of(source, column)
-    return found
+def _as_present(
+    recipe: Recipe, splits: "Mapping[str, datasets.Dataset]", chosen: tuple[Any, Any]
+) -> Recipe:
+    """The recipe without columns that a folder in its place does not have.
 
-
-def _rationale_column(source: "datasets.Dataset", ending: str) -> str | None:
-    """The column with lists of integers; elsewhere the names mean quoted sentences."""
-    for name in RATIONALE_COLUMNS:
-        column = name + ending
-        items = getattr(source.features.get(column), "feature", None)
-        if str(getattr(items, "dtype", "")).startswith(("int", "uint", "null")):
-            return column
-    return None
-
-
-def _labels(
-    source: "datasets.Dataset", splits: "Mapping[str, datasets.Dataset]", recipe: Recipe
-) -> tuple[list[int], tuple[str, ...] | None]:
-    """Class numbers, -1 where there is none, and the names of the classes if any."""
-    column = recipe.label_column or "label"
-    if recipe.label_column is not None:
-        check_present(source.column_names, column, "--label-column")
-    if column not in source.column_names:
-        return [-1] * len(source), recipe.label_names
-    values = column_of(source, column)
-    kinds = {type(value) for value in values} - {type(None)}
-    if kinds == {str}:
-        classes = _names_in_all(splits, column)
-        numbers = {name: number for number, name in enumerate(classes)}
-        return [numbers.get(value, -1) for value in values], classes
-    _check_integers(values, column)
-    names = getattr(source.features[column], "names", None)
-    first = 0
-    if names is None:
-        names, first = recipe.label_names, recipe.first_label
-    labels = [-1 if value is None else int(value) for value in values]
-    _check_range(labels, names, first)
-    labels = [label if label < 0 else label - first for label in labels]
-    return labels, None if names is None else tuple(names)
-
-
-def _names_in_all(
-    splits: "Mapping[str, datasets.Dataset]", column: str
-) -> tuple[str, ...]:
-    """The sorted strings in a column of all splits.
-
-    Numbered by one split alone, the classes would differ where another has one more.
+    Only where the folder has columns of the usual names, and the user named none.
     """
-    names: set[str] = set()
+    present = {name for part in splits.values() for name in part.column_names}
+    usual = {"text_column": set(SINGLE), "label_column": {"label"}}
+    changes: dict[str, Any] = {}
+    for (field, names), given in zip(usual.items(), chosen, strict=True):
+        wanted = getattr(recipe, field)
+        wanted = {wanted} if isinstance(wanted, str) else set(wanted or ())
+        if given is None and not wanted <= present and names & present:
+            changes[field] = None
+            logger.warning(
+                "no column %s as in %s, %s is read instead",
+                ", ".join(sorted(wanted)),
+                recipe.hub_id,
+                " or ".join(sorted(names & present)),
+            )
+    return replace(recipe, **changes)
+
+
+def _text_columns(
+    source: "datasets.Dataset", recipe: Recipe
+) -> tuple[TextColumns, list[list[str]] | None]:
+    """The columns of the texts, and the choices beside them, where there are any."""
+    found = read_choices(source)
+    text, pair = recipe.text_column, recipe.text_pair_column
+    if found is not None and pair is None:
+        return choose_columns(source.column_names, text or found[0], None), found[1]
+    return choose_columns(source.column_names, text, pair), None
+
+
+def _word_labels(
+    source: "datasets.Dataset",
+    columns: TextColumns,
+    recipe: Recipe,
+    texts: list[str],
+) -> tuple[list[list[int]] | None, tuple[str, ...] | None]:
+    """Labels of words and their names; None where words have none."""
+    if columns.text != (TOKENS,) and "word_labels" not in source.column_names:
+        return None, None
+    given = recipe.label_column
+    column = word_label_column(source, given if isinstance(given, str) else None)
+    if column is None or not _is_list(source.features.get(column)):
+        return None, None
+    names = _names(source.features[column]) or recipe.label_names
+    return read_word_labels(column_of(source, column), names, texts, column)
+
+
+def _label_column(
+    source: "datasets.Dataset", recipe: Recipe
+) -> str | tuple[str, ...] | None:
+    """The column or columns with the labels; None where there are none."""
+    given = recipe.label_column
+    if given is None:
+        present = [name for name in LABEL_COLUMNS if name in source.column_names]
+        return present[0] if present else None
+    for name in [given] if isinstance(given, str) else given:
+        check_present(source.column_names, name, "--label-column")
+    if isinstance(given, str):
+        return given
+    return given[0] if len(given) == 1 else tuple(given)
+
+
+def _read_labels(
+    source: "datasets.Dataset", splits: "Mapping[str, datasets.Dataset]", recipe: Recipe
+) -> Labels:
+    """The labels of the texts, -1 for all without a label column."""
+    column = _label_column(source, recipe)
+    if column is None:
+        return Labels("classes", [-1] * len(source), recipe.label_names)
+    if not isinstance(column, str):
+        cells = [column_of(source, name) for name in column]
+        return Labels("several", join_columns(cells, column), column)
+    values = column_of(source, column)
+    if read_choices(source) is not None:
+        has_choices = "choices" in source.column_names
+        choices = column_of(source, "choices") if has_choices else None
+        right = right_choices(values, choices)
+        return read_labels(right, right, column=column)
+    everywhere: list[Any] = []
     for examples in splits.values():
         if column in examples.column_names:
-            values = column_of(examples, column)
-            names.update(value for value in values if isinstance(value, str))
-    return tuple(sorted(names))
+            everywhere += column_of(examples, column)
+    names, first = _names(source.features[column]), 0
+    if names is None:
+        names, first = recipe.label_names, recipe.first_label
+    return read_labels(values, everywhere, column=column, names=names, first=first)
 
 
-def _check_integers(values: list[Any], column: str) -> None:
-    for row, value in enumerate(values):
-        if not isinstance(value, int | None):
-            raise AttnProbeError(
-                f"column {column!r} must hold integers or strings as labels, row {row} "
-                f"is {type(value).__name__}; convert them or name another column with "
-                "--label-column"
-            )
+def _names(feature: Any) -> tuple[str, ...] | None:
+    """The names of a ClassLabel, or of the ClassLabels in a list."""
+    names = getattr(getattr(feature, "feature", feature), "names", None)
+    return None if names is None else tuple(names)
 
 
-def _check_range(labels: list[int], names: Sequence[str] | None, first: int) -> None:
-    end = max(labels, default=-1) + 1 if names is None else first + len(names)
-    for row, label in enumerate(labels):
-        if label != -1 and not first <= label < end:
-            raise AttnProbeError(
-                f"expected labels from {first} to {end - 1}, or -1 for none, row {row} "
-                f"has {label}; renumber them"
-            )
-
-
-def _keep_classes(
-    labels: list[int], names: tuple[str, ...] | None, kept: tuple[str, ...] | None
-) -> tuple[Sequence[int | None], tuple[str, ...] | None]:
-    """The labels renumbered, None where the class is not kept."""
-    if kept is None:
-        return labels, names
-    names = names or ()
-    if not set(kept) <= set(names):
-        existing = ", ".join(names) or "none with a name"
-        raise AttnProbeError(
-            f"expected the classes {', '.join(kept)}, got {existing}; choose a data "
-            "set that has them"
-        )
-    new = {names.index(name): index for index, name in enumerate(kept)}
-    return [new.get(label) for label in labels], kept
+def _is_list(feature: Any) -> bool:
+    return hasattr(feature, "feature")
 
 
 def _to_dataset(
-    table: Mapping[str, Sequence[Any]], names: tuple[str, ...] | None
+    table: Mapping[str, Sequence[Any]],
+    labels: Labels,
+    word_names: tuple[str, ...] | None,
+    columns: TextColumns,
 ) -> "datasets.Dataset":
-    from datasets import ClassLabel, Dataset, Features, List, Value
+    from datasets import ClassLabel, Dataset, DatasetInfo, Features, List, Value
 
+    def numbers(names: tuple[str, ...] | None) -> Any:
+        return Value("int64") if names is None else ClassLabel(names=list(names))
+
+    label = {
+        "classes": numbers(labels.names),
+        "numbers": Value("float64"),
+        "several": List(numbers(labels.names)),
+    }
     known = {
         "example_id": Value("int64"),
         "text": Value("string"),
         "text_pair": Value("string"),
-        "label": Value("int64") if names is None else ClassLabel(names=list(names)),
+        "label": label[labels.kind],
         "rationale": List(Value("int64")),
         "rationale_pair": List(Value("int64")),
+        "word_labels": List(numbers(word_names)),
+        "answer_start": Value("int64"),
+        "answer_end": Value("int64"),
+        "choices": List(Value("string")),
     }
-    features = {name: known[name] for name in table}
-    return Dataset.from_dict(table, features=Features(features))
+    features = Features({name: known[name] for name in table})
+    info = DatasetInfo(description=f"{READ_FROM}{columns}", features=features)
+    return Dataset.from_dict(table, features=features, info=info)

@@ -22,7 +22,8 @@ class Recipe:
         text_column: default: that of a known pair, else `text` or `sentence`; several
             are joined by a space.
         text_pair_column: the second text, which the tokenizer pairs with the first.
-        label_column: default: `label`; without that column there are no labels.
+        label_column: default: `label`; without that column there are no labels. Several
+            are one column of 0 and 1 per label.
         label_names: names of the classes, where the source has integers.
         first_label: the source's number of the first class.
         keep_labels: names of the classes to keep, renumbered in this order.
@@ -43,7 +44,7 @@ class Recipe:
     config: str | None = None
     text_column: str | tuple[str, ...] | None = None
     text_pair_column: str | None = None
-    label_column: str | None = None
+    label_column: str | tuple[str, ...] | None = None
     label_names: tuple[str, ...] | None = None
     first_label: int = 0
     keep_labels: tuple[str, ...] | None = None

@@ -6,8 +6,16 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hf_attnprobe.data.examples import by_hash, column_of, label_names, load_examples
+from hf_attnprobe.data.examples import (
+    by_hash,
+    column_of,
+    has_labels,
+    label_kind,
+    label_names,
+    load_examples,
+)
 from hf_attnprobe.data.recipes import Recipe
+from hf_attnprobe.data.sources import has_splits, is_file
 from hf_attnprobe.errors import AttnProbeError, NoSuchSplit
 from hf_attnprobe.options import check_at_least
 
@@ -16,13 +24,19 @@ if TYPE_CHECKING:
     import datasets
 
 
+WORDS_FOR = {
+    "numbers": "numbers to be predicted",
+    "several": "lists of several labels",
+}
+
+
 def load_splits(
     dataset: "str | os.PathLike | Recipe | Mapping[str, Any]",
     *,
     dataset_config: str | None = None,
     text_column: str | Sequence[str] | None = None,
     text_pair_column: str | None = None,
-    label_column: str | None = None,
+    label_column: str | Sequence[str] | None = None,
     limit: int | None = None,
     seed: int = 0,
 ) -> "dict[str, datasets.Dataset]":
@@ -40,11 +54,11 @@ def load_splits(
     Raises:
         AttnProbeError: one split alone, or no validation split.
     """
-    if not isinstance(dataset, str | os.PathLike | Recipe | Mapping):
+    if not has_splits(dataset):
         raise AttnProbeError(
             "expected a data set with splits, a name, a folder, a Hub id or a "
             "DatasetDict; one split alone would be trained, chosen and scored on "
-            f"alike, got a {type(dataset).__name__}"
+            f"alike, got a {'file' if is_file(dataset) else type(dataset).__name__}"
         )
 
     load = partial(
@@ -65,7 +79,7 @@ def load_splits(
             examples = load(name)
         except NoSuchSplit:
             continue
-        if name == "validation" or max(column_of(examples, "label")) >= 0:
+        if name == "validation" or has_labels(examples):
             splits[name] = examples
     if "validation" not in splits:
         raise AttnProbeError(
@@ -109,6 +123,12 @@ def check_sets(train: Any, validation: Any, test: Any) -> "dict[str, datasets.Da
 
 
 def _check_classes(train: "datasets.Dataset", names: list[str]) -> None:
+    if not has_labels(train):
+        raise AttnProbeError(
+            "expected training texts with labels, got none; name their column with "
+            "--label-column"
+        )
+    _check_are_classes("training", train)
     present = set(column_of(train, "label"))
     if len(names) < 2 or present != set(range(len(names))):
         raise AttnProbeError(
@@ -117,16 +137,31 @@ def _check_classes(train: "datasets.Dataset", names: list[str]) -> None:
         )
 
 
+def _check_are_classes(name: str, examples: "datasets.Dataset") -> None:
+    if label_kind(examples) != "classes":
+        raise AttnProbeError(
+            f"expected one class per {name} text, got "
+            f"{WORDS_FOR[label_kind(examples)]}; name a column of classes with "
+            "--label-column"
+        )
+
+
 def _check_held_out(name: str, examples: "datasets.Dataset", names: list[str]) -> None:
     """The same classes under the same numbers as in the training texts.
 
     Where classes have no names there may be fewer.
     """
-    present = set(column_of(examples, "label"))
+    _check_are_classes(name, examples)
+    labels = column_of(examples, "label")
     held_out_names = label_names(examples)
-    if -1 in present or held_out_names != names[: len(held_out_names)]:
+    if held_out_names != names[: len(held_out_names)]:
         raise AttnProbeError(
             f"expected labelled {name} texts of the training texts' classes "
-            f"{', '.join(names)}, got labels {sorted(present)} of "
+            f"{', '.join(names)}, got labels {sorted(set(labels))} of "
             f"{', '.join(held_out_names) or 'none'}; give all splits the same classes"
+        )
+    if -1 in labels:
+        raise AttnProbeError(
+            f"expected labelled {name} texts, got {labels.count(-1)} of {len(labels)} "
+            "without a label; label or drop them"
         )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hf_attnprobe.data.examples import column_of, label_names
+from hf_attnprobe.data.examples import column_of, label_kind, label_names
 from hf_attnprobe.errors import AttnProbeError
 
 
@@ -305,6 +305,12 @@ def labels_of_model(classes: Sequence[str], examples: "datasets.Dataset") -> lis
         AttnProbeError: a label that the model does not know.
     """
     labels = column_of(examples, "label")
+    if label_kind(examples) != "classes":
+        raise AttnProbeError(
+            f"the data has {label_kind(examples)} as labels (column of fractions or "
+            "lists), the model predicts one of its classes; name a column with one "
+            "class per text with --label-column"
+        )
     names = label_names(examples)
     known = {name.casefold(): k for k, name in enumerate(classes)}
     numbers = [known.get(name.casefold()) for name in names]

@@ -28,7 +28,11 @@ class StudyOptions(Options):
     text_pair_column: str | None = option(
         None, "column of the second texts, where texts come in pairs"
     )
-    label_column: str | None = option(None, "column of the labels")
+    label_column: str | Sequence[str] | None = option(
+        None,
+        "column of the labels, or one of 0 and 1 per label",
+        metavar="COLUMN",
+    )
     train_limit: int | None = option(
         None,
         "number of texts to train on, spread evenly over the classes (default: all)",

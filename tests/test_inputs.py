@@ -1,0 +1,304 @@
+"""What people give as data: files, frames, columns, and labels of every kind."""
+
+import json
+import math
+from dataclasses import replace
+
+import datasets
+import pandas as pd
+import pytest
+
+from hf_attnprobe import AttnProbeError, Data, load_examples
+from hf_attnprobe.data.examples import (
+    columns_read,
+    dataset_fingerprint,
+    label_kind,
+    label_names,
+)
+from hf_attnprobe.data.recipes import RECIPES
+from hf_attnprobe.data.splits import check_sets, load_splits
+
+
+TEXTS = ["NULL", "nan", "NA", "None of it", "a\ttab", "fine"]
+ROWS = [{"text": text, "label": k % 2} for k, text in enumerate(TEXTS)]
+
+
+@pytest.fixture(autouse=True)
+def private_cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    datasets.disable_progress_bars()
+
+
+def message(*args, **options):
+    """The message of the error that loading raises; always one line."""
+    with pytest.raises(AttnProbeError) as caught:
+        load_examples(*args, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def labels(rows, **options):
+    return load_examples(rows, "test", **options)["label"][:]
+
+
+def write(path):
+    """The rows in the format that the file's name tells."""
+    frame = pd.DataFrame(ROWS)
+    kind = path.suffix
+    if kind in (".csv", ".tsv"):
+        frame.to_csv(path, index=False, sep="\t" if kind == ".tsv" else ",")
+    elif kind == ".parquet":
+        frame.to_parquet(path)
+    else:
+        frame.to_json(path, orient="records", lines=kind == ".jsonl")
+    return path
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv", "json", "jsonl", "parquet"])
+def test_a_file_is_one_split_with_its_cells_as_they_are(tmp_path, kind):
+    path = write(tmp_path / f"test.{kind}")
+    examples = load_examples(path, "test")
+    assert examples["text"][:] == TEXTS
+    assert dataset_fingerprint(examples) == dataset_fingerprint(
+        load_examples(ROWS, "test")
+    )
+    with pytest.raises(AttnProbeError, match=r"one split alone .* got a file"):
+        load_splits(path)
+
+
+def test_a_folder_of_tables_keeps_its_cells_too(tmp_path):
+    (tmp_path / "d").mkdir()
+    write(tmp_path / "d" / "test.csv")
+    assert load_examples(tmp_path / "d", "test")["text"][:] == TEXTS
+
+
+def test_a_file_that_cannot_be_read_names_the_kinds(tmp_path):
+    (tmp_path / "rows.xlsx").write_bytes(b"PK")
+    assert ".csv, .tsv" in message(str(tmp_path / "rows.xlsx"), "test")
+
+
+def test_data_in_memory_in_every_form_is_the_same_data():
+    expected = dataset_fingerprint(load_examples(ROWS, "test"))
+    frame = pd.DataFrame(ROWS)
+    columns = {"text": TEXTS, "label": frame.label.to_numpy()}
+    split = {"test": ROWS, "train": ROWS[:2]}
+    for form in (frame, columns, datasets.Dataset.from_list(ROWS), tuple(ROWS), split):
+        assert dataset_fingerprint(load_examples(form, "test")) == expected
+    assert load_examples(TEXTS, "test")["text"][:] == TEXTS
+    assert labels(TEXTS) == [-1] * len(TEXTS)
+    with pytest.raises(AttnProbeError, match="one split alone"):
+        load_splits(columns)
+    assert "text 2, label 1" in message({"text": ["a", "b"], "label": [0]}, "test")
+
+
+def test_one_missing_label_leaves_the_others_classes(tmp_path):
+    rows = [{"text": "a", "label": 1}, {"text": "b", "label": None}]
+    frame = pd.DataFrame(rows)
+    assert frame.label.dtype == float
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    assert labels(rows) == labels(frame) == labels(tmp_path / "t.csv") == [1, -1]
+    (tmp_path / "n.csv").write_text("text,label\na,1\nb,NA\nc,0\n")
+    assert labels(tmp_path / "n.csv") == [1, -1, 0]
+
+
+def test_fractions_are_numbers_to_be_predicted():
+    rows = [{"text": "a", "label": 2.5}, {"text": "b"}, {"text": "c", "label": 1}]
+    examples = load_examples(rows, "test")
+    assert label_kind(examples) == "numbers" and label_names(examples) == []
+    assert examples.features["label"].dtype == "float64"
+    assert examples["label"][0] == 2.5 and examples["label"][2] == 1
+    assert math.isnan(examples["label"][1])
+    again = load_examples(examples, "test")
+    assert dataset_fingerprint(again) == dataset_fingerprint(examples)
+    with pytest.raises(AttnProbeError, match="one class per training text"):
+        check_sets(rows, rows, None)
+
+
+SEVERAL = [
+    ([[0, 2], [], [1]], [[0, 2], [], [1]], None),
+    ([[1, 0, 1], [0, 0, 0], [0, 1, 0]], [[0, 2], [], [1]], None),
+    ([[1.0, 0.0, 1.0], [0.0, 0.0, 0.0], [0.0, 1.0, 0.0]], [[0, 2], [], [1]], None),
+    ([["joy", "awe"], [], ["fear"]], [[0, 2], [], [1]], ["awe", "fear", "joy"]),
+]
+
+
+@pytest.mark.parametrize(("given", "expected", "names"), SEVERAL)
+def test_lists_are_several_labels(given, expected, names):
+    rows = [{"text": "a", "labels": value} for value in given]
+    examples = load_examples(rows, "test")
+    assert label_kind(examples) == "several" and examples["label"][:] == expected
+    assert label_names(examples) == (names or ["LABEL_0", "LABEL_1", "LABEL_2"])
+    again = load_examples(examples, "test")
+    assert again[:] == examples[:] and again.features == examples.features
+
+
+def test_one_column_per_label():
+    rows = [{"text": "a", "toxic": 1, "rude": 0}, {"text": "b", "toxic": 1, "rude": 1}]
+    examples = load_examples(rows, "test", label_column=["rude", "toxic"])
+    assert examples["label"][:] == [[1], [0, 1]]
+    assert label_names(examples) == ["rude", "toxic"]
+    rows[1]["rude"] = 2
+    assert "row 1 has 2" in message(rows, "test", label_column=["rude", "toxic"])
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([{"text": "a", "label": 4 * 10**18}], "row 0 has 4000000000000000000"),
+        ([{"text": "a", "label": math.inf}], "finite"),
+        ([{"text": "a", "label": 1}, {"text": "b", "label": "x"}], "row 1 is str"),
+        ([{"text": "a", "label": [1, "x"]}], "'label' must hold values of one type"),
+        ([{"text": "a", "evidence": [1, "x"]}], "'evidence' must hold"),
+        ([{"text": "a", "label": [0, 1]}], "a mask of two"),
+        ([{"text": "a", "label": [0, -3]}], "row 0 has -3"),
+        ([{"text": "a", "label": [0.5]}], "whole numbers or of names"),
+        ([{"text": "a", "label": 2**70}], "'label' must hold"),
+    ],
+)
+def test_labels_that_are_none(rows, expected):
+    assert expected in message(rows, "test")
+
+
+def test_ids_past_int64_are_row_numbers(tmp_path):
+    rows = [{"example_id": 2**70 + k, "text": "a", "label": 0} for k in range(2)]
+    pd.DataFrame(rows).to_csv(tmp_path / "t.csv", index=False)
+    for source in (rows, tmp_path / "t.csv", pd.DataFrame(rows)):
+        assert load_examples(source, "test")["example_id"][:] == [0, 1]
+
+
+def test_ids_of_a_table_are_kept(tmp_path):
+    (tmp_path / "t.csv").write_text("text,example_id,label\na,7,0\nb,3,1\n")
+    assert load_examples(tmp_path / "t.csv", "test")["example_id"][:] == [7, 3]
+
+
+def test_a_folder_of_empty_files_is_said_to_be_empty(tmp_path):
+    (tmp_path / "d").mkdir()
+    pd.DataFrame({"text": ["a"], "label": [0]}).iloc[:0].to_parquet(
+        tmp_path / "d" / "test.parquet"
+    )
+    assert "empty" in message(tmp_path / "d", "test")
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        ([[0, 2], [1]], [[0, 2], [1]]),
+        (["0 2", "1"], [[0, 2], [1]]),
+        (["[0, 2]", "[]"], [[0, 2], []]),
+        ([[1, 0, 1], [0, 1, 0]], [[0, 2], [1]]),
+        ([[True, False, True], [False, True, False]], [[0, 2], [1]]),
+        ([[1.0, 0.0, 1.0], None], [[0, 2], []]),
+        ([2, 1], [[2], [1]]),
+        (["a quote", "1"], None),
+    ],
+)
+def test_rationales_are_positions_masks_or_cells_of_a_table(cells, expected, tmp_path):
+    rows = [{"text": "a good film", "evidence": cell} for cell in cells]
+    examples = load_examples(rows, "test")
+    if expected is None:
+        assert "rationale" not in examples.column_names
+        return
+    assert examples["rationale"][:] == expected
+    if isinstance(cells[0], str):
+        pd.DataFrame(rows).to_csv(tmp_path / "t.csv", index=False)
+        assert load_examples(tmp_path / "t.csv", "test")["rationale"][:] == expected
+
+
+def test_without_a_label_column_training_says_so():
+    rows = [{"text": "a"}, {"text": "b"}]
+    with pytest.raises(AttnProbeError, match="got none; name their column"):
+        check_sets(rows, rows, None)
+    some = [{"text": "a", "label": 0}, {"text": "b", "label": 1}]
+    with pytest.raises(AttnProbeError, match="got 1 of 2 without a label"):
+        check_sets(some, [some[0], {"text": "c"}], None)
+
+
+def test_a_named_set_in_a_folder_with_the_usual_columns(tmp_path):
+    rows = [
+        {"text": "w " * 9, "label": name}
+        for name in ("rec.sport.hockey", "rec.sport.baseball", "sci.med")
+    ]
+    (tmp_path / "d").mkdir()
+    pd.DataFrame(rows).to_json(
+        tmp_path / "d" / "test.jsonl", orient="records", lines=True
+    )
+    recipe = replace(RECIPES["20news"], hub_id=str(tmp_path / "d"))
+    assert labels(recipe) == [1, 0]
+
+
+def test_words_with_labels():
+    rows = [
+        {"tokens": ["Anna", "in", "Bonn"], "ner_tags": [1, 0, 2]},
+        {"tokens": ["no", "U S", "."], "ner_tags": [0, -100, 0]},
+    ]
+    features = datasets.Features(
+        tokens=datasets.List(datasets.Value("string")),
+        ner_tags=datasets.List(datasets.ClassLabel(names=["O", "PER", "LOC"])),
+    )
+    examples = load_examples(
+        datasets.Dataset.from_list(rows[:1], features=features), "test"
+    )
+    assert examples["text"][:] == ["Anna in Bonn"]
+    assert examples["word_labels"][:] == [[1, 0, 2]]
+    assert examples.features["word_labels"].feature.names == ["O", "PER", "LOC"]
+    again = load_examples(examples, "test")
+    assert again[:] == examples[:] and again.features == examples.features
+    assert load_examples(rows, "test")["word_labels"][1] == [0, -1, 0]
+    assert load_examples(rows, "test")["text"][1] == "no US ."
+    named = [{"tokens": ["a", "b"], "tags": ["X", "O"]}]
+    assert load_examples(named, "test")["word_labels"][:] == [[1, 0]]
+    rows[0]["pos_tags"] = rows[1]["pos_tags"] = [1, 2, 3]
+    assert "ner_tags, pos_tags" in message(rows, "test")
+    chosen = load_examples(rows, "test", label_column="pos_tags")
+    assert chosen["word_labels"][:] == [[1, 2, 3]] * 2
+    assert "row 0 has 1" in message([{"tokens": ["a", "b"], "tags": [1]}], "test")
+
+
+def test_answers_are_places_in_the_context():
+    context = "Anna lives in Bonn ."
+    rows = [
+        {"answers": {"text": ["Bonn", "in Bonn"], "answer_start": [14, 11]}},
+        {"answers": {"text": [], "answer_start": []}},
+    ]
+    rows = [{"question": "Where ?", "context": context, **row} for row in rows]
+    examples = load_examples(rows, "test")
+    assert examples["text"][:] == ["Where ?"] * 2
+    assert examples["text_pair"][:] == [context] * 2
+    assert examples["answer_start"][:] == [14, -1]
+    assert examples["answer_end"][:] == [18, -1]
+    assert context[14:18] == "Bonn"
+    assert load_examples(examples, "test")[:] == examples[:]
+    rows[0]["answers"]["answer_start"] = [13, 11]
+    assert "'Bonn' at character 13" in message(rows, "test")
+
+
+def test_choices_of_the_usual_data_sets():
+    ends = {f"ending{k}": f"end {k}" for k in range(4)}
+    swag = {"sent1": "He sits.", "sent2": "He", **ends, "label": 2}
+    arc = {
+        "question": "Why?",
+        "choices": {"text": ["so", "not"], "label": ["A", "B"]},
+        "answerKey": "B",
+    }
+    hellaswag = {"ctx": "He sits.", "endings": ["up", "down"], "label": "1"}
+    for row, text, choices, label in (
+        (swag, "He sits.", [f"He end {k}" for k in range(4)], 2),
+        (arc, "Why?", ["so", "not"], 1),
+        (hellaswag, "He sits.", ["up", "down"], 1),
+    ):
+        examples = load_examples([row], "test")
+        assert examples["text"][:] == [text] and examples["choices"][:] == [choices]
+        assert examples["label"][:] == [label]
+        assert load_examples(examples, "test")[:] == examples[:]
+    assert "at least two" in message([{**hellaswag, "endings": ["one"]}], "test")
+
+
+def test_what_was_read_is_on_record(tmp_path):
+    rows = [{"premise": "a", "hypothesis": "b", "label": 0}]
+    examples = load_examples(rows, "test")
+    assert columns_read(examples) == "premise with hypothesis"
+    assert columns_read(examples.select([0])) == "premise with hypothesis"
+    path = tmp_path / "pairs.jsonl"
+    path.write_text(json.dumps({"a": "x", "b": "y", "label": 0}) + "\n")
+    data = Data(path, text_column="a", text_pair_column="b")
+    assert columns_read(data.examples()) == "a with b"
