@@ -52,12 +52,12 @@ class KnownDataset:
         if self.found:
             counts = ", ".join(f"{name} {n}" for name, n in self.found.items())
             lines.append(f"  found     {counts}, after the rules below")
-        for label, said in (("bring", self._to_bring()), ("rules", card.rules)):
+        for label, said in (("bring", self.to_bring()), ("rules", card.rules)):
             for first, text in enumerate(said):
                 lines.append(f"  {'' if first else label:<10}{text}")
         return "\n".join(lines)
 
-    def _to_bring(self) -> list[str]:
+    def to_bring(self) -> list[str]:
         """What is needed, in sentences."""
         if not self.is_on_hub:
             here = RECIPES[self.name].hub_id

@@ -24,7 +24,7 @@ def state_of(folder: Path) -> tuple[Any, ...]:
     )
 
 
-def as_datasets(contents: Contents) -> "dict[str, datasets.Dataset]":
+def to_tables(contents: Contents) -> "dict[str, datasets.Dataset]":
     """The splits, with the types of their columns."""
     import datasets
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_attnprobe.data.folders import (
-    as_datasets,
     check_columns,
     check_there,
     state_of,
+    to_tables,
 )
 from hf_attnprobe.data.frames import (
     CSV_OPTIONS,
@@ -22,7 +22,12 @@ from hf_attnprobe.data.frames import (
     read_file,
     without_gaps,
 )
-from hf_attnprobe.data.layouts import babi, cnn, eraser, mimic, nli, tables
+from hf_attnprobe.data.layouts.babi import read_babi
+from hf_attnprobe.data.layouts.cnn import read_cnn
+from hf_attnprobe.data.layouts.eraser import read_eraser
+from hf_attnprobe.data.layouts.mimic import read_mimic
+from hf_attnprobe.data.layouts.nli import read_nli
+from hf_attnprobe.data.layouts.tables import read_tables
 from hf_attnprobe.data.recipes import RECIPES, Recipe
 from hf_attnprobe.errors import AttnProbeError
 
@@ -32,12 +37,12 @@ if TYPE_CHECKING:
 
 
 LAYOUTS = {
-    "babi": babi.read,
-    "cnn": cnn.read,
-    "eraser": eraser.read,
-    "mimic": mimic.read,
-    "nli": nli.read,
-    "tables": tables.read,
+    "babi": read_babi,
+    "cnn": read_cnn,
+    "eraser": read_eraser,
+    "mimic": read_mimic,
+    "nli": read_nli,
+    "tables": read_tables,
 }
 
 
@@ -154,7 +159,7 @@ def _read(
     ``state`` changes where the files do.
     """
     contents = LAYOUTS[layout](folder, name)
-    return None if contents is None else as_datasets(contents)
+    return None if contents is None else to_tables(contents)
 
 
 def _load_dataset(name: str, config: str | None) -> Any:

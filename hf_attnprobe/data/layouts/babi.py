@@ -35,7 +35,7 @@ PLACES = (
 )
 
 
-def read(folder: Path, name: str) -> Contents | None:
+def read_babi(folder: Path, name: str) -> Contents | None:
     """Rows of `text`, `text_pair`, `label` and `rationale`; None without such files."""
     stem = STEMS[name]
     files = {split: f"{stem}_{split}.txt" for split in ("train", "test")}

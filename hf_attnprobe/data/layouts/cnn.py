@@ -18,7 +18,7 @@ FILES = {"train": "train.txt", "validation": "dev.txt", "test": "test.txt"}
 ENTITY = "@entity"
 
 
-def read(folder: Path, name: str) -> Contents | None:
+def read_cnn(folder: Path, name: str) -> Contents | None:
     """Rows of `text`, `text_pair` and `label`; None without such files."""
     place = find(
         folder, list(FOLDERS.values()), ("", "questions", "cnn/questions", "cnn")

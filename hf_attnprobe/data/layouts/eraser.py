@@ -35,7 +35,7 @@ FILES = {"train": "train.jsonl", "validation": "val.jsonl", "test": "test.jsonl"
 LETTERS = ("A", "B", "C", "D", "E")
 
 
-def read(folder: Path, name: str) -> Contents | None:
+def read_eraser(folder: Path, name: str) -> Contents | None:
     """Rows of `text`, `label`, `rationale`, and what else the task has.
 
     `text_pair` is the query, in e-SNLI the hypothesis, with `rationale_pair`; `choices`

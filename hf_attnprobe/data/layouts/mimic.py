@@ -30,7 +30,7 @@ NOTES, DIAGNOSES = "NOTEEVENTS.csv", "DIAGNOSES_ICD.csv"
 _DEIDENTIFIED = re.compile(r"\[\s*\*\s*\*.*?\*\s*\*\s*\]", re.DOTALL)
 
 
-def read(folder: Path, name: str) -> Contents | None:
+def read_mimic(folder: Path, name: str) -> Contents | None:
     """Rows of `text` and `label` (0 or 1); None without such files."""
     prepared = read_prepared(folder, name)
     if prepared is not None:

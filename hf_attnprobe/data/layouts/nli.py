@@ -23,7 +23,7 @@ FILES = {
 }
 
 
-def read(folder: Path, name: str) -> Contents | None:
+def read_nli(folder: Path, name: str) -> Contents | None:
     """Rows of `premise`, `hypothesis` and `label`; None without such files."""
     files = FILES[name]
     place = find(folder, list(files.values()), ("", f"{name}_1.0"))

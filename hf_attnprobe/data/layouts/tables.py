@@ -10,7 +10,7 @@ from hf_attnprobe.data.layouts.files import Contents, cut, read_prepared, read_t
 from hf_attnprobe.errors import AttnProbeError
 
 
-def read(folder: Path, name: str) -> Contents | None:
+def read_tables(folder: Path, name: str) -> Contents | None:
     """Rows of `text` and `label`; None without such files.
 
     A TSV file alone has no splits: a fifth of every class becomes the test split.
