@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hf_attnprobe.data.layouts.files import Contents
 from hf_attnprobe.data.recipes import Recipe
@@ -16,12 +16,13 @@ if TYPE_CHECKING:
 DATA_FILES = (".parquet", ".csv", ".json", ".jsonl", ".tsv", ".arrow")
 
 
-def state_of(folder: Path) -> tuple[Any, ...]:
-    """Names, times and sizes of what is in a folder."""
-    return tuple(
-        (path.name, path.stat().st_mtime_ns, path.stat().st_size)
-        for path in sorted(folder.glob("*")) + sorted(folder.glob("*/*.*"))[:1000]
-    )
+def state_of(folder: Path) -> int:
+    """A number that changes where a file below a folder does: names, times and sizes."""
+    found = []
+    for path in folder.rglob("*"):
+        seen = path.stat()
+        found.append((str(path), seen.st_mtime_ns, seen.st_size))
+    return hash(tuple(sorted(found)))
 
 
 def to_tables(contents: Contents) -> "dict[str, datasets.Dataset]":

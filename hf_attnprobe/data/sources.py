@@ -73,7 +73,11 @@ def named(dataset: str) -> Recipe:
     if dataset in RECIPES or not equals or Path(dataset).exists():
         return RECIPES.get(dataset, Recipe(dataset))
     if name in RECIPES:
-        return replace(RECIPES[name], hub_id=folder)
+        recipe = RECIPES[name]
+        # The Hub's configuration, where the folder is a copy of what is there.
+        card = Path(folder) / "README.md"
+        is_copy = card.is_file() and f"config_name: {recipe.config}" in card.read_text()
+        return replace(recipe, hub_id=folder, config=recipe.config if is_copy else None)
     near = difflib.get_close_matches(name, RECIPES, n=1, cutoff=0.75)
     if near:
         raise AttnProbeError(
@@ -152,7 +156,7 @@ def _load(recipe: Recipe, split: str) -> "dict[str, datasets.Dataset]":
 
 @lru_cache(maxsize=1)  # train, validation and test are asked for one after the other
 def _read(
-    layout: str, name: str, folder: Path, state: tuple[Any, ...]
+    layout: str, name: str, folder: Path, state: int
 ) -> "Mapping[str, datasets.Dataset] | None":
     """The splits of a folder in its authors' layout; None if it is in another.
 
