@@ -1,5 +1,6 @@
 """Pairs of texts: what a model is fed is what its tokenizer makes of the pair."""
 
+import evaluate
 import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
@@ -12,7 +13,14 @@ from transformers import (
     pipeline,
 )
 
-from hf_attnprobe import AttnProbeError, audit, load_examples, wrap
+from hf_attnprobe import (
+    AttnProbeError,
+    AuditOptions,
+    audit,
+    load_examples,
+    metric_path,
+    wrap,
+)
 from hf_attnprobe.data.examples import dataset_fingerprint
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.encoding import tokenize
@@ -218,3 +226,100 @@ def test_two_ways_to_read_the_texts_are_asked_about():
     assert "text_pair" not in joined.column_names
     again = load_examples(chosen, "test")
     assert again[:] == chosen[:] and again.features == chosen.features
+
+
+@pytest.mark.parametrize(("segment", "number"), [("text", 0), ("text_pair", 1)])
+def test_leave_one_out_of_a_segment_is_a_rerun_without_its_words(segment, number):
+    model, tokenizer = make_model("bert"), make_tokenizer("bert")
+    adapter = wrap(model)
+    texts = tokenize(tokenizer, pairs(ROWS[:3]), adapter, segment=segment).texts
+    batch = collate(adapter, texts, 0)
+    observation = adapter.observe(batch)
+    without = adapter.leave_one_out(observation)
+    n_explained = 0
+    for row, given in enumerate(ROWS[:3]):
+        both = [given["premise"].split(), given["hypothesis"].split()]
+        places = batch.content_mask[row].nonzero()[:, 0].tolist()
+        n_explained += len(places)
+        assert len(places) == len(both[number])
+        for k, place in enumerate(places):
+            shorter = [list(words) for words in both]
+            del shorter[number][k]
+            first, second = (" ".join(words) for words in shorter)
+            inputs = tokenizer([first], [second], return_tensors="pt")
+            by_hand = model(**inputs).logits.softmax(-1)[0]
+            assert torch.allclose(without[row, place], by_hand, atol=1e-6)
+    assert n_explained > 5
+    everything = torch.ones_like(batch.mask)[None]
+    erased = adapter.erase_inputs(observation, everything)[0]
+    for row, given in enumerate(ROWS[:3]):
+        held = [given["premise"], given["hypothesis"]]
+        held[number] = ""
+        inputs = tokenizer([held[0]], [held[1]], return_tensors="pt")
+        by_hand = model(**inputs).logits.softmax(-1)[0]
+        assert torch.allclose(erased[row], by_hand, atol=1e-6)
+
+
+def test_an_audit_of_a_segment_is_another_audit_and_says_which(tmp_path):
+    model, tokenizer = make_model("bert"), make_tokenizer("bert")
+    tests = ["correlation", "input_erasure"]
+
+    def run(segment, rows=ROWS, folder=None):
+        options = AuditOptions(segment=segment, single_heads=False, prune=False)
+        return audit(
+            model,
+            rows,
+            tests,
+            options=options,
+            tokenizer=tokenizer,
+            output_dir=folder,
+            progress=False,
+        )
+
+    whole, second = run(None), run("text_pair", folder=tmp_path / "out")
+    assert "second text of each pair" in str(second)
+    assert "Columns read as texts: premise with hypothesis." in str(whole)
+    assert (whole.n, second.n, second.provenance["skipped_empty"]) == (5, 4, 1)
+    report = (tmp_path / "out" / "report.md").read_text()
+    assert "segment: text_pair" in report
+    assert "text_columns: premise with hypothesis" in report
+    with pytest.raises(AttnProbeError):
+        run("text", folder=tmp_path / "out")
+    with pytest.raises(AttnProbeError, match="--segment"):
+        run("text", rows=[{"text": "the dog runs", "label": 0}])
+
+
+def test_the_metric_takes_pairs_and_says_what_the_audit_says():
+    model, tokenizer = make_model("bert"), make_tokenizer("bert")
+    metric = evaluate.load(metric_path())
+    options = {"single_heads": False, "prune": False, "segment": "text"}
+    rows = ROWS[:2]
+    given = [{"text": r["premise"], "text_pair": r["hypothesis"]} for r in rows]
+    kinds = {"tests": ["correlation"], "model": model, "tokenizer": tokenizer}
+    found = metric.compute(
+        predictions=given,
+        references=[row["label"] for row in rows],
+        **kinds,
+        **options,
+    )
+    for prediction, row in zip(given, rows, strict=True):
+        metric.add(prediction=prediction, reference=row["label"])
+    assert metric.compute(**kinds, **options) == found
+    report = audit(
+        model,
+        rows,
+        ["correlation"],
+        options=AuditOptions(**options),
+        tokenizer=tokenizer,
+        progress=False,
+    )
+    assert str(report.answer) == found["answer"]
+    wanted = report.rows[
+        (report.rows.statistic == "attention_gradient_tau") & (report.rows["head"] < 0)
+    ]
+    names = [k for k in found if k.startswith("correlation_attention_gradient_tau")]
+    assert names and len(wanted) == len(names) * len(rows)
+    for name in names:
+        layer, head = map(int, name.split("_layer")[1].split("_head"))
+        chosen = wanted[(wanted.layer == layer) & (wanted["head"] == head)]
+        assert found[name] == chosen.sort_values("example_id").value.tolist()

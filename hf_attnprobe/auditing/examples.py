@@ -50,6 +50,7 @@ def show(
             Example(
                 example_id=text.example_id,
                 tokens=_units(batch, row, tokenizer),
+                segments=_segments(batch, row),
                 label=classes[text.label] if text.label >= 0 else None,
                 predicted=classes[predicted],
                 prob=float(observation.probs[row, predicted]),
@@ -60,6 +61,13 @@ def show(
             )
         )
     return tuple(shown)
+
+
+def _segments(batch: Batch, row: int) -> tuple[int, ...]:
+    """Which text of the pair each token that is explained is of."""
+    if batch.segments is None:
+        return ()
+    return tuple(batch.segments[row][batch.content_mask[row]].tolist())
 
 
 def _units(

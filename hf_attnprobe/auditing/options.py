@@ -65,6 +65,11 @@ class AuditOptions(Options):
         "units that are explained and left out in Transformers (default: word, if the "
         "tokenizer tells which tokens form a word)",
     )
+    segment: Literal["text", "text_pair"] | None = option(
+        None,
+        "text of a pair whose tokens are explained, left out and erased, the other one "
+        "is held (default: both)",
+    )
     truncate: bool = option(True, "cut texts that are longer than the model can read")
     dtype: Literal["float32", "float64", "bfloat16", "float16"] | None = option(
         None,

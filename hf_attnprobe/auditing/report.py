@@ -60,6 +60,7 @@ class Example:
         adversary: other attention over the tokens with nearly the same output.
         adversary_prob: probability of the predicted class under it.
         adversary_jsd: its Jensen-Shannon divergence from the attention.
+        segments: of pairs, for each token 0 in the text and 1 in the second text.
     """
 
     example_id: int
@@ -71,6 +72,7 @@ class Example:
     adversary: tuple[float, ...] = ()
     adversary_prob: float | None = None
     adversary_jsd: float | None = None
+    segments: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -214,13 +216,25 @@ def _quality_lines(report: Report) -> list[str]:
 
 
 def _units_note(report: Report) -> list[str]:
-    if report.provenance.get("units") != "sentences":
-        return []
-    note = (
-        "This model's attention weighs sentences: what is called a token here is a "
-        "sentence."
-    )
-    return [note]
+    """What the texts and their units are, where that is not one text of tokens."""
+    notes = []
+    columns = report.provenance.get("text_columns", "")
+    if columns not in ("", "text", "sentence"):
+        notes.append(f"Columns read as texts: {columns}.")
+    segment = report.provenance.get("segment")
+    if segment is not None:
+        first = segment == "text"
+        explained, held = ("first", "second") if first else ("second", "first")
+        notes.append(
+            f"Importances, leave-one-out and erasure are of the {explained} text of each "
+            f"pair; the {held} stays as it is. Edits of attention reach both."
+        )
+    if report.provenance.get("units") == "sentences":
+        notes.append(
+            "This model's attention weighs sentences: what is called a token here is a "
+            "sentence."
+        )
+    return notes
 
 
 def _test_lines(report: Report) -> list[str]:
@@ -430,19 +444,26 @@ def _examples_section(examples: Sequence[Example]) -> list[str]:
         truth = "" if e.label is None else f", labelled {e.label}"
         predicted = f"predicted {e.predicted} with probability {e.prob:.3f}"
         parts += ["", f"Text {e.example_id}{truth}: {predicted}.", ""]
-        parts.append(f"- attention: {_weights(e.tokens, e.attention)}")
+        parts.append(f"- attention: {_weights(e, e.attention)}")
         if e.adversary:
             parts.append(
                 f"- adversary (JSD {e.adversary_jsd:.2f}, probability "
-                f"{e.adversary_prob:.3f}): {_weights(e.tokens, e.adversary)}"
+                f"{e.adversary_prob:.3f}): {_weights(e, e.adversary)}"
             )
     return parts
 
 
-def _weights(tokens: Sequence[str], weights: Sequence[float]) -> str:
-    """The text; tokens with much attention are bold, with their weight."""
+def _weights(example: Example, weights: Sequence[float]) -> str:
+    """The text; tokens with much attention are bold, with their weight.
+
+    Of a pair it says where each text begins.
+    """
     words = []
-    for token, weight in zip(tokens, weights, strict=True):
+    names, before = ("(text)", "(second text)"), None
+    for k, (token, weight) in enumerate(zip(example.tokens, weights, strict=True)):
+        if example.segments and example.segments[k] != before:
+            before = example.segments[k]
+            words.append(names[before])
         shown = weight >= SHOWN_WEIGHT
         words.append(f"**{token}** ({weight:.2f})" if shown else token)
     return " ".join(words)

@@ -49,7 +49,12 @@ from hf_attnprobe.auditing.sweep import Part, Sweep, prune_heads, run, run_parts
 from hf_attnprobe.auditing.verdict import findings, site_of_model
 from hf_attnprobe.checkpoints import load_model, load_tokenizer
 from hf_attnprobe.data.arguments import Data, as_data
-from hf_attnprobe.data.examples import dataset_fingerprint, dataset_name, sample
+from hf_attnprobe.data.examples import (
+    columns_read,
+    dataset_fingerprint,
+    dataset_name,
+    sample,
+)
 from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness import AuditPreview, readings, tests
@@ -152,6 +157,7 @@ def audit(
     besides: dict[str, Any] = {
         "skipped_empty": tokenized.n_empty,
         "truncated": tokenized.n_cut,
+        "text_columns": columns_read(examples),
     }
     with _folder(output_dir, state) as folder:
         sweep = Sweep(
@@ -194,7 +200,9 @@ def _tokenized(
     """The texts of the audit, ready for the model."""
     limited = _limited(examples, data.test_limit)
     adapter, cut = subject.adapter, options.truncate
-    tokenized = tokenize(subject.tokenizer, limited, adapter, truncate=cut)
+    tokenized = tokenize(
+        subject.tokenizer, limited, adapter, truncate=cut, segment=options.segment
+    )
     if options.screen is not None:
         check_both_halves(text.example_id for text in tokenized.texts)
     return tokenized
@@ -324,7 +332,7 @@ def _identity(
         "query": options.query,
         "screen": screen,
     }
-    return {
+    identity = {
         "model_fingerprint": subject.adapter.fingerprint(),
         "data_fingerprint": dataset_fingerprint(examples),
         "seed": options.seed,
@@ -337,6 +345,9 @@ def _identity(
         "truncate": options.truncate,
         "dtype": options.dtype or "default",
     }
+    if options.segment is not None:  # folders from before pairs have none
+        identity["segment"] = options.segment
+    return identity
 
 
 def _options_of_rows(given: Mapping[str, Options]) -> dict[str, dict[str, Any]]:

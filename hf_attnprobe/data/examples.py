@@ -5,10 +5,7 @@ Whatever it was read from, a split becomes rows of `example_id`, `text` and `lab
 package imports without it.
 """
 
-import hashlib
-import json
 import logging
-import math
 import os
 import random
 from collections.abc import Mapping, Sequence
@@ -30,6 +27,17 @@ from hf_attnprobe.data.labels import Labels, join_columns, keep_classes, read_la
 from hf_attnprobe.data.lengths import fits
 from hf_attnprobe.data.rationales import read_rationales
 from hf_attnprobe.data.recipes import RECIPES, Recipe
+from hf_attnprobe.data.rows import (
+    READ_FROM,
+    by_hash,
+    columns_read,
+    dataset_fingerprint,
+    has_labels,
+    label_kind,
+    label_names,
+    names_of,
+    sample,
+)
 from hf_attnprobe.data.sources import open_splits, recipe_of
 from hf_attnprobe.data.tasks import (
     read_answers,
@@ -59,19 +67,22 @@ if TYPE_CHECKING:
     )
 
 
+__all__ = [
+    "DatasetName",
+    "by_hash",
+    "column_of",
+    "columns_read",
+    "dataset_fingerprint",
+    "dataset_name",
+    "has_labels",
+    "label_kind",
+    "label_names",
+    "load_examples",
+    "sample",
+]
+
 logger = logging.getLogger(__name__)
 
-FURTHER = (
-    "rationale",
-    "text_pair",
-    "rationale_pair",
-    "word_labels",
-    "answer_start",
-    "answer_end",
-    "choices",
-)
-"""Columns that only some data has, in the order of the fingerprint."""
-READ_FROM = "texts read from "
 LABEL_COLUMNS = ("label", "labels", "answerKey")
 """Where labels are looked for; the last is that of questions with choices."""
 
@@ -188,66 +199,6 @@ def load_examples(
     return _to_dataset(table, labels, word_names, columns)
 
 
-def by_hash(ids: Sequence[int]) -> list[int]:
-    """Indices of `ids` sorted by SHA-256: a fixed pseudo-random order."""
-    digests = [hashlib.sha256(str(i).encode()).digest() for i in ids]
-    return sorted(range(len(ids)), key=digests.__getitem__)
-
-
-def sample(rows: Sequence[int], ids: Sequence[int], limit: int | None) -> list[int]:
-    """A fixed pseudo-random sample of `rows`, in their order, chosen by their ids.
-
-    A smaller sample is part of a larger one. The first rows would not do: many data
-    sets are sorted by class.
-
-    >>> sample(range(10), range(10), 3), sample(range(10), range(10), 4)
-    ([4, 8, 9], [3, 4, 8, 9])
-    """
-    return [rows[k] for k in sorted(by_hash(ids)[:limit])]
-
-
-def label_kind(examples: "datasets.Dataset") -> str:
-    """ "classes", "numbers" (a regression's) or "several" (labels at once)."""
-    feature = examples.features["label"]
-    if hasattr(feature, "feature"):
-        return "several"
-    return "numbers" if str(feature.dtype).startswith("float") else "classes"
-
-
-def has_labels(examples: "datasets.Dataset") -> bool:
-    """Whether any row has a label, an answer or labelled words."""
-    if {"word_labels", "answer_start"} & set(examples.column_names):
-        return True
-    kind, labels = label_kind(examples), column_of(examples, "label")
-    if kind == "classes":
-        return max(labels, default=-1) >= 0
-    if kind == "numbers":
-        return not all(math.isnan(label) for label in labels)
-    return any(label is not None for label in labels)
-
-
-def label_names(examples: "datasets.Dataset") -> list[str]:
-    """Names of the classes or labels; none of numbers.
-
-    `LABEL_0`, `LABEL_1`, … as in Transformers where they have none.
-    """
-    kind, names = label_kind(examples), _names(examples.features["label"])
-    if names is not None:
-        return list(names)
-    if kind == "numbers":
-        return []
-    labels = column_of(examples, "label")
-    if kind == "several":
-        labels = [number for row in labels for number in row or []]
-    n_labels = max(labels, default=-1) + 1
-    return [f"LABEL_{label}" for label in range(n_labels)]
-
-
-def columns_read(examples: "datasets.Dataset") -> str:
-    """The columns of the source that :func:`load_examples` read as texts, in words."""
-    return examples.info.description.removeprefix(READ_FROM)
-
-
 @dataclass(frozen=True)
 class DatasetName:
     """What a report calls the texts.
@@ -297,22 +248,6 @@ def dataset_name(dataset: Any, split: str) -> DatasetName:
         dataset = dataset.hub_id
     in_memory = not isinstance(dataset, str | os.PathLike)
     return DatasetName("data given in memory" if in_memory else str(dataset), split)
-
-
-def dataset_fingerprint(examples: "datasets.Dataset") -> str:
-    """16 hex digits (SHA-256) of ids, texts, labels and what else the rows have.
-
-    Equal for equal examples, in any order and from any source.
-    """
-    names = ["example_id", "text", "label"]
-    names += [name for name in FURTHER if name in examples.column_names]
-    columns = [column_of(examples, name) for name in names]
-    digest = hashlib.sha256()
-    rows = [json.dumps(row) for row in zip(*columns, strict=True)]
-    order = zip(columns[0], columns[1], rows, strict=True)
-    for _, _, row in sorted(order):
-        digest.update(row.encode() + b"\n")
-    return digest.hexdigest()[:16]
 
 
 def _choose_split(
@@ -426,7 +361,7 @@ def _word_labels(
     column = word_label_column(source, given if isinstance(given, str) else None)
     if column is None or not _is_list(source.features.get(column)):
         return None, None
-    names = _names(source.features[column]) or recipe.label_names
+    names = names_of(source.features[column]) or recipe.label_names
     return read_word_labels(column_of(source, column), names, texts, column)
 
 
@@ -465,16 +400,10 @@ def _read_labels(
     for examples in splits.values():
         if column in examples.column_names:
             everywhere += column_of(examples, column)
-    names, first = _names(source.features[column]), 0
+    names, first = names_of(source.features[column]), 0
     if names is None:
         names, first = recipe.label_names, recipe.first_label
     return read_labels(values, everywhere, column=column, names=names, first=first)
-
-
-def _names(feature: Any) -> tuple[str, ...] | None:
-    """The names of a ClassLabel, or of the ClassLabels in a list."""
-    names = getattr(getattr(feature, "feature", feature), "names", None)
-    return None if names is None else tuple(names)
 
 
 def _is_list(feature: Any) -> bool:

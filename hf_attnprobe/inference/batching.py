@@ -25,6 +25,7 @@ PAD_VALUES = {
     "token_type_ids": 0,
     "word_ids": -1,
     "segment_ids": -1,
+    "held": 0,
     "rationale": False,
 }
 # Texts, and tokens with padding, of the reference batch: its head outputs are kept.
@@ -101,15 +102,29 @@ def collate(adapter: AttentionModel, texts: Sequence[Text], pad_token_id: int) -
         name: padded(name, [text.inputs[name] for text in texts])
         for name in texts[0].inputs
     }
+    held = inputs.pop("held", None)
     ids = tuple(text.example_id for text in texts)
     batch = adapter.prepare(inputs, ids, torch.tensor([text.label for text in texts]))
     segments = inputs.get("segment_ids")
     if segments is not None and segments.shape == batch.mask.shape:
         batch = replace(batch, segments=segments.to(batch.mask.device))
+    if held is not None:
+        batch = _holding(held, batch)
     if texts[0].rationale is None:
         return batch
     rationale = padded("rationale", [text.rationale or () for text in texts])
     return replace(batch, rationale=_of_units(rationale.to(batch.mask.device), batch))
+
+
+def _holding(held: Tensor, batch: Batch) -> Batch:
+    """The batch with the held tokens, int [batch, keys], explained no longer."""
+    if held.shape != batch.content_mask.shape:
+        raise AttnProbeError(
+            "expected a model that attends to tokens to explain one text of a pair, "
+            "this one attends to sentences; leave --segment out"
+        )
+    free = held.to(batch.content_mask.device) == 0
+    return replace(batch, content_mask=batch.content_mask & free)
 
 
 def _of_units(marked: Tensor, batch: Batch) -> Tensor | None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import datasets
 
 
+SEGMENTS = ("text", "text_pair")
 RATIONALES = {"rationale", "rationale_pair"}
 
 
@@ -27,7 +28,8 @@ class Text:
         example_id: names the text within its split.
         label: the model's number of its class; -1 for none.
         inputs: lists of one number per token; of pairs ``segment_ids`` too, 0 in the
-            text, 1 in the second text, -1 for special tokens.
+            text, 1 in the second text, -1 for special tokens. ``held`` is 1 at tokens
+            of a segment that is neither explained nor erased.
         rationale: which tokens belong to the human rationale; None if unknown.
     """
 
@@ -42,7 +44,9 @@ class Text:
 
     @property
     def n_content(self) -> int:
-        return self.n_tokens - sum(self.inputs["special_tokens_mask"])
+        special = self.inputs["special_tokens_mask"]
+        held = self.inputs.get("held", [0] * self.n_tokens)
+        return sum(not (s or h) for s, h in zip(special, held, strict=True))
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,7 @@ def tokenize(
     model: TextModel,
     *,
     truncate: bool = True,
+    segment: str | None = None,
 ) -> Tokenized:
     """Tokenize a split for a model.
 
@@ -94,6 +99,7 @@ def tokenize(
         examples: rows as :func:`~hf_attnprobe.data.examples.load_examples` makes them.
         model: bounds the lengths and names the labels.
         truncate: whether texts that are too long are cut.
+        segment: "text" or "text_pair", to explain that one of a pair and hold the other.
 
     Raises:
         AttnProbeError: ids that the model does not embed, labels that it does not know,
@@ -102,7 +108,7 @@ def tokenize(
     """
     ids = column_of(examples, "example_id")
     strings, seconds = column_of(examples, "text"), second_texts(examples)
-    _check_pairs(tokenizer, seconds)
+    _check_pairs(tokenizer, seconds, segment)
     labels = labels_of_model(model.label_names, examples)
     longest = model.max_length(tokenizer)
     n_cut = _count_too_long(tokenizer, ids, strings, seconds, longest, truncate)
@@ -122,7 +128,11 @@ def tokenize(
     if tokenizer.is_fast:
         inputs["word_ids"] = [_word_ids(encoded, row) for row in rows]
     if seconds is not None:
-        inputs["segment_ids"] = [_minus_for_none(encoded.sequence_ids(r)) for r in rows]
+        segments = [_minus_for_none(encoded.sequence_ids(row)) for row in rows]
+        inputs["segment_ids"] = segments
+    if seconds is not None and segment is not None:
+        other = 1 - SEGMENTS.index(segment)
+        inputs["held"] = [[int(s == other) for s in row] for row in segments]
     _check_ids(inputs["input_ids"], model)
 
     rationales = _token_rationales(examples, offsets, inputs.get("segment_ids"))
@@ -133,7 +143,8 @@ def tokenize(
     texts = [text for text in texts if text.n_content > 0]
     if not texts:
         raise AttnProbeError(
-            f"expected texts with tokens, all {len(ids)} have none; check the text "
+            f"expected texts with tokens, all {len(ids)} have none"
+            f"{'' if segment is None else f' in the segment {segment}'}; check the text "
             "column"
         )
     return Tokenized(texts, n_empty=len(ids) - len(texts), n_cut=n_cut)
@@ -146,7 +157,15 @@ def second_texts(examples: "datasets.Dataset") -> list[str] | None:
     return column_of(examples, "text_pair")
 
 
-def _check_pairs(tokenizer: PreTrainedTokenizerBase, seconds: list[str] | None) -> None:
+def _check_pairs(
+    tokenizer: PreTrainedTokenizerBase, seconds: list[str] | None, segment: str | None
+) -> None:
+    if segment is not None and (segment not in SEGMENTS or seconds is None):
+        raise AttnProbeError(
+            f"expected pairs of texts to explain one of {', '.join(SEGMENTS)}, got "
+            f"{segment!r} of {'single texts' if seconds is None else 'pairs'}; leave "
+            "--segment out, or name the second texts with --text-pair-column"
+        )
     if seconds is not None and not tokenizer.is_fast:
         raise AttnProbeError(
             "expected a fast tokenizer for pairs of texts, which tells the tokens of one "

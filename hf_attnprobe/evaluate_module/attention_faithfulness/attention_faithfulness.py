@@ -1,7 +1,7 @@
 """Does a model's attention explain its predictions? An evaluate metric."""
 
 # One import per line: evaluate reads them line by line.
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import datasets
@@ -13,6 +13,9 @@ import hf_attnprobe
 from hf_attnprobe.auditing.options import from_names
 from hf_attnprobe.storage.plain_data import plain
 
+
+SINGLE = datasets.Value("string")
+PAIR = {"text": datasets.Value("string"), "text_pair": datasets.Value("string")}
 
 _DESCRIPTION = """
 Runs faithfulness tests on the attention of a text classifier: rank correlation with
@@ -31,7 +34,9 @@ _CITATION = """
 
 _KWARGS_DESCRIPTION = """
 Args:
-    predictions (list of str): the texts to audit.
+    predictions (list of str, or of dict): the texts to audit; of pairs dicts with
+        "text" and "text_pair", as pipelines and evaluate's text-classification
+        evaluator take them.
     references (list of int, optional): their labels.
     model_id (str): folder or Hub id of the model; or
     model, tokenizer: a loaded model with its tokenizer.
@@ -60,19 +65,20 @@ class AttentionFaithfulness(evaluate.Metric):
             description=_DESCRIPTION,
             citation=_CITATION,
             inputs_description=_KWARGS_DESCRIPTION,
-            features=datasets.Features(
-                {
-                    "predictions": datasets.Value("string"),
-                    "references": datasets.Value("int64"),
-                }
-            ),
+            features=[_features(SINGLE), _features(PAIR)],
             reference_urls=["https://arxiv.org/abs/1902.10186"],
         )
+
+    def _infer_feature_from_batch(self, batch: Mapping[str, Any]) -> datasets.Features:
+        """Texts or pairs, by the first one; evaluate itself fails where there is none."""
+        if len(batch["predictions"]) == 0:
+            return self.features[0]
+        return super()._infer_feature_from_batch(batch)
 
     def compute(
         self,
         *,
-        predictions: Sequence[str] | None = None,
+        predictions: Sequence[str | Mapping[str, str]] | None = None,
         references: Sequence[int] | None = None,
         **kwargs: Any,
     ) -> dict[str, Any] | None:
@@ -82,7 +88,7 @@ class AttentionFaithfulness(evaluate.Metric):
     def add(
         self,
         *,
-        prediction: str | None = None,
+        prediction: str | Mapping[str, str] | None = None,
         reference: int | None = None,
         **kwargs: Any,
     ) -> None:
@@ -96,7 +102,7 @@ class AttentionFaithfulness(evaluate.Metric):
     def add_batch(
         self,
         *,
-        predictions: Sequence[str] | None = None,
+        predictions: Sequence[str | Mapping[str, str]] | None = None,
         references: Sequence[int] | None = None,
         **kwargs: Any,
     ) -> None:
@@ -105,7 +111,7 @@ class AttentionFaithfulness(evaluate.Metric):
 
     def _compute(
         self,
-        predictions: Sequence[str],
+        predictions: Sequence[str | Mapping[str, str]],
         references: Sequence[int],
         model_id: str | None = None,
         model: torch.nn.Module | None = None,
@@ -121,7 +127,7 @@ class AttentionFaithfulness(evaluate.Metric):
                 "expected exactly one of model_id and model"
             )
         texts = [
-            {"example_id": k, "text": text, "label": label}
+            {"example_id": k, **_texts(text), "label": label}
             for k, (text, label) in enumerate(zip(predictions, references, strict=True))
         ]
         request = from_names(tests, options)
@@ -138,8 +144,19 @@ class AttentionFaithfulness(evaluate.Metric):
         return answers | _as_floats(report, len(texts))
 
 
+def _texts(prediction: str | Mapping[str, str]) -> Mapping[str, str]:
+    """The text, or both of a pair, by column."""
+    return {"text": prediction} if isinstance(prediction, str) else prediction
+
+
+def _features(text: Any) -> datasets.Features:
+    """Both columns, with a text or a pair of them as the prediction."""
+    columns = {"predictions": text, "references": datasets.Value("int64")}
+    return datasets.Features(columns)
+
+
 def _with_references(
-    predictions: Sequence[str] | None, references: Sequence[int] | None
+    predictions: Sequence[Any] | None, references: Sequence[int] | None
 ) -> dict[str, Any]:
     """Both columns, -1 standing for a label that is not known."""
     if isinstance(predictions, str):

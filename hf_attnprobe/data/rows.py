@@ -1,0 +1,108 @@
+"""Rows as :func:`~hf_attnprobe.data.examples.load_examples` makes them: what they hold."""
+
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from hf_attnprobe.data.columns import column_of
+
+
+if TYPE_CHECKING:
+    import datasets
+
+
+FURTHER = (
+    "rationale",
+    "text_pair",
+    "rationale_pair",
+    "word_labels",
+    "answer_start",
+    "answer_end",
+    "choices",
+)
+"""Columns that only some data has, in the order of the fingerprint."""
+READ_FROM = "texts read from "
+
+
+def by_hash(ids: Sequence[int]) -> list[int]:
+    """Indices of `ids` sorted by SHA-256: a fixed pseudo-random order."""
+    digests = [hashlib.sha256(str(i).encode()).digest() for i in ids]
+    return sorted(range(len(ids)), key=digests.__getitem__)
+
+
+def sample(rows: Sequence[int], ids: Sequence[int], limit: int | None) -> list[int]:
+    """A fixed pseudo-random sample of `rows`, in their order, chosen by their ids.
+
+    A smaller sample is part of a larger one. The first rows would not do: many data
+    sets are sorted by class.
+
+    >>> sample(range(10), range(10), 3), sample(range(10), range(10), 4)
+    ([4, 8, 9], [3, 4, 8, 9])
+    """
+    return [rows[k] for k in sorted(by_hash(ids)[:limit])]
+
+
+def label_kind(examples: "datasets.Dataset") -> str:
+    """ "classes", "numbers" (a regression's) or "several" (labels at once)."""
+    feature = examples.features["label"]
+    if hasattr(feature, "feature"):
+        return "several"
+    return "numbers" if str(feature.dtype).startswith("float") else "classes"
+
+
+def has_labels(examples: "datasets.Dataset") -> bool:
+    """Whether any row has a label, an answer or labelled words."""
+    if {"word_labels", "answer_start"} & set(examples.column_names):
+        return True
+    kind, labels = label_kind(examples), column_of(examples, "label")
+    if kind == "classes":
+        return max(labels, default=-1) >= 0
+    if kind == "numbers":
+        return not all(math.isnan(label) for label in labels)
+    return any(label is not None for label in labels)
+
+
+def label_names(examples: "datasets.Dataset") -> list[str]:
+    """Names of the classes or labels; none of numbers.
+
+    `LABEL_0`, `LABEL_1`, … as in Transformers where they have none.
+    """
+    kind, names = label_kind(examples), names_of(examples.features["label"])
+    if names is not None:
+        return list(names)
+    if kind == "numbers":
+        return []
+    labels = column_of(examples, "label")
+    if kind == "several":
+        labels = [number for row in labels for number in row or []]
+    n_labels = max(labels, default=-1) + 1
+    return [f"LABEL_{label}" for label in range(n_labels)]
+
+
+def columns_read(examples: "datasets.Dataset") -> str:
+    """The columns of the source that :func:`load_examples` read as texts, in words."""
+    return examples.info.description.removeprefix(READ_FROM)
+
+
+def names_of(feature: Any) -> tuple[str, ...] | None:
+    """The names of a ClassLabel, or of the ClassLabels in a list."""
+    names = getattr(getattr(feature, "feature", feature), "names", None)
+    return None if names is None else tuple(names)
+
+
+def dataset_fingerprint(examples: "datasets.Dataset") -> str:
+    """16 hex digits (SHA-256) of ids, texts, labels and what else the rows have.
+
+    Equal for equal examples, in any order and from any source.
+    """
+    names = ["example_id", "text", "label"]
+    names += [name for name in FURTHER if name in examples.column_names]
+    columns = [column_of(examples, name) for name in names]
+    digest = hashlib.sha256()
+    rows = [json.dumps(row) for row in zip(*columns, strict=True)]
+    order = zip(columns[0], columns[1], rows, strict=True)
+    for _, _, row in sorted(order):
+        digest.update(row.encode() + b"\n")
+    return digest.hexdigest()[:16]
