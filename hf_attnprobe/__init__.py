@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from hf_attnprobe.checkpoint_comparison.report import CheckpointComparison
     from hf_attnprobe.checkpoint_comparison.run import compare_checkpoints
     from hf_attnprobe.data.arguments import Data
+    from hf_attnprobe.data.catalogue import KnownDataset, known_datasets
     from hf_attnprobe.data.examples import load_examples
     from hf_attnprobe.data.splits import load_splits
     from hf_attnprobe.data.synthetic import rationale_dataset
@@ -113,6 +114,7 @@ _LATER = {
     "HeadOutputs": "attention_model",
     "HeadValues": "attention_model",
     "InputErasure": "faithfulness.input_erasure",
+    "KnownDataset": "data.catalogue",
     "LinearReadout": "attention_model",
     "MaskedReplay": "attention_model",
     "Observation": "attention_model",
@@ -140,6 +142,7 @@ _LATER = {
     "demo": "demonstration",
     "fine_tune": "training.fine_tuning",
     "install_metric": "evaluate_module",
+    "known_datasets": "data.catalogue",
     "load_examples": "data.examples",
     "load_splits": "data.splits",
     "metric_path": "evaluate_module",
@@ -185,6 +188,7 @@ __all__ = [
     "HeadOutputs",
     "HeadValues",
     "InputErasure",
+    "KnownDataset",
     "LinearReadout",
     "MaskedReplay",
     "Observation",
@@ -212,6 +216,7 @@ __all__ = [
     "demo",
     "fine_tune",
     "install_metric",
+    "known_datasets",
     "load_examples",
     "load_splits",
     "metric_path",

@@ -18,6 +18,7 @@ from hf_attnprobe.auditing.options import flat_options
 from hf_attnprobe.checkpoint_comparison import run as checkpoint_comparison
 from hf_attnprobe.data import examples as data
 from hf_attnprobe.data.arguments import Data
+from hf_attnprobe.data.catalogue import known_datasets
 from hf_attnprobe.deception import run as deception
 from hf_attnprobe.options import names_of
 from hf_attnprobe.retraining import run as retraining
@@ -240,6 +241,7 @@ def test_public_names_are_sorted_and_no_others():
         train,
         demo.demo,
         data.load_examples,
+        known_datasets,
     ],
 )
 def test_every_argument_is_documented(function):
@@ -309,6 +311,7 @@ FUNCTIONS = {
     "audit": parameters(audit) | set(names_of([Data, *flat_options()])) | {"json"},
     "study": parameters(study.study, StudyOptions) | {"json"},
     "report": {"audit", "output"},
+    "datasets": parameters(known_datasets) | {"json"},
 }
 for command, verb in {
     "train": train,

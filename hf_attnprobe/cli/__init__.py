@@ -1,4 +1,4 @@
-"""attnprobe demo | train | audit | retrain | compare | deceive | study | report
+"""attnprobe demo | train | audit | retrain | compare | deceive | study | report | datasets
 
 Every verb is a public function; every flag is one of its arguments or options. Results go
 to stdout, progress and log to stderr. A known error is one line and exit code 1, a usage
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 
-from hf_attnprobe.cli import audits, studies, trainings
+from hf_attnprobe.cli import audits, catalogue, studies, trainings
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.evaluate_module import install_metric
 
@@ -71,6 +71,9 @@ def build_parser() -> argparse.ArgumentParser:
         add("deceive", "train a model to hide its attention to some tokens")
     )
     audits.add_report(add("report", "render the report of an audit"))
+    catalogue.add_datasets(
+        add("datasets", "list the data sets that have a name, and what to bring")
+    )
     return parser
 
 
@@ -109,4 +112,5 @@ COMMANDS = {
     "compare": audits.run_compare,
     "deceive": trainings.run_deceive,
     "report": audits.run_report,
+    "datasets": catalogue.run_datasets,
 }

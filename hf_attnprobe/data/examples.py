@@ -26,7 +26,7 @@ from hf_attnprobe.data.frames import LARGEST_ID
 from hf_attnprobe.data.labels import Labels, join_columns, keep_classes, read_labels
 from hf_attnprobe.data.lengths import fits
 from hf_attnprobe.data.rationales import read_rationales
-from hf_attnprobe.data.recipes import Recipe
+from hf_attnprobe.data.recipes import RECIPES, Recipe
 from hf_attnprobe.data.rows import (
     READ_FROM,
     by_hash,
@@ -231,10 +231,11 @@ class DatasetName:
     def published_as(self) -> str:
         """The name of the data set in the papers' tables, if it is there.
 
-        >>> DatasetName("data/SST", "test").published_as
-        'sst'
+        >>> [DatasetName(d, "test").published_as for d in ("data/SST", "sst=folder")]
+        ['sst', 'sst']
         """
-        return Path(self.name).name.lower()
+        name, equals, _ = self.name.partition("=")
+        return name if equals and name in RECIPES else Path(self.name).name.lower()
 
 
 def dataset_name(dataset: Any, split: str) -> DatasetName:
@@ -259,6 +260,7 @@ def _choose_split(
         and split in ("train", "validation")
     )
     name = "train" if from_train else recipe.splits.get(split, split)
+    name = name if name in splits else split  # a folder may have split it itself
     if name not in splits:
         raise NoSuchSplit(
             f"expected one of the splits {', '.join(splits)}, got {split!r}; choose "

@@ -1,15 +1,14 @@
 """The data sets that have a name here: where they are and how the papers cut them.
 
-These are the public tasks of Jain & Wallace (2019), and of Serrano & Smith (2019):
-yahoo, amazon, yelp, imdb10. Their splits are not all on the Hub: 20 Newsgroups has its
-split by date here, and the IMDB test split is not thinned to a fifth. Lengths count
-whitespace tokens and punctuation ends sentences; theirs are spaCy's tokens and
-sentences. Yahoo, Amazon and Yelp are the sets of Zhang et al. (2015), which have no
-validation split.
+These are the tasks of Jain & Wallace (2019), of Serrano & Smith (2019): yahoo, amazon,
+yelp, imdb10, and those of ERASER (DeYoung et al. 2020). Not all of the papers' splits are
+to be had. Lengths count whitespace tokens and punctuation ends sentences; theirs are
+spaCy's tokens and sentences. What a set is, and what differs from the papers, is for
+people to read in ``data/cards.py``.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True)
@@ -18,6 +17,7 @@ class Recipe:
 
     Attributes:
         hub_id: on the Hub; with a folder instead, local files are cut in the same way.
+            "./…" where nothing is on the Hub: a folder in the working directory.
         config: configuration of the data set, where it has several.
         text_column: default: that of a known pair, else `text` or `sentence`; several
             are joined by a space.
@@ -35,6 +35,9 @@ class Recipe:
         max_sentences: of training and validation texts; longer ones are dropped as
             outliers.
         max_sentence_tokens: whitespace tokens in any sentence of these texts.
+        layout: the module of ``data/layouts`` that reads the authors' own files, where a
+            folder holds them.
+        name: by which the data set is known here; "" for none.
     """
 
     hub_id: str
@@ -52,10 +55,14 @@ class Recipe:
     shorter_than: int | None = None
     max_sentences: int | None = None
     max_sentence_tokens: int | None = None
+    layout: str | None = None
+    name: str = ""
 
 
+# Alphabetical, as in the code of Jain & Wallace; the Hub's order is another.
+INFERENCE = ("contradiction", "entailment", "neutral")
 STARS = ("1 star", "2 stars", "3 stars", "4 stars", "5 stars")
-RECIPES: dict[str, Recipe] = {
+_RECIPES: dict[str, Recipe] = {
     "sst": Recipe("SetFit/sst2", label_names=("neg", "pos"), longer_than=5),
     # GLUE's test labels are secret: its validation split is `test`. Do not tune on it.
     "sst2": Recipe(
@@ -103,6 +110,51 @@ RECIPES: dict[str, Recipe] = {
         max_sentences=43,
         max_sentence_tokens=200,
     ),
+    "qqp": Recipe(
+        "nyu-mll/glue",
+        config="qqp",
+        text_column="question1",
+        text_pair_column="question2",
+        splits={"test": "validation"},  # as for sst2
+    ),
+    "snli": Recipe(
+        "stanfordnlp/snli",
+        text_column="premise",
+        text_pair_column="hypothesis",
+        keep_labels=INFERENCE,
+        layout="nli",
+    ),
+    "multinli": Recipe(
+        "nyu-mll/multi_nli",
+        text_column="premise",
+        text_pair_column="hypothesis",
+        keep_labels=INFERENCE,
+        splits={"validation": "validation_mismatched", "test": "validation_matched"},
+        layout="nli",
+    ),
+    "adr": Recipe(
+        "./adr",
+        label_names=("no reaction", "adverse reaction"),
+        validation_fraction=0.15,
+        longer_than=5,
+        shorter_than=100,
+        layout="tables",
+    ),
+    "diabetes": Recipe(
+        "./diabetes",
+        label_names=("no diabetes", "diabetes"),
+        longer_than=6,
+        shorter_than=4000,
+        layout="mimic",
+    ),
+    "anemia": Recipe(
+        "./anemia",
+        label_names=("chronic", "acute"),
+        validation_fraction=0.15,
+        shorter_than=4000,
+        layout="mimic",
+    ),
+    "cnn": Recipe("./cnn", layout="cnn"),
     # No Hub id of the reviews of Diao et al. (2014) could be verified: a folder in the
     # working directory with columns `text` and `label`, ratings from 1 to 10. The
     # authors' validation split is used if it is there.
@@ -114,3 +166,16 @@ RECIPES: dict[str, Recipe] = {
         balanced_validation=True,
     ),
 }
+for _task in ("babi1", "babi2", "babi3"):
+    _RECIPES[_task] = Recipe(f"./{_task}", validation_fraction=0.15, layout="babi")
+for _task in (
+    "movies",
+    "boolq",
+    "multirc",
+    "fever",
+    "evidence-inference",
+    "esnli",
+    "cose",
+):
+    _RECIPES[f"eraser-{_task}"] = Recipe(f"./eraser-{_task}", layout="eraser")
+RECIPES = {name: replace(recipe, name=name) for name, recipe in _RECIPES.items()}

@@ -1,11 +1,19 @@
 """Where data sets come from: names, folders, the Hub, memory."""
 
+import difflib
 import os
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hf_attnprobe.data.folders import (
+    check_columns,
+    check_there,
+    state_of,
+    to_tables,
+)
 from hf_attnprobe.data.frames import (
     CSV_OPTIONS,
     FORMATS,
@@ -14,6 +22,12 @@ from hf_attnprobe.data.frames import (
     read_file,
     without_gaps,
 )
+from hf_attnprobe.data.layouts.babi import read_babi
+from hf_attnprobe.data.layouts.cnn import read_cnn
+from hf_attnprobe.data.layouts.eraser import read_eraser
+from hf_attnprobe.data.layouts.mimic import read_mimic
+from hf_attnprobe.data.layouts.nli import read_nli
+from hf_attnprobe.data.layouts.tables import read_tables
 from hf_attnprobe.data.recipes import RECIPES, Recipe
 from hf_attnprobe.errors import AttnProbeError
 
@@ -22,17 +36,55 @@ if TYPE_CHECKING:
     import datasets
 
 
+LAYOUTS = {
+    "babi": read_babi,
+    "cnn": read_cnn,
+    "eraser": read_eraser,
+    "mimic": read_mimic,
+    "nli": read_nli,
+    "tables": read_tables,
+}
+
+
 def recipe_of(dataset: Any, **given: Any) -> Recipe:
     """How the data set is cut: by the recipe of its name, or as it comes.
 
     Args:
+        dataset: ``name=folder`` is a folder that is cut as the data set of that name.
         given: fields of the recipe; those that are not None replace its own.
+
+    Raises:
+        AttnProbeError: ``name`` is none, but nearly one.
     """
     if isinstance(dataset, str | os.PathLike):
-        dataset = RECIPES.get(str(dataset), Recipe(str(dataset)))
+        dataset = named(str(dataset))
     recipe = dataset if isinstance(dataset, Recipe) else Recipe("")
     changes = {name: value for name, value in given.items() if value is not None}
     return replace(recipe, **changes)
+
+
+def named(dataset: str) -> Recipe:
+    """The recipe of a name, a Hub id, a folder, or ``name=folder``.
+
+    >>> named("sst").hub_id, named("sst=folder").hub_id, named("sst=folder").longer_than
+    ('SetFit/sst2', 'folder', 5)
+    """
+    name, equals, folder = dataset.partition("=")
+    if dataset in RECIPES or not equals or Path(dataset).exists():
+        return RECIPES.get(dataset, Recipe(dataset))
+    if name in RECIPES:
+        recipe = RECIPES[name]
+        # The Hub's configuration, where the folder is a copy of what is there.
+        card = Path(folder) / "README.md"
+        is_copy = card.is_file() and f"config_name: {recipe.config}" in card.read_text()
+        return replace(recipe, hub_id=folder, config=recipe.config if is_copy else None)
+    near = difflib.get_close_matches(name, RECIPES, n=1, cutoff=0.75)
+    if near:
+        raise AttnProbeError(
+            f"expected a known name before =, got {name!r}; did you mean "
+            f"{near[0]}={folder}? Give {folder} alone for a data set without a recipe"
+        )
+    return Recipe(folder)
 
 
 def is_file(dataset: Any) -> bool:
@@ -81,6 +133,11 @@ def _load(recipe: Recipe, split: str) -> "dict[str, datasets.Dataset]":
     path = Path(recipe.hub_id)
     markers = ("dataset_dict.json", "state.json")
     is_saved = any((path / name).is_file() for name in markers)
+    if recipe.layout is not None and path.is_dir():
+        splits = _read(recipe.layout, recipe.name, path, state_of(path))
+        if splits is not None:
+            return dict(splits)
+    check_there(path, recipe)
     try:
         if is_file(path):
             return {recipe.splits.get(split, split): read_file(path)}
@@ -91,7 +148,22 @@ def _load(recipe: Recipe, split: str) -> "dict[str, datasets.Dataset]":
     except Exception as reason:
         # datasets, pyarrow, the file system and the network raise many kinds.
         raise AttnProbeError(_cannot_load(recipe.hub_id, reason)) from reason
-    return dict(loaded) if isinstance(loaded, dict) else {"train": loaded}
+    splits = dict(loaded) if isinstance(loaded, dict) else {"train": loaded}
+    if path.is_dir():
+        check_columns(splits, recipe)
+    return splits
+
+
+@lru_cache(maxsize=1)  # train, validation and test are asked for one after the other
+def _read(
+    layout: str, name: str, folder: Path, state: int
+) -> "Mapping[str, datasets.Dataset] | None":
+    """The splits of a folder in its authors' layout; None if it is in another.
+
+    ``state`` changes where the files do.
+    """
+    contents = LAYOUTS[layout](folder, name)
+    return None if contents is None else to_tables(contents)
 
 
 def _load_dataset(name: str, config: str | None) -> Any:

@@ -1,11 +1,12 @@
 """What a study file says once it has been read: jobs and tables."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hf_attnprobe.data.recipes import RECIPES
+from hf_attnprobe.data.sources import named
 
 
 Scalar = str | int | float | bool
@@ -124,7 +125,7 @@ def load_as(dataset: str) -> Any:
     >>> load_as("sst"), load_as("mine=folder"), load_as("sst=folder").hub_id
     ('sst', 'folder', 'folder')
     """
-    name, equals, folder = dataset.partition("=")
-    if not equals:
+    if "=" not in dataset:
         return dataset
-    return replace(RECIPES[name], hub_id=folder) if name in RECIPES else folder
+    recipe = named(dataset)
+    return recipe if recipe.name else recipe.hub_id

@@ -1,0 +1,138 @@
+"""The data sets that have a name, and whether they are at hand."""
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hf_attnprobe.data.cards import CARDS, Card
+from hf_attnprobe.data.examples import load_examples
+from hf_attnprobe.data.recipes import RECIPES
+from hf_attnprobe.data.sources import named
+from hf_attnprobe.errors import AttnProbeError, NoSuchSplit
+
+
+@dataclass(frozen=True)
+class KnownDataset:
+    """A data set that has a name here. ``print(dataset)`` says what to bring.
+
+    Attributes:
+        name: by which ``audit``, ``train`` and the others take it.
+        source: its Hub id, or the folder in which its files are looked for.
+        at_hand: where it is on this machine; "" where it is not.
+        card: task, classes, sizes, licence, files and rules.
+        found: number of texts by split in a folder that was given, after the rules.
+    """
+
+    name: str
+    source: str
+    at_hand: str
+    card: Card
+    found: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def is_on_hub(self) -> bool:
+        """Whether the Hub has it under an id that could be verified."""
+        return RECIPES[self.name].hub_id[:2] != "./"
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything as plain values."""
+        own = asdict(self)
+        return own | own.pop("card")
+
+    def __str__(self) -> str:
+        card = self.card
+        classes = card.n_classes or "as many as the files show"
+        lines = [
+            f"{self.name}: {card.task}",
+            f"  classes   {classes}",
+            f"  texts     {sizes_of(card)} (train / validation / test, {card.sizes_from})",
+            f"  licence   {card.licence}",
+            f"  at hand   {self.at_hand or 'no'}",
+        ]
+        if self.found:
+            counts = ", ".join(f"{name} {n}" for name, n in self.found.items())
+            lines.append(f"  found     {counts}, after the rules below")
+        for label, said in (("bring", self.to_bring()), ("rules", card.rules)):
+            for first, text in enumerate(said):
+                lines.append(f"  {'' if first else label:<10}{text}")
+        return "\n".join(lines)
+
+    def to_bring(self) -> list[str]:
+        """What is needed, in sentences."""
+        if not self.is_on_hub:
+            here = RECIPES[self.name].hub_id
+            where = f"put them into {here}, or say where with {self.name}=FOLDER"
+            return [*self.card.bring, where]
+        recipe = RECIPES[self.name]
+        texts = recipe.text_column
+        text = texts if isinstance(texts, str) else ", ".join(texts or ["text"])
+        columns = [text, recipe.text_pair_column, str(recipe.label_column or "label")]
+        part = f", configuration {recipe.config}" if recipe.config else ""
+        return [
+            f"nothing: it is loaded from the Hub ({recipe.hub_id}{part})",
+            f"or, as {self.name}=FOLDER, files that datasets.load_dataset reads, with "
+            f"the columns {', '.join(filter(None, columns))}",
+            *self.card.bring,
+        ]
+
+
+def known_datasets(*names: str) -> list[KnownDataset]:
+    """The data sets that have a name, and whether they are at hand.
+
+    Args:
+        names: the ones to say something of, default all. ``name=folder`` reads the
+            folder and counts its texts.
+
+    Raises:
+        AttnProbeError: no such name; the folder does not hold the data set.
+    """
+    return [_describe(name) for name in names or RECIPES]
+
+
+def _describe(dataset: str) -> KnownDataset:
+    recipe = named(dataset)
+    if not recipe.name:
+        raise AttnProbeError(
+            f"expected one of {', '.join(RECIPES)}, or name=folder of one, got "
+            f"{dataset!r}; any other folder or Hub id is taken as it comes"
+        )
+    found = _count(dataset) if "=" in dataset else {}
+    at_hand = recipe.hub_id if found else _at_hand(recipe.hub_id)
+    return KnownDataset(recipe.name, recipe.hub_id, at_hand, CARDS[recipe.name], found)
+
+
+def _count(dataset: str) -> dict[str, int]:
+    """Number of texts in each split that there is."""
+    counts = {}
+    for split in ("train", "validation", "test"):
+        try:
+            counts[split] = len(load_examples(dataset, split))
+        except NoSuchSplit:
+            continue
+    return counts
+
+
+def _at_hand(source: str) -> str:
+    """Where a data set is on this machine; "" where it is not.
+
+    Of the Hub's, what was once downloaded counts; whether it is whole shows when it is
+    loaded.
+    """
+    if source.startswith("./"):
+        return source if Path(source).is_dir() else ""
+    import datasets
+    from huggingface_hub import constants
+
+    downloaded = Path(constants.HF_HUB_CACHE) / f"datasets--{source.replace('/', '--')}"
+    prepared = Path(datasets.config.HF_DATASETS_CACHE) / source.replace("/", "___")
+    is_there = any((downloaded / "snapshots").glob("*/*")) or prepared.is_dir()
+    return "in the Hub's cache" if is_there else ""
+
+
+def sizes_of(card: Card) -> str:
+    """Texts in train, validation and test.
+
+    >>> sizes_of(CARDS["sst"])
+    '6,355 / – / 1,725'
+    """
+    return " / ".join("–" if n is None else f"{n:,}" for n in card.sizes)

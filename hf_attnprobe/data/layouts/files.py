@@ -1,0 +1,191 @@
+"""What all layouts need: files found or named as missing, lines, JSON, tables."""
+
+import json
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from hf_attnprobe.errors import AttnProbeError
+
+
+Row = dict[str, Any]
+SPLITS = {"train": "train", "dev": "validation", "test": "test"}
+"""The papers' names of the splits, and ours."""
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a folder holds.
+
+    Attributes:
+        splits: rows by the name of the split.
+        classes: names of the classes, where there may be more than the labels show.
+    """
+
+    splits: dict[str, list[Row]]
+    classes: tuple[str, ...] | None = None
+
+
+def find(folder: Path, names: Sequence[str], places: Sequence[str]) -> Path | None:
+    """The first place below ``folder`` that holds one of the files; None if none does.
+
+    Args:
+        names: of files or folders.
+        places: folders relative to ``folder``, "" for itself.
+    """
+    for place in places:
+        if any((folder / place / name).exists() for name in names):
+            return folder / place
+    return None
+
+
+def require(folder: Path, file: str, name: str) -> Path:
+    """The path of a file, also gzipped, that the data set ``name`` cannot do without.
+
+    Raises:
+        AttnProbeError: it is not there.
+    """
+    for path in (folder / file, folder / f"{file}.gz"):
+        if path.exists():
+            return path
+    raise AttnProbeError(
+        f"expected {file} in {folder}, found {_listed(folder)}; bring the file, "
+        f"`attnprobe datasets {name}` says where it comes from"
+    )
+
+
+def _listed(folder: Path) -> str:
+    """The names in a folder, in short."""
+    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return ", ".join(names[:5]) + more if names else "nothing"
+
+
+def lines_of(path: Path) -> Iterator[tuple[int, str]]:
+    """The lines of a UTF-8 file without their ends, counted from 1.
+
+    Raises:
+        AttnProbeError: the file is no UTF-8 text.
+    """
+    try:
+        # A line feed alone ends a line: some tokens are other line separators.
+        with path.open(encoding="utf-8", newline="\n") as file:
+            for number, line in enumerate(file, start=1):
+                yield number, line.rstrip("\r\n")
+    except UnicodeDecodeError as reason:
+        raise AttnProbeError(
+            f"expected UTF-8 text in {path}, got {reason}; bring the file again"
+        ) from reason
+
+
+def json_lines(path: Path, fields: Sequence[str]) -> Iterator[Row]:
+    """The objects of a file of JSON lines.
+
+    Args:
+        path: of the file.
+        fields: that every object must have.
+
+    Raises:
+        AttnProbeError: a line that is no object, or lacks a field.
+    """
+    for number, line in lines_of(path):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as reason:
+            raise _malformed(path, number, "a JSON object", str(reason)) from reason
+        if not isinstance(row, dict):
+            raise _malformed(path, number, "a JSON object", type(row).__name__)
+        lacking = [field for field in fields if field not in row]
+        if lacking:
+            expected = f"the field {lacking[0]!r}"
+            raise _malformed(path, number, expected, ", ".join(row) or "none")
+        yield row
+
+
+def _malformed(path: Path, line: int, expected: str, got: str) -> AttnProbeError:
+    return AttnProbeError(
+        f"{path}, line {line}: expected {expected}, got {got}; bring the file again"
+    )
+
+
+def one_line(text: str) -> str:
+    """A text with single spaces for all white space."""
+    return " ".join(text.split())
+
+
+def hold_out(labels: Sequence[Any], share: float, seed: int) -> set[int]:
+    """Places of a share of every class, always the same ones for a seed.
+
+    >>> sorted(hold_out(["a", "a", "b", "b"], 0.5, seed=0))
+    [1, 3]
+    """
+    places: dict[Any, list[int]] = {}
+    for place, label in enumerate(labels):
+        places.setdefault(label, []).append(place)
+    draw = random.Random(seed)
+    held_out: set[int] = set()
+    for label in sorted(places):
+        held_out.update(draw.sample(places[label], round(share * len(places[label]))))
+    return held_out
+
+
+def cut(rows: list[Row], share: float, seed: int) -> dict[str, list[Row]]:
+    """Rows in one piece, cut into train and a test split with ``share`` of each class."""
+    held_out = hold_out([row["label"] for row in rows], share, seed)
+    splits: dict[str, list[Row]] = {"train": [], "test": []}
+    for place, row in enumerate(rows):
+        splits["test" if place in held_out else "train"].append(row)
+    return splits
+
+
+def read_prepared(folder: Path, name: str) -> Contents | None:
+    """The rows of the one `…_dataset.csv` in a folder; None without one."""
+    files = sorted(folder.glob("*_dataset.csv"))
+    if not files:
+        return None
+    if len(files) > 1:
+        raise AttnProbeError(
+            f"expected one …_dataset.csv in {folder} for {name}, got "
+            f"{', '.join(path.name for path in files)}; put each in a folder of its own"
+        )
+    rows = read_table(files[0], ",", "exp_split")
+    splits: dict[str, list[Row]] = {}
+    for row in rows:
+        split = row.pop("exp_split")
+        if split not in SPLITS:
+            raise AttnProbeError(
+                f"{files[0]}: expected {', '.join(SPLITS)} in the column exp_split, got "
+                f"{split!r}; bring the file again"
+            )
+        splits.setdefault(SPLITS[split], []).append(row)
+    return Contents(splits)
+
+
+def read_table(path: Path, separator: str, *further: str) -> list[Row]:
+    """The rows of a table with the columns `text` and `label`, labels 0 or 1."""
+    quoting = 0 if separator == "," else 3  # tweets hold quotation marks of their own
+    table = pd.read_csv(
+        path, sep=separator, dtype=str, keep_default_na=False, quoting=quoting
+    )
+    columns = ("text", "label", *further)
+    lacking = [column for column in columns if column not in table.columns]
+    if lacking:
+        raise AttnProbeError(
+            f"{path}: expected a first line with the columns {', '.join(columns)}, got "
+            f"{', '.join(map(str, table.columns))[:100]}; add one"
+        )
+    rows = table[list(columns)].to_dict("records")
+    for number, row in enumerate(rows):
+        if row["label"] not in ("0", "1"):
+            raise AttnProbeError(
+                f"{path}, row {number}: expected 0 or 1 as label, got {row['label']!r}; "
+                "mend or drop it"
+            )
+        row["label"] = int(row["label"])
+    return rows

@@ -1,0 +1,739 @@
+"""The papers' data sets by name: every layout on small files, every Hub id on a small hub, rules, and what goes wrong."""
+
+import json
+import re
+
+import datasets
+import pandas as pd
+import pytest
+
+import datasets_page
+from hf_attnprobe import known_datasets, load_examples, load_splits
+from hf_attnprobe.data.cards import CARDS
+from hf_attnprobe.data.examples import dataset_name, label_names
+from hf_attnprobe.data.recipes import RECIPES
+from hf_attnprobe.errors import AttnProbeError
+from mini_hub import MiniHub
+
+
+@pytest.fixture(autouse=True)
+def private_cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    datasets.disable_progress_bars()
+
+
+def write(folder, **files):
+    """Files by name, `__` for a dot; what is no string becomes JSON lines."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        if not isinstance(content, str):
+            content = "".join(json.dumps(row) + "\n" for row in content)
+        (folder / name.replace("__", ".")).write_text(content, encoding="utf-8")
+    return folder
+
+
+def rows(dataset, split, *columns):
+    """The values of some columns, a tuple per row, classes by their names."""
+    examples = load_examples(dataset, split)
+    names = label_names(examples)
+    values = [examples[column][:] for column in columns]
+    labels = columns.index("label") if "label" in columns else None
+    if labels is not None:
+        values[labels] = [names[label] for label in values[labels]]
+    return list(zip(*values, strict=True))
+
+
+def message(dataset, split="train"):
+    """The error of loading, one line."""
+    with pytest.raises(AttnProbeError) as caught:
+        load_examples(dataset, split)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+# --- bAbI ---------------------------------------------------------------------------------------------------------
+
+STORY = """\
+1 Mary moved to the bathroom.
+2 John went to the hallway.
+3 Where is Mary? \tbathroom\t1
+4 Daniel went back to the hallway.
+5 Where is Daniel? \thallway\t4
+1 Sandra took the milk.
+2 Where is the milk? \tbathroom\t1
+"""
+PLACES = "qa1_single-supporting-fact_{}.txt"
+ASKED = ("text", "text_pair", "label", "rationale")
+ANSWERED = [
+    (
+        "Mary moved to the bathroom . John went to the hallway",
+        "Where is Mary",
+        "bathroom",
+        [0, 1, 2, 3, 4],
+    ),
+    # Mary moved to the bathroom . John went to the hallway . Daniel went back to the hallway
+    # 0    1     2  3   4        5 6    7    8  9   10     11 12     13   14   15 16  17
+    (
+        "Mary moved to the bathroom . John went to the hallway . Daniel went back to the hallway",
+        "Where is Daniel",
+        "hallway",
+        [12, 13, 14, 15, 16, 17],
+    ),
+    ("Sandra took the milk", "Where is the milk", "bathroom", [0, 1, 2, 3]),
+]
+
+
+@pytest.mark.parametrize("place", ["", "en-10k", "tasks_1-20_v1-2/en"])
+def test_babi_as_text_files(tmp_path, place):
+    files = {PLACES.format(split): STORY for split in ("train", "test")}
+    write(tmp_path / "b" / place, **files)
+    data = f"babi1={tmp_path / 'b'}"
+    assert rows(data, "test", *ASKED) == ANSWERED
+    # 15% of three are none; all are left to train on.
+    assert load_examples(data, "train")["example_id"][:] == [0, 1, 2]
+
+
+def test_babi_as_parquet_gives_the_same(tmp_path, caplog):
+    table = [
+        (
+            "Mary moved to the bathroom.|John went to the hallway.",
+            [0],
+            "Where is Mary?",
+        ),
+        (
+            "Mary moved to the bathroom.|John went to the hallway.|Daniel went back to the hallway.",
+            [2],
+            "Where is Daniel?",
+        ),
+        ("Sandra took the milk.", [0], "Where is the milk?"),
+    ]
+    features = datasets.Features(
+        sentences=datasets.List(datasets.Value("string")),
+        supporting_facts=datasets.List(datasets.Value("int16")),
+        question=datasets.Value("string"),
+        label=datasets.ClassLabel(names=["bathroom", "hallway"]),
+        task=datasets.Value("int8"),
+    )
+    content = {
+        "sentences": [text.split("|") for text, _, _ in table],
+        "supporting_facts": [facts for _, facts, _ in table],
+        "question": [question for _, _, question in table],
+        "label": [0, 1, 0],
+        "task": [1, 1, 1],
+    }
+    for split in ("train", "validation", "test"):
+        path = tmp_path / "p/qa1" / f"{split}-00000-of-00001.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        datasets.Dataset.from_dict(content, features=features).to_parquet(path)
+    for split in ("train", "validation", "test"):
+        assert rows(f"babi1={tmp_path / 'p'}", split, *ASKED) == ANSWERED
+    assert "1,000 questions" in caplog.text
+    assert "of task 2 in" in message(f"babi2={tmp_path / 'p/qa1'}")
+
+
+def test_what_is_wrong_with_babi_files(tmp_path):
+    train = PLACES.format("train")
+    write(tmp_path / "a", **{train: STORY})
+    assert f"expected {PLACES.format('test')} in" in message(f"babi1={tmp_path / 'a'}")
+    assert f"found {train}" in message(f"babi1={tmp_path / 'a'}")
+    spoilt = STORY.replace("bathroom\t1\n4", "bathroom\t9\n4")
+    write(tmp_path / "b", **{train: spoilt, PLACES.format("test"): STORY})
+    assert ".txt, line 3: expected a question" in message(f"babi1={tmp_path / 'b'}")
+    assert "found qa1_single" in message(f"babi2={tmp_path / 'a'}")
+    assert "`attnprobe datasets babi2`" in message(f"babi2={tmp_path / 'a'}")
+
+
+# --- CNN ----------------------------------------------------------------------------------------------------------
+
+
+def test_cnn_as_question_files(tmp_path):
+    article = "@entity10 met @entity2\nin @entity3 ."
+    question = f"http://x\n\n{article}\n\n@placeholder met him\n\n@entity10\n\n@entity10:Mary\n@entity2:John\n"
+    for split in ("training", "validation", "test"):
+        write(tmp_path / "cnn/questions" / split, a__question=question)
+    data = f"cnn={tmp_path}"
+    assert rows(data, "test", *ASKED[:3]) == [
+        ("@entity10 met @entity2 in @entity3 .", "@placeholder met him", "@entity10")
+    ]
+    assert label_names(load_examples(data, "test")) == [
+        "@entity2",
+        "@entity3",
+        "@entity10",
+    ]
+    spoilt = tmp_path / "cnn/questions/training/b.question"
+    spoilt.write_text(question.replace("\n\n@entity10\n", "\n\nMary\n"))
+    assert "b.question: expected an answer such as @entity3, got 'Mary'" in message(
+        data
+    )
+    spoilt.write_text("http://x\n\narticle")
+    assert "b.question: expected address, article, question" in message(data)
+
+
+def test_cnn_as_prepared_for_the_papers_code(tmp_path):
+    block = "@placeholder met him\n@entity1\n@entity1 met @entity0 .\n@entity1:Mary\n"
+    write(tmp_path, train__txt=f"{block}\n{block}\n", dev__txt=block, test__txt=block)
+    row = ("@entity1 met @entity0 .", "@placeholder met him", "@entity1")
+    assert rows(f"cnn={tmp_path}", "train", *ASKED[:3]) == [row, row]
+    assert label_names(load_examples(f"cnn={tmp_path}", "validation")) == [
+        "@entity0",
+        "@entity1",
+    ]
+    (tmp_path / "dev.txt").unlink()
+    assert "expected dev.txt in" in message(f"cnn={tmp_path}")
+
+
+# --- inference ----------------------------------------------------------------------------------------------------
+
+
+def pair(label, number):
+    return {
+        "gold_label": label,
+        "sentence1": f"A man sleeps {number}.",
+        "sentence2": "Nobody is awake.",
+        "pairID": str(number),
+    }
+
+
+PAIRS = [
+    pair(label, k)
+    for k, label in enumerate(["neutral", "-", "entailment", "contradiction"])
+]
+
+
+def test_snli_and_multinli_as_json_lines(tmp_path):
+    names = ("contradiction", "entailment", "neutral")
+    files = {f"snli_1.0_{s}.jsonl": PAIRS for s in ("train", "dev", "test")}
+    write(tmp_path / "s/snli_1.0", **files)
+    found = load_examples(f"snli={tmp_path / 's'}", "validation")
+    assert (found["label"][:], tuple(label_names(found))) == ([2, 1, 0], names)
+    assert found["text"][1] == "A man sleeps 2." and found["text_pair"][0][0] == "N"
+
+    other = [pair("neutral", 7), *PAIRS]
+    files = {
+        "multinli_1.0_train.jsonl": PAIRS,
+        "multinli_1.0_dev_matched.jsonl": other,
+        "multinli_1.0_dev_mismatched.jsonl": PAIRS,
+    }
+    write(tmp_path / "m", **files)
+    splits = load_splits(f"multinli={tmp_path / 'm'}")
+    assert {name: len(part) for name, part in splits.items()} == {
+        "train": 3,
+        "validation": 3,
+        "test": 4,
+    }
+    (tmp_path / "m/multinli_1.0_train.jsonl").write_text("{}\n")
+    assert ".jsonl, line 1: expected the field 'sentence1'" in message(
+        f"multinli={tmp_path / 'm'}"
+    )
+    (tmp_path / "m/multinli_1.0_train.jsonl").write_text("no json\n")
+    assert "line 1: expected a JSON object" in message(f"multinli={tmp_path / 'm'}")
+
+
+# --- ERASER -------------------------------------------------------------------------------------------------------
+
+
+def evidence(docid, start, end):
+    return {"docid": docid, "start_token": start, "end_token": end, "text": "…"}
+
+
+def note(name, label, query, evidences, docids=None):
+    return {
+        "annotation_id": name,
+        "classification": label,
+        "query": query,
+        "query_type": None,
+        "evidences": evidences,
+        "docids": docids,
+    }
+
+
+def eraser(folder, notes, documents, as_lines=False):
+    """A folder of ERASER's with the same notes in all splits."""
+    files = {f"{split}.jsonl": notes for split in ("train", "val", "test")}
+    write(folder, **files)
+    if as_lines:
+        lines = [{"docid": k, "document": text} for k, text in documents.items()]
+        return write(folder, **{"docs.jsonl": lines})
+    write(folder / "docs", **documents)
+    return folder
+
+
+@pytest.mark.parametrize("as_lines", [False, True])
+def test_eraser_with_a_text_or_a_text_and_a_query(tmp_path, as_lines):
+    documents = {
+        "r1": "a  dull film .\n\nit is long",
+        "r2": "great !\n",
+        "p": "so it is",
+    }
+    notes = [
+        note("r1", "NEG", "good?", [[evidence("r1", 1, 2)], [evidence("r1", 6, 7)]]),
+        note("r2", "POS", "good?", []),
+    ]
+    folder = eraser(tmp_path / "m/movies", notes, documents, as_lines)
+    found = load_examples(f"eraser-movies={tmp_path / 'm'}", "validation")
+    assert "text_pair" not in found.column_names
+    assert rows(f"eraser-movies={folder}", "test", "text", "label", "rationale") == [
+        ("a dull film . it is long", "NEG", [1, 6]),
+        ("great !", "POS", []),
+    ]
+    # Two documents behind one another: positions of the second come after the first.
+    notes = [note("x", "True", "is it? || yes", [[evidence("p", 1, 3)]], ["r2", "p"])]
+    folder = eraser(tmp_path / "q", notes, documents, as_lines)
+    for name in ("boolq", "multirc", "fever", "evidence-inference"):
+        assert rows(f"eraser-{name}={folder}", "test", *ASKED) == [
+            ("great ! so it is", "is it? || yes", "True", [3, 4])
+        ]
+
+
+def test_eraser_with_a_rationale_in_both_texts(tmp_path):
+    documents = {"7_premise": "a man sleeps", "7_hypothesis": "nobody is awake"}
+    marks = [[evidence("7_hypothesis", 2, 3), evidence("7_premise", 1, 3)]]
+    notes = [
+        note("7", "entailment", "a man sleeps … ?", marks),
+        note("7", "neutral", "?", [[evidence("7_hypothesis", 0, 1)]]),
+    ]
+    data = f"eraser-esnli={eraser(tmp_path / 'e', notes, documents)}"
+    assert rows(data, "test", *ASKED, "rationale_pair") == [
+        ("a man sleeps", "nobody is awake", "entailment", [1, 2], [2]),
+        ("a man sleeps", "nobody is awake", "neutral", [], [0]),
+    ]
+
+
+def test_eraser_with_choices(tmp_path):
+    documents = {"c1": "where do fish live ?"}
+    choices = "a tree [sep] water [sep] sand [sep] air [sep] a box"
+    notes = [note("c1", "B", choices, [[evidence("c1", 2, 4)]])]
+    folder = eraser(tmp_path / "e", notes, documents)
+    found = load_examples(f"eraser-cose={folder}", "test")
+    assert found[0]["choices"] == ["a tree", "water", "sand", "air", "a box"]
+    assert (found["label"][:], found["rationale"][:]) == ([1], [[2, 3]])
+    assert found["text"][:] == ["where do fish live ?"]
+    eraser(folder, [note("c1", "G", choices, [])], documents)
+    assert "expected one of the letters A, B, C, D, E" in message(
+        f"eraser-cose={folder}"
+    )
+
+
+def test_what_is_wrong_with_eraser_files(tmp_path):
+    notes = [note("r", "NEG", "?", [[evidence("r", 0, 9)]])]
+    data = f"eraser-movies={eraser(tmp_path / 'e', notes, {'r': 'too short'})}"
+    assert "expected evidence within the 2 tokens of 'r', got tokens 0 to 9" in message(
+        data
+    )
+    (tmp_path / "e/docs/r").unlink()
+    assert "expected the document 'r'" in message(data)
+    (tmp_path / "e/docs").rmdir()
+    assert "expected docs.jsonl in" in message(data)
+    (tmp_path / "e/val.jsonl").unlink()
+    assert "expected val.jsonl in" in message(data)
+
+
+# --- tables -------------------------------------------------------------------------------------------------------
+
+
+def tweet(n_words, number=0):
+    return f"tweet {number} " + "w " * (n_words - 3) + "end"
+
+
+def test_adr_as_the_papers_table_with_its_lengths(tmp_path):
+    lengths = [5, 6, 99, 100]
+    table = pd.DataFrame(
+        {
+            "text": [tweet(n) for n in lengths] * 3,
+            "label": [0, 1, 0, 1] * 3,
+            "exp_split": ["train"] * 4 + ["dev"] * 4 + ["test"] * 4,
+        }
+    )
+    (tmp_path / "a").mkdir()
+    table.to_csv(tmp_path / "a/adr_dataset.csv", index=False)
+    for split in ("train", "validation", "test"):
+        found = load_examples(f"adr={tmp_path / 'a'}", split)
+        assert [len(text.split()) for text in found["text"]] == [6, 99]
+        assert found["label"][:] == [1, 0]
+    assert label_names(found) == ["no reaction", "adverse reaction"]
+
+
+def test_adr_as_tweets_with_labels(tmp_path):
+    lines = [f'{tweet(9, k)} "so"\t{int(k < 20)}' for k in range(100)]
+    folder = write(
+        tmp_path / "t", tweets__tsv="\n".join(["text\tlabel", *lines]) + "\n"
+    )
+    splits = load_splits(f"adr={folder}")
+    test = splits["test"]["label"][:]
+    assert (len(test), sum(test)) == (20, 4)  # a fifth of either class
+    assert {name: len(part) for name, part in splits.items()} == {
+        "train": 68,
+        "validation": 12,
+        "test": 20,
+    }
+    texts = [text for part in splits.values() for text in part["text"]]
+    assert len(set(texts)) == 100 and all(text.endswith('"so"') for text in texts)
+    assert load_splits(f"adr={folder}")["test"][:] == splits["test"][:]
+
+    write(folder, tweets__tsv="\n".join(lines))
+    assert "a first line with the columns text, label" in message(f"adr={folder}")
+    write(folder, tweets__tsv="text\tlabel\nso\tyes\n")
+    assert "row 0: expected 0 or 1 as label, got 'yes'" in message(f"adr={folder}")
+    write(folder, other__tsv="")
+    assert "expected one TSV file" in message(f"adr={folder}")
+
+
+# --- MIMIC --------------------------------------------------------------------------------------------------------
+
+NOTE = "Admission Date:  [**2101-10-20**]\nthe patient of [**Hospital 18**] is {} ."
+
+
+def mimic(folder, gz=False):
+    """Notes and diagnoses of eight admissions in the columns of MIMIC-III."""
+    folder.mkdir()
+    texts = pd.DataFrame(
+        [
+            # admission, date, category, description, error, text
+            (
+                "11",
+                "2101-02-02",
+                "Discharge summary",
+                "Addendum",
+                "",
+                "And later ill .",
+            ),
+            ("11", "2101-03-01", "Discharge summary", "Report", "", NOTE.format(11)),
+            ("11", "2101-01-01", "Nursing", "Report", "", "not this"),
+            ("12", "2101-01-01", "Discharge summary", "Report", "1", "an error"),
+            ("12", "2101-01-01", "Discharge summary", "Report", "", NOTE.format(12)),
+            *(
+                (
+                    str(k),
+                    "2101-01-01",
+                    "Discharge summary",
+                    "Report",
+                    "",
+                    NOTE.format(k),
+                )
+                for k in range(13, 19)
+            ),
+            ("", "2101-01-01", "Discharge summary", "Report", "", "of no admission"),
+        ],
+        columns=["HADM_ID", "CHARTDATE", "CATEGORY", "DESCRIPTION", "ISERROR", "TEXT"],
+    )
+    texts["SUBJECT_ID"] = 1
+    codes = {
+        "11": ["25000", "2851"],
+        "12": ["25001", "28521"],
+        "13": ["2500", "2851", "28529"],
+        "14": ["2859"],
+        "15": ["25002", "2851"],
+        "16": ["2851"],
+        "17": ["28522"],
+        "18": ["2851"],
+    }
+    diagnoses = pd.DataFrame(
+        [(key, n, code) for key in codes for n, code in enumerate(codes[key])],
+        columns=["HADM_ID", "SEQ_NUM", "ICD9_CODE"],
+    )
+    ending = ".gz" if gz else ""
+    texts.to_csv(folder / f"NOTEEVENTS.csv{ending}", index=False)
+    diagnoses.to_csv(folder / f"DIAGNOSES_ICD.csv{ending}", index=False)
+    lists = {"train": [11, 12, 13], "dev": [14], "test": [15, 16]}
+    for split, keys in lists.items():
+        (folder / f"{split}_50_hadm_ids.csv").write_text("\n".join(map(str, keys)))
+    return folder
+
+
+def said(number, more=""):
+    return f"Admission Date: DE the patient of DE is {number} .{more}"
+
+
+@pytest.mark.parametrize("gz", [False, True])
+def test_diabetes_from_mimics_own_tables(tmp_path, gz):
+    data = f"diabetes={mimic(tmp_path / 'm', gz)}"
+    assert rows(data, "train", "text", "label") == [
+        (said(11, " And later ill ."), "diabetes"),
+        (said(12), "no diabetes"),
+        (said(13), "no diabetes"),
+    ]
+    assert rows(data, "validation", "text") == [(said(14),)]
+    # 250.02 is another code than 250.00.
+    assert rows(data, "test", "label") == [("no diabetes",), ("no diabetes",)]
+    (tmp_path / "m/dev_50_hadm_ids.csv").unlink()
+    assert "expected dev_50_hadm_ids.csv in" in message(data)
+
+
+def test_anemia_leaves_out_both_and_neither(tmp_path):
+    folder = mimic(tmp_path / "m")
+    splits = load_splits(f"anemia={folder}").values()
+    found = {
+        re.search(r"is (\d+)", row["text"])[1]: row["label"]
+        for s in splits
+        for row in s
+    }
+    # 13 has both, 14 neither of the two.
+    assert found == {"11": 1, "12": 0, "15": 1, "16": 1, "17": 0, "18": 1}
+    (folder / "DIAGNOSES_ICD.csv").unlink()
+    assert "expected DIAGNOSES_ICD.csv in" in message(f"anemia={folder}")
+
+
+def test_mimic_as_camls_tables(tmp_path):
+    table = pd.DataFrame(
+        {
+            "SUBJECT_ID": range(3),
+            "HADM_ID": range(3),
+            "TEXT": ["the first note has these seven words here"] * 3,
+            "LABELS": ["250.00;285.1", "401.9;285.21", "285.1;285.29"],
+        }
+    )
+    for kind in ("50", "full"):
+        for split in ("train", "dev", "test"):
+            table.to_csv(tmp_path / f"{split}_{kind}.csv", index=False)
+    for split in ("train", "validation", "test"):
+        found = load_examples(f"diabetes={tmp_path}", split)
+        assert found["label"][:] == [1, 0, 0]
+    anemia = [
+        label
+        for split in ("train", "validation", "test")
+        for label in _labels(f"anemia={tmp_path}", split)
+    ]
+    assert sorted(anemia) == [0, 0, 0, 1, 1, 1]
+    table.drop(columns="LABELS").to_csv(tmp_path / "dev_50.csv", index=False)
+    assert "expected the columns TEXT, LABELS" in message(f"diabetes={tmp_path}")
+
+
+def _labels(dataset, split):
+    """The labels of a split that may be empty."""
+    try:
+        return load_examples(dataset, split)["label"][:]
+    except AttnProbeError as error:
+        assert "no example left" in str(error)
+        return []
+
+
+# --- name=folder --------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_stands_for_a_name_in_every_command(
+    tmp_path, cli, checkpoint, reviews
+):
+    folder = tmp_path / "films"
+    for split, part in reviews.items():
+        part = part.remove_columns("rationale")
+        part.to_csv(write(folder) / f"{split}.csv")
+    data = f"sst={folder}"
+    options = ("--epochs", 1, "--encoder-size", 4, "--embedding-size", 4)
+    done = cli("train", "--dataset", data, "--output-dir", tmp_path / "m", *options)
+    assert done.code == 0, done.err
+    report = tmp_path / "audit"
+    command = ("audit", "--model", checkpoint, "--dataset", data, "--test-limit", 9)
+    tests = ("--tests", "uniform_attention", "--output-dir", report)
+    assert cli(*command, *tests).code == 0
+    assert dataset_name(data, "test").published_as == "sst"
+    # The cut of the name: sentences of more than five words.
+    short = [{"text": "too short", "label": 0}, {"text": "w " * 6, "label": 1}]
+    write(tmp_path / "few", **{"test.jsonl": short})
+    assert len(load_examples(f"sst={tmp_path / 'few'}", "test")) == 1
+    assert len(load_examples(tmp_path / "few", "test")) == 2
+
+
+def test_what_a_folder_lacks_is_said(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = write(tmp_path / "n", train__jsonl=[{"text": "a", "label": 0}])
+    assert "expected the columns text, label_text of 20news in" in message(
+        f"20news={folder}"
+    )
+    assert "the columns question1, question2, label of qqp" in message(f"qqp={folder}")
+    assert "the columns text, text_pair, label of cnn" in message(f"cnn={folder}")
+    assert "did you mean imdb=" in message(f"imbd={folder}")
+    # A name that is like no other is the folder as it is.
+    assert len(load_examples(f"mine={folder}", "train")) == 1
+    (tmp_path / "empty").mkdir()
+    assert "expected the files of cnn in empty, found nothing" in message("cnn=empty")
+    for name, recipe in RECIPES.items():
+        if recipe.hub_id.startswith("./"):
+            assert f"`attnprobe datasets {name}` says what to bring" in message(name)
+
+
+# --- the Hub ------------------------------------------------------------------------------------------------------
+
+LONG = "one two three four five six seven eight"
+HUB = {
+    # name: configuration, columns of the card on the Hub, names of its classes, splits
+    "sst": ({"text": LONG, "label": 1, "label_text": "positive"}, None),
+    "sst2": ({"idx": 0, "sentence": LONG, "label": 1}, ["negative", "positive"]),
+    "imdb": ({"text": LONG, "label": 1}, ["neg", "pos"]),
+    "agnews": (
+        {"text": LONG, "label": 2},
+        ["World", "Sports", "Business", "Sci/Tech"],
+    ),
+    "20news": ({"text": LONG, "label": 10, "label_text": "rec.sport.hockey"}, None),
+    "yahoo": (
+        {
+            "id": 0,
+            "topic": 1,
+            "question_title": "one two",
+            "question_content": "",
+            "best_answer": "three",
+        },
+        [f"topic {k}" for k in range(10)],
+    ),
+    "amazon": ({"class_index": 2, "review_title": "one", "review_text": "two"}, None),
+    "yelp": ({"label": 1, "text": LONG}, [f"{k} star" for k in range(1, 6)]),
+    "qqp": (
+        {"question1": "why?", "question2": "who?", "label": 1, "idx": 0},
+        ["not_duplicate", "duplicate"],
+    ),
+    "snli": (
+        {"premise": "it rains", "hypothesis": "it is wet", "label": 2},
+        ["entailment", "neutral", "contradiction"],
+    ),
+    "multinli": (
+        {"promptID": 1, "premise": "it rains", "hypothesis": "it is wet", "label": 2},
+        ["entailment", "neutral", "contradiction"],
+    ),
+}
+EXPECTED = {  # the second row of the test split: text, second text, class
+    "sst": (LONG, None, "pos"),
+    "sst2": (LONG, None, "positive"),
+    "imdb": (LONG, None, "pos"),
+    "agnews": (LONG, None, "Business"),
+    "agnews-binary": (LONG, None, "Business"),
+    "20news": (LONG, None, "rec.sport.hockey"),
+    "yahoo": ("one two three", None, "topic 1"),
+    "amazon": ("one two", None, "2 stars"),
+    "yelp": (LONG, None, "2 star"),
+    "qqp": ("why?", "who?", "duplicate"),
+    "snli": ("it rains", "it is wet", "contradiction"),
+    "multinli": ("it rains", "it is wet", "contradiction"),
+}
+LOAD_ALL = """
+import json, sys
+import datasets
+datasets.disable_progress_bars()
+from hf_attnprobe import known_datasets, load_splits
+from hf_attnprobe.data import sources
+from hf_attnprobe.data.examples import label_names
+load, loaded, found = sources._load, {}, {}
+def once(recipe, split):  # the three splits of a data set need one download
+    if recipe.name not in loaded:
+        loaded[recipe.name] = load(recipe, split)
+    return loaded[recipe.name]
+sources._load = once
+for name in json.loads(sys.argv[1]):
+    before = known_datasets(name)[0].at_hand
+    splits = load_splits(name)
+    row = splits["test"][-1]
+    label = label_names(splits["test"])[row["label"]]
+    after = known_datasets(name)[0].at_hand
+    found[name] = [
+        row["text"], row.get("text_pair"), label, sorted(splits), before, after
+    ]
+print(json.dumps(found))
+"""
+
+
+def hub_folder(root, name, columns, names):
+    """A folder of the Hub's layout: README.md with the configuration, Parquet files."""
+    recipe = RECIPES[name]
+    label = recipe.label_column or "label"
+    folder = root / "datasets" / recipe.hub_id
+    place = recipe.config or "data"
+    ours = {"train": "train", "validation": "validation", "test": "test"}
+    own = {**ours, **recipe.splits} if name == "multinli" else ours
+    held_out = recipe.validation_fraction is not None
+    splits = {own[split] for split in ours if not (held_out and split == "validation")}
+    first = dict(columns)
+    if name == "20news":
+        first[label] = "rec.sport.baseball"
+    elif name == "agnews":
+        first[label] = 0
+    elif names or recipe.label_names:
+        first[label] = recipe.first_label
+    files = []
+    for split in sorted(splits):
+        table = [first, columns]
+        if name in ("snli", "multinli"):
+            table = [
+                first | {label: 0},
+                first | {label: 1},
+                first | {label: -1},
+                columns,
+            ]
+        if split == "train":
+            table = table * 10
+        examples = datasets.Dataset.from_list(table)
+        if names:
+            examples = examples.cast_column(label, datasets.ClassLabel(names=names))
+        path = folder / place / f"{split}-00000-of-00001.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        examples.to_parquet(path)
+        files.append(f"  - split: {split}\n    path: {place}/{split}-*")
+    config = recipe.config or "default"
+    (folder / "README.md").write_text(
+        "---\nconfigs:\n- config_name: "
+        + config
+        + "\n  data_files:\n"
+        + "\n".join(files)
+        + "\n---\n"
+    )
+
+
+def test_every_data_set_of_the_hub_is_loaded_from_a_folder_of_its_layout(
+    tmp_path, run_python
+):
+    on_hub = [name for name, r in RECIPES.items() if not r.hub_id.startswith("./")]
+    assert set(on_hub) == EXPECTED.keys() == {*HUB, "agnews-binary"}
+    for name, (columns, names) in HUB.items():
+        hub_folder(tmp_path / "hub", name, columns, names)
+    with MiniHub(tmp_path / "hub") as hub:
+        offline = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "HF_EVALUATE_OFFLINE")
+        env = dict.fromkeys(offline) | {
+            "HF_ENDPOINT": hub.url,
+            "HF_HOME": str(tmp_path / "home"),
+        }
+        run = run_python("-c", LOAD_ALL, json.dumps(on_hub), env=env)
+    assert run.code == 0, run.err
+    found = json.loads(run.out.splitlines()[-1])
+    for name, (text, second, label) in EXPECTED.items():
+        assert found[name][:3] == [text, second, label], name
+        assert found[name][3] == ["test", "train", "validation"], name
+        was_loaded = name == "agnews-binary"  # as agnews, just before
+        assert found[name][4:] == [
+            "in the Hub's cache" if was_loaded else "",
+            "in the Hub's cache",
+        ], name
+
+
+# --- the list -----------------------------------------------------------------------------------------------------
+
+
+def test_every_name_has_a_card_and_says_what_to_bring():
+    assert CARDS.keys() == RECIPES.keys()
+    for dataset in known_datasets():
+        text = str(dataset)
+        assert dataset.card.rules and f"{dataset.name}=FOLDER" in text
+        if not dataset.is_on_hub:
+            assert dataset.card.bring and "loaded from the Hub" not in text
+        else:
+            assert f"({RECIPES[dataset.name].hub_id}" in text
+
+
+def test_the_page_says_what_the_command_says():
+    page = datasets_page.PAGE.read_text()
+    assert page == datasets_page.expected(), "run python tests/datasets_page.py"
+
+
+def test_the_command_lists_describes_and_counts(tmp_path, cli, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    listed = cli("datasets").out.split("\nLicences")[0].splitlines()
+    assert [line.split()[0] for line in listed[1:]] == list(RECIPES)
+    files = {PLACES.format(split): STORY * 3 for split in ("train", "test")}
+    write(tmp_path / "babi1", **files)
+    assert "at hand   ./babi1" in cli("datasets", "babi1").out
+    done = cli("datasets", "babi1=babi1", "anemia")
+    assert (
+        "  found     train 8, validation 1, test 9, after the rules below" in done.out
+    )
+    assert "DIAGNOSES_ICD.csv" in done.out and "at hand   no" in done.out
+    (known,) = json.loads(cli("datasets", "snli", "--json").out)
+    assert (known["name"], known["n_classes"]) == ("snli", 3)
+    for wrong, said_ in (("sstt", "expected one of sst, sst2"), ("sst=x", "'x'")):
+        done = cli("datasets", wrong)
+        assert (done.code, done.out) == (1, "") and said_ in done.err
