@@ -174,6 +174,35 @@ class Differentiable(Protocol):
 
 
 @runtime_checkable
+class IntegratedGradients(Protocol):
+    """Gradients of the probability of one class, along the way to the text."""
+
+    def integrated_gradient(
+        self,
+        observation: "Observation",
+        target: Tensor,
+        n_steps: int,
+        *,
+        through_attention: bool = True,
+    ) -> Tensor:
+        """Integrated gradients (Sundararajan et al. 2017), summed over dimensions.
+
+        The way is straight, from all embeddings 0 to those of the text. At each of its
+        ``n_steps`` points attention is what the model computes there. The sum over a
+        text's keys, special tokens included, is p(text) − p(all embeddings 0).
+
+        Args:
+            through_attention: whether gradients flow through the attention. Without,
+                the sum is no such difference.
+
+        Shape: target int [batch] -> signed [batch, keys].
+        """
+
+    def probs_without_embeddings(self, observation: "Observation") -> Tensor:
+        """Probabilities where the way begins, all embeddings 0, [batch, classes]."""
+
+
+@runtime_checkable
 class EditableInputs(Protocol):
     """The model run again on texts without some of their units."""
 

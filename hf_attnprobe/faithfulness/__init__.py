@@ -19,6 +19,7 @@ from hf_attnprobe.faithfulness import plausibility as _plausibility
 from hf_attnprobe.faithfulness import conicity as _conicity
 from hf_attnprobe.faithfulness.fragility import Fragility
 from hf_attnprobe.faithfulness import single_token as _single_token
+from hf_attnprobe.faithfulness.shares.attribution_agreement import AttributionAgreement
 
 # isort: on
 from hf_attnprobe.faithfulness.registry import (
@@ -35,6 +36,7 @@ from hf_attnprobe.faithfulness.registry import (
 __all__ = [
     "DEFAULT",
     "Adversarial",
+    "AttributionAgreement",
     "AuditPreview",
     "Correlation",
     "Erasure",
