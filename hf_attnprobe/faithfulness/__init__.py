@@ -13,7 +13,7 @@ from hf_attnprobe.faithfulness.erasure import Erasure
 from hf_attnprobe.faithfulness.input_erasure import InputErasure
 from hf_attnprobe.faithfulness import uniform_attention as _uniform_attention
 from hf_attnprobe.faithfulness import head_ablation as _head_ablation
-from hf_attnprobe.faithfulness import explanations as _explanations
+from hf_attnprobe.faithfulness.explanations import Explanations
 from hf_attnprobe.faithfulness import screen as _screen
 from hf_attnprobe.faithfulness import plausibility as _plausibility
 from hf_attnprobe.faithfulness import conicity as _conicity
@@ -40,6 +40,7 @@ __all__ = [
     "AuditPreview",
     "Correlation",
     "Erasure",
+    "Explanations",
     "FaithfulnessTest",
     "Fragility",
     "InputErasure",
