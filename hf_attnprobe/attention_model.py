@@ -65,6 +65,8 @@ class Batch:
         labels: int [batch], or None.
         rationale: bool [batch, keys], the units that people marked as the reason, none
             in texts without a rationale; or None.
+        tags: by tag of the data, bool [batch, keys], the units in words so tagged; or
+            None.
     """
 
     inputs: Mapping[str, Tensor]
@@ -73,6 +75,7 @@ class Batch:
     example_ids: tuple[int, ...]
     labels: Tensor | None = None
     rationale: Tensor | None = None
+    tags: Mapping[str, Tensor] | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -50,9 +50,7 @@ def texts(n, seed):
 
 @pytest.fixture(scope="module")
 def splits():
-    return DatasetDict(
-        train=texts(160, 0), validation=texts(40, 1), test=texts(30, 2)
-    )
+    return DatasetDict(train=texts(160, 0), validation=texts(40, 1), test=texts(30, 2))
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +76,9 @@ def base(splits):
         )
         model.classifier.weight[:] = torch.tensor([0.0, 1.0])
         model.classifier.bias.zero_()
-    return Base("made by hand", model, tokenizer, TrainingOptions(seed=0, batch_size=16))
+    return Base(
+        "made by hand", model, tokenizer, TrainingOptions(seed=0, batch_size=16)
+    )
 
 
 @pytest.fixture(scope="module")

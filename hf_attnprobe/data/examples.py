@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from hf_attnprobe.data.lengths import fits
 from hf_attnprobe.data.recipes import Recipe
 from hf_attnprobe.data.sources import open_splits, recipe_of
+from hf_attnprobe.data.word_tags import read_word_tags
 from hf_attnprobe.errors import AttnProbeError, NoSuchSplit
 from hf_attnprobe.options import check_at_least
 
@@ -74,7 +75,10 @@ def load_examples(
         - `rationale` (list of int64): a human rationale, or the words that a rule
           decides by, as positions from 0 among the words that white space separates in
           the text; empty where there is none. It is read from a column `rationale`, or
-          from `evidence` (ERASER's name), that holds lists of integers.
+          from `evidence` (ERASER's name), that holds lists of integers;
+        - `word_tags` (list of string): a tag, such as its part of speech, for each word
+          that white space separates in the text, from a column `word_tags`, `pos_tags`
+          or `pos` that holds lists of strings or of named classes.
 
     Raises:
         AttnProbeError: no such data set, split or column; no row left; a text that is
@@ -94,6 +98,10 @@ def load_examples(
     rationale_column = _rationale_column(source)
     if rationale_column is not None:
         table["rationale"] = column_of(source, rationale_column)
+
+    tags = read_word_tags(source)
+    if tags is not None:
+        table["word_tags"] = tags
 
     is_training = split in ("train", "validation")
     rows = [row for row in rows if labels[row] is not None]
@@ -197,8 +205,8 @@ def dataset_fingerprint(examples: "datasets.Dataset") -> str:
     Equal for equal examples, in any order and from any source.
     """
     names = ["example_id", "text", "label"]
-    if "rationale" in examples.column_names:
-        names.append("rationale")
+    further = ("rationale", "word_tags")
+    names += [name for name in further if name in examples.column_names]
     columns = [column_of(examples, name) for name in names]
     digest = hashlib.sha256()
     for row in sorted(zip(*columns, strict=True)):
@@ -407,4 +415,6 @@ def _to_dataset(
     }
     if "rationale" in table:
         features["rationale"] = List(Value("int64"))
+    if "word_tags" in table:
+        features["word_tags"] = List(Value("string"))
     return Dataset.from_dict(table, features=Features(features))

@@ -20,6 +20,7 @@ from hf_attnprobe.faithfulness import conicity as _conicity
 from hf_attnprobe.faithfulness.fragility import Fragility
 from hf_attnprobe.faithfulness import single_token as _single_token
 from hf_attnprobe.faithfulness.shares.attribution_agreement import AttributionAgreement
+from hf_attnprobe.faithfulness.shares import attention_by_tag as _attention_by_tag
 
 # isort: on
 from hf_attnprobe.faithfulness.registry import (

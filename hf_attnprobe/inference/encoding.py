@@ -25,12 +25,17 @@ class Text:
         label: the model's number of its class; -1 for none.
         inputs: lists of one number per token.
         rationale: which tokens belong to the human rationale; None if unknown.
+        tags: the tag of each token's word, as a number in ``tag_names``, -1 for none;
+            None if unknown.
+        tag_names: all tags of the split, sorted.
     """
 
     example_id: int
     label: int
     inputs: Mapping[str, list[int]]
     rationale: Sequence[bool] | None = None
+    tags: Sequence[int] | None = None
+    tag_names: tuple[str, ...] = ()
 
     @property
     def n_tokens(self) -> int:
@@ -104,7 +109,7 @@ def tokenize(
         truncation=longest is not None,
         max_length=longest,
         return_offsets_mapping=tokenizer.is_fast
-        and "rationale" in examples.column_names,
+        and bool({"rationale", "word_tags"} & set(examples.column_names)),
     )
     inputs = dict(encoded)
     offsets = inputs.pop("offset_mapping", None)
@@ -114,10 +119,13 @@ def tokenize(
     _check_ids(inputs["input_ids"], model)
 
     rationales = _token_rationales(examples, offsets)
+    tags, tag_names = _token_tags(examples, offsets)
     texts = []
     for row, (example_id, label) in enumerate(zip(ids, labels, strict=True)):
         of_row = {name: values[row] for name, values in inputs.items()}
-        texts.append(Text(example_id, label, of_row, rationales[row]))
+        texts.append(
+            Text(example_id, label, of_row, rationales[row], tags[row], tag_names)
+        )
     texts = [text for text in texts if text.n_content > 0]
     if not texts:
         raise AttnProbeError(
@@ -192,7 +200,7 @@ def _token_rationales(
 
     None for all texts where the places of the tokens are not known.
     """
-    if offsets is None:
+    if offsets is None or "rationale" not in examples.column_names:
         return [None] * len(examples)
     ids = column_of(examples, "example_id")
     strings = column_of(examples, "text")
@@ -205,6 +213,37 @@ def _token_rationales(
             in_rationale[start:end] = [True] * (end - start)
         marked.append([any(in_rationale[start:end]) for start, end in tokens])
     return marked
+
+
+def _token_tags(
+    examples: "datasets.Dataset", offsets: list[list[tuple[int, int]]] | None
+) -> tuple[Sequence[list[int] | None], tuple[str, ...]]:
+    """The number of the tag of each token's word, for each text, and the tags.
+
+    -1 for tokens of no word, and of words whose tag is empty.
+
+    Raises:
+        AttnProbeError: more or fewer tags than words.
+    """
+    if offsets is None or "word_tags" not in examples.column_names:
+        return [None] * len(examples), ()
+    rows = column_of(examples, "word_tags")
+    names = tuple(sorted({tag for row in rows for tag in row if tag}))
+    numbers = {name: number for number, name in enumerate(names)} | {"": -1}
+    ids, strings = column_of(examples, "example_id"), column_of(examples, "text")
+    found: list[list[int] | None] = []
+    for example_id, text, tags, tokens in zip(ids, strings, rows, offsets, strict=True):
+        words = [word.span() for word in re.finditer(r"\S+", text)]
+        if len(words) != len(tags):
+            raise AttnProbeError(
+                f"text {example_id}: expected one tag for each of its {len(words)} "
+                f"words, got {len(tags)}; count words as white space separates them"
+            )
+        of_character = [-1] * len(text)
+        for (start, end), tag in zip(words, tags, strict=True):
+            of_character[start:end] = [numbers[tag]] * (end - start)
+        found.append([max(of_character[a:b], default=-1) for a, b in tokens])
+    return found, names
 
 
 def rationale_spans(

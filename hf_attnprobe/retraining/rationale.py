@@ -112,9 +112,7 @@ def rationale(
             continued.
         seed: of the bootstrap; the selector is trained with the base's own.
     """
-    trained = train_selector(
-        base, splits, Path(output_dir), options, progress=progress
-    )
+    trained = train_selector(base, splits, Path(output_dir), options, progress=progress)
     own = base.outputs(splits["test"])
     assert isinstance(trained.model, TokenSelector)
     selected, left = _select(base, trained.model, splits["test"])
@@ -124,11 +122,11 @@ def rationale(
         splits["test"],
         edit=lambda text: left[text.example_id],
     )
-    length = selected.sum(-1) / own.mask.sum(-1)
+    length = selected.sum(-1).double() / own.mask.sum(-1)
     attention = (own.attention * selected).sum(-1)
     probs = {"base": own.probs, "rationale alone": shortened}
     return RationaleResult(
-        length.double(),
+        length,
         attention,
         attention - length,
         is_correct(shortened, own.labels),

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from adapters.families import make, prepare
 from scipy.optimize import linprog
 
+from adapters.families import make, prepare
 from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
 from hf_attnprobe.attention_model import ALL, Site
 from hf_attnprobe.errors import AttnProbeError
@@ -14,7 +14,8 @@ from hf_attnprobe.faithfulness.explanations import (
     Explanations,
     explanations,
 )
-from hf_attnprobe.faithfulness.registry import AuditPreview, tests as all_tests
+from hf_attnprobe.faithfulness.registry import AuditPreview
+from hf_attnprobe.faithfulness.registry import tests as all_tests
 from hf_attnprobe.functional.explanations import rollout
 
 
@@ -122,5 +123,7 @@ def test_longer_texts_have_no_flow_and_all_too_long_is_an_error():
     assert explanations(observation, Site(1, 1), Explanations(7)).flow_tau is None
     preview = AuditPreview(observation, adapter.sites(), False)
     check = all_tests()["explanations"].check
-    with pytest.raises(AttnProbeError, match=r"short enough for attention flow, the .*"):
+    with pytest.raises(
+        AttnProbeError, match=r"short enough for attention flow, the .*"
+    ):
         check(preview, Explanations(flow_positions=4))

@@ -339,9 +339,7 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
         edit = None if through_attention else detached
         explained = partial(self._explained, inputs, edit, target)
         n_keys = observation.batch.mask.shape[1]
-        slopes = integrated_gradient(
-            self.layout.embeddings, explained, n_keys, n_steps
-        )
+        slopes = integrated_gradient(self.layout.embeddings, explained, n_keys, n_steps)
         return sum_pieces(slopes, inputs["units"])
 
     @torch.no_grad()

@@ -79,9 +79,7 @@ def _scaled(
     return hooked(embeddings.modules, replace)
 
 
-def without_embeddings(
-    embeddings: Embeddings, run: Callable[[], Tensor]
-) -> Tensor:
+def without_embeddings(embeddings: Embeddings, run: Callable[[], Tensor]) -> Tensor:
     """``run()`` with all embeddings 0, as at the start of the integral."""
     with _scaled(embeddings, 0.0, lambda given, scaled: scaled):
         return run()
