@@ -69,6 +69,8 @@ class Batch:
             in texts without a rationale; or None.
         segments: int [batch, keys], 0 in the text, 1 in the second text, -1 elsewhere;
             None where texts are single.
+        tags: by tag of the data, bool [batch, keys], the units in words so tagged; or
+            None.
     """
 
     inputs: Mapping[str, Tensor]
@@ -78,6 +80,7 @@ class Batch:
     labels: Tensor | None = None
     rationale: Tensor | None = None
     segments: Tensor | None = None
+    tags: Mapping[str, Tensor] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,6 +179,35 @@ class Differentiable(Protocol):
 
         Shape: target int [batch] -> per layer [batch, heads, queries, keys].
         """
+
+
+@runtime_checkable
+class IntegratedGradients(Protocol):
+    """Gradients of the probability of one class, along the way to the text."""
+
+    def integrated_gradient(
+        self,
+        observation: "Observation",
+        target: Tensor,
+        n_steps: int,
+        *,
+        through_attention: bool = True,
+    ) -> Tensor:
+        """Integrated gradients (Sundararajan et al. 2017), summed over dimensions.
+
+        The way is straight, from all embeddings 0 to those of the text. At each of its
+        ``n_steps`` points attention is what the model computes there. The sum over a
+        text's keys, special tokens included, is p(text) − p(all embeddings 0).
+
+        Args:
+            through_attention: whether gradients flow through the attention. Without,
+                the sum is no such difference.
+
+        Shape: target int [batch] -> signed [batch, keys].
+        """
+
+    def probs_without_embeddings(self, observation: "Observation") -> Tensor:
+        """Probabilities where the way begins, all embeddings 0, [batch, classes]."""
 
 
 @runtime_checkable

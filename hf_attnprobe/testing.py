@@ -18,6 +18,7 @@ from hf_attnprobe.attention_model import (
     EditableInputs,
     HeadOutputs,
     HeadValues,
+    IntegratedGradients,
     LinearReadout,
     MaskedReplay,
     Observation,
@@ -247,6 +248,24 @@ def _check_gradients(observation: Observation) -> None:
         _check_slope(observation, layer, found, target)
 
 
+def _check_integrated(observation: Observation) -> None:
+    model = observation.model.require(IntegratedGradients)
+    target = observation.target(None)
+    found = model.integrated_gradient(observation, target, 3)
+    _expect_shape(found, observation.batch.mask.shape, "integrated gradients of")
+    _expect(found.isfinite().all(), "expected finite integrated gradients")
+    without = model.probs_without_embeddings(observation)
+    _expect_shape(without, observation.probs.shape, "probs_without_embeddings")
+    for row, single in _single_texts(observation):
+        alone = observation.model.observe(single)
+        expected = model.integrated_gradient(alone, target[row : row + 1], 3)[0]
+        _expect_close(
+            expected[single.content_mask[0]],
+            found[row, observation.batch.content_mask[row]],
+            f"the same integrated gradients of text {row} alone and in the batch",
+        )
+
+
 def _check_slope(
     observation: Observation, layer: int, gradient: Tensor, target: Tensor
 ) -> None:
@@ -406,6 +425,7 @@ def _check_block_outputs(observation: Observation) -> None:
 
 CHECKS = {
     Differentiable: _check_gradients,
+    IntegratedGradients: _check_integrated,
     EditableInputs: _check_inputs,
     LinearReadout: _check_linear_readout,
     HeadValues: _check_head_values,

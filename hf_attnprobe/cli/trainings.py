@@ -64,7 +64,7 @@ def add_retrain(parser: argparse.ArgumentParser) -> None:
         "--tests",
         nargs="+",
         metavar="TEST",
-        help=f"tests to run: {', '.join(RETRAININGS)} (default: all)",
+        help=f"tests to run: {', '.join(RETRAININGS)} (default: all but rationale)",
     )
     parser.add_argument(
         "--output-dir",

@@ -46,6 +46,7 @@ from hf_attnprobe.data.tasks import (
     right_choices,
     word_label_column,
 )
+from hf_attnprobe.data.word_tags import read_word_tags
 from hf_attnprobe.errors import AttnProbeError, NoSuchSplit
 from hf_attnprobe.options import check_at_least
 
@@ -139,6 +140,9 @@ def load_examples(
           from `evidence_pair`;
         - `word_labels` (list of ClassLabel or int64): where words come with a label
           each, such as `tokens` with `ner_tags`; -1 for none;
+        - `word_tags` (list of string): a tag, such as its part of speech, for each word
+          that white space separates in the text, from a column `word_tags`, `pos_tags`
+          or `pos` that holds lists of strings or of named classes;
         - `answer_start`, `answer_end`: where the answer is in the second text, in
           characters, the end exclusive, -1 for none, from columns of these names or
           SQuAD's `answers`;
@@ -183,6 +187,10 @@ def load_examples(
         table |= read_answers(source, seconds)
     if choices is not None:
         table["choices"] = choices
+
+    tags = read_word_tags(source)
+    if tags is not None:
+        table["word_tags"] = tags
 
     is_training = split in ("train", "validation")
     if recipe.keep_labels is not None:
@@ -434,6 +442,7 @@ def _to_dataset(
         "rationale": List(Value("int64")),
         "rationale_pair": List(Value("int64")),
         "word_labels": List(numbers(word_names)),
+        "word_tags": List(Value("string")),
         "answer_start": Value("int64"),
         "answer_end": Value("int64"),
         "choices": List(Value("string")),

@@ -21,6 +21,7 @@ FURTHER = (
     "answer_start",
     "answer_end",
     "choices",
+    "word_tags",
 )
 """Columns that only some data has, in the order of the fingerprint."""
 READ_FROM = "texts read from "

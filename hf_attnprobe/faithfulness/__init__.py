@@ -13,12 +13,14 @@ from hf_attnprobe.faithfulness.erasure import Erasure
 from hf_attnprobe.faithfulness.input_erasure import InputErasure
 from hf_attnprobe.faithfulness import uniform_attention as _uniform_attention
 from hf_attnprobe.faithfulness import head_ablation as _head_ablation
-from hf_attnprobe.faithfulness import explanations as _explanations
+from hf_attnprobe.faithfulness.explanations import Explanations
 from hf_attnprobe.faithfulness import screen as _screen
 from hf_attnprobe.faithfulness import plausibility as _plausibility
 from hf_attnprobe.faithfulness import conicity as _conicity
 from hf_attnprobe.faithfulness.fragility import Fragility
 from hf_attnprobe.faithfulness import single_token as _single_token
+from hf_attnprobe.faithfulness.shares.attribution_agreement import AttributionAgreement
+from hf_attnprobe.faithfulness.shares import attention_by_tag as _attention_by_tag
 
 # isort: on
 from hf_attnprobe.faithfulness.registry import (
@@ -35,9 +37,11 @@ from hf_attnprobe.faithfulness.registry import (
 __all__ = [
     "DEFAULT",
     "Adversarial",
+    "AttributionAgreement",
     "AuditPreview",
     "Correlation",
     "Erasure",
+    "Explanations",
     "FaithfulnessTest",
     "Fragility",
     "InputErasure",

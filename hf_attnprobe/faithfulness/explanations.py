@@ -7,8 +7,8 @@ Question: raw attention may explain badly; does another quantity computed from i
 Measure:  Kendall's τ-b between a reading and the change of the output when a token is
           left out, as in ``correlation``. Of each head: raw attention; attention ×
           gradient; effective attention (Brunner et al. 2020); norm-based (Kobayashi et
-          al. 2020). Of each layer: mean attention; rollout up to it (Abnar & Zuidema
-          2020); norm-based; value zeroing and its rollout (Mohebbi et al. 2023). What
+          al. 2020). Of each layer: mean attention; rollout up to it, and attention flow
+          on request (Abnar & Zuidema 2020); norm-based; value zeroing and its rollout (Mohebbi et al. 2023). What
           can be negative counts by its size.
 Compare:  the readings with each other, and with ``gradient_leave_one_out_tau`` of
           ``correlation``.
@@ -21,13 +21,17 @@ read from, in every layer.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
-from hf_attnprobe.attention_model import ALL, EditableInputs, Observation, Site
+from hf_attnprobe.attention_model import ALL, EditableInputs, Observation, Site, Stack
+from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.faithfulness.attention_flow import flow_to_tokens
 from hf_attnprobe.faithfulness.attention_maps import OF_HEADS, OF_LAYERS
 from hf_attnprobe.faithfulness.correlation import leave_one_out_ranks, ranks
-from hf_attnprobe.faithfulness.registry import NoOptions, register_test
+from hf_attnprobe.faithfulness.registry import AuditPreview, register_test
 from hf_attnprobe.functional.rank import kendall_tau_b
+from hf_attnprobe.options import Options, option
 
 
 READINGS = {
@@ -52,6 +56,10 @@ READINGS = {
     "rollout_tau": (
         "attention rollout up to this layer and leave-one-out agree with rank "
         "correlation {mean:.2f}"
+    ),
+    "flow_tau": (
+        "attention flow up to this layer and leave-one-out agree with rank correlation "
+        "{mean:.2f} (over texts short enough for it)"
     ),
     "layer_norm_based_tau": (
         "the layer's norms of weighted values and leave-one-out agree with rank "
@@ -79,6 +87,7 @@ HEAD_TITLES = {
 LAYER_TITLES = {
     "mean_attention_tau": "mean attention",
     "rollout_tau": "rollout",
+    "flow_tau": "flow",
     "layer_norm_based_tau": "norm-based",
     "value_zeroing_tau": "value zeroing",
     "value_zeroing_rollout_tau": "value zeroing, rolled out",
@@ -90,7 +99,8 @@ class ExplanationsResult:
     """All [batch]: τ-b in [−1, 1], NaN for one-token texts and constant rows.
 
     The first four are of a head, the others of a layer. None where it is the other kind of
-    site, or where the model lacks what the explanation needs.
+    site, or where the model lacks what the explanation needs. ``flow_tau`` is NaN too in
+    texts of more than ``flow_positions`` positions, None where that is 0.
     """
 
     raw_attention_tau: Tensor | None = None
@@ -99,9 +109,22 @@ class ExplanationsResult:
     norm_based_tau: Tensor | None = None
     mean_attention_tau: Tensor | None = None
     rollout_tau: Tensor | None = None
+    flow_tau: Tensor | None = None
     layer_norm_based_tau: Tensor | None = None
     value_zeroing_tau: Tensor | None = None
     value_zeroing_rollout_tau: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Explanations(Options):
+    """For which texts attention flow is computed."""
+
+    flow_positions: int = option(
+        0,
+        "longest text, in positions, that attention flow is computed for (0: none; one "
+        "maximum flow per token, so its time grows with the cube of the length)",
+        at_least=0,
+    )
 
 
 def with_layers(sites: Sequence[Site]) -> list[Site]:
@@ -113,6 +136,16 @@ def with_layers(sites: Sequence[Site]) -> list[Site]:
     return [*sites, *layers] if len(sites) > 1 else list(sites)
 
 
+def _check(preview: AuditPreview, options: Explanations) -> None:
+    n_positions = int(preview.shortest.batch.mask.sum(-1).amin())
+    if 0 < options.flow_positions < n_positions:
+        raise AttnProbeError(
+            "expected texts short enough for attention flow, the shortest has "
+            f"{n_positions} positions and --flow-positions is {options.flow_positions}; "
+            "raise it, or leave it out"
+        )
+
+
 @register_test(
     readings=READINGS,
     head_titles=HEAD_TITLES,
@@ -120,11 +153,12 @@ def with_layers(sites: Sequence[Site]) -> list[Site]:
     needs=(EditableInputs,),
     default="many heads",
     sites=with_layers,
+    check=_check,
 )
 def explanations(
     observation: Observation,
     site: Site,
-    options: NoOptions = NoOptions(),
+    options: Explanations = Explanations(),
     *,
     seed: int = 0,
 ) -> ExplanationsResult:
@@ -144,7 +178,22 @@ def explanations(
         unit = _largest(values, content) if explanation.is_difference else 0.0
         ranked = ranks(values, content, unit)
         taus[f"{name}_tau"] = kendall_tau_b(ranked, importance, content).tau
+    has_flow = site.head == ALL and not observation.model.lacks(Stack, site)
+    if has_flow and options.flow_positions:
+        taus["flow_tau"] = _flow_tau(observation, site, options, importance)
     return ExplanationsResult(**taus)
+
+
+def _flow_tau(
+    observation: Observation, site: Site, options: Explanations, importance: Tensor
+) -> Tensor:
+    """τ-b [batch] of attention flow with the ranks of leave-one-out."""
+    content = observation.batch.content_mask
+    flows = flow_to_tokens(observation, site, options.flow_positions)
+    too_long = flows.isnan().any(-1)
+    ranked = ranks(flows.nan_to_num(), content)
+    tau = kendall_tau_b(ranked, importance, content).tau
+    return tau.masked_fill(too_long, torch.nan)
 
 
 def _largest(values: Tensor, content: Tensor) -> Tensor:

@@ -75,7 +75,7 @@ from hf_attnprobe.functional.search import (
     linear_distance,
     search_adversarial_attention,
 )
-from hf_attnprobe.functional.similarity import alignment_to_mean, conicity
+from hf_attnprobe.functional.similarity import alignment_to_mean, conicity, pearson
 from hf_attnprobe.functional.steering import steered_candidates
 
 
@@ -115,6 +115,7 @@ __all__ = [
     "norm_based",
     "norm_based_layer",
     "normalised",
+    "pearson",
     "permutation_extremes",
     "permutation_moments",
     "permute",

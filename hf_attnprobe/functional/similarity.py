@@ -1,4 +1,4 @@
-"""How far the vectors of a text point the same way."""
+"""How far vectors point the same way, and values lie on a line."""
 
 import torch
 from torch import Tensor
@@ -46,3 +46,29 @@ def conicity(vectors: Tensor, mask: Tensor, *, absolute: bool = False) -> Tensor
     if absolute:
         cosines = cosines.abs()
     return cosines.sum(-1) / mask.sum(-1)
+
+
+def pearson(a: Tensor, b: Tensor, mask: Tensor) -> Tensor:
+    """Pearson correlation over the keys that count.
+
+    Args:
+        a, b: [..., keys].
+        mask: bool [..., keys], the keys that count.
+
+    Returns:
+        [...] in [−1, 1]; NaN where one of the two is constant or fewer than two count.
+
+    >>> a, mask = torch.tensor([1.0, 2.0, 3.0]), torch.ones(3).bool()
+    >>> round(pearson(a, 5 - 2 * a, mask).item(), 6)
+    -1.0
+    """
+    n = mask.sum(-1, keepdim=True)
+    a, b = (torch.where(mask, x, 0) for x in (a, b))
+    parts = []
+    for x in (a, b):
+        centred = torch.where(mask, x - x.sum(-1, keepdim=True) / n, 0)
+        length = centred.square().sum(-1, keepdim=True).sqrt()
+        # What is left of a constant is rounding.
+        rounding = 8 * n.sqrt() * torch.finfo(x.dtype).eps * x.abs().amax(-1, True)
+        parts.append(torch.where(length > rounding, centred / length, torch.nan))
+    return (parts[0] * parts[1]).sum(-1).clamp(-1, 1)

@@ -30,6 +30,7 @@ PAD_VALUES = {
     "held": 0,
     "rationale": False,
     "labelled": 0,
+    "tags": -1,
 }
 # Texts, and tokens with padding, of the reference batch: its head outputs are kept.
 N_REFERENCE, REFERENCE_TOKENS = 32, 4096
@@ -119,6 +120,9 @@ def collate(adapter: AttentionModel, texts: Sequence[Text], pad_token_id: int) -
             chosen = batch.inputs["chosen"].flatten()
             held = held[torch.arange(len(held), device=held.device), chosen]
         batch = _holding(held, batch)
+    if texts[0].tags is not None:
+        tags = padded("tags", [text.tags or () for text in texts])
+        batch = replace(batch, tags=_tagged_units(tags, texts[0].tag_names, batch))
     if texts[0].rationale is None:
         return batch
     rationale = padded("rationale", [text.rationale or () for text in texts])
@@ -152,6 +156,15 @@ def _of_units(marked: Tensor, batch: Batch) -> Tensor | None:
     if units is not None:
         marked = sum_pieces(marked.long(), units) > 0
     return marked & batch.content_mask
+
+
+def _tagged_units(
+    tags: Tensor, names: Sequence[str], batch: Batch
+) -> dict[str, Tensor] | None:
+    """Units by tag, each bool [batch, keys]; None where units are sentences."""
+    tags = tags.to(batch.mask.device)
+    found = {name: _of_units(tags == k, batch) for k, name in enumerate(names)}
+    return {name: units for name, units in found.items() if units is not None} or None
 
 
 def reference_batch(

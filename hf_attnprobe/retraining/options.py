@@ -64,7 +64,29 @@ class Adversary(Options):
 
 
 @dataclass(frozen=True)
-class RetrainOptions(Seeds, Adversary):
+class Rationale(Options):
+    """Options of the test ``rationale``."""
+
+    rationale_sparsity: float = option(
+        0.5,
+        "weight of the share of tokens left out in the reward of the token selector "
+        "(the paper: 0.5, without its penalties 0.2)",
+        at_least=0,
+    )
+    selector_size: int = option(
+        64,
+        "states per direction of the token selector (the paper: 64, without its "
+        "penalties 256)",
+        at_least=1,
+    )
+    selector_epochs: int = option(40, "epochs of the token selector", at_least=1)
+    selector_learning_rate: float = option(
+        1e-3, "learning rate of the token selector", at_least=0
+    )
+
+
+@dataclass(frozen=True)
+class RetrainOptions(Seeds, Adversary, Rationale):
     """Options of :func:`hf_attnprobe.retrain`: those of its tests, and of all trainings.
 
     A setting of the training that is None is the base's own.

@@ -22,6 +22,7 @@ class RetrainingTest:
         options: class of its options.
         readings: a sentence for every statistic of the result, by name.
         n_models: how many models the options make it train.
+        default: whether it is run without being asked for.
     """
 
     name: str
@@ -30,6 +31,7 @@ class RetrainingTest:
     options: type[Options]
     readings: Mapping[str, str]
     n_models: Callable[[Any], int]
+    default: bool = True
 
 
 RETRAININGS: dict[str, RetrainingTest] = {}
@@ -44,12 +46,15 @@ def register_retraining(
     readings: Mapping[str, str],
     options: type[Options] = Options,
     n_models: Callable[[Any], int],
+    default: bool = True,
 ) -> Callable[[Function], Function]:
     """Registers the decorated function as a test under its own name."""
 
     def register(function: Function) -> Function:
         name = function.__name__
-        test = RetrainingTest(name, title, function, options, readings, n_models)
+        test = RetrainingTest(
+            name, title, function, options, readings, n_models, default
+        )
         RETRAININGS[name] = test
         READINGS[name] = readings
         return function
@@ -61,13 +66,13 @@ def check_retrainings(tests: str | Sequence[str] | None) -> tuple[str, ...]:
     """The names of the tests asked for, in the order in which they run.
 
     Args:
-        tests: None is all of them.
+        tests: None is all of them but those that run on request only.
 
     Raises:
         AttnProbeError: an unknown name, or none at all.
     """
     if tests is None:
-        return tuple(RETRAININGS)
+        return tuple(name for name, test in RETRAININGS.items() if test.default)
     tests = [tests] if isinstance(tests, str) else tests
     unknown = sorted(set(tests) - set(RETRAININGS))
     if unknown or not tests:

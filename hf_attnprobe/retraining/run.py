@@ -81,7 +81,7 @@ def retrain(
             or a name, a folder, a Hub id or a DatasetDict. Where validation texts are set
             apart, the base's seed does it.
         tests: names from :data:`hf_attnprobe.retraining.registry.RETRAININGS`; by default
-            all.
+            all but ``rationale``.
         output_dir: a new or empty folder, or that of the same retraining.
         options: of the tests and of all trainings. The models are trained with the base's
             seed and those that the test ``seeds`` lists.

@@ -29,7 +29,7 @@ from hf_attnprobe.retraining.adversary_training import train_adversary
 from hf_attnprobe.retraining.base import load_base, train_again
 from hf_attnprobe.retraining.diagnostic_mlp import diagnostic_mlp, guides_of
 from hf_attnprobe.retraining.options import LAMBDAS, Adversary, Seeds
-from hf_attnprobe.retraining.registry import READINGS, RETRAININGS
+from hf_attnprobe.retraining.registry import READINGS, RETRAININGS, check_retrainings
 from hf_attnprobe.retraining.seeds import other_seeds, seeds
 from hf_attnprobe.retraining.uniform import uniform
 from hf_attnprobe.storage.rows import statistics_of
@@ -522,4 +522,6 @@ def test_every_statistic_has_a_reading(flat, adversaries):
         found = statistics_of(result)
         assert {name.split("@")[0] for name in found} == set(READINGS[test])
         assert {len(values) for values in found.values()} == {40}
-    assert list(RETRAININGS) == ["uniform", "seeds", "adversary", "diagnostic_mlp"]
+    by_default = ("uniform", "seeds", "adversary", "diagnostic_mlp")
+    assert check_retrainings(None) == by_default
+    assert tuple(RETRAININGS) == (*by_default, "rationale")

@@ -23,6 +23,7 @@ from hf_attnprobe.attention_classifier.modeling_attention_classifier import (
 )
 from hf_attnprobe.attention_model import AttentionModelBase, Batch, Observation, Site
 from hf_attnprobe.functional.divergence import small_side
+from hf_attnprobe.functional.integration import gauss_legendre
 
 
 TOKENS_PER_PASS = 4096  # of shortened texts
@@ -193,6 +194,66 @@ class ClassifierAdapter(SingleHeadAdapter):
         mean = logits @ probs.unsqueeze(-1)
         above_mean = logits.gather(-1, explained)[..., 0] - mean[..., 0]
         return [(probs.gather(-1, target[:, None]) * above_mean)[:, None, None]]
+
+    def integrated_gradient(
+        self,
+        observation: Observation,
+        target: Tensor,
+        n_steps: int,
+        *,
+        through_attention: bool = True,
+    ) -> Tensor:
+        hold = not through_attention
+        parts = [
+            weight * self._scaled_gradient(observation, target, place, hold)
+            for place, weight in gauss_legendre(n_steps)
+        ]
+        return torch.stack(parts).sum(0)
+
+    def _scaled_gradient(
+        self, observation: Observation, target: Tensor, scale: float, hold: bool
+    ) -> Tensor:
+        """Gradient × input [batch, keys] where the word vectors are scaled.
+
+        Args:
+            hold: lets no gradient flow through the attention.
+        """
+        batch = observation.batch
+        with torch.enable_grad():
+            factor = torch.full_like(
+                batch.inputs["input_ids"],
+                scale,
+                dtype=observation.probs.dtype,
+                requires_grad=True,
+            )
+            probs = self._scaled_probs(batch, factor, hold_attention=hold)
+            # Of texts without words nothing depends on the factor.
+            explained = small_side(probs, target).sum() + 0 * factor.sum()
+            (slope,) = torch.autograd.grad(explained, factor)
+        return slope
+
+    @torch.no_grad()
+    def probs_without_embeddings(self, observation: Observation) -> Tensor:
+        ids = observation.batch.inputs["input_ids"]
+        factor = torch.zeros_like(ids, dtype=observation.probs.dtype)
+        return self._scaled_probs(observation.batch, factor, hold_attention=True)
+
+    def _scaled_probs(
+        self, batch: Batch, factor: Tensor, *, hold_attention: bool
+    ) -> Tensor:
+        """Probabilities with each word vector times its factor [batch, keys].
+
+        Args:
+            hold_attention: lets no gradient flow through the attention.
+        """
+        embeddings = self.base.embeddings(batch.inputs["input_ids"])
+        states = self.base.encode(
+            embeddings * factor[..., None], batch.inputs["attention_mask"]
+        )
+        attention = self.base.attend(
+            states.detach() if hold_attention else states, batch.mask
+        )
+        return self._probs(attention[None, :, None, None], self.model.decode(states))[0]
 
     @torch.no_grad()
     def leave_one_out(self, observation: Observation) -> Tensor:

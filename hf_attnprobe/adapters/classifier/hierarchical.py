@@ -20,7 +20,6 @@ from hf_attnprobe.attention_classifier.sentences_attention_classifier import (
     find_sentences,
 )
 from hf_attnprobe.attention_model import Batch, Observation
-from hf_attnprobe.functional.divergence import small_side
 
 
 SENTENCES_PER_PASS = 1 << 15  # with padding
@@ -81,20 +80,38 @@ class HierarchicalAdapter(ClassifierAdapter):
 
         The attention of both levels is held fixed.
         """
-        batch, sentences = observation.batch, _sentences(observation.batch)
+        of_words = self._scaled_gradient(observation, target, 1.0, hold=True)
+        return _of_sentences(of_words, observation.batch)
+
+    def integrated_gradient(
+        self,
+        observation: Observation,
+        target: Tensor,
+        n_steps: int,
+        *,
+        through_attention: bool = True,
+    ) -> Tensor:
+        """As in the protocol, summed over the words of each sentence.
+
+        Special tokens and separators are in no sentence and not read.
+        """
+        of_words = super().integrated_gradient(
+            observation, target, n_steps, through_attention=through_attention
+        )
+        return _of_sentences(of_words, observation.batch)
+
+    def _scaled_probs(
+        self, batch: Batch, factor: Tensor, *, hold_attention: bool
+    ) -> Tensor:
+        sentences = _sentences(batch)
         embeddings = self.base.embeddings(batch.inputs["input_ids"])
-        with torch.enable_grad():
-            factor = torch.ones_like(embeddings[..., 0], requires_grad=True)
-            vectors, _ = self.base.read_words(
-                embeddings * factor[..., None], sentences, hold_attention=True
-            )
-            states, attention = self.base.read_sentences(vectors, sentences)
-            held = attention.detach()[None, :, None, None]
-            probs = self._probs(held, self.model.decode(states))[0]
-            explained = small_side(probs, target).sum()
-            (slope,) = torch.autograd.grad(explained, factor)
-        summed = slope.new_zeros(len(slope), batch.mask.shape[1] + 1)
-        return summed.scatter_add(1, batch.inputs["units"] + 1, slope)[:, 1:]
+        vectors, _ = self.base.read_words(
+            embeddings * factor[..., None], sentences, hold_attention=hold_attention
+        )
+        states, attention = self.base.read_sentences(vectors, sentences)
+        if hold_attention:
+            attention = attention.detach()
+        return self._probs(attention[None, :, None, None], self.model.decode(states))[0]
 
     def attention_gradient(
         self, observation: Observation, target: Tensor
@@ -177,6 +194,12 @@ class HierarchicalAdapter(ClassifierAdapter):
         n_sentences = (n_keys + 1) // 2
         sentences = super().bytes_per_example(n_sentences, n_copies, backward=backward)
         return words + sentences
+
+
+def _of_sentences(values: Tensor, batch: Batch) -> Tensor:
+    """Values of words [batch, keys], added up by sentence [batch, sentences]."""
+    summed = values.new_zeros(len(values), batch.mask.shape[1] + 1)
+    return summed.scatter_add(1, batch.inputs["units"] + 1, values)[:, 1:]
 
 
 def _sentences(batch: Batch) -> Sentences:

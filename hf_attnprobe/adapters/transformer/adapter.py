@@ -20,7 +20,11 @@ from hf_attnprobe.adapters.transformer.attention_tap import (
     unpacked,
     visible_keys,
 )
-from hf_attnprobe.adapters.transformer.embedding_gradient import gradient_times_input
+from hf_attnprobe.adapters.transformer.embedding_gradient import (
+    gradient_times_input,
+    integrated_gradient,
+    without_embeddings,
+)
 from hf_attnprobe.adapters.transformer.head_outputs import (
     Heads,
     examine_heads,
@@ -364,7 +368,7 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
         return observation.state.visible[layer] & mask[:, None] & mask[:, :, None]
 
     def _explained(
-        self, inputs: Mapping[str, Tensor], edit: Edit, target: Tensor
+        self, inputs: Mapping[str, Tensor], edit: Edit | None, target: Tensor
     ) -> Tensor:
         """The sum over texts of the probability of the class ``target`` [batch]."""
         probs = self.head.probabilities(self.logits(inputs, edit), inputs)
@@ -376,6 +380,30 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
         n_keys = observation.batch.mask.shape[1]
         slopes = gradient_times_input(self.layout.embeddings, explained, n_keys)
         return sum_pieces(slopes, inputs["units"])
+
+    def integrated_gradient(
+        self,
+        observation: Observation,
+        target: Tensor,
+        n_steps: int,
+        *,
+        through_attention: bool = True,
+    ) -> Tensor:
+        """As in the protocol; a decoder's start token is not scaled."""
+        inputs = observation.batch.inputs
+        edit = None if through_attention else detached
+        explained = partial(self._explained, inputs, edit, target)
+        n_keys = observation.batch.mask.shape[1]
+        slopes = integrated_gradient(self.layout.embeddings, explained, n_keys, n_steps)
+        return sum_pieces(slopes, inputs["units"])
+
+    @torch.no_grad()
+    def probs_without_embeddings(self, observation: Observation) -> Tensor:
+        inputs = observation.batch.inputs
+        scores = without_embeddings(
+            self.layout.embeddings, partial(self.logits, inputs)
+        )
+        return self.head.probabilities(scores, inputs)
 
     def attention_gradient(
         self, observation: Observation, target: Tensor

@@ -3,7 +3,9 @@
 It does without ``inputs_embeds``, which T5 and BART refuse.
 """
 
+import itertools
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -12,10 +14,15 @@ from torch import Tensor, nn
 
 from hf_attnprobe.adapters.transformer.layout import Embeddings
 from hf_attnprobe.adapters.transformer.resume import hooked
+from hf_attnprobe.functional.integration import gauss_legendre
 
 
 def gradient_times_input(
-    embeddings: Embeddings, explained: Callable[[], Tensor], n_keys: int
+    embeddings: Embeddings,
+    explained: Callable[[], Tensor],
+    n_keys: int,
+    *,
+    scale: float = 1.0,
 ) -> Tensor:
     """Gradient × input of ``explained()``, summed over embedding dimensions.
 
@@ -26,25 +33,68 @@ def gradient_times_input(
         embeddings: the modules that give the embeddings.
         explained: runs the model and returns a scalar.
         n_keys: number of positions; patches of an image stand at the end.
+        scale: what the embeddings are multiplied by where the gradient is taken; the
+            input is as it is.
 
     Returns:
         [batch, keys], signed.
     """
+    inputs: list[Tensor] = []
     leaves: list[Tensor] = []
 
-    def cut(module: nn.Module, args: Any, output: Tensor) -> Tensor:
+    def cut(given: Tensor, scaled: Tensor) -> Tensor:
         """The model goes on with a leaf of the graph."""
-        leaves.append(output.detach().requires_grad_())
+        inputs.append(given.detach())
+        leaves.append(scaled.detach().requires_grad_())
         return leaves[-1]
 
-    with torch.enable_grad(), hooked(embeddings.modules, cut):
+    with torch.enable_grad(), _scaled(embeddings, scale, cut):
         slopes = torch.autograd.grad(explained(), leaves, materialize_grads=True)
     products = []
-    for leaf, slope in zip(leaves, slopes, strict=True):
-        product = (slope * leaf.detach()).sum(-1)
+    for given, slope in zip(inputs, slopes, strict=True):
+        product = (slope * given).sum(-1)
         products.append(product.t() if embeddings.sequence_first else product)
     encoder, *decoder = products
     total = F.pad(encoder, (n_keys - encoder.shape[1], 0))
     for product in decoder:
         total = total + F.pad(product[:, 1:], (0, 1))
     return total
+
+
+def _scaled(
+    embeddings: Embeddings, scale: float, change: Callable[[Tensor, Tensor], Tensor]
+) -> AbstractContextManager[None]:
+    """The model goes on with ``change(embeddings, the same scaled)``.
+
+    A decoder's start token is not scaled: it is none of the text.
+    """
+    n_calls = itertools.count()
+
+    def replace(module: nn.Module, args: Any, output: Tensor) -> Tensor:
+        scaled = output * scale
+        if next(n_calls):  # of a decoder
+            scaled[:, 0] = output[:, 0]
+        return change(output, scaled)
+
+    return hooked(embeddings.modules, replace)
+
+
+def without_embeddings(embeddings: Embeddings, run: Callable[[], Tensor]) -> Tensor:
+    """``run()`` with all embeddings 0, as at the start of the integral."""
+    with _scaled(embeddings, 0.0, lambda given, scaled: scaled):
+        return run()
+
+
+def integrated_gradient(
+    embeddings: Embeddings, explained: Callable[[], Tensor], n_keys: int, n_steps: int
+) -> Tensor:
+    """The mean of :func:`gradient_times_input` on the way from embeddings of 0.
+
+    See :class:`~hf_attnprobe.attention_model.IntegratedGradients`. Positions and segments
+    are added behind the embeddings and stay.
+    """
+    total: Tensor | float = 0.0
+    for place, weight in gauss_legendre(n_steps):
+        part = gradient_times_input(embeddings, explained, n_keys, scale=place)
+        total = total + weight * part
+    return torch.as_tensor(total)

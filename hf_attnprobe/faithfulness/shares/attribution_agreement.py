@@ -1,0 +1,199 @@
+"""Is attention distributed over a text as its attributions are?
+
+Mohankumar et al. 2020, Section 5.3.
+
+Question: do tokens get attention in proportion to what they do to the output?
+Measure:  Pearson correlation and Jensen-Shannon divergence between the attention of a
+          text's tokens and (a) |gradient × input| with the attention held fixed, (b)
+          |integrated gradients| from embeddings of 0 (Sundararajan et al. 2017). Each
+          is divided by its sum over the text's tokens, special ones left out.
+Compare:  (a) with (b): how far two attributions agree that do not look at attention.
+          The paper compares trained models with each other.
+Reading:  correlation 1 and divergence 0 the same shares; correlation 0 no linear
+          relation, divergence .69 shares of different tokens.
+
+Integrated gradients go through the attention, so that over all tokens they add up to the
+change of the output from embeddings of 0; ``integrated_gap`` is what is missing. It is
+large where a norm stretches tiny embeddings to full size, as without position embeddings:
+no number of points finds that jump. The paper's released code lets no gradient flow
+through the attention, which is computed anew at every point, and takes 50 points by the
+trapezoid rule; ``--attribution-attention held`` does the first, with Gauss-Legendre points.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from hf_attnprobe.attention_model import (
+    Differentiable,
+    IntegratedGradients,
+    Observation,
+    Site,
+)
+from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.faithfulness.correlation import Correlation
+from hf_attnprobe.faithfulness.registry import AuditPreview, register_test
+from hf_attnprobe.functional.divergence import jsd
+from hf_attnprobe.functional.intervention import normalise
+from hf_attnprobe.functional.similarity import pearson
+from hf_attnprobe.options import option
+
+
+PAIRS = (
+    ("attention", "gradient"),
+    ("attention", "integrated"),
+    ("gradient", "integrated"),
+)
+READINGS = {
+    "attention_gradient_pearson": (
+        "the shares of attention and of |gradient × input| have a Pearson correlation "
+        "of {mean:.2f} over a text's tokens (1 is proportional)"
+    ),
+    "attention_gradient_jsd": (
+        "the shares of attention and of |gradient × input| are a divergence of "
+        "{mean:.2f} apart (at most 0.69)"
+    ),
+    "attention_integrated_pearson": (
+        "the shares of attention and of |integrated gradients| have a Pearson "
+        "correlation of {mean:.2f}"
+    ),
+    "attention_integrated_jsd": (
+        "the shares of attention and of |integrated gradients| are a divergence of "
+        "{mean:.2f} apart (at most 0.69)"
+    ),
+    "gradient_integrated_pearson": (
+        "the two attributions, which do not look at attention, have a Pearson "
+        "correlation of {mean:.2f} with each other"
+    ),
+    "gradient_integrated_jsd": (
+        "the two attributions are a divergence of {mean:.2f} apart (at most 0.69)"
+    ),
+    "integrated_gap": (
+        "integrated gradients miss {mean:.3f} of the change in probability that they "
+        "should add up to"
+    ),
+}
+HEAD_TITLES = {
+    "attention_gradient_pearson": "correlation of attention with |gradient × input|",
+    "attention_integrated_pearson": (
+        "correlation of attention with |integrated gradients|"
+    ),
+    "attention_integrated_jsd": "divergence of attention from |integrated gradients|",
+}
+
+
+@dataclass(frozen=True)
+class AttributionAgreementResult:
+    """All [batch]: Pearson correlations in [−1, 1], divergences in [0, ln 2] (nats).
+
+    ``integrated_gap``: |Σ integrated gradients − (p(text) − p(embeddings of 0))|, over
+    all tokens and special ones; None with attention held.
+
+    NaN where one of the two is 0 everywhere; correlations also for one-token texts and
+    constant shares. In a text of two tokens a correlation is −1 or 1.
+    """
+
+    attention_gradient_pearson: Tensor
+    attention_gradient_jsd: Tensor
+    attention_integrated_pearson: Tensor
+    attention_integrated_jsd: Tensor
+    gradient_integrated_pearson: Tensor
+    gradient_integrated_jsd: Tensor
+    integrated_gap: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class AttributionAgreement(Correlation):
+    """Which class is explained, and how the integral is taken."""
+
+    n_steps_integrated: int = option(
+        50, "points of the integral of integrated gradients", at_least=1
+    )
+    attribution_attention: Literal["free", "held"] = option(
+        "free",
+        "whether integrated gradients go through the attention (free: they add up to "
+        "the change of the output) or not (held, as the paper's code)",
+    )
+
+
+def _check(preview: AuditPreview, options: AttributionAgreement) -> None:
+    n_classes = preview.shortest.probs.shape[-1]
+    if options.target is not None and not 0 <= options.target < n_classes:
+        raise AttnProbeError(
+            f"expected a target class from 0 to {n_classes - 1}, got {options.target}"
+        )
+
+
+@register_test(
+    readings=READINGS,
+    head_titles=HEAD_TITLES,
+    needs=(Differentiable, IntegratedGradients),
+    default="on request",
+    groups=True,
+    check=_check,
+)
+def attribution_agreement(
+    observation: Observation,
+    site: Site,
+    options: AttributionAgreement = AttributionAgreement(),
+    *,
+    seed: int = 0,
+) -> AttributionAgreementResult:
+    """Agreement of the shares of attention, gradients and integrated gradients.
+
+    Args:
+        seed: unused, nothing here is random.
+    """
+    content = observation.batch.content_mask
+    integrated = integrated_gradients(observation, options)
+    shares = {
+        "attention": _shares(observation.read(site), content),
+        "gradient": _shares(observation.gradient_importance(options.target), content),
+        "integrated": _shares(integrated.abs(), content),
+    }
+    found = {}
+    for a, b in PAIRS:
+        found[f"{a}_{b}_pearson"] = pearson(shares[a], shares[b], content)
+        found[f"{a}_{b}_jsd"] = jsd(shares[a], shares[b])
+    if options.attribution_attention == "free":
+        found["integrated_gap"] = _gap(observation, integrated, options)
+    return AttributionAgreementResult(**found)
+
+
+def integrated_gradients(
+    observation: Observation, options: AttributionAgreement = AttributionAgreement()
+) -> Tensor:
+    """Integrated gradients of the explained class's probability, signed [batch, keys]."""
+
+    def compute() -> Tensor:
+        return observation.model.require(IntegratedGradients).integrated_gradient(
+            observation,
+            observation.target(options.target),
+            options.n_steps_integrated,
+            through_attention=options.attribution_attention == "free",
+        )
+
+    return observation.remember(("integrated gradients", options), compute)
+
+
+def _gap(
+    observation: Observation, integrated: Tensor, options: AttributionAgreement
+) -> Tensor:
+    """What the sum over a text's keys misses, [batch]."""
+    model = observation.model.require(IntegratedGradients)
+    without = observation.remember(
+        "probs_without_embeddings",
+        lambda: model.probs_without_embeddings(observation),
+    )
+    target = observation.target(options.target)
+    change = (observation.probs - without).gather(-1, target[:, None])[:, 0]
+    return (integrated.sum(-1) - change).abs()
+
+
+def _shares(values: Tensor, content: Tensor) -> Tensor:
+    """Values of at least 0 as shares of the content, NaN where all are 0."""
+    inside = torch.where(content, values.double(), 0.0)
+    has_any = (inside > 0).any(-1, keepdim=True)
+    return torch.where(has_any, normalise(inside), torch.nan)
