@@ -361,7 +361,7 @@ def test_an_audit_is_of_the_first_text(trained):
     examples = load_examples(rows, "test")
     seen = observations(trained.model, trained.tokenizer, examples, level="token")
     for observation in seen:
-        assert (observation.batch.content_mask.sum(-1) == 6).all()
+        assert (observation.batch.content_mask.sum(-1) == 8).all()
         for row, example_id in enumerate(observation.batch.example_ids):
             answers = run(asked[example_id], top_k=None)
             by_name = {answer["label"]: answer["score"] for answer in answers}
