@@ -54,8 +54,8 @@ READINGS = {
         "the whole text"
     ),
     "rationale_attention_above_length": (
-        "that is {mean:+.2f} above their share of the tokens, which as many tokens at "
-        "random would get"
+        "the share of attention of the tokens that the selector keeps is {mean:+.2f} "
+        "above their share of the tokens, which as many at random get on average"
     ),
     "rationale_correct": (
         "from the tokens that the selector keeps alone, the base is right in "

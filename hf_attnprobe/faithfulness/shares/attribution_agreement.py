@@ -7,8 +7,7 @@ Measure:  Pearson correlation and Jensen-Shannon divergence between the attentio
           text's tokens and (a) |gradient × input| with the attention held fixed, (b)
           |integrated gradients| from embeddings of 0 (Sundararajan et al. 2017). Each
           is divided by its sum over the text's tokens, special ones left out.
-Compare:  (a) with (b): how far two attributions agree that do not look at attention.
-          The paper compares trained models with each other.
+Compare:  (a) with (b): how far two attributions agree with each other. The paper compares trained models with each other.
 Reading:  correlation 1 and divergence 0 the same shares; correlation 0 no linear
           relation, divergence .69 shares of different tokens.
 
@@ -64,8 +63,8 @@ READINGS = {
         "{mean:.2f} apart (at most 0.69)"
     ),
     "gradient_integrated_pearson": (
-        "the two attributions, which do not look at attention, have a Pearson "
-        "correlation of {mean:.2f} with each other"
+        "the two attributions, the baseline, have a Pearson correlation of {mean:.2f} "
+        "with each other"
     ),
     "gradient_integrated_jsd": (
         "the two attributions are a divergence of {mean:.2f} apart (at most 0.69)"
