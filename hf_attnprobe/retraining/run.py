@@ -9,32 +9,27 @@ import pandas as pd
 from hf_attnprobe.attention_model import Site
 from hf_attnprobe.checkpoints.records import RECORD
 from hf_attnprobe.data.arguments import as_data
-from hf_attnprobe.data.examples import DatasetName, dataset_fingerprint, dataset_name
+from hf_attnprobe.data.examples import DatasetName, dataset_name
 from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.functional.fingerprint import model_fingerprint
 from hf_attnprobe.functional.predictions import classes
 from hf_attnprobe.inference.outputs import Outputs
 from hf_attnprobe.options import from_flat
 from hf_attnprobe.retraining.adversary import GUIDE_LAMBDA, lambda_folder
 from hf_attnprobe.retraining.base import (
-    SPLITS,
     Base,
     Splits,
-    Trained,
     check_splits,
     load_base,
-    shared_settings,
 )
 from hf_attnprobe.retraining.options import RetrainOptions
 from hf_attnprobe.retraining.registry import READINGS, RETRAININGS, check_retrainings
 from hf_attnprobe.retraining.report import (
     RetrainingReport,
-    TrainedModel,
     attention_bins,
     farther_than_a_seed,
 )
-from hf_attnprobe.retraining.stored import KIND, write_report
+from hf_attnprobe.retraining.stored import KIND, as_row, identity_of, write_report
 from hf_attnprobe.statistics.summary import PREDICTION, summarize
 from hf_attnprobe.storage.folders import claim
 from hf_attnprobe.storage.provenance import versions
@@ -183,18 +178,6 @@ class _Announcer:
         return f"model {self.n_begun} of {self.n_models}: {name}"
 
 
-def identity_of(base: Base, splits: Splits, seed: int) -> dict[str, Any]:
-    """What has to be the same for a folder to be continued."""
-    return {
-        "model_fingerprint": model_fingerprint(base.model),
-        "data_fingerprint": {
-            name: dataset_fingerprint(splits[name]) for name in SPLITS
-        },
-        "seed": seed,
-        "settings": shared_settings(base.settings),
-    }
-
-
 def _prediction_rows(own: Outputs) -> pd.DataFrame:
     """The base's predictions on the test texts."""
     one_class = classes([str(k) for k in range(own.probs.shape[-1])])
@@ -239,9 +222,3 @@ def _report(
         beyond_seed=farther_than_a_seed(rows, statistics, seed=seed),
         rows=rows,
     )
-
-
-def as_row(trained: Trained, folder: Path) -> TrainedModel:
-    """A trained model as the report in ``folder`` lists it."""
-    name = str(trained.folder.relative_to(folder))
-    return TrainedModel(name, trained.seconds, trained.n_epochs, dict(trained.metrics))

@@ -1,12 +1,17 @@
-"""A retraining's report in its folder."""
+"""A retraining's folder: what it belongs to, and the report in it."""
 
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
+from hf_attnprobe.data.examples import dataset_fingerprint
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.functional.fingerprint import model_fingerprint
+from hf_attnprobe.retraining.base import SPLITS, Base, Splits, Trained, shared_settings
 from hf_attnprobe.retraining.report import (
     RetrainingReport,
+    TrainedModel,
     from_json,
     to_json,
     to_markdown,
@@ -17,6 +22,24 @@ from hf_attnprobe.storage.rows import read_rows
 
 
 KIND = "retraining"  # of run, in the name of the file that marks its folder
+
+
+def identity_of(base: Base, splits: Splits, seed: int) -> dict[str, Any]:
+    """What has to be the same for a folder to be continued."""
+    return {
+        "model_fingerprint": model_fingerprint(base.model),
+        "data_fingerprint": {
+            name: dataset_fingerprint(splits[name]) for name in SPLITS
+        },
+        "seed": seed,
+        "settings": shared_settings(base.settings),
+    }
+
+
+def as_row(trained: Trained, folder: Path) -> TrainedModel:
+    """A trained model as the report in ``folder`` lists it."""
+    name = str(trained.folder.relative_to(folder))
+    return TrainedModel(name, trained.seconds, trained.n_epochs, dict(trained.metrics))
 
 
 def write_report(report: RetrainingReport, folder: Path) -> None:

@@ -28,8 +28,7 @@ from hf_attnprobe.retraining.base import (
 from hf_attnprobe.retraining.diagnostic_mlp import guides_of
 from hf_attnprobe.retraining.options import TransferOptions
 from hf_attnprobe.retraining.report import RetrainingReport
-from hf_attnprobe.retraining.run import as_row, identity_of
-from hf_attnprobe.retraining.stored import KIND, write_report
+from hf_attnprobe.retraining.stored import KIND, as_row, identity_of, write_report
 from hf_attnprobe.storage.folders import claim
 from hf_attnprobe.storage.rows import append_rows, to_rows
 
