@@ -275,7 +275,7 @@ def test_what_the_data_set_does_not_have(arguments, message, refused_audit):
         ),
         (
             [{"text": "a film", "label": 0.5}],
-            "the data has numbers as labels",
+            "the model predicts a class: expected one class per text",
         ),
         ([], "cannot be loaded"),
         (

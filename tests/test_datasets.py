@@ -536,8 +536,10 @@ def test_a_folder_stands_for_a_name_in_every_command(
 def test_what_a_folder_lacks_is_said(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder = write(tmp_path / "n", train__jsonl=[{"text": "a", "label": 0}])
+    assert "no example left of 1 rows" in message(f"20news={folder}")  # of two words
+    other = write(tmp_path / "o", train__jsonl=[{"tekst": "a", "label": 0}])
     assert "expected the columns text, label_text of 20news in" in message(
-        f"20news={folder}"
+        f"20news={other}"
     )
     assert "the columns question1, question2, label of qqp" in message(f"qqp={folder}")
     assert "the columns text, text_pair, label of cnn" in message(f"cnn={folder}")

@@ -61,10 +61,11 @@ from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness import readings, tests
 from hf_attnprobe.faithfulness.adversarial import Adversarial
-from hf_attnprobe.inference.batching import parse_bytes, reference_batch
+from hf_attnprobe.inference.batching import parse_bytes
 from hf_attnprobe.inference.choices import encode
 from hf_attnprobe.inference.encoding import Tokenized, has_rationales
 from hf_attnprobe.inference.labels import spread_of_labels
+from hf_attnprobe.inference.reference import reference_batch
 from hf_attnprobe.inference.unknown_tokens import unknown_note, unknown_share
 from hf_attnprobe.options import Options
 from hf_attnprobe.statistics.checks import contradictions

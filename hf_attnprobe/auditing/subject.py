@@ -18,6 +18,7 @@ from transformers import (
 )
 
 from hf_attnprobe.adapters import wrap
+from hf_attnprobe.adapters.transformer.task_heads import predicts_number
 from hf_attnprobe.attention_model import AttentionModelBase
 from hf_attnprobe.auditing import control as controls
 from hf_attnprobe.auditing.options import AuditOptions
@@ -101,15 +102,16 @@ def make_subject(
         copied = partial(_copy_without_training, model, options)
         return _subject(loaded, model, _control(model, options, copied))
     loaded = _loaded(model, tokenizer, options)
-    wrapped = partial(
-        wrap,
-        dtype=None if options.dtype is None else getattr(torch, options.dtype),
-        level=options.level,
-        mask_id=_mask_id(loaded.tokenizer, loaded.model),
-        predicts=options.predicts,
-        scale=options.scale or spread,
-        threshold=options.threshold,
-    )
+    arguments = {
+        "dtype": None if options.dtype is None else getattr(torch, options.dtype),
+        "level": options.level,
+        "mask_id": _mask_id(loaded.tokenizer, loaded.model),
+        **_head_options(loaded.model, options, spread),
+    }
+
+    def wrapped(model: nn.Module) -> AttentionModelBase:
+        return wrap(model, **arguments)
+
     adapter = wrapped(loaded.model.to(device))
     if adapter.prediction.is_number and not (options.scale or spread):
         raise AttnProbeError(
@@ -207,6 +209,26 @@ def _recorded(name: str, origin: Origin, commit: str | None) -> dict[str, Any]:
         "commit": commit,
     }
     return {key: value for key, value in known.items() if value is not None}
+
+
+def _head_options(
+    model: Any, options: AuditOptions, spread: float | None
+) -> dict[str, Any]:
+    """What the adapter of a Transformers model must be told about its head."""
+    given: dict[str, Any] = {"threshold": options.threshold}
+    if options.predicts != "auto":
+        given["predicts"] = options.predicts
+    config = getattr(model, "config", None)
+    if isinstance(config, PreTrainedConfig) and predicts_number(
+        config, options.predicts
+    ):
+        given["scale"] = options.scale or spread
+    elif options.scale is not None:
+        raise AttnProbeError(
+            "expected a scale for a model that predicts a number, this one does not; "
+            "leave it out, or say --predicts number"
+        )
+    return given
 
 
 def _check_tokenizer_of(loaded: Loaded, adapter: AttentionModelBase) -> None:

@@ -85,8 +85,10 @@ def check_columns(splits: "Mapping[str, datasets.Dataset]", recipe: Recipe) -> N
     label = recipe.label_column or "label"
     expected += [label] if isinstance(label, str) else list(label)
     present = {name for examples in splits.values() for name in examples.column_names}
-    if recipe.text_column is None and "sentence" in present:
-        present.add("text")  # either may hold the texts
+    if present & {"text", "sentence"} and not recipe.text_pair_column:
+        present.update(texts if isinstance(texts, list | tuple) else [texts])
+    if "label" in present:  # the usual names are read in place of the source's own
+        present.update([label] if isinstance(label, str) else label)
     lacking = [name for name in expected if name not in present]
     if lacking:
         raise AttnProbeError(

@@ -7,18 +7,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from transformers import PreTrainedTokenizerBase
 
 from hf_attnprobe.adapters.token_deletion import sum_pieces
-from hf_attnprobe.attention_model import AttentionModel, AttentionModelBase, Batch
-from hf_attnprobe.data.examples import column_of, sample
+from hf_attnprobe.attention_model import AttentionModel, Batch
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.inference.choices import encode
-from hf_attnprobe.inference.encoding import Text, second_texts
+from hf_attnprobe.inference.encoding import Text
 
 
 if TYPE_CHECKING:
-    import datasets
+    pass
 
 
 PAD_VALUES = {
@@ -32,8 +29,6 @@ PAD_VALUES = {
     "labelled": 0,
     "tags": -1,
 }
-# Texts, and tokens with padding, of the reference batch: its head outputs are kept.
-N_REFERENCE, REFERENCE_TOKENS = 32, 4096
 
 
 def plan(
@@ -165,27 +160,6 @@ def _tagged_units(
     tags = tags.to(batch.mask.device)
     found = {name: _of_units(tags == k, batch) for k, name in enumerate(names)}
     return {name: units for name, units in found.items() if units is not None} or None
-
-
-def reference_batch(
-    adapter: AttentionModelBase,
-    tokenizer: PreTrainedTokenizerBase,
-    examples: "datasets.Dataset",
-) -> Batch:
-    """The texts whose head outputs replace those of an ablated head.
-
-    They are sampled by id from the whole split, so neither a limit, the order of the
-    texts nor the number of processes changes them.
-    """
-    ids = column_of(examples, "example_id")
-    seconds = second_texts(examples) or [""] * len(ids)
-    strings = zip(column_of(examples, "text"), seconds, strict=True)
-    rows = [row for row, pair in enumerate(strings) if "".join(pair).strip()] or [0]
-    rows = sample(rows, [ids[row] for row in rows], N_REFERENCE)
-    rows = sorted(rows, key=ids.__getitem__)
-    texts = encode(tokenizer, examples.select(rows), adapter).texts
-    n_texts = REFERENCE_TOKENS // max(text.n_tokens for text in texts)
-    return collate(adapter, texts[: max(2, n_texts)], tokenizer.pad_token_id or 0)
 
 
 def parse_bytes(size: str | int) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.functional import predictions
@@ -387,10 +387,7 @@ def _of_texts(
     threshold: float | None,
 ) -> TaskHead:
     """Heads that say one thing of a whole text, or image."""
-    problem = getattr(model.config, "problem_type", None)
-    by_config = "number" if problem == "regression" else "probability"
-    wanted = by_config if predicts == "auto" else predicts
-    if wanted == "number":
+    if predicts_number(model.config, predicts):
         unit = 1.0 if scale is None else scale
         about = predictions.number(
             scale=unit, threshold=threshold, n_parts=max(len(names), 1)
@@ -401,11 +398,18 @@ def _of_texts(
             f"expected a threshold for a model that predicts a number, this one "
             f"predicts classes ({len(names)}); leave it out, or say --predicts number"
         )
-    if problem == "multi_label_classification":
+    if getattr(model.config, "problem_type", None) == "multi_label_classification":
         return SeveralLabels(predictions.labels(names))
     if len(names) == 1:
         return OneLogit(predictions.classes([f"not {names[0]}", names[0]]))
     return TaskHead(predictions.classes(names))
+
+
+def predicts_number(config: PreTrainedConfig, predicts: str = "auto") -> bool:
+    """Whether logits are numbers, by what is asked or by the configuration."""
+    if predicts == "auto":
+        return getattr(config, "problem_type", None) == "regression"
+    return predicts == "number"
 
 
 def label_names(model: PreTrainedModel) -> tuple[str, ...]:
