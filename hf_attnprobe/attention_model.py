@@ -7,8 +7,7 @@ test never knows which of them it has.
 
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol, TypeVar, cast, runtime_checkable
 
 import torch
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.functional.divergence import small_side
+from hf_attnprobe.functional.divergence import decision_flip, small_side
 from hf_attnprobe.functional.fingerprint import model_fingerprint
 from hf_attnprobe.functional.intervention import at_heads, random_permutations
 
@@ -417,6 +416,7 @@ class Observation:
         attention: per layer [batch, heads, queries, keys].
         state: what the adapter keeps for itself.
         memory: what :meth:`remember` has computed.
+        explains: the class that is explained; ``None``: of each text the predicted one.
     """
 
     model: AttentionModelBase
@@ -425,6 +425,47 @@ class Observation:
     attention: tuple[Tensor, ...]
     state: Any = None
     memory: dict[Hashable, Any] = field(default_factory=dict, repr=False)
+    explains: int | None = None
+
+    def explaining(self, target: str | int | None) -> "Observation":
+        """The same observation with a class explained, and the same memory.
+
+        Gradients, leave-one-out and :meth:`flips` are then of this class.
+
+        Args:
+            target: a class by name or number; a name that is there counts first.
+                ``None``: of each text the predicted one.
+
+        Raises:
+            AttnProbeError: no such class.
+        """
+        number = None if target is None else self._number_of(target)
+        return self if number == self.explains else replace(self, explains=number)
+
+    def _number_of(self, target: str | int) -> int:
+        names, n_classes = list(self.model.label_names), self.probs.shape[-1]
+        if isinstance(target, str) and names.count(target) == 1:
+            return names.index(target)
+        if isinstance(target, int) or target.isdecimal():
+            if 0 <= int(target) < n_classes:
+                return int(target)
+        raise AttnProbeError(
+            f"expected a target class from 0 to {n_classes - 1}, got {target}; the "
+            f"names are {', '.join(map(str, names))}"
+        )
+
+    def flips(self, after: Tensor) -> Tensor:
+        """Whether outputs are decided otherwise: [..., batch, classes] -> [..., batch].
+
+        Where a class is explained, whether they change sides: decided for it or not.
+        """
+        return decision_flip(self.probs, after, self.explains)
+
+    @property
+    def side(self) -> Tensor:
+        """1 where the explained class is decided for, −1 elsewhere, [batch, 1]."""
+        predicted = self.probs.argmax(-1)
+        return torch.where(predicted == self.target(None), 1, -1)[:, None]
 
     def remember(self, key: Hashable, compute: Callable[[], T]) -> T:
         """The value of ``compute()``, which runs for the first of equal keys only."""
@@ -484,41 +525,52 @@ class Observation:
         """
 
         def compute() -> list[Tensor]:
-            return _reaching(self)
+            return _reaching(self.explaining(None))
 
         real = self.model.visible(self, layer).any(-1)
         return self.remember("reaching", compute)[layer] & real
 
     def target(self, target: int | None) -> Tensor:
-        """The class to explain, int [batch]: ``target``, or the predicted one."""
+        """The class to explain, int [batch]: ``target``, or the predicted one.
+
+        Without a target that of :meth:`explaining` comes first.
+        """
+        target = self.explains if target is None else target
         predicted = self.probs.argmax(-1)
         return predicted if target is None else torch.full_like(predicted, target)
 
-    @cached_property
+    @property
     def token_logits(self) -> Tensor | None:
         """Logits of each token alone [batch, keys, classes], for linear read-outs only."""
         if self.model.lacks(LinearReadout):
             return None
-        return self.model.require(LinearReadout).token_logits(self)
+        model = self.model.require(LinearReadout)
+        return self.remember("token_logits", lambda: model.token_logits(self))
 
-    @cached_property
+    @property
     def leave_one_out(self) -> Tensor:
         """Probabilities without each token, [batch, keys, classes]."""
-        return self.model.require(EditableInputs).leave_one_out(self)
+        model = self.model.require(EditableInputs)
+        return self.remember("leave_one_out", lambda: model.leave_one_out(self))
 
-    @cached_property
+    @property
     def attention_gradient(self) -> list[Tensor]:
-        """Gradient of the predicted class's probability with respect to the attention.
+        """Gradient of the explained class's probability with respect to the attention.
 
         Per layer [batch, heads, queries, keys].
         """
-        model = self.model.require(Differentiable)
-        return model.attention_gradient(self, self.target(None))
 
-    @cached_property
+        def compute() -> list[Tensor]:
+            model = self.model.require(Differentiable)
+            return model.attention_gradient(self, self.target(None))
+
+        return self.remember(("attention_gradient", self.explains), compute)
+
+    @property
     def head_values(self) -> tuple[Tensor, ...]:
         """Value vectors of every head, per layer [batch, heads, keys, width]."""
-        return self.model.require(HeadValues).head_values(self)
+        model = self.model.require(HeadValues)
+        return self.remember("head_values", lambda: model.head_values(self))
 
     def permutations(self, layer: int, n_copies: int, seed: int) -> Tensor:
         """Random permutations of what each query may see; the same for all heads.
@@ -540,6 +592,7 @@ class Observation:
 
         Jain & Wallace 2019, Algorithm 1.
         """
+        target = self.explains if target is None else target
 
         def compute() -> Tensor:
             model = self.model.require(Differentiable)
@@ -557,6 +610,7 @@ class Observation:
         The probability of the predicted class is next to 1 in a confident model and has
         lost its digits there. So its change is taken as that of all others together.
         """
+        target = self.explains if target is None else target
         without, explained = self.leave_one_out, self.target(target)
         is_large = self.probs.gather(-1, explained[:, None])[:, 0] > 0.5
         before = small_side(self.probs, explained, is_large)

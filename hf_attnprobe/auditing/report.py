@@ -190,6 +190,7 @@ def to_text(report: Report) -> str:
     lines = [
         f"{report.model} on {report.dataset}: {report.n} texts, seed {report.seed}",
         *_units_note(report),
+        *_target_note(report),
         *_quality_lines(report),
         "",
     ]
@@ -221,6 +222,20 @@ def _units_note(report: Report) -> list[str]:
         "sentence."
     )
     return [note]
+
+
+def _target_note(report: Report) -> list[str]:
+    """Which class is explained where it is not the predicted one."""
+    targets: dict[str, list[str]] = {}
+    for test, options in report.provenance.get("options", {}).items():
+        if options.get("target") is not None:
+            targets.setdefault(str(options["target"]), []).append(test)
+    return [
+        f"Explained is the class {target} in {', '.join(tests)}, not the predicted one: "
+        f"what is said there of the predicted class is of {target}, and a decision flips "
+        f"where it changes between {target} and any other class."
+        for target, tests in targets.items()
+    ]
 
 
 def _test_lines(report: Report) -> list[str]:
@@ -315,7 +330,9 @@ def to_markdown(report: Report) -> str:
         f"{report.n} texts of `{report.dataset}`, seed {report.seed}.",
         *_units_note(report),
         "",
-        *markdown.bullets([*_quality_lines(report), *_verdict(report)]),
+        *markdown.bullets(
+            [*_target_note(report), *_quality_lines(report), *_verdict(report)]
+        ),
     ]
     if has_several(
         report.statistics

@@ -26,7 +26,11 @@ from torch import Tensor
 from hf_attnprobe.attention_model import ALL, EditableInputs, Observation, Site
 from hf_attnprobe.faithfulness.attention_maps import OF_HEADS, OF_LAYERS
 from hf_attnprobe.faithfulness.correlation import leave_one_out_ranks, ranks
-from hf_attnprobe.faithfulness.registry import NoOptions, register_test
+from hf_attnprobe.faithfulness.registry import (
+    ExplainsClass,
+    check_target,
+    register_test,
+)
 from hf_attnprobe.functional.rank import kendall_tau_b
 
 
@@ -104,6 +108,11 @@ class ExplanationsResult:
     value_zeroing_rollout_tau: Tensor | None = None
 
 
+@dataclass(frozen=True)
+class Explanations(ExplainsClass):
+    """Which class's probability gradients and leave-one-out are of."""
+
+
 def with_layers(sites: Sequence[Site]) -> list[Site]:
     """The sites and, behind them, one for each of their layers as a whole.
 
@@ -120,11 +129,12 @@ def with_layers(sites: Sequence[Site]) -> list[Site]:
     needs=(EditableInputs,),
     default="many heads",
     sites=with_layers,
+    check=check_target,
 )
 def explanations(
     observation: Observation,
     site: Site,
-    options: NoOptions = NoOptions(),
+    options: Explanations = Explanations(),
     *,
     seed: int = 0,
 ) -> ExplanationsResult:
@@ -134,6 +144,7 @@ def explanations(
         site: a head, or a whole layer.
         seed: unused, nothing here is random.
     """
+    observation = observation.explaining(options.target)
     content = observation.batch.content_mask
     importance = leave_one_out_ranks(observation)
     taus = {}

@@ -18,7 +18,11 @@ import torch
 from torch import Tensor
 
 from hf_attnprobe.attention_model import EditableInputs, Observation, Site
-from hf_attnprobe.faithfulness.registry import NoOptions, register_test
+from hf_attnprobe.faithfulness.registry import (
+    ExplainsClass,
+    check_target,
+    register_test,
+)
 
 
 READINGS = {
@@ -48,8 +52,14 @@ TOKENS_AT_ONCE = 64  # copies of the batch
 
 
 @dataclass(frozen=True)
+class SingleToken(ExplainsClass):
+    """Which class's probability is read."""
+
+
+@dataclass(frozen=True)
 class SingleTokenResult:
-    """All [batch]: of the class predicted for the whole text, over its tokens alone.
+    """All [batch]: of the explained class, by default that predicted for the whole text,
+    over its tokens alone.
 
     Range and standard deviation (over tokens, ddof 0) are NaN for a text of one token, and
     all are NaN for a text of none.
@@ -66,12 +76,13 @@ class SingleTokenResult:
     head_titles=HEAD_TITLES,
     needs=(EditableInputs,),
     default="on request",
+    check=check_target,
 )
 @torch.no_grad()
 def single_token(
     observation: Observation,
     site: Site,
-    options: NoOptions = NoOptions(),
+    options: SingleToken = SingleToken(),
     *,
     seed: int = 0,
 ) -> SingleTokenResult:
@@ -82,6 +93,7 @@ def single_token(
     Args:
         site, seed: unused; the input is edited, and nothing here is random.
     """
+    observation = observation.explaining(options.target)
     content = observation.batch.content_mask
     probs = single_token_probs(observation, observation.target(None))
     lowest = probs.masked_fill(~content, torch.inf).amin(-1)

@@ -113,13 +113,24 @@ def vertex_jsd(weight: Tensor) -> Tensor:
     return math.log(2) + change / 2
 
 
-def decision_flip(before: Tensor, after: Tensor) -> Tensor:
+def decision_flip(
+    before: Tensor, after: Tensor, target: int | None = None
+) -> Tensor:
     """Whether the most probable class changed.
 
     Args:
         before, after: probabilities [..., classes].
+        target: a class; then whether this class came to be the most probable one, or
+            ceased to be. A change between two others is none.
 
     Returns:
         bool [...].
+
+    >>> before, after = torch.tensor([0.6, 0.4, 0.0]), torch.tensor([0.2, 0.5, 0.3])
+    >>> [decision_flip(before, after, target).item() for target in (None, 0, 1, 2)]
+    [True, True, True, False]
     """
-    return before.argmax(-1) != after.argmax(-1)
+    old, new = before.argmax(-1), after.argmax(-1)
+    if target is None:
+        return old != new
+    return (old == target) != (new == target)
