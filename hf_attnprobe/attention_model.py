@@ -446,9 +446,9 @@ class Observation:
         names, n_classes = list(self.model.label_names), self.probs.shape[-1]
         if isinstance(target, str) and names.count(target) == 1:
             return names.index(target)
-        if isinstance(target, int) or target.isdecimal():
-            if 0 <= int(target) < n_classes:
-                return int(target)
+        number = int(target) if str(target).isdecimal() else -1
+        if 0 <= number < n_classes:
+            return number
         raise AttnProbeError(
             f"expected a target class from 0 to {n_classes - 1}, got {target}; the "
             f"names are {', '.join(map(str, names))}"

@@ -71,9 +71,7 @@ def section_in_words(
     if test == "erasure":
         singles = flip_table(statistics) + delta_table(rows)
         return (
-            singles
-            + fraction_table(statistics, rows)
-            + erasure_sentences(statistics)
+            singles + fraction_table(statistics, rows) + erasure_sentences(statistics)
         )
     if test == "input_erasure":
         return ["", CAUTION]

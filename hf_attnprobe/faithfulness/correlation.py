@@ -30,6 +30,7 @@ texts of k tokens or fewer, whose top is the whole text.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -229,17 +230,12 @@ def correlation(
     by_pair = [part for x, y in PAIRS for part in parts[:, :, x, y]]
     by_chance = chance_of_agreement(content.sum(-1), level=LEVEL)
     baseline = found.tau[:, 1, 2]
-    return CorrelationResult(
-        *[*by_pair, by_chance],
-        leave_one_out_tau_difference=baseline - found.tau[:, 0, 2],
-        gradient_tau_difference=baseline - found.tau[:, 0, 1],
-        **_tops(ranked, content, options.tops),
-    )
+    differences = [baseline - found.tau[:, 0, 2], baseline - found.tau[:, 0, 1]]
+    tops = _tops(ranked, content, options.tops)
+    return CorrelationResult(*[*by_pair, by_chance, *differences], **tops)
 
 
-def _tops(
-    ranked: Tensor, content: Tensor, tops: Sequence[int]
-) -> dict[str, dict[int, Tensor]]:
+def _tops(ranked: Tensor, content: Tensor, tops: Sequence[int]) -> dict[str, Any]:
     """What the pairs' first k tokens share, by statistic and k, each [batch].
 
     Shape: ranked [batch, 3, keys], see :data:`PAIRS`.

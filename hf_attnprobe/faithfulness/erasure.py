@@ -276,7 +276,9 @@ def erasure(
             )
             ranked["margin"] = exact.margin
     if options.bottom_up:
-        ranked |= {f"least_{name}": -ranked[name] for name in FROM_BELOW if name in ranked}
+        ranked |= {
+            f"least_{name}": -ranked[name] for name in FROM_BELOW if name in ranked
+        }
     order = orders(observation, content, ranked, options.n_random, seed)
     if token_logits is not None:
         n_removed = removals_to_flip(

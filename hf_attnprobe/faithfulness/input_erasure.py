@@ -223,18 +223,18 @@ def input_erasure(
 
     comprehensiveness, sufficiency = map(named, measure(_tops))
     share = _erased_share(content)
-    flips = {}
+    on_request: dict[str, Any] = {}
     if options.tokens_to_flip:
-        flips = _flips(observation, site, options, of_text, seed)
+        on_request |= _flips(observation, site, options, of_text, seed)
     if not options.naopc_beam:
-        return InputErasureResult(comprehensiveness, sufficiency, share, **flips)
+        return InputErasureResult(comprehensiveness, sufficiency, share, **on_request)
     chains = measure(_chains)
     tried = chains[:, len(own) :]
     lower, upper = _bounds(observation, by, options.naopc_beam, seed, tried)
-    normalised = map(named, aopc.normalised(chains, lower, upper))
-    return InputErasureResult(
-        comprehensiveness, sufficiency, share, *normalised, **flips
-    )
+    comprehensive, sufficient = map(named, aopc.normalised(chains, lower, upper))
+    on_request["naopc_comprehensiveness"] = comprehensive
+    on_request["naopc_sufficiency"] = sufficient
+    return InputErasureResult(comprehensiveness, sufficiency, share, **on_request)
 
 
 def _of_site(

@@ -10,6 +10,7 @@ from hf_attnprobe.functional.aopc import (
     chain_bounds,
     normalised,
     removal_counts,
+    removal_steps,
     same_sets,
     subsets,
     units_first,
@@ -69,6 +70,8 @@ from hf_attnprobe.functional.rank import (
     dense_rank,
     kendall_tau_b,
     kendall_tau_b_matrix,
+    top_overlap,
+    top_tau,
 )
 from hf_attnprobe.functional.search import (
     Distance,
@@ -123,6 +126,7 @@ __all__ = [
     "removal_counts",
     "removal_order",
     "removal_rank",
+    "removal_steps",
     "removals_to_flip",
     "rollout",
     "same_sets",
@@ -132,6 +136,8 @@ __all__ = [
     "steered_candidates",
     "subsets",
     "token_f1",
+    "top_overlap",
+    "top_tau",
     "tvd",
     "uniform",
     "units_first",

@@ -113,9 +113,7 @@ def vertex_jsd(weight: Tensor) -> Tensor:
     return math.log(2) + change / 2
 
 
-def decision_flip(
-    before: Tensor, after: Tensor, target: int | None = None
-) -> Tensor:
+def decision_flip(before: Tensor, after: Tensor, target: int | None = None) -> Tensor:
     """Whether the most probable class changed.
 
     Args:
