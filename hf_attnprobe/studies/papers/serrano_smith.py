@@ -18,7 +18,7 @@ from hf_attnprobe.studies.results import (
 
 
 RANKINGS = ("random", "attention", "gradient", "product", "least_attention")
-POOLED = "random, pooled"
+POOLED = ", pooled"
 
 
 def tables(results: Results) -> list[ResultTable]:
@@ -41,7 +41,8 @@ def _fractions(results: Results, jobs: Sequence[Job]) -> ResultTable:
         flat = published.FRACTION_TO_FLIP if model == "FLAN" else {}
         theirs = flat.get(name, {}).get(encoder, {})
         for order, *values in _orders(results.rows(job.folder)):
-            table.append((name, model, encoder, order, *values, theirs.get(order)))
+            paper = theirs.get(order.removesuffix(POOLED))
+            table.append((name, model, encoder, order, *values, paper))
     head = (
         *("data set", "model", "encoder", "order"),
         *("median share of tokens erased", "never flips", "way to smallest set"),
@@ -57,7 +58,8 @@ def _fractions(results: Results, jobs: Sequence[Job]) -> ResultTable:
         "the order never flips, so they can be lower. Those of HANs, whose attention "
         "weighs sentences, are not known to us.",
         "Random is the mean of a text's random orders, and the median one over texts; "
-        "pooled, the median is over the orders of all texts. In the order "
+        "pooled, the median is over the orders of all texts. The paper's box plots "
+        "show the first of five. In the order "
         "least_attention the smallest weight goes first.",
     )
     title = "How many tokens (HAN: sentences) go before the decision flips?"
@@ -101,7 +103,7 @@ def _orders(rows: pd.DataFrame) -> Iterator[tuple[str, Cell, Cell, Cell]]:
             )
         draws = [name for name in rows if name.startswith(f"{erased}_")]
         if draws:
-            yield POOLED, *_pooled(rows, draws), None
+            yield ranking + POOLED, *_pooled(rows, draws), None
     if "minimal_fraction" in rows:
         yield "smallest set", median_of(rows["minimal_fraction"]), None, None
 
