@@ -241,16 +241,19 @@ def _tops(ranked: Tensor, content: Tensor, tops: Sequence[int]) -> dict[str, Any
     Shape: ranked [batch, 3, keys], see :data:`PAIRS`.
     """
     n_tokens = content.sum(-1)
-    found: dict[str, dict[int, Tensor]] = {"top_overlap_by_chance": {}}
+    first, second = ([pair[side] for pair in PAIRS] for side in (0, 1))
+    pairs = ranked[:, first].flatten(0, 1), ranked[:, second].flatten(0, 1)
+    mask = content.repeat_interleave(len(PAIRS), 0)
+    found: dict[str, dict[int, Tensor]] = {}
     for k in sorted(set(tops)):
-        longer = n_tokens > k
-        chance = (k / n_tokens.double()).masked_fill(~longer, torch.nan)
-        found["top_overlap_by_chance"][k] = chance
-        for name, (x, y) in zip(NAMES, PAIRS, strict=True):
-            pair = ranked[:, x], ranked[:, y], content, k
-            for kind, measure in (("overlap", top_overlap), ("tau", top_tau)):
-                values = measure(*pair).masked_fill(~longer, torch.nan)
-                found.setdefault(f"{name}_top_{kind}", {})[k] = values
+        too_short = n_tokens <= k
+        chance = (k / n_tokens.double()).masked_fill(too_short, torch.nan)
+        found.setdefault("top_overlap_by_chance", {})[k] = chance
+        for kind, measure in (("overlap", top_overlap), ("tau", top_tau)):
+            by_pair = measure(*pairs, mask, k).unflatten(0, (-1, len(PAIRS))).unbind(1)
+            for name, values in zip(NAMES, by_pair, strict=True):
+                of_kind = found.setdefault(f"{name}_top_{kind}", {})
+                of_kind[k] = values.masked_fill(too_short, torch.nan)
     return found
 
 

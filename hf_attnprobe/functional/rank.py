@@ -262,9 +262,11 @@ def _chance_of_top(values: Tensor, mask: Tensor, k: int) -> Tensor:
 
 def _least_of_top(values: Tensor, mask: Tensor, k: int) -> Tensor:
     """The k-th largest value, [batch, 1]; the least one of fewer than k."""
-    ordered = values.masked_fill(~mask, -torch.inf).sort(-1, descending=True).values
+    largest = (
+        values.masked_fill(~mask, -torch.inf).topk(min(k, values.shape[-1])).values
+    )
     last = mask.sum(-1, keepdim=True).clamp(1, k) - 1
-    return ordered.gather(-1, last)
+    return largest.gather(-1, last.expand(*largest.shape[:-1], 1))
 
 
 def top_tau(x: Tensor, y: Tensor, mask: Tensor, k: int) -> Tensor:
@@ -286,12 +288,13 @@ def top_tau(x: Tensor, y: Tensor, mask: Tensor, k: int) -> Tensor:
     >>> round(top_tau(x, y, torch.ones(1, 3).bool(), 2).item(), 4)  # pairs +, +, −
     0.3333
     """
-    tops = [(v >= _least_of_top(v, mask, k)) & mask for v in (x, y)]
-    union = tops[0] | tops[1]
-    pair = [
-        dense_rank(v, mask).masked_fill(~top, -1)
-        for v, top in zip((x, y), tops, strict=True)
-    ]
-    score = _pair_counts(torch.stack(pair, dim=1), union)[:, 0, 1]
-    n = union.sum(-1).double()
-    return score / (n * (n - 1) / 2)
+    values = torch.stack([x, y])
+    top = (values >= _least_of_top(values, mask, k)) & mask
+    union = top.any(0)
+    n = union.sum(-1)
+    # Only the union's keys are compared: they are few.
+    keys = union.to(torch.int8).topk(int(n.max())).indices.expand(2, -1, -1)
+    kept = dense_rank(values.gather(-1, keys), top.gather(-1, keys))
+    kept = kept.masked_fill(~top.gather(-1, keys), -1)
+    score = _pair_counts(kept.transpose(0, 1), union.gather(-1, keys[0]))[:, 0, 1]
+    return score / (n * (n - 1) / 2).double()

@@ -395,3 +395,22 @@ def wrap_names(folder):
 
     labels = AutoConfig.from_pretrained(folder).id2label
     return [labels[k] for k in itertools.islice(sorted(labels), 2)]
+
+
+def test_attention_times_gradient_of_a_head_is_of_the_class():
+    make, observed = bert()
+    adapter, observation = observed(make)
+    site = Site(0, 2)
+    target = int(observation.probs.argmin(-1)[0])
+    found = explanations(observation, site, Explanations(target=target))
+    slopes = adapter.attention_gradient(observation, observation.target(target))
+    product = (slopes[0] * observation.attention[0])[:, site.head]
+    values = adapter.read_map(observation, product, site).abs()
+    left_out = observation.leave_one_out[..., target] - observation.probs[:, [target]]
+    for row in range(3):
+        content = observation.batch.content_mask[row]
+        tau = scipy.stats.kendalltau(values[row, content], left_out[row, content].abs())
+        own = found.attention_times_gradient_tau[row].item()
+        assert own == pytest.approx(tau.statistic, abs=1e-6)
+    plain = explanations(observation, site).attention_times_gradient_tau
+    assert not torch.allclose(plain[:3], found.attention_times_gradient_tau[:3])
