@@ -463,9 +463,11 @@ class Observation:
 
     @property
     def side(self) -> Tensor:
-        """1 where the explained class is decided for, −1 elsewhere, [batch, 1]."""
-        predicted = self.probs.argmax(-1)
-        return torch.where(predicted == self.target(None), 1, -1)[:, None]
+        """−1 where a class is explained that is not decided for, else 1, [batch, 1]."""
+        decided = self.probs.argmax(-1)
+        if self.explains is None:
+            return torch.ones_like(decided)[:, None]
+        return torch.where(decided == self.explains, 1, -1)[:, None]
 
     def remember(self, key: Hashable, compute: Callable[[], T]) -> T:
         """The value of ``compute()``, which runs for the first of equal keys only."""

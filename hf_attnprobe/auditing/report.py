@@ -231,9 +231,10 @@ def _target_note(report: Report) -> list[str]:
         if options.get("target") is not None:
             targets.setdefault(str(options["target"]), []).append(test)
     return [
-        f"Explained is the class {target} in {', '.join(tests)}, not the predicted one: "
-        f"what is said there of the predicted class is of {target}, and a decision flips "
-        f"where it changes between {target} and any other class."
+        f"Explained is in {', '.join(tests)} why a text is decided for the class {target} "
+        "or not: what is said there of the predicted class is of the side that the text "
+        f"is on, {target} or all other classes together, and a decision flips where it "
+        "changes sides."
         for target, tests in targets.items()
     ]
 

@@ -21,8 +21,8 @@ Texts:    all orders are compared on the texts that some set flips (elsewhere: t
           of the tried orders flips). There an order that never flips the decision counts
           as all tokens, and as all of their attention. The paper leaves such texts out,
           ranking by ranking, which lets worse rankings off on harder texts.
-Target:   with a class to explain the decision is for it or not for it, gradients are of
-          its probability, and what speaks for the side that a text is on goes first.
+Target:   with a class to explain the decision is for it or not for it, and what speaks
+          for the side that a text is on goes first: for the class or against it.
           Of more than two classes the smallest set is then not known: for a change
           towards the target it has to pass all others at once.
 Reading:  attention is no ideal ranking where another flips the decision with less.
@@ -333,7 +333,7 @@ def rankings(observation: Observation, site: Site) -> dict[str, Tensor]:
     if observation.token_logits is None:
         names = (*RANKINGS, *OF_HEADS_ALONE, *OF_GROUP)
     return {
-        name: ranking(observation, site, name, rows="reaching", of_side=True)
+        name: ranking(observation, site, name, rows="reaching")
         for name in names
         if is_possible(observation, site, name)
     }

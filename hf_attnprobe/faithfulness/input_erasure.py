@@ -4,8 +4,7 @@ Comprehensiveness and sufficiency: DeYoung et al. 2020.
 
 Question: does the prediction fall without the tokens of most attention, and does it
           stand on them alone?
-Measure:  with p the explained class's probability (the predicted one's, unless a target
-          is given), and the model run again on the
+Measure:  with p the predicted class's probability, and the model run again on the
           changed text:
           comprehensiveness = p(text) − p(text without its top tokens), sufficiency =
           p(text) − p(top tokens only), each the mean over the top 1, 5, 10, 20 and 50%
@@ -19,8 +18,9 @@ Measure:  with p the explained class's probability (the predicted one's, unless 
           Tokens to flip, on request: the share of the text's tokens that is gone when
           the decision first changes, as they leave in the ranking's order until one is
           left. All rankings are compared on the texts that one of them flips; there a
-          ranking that never does counts as all tokens. With a target the decision is
-          for it or not for it, and what speaks for the text's side leaves first.
+          ranking that never does counts as all tokens.
+Target:   with a class to explain the decision is for it or not for it, and p that of the
+          side the text is on: of the class, or of all others together.
 Compare:  attention with attention × its gradient, gradients, leave-one-out, and a
           random ranking. Of a layer: mean attention, rollout up to it, norm-based, value
           zeroing and its rollout; of all attention: the mean over all heads, the mean of
@@ -31,7 +31,7 @@ Reading:  high comprehensiveness and low sufficiency speak for a ranking, as far
           2021): name the operator with the number, and see ``erased_share``.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -225,7 +225,8 @@ def input_erasure(
     share = _erased_share(content)
     on_request: dict[str, Any] = {}
     if options.tokens_to_flip:
-        on_request |= _flips(observation, site, options, of_text, seed)
+        names = (*own, *OF_TEXT)
+        on_request |= _flips(observation, options, names, of_site, of_text, seed)
     if not options.naopc_beam:
         return InputErasureResult(comprehensiveness, sufficiency, share, **on_request)
     chains = measure(_chains)
@@ -237,14 +238,10 @@ def input_erasure(
     return InputErasureResult(comprehensiveness, sufficiency, share, **on_request)
 
 
-def _of_site(
-    observation: Observation, site: Site, *, of_side: bool = False
-) -> dict[str, Tensor]:
+def _of_site(observation: Observation, site: Site) -> dict[str, Tensor]:
     """What a head, or a group of them, ranks: dense ranks [batch, keys] by name."""
     if not site.is_group:
-        return {
-            name: ranking(observation, site, name, of_side=of_side) for name in OF_SITE
-        }
+        return {name: ranking(observation, site, name) for name in OF_SITE}
     content = observation.batch.content_mask
     readings = group_readings(observation, site)
     return {name: tied(name, values, content) for name, values in readings.items()}
@@ -327,21 +324,22 @@ def _lattice(observation: Observation, by: str, content: Tensor) -> Tensor:
 
 def _flips(
     observation: Observation,
-    site: Site,
     options: InputErasure,
+    names: Sequence[str],
+    of_site: Tensor,
     of_text: Tensor,
     seed: int,
 ) -> dict[str, Any]:
     """The fields of the result that say when the decision flips.
 
     Args:
-        of_text: turns of the rankings that no site changes, [rankings, batch, keys].
+        names: of the rankings.
+        of_site, of_text: the turns of those that the site changes, and of the others,
+            each [rankings, batch, keys].
         seed: of the random one among them.
     """
     content = observation.batch.content_mask
     n_units, by = content.sum(-1), options.erase_by
-    own = _of_site(observation, site, of_side=True)
-    of_site = torch.stack([removal_rank(ranks, content) for ranks in own.values()])
     removed = partial(_removals_to_flip, observation, by, n_steps=options.flip_steps)
     key = "tokens to flip", by, options.flip_steps, seed, observation.explains
     shared = observation.remember(key, lambda: removed(of_text))
@@ -351,7 +349,6 @@ def _flips(
     counted = never_as_all(n_removed, n_units, can_flip)
     never = (~flips).double().masked_fill(~can_flip, torch.nan)
     none = (~can_flip).double().masked_fill(n_units < 2, torch.nan)
-    names = (*own, *OF_TEXT)
     return {
         "tokens_to_flip": dict(zip(names, counted / n_units, strict=True)),
         "tokens_never_flip": dict(zip(names, never, strict=True)),
@@ -392,12 +389,13 @@ def _erased(observation: Observation, by: str, erased: Tensor) -> Tensor:
 
 
 def _drops(observation: Observation, by: str, erased: Tensor) -> Tensor:
-    """How far the explained class's probability falls without the erased units.
+    """How far the probability of the text's side falls without the erased units.
 
     Shape: [copies, batch, keys] -> [copies, batch].
     """
     after = _erased(observation, by, erased)
     before = observation.probs
     texts = torch.arange(len(before), device=before.device)
-    predicted = observation.target(None)
-    return before[texts, predicted] - after[:, texts, predicted]
+    explained = observation.target(None)
+    fall = before[texts, explained] - after[:, texts, explained]
+    return fall * observation.side[:, 0]

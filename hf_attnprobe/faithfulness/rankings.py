@@ -34,7 +34,7 @@ RELATIVE = ("attention", "norm_based", "input_gradient", "rollout", "last_layer"
 """Rankings whose values are exact relative to themselves."""
 OF_SITE = ("attention", "gradient", "product", "effective_attention", "norm_based")
 SIGNED = ("gradient", "product")
-"""Rankings in which what speaks against the explained class comes last."""
+"""Rankings in which what speaks against the side that the text is on comes last."""
 OF_TEXT = ("input_gradient", "leave_one_out", "random")
 OF_GROUP = {"rollout": "rollout", "last_layer": "mean_attention"}
 """Maps of a whole layer that rank for a group of heads, by name of the ranking."""
@@ -59,12 +59,12 @@ def ranking(
     *,
     seed: int = 0,
     rows: Rows = "read",
-    of_side: bool = False,
 ) -> Tensor:
     """Importance as dense ranks, [batch, keys], higher for more important.
 
     Only ``content_mask`` counts. What differs by rounding alone is equal. Gradients are
-    signed: what speaks for the decision is important. What does not depend on the site
+    signed: what speaks for the decision is important, with a class explained that for it or
+    against it. What does not depend on the site
     is computed once per observation.
 
     Args:
@@ -72,13 +72,11 @@ def ranking(
             :func:`is_possible`.
         seed: of the random ranking.
         rows: see :data:`Rows`.
-        of_side: what speaks for the side that the text is on is important, where a
-            class is explained that the text is not decided for: what speaks against it.
     """
     content = observation.batch.content_mask
     if name not in OF_TEXT:
         values = _of_site(observation, site, name, rows)
-        if of_side and name in SIGNED:
+        if name in SIGNED:
             values = values * observation.side
         return tied(name, values, content)
     key = f"ranking {name}", seed, observation.explains

@@ -41,12 +41,14 @@ class NoOptions(Options):
 class ExplainsClass(Options):
     """Of a test that explains the probability of a class.
 
-    With a target a decision is for it or not for it, and flips where that changes.
+    With a target the decision is for it or not for it. It flips where that changes, and
+    its probability is that of the side the text is on: of the target, or of all others.
     """
 
     target: str | int | None = option(
         None,
-        "class that is explained, by name or number (default: the predicted one)",
+        "class, by name or number: explained is why a text is decided for it or not "
+        "(default: the predicted one)",
         metavar="CLASS",
     )
 

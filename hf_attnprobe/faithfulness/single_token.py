@@ -53,13 +53,13 @@ TOKENS_AT_ONCE = 64  # copies of the batch
 
 @dataclass(frozen=True)
 class SingleToken(ExplainsClass):
-    """Which class's probability is read."""
+    """Which class is explained."""
 
 
 @dataclass(frozen=True)
 class SingleTokenResult:
-    """All [batch]: of the explained class, by default that predicted for the whole text,
-    over its tokens alone.
+    """All [batch]: of the class predicted for the whole text, or of the side that it is on
+    where a class is explained, over its tokens alone.
 
     Range and standard deviation (over tokens, ddof 0) are NaN for a text of one token, and
     all are NaN for a text of none.
@@ -96,6 +96,7 @@ def single_token(
     observation = observation.explaining(options.target)
     content = observation.batch.content_mask
     probs = single_token_probs(observation, observation.target(None))
+    probs = torch.where(observation.side > 0, probs, 1 - probs)
     lowest = probs.masked_fill(~content, torch.inf).amin(-1)
     highest = probs.masked_fill(~content, -torch.inf).amax(-1)
     n_tokens = content.sum(-1)
