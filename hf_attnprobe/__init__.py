@@ -57,9 +57,12 @@ if TYPE_CHECKING:
     from hf_attnprobe.faithfulness.adversarial import Adversarial
     from hf_attnprobe.faithfulness.correlation import Correlation
     from hf_attnprobe.faithfulness.erasure import Erasure
+    from hf_attnprobe.faithfulness.explanations import Explanations
     from hf_attnprobe.faithfulness.input_erasure import InputErasure
     from hf_attnprobe.faithfulness.permutation import Permutation
     from hf_attnprobe.faithfulness.registry import FaithfulnessTest, register_test
+    from hf_attnprobe.faithfulness.screen import Screen
+    from hf_attnprobe.faithfulness.single_token import SingleToken
     from hf_attnprobe.options import Options, option
     from hf_attnprobe.retraining.options import RetrainOptions, TransferOptions
     from hf_attnprobe.retraining.report import RetrainingReport
@@ -111,6 +114,7 @@ _LATER = {
     "Differentiable": "attention_model",
     "EditableInputs": "attention_model",
     "Erasure": "faithfulness.erasure",
+    "Explanations": "faithfulness.explanations",
     "FaithfulnessTest": "faithfulness.registry",
     "HeadOutputs": "attention_model",
     "HeadValues": "attention_model",
@@ -127,6 +131,8 @@ _LATER = {
     "RetrainOptions": "retraining.options",
     "RetrainingReport": "retraining.report",
     "Score": "statistics.scores",
+    "Screen": "faithfulness.screen",
+    "SingleToken": "faithfulness.single_token",
     "Site": "attention_model",
     "Stack": "attention_model",
     "Statistic": "statistics.summary",
@@ -186,6 +192,7 @@ __all__ = [
     "Differentiable",
     "EditableInputs",
     "Erasure",
+    "Explanations",
     "FaithfulnessTest",
     "HeadOutputs",
     "HeadValues",
@@ -202,6 +209,8 @@ __all__ = [
     "RetrainOptions",
     "RetrainingReport",
     "Score",
+    "Screen",
+    "SingleToken",
     "Site",
     "Stack",
     "Statistic",

@@ -7,8 +7,7 @@ test never knows which of them it has.
 
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol, TypeVar, cast, runtime_checkable
 
 import torch
@@ -481,6 +480,7 @@ class Observation:
         attention: per layer [batch, heads, queries, keys].
         state: what the adapter keeps for itself.
         memory: what :meth:`remember` has computed.
+        explains: the class that is explained; ``None``: of each text the predicted one.
     """
 
     model: AttentionModelBase
@@ -489,6 +489,57 @@ class Observation:
     attention: tuple[Tensor, ...]
     state: Any = None
     memory: dict[Hashable, Any] = field(default_factory=dict, repr=False)
+    explains: int | None = None
+
+    def explaining(self, target: str | int | None) -> "Observation":
+        """The same observation with a class explained, and the same memory.
+
+        Gradients, leave-one-out and :meth:`flips` are then of this class.
+
+        Args:
+            target: a class by name or number; a name that is there counts first.
+                ``None``: of each text the predicted one.
+
+        Raises:
+            AttnProbeError: no such class.
+        """
+        number = None if target is None else self._number_of(target)
+        return self if number == self.explains else replace(self, explains=number)
+
+    def _number_of(self, target: str | int) -> int:
+        prediction = self.model.prediction
+        names, n_targets = list(prediction.targets), prediction.n_targets(self.probs)
+        if not n_targets:
+            raise AttnProbeError(
+                f"expected no target: this model predicts {prediction.name}, of which no "
+                "class can be chosen; leave it out"
+            )
+        if isinstance(target, str) and names.count(target) == 1:
+            return names.index(target)
+        number = int(target) if str(target).isdecimal() else -1
+        if 0 <= number < n_targets:
+            return number
+        raise AttnProbeError(
+            f"expected a target class from 0 to {n_targets - 1}, got {target}; the "
+            f"names are {', '.join(names)}"
+        )
+
+    def flips(self, after: Tensor) -> Tensor:
+        """Whether outputs are decided otherwise: [..., batch, classes] -> [..., batch].
+
+        Where a class is explained, whether they change sides: decided for it or not. NaN
+        where the model makes no decisions.
+        """
+        flipped = self.model.prediction.flips(self.probs, after, self.explains)
+        if self.model.prediction.decides:
+            return flipped
+        return torch.full_like(after[..., 0], torch.nan)
+
+    @property
+    def side(self) -> Tensor:
+        """−1 where a class is explained that is not decided for, else 1, [batch, 1]."""
+        is_for = self.model.prediction.is_for(self.probs, self.explains)
+        return torch.where(is_for, 1, -1)[:, None]
 
     def remember(self, key: Hashable, compute: Callable[[], T]) -> T:
         """The value of ``compute()``, which runs for the first of equal keys only."""
@@ -548,7 +599,7 @@ class Observation:
         """
 
         def compute() -> list[Tensor]:
-            return _reaching(self)
+            return _reaching(self.explaining(None))
 
         real = self.model.visible(self, layer).any(-1)
         return self.remember("reaching", compute)[layer] & real
@@ -557,45 +608,51 @@ class Observation:
         """The class to explain, int [batch]: ``target``, or the predicted one.
 
         Where the prediction has several parts, the decided outcome of each,
-        int [batch, parts].
+        int [batch, parts]. Without a target that of :meth:`explaining` comes first.
         """
+        target = self.explains if target is None else target
         return self.model.prediction.explained(self.probs, target)
 
-    def flips(self, after: Tensor) -> Tensor:
-        """Whether outputs are decided otherwise: [..., batch, entries] -> bool [...].
+    def explained_probs(self, probs: Tensor) -> Tensor:
+        """The probability of what is explained, [..., batch, entries] -> [..., batch]."""
+        of_one_label = (
+            self.explains is not None and not self.model.prediction.has_one_part
+        )
+        n_parts = self.model.prediction.n_parts if of_one_label else 1
+        return predictions.entry_sum(probs, self.target(None)) * (n_parts or 1)
 
-        NaN where the model makes no decisions.
-        """
-        flipped = self.model.prediction.flips(self.probs, after)
-        if self.model.prediction.decides:
-            return flipped
-        return torch.full_like(after[..., 0], torch.nan)
-
-    @cached_property
+    @property
     def token_logits(self) -> Tensor | None:
         """Logits of each token alone [batch, keys, classes], for linear read-outs only."""
         if self.model.lacks(LinearReadout):
             return None
-        return self.model.require(LinearReadout).token_logits(self)
+        model = self.model.require(LinearReadout)
+        return self.remember("token_logits", lambda: model.token_logits(self))
 
-    @cached_property
+    @property
     def leave_one_out(self) -> Tensor:
         """Probabilities without each token, [batch, keys, classes]."""
-        return self.model.require(EditableInputs).leave_one_out(self)
+        model = self.model.require(EditableInputs)
+        return self.remember("leave_one_out", lambda: model.leave_one_out(self))
 
-    @cached_property
+    @property
     def attention_gradient(self) -> list[Tensor]:
-        """Gradient of the predicted class's probability with respect to the attention.
+        """Gradient of the explained class's probability with respect to the attention.
 
         Per layer [batch, heads, queries, keys].
         """
-        model = self.model.require(Differentiable)
-        return model.attention_gradient(self, self.target(None))
 
-    @cached_property
+        def compute() -> list[Tensor]:
+            model = self.model.require(Differentiable)
+            return model.attention_gradient(self, self.target(None))
+
+        return self.remember(("attention_gradient", self.explains), compute)
+
+    @property
     def head_values(self) -> tuple[Tensor, ...]:
         """Value vectors of every head, per layer [batch, heads, keys, width]."""
-        return self.model.require(HeadValues).head_values(self)
+        model = self.model.require(HeadValues)
+        return self.remember("head_values", lambda: model.head_values(self))
 
     def permutations(self, layer: int, n_copies: int, seed: int) -> Tensor:
         """Random permutations of what each query may see; the same for all heads.
@@ -617,6 +674,7 @@ class Observation:
 
         Jain & Wallace 2019, Algorithm 1.
         """
+        target = self.explains if target is None else target
 
         def compute() -> Tensor:
             model = self.model.require(Differentiable)
@@ -631,6 +689,7 @@ class Observation:
         Algorithm 1); of a class ``target`` |p(x without t) − p(x)|. For two classes the
         two are equal.
         """
+        target = self.explains if target is None else target
         if target is None:
             return self.model.prediction.distance(self.probs, self.leave_one_out)
         explained = self.target(target)

@@ -65,6 +65,16 @@ TAU = {
     },
 }
 
+# Their Figures 3 to 5, averages over data sets (SNLI aside, where the first two are −.07
+# and −.05): by how much gradients and leave-one-out agree better with each other than
+# attention with either, and leave-one-out with the average encoder's attention than with
+# the BiLSTM's.
+TAU_DIFFERENCES = {
+    "leave_one_out_tau_difference": 0.2,
+    "gradient_tau_difference": 0.25,
+    "encoder_difference": 0.375,
+}
+
 # The authors' released reruns of it, additive attention: median ε-max JSD (ε = .05,
 # search) for predicted class 0 and 1.
 EPSILON_MAX_JSD = {

@@ -378,9 +378,13 @@ def test_texts_of_one_token(cli, checkpoint, tmp_path):
         index="example_id", columns="statistic", values="value"
     )
     undefined = {name for name in found if found[name]["undefined"]}
+    tops = {name for name in found if "_top_" in name or name.startswith("top_")}
+    assert tops and all(found[name]["undefined"] >= 2 for name in tops)
+    undefined -= tops
     shares = {name for name in found if name.startswith("share_of_largest@")}
     assert undefined - shares == {
-        f"{pair}_{end}" for pair in PAIRS for end in ("tau", "p_value")
+        *(f"{pair}_{end}" for pair in PAIRS for end in ("tau", "p_value")),
+        *("leave_one_out_tau_difference", "gradient_tau_difference"),
     }
     assert shares and shares <= undefined  # a share of no room at all
     for name in undefined:

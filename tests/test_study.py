@@ -516,26 +516,32 @@ def test_jain_and_wallace_beside_ours(reviews_folder, tmp_path):
         {"train": SMALL | {"encoder_size": 8}, "search": {"n_steps": 5}},
     )
     content = yaml.safe_load(file.read_text())
-    content["grid"] |= {"encoder": ["bilstm"], "attention": ["additive"]}
+    content["grid"] |= {"encoder": ["bilstm", "mlp"], "attention": ["additive"]}
     report = study(
         write(tmp_path, content),
         options=StudyOptions(dataset=f"sst={reviews_folder}"),
         output_dir=tmp_path / "out",
         progress=False,
     )
-    tau, room, shuffled, overall = report.tables
+    tau, differences, room, shuffled, overall, first = report.tables
     audited = pd.read_parquet(
         tmp_path / "out" / "audit" / "sst-bilstm-additive" / "rows"
     )
     wide = audited.pivot_table(index="example_id", columns="statistic", values="value")
     for row in cells(tau):
+        if row["encoder"] == "mlp":
+            continue
         own = wide[wide.predicted_class == row["predicted"]][
             f"attention_{row['τ with']}_tau"
         ]
         assert row["τ"].value == pytest.approx(own.mean()) and row[
             "std"
         ] == pytest.approx(own.std(ddof=0), abs=1e-3)
-    theirs = {(r["τ with"], r["predicted"]): r["published τ"] for r in cells(tau)}
+    theirs = {
+        (r["τ with"], r["predicted"]): r["published τ"]
+        for r in cells(tau)
+        if r["encoder"] == "bilstm"
+    }
     assert (
         theirs.items()
         <= {
@@ -546,10 +552,35 @@ def test_jain_and_wallace_beside_ours(reviews_folder, tmp_path):
         }.items()
     )
     for row in cells(room):
-        assert row["published (searched)"] == (0.49, 0.50)[row["predicted"]]
+        theirs = {"bilstm": (0.49, 0.50), "mlp": (0.47, 0.50)}[row["encoder"]]
+        assert row["published (searched)"] == theirs[row["predicted"]]
         assert row["searched"].value <= row["exactly"].value + 1e-9
-    assert sum(row["median Δŷ"].n for row in cells(shuffled)) == len(wide)
-    assert len(overall.rows) == 1
+    assert sum(row["median Δŷ"].n for row in cells(shuffled)) == 2 * len(wide)
+    assert len(overall.rows) == len(first.rows) == 2
+    other = pd.read_parquet(tmp_path / "out" / "audit" / "sst-mlp-additive" / "rows")
+    other = other.pivot_table(index="example_id", columns="statistic", values="value")
+    loo = "attention_leave_one_out_tau"
+    expected = {
+        "τ(g, loo) − τ(α, loo), bilstm": wide.gradient_leave_one_out_tau - wide[loo],
+        "τ(g, loo) − τ(α, g), bilstm": (
+            wide.gradient_leave_one_out_tau - wide.attention_gradient_tau
+        ),
+        "τ(g, loo) − τ(α, loo), mlp": other.gradient_leave_one_out_tau - other[loo],
+        "τ(g, loo) − τ(α, g), mlp": (
+            other.gradient_leave_one_out_tau - other.attention_gradient_tau
+        ),
+        "τ(α, loo) of the average − of the BiLSTM": (other[loo] - wide[loo]),
+    }
+    found = {row["difference of τ"]: row for row in cells(differences)}
+    assert found.keys() == expected.keys()
+    for name, texts in expected.items():
+        assert found[name]["mean"].value == pytest.approx(texts.mean())
+        assert found[name]["above 0"].value == pytest.approx((texts > 0).mean())
+        assert found[name]["mean"].n == texts.notna().sum()
+    assert [row["published mean"] for row in found.values()] == [
+        *(0.2, 0.25, None, None),
+        0.375,
+    ]
 
 
 def test_significance_is_counted_as_jain_and_wallace_count_it():
@@ -629,21 +660,40 @@ def test_serrano_and_smith_beside_ours(reviews, tmp_path):
         output_dir=tmp_path / "out",
         progress=False,
     )
-    rows = {row["order"]: row for row in cells(report.tables[0])}
+    fractions, singles = map(cells, report.tables[:2])
+    assert {row["model"] for row in fractions} == {"HAN", "FLAN"}
+    assert not any(r["published median"] for r in fractions if r["model"] == "HAN")
+    rows = {row["order"]: row for row in fractions if row["model"] == "FLAN"}
     theirs = {name: row["published median"] for name, row in rows.items()}
     assert theirs == {
         "random": 0.90,
+        "random, pooled": 0.90,
         "attention": 0.40,
         "gradient": 0.11,
         "product": 0.04,
+        "least_attention": None,
         "smallest set": None,
     }
-    audited = pd.read_parquet(tmp_path / "out" / "audit" / "imdb10-bigru" / "rows")
+    folders = tmp_path / "out" / "audit"
+    (folder,) = (path for path in folders.iterdir() if "alse" in path.name)
+    audited = pd.read_parquet(folder / "rows")
     own = audited[audited.statistic == "fraction_to_flip@gradient"].value
     share = "median share of tokens erased"
     assert rows["gradient"][share].value == pytest.approx(own.median())
+    pooled = rows.pop("random, pooled")
+    draws = audited[audited.statistic.str.match(r"fraction_to_flip@random_\d")].value
+    assert pooled[share].value == pytest.approx(draws.median())
+    assert pooled[share].n == 5 * rows["random"][share].n
+    never = audited[audited.statistic == "never_flips@random"].value
+    assert pooled["never flips"].value == pytest.approx(never.mean())
     n_texts = {row[share].n for row in rows.values()}
     assert len(n_texts) == 1  # all orders on the same texts
+    js = audited[audited.statistic == "delta_js"].value.dropna()
+    flat = [row for row in singles if row["model"] == "FLAN"]
+    assert sum(row["texts"] for row in flat) == len(js)
+    assert sum(row["texts"] * row["ΔJS below 0"] for row in flat) == pytest.approx(
+        (js < -1e-9).sum()
+    )
     assert all(
         row[share].value >= rows["smallest set"][share].value for row in rows.values()
     )

@@ -27,6 +27,7 @@ from hf_attnprobe.attention_model import (
     Observation,
     Site,
 )
+from hf_attnprobe.storage.rows import statistics_of
 from hf_attnprobe.testing import check_adapter
 
 
@@ -167,8 +168,8 @@ def test_it_answers_as_the_model_does(adapter, batch):
 def test_faithfulness_tests_run_on_it(name, adapter, batch):
     for site in adapter.sites():
         result = faithfulness.tests()[name].function(adapter.observe(batch), site)
-        for values in vars(result).values():
-            assert values is None or values.shape == (3,)
+        for values in statistics_of(result).values():
+            assert values.shape == (3,)
 
 
 ROWS = [{"text": "a fine plot", "label": "good"}, {"text": "dull", "label": "bad"}]

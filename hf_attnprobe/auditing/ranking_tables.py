@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 import pandas as pd
 
 from hf_attnprobe import markdown
+from hf_attnprobe.auditing.single_weight_table import delta_table
 from hf_attnprobe.faithfulness.input_erasure import CAUTION
 from hf_attnprobe.statistics.comparisons import Comparison
 from hf_attnprobe.statistics.summary import Statistic, key_of, position
@@ -68,8 +69,10 @@ def section_in_words(
 ) -> list[str]:
     """What stands before the numbers of a test, in Markdown."""
     if test == "erasure":
-        tables = flip_table(statistics) + fraction_table(statistics, rows)
-        return tables + erasure_sentences(statistics)
+        singles = flip_table(statistics) + delta_table(rows)
+        return (
+            singles + fraction_table(statistics, rows) + erasure_sentences(statistics)
+        )
     if test == "input_erasure":
         return ["", CAUTION]
     if test == "attention_by_tag":

@@ -192,6 +192,7 @@ def to_text(report: Report) -> str:
     lines = [
         f"{report.model} on {report.dataset}: {report.n} texts, seed {report.seed}",
         *_units_note(report),
+        *_target_note(report),
         *_quality_lines(report),
         "",
     ]
@@ -235,6 +236,21 @@ def _units_note(report: Report) -> list[str]:
             "sentence."
         )
     return notes
+
+
+def _target_note(report: Report) -> list[str]:
+    """Which class is explained where it is not the predicted one."""
+    targets: dict[str, list[str]] = {}
+    for test, options in report.provenance.get("options", {}).items():
+        if options.get("target") is not None:
+            targets.setdefault(str(options["target"]), []).append(test)
+    return [
+        f"Explained is in {', '.join(tests)} why a text is decided for the class {target} "
+        "or not: what is said there of the predicted class is of the side that the text "
+        f"is on, {target} or all other classes together, and a decision flips where it "
+        "changes sides."
+        for target, tests in targets.items()
+    ]
 
 
 def _test_lines(report: Report) -> list[str]:
@@ -329,7 +345,9 @@ def to_markdown(report: Report) -> str:
         f"{report.n} texts of `{report.dataset}`, seed {report.seed}.",
         *_units_note(report),
         "",
-        *markdown.bullets([*_quality_lines(report), *_verdict(report)]),
+        *markdown.bullets(
+            [*_target_note(report), *_quality_lines(report), *_verdict(report)]
+        ),
     ]
     if has_several(
         report.statistics

@@ -15,7 +15,7 @@ from hf_attnprobe.attention_model import (
 )
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.faithfulness import FaithfulnessTest, NoOptions, tests
+from hf_attnprobe.faithfulness import FaithfulnessTest, Screen, tests
 from hf_attnprobe.faithfulness.registry import options_of_tests
 from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.options import Options
@@ -58,7 +58,7 @@ def tests_given(
             "expected single heads for --screen to choose from; leave it or "
             "--no-single-heads out"
         )
-    return {**asked, "screen": NoOptions()}, by_default
+    return {**asked, "screen": asked.get("screen", Screen())}, by_default
 
 
 def choose(

@@ -14,11 +14,11 @@ from hf_attnprobe.faithfulness.input_erasure import InputErasure
 from hf_attnprobe.faithfulness import uniform_attention as _uniform_attention
 from hf_attnprobe.faithfulness import head_ablation as _head_ablation
 from hf_attnprobe.faithfulness.explanations import Explanations
-from hf_attnprobe.faithfulness import screen as _screen
+from hf_attnprobe.faithfulness.screen import Screen
 from hf_attnprobe.faithfulness import plausibility as _plausibility
 from hf_attnprobe.faithfulness import conicity as _conicity
 from hf_attnprobe.faithfulness.fragility import Fragility
-from hf_attnprobe.faithfulness import single_token as _single_token
+from hf_attnprobe.faithfulness.single_token import SingleToken
 from hf_attnprobe.faithfulness.shares.attribution_agreement import AttributionAgreement
 from hf_attnprobe.faithfulness.shares import attention_by_tag as _attention_by_tag
 
@@ -26,8 +26,10 @@ from hf_attnprobe.faithfulness.shares import attention_by_tag as _attention_by_t
 from hf_attnprobe.faithfulness.registry import (
     DEFAULT,
     AuditPreview,
+    ExplainsClass,
     FaithfulnessTest,
     NoOptions,
+    check_target,
     readings,
     register_test,
     tests,
@@ -41,12 +43,16 @@ __all__ = [
     "AuditPreview",
     "Correlation",
     "Erasure",
+    "ExplainsClass",
     "Explanations",
     "FaithfulnessTest",
     "Fragility",
     "InputErasure",
     "NoOptions",
     "Permutation",
+    "Screen",
+    "SingleToken",
+    "check_target",
     "readings",
     "register_test",
     "tests",

@@ -58,7 +58,7 @@ def raw_attention(observation: Observation, site: Site) -> Tensor:
 
 
 def attention_gradient(observation: Observation, site: Site) -> Tensor:
-    """Gradient of the predicted class's probability with respect to a head's attention."""
+    """Gradient of the explained class's probability with respect to a head's attention."""
     return observation.attention_gradient[site.layer][:, site.head]
 
 

@@ -7,7 +7,11 @@ Measure:  Kendall's τ-b between the attention of a text's tokens and (a) |gradi
           input| of the output with the attention weights held fixed, (b) the change of
           the output when the token is left out of the input.
 Compare:  τ-b of (a) with (b): how far two measures of importance agree that do not look
-          at attention.
+          at attention; text by text, how much more one of them agrees with the other
+          than attention does (the paper's Figures 3 and 4).
+Top:      the share of the k tokens that one ranks first among the k that the other does,
+          beside k / T, what random orders of T tokens come to; and τ on the union of
+          both, 1 − 2K / pairs for the distance K of Fagin et al. (2003) with p = ½.
 Reading:  1 the same order, 0 unrelated orders, −1 the reverse. Agreement is
           significant where τ > 0 and its two-sided p ≤ .05 (the papers also count
           τ < 0); an undefined τ is not. Beside it stands how often unrelated orders
@@ -18,9 +22,15 @@ themselves. Leave-one-out is a difference of two outputs: exact relative to 1 �
 predicted class, as far as its logits are. Tokens whose effects on the logits differ by
 less than the logits' own rounding (in float32 some 3e-5) share a rank; in float64 they
 need not.
+
+Where several tokens tie for the k-th place, it is drawn among them: the overlap is its
+mean over the draws of both sides. For τ on the union all of them are in. Both are NaN in
+texts of k tokens or fewer, whose top is the whole text.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,15 +41,20 @@ from hf_attnprobe.attention_model import (
     Observation,
     Site,
 )
-from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.faithfulness.registry import AuditPreview, register_test
+from hf_attnprobe.faithfulness.registry import (
+    ExplainsClass,
+    check_target,
+    register_test,
+)
 from hf_attnprobe.functional.divergence import small_side
 from hf_attnprobe.functional.rank import (
     chance_of_agreement,
     dense_rank,
     kendall_tau_b_matrix,
+    top_overlap,
+    top_tau,
 )
-from hf_attnprobe.options import Options, option
+from hf_attnprobe.options import option
 
 
 LEVEL = 0.05
@@ -48,6 +63,7 @@ ROUNDINGS = 256
 more than ``AT_MOST`` apart, which is what matters in 16 bits."""
 AT_MOST = 0.01
 PAIRS = ((0, 1), (0, 2), (1, 2))  # attention, gradient, leave-one-out
+NAMES = ("attention_gradient", "attention_leave_one_out", "gradient_leave_one_out")
 
 READINGS = {
     "attention_gradient_tau": (
@@ -86,6 +102,42 @@ READINGS = {
     "gradient_leave_one_out_p_value": (
         "the mean p-value of gradients against leave-one-out is {mean:.2f}"
     ),
+    "leave_one_out_tau_difference": (
+        "gradients order the tokens nearer to leave-one-out than attention does by "
+        "{mean:+.2f} of rank correlation (mean over texts; below 0 attention is nearer)"
+    ),
+    "gradient_tau_difference": (
+        "leave-one-out orders the tokens nearer to gradients than attention does by "
+        "{mean:+.2f} of rank correlation (mean over texts; below 0 attention is nearer)"
+    ),
+    "attention_gradient_top_overlap": (
+        "{mean:.0%} of the {key} most attended tokens are among the {key} of the largest "
+        "gradients (mean over longer texts)"
+    ),
+    "attention_leave_one_out_top_overlap": (
+        "{mean:.0%} of the {key} most attended tokens are among the {key} that matter "
+        "most when left out (mean over longer texts)"
+    ),
+    "gradient_leave_one_out_top_overlap": (
+        "{mean:.0%} of the {key} tokens of the largest gradients are among the {key} "
+        "that matter most when left out (mean over longer texts)"
+    ),
+    "top_overlap_by_chance": (
+        "orders that have nothing to do with each other share {mean:.0%} of their first "
+        "{key} tokens (mean over longer texts)"
+    ),
+    "attention_gradient_top_tau": (
+        "on the {key} first tokens of both attention and gradients have rank "
+        "correlation {mean:.2f}"
+    ),
+    "attention_leave_one_out_top_tau": (
+        "on the {key} first tokens of both attention and leave-one-out have rank "
+        "correlation {mean:.2f}"
+    ),
+    "gradient_leave_one_out_top_tau": (
+        "on the {key} first tokens of both gradients and leave-one-out have rank "
+        "correlation {mean:.2f}"
+    ),
 }
 HEAD_TITLES = {
     "attention_leave_one_out_tau": "rank correlation of attention with leave-one-out",
@@ -99,7 +151,12 @@ class CorrelationResult:
     rows; significant is 1 where p ≤ .05 and τ > 0, else 0.
 
     ``significant_by_chance`` is the probability of that for a random order of as many
-    tokens, without ties.
+    tokens, without ties. ``leave_one_out_tau_difference`` is τ(gradient, leave-one-out)
+    − τ(attention, leave-one-out), ``gradient_tau_difference`` τ(gradient, leave-one-out)
+    − τ(attention, gradient), both in [−2, 2].
+
+    By number k of tokens: overlaps in [0, 1] and τ on the union in [−1, 1], NaN in texts
+    of k tokens or fewer; τ also where the union is a single token.
     """
 
     attention_gradient_tau: Tensor
@@ -112,23 +169,28 @@ class CorrelationResult:
     gradient_leave_one_out_p_value: Tensor
     gradient_leave_one_out_significant: Tensor
     significant_by_chance: Tensor
+    leave_one_out_tau_difference: Tensor
+    gradient_tau_difference: Tensor
+    attention_gradient_top_overlap: Mapping[int, Tensor] = field(default_factory=dict)
+    attention_leave_one_out_top_overlap: Mapping[int, Tensor] = field(
+        default_factory=dict
+    )
+    gradient_leave_one_out_top_overlap: Mapping[int, Tensor] = field(
+        default_factory=dict
+    )
+    top_overlap_by_chance: Mapping[int, Tensor] = field(default_factory=dict)
+    attention_gradient_top_tau: Mapping[int, Tensor] = field(default_factory=dict)
+    attention_leave_one_out_top_tau: Mapping[int, Tensor] = field(default_factory=dict)
+    gradient_leave_one_out_top_tau: Mapping[int, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Correlation(Options):
-    """Which class's probability the importances explain."""
+class Correlation(ExplainsClass):
+    """Which class's probability the importances explain, and how many tokens are the top."""
 
-    target: int | None = option(
-        None, "class whose probability is explained (default: the predicted one)"
+    tops: Sequence[int] = option(
+        (3,), "numbers of tokens ranked first whose overlap is counted", at_least=1
     )
-
-
-def _check(preview: AuditPreview, options: Correlation) -> None:
-    n_classes = preview.shortest.probs.shape[-1]
-    if options.target is not None and not 0 <= options.target < n_classes:
-        raise AttnProbeError(
-            f"expected a target class from 0 to {n_classes - 1}, got {options.target}"
-        )
 
 
 @register_test(
@@ -136,7 +198,7 @@ def _check(preview: AuditPreview, options: Correlation) -> None:
     head_titles=HEAD_TITLES,
     groups=True,
     needs=(Differentiable, EditableInputs),
-    check=_check,
+    check=check_target,
 )
 def correlation(
     observation: Observation,
@@ -152,12 +214,13 @@ def correlation(
     Args:
         seed: unused, nothing here is random.
     """
+    observation = observation.explaining(options.target)
     content = observation.batch.content_mask
     attention = observation.read(site)
-    gradient = observation.gradient_importance(options.target)
-    leave_one_out = observation.leave_one_out_importance(options.target)
+    gradient = observation.gradient_importance()
+    leave_one_out = observation.leave_one_out_importance()
     values = torch.stack([attention, gradient, leave_one_out], dim=1)
-    unit = _unit_of_leave_one_out(observation, options.target)
+    unit = _unit_of_leave_one_out(observation)
     units = torch.stack([0 * unit, 0 * unit, unit], dim=1)
     ranked = ranks(values, content.unsqueeze(1), units)
     found = kendall_tau_b_matrix(ranked, content)
@@ -166,7 +229,32 @@ def correlation(
     parts = torch.stack([found.tau, found.p_value, significant])
     by_pair = [part for x, y in PAIRS for part in parts[:, :, x, y]]
     by_chance = chance_of_agreement(content.sum(-1), level=LEVEL)
-    return CorrelationResult(*[*by_pair, by_chance])
+    baseline = found.tau[:, 1, 2]
+    differences = [baseline - found.tau[:, 0, 2], baseline - found.tau[:, 0, 1]]
+    tops = _tops(ranked, content, options.tops)
+    return CorrelationResult(*[*by_pair, by_chance, *differences], **tops)
+
+
+def _tops(ranked: Tensor, content: Tensor, tops: Sequence[int]) -> dict[str, Any]:
+    """What the pairs' first k tokens share, by statistic and k, each [batch].
+
+    Shape: ranked [batch, 3, keys], see :data:`PAIRS`.
+    """
+    n_tokens = content.sum(-1)
+    first, second = ([pair[side] for pair in PAIRS] for side in (0, 1))
+    pairs = ranked[:, first].flatten(0, 1), ranked[:, second].flatten(0, 1)
+    mask = content.repeat_interleave(len(PAIRS), 0)
+    found: dict[str, dict[int, Tensor]] = {}
+    for k in sorted(set(tops)):
+        too_short = n_tokens <= k
+        chance = (k / n_tokens.double()).masked_fill(too_short, torch.nan)
+        found.setdefault("top_overlap_by_chance", {})[k] = chance
+        for kind, measure in (("overlap", top_overlap), ("tau", top_tau)):
+            by_pair = measure(*pairs, mask, k).unflatten(0, (-1, len(PAIRS))).unbind(1)
+            for name, values in zip(NAMES, by_pair, strict=True):
+                of_kind = found.setdefault(f"{name}_top_{kind}", {})
+                of_kind[k] = values.masked_fill(too_short, torch.nan)
+    return found
 
 
 def ranks(values: Tensor, content: Tensor, unit: Tensor | float = 0.0) -> Tensor:
@@ -181,16 +269,16 @@ def ranks(values: Tensor, content: Tensor, unit: Tensor | float = 0.0) -> Tensor
     return dense_rank(values, content, rtol=rounding, atol=rounding * unit)
 
 
-def leave_one_out_ranks(observation: Observation, target: int | None = None) -> Tensor:
+def leave_one_out_ranks(observation: Observation) -> Tensor:
     """Ranks [batch, keys] of the leave-one-out importance.
 
     Leaving out either of two equal neighbours leaves the same text, hence a tie.
     """
-    importance = observation.leave_one_out_importance(target)
-    unit = _unit_of_leave_one_out(observation, target)
+    importance = observation.leave_one_out_importance()
+    unit = _unit_of_leave_one_out(observation)
     return ranks(importance, observation.batch.content_mask, unit)
 
 
-def _unit_of_leave_one_out(observation: Observation, target: int | None) -> Tensor:
+def _unit_of_leave_one_out(observation: Observation) -> Tensor:
     """The numbers that leave-one-out is a difference of, [batch, 1]."""
-    return small_side(observation.probs, observation.target(target)).abs()[:, None]
+    return small_side(observation.probs, observation.target(None)).abs()[:, None]

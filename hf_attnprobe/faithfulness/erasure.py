@@ -21,6 +21,10 @@ Texts:    all orders are compared on the texts that some set flips (elsewhere: t
           of the tried orders flips). There an order that never flips the decision counts
           as all tokens, and as all of their attention. The paper leaves such texts out,
           ranking by ranking, which lets worse rankings off on harder texts.
+Target:   with a class to explain the decision is for it or not for it, and what speaks
+          for the side that a text is on goes first: for the class or against it.
+          Of more than two classes the smallest set is then not known: for a change
+          towards the target it has to pass all others at once.
 Reading:  attention is no ideal ranking where another flips the decision with less.
 Caution:  where nearly all attention is gone, the decision rests on a small rest,
           divided by its sum: an input that the model never saw in training.
@@ -51,7 +55,11 @@ from hf_attnprobe.faithfulness.rankings import (
     ranking,
     tied,
 )
-from hf_attnprobe.faithfulness.registry import register_test
+from hf_attnprobe.faithfulness.registry import (
+    ExplainsClass,
+    check_target,
+    register_test,
+)
 from hf_attnprobe.faithfulness.single_weight import erased, single_weight
 from hf_attnprobe.functional.erasure import (
     FlipSet,
@@ -63,10 +71,12 @@ from hf_attnprobe.functional.erasure import (
 )
 from hf_attnprobe.functional.intervention import random_permutations
 from hf_attnprobe.functional.rank import kendall_tau_b
-from hf_attnprobe.options import Options, option
+from hf_attnprobe.options import option
 
 
 RANKINGS = ("attention", "gradient", "product", "leave_one_out", "input_gradient")
+FROM_BELOW = ("attention", "gradient", "product")
+"""The paper's rankings; ``least_attention`` is that of attention from its other end."""
 OF_HEADS_ALONE = ("effective_attention", "norm_based")
 N_RANDOM = 5  # the paper's
 ORDER_STREAM = 1 << 40  # added to the seed: other shuffles than ``permutation``'s
@@ -164,7 +174,7 @@ HEAD_TITLES = {
 
 
 @dataclass(frozen=True)
-class Erasure(Options):
+class Erasure(ExplainsClass):
     """How weights are erased, and what is compared with the largest one."""
 
     renormalise: bool = option(
@@ -180,6 +190,16 @@ class Erasure(Options):
         "count the decision without any attention too, as the released code does",
     )
     n_random: int = option(N_RANDOM, "random orders of erasure", at_least=1)
+    each_random: bool = option(
+        False,
+        "report every random order beside their mean, to pool them over texts as the "
+        "released code does",
+    )
+    bottom_up: bool = option(
+        False,
+        "also erase the least weight first, and the least gradient and product (orders "
+        "least_attention, …)",
+    )
 
 
 @dataclass(frozen=True)
@@ -191,13 +211,15 @@ class ErasureResult:
     flips the decision. What is by ranking is NaN where it is 1. On all other texts an
     order that never flips the decision counts as all tokens: fraction 1, the attention
     of all tokens, ``regret`` all tokens beyond the smallest set. ``random`` averages its
-    draws, and its ``never_flips`` is the share of draws that do not.
+    draws, and its ``never_flips`` is the share of draws that do not; ``random_1`` is the
+    first draw. With ``bottom_up`` its orders are among the tried ones.
 
     ``way_to_best`` is (random − it) / (random − smallest set), at most 1, negative where
     it is worse than a random order; NaN where a random order needs the least.
     ``way_to_best_tried`` is the same with the best of the tried orders, of
     ``greedy_bound_size`` tokens, in place of the smallest set. The exact ones are None or
-    empty where the read-out is not linear, and those of tried orders where it is.
+    empty where the read-out is not linear, or a target is one of more than two classes,
+    and those of tried orders elsewhere.
     """
 
     delta_js: Tensor
@@ -231,6 +253,7 @@ class ErasureResult:
     groups=True,
     needs=(Decisions,),
     copies_at_once=lambda options: COPIES_AT_ONCE,
+    check=check_target,
 )
 @torch.no_grad()
 def erasure(
@@ -244,6 +267,7 @@ def erasure(
 
     Without ``renormalise`` the output moves for want of weight too.
     """
+    observation = observation.explaining(options.target)
     attention = attention_of(observation, site)
     content, token_logits = observation.batch.content_mask, observation.token_logits
     ranked = rankings(observation, site)
@@ -252,17 +276,32 @@ def erasure(
     exact = None
     if token_logits is not None:
         bias = observation.model.require(LinearReadout).readout_bias()
-        exact = minimal_flip_set(attention, token_logits, content, bias=bias, **rules)
-        ranked["margin"] = exact.margin
+        if observation.explains is None or token_logits.shape[-1] == 2:
+            exact = minimal_flip_set(
+                attention, token_logits, content, bias=bias, **rules
+            )
+            ranked["margin"] = exact.margin
+    if options.bottom_up:
+        ranked |= {
+            f"least_{name}": -ranked[name] for name in FROM_BELOW if name in ranked
+        }
     order = orders(observation, content, ranked, options.n_random, seed)
     if token_logits is not None:
         n_removed = removals_to_flip(
-            attention, token_logits, content, order, bias=bias, **rules
+            attention,
+            token_logits,
+            content,
+            order,
+            bias=bias,
+            target=observation.explains,
+            **rules,
         )
     else:
         n_removed = _removals_by_replay(observation, site, order, content, **rules)
     names = ("random", *ranked)
-    gathered = partial(_by_ranking, names=names, n_random=options.n_random)
+    gathered = partial(
+        _by_ranking, names=names, n_random=options.n_random, each=options.each_random
+    )
     n_tokens = content.sum(-1)
     best = _fewest(n_removed) if exact is None else exact.size
     can_flip = ~best.isnan()
@@ -357,11 +396,14 @@ def _removals_by_replay(
 
 
 def _by_ranking(
-    values: Tensor, *, names: tuple[str, ...], n_random: int
+    values: Tensor, *, names: tuple[str, ...], n_random: int, each: bool
 ) -> dict[str, Tensor]:
     """Values [orders, batch] by name; first the mean of the random orders."""
     random = values[:n_random].mean(0)
-    return dict(zip(names, [random, *values[n_random:]], strict=True))
+    found = dict(zip(names, [random, *values[n_random:]], strict=True))
+    if each:
+        found |= {f"random_{n}": own for n, own in enumerate(values[:n_random], 1)}
+    return found
 
 
 def _mass(attention: Tensor, order: Tensor, n_removed: Tensor) -> Tensor:

@@ -29,9 +29,14 @@ from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.attention_flow import flow_to_tokens
 from hf_attnprobe.faithfulness.attention_maps import OF_HEADS, OF_LAYERS
 from hf_attnprobe.faithfulness.correlation import leave_one_out_ranks, ranks
-from hf_attnprobe.faithfulness.registry import AuditPreview, register_test
+from hf_attnprobe.faithfulness.registry import (
+    AuditPreview,
+    ExplainsClass,
+    check_target,
+    register_test,
+)
 from hf_attnprobe.functional.rank import kendall_tau_b
-from hf_attnprobe.options import Options, option
+from hf_attnprobe.options import option
 
 
 READINGS = {
@@ -116,8 +121,8 @@ class ExplanationsResult:
 
 
 @dataclass(frozen=True)
-class Explanations(Options):
-    """For which texts attention flow is computed."""
+class Explanations(ExplainsClass):
+    """What gradients and leave-one-out are of, and the texts that flow is computed for."""
 
     flow_positions: int = option(
         0,
@@ -137,6 +142,7 @@ def with_layers(sites: Sequence[Site]) -> list[Site]:
 
 
 def _check(preview: AuditPreview, options: Explanations) -> None:
+    check_target(preview, options)
     n_positions = int(preview.shortest.batch.mask.sum(-1).amin())
     if 0 < options.flow_positions < n_positions:
         raise AttnProbeError(
@@ -168,6 +174,7 @@ def explanations(
         site: a head, or a whole layer.
         seed: unused, nothing here is random.
     """
+    observation = observation.explaining(options.target)
     content = observation.batch.content_mask
     importance = leave_one_out_ranks(observation)
     taus = {}

@@ -15,6 +15,12 @@ Measure:  with p the predicted class's probability, and the model run again on t
           this text's tokens reaches with this model; tokens leave in the ranking's
           order for comprehensiveness and in reverse for sufficiency. Exact up to 8
           tokens, by a beam search above.
+          Tokens to flip, on request: the share of the text's tokens that is gone when
+          the decision first changes, as they leave in the ranking's order until one is
+          left. All rankings are compared on the texts that one of them flips; there a
+          ranking that never does counts as all tokens.
+Target:   with a class to explain the decision is for it or not for it, and p that of the
+          side the text is on: of the class, or of all others together.
 Compare:  attention with attention × its gradient, gradients, leave-one-out, and a
           random ranking. Of a layer: mean attention, rollout up to it, norm-based, value
           zeroing and its rollout; of all attention: the mean over all heads, the mean of
@@ -25,10 +31,10 @@ Reading:  high comprehensiveness and low sufficiency speak for a ranking, as far
           2021): name the operator with the number, and see ``erased_share``.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -41,16 +47,21 @@ from hf_attnprobe.attention_model import (
 )
 from hf_attnprobe.faithfulness.attention_maps import group_readings
 from hf_attnprobe.faithfulness.rankings import OF_TEXT, ranking, tied
-from hf_attnprobe.faithfulness.registry import AuditPreview, register_test
+from hf_attnprobe.faithfulness.registry import (
+    AuditPreview,
+    ExplainsClass,
+    check_target,
+    register_test,
+)
 from hf_attnprobe.functional import aopc
-from hf_attnprobe.functional.erasure import removal_rank
-from hf_attnprobe.functional.predictions import entry_sum
-from hf_attnprobe.options import Options, option
+from hf_attnprobe.functional.erasure import never_as_all, removal_rank
+from hf_attnprobe.options import option
 
 
 OF_SITE = ("attention", "product")
 FLAGS_AT_ONCE = 1 << 22
 """Copies × texts × positions of erased sets that are looked through together."""
+STEPS_AT_ONCE = 8  # of tokens to flip: then the orders that have flipped are left out
 
 CAUTION = (
     "Texts with tokens deleted or masked are unlike those that the model was trained on, "
@@ -85,6 +96,20 @@ READINGS = {
         "last what {key} ranks first hurts {mean:.2f} of the way from the mildest to "
         "the worst order"
     ),
+    "tokens_to_flip": (
+        "{mean:.0%} of the tokens are gone when the decision flips, taken out of the "
+        f"text ({OPERATOR}) in the "
+        "order of {key} (mean over texts that one of the orders flips; never counts as "
+        "all)"
+    ),
+    "tokens_never_flip": (
+        "in {mean:.0%} of the texts that one of the orders flips, tokens taken out in "
+        "the order of {key} never flip the decision"
+    ),
+    "no_tokens_flip": (
+        "in {mean:.0%} of texts none of the orders of taking tokens out flips the "
+        "decision"
+    ),
 }
 HEAD_TITLES = {
     "comprehensiveness@attention": (
@@ -95,7 +120,7 @@ HEAD_TITLES = {
 
 
 @dataclass(frozen=True)
-class InputErasure(Options):
+class InputErasure(ExplainsClass):
     """How tokens are taken out of the input, and whether the result is normalised."""
 
     erase_by: Literal["deletion", "mask"] = option(
@@ -108,10 +133,23 @@ class InputErasure(Options):
         at_least=0,
         metavar="WIDTH",
     )
+    tokens_to_flip: bool = option(
+        False,
+        "also take tokens out in the order of each ranking until the decision flips; "
+        "runs the model up to once per ranking and step",
+    )
+    flip_steps: int = option(
+        0,
+        "equal shares of a text in which its tokens leave until the decision flips; 0: "
+        "one by one",
+        at_least=0,
+        metavar="STEPS",
+    )
 
 
 def _check(preview: AuditPreview, options: InputErasure) -> None:
-    """Does the model read a text of special tokens alone?"""
+    """Is there such a class, and does the model read a text of special tokens alone?"""
+    check_target(preview, options)
     shortest = preview.shortest
     everything = shortest.batch.content_mask[None]
     model = shortest.model.require(EditableInputs)
@@ -125,6 +163,10 @@ class InputErasureResult:
     ``erased_share`` is the share of a text's tokens that comprehensiveness takes out in
     the mean of its steps, the same for all rankings. The normalised ones are in [0, 1]:
     None where they were not asked for, NaN where every order is as good.
+
+    ``tokens_to_flip`` is in (0, 1], ``tokens_never_flip`` and ``no_tokens_flip`` are 0 or
+    1; None where they were not asked for. All are NaN in texts of one token, and the
+    first two in texts that no order flips.
     """
 
     comprehensiveness: Mapping[str, Tensor]
@@ -132,6 +174,9 @@ class InputErasureResult:
     erased_share: Tensor
     naopc_comprehensiveness: Mapping[str, Tensor] | None = None
     naopc_sufficiency: Mapping[str, Tensor] | None = None
+    tokens_to_flip: Mapping[str, Tensor] | None = None
+    tokens_never_flip: Mapping[str, Tensor] | None = None
+    no_tokens_flip: Tensor | None = None
 
 
 @register_test(
@@ -156,6 +201,7 @@ def input_erasure(
     Raises:
         AttnProbeError: there is no token to mask with.
     """
+    observation = observation.explaining(options.target)
     by, content = options.erase_by, observation.batch.content_mask
     own = _of_site(observation, site)
     of_site = torch.stack([removal_rank(ranks, content) for ranks in own.values()])
@@ -168,7 +214,7 @@ def input_erasure(
 
     def measure(curve: Callable[[Observation, str, Tensor], Tensor]) -> Tensor:
         """[2, rankings, batch]; what no site changes is measured once per observation."""
-        key = f"{curve.__name__} {by}", seed
+        key = f"{curve.__name__} {by}", seed, observation.explains
         shared = observation.remember(key, lambda: curve(observation, by, of_text))
         return torch.cat([curve(observation, by, of_site), shared], dim=1)
 
@@ -177,13 +223,19 @@ def input_erasure(
 
     comprehensiveness, sufficiency = map(named, measure(_tops))
     share = _erased_share(content)
+    on_request: dict[str, Any] = {}
+    if options.tokens_to_flip:
+        names = (*own, *OF_TEXT)
+        on_request |= _flips(observation, options, names, of_site, of_text, seed)
     if not options.naopc_beam:
-        return InputErasureResult(comprehensiveness, sufficiency, share)
+        return InputErasureResult(comprehensiveness, sufficiency, share, **on_request)
     chains = measure(_chains)
     tried = chains[:, len(own) :]
     lower, upper = _bounds(observation, by, options.naopc_beam, seed, tried)
-    normalised = map(named, aopc.normalised(chains, lower, upper))
-    return InputErasureResult(comprehensiveness, sufficiency, share, *normalised)
+    comprehensive, sufficient = map(named, aopc.normalised(chains, lower, upper))
+    on_request["naopc_comprehensiveness"] = comprehensive
+    on_request["naopc_sufficiency"] = sufficient
+    return InputErasureResult(comprehensiveness, sufficiency, share, **on_request)
 
 
 def _of_site(observation: Observation, site: Site) -> dict[str, Tensor]:
@@ -239,7 +291,7 @@ def _bounds(
     Exact for short texts. For others the furthest that were found, by the beam or among
     ``tried`` [2, rankings, batch], the orders that do not depend on the site.
     """
-    key = f"bounds {by} {seed}", beam
+    key = f"bounds {by} {seed}", beam, observation.explains
     return observation.remember(key, lambda: _find_bounds(observation, by, beam, tried))
 
 
@@ -270,14 +322,77 @@ def _lattice(observation: Observation, by: str, content: Tensor) -> Tensor:
     return _drops(observation, by, aopc.at_positions(sets, positions, content.shape[1]))
 
 
-def _drops(observation: Observation, by: str, erased: Tensor) -> Tensor:
-    """How far the predicted class's probability falls without the erased units.
+def _flips(
+    observation: Observation,
+    options: InputErasure,
+    names: Sequence[str],
+    of_site: Tensor,
+    of_text: Tensor,
+    seed: int,
+) -> dict[str, Any]:
+    """The fields of the result that say when the decision flips.
 
-    Shape: [copies, batch, keys] -> [copies, batch].
+    Args:
+        names: of the rankings.
+        of_site, of_text: the turns of those that the site changes, and of the others,
+            each [rankings, batch, keys].
+        seed: of the random one among them.
+    """
+    content = observation.batch.content_mask
+    n_units, by = content.sum(-1), options.erase_by
+    removed = partial(_removals_to_flip, observation, by, n_steps=options.flip_steps)
+    key = "tokens to flip", by, options.flip_steps, seed, observation.explains
+    shared = observation.remember(key, lambda: removed(of_text))
+    n_removed = torch.cat([removed(of_site), shared])
+    flips = ~n_removed.isnan()
+    can_flip = flips.any(0)
+    counted = never_as_all(n_removed, n_units, can_flip)
+    never = (~flips).double().masked_fill(~can_flip, torch.nan)
+    none = (~can_flip).double().masked_fill(n_units < 2, torch.nan)
+    return {
+        "tokens_to_flip": dict(zip(names, counted / n_units, strict=True)),
+        "tokens_never_flip": dict(zip(names, never, strict=True)),
+        "no_tokens_flip": none,
+    }
+
+
+def _removals_to_flip(
+    observation: Observation, by: str, turns: Tensor, *, n_steps: int
+) -> Tensor:
+    """Units gone when the decision first changes, [rankings, batch]; NaN where never."""
+    content = observation.batch.content_mask
+    n_removed = torch.full(turns.shape[:2], torch.nan, dtype=torch.float64)
+    n_removed = n_removed.to(turns.device)
+    for counts in aopc.removal_steps(content.sum(-1), n_steps).split(STEPS_AT_ONCE):
+        is_open = n_removed.isnan()
+        if not is_open.any():
+            break
+        gone = (turns < counts[:, None, :, None]) & content & is_open[..., None]
+        after = _erased(observation, by, gone.flatten(0, 1))
+        flips = observation.flips(after).unflatten(0, gone.shape[:2])
+        flips &= gone.any(-1)
+        first = flips.to(torch.int8).argmax(0)  # [rankings, batch]
+        count = counts.double().gather(0, first)
+        n_removed = torch.where(flips.any(0), count, n_removed)
+    return n_removed
+
+
+def _erased(observation: Observation, by: str, erased: Tensor) -> Tensor:
+    """Probabilities without the erased units, a part of the copies at a time.
+
+    Shape: [copies, batch, keys] -> [copies, batch, classes].
     """
     model = observation.model.require(EditableInputs)
     at_once = max(1, FLAGS_AT_ONCE // erased[0].numel())
     parts = erased.split(at_once)
-    after = torch.cat([model.erase_inputs(observation, part, by=by) for part in parts])
-    explained = observation.target(None)
-    return entry_sum(observation.probs, explained) - entry_sum(after, explained)
+    return torch.cat([model.erase_inputs(observation, part, by=by) for part in parts])
+
+
+def _drops(observation: Observation, by: str, erased: Tensor) -> Tensor:
+    """How far the probability of the text's side falls without the erased units.
+
+    Shape: [copies, batch, keys] -> [copies, batch].
+    """
+    after = observation.explained_probs(_erased(observation, by, erased))
+    fall = observation.explained_probs(observation.probs) - after
+    return fall * observation.side[:, 0]

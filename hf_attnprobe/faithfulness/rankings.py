@@ -2,7 +2,7 @@
 
 Attention, what it is compared with, and chance.
 
-attention: of the site. gradient: ∂p/∂attention of the predicted class's probability p,
+attention: of the site. gradient: ∂p/∂attention of the explained class's probability p,
 signed; product: attention × that (Serrano & Smith 2019, Section 4).
 effective_attention, norm_based: in heads, see ``explanations``.
 rollout, last_layer: of a layer's heads together, or of all; see ``attention_maps``.
@@ -33,6 +33,8 @@ from hf_attnprobe.functional.intervention import random_generator
 RELATIVE = ("attention", "norm_based", "input_gradient", "rollout", "last_layer")
 """Rankings whose values are exact relative to themselves."""
 OF_SITE = ("attention", "gradient", "product", "effective_attention", "norm_based")
+SIGNED = ("gradient", "product")
+"""Rankings in which what speaks against the side that the text is on comes last."""
 OF_TEXT = ("input_gradient", "leave_one_out", "random")
 OF_GROUP = {"rollout": "rollout", "last_layer": "mean_attention"}
 """Maps of a whole layer that rank for a group of heads, by name of the ranking."""
@@ -61,7 +63,8 @@ def ranking(
     """Importance as dense ranks, [batch, keys], higher for more important.
 
     Only ``content_mask`` counts. What differs by rounding alone is equal. Gradients are
-    signed: what speaks for the decision is important. What does not depend on the site
+    signed: what speaks for the decision is important, with a class explained that for it or
+    against it. What does not depend on the site
     is computed once per observation.
 
     Args:
@@ -72,8 +75,11 @@ def ranking(
     """
     content = observation.batch.content_mask
     if name not in OF_TEXT:
-        return tied(name, _of_site(observation, site, name, rows), content)
-    key = f"ranking {name}", seed
+        values = _of_site(observation, site, name, rows)
+        if name in SIGNED:
+            values = values * observation.side
+        return tied(name, values, content)
+    key = f"ranking {name}", seed, observation.explains
     return observation.remember(
         key, lambda: tied(name, _of_text(observation, name, seed), content)
     )

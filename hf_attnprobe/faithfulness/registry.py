@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeVar, get_type_hints
 
 from hf_attnprobe.attention_model import AttentionModelBase, Observation, Site
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.options import Options, from_flat, names_of
+from hf_attnprobe.options import Options, from_flat, names_of, option
 
 
 GROUP = "hf_attnprobe.tests"
@@ -38,6 +38,22 @@ class NoOptions(Options):
 
 
 @dataclasses.dataclass(frozen=True)
+class ExplainsClass(Options):
+    """Of a test that explains the probability of a class.
+
+    With a target the decision is for it or not for it. It flips where that changes, and
+    its probability is that of the side the text is on: of the target, or of all others.
+    """
+
+    target: str | int | None = option(
+        None,
+        "class, by name or number: explained is why a text is decided for it or not "
+        "(default: the predicted one)",
+        metavar="CLASS",
+    )
+
+
+@dataclasses.dataclass(frozen=True)
 class AuditPreview:
     """What the ``check`` of a test may look at before an audit starts.
 
@@ -49,6 +65,11 @@ class AuditPreview:
     shortest: Observation
     sites: Sequence[Site]
     rationales: bool
+
+
+def check_target(preview: AuditPreview, options: ExplainsClass) -> None:
+    """Raises AttnProbeError where the model has no such class."""
+    preview.shortest.explaining(options.target)
 
 
 @dataclasses.dataclass(frozen=True)

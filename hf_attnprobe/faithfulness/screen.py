@@ -3,7 +3,7 @@
 The first-order effect of an edit on every head, from one backward pass.
 
 Question: where is it worth running the exact tests?
-Measure:  |⟨∂p/∂A, A' − A⟩|, the change of the predicted class's probability p that the
+Measure:  |⟨∂p/∂A, A' − A⟩|, the change of the explained class's probability p that the
           gradient at the model's own attention A predicts for the edited A': uniform
           attention, and no attention (the head's output zeroed). Attribution patching
           (Nanda 2023; Kramár et al. 2024, AtP) of attention edits.
@@ -17,7 +17,11 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from hf_attnprobe.attention_model import Differentiable, Observation, Site
-from hf_attnprobe.faithfulness.registry import NoOptions, register_test
+from hf_attnprobe.faithfulness.registry import (
+    ExplainsClass,
+    check_target,
+    register_test,
+)
 from hf_attnprobe.functional.intervention import uniform
 
 
@@ -38,6 +42,11 @@ ESTIMATES = {"first_order_uniform": "uniform_tvd", "first_order_zero": "zero_tvd
 
 
 @dataclass(frozen=True)
+class Screen(ExplainsClass):
+    """Which class's probability moves."""
+
+
+@dataclass(frozen=True)
 class ScreenResult:
     """Both [batch], not negative; estimates, so they may exceed 1."""
 
@@ -51,11 +60,12 @@ class ScreenResult:
     estimates=ESTIMATES,
     needs=(Differentiable,),
     default="many heads",
+    check=check_target,
 )
 def screen(
     observation: Observation,
     site: Site,
-    options: NoOptions = NoOptions(),
+    options: Screen = Screen(),
     *,
     seed: int = 0,
 ) -> ScreenResult:
@@ -64,6 +74,7 @@ def screen(
     Args:
         seed: unused, nothing here is random.
     """
+    observation = observation.explaining(options.target)
     visible = observation.model.visible(observation, site.layer)
     attention = observation.attention[site.layer][:, site.head]
     slope = observation.attention_gradient[site.layer][:, site.head] * visible

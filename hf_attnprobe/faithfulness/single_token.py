@@ -18,8 +18,11 @@ import torch
 from torch import Tensor
 
 from hf_attnprobe.attention_model import EditableInputs, Observation, Site
-from hf_attnprobe.faithfulness.registry import NoOptions, register_test
-from hf_attnprobe.functional.predictions import entry_sum
+from hf_attnprobe.faithfulness.registry import (
+    ExplainsClass,
+    check_target,
+    register_test,
+)
 
 
 READINGS = {
@@ -49,8 +52,14 @@ TOKENS_AT_ONCE = 64  # copies of the batch
 
 
 @dataclass(frozen=True)
+class SingleToken(ExplainsClass):
+    """Which class is explained."""
+
+
+@dataclass(frozen=True)
 class SingleTokenResult:
-    """All [batch]: of the class predicted for the whole text, over its tokens alone.
+    """All [batch]: of the class predicted for the whole text, or of the side that it is on
+    where a class is explained, over its tokens alone.
 
     Range and standard deviation (over tokens, ddof 0) are NaN for a text of one token, and
     all are NaN for a text of none.
@@ -67,12 +76,13 @@ class SingleTokenResult:
     head_titles=HEAD_TITLES,
     needs=(EditableInputs,),
     default="on request",
+    check=check_target,
 )
 @torch.no_grad()
 def single_token(
     observation: Observation,
     site: Site,
-    options: NoOptions = NoOptions(),
+    options: SingleToken = SingleToken(),
     *,
     seed: int = 0,
 ) -> SingleTokenResult:
@@ -83,8 +93,10 @@ def single_token(
     Args:
         site, seed: unused; the input is edited, and nothing here is random.
     """
+    observation = observation.explaining(options.target)
     content = observation.batch.content_mask
-    probs = single_token_probs(observation, observation.target(None))
+    probs = single_token_probs(observation)
+    probs = torch.where(observation.side > 0, probs, 1 - probs)
     lowest = probs.masked_fill(~content, torch.inf).amin(-1)
     highest = probs.masked_fill(~content, -torch.inf).amax(-1)
     n_tokens = content.sum(-1)
@@ -99,16 +111,15 @@ def single_token(
     )
 
 
-def single_token_probs(observation: Observation, target: Tensor) -> Tensor:
-    """Probability of a class when each unit is the only one of its text.
+def single_token_probs(observation: Observation) -> Tensor:
+    """Probability of what is explained when each unit is the only one of its text.
 
-    Shape: target int [batch] -> [batch, keys], meaningful where ``content_mask`` is
-    True.
+    Shape: [batch, keys], meaningful where ``content_mask`` is True.
     """
     model = observation.model.require(EditableInputs)
     n_texts, n_keys = observation.batch.content_mask.shape
-    alone = torch.eye(n_keys, dtype=torch.bool, device=target.device)
+    alone = torch.eye(n_keys, dtype=torch.bool, device=observation.probs.device)
     others = ~alone[:, None].expand(-1, n_texts, -1)
     parts = others.split(TOKENS_AT_ONCE)
     probs = torch.cat([model.erase_inputs(observation, part) for part in parts])
-    return entry_sum(probs, target).t()
+    return observation.explained_probs(probs).t()

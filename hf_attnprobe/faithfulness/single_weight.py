@@ -136,7 +136,7 @@ def _flips(observation: Observation, after: Tensor) -> dict[str, Tensor]:
 
     NaN where one leaves nothing to decide on.
     """
-    top, other = after.argmax(-1) != observation.probs.argmax(-1)
+    top, other = observation.flips(after)
     cells = {
         "top_flips": top,
         "random_flips": other,

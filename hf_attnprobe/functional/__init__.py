@@ -10,13 +10,13 @@ from hf_attnprobe.functional.aopc import (
     chain_bounds,
     normalised,
     removal_counts,
+    removal_steps,
     same_sets,
     subsets,
     units_first,
 )
 from hf_attnprobe.functional.bounds import JsdBounds, epsilon_max_jsd_bounds
 from hf_attnprobe.functional.divergence import (
-    decision_flip,
     jsd,
     kl_divergence,
     largest_jsd,
@@ -69,6 +69,8 @@ from hf_attnprobe.functional.rank import (
     dense_rank,
     kendall_tau_b,
     kendall_tau_b_matrix,
+    top_overlap,
+    top_tau,
 )
 from hf_attnprobe.functional.search import (
     Distance,
@@ -97,7 +99,6 @@ __all__ = [
     "chance_of_agreement",
     "conicity",
     "cosine_distance",
-    "decision_flip",
     "dense_rank",
     "effective_attention",
     "epsilon_max_jsd",
@@ -124,6 +125,7 @@ __all__ = [
     "removal_counts",
     "removal_order",
     "removal_rank",
+    "removal_steps",
     "removals_to_flip",
     "rollout",
     "same_sets",
@@ -133,6 +135,8 @@ __all__ = [
     "steered_candidates",
     "subsets",
     "token_f1",
+    "top_overlap",
+    "top_tau",
     "tvd",
     "uniform",
     "units_first",

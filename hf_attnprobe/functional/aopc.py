@@ -36,6 +36,28 @@ def removal_counts(n_units: Tensor) -> Tensor:
     return (n_units * percent + 99) // 100  # in integers: .1 · 30 must not become 4
 
 
+def removal_steps(n_units: Tensor, n_steps: int = 0) -> Tensor:
+    """Numbers of units that are gone after each step of an order, until one is left.
+
+    Args:
+        n_units: int [batch].
+        n_steps: steps of an equal share of each text, rounded up; 0: a unit a step.
+
+    Returns:
+        int [steps, batch], the last number again where a text has no more steps.
+
+    >>> removal_steps(torch.tensor([4, 2, 1])).T.tolist()
+    [[1, 2, 3], [1, 1, 1], [0, 0, 0]]
+    >>> removal_steps(torch.tensor([10, 4]), n_steps=4).T.tolist()
+    [[3, 5, 8, 9], [1, 2, 3, 3]]
+    """
+    last = n_units - 1
+    number = n_steps or max(int(last.max()), 1)
+    step = torch.arange(1, number + 1, device=n_units.device)[:, None]
+    gone = -(-n_units * step // n_steps) if n_steps else step
+    return torch.minimum(gone, last)
+
+
 def units_first(content: Tensor) -> Tensor:
     """Positions of each text's units, in their order.
 

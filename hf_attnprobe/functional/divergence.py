@@ -113,15 +113,3 @@ def vertex_jsd(weight: Tensor) -> Tensor:
     """
     change = weight * _log(weight) - (1 + weight) * torch.log1p(weight)
     return math.log(2) + change / 2
-
-
-def decision_flip(before: Tensor, after: Tensor) -> Tensor:
-    """Whether the most probable class changed.
-
-    Args:
-        before, after: probabilities [..., classes].
-
-    Returns:
-        bool [...].
-    """
-    return before.argmax(-1) != after.argmax(-1)

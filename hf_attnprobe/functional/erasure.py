@@ -42,7 +42,7 @@ class FlipSet(NamedTuple):
 
 
 class _Duel(NamedTuple):
-    """The predicted class against every other class, its rivals.
+    """The predicted class, or a target, against every other class, its rivals.
 
     Attributes:
         weights: [batch, keys].
@@ -50,6 +50,8 @@ class _Duel(NamedTuple):
         lead: what is added to the sum of margins, [batch, rivals].
         bias_lead: the lead without any attention, [batch, rivals].
         loses_ties: bool [batch, rivals], whether the rival has the lower number.
+        is_lost: bool [batch], whether a rival is ahead with every weight in place, as
+            of a target it may be.
     """
 
     weights: Tensor
@@ -57,6 +59,7 @@ class _Duel(NamedTuple):
     lead: Tensor
     bias_lead: Tensor
     loses_ties: Tensor
+    is_lost: Tensor
 
     def lost(self, lead: Tensor) -> Tensor:
         """Whether a lead [..., batch, rivals, any] is lost."""
@@ -69,6 +72,7 @@ def _duel(
     mask: Tensor,
     bias: Tensor | float,
     renormalise: bool,
+    target: int | None = None,
 ) -> _Duel:
     # Dividing all logits by the remaining weight changes no decision: sums suffice.
     weights = attention.double() * mask
@@ -79,7 +83,8 @@ def _duel(
         start = alone
         logits = logits - start
     total = (weights.unsqueeze(1) @ logits)[:, 0] + start
-    predicted = total.argmax(-1, keepdim=True)
+    decided = total.argmax(-1, keepdim=True)
+    predicted = decided if target is None else torch.full_like(decided, target)
     rivals = torch.arange(logits.shape[-1] - 1, device=logits.device)
     rivals = rivals + (rivals >= predicted)
 
@@ -92,6 +97,7 @@ def _duel(
         lead=start[predicted] - start[rivals],
         bias_lead=alone[predicted] - alone[rivals],
         loses_ties=rivals < predicted,
+        is_lost=(decided != predicted)[:, 0],
     )
 
 
@@ -137,6 +143,7 @@ def removals_to_flip(
     bias: Tensor | float = 0.0,
     renormalise: bool = True,
     all_zero: bool = False,
+    target: int | None = None,
 ) -> Tensor:
     """Number of weights erased, in the given order, when the decision first changes.
 
@@ -148,6 +155,8 @@ def removals_to_flip(
         all_zero: whether the decision of the bias alone counts, with every weight
             erased, as in the paper's released code. Otherwise one positive weight
             must be left.
+        target: a class; then the decision is for it or not for it, and nothing else
+            is a change.
 
     Returns:
         float64 [..., batch]; NaN where the decision never changes and for texts of
@@ -161,21 +170,23 @@ def removals_to_flip(
     >>> removals_to_flip(attention, torch.eye(2)[None], mask, order).tolist()
     [1.0]
     """
-    duel = _duel(attention, token_logits, mask, bias, renormalise)
+    duel = _duel(attention, token_logits, mask, bias, renormalise, target)
     n_keys = mask.shape[-1]
     # Sums run from the end, over what is kept: a difference of sums would cancel.
     kept = order.flip(-1)
     lead = _cumulative_sums(duel.margin, kept).add_(duel.lead.unsqueeze(-1))
     n_kept = torch.arange(1, n_keys + 1, dtype=torch.int32, device=mask.device)
     n_kept[-1] = 0  # all are kept: nothing is erased yet
-    most_kept = (duel.lost(lead) * n_kept).amax((-2, -1))
+    flips = duel.lost(lead).any(-2) != duel.is_lost[:, None]
+    most_kept = (flips * n_kept).amax(-1)
 
     is_positive = (duel.weights > 0).to(torch.int8).expand(order.shape)
     least_kept = is_positive.gather(-1, kept).argmax(-1) + 1
     n_removed = (n_keys - most_kept).double()
     n_removed = n_removed.masked_fill(most_kept < least_kept, torch.nan)
     if all_zero:
-        flips_at_bias = duel.lost(duel.bias_lead.unsqueeze(-1)).any(1)[:, 0]
+        lost_at_bias = duel.lost(duel.bias_lead.unsqueeze(-1)).any(1)[:, 0]
+        flips_at_bias = lost_at_bias != duel.is_lost
         n_to_bias = (n_keys - least_kept + 1).double()
         n_removed = torch.where(n_removed.isnan() & flips_at_bias, n_to_bias, n_removed)
     return n_removed.masked_fill(mask.sum(-1) < 2, torch.nan)

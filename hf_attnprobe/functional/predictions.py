@@ -79,9 +79,31 @@ class Prediction:
         """The outcome of every part, int [..., parts]: the most probable one."""
         return self.grouped(probs).argmax(-1)
 
-    def flips(self, before: Tensor, after: Tensor) -> Tensor:
-        """Whether any part is decided otherwise, bool [...]."""
-        return (self.decision(before) != self.decision(after)).any(-1)
+    def n_targets(self, probs: Tensor) -> int:
+        """How many classes or labels a test may be asked to explain."""
+        if self.kind == "choice":
+            return probs.shape[-1]
+        return len(self.targets)
+
+    def flips(self, before: Tensor, after: Tensor, target: int | None = None) -> Tensor:
+        """Whether any part is decided otherwise, bool [...].
+
+        Args:
+            target: a class or label; then whether it is decided for in one and not in
+                the other. A change between two others is none.
+        """
+        if target is None:
+            return (self.decision(before) != self.decision(after)).any(-1)
+        return self.is_for(before, target) != self.is_for(after, target)
+
+    def is_for(self, probs: Tensor, target: int | None) -> Tensor:
+        """Whether a class or label is decided for, bool [...]; everywhere without one."""
+        if target is None:
+            return torch.ones_like(probs[..., 0], dtype=torch.bool)
+        decided = self.decision(probs)
+        if self.kind == "labels":
+            return decided[..., target] == 1
+        return decided[..., 0] == target
 
     def explained(self, probs: Tensor, target: int | None = None) -> Tensor:
         """The entries whose sum the tests explain.

@@ -228,3 +228,73 @@ def kendall_tau_b_matrix(values: Tensor, mask: Tensor) -> RankCorrelation:
         tau=tau.masked_fill(is_undefined, torch.nan),
         p_value=p_value.masked_fill(is_undefined, torch.nan),
     )
+
+
+def top_overlap(x: Tensor, y: Tensor, mask: Tensor, k: int) -> Tensor:
+    """The share of the k largest of x that are among the k largest of y.
+
+    Where several values tie for the k-th place, it is drawn among them, for x and for y
+    by itself; this is the mean over all draws. Of sets without ties the Jaccard index is
+    overlap / (2 − overlap). Two random orders of n values share k / n.
+
+    Args:
+        x, y: [batch, keys]; equal values tie.
+        mask: bool [batch, keys], the positions that count; k of them are expected.
+
+    Returns:
+        float64 [batch] in [0, 1].
+
+    >>> x, y = torch.tensor([[3.0, 2.0, 1.0]]), torch.tensor([[3.0, 1.0, 1.0]])
+    >>> top_overlap(x, y, torch.ones(1, 3).bool(), 2).tolist()  # 2nd of y: one of two
+    [0.75]
+    """
+    return (_chance_of_top(x, mask, k) * _chance_of_top(y, mask, k)).sum(-1) / k
+
+
+def _chance_of_top(values: Tensor, mask: Tensor, k: int) -> Tensor:
+    """How likely each value is one of the k largest, ties drawn; float64 [batch, keys]."""
+    least = _least_of_top(values, mask, k)
+    above, at = (values > least) & mask, (values == least) & mask
+    n_above, n_at = above.sum(-1, keepdim=True), at.sum(-1, keepdim=True)
+    share = (k - n_above).double() / n_at.clamp_min(1)
+    return above.double() + at * share.clamp(0, 1)
+
+
+def _least_of_top(values: Tensor, mask: Tensor, k: int) -> Tensor:
+    """The k-th largest value, [batch, 1]; the least one of fewer than k."""
+    largest = (
+        values.masked_fill(~mask, -torch.inf).topk(min(k, values.shape[-1])).values
+    )
+    last = mask.sum(-1, keepdim=True).clamp(1, k) - 1
+    return largest.gather(-1, last.expand(*largest.shape[:-1], 1))
+
+
+def top_tau(x: Tensor, y: Tensor, mask: Tensor, k: int) -> Tensor:
+    """Kendall's τ-a on the union of the k largest of x and the k largest of y.
+
+    In each of the two, what is not among its largest is tied below them. It is
+    1 − 2K / pairs for the distance K of top-k lists with the penalty p = ½ (Fagin, Kumar
+    & Sivakumar 2003), which is in the released code of Jain & Wallace 2019. What ties
+    with the k-th is among the largest.
+
+    Args:
+        x, y: [batch, keys].
+        mask: bool [batch, keys], the positions that count.
+
+    Returns:
+        float64 [batch] in [−1, 1]; NaN where the union is a single one.
+
+    >>> x, y = torch.tensor([[3.0, 2.0, 1.0]]), torch.tensor([[3.0, 1.0, 2.0]])
+    >>> round(top_tau(x, y, torch.ones(1, 3).bool(), 2).item(), 4)  # pairs +, +, −
+    0.3333
+    """
+    values = torch.stack([x, y])
+    top = (values >= _least_of_top(values, mask, k)) & mask
+    union = top.any(0)
+    n = union.sum(-1)
+    # Only the union's keys are compared: they are few.
+    keys = union.to(torch.int8).topk(int(n.max())).indices.expand(2, -1, -1)
+    kept = dense_rank(values.gather(-1, keys), top.gather(-1, keys))
+    kept = kept.masked_fill(~top.gather(-1, keys), -1)
+    score = _pair_counts(kept.transpose(0, 1), union.gather(-1, keys[0]))[:, 0, 1]
+    return score / (n * (n - 1) / 2).double()

@@ -81,6 +81,12 @@ SHARES = {
         "no_order_flips",
     ),
     "permutation": ("max_attention", "median_tvd", "max_tvd", "flip_possible"),
+    "input_erasure": ("tokens_to_flip", "tokens_never_flip", "no_tokens_flip"),
+    "correlation": (
+        "attention_gradient_top_overlap",
+        "attention_leave_one_out_top_overlap",
+        "gradient_leave_one_out_top_overlap",
+    ),
 }
 INFINITY = float("inf")
 RANGES = (

@@ -36,7 +36,7 @@ from hf_attnprobe.statistics.summary import position
 N_PERMUTATIONS = 9_999
 MEANS = {
     "erasure": ("fraction_to_flip", "regret"),
-    "input_erasure": ("comprehensiveness", "sufficiency"),
+    "input_erasure": ("comprehensiveness", "sufficiency", "tokens_to_flip"),
 }
 """By test, the statistics whose means are compared between rankings."""
 
@@ -274,11 +274,14 @@ def _wide(rows: pd.DataFrame, site: tuple[int, int] | None) -> pd.DataFrame | No
 
 
 def _by_ranking(wide: pd.DataFrame, family: str) -> dict[str, np.ndarray]:
-    """The values [texts] of ``family@ranking`` by ranking, in table order."""
+    """The values [texts] of ``family@ranking`` by ranking, in table order.
+
+    Single random orders are left out, their mean ``random`` stands for them.
+    """
     values = {}
     for statistic in sorted(wide.columns, key=position):
         name, _, ranking = statistic.partition("@")
-        if name == family:
+        if name == family and not ranking.startswith("random_"):
             values[ranking] = wide[statistic].to_numpy()
     return values
 

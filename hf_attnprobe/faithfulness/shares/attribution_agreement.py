@@ -31,11 +31,14 @@ from hf_attnprobe.attention_model import (
     Observation,
     Site,
 )
-from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.faithfulness.correlation import Correlation
-from hf_attnprobe.faithfulness.registry import AuditPreview, register_test
+from hf_attnprobe.faithfulness.registry import (
+    ExplainsClass,
+    check_target,
+    register_test,
+)
 from hf_attnprobe.functional.divergence import jsd
 from hf_attnprobe.functional.intervention import normalise
+from hf_attnprobe.functional.predictions import entry_sum
 from hf_attnprobe.functional.similarity import pearson
 from hf_attnprobe.options import option
 
@@ -104,7 +107,7 @@ class AttributionAgreementResult:
 
 
 @dataclass(frozen=True)
-class AttributionAgreement(Correlation):
+class AttributionAgreement(ExplainsClass):
     """Which class is explained, and how the integral is taken."""
 
     n_steps_integrated: int = option(
@@ -117,21 +120,13 @@ class AttributionAgreement(Correlation):
     )
 
 
-def _check(preview: AuditPreview, options: AttributionAgreement) -> None:
-    n_classes = preview.shortest.probs.shape[-1]
-    if options.target is not None and not 0 <= options.target < n_classes:
-        raise AttnProbeError(
-            f"expected a target class from 0 to {n_classes - 1}, got {options.target}"
-        )
-
-
 @register_test(
     readings=READINGS,
     head_titles=HEAD_TITLES,
     needs=(Differentiable, IntegratedGradients),
     default="on request",
     groups=True,
-    check=_check,
+    check=check_target,
 )
 def attribution_agreement(
     observation: Observation,
@@ -145,11 +140,12 @@ def attribution_agreement(
     Args:
         seed: unused, nothing here is random.
     """
+    observation = observation.explaining(options.target)
     content = observation.batch.content_mask
     integrated = integrated_gradients(observation, options)
     shares = {
         "attention": _shares(observation.read(site), content),
-        "gradient": _shares(observation.gradient_importance(options.target), content),
+        "gradient": _shares(observation.gradient_importance(), content),
         "integrated": _shares(integrated.abs(), content),
     }
     found = {}
@@ -157,7 +153,7 @@ def attribution_agreement(
         found[f"{a}_{b}_pearson"] = pearson(shares[a], shares[b], content)
         found[f"{a}_{b}_jsd"] = jsd(shares[a], shares[b])
     if options.attribution_attention == "free":
-        found["integrated_gap"] = _gap(observation, integrated, options)
+        found["integrated_gap"] = _gap(observation, integrated)
     return AttributionAgreementResult(**found)
 
 
@@ -169,25 +165,23 @@ def integrated_gradients(
     def compute() -> Tensor:
         return observation.model.require(IntegratedGradients).integrated_gradient(
             observation,
-            observation.target(options.target),
+            observation.target(None),
             options.n_steps_integrated,
             through_attention=options.attribution_attention == "free",
         )
 
-    return observation.remember(("integrated gradients", options), compute)
+    key = "integrated gradients", observation.explains, options
+    return observation.remember(key, compute)
 
 
-def _gap(
-    observation: Observation, integrated: Tensor, options: AttributionAgreement
-) -> Tensor:
+def _gap(observation: Observation, integrated: Tensor) -> Tensor:
     """What the sum over a text's keys misses, [batch]."""
     model = observation.model.require(IntegratedGradients)
     without = observation.remember(
         "probs_without_embeddings",
         lambda: model.probs_without_embeddings(observation),
     )
-    target = observation.target(options.target)
-    change = (observation.probs - without).gather(-1, target[:, None])[:, 0]
+    change = entry_sum(observation.probs - without, observation.target(None))
     return (integrated.sum(-1) - change).abs()
 
 

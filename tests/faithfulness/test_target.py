@@ -1,0 +1,429 @@
+"""A class to explain, in every test that explains one: against loops that know of this class alone."""
+
+import itertools
+import math
+from functools import partial
+
+import pytest
+import scipy.stats
+import torch
+
+from hf_attnprobe import (
+    Correlation,
+    Erasure,
+    Explanations,
+    InputErasure,
+    Screen,
+    SingleToken,
+)
+from hf_attnprobe.adapters import wrap
+from hf_attnprobe.attention_model import Site
+from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.faithfulness.correlation import correlation
+from hf_attnprobe.faithfulness.erasure import ORDER_STREAM, erasure
+from hf_attnprobe.faithfulness.explanations import explanations
+from hf_attnprobe.faithfulness.input_erasure import input_erasure
+from hf_attnprobe.faithfulness.rankings import attention_of
+from hf_attnprobe.faithfulness.screen import screen
+from hf_attnprobe.faithfulness.single_token import single_token
+from hf_attnprobe.faithfulness.single_weight import erased, other_positions
+from hf_attnprobe.functional.intervention import random_permutations, uniform
+from hf_attnprobe.storage.rows import statistics_of
+
+
+SITE = Site()
+TARGET = 2
+
+
+@pytest.fixture(scope="module")
+def observe(make_model, tokenizer, texts):
+    """Adapter, observation of cut texts, the last of one word, and their token lists."""
+
+    def run(*kind):
+        adapter = wrap(make_model(*kind))
+        cut = [
+            " ".join(text.split()[: 3 + k % 6]) for k, text in enumerate(texts[:16])
+        ] + ["superb"]
+        inputs = tokenizer(cut, padding=True, return_tensors="pt")
+        batch = adapter.prepare(inputs, tuple(range(50, 50 + len(cut))))
+        ids = tokenizer(cut)["input_ids"]
+        return adapter, adapter.observe(batch), ids
+
+    return run
+
+
+def decoder(adapter, observation, row):
+    words = observation.batch.content_mask[row]
+    states = observation.state.states[row].detach()[words]
+    return lambda attention: adapter.model.decode(attention @ states), words
+
+
+def removed(is_for, weights, order):
+    """Weights gone when a text changes sides; NaN where it never does."""
+    left, before = weights.clone(), is_for(weights)
+    for n, place in enumerate(order, start=1):
+        left[place] = 0
+        if left.sum() > 0 and is_for(left / left.sum()) != before:
+            return n
+    return math.nan
+
+
+def descending(values):
+    """Places from the largest value on, equal ones from left to right."""
+    return sorted(range(len(values)), key=lambda k: (-round(float(values[k]), 9), k))
+
+
+@pytest.mark.parametrize(
+    "kind", [("bilstm", "additive", 4), ("mlp", "dot_product", 4)], ids=str
+)
+def test_erasure_goes_on_until_the_text_changes_sides(observe, kind):
+    adapter, observation, _ids = observe(*kind)
+    options = Erasure(target=TARGET, bottom_up=True, each_random=True, n_random=3)
+    found = erasure(observation, SITE, options, seed=3)
+    is_predicted = observation.probs.argmax(-1) == TARGET
+    assert is_predicted.any() and not is_predicted.all()
+    assert found.minimal_size is found.no_set_flips is None and not found.way_to_best
+    ids, content = observation.batch.example_ids, observation.batch.content_mask
+    shuffled = random_permutations(
+        content[:, None], 3, seed=3 + ORDER_STREAM, example_ids=ids
+    )[:, :, 0]
+    top = attention_of(observation, SITE).masked_fill(~content, -1).argmax(-1)
+    other = other_positions(top, content, "uniform", seed=3, example_ids=ids)
+    n_flipped = 0
+    for row in range(len(ids) - 1):
+        decode, words = decoder(adapter, observation, row)
+        weights = observation.read(SITE)[row, words]
+        leaf = weights.clone().requires_grad_()
+        (slope,) = torch.autograd.grad(decode(leaf).softmax(-1)[TARGET], leaf)
+        slope = slope if is_predicted[row] else -slope  # for the side it is on
+        scores = {
+            "attention": weights,
+            "gradient": slope,
+            "product": weights * slope,
+            **{f"random_{k}": o[row, words] for k, o in enumerate(shuffled, 1)},
+        }
+        own = ("attention", "gradient", "product")
+        scores |= {f"least_{name}": -scores[name] for name in own}
+
+        def is_for(attention, decode=decode):
+            return bool(decode(attention).argmax() == TARGET)
+
+        n = int(words.sum())
+        counts = {
+            name: removed(is_for, weights, descending(x)) for name, x in scores.items()
+        }
+        fewest = found.greedy_bound_size[row].item()
+        flipped = [count for count in counts.values() if not math.isnan(count)]
+        assert not flipped or fewest <= min(flipped)
+        n_flipped += bool(flipped)
+        for name, count in counts.items():
+            expected = count / n
+            if math.isnan(fewest):
+                assert math.isnan(count)
+            elif math.isnan(count):
+                expected = 1.0
+            value = found.fraction_to_flip[name][row].item()
+            assert value == pytest.approx(expected, nan_ok=True), name
+        draws = [found.fraction_to_flip[f"random_{k}"][row] for k in (1, 2, 3)]
+        assert found.fraction_to_flip["random"][row].item() == pytest.approx(
+            sum(draws).item() / 3, nan_ok=True
+        )
+        places = content[row].nonzero()[:, 0].tolist()
+        for flips, place in ((found.top_flips, top), (found.random_flips, other)):
+            left = weights.clone()
+            left[places.index(int(place[row]))] = 0
+            assert flips[row].item() == (is_for(left / left.sum()) != is_for(weights))
+    assert n_flipped > 3
+
+
+def test_of_two_classes_a_target_changes_nothing(observe):
+    _adapter, observation, _ids = observe("bilstm", "additive", 2)
+    tests = {
+        erasure: Erasure,
+        input_erasure: partial(InputErasure, tokens_to_flip=True, naopc_beam=1),
+        correlation: Correlation,
+        explanations: Explanations,
+        screen: Screen,
+        single_token: SingleToken,
+    }
+    for test, options in tests.items():
+        plain = statistics_of(test(observation, SITE, options(), seed=1))
+        for target in (0, 1):
+            own = test(observation, SITE, options(target=target), seed=1)
+            own = statistics_of(own)
+            assert own.keys() == plain.keys()
+            for name, values in own.items():
+                torch.testing.assert_close(
+                    values, plain[name], equal_nan=True, atol=1e-8, rtol=0, msg=name
+                )
+
+
+def test_all_weights_gone_is_a_decision_for_or_against_the_target(observe):
+    adapter, observation, _ids = observe("bilstm", "additive", 4)
+    with torch.no_grad():
+        adapter.model.classifier.bias[TARGET] += 0.3
+    observation = adapter.observe(observation.batch)
+    found = erasure(observation, SITE, Erasure(target=TARGET, all_zero=True))
+    empty = adapter.model.classifier.bias.argmax().item() == TARGET
+    is_for = observation.probs.argmax(-1) == TARGET
+    several = observation.batch.content_mask.sum(-1) > 1
+    assert not found.no_order_flips[several & (is_for != empty)].any()
+
+
+def bert():
+    from faithfulness.test_input_erasure import bert as make
+    from faithfulness.test_input_erasure import observe as observed
+
+    return make(), observed
+
+
+def test_erasure_of_a_head_by_replay():
+    make, observed = bert()
+    _adapter, observation = observed(make)
+    site = Site(1, 1)
+    predicted = observation.probs.argmax(-1)
+    target = int(predicted.mode().values)
+    found = erasure(observation, site, Erasure(target=target, n_random=1), seed=2)
+    attention = attention_of(observation, site)
+    content = observation.batch.content_mask
+    for row in range(len(content)):
+        places = content[row].nonzero()[:, 0]
+        order = places[descending(attention[row, places])]
+        flips = []
+        for n in range(1, len(order) + 1):
+            gone = torch.zeros_like(content)[None]
+            gone[0, row, order[:n]] = True
+            after = erased(observation, site, gone)[0, row]
+            now = after.argmax() == target
+            flips.append(
+                bool((now != (predicted[row] == target)) & ~after.isnan().any())
+            )
+        count = flips.index(True) + 1 if any(flips) else math.nan
+        value = found.fraction_to_flip["attention"][row].item()
+        if not math.isnan(count) and len(order) > 1:
+            assert value == pytest.approx(count / len(order))
+        else:
+            assert math.isnan(value) or value == 1
+
+
+def probability(adapter, ids, target):
+    """p(target) of token ids, through the model itself."""
+    model = adapter.model
+    ids = torch.tensor([ids])
+    with torch.no_grad():
+        logits = model(ids, attention_mask=torch.ones_like(ids)).logits
+    return logits.softmax(-1)[0]
+
+
+@pytest.mark.parametrize("n_steps", [0, 3])
+def test_input_erasure_of_a_class(observe, n_steps):
+    adapter, observation, texts = observe("bilstm", "additive", 4)
+    options = InputErasure(target=TARGET, tokens_to_flip=True, flip_steps=n_steps)
+    found = input_erasure(observation, SITE, options, seed=5)
+    slopes = adapter.attention_gradient(observation, observation.target(TARGET))[0]
+    product = observation.read(SITE) * slopes[:, 0, 0]
+    importance = observation.leave_one_out_importance(TARGET)
+    n_flipped = 0
+    for row, ids in [*enumerate(texts)][6:]:
+        content = observation.batch.content_mask[row]
+        n = int(content.sum())
+        whole = probability(adapter, ids, TARGET)
+        is_for = whole.argmax() == TARGET
+
+        def without(gone, ids=ids):
+            kept = [t for k, t in enumerate(ids) if k - 1 not in gone]
+            return probability(adapter, kept, TARGET)
+
+        values = {
+            "attention": observation.read(SITE)[row, content],
+            "product": product[row, content],
+            "leave_one_out": importance[row, content],
+        }
+        counts = [
+            max(1, math.ceil(round(n * s, 9))) for s in (0.01, 0.05, 0.1, 0.2, 0.5)
+        ]
+        steps = (
+            range(1, n)
+            if not n_steps
+            else [
+                min(math.ceil(round(n * s / n_steps, 9)), n - 1)
+                for s in range(1, n_steps + 1)
+            ]
+        )
+        needed = {}
+        for name, x in values.items():
+            order = descending(x)
+            if name == "product" and not is_for:
+                order = descending(-x)
+            lost = [float((whole - without(order[:k]))[TARGET]) for k in counts]
+            assert found.comprehensiveness[name][row].item() == pytest.approx(
+                (1 if is_for else -1) * sum(lost) / 5, abs=1e-6
+            )
+            flips = [
+                k
+                for k in steps
+                if k and (without(order[:k]).argmax() == TARGET) != is_for
+            ]
+            needed[name] = min(flips, default=math.nan)
+        none = found.no_tokens_flip[row].item()
+        n_flipped += none == 0
+        for name, count in needed.items():
+            value = found.tokens_to_flip[name][row].item()
+            never = found.tokens_never_flip[name][row].item()
+            if none != 0:
+                assert math.isnan(count) and math.isnan(value) and math.isnan(never)
+            else:
+                assert never == math.isnan(count)
+                assert value == pytest.approx(1.0 if never else count / n)
+    assert n_flipped > 3 and math.isnan(none)  # the last text has one token
+
+
+def test_no_tokens_to_flip_unless_asked(observe):
+    _adapter, observation, _ids = observe("bilstm", "additive", 2)
+    found = input_erasure(observation, SITE, InputErasure())
+    assert found.tokens_to_flip is found.no_tokens_flip is None
+
+
+def test_correlation_explanations_screen_and_single_tokens_of_a_class(observe):
+    adapter, observation, texts = observe("bilstm", "additive", 4)
+    target = observation.target(TARGET)
+    correlated = correlation(observation, SITE, Correlation(target=TARGET, tops=[1, 2]))
+    explained = explanations(observation, SITE, Explanations(target=TARGET))
+    alone = single_token(observation, SITE, SingleToken(target=TARGET))
+    screened = screen(observation, SITE, Screen(target=TARGET))
+    slope = adapter.attention_gradient(observation, target)[0][:, 0]
+    attention = observation.attention[0][:, 0]
+    flat = uniform(attention, adapter.visible(observation, 0))
+    moved = (slope * adapter.visible(observation, 0) * (flat - attention)).sum((-2, -1))
+    torch.testing.assert_close(screened.first_order_uniform, moved.abs())
+    gradient = adapter.gradient(observation, target).abs()
+    for row, ids in enumerate(texts[:-1]):
+        content = observation.batch.content_mask[row]
+        whole = probability(adapter, ids, TARGET)[TARGET]
+        left_out = [
+            abs(
+                float(
+                    probability(adapter, ids[:k] + ids[k + 1 :], TARGET)[TARGET] - whole
+                )
+            )
+            for k in range(1, len(ids) - 1)
+        ]
+        weights = attention[row, 0, content]
+        tau = scipy.stats.kendalltau(weights, left_out).statistic
+        other = scipy.stats.kendalltau(gradient[row, content], left_out).statistic
+        third = scipy.stats.kendalltau(weights, gradient[row, content]).statistic
+        assert correlated.attention_leave_one_out_tau[row].item() == pytest.approx(tau)
+        assert explained.raw_attention_tau[row].item() == pytest.approx(tau)
+        for values, expected in (
+            (correlated.leave_one_out_tau_difference, other - tau),
+            (correlated.gradient_tau_difference, other - third),
+        ):
+            assert values[row].item() == pytest.approx(expected)
+        first = [
+            max(range(len(x)), key=x.__getitem__) for x in (weights.tolist(), left_out)
+        ]
+        overlap = correlated.attention_leave_one_out_top_overlap[1][row].item()
+        assert overlap == (first[0] == first[1])
+        n = len(left_out)
+        assert correlated.top_overlap_by_chance[2][row].item() == pytest.approx(2 / n)
+        probs = [
+            float(probability(adapter, [ids[0], token, ids[-1]], TARGET)[TARGET])
+            for token in ids[1:-1]
+        ]
+        if observation.probs[row].argmax() != TARGET:
+            probs = [1 - p for p in probs]
+        assert alone.lowest_probability[row].item() == pytest.approx(
+            min(probs), abs=1e-6
+        )
+        assert alone.highest_probability[row].item() == pytest.approx(
+            max(probs), abs=1e-6
+        )
+    assert correlated.attention_gradient_top_overlap[1][-1].isnan()  # one token
+
+
+def test_a_view_shares_what_no_class_changes(observe, monkeypatch):
+    adapter, observation, _ids = observe("bilstm", "additive", 4)
+    runs = []
+    leave_one_out = adapter.leave_one_out
+    monkeypatch.setattr(
+        adapter, "leave_one_out", lambda o: runs.append(1) or leave_one_out(o)
+    )
+    for target in (None, 0, 2):
+        correlation(observation, SITE, Correlation(target=target))
+    assert len(runs) == 1
+    view = observation.explaining(1)
+    assert view.explaining(None).explains is None and view.explaining(1) is view
+    assert observation.explains is None
+    plain, own = observation.attention_gradient[0], view.attention_gradient[0]
+    assert (
+        not torch.equal(plain, own) and view.leave_one_out is observation.leave_one_out
+    )
+
+
+def test_a_class_by_name_or_number(observe):
+    adapter, observation, _ids = observe("bilstm", "additive", 4)
+    names = adapter.label_names
+    for number, name in enumerate(names):
+        for target in (number, str(number), name):
+            assert observation.explaining(target).explains == number
+    for wrong in (4, -1, "4", "", "none of them", names[0].upper()):
+        with pytest.raises(AttnProbeError, match="expected a target class from 0 to 3"):
+            observation.explaining(wrong)
+    stars = wrap(adapter.model)
+    stars.label_names = ["1", "2", "3", "4"]
+    starred = stars.observe(observation.batch)
+    assert starred.explaining("1").explains == 0  # the name
+    assert starred.explaining(1).explains == 1
+    assert starred.explaining("0").explains == 0
+    stars.label_names = ["same", "same", "other", "one"]
+    with pytest.raises(AttnProbeError):
+        stars.observe(observation.batch).explaining("same")
+
+
+def test_the_report_names_the_class(cli, make_checkpoint, reviews_folder, tmp_path):
+    folder = make_checkpoint("bilstm", "additive", 2)
+    name = wrap_names(folder)[1]
+    run = cli(
+        *("audit", "--model", folder, "--dataset", reviews_folder, "--test-limit", 6),
+        *("--tests", "correlation", "erasure", "input_erasure", "single_token"),
+        *("--target", name, "--tokens-to-flip", "--bottom-up", "--control", "none"),
+        *("--output-dir", tmp_path / "out"),
+    )
+    assert run.code == 0, run.err
+    report = (tmp_path / "out" / "report.md").read_text()
+    tests = "correlation, erasure, input_erasure, single_token"
+    said = f"Explained is in {tests} why a text is decided for the class {name} or not"
+    assert said in run.out and said in report
+    assert "least_attention" in report and "ΔJS by Δα" in report
+    assert "tokens_to_flip" in report
+    wrong = cli(
+        *("audit", "--model", folder, "--dataset", reviews_folder, "--test-limit", 6),
+        *("--tests", "single_token", "--target", "nothing"),
+    )
+    assert wrong.code != 0 and "expected a target class from 0 to 1" in wrong.err
+
+
+def wrap_names(folder):
+    from transformers import AutoConfig
+
+    labels = AutoConfig.from_pretrained(folder).id2label
+    return [labels[k] for k in itertools.islice(sorted(labels), 2)]
+
+
+def test_attention_times_gradient_of_a_head_is_of_the_class():
+    make, observed = bert()
+    adapter, observation = observed(make)
+    site = Site(0, 2)
+    target = int(observation.probs.argmin(-1)[0])
+    found = explanations(observation, site, Explanations(target=target))
+    slopes = adapter.attention_gradient(observation, observation.target(target))
+    product = (slopes[0] * observation.attention[0])[:, site.head]
+    values = adapter.read_map(observation, product, site).abs()
+    left_out = observation.leave_one_out[..., target] - observation.probs[:, [target]]
+    for row in range(3):
+        content = observation.batch.content_mask[row]
+        tau = scipy.stats.kendalltau(values[row, content], left_out[row, content].abs())
+        own = found.attention_times_gradient_tau[row].item()
+        assert own == pytest.approx(tau.statistic, abs=1e-6)
+    plain = explanations(observation, site).attention_times_gradient_tau
+    assert not torch.allclose(plain[:3], found.attention_times_gradient_tau[:3])
