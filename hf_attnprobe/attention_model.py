@@ -536,6 +536,11 @@ class Observation:
         return torch.full_like(after[..., 0], torch.nan)
 
     @property
+    def _parts_left_out(self) -> int:
+        """What one label's entries were divided by, where it alone is explained."""
+        return 1 if self.explains is None else self.model.prediction.n_parts or 1
+
+    @property
     def side(self) -> Tensor:
         """−1 where a class is explained that is not decided for, else 1, [batch, 1]."""
         is_for = self.model.prediction.is_for(self.probs, self.explains)
@@ -692,13 +697,13 @@ class Observation:
         target = self.explains if target is None else target
         if target is None:
             return self.model.prediction.distance(self.probs, self.leave_one_out)
-        explained = self.target(target)
-        is_large = self.probs.gather(-1, explained[:, None])[:, 0] > 0.5
+        explained, n_parts = self.target(target), self.model.prediction.n_parts or 1
+        is_large = self.probs.gather(-1, explained[:, None])[:, 0] * n_parts > 0.5
         before = small_side(self.probs, explained, is_large)
         without = self.leave_one_out
         each = explained[:, None].expand(without.shape[:2])
         after = small_side(without, each, is_large[:, None].expand_as(each))
-        return (after - before[:, None]).abs()
+        return (after - before[:, None]).abs() * n_parts
 
 
 def _reaching(observation: Observation) -> list[Tensor]:
