@@ -57,4 +57,5 @@ def _tolerance(adapter: AttentionModelBase, native: torch.Tensor) -> float:
     """Rounding of the coarser of the two: the model as it is, and as it is audited."""
     kinds = {weight.dtype for weight in adapter.model.parameters()} | {native.dtype}
     coarsest = max(torch.finfo(kind).eps for kind in kinds if kind.is_floating_point)
-    return min(1000 * coarsest, 0.1)
+    largest = max(1.0, float(native.abs().max()))  # of a number, in its unit
+    return min(1000 * coarsest, 0.1) * largest

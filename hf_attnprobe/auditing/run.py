@@ -64,6 +64,7 @@ from hf_attnprobe.faithfulness.adversarial import Adversarial
 from hf_attnprobe.inference.batching import parse_bytes
 from hf_attnprobe.inference.choices import encode
 from hf_attnprobe.inference.encoding import Tokenized, has_rationales
+from hf_attnprobe.inference.images import ImageReader
 from hf_attnprobe.inference.labels import spread_of_labels
 from hf_attnprobe.inference.reference import reference_batch
 from hf_attnprobe.inference.unknown_tokens import unknown_note, unknown_share
@@ -332,9 +333,10 @@ def _report(
         contrasts = contrast(rows, control, classes, seed=seed)
     examples: tuple[Example, ...] = ()
     asked = sweep.options.get("adversarial")
-    if isinstance(asked, Adversarial):
+    reads = subject.tokenizer
+    if isinstance(asked, Adversarial) and not isinstance(reads, ImageReader):
         shown = sweep.texts[:3]
-        examples = show(subject.adapter, shown, subject.tokenizer, asked, seed=seed)
+        examples = show(subject.adapter, shown, reads, asked, seed=seed)
     return Report(
         model=subject.name,
         dataset=dataset_name(data.dataset, data.split),

@@ -9,6 +9,7 @@ from transformers import PreTrainedTokenizerBase
 from hf_attnprobe.data.examples import column_of
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.inference.encoding import Text, TextModel, Tokenized, tokenize
+from hf_attnprobe.inference.images import ImageReader, encode_images
 
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class ChoiceText(Text):
 
 
 def encode(
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: PreTrainedTokenizerBase | ImageReader,
     examples: "datasets.Dataset",
     model: TextModel,
     *,
@@ -48,6 +49,8 @@ def encode(
 
     See :func:`~hf_attnprobe.inference.encoding.tokenize` and :func:`tokenize_choices`.
     """
+    if isinstance(tokenizer, ImageReader):
+        return encode_images(tokenizer, examples, model)
     is_choice = model.prediction.kind == "choice"
     encoding = tokenize_choices if is_choice else tokenize
     return encoding(tokenizer, examples, model, truncate=truncate, segment=segment)
