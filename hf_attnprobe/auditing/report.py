@@ -34,6 +34,7 @@ from hf_attnprobe.statistics.comparisons import Comparison
 from hf_attnprobe.statistics.contrasts import Contrast
 from hf_attnprobe.statistics.summary import Statistic, key_of, sentence
 from hf_attnprobe.statistics.verdicts import Answer, Finding
+from hf_attnprobe.statistics.wording import Words, words_of
 from hf_attnprobe.storage.plain_data import from_plain, plain
 from hf_attnprobe.storage.provenance import provenance_section
 
@@ -120,6 +121,17 @@ class Report:
         return self.rows
 
     @property
+    def words(self) -> Words:
+        """How sentences speak of what the model predicts."""
+        unit = self.provenance.get("unit_of_number", "")
+        return words_of(self.provenance.get("prediction"), unit=unit)
+
+    @property
+    def predicts(self) -> str:
+        """What the model predicts, in words; empty in reports of older versions."""
+        return self.words.predicts
+
+    @property
     def answer(self) -> Answer:
         """Whether attention explains the predictions: yes, partly, no, cannot say."""
         return conclusion(self.findings)
@@ -132,6 +144,7 @@ def to_json(report: Report) -> dict:
         "dataset": str(report.dataset),
         "n": report.n,
         "seed": report.seed,
+        "predicts": report.predicts,
         "answer": str(report.answer),
         "findings": plain(report.findings),
         "statistics": plain(report.statistics),
@@ -189,13 +202,14 @@ def to_text(report: Report) -> str:
     """
     lines = [
         f"{report.model} on {report.dataset}: {report.n} texts, seed {report.seed}",
+        *_predicts_note(report),
         *_units_note(report),
         *_quality_lines(report),
         "",
     ]
     if has_several(report.statistics):
         lines += [*_group_section(report)]
-        lines += [*head_tables(report.statistics, report.rows), ""]
+        lines += [*head_tables(report.statistics, report.rows, report.words), ""]
     else:
         lines += [*_test_lines(report), "", *_comparison_lines(report)]
     return "\n".join(lines + _verdict_lines(report))
@@ -211,6 +225,14 @@ def _quality_lines(report: Report) -> list[str]:
             f"({report.provenance['control']}); one draw."
         )
     return lines
+
+
+def _predicts_note(report: Report) -> list[str]:
+    """What is predicted, and what a change, a flip and a loss of it are."""
+    words = report.words
+    if not words.predicts:
+        return []
+    return [f"Predicts {words.predicts}. {words.meaning}".rstrip()]
 
 
 def _units_note(report: Report) -> list[str]:
@@ -229,10 +251,10 @@ def _test_lines(report: Report) -> list[str]:
     shown = [s for s in overall if _has_line(s.statistic) and not _of_ranking(s)]
     width = max((len(s.statistic) for s in shown), default=0)
     lines = []
-    control = _controls(report)
+    control, words = _controls(report), report.words
     for test in dict.fromkeys(s.test for s in overall):
         of_test = [
-            _statistic_line(s, width, control.get(_key(s)))
+            _statistic_line(s, width, control.get(_key(s)), words)
             for s in shown
             if s.test == test
         ]
@@ -265,12 +287,14 @@ def _controls(report: Report) -> dict[Key, Contrast]:
     return {_key(c): c for c in report.contrasts if c.n}
 
 
-def _statistic_line(s: Statistic, width: int, control: Contrast | None) -> str:
+def _statistic_line(
+    s: Statistic, width: int, control: Contrast | None, words: Words
+) -> str:
     value = markdown.interval(s.mean, s.ci95) if s.n else "undefined"
     aside = f"({s.undefined} undefined) " if s.undefined and s.n else ""
     if control is not None:
         aside += f"(control {markdown.number(control.control_mean)}) "
-    said = sentence(s, readings())
+    said = sentence(s, readings(), words)
     return f"  {s.statistic:<{width}}  {value:<24} n {s.n:<6} {aside}{said}"
 
 
@@ -295,8 +319,9 @@ def _verdict(report: Report) -> list[str]:
     lines += [f.sentence for f in report.findings if f.rule != "accuracy"]
     lines += report.notes
     if has_several(report.statistics):
-        lines += group_sentences(report.statistics)
-        return lines + head_sentences(report.statistics, report.rows)
+        words = report.words
+        lines += group_sentences(report.statistics, words)
+        return lines + head_sentences(report.statistics, report.rows, words)
     ablated = zero_ablation_only(report.statistics)
     return [*lines, ablated] if ablated else lines
 
@@ -313,6 +338,7 @@ def to_markdown(report: Report) -> str:
         f"# Does attention explain `{report.model}`?",
         "",
         f"{report.n} texts of `{report.dataset}`, seed {report.seed}.",
+        *_predicts_note(report),
         *_units_note(report),
         "",
         *markdown.bullets([*_quality_lines(report), *_verdict(report)]),
@@ -321,7 +347,7 @@ def to_markdown(report: Report) -> str:
         report.statistics
     ):  # all the numbers are in summary.json and the rows
         parts += _group_section(report)
-        parts += head_tables(report.statistics, report.rows)
+        parts += head_tables(report.statistics, report.rows, report.words)
         parts += _prune_section(report.prune)
     else:
         for test in dict.fromkeys(s.test for s in report.statistics):
@@ -334,7 +360,7 @@ def to_markdown(report: Report) -> str:
 
 def _group_section(report: Report) -> list[str]:
     sets = report.provenance.get("head_sets") or []
-    return group_section(report.statistics, sets)
+    return group_section(report.statistics, sets, report.words)
 
 
 def _prune_section(curve: PruneCurve | None) -> list[str]:
@@ -366,7 +392,7 @@ def _test_section(test: str, report: Report) -> list[str]:
         *(["control", "difference, 95% interval"] if control else []),
     ]
     sentences = [
-        f"{s.statistic}: {sentence(s, readings())}."
+        f"{s.statistic}: {sentence(s, readings(), report.words)}."
         for s in statistics
         if s.group == "all" and _has_line(s.statistic)
     ]
