@@ -19,8 +19,8 @@ from hf_attnprobe.faithfulness.prune_curve import PruneCurve
 from hf_attnprobe.statistics.shares import share_interval
 from hf_attnprobe.statistics.simultaneous import ONE_COLUMN, simultaneous_interval
 from hf_attnprobe.statistics.summary import Statistic
-from hf_attnprobe.statistics.wording import CLASSES, Words
 from hf_attnprobe.statistics.verdicts import MIN_TEXTS, RULES
+from hf_attnprobe.statistics.wording import CLASSES, Words
 
 
 MATTERS = RULES["head_effect"].yes

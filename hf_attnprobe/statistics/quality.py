@@ -155,9 +155,7 @@ def met_by_majority(labelled: pd.DataFrame) -> np.ndarray | None:
     return shares[shares.mean().idxmax()].to_numpy(dtype=np.float64)
 
 
-def number_quality(
-    predictions: pd.DataFrame, *, seed: int = 0
-) -> NumberQuality | None:
+def number_quality(predictions: pd.DataFrame, *, seed: int = 0) -> NumberQuality | None:
     """How near predicted numbers are; None where texts have no labels.
 
     Args:

@@ -186,17 +186,13 @@ def position(statistic: str) -> tuple[int, float, str]:
     return 1, place, key
 
 
-def sentence(
-    statistic: Statistic, readings: Readings, words: Words = CLASSES
-) -> str:
+def sentence(statistic: Statistic, readings: Readings, words: Words = CLASSES) -> str:
     """The statistic as one sentence in plain words, those of the kind of prediction."""
     if statistic.n == 0:
         return f"undefined for all {statistic.undefined} texts"
     name, _, key = statistic.statistic.partition("@")
     pattern = readings[statistic.test][name]
-    return words.fill(
-        pattern, mean=statistic.mean, median=statistic.median, key=key
-    )
+    return words.fill(pattern, mean=statistic.mean, median=statistic.median, key=key)
 
 
 def find_statistic(
