@@ -240,11 +240,36 @@ def test_a_threshold_gives_a_number_sides(tmp_path):
     assert f"above {middle:g} or not" in str(report)
 
 
+def test_changes_of_a_number_have_no_limit_and_no_divergence(tmp_path):
+    report = run("number", tmp_path, TESTS, threshold=5.0, scale=0.02)
+    rows = recompute.read(tmp_path / "rows")
+    wide = recompute.wide(rows, -1, -1)
+    assert wide.median_tvd.max() > 1
+    assert report.contradictions == ()
+    assert wide.filter(regex="^delta_js").isna().all(axis=None)
+    assert "units of 0.02" in finding(report, "assignment").sentence
+    assert "standard deviations" not in str(report)
+
+
+def test_the_prune_curve_of_a_threshold_starts_at_the_models_accuracy(tmp_path):
+    model, rows = model_of("number")
+    report = audit(
+        (model, pair_tokenizer()),
+        rows,
+        ["head_ablation"],
+        options=AuditOptions(threshold=5.0),
+        progress=False,
+    )
+    own = recompute.predictions(report.rows)
+    right = ((own.value > 5) == (own.labelled_value > 5)).mean()
+    assert report.prune.accuracy[0] == pytest.approx(right)
+
+
 def test_a_single_logit_is_a_probability_only_of_labels_0_and_1():
     model, rows = model_of("number")
     model.config.problem_type = None
     pair = model, pair_tokenizer()
-    with pytest.raises(AttnProbeError, match="expected 0 or 1 as label.*--predicts n"):
+    with pytest.raises(AttnProbeError, match=r"expected 0 or 1 as label.*--predicts n"):
         audit(pair, rows, ["permutation"], progress=False)
     sides = [{"text": row["text"], "label": row["label"] > 5} for row in rows]
     for kind in (int, float):
@@ -256,5 +281,7 @@ def test_a_single_logit_is_a_probability_only_of_labels_0_and_1():
                 model(**pair[1](r["text"], return_tensors="pt")).logits.item()
                 for r in rows
             ]
-        right = np.mean([(x > 0) == r["label"] for x, r in zip(logits, sides)])
+        right = np.mean(
+            [(x > 0) == r["label"] for x, r in zip(logits, sides, strict=True)]
+        )
         assert f"right in {right:.2f} [" in finding(report, "accuracy").sentence

@@ -254,12 +254,21 @@ def _by_layer(statistics: Sequence[Statistic], name: str) -> dict[int, float]:
     }
 
 
-def prune_table(curve: PruneCurve) -> list[str]:
-    """A Markdown table of accuracy by the number of heads removed."""
+def prune_table(curve: PruneCurve, words: Words = CLASSES) -> list[str]:
+    """A Markdown table of accuracy by the number of heads removed.
+
+    Where a text has several labels, accuracy is a mean of shares and has no interval of
+    a share of texts.
+    """
     agreement = [_share(share, curve.n_texts) for share in curve.agreement]
     accuracy = [_share(share, curve.n_labelled) for share in curve.accuracy]
+    share = "accuracy"
+    if words.has_parts:
+        share += words.aside
+        accuracy = [markdown.number(mean) for mean in curve.accuracy]
     rows = zip(curve.n_removed, agreement, accuracy, strict=True)
-    return markdown.table(["heads removed", "predictions kept", "accuracy"], rows)
+    titles = ["heads removed", "predictions kept", share]
+    return markdown.table(titles, rows)
 
 
 def prune_title(curve: PruneCurve) -> str:

@@ -348,7 +348,7 @@ def to_markdown(report: Report) -> str:
     ):  # all the numbers are in summary.json and the rows
         parts += _group_section(report)
         parts += head_tables(report.statistics, report.rows, report.words)
-        parts += _prune_section(report.prune)
+        parts += _prune_section(report.prune, report.words)
     else:
         for test in dict.fromkeys(s.test for s in report.statistics):
             parts += _test_section(test, report)
@@ -363,10 +363,10 @@ def _group_section(report: Report) -> list[str]:
     return group_section(report.statistics, sets, report.words)
 
 
-def _prune_section(curve: PruneCurve | None) -> list[str]:
+def _prune_section(curve: PruneCurve | None, words: Words) -> list[str]:
     if curve is None:
         return []
-    return markdown.section(prune_title(curve), prune_table(curve), level=3)
+    return markdown.section(prune_title(curve), prune_table(curve, words), level=3)
 
 
 def _test_section(test: str, report: Report) -> list[str]:

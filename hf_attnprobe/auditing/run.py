@@ -349,7 +349,7 @@ def _report(
         comparisons=compare_rankings(rows, seed=seed),
         findings=findings(rows, control, classes, seed=seed, words=words),
         contrasts=contrasts,
-        contradictions=tuple(contradictions(rows)),
+        contradictions=tuple(contradictions(rows, of_number=words.is_number)),
         notes=_notes(sweep, rows, provenance["unknown_tokens"], options.predicts),
         rows=rows.reset_index(drop=True),
     )

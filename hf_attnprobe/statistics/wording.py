@@ -55,6 +55,11 @@ class Words:
     def is_number(self) -> bool:
         return self.kind == "number"
 
+    @property
+    def has_parts(self) -> bool:
+        """Whether a text's accuracy is a mean over parts, and no 0 or 1."""
+        return self.kind in PARTS
+
 
 CLASSES = Words()
 PARTS = {
