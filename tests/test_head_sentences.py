@@ -19,6 +19,8 @@ from transformers import (
 
 import recompute
 from hf_attnprobe import AttnProbeError, AuditOptions, audit
+from hf_attnprobe.auditing.group_tables import part_section
+from hf_attnprobe.statistics.summary import Statistic
 from test_sentences import check
 
 
@@ -246,9 +248,35 @@ def test_changes_of_a_number_have_no_limit_and_no_divergence(tmp_path):
     wide = recompute.wide(rows, -1, -1)
     assert wide.median_tvd.max() > 1
     assert report.contradictions == ()
-    assert wide.filter(regex="^delta_js").isna().all(axis=None)
+    of_single_weights = rows[rows.statistic.str.startswith("delta_js")].value
+    assert len(of_single_weights) and of_single_weights.isna().all()
     assert "units of 0.02" in finding(report, "assignment").sentence
     assert "standard deviations" not in str(report)
+
+
+@pytest.mark.parametrize("kind", ["labels", "number", "choice"])
+def test_a_model_of_one_head_has_a_report_of_every_kind(kind, tmp_path):
+    model, rows = model_of(kind)
+    options = AuditOptions(layers=[0], heads=[0], groups=False)
+    given = {"options": options, "output_dir": tmp_path, "progress": False}
+    report = audit((model, pair_tokenizer()), rows, ["permutation"], **given)
+    text = (tmp_path / "report.md").read_text()
+    assert report.predicts in text
+    assert ("| toxic |" in text or "median_tvd_of@toxic" in text) == (kind == "labels")
+    (line,) = [s for s in text.splitlines() if s.startswith("- median_tvd: ")]
+    unit = "standard deviations of the labels" if kind == "number" else "of 1"
+    assert line.endswith(f" {unit}.")
+
+
+def test_no_more_than_twenty_parts_are_shown():
+    names = [f"median_tvd_of@label {k}" for k in range(30)]
+    many = [
+        Statistic("permutation", name, -1, -1, "all", 0.5, 0.5, 0, (0.4, 0.6), 40, 0)
+        for name in names
+    ]
+    rows = [line for line in part_section(many) if line.startswith("| label")]
+    assert len(rows) == 20
+    assert "10 more are in summary.json" in part_section(many)[-1]
 
 
 def test_the_prune_curve_of_a_threshold_starts_at_the_models_accuracy(tmp_path):

@@ -1,12 +1,18 @@
 """An audit as text, JSON or Markdown. Pure: a :class:`Report` in, a string out."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import pandas as pd
 
 from hf_attnprobe import markdown
-from hf_attnprobe.auditing.group_tables import group_section, group_sentences
+from hf_attnprobe.auditing.group_tables import (
+    BY_PART,
+    MOST_PARTS,
+    group_section,
+    group_sentences,
+)
 from hf_attnprobe.auditing.head_tables import (
     has_several,
     head_sentences,
@@ -247,7 +253,7 @@ def _units_note(report: Report) -> list[str]:
 
 def _test_lines(report: Report) -> list[str]:
     """The statistics of every test over all texts, and its table of rankings."""
-    overall = [s for s in report.statistics if s.group == "all"]
+    overall = _few_parts([s for s in report.statistics if s.group == "all"])
     shown = [s for s in overall if _has_line(s.statistic) and not _of_ranking(s)]
     width = max((len(s.statistic) for s in shown), default=0)
     lines = []
@@ -261,6 +267,19 @@ def _test_lines(report: Report) -> list[str]:
         of_test += ranked_lines([s for s in overall if s.test == test])
         lines += [test, *(of_test or [f"  undefined for all {report.n} texts"])]
     return lines
+
+
+def _few_parts(statistics: Sequence[Statistic]) -> list[Statistic]:
+    """Of what is said of each part of a prediction only the first parts."""
+    seen: Counter[str] = Counter()
+    kept = []
+    for s in statistics:
+        family = s.statistic.partition("@")[0]
+        if family in BY_PART and s.group == "all":
+            seen[family] += 1
+        if seen[family] <= MOST_PARTS:
+            kept.append(s)
+    return kept
 
 
 def _of_ranking(s: Statistic) -> bool:
@@ -371,7 +390,7 @@ def _prune_section(curve: PruneCurve | None, words: Words) -> list[str]:
 
 def _test_section(test: str, report: Report) -> list[str]:
     """All numbers of a test; of single rankings only those over all texts."""
-    statistics = [s for s in report.statistics if s.test == test]
+    statistics = _few_parts([s for s in report.statistics if s.test == test])
     if not statistics:
         return []
     control = _controls(report)
@@ -443,11 +462,18 @@ def _bins_section(report: Report) -> list[str]:
     by = [wide.predicted_class.astype(int), attention_bin(wide.max_attention)]
     table: list[list[object]] = []
     for (predicted, weight), texts in wide.groupby(by, observed=True):
-        name = classes[predicted] if predicted < len(classes) else predicted
+        name = _class_name(int(predicted), classes)
         medians = map(markdown.number, texts[shown].median())
         table.append([name, weight, len(texts), *medians])
     head = ["predicted", "largest weight", "n", *(BINNED[name] for name in shown)]
     return markdown.section("by largest attention weight", markdown.table(head, table))
+
+
+def _class_name(predicted: int, classes: Sequence[str]) -> str:
+    """By number where it has no name; "all" where no single class is predicted."""
+    if predicted < 0:
+        return "all"
+    return classes[predicted] if predicted < len(classes) else str(predicted)
 
 
 def _examples_section(examples: Sequence[Example]) -> list[str]:
