@@ -9,7 +9,7 @@ demo: $(VENV)/installed
 	$(BIN)/attnprobe demo
 
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 lint: $(VENV)/installed
 	$(BIN)/ruff check .
