@@ -250,6 +250,11 @@ def _units_note(report: Report) -> list[str]:
     columns = report.provenance.get("text_columns", "")
     if columns not in ("", "text", "sentence"):
         notes.append(f"Columns read as texts: {columns}.")
+    if report.provenance.get("attended") == "text":
+        notes.append(
+            "This model attends to the first text of each pair; the second is its query, "
+            "which is neither explained, left out nor erased."
+        )
     segment = report.provenance.get("segment")
     if segment is not None:
         first = segment == "text"

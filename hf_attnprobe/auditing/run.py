@@ -456,4 +456,6 @@ def _provenance(
         provenance["left_out"] = dict(left_out)
     if sweep.adapter.unit == "sentence":
         provenance["units"] = "sentences"
+    if sweep.adapter.segment is not None:
+        provenance["attended"] = sweep.adapter.segment
     return provenance
