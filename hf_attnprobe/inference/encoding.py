@@ -128,6 +128,11 @@ def tokenize(
     ids = column_of(examples, "example_id")
     strings, seconds = column_of(examples, "text"), second_texts(examples)
     _check_pairs(tokenizer, seconds, segment)
+    if model.prediction.kind == "span" and seconds is None:
+        raise AttnProbeError(
+            "expected a context beside every question, got single texts; name the column "
+            "of the contexts with --text-pair-column"
+        )
     segment = _attended(model, seconds, segment)
     longest = model.max_length(tokenizer)
     n_cut = _count_too_long(tokenizer, ids, strings, seconds, longest, truncate)
