@@ -53,7 +53,7 @@ class PretrainedFacts:
                 f"expected a Transformers model or a registered kind, got "
                 f"{type(model).__name__}; register one with register_adapter"
             )
-        config, embeddings = model.config, model.get_input_embeddings()
+        config, embeddings = model.config, embeddings_of(model)
         self.given = model
         names = config.id2label or {}
         self.label_names = [str(name) for _, name in sorted(names.items())]
@@ -97,6 +97,21 @@ class PretrainedFacts:
         finally:
             for module in training:
                 module.training = True
+
+
+def embeddings_of(model: PreTrainedModel) -> nn.Module:
+    """The table of a model's tokens.
+
+    Raises:
+        AttnProbeError: it has none.
+    """
+    try:
+        return model.get_input_embeddings()
+    except NotImplementedError as error:
+        raise AttnProbeError(
+            "expected a model that embeds tokens by a table, "
+            f"{type(model).__name__} does otherwise and cannot be audited"
+        ) from error
 
 
 def is_hierarchical(config: PreTrainedConfig) -> bool:

@@ -18,6 +18,7 @@ from transformers import (
 )
 
 from hf_attnprobe.adapters import wrap
+from hf_attnprobe.adapters.pretrained import embeddings_of
 from hf_attnprobe.adapters.transformer.task_heads import predicts_number
 from hf_attnprobe.attention_model import AttentionModelBase
 from hf_attnprobe.auditing import control as controls
@@ -268,7 +269,7 @@ def _mask_id(tokenizer: PreTrainedTokenizerBase, model: nn.Module) -> int | None
         return None
     if type(model).__name__.endswith("ForMaskedLM"):
         return tokenizer.mask_token_id  # no other token will do
-    is_table = isinstance(model.get_input_embeddings(), nn.Embedding)
+    is_table = isinstance(embeddings_of(model), nn.Embedding)
     return mask_id(tokenizer, model) if is_table else None
 
 

@@ -93,6 +93,8 @@ def find_layout(model: PreTrainedModel, head: TaskHead) -> Layout:
 
     with recorded(blocks) as outputs, tapped(modules, note) as tap:
         result = run()
+    if not outputs:  # SqueezeBERT calls the forward methods of its blocks, past hooks
+        blocks = []
     _check_head(model, head, result)
     is_image = "pixel_values" in inputs
     n_keys = shapes[0][-1] if is_image and shapes else N_PROBED
@@ -114,7 +116,7 @@ def _attention_of(
         return attention_modules(model, run)
     except (torch.OutOfMemoryError, AttnProbeError):
         raise
-    except (ValueError, TypeError, RuntimeError, IndexError, AttributeError) as error:
+    except Exception as error:  # a model raises whatever it likes
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
         raise AttnProbeError(
             f"expected a model that runs on a text alone, {type(model).__name__} does "
@@ -154,6 +156,11 @@ def find_embeddings(
 
     with recorded(tables) as looked_up, hooked(norms, note_norm):
         run()
+    if not isinstance(looked_up[0], Tensor):
+        raise AttnProbeError(
+            f"expected embeddings that are one tensor, got {type(looked_up[0]).__name__} "
+            f"from {type(tables[0]).__name__}; quantised models cannot be audited"
+        )
     return Embeddings(readers or tables, sequence_first=len(looked_up[0]) != 1)
 
 
