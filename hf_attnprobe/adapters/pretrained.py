@@ -45,6 +45,7 @@ class PretrainedFacts:
         n_embeddings: how many token ids the model embeds; None for images.
         separator_ids: the token between sentences of a hierarchical model, no content.
         segment: "text" for a model with a query encoder, which attends to it alone.
+        answers: of a model whose labels must occur in the text, the token of each.
     """
 
     def __init__(self, model: PreTrainedModel):
@@ -63,6 +64,7 @@ class PretrainedFacts:
         self.separator_ids: frozenset[int] = frozenset()
         if is_hierarchical(config):
             self.separator_ids = frozenset([config.sep_token_id])
+        self.answers = tuple(getattr(config, "answer_token_ids", None) or ())
         self.segment: str | None = "text" if reads_pairs(config) else None
 
     @property
