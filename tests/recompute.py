@@ -45,6 +45,37 @@ def predictions(rows):
     return own.pivot(index="example_id", columns="statistic", values="value")
 
 
+def accuracy(own):
+    """How good the predictions are, and the same of always saying what is most usual.
+
+    Returns:
+        (right, usual, graded, n): of numbers mean absolute errors, and R² as graded.
+    """
+    if "labelled_value" in own:
+        own = own[own.labelled_value.notna()]
+        wanted, mean = own.labelled_value, own.labelled_value.mean()
+        missed = ((wanted - own.value) ** 2).sum()
+        graded = 1 - missed / ((wanted - mean) ** 2).sum()
+        off = (wanted - own.value).abs().mean()
+        return off, (wanted - mean).abs().mean(), graded, len(own)
+    if "correct" not in own:
+        own = own[own.label >= 0]
+        right = (own.predicted_class == own.label).mean()
+        usual = own.label.value_counts(normalize=True).iloc[0]
+        return right, usual, right - usual, len(own)
+    own = own[own.correct.notna()]
+    right, usual = own.correct.mean(), None
+    sides = own.filter(regex="^label@")
+    if len(sides.columns):
+        usual = np.mean(
+            [max(column.mean(), 1 - column.mean()) for _, column in sides.items()]
+        )
+    shares = own.filter(regex="^label_share@")
+    if len(shares.columns):
+        usual = shares.mean().max()
+    return right, usual, None if usual is None else right - usual, len(own)
+
+
 def mean_and_interval(values, n_resamples=2000):
     """Mean, bootstrap interval and number of the values that are there."""
     values = np.asarray(values, dtype=float)

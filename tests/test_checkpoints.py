@@ -114,18 +114,16 @@ def test_a_causal_language_model_is_refused(tmp_path):
     refused("is a LlamaForCausalLM", load_model, tmp_path)
 
 
-def test_a_head_that_is_not_covered_is_refused_as_folder_and_as_object(
-    tokenizer, tmp_path
-):
+def test_a_head_of_tokens_is_audited_as_what_it_is(tokenizer, tmp_path):
     config = LlamaConfig(
         vocab_size=len(tokenizer), **SIZES, num_key_value_heads=2, pad_token_id=0
     )
     model = transformers.LlamaForTokenClassification(config)
     model.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
-    message = "is a LlamaForTokenClassification, for token-classification"
-    refused(message, audit, str(tmp_path), ROWS, **FEW)
-    refused(message, audit, (model, tokenizer), ROWS, **FEW)
+    for given in (str(tmp_path), (model, tokenizer)):
+        report = audit(given, [{"text": row["text"]} for row in ROWS], **FEW)
+        assert report.provenance["prediction"]["kind"] == "tags"
 
 
 # --- weights ------------------------------------------------------------------------------------------------------

@@ -536,7 +536,7 @@ def test_a_folder_stands_for_a_name_in_every_command(
 def test_what_a_folder_lacks_is_said(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder = write(tmp_path / "n", train__jsonl=[{"text": "a", "label": 0}])
-    assert "no example left of 1 rows" in message(f"20news={folder}")  # of two words
+    assert "expected the classes rec.sport.baseball" in message(f"20news={folder}")
     other = write(tmp_path / "o", train__jsonl=[{"tekst": "a", "label": 0}])
     assert "expected the columns text, label_text of 20news in" in message(
         f"20news={other}"

@@ -112,12 +112,19 @@ def check_findings(report, rows, control):
 def check_accuracy(report, rows):
     own = recompute.predictions(rows)
     (finding,) = [f for f in report.findings if f.rule == "accuracy"]
-    labelled = own[own.label >= 0]
-    is_right = labelled.predicted_class == labelled.label
-    majority = labelled.label.value_counts(normalize=True).iloc[0]
-    assert f"right in {is_right.mean():.2f}" in finding.sentence
-    assert finding.value == pytest.approx(is_right.mean() - majority)
-    assert f"{own.probability.mean():.2f} [" in finding.sentence
+    right, usual, graded, n = recompute.accuracy(own)
+    assert f" {right:.2f} [" in finding.sentence
+    assert own.probability.isna().all() or (
+        f"{own.probability.mean():.2f} [" in finding.sentence
+    )
+    if graded is None:  # nothing to compare with: no answer, and no claim
+        assert finding.answer == "cannot say" and finding.n == 0
+        assert "more" not in finding.sentence
+        return
+    assert finding.n == n
+    assert f" {usual:.2f}" in finding.sentence
+    assert f"{graded:z.2f} [" in finding.sentence
+    assert finding.value == pytest.approx(graded)
     low, high = finding.ci95
     expected = "yes" if low > 0 else "no" if high <= 0 else "cannot say"
     assert finding.answer == (expected if finding.n >= 30 else "cannot say")

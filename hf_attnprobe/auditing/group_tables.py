@@ -10,6 +10,7 @@ from hf_attnprobe.attention_model import ALL, SET
 from hf_attnprobe.faithfulness.input_erasure import CAUTION
 from hf_attnprobe.faithfulness.rankings import OF_TEXT
 from hf_attnprobe.statistics.summary import Statistic, position
+from hf_attnprobe.statistics.wording import CLASSES, Words
 
 
 Place = tuple[int, int]
@@ -25,7 +26,7 @@ COLUMNS = {
     "zero_tvd": "zeroed: output moves by",
     "zero_flip": "zeroed: share of texts that flip",
     "share_of_largest@0.01": (
-        "how far attention can at least go within ε = .01, as a share of the farthest"
+        "how far attention can at least go within ε = {within}, as a share of the farthest"
     ),
     "way_to_best_tried@attention": (
         "erasure: attention's way from a random order to the best order tried"
@@ -42,13 +43,18 @@ EDITS = {
     ),
     "zero_tvd": ("Zeroing the output of all heads at once", "zeroing a single head"),
 }
+BY_PART = {
+    "median_tvd_of": "shuffled: moves by",
+    "uniform_tvd_of": "uniform: moves by",
+}
+MOST_PARTS = 20
 REMOVALS = {
-    "comprehensiveness": "lost without what the ranking puts first",
-    "sufficiency": "lost on what the ranking puts first alone",
+    "comprehensiveness": "without what the ranking puts first",
+    "sufficiency": "on what the ranking puts first alone",
 }
 METHOD = (
     "The heads of a group are edited at once, in the trained model, with a 95% interval "
-    "over texts. Output moves by: total variation distance, 0 to 1. In a layer with a "
+    "over texts. Output moves by: {measured}. In a layer with a "
     "head of a set the other heads keep the attention that they had; layers without one "
     "compute theirs anew. The more heads are edited, the less is the model inside "
     "what it was trained on: a large number says that this attention is needed by this "
@@ -57,19 +63,55 @@ METHOD = (
 
 
 def group_section(
-    statistics: Sequence[Statistic], head_sets: Sequence[str]
+    statistics: Sequence[Statistic], head_sets: Sequence[str], words: Words = CLASSES
 ) -> list[str]:
     """Markdown about all attention, each layer and each set; nothing without groups.
 
     Args:
         statistics: of an audit.
         head_sets: the names of the sets, such as "5.0+5.3", in their order.
+        words: of the kind of prediction.
     """
-    edits = _edit_table(statistics, head_sets)
-    removals = _removal_table(statistics, head_sets)
-    return markdown.section("groups of heads", edits, level=3) + markdown.section(
-        "input erased in the order that groups of heads give", removals, level=3
-    )
+    edits = _edit_table(statistics, head_sets, words)
+    removals = _removal_table(statistics, head_sets, words)
+    order = "input erased in the order that groups of heads give"
+    return [
+        *markdown.section("groups of heads", edits, level=3),
+        *part_section(statistics),
+        *markdown.section(order, removals, level=3),
+    ]
+
+
+def part_section(statistics: Sequence[Statistic]) -> list[str]:
+    """How each part of a prediction moves with all attention; of 20 parts at most."""
+    found = {name: _by_part(statistics, name) for name in BY_PART}
+    columns = {BY_PART[name]: values for name, values in found.items() if values}
+    parts = list(dict.fromkeys(part for values in columns.values() for part in values))
+    if not parts:
+        return []
+    parts.sort(key=lambda part: -max(v[part].mean for v in columns.values()))
+    rows = [
+        [part, *(_cell(v.get(part)) for v in columns.values())]
+        for part in parts[:MOST_PARTS]
+    ]
+    n_left = len(parts) - len(rows)
+    left = f" {n_left} more are in summary.json." if n_left else ""
+    note = f"Total variation distance of each alone, 0 to 1; the most first.{left}"
+    table = markdown.table(["of", *columns], rows)
+    title = "all attention edited: what is said of each part"
+    return markdown.section(title, [*table, "", note], level=3)
+
+
+def _by_part(statistics: Sequence[Statistic], family: str) -> dict[str, Statistic]:
+    """A statistic of all attention over all texts, by part of the prediction."""
+    return {
+        s.statistic.partition("@")[2]: s
+        for s in statistics
+        if s.statistic.startswith(f"{family}@")
+        and (s.layer, s.head) == EVERYWHERE
+        and s.group == "all"
+        and s.n
+    }
 
 
 def group_name(place: Place, head_sets: Sequence[str]) -> str:
@@ -109,9 +151,14 @@ def _by_place(statistics: Sequence[Statistic], name: str) -> dict[Place, Statist
     }
 
 
-def _edit_table(statistics: Sequence[Statistic], head_sets: Sequence[str]) -> list[str]:
+def _edit_table(
+    statistics: Sequence[Statistic], head_sets: Sequence[str], words: Words
+) -> list[str]:
     """Groups down, what is done to them across."""
-    columns = {title: of_groups(statistics, name) for name, title in COLUMNS.items()}
+    columns = {
+        words.fill(title): of_groups(statistics, name)
+        for name, title in COLUMNS.items()
+    }
     columns = {title: values for title, values in columns.items() if values}
     places = sorted(set().union(*columns.values()), key=_order)
     if not places:
@@ -120,11 +167,12 @@ def _edit_table(statistics: Sequence[Statistic], head_sets: Sequence[str]) -> li
         [group_name(place, head_sets), *(_cell(v.get(place)) for v in columns.values())]
         for place in places
     ]
-    return [*markdown.table(["group", *columns], rows), "", METHOD]
+    method = words.fill(METHOD)
+    return [*markdown.table(["group", *columns], rows), "", method]
 
 
 def _removal_table(
-    statistics: Sequence[Statistic], head_sets: Sequence[str]
+    statistics: Sequence[Statistic], head_sets: Sequence[str], words: Words
 ) -> list[str]:
     """Groups and their rankings down, comprehensiveness and sufficiency across.
 
@@ -145,7 +193,7 @@ def _removal_table(
         found = values[place, ranking]
         cells = [_cell(found.get(family)) for family in REMOVALS]
         rows.append([group_name(place, head_sets), ranking, *cells])
-    titles = [f"{family}: probability {what}" for family, what in REMOVALS.items()]
+    titles = [f"{family}: {words.lost} {what}" for family, what in REMOVALS.items()]
     if not rows:
         return []
     return [*markdown.table(["group", "ranking", *titles], rows), "", CAUTION]
@@ -155,17 +203,21 @@ def _cell(s: Statistic | None) -> str:
     return markdown.MISSING if s is None else markdown.interval(s.mean, s.ci95)
 
 
-def group_sentences(statistics: Sequence[Statistic]) -> list[str]:
+def group_sentences(
+    statistics: Sequence[Statistic], words: Words = CLASSES
+) -> list[str]:
     """All attention beside the layer and the head of most effect, one line per edit."""
     lines = []
-    for name, words in EDITS.items():
+    for name, edit in EDITS.items():
         values = _by_place(statistics, name)
         if EVERYWHERE in values:
-            lines.append(_whole_model(values, *words))
+            lines.append(_whole_model(values, *edit, words))
     return lines
 
 
-def _whole_model(values: Mapping[Place, Statistic], edit: str, of_one: str) -> str:
+def _whole_model(
+    values: Mapping[Place, Statistic], edit: str, of_one: str, words: Words
+) -> str:
     """
     Args:
         values: of all attention, layers and heads.
@@ -191,7 +243,7 @@ def _whole_model(values: Mapping[Place, Statistic], edit: str, of_one: str) -> s
         )
     compared = "".join(f"; {aside}" for aside in asides)
     return (
-        f"{edit} moves the output by {shown} of 1 (total variation, mean over "
+        f"{edit} moves the output by {shown} {words.unit} ({words.distance}, mean over "
         f"{whole.n} texts){compared}."
     )
 

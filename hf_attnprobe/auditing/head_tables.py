@@ -20,6 +20,7 @@ from hf_attnprobe.statistics.shares import share_interval
 from hf_attnprobe.statistics.simultaneous import ONE_COLUMN, simultaneous_interval
 from hf_attnprobe.statistics.summary import Statistic
 from hf_attnprobe.statistics.verdicts import MIN_TEXTS, RULES
+from hf_attnprobe.statistics.wording import CLASSES, Words
 
 
 MATTERS = RULES["head_effect"].yes
@@ -138,7 +139,9 @@ def _heads(statistics: Sequence[Statistic], rows: pd.DataFrame, name: str) -> He
 # --- tables -------------------------------------------------------------------------
 
 
-def head_tables(statistics: Sequence[Statistic], rows: pd.DataFrame) -> list[str]:
+def head_tables(
+    statistics: Sequence[Statistic], rows: pd.DataFrame, words: Words = CLASSES
+) -> list[str]:
     """Markdown tables, layers down and heads across; a dash where a head was not tested.
 
     There is one for each statistic that its test has a title for. A test without titles
@@ -147,6 +150,7 @@ def head_tables(statistics: Sequence[Statistic], rows: pd.DataFrame) -> list[str
     Args:
         statistics: of an audit.
         rows: of the same audit; without them no head is marked.
+        words: of the kind of prediction.
     """
     lines = []
     marked = rows[rows.statistic.isin(list(MARKED))] if len(rows) else rows
@@ -159,7 +163,7 @@ def head_tables(statistics: Sequence[Statistic], rows: pd.DataFrame) -> list[str
             sure = heads.surely(MARKED.get(name, 0.0))
             caption = f"{_texts(statistics, name)}{_mark(name, heads)}."
             table = [caption, "", *_head_table(values, sure)]
-            lines += markdown.section(f"{name}: {title}", table, level=3)
+            lines += markdown.section(f"{name}: {words.fill(title)}", table, level=3)
     return lines + layer_table(statistics)
 
 
@@ -250,12 +254,21 @@ def _by_layer(statistics: Sequence[Statistic], name: str) -> dict[int, float]:
     }
 
 
-def prune_table(curve: PruneCurve) -> list[str]:
-    """A Markdown table of accuracy by the number of heads removed."""
+def prune_table(curve: PruneCurve, words: Words = CLASSES) -> list[str]:
+    """A Markdown table of accuracy by the number of heads removed.
+
+    Where a text has several labels, accuracy is a mean of shares and has no interval of
+    a share of texts.
+    """
     agreement = [_share(share, curve.n_texts) for share in curve.agreement]
     accuracy = [_share(share, curve.n_labelled) for share in curve.accuracy]
+    share = "accuracy"
+    if words.has_parts:
+        share += words.aside
+        accuracy = [markdown.number(mean) for mean in curve.accuracy]
     rows = zip(curve.n_removed, agreement, accuracy, strict=True)
-    return markdown.table(["heads removed", "predictions kept", "accuracy"], rows)
+    titles = ["heads removed", "predictions kept", share]
+    return markdown.table(titles, rows)
 
 
 def prune_title(curve: PruneCurve) -> str:
@@ -281,25 +294,28 @@ def _share(share: float, n_texts: int) -> str:
 # --- sentences ----------------------------------------------------------------------
 
 
-def head_sentences(statistics: Sequence[Statistic], rows: pd.DataFrame) -> list[str]:
+def head_sentences(
+    statistics: Sequence[Statistic], rows: pd.DataFrame, words: Words = CLASSES
+) -> list[str]:
     """What the tables say, in plain words.
 
     Args:
         statistics: of an audit; a sentence whose statistic is missing is left out.
         rows: of the same audit; without them no number has an interval.
+        words: of the kind of prediction.
     """
     replaced = "their pattern is replaced by uniform attention"
     sentences = (
-        _assignment(_heads(statistics, rows, "uniform_tvd"), replaced),
-        _assignment(_heads(statistics, rows, "median_tvd"), "shuffled"),
+        _assignment(_heads(statistics, rows, "uniform_tvd"), replaced, words),
+        _assignment(_heads(statistics, rows, "median_tvd"), "shuffled", words),
         _importance(
             _heads(statistics, rows, "attention_leave_one_out_tau"),
             by_head(statistics, "gradient_leave_one_out_tau"),
         ),
-        _uniqueness(_heads(statistics, rows, "share_of_largest@0.01")),
-        _erasure(_heads(statistics, rows, "way_to_best_tried@attention")),
-        _failures(statistics),
-        _removal(statistics, rows),
+        _uniqueness(_heads(statistics, rows, "share_of_largest@0.01"), words),
+        _erasure(_heads(statistics, rows, "way_to_best_tried@attention"), words),
+        _failures(statistics, words),
+        _removal(statistics, rows, words),
         zero_ablation_only(statistics),
         *screen_sentences(statistics, rows),
     )
@@ -339,7 +355,7 @@ def _largest(heads: Heads, digits: str = ".2f") -> tuple[HeadKey, str]:
     )
 
 
-def _assignment(heads: Heads, change: str) -> str | None:
+def _assignment(heads: Heads, change: str, words: Words) -> str | None:
     """Heads whose pattern matters, the most important first."""
     if not heads.means:
         return None
@@ -350,8 +366,8 @@ def _assignment(heads: Heads, change: str) -> str | None:
     if len(above) > N_LISTED:
         listed += " and others"
     return (
-        f"Assignment: {_counted(heads, MATTERS)} move the output by {MATTERS} of 1 or "
-        f"more on average when {change}{listed}; the most is {_largest(heads)[1]}."
+        f"Assignment: {_counted(heads, MATTERS)} move the output by {MATTERS} "
+        f"{words.unit} or more on average when {change}{listed}; the most is {_largest(heads)[1]}."
     )
 
 
@@ -369,29 +385,29 @@ def _importance(heads: Heads, baseline: ByHead) -> str | None:
     )
 
 
-def _uniqueness(heads: Heads) -> str | None:
+def _uniqueness(heads: Heads, words: Words) -> str | None:
     """How far attention can be moved; of what was found, so at least so far."""
     if not heads.means:
         return None
     return (
         f"Uniqueness: the attention of at least {_counted(heads, ELSEWHERE)} can be "
         f"moved by at least {ELSEWHERE:.0%} of the way to the farthest possible with "
-        "the output within .01 (mean over texts; other attention may be farther still)."
+        f"the output within {words.within} (mean over texts; other attention may be farther still)."
     )
 
 
-def _erasure(heads: Heads) -> str | None:
+def _erasure(heads: Heads, words: Words) -> str | None:
     if not heads.means:
         return None
     return (
-        "Erasure: where some order of erasing a head's weights flips the decision, "
+        f"Erasure: where some order of erasing a head's weights flips {words.decision}, "
         f"attention's order goes {ON_THE_WAY:.0%} or more of the way from a random "
         f"order to the best one tried in {_counted(heads, ON_THE_WAY)}; the most is "
         f"{_largest(heads, '.0%')[1]}."
     )
 
 
-def _failures(statistics: Sequence[Statistic]) -> str | None:
+def _failures(statistics: Sequence[Statistic], words: Words) -> str | None:
     """How often erasing by attention fails where another order flips the decision."""
     failed = [
         s
@@ -405,13 +421,15 @@ def _failures(statistics: Sequence[Statistic]) -> str | None:
     share = sum(s.mean * s.n for s in flipping) / n_pairs
     return (
         f"Erasure: in {len(flipping)} of {len(failed)} heads some order of erasing "
-        "weights flips the decision of some text; of these pairs of text and head "
+        f"weights flips {words.decision} of some text; of these pairs of text and head "
         f"({n_pairs}) attention's order, the largest weight first, never flips "
         f"{share:.0%}."
     )
 
 
-def _removal(statistics: Sequence[Statistic], rows: pd.DataFrame) -> str | None:
+def _removal(
+    statistics: Sequence[Statistic], rows: pd.DataFrame, words: Words
+) -> str | None:
     """Without a head's tokens, beyond what random tokens cost; paired by text."""
     attention, random = (f"comprehensiveness@{by}" for by in ("attention", "random"))
     first, second = by_head(statistics, attention), by_head(statistics, random)
@@ -423,8 +441,8 @@ def _removal(statistics: Sequence[Statistic], rows: pd.DataFrame) -> str | None:
     beyond = Heads(means, _intervals(values[0] - values[1]))
     return (
         f"Removal: without the tokens they attend to most, {_counted(beyond, MATTERS)} "
-        f"cost the predicted class {MATTERS} of probability or more beyond what random "
-        f"tokens cost; the most is {_largest(beyond, '+.2f')[1]}."
+        f"cost {words.said} {MATTERS} {words.amount} or more beyond what "
+        f"random tokens cost{words.aside}; the most is {_largest(beyond, '+.2f')[1]}."
     )
 
 

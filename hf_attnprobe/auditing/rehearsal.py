@@ -88,6 +88,9 @@ def check_probabilities(adapter: AttentionModelBase, batch: Batch) -> None:
 
 def _tolerance(adapter: AttentionModelBase, native: torch.Tensor) -> float:
     """Rounding of the coarser of the two: the model as it is, and as it is audited."""
-    kinds = {weight.dtype for weight in adapter.model.parameters()} | {native.dtype}
+    given = getattr(adapter, "given", adapter.model)
+    weights = [*adapter.model.parameters(), *given.parameters()]
+    kinds = {weight.dtype for weight in weights}
     coarsest = max(torch.finfo(kind).eps for kind in kinds if kind.is_floating_point)
-    return min(1000 * coarsest, 0.1)
+    largest = max(1.0, float(native.abs().max()))  # of a number, in its unit
+    return min(1000 * coarsest, 0.1) * largest

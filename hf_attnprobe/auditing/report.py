@@ -1,12 +1,18 @@
 """An audit as text, JSON or Markdown. Pure: a :class:`Report` in, a string out."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import pandas as pd
 
 from hf_attnprobe import markdown
-from hf_attnprobe.auditing.group_tables import group_section, group_sentences
+from hf_attnprobe.auditing.group_tables import (
+    BY_PART,
+    MOST_PARTS,
+    group_section,
+    group_sentences,
+)
 from hf_attnprobe.auditing.head_tables import (
     has_several,
     head_sentences,
@@ -34,6 +40,7 @@ from hf_attnprobe.statistics.comparisons import Comparison
 from hf_attnprobe.statistics.contrasts import Contrast
 from hf_attnprobe.statistics.summary import Statistic, key_of, sentence
 from hf_attnprobe.statistics.verdicts import Answer, Finding
+from hf_attnprobe.statistics.wording import Words, words_of
 from hf_attnprobe.storage.plain_data import from_plain, plain
 from hf_attnprobe.storage.provenance import provenance_section
 
@@ -122,6 +129,17 @@ class Report:
         return self.rows
 
     @property
+    def words(self) -> Words:
+        """How sentences speak of what the model predicts."""
+        unit = self.provenance.get("unit_of_number", "")
+        return words_of(self.provenance.get("prediction"), unit=unit)
+
+    @property
+    def predicts(self) -> str:
+        """What the model predicts, in words; empty in reports of older versions."""
+        return self.words.predicts
+
+    @property
     def answer(self) -> Answer:
         """Whether attention explains the predictions: yes, partly, no, cannot say."""
         return conclusion(self.findings)
@@ -134,6 +152,7 @@ def to_json(report: Report) -> dict:
         "dataset": str(report.dataset),
         "n": report.n,
         "seed": report.seed,
+        "predicts": report.predicts,
         "answer": str(report.answer),
         "findings": plain(report.findings),
         "statistics": plain(report.statistics),
@@ -191,6 +210,7 @@ def to_text(report: Report) -> str:
     """
     lines = [
         f"{report.model} on {report.dataset}: {report.n} texts, seed {report.seed}",
+        *_predicts_note(report),
         *_units_note(report),
         *_target_note(report),
         *_quality_lines(report),
@@ -198,7 +218,7 @@ def to_text(report: Report) -> str:
     ]
     if has_several(report.statistics):
         lines += [*_group_section(report)]
-        lines += [*head_tables(report.statistics, report.rows), ""]
+        lines += [*head_tables(report.statistics, report.rows, report.words), ""]
     else:
         lines += [*_test_lines(report), "", *_comparison_lines(report)]
     return "\n".join(lines + _verdict_lines(report))
@@ -214,6 +234,14 @@ def _quality_lines(report: Report) -> list[str]:
             f"({report.provenance['control']}); one draw."
         )
     return lines
+
+
+def _predicts_note(report: Report) -> list[str]:
+    """What is predicted, and what a change, a flip and a loss of it are."""
+    words = report.words
+    if not words.predicts:
+        return []
+    return [f"Predicts {words.predicts}. {words.meaning}".rstrip()]
 
 
 def _units_note(report: Report) -> list[str]:
@@ -255,20 +283,33 @@ def _target_note(report: Report) -> list[str]:
 
 def _test_lines(report: Report) -> list[str]:
     """The statistics of every test over all texts, and its table of rankings."""
-    overall = [s for s in report.statistics if s.group == "all"]
+    overall = _few_parts([s for s in report.statistics if s.group == "all"])
     shown = [s for s in overall if _has_line(s.statistic) and not _of_ranking(s)]
     width = max((len(s.statistic) for s in shown), default=0)
     lines = []
-    control = _controls(report)
+    control, words = _controls(report), report.words
     for test in dict.fromkeys(s.test for s in overall):
         of_test = [
-            _statistic_line(s, width, control.get(_key(s)))
+            _statistic_line(s, width, control.get(_key(s)), words)
             for s in shown
             if s.test == test
         ]
         of_test += ranked_lines([s for s in overall if s.test == test])
         lines += [test, *(of_test or [f"  undefined for all {report.n} texts"])]
     return lines
+
+
+def _few_parts(statistics: Sequence[Statistic]) -> list[Statistic]:
+    """Of what is said of each part of a prediction only the first parts."""
+    seen: Counter[str] = Counter()
+    kept = []
+    for s in statistics:
+        family = s.statistic.partition("@")[0]
+        if family in BY_PART and s.group == "all":
+            seen[family] += 1
+        if seen[family] <= MOST_PARTS:
+            kept.append(s)
+    return kept
 
 
 def _of_ranking(s: Statistic) -> bool:
@@ -295,12 +336,14 @@ def _controls(report: Report) -> dict[Key, Contrast]:
     return {_key(c): c for c in report.contrasts if c.n}
 
 
-def _statistic_line(s: Statistic, width: int, control: Contrast | None) -> str:
+def _statistic_line(
+    s: Statistic, width: int, control: Contrast | None, words: Words
+) -> str:
     value = markdown.interval(s.mean, s.ci95) if s.n else "undefined"
     aside = f"({s.undefined} undefined) " if s.undefined and s.n else ""
     if control is not None:
         aside += f"(control {markdown.number(control.control_mean)}) "
-    said = sentence(s, readings())
+    said = sentence(s, readings(), words)
     return f"  {s.statistic:<{width}}  {value:<24} n {s.n:<6} {aside}{said}"
 
 
@@ -325,8 +368,9 @@ def _verdict(report: Report) -> list[str]:
     lines += [f.sentence for f in report.findings if f.rule != "accuracy"]
     lines += report.notes
     if has_several(report.statistics):
-        lines += group_sentences(report.statistics)
-        return lines + head_sentences(report.statistics, report.rows)
+        words = report.words
+        lines += group_sentences(report.statistics, words)
+        return lines + head_sentences(report.statistics, report.rows, words)
     ablated = zero_ablation_only(report.statistics)
     return [*lines, ablated] if ablated else lines
 
@@ -343,6 +387,7 @@ def to_markdown(report: Report) -> str:
         f"# Does attention explain `{report.model}`?",
         "",
         f"{report.n} texts of `{report.dataset}`, seed {report.seed}.",
+        *_predicts_note(report),
         *_units_note(report),
         "",
         *markdown.bullets(
@@ -353,8 +398,8 @@ def to_markdown(report: Report) -> str:
         report.statistics
     ):  # all the numbers are in summary.json and the rows
         parts += _group_section(report)
-        parts += head_tables(report.statistics, report.rows)
-        parts += _prune_section(report.prune)
+        parts += head_tables(report.statistics, report.rows, report.words)
+        parts += _prune_section(report.prune, report.words)
     else:
         for test in dict.fromkeys(s.test for s in report.statistics):
             parts += _test_section(test, report)
@@ -366,18 +411,18 @@ def to_markdown(report: Report) -> str:
 
 def _group_section(report: Report) -> list[str]:
     sets = report.provenance.get("head_sets") or []
-    return group_section(report.statistics, sets)
+    return group_section(report.statistics, sets, report.words)
 
 
-def _prune_section(curve: PruneCurve | None) -> list[str]:
+def _prune_section(curve: PruneCurve | None, words: Words) -> list[str]:
     if curve is None:
         return []
-    return markdown.section(prune_title(curve), prune_table(curve), level=3)
+    return markdown.section(prune_title(curve), prune_table(curve, words), level=3)
 
 
 def _test_section(test: str, report: Report) -> list[str]:
     """All numbers of a test; of single rankings only those over all texts."""
-    statistics = [s for s in report.statistics if s.test == test]
+    statistics = _few_parts([s for s in report.statistics if s.test == test])
     if not statistics:
         return []
     control = _controls(report)
@@ -398,7 +443,7 @@ def _test_section(test: str, report: Report) -> list[str]:
         *(["control", "difference, 95% interval"] if control else []),
     ]
     sentences = [
-        f"{s.statistic}: {sentence(s, readings())}."
+        f"{s.statistic}: {sentence(s, readings(), report.words)}."
         for s in statistics
         if s.group == "all" and _has_line(s.statistic)
     ]
@@ -449,11 +494,18 @@ def _bins_section(report: Report) -> list[str]:
     by = [wide.predicted_class.astype(int), attention_bin(wide.max_attention)]
     table: list[list[object]] = []
     for (predicted, weight), texts in wide.groupby(by, observed=True):
-        name = classes[predicted] if predicted < len(classes) else predicted
+        name = _class_name(int(predicted), classes)
         medians = map(markdown.number, texts[shown].median())
         table.append([name, weight, len(texts), *medians])
     head = ["predicted", "largest weight", "n", *(BINNED[name] for name in shown)]
     return markdown.section("by largest attention weight", markdown.table(head, table))
+
+
+def _class_name(predicted: int, classes: Sequence[str]) -> str:
+    """By number where it has no name; "all" where no single class is predicted."""
+    if predicted < 0:
+        return "all"
+    return classes[predicted] if predicted < len(classes) else str(predicted)
 
 
 def _examples_section(examples: Sequence[Example]) -> list[str]:

@@ -14,6 +14,7 @@ from accelerate import PartialState
 from transformers import PreTrainedTokenizerBase
 
 from hf_attnprobe.attention_model import (
+    AttentionModelBase,
     HeadOutputs,
     Site,
 )
@@ -61,9 +62,11 @@ from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness import readings, tests
 from hf_attnprobe.faithfulness.adversarial import Adversarial
+from hf_attnprobe.functional.predictions import Prediction
 from hf_attnprobe.inference.batching import parse_bytes
 from hf_attnprobe.inference.choices import encode
 from hf_attnprobe.inference.encoding import Tokenized, has_rationales
+from hf_attnprobe.inference.images import ImageReader
 from hf_attnprobe.inference.labels import spread_of_labels
 from hf_attnprobe.inference.reference import reference_batch
 from hf_attnprobe.inference.unknown_tokens import unknown_note, unknown_share
@@ -72,6 +75,7 @@ from hf_attnprobe.statistics.checks import contradictions
 from hf_attnprobe.statistics.comparisons import compare_rankings
 from hf_attnprobe.statistics.contrasts import Contrast, contrast
 from hf_attnprobe.statistics.summary import PREDICTION, summarize
+from hf_attnprobe.statistics.wording import words_of
 from hf_attnprobe.storage.folders import claim, write_atomically, write_json
 from hf_attnprobe.storage.provenance import SUMMARY, versions
 from hf_attnprobe.storage.rows import read_rows
@@ -148,6 +152,7 @@ def audit(
         "skipped_empty": tokenized.n_empty,
         "truncated": tokenized.n_cut,
         "unknown_tokens": unknown_share(tokenized.texts, subject.tokenizer),
+        **_unit_of_number(subject.adapter.prediction, spread, options),
         **({"origin": dict(subject.origin)} if subject.origin else {}),
         "text_columns": columns_read(examples),
     }
@@ -174,13 +179,21 @@ def audit(
                 others = _rows_of(other)
                 besides["control"] = control
             provenance = _provenance(identity, sweep, choice.left_out, besides)
-            report = _report(
-                subject, data, sweep, provenance, others, prune=options.prune
-            )
+            report = _report(subject, data, sweep, provenance, others, options)
             if output_dir is not None and state.is_main_process:
                 _write(report, folder)
             state.wait_for_everyone()
     return report
+
+
+def _unit_of_number(
+    prediction: Prediction, spread: float | None, options: AuditOptions
+) -> dict[str, str]:
+    """What a change of a number is counted in, where that is no given size."""
+    by_labels = options.scale is None and prediction.scale == spread
+    if not (prediction.is_number and by_labels):
+        return {}
+    return {"unit_of_number": "standard deviations of the labels"}
 
 
 def _tokenized(
@@ -321,21 +334,23 @@ def _report(
     sweep: Sweep,
     provenance: dict[str, Any],
     control: pd.DataFrame | None,
-    *,
-    prune: bool,
+    options: AuditOptions,
 ) -> Report:
     """The report of this run's texts and tests."""
     rows = _rows_of(sweep)
     classes, seed = subject.adapter.label_names, sweep.seed
+    unit = provenance.get("unit_of_number", "")
+    words = words_of(provenance["prediction"], unit=unit)
     statistics = summarize(rows, classes, readings(), seed=seed)
     contrasts: tuple[Contrast, ...] = ()
     if control is not None:
         contrasts = contrast(rows, control, classes, seed=seed)
     examples: tuple[Example, ...] = ()
     asked = sweep.options.get("adversarial")
-    if isinstance(asked, Adversarial):
+    reads = subject.tokenizer
+    if isinstance(asked, Adversarial) and not isinstance(reads, ImageReader):
         shown = sweep.texts[:3]
-        examples = show(subject.adapter, shown, subject.tokenizer, asked, seed=seed)
+        examples = show(subject.adapter, shown, reads, asked, seed=seed)
     return Report(
         model=subject.name,
         dataset=dataset_name(data.dataset, data.split),
@@ -345,24 +360,40 @@ def _report(
         statistics=statistics,
         provenance=provenance,
         examples=examples,
-        prune=prune_heads(sweep, rows) if prune else None,
+        prune=prune_heads(sweep, rows) if options.prune else None,
         comparisons=compare_rankings(rows, seed=seed),
-        findings=findings(rows, control, classes, seed=seed),
+        findings=findings(rows, control, classes, seed=seed, words=words),
         contrasts=contrasts,
-        contradictions=tuple(contradictions(rows)),
-        notes=_notes(sweep, rows, provenance["unknown_tokens"]),
+        contradictions=tuple(contradictions(rows, of_number=words.is_number)),
+        notes=_notes(sweep, rows, provenance["unknown_tokens"], options.predicts),
         rows=rows.reset_index(drop=True),
     )
 
 
-def _notes(sweep: Sweep, rows: pd.DataFrame, unknown: float) -> tuple[str, ...]:
+def _notes(
+    sweep: Sweep, rows: pd.DataFrame, unknown: float, predicts: str
+) -> tuple[str, ...]:
     """What is to be seen beside the findings."""
-    notes = [unknown_note(unknown)]
+    notes = [unknown_note(unknown), _single_logit_note(sweep.adapter, predicts)]
     site = site_of_model(rows)
     if site is not None and "input_erasure" in sweep.options:
         distance = distance_of_erased(sweep, Site(*site))
         notes.append(None if distance is None else distance.sentence())
     return tuple(note for note in notes if note is not None)
+
+
+def _single_logit_note(adapter: AttentionModelBase, predicts: str) -> str | None:
+    """Where a single logit was taken for a probability, and nobody said that it is."""
+    config = getattr(adapter.model, "config", None)
+    is_single = getattr(config, "num_labels", None) == 1
+    said = getattr(config, "problem_type", None) is not None or predicts != "auto"
+    if not is_single or said or adapter.prediction.kind != "classes":
+        return None
+    return (
+        "Prediction: this model gives one logit, and its configuration does not say what "
+        "it is (problem_type). It was taken for the log-odds of a probability; of a "
+        "model that predicts a number say --predicts number."
+    )
 
 
 def _write(report: Report, folder: Path) -> None:

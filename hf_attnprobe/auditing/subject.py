@@ -28,10 +28,12 @@ from hf_attnprobe.checkpoints.origins import Origin, commit_of, origin_of
 from hf_attnprobe.checkpoints.tokenizers import (
     check_belongs,
     check_tokenizer,
+    load_processor,
     load_tokenizer,
 )
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.inference.encoding import mask_id
+from hf_attnprobe.inference.images import ImageReader, reader_of, takes_images
 
 
 logger = logging.getLogger(__name__)
@@ -47,6 +49,9 @@ Model = (
 )
 """What an audit takes for a model."""
 
+Tokenizer = Any
+"""A tokenizer, or for a model of images its image processor."""
+
 SLOW_ON_A_CPU = (torch.bfloat16, torch.float16)
 
 
@@ -61,7 +66,7 @@ class Subject:
 
     name: str
     adapter: AttentionModelBase
-    tokenizer: PreTrainedTokenizerBase
+    tokenizer: PreTrainedTokenizerBase | ImageReader
     control: AttentionModelBase | None = None
     origin: Mapping[str, Any] = field(default_factory=dict)
     has_unit: bool = True
@@ -73,13 +78,13 @@ class Loaded:
 
     name: str
     model: Any
-    tokenizer: PreTrainedTokenizerBase
+    tokenizer: PreTrainedTokenizerBase | ImageReader
     origin: Mapping[str, Any]
 
 
 def make_subject(
     model: Any,
-    tokenizer: PreTrainedTokenizerBase | None,
+    tokenizer: Tokenizer | None,
     options: AuditOptions,
     device: torch.device,
     *,
@@ -146,14 +151,15 @@ def _subject(
     return Subject(loaded.name, adapter, loaded.tokenizer, control, loaded.origin)
 
 
-def _unpacked(
-    model: Any, tokenizer: PreTrainedTokenizerBase | None
-) -> tuple[Any, PreTrainedTokenizerBase | None]:
+def _unpacked(model: Any, tokenizer: Tokenizer | None) -> tuple[Any, Tokenizer | None]:
     """Model and tokenizer of a pipeline or a pair."""
     if isinstance(model, Pipeline):
-        pair: tuple[Any, Any] = (model.model, model.tokenizer)
+        reads = model.image_processor if takes_images(model.model) else model.tokenizer
+        pair: tuple[Any, Any] = (model.model, reads)
     elif isinstance(model, tuple | list):
-        if len(model) != 2 or not isinstance(model[1], PreTrainedTokenizerBase):
+        is_image = len(model) == 2 and takes_images(model[0])
+        is_text = len(model) == 2 and isinstance(model[1], PreTrainedTokenizerBase)
+        if not is_image and not is_text:
             kinds = ", ".join(type(part).__name__ for part in model)
             raise AttnProbeError(
                 f"expected a pair of model and tokenizer, got ({kinds}); give both, in "
@@ -170,9 +176,7 @@ def _unpacked(
     return pair
 
 
-def _loaded(
-    model: Any, tokenizer: PreTrainedTokenizerBase | None, options: AuditOptions
-) -> Loaded:
+def _loaded(model: Any, tokenizer: Tokenizer | None, options: AuditOptions) -> Loaded:
     """Name, model and tokenizer; a model given as an object is used as it is."""
     if isinstance(model, str | os.PathLike):
         return _loaded_from(os.fspath(model), tokenizer, options)
@@ -184,19 +188,21 @@ def _loaded(
                 "leave it out"
             )
     origin = str(getattr(model, "name_or_path", "") or "")
-    if tokenizer is None:
-        if not origin:
-            raise AttnProbeError(
-                "expected a tokenizer with a model given as an object; pass tokenizer="
-            )
+    if tokenizer is None and not origin and not takes_images(model):
+        raise AttnProbeError(
+            "expected a tokenizer with a model given as an object; pass tokenizer="
+        )
+
+    def place() -> Origin:
         trusted = options.trust_remote_code
-        place = origin_of(origin, token=options.token, trust_remote_code=trusted)
-        tokenizer = load_tokenizer(place)
-    return Loaded(origin or type(model).__name__, model, tokenizer, {})
+        return origin_of(origin, token=options.token, trust_remote_code=trusted)
+
+    reads = _tokenizer_of(model, tokenizer, place if origin else None)
+    return Loaded(origin or type(model).__name__, model, reads, {})
 
 
 def _loaded_from(
-    name: str, tokenizer: PreTrainedTokenizerBase | None, options: AuditOptions
+    name: str, tokenizer: Tokenizer | None, options: AuditOptions
 ) -> Loaded:
     origin = origin_of(
         name,
@@ -207,9 +213,28 @@ def _loaded_from(
     )
     model = load_model(origin, task=options.task)
     commit = commit_of(origin)
-    if tokenizer is None:  # of the same commit, whatever was pushed since
-        tokenizer = load_tokenizer(replace(origin, revision=commit or origin.revision))
-    return Loaded(name, model, tokenizer, _recorded(name, origin, commit))
+    # of the same commit, whatever was pushed since
+    place = replace(origin, revision=commit or origin.revision)
+    reads = _tokenizer_of(model, tokenizer, lambda: place)
+    return Loaded(name, model, reads, _recorded(name, origin, commit))
+
+
+def _tokenizer_of(
+    model: Any, given: Tokenizer | None, place: Callable[[], Origin] | None
+) -> PreTrainedTokenizerBase | ImageReader:
+    """The tokenizer that was given, or that of the model; a reader of images for those.
+
+    Args:
+        given: a tokenizer, or an image processor.
+        place: where the model is from; None where that is not known.
+    """
+    if takes_images(model):
+        processor = given or (load_processor(place()) if place else None)
+        return reader_of(model, processor)
+    if given is not None:
+        return given
+    assert place is not None  # else the caller has refused
+    return load_tokenizer(place())
 
 
 def _recorded(name: str, origin: Origin, commit: str | None) -> dict[str, Any]:
@@ -245,6 +270,8 @@ def _head_options(
 
 def _check_tokenizer_of(loaded: Loaded, adapter: AttentionModelBase) -> None:
     """Checks the tokenizer; whether it is the model's only where a configuration tells."""
+    if isinstance(loaded.tokenizer, ImageReader):
+        return
     check_tokenizer(loaded.tokenizer, loaded.name)
     config = getattr(adapter.model, "config", None)
     if isinstance(config, PreTrainedConfig):
@@ -263,9 +290,9 @@ def _say_what_is_slow(
         )
 
 
-def _mask_id(tokenizer: PreTrainedTokenizerBase, model: nn.Module) -> int | None:
+def _mask_id(tokenizer: Tokenizer, model: nn.Module) -> int | None:
     """The token that stands in for an erased one; None where there are no embeddings."""
-    if not isinstance(model, PreTrainedModel):
+    if not isinstance(model, PreTrainedModel) or isinstance(tokenizer, ImageReader):
         return None
     if type(model).__name__.endswith("ForMaskedLM"):
         return tokenizer.mask_token_id  # no other token will do

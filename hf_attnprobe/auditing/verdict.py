@@ -13,9 +13,15 @@ import pandas as pd
 
 from hf_attnprobe import markdown
 from hf_attnprobe.statistics.bootstrap import Estimate, mean_estimate
-from hf_attnprobe.statistics.quality import Quality, quality
+from hf_attnprobe.statistics.quality import (
+    NumberQuality,
+    Quality,
+    number_quality,
+    quality,
+)
 from hf_attnprobe.statistics.summary import PREDICTION, Statistic, one_row_per_text
 from hf_attnprobe.statistics.verdicts import (
+    MIN_TEXTS,
     RULES,
     Answer,
     Finding,
@@ -25,6 +31,7 @@ from hf_attnprobe.statistics.verdicts import (
     overall,
     possible_answers,
 )
+from hf_attnprobe.statistics.wording import CLASSES, Words
 
 
 ALL_TEXTS = "all"
@@ -42,11 +49,13 @@ class Evidence:
         texts: of the model.
         control: of its control, the same texts; None where there is none.
         seed: of the intervals.
+        words: of the kind of prediction.
     """
 
     texts: pd.DataFrame
     control: pd.DataFrame | None
     seed: int
+    words: Words = CLASSES
 
     def mean(self, name: str) -> Estimate:
         """A statistic of the model; n is 0 where there is none."""
@@ -82,7 +91,7 @@ class Evidence:
     def of(self, texts: pd.Index) -> "Evidence":
         """The evidence of some of the texts."""
         control = None if self.control is None else self.control.reindex(texts)
-        return Evidence(self.texts.loc[texts], control, self.seed)
+        return Evidence(self.texts.loc[texts], control, self.seed, self.words)
 
 
 def _column(frame: pd.DataFrame, name: str) -> np.ndarray:
@@ -97,6 +106,7 @@ def findings(
     label_names: Sequence[str],
     *,
     seed: int = 0,
+    words: Words = CLASSES,
 ) -> tuple[Finding, ...]:
     """The questions that the rows answer, in the order of the rules.
 
@@ -108,15 +118,16 @@ def findings(
         control: of the same tests on the control.
         label_names: names of the classes.
         seed: of the bootstrap.
+        words: of the kind of prediction.
     """
     predictions = predictions_of(rows)
-    found = [_accuracy(quality(predictions, seed=seed))]
+    found = [_quality(predictions, words, seed)]
     site = site_of_model(rows)
     if site is None:
         return tuple(found)
     texts = _at_site(rows, site)
     others = None if control is None else _at_site(control, site).reindex(texts.index)
-    evidence = Evidence(texts, others, seed)
+    evidence = Evidence(texts, others, seed, words)
     predicted = predictions.predicted_class.reindex(texts.index)
     for question in (_importance, _assignment, _uniqueness, _erasure, _removal):
         found += _answered(question, evidence, predicted, label_names)
@@ -177,28 +188,97 @@ def _answered(
 # --- the questions ------------------------------------------------------------------
 
 
-def _accuracy(found: Quality) -> Finding:
+def _quality(predictions: pd.DataFrame, words: Words, seed: int) -> Finding:
     """Whether there is anything to explain."""
+    found = quality(predictions, seed=seed)
+    if not words.is_number:
+        return _accuracy(found, words)
+    numbers = number_quality(predictions, seed=seed)
+    return _no_labels("") if numbers is None else _numbers(numbers, found)
+
+
+def _no_labels(rest: str, why: str = "The texts have no labels.") -> Finding:
+    sentence = f"Accuracy: cannot say. {why}{rest}"
+    return Finding(
+        "accuracy", ALL_TEXTS, Answer.CANNOT_SAY, sentence, float("nan"), None, 0
+    )
+
+
+def _numbers(found: NumberQuality, sides: Quality) -> Finding:
+    """Numbers against saying their mean; with a threshold their sides as well."""
+    beyond = found.r_squared
+    if beyond.value != beyond.value:
+        equal = f"All {found.n_labelled} labels are equal, so R² is not defined."
+        return _no_labels("", equal)
+    answer = grade(beyond, RULES["accuracy"])
+    how = {
+        Answer.YES: "which is better than that",
+        Answer.NO: "which is not better than that",
+        Answer.CANNOT_SAY: f"{_too_few(beyond)}cannot be told from that",
+    }[answer]
+    sentence = (
+        f"{_start('accuracy', ALL_TEXTS, answer)} The predicted number is off by "
+        f"{_said(found.error)} on average over {found.n_labelled} texts, always saying "
+        f"the labels' mean by {_said(found.error_of_mean)} (mean absolute error, in the "
+        f"labels' own unit). R² is {_said(beyond)}, where saying the mean has 0, {how}."
+    )
+    yardsticks = {
+        "mean_absolute_error": found.error.value,
+        "mean_absolute_error_of_mean": found.error_of_mean.value,
+    }
+    if sides.accuracy is not None and sides.beyond_majority is not None:
+        sentence += (
+            f" The side of the threshold is right in {_said(sides.accuracy)} of "
+            f"{sides.n_labelled} texts, always saying the more frequent one in "
+            f"{sides.majority:.2f}: {_said(sides.beyond_majority)} more."
+        )
+    return _finding("accuracy", ALL_TEXTS, answer, sentence, beyond, yardsticks)
+
+
+ALWAYS_SAYING = {
+    "labels": "always saying each label's more frequent side",
+    "tags": "always saying the most frequent tag",
+    "choice": "always choosing the most frequent place",
+}
+RIGHT_SHARE = {
+    "labels": "The model decides {share} of the labels of a text rightly",
+    "tags": "The model gives {share} of the labelled words of a text their tag",
+    "span": "The model finds {share} of the starts and ends of the answers",
+    "words": "The model's likeliest word is the masked one in {share} of the masks",
+}
+ALL_RIGHT = {
+    "labels": "all of them in {share} of the texts",
+    "tags": "all of them in {share} of the texts",
+    "span": "both in {share} of the texts (exact match)",
+}
+
+
+def _accuracy(found: Quality, words: Words) -> Finding:
+    """Of decisions against the most frequent one."""
     rule, sure = RULES["accuracy"], found.top_probability
-    certainty = f"Its mean top probability is {_said(sure)}"
+    certainty = f"Its mean {words.likely} is {_said(sure)}"
     why = "The nearer that is to 1, the less the output shows of small changes."
-    if found.accuracy is None or found.beyond_majority is None:
-        sentence = f"Accuracy: cannot say. The texts have no labels. {certainty}. {why}"
-        return Finding(
-            "accuracy", ALL_TEXTS, Answer.CANNOT_SAY, sentence, float("nan"), None, 0
+    if found.accuracy is None:
+        return _no_labels(f" {certainty}. {why}")
+    if found.beyond_majority is None:
+        no_baseline = "Nothing is known here that it could be compared with."
+        return _no_labels(
+            f" {no_baseline} {certainty}. {why}", f"{_right(found, words)}."
         )
     beyond = found.beyond_majority
     answer = grade(beyond, rule)
     how = {
         Answer.YES: "more",
         Answer.NO: "more, so not better",
-        Answer.CANNOT_SAY: "more, which these texts cannot tell from nothing",
+        Answer.CANNOT_SAY: f"more, {_too_few(beyond)}cannot be told from nothing",
     }[answer]
+    usual = ALWAYS_SAYING.get(words.kind, "always saying the most frequent class")
+    calibration = ""
+    if found.calibration_error is not None:
+        calibration = f" Its calibration error is {found.calibration_error:.2f}."
     sentence = (
-        f"{_start('accuracy', ALL_TEXTS, answer)} The model is right in "
-        f"{_said(found.accuracy)} of {found.n_labelled} texts, always saying the most "
-        f"frequent class in {found.majority:.2f}: {_said(beyond)} {how}. Its "
-        f"calibration error is {found.calibration_error:.2f}. {certainty}. {why}"
+        f"{_start('accuracy', ALL_TEXTS, answer)} {_right(found, words)}, {usual} in "
+        f"{found.majority:.2f}: {_said(beyond)} {how}.{calibration} {certainty}. {why}"
     )
     yardsticks = {
         "majority": found.majority,
@@ -206,6 +286,24 @@ def _accuracy(found: Quality) -> Finding:
         "calibration_error": found.calibration_error,
     }
     return _finding("accuracy", ALL_TEXTS, answer, sentence, beyond, yardsticks)
+
+
+def _too_few(estimate: Estimate) -> str:
+    few = (estimate.n or 0) < MIN_TEXTS
+    return f"which with fewer than {MIN_TEXTS} texts " if few else "which "
+
+
+def _right(found: Quality, words: Words) -> str:
+    """How often the model is right, without a full stop."""
+    assert found.accuracy is not None  # there are labels
+    n = found.n_labelled
+    if not found.has_parts:
+        return f"The model is right in {_said(found.accuracy)} of {n} texts"
+    pattern = RIGHT_SHARE.get(words.kind, "The model is right in {share} of its parts")
+    said = pattern.format(share=_said(found.accuracy))
+    if found.all_met is not None and words.kind in ALL_RIGHT:
+        said += f", {ALL_RIGHT[words.kind].format(share=_said(found.all_met))}"
+    return f"{said} (mean over {n} texts)"
 
 
 def _importance(evidence: Evidence, group: str) -> Finding | None:
@@ -275,7 +373,7 @@ def _assignment(evidence: Evidence, group: str) -> Finding | None:
     beyond, control = evidence.beyond_control(name), evidence.control_mean(name)
     said = (
         f"Shuffling attention (the median of the shuffles) moves the output by "
-        f"{_said(moved)} of 1{ceiling}"
+        f"{_said(moved)} {evidence.words.unit}{ceiling}"
     )
     if beyond is None or control is None or not beyond.n:
         beyond = moved
@@ -312,10 +410,10 @@ def _uniqueness(evidence: Evidence, group: str) -> Finding | None:
     possible = possible_answers(pinned_at_least, pinned_at_most, rule)
     sentence = (
         f"{_begin('uniqueness', group, answer, possible)} Other attention that keeps "
-        f"the output within .01 lies {least}{_said(share)} of the way to the farthest "
+        f"the output within {evidence.words.within} lies {least}{_said(share)} of the way to the farthest "
         f"attention of all, on average over texts (JSD {moved.value:.2f} of "
-        f"{largest.value:.2f}; {bound}). {_room(rule)} Room also depends on how "
-        "saturated the output is, whatever attention means."
+        f"{largest.value:.2f}; {bound}). {_room(rule)} Room also depends on "
+        f"{_room_depends(evidence.words)}, whatever attention means."
     )
     yardsticks = {"largest_jsd": largest.value, "epsilon_max_jsd": moved.value}
     if upper.n:
@@ -353,7 +451,7 @@ def _erasure(evidence: Evidence, group: str) -> Finding | None:
     sentence = (
         f"{_start('erasure', group, answer, way)} Attention's order goes {_said(way)} "
         f"of the way from a random order to {best} ({_thresholds('erasure')}). To flip "
-        f"the decision it needs {needs} (means over the {way.n} texts that {flips} "
+        f"{evidence.words.decision} it needs {needs} (means over the {way.n} texts that {flips} "
         f"flips). In {failing.value:.0%} of them it never does, which counts as all "
         "tokens. The attention that is left is divided by its sum, which the model "
         "never saw in training."
@@ -384,9 +482,10 @@ def _removal(evidence: Evidence, group: str) -> Finding | None:
     less = evidence.less_control(known[0], f"{family}@random")
     answer = _unless_control_does(grade(beyond, RULES["removal"]), less)
     attention, random = evidence.mean(known[0]), evidence.mean(f"{family}@random")
+    words = evidence.words
     sentence = (
         f"{_start('removal', group, answer, beyond)} Without the tokens of most "
-        f"attention the predicted class loses {_said(attention)} of probability, "
+        f"attention {words.said} loses {_said(attention)} {words.amount}{words.aside}, "
         f"without random ones {_said(random)}. The difference is {_said(beyond)} "
         f"({_thresholds('removal')}). Texts with tokens erased are unlike those of the "
         "training."
@@ -447,7 +546,7 @@ def conclusion_sentence(found: Sequence[Finding]) -> str | None:
     answer = conclusion(found)
     why = ""
     if _at_chance(found):
-        why = "the model is not shown to be better than its most frequent class; "
+        why = "the model is not shown to be better than always saying the same; "
     return (
         f"Does this attention explain the predictions? {str(answer).capitalize()} "
         f"({why}{', '.join(parts)})."
@@ -489,6 +588,12 @@ def _room(rule: Rule) -> str:
         f"The answer is yes up to {1 - rule.yes:.2f} of the way, partly up to "
         f"{1 - rule.partly:.2f}, and no beyond."
     )
+
+
+def _room_depends(words: Words) -> str:
+    if words.is_number:
+        return "how little the number varies with attention at all"
+    return "how saturated the output is"
 
 
 def _said(estimate: Estimate) -> str:

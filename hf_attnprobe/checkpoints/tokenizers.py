@@ -5,8 +5,14 @@ word is unknown, and an audit would be of nothing but that.
 """
 
 from pathlib import Path
+from typing import Any
 
-from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
+from transformers import (
+    AutoImageProcessor,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedTokenizerBase,
+)
 
 from hf_attnprobe.checkpoints.origins import Origin, first_line, origin_of
 from hf_attnprobe.checkpoints.peft_adapters import (
@@ -49,6 +55,16 @@ def load_tokenizer(
         ) from error
     check_tokenizer(tokenizer, origin.name)
     return tokenizer
+
+
+def load_processor(origin: Origin) -> Any:
+    """The image processor saved with a model; None where none loads."""
+    try:
+        return AutoImageProcessor.from_pretrained(
+            origin.name, trust_remote_code=origin.trust_remote_code, **origin.place
+        )
+    except Exception:  # none was saved, or what it needs is not installed
+        return None
 
 
 def check_tokenizer(tokenizer: PreTrainedTokenizerBase, name: str) -> None:

@@ -23,6 +23,7 @@ from hf_attnprobe.data.columns import (
     read_texts,
 )
 from hf_attnprobe.data.frames import LARGEST_ID
+from hf_attnprobe.data.images import image_column
 from hf_attnprobe.data.labels import Labels, join_columns, keep_classes, read_labels
 from hf_attnprobe.data.lengths import fits
 from hf_attnprobe.data.rationales import read_rationales
@@ -146,6 +147,7 @@ def load_examples(
         - `answer_start`, `answer_end`: where the answer is in the second text, in
           characters, the end exclusive, -1 for none, from columns of these names or
           SQuAD's `answers`;
+        - `pixel_values`, `image` or `img`: of data without texts, for models of images;
         - `choices` (list of string): the second texts to choose from, where the data is
           of questions with choices; the label is the number of the right one.
 
@@ -165,9 +167,17 @@ def load_examples(
     chosen = text_column, label_column
     recipe = _as_present(recipe, splits, chosen)
     source, rows = _choose_split(splits, split, recipe, seed)
-    columns, choices = _text_columns(source, recipe)
-    ids, (texts, seconds) = _example_ids(source), read_texts(source, columns)
+    image = None if recipe.text_column else image_column(source.column_names)
+    if image is None:
+        columns, choices = _text_columns(source, recipe)
+        texts, seconds = read_texts(source, columns)
+    else:
+        columns, choices = TextColumns((image,)), None
+        texts, seconds = [""] * len(source), None
+    ids = _example_ids(source)
     table: dict[str, Sequence[Any]] = {"example_id": ids, "text": texts}
+    if image is not None:
+        table[image] = column_of(source, image)
     if seconds is not None:
         table["text_pair"] = seconds
     word_labels, word_names = _word_labels(source, columns, recipe, texts)
@@ -425,7 +435,15 @@ def _to_dataset(
     word_names: tuple[str, ...] | None,
     columns: TextColumns,
 ) -> "datasets.Dataset":
-    from datasets import ClassLabel, Dataset, DatasetInfo, Features, List, Value
+    from datasets import (
+        ClassLabel,
+        Dataset,
+        DatasetInfo,
+        Features,
+        Image,
+        List,
+        Value,
+    )
 
     def numbers(names: tuple[str, ...] | None) -> Any:
         return Value("int64") if names is None else ClassLabel(names=list(names))
@@ -447,6 +465,9 @@ def _to_dataset(
         "answer_start": Value("int64"),
         "answer_end": Value("int64"),
         "choices": List(Value("string")),
+        "pixel_values": List(List(List(Value("float32")))),
+        "image": Image(),
+        "img": Image(),
     }
     features = Features({name: known[name] for name in table})
     info = DatasetInfo(description=f"{READ_FROM}{columns}", features=features)

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from hf_attnprobe.data.columns import column_of
+from hf_attnprobe.data.images import digest as image_digest
+from hf_attnprobe.data.images import image_column
 
 
 if TYPE_CHECKING:
@@ -101,6 +103,9 @@ def dataset_fingerprint(examples: "datasets.Dataset") -> str:
     names = ["example_id", "text", "label"]
     names += [name for name in FURTHER if name in examples.column_names]
     columns = [column_of(examples, name) for name in names]
+    image = image_column(examples.column_names)
+    if image is not None:
+        columns.append([image_digest(pixels) for pixels in column_of(examples, image)])
     digest = hashlib.sha256()
     rows = [json.dumps(row) for row in zip(*columns, strict=True)]
     order = zip(columns[0], columns[1], rows, strict=True)

@@ -100,45 +100,45 @@ READINGS = {
         "in {mean:.0%} of texts no other single weight moves the output more than the "
         "largest"
     ),
-    "top_flips": "erasing the largest weight flips the decision in {mean:.1%} of texts",
+    "top_flips": "erasing the largest weight flips {decision} in {mean:.1%} of texts",
     "random_flips": (
-        "erasing a random other weight flips the decision in {mean:.1%} of texts"
+        "erasing a random other weight flips {decision} in {mean:.1%} of texts"
     ),
     "only_top_flips": (
-        "in {mean:.1%} of texts the largest weight flips the decision and the random "
+        "in {mean:.1%} of texts the largest weight flips {decision} and the random "
         "other does not"
     ),
     "only_random_flips": (
-        "in {mean:.1%} of texts the random other weight flips the decision and the "
+        "in {mean:.1%} of texts the random other weight flips {decision} and the "
         "largest does not"
     ),
-    "both_flip": "in {mean:.1%} of texts either of the two flips the decision",
-    "neither_flips": "in {mean:.1%} of texts neither of the two flips the decision",
+    "both_flip": "in {mean:.1%} of texts either of the two flips {decision}",
+    "neither_flips": "in {mean:.1%} of texts neither of the two flips {decision}",
     "fraction_to_flip": (
-        "in the order of {key}, the decision flips when {mean:.0%} of the tokens are "
+        "in the order of {key}, {decision} flips when {mean:.0%} of the tokens are "
         "erased (of texts that can be flipped; never counts as all)"
     ),
     "never_flips": (
         "in {mean:.0%} of the texts that can be flipped, the order of {key} never flips "
-        "the decision"
+        "{decision}"
     ),
     "probability_mass_removed": (
-        "in the order of {key}, {median:.0%} of the attention is gone when the "
-        "decision flips (median; never counts as all)"
+        "in the order of {key}, {median:.0%} of the attention is gone when "
+        "{decision} flips (median; never counts as all)"
     ),
     "minimal_fraction": (
-        "the smallest set that flips the decision holds {mean:.0%} of the tokens"
+        "the smallest set that flips {decision} holds {mean:.0%} of the tokens"
     ),
     "minimal_size": (
-        "the smallest set that flips the decision has {median:g} tokens (median)"
+        "the smallest set that flips {decision} has {median:g} tokens (median)"
     ),
-    "no_set_flips": "in {mean:.0%} of texts no set of tokens flips the decision",
+    "no_set_flips": "in {mean:.0%} of texts no set of tokens flips {decision}",
     "no_order_flips": (
-        "in {mean:.0%} of texts none of the tried orders flips the decision"
+        "in {mean:.0%} of texts none of the tried orders flips {decision}"
     ),
     "regret": (
-        "the order of {key} erases {mean:.1f} tokens more than are needed to flip the "
-        "decision (never counts as all)"
+        "the order of {key} erases {mean:.1f} tokens more than are needed to flip "
+        "{decision} (never counts as all)"
     ),
     "way_to_best": (
         "the order of {key} goes {mean:.0%} of the way from a random order to the "
@@ -153,22 +153,22 @@ READINGS = {
         "correlation {mean:.2f}"
     ),
     "greedy_bound_size": (
-        "at most {median:.0f} tokens need be erased to flip the decision, by the best "
+        "at most {median:.0f} tokens need be erased to flip {decision}, by the best "
         "of the tried orders (median)"
     ),
 }
 HEAD_TITLES = {
     "no_order_flips": (
-        "share of texts whose decision no tried order of erasing the head's weights "
-        "flips"
+        "share of texts in which no tried order of erasing the head's weights flips "
+        "{decision}"
     ),
     "never_flips@attention": (
-        "share of the other texts whose decision holds however many of the head's "
-        "weights are erased, largest first"
+        "share of the other texts in which erasing the head's weights, largest first, "
+        "never flips {decision}"
     ),
     "fraction_to_flip@attention": (
-        "fraction of the tokens erased from the head, largest weight first, when the "
-        "decision flips (texts that some tried order flips; never counts as all)"
+        "fraction of the tokens erased from the head, largest weight first, when "
+        "{decision} flips (texts that some tried order flips; never counts as all)"
     ),
 }
 

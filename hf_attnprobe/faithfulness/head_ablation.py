@@ -32,24 +32,24 @@ from hf_attnprobe.functional.intervention import random_generator
 
 DONOR_STREAM = 2  # apart from the permutations' and the adversary's random numbers
 READINGS = {
-    "zero_tvd": "with this head zero-ablated the output moves by {mean:.2f} of 1",
+    "zero_tvd": "with this head zero-ablated the output moves by {mean:.2f} {unit}",
     "zero_flip": (
-        "with this head zero-ablated the decision flips in {mean:.0%} of texts"
+        "with this head zero-ablated {decision} flips in {mean:.0%} of texts"
     ),
     "mean_tvd": (
         "with this head's output replaced by its mean the output moves by {mean:.2f} "
-        "of 1"
+        "{unit}"
     ),
     "mean_flip": (
-        "with this head's output replaced by its mean the decision flips in {mean:.0%} "
+        "with this head's output replaced by its mean {decision} flips in {mean:.0%} "
         "of texts"
     ),
     "resample_tvd": (
         "with this head's output taken from another text the output moves by "
-        "{mean:.2f} of 1"
+        "{mean:.2f} {unit}"
     ),
     "resample_flip": (
-        "with this head's output taken from another text the decision flips in "
+        "with this head's output taken from another text {decision} flips in "
         "{mean:.0%} of texts"
     ),
 }

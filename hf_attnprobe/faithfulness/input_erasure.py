@@ -65,7 +65,7 @@ STEPS_AT_ONCE = 8  # of tokens to flip: then the orders that have flipped are le
 
 CAUTION = (
     "Texts with tokens deleted or masked are unlike those that the model was trained on, "
-    "so a loss of probability mixes two things: that the tokens mattered, and that the "
+    "so what is lost mixes two things: that the tokens mattered, and that the "
     "model reads such texts badly (Hase et al. 2021). Comprehensiveness leaves out up to "
     "half of a text, sufficiency up to all but one of its tokens. Read both against the "
     "random ranking, which erases as many; other operators give other numbers."
@@ -74,13 +74,13 @@ OPERATOR = "deleted, or masked with --erase-by mask"
 READINGS = {
     "comprehensiveness": (
         "with what {key} ranks first taken out of the text "
-        f"({OPERATOR}), the predicted "
-        "class loses {mean:.3f} of probability (mean of the top 1 to 50%)"
+        f"({OPERATOR}), {{said}} "
+        "loses {mean:.3f} {amount}{aside} (mean of the top 1 to 50%)"
     ),
     "sufficiency": (
         "with all but what {key} ranks first taken out of the text "
-        f"({OPERATOR}), the "
-        "predicted class loses {mean:.3f} of probability (mean of the top 1 to 50%)"
+        f"({OPERATOR}), "
+        "{said} loses {mean:.3f} {amount}{aside} (mean of the top 1 to 50%)"
     ),
     "erased_share": (
         "comprehensiveness takes out {mean:.0%} of a text's tokens on average, and "
@@ -113,8 +113,7 @@ READINGS = {
 }
 HEAD_TITLES = {
     "comprehensiveness@attention": (
-        "loss of probability without the tokens the head attends to most (mean of the "
-        "top 1 to 50%)"
+        "{lost} without the tokens the head attends to most (mean of the top 1 to 50%)"
     ),
 }
 

@@ -15,6 +15,7 @@ Reading:  0 the assignment of weights to tokens does not matter, 1 it decides
           everything.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -31,10 +32,15 @@ from hf_attnprobe.options import Options, option
 
 READINGS = {
     "max_attention": "the token with the most attention has {mean:.2f} of it",
-    "median_tvd": "shuffling attention moved the output by {mean:.2f} of 1",
-    "max_tvd": "the worst of all possible shuffles moves the output by {mean:.2f} of 1",
+    "median_tvd": "shuffling attention moved the output by {mean:.2f} {unit}",
+    "median_tvd_of": (
+        "shuffling attention moved what is said of {key} by {mean:.2f} of 1"
+    ),
+    "max_tvd": (
+        "the worst of all possible shuffles moves the output by {mean:.2f} {unit}"
+    ),
     "flip_possible": (
-        "some shuffle of the same weights flips the decision in {mean:.0%} of texts"
+        "some shuffle of the same weights flips {decision} in {mean:.0%} of texts"
     ),
     "logit_mean": (
         "over all shuffles the logit (of the second of two classes, else of the "
@@ -55,6 +61,7 @@ class PermutationResult:
     """All [batch]. ``max_attention`` is what the papers bin the others by; of a group it
     is the largest weight of its heads' mean.
 
+    ``median_tvd_of`` is by part of the prediction, None where its parts have no names.
     The exact ones are None where the read-out is not linear; ``max_tvd`` also for over
     two classes.
 
@@ -64,6 +71,7 @@ class PermutationResult:
 
     max_attention: Tensor
     median_tvd: Tensor
+    median_tvd_of: Mapping[str, Tensor] | None = None
     max_tvd: Tensor | None = None
     flip_possible: Tensor | None = None
     logit_mean: Tensor | None = None
@@ -98,7 +106,13 @@ def permutation(
     changes = tvd(after, observation.probs)
     token_logits = observation.token_logits
     exact = {} if token_logits is None else _exact(token_logits, observation, site)
-    return PermutationResult(observation.read(site).amax(-1), _median(changes), **exact)
+    prediction = observation.model.prediction
+    by_part = None
+    if prediction.parts:
+        of_parts = prediction.distance_by_part(after, observation.probs)
+        by_part = dict(zip(prediction.parts, _median(of_parts).unbind(-1), strict=True))
+    largest = observation.read(site).amax(-1)
+    return PermutationResult(largest, _median(changes), by_part, **exact)
 
 
 def _shuffled_probs(
@@ -144,7 +158,7 @@ def _shuffled(
 
 
 def _median(changes: Tensor) -> Tensor:
-    """Over copies, [copies, batch] -> [batch].
+    """Over copies, [copies, batch, …] -> [batch, …].
 
     The mean of the two in the middle where the number is even.
     """

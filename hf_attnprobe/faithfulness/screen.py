@@ -28,10 +28,10 @@ from hf_attnprobe.functional.intervention import uniform
 READINGS = {
     "first_order_uniform": (
         "to first order, uniform attention in this head moves the output by {mean:.3f} "
-        "of 1"
+        "{unit}"
     ),
     "first_order_zero": (
-        "to first order, zero-ablating this head moves the output by {mean:.3f} of 1"
+        "to first order, zero-ablating this head moves the output by {mean:.3f} {unit}"
     ),
 }
 HEAD_TITLES = {

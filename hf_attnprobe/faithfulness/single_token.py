@@ -27,25 +27,23 @@ from hf_attnprobe.faithfulness.registry import (
 
 READINGS = {
     "lowest_probability": (
-        "the token that speaks most against the prediction gives it {mean:.2f} when "
-        "alone"
+        "the token that speaks most against the prediction gives it {mean:.2f} {amount} "
+        "when alone"
     ),
     "highest_probability": (
-        "the token that speaks most for the prediction gives it {mean:.2f} when alone"
+        "the token that speaks most for the prediction gives it {mean:.2f} {amount} when "
+        "alone"
     ),
     "probability_range": (
-        "single tokens of a text give the predicted class probabilities {mean:.2f} "
-        "apart"
+        "what single tokens of a text give {said} lies {mean:.2f} {amount} apart"
     ),
     "probability_std": (
-        "over single tokens the predicted class's probability has a standard deviation "
-        "of {mean:.2f}"
+        "what single tokens give {said} has a standard deviation of {mean:.2f} {amount}"
     ),
 }
 HEAD_TITLES = {
     "probability_range": (
-        "range of the predicted class's probability over single tokens (the same for "
-        "all heads)"
+        "range of what single tokens give {said}, {amount} (the same for all heads)"
     ),
 }
 TOKENS_AT_ONCE = 64  # copies of the batch

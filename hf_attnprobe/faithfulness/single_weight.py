@@ -126,7 +126,9 @@ def _where(values: dict[str, Tensor], defined: Tensor) -> dict[str, Tensor]:
 
 
 def _top_minus_other(observation: Observation, after: Tensor) -> Tensor:
-    """JS(p, without the top weight) − JS(p, without the other)."""
+    """JS(p, without the top weight) − JS(p, without the other); NaN for a number."""
+    if observation.model.prediction.is_number:
+        return torch.full_like(after[0, ..., 0], torch.nan, dtype=torch.float64)
     top, other = jsd(observation.probs.double(), after)
     return top - other
 

@@ -10,6 +10,7 @@ Groups:   the heads of a layer, or of all layers, made uniform at once.
 Reading:  0 a uniform average would do, 1 the pattern decides everything.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -23,10 +24,14 @@ from hf_attnprobe.functional.intervention import uniform
 
 READINGS = {
     "uniform_tvd": (
-        "with uniform attention in this head the output moves by {mean:.2f} of 1"
+        "with uniform attention in this head the output moves by {mean:.2f} {unit}"
+    ),
+    "uniform_tvd_of": (
+        "with uniform attention in this head what is said of {key} moves by {mean:.2f} "
+        "of 1"
     ),
     "uniform_flip": (
-        "with uniform attention in this head the decision flips in {mean:.0%} of texts"
+        "with uniform attention in this head {decision} flips in {mean:.0%} of texts"
     ),
 }
 HEAD_TITLES = {"uniform_tvd": "output change with uniform attention in the head"}
@@ -34,12 +39,13 @@ HEAD_TITLES = {"uniform_tvd": "output change with uniform attention in the head"
 
 @dataclass(frozen=True)
 class UniformAttentionResult:
-    """Both [batch]: change of the output in [0, 1], and 1 where the predicted class
-    changed.
+    """All [batch]: change of the output in [0, 1] (of a number, in its unit), 1 where the
+    decision flipped, and the change by part; None where the parts have no names.
     """
 
     uniform_tvd: Tensor
     uniform_flip: Tensor
+    uniform_tvd_of: Mapping[str, Tensor] | None = None
 
 
 @register_test(readings=READINGS, head_titles=HEAD_TITLES, groups=True)
@@ -66,4 +72,8 @@ def uniform_attention(
 
     after = model.replay(observation, observation.edited(site, flat))[0]
     flipped = observation.flips(after).to(torch.float64)
-    return UniformAttentionResult(tvd(after, observation.probs), flipped)
+    prediction, by_part = model.prediction, None
+    if prediction.parts:
+        of_parts = prediction.distance_by_part(after, observation.probs)
+        by_part = dict(zip(prediction.parts, of_parts.unbind(-1), strict=True))
+    return UniformAttentionResult(tvd(after, observation.probs), flipped, by_part)

@@ -164,13 +164,17 @@ class Prediction:
 
         Args:
             probs: [..., batch, entries].
-            labels: int [batch] or [batch, parts], −1 where there is none.
+            labels: int [batch] or [batch, parts], −1 where there is none; of a number
+                the numbers, NaN where there is none.
 
         Returns:
             float64 [..., batch] in [0, 1], NaN for a text without a label.
         """
         decided = self.decision(probs)
         wanted = labels.to(probs.device)
+        if self.is_number:
+            side = (wanted <= self.origin).long()
+            wanted = side.where(~wanted.isnan(), -1)
         wanted = wanted[:, None] if wanted.dim() == 1 else wanted
         known = wanted >= 0
         hits = ((decided == wanted) & known).sum(-1).double()

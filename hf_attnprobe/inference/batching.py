@@ -90,7 +90,9 @@ def collate(adapter: AttentionModel, texts: Sequence[Text], pad_token_id: int) -
     n_keys = max(text.n_tokens for text in texts)
     pad_values = PAD_VALUES | {"input_ids": pad_token_id}
 
-    def padded(name: str, rows: Sequence[Sequence[Any]]) -> Tensor:
+    def padded(name: str, rows: Sequence[Any]) -> Tensor:
+        if isinstance(rows[0], Tensor):  # images are of one size
+            return torch.stack([*rows])
         if rows and rows[0] and isinstance(rows[0][0], list):  # several choices
             return torch.stack([padded(name, choices) for choices in rows])
         filled = []

@@ -9,6 +9,7 @@ from transformers import PreTrainedTokenizerBase
 from hf_attnprobe.data.examples import column_of
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.inference.encoding import Text, TextModel, Tokenized, tokenize
+from hf_attnprobe.inference.images import ImageReader, encode_images
 from hf_attnprobe.inference.labels import labels_of
 
 
@@ -38,7 +39,7 @@ class ChoiceText(Text):
 
 
 def encode(
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: PreTrainedTokenizerBase | ImageReader,
     examples: "datasets.Dataset",
     model: TextModel,
     *,
@@ -49,6 +50,8 @@ def encode(
 
     See :func:`~hf_attnprobe.inference.encoding.tokenize` and :func:`tokenize_choices`.
     """
+    if isinstance(tokenizer, ImageReader):
+        return encode_images(tokenizer, examples, model)
     is_choice = model.prediction.kind == "choice"
     if not is_choice and "choices" in examples.column_names:
         raise AttnProbeError(

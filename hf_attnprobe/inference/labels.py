@@ -87,9 +87,13 @@ def labels_of_model(classes: Sequence[str], examples: "datasets.Dataset") -> lis
         AttnProbeError: a label that the model does not know, or no classes at all.
     """
     labels = column_of(examples, "label")
-    _check_kind(labels, int, "one class per text", "a class")
-    names = label_names(examples)
     has_names = hasattr(examples.features["label"], "names")
+    is_one_logit = len(classes) == 2 and classes[0] == f"not {classes[1]}"
+    by_number = is_one_logit and not has_names
+    if by_number:
+        labels = _as_sides(labels)
+    _check_kind(labels, int, "one class per text", "a class")
+    names = list(classes) if by_number else label_names(examples)
     numbers = _matched(classes, names, has_names)
     for label in sorted(set(labels)):
         if label >= 0 and numbers[label] is None:
@@ -99,6 +103,27 @@ def labels_of_model(classes: Sequence[str], examples: "datasets.Dataset") -> lis
                 "labels"
             )
     return [-1 if label < 0 else _known(numbers[label]) for label in labels]
+
+
+def _as_sides(labels: Sequence[Any]) -> list[Any]:
+    """Labels of a single logit: 0 or 1, also where a file has them as 0.0 and 1.0.
+
+    Raises:
+        AttnProbeError: other numbers, as of a model that predicts one.
+    """
+    sides = []
+    for row, label in enumerate(labels):
+        if isinstance(label, float) and math.isnan(label):
+            sides.append(-1)
+            continue
+        if isinstance(label, int | float) and label not in (-1, 0, 1):
+            raise AttnProbeError(
+                "the model gives one logit, taken for a probability: expected 0 or 1 as "
+                f"label, row {row} has {label!r}; if it predicts a number, say "
+                "--predicts number"
+            )
+        sides.append(int(label) if isinstance(label, float) else label)
+    return sides
 
 
 def _known(number: int | None) -> int:

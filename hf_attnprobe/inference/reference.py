@@ -6,9 +6,11 @@ from transformers import PreTrainedTokenizerBase
 
 from hf_attnprobe.attention_model import AttentionModelBase, Batch
 from hf_attnprobe.data.examples import column_of, sample
+from hf_attnprobe.data.images import has_images
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.choices import encode
 from hf_attnprobe.inference.encoding import second_texts
+from hf_attnprobe.inference.images import ImageReader
 
 
 if TYPE_CHECKING:
@@ -21,7 +23,7 @@ N_REFERENCE, REFERENCE_TOKENS = 32, 4096
 
 def reference_batch(
     adapter: AttentionModelBase,
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: PreTrainedTokenizerBase | ImageReader,
     examples: "datasets.Dataset",
 ) -> Batch:
     """The texts whose head outputs replace those of an ablated head.
@@ -33,6 +35,8 @@ def reference_batch(
     seconds = second_texts(examples) or [""] * len(ids)
     strings = zip(column_of(examples, "text"), seconds, strict=True)
     rows = [row for row, pair in enumerate(strings) if "".join(pair).strip()] or [0]
+    if has_images(examples):
+        rows = list(range(len(ids)))
     rows = sample(rows, [ids[row] for row in rows], N_REFERENCE)
     rows = sorted(rows, key=ids.__getitem__)
     texts = encode(tokenizer, examples.select(rows), adapter).texts

@@ -6,6 +6,7 @@ from transformers import PreTrainedTokenizerBase
 
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.inference.encoding import Text
+from hf_attnprobe.inference.images import ImageReader
 
 
 MOST_UNKNOWN = 0.5
@@ -15,12 +16,16 @@ WORTH_SAYING = 0.1
 """Share beyond which a report says it."""
 
 
-def unknown_share(texts: Sequence[Text], tokenizer: PreTrainedTokenizerBase) -> float:
+def unknown_share(
+    texts: Sequence[Text], tokenizer: PreTrainedTokenizerBase | ImageReader
+) -> float:
     """The share, from 0 to 1, of the content tokens that are the unknown token.
 
     Raises:
         AttnProbeError: more than half of them.
     """
+    if isinstance(tokenizer, ImageReader):
+        return 0.0
     unknown = tokenizer.unk_token_id
     is_end = unknown in (tokenizer.bos_token_id, tokenizer.eos_token_id)
     if unknown is None or is_end:  # byte by byte, as GPT-2: nothing is unknown

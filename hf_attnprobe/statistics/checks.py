@@ -3,7 +3,7 @@
 Pure: rows in, sentences out. An audit without a mistake gives none.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -88,6 +88,7 @@ SHARES = {
         "gradient_leave_one_out_top_overlap",
     ),
 }
+CHANGES = ("median_tvd", "max_tvd")
 INFINITY = float("inf")
 RANGES = (
     *(
@@ -132,17 +133,23 @@ class _Table(NamedTuple):
     is_measured: pd.DataFrame
 
 
-def contradictions(rows: pd.DataFrame) -> list[str]:
+def contradictions(rows: pd.DataFrame, *, of_number: bool = False) -> list[str]:
     """What cannot be true in the rows of an audit, a sentence each; none is right.
 
     Args:
         rows: test, statistic, example_id, layer, head, value, as
             :func:`hf_attnprobe.read_rows` gives them.
+        of_number: whether the model predicts a number, whose changes have no limit.
     """
+    ranges = [rule for rule in RANGES if not (of_number and rule.statistic in CHANGES)]
     found: list[str] = []
     for test, of_test in rows.groupby("test", observed=True):
         table = _table(of_test)
-        broken = (*_orders(test, table), *_ranges(test, table), *_texts(test, table))
+        broken = (
+            *_orders(test, table),
+            *_ranges(test, table, ranges),
+            *_texts(test, table),
+        )
         found += [
             f"{test}, layer {layer}, head {head}, text {text}: {sentence}"
             for (layer, head, text), sentence in broken
@@ -207,8 +214,10 @@ def _pairs(rule: Order, names: Sequence[str]) -> Iterator[tuple[str, str]]:
                 yield smaller, larger
 
 
-def _ranges(test: str, table: _Table) -> Iterator[tuple[Place, str]]:
-    for rule in RANGES:
+def _ranges(
+    test: str, table: _Table, ranges: Iterable[Range]
+) -> Iterator[tuple[Place, str]]:
+    for rule in ranges:
         for name in _of_family(rule.statistic, table) if rule.test == test else ():
             values = table.values[name]
             outside = (values < rule.low - TOLERANCE) | (values > rule.high + TOLERANCE)

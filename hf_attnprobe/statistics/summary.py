@@ -9,6 +9,7 @@ import pandas as pd
 
 from hf_attnprobe.statistics.bootstrap import bootstrap_interval
 from hf_attnprobe.statistics.shares import is_share, share_interval
+from hf_attnprobe.statistics.wording import CLASSES, Words
 
 
 KEY = ["example_id", "test", "statistic", "layer", "head"]
@@ -29,7 +30,7 @@ RANKINGS = (
 # A way may be below 0, so it is no share although its mean is said as a percentage.
 MEAN_PERCENTAGE = re.compile(r"\{mean:\.\d%\}(?! of the way from)")
 
-# By test and statistic, a sentence with places for mean, median and key.
+# By test and statistic, a sentence with places for mean, median, key and words.
 Readings = Mapping[str, Mapping[str, str]]
 
 
@@ -185,13 +186,13 @@ def position(statistic: str) -> tuple[int, float, str]:
     return 1, place, key
 
 
-def sentence(statistic: Statistic, readings: Readings) -> str:
-    """The statistic as one sentence in plain words."""
+def sentence(statistic: Statistic, readings: Readings, words: Words = CLASSES) -> str:
+    """The statistic as one sentence in plain words, those of the kind of prediction."""
     if statistic.n == 0:
         return f"undefined for all {statistic.undefined} texts"
     name, _, key = statistic.statistic.partition("@")
     pattern = readings[statistic.test][name]
-    return pattern.format(mean=statistic.mean, median=statistic.median, key=key)
+    return words.fill(pattern, mean=statistic.mean, median=statistic.median, key=key)
 
 
 def find_statistic(

@@ -52,8 +52,8 @@ class Rule:
 RULES = {
     "accuracy": Rule(
         "Accuracy",
-        "Is the model better than always saying the most frequent class?",
-        "its accuracy on these texts minus the majority's, paired by text",
+        "Is the model better than always saying the most frequent class, or the mean?",
+        "its accuracy on these texts minus the majority's, paired by text; of numbers R²",
         partly=0.0,
         yes=0.0,
         source="a model at chance has no predictions to explain",
@@ -71,8 +71,8 @@ RULES = {
     "assignment": Rule(
         "Assignment",
         "Does it matter which token got which weight?",
-        "median change of the output over shuffles (total variation, 0 to 1), minus the "
-        "control's where there is one",
+        "median change of the output over shuffles (total variation, 0 to 1; of numbers "
+        "in standard deviations of the labels), minus the control's where there is one",
         partly=0.1,
         yes=0.1,
         source="Jain & Wallace 2019, Section 4.2.1; a tenth of the range is our choice",
@@ -105,13 +105,13 @@ RULES = {
         "comprehensiveness of attention's ranking minus a random one's, per text",
         partly=0.05,
         yes=0.05,
-        source="DeYoung et al. 2020; .05 of probability is our choice",
+        source="DeYoung et al. 2020; .05 of probability, or of a number's unit, is our choice",
     ),
     "head_effect": Rule(
         "One head: effect",
         "Does the output move when this head alone is edited?",
-        "change of the output (total variation), or probability lost beyond random "
-        "tokens, with simultaneous intervals over all heads",
+        "change of the output (total variation, or a number's unit), or what is lost "
+        "beyond random tokens, with simultaneous intervals over all heads",
         partly=0.05,
         yes=0.05,
         source="half of what all attention must move; our choice",

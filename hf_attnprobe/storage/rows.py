@@ -51,8 +51,9 @@ def prediction_statistics(
     """What the rows about the model's predictions hold, each [batch].
 
     ``predicted_class`` and ``label`` are −1 where there is no single class; then
-    ``correct`` is the share of a text's labels that are met (NaN without labels), and of a
-    number there are ``value`` and ``labelled_value`` in the data's unit, their means where
+    ``correct`` is the share of a text's labels that are met (NaN without labels), with
+    which labels those are where they have names (``label@name`` of labels that may hold,
+    ``label_share@name`` of tags), and of a number there are ``value`` and ``labelled_value`` in the data's unit, their means where
     there are several.
 
     Args:
@@ -81,6 +82,27 @@ def prediction_statistics(
         "label": none,
         "correct": prediction.right(probs, labels),
         "n_tokens": n_tokens,
+        **_labels_by_name(prediction, labels),
+    }
+
+
+def _labels_by_name(
+    prediction: Prediction, labels: torch.Tensor
+) -> dict[str, torch.Tensor]:
+    """Which labels a text has, so that what is most frequent can be counted.
+
+    ``label@name`` is 1, 0 or −1 of every label that may hold, ``label_share@name`` the
+    share of a text's labelled words that have a tag, NaN without any.
+    """
+    if prediction.kind == "labels" and labels.dim() == 2:
+        columns = zip(prediction.parts, labels.unbind(1), strict=True)
+        return {f"label@{name}": column for name, column in columns}
+    if prediction.kind != "tags" or labels.dim() != 2:
+        return {}
+    n_known = (labels >= 0).sum(1)
+    return {
+        f"label_share@{name}": (labels == k).sum(1) / n_known
+        for k, name in enumerate(prediction.outcomes)
     }
 
 

@@ -120,7 +120,10 @@ def test_longer_texts_have_no_flow_and_all_too_long_is_an_error():
     short = explanations(observation, Site(1, ALL), Explanations(flow_positions=7))
     assert short.flow_tau.isnan().tolist() == [True, False, False]
     assert explanations(observation, Site(1, ALL)).flow_tau is None
-    assert explanations(observation, Site(1, 1), Explanations(7)).flow_tau is None
+    assert (
+        explanations(observation, Site(1, 1), Explanations(flow_positions=7)).flow_tau
+        is None
+    )
     preview = AuditPreview(observation, adapter.sites(), False)
     check = all_tests()["explanations"].check
     with pytest.raises(

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import pytest
 import scipy.stats
@@ -19,6 +20,7 @@ from hf_attnprobe.faithfulness.adversarial import Adversarial, adversarial
 from hf_attnprobe.faithfulness.correlation import Correlation, correlation
 from hf_attnprobe.faithfulness.permutation import Permutation, permutation
 from hf_attnprobe.functional.divergence import jsd, tvd
+from hf_attnprobe.statistics.wording import CLASSES
 from hf_attnprobe.storage.rows import statistics_of
 
 
@@ -213,11 +215,13 @@ def test_random_numbers_depend_on_seed_and_example_alone():
 
 def test_every_statistic_has_a_reading():
     _adapter, observation = observe()
+    tags = {"NOUN": observation.batch.content_mask}
+    observation = replace(observation, batch=replace(observation.batch, tags=tags))
     for test in faithfulness.tests().values():
         found = statistics_of(test.function(observation, SITE))
         assert found and {name.split("@")[0] for name in found} <= set(test.readings)
         for name in found:
-            sentence = test.readings[name.split("@")[0]].format(
-                mean=0.5, median=0.5, key="0.05"
+            sentence = CLASSES.fill(
+                test.readings[name.split("@")[0]], mean=0.5, median=0.5, key="0.05"
             )
             assert "{" not in sentence and len(sentence) > 20
