@@ -191,8 +191,8 @@ def _warn_of_answers(texts: Sequence[Text], answers: Sequence[int]) -> None:
     for text in texts if answers else ():
         tokens, segments = text.inputs["input_ids"], text.inputs["segment_ids"]
         first = {token for token, s in zip(tokens, segments, strict=True) if s == 0}
-        is_known = isinstance(text.label, int) and text.label >= 0
-        if is_known and first & set(answers) and answers[text.label] not in first:
+        label = text.label if isinstance(text.label, int) else -1
+        if label >= 0 and first & set(answers) and answers[label] not in first:
             n_outside += 1
     if n_outside:
         logger.warning(

@@ -428,9 +428,10 @@ def _of_texts(
         )
         return Number(about)
     if threshold is not None:
+        number = ", or say --predicts number" if len(names) == 1 else ""
         raise AttnProbeError(
             f"expected a threshold for a model that predicts a number, this one "
-            f"predicts classes ({len(names)}); leave it out, or say --predicts number"
+            f"predicts classes ({len(names)}); leave it out{number}"
         )
     if getattr(model.config, "problem_type", None) == "multi_label_classification":
         return SeveralLabels(predictions.labels(names))
