@@ -519,9 +519,9 @@ class Observation:
         number = int(target) if str(target).isdecimal() else -1
         if 0 <= number < n_targets:
             return number
+        named = f"the names are {', '.join(names)}" if names else "choose one of them"
         raise AttnProbeError(
-            f"expected a target class from 0 to {n_targets - 1}, got {target}; the "
-            f"names are {', '.join(names)}"
+            f"expected a target class from 0 to {n_targets - 1}, got {target}; {named}"
         )
 
     def flips(self, after: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ so a wrong one is refused wherever it came from.
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import NoneType, UnionType
@@ -61,6 +62,10 @@ class Options:
                     f"expected {expected} for {field.name}, got {value!r}"
                 )
             check_at_least(field.metadata.get("at_least"), **{field.name: value})
+            if isinstance(value, float) and not math.isfinite(value):
+                raise AttnProbeError(
+                    f"expected a finite number for {field.name}, got {value}"
+                )
 
 
 def names_of(kinds: Sequence[type[Options]]) -> dict[str, dataclasses.Field]:

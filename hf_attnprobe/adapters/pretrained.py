@@ -45,6 +45,7 @@ class PretrainedFacts:
         n_embeddings: how many token ids the model embeds; None for images.
         separator_ids: the token between sentences of a hierarchical model, no content.
         segment: "text" for a model with a query encoder, which attends to it alone.
+        answers: of a model whose labels must occur in the text, the token of each.
     """
 
     def __init__(self, model: PreTrainedModel):
@@ -53,7 +54,7 @@ class PretrainedFacts:
                 f"expected a Transformers model or a registered kind, got "
                 f"{type(model).__name__}; register one with register_adapter"
             )
-        config, embeddings = model.config, model.get_input_embeddings()
+        config, embeddings = model.config, embeddings_of(model)
         self.given = model
         names = config.id2label or {}
         self.label_names = [str(name) for _, name in sorted(names.items())]
@@ -63,6 +64,7 @@ class PretrainedFacts:
         self.separator_ids: frozenset[int] = frozenset()
         if is_hierarchical(config):
             self.separator_ids = frozenset([config.sep_token_id])
+        self.answers = tuple(getattr(config, "answer_token_ids", None) or ())
         self.segment: str | None = "text" if reads_pairs(config) else None
 
     @property
@@ -97,6 +99,21 @@ class PretrainedFacts:
         finally:
             for module in training:
                 module.training = True
+
+
+def embeddings_of(model: PreTrainedModel) -> nn.Module:
+    """The table of a model's tokens.
+
+    Raises:
+        AttnProbeError: it has none.
+    """
+    try:
+        return model.get_input_embeddings()
+    except NotImplementedError as error:
+        raise AttnProbeError(
+            "expected a model that embeds tokens by a table, "
+            f"{type(model).__name__} does otherwise and cannot be audited"
+        ) from error
 
 
 def is_hierarchical(config: PreTrainedConfig) -> bool:

@@ -202,6 +202,13 @@ class AttentionClassifierConfig(PreTrainedConfig):
                 f"answer_token_ids must be one for each of the {self.num_labels} "
                 f"labels, got {len(self.answer_token_ids)}"
             )
+        ids = list(self.answer_token_ids)
+        are_tokens = all(isinstance(k, int) and 0 <= k < self.vocab_size for k in ids)
+        if not are_tokens or len(set(ids)) < len(ids):
+            raise ValueError(
+                "answer_token_ids must be different numbers from 0 to "
+                f"{self.vocab_size - 1}, got {ids!s:.60}"
+            )
 
     @property
     def is_regularised(self) -> bool:

@@ -4,7 +4,12 @@ from collections.abc import Sequence
 
 import torch
 
-from hf_attnprobe.attention_model import AttentionModelBase, Batch, Site
+from hf_attnprobe.attention_model import (
+    AttentionModelBase,
+    Batch,
+    Observation,
+    Site,
+)
 from hf_attnprobe.auditing.selection import check_query
 from hf_attnprobe.auditing.sweep import Sweep
 from hf_attnprobe.errors import AttnProbeError
@@ -25,11 +30,39 @@ def rehearse(sweep: Sweep, sites: Sequence[Site], rationales: bool) -> None:
     adapter.self_check(longest)
     check_probabilities(adapter, longest)
     shortest = adapter.observe(collate(adapter, by_length[:1], sweep.pad_token_id))
+    beside = [by_length[0], max(sweep.texts, key=lambda text: text.n_tokens)]
+    check_padding(shortest, collate(adapter, beside, sweep.pad_token_id))
     if sites[0].query is not None:
         check_query(shortest, sites[0].query)
     preview = AuditPreview(shortest, sites, rationales)
     for name, options in sweep.options.items():
         tests()[name].check(preview, options)
+
+
+def check_padding(alone: Observation, padded: Batch) -> None:
+    """Checks that a text is predicted alike beside a longer one.
+
+    Of some models it is not, by themselves: they pool, convolve or sample over padding.
+
+    Args:
+        alone: a text by itself.
+        padded: the same text first, and another one.
+
+    Raises:
+        AttnProbeError: its probabilities differ by more than rounding.
+    """
+    adapter = alone.model
+    grouped = adapter.prediction.grouped
+    before = grouped(alone.probs)[0].amax(-1)
+    after = grouped(adapter.observe(padded).probs)[0].amax(-1)[: len(before)]
+    error, allowed = float((after - before).abs().max()), _tolerance(adapter, before)
+    if not error <= allowed:
+        raise AttnProbeError(
+            "expected predictions that do not depend on padding, those of "
+            f"{type(adapter.model).__name__} change by {error:.1e} where text "
+            f"{padded.example_ids[0]} is padded to {padded.mask.shape[1]} tokens; this "
+            "kind of model cannot be audited in batches"
+        )
 
 
 def check_probabilities(adapter: AttentionModelBase, batch: Batch) -> None:

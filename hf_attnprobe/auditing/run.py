@@ -40,7 +40,7 @@ from hf_attnprobe.auditing.selection import (
     sites_by_test,
     tests_given,
 )
-from hf_attnprobe.auditing.subject import Model, Subject, make_subject
+from hf_attnprobe.auditing.subject import Model, Subject, check_unit, make_subject
 from hf_attnprobe.auditing.sweep import (
     Part,
     Sweep,
@@ -208,6 +208,7 @@ def _tokenized(
     tokenized = encode(
         subject.tokenizer, limited, adapter, truncate=cut, segment=options.segment
     )
+    check_unit(subject)
     if options.screen is not None:
         check_both_halves(text.example_id for text in tokenized.texts)
     return tokenized

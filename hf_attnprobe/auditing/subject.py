@@ -18,6 +18,7 @@ from transformers import (
 )
 
 from hf_attnprobe.adapters import wrap
+from hf_attnprobe.adapters.pretrained import embeddings_of
 from hf_attnprobe.adapters.transformer.task_heads import predicts_number
 from hf_attnprobe.attention_model import AttentionModelBase
 from hf_attnprobe.auditing import control as controls
@@ -59,7 +60,8 @@ class Subject:
     """The model that is audited, by name and behind the protocol, and its tokenizer.
 
     ``control`` is the same model without what it has learned, where there is one.
-    ``origin`` is what a report records of where the model is from.
+    ``origin`` is what a report records of where the model is from. ``has_unit`` is False
+    of a model that predicts a number where nothing says what its changes are counted in.
     """
 
     name: str
@@ -67,6 +69,7 @@ class Subject:
     tokenizer: PreTrainedTokenizerBase | ImageReader
     control: AttentionModelBase | None = None
     origin: Mapping[str, Any] = field(default_factory=dict)
+    has_unit: bool = True
 
 
 @dataclass(frozen=True)
@@ -96,8 +99,8 @@ def make_subject(
         spread: standard deviation of the labels, the unit of a predicted number.
 
     Raises:
-        AttnProbeError: it does not load, it has no tokenizer or another model's, its
-            kind cannot be audited, or it predicts a number whose unit is not known.
+        AttnProbeError: it does not load, it has no tokenizer or another model's, or its
+            kind cannot be audited.
     """
     model, tokenizer = _unpacked(model, tokenizer)
     if isinstance(model, AttentionModelBase):
@@ -118,19 +121,28 @@ def make_subject(
         return wrap(model, **arguments)
 
     adapter = wrapped(loaded.model.to(device))
-    if adapter.prediction.is_number and not (options.scale or spread):
-        raise AttnProbeError(
-            f"{loaded.name} predicts a number: expected different labels, whose standard "
-            "deviation is the unit of its changes; name their column with "
-            "--label-column, or give the unit with --scale"
-        )
     _check_tokenizer_of(loaded, adapter)
     _say_what_is_slow(loaded.model, options, device)
 
     def again() -> AttentionModelBase:
         return wrapped(_without_training(loaded.model, options))
 
-    return _subject(loaded, adapter, _control(adapter, options, again))
+    made = _subject(loaded, adapter, _control(adapter, options, again))
+    has_unit = not adapter.prediction.is_number or bool(options.scale or spread)
+    return replace(made, has_unit=has_unit)
+
+
+def check_unit(subject: Subject) -> None:
+    """Raises AttnProbeError where a number is predicted whose unit is not known.
+
+    Call it once the labels are known to be numbers.
+    """
+    if not subject.has_unit:
+        raise AttnProbeError(
+            f"{subject.name} predicts a number: expected different labels, whose standard "
+            "deviation is the unit of its changes; name their column with "
+            "--label-column, or give the unit with --scale"
+        )
 
 
 def _subject(
@@ -284,7 +296,7 @@ def _mask_id(tokenizer: Tokenizer, model: nn.Module) -> int | None:
         return None
     if type(model).__name__.endswith("ForMaskedLM"):
         return tokenizer.mask_token_id  # no other token will do
-    is_table = isinstance(model.get_input_embeddings(), nn.Embedding)
+    is_table = isinstance(embeddings_of(model), nn.Embedding)
     return mask_id(tokenizer, model) if is_table else None
 
 

@@ -63,7 +63,8 @@ HARMLESS = ("pooler.", "position_ids", "inv_freq", "masked_bias", "attn.bias")
 
 def head_named(class_name: str) -> Head | None:
     """The kind of head of a class of models; None if it is none of those understood."""
-    found = [head for head in HEADS if class_name.endswith(head.suffix)]
+    plain = class_name.removesuffix("Simple")  # XLNetForQuestionAnsweringSimple
+    found = [head for head in HEADS if plain.endswith(head.suffix)]
     return found[0] if found else None
 
 

@@ -181,7 +181,8 @@ def load_examples(
     if seconds is not None:
         table["text_pair"] = seconds
     word_labels, word_names = _word_labels(source, columns, recipe, texts)
-    if word_labels is None:
+    is_beside = recipe.label_column is None and "label" in source.column_names
+    if word_labels is None or is_beside:
         labels = _read_labels(source, splits, recipe)
     else:
         labels = Labels("classes", [-1] * len(ids))

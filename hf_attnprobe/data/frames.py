@@ -72,7 +72,7 @@ def is_columns(dataset: Any) -> bool:
 
 def _is_split(value: Any) -> bool:
     if isinstance(value, list):
-        return bool(value) and isinstance(value[0], Mapping) and "text" in value[0]
+        return bool(value) and isinstance(value[0], Mapping)
     return hasattr(value, "column_names") or hasattr(value, "columns")
 
 

@@ -168,7 +168,9 @@ def _several(
             None if r is None else [k for k, on in enumerate(r) if on] for r in rows
         ]
         n_labels = len(lists[0])
+        names = names or [f"LABEL_{k}" for k in range(n_labels)]
     else:
+        _check_once(rows, column)
         n_labels = int(max(items, default=-1)) + 1
     if names is not None and n_labels > len(names):
         raise AttnProbeError(
@@ -179,6 +181,16 @@ def _several(
         _check_range(numbers or [], names, 0, row=row)
     kept = [None if numbers is None else sorted(set(numbers)) for numbers in rows]
     return Labels("several", kept, None if names is None else tuple(names))
+
+
+def _check_once(rows: Sequence[list[int] | None], column: str) -> None:
+    """No label is listed twice, as in masks of different lengths."""
+    for row, numbers in enumerate(rows):
+        if numbers is not None and len(set(numbers)) < len(numbers):
+            raise AttnProbeError(
+                f"expected in column {column!r} the labels that hold, each once, or "
+                f"masks of one length, row {row} has {numbers!s:.60}; mend it"
+            )
 
 
 def _are_masks(lists: list[list[Any]], column: str) -> bool:
@@ -224,10 +236,11 @@ def _check_range(
     end = min(max(labels, default=-1) + 1, MAX_CLASSES)
     if names is not None:
         end = first + len(names)
+    expected = f"from {first} to {end - 1}" if end > first else f"from {first} on"
     for k, label in enumerate(labels):
         if (label != -1 or row is not None) and not first <= label < end:
             raise AttnProbeError(
-                f"expected labels from {first} to {end - 1}, or -1 for none, row "
+                f"expected labels {expected}, or -1 for none, row "
                 f"{k if row is None else row} has {label}; renumber them"
             )
 

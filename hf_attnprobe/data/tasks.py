@@ -85,6 +85,13 @@ def read_answers(
     if {"answer_start", "answer_end"} <= set(present):
         starts = [-1 if k is None else k for k in column_of(source, "answer_start")]
         ends = [-1 if k is None else k for k in column_of(source, "answer_end")]
+        for row, place in enumerate(zip(starts, ends, strict=True)):
+            if not all(isinstance(k, int) for k in place):
+                raise AttnProbeError(
+                    "expected whole numbers in columns 'answer_start' and 'answer_end', "
+                    f"row {row} has {place[0]!r} and {place[1]!r}; count characters of "
+                    "the context from 0"
+                )
     elif "answers" in present:
         cells = column_of(source, "answers")
         if not all(_are_answers(cell) for cell in cells):
@@ -174,11 +181,14 @@ def _check_choices(rows: list[Any]) -> None:
 
 
 def right_choices(values: list[Any], cells: list[Any] | None) -> list[Any]:
-    """Labels as numbers of choices, from numbers, digits or ARC's letters.
+    """Labels as numbers of choices, from numbers, digits, letters (A is 0) or texts.
 
     Args:
         values: of the label column.
         cells: of the column `choices`, whose `label` names each choice; None: no names.
+
+    Raises:
+        AttnProbeError: a label that is none of these.
     """
     numbers = []
     for row, value in enumerate(values):
@@ -193,5 +203,12 @@ def right_choices(values: list[Any], cells: list[Any] | None) -> list[Any]:
             value = int(value)
         elif isinstance(value, str) and cells and value in cells[row]:
             value = list(cells[row]).index(value)
+        elif isinstance(value, str) and re.fullmatch("[A-Z]", value):
+            value = ord(value) - ord("A")
+        elif isinstance(value, str) and value:
+            raise AttnProbeError(
+                "expected as label the number, from 0, of the right choice, its letter "
+                f"or its text, row {row} has {value!r}; renumber it"
+            )
         numbers.append(None if value == "" else value)
     return numbers

@@ -34,6 +34,7 @@ class Prediction:
         decides: whether there are decisions that may flip; not for a number without a
             threshold.
         scale, origin: of a number.
+        has_rest: whether the last outcome stands for many, and is never decided for.
     """
 
     kind: str
@@ -45,6 +46,7 @@ class Prediction:
     decides: bool = True
     scale: float = 1.0
     origin: float = 0.0
+    has_rest: bool = False
 
     @property
     def is_number(self) -> bool:
@@ -77,7 +79,8 @@ class Prediction:
 
     def decision(self, probs: Tensor) -> Tensor:
         """The outcome of every part, int [..., parts]: the most probable one."""
-        return self.grouped(probs).argmax(-1)
+        grouped = self.grouped(probs)
+        return (grouped[..., :-1] if self.has_rest else grouped).argmax(-1)
 
     def n_targets(self, probs: Tensor) -> int:
         """How many classes or labels a test may be asked to explain."""

@@ -10,6 +10,7 @@ from hf_attnprobe.data.examples import column_of
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.inference.encoding import Text, TextModel, Tokenized, tokenize
 from hf_attnprobe.inference.images import ImageReader, encode_images
+from hf_attnprobe.inference.labels import labels_of
 
 
 if TYPE_CHECKING:
@@ -52,6 +53,12 @@ def encode(
     if isinstance(tokenizer, ImageReader):
         return encode_images(tokenizer, examples, model)
     is_choice = model.prediction.kind == "choice"
+    if not is_choice and "choices" in examples.column_names:
+        raise AttnProbeError(
+            f"the model predicts {model.prediction.name} and reads no choices: expected "
+            "texts or pairs, got texts with choices; take a multiple-choice model, or "
+            "name the second texts with --text-pair-column"
+        )
     encoding = tokenize_choices if is_choice else tokenize
     return encoding(tokenizer, examples, model, truncate=truncate, segment=segment)
 
@@ -89,7 +96,8 @@ def tokenize_choices(
     grouped: dict[int, list[Text]] = {}
     for text in tokenized.texts:
         grouped.setdefault(text.example_id // n_choices, []).append(text)
-    ids, labels = column_of(examples, "example_id"), column_of(examples, "label")
+    ids = column_of(examples, "example_id")
+    labels = labels_of(model.prediction, examples, tokenizer, {}, None)
     texts = [
         ChoiceText(ids[row], labels[row], _together(members))
         for row, members in grouped.items()

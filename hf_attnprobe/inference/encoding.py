@@ -1,6 +1,7 @@
 """Texts tokenized for a model: ids, labels by the model's numbers, rationales."""
 
 import itertools
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from hf_attnprobe.inference.labels import Label, labels_of, needs_offsets
 if TYPE_CHECKING:
     import datasets
 
+
+logger = logging.getLogger(__name__)
 
 SEGMENTS = ("text", "text_pair")
 RATIONALES = {"rationale", "rationale_pair"}
@@ -128,6 +131,11 @@ def tokenize(
     ids = column_of(examples, "example_id")
     strings, seconds = column_of(examples, "text"), second_texts(examples)
     _check_pairs(tokenizer, seconds, segment)
+    if model.prediction.kind == "span" and seconds is None:
+        raise AttnProbeError(
+            "expected a context beside every question, got single texts; name the column "
+            "of the contexts with --text-pair-column"
+        )
     segment = _attended(model, seconds, segment)
     longest = model.max_length(tokenizer)
     n_cut = _count_too_long(tokenizer, ids, strings, seconds, longest, truncate)
@@ -173,7 +181,25 @@ def tokenize(
             f"{'' if segment is None else f' in the segment {segment}'}; check the text "
             "column"
         )
+    _warn_of_answers(texts, getattr(model, "answers", ()))
     return Tokenized(texts, n_empty=len(ids) - len(texts), n_cut=n_cut)
+
+
+def _warn_of_answers(texts: Sequence[Text], answers: Sequence[int]) -> None:
+    """Says how many labels are none of the answers that occur in their texts."""
+    n_outside = 0
+    for text in texts if answers else ():
+        tokens, segments = text.inputs["input_ids"], text.inputs["segment_ids"]
+        first = {token for token, s in zip(tokens, segments, strict=True) if s == 0}
+        label = text.label if isinstance(text.label, int) else -1
+        if label >= 0 and first & set(answers) and answers[label] not in first:
+            n_outside += 1
+    if n_outside:
+        logger.warning(
+            "of %d texts the label does not occur in the text, so that this model gives "
+            "it no probability",
+            n_outside,
+        )
 
 
 def second_texts(examples: "datasets.Dataset") -> list[str] | None:

@@ -4,6 +4,7 @@ Of one class a number; of several labels a 0 or 1 for each; of a number the numb
 tags and answers what the labelled words and characters are among the tokens.
 """
 
+import logging
 import math
 import re
 import statistics
@@ -20,6 +21,8 @@ from hf_attnprobe.functional.predictions import Prediction
 if TYPE_CHECKING:
     import datasets
 
+
+logger = logging.getLogger(__name__)
 
 Label = int | float | list[int]
 """One number, or one for every part of a prediction."""
@@ -65,10 +68,10 @@ def labels_of(
         "classes": lambda: [*labels_of_model(prediction.outcomes, examples)],
         "choice": lambda: [*_integers(prediction, examples)],
         "labels": lambda: [*_several(prediction, examples)],
-        "number": lambda: [*_numbers(examples)],
-        "words": lambda: [*_words(examples, tokenizer)],
+        "number": lambda: [*_numbers(prediction, examples)],
+        "words": lambda: [*_words(examples, tokenizer, inputs)],
         "tags": lambda: [*_tags(prediction, examples, inputs, offsets)],
-        "span": lambda: [*_spans(examples, inputs, offsets)],
+        "span": lambda: [*_spans(prediction, examples, inputs, offsets)],
     }
     return kinds[prediction.kind]()
 
@@ -154,9 +157,33 @@ def _check_kind(
             )
 
 
+def _check_unlabelled(
+    prediction: Prediction, examples: "datasets.Dataset", expected: str
+) -> None:
+    """No label is said of the text as a whole, where the prediction is of its parts."""
+    labels = column_of(examples, "label")
+    _check_kind(labels, int, expected, prediction.name)
+    row = next((row for row, label in enumerate(labels) if label >= 0), None)
+    if row is not None:
+        raise AttnProbeError(
+            f"the model predicts {prediction.name}: expected {expected} or no labels, "
+            f"row {row} has one label for the whole text; audit it on data of its own "
+            "task, or leave the labels out"
+        )
+
+
 def _integers(prediction: Prediction, examples: "datasets.Dataset") -> list[int]:
     labels = column_of(examples, "label")
     _check_kind(labels, int, "the number of the right choice", prediction.name)
+    if "choices" not in examples.column_names:  # of each choice by itself
+        return labels
+    choices = column_of(examples, "choices")
+    for row, (label, of_row) in enumerate(zip(labels, choices, strict=True)):
+        if label >= len(of_row):
+            raise AttnProbeError(
+                f"expected as label the number of a choice, from 0 to {len(of_row) - 1}, "
+                f"or -1 for none, row {row} has {label}; renumber it"
+            )
     return labels
 
 
@@ -172,14 +199,24 @@ def _several(prediction: Prediction, examples: "datasets.Dataset") -> list[list[
     n_names = max((max(label, default=-1) for label in labels if label), default=-1) + 1
     given = list(names or (f"LABEL_{k}" for k in range(n_names)))
     numbers = _matched(prediction.parts, given, names is not None)
+    # of a label that the data has names for, but not this one, nothing is known
+    known = [k for k in numbers if k is not None] if names else [*range(n_labels)]
+    if not known:
+        raise AttnProbeError(
+            f"the data has labels {', '.join(given[:5])}, the model knows others: "
+            f"{', '.join(prediction.parts)}; audit it on data with its own labels"
+        )
     rows = []
     for row, label in enumerate(labels):
-        hold = [-1 if label is None else 0] * n_labels
+        hold = [-1] * n_labels
+        for number in known if label is not None else ():
+            hold[number] = 0
         for k in label or ():
             number = numbers[k] if 0 <= k < len(numbers) else None
             if number is None:
+                name = repr(given[k]) if names and k < len(given) else k
                 raise AttnProbeError(
-                    f"row {row} has label {k}, the model knows {n_labels} labels: "
+                    f"row {row} has label {name}, the model knows {n_labels} labels: "
                     f"{', '.join(prediction.parts)}; audit it on data with its own labels"
                 )
             hold[number] = 1
@@ -187,7 +224,7 @@ def _several(prediction: Prediction, examples: "datasets.Dataset") -> list[list[
     return rows
 
 
-def _numbers(examples: "datasets.Dataset") -> list[float]:
+def _numbers(prediction: Prediction, examples: "datasets.Dataset") -> list[float]:
     """The numbers, NaN where there is none."""
     labels = column_of(examples, "label")
     _check_kind(labels, int | float, "a number", "a number")  # type: ignore[arg-type]
@@ -200,7 +237,16 @@ def _numbers(examples: "datasets.Dataset") -> list[float]:
         )
     are_ids = str(examples.features["label"].dtype).startswith("int")
     nothing = are_ids and all(label == -1 for label in labels)
-    return [math.nan if nothing or label is None else float(label) for label in labels]
+    numbers = [
+        math.nan if nothing or label is None else float(label) for label in labels
+    ]
+    if not prediction.has_one_part and not all(map(math.isnan, numbers)):
+        raise AttnProbeError(
+            f"the model predicts {prediction.name}, whose labels are not read: expected "
+            "none, got one number per text; leave the labels out, and give the unit with "
+            "--scale"
+        )
+    return numbers
 
 
 def spread_of_labels(examples: "datasets.Dataset") -> float | None:
@@ -216,18 +262,56 @@ def spread_of_labels(examples: "datasets.Dataset") -> float | None:
 
 
 def _words(
-    examples: "datasets.Dataset", tokenizer: PreTrainedTokenizerBase
+    examples: "datasets.Dataset",
+    tokenizer: PreTrainedTokenizerBase,
+    inputs: Mapping[str, Any],
 ) -> list[int]:
     """The token id of the masked word; −1 where it is none, or more than one token."""
     labels = column_of(examples, "label")
     _check_kind(labels, int, "one word per text", "a masked word")
+    _check_masks(labels, tokenizer, inputs["input_ids"])
     if not hasattr(examples.features["label"], "names"):
+        row = next((row for row, label in enumerate(labels) if label >= 0), None)
+        if row is not None:
+            raise AttnProbeError(
+                "the model predicts a masked word: expected the word as label, row "
+                f"{row} has the number {labels[row]}; write the word, or leave the "
+                "labels out"
+            )
         return labels
     ids = []
     for name in label_names(examples):
         tokens = tokenizer(f" {name}", add_special_tokens=False)["input_ids"]
-        ids.append(tokens[0] if len(tokens) == 1 else -1)
-    return [ids[label] if label >= 0 else -1 for label in labels]
+        is_one = len(tokens) == 1 and tokens[0] != tokenizer.unk_token_id
+        ids.append(tokens[0] if is_one else -1)
+    numbers = [ids[label] if label >= 0 else -1 for label in labels]
+    n_lost = sum(k >= 0 for k in labels) - sum(number >= 0 for number in numbers)
+    if n_lost:
+        logger.warning(
+            "of %d texts the label is no single token, they count as not labelled",
+            n_lost,
+        )
+    return numbers
+
+
+def _check_masks(
+    labels: Sequence[int],
+    tokenizer: PreTrainedTokenizerBase,
+    input_ids: Sequence[Sequence[int]],
+) -> None:
+    """Every text has a mask, and no more than one beside a label."""
+    for row, (label, ids) in enumerate(zip(labels, input_ids, strict=True)):
+        n_masks = list(ids).count(tokenizer.mask_token_id)
+        if n_masks == 0:
+            raise AttnProbeError(
+                f"expected a mask token ({tokenizer.mask_token}) in every text, row {row} "
+                "has none that is read; write it in place of the word to predict"
+            )
+        if n_masks > 1 and label >= 0:
+            raise AttnProbeError(
+                f"expected one mask in a text with a word as label, row {row} has "
+                f"{n_masks}; mask one word per text, or leave the labels out"
+            )
 
 
 def _tags(
@@ -238,6 +322,7 @@ def _tags(
 ) -> list[list[int]]:
     """The tags of the labelled words, in the order of their first tokens."""
     if offsets is None:
+        _check_unlabelled(prediction, examples, "a label for every word (word_labels)")
         return [[-1]] * len(examples)
     feature = examples.features["word_labels"]
     names = getattr(getattr(feature, "feature", None), "names", None)
@@ -254,7 +339,12 @@ def _tags(
             if first is None or inputs["special_tokens_mask"][row][place]:
                 continue
             labelled[place] = 1
-            of_row.append(_tag(prediction, numbers, of_char.pop(first), row))
+            of_row.append(_tag(prediction, names, numbers, of_char.pop(first), row))
+        if not of_row and texts[row].strip():
+            raise AttnProbeError(
+                f"expected a label of a word in every text, row {row} has none that the "
+                "model reads; leave it out"
+            )
         inputs["labelled"].append(labelled)
         rows.append(of_row)
     return rows
@@ -272,35 +362,53 @@ def _tags_by_first_character(text: str, tags: Sequence[int]) -> dict[int, int]:
 
 
 def _tag(
-    prediction: Prediction, numbers: list[int | None] | None, tag: int, row: int
+    prediction: Prediction,
+    names: Sequence[str] | None,
+    numbers: list[int | None] | None,
+    tag: int,
+    row: int,
 ) -> int:
     number = tag if numbers is None else numbers[tag]
     if number is None or number >= len(prediction.outcomes):
+        given = tag if names is None else repr(names[tag])
         raise AttnProbeError(
-            f"row {row} has tag {tag}, the model knows {len(prediction.outcomes)} tags: "
+            f"row {row} has tag {given}, the model knows {len(prediction.outcomes)} tags: "
             f"{', '.join(prediction.outcomes)}; audit it on data with its own tags"
         )
     return number
 
 
 def _spans(
-    examples: "datasets.Dataset", inputs: Mapping[str, Any], offsets: Offsets | None
+    prediction: Prediction,
+    examples: "datasets.Dataset",
+    inputs: Mapping[str, Any],
+    offsets: Offsets | None,
 ) -> list[list[int]]:
     """The first and the last token of every answer; −1 where it is unknown or cut off."""
+    for row, of_row in enumerate(inputs["segment_ids"]):
+        if 1 not in of_row:
+            raise AttnProbeError(
+                f"expected a context beside every question, row {row} has an empty one; "
+                "leave it out"
+            )
     if offsets is None:
+        _check_unlabelled(prediction, examples, "where the answer is (answers)")
         return [[-1, -1]] * len(examples)
     starts, ends = (
         column_of(examples, "answer_start"),
         column_of(examples, "answer_end"),
     )
+    contexts = column_of(examples, "text_pair")
     rows = []
     for row, tokens in enumerate(offsets):
         segments = inputs["segment_ids"][row]
+        answer = contexts[row][: max(ends[row], 0)].rstrip()
         inside = [
             place
             for place, (start, end) in enumerate(tokens)
             if segments[place] == 1 and end > starts[row] and start < ends[row]
         ]
-        known = inside and starts[row] >= 0
+        is_whole = inside and tokens[inside[-1]][1] >= len(answer)
+        known = is_whole and starts[row] >= 0
         rows.append([inside[0], inside[-1]] if known else [-1, -1])
     return rows

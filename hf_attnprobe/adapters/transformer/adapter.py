@@ -227,9 +227,12 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
             raise
         except (ValueError, IndexError, RuntimeError) as error:
             shape = list(inputs[self.model.main_input_name].shape)
-            reason = str(error).splitlines()[0]
+            reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+            mend = ""
+            if "padding token" in reason:  # GPT-2 and its kin, saved without one
+                mend = "; set model.config.pad_token_id, as for its training"
             raise AttnProbeError(
-                f"the model refused a batch of shape {shape}: {reason}"
+                f"the model refused a batch of shape {shape}: {reason}{mend}"
             ) from error
 
     def observe(self, batch: Batch) -> Observation:

@@ -46,7 +46,7 @@ def gradient_times_input(
         """The model goes on with a leaf of the graph."""
         inputs.append(given.detach())
         leaves.append(scaled.detach().requires_grad_())
-        return leaves[-1]
+        return leaves[-1].clone()  # a model may go on in place
 
     with torch.enable_grad(), _scaled(embeddings, scale, cut):
         slopes = torch.autograd.grad(explained(), leaves, materialize_grads=True)

@@ -19,6 +19,10 @@ from hf_attnprobe.adapters.transformer.task_heads import TaskHead
 from hf_attnprobe.errors import AttnProbeError
 
 
+COVERED = (
+    "classifiers of texts, images and tokens, extractive question answering, multiple "
+    "choice and masked language models"
+)
 N_PROBED = 8  # odd windows, sinks and landmarks do not come out as 8 keys by chance
 
 
@@ -78,7 +82,7 @@ def find_layout(model: PreTrainedModel, head: TaskHead) -> Layout:
     """
     inputs = example_inputs(model)
     run = partial(model, **head.arguments(inputs))
-    modules = attention_modules(model, run)
+    modules = _attention_of(model, run)
     blocks = attention_blocks(model, modules)
     shapes, n_skipped = [], []
 
@@ -89,6 +93,8 @@ def find_layout(model: PreTrainedModel, head: TaskHead) -> Layout:
 
     with recorded(blocks) as outputs, tapped(modules, note) as tap:
         result = run()
+    if not outputs:  # SqueezeBERT calls the forward methods of its blocks, past hooks
+        blocks = []
     _check_head(model, head, result)
     is_image = "pixel_values" in inputs
     n_keys = shapes[0][-1] if is_image and shapes else N_PROBED
@@ -100,6 +106,22 @@ def find_layout(model: PreTrainedModel, head: TaskHead) -> Layout:
     used = {name: modules[name] for name in tap.names}
     embeddings = find_embeddings(model, blocks, run)
     return Layout(used, blocks, layers, embeddings, n_keys if is_image else None)
+
+
+def _attention_of(
+    model: PreTrainedModel, run: Callable[[], object]
+) -> dict[str, nn.Module]:
+    """The modules with attention, where the model runs on a text and nothing else."""
+    try:
+        return attention_modules(model, run)
+    except (torch.OutOfMemoryError, AttnProbeError):
+        raise
+    except Exception as error:  # a model raises whatever it likes
+        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise AttnProbeError(
+            f"expected a model that runs on a text alone, {type(model).__name__} does "
+            f"not: {reason}; {COVERED} can be audited"
+        ) from error
 
 
 def find_embeddings(
@@ -134,6 +156,11 @@ def find_embeddings(
 
     with recorded(tables) as looked_up, hooked(norms, note_norm):
         run()
+    if not isinstance(looked_up[0], Tensor):
+        raise AttnProbeError(
+            f"expected embeddings that are one tensor, got {type(looked_up[0]).__name__} "
+            f"from {type(tables[0]).__name__}; quantised models cannot be audited"
+        )
     return Embeddings(readers or tables, sequence_first=len(looked_up[0]) != 1)
 
 
@@ -175,9 +202,7 @@ def _check_head(model: PreTrainedModel, head: TaskHead, result: Any) -> None:
     if not head.fits(result):
         raise AttnProbeError(
             f"expected {head.output} from {type(model).__name__}, got "
-            f"{', '.join(_shapes(result)) or 'none'}; classifiers of texts, images and "
-            "tokens, extractive question answering, multiple choice and masked language "
-            "models can be audited"
+            f"{', '.join(_shapes(result)) or 'none'}; {COVERED} can be audited"
         )
 
 

@@ -23,8 +23,15 @@ Run = Callable[[Inputs], Any]
 """The model on some inputs, without edits: inputs -> its output."""
 
 N_KEPT = 100
-"""Of a masked word's candidates, so many are told apart; the others count as one."""
+"""Of a masked word's candidates, so many are told apart; see :class:`MaskedWords`."""
 PREDICTS = ("auto", "probability", "number")
+NO_NUMBERS = (
+    "ForTokenClassification",
+    "ForQuestionAnswering",
+    "ForMultipleChoice",
+    "ForMaskedLM",
+)
+"""Heads that predict something else whatever their configuration says."""
 
 
 class TaskHead:
@@ -147,7 +154,12 @@ class OfTokens(TaskHead):
 
 
 class MaskedWords(OfTokens):
-    """The words under the mask: the likeliest by name, the others as one."""
+    """The words under the mask: the likeliest by name, then the next one, then the others.
+
+    The likeliest are those of the whole text. Whatever of the others is the likeliest has
+    an outcome of its own, so that a decision for it is seen; the rest together is nothing
+    that could be decided for.
+    """
 
     def __init__(self, prediction: Prediction, mask_id: int) -> None:
         super().__init__(prediction)
@@ -165,7 +177,7 @@ class MaskedWords(OfTokens):
             )
         placed = dict(inputs) | _numbered(read)
         logits = self._at_slots(run(placed).logits, placed).nan_to_num(0)
-        n_kept = min(N_KEPT, logits.shape[-1] - 1)
+        n_kept = _n_kept(logits.shape[-1])
         return {**placed, "kept": logits.topk(n_kept).indices}
 
     def labels(self, labels: Tensor, inputs: Inputs) -> Tensor:
@@ -173,7 +185,7 @@ class MaskedWords(OfTokens):
         kept = inputs["kept"]
         wanted = (labels[:, None] if labels.dim() == 1 else labels).to(kept.device)
         hits = kept == wanted[..., None]
-        place = hits.int().argmax(-1).where(hits.any(-1), kept.shape[-1] + 1)
+        place = hits.int().argmax(-1).where(hits.any(-1), kept.shape[-1] + 2)
         return place.where(wanted >= 0, -1)
 
     def scores(self, result: Any, inputs: Inputs) -> Tensor:
@@ -181,8 +193,10 @@ class MaskedWords(OfTokens):
         kept = inputs.get("kept")
         if kept is None:  # while the model's layout is found
             return logits.flatten(1)
-        others = logits.scatter(-1, kept, -torch.inf).logsumexp(-1, keepdim=True)
-        return torch.cat([logits.gather(-1, kept), others], dim=-1).flatten(1)
+        others = logits.scatter(-1, kept, -torch.inf)
+        best, place = others.max(-1, keepdim=True)
+        rest = others.scatter(-1, place, -torch.inf).logsumexp(-1, keepdim=True)
+        return torch.cat([logits.gather(-1, kept), best, rest], dim=-1).flatten(1)
 
 
 class Span(TaskHead):
@@ -339,7 +353,15 @@ def head_of(
         raise AttnProbeError(
             f"expected predicts to be one of {', '.join(PREDICTS)}, got {predicts!r}"
         )
-    name, names = type(model).__name__, label_names(model)
+    name = type(model).__name__.removesuffix("Simple")  # XLNet's without a beam search
+    names = label_names(model)
+    other = next((head for head in NO_NUMBERS if name.endswith(head)), None)
+    if other is not None and (predicts == "number" or threshold is not None):
+        given = "predicts" if threshold is None else "threshold"
+        raise AttnProbeError(
+            f"expected no {given} for a model of the kind {other}, which predicts no "
+            "number; leave it out"
+        )
     if name.endswith("ForTokenClassification"):
         tags = Prediction(
             "tags",
@@ -368,15 +390,21 @@ def _masked_words(model: PreTrainedModel, mask_id: int | None) -> MaskedWords:
             "expected a mask token for a masked language model, got none; load its "
             "tokenizer, or pass mask_id="
         )
-    n_words = model.config.get_text_config().vocab_size
-    n_kept = min(N_KEPT, n_words - 1)
+    n_kept = _n_kept(model.config.get_text_config().vocab_size)
     words = Prediction(
         "words",
-        f"the masked word: its {n_kept} likeliest candidates, and the others as one",
+        f"the masked word: its {n_kept} likeliest candidates, the next one, and the "
+        "others as one",
         n_parts=None,
-        n_outcomes=n_kept + 1,
+        n_outcomes=n_kept + 2,
+        has_rest=True,
     )
     return MaskedWords(words, mask_id)
+
+
+def _n_kept(n_words: int) -> int:
+    """Candidates by name, of a vocabulary of so many words."""
+    return min(N_KEPT, n_words - 2)
 
 
 def _of_texts(
@@ -388,15 +416,22 @@ def _of_texts(
 ) -> TaskHead:
     """Heads that say one thing of a whole text, or image."""
     if predicts_number(model.config, predicts):
+        is_said = getattr(model.config, "problem_type", None) == "regression"
+        if len(names) > 1 and not is_said:
+            raise AttnProbeError(
+                f"expected a model with one logit for predicts number, got {len(names)} "
+                f"classes: {', '.join(names[:5])}; leave it out"
+            )
         unit = 1.0 if scale is None else scale
         about = predictions.number(
             scale=unit, threshold=threshold, n_parts=max(len(names), 1)
         )
         return Number(about)
     if threshold is not None:
+        number = ", or say --predicts number" if len(names) == 1 else ""
         raise AttnProbeError(
             f"expected a threshold for a model that predicts a number, this one "
-            f"predicts classes ({len(names)}); leave it out, or say --predicts number"
+            f"predicts classes ({len(names)}); leave it out{number}"
         )
     if getattr(model.config, "problem_type", None) == "multi_label_classification":
         return SeveralLabels(predictions.labels(names))

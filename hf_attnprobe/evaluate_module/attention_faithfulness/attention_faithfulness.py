@@ -14,8 +14,11 @@ from hf_attnprobe.auditing.options import from_names
 from hf_attnprobe.storage.plain_data import plain
 
 
+NUMBER = datasets.Value("float64")  # of integers too: they are classes where all are
+SEVERAL = datasets.List(datasets.Value("int64"))
 SINGLE = datasets.Value("string")
 PAIR = {"text": datasets.Value("string"), "text_pair": datasets.Value("string")}
+TEXTS = (SINGLE, PAIR)
 
 _DESCRIPTION = """
 Runs faithfulness tests on the attention of a text classifier: rank correlation with
@@ -37,7 +40,8 @@ Args:
     predictions (list of str, or of dict): the texts to audit; of pairs dicts with
         "text" and "text_pair", as pipelines and evaluate's text-classification
         evaluator take them.
-    references (list of int, optional): their labels.
+    references (list of int, optional): their labels; of a regression numbers, of several
+        labels at once lists of the numbers of those that hold.
     model_id (str): folder or Hub id of the model; or
     model, tokenizer: a loaded model with its tokenizer.
     tests (list of str, optional): names of tests, by default those that suit the model.
@@ -65,21 +69,25 @@ class AttentionFaithfulness(evaluate.Metric):
             description=_DESCRIPTION,
             citation=_CITATION,
             inputs_description=_KWARGS_DESCRIPTION,
-            features=[_features(SINGLE), _features(PAIR)],
+            features=[
+                _features(text, label) for label in (NUMBER, SEVERAL) for text in TEXTS
+            ],
             reference_urls=["https://arxiv.org/abs/1902.10186"],
         )
 
     def _infer_feature_from_batch(self, batch: Mapping[str, Any]) -> datasets.Features:
-        """Texts or pairs, by the first one; evaluate itself fails where there is none."""
+        """By the first text and label; evaluate itself fails where there is none."""
         if len(batch["predictions"]) == 0:
             return self.features[0]
-        return super()._infer_feature_from_batch(batch)
+        text = PAIR if isinstance(batch["predictions"][0], Mapping) else SINGLE
+        is_list = isinstance(batch["references"][0], list | tuple)
+        return _features(text, SEVERAL if is_list else NUMBER)
 
     def compute(
         self,
         *,
         predictions: Sequence[str | Mapping[str, str]] | None = None,
-        references: Sequence[int] | None = None,
+        references: Sequence[Any] | None = None,
         **kwargs: Any,
     ) -> dict[str, Any] | None:
         """Runs the tests; the module's description has the arguments."""
@@ -89,7 +97,7 @@ class AttentionFaithfulness(evaluate.Metric):
         self,
         *,
         prediction: str | Mapping[str, str] | None = None,
-        reference: int | None = None,
+        reference: float | Sequence[int] | None = None,
         **kwargs: Any,
     ) -> None:
         """Adds one text for a later ``compute``. Its label may be left out."""
@@ -103,7 +111,7 @@ class AttentionFaithfulness(evaluate.Metric):
         self,
         *,
         predictions: Sequence[str | Mapping[str, str]] | None = None,
-        references: Sequence[int] | None = None,
+        references: Sequence[Any] | None = None,
         **kwargs: Any,
     ) -> None:
         """Adds texts for a later ``compute``. Labels may be left out."""
@@ -112,7 +120,7 @@ class AttentionFaithfulness(evaluate.Metric):
     def _compute(
         self,
         predictions: Sequence[str | Mapping[str, str]],
-        references: Sequence[int],
+        references: Sequence[Any],
         model_id: str | None = None,
         model: torch.nn.Module | None = None,
         tokenizer: PreTrainedTokenizerBase | None = None,
@@ -149,20 +157,35 @@ def _texts(prediction: str | Mapping[str, str]) -> Mapping[str, str]:
     return {"text": prediction} if isinstance(prediction, str) else prediction
 
 
-def _features(text: Any) -> datasets.Features:
+def _features(text: Any, label: Any) -> datasets.Features:
     """Both columns, with a text or a pair of them as the prediction."""
-    columns = {"predictions": text, "references": datasets.Value("int64")}
-    return datasets.Features(columns)
+    return datasets.Features({"predictions": text, "references": label})
+
+
+def _check_texts(predictions: Any) -> None:
+    """Texts or pairs, all of one kind; evaluate itself says so in several lines."""
+    is_pair = any(isinstance(text, Mapping) for text in predictions)
+    for row, text in enumerate(predictions):
+        parts = [text]
+        if is_pair:
+            parts = [text.get(k) for k in PAIR] if isinstance(text, Mapping) else [None]
+        if not all(isinstance(part, str) for part in parts):
+            raise hf_attnprobe.AttnProbeError(
+                "expected as predictions texts, or dicts with a text and a text_pair, "
+                f"all of one kind, row {row} is {text!r:.60}; mend or drop it"
+            )
 
 
 def _with_references(
-    predictions: Sequence[Any] | None, references: Sequence[int] | None
+    predictions: Sequence[Any] | None, references: Sequence[Any] | None
 ) -> dict[str, Any]:
     """Both columns, -1 standing for a label that is not known."""
     if isinstance(predictions, str):
         raise hf_attnprobe.AttnProbeError(
             "expected a list of texts as predictions, got one string; put it in a list"
         )
+    if predictions is not None:
+        _check_texts(predictions)
     if predictions is not None and references is None:
         references = [-1] * len(predictions)
     return {"predictions": predictions, "references": references}
