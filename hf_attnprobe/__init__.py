@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from hf_attnprobe.faithfulness.explanations import Explanations
     from hf_attnprobe.faithfulness.input_erasure import InputErasure
     from hf_attnprobe.faithfulness.permutation import Permutation
+    from hf_attnprobe.faithfulness.plausibility import Plausibility
     from hf_attnprobe.faithfulness.registry import FaithfulnessTest, register_test
     from hf_attnprobe.faithfulness.screen import Screen
     from hf_attnprobe.faithfulness.single_token import SingleToken
@@ -127,6 +128,7 @@ _LATER = {
     "Options": "options",
     "OutputProjections": "attention_model",
     "Permutation": "faithfulness.permutation",
+    "Plausibility": "faithfulness.plausibility",
     "Report": "auditing.report",
     "RetrainOptions": "retraining.options",
     "RetrainingReport": "retraining.report",
@@ -205,6 +207,7 @@ __all__ = [
     "Options",
     "OutputProjections",
     "Permutation",
+    "Plausibility",
     "Report",
     "RetrainOptions",
     "RetrainingReport",

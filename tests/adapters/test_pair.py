@@ -148,7 +148,9 @@ def test_integrated_gradients_add_up_to_what_the_first_text_changes(kind):
     for row, (first, second) in enumerate(PAIRS):
         q = hand.question(second)
         blank = hand.states(first, np.zeros(len(first) + 2))
-        without = hand.decode(hand.attention(blank, q) @ blank, q, hand.candidates(first))
+        without = hand.decode(
+            hand.attention(blank, q) @ blank, q, hand.candidates(first)
+        )
         expected = hand.run(first, second)[0][target[row]] - without[target[row]]
         changes.append(abs(expected))
         assert found[row].sum().item() == pytest.approx(expected, abs=1e-7)
