@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from hf_attnprobe.data.examples import load_examples
     from hf_attnprobe.data.splits import load_splits
     from hf_attnprobe.data.synthetic import rationale_dataset
+    from hf_attnprobe.data.synthetic_pairs import evidence_pair_dataset
     from hf_attnprobe.data.tokenizer import build_tokenizer
     from hf_attnprobe.deception.options import DeceptionOptions
     from hf_attnprobe.deception.report import Deception
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from hf_attnprobe.faithfulness.explanations import Explanations
     from hf_attnprobe.faithfulness.input_erasure import InputErasure
     from hf_attnprobe.faithfulness.permutation import Permutation
+    from hf_attnprobe.faithfulness.plausibility import Plausibility
     from hf_attnprobe.faithfulness.registry import FaithfulnessTest, register_test
     from hf_attnprobe.faithfulness.screen import Screen
     from hf_attnprobe.faithfulness.single_token import SingleToken
@@ -127,6 +129,7 @@ _LATER = {
     "Options": "options",
     "OutputProjections": "attention_model",
     "Permutation": "faithfulness.permutation",
+    "Plausibility": "faithfulness.plausibility",
     "Report": "auditing.report",
     "RetrainOptions": "retraining.options",
     "RetrainingReport": "retraining.report",
@@ -148,6 +151,7 @@ _LATER = {
     "compare_rankings": "statistics.comparisons",
     "deceive": "deception.run",
     "demo": "demonstration",
+    "evidence_pair_dataset": "data.synthetic_pairs",
     "fine_tune": "training.fine_tuning",
     "install_metric": "evaluate_module",
     "known_datasets": "data.catalogue",
@@ -205,6 +209,7 @@ __all__ = [
     "Options",
     "OutputProjections",
     "Permutation",
+    "Plausibility",
     "Report",
     "RetrainOptions",
     "RetrainingReport",
@@ -226,6 +231,7 @@ __all__ = [
     "compare_rankings",
     "deceive",
     "demo",
+    "evidence_pair_dataset",
     "fine_tune",
     "install_metric",
     "known_datasets",

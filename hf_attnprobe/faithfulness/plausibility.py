@@ -11,8 +11,10 @@ Measure:  area under the precision-recall curve of the ranking, with straight li
           its union with a marked one. ERASER's IOU F1 is the F1 of the mean precision P
           and the mean recall R, 2PR / (P + R), not the mean of the texts' F1. Marked
           words that were cut off with the end of a text that is too long count in
-          nothing.
-Compare:  gradients, leave-one-out, and a random ranking.
+          nothing. And the share of the attention on the units that is on marked ones.
+Compare:  gradients, leave-one-out, and a random ranking; with ``--rank-integrated``
+          integrated gradients too. Even attention would give the marked units their
+          share of all units.
 Reading:  1 the people's words, in front of all others. It says nothing on faithfulness:
           a model may decide for other reasons than people do, and an explanation that
           shows them is right (Jacovi & Goldberg 2020).
@@ -27,26 +29,27 @@ from torch import Tensor
 from hf_attnprobe.attention_model import (
     Differentiable,
     EditableInputs,
+    IntegratedGradients,
     Observation,
     Site,
 )
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.faithfulness.correlation import ranks
 from hf_attnprobe.faithfulness.rankings import OF_TEXT, ranking
-from hf_attnprobe.faithfulness.registry import (
-    AuditPreview,
-    NoOptions,
-    register_test,
-)
+from hf_attnprobe.faithfulness.registry import AuditPreview, register_test
 from hf_attnprobe.functional.erasure import removal_rank
 from hf_attnprobe.functional.plausibility import (
     auprc,
     average_precision,
     iou_scores,
+    share_of_marked,
     token_f1,
 )
+from hf_attnprobe.options import Options, option
 
 
 RANKINGS = ("attention", *OF_TEXT)
+N_POINTS = 50  # of the integral of integrated gradients
 
 READINGS = {
     "auprc": (
@@ -73,6 +76,14 @@ READINGS = {
         "{mean:.2f}, the mean of the texts' own (ERASER takes the F1 of mean precision "
         "and mean recall)"
     ),
+    "attention_on_rationale": (
+        "of the attention on what is explained of a text, {mean:.0%} is on the words "
+        "that people marked"
+    ),
+    "rationale_size": (
+        "these are {mean:.0%} of what is explained, which is what even attention would "
+        "give them"
+    ),
 }
 HEAD_TITLES = {
     "auprc@attention": (
@@ -80,13 +91,24 @@ HEAD_TITLES = {
         "rationale (ERASER's AUPRC)"
     ),
     "auprc@random": "the same of a random ranking (one for all heads)",
+    "attention_on_rationale": "share of the head's attention that is on the rationale",
 }
+
+
+@dataclass(frozen=True)
+class Plausibility(Options):
+    """Which rankings are compared with the rationales."""
+
+    rank_integrated: bool = option(
+        False, "compare |integrated gradients| with the rationales too"
+    )
 
 
 @dataclass(frozen=True)
 class PlausibilityResult:
     """By ranking, all [batch], in [0, 1] (recall and F1 of spans: at least 0).
 
+    ``attention_on_rationale`` is NaN too where no unit has attention.
     NaN for texts of which no unit or every unit is marked.
     """
 
@@ -96,9 +118,11 @@ class PlausibilityResult:
     iou_precision: Mapping[str, Tensor]
     iou_recall: Mapping[str, Tensor]
     iou_f1: Mapping[str, Tensor]
+    attention_on_rationale: Tensor
+    rationale_size: Tensor
 
 
-def _check(preview: AuditPreview, options: NoOptions) -> None:
+def _check(preview: AuditPreview, options: Plausibility) -> None:
     if not preview.rationales:
         raise AttnProbeError(
             "expected human rationales for the test plausibility, found none that a fast "
@@ -106,6 +130,8 @@ def _check(preview: AuditPreview, options: NoOptions) -> None:
             "a hierarchical one); give the data a column 'rationale' with the positions of "
             "the decisive words, or leave the test out"
         )
+    if options.rank_integrated:
+        preview.shortest.model.require(IntegratedGradients)
 
 
 @register_test(
@@ -118,7 +144,7 @@ def _check(preview: AuditPreview, options: NoOptions) -> None:
 def plausibility(
     observation: Observation,
     site: Site,
-    options: NoOptions = NoOptions(),
+    options: Plausibility = Plausibility(),
     *,
     seed: int = 0,
 ) -> PlausibilityResult:
@@ -131,12 +157,15 @@ def plausibility(
     marked = observation.batch.rationale
     marked = torch.zeros_like(content) if marked is None else marked & content
     scores = {name: ranking(observation, site, name, seed=seed) for name in RANKINGS}
+    if options.rank_integrated:
+        scores["integrated_gradient"] = _integrated_ranks(observation)
     n_marked = marked.sum(-1, keepdim=True)
     chosen = {
         name: (removal_rank(x, content) < n_marked) & content
         for name, x in scores.items()
     }
     by_span = {name: iou_scores(x, marked, content) for name, x in chosen.items()}
+    attention = observation.read(site)
     return PlausibilityResult(
         {name: auprc(x, marked, content) for name, x in scores.items()},
         {name: average_precision(x, marked, content) for name, x in scores.items()},
@@ -144,4 +173,20 @@ def plausibility(
         {name: found.precision for name, found in by_span.items()},
         {name: found.recall for name, found in by_span.items()},
         {name: found.f1 for name, found in by_span.items()},
+        share_of_marked(attention, marked, content),
+        share_of_marked(torch.ones_like(attention), marked, content),
     )
+
+
+def _integrated_ranks(observation: Observation) -> Tensor:
+    """Dense ranks of |integrated gradients| of the predicted class, [batch, keys]."""
+
+    def compute() -> Tensor:
+        values = observation.model.require(IntegratedGradients).integrated_gradient(
+            observation, observation.target(None), N_POINTS
+        )
+        content = observation.batch.content_mask
+        largest = values.abs().masked_fill(~content, 0).amax(-1, True)
+        return ranks(values.abs(), content, largest)
+
+    return observation.remember("ranking integrated_gradient", compute)

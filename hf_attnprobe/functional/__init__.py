@@ -60,6 +60,7 @@ from hf_attnprobe.functional.plausibility import (
     average_precision,
     iou_f1,
     iou_scores,
+    share_of_marked,
     spans,
     token_f1,
 )
@@ -130,6 +131,7 @@ __all__ = [
     "rollout",
     "same_sets",
     "search_adversarial_attention",
+    "share_of_marked",
     "small_side",
     "spans",
     "steered_candidates",

@@ -97,6 +97,25 @@ def token_f1(chosen: Tensor, marked: Tensor, content: Tensor) -> Tensor:
     return f1.masked_fill(~_is_defined(marked, content), torch.nan)
 
 
+def share_of_marked(weights: Tensor, marked: Tensor, content: Tensor) -> Tensor:
+    """What marked units have of the weight of all units.
+
+    Args:
+        weights: [batch, keys], at least 0.
+
+    Returns:
+        float64 [batch] in [0, 1] or NaN; NaN too where no unit has weight.
+
+    >>> weights = torch.tensor([[0.5, 0.2, 0.1, 0.2]])
+    >>> content = torch.tensor([[False, True, True, True]])
+    >>> share_of_marked(weights, torch.tensor([[True, True, False, False]]), content)
+    tensor([0.4000], dtype=torch.float64)
+    """
+    weights = weights.double() * content
+    share = (weights * marked).sum(-1) / weights.sum(-1)
+    return share.masked_fill(~_is_defined(marked, content), torch.nan)
+
+
 class SpanScores(NamedTuple):
     """Agreement of spans, each float64 [batch], at least 0, or NaN.
 

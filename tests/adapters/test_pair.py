@@ -13,6 +13,7 @@ from hf_attnprobe.attention_model import (
     Differentiable,
     EditableInputs,
     HeadValues,
+    IntegratedGradients,
     LinearReadout,
     Site,
 )
@@ -52,7 +53,12 @@ def test_keeps_the_protocol(encoder, num_labels):
     check_adapter(adapter, observation.batch)
     assert type(adapter) is PairAdapter and adapter.sites() == [Site()]
     assert adapter.lacks(LinearReadout)
-    for capability in (Differentiable, EditableInputs, HeadValues):
+    for capability in (
+        Differentiable,
+        EditableInputs,
+        HeadValues,
+        IntegratedGradients,
+    ):
         assert not adapter.lacks(capability)
 
 
@@ -130,6 +136,26 @@ def test_gradient_is_a_finite_difference_by_hand(kind):
             nudge = step * np.eye(n_tokens)[place]
             slope = (explained(1 + nudge) - explained(1 - nudge)) / (2 * step)
             assert ours[row, place].item() == pytest.approx(slope, abs=1e-8)
+
+
+@pytest.mark.parametrize("kind", [KINDS[1], KINDS[3]], ids=str)
+def test_integrated_gradients_add_up_to_what_the_first_text_changes(kind):
+    """By hand: p of the pair less p with all word vectors of the first text 0, the question and the candidates held."""
+    model = make(kind[0], kind[1], answers=kind[2])
+    adapter, observation = observe(model)
+    target, hand = observation.target(None), ByHand(model)
+    found, changes = adapter.integrated_gradient(observation, target, 60), []
+    for row, (first, second) in enumerate(PAIRS):
+        q = hand.question(second)
+        blank = hand.states(first, np.zeros(len(first) + 2))
+        without = hand.decode(
+            hand.attention(blank, q) @ blank, q, hand.candidates(first)
+        )
+        expected = hand.run(first, second)[0][target[row]] - without[target[row]]
+        changes.append(abs(expected))
+        assert found[row].sum().item() == pytest.approx(expected, abs=1e-7)
+        assert not found[row, len(first) + 2 :].any()
+    assert max(changes) > 1e-2  # or there is nothing to add up to
 
 
 def test_padding_batch_and_order_do_not_matter():

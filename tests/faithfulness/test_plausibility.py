@@ -1,5 +1,6 @@
 """Rationales on their way from a data set to the probe, and what an audit says where there are none."""
 
+import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
@@ -14,7 +15,11 @@ from hf_attnprobe import audit, load_examples
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import Site
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.faithfulness.plausibility import RANKINGS, plausibility
+from hf_attnprobe.faithfulness.plausibility import (
+    RANKINGS,
+    Plausibility,
+    plausibility,
+)
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.encoding import tokenize
 from hf_attnprobe.storage.rows import statistics_of
@@ -152,7 +157,7 @@ def test_the_probe_by_hand(bert, pieces):
             "iou_f1",
         )
         for key in RANKINGS
-    }
+    } | {"attention_on_rationale", "rationale_size"}
     attention = observation.read(Site(1, 1))[
         2, 1:4
     ].tolist()  # of "a superb plot", marked are the last two
@@ -167,9 +172,30 @@ def test_the_probe_by_hand(bert, pieces):
         sum((precision[k] + before[k]) / 2 for k in range(3) if hits[k]) / 2
     )
     assert found["token_f1@attention"][2].item() == pytest.approx(sum(hits[:2]) / 2)
+    assert found["attention_on_rationale"][2].item() == pytest.approx(
+        sum(attention[1:]) / sum(attention)
+    )
+    assert found["rationale_size"][2].item() == pytest.approx(2 / 3)
     for values in found.values():
         assert values[[1, 3]].isnan().all()  # all marked, none marked
         assert ((values[[0, 2]] >= 0) & (values[[0, 2]] <= 1)).all()
+
+
+def test_integrated_gradients_are_compared_where_asked_for(bert, pieces):
+    """Average precision by scikit-learn's definition, of attributions that the adapter gives."""
+    adapter, batch = batch_of(bert, pieces)
+    observation = adapter.observe(batch)
+    options = Plausibility(rank_integrated=True)
+    found = plausibility(observation, Site(0, 0), options).average_precision
+    values = adapter.integrated_gradient(observation, observation.target(None), 50)
+    for row in (0, 2):
+        units = batch.content_mask[row].nonzero()[:, 0]
+        order = units[values[row, units].abs().argsort(descending=True)]
+        hits = batch.rationale[row, order].numpy()
+        precision = np.cumsum(hits) / (1 + np.arange(len(hits)))
+        assert found["integrated_gradient"][row].item() == pytest.approx(
+            precision[hits].mean()
+        )
 
 
 def test_a_rationale_that_is_not_of_its_text(make_checkpoint, tmp_path):

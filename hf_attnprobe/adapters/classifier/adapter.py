@@ -4,6 +4,7 @@ Encode, attend, decode: no hooks are needed.
 """
 
 import copy
+from abc import abstractmethod
 from collections.abc import Mapping
 
 import torch
@@ -106,6 +107,59 @@ class SingleHeadAdapter(PretrainedFacts, AttentionModelBase):
         weight, width = self.base.embeddings.weight, self.model.config.hidden_size
         return (torch.eye(width, dtype=weight.dtype, device=weight.device)[None],)
 
+    def integrated_gradient(
+        self,
+        observation: Observation,
+        target: Tensor,
+        n_steps: int,
+        *,
+        through_attention: bool = True,
+    ) -> Tensor:
+        hold = not through_attention
+        parts = [
+            weight * self._scaled_gradient(observation, target, place, hold)
+            for place, weight in gauss_legendre(n_steps)
+        ]
+        return torch.stack(parts).sum(0)
+
+    def _scaled_gradient(
+        self, observation: Observation, target: Tensor, scale: float, hold: bool
+    ) -> Tensor:
+        """Gradient × input [batch, keys] where the word vectors are scaled.
+
+        Args:
+            hold: lets no gradient flow through the attention.
+        """
+        with torch.enable_grad():
+            factor = torch.full_like(
+                observation.batch.inputs["input_ids"],
+                scale,
+                dtype=observation.probs.dtype,
+                requires_grad=True,
+            )
+            probs = self._scaled_probs(observation, factor, hold_attention=hold)
+            # Of texts without words nothing depends on the factor.
+            explained = small_side(probs, target).sum() + 0 * factor.sum()
+            (slope,) = torch.autograd.grad(explained, factor)
+        return slope
+
+    @torch.no_grad()
+    def probs_without_embeddings(self, observation: Observation) -> Tensor:
+        ids = observation.batch.inputs["input_ids"]
+        factor = torch.zeros_like(ids, dtype=observation.probs.dtype)
+        return self._scaled_probs(observation, factor, hold_attention=True)
+
+    @abstractmethod
+    def _scaled_probs(
+        self, observation: Observation, factor: Tensor, *, hold_attention: bool
+    ) -> Tensor:
+        """Probabilities with each word vector that is explained times its factor.
+
+        Args:
+            factor: [batch, keys].
+            hold_attention: lets no gradient flow through the attention.
+        """
+
     def bytes_per_example(
         self, n_keys: int, n_copies: int, *, backward: bool = True
     ) -> int:
@@ -195,57 +249,10 @@ class ClassifierAdapter(SingleHeadAdapter):
         above_mean = logits.gather(-1, explained)[..., 0] - mean[..., 0]
         return [(probs.gather(-1, target[:, None]) * above_mean)[:, None, None]]
 
-    def integrated_gradient(
-        self,
-        observation: Observation,
-        target: Tensor,
-        n_steps: int,
-        *,
-        through_attention: bool = True,
-    ) -> Tensor:
-        hold = not through_attention
-        parts = [
-            weight * self._scaled_gradient(observation, target, place, hold)
-            for place, weight in gauss_legendre(n_steps)
-        ]
-        return torch.stack(parts).sum(0)
-
-    def _scaled_gradient(
-        self, observation: Observation, target: Tensor, scale: float, hold: bool
-    ) -> Tensor:
-        """Gradient × input [batch, keys] where the word vectors are scaled.
-
-        Args:
-            hold: lets no gradient flow through the attention.
-        """
-        batch = observation.batch
-        with torch.enable_grad():
-            factor = torch.full_like(
-                batch.inputs["input_ids"],
-                scale,
-                dtype=observation.probs.dtype,
-                requires_grad=True,
-            )
-            probs = self._scaled_probs(batch, factor, hold_attention=hold)
-            # Of texts without words nothing depends on the factor.
-            explained = small_side(probs, target).sum() + 0 * factor.sum()
-            (slope,) = torch.autograd.grad(explained, factor)
-        return slope
-
-    @torch.no_grad()
-    def probs_without_embeddings(self, observation: Observation) -> Tensor:
-        ids = observation.batch.inputs["input_ids"]
-        factor = torch.zeros_like(ids, dtype=observation.probs.dtype)
-        return self._scaled_probs(observation.batch, factor, hold_attention=True)
-
     def _scaled_probs(
-        self, batch: Batch, factor: Tensor, *, hold_attention: bool
+        self, observation: Observation, factor: Tensor, *, hold_attention: bool
     ) -> Tensor:
-        """Probabilities with each word vector times its factor [batch, keys].
-
-        Args:
-            hold_attention: lets no gradient flow through the attention.
-        """
+        batch = observation.batch
         embeddings = self.base.embeddings(batch.inputs["input_ids"])
         states = self.base.encode(
             embeddings * factor[..., None], batch.inputs["attention_mask"]

@@ -101,8 +101,9 @@ class HierarchicalAdapter(ClassifierAdapter):
         return _of_sentences(of_words, observation.batch)
 
     def _scaled_probs(
-        self, batch: Batch, factor: Tensor, *, hold_attention: bool
+        self, observation: Observation, factor: Tensor, *, hold_attention: bool
     ) -> Tensor:
+        batch = observation.batch
         sentences = _sentences(batch)
         embeddings = self.base.embeddings(batch.inputs["input_ids"])
         vectors, _ = self.base.read_words(

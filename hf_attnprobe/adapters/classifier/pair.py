@@ -148,6 +148,20 @@ class PairAdapter(SingleHeadAdapter):
             (slope,) = torch.autograd.grad(explained, state.factor, retain_graph=True)
         return slope
 
+    def _scaled_probs(
+        self, observation: Observation, factor: Tensor, *, hold_attention: bool
+    ) -> Tensor:
+        """As in the base class; the second text and the candidates are held."""
+        batch, state = observation.batch, observation.state
+        ids, kinds = batch.inputs["input_ids"], batch.inputs["token_type_ids"]
+        first = split_pair(batch.inputs["attention_mask"], kinds).first
+        vectors = self.base.embeddings(ids) * factor[..., None]
+        states = self.base.encode(vectors, first)
+        read = states.detach() if hold_attention else states
+        attention = self.base.attend(read, batch.mask, state.query)
+        inner = self._inner(states, state.query)
+        return self._probs(attention[None, :, None, None], inner, state.candidates)[0]
+
     @torch.no_grad()
     def attention_gradient(
         self, observation: Observation, target: Tensor
