@@ -523,7 +523,7 @@ def test_jain_and_wallace_beside_ours(reviews_folder, tmp_path):
         output_dir=tmp_path / "out",
         progress=False,
     )
-    tau, differences, room, shuffled, overall, first = report.tables
+    tau, together, differences, room, shuffled, overall, first = report.tables
     audited = pd.read_parquet(
         tmp_path / "out" / "audit" / "sst-bilstm-additive" / "rows"
     )
@@ -542,6 +542,19 @@ def test_jain_and_wallace_beside_ours(reviews_folder, tmp_path):
         for r in cells(tau)
         if r["encoder"] == "bilstm"
     }
+    for row in cells(together):
+        if row["encoder"] == "bilstm":
+            pair = wide.gradient_leave_one_out_tau, wide.gradient_leave_one_out_p_value
+            assert row["τ(g, loo)"].value == pytest.approx(pair[0].mean())
+            assert together.rows[0][-4:-2][1] == (pair[1] <= 0.05).mean()
+            assert together.rows[0][-2:] == (0.66, 0.91)  # of the released rerun
+            found = pd.crosstab(wide.label, wide.predicted_class)
+            found = found.reindex(columns=[0, 1], fill_value=0)
+            precision = found.loc[1, 1] / max(found[1].sum(), 1)
+            recall = found.loc[1, 1] / found.loc[1].sum()
+            f1 = 2 / (1 / precision + 1 / recall) if recall else 0.0
+            assert row["F1 or accuracy"] == pytest.approx(f1, abs=5e-4)
+            assert together.rows[0][4] == 0.784
     assert (
         theirs.items()
         <= {
@@ -581,6 +594,82 @@ def test_jain_and_wallace_beside_ours(reviews_folder, tmp_path):
         *(0.2, 0.25, None, None),
         0.375,
     ]
+
+
+def stories(folder: Path) -> Path:
+    """Files of bAbI's first task as its authors wrote them."""
+    places, folder = ("office", "garden", "kitchen"), folder / "babi"
+    folder.mkdir()
+    for split, n in (("train", 40), ("test", 12)):
+        lines = []
+        for number in range(n):
+            place = places[number % 3]
+            lines += [f"1 Mary went to the {place}.", f"2 John saw {number} of them."]
+            lines.append(f"3 Where is Mary? \t{place}\t1")
+        file = folder / f"qa1_single-supporting-fact_{split}.txt"
+        file.write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def test_questions_get_a_model_of_pairs_and_are_not_divided_by_class(tmp_path):
+    changes = SMALL | {"learning_rate": 0.03}
+    file = shrunk("jain-wallace", tmp_path, {"search": {"n_steps": 5}})
+    content = yaml.safe_load(file.read_text())
+    content["grid"] |= {"encoder": ["bilstm"], "attention": ["additive"]}
+    content["steps"][0]["datasets"]["babi1"] = changes | {"epochs": 1}
+    report = study(
+        write(tmp_path, content),
+        options=StudyOptions(
+            dataset=f"babi1={stories(tmp_path)}", epochs=3, test_limit=9
+        ),
+        output_dir=tmp_path / "out",
+        progress=False,
+    )
+    trained = tmp_path / "out/base/babi1-bilstm-additive"
+    config = json.loads((trained / "config.json").read_text())
+    assert config["query_encoder"] and config["embedding_size"] == 12
+    assert json.loads((trained / "training.json").read_text())["n_epochs"] == 3
+    settings = next(note for note in report.notes if "Settings by data set" in note)
+    assert "base of babi1: query_encoder True, embedding_size 12" in settings
+    assert "epochs" not in settings  # the option has replaced those of the file
+    differences = next(note for note in report.notes if "What differs" in note)
+    assert "tests on 9 texts only; trainings of at most 3 epochs" in differences
+    tau, together, _, room, shuffled, *_ = report.tables
+    assert {row["predicted"] for row in cells(tau)} == {"all"}
+    assert [row["published τ"] for row in cells(tau)] == [0.23, 0.23]
+    assert [row["published (searched)"] for row in cells(room)] == [0.54]
+    assert sum(row["median Δŷ"].n for row in cells(shuffled)) == 9
+    rows = pd.read_parquet(tmp_path / "out/audit/babi1-bilstm-additive/rows")
+    wide = rows.pivot_table(index="example_id", columns="statistic", values="value")
+    accuracy = (wide.label == wide.predicted_class).mean()
+    found = cells(together)[0]["F1 or accuracy"]
+    assert found.value == pytest.approx(accuracy)
+
+
+def test_steps_have_settings_by_data_set(tmp_path):
+    content = changed()
+    content["grid"] = {"dataset": ["sst", "snli", "mine"], "encoder": ["mlp"]}
+    content["steps"][0] |= {
+        "pairs": {"query_encoder": True, "epochs": 9},
+        "datasets": {"snli": {"encoder": "$encoder", "epochs": 4}},
+        "quick": {"epochs": 2},
+    }
+    file = write(tmp_path, content)
+
+    def trained(**options) -> list[tuple]:
+        jobs = read_study(file, StudyOptions(**options)).jobs[:3]
+        names = ("query_encoder", "encoder", "epochs")
+        return [tuple(job.arguments.get(name) for name in names) for job in jobs]
+
+    plain, snli = (None, None, None), (True, "mlp", 4)
+    assert trained() == [plain, snli, plain]
+    assert trained(epochs=7)[1] == (True, "mlp", 7)
+    assert trained(quick=True) == [(None, None, 2), (True, "mlp", 2), (None, None, 2)]
+    # A name says what a folder holds, and so does a column of second texts.
+    given = read_study(file, StudyOptions(dataset="multinli=there")).jobs[0]
+    assert given.arguments["query_encoder"] and given.arguments["epochs"] == 9
+    given = StudyOptions(dataset="mine", text_pair_column="question")
+    assert read_study(file, given).jobs[0].arguments["query_encoder"]
 
 
 def test_significance_is_counted_as_jain_and_wallace_count_it():
@@ -850,6 +939,18 @@ def step(name="base", verb="train", quick=None, **arguments) -> dict:
         (
             changed(steps=[step(quick={"epoch": 3})]),
             "expected options of .* got 'epoch'",
+        ),
+        (
+            changed(steps=[step() | {"pairs": {"epoch": 3}}]),
+            "step base: expected options of .* got 'epoch'",
+        ),
+        (
+            changed(steps=[step() | {"datasets": {"snli": {"epoch": 3}}}]),
+            "step base: data set snli: expected options of .* got 'epoch'",
+        ),
+        (
+            changed(steps=[step() | {"datasets": {"snli": 3}}]),
+            "step base: expected names with values for data set snli, got 3",
         ),
         (
             changed(steps=[step(epochs="3")]),

@@ -25,15 +25,20 @@ FIGURES = {
     "τ(g, loo) − τ(α, loo)": "leave_one_out_tau_difference",
     "τ(g, loo) − τ(α, g)": "gradient_tau_difference",
 }
+PAIRS = (
+    ("attention_gradient", "τ(α, g)"),
+    ("attention_leave_one_out", "τ(α, loo)"),
+    ("gradient_leave_one_out", "τ(g, loo)"),
+)
 BETWEEN = "τ(α, loo) of the average − of the BiLSTM"
 
 
 @dataclass(frozen=True)
 class _Group:
-    """The texts of an audit for which one class was predicted."""
+    """The texts of an audit for which one class was predicted; all where it is None."""
 
     job: Job
-    predicted: int
+    predicted: int | None
     rows: pd.DataFrame
 
     @property
@@ -50,9 +55,15 @@ class _Group:
         """The published value for the class; None where the paper has none."""
         dataset, _, attention = self.labels
         by_class = table.get(dataset, {}).get(key, ())
-        if attention != "additive" or self.predicted >= len(by_class):
+        number = self.predicted or 0
+        if attention != "additive" or number >= len(by_class):
             return None
-        return by_class[self.predicted]
+        return by_class[number]
+
+    @property
+    def shown(self) -> Cell:
+        """The predicted class in a table."""
+        return "all" if self.predicted is None else self.predicted
 
 
 def tables(results: Results) -> list[ResultTable]:
@@ -60,6 +71,7 @@ def tables(results: Results) -> list[ResultTable]:
     groups = list(_groups(results))
     return [
         _correlation(groups),
+        _overall(results),
         _differences(results),
         _adversarial(results, groups),
         _permutation(groups),
@@ -69,6 +81,9 @@ def tables(results: Results) -> list[ResultTable]:
 def _groups(results: Results) -> Iterator[_Group]:
     for job in results.jobs("audit"):
         rows = results.rows(job.folder)
+        if dataset_of(job) in published.POOLED:
+            yield _Group(job, None, rows)
+            continue
         for predicted in sorted(rows.predicted_class.dropna().unique().astype(int)):
             yield _Group(job, int(predicted), rows[rows.predicted_class == predicted])
 
@@ -85,7 +100,7 @@ def _correlation(groups: Sequence[_Group]) -> ResultTable:
         ours = mean_of(tau), round(tau.std(ddof=0), 3), share
         paper = group.published(published.TAU, (group.encoder, measure))
         paper = paper or (None, None, None)
-        table.append((*group.labels, measure, group.predicted, *ours, *paper))
+        table.append((*group.labels, measure, group.shown, *ours, *paper))
     return ResultTable(
         "Does attention rank tokens as importance does? (Table 2)",
         (
@@ -94,8 +109,51 @@ def _correlation(groups: Sequence[_Group]) -> ResultTable:
             *("published τ", "published std", "published significant"),
         ),
         tuple(table),
-        ("Significant is p ≤ .05 with either sign of τ, as the paper counts it.",),
+        (
+            "Significant is p ≤ .05 with either sign of τ, as the paper counts it. Texts "
+            "of question answering are not divided by predicted class, as in the paper.",
+        ),
     )
+
+
+def _overall(results: Results) -> ResultTable:
+    """All texts of an audit, which the authors' released reruns do not divide either."""
+    table = []
+    for job in results.jobs("audit"):
+        group = _Group(job, None, results.rows(job.folder))
+        dataset, *labels = group.labels
+        reruns = published.RERUNS.get(dataset, {})
+        *theirs, score = reruns.get(tuple(labels), (None,) * 4)
+        row: list[Cell] = [*group.labels, _performance(group.rows), score]
+        for (name, _), paper in zip(PAIRS, theirs, strict=True):
+            tau, p = group.rows.get(f"{name}_tau"), group.rows.get(f"{name}_p_value")
+            ours = None if tau is None else mean_of(tau)
+            share = None if p is None else float((p <= 0.05).mean())
+            row += [ours, share, *(paper or (None, None))]
+        table.append(tuple(row))
+    head = [*LABELS, "F1 or accuracy", "published"]
+    for _, shown in PAIRS:
+        head += [shown, "significant", "published", "published significant"]
+    return ResultTable(
+        "All predicted classes together, beside the authors' released reruns",
+        tuple(head),
+        tuple(table),
+        (
+            "α is attention, g the gradient, loo leave-one-out. F1 is that of class 1; "
+            "with more than two classes it is accuracy. Significant is p ≤ .05.",
+        ),
+    )
+
+
+def _performance(rows: pd.DataFrame) -> Cell:
+    """F1 of class 1 where there are two classes, else accuracy."""
+    known = rows[rows.label >= 0]
+    classes = set(known.label) | set(known.predicted_class)
+    if not classes <= {0, 1}:
+        return mean_of(known.accuracy)
+    both = ((known.label == 1) & (known.predicted_class == 1)).sum()
+    either = (known.label == 1).sum() + (known.predicted_class == 1).sum()
+    return round(float(2 * both / either), 3) if either else None
 
 
 def _differences(results: Results) -> ResultTable:
@@ -164,7 +222,7 @@ def _adversarial(results: Results, groups: Sequence[_Group]) -> ResultTable:
         searched = median_of(search.reindex(group.rows.index)[column])
         exact = median_of(group.rows[column]) if column in group.rows else None
         paper = group.published(published.EPSILON_MAX_JSD, group.encoder)
-        table.append((*group.labels, group.predicted, searched, exact, paper))
+        table.append((*group.labels, group.shown, searched, exact, paper))
     return ResultTable(
         "Could attention have looked elsewhere? Median ε-max JSD (ε = .05)",
         (
@@ -193,7 +251,7 @@ def _permutation(groups: Sequence[_Group]) -> ResultTable:
             weights = f"[{low:g}, {high:g}{end}"
             median = median_of(group.rows[inside].median_tvd)
             paper = group.published(published.PERMUTATION, (group.encoder, number))
-            table.append((*group.labels, group.predicted, weights, median, paper))
+            table.append((*group.labels, group.shown, weights, median, paper))
     return ResultTable(
         "Does it matter which token got which weight?",
         (*LABELS, "predicted", "largest weight", "median Δŷ", "published"),
