@@ -51,7 +51,7 @@ POOLED = ("cnn", "babi1", "babi2", "babi3")
 # Their Table 2: Kendall τ, its standard deviation, share significant, for each predicted
 # class (of SNLI in the alphabetical order of their code, which the table does not state),
 # or of all texts.
-TAU = {
+TAU: dict[str, dict[tuple[str, str], tuple]] = {
     "sst": {
         ("bilstm", "gradient"): ((0.40, 0.21, 0.59), (0.38, 0.19, 0.58)),
         ("mlp", "gradient"): ((0.69, 0.15, 0.93), (0.69, 0.14, 0.94)),

@@ -121,9 +121,9 @@ def _overall(results: Results) -> ResultTable:
     table = []
     for job in results.jobs("audit"):
         group = _Group(job, None, results.rows(job.folder))
-        dataset, *labels = group.labels
+        dataset, encoder, attention = group.labels
         reruns = published.RERUNS.get(dataset, {})
-        *theirs, score = reruns.get(tuple(labels), (None,) * 4)
+        *theirs, score = reruns.get((encoder, attention), (None,) * 4)
         row: list[Cell] = [*group.labels, _performance(group.rows), score]
         for (name, _), paper in zip(PAIRS, theirs, strict=True):
             tau, p = group.rows.get(f"{name}_tau"), group.rows.get(f"{name}_p_value")
