@@ -667,6 +667,10 @@ def test_steps_have_settings_by_data_set(tmp_path):
     plain, snli = (None, None, None), (True, "mlp", 4)
     assert trained() == [plain, snli, plain]
     assert trained(epochs=7)[1] == (True, "mlp", 7)
+    quick = read_study(file, StudyOptions(quick=True))
+    assert quick.shortened == ("base: epochs 2",)
+    replaced = read_study(file, StudyOptions(quick=True, epochs=7))
+    assert replaced.shortened == () and replaced.jobs[1].arguments["epochs"] == 7
     assert trained(quick=True) == [(None, None, 2), (True, "mlp", 2), (None, None, 2)]
     # A name says what a folder holds, and so does a column of second texts.
     given = read_study(file, StudyOptions(dataset="multinli=there")).jobs[0]

@@ -263,7 +263,11 @@ class _Reader:
         arguments = dict(step["with"])
         if self.options.quick:
             arguments |= quick
-            self.shortened += [f"{name}: {key} {value}" for key, value in quick.items()]
+            self.shortened += [
+                f"{name}: {key} {value}"
+                for key, value in quick.items()
+                if key not in self.options.replaced
+            ]
         earlier = self._earlier_steps(name, verb, arguments, names)
         of_datasets = step.get("datasets", {}).values()
         given = [arguments, step.get("pairs", {}), *of_datasets]
