@@ -22,6 +22,7 @@ from transformers import BertConfig, BertForSequenceClassification
 from hf_attnprobe import AttnProbeError, build_tokenizer
 from hf_attnprobe import options as study_options
 from hf_attnprobe import published_results as published
+from hf_attnprobe.data.cards import CARDS
 from hf_attnprobe.retraining.options import TransferOptions
 from hf_attnprobe.statistics.scores import metrics
 from hf_attnprobe.studies import file as study_file
@@ -853,6 +854,21 @@ def test_published_numbers_are_the_papers():
     assert published.TAU["agnews-binary"]["mlp", "gradient"][0] == (0.77, 0.08, 1.00)
     assert published.EPSILON_MAX_JSD["imdb"]["bilstm"] == (0.57, 0.56)
     assert published.PERMUTATION["sst"]["bilstm", 2] == (0.079, 0.062)
+    assert published.TAU["babi2"]["mlp", "gradient"] == ((0.84, 0.09, 1.00),)
+    assert published.TAU["snli"]["bilstm", "gradient"][2] == (0.40, 0.20, 0.52)
+    assert published.TAU["anemia"]["bilstm", "leave_one_out"][1] == (0.44, 0.06, 1.00)
+    rerun = published.RERUNS["snli"]["cnn", "additive"]
+    assert rerun == ((0.23, 0.25), (0.26, 0.29), (0.34, 0.43), 0.775)
+    assert published.RERUNS["imdb"]["mlp", "dot_product"][0] == (None, 0.84)
+    assert published.EPSILON_MAX_JSD["adr"]["cnn"] == (0.57, 0.30)
+    assert published.PERMUTATION["snli"]["bilstm", 3] == (0.592, 0.911, 0.685)
+    assert published.PERMUTATION["babi1"]["bilstm", 2] == (0.945,)
+    tables = published.TAU, published.EPSILON_MAX_JSD, published.PERMUTATION
+    assert all(set(table) == set(published.RERUNS) for table in tables)
+    for table in tables:
+        for name, rows in table.items():
+            n = 1 if name in published.POOLED else CARDS[name].n_classes
+            assert {len(values) for values in rows.values()} == {n}
     assert published.REGULARISED["sst"]["additive"]["tying"] == (83.5, -7.0, -18.0)
     assert published.REGULARISED["imdb"]["dot_product"]["mlm"] == (87.8, -15.3, -18.5)
     assert published.FRACTION_TO_FLIP["imdb10"]["bigru"]["product"] == 0.04
