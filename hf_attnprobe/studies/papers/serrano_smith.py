@@ -14,6 +14,7 @@ from hf_attnprobe.studies.results import (
     dataset_of,
     mean_of,
     median_of,
+    rounded,
 )
 
 
@@ -74,7 +75,8 @@ def _single_weights(results: Results, jobs: Sequence[Job]) -> ResultTable:
         if "delta_js" not in rows:
             continue
         for texts in js_by_gap(rows.delta_attention, rows.delta_js):
-            numbers = texts.n, texts.median, texts.negative
+            # Medians lie between 1e-5 and .4: two digits, not two places.
+            numbers = texts.n, float(f"{texts.median:.2g}"), rounded(texts.negative)
             table.append((*_labels(job), texts.name, *numbers))
     head = (
         *("data set", "model", "encoder", "Δα"),
