@@ -641,6 +641,7 @@ def test_questions_get_a_model_of_pairs_and_are_not_divided_by_class(tmp_path):
     assert {row["predicted"] for row in cells(tau)} == {"all"}
     assert [row["published τ"] for row in cells(tau)] == [0.23, 0.23]
     assert [row["published (searched)"] for row in cells(room)] == [0.54]
+    assert [row["exactly"] for row in cells(room)] == [None]  # no linear read-out
     assert sum(row["median Δŷ"].n for row in cells(shuffled)) == 9
     rows = pd.read_parquet(tmp_path / "out/audit/babi1-bilstm-additive/rows")
     wide = rows.pivot_table(index="example_id", columns="statistic", values="value")
