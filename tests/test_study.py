@@ -22,6 +22,7 @@ from transformers import BertConfig, BertForSequenceClassification
 from hf_attnprobe import AttnProbeError, build_tokenizer
 from hf_attnprobe import options as study_options
 from hf_attnprobe import published_results as published
+from hf_attnprobe.data.cards import CARDS
 from hf_attnprobe.retraining.options import TransferOptions
 from hf_attnprobe.statistics.scores import metrics
 from hf_attnprobe.studies import file as study_file
@@ -523,7 +524,7 @@ def test_jain_and_wallace_beside_ours(reviews_folder, tmp_path):
         output_dir=tmp_path / "out",
         progress=False,
     )
-    tau, differences, room, shuffled, overall, first = report.tables
+    tau, together, differences, room, shuffled, overall, first = report.tables
     audited = pd.read_parquet(
         tmp_path / "out" / "audit" / "sst-bilstm-additive" / "rows"
     )
@@ -542,6 +543,21 @@ def test_jain_and_wallace_beside_ours(reviews_folder, tmp_path):
         for r in cells(tau)
         if r["encoder"] == "bilstm"
     }
+    own = {r["measure"]: r for r in cells(together) if r["encoder"] == "bilstm"}
+    agreement = own["τ(g, loo)"]
+    share = (wide.gradient_leave_one_out_p_value <= 0.05).mean()
+    mean = wide.gradient_leave_one_out_tau.mean()
+    assert agreement["ours"].value == pytest.approx(mean)
+    assert agreement["significant"] == pytest.approx(share, abs=5e-4)
+    published_rerun = agreement["published"], agreement["published significant"]
+    assert published_rerun == (0.66, 0.91)
+    found = pd.crosstab(wide.label, wide.predicted_class)
+    found = found.reindex(columns=[0, 1], fill_value=0)
+    precision = found.loc[1, 1] / max(found[1].sum(), 1)
+    recall = found.loc[1, 1] / found.loc[1].sum()
+    f1 = 2 / (1 / precision + 1 / recall) if recall else 0.0
+    assert own["F1"]["ours"] == pytest.approx(f1, abs=5e-4)
+    assert own["F1"]["published"] == 0.784
     assert (
         theirs.items()
         <= {
@@ -581,6 +597,88 @@ def test_jain_and_wallace_beside_ours(reviews_folder, tmp_path):
         *(0.2, 0.25, None, None),
         0.375,
     ]
+
+
+def stories(folder: Path) -> Path:
+    """Files of bAbI's first task as its authors wrote them."""
+    places, folder = ("office", "garden", "kitchen"), folder / "babi"
+    folder.mkdir()
+    for split, n in (("train", 40), ("test", 12)):
+        lines = []
+        for number in range(n):
+            place = places[number % 3]
+            lines += [f"1 Mary went to the {place}.", f"2 John saw {number} of them."]
+            lines.append(f"3 Where is Mary? \t{place}\t1")
+        file = folder / f"qa1_single-supporting-fact_{split}.txt"
+        file.write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def test_questions_get_a_model_of_pairs_and_are_not_divided_by_class(tmp_path):
+    changes = SMALL | {"learning_rate": 0.03}
+    file = shrunk("jain-wallace", tmp_path, {"search": {"n_steps": 5}})
+    content = yaml.safe_load(file.read_text())
+    content["grid"] |= {"encoder": ["bilstm"], "attention": ["additive"]}
+    content["steps"][0]["datasets"]["babi1"] = changes | {"epochs": 1}
+    report = study(
+        write(tmp_path, content),
+        options=StudyOptions(
+            dataset=f"babi1={stories(tmp_path)}", epochs=3, test_limit=9
+        ),
+        output_dir=tmp_path / "out",
+        progress=False,
+    )
+    trained = tmp_path / "out/base/babi1-bilstm-additive"
+    config = json.loads((trained / "config.json").read_text())
+    assert config["query_encoder"] and config["embedding_size"] == 12
+    assert json.loads((trained / "training.json").read_text())["n_epochs"] == 3
+    settings = next(note for note in report.notes if "Settings by data set" in note)
+    assert "base of babi1: query_encoder True, embedding_size 12" in settings
+    assert "epochs" not in settings  # the option has replaced those of the file
+    differences = next(note for note in report.notes if "What differs" in note)
+    assert "tests on 9 texts only; trainings of at most 3 epochs" in differences
+    tau, together, _, room, shuffled, *_ = report.tables
+    assert {row["predicted"] for row in cells(tau)} == {"all"}
+    assert [row["published τ"] for row in cells(tau)] == [0.23, 0.23]
+    assert [row["published (searched)"] for row in cells(room)] == [0.54]
+    assert [row["exactly"] for row in cells(room)] == [None]  # no linear read-out
+    assert sum(row["median Δŷ"].n for row in cells(shuffled)) == 9
+    rows = pd.read_parquet(tmp_path / "out/audit/babi1-bilstm-additive/rows")
+    wide = rows.pivot_table(index="example_id", columns="statistic", values="value")
+    accuracy = (wide.label == wide.predicted_class).mean()
+    found = cells(together)[0]
+    assert found["measure"] == "accuracy"
+    assert found["ours"].value == pytest.approx(accuracy)
+
+
+def test_steps_have_settings_by_data_set(tmp_path):
+    content = changed()
+    content["grid"] = {"dataset": ["sst", "snli", "mine"], "encoder": ["mlp"]}
+    content["steps"][0] |= {
+        "pairs": {"query_encoder": True, "epochs": 9},
+        "datasets": {"snli": {"encoder": "$encoder", "epochs": 4}},
+        "quick": {"epochs": 2},
+    }
+    file = write(tmp_path, content)
+
+    def trained(**options) -> list[tuple]:
+        jobs = read_study(file, StudyOptions(**options)).jobs[:3]
+        names = ("query_encoder", "encoder", "epochs")
+        return [tuple(job.arguments.get(name) for name in names) for job in jobs]
+
+    plain, snli = (None, None, None), (True, "mlp", 4)
+    assert trained() == [plain, snli, plain]
+    assert trained(epochs=7)[1] == (True, "mlp", 7)
+    quick = read_study(file, StudyOptions(quick=True))
+    assert quick.shortened == ("base: epochs 2",)
+    replaced = read_study(file, StudyOptions(quick=True, epochs=7))
+    assert replaced.shortened == () and replaced.jobs[1].arguments["epochs"] == 7
+    assert trained(quick=True) == [(None, None, 2), (True, "mlp", 2), (None, None, 2)]
+    # A name says what a folder holds, and so does a column of second texts.
+    given = read_study(file, StudyOptions(dataset="multinli=there")).jobs[0]
+    assert given.arguments["query_encoder"] and given.arguments["epochs"] == 9
+    given = StudyOptions(dataset="mine", text_pair_column="question")
+    assert read_study(file, given).jobs[0].arguments["query_encoder"]
 
 
 def test_significance_is_counted_as_jain_and_wallace_count_it():
@@ -757,6 +855,21 @@ def test_published_numbers_are_the_papers():
     assert published.TAU["agnews-binary"]["mlp", "gradient"][0] == (0.77, 0.08, 1.00)
     assert published.EPSILON_MAX_JSD["imdb"]["bilstm"] == (0.57, 0.56)
     assert published.PERMUTATION["sst"]["bilstm", 2] == (0.079, 0.062)
+    assert published.TAU["babi2"]["mlp", "gradient"] == ((0.84, 0.09, 1.00),)
+    assert published.TAU["snli"]["bilstm", "gradient"][2] == (0.40, 0.20, 0.52)
+    assert published.TAU["anemia"]["bilstm", "leave_one_out"][1] == (0.44, 0.06, 1.00)
+    rerun = published.RERUNS["snli"]["cnn", "additive"]
+    assert rerun == ((0.23, 0.25), (0.26, 0.29), (0.34, 0.43), 0.775)
+    assert published.RERUNS["imdb"]["mlp", "dot_product"][0] == (None, 0.84)
+    assert published.EPSILON_MAX_JSD["adr"]["cnn"] == (0.57, 0.30)
+    assert published.PERMUTATION["snli"]["bilstm", 3] == (0.592, 0.911, 0.685)
+    assert published.PERMUTATION["babi1"]["bilstm", 2] == (0.945,)
+    tables = published.TAU, published.EPSILON_MAX_JSD, published.PERMUTATION
+    assert all(set(table) == set(published.RERUNS) for table in tables)
+    for table in tables:
+        for name, rows in table.items():
+            n = 1 if name in published.POOLED else CARDS[name].n_classes
+            assert {len(values) for values in rows.values()} == {n}
     assert published.REGULARISED["sst"]["additive"]["tying"] == (83.5, -7.0, -18.0)
     assert published.REGULARISED["imdb"]["dot_product"]["mlm"] == (87.8, -15.3, -18.5)
     assert published.FRACTION_TO_FLIP["imdb10"]["bigru"]["product"] == 0.04
@@ -850,6 +963,18 @@ def step(name="base", verb="train", quick=None, **arguments) -> dict:
         (
             changed(steps=[step(quick={"epoch": 3})]),
             "expected options of .* got 'epoch'",
+        ),
+        (
+            changed(steps=[step() | {"pairs": {"epoch": 3}}]),
+            "step base: expected options of .* got 'epoch'",
+        ),
+        (
+            changed(steps=[step() | {"datasets": {"snli": {"epoch": 3}}}]),
+            "step base: data set snli: expected options of .* got 'epoch'",
+        ),
+        (
+            changed(steps=[step() | {"datasets": {"snli": 3}}]),
+            "step base: expected names with values for data set snli, got 3",
         ),
         (
             changed(steps=[step(epochs="3")]),

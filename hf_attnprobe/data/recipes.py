@@ -58,6 +58,13 @@ class Recipe:
     layout: str | None = None
     name: str = ""
 
+    @property
+    def is_pairs(self) -> bool:
+        """Whether its texts are known to come in pairs; unknown is False."""
+        if self.layout == "eraser":
+            return self.name != "eraser-movies"
+        return self.text_pair_column is not None or self.layout in ("babi", "cnn")
+
 
 # Alphabetical, as in the code of Jain & Wallace; the Hub's order is another.
 INFERENCE = ("contradiction", "entailment", "neutral")

@@ -28,7 +28,9 @@ Steps
     ``deceive``; ``train`` with a ``model`` fine-tunes that one. ``with`` holds the verb's
     arguments by their flat names: those of the data (``dataset_config``,
     ``train_limit``, …), of the verb, of its tests, and for ``train`` of the architecture.
-    ``quick`` replaces some of them in a quick study.
+    ``pairs`` replaces some of them for data sets whose texts come in pairs, by the data
+    set's name or because a ``text_pair_column`` is given; ``datasets`` for data sets by
+    name; and ``quick`` in a quick study, the last of them first.
 
 Grid
     ``$encoder`` is a value of the grid's list ``encoder``. A step is done once for each
@@ -64,6 +66,7 @@ from typing import Any, NoReturn
 import yaml
 
 from hf_attnprobe.data.arguments import Data
+from hf_attnprobe.data.sources import named
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.options import check_known, fits
 from hf_attnprobe.published_results import PAPERS
@@ -83,7 +86,14 @@ FIELDS = {
     "steps": list,
     "tables": list,
 }
-STEP_FIELDS = {"name": str, "verb": str, "with": dict, "quick": dict}
+STEP_FIELDS = {
+    "name": str,
+    "verb": str,
+    "with": dict,
+    "pairs": dict,
+    "datasets": dict,
+    "quick": dict,
+}
 
 
 def ready_studies() -> dict[str, Path]:
@@ -125,6 +135,7 @@ class _Reader:
         self.grid: dict[str, Sequence[Scalar]] = {}
         self.jobs: dict[str, list[Job]] = {}  # by step
         self.shortened: list[str] = []  # what quick replaced
+        self.settings: list[str] = []  # what data sets replaced
 
     def study(self, content: Any) -> Study:
         check_fields(
@@ -149,6 +160,8 @@ class _Reader:
             jobs=tuple(itertools.chain.from_iterable(self.jobs.values())),
             tables=tuple(tables),
             shortened=tuple(self.shortened),
+            settings=tuple(self.settings),
+            epochs=self.options.epochs,
         )
 
     def _refuse(self, message: str, step: str | None = None) -> NoReturn:
@@ -245,13 +258,20 @@ class _Reader:
         name, quick = step["name"], step.get("quick", {})
         with self._inside(name):
             verb = verb_of(step["verb"], step["with"])
-            verb.check_names(step["with"] | quick)
+            verb.check_names(step["with"] | quick | step.get("pairs", {}))
+        self._check_by_dataset(step, verb)
         arguments = dict(step["with"])
         if self.options.quick:
             arguments |= quick
-            self.shortened += [f"{name}: {key} {value}" for key, value in quick.items()]
+            self.shortened += [
+                f"{name}: {key} {value}"
+                for key, value in quick.items()
+                if key not in self.options.replaced
+            ]
         earlier = self._earlier_steps(name, verb, arguments, names)
-        variables = self._variables(name, arguments, earlier)
+        of_datasets = step.get("datasets", {}).values()
+        given = [arguments, step.get("pairs", {}), *of_datasets]
+        variables = self._variables(name, given, earlier)
         jobs = []
         for values in itertools.product(*(self.grid[v] for v in variables)):
             cell = dict(zip(variables, values, strict=True))
@@ -283,20 +303,55 @@ class _Reader:
                     )
         return steps
 
-    def _variables(self, name: str, arguments: Mapping, earlier: set[str]) -> list[str]:
+    def _variables(
+        self, name: str, given: Sequence[Mapping], earlier: set[str]
+    ) -> list[str]:
         """The grid's lists, in its order, that a step or one before it uses."""
         used = {variable for step in earlier for variable in self.jobs[step][0].cell}
-        for value in itertools.chain.from_iterable(map(_items, arguments.values())):
-            if _is_variable(value):
-                used.add(value[1:])
+        for arguments in given:
+            values = itertools.chain.from_iterable(map(_items, arguments.values()))
+            used |= {value[1:] for value in values if _is_variable(value)}
         unknown = sorted(used - set(self.grid))
         if unknown:
             lists = ", ".join(self.grid) or "lists"
             self._refuse(f"expected one of the grid's {lists}, got ${unknown[0]}", name)
         return [variable for variable in self.grid if variable in used]
 
+    def _check_by_dataset(self, step: Mapping, verb: Verb) -> None:
+        for dataset, settings in step.get("datasets", {}).items():
+            if not isinstance(settings, dict):
+                self._refuse(
+                    f"expected names with values for data set {dataset}, "
+                    f"got {settings!r}",
+                    step["name"],
+                )
+            with self._inside(step["name"], f"data set {dataset}: "):
+                verb.check_names(step["with"] | settings)
+
+    def _by_dataset(self, step: Mapping, arguments: Mapping, cell: Mapping) -> dict:
+        """The arguments with those for a data set; what replaced them is noted."""
+        dataset = _filled(arguments["dataset"], cell)
+        settings = dict(step.get("pairs", {})) if self._is_pairs(dataset) else {}
+        settings |= step.get("datasets", {}).get(dataset, {})
+        if self.options.quick:
+            settings |= step.get("quick", {})
+        settings = {k: v for k, v in settings.items() if arguments.get(k) != v}
+        changed = {k: v for k, v in settings.items() if k not in self.options.replaced}
+        if changed:
+            values = ", ".join(f"{name} {value}" for name, value in changed.items())
+            note = f"{step['name']} of {dataset}: {values}"
+            self.settings += [note] if note not in self.settings else []
+        return {**arguments, **settings}
+
+    def _is_pairs(self, dataset: Any) -> bool:
+        """Whether a data set's recipe, the file or the options say that it has pairs."""
+        source = self.sources.get(dataset, {}) | self.options.replaced
+        recipe = named(str(source.get("dataset", dataset)))
+        return recipe.is_pairs or source.get("text_pair_column") is not None
+
     def _job(self, step: Mapping, verb: Verb, arguments: Mapping, cell: Mapping) -> Job:
         name = step["name"]
+        arguments = self._by_dataset(step, arguments, cell)
         filled = {}
         for key, value in arguments.items():
             filled[key] = each(value, lambda item: _filled(item, cell))
@@ -321,7 +376,7 @@ class _Reader:
         """The arguments with those of the options and of the data set's name."""
         name = arguments["dataset"]
         source = self.sources.get(name, {}) if isinstance(name, str) else {}
-        given = self.options.defaults | arguments | source | self.options.data
+        given = self.options.defaults | arguments | source | self.options.replaced
         return {key: given[key] for key in given if key in verb.names}
 
     def _resolved(self, value: Any, cell: Mapping) -> Any:

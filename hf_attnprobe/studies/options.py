@@ -38,6 +38,17 @@ class StudyOptions(Options):
         "number of texts to train on, spread evenly over the classes (default: all)",
         at_least=1,
     )
+    test_limit: int | None = option(
+        None,
+        "number of texts to test on, always the same ones (default: the file's, or all)",
+        at_least=1,
+    )
+    epochs: int | None = option(
+        None,
+        "largest number of epochs of every training but adversaries "
+        "(default: the file's, or the procedure's)",
+        at_least=1,
+    )
     quick: bool = option(False, "a short run, with the file's own shorter settings")
     seed: int = option(0, "random seed of the steps that set none", at_least=0)
     word_vectors: str | Path | None = option(
@@ -52,14 +63,16 @@ class StudyOptions(Options):
         return [self.dataset] if isinstance(self.dataset, str) else list(self.dataset)
 
     @property
-    def data(self) -> dict[str, Any]:
-        """Data arguments that replace those of every step."""
+    def replaced(self) -> dict[str, Any]:
+        """Arguments that replace those of every step that has them."""
         names = (
             "dataset_config",
             "text_column",
             "text_pair_column",
             "label_column",
             "train_limit",
+            "test_limit",
+            "epochs",
         )
         return {k: getattr(self, k) for k in names if getattr(self, k) is not None}
 

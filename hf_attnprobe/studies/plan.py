@@ -92,7 +92,13 @@ class Job:
 
 @dataclass(frozen=True)
 class Study:
-    """A study file that has been checked; ``shortened`` is what ``quick`` replaced."""
+    """A study file that has been checked.
+
+    Args:
+        shortened: what ``quick`` replaced.
+        settings: what the file has for some data sets only.
+        epochs: of every training, where the options give a number.
+    """
 
     name: str
     title: str
@@ -100,6 +106,8 @@ class Study:
     jobs: tuple[Job, ...]
     tables: tuple[Table, ...]
     shortened: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()
+    epochs: int | None = None
 
 
 def each(value: Any, function: Callable[[Any], Any]) -> Any:

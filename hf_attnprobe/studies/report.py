@@ -73,6 +73,8 @@ def report_of(
         notes.append(
             f"Quick: not the study itself, but a short run of it ({shortened})."
         )
+    if plan.settings:
+        notes.append(f"Settings by data set: {'; '.join(plan.settings)}.")
     if plan.paper is not None:
         tables = paper_tables(results) + tables
         differences = "; ".join(_differences(plan, used))
@@ -110,6 +112,10 @@ def _differences(plan: Study, used: Sequence[DataUsed]) -> Iterator[str]:
         yield "no pretrained word vectors (--word-vectors)"
     for limit in _values_of(plan.jobs, "train_limit")[:1]:
         yield f"only {limit} training texts"
+    for limit in _values_of(plan.jobs, "test_limit")[:1]:
+        yield f"tests on {limit} texts only"
+    if plan.epochs is not None:
+        yield f"trainings of at most {plan.epochs} epochs"
     names = ", ".join(dict.fromkeys(data.name for data in used))
     yield f"the texts of {names} as they are here, with our tokenizer"
     yield "the epoch that validation texts prefer"

@@ -25,15 +25,20 @@ FIGURES = {
     "τ(g, loo) − τ(α, loo)": "leave_one_out_tau_difference",
     "τ(g, loo) − τ(α, g)": "gradient_tau_difference",
 }
+PAIRS = (
+    ("attention_gradient", "τ(α, g)"),
+    ("attention_leave_one_out", "τ(α, loo)"),
+    ("gradient_leave_one_out", "τ(g, loo)"),
+)
 BETWEEN = "τ(α, loo) of the average − of the BiLSTM"
 
 
 @dataclass(frozen=True)
 class _Group:
-    """The texts of an audit for which one class was predicted."""
+    """The texts of an audit for which one class was predicted; all where it is None."""
 
     job: Job
-    predicted: int
+    predicted: int | None
     rows: pd.DataFrame
 
     @property
@@ -50,9 +55,15 @@ class _Group:
         """The published value for the class; None where the paper has none."""
         dataset, _, attention = self.labels
         by_class = table.get(dataset, {}).get(key, ())
-        if attention != "additive" or self.predicted >= len(by_class):
+        number = self.predicted or 0
+        if attention != "additive" or number >= len(by_class):
             return None
-        return by_class[self.predicted]
+        return by_class[number]
+
+    @property
+    def shown(self) -> Cell:
+        """The predicted class in a table."""
+        return "all" if self.predicted is None else self.predicted
 
 
 def tables(results: Results) -> list[ResultTable]:
@@ -60,6 +71,7 @@ def tables(results: Results) -> list[ResultTable]:
     groups = list(_groups(results))
     return [
         _correlation(groups),
+        _overall(results),
         _differences(results),
         _adversarial(results, groups),
         _permutation(groups),
@@ -69,6 +81,9 @@ def tables(results: Results) -> list[ResultTable]:
 def _groups(results: Results) -> Iterator[_Group]:
     for job in results.jobs("audit"):
         rows = results.rows(job.folder)
+        if dataset_of(job) in published.POOLED:
+            yield _Group(job, None, rows)
+            continue
         for predicted in sorted(rows.predicted_class.dropna().unique().astype(int)):
             yield _Group(job, int(predicted), rows[rows.predicted_class == predicted])
 
@@ -80,12 +95,11 @@ def _correlation(groups: Sequence[_Group]) -> ResultTable:
         if tau is None:
             continue
         # The paper counts both signs; our ``significant`` is agreement only.
-        significant = group.rows[f"attention_{measure}_p_value"] <= 0.05
-        share = float(significant.mean())
+        share = _share(group.rows[f"attention_{measure}_p_value"] <= 0.05)
         ours = mean_of(tau), round(tau.std(ddof=0), 3), share
         paper = group.published(published.TAU, (group.encoder, measure))
         paper = paper or (None, None, None)
-        table.append((*group.labels, measure, group.predicted, *ours, *paper))
+        table.append((*group.labels, measure, group.shown, *ours, *paper))
     return ResultTable(
         "Does attention rank tokens as importance does? (Table 2)",
         (
@@ -94,8 +108,56 @@ def _correlation(groups: Sequence[_Group]) -> ResultTable:
             *("published τ", "published std", "published significant"),
         ),
         tuple(table),
-        ("Significant is p ≤ .05 with either sign of τ, as the paper counts it.",),
+        (
+            "Significant is p ≤ .05 with either sign of τ, as the paper counts it. Texts "
+            "of question answering are not divided by predicted class, as in the paper.",
+        ),
     )
+
+
+def _overall(results: Results) -> ResultTable:
+    """All texts of an audit, which the authors' released reruns do not divide either."""
+    table: list[tuple[Cell, ...]] = []
+    for job in results.jobs("audit"):
+        group = _Group(job, None, results.rows(job.folder))
+        dataset, encoder, attention = group.labels
+        reruns = published.RERUNS.get(dataset, {})
+        *theirs, score = reruns.get((encoder, attention), (None,) * 4)
+        measure, ours = _performance(group.rows)
+        table.append((*group.labels, measure, ours, None, score, None))
+        for (name, measure), paper in zip(PAIRS, theirs, strict=True):
+            tau, p = group.rows.get(f"{name}_tau"), group.rows.get(f"{name}_p_value")
+            if tau is not None and p is not None:
+                numbers = mean_of(tau), _share(p <= 0.05), *(paper or (None, None))
+                table.append((*group.labels, measure, *numbers))
+    return ResultTable(
+        "All predicted classes together, beside the authors' released reruns",
+        (
+            *(*LABELS, "measure", "ours", "significant"),
+            *("published", "published significant"),
+        ),
+        tuple(table),
+        (
+            "α is attention, g the gradient, loo leave-one-out. F1 is that of class 1. "
+            "Significant is p ≤ .05 with either sign of τ.",
+        ),
+    )
+
+
+def _share(is_so: pd.Series) -> Cell:
+    """The share of the texts, in three digits."""
+    return round(float(is_so.mean()), 3)
+
+
+def _performance(rows: pd.DataFrame) -> tuple[str, Cell]:
+    """F1 of class 1 where there are two classes, else accuracy."""
+    known = rows[rows.label >= 0]
+    classes = set(known.label) | set(known.predicted_class)
+    if not classes <= {0, 1}:
+        return "accuracy", mean_of(known.accuracy)
+    both = ((known.label == 1) & (known.predicted_class == 1)).sum()
+    either = (known.label == 1).sum() + (known.predicted_class == 1).sum()
+    return "F1", round(float(2 * both / either), 3) if either else None
 
 
 def _differences(results: Results) -> ResultTable:
@@ -162,9 +224,9 @@ def _adversarial(results: Results, groups: Sequence[_Group]) -> ResultTable:
     for group in groups:
         search = results.rows(results.at("search", group.job.cell).folder)
         searched = median_of(search.reindex(group.rows.index)[column])
-        exact = median_of(group.rows[column]) if column in group.rows else None
+        exact = _exactly(group.rows, column)
         paper = group.published(published.EPSILON_MAX_JSD, group.encoder)
-        table.append((*group.labels, group.predicted, searched, exact, paper))
+        table.append((*group.labels, group.shown, searched, exact, paper))
     return ResultTable(
         "Could attention have looked elsewhere? Median ε-max JSD (ε = .05)",
         (
@@ -176,8 +238,19 @@ def _adversarial(results: Results, groups: Sequence[_Group]) -> ResultTable:
             "Published are medians of the authors' released reruns, ±.01. ε-max JSD "
             "follows saturation and peakedness, and its ceiling is each model's own: rows "
             "are not to be compared with each other by it.",
+            "Exactly is known of models of single texts with two classes; of others the "
+            "search gives a lower bound. Where the read-out is not linear (pairs), ours also "
+            "starts from one and two tokens and may find more than the authors'.",
         ),
     )
+
+
+def _exactly(rows: pd.DataFrame, column: str) -> Cell:
+    """The median where the audit knows the farthest attention of every text."""
+    exact = rows.get("epsilon_max_jsd_exact")
+    if column not in rows or exact is None or not (exact == 1).all():
+        return None
+    return median_of(rows[column])
 
 
 def _permutation(groups: Sequence[_Group]) -> ResultTable:
@@ -193,7 +266,7 @@ def _permutation(groups: Sequence[_Group]) -> ResultTable:
             weights = f"[{low:g}, {high:g}{end}"
             median = median_of(group.rows[inside].median_tvd)
             paper = group.published(published.PERMUTATION, (group.encoder, number))
-            table.append((*group.labels, group.predicted, weights, median, paper))
+            table.append((*group.labels, group.shown, weights, median, paper))
     return ResultTable(
         "Does it matter which token got which weight?",
         (*LABELS, "predicted", "largest weight", "median Δŷ", "published"),

@@ -14,6 +14,7 @@ from hf_attnprobe.studies.results import (
     dataset_of,
     mean_of,
     median_of,
+    rounded,
 )
 
 
@@ -39,7 +40,7 @@ def _fractions(results: Results, jobs: Sequence[Job]) -> ResultTable:
     for job in jobs:
         name, model, encoder = _labels(job)
         flat = published.FRACTION_TO_FLIP if model == "FLAN" else {}
-        theirs = flat.get(name, {}).get(encoder, {})
+        theirs = flat.get(published.NEAREST.get(name, name), {}).get(encoder, {})
         for order, *values in _orders(results.rows(job.folder)):
             paper = theirs.get(order.removesuffix(POOLED))
             table.append((name, model, encoder, order, *values, paper))
@@ -56,7 +57,8 @@ def _fractions(results: Results, jobs: Sequence[Job]) -> ResultTable:
         "Published medians are read off box plots of flat models (±.02); that of none "
         "on amazon, random, is doubtful. They leave out, order by order, the texts that "
         "the order never flips, so they can be lower. Those of HANs, whose attention "
-        "weighs sentences, are not known to us.",
+        "weighs sentences, are not known to us. Beside imdb, which has two classes, they "
+        "are those of imdb10: other reviews, whose ten ratings have nearer rivals.",
         "Random is the mean of a text's random orders, and the median one over texts; "
         "pooled, the median is over the orders of all texts. The paper's box plots "
         "show the first of five. In the order "
@@ -73,7 +75,8 @@ def _single_weights(results: Results, jobs: Sequence[Job]) -> ResultTable:
         if "delta_js" not in rows:
             continue
         for texts in js_by_gap(rows.delta_attention, rows.delta_js):
-            numbers = texts.n, texts.median, texts.negative
+            # Medians lie between 1e-5 and .4: two digits, not two places.
+            numbers = texts.n, float(f"{texts.median:.2g}"), rounded(texts.negative)
             table.append((*_labels(job), texts.name, *numbers))
     head = (
         *("data set", "model", "encoder", "Δα"),
