@@ -46,9 +46,9 @@ if TYPE_CHECKING:
     from hf_attnprobe.data.arguments import Data
     from hf_attnprobe.data.catalogue import KnownDataset, known_datasets
     from hf_attnprobe.data.examples import load_examples
+    from hf_attnprobe.data.generated.pairs import evidence_pair_dataset
+    from hf_attnprobe.data.generated.reviews import rationale_dataset
     from hf_attnprobe.data.splits import load_splits
-    from hf_attnprobe.data.synthetic import rationale_dataset
-    from hf_attnprobe.data.synthetic_pairs import evidence_pair_dataset
     from hf_attnprobe.data.tokenizer import build_tokenizer
     from hf_attnprobe.deception.options import DeceptionOptions
     from hf_attnprobe.deception.report import Deception
@@ -151,7 +151,7 @@ _LATER = {
     "compare_rankings": "statistics.comparisons",
     "deceive": "deception.run",
     "demo": "demonstration",
-    "evidence_pair_dataset": "data.synthetic_pairs",
+    "evidence_pair_dataset": "data.generated.pairs",
     "fine_tune": "training.fine_tuning",
     "install_metric": "evaluate_module",
     "known_datasets": "data.catalogue",
@@ -159,7 +159,7 @@ _LATER = {
     "load_splits": "data.splits",
     "metric_path": "evaluate_module",
     "option": "options",
-    "rationale_dataset": "data.synthetic",
+    "rationale_dataset": "data.generated.reviews",
     "read_audit": "auditing.run",
     "read_retraining": "retraining.stored",
     "register_adapter": "adapters",

@@ -71,6 +71,7 @@ def test_json_is_as_documented(command, cli, checkpoint, reviews_folder):
         "dataset",
         "n",
         "seed",
+        "predicts",
         "answer",
         "findings",
         "statistics",

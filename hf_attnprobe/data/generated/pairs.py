@@ -20,7 +20,7 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hf_attnprobe.data.synthetic import HEARSAY_VERBS
+from hf_attnprobe.data.generated.reviews import HEARSAY_VERBS
 from hf_attnprobe.errors import AttnProbeError
 
 

@@ -1,0 +1,1 @@
+"""Generated texts of which is known what decides their labels."""
