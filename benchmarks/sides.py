@@ -16,7 +16,7 @@ from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import Batch, Observation, Site
 from hf_attnprobe.auditing.sweep import run_batch
 from hf_attnprobe.faithfulness.adversarial import Adversarial, adversarial
-from hf_attnprobe.faithfulness.correlation import correlation
+from hf_attnprobe.faithfulness.correlation import Correlation, correlation
 from hf_attnprobe.faithfulness.permutation import permutation
 from hf_attnprobe.functional.rank import dense_rank
 from hf_attnprobe.functional.search import linear_distance, search_adversarial_attention
@@ -44,6 +44,9 @@ class Known:
     def probs(self) -> Tensor:
         """Even, so that rounding is that of numbers around one half."""
         return torch.full((len(self.ranks[0]), 2), 0.5).to(self.ranks)
+
+    def explaining(self, target: str | int | None) -> "Known":
+        return self
 
     def target(self, target: int | None) -> Tensor:
         return self.probs.argmax(-1)
@@ -290,7 +293,8 @@ class OurSide:
     def tau(self) -> Rows:
         """τ and p of the three pairs of the ranks taken, [3, 2] by text."""
         known = [Known(*pair) for pair in zip(self.batches, self.ranks, strict=True)]
-        found = [correlation(observation, SITE) for observation in known]
+        of_pairs = Correlation(tops=())  # τ alone, as on the plain side
+        found = [correlation(o, SITE, of_pairs) for o in known]
         names = (
             "attention_gradient",
             "attention_leave_one_out",
