@@ -16,6 +16,7 @@ from hf_attnprobe.attention_classifier import (
     AttentionClassifierModel,
 )
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.integrations import register_pipeline
 
 
 if TYPE_CHECKING:
@@ -37,9 +38,12 @@ if TYPE_CHECKING:
         Site,
         Stack,
     )
+    from hf_attnprobe.auditing.differences.compare import compare_audits
+    from hf_attnprobe.auditing.differences.report import AuditComparison
     from hf_attnprobe.auditing.options import AuditOptions
-    from hf_attnprobe.auditing.report import Report
-    from hf_attnprobe.auditing.run import audit, read_audit
+    from hf_attnprobe.auditing.report import Report, read_audit
+    from hf_attnprobe.auditing.run import audit
+    from hf_attnprobe.charts.shown_text import ShownText
     from hf_attnprobe.checkpoint_comparison.options import ComparisonOptions
     from hf_attnprobe.checkpoint_comparison.report import CheckpointComparison
     from hf_attnprobe.checkpoint_comparison.run import compare_checkpoints
@@ -65,7 +69,16 @@ if TYPE_CHECKING:
     from hf_attnprobe.faithfulness.registry import FaithfulnessTest, register_test
     from hf_attnprobe.faithfulness.screen import Screen
     from hf_attnprobe.faithfulness.single_token import SingleToken
+    from hf_attnprobe.integrations.text_explainer import (
+        TextExplainer,
+        explain_html,
+        explain_text,
+    )
+    from hf_attnprobe.integrations.trainer_callback import AttentionFaithfulnessCallback
     from hf_attnprobe.options import Options, option
+    from hf_attnprobe.publishing.options import CardOptions
+    from hf_attnprobe.publishing.report import WrittenCard
+    from hf_attnprobe.publishing.run import write_card
     from hf_attnprobe.retraining.options import RetrainOptions, TransferOptions
     from hf_attnprobe.retraining.report import RetrainingReport
     from hf_attnprobe.retraining.run import retrain
@@ -100,11 +113,16 @@ AutoModelForSequenceClassification.register(
 
 _LATER = {
     "Adversarial": "faithfulness.adversarial",
+    "AttentionFaithfulnessCallback": "integrations.trainer_callback",
+    "TextExplainer": "integrations.text_explainer",
+    "explain_html": "integrations.text_explainer",
+    "explain_text": "integrations.text_explainer",
     "AttentionModel": "attention_model",
     "AttentionModelBase": "attention_model",
     "AuditOptions": "auditing.options",
     "Batch": "attention_model",
     "BlockOutputs": "attention_model",
+    "CardOptions": "publishing.options",
     "CheckpointComparison": "checkpoint_comparison.report",
     "Comparison": "statistics.comparisons",
     "ComparisonOptions": "checkpoint_comparison.options",
@@ -135,6 +153,7 @@ _LATER = {
     "RetrainingReport": "retraining.report",
     "Score": "statistics.scores",
     "Screen": "faithfulness.screen",
+    "ShownText": "charts.shown_text",
     "SingleToken": "faithfulness.single_token",
     "Site": "attention_model",
     "Stack": "attention_model",
@@ -144,9 +163,12 @@ _LATER = {
     "TrainedClassifier": "training.resuming",
     "TrainingOptions": "training.options",
     "TransferOptions": "retraining.options",
+    "WrittenCard": "publishing.report",
     "audit": "auditing.run",
     "build_tokenizer": "data.tokenizer",
     "check_adapter": "testing",
+    "AuditComparison": "auditing.differences.report",
+    "compare_audits": "auditing.differences.compare",
     "compare_checkpoints": "checkpoint_comparison.run",
     "compare_rankings": "statistics.comparisons",
     "deceive": "deception.run",
@@ -160,7 +182,7 @@ _LATER = {
     "metric_path": "evaluate_module",
     "option": "options",
     "rationale_dataset": "data.generated.reviews",
-    "read_audit": "auditing.run",
+    "read_audit": "auditing.report",
     "read_retraining": "retraining.stored",
     "register_adapter": "adapters",
     "register_test": "faithfulness.registry",
@@ -171,6 +193,7 @@ _LATER = {
     "train_classifier": "training.classifier",
     "transfer": "retraining.transfer",
     "wrap": "adapters",
+    "write_card": "publishing.run",
 }
 """Where the public names are defined that are imported when they are first used."""
 
@@ -179,12 +202,15 @@ __all__ = [
     "AttentionClassifierConfig",
     "AttentionClassifierForSequenceClassification",
     "AttentionClassifierModel",
+    "AttentionFaithfulnessCallback",
     "AttentionModel",
     "AttentionModelBase",
     "AttnProbeError",
+    "AuditComparison",
     "AuditOptions",
     "Batch",
     "BlockOutputs",
+    "CardOptions",
     "CheckpointComparison",
     "Comparison",
     "ComparisonOptions",
@@ -215,23 +241,29 @@ __all__ = [
     "RetrainingReport",
     "Score",
     "Screen",
+    "ShownText",
     "SingleToken",
     "Site",
     "Stack",
     "Statistic",
     "StudyOptions",
     "StudyReport",
+    "TextExplainer",
     "TrainedClassifier",
     "TrainingOptions",
     "TransferOptions",
+    "WrittenCard",
     "audit",
     "build_tokenizer",
     "check_adapter",
+    "compare_audits",
     "compare_checkpoints",
     "compare_rankings",
     "deceive",
     "demo",
     "evidence_pair_dataset",
+    "explain_html",
+    "explain_text",
     "fine_tune",
     "install_metric",
     "known_datasets",
@@ -251,7 +283,11 @@ __all__ = [
     "train_classifier",
     "transfer",
     "wrap",
+    "write_card",
 ]
+
+
+register_pipeline()
 
 
 def __getattr__(name: str) -> Any:

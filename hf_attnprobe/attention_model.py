@@ -536,9 +536,9 @@ class Observation:
         return torch.full_like(after[..., 0], torch.nan)
 
     @property
-    def _parts_left_out(self) -> int:
-        """What one label's entries were divided by, where it alone is explained."""
-        return 1 if self.explains is None else self.model.prediction.n_parts or 1
+    def _n_parts(self) -> int:
+        """What a label's entries were divided by; 1 where no label can be explained."""
+        return self.model.prediction.n_parts or 1
 
     @property
     def side(self) -> Tensor:
@@ -620,11 +620,8 @@ class Observation:
 
     def explained_probs(self, probs: Tensor) -> Tensor:
         """The probability of what is explained, [..., batch, entries] -> [..., batch]."""
-        of_one_label = (
-            self.explains is not None and not self.model.prediction.has_one_part
-        )
-        n_parts = self.model.prediction.n_parts if of_one_label else 1
-        return predictions.entry_sum(probs, self.target(None)) * (n_parts or 1)
+        total = predictions.entry_sum(probs, self.target(None))
+        return total if self.explains is None else total * self._n_parts
 
     @property
     def token_logits(self) -> Tensor | None:
@@ -697,13 +694,13 @@ class Observation:
         target = self.explains if target is None else target
         if target is None:
             return self.model.prediction.distance(self.probs, self.leave_one_out)
-        explained, n_parts = self.target(target), self.model.prediction.n_parts or 1
-        is_large = self.probs.gather(-1, explained[:, None])[:, 0] * n_parts > 0.5
+        explained = self.target(target)
+        is_large = self.probs.gather(-1, explained[:, None])[:, 0] * self._n_parts > 0.5
         before = small_side(self.probs, explained, is_large)
         without = self.leave_one_out
         each = explained[:, None].expand(without.shape[:2])
         after = small_side(without, each, is_large[:, None].expand_as(each))
-        return (after - before[:, None]).abs() * n_parts
+        return (after - before[:, None]).abs() * self._n_parts
 
 
 def _reaching(observation: Observation) -> list[Tensor]:

@@ -173,6 +173,14 @@ def _rationale_mask(content: Tensor, rationales: list[list[int]]) -> Tensor:
     return torch.stack(rows) & content
 
 
+def rationale_line(found: RationaleScores) -> str:
+    """What was found on one line of a terminal."""
+    first = " · ".join(
+        f"{name} {share:.0%}" for name, share in found.top_in_rationale.items()
+    )
+    return f"deciding word first: {first} · chance {found.chance:.0%} ({found.n} texts)"
+
+
 def rationale_sentences(found: RationaleScores) -> list[str]:
     """What was found, in plain words."""
     share = found.top_in_rationale["attention"]

@@ -1,19 +1,32 @@
 """Tables, numbers and intervals as every report writes them. Pure."""
 
+import re
 from collections.abc import Iterable, Sequence
 
 
 MISSING = "–"
+UNSAFE = re.compile(r"(?<!\\)(?:\||<(?=[A-Za-z/!?]))")
+"""What ends a column or begins HTML, where it is not escaped already."""
 
 
 def table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> list[str]:
     """The lines of a Markdown table.
 
+    A cell keeps to its place, whatever name of a user's stands in it.
+
     >>> table(["model", "F1"], [["base", "0.812"]])
     ['| model | F1 |', '| --- | --- |', '| base | 0.812 |']
+    >>> table(["class"], [["a|b"], ["<i>"]])[2:]
+    ['| a\\\\|b |', '| \\\\<i> |']
     """
     lines = [head, ["---"] * len(head), *rows]
-    return [f"| {' | '.join(map(str, cells))} |" for cells in lines]
+    return [f"| {' | '.join(map(_cell, cells))} |" for cells in lines]
+
+
+def _cell(content: object) -> str:
+    """One line in which no column ends and no HTML begins."""
+    text = " ".join(str(content).split())
+    return UNSAFE.sub(r"\\\g<0>", text)
 
 
 def number(value: float | str | None, *, digits: int = 3, sign: str = "") -> str:

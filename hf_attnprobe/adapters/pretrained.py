@@ -17,7 +17,11 @@ from hf_attnprobe.attention_classifier.configuration_attention_classifier import
 from hf_attnprobe.attention_model import UNLIMITED
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.functional.fingerprint import model_fingerprint
-from hf_attnprobe.functional.predictions import Prediction, classes
+from hf_attnprobe.functional.predictions import (
+    Prediction,
+    classes,
+    names_in_order,
+)
 
 
 POSITIONS_FROM_PADDING = {
@@ -56,8 +60,7 @@ class PretrainedFacts:
             )
         config, embeddings = model.config, embeddings_of(model)
         self.given = model
-        names = config.id2label or {}
-        self.label_names = [str(name) for _, name in sorted(names.items())]
+        self.label_names = class_names(config)
         self.n_embeddings: int | None = None
         if isinstance(embeddings, nn.Embedding):
             self.n_embeddings = embeddings.num_embeddings
@@ -114,6 +117,11 @@ def embeddings_of(model: PreTrainedModel) -> nn.Module:
             "expected a model that embeds tokens by a table, "
             f"{type(model).__name__} does otherwise and cannot be audited"
         ) from error
+
+
+def class_names(config: PreTrainedConfig) -> list[str]:
+    """Names of a model's classes or labels, in the order of their numbers."""
+    return names_in_order(config.id2label)
 
 
 def is_hierarchical(config: PreTrainedConfig) -> bool:

@@ -1,92 +1,306 @@
-"""A few texts with their attention and the adversary that gives the same output."""
+"""Which texts an audit shows, and why.
 
-from collections.abc import Sequence
+Up to half are texts where tests disagree most, then sure but wrong predictions and a text
+of every predicted class; the rest are drawn by the hash of their ids, so that ordinary
+ones are seen too. All follow from the rows.
+"""
 
-import torch
-from transformers import PreTrainedTokenizerBase
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
 
-from hf_attnprobe.attention_model import AttentionModelBase, Batch
-from hf_attnprobe.auditing.report import Example
-from hf_attnprobe.faithfulness.adversarial import Adversarial, adversarial
-from hf_attnprobe.inference.batching import collate
-from hf_attnprobe.inference.encoding import Text
-from hf_attnprobe.inference.labels import Label
+import numpy as np
+import pandas as pd
+
+from hf_attnprobe.attention_model import ALL, SET, AttentionModelBase, Site
+from hf_attnprobe.auditing.head_tables import values_by_head
+from hf_attnprobe.auditing.options import AuditOptions
+from hf_attnprobe.auditing.subject import Subject
+from hf_attnprobe.auditing.sweep import Sweep
+from hf_attnprobe.charts.shown_text import ShownText
+from hf_attnprobe.data.examples import column_of
+from hf_attnprobe.inference.images import ImageReader
+from hf_attnprobe.single_texts.explain import Explainer
+from hf_attnprobe.single_texts.stored import read_texts, write_texts
+from hf_attnprobe.single_texts.tokens import Strings
+from hf_attnprobe.statistics.samples import by_hash
+from hf_attnprobe.statistics.sites import predictions_of, site_of_model
+from hf_attnprobe.statistics.summary import PREDICTION
 
 
-SHOWN_EPSILON = 0.05
+if TYPE_CHECKING:
+    import datasets
 
 
-def show(
-    adapter: AttentionModelBase,
-    texts: Sequence[Text],
-    tokenizer: PreTrainedTokenizerBase,
-    options: Adversarial,
-    *,
-    seed: int,
-) -> tuple[Example, ...]:
-    """Texts with their attention and the adversary that the audit's options find.
+logger = logging.getLogger(__name__)
+
+FEWEST_TOKENS = 5
+"""Shorter texts have too few orders of their tokens to disagree much."""
+SCORING = ("adversarial", "correlation", "erasure", "input_erasure")
+"""Tests whose numbers of a single text are shown."""
+DIGITS = 6
+"""Values as near as this are equal, whatever the batches they were computed in."""
+
+
+def shown_texts(
+    subject: Subject,
+    sweep: Sweep,
+    rows: pd.DataFrame,
+    examples: "datasets.Dataset",
+    options: AuditOptions,
+) -> tuple[ShownText, ...]:
+    """The texts that an audit shows, kept in its folder so that none is scored twice.
+
+    Scored is by the tests that ran, so it takes no longer than those took for as many
+    texts. Of images nothing is shown.
 
     Args:
-        options: those of the audit, so that a text's numbers are those of its rows.
-        seed: of the audit.
-
-    Returns:
-        No example where the model has several heads or its read-out is not linear.
+        rows: of the audit.
+        examples: the data that the texts are of.
     """
-    batch = collate(adapter, texts, tokenizer.pad_token_id or 0)
-    observation, sites = adapter.observe(batch), adapter.sites()
-    if len(sites) > 1 or observation.token_logits is None:
+    tokenizer, site = subject.tokenizer, shown_site(rows)
+    if isinstance(tokenizer, ImageReader) or site is None:
         return ()
-    site, classes = sites[0], adapter.label_names
-    result = adversarial(observation, site, options, seed=seed)
-    known = list(result.attention)
-    epsilon = SHOWN_EPSILON if SHOWN_EPSILON in known else known[0]
-    adversary, divergence = result.attention[epsilon], result.epsilon_max_jsd[epsilon]
-    after = adapter.replay(observation, {site.layer: adversary[None, :, None]})[0]
+    site = site._replace(query=options.query)
+    classes = sweep.adapter.prediction.class_names
+    chosen = choose_texts(rows, options.shown_texts, classes=classes)
+    explainer = Explainer(
+        sweep.adapter,
+        tokenizer,
+        site,
+        {name: sweep.options[name] for name in SCORING if name in sweep.options},
+        sweep.seed,
+        attention_in_words(sweep.adapter, site, rows),
+    )
+    made_with: dict[str, Any] = {
+        "site": list(site),
+        "tests": {name: asdict(given) for name, given in explainer.tests.items()},
+    }
+    folder = sweep.folder.parent
+    kept = read_texts(folder, made_with) or ()
+    known = {text.example_id: text for text in kept}
+    texts = {text.example_id: text for text in sweep.texts}
+    strings = _strings_of(examples, {c.example_id for c in chosen} - known.keys())
     shown = []
-    for row, text in enumerate(texts):
-        content = batch.content_mask[row]
-        predicted = int(observation.probs[row].argmax())
-        shown.append(
-            Example(
-                example_id=text.example_id,
-                tokens=_units(batch, row, tokenizer),
-                segments=_segments(batch, row),
-                label=_name(text.label, classes),
-                predicted=classes[predicted],
-                prob=float(observation.probs[row, predicted]),
-                attention=tuple(observation.read(site)[row][content].tolist()),
-                adversary=tuple(adversary[row, 0][content].tolist()),
-                adversary_prob=float(after[row, predicted]),
-                adversary_jsd=float(divergence[row]),
-            )
+    for c in chosen:
+        text = known.get(c.example_id) or explainer.explain(
+            texts[c.example_id], strings[c.example_id]
         )
+        of = explainer.attention_of
+        shown.append(replace(text, why=c.why, attention_of=of))
+    if sweep.state.is_main_process:
+        try:
+            write_texts(folder, shown, made_with)
+        except OSError as error:  # the report has them all the same
+            logger.warning("cannot write the texts in %s (%s)", folder, error.strerror)
     return tuple(shown)
 
 
-def _name(label: Label, classes: Sequence[str]) -> str | None:
-    return classes[label] if isinstance(label, int) and label >= 0 else None
+def _strings_of(
+    examples: "datasets.Dataset", ids: set[int]
+) -> dict[int, list[Strings]]:
+    """What was tokenized of some texts: one text or pair, or one of every choice."""
+    numbers = column_of(examples, "example_id")
+    rows = [row for row, number in enumerate(numbers) if number in ids]
+    found: dict[int, list[Strings]] = {}
+    for row in examples.with_format(None).select(rows):
+        seconds = row.get("choices") or [row.get("text_pair")]
+        found[row["example_id"]] = [(row["text"], second) for second in seconds]
+    return found
 
 
-def _segments(batch: Batch, row: int) -> tuple[int, ...]:
-    """Which text of the pair each token that is explained is of."""
-    if batch.segments is None:
-        return ()
-    return tuple(batch.segments[row][batch.content_mask[row]].tolist())
+@dataclass(frozen=True)
+class Chosen:
+    """A text that is shown, and why.
+
+    Attributes:
+        example_id: of the text.
+        why: in words.
+    """
+
+    example_id: int
+    why: str
 
 
-def _units(
-    batch: Batch, row: int, tokenizer: PreTrainedTokenizerBase
-) -> tuple[str, ...]:
-    """The tokens or sentences of a text that are explained."""
-    content, ids = batch.content_mask[row], batch.inputs["input_ids"][row]
-    if content.shape == ids.shape:
-        return tuple(tokenizer.convert_ids_to_tokens(ids[content].tolist()))
-    inside = (
-        batch.inputs["units"][row]
-        == torch.arange(int(content.sum()), device=ids.device)[:, None]
+@dataclass(frozen=True)
+class Disagreement:
+    """A way in which tests disagree about a text.
+
+    Attributes:
+        words: with places for the statistics, ``@`` and what is behind it left out.
+        needs: the statistics.
+        measure: of a frame with their columns, in their order; the largest value is
+            where they disagree most.
+    """
+
+    words: str
+    needs: tuple[str, ...]
+    measure: Callable[..., pd.Series]
+
+
+DISAGREEMENTS = (
+    Disagreement(
+        "attention and gradients disagree most on the order of its tokens (τ {0:.2f})",
+        ("attention_gradient_tau",),
+        lambda tau: -tau,
+    ),
+    Disagreement(
+        "attention ranks its tokens much as leaving them out does (τ {0:.2f}), and yet "
+        "attention far away ({1:.0%} of the way to the farthest) gives the same output",
+        ("attention_leave_one_out_tau", "share_of_largest@0.01"),
+        np.minimum,
+    ),
+    Disagreement(
+        "leaving tokens out agrees with gradients (τ {1:.2f}) far more than with "
+        "attention (τ {0:.2f})",
+        ("attention_leave_one_out_tau", "gradient_leave_one_out_tau"),
+        lambda attention, gradient: gradient - attention,
+    ),
+    Disagreement(
+        "erased in the order of attention {0:.0%} of its tokens go before the decision "
+        "flips, where {1:.0%} are enough",
+        ("fraction_to_flip@attention", "minimal_fraction"),
+        lambda needed, enough: needed - enough,
+    ),
+    Disagreement(
+        "shuffling its attention moves the output least ({1:.3f}) although one token has "
+        "{0:.0%} of the attention",
+        ("max_attention", "median_tvd"),
+        lambda largest, moved: largest - moved,
+    ),
+    Disagreement(
+        "attention and leaving tokens out disagree most on the order of its tokens (τ "
+        "{0:.2f})",
+        ("attention_leave_one_out_tau",),
+        lambda tau: -tau,
+    ),
+)
+WRONG = "a wrong prediction, among the surest"
+OF_CLASS = "drawn by chance from the texts predicted {name}"
+DRAWN = "drawn by chance"
+
+
+def choose_texts(
+    rows: pd.DataFrame, n: int, *, classes: Sequence[str] = ()
+) -> list[Chosen]:
+    """Up to ``n`` texts to show.
+
+    Args:
+        rows: of the audit.
+        n: largest number of texts.
+        classes: names of the predicted classes.
+    """
+    predictions = predictions_of(rows)
+    if n < 1 or not len(predictions):
+        return []
+    ids = [int(k) for k in predictions.index]
+    predictions = predictions.loc[[ids[k] for k in by_hash(ids)]]
+    chosen: dict[int, str] = {}
+
+    def take(found: Iterator[tuple[int, str]], up_to: int) -> None:
+        for example_id, why in found:
+            if len(chosen) >= up_to:
+                return
+            chosen.setdefault(int(example_id), why)
+
+    n_disagreeing = (n + 1) // 2
+    take(_disagreeing(rows, predictions, chosen), n_disagreeing)
+    take(_wrong(predictions), min(n, len(chosen) + max(1, n // 6)))
+    take(_of_classes(predictions, chosen, classes), max(len(chosen), n - n // 4))
+    take(((k, DRAWN) for k in predictions.index), n)
+    return [Chosen(example_id, why) for example_id, why in chosen.items()]
+
+
+def _disagreeing(
+    rows: pd.DataFrame, predictions: pd.DataFrame, chosen: dict[int, str]
+) -> Iterator[tuple[int, str]]:
+    """Of each kind of disagreement the text where it is largest, but for those chosen."""
+    site = shown_site(rows)
+    if site is None:
+        return
+    wanted = {name for kind in DISAGREEMENTS for name in kind.needs}
+    at_site = (rows.layer == site.layer) & (rows["head"] == site.head)
+    own = rows[at_site & rows.statistic.isin(wanted)]
+    wide = own.drop_duplicates(["example_id", "statistic"]).pivot(
+        index="example_id", columns="statistic", values="value"
     )
-    return tuple(
-        " ".join(tokenizer.convert_ids_to_tokens(ids[words].tolist()))
-        for words in inside
+    wide = wide.reindex(predictions.index).round(DIGITS)
+    long = predictions.n_tokens >= FEWEST_TOKENS
+    wide = wide[long] if long.any() else wide
+    for kind in DISAGREEMENTS:
+        if not set(kind.needs) <= set(wide):
+            continue
+        columns = [wide[name] for name in kind.needs]
+        measured = (
+            kind.measure(*columns).drop(index=[*chosen], errors="ignore").dropna()
+        )
+        if len(measured):
+            best = measured.idxmax()
+            said = kind.words.format(*(column[best] for column in columns))
+            yield best, said.replace("τ -", "τ −")
+
+
+def _wrong(predictions: pd.DataFrame) -> Iterator[tuple[int, str]]:
+    right = is_right(predictions)
+    wrong = predictions[right < 1]
+    sure = wrong.probability.round(DIGITS).sort_values(ascending=False, kind="stable")
+    return ((k, WRONG) for k in sure.index)
+
+
+def is_right(predictions: pd.DataFrame) -> pd.Series:
+    """The share of a text's labels that is met; NaN without labels."""
+    if "correct" in predictions:
+        return predictions.correct
+    right = (predictions.predicted_class == predictions.label).astype(float)
+    return right.where(predictions.label >= 0)
+
+
+def _of_classes(
+    predictions: pd.DataFrame, chosen: dict[int, str], classes: Sequence[str]
+) -> Iterator[tuple[int, str]]:
+    """A text of every predicted class that no chosen one is of."""
+    predicted = predictions.predicted_class.astype(int)
+    seen = set(predicted.reindex([*chosen]))
+    for number in sorted(set(predicted) - seen - {-1}):
+        name = classes[number] if number < len(classes) else str(number)
+        yield predicted.index[predicted == number][0], OF_CLASS.format(name=name)
+
+
+def shown_site(rows: pd.DataFrame) -> Site | None:
+    """Where the shown attention is: what stands for the model, else the head that matters.
+
+    That is the one whose zero-ablation moves the output most, or else whose shuffling
+    does; without such numbers the first group or head that was tested.
+    """
+    whole = site_of_model(rows)
+    if whole is not None:
+        return Site(*whole)
+    for statistic in ("zero_tvd", "median_tvd"):
+        effects = values_by_head(rows, statistic)
+        if len(effects):
+            layer, head = effects.mean().round(DIGITS).idxmax()
+            return Site(int(layer), int(head))
+    tested = rows[rows.test != PREDICTION]
+    sites = sorted({*zip(tested.layer.tolist(), tested["head"].tolist(), strict=True)})
+    heads = [site for site in sites if min(site) >= 0]
+    return Site(*(heads or sites)[0]) if sites else None
+
+
+def attention_in_words(
+    model: AttentionModelBase, site: Site, rows: pd.DataFrame
+) -> str:
+    """Which attention is shown; empty where a model has only one."""
+    n_heads = len(model.sites())
+    if n_heads == 1:
+        return ""
+    if site.layer == SET:
+        return f"the mean of the heads of set {site.head}"
+    if site.layer == ALL:
+        return f"the mean of all {n_heads} heads"
+    if site.head == ALL:
+        return f"the mean of the heads of layer {site.layer}"
+    moves = (
+        " that moves the output most" if len(values_by_head(rows, "zero_tvd")) else ""
     )
+    return f"the head{moves}: layer {site.layer}, head {site.head}"

@@ -130,6 +130,17 @@ def group_name(place: Place, head_sets: Sequence[str]) -> str:
     return f"layer {layer}"
 
 
+def place_name(place: Place, head_sets: Sequence[str]) -> str:
+    """``layer.head``, or what a group is called.
+
+    >>> place_name((3, 9), []), place_name((3, -1), [])
+    ('3.9', 'layer 3')
+    """
+    if min(place) < 0:
+        return group_name(place, head_sets)
+    return f"{place[0]}.{place[1]}"
+
+
 def _order(place: Place) -> tuple[int, Place]:
     """All attention first, then layers, then sets."""
     layer, _ = place

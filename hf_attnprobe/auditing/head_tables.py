@@ -14,8 +14,8 @@ from scipy.stats import spearmanr
 
 from hf_attnprobe import markdown
 from hf_attnprobe.auditing.verdict import zero_ablation_only
-from hf_attnprobe.faithfulness import tests
 from hf_attnprobe.faithfulness.prune_curve import PruneCurve
+from hf_attnprobe.faithfulness.registry import tests
 from hf_attnprobe.statistics.shares import share_interval
 from hf_attnprobe.statistics.simultaneous import ONE_COLUMN, simultaneous_interval
 from hf_attnprobe.statistics.summary import Statistic
@@ -345,7 +345,7 @@ def _largest(heads: Heads, digits: str = ".2f") -> tuple[HeadKey, str]:
     """
     known = heads.intervals or heads.means
     site = max(known, key=heads.means.__getitem__)
-    named = f"{site[0]}.{site[1]} with {heads.means[site]:{digits}}"
+    named = f"head {site[0]}.{site[1]} with {heads.means[site]:{digits}}"
     if not heads.intervals:
         return site, f"{named}, by its mean alone"
     low, high = heads.intervals[site]

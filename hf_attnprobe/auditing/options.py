@@ -91,6 +91,13 @@ class AuditOptions(Options):
         at_least=1e-12,
         metavar="NUMBER",
     )
+    shown_texts: int = option(
+        12,
+        "texts shown with the scores of their tokens: where tests disagree most, wrong "
+        "predictions, some of every class, others drawn; 0 for none",
+        at_least=0,
+        metavar="N",
+    )
     segment: Literal["text", "text_pair"] | None = option(
         None,
         "text of a pair whose tokens are explained, left out and erased, the other one "

@@ -79,6 +79,11 @@ def check_probabilities(adapter: AttentionModelBase, batch: Batch) -> None:
     differences = (probs - native).detach().abs().amax(-1)
     error, row = float(differences.max()), int(differences.argmax())
     if not error <= allowed:
+        if native.isnan().any():  # as weights of a training that diverged give
+            raise AttnProbeError(
+                "expected probabilities of the model, it gives NaN on text "
+                f"{batch.example_ids[row]}; check its weights and --dtype"
+            )
         raise AttnProbeError(
             f"expected the model's own probabilities, those that would be audited differ "
             f"from them by {error:.1e} on text {batch.example_ids[row]}, more than "

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import json
 import logging
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,24 +12,22 @@ import pandas as pd
 from accelerate import PartialState
 from transformers import PreTrainedTokenizerBase
 
+from hf_attnprobe.attention_classifier import AttentionClassifierConfig
 from hf_attnprobe.attention_model import (
     AttentionModelBase,
     HeadOutputs,
     Site,
 )
 from hf_attnprobe.auditing import control as controls
+from hf_attnprobe.auditing.command import asked_for
 from hf_attnprobe.auditing.distance import distance_of_erased
-from hf_attnprobe.auditing.examples import show
+from hf_attnprobe.auditing.examples import shown_texts
 from hf_attnprobe.auditing.options import AuditOptions
+from hf_attnprobe.auditing.page import audit_page
+from hf_attnprobe.auditing.progress import Pace
 from hf_attnprobe.auditing.rehearsal import rehearse
-from hf_attnprobe.auditing.report import (
-    Example,
-    Report,
-    extras_to_json,
-    from_json,
-    to_json,
-    to_markdown,
-)
+from hf_attnprobe.auditing.report import Report
+from hf_attnprobe.auditing.result import extras_to_json, to_json
 from hf_attnprobe.auditing.selection import (
     Choice,
     check_both_halves,
@@ -61,16 +58,15 @@ from hf_attnprobe.data.examples import (
 from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness import readings, tests
-from hf_attnprobe.faithfulness.adversarial import Adversarial
 from hf_attnprobe.functional.predictions import Prediction
 from hf_attnprobe.inference.batching import parse_bytes
 from hf_attnprobe.inference.choices import encode
 from hf_attnprobe.inference.encoding import Tokenized, has_rationales
-from hf_attnprobe.inference.images import ImageReader
 from hf_attnprobe.inference.labels import spread_of_labels
 from hf_attnprobe.inference.reference import reference_batch
 from hf_attnprobe.inference.unknown_tokens import unknown_note, unknown_share
 from hf_attnprobe.options import Options
+from hf_attnprobe.progress import quiet_libraries
 from hf_attnprobe.statistics.checks import contradictions
 from hf_attnprobe.statistics.comparisons import compare_rankings
 from hf_attnprobe.statistics.contrasts import Contrast, contrast
@@ -86,8 +82,11 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger(__name__)
+PAGE = "report.html"
+"""The page of an audit, in its folder."""
 
 
+@quiet_libraries()
 def audit(
     model: Model,
     dataset: Any,
@@ -121,9 +120,9 @@ def audit(
             so does None. Of these a test is left out whose needs the model does not
             meet; the report's provenance says which, and why.
         options: where to look, and how to run.
-        output_dir: where ``rows``, ``summary.json`` and ``report.md`` go. Run again
-            with the same folder to continue after an interruption, or to add texts or
-            tests. None keeps nothing on disk.
+        output_dir: where ``rows``, ``summary.json``, ``texts.json``, ``report.md`` and
+            ``report.html`` go. Run again with the same folder to continue after an
+            interruption, or to add texts or tests. None keeps nothing on disk.
         tokenizer: that of a model that is given as an object.
         progress: show a bar on stderr.
 
@@ -155,8 +154,15 @@ def audit(
         **_unit_of_number(subject.adapter.prediction, spread, options),
         **({"origin": dict(subject.origin)} if subject.origin else {}),
         "text_columns": columns_read(examples),
+        "asked_for": asked_for(model, data, tests, options),
+        **_architecture(subject.adapter),
     }
-    with _folder(output_dir, state) as folder:
+    pace = Pace(
+        shown=progress and state.is_main_process,
+        n_runs=1 if subject.control is None else 2,
+        is_kept=output_dir is not None,
+    )
+    with _folder(output_dir, state) as folder, pace:
         sweep = Sweep(
             adapter=subject.adapter,
             texts=tokenized.texts,
@@ -167,7 +173,7 @@ def audit(
             batch_size=options.batch_size,
             folder=folder / "rows",
             state=state,
-            progress=progress,
+            pace=pace,
         )
         rehearse(sweep, choice.sites, choice.rationales)
         with claim(folder, identity, state):
@@ -179,11 +185,21 @@ def audit(
                 others = _rows_of(other)
                 besides["control"] = control
             provenance = _provenance(identity, sweep, choice.left_out, besides)
-            report = _report(subject, data, sweep, provenance, others, options)
+            report = _report(
+                subject, data, sweep, provenance, others, options, examples
+            )
             if output_dir is not None and state.is_main_process:
                 _write(report, folder)
             state.wait_for_everyone()
     return report
+
+
+def _architecture(adapter: AttentionModelBase) -> dict[str, dict[str, str]]:
+    """What the papers' tables are divided by, of attention classifiers."""
+    config = getattr(adapter.model, "config", None)
+    if not isinstance(config, AttentionClassifierConfig):
+        return {}
+    return {"architecture": {"encoder": config.encoder, "attention": config.attention}}
 
 
 def _unit_of_number(
@@ -335,6 +351,7 @@ def _report(
     provenance: dict[str, Any],
     control: pd.DataFrame | None,
     options: AuditOptions,
+    examples: "datasets.Dataset",
 ) -> Report:
     """The report of this run's texts and tests."""
     rows = _rows_of(sweep)
@@ -345,12 +362,6 @@ def _report(
     contrasts: tuple[Contrast, ...] = ()
     if control is not None:
         contrasts = contrast(rows, control, classes, seed=seed)
-    examples: tuple[Example, ...] = ()
-    asked = sweep.options.get("adversarial")
-    reads = subject.tokenizer
-    if isinstance(asked, Adversarial) and not isinstance(reads, ImageReader):
-        shown = sweep.texts[:3]
-        examples = show(subject.adapter, shown, reads, asked, seed=seed)
     return Report(
         model=subject.name,
         dataset=dataset_name(data.dataset, data.split),
@@ -359,7 +370,7 @@ def _report(
         example_ids=tuple(sorted(text.example_id for text in sweep.texts)),
         statistics=statistics,
         provenance=provenance,
-        examples=examples,
+        examples=shown_texts(subject, sweep, rows, examples, options),
         prune=prune_heads(sweep, rows) if options.prune else None,
         comparisons=compare_rankings(rows, seed=seed),
         findings=findings(rows, control, classes, seed=seed, words=words),
@@ -399,7 +410,17 @@ def _single_logit_note(adapter: AttentionModelBase, predicts: str) -> str | None
 def _write(report: Report, folder: Path) -> None:
     summary = to_json(report) | extras_to_json(report)
     write_json(folder / SUMMARY, summary)
-    write_atomically(folder / "report.md", to_markdown(report))
+    files = {"report.md": report.to_markdown, PAGE: lambda: audit_page(report)}
+    for name, form in files.items():
+        try:
+            write_atomically(folder / name, form())
+        except OSError as error:  # rows and summary hold everything
+            logger.warning(
+                "cannot write %s (%s); nothing is lost: attnprobe report %s --output FILE",
+                folder / name,
+                error.strerror,
+                folder,
+            )
 
 
 @contextlib.contextmanager
@@ -414,28 +435,6 @@ def _folder(output_dir: str | Path | None, state: PartialState) -> Iterator[Path
         )
     with tempfile.TemporaryDirectory() as folder:
         yield Path(folder)
-
-
-def read_audit(folder: str | Path) -> Report:
-    """The report of an audit's folder, with its rows."""
-    summary = Path(folder) / SUMMARY
-    if not summary.is_file():
-        raise AttnProbeError(
-            f"expected an audit in {folder}, found no {SUMMARY} there; finish or run the "
-            "audit first"
-        )
-    try:
-        report = from_json(json.loads(summary.read_text()))
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise AttnProbeError(
-            f"cannot read the summary in {summary}; run the audit again"
-        ) from error
-    rows = read_rows(Path(folder) / "rows")
-    # The folder may hold rows of texts and tests that no summary has been made of yet.
-    if report.example_ids:
-        told = rows.example_id.isin(report.example_ids)
-        rows = rows[told & rows.test.isin([*report.provenance["tests"], PREDICTION])]
-    return dataclasses.replace(report, rows=rows.reset_index(drop=True))
 
 
 def _provenance(

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pandas as pd
 from accelerate import PartialState
-from tqdm.auto import tqdm
 
 from hf_attnprobe.attention_model import (
     AttentionModelBase,
@@ -18,6 +17,7 @@ from hf_attnprobe.attention_model import (
     Site,
 )
 from hf_attnprobe.auditing.head_tables import values_by_head
+from hf_attnprobe.auditing.progress import FIRST_BATCH, Pace, steps_of
 from hf_attnprobe.auditing.selection import half_of, sites_by_test
 from hf_attnprobe.faithfulness import tests
 from hf_attnprobe.faithfulness.prune_curve import (
@@ -65,6 +65,7 @@ class Sweep:
     options: of the tests, by name.
     budget: bytes that a batch may take.
     folder: where the rows go.
+    pace: what is told of the work that is done.
     name: what the bar says.
     """
 
@@ -77,34 +78,35 @@ class Sweep:
     batch_size: int
     folder: Path
     state: PartialState
-    progress: bool
+    pace: Pace
     name: str = "audit"
 
 
 def run(sweep: Sweep, where: Where) -> None:
     """Runs this process's share of the tests that are not on disk yet.
 
-    The longest texts come first, so that a batch that does not fit into memory is met
-    at once.
+    The longest come first, so that a batch that does not fit into memory is met soon; but
+    where an estimate is shown, a few texts before them that say how long it will take.
     """
     where = {**where, PREDICTION: [NO_SITE]}
     done = finished_ids(sweep.folder)
     jobs = _jobs(sweep, tuple(where), done)
     sweep.state.wait_for_everyone()  # everyone has planned before anyone adds rows
     share = jobs[::-1][sweep.state.process_index :: sweep.state.num_processes]
-    total = sum(
-        len(texts) * sum(len(where[test]) for test in todo) for todo, texts in share
-    )
-    unit = "head" if _has_many_sites(where) else "step"
-    shown = sweep.progress and sweep.state.is_main_process
-    with tqdm(total=total, unit=unit, desc=sweep.name, disable=not shown) as bar:
-        for todo, texts in share:
-            batch = collate(sweep.adapter, texts, sweep.pad_token_id)
-            places = {test: where[test] for test in todo}
-            rows = run_batch(
-                sweep.adapter, batch, places, sweep.options, sweep.seed, bar.update
-            )
-            append_rows(sweep.folder, rows)
+    is_measured = sweep.pace.shown and sweep.pace.estimate is None
+    if is_measured:
+        share = _small_first(share)
+    places = [({test: where[test] for test in todo}, texts) for todo, texts in share]
+    sweep.pace.expect(sweep.name, [steps_of(todo, texts) for todo, texts in places])
+    if is_measured and places:
+        _measure(sweep, *places[0])
+    for todo, texts in places:
+        batch = collate(sweep.adapter, texts, sweep.pad_token_id)
+        rows = run_batch(
+            sweep.adapter, batch, todo, sweep.options, sweep.seed, sweep.pace.tick
+        )
+        append_rows(sweep.folder, rows)
+        sweep.pace.end_of_batch(len(texts))
     sweep.state.wait_for_everyone()
 
 
@@ -148,12 +150,48 @@ def _has_many_sites(where: Where) -> bool:
     return any(len(sites) > 1 for sites in where.values())
 
 
+Job = tuple[tuple[str, ...], list[Text]]
+"""Tests, and a batch of texts that lack them."""
+
+
 def _jobs(
     sweep: Sweep, names: Sequence[str], done: Mapping[str, set[int]]
-) -> list[tuple[tuple[str, ...], list[Text]]]:
+) -> list[Job]:
     """The tests that are not done, with the texts that lack them, in batches."""
     size = _bytes_per_text(sweep)
     return plan(sweep.texts, names, done, size, sweep.budget, sweep.batch_size)
+
+
+def _small_first(jobs: list[Job]) -> list[Job]:
+    """The same jobs with a few texts of middle length before them."""
+    if sum(len(texts) for _, texts in jobs) <= 2 * FIRST_BATCH:
+        return jobs
+    middle = len(jobs) // 2
+    todo, texts = jobs[middle]
+    start = max(len(texts) - FIRST_BATCH, 0) // 2
+    few, others = texts[start : start + FIRST_BATCH], texts[:start]
+    others += texts[start + FIRST_BATCH :]
+    rest = [(todo, others)] if others else []
+    return [(todo, few), *jobs[:middle], *rest, *jobs[middle + 1 :]]
+
+
+def _measure(sweep: Sweep, where: Where, texts: Sequence[Text]) -> None:
+    """Runs the tests at two heads each, to see how long all of them will take.
+
+    Of many heads even a batch of a few texts takes minutes. The rows are not kept.
+    """
+    few = {test: _two(sites) for test, sites in where.items()}
+    if few == where:
+        return
+    sweep.pace.first(steps_of(few, texts))
+    batch = collate(sweep.adapter, texts, sweep.pad_token_id)
+    run_batch(sweep.adapter, batch, few, sweep.options, sweep.seed, sweep.pace.tick)
+    sweep.pace.end_of_batch(len(texts))
+
+
+def _two(sites: Sequence[Site]) -> Sequence[Site]:
+    """The first site, which pays for what all share, and one of middle depth."""
+    return [sites[0], sites[len(sites) // 2]] if len(sites) > 2 else sites
 
 
 def _bytes_per_text(sweep: Sweep) -> Callable[[int], int]:
@@ -211,13 +249,13 @@ def run_batch(
     where: Where,
     options: Mapping[str, Options],
     seed: int,
-    tick: Callable[[int], object] = lambda n: None,
+    tick: Callable[[], object] = lambda: None,
 ) -> pd.DataFrame:
     """Rows of the given tests at the given sites, for one batch.
 
     Args:
         options: of the tests, by name; their defaults where they are not given.
-        tick: called with the number of texts after each test at each site.
+        tick: called after each test at each site.
     """
     observation = adapter.observe(batch)
     parts = []
@@ -237,5 +275,5 @@ def run_batch(
             parts.append(to_rows(name, statistics, batch.example_ids, site))
             if _has_many_sites(where):
                 give_back_freed_memory()
-            tick(len(batch.example_ids))
+            tick()
     return pd.concat(parts, ignore_index=True)

@@ -45,6 +45,8 @@ COLUMNS = {
 """Columns of the table by the name of the number."""
 NOT_COMPARED = ("epsilon_max_jsd@0.01", "largest_jsd")
 """Shown, but of no difference: the first is bounded by the second, each model's own."""
+Table = tuple[list[str], list[list[str]]]
+"""Head and rows."""
 IN_POINTS = ("f1", "uniform_change", "permuted_change")  # as the paper shows scores
 
 
@@ -245,16 +247,25 @@ def to_text(comparison: CheckpointComparison) -> str:
     lines = [
         title,
         "",
-        *_table(comparison.checkpoints),
-        *_differences(comparison.checkpoints),
-        *_adversaries(comparison.checkpoints),
+        *markdown.table(*number_table(comparison.checkpoints)),
+        *_section(
+            difference_table(comparison.checkpoints),
+            difference_note(comparison.checkpoints),
+        ),
+        *_section(adversary_table(comparison.checkpoints), ADVERSARY_NOTE),
         "",
-        *_notes(comparison.checkpoints),
+        *notes(comparison.checkpoints),
     ]
     return "\n".join(lines)
 
 
-def _table(checkpoints: Sequence[ComparedCheckpoint]) -> list[str]:
+def _section(table: Table, note: str) -> list[str]:
+    """A table with its note; nothing without rows."""
+    return ["", *markdown.table(*table), "", note] if table[1] else []
+
+
+def number_table(checkpoints: Sequence[ComparedCheckpoint]) -> Table:
+    """Head and rows: a checkpoint per row, a number per column."""
     names = [name for name in COLUMNS if any(name in c.found for c in checkpoints)]
     has_published = any(c.published for c in checkpoints)
     head = ["checkpoint", "attention", *(COLUMNS[name] for name in names)]
@@ -262,33 +273,42 @@ def _table(checkpoints: Sequence[ComparedCheckpoint]) -> list[str]:
         head.append("published F1, Un, Pm")
     rows = []
     for c in checkpoints:
-        row = [f"{c.name} ({c.model})", c.attention]
+        row: list[str] = [f"{c.name} ({c.model})", c.attention]
         row += [_cell(name, c.found.get(name)) for name in names]
         if has_published:
             row.append(_published_cell(c.published))
         rows.append(row)
-    return markdown.table(head, rows)
+    return head, rows
 
 
-def _differences(checkpoints: Sequence[ComparedCheckpoint]) -> list[str]:
-    """What can be told of the differences to the first checkpoint."""
-    compared = [c for c in checkpoints if c.differences]
-    if not compared:
-        return []
-    names = [name for name in COLUMNS if any(name in c.differences for c in compared)]
+ADVERSARY_NOTE = (
+    "Adversaries are trained with the penalties of their checkpoint, and scored on all "
+    "test texts."
+)
+
+
+def difference_note(checkpoints: Sequence[ComparedCheckpoint]) -> str:
+    """What the differences are."""
     first = checkpoints[0]
-    head = ["difference to the first", "attention", *(COLUMNS[name] for name in names)]
-    rows = []
-    for c in compared:
-        cells = [_difference_cell(name, c.differences.get(name)) for name in names]
-        rows.append([f"{c.name} ({c.model})", c.attention, *cells])
-    note = (
+    return (
         f"Differences to {first.name} ({first.model}) are paired by text. (?): the sign "
         f"cannot be told, as the interval holds 0 or there are fewer than {MIN_TEXTS} "
         "texts. Intervals are over texts, of one training each: another seed may move a "
         "number by more."
     )
-    return ["", *markdown.table(head, rows), "", note]
+
+
+def difference_table(checkpoints: Sequence[ComparedCheckpoint]) -> Table:
+    """What can be told of the differences to the first checkpoint."""
+    compared = [c for c in checkpoints if c.differences]
+    names = [name for name in COLUMNS if any(name in c.differences for c in compared)]
+    head = ["difference to the first", "attention"]
+    head += [COLUMNS[name] for name in names]
+    rows = []
+    for c in compared:
+        cells = [_difference_cell(name, c.differences.get(name)) for name in names]
+        rows.append([f"{c.name} ({c.model})", c.attention, *cells])
+    return head, rows
 
 
 def _difference_cell(name: str, estimate: Estimate | None) -> str:
@@ -319,7 +339,8 @@ def _published_cell(published: tuple[float, float, float] | None) -> str:
     return f"{f1:.1f}, {uniform:+.1f}, {permuted:+.1f}"
 
 
-def _adversaries(checkpoints: Sequence[ComparedCheckpoint]) -> list[str]:
+def adversary_table(checkpoints: Sequence[ComparedCheckpoint]) -> Table:
+    """How far trained adversaries attend, by checkpoint and λ."""
     rows = []
     for c in checkpoints:
         for point in c.adversaries:
@@ -330,8 +351,6 @@ def _adversaries(checkpoints: Sequence[ComparedCheckpoint]) -> list[str]:
                 markdown.number(f1, digits=1),
             ]
             rows.append([f"{c.name} ({c.model})", c.attention, point.name, *numbers])
-    if not rows:
-        return []
     head = [
         "checkpoint",
         "attention",
@@ -340,23 +359,20 @@ def _adversaries(checkpoints: Sequence[ComparedCheckpoint]) -> list[str]:
         "mean TVD",
         "F1",
     ]
-    note = (
-        "Adversaries are trained with the penalties of their checkpoint, and scored "
-        "on all test texts."
-    )
-    return ["", *markdown.table(head, rows), "", note]
+    return head, rows
 
 
-def _notes(checkpoints: Sequence[ComparedCheckpoint]) -> list[str]:
+def notes(checkpoints: Sequence[ComparedCheckpoint]) -> list[str]:
+    """What the numbers are."""
     names = {name for c in checkpoints for name in c.found}
-    notes = ["95% percentile intervals over resamples of the texts are in brackets."]
+    said = ["95% percentile intervals over resamples of the texts are in brackets."]
     if "f1" in names:
-        notes.append(
+        said.append(
             "Un, Pm: change of F1, in points, under uniform attention and under "
             f"permutations ({N_DRAWS} draws per text)."
         )
     if "share_of_largest@0.01" in names:
-        notes.append(
+        said.append(
             "ε-max JSD: how far attention can be moved with the output within .01 (the "
             "paper's ε for classification), exact for two classes, else a lower bound. "
             "It cannot exceed the largest JSD there is, which is lower for even "
@@ -364,7 +380,7 @@ def _notes(checkpoints: Sequence[ComparedCheckpoint]) -> list[str]:
             "saturation and peakedness too: confident outputs hardly move whatever is "
             "weighed. So a larger share alone does not mean that attention explains less."
         )
-    return notes
+    return said
 
 
 def to_json(comparison: CheckpointComparison) -> dict:

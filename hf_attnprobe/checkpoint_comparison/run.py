@@ -8,11 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from hf_attnprobe.adapters.pretrained import class_names
 from hf_attnprobe.attention_classifier import AttentionClassifierConfig
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.report import Report
 from hf_attnprobe.auditing.run import audit
 from hf_attnprobe.checkpoint_comparison.options import AUDITED, ComparisonOptions
+from hf_attnprobe.checkpoint_comparison.page import checkpoint_page
 from hf_attnprobe.checkpoint_comparison.report import (
     CheckpointComparison,
     ComparedCheckpoint,
@@ -23,7 +25,7 @@ from hf_attnprobe.checkpoint_comparison.report import (
     to_json,
     to_text,
 )
-from hf_attnprobe.checkpoints.loading import class_names, load_attention_classifier
+from hf_attnprobe.checkpoints.loading import load_attention_classifier
 from hf_attnprobe.data.arguments import Data, as_data
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.options import from_flat
@@ -98,6 +100,7 @@ def compare_checkpoints(
     )
     write_json(folder / "comparison.json", to_json(comparison))
     write_atomically(folder / "comparison.md", to_text(comparison) + "\n")
+    write_atomically(folder / "report.html", checkpoint_page(comparison))
     return comparison
 
 

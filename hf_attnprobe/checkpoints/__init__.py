@@ -9,8 +9,8 @@ tokenizers.py      tokenizers, and whether they are the model's
 records.py         what a training leaves beside its weights
 """
 
+from hf_attnprobe.adapters.pretrained import class_names
 from hf_attnprobe.checkpoints.loading import (
-    class_names,
     has_trained_attention,
     is_attention_classifier,
     load_attention_classifier,

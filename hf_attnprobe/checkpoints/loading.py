@@ -99,12 +99,6 @@ def has_trained_attention(config: PreTrainedConfig) -> bool:
     return config.attention not in ("uniform", "guided")
 
 
-def class_names(config: PreTrainedConfig) -> list[str]:
-    """Names of a model's classes, in the order of their labels."""
-    names: dict[Any, str] = dict(config.id2label or {})
-    return [str(names[label]) for label in sorted(names)]
-
-
 def _check_folder(folder: Path) -> None:
     names = ("config.json", "adapter_config.json")
     if not any((folder / name).exists() for name in names):

@@ -1,20 +1,28 @@
-"""attnprobe demo | train | audit | retrain | compare | deceive | study | report | datasets
+"""attnprobe demo | train | audit | retrain | compare | deceive | study | report | card | datasets
 
 Every verb is a public function; every flag is one of its arguments or options. Results go
 to stdout, progress and log to stderr. A known error is one line and exit code 1, a usage
-error exit code 2.
+error exit code 2, an answer that ``audit --fail-on`` names exit code 3.
 """
 
 import argparse
+import errno
 import logging
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
+from typing import Any
 
-from hf_attnprobe.cli import audits, catalogue, studies, trainings
+from hf_attnprobe.cli import audits, catalogue, publishing, studies, trainings
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.evaluate_module import install_metric
+from hf_attnprobe.progress import quiet_libraries
+from hf_attnprobe.progress.bar import say
+
+
+CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+"""A full disk, a full share of one, a disk that is only read."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -25,10 +33,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         command = arguments.pop("command")
         install_metric()
         with _log_on_stderr():
-            COMMANDS[command](arguments)
-        return 0
+            return COMMANDS[command](arguments) or 0
     except AttnProbeError as error:
         print(f"attnprobe: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        if error.errno not in CANNOT_WRITE:
+            raise
+        print(
+            f"attnprobe: cannot write ({error}); what was written stays: make room and "
+            "run the same command again",
+            file=sys.stderr,
+        )
         return 1
     except KeyboardInterrupt:
         again = "start over" if command in ("demo", "deceive") else "continue"
@@ -71,6 +87,9 @@ def build_parser() -> argparse.ArgumentParser:
         add("deceive", "train a model to hide its attention to some tokens")
     )
     audits.add_report(add("report", "render the report of an audit"))
+    publishing.add_card(
+        add("card", "write a checkpoint's model card, and publish both on the Hub")
+    )
     catalogue.add_datasets(
         add("datasets", "list the data sets that have a name, and what to bring")
     )
@@ -80,30 +99,25 @@ def build_parser() -> argparse.ArgumentParser:
 @contextmanager
 def _log_on_stderr() -> Iterator[None]:
     """Shows the log of this package, and not those of the libraries below it."""
-    _silence_libraries()
     log = logging.getLogger("hf_attnprobe")
     log.setLevel(logging.INFO)
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _BesideBar()
     log.addHandler(handler)
     try:
-        yield
+        with quiet_libraries():
+            yield
     finally:
         log.removeHandler(handler)
 
 
-def _silence_libraries() -> None:
-    import transformers
+class _BesideBar(logging.Handler):
+    """Writes to stderr, above a bar that is open."""
 
-    transformers.logging.disable_progress_bar()
-    transformers.logging.set_verbosity_error()
-    try:
-        import datasets
-    except ImportError:
-        return
-    datasets.disable_progress_bars()
+    def emit(self, record: logging.LogRecord) -> None:
+        say(self.format(record))
 
 
-COMMANDS = {
+COMMANDS: dict[str, Callable[[dict[str, Any]], int | None]] = {
     "demo": trainings.run_demo,
     "train": trainings.run_train,
     "audit": audits.run_audit,
@@ -112,5 +126,6 @@ COMMANDS = {
     "compare": audits.run_compare,
     "deceive": trainings.run_deceive,
     "report": audits.run_report,
+    "card": publishing.run_card,
     "datasets": catalogue.run_datasets,
 }

@@ -7,11 +7,17 @@ from typing import Any
 
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.checkpoint_comparison.options import ComparisonOptions
-from hf_attnprobe.cli.flags import add_json, add_options
+from hf_attnprobe.cli.flags import add_json, add_options, add_verbose
 from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.faithfulness import DEFAULT, tests
 from hf_attnprobe.faithfulness.registry import parse_tests
 from hf_attnprobe.options import from_flat
+from hf_attnprobe.statistics.verdicts import Answer
+
+
+FAILED = 3
+"""Exit code of an audit whose answer is among those of ``--fail-on``."""
+FAILING = {str(answer).replace(" ", "-"): answer for answer in Answer}
 
 
 def add_audit(parser: argparse.ArgumentParser) -> None:
@@ -27,10 +33,20 @@ def add_audit(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--output-dir",
-        help="folder for rows, summary.json and report.md; run again with the same "
-        "folder to continue (default: keep nothing)",
+        help="folder for rows, summary.json, report.md and report.html; run again with "
+        "the same folder to continue (default: keep nothing)",
     )
     add_json(parser)
+    add_verbose(parser)
+    parser.add_argument(
+        "--fail-on",
+        nargs="+",
+        choices=list(FAILING),
+        default=(),
+        metavar="ANSWER",
+        help=f"end with exit code {FAILED} where the answer is one of these: "
+        f"{', '.join(FAILING)}",
+    )
     data = parser.add_argument_group("data")
     add_options(data, Data, leave_out=["train_limit"])
     add_options(parser.add_argument_group("the audit"), AuditOptions)
@@ -62,16 +78,28 @@ def add_compare(parser: argparse.ArgumentParser) -> None:
 def add_report(parser: argparse.ArgumentParser) -> None:
     """Flags of report."""
     parser.add_argument(
-        "audit", help="output folder of an audit, a retraining or a study"
+        "folders",
+        nargs="+",
+        metavar="FOLDER",
+        help="output folder of a verb; several audits are compared",
     )
     parser.add_argument(
-        "--output", help="a .md file to write (default: print the Markdown)"
+        "--output",
+        metavar="FILE",
+        help="file to write, in the form that its ending names: .html, .md, .json, .csv "
+        "or .tex (default: print Markdown)",
+    )
+    parser.add_argument(
+        "--figures",
+        metavar="FOLDER",
+        help="folder for the figures of an audit, as SVG and PDF",
     )
 
 
-def run_audit(arguments: dict[str, Any]) -> None:
-    """Audits and prints the report."""
-    from hf_attnprobe.auditing.report import to_json
+def run_audit(arguments: dict[str, Any]) -> int:
+    """Audits and prints the report; its exit code is that of ``--fail-on``."""
+    from hf_attnprobe.auditing.forms.terminal import place_lines
+    from hf_attnprobe.auditing.result import to_json
     from hf_attnprobe.auditing.run import audit
     from hf_attnprobe.distributed import process_state
 
@@ -83,7 +111,13 @@ def run_audit(arguments: dict[str, Any]) -> None:
         output_dir=arguments["output_dir"],
     )
     if process_state().is_main_process:
-        print(json.dumps(to_json(report)) if arguments["json"] else report)
+        if arguments["json"]:
+            print(json.dumps(to_json(report)))
+        else:
+            print(report.to_text(verbose=arguments["verbose"]), end="\n\n")
+            print("\n".join(place_lines(arguments["output_dir"])))
+    fails = report.answer in {FAILING[name] for name in arguments["fail_on"]}
+    return FAILED if fails else 0
 
 
 def run_compare(arguments: dict[str, Any]) -> None:
@@ -101,9 +135,14 @@ def run_compare(arguments: dict[str, Any]) -> None:
 
 
 def run_report(arguments: dict[str, Any]) -> None:
-    """Renders the report of an audit or a retraining again, or shows that of a study."""
-    from hf_attnprobe.studies.rendering import render_report
+    """Shows results again, in the form that is asked for."""
+    from hf_attnprobe.studies.rendering import render_report, save_figures
 
-    text = render_report(arguments["audit"], arguments["output"])
+    folders, figures = arguments["folders"], arguments["figures"]
+    if figures is not None:
+        save_figures(folders, figures)
+    if figures is not None and arguments["output"] is None:
+        return
+    text = render_report(folders, arguments["output"])
     if arguments["output"] is None:
         print(text, end="")

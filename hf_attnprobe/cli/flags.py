@@ -34,6 +34,15 @@ def add_json(parser: Parser, what: str = "summary") -> None:
     parser.add_argument("--json", action="store_true", help=f"print the {what} as JSON")
 
 
+def add_verbose(parser: Parser) -> None:
+    """How much is printed."""
+    parser.add_argument(
+        "--verbose",
+        action="store_true",
+        help="print every number, not the verdict alone",
+    )
+
+
 def _add_option(parser: Parser, field: dataclasses.Field, kinds: list[Any]) -> None:
     name, default, metadata = field.name, field.default, field.metadata
     flag = name.replace("_", "-")

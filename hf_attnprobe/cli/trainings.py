@@ -2,17 +2,25 @@
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
-from hf_attnprobe.cli.flags import add_json, add_options
+from hf_attnprobe.auditing.forms.terminal import place_lines
+from hf_attnprobe.cli.flags import add_json, add_options, add_verbose
 from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.deception import report as deception_report
 from hf_attnprobe.deception.options import DeceptionOptions
 from hf_attnprobe.deception.run import deceive
-from hf_attnprobe.demonstration import DemoOptions, demo, rationale_sentences
+from hf_attnprobe.demonstration import (
+    DemoOptions,
+    demo,
+    rationale_line,
+    rationale_sentences,
+)
 from hf_attnprobe.options import from_flat
-from hf_attnprobe.retraining import report as retraining_report
+from hf_attnprobe.publishing.options import CardOptions, PublishingOptions
+from hf_attnprobe.retraining import result as retraining_result
 from hf_attnprobe.retraining.options import RetrainOptions
 from hf_attnprobe.retraining.registry import RETRAININGS
 from hf_attnprobe.retraining.run import retrain
@@ -32,6 +40,7 @@ def add_demo(parser: argparse.ArgumentParser) -> None:
         help="folder for model and audit (default: %(default)s)",
     )
     add_options(parser, DemoOptions)
+    add_verbose(parser)
 
 
 def add_train(parser: argparse.ArgumentParser) -> None:
@@ -49,6 +58,7 @@ def add_train(parser: argparse.ArgumentParser) -> None:
     )
     add_options(parser, TrainingOptions)
     add_options(parser, Architecture)
+    add_options(parser.add_argument_group("the Hub"), PublishingOptions)
     add_json(parser, "scores")
 
 
@@ -73,6 +83,7 @@ def add_retrain(parser: argparse.ArgumentParser) -> None:
     )
     add_options(parser, RetrainOptions)
     add_json(parser)
+    add_verbose(parser)
 
 
 def add_deceive(parser: argparse.ArgumentParser) -> None:
@@ -97,16 +108,20 @@ def run_demo(arguments: dict[str, Any]) -> None:
     """Trains, audits, and prints the report and how well attention finds the rationale."""
     folder = Path(arguments["output_dir"])
     report, found, metrics = demo(folder, options=from_flat(arguments, DemoOptions))
-    scores = ", ".join(_scores(metrics, "{} {:.3f}"))
-    print(f"{report}\n\nModel\n  {scores}\n\nRationale")
-    for line in rationale_sentences(found):
-        print(f"  {line}")
-    full_report = folder / "audit" / "report.md"
-    print(f"\nModel in {folder / 'model'}, full report in {full_report}")
+    verbose = arguments["verbose"]
+    print(report.to_text(verbose=verbose), end="\n\n")
+    if verbose:
+        print(f"Model\n  {', '.join(_scores(metrics, '{} {:.3f}'))}\n\nRationale")
+        print("\n".join(f"  {line}" for line in rationale_sentences(found)), end="\n\n")
+    else:
+        print(rationale_line(found), end="\n\n")
+    print(f"model    {folder / 'model'}")
+    print("\n".join(place_lines(folder / "audit")))
 
 
 def run_train(arguments: dict[str, Any]) -> None:
     """Trains on the splits train and validation; scores the test split where there is one."""
+    from_flat(arguments, PublishingOptions)  # refused before anything is trained
     architecture = from_flat(arguments, Architecture)
     _, _, metrics = train(
         from_flat(arguments, Data),
@@ -118,9 +133,21 @@ def run_train(arguments: dict[str, Any]) -> None:
     if arguments["json"]:
         shown = {"model": arguments["output_dir"], "seed": arguments["seed"]}
         print(json.dumps(shown | {"metrics": metrics}))
-        return
-    print("\n".join(_scores(metrics, "{}: {:.3f}")))
-    print(f"model in {arguments['output_dir']}")
+    else:
+        print("\n".join(_scores(metrics, "{}: {:.3f}")))
+        print(f"model in {arguments['output_dir']}")
+    if arguments["push_to_hub"] is not None:
+        _publish(arguments)
+
+
+def _publish(arguments: dict[str, Any]) -> None:
+    """Publishes what was trained; says where on stderr, since stdout is for scores."""
+    from hf_attnprobe.publishing.run import write_card
+
+    written = write_card(
+        arguments["output_dir"], options=from_flat(arguments, CardOptions)
+    )
+    print(written, file=sys.stderr)
 
 
 def run_retrain(arguments: dict[str, Any]) -> None:
@@ -132,8 +159,11 @@ def run_retrain(arguments: dict[str, Any]) -> None:
         output_dir=arguments["output_dir"],
         options=from_flat(arguments, RetrainOptions),
     )
-    as_json = arguments["json"]
-    print(json.dumps(retraining_report.to_json(report)) if as_json else report)
+    if arguments["json"]:
+        print(json.dumps(retraining_result.to_json(report)))
+    else:
+        print(report.to_text(verbose=arguments["verbose"]), end="\n\n")
+        print("\n".join(place_lines(arguments["output_dir"])))
 
 
 def run_deceive(arguments: dict[str, Any]) -> None:

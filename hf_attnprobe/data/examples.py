@@ -30,14 +30,12 @@ from hf_attnprobe.data.rationales import read_rationales
 from hf_attnprobe.data.recipes import RECIPES, Recipe
 from hf_attnprobe.data.rows import (
     READ_FROM,
-    by_hash,
     columns_read,
     dataset_fingerprint,
     has_labels,
     label_kind,
     label_names,
     names_of,
-    sample,
 )
 from hf_attnprobe.data.sources import open_splits, recipe_of
 from hf_attnprobe.data.tasks import (
@@ -50,6 +48,7 @@ from hf_attnprobe.data.tasks import (
 from hf_attnprobe.data.word_tags import read_word_tags
 from hf_attnprobe.errors import AttnProbeError, NoSuchSplit
 from hf_attnprobe.options import check_at_least
+from hf_attnprobe.statistics.samples import by_hash, sample
 
 
 if TYPE_CHECKING:

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import math
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from hf_attnprobe.data.columns import column_of
@@ -27,24 +26,6 @@ FURTHER = (
 )
 """Columns that only some data has, in the order of the fingerprint."""
 READ_FROM = "texts read from "
-
-
-def by_hash(ids: Sequence[int]) -> list[int]:
-    """Indices of `ids` sorted by SHA-256: a fixed pseudo-random order."""
-    digests = [hashlib.sha256(str(i).encode()).digest() for i in ids]
-    return sorted(range(len(ids)), key=digests.__getitem__)
-
-
-def sample(rows: Sequence[int], ids: Sequence[int], limit: int | None) -> list[int]:
-    """A fixed pseudo-random sample of `rows`, in their order, chosen by their ids.
-
-    A smaller sample is part of a larger one. The first rows would not do: many data
-    sets are sorted by class.
-
-    >>> sample(range(10), range(10), 3), sample(range(10), range(10), 4)
-    ([4, 8, 9], [3, 4, 8, 9])
-    """
-    return [rows[k] for k in sorted(by_hash(ids)[:limit])]
 
 
 def label_kind(examples: "datasets.Dataset") -> str:

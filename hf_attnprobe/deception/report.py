@@ -243,23 +243,33 @@ def to_json(deception: Deception) -> dict:
 
 def to_text(deception: Deception) -> str:
     """The table in Markdown."""
+    title, note = title_of(deception), note_of(deception)
+    table = markdown.table(["", "before", "after"], rows_of(deception))
+    return "\n".join([title, "", *table, "", note, "", verdict(deception)])
+
+
+def title_of(deception: Deception) -> str:
+    """What was done."""
     heads = "the last layer" if deception.layers == "last" else "all layers"
-    title = (
+    return (
         f"{deception.model} on {deception.dataset}, trained on with λ "
         f"{deception.weight:g} on attention to {', '.join(deception.tokens)} "
         f"({deception.over_heads} over the heads of {heads}): {deception.n} texts"
     )
-    note = (
+
+
+def note_of(deception: Deception) -> str:
+    """Of which texts the numbers are."""
+    return (
         f"Mass is that of the {deception.n_named} texts with an impermissible token, of "
         f"whose tokens {deception.masses['tokens'].value:.1%} are impermissible; moves "
         f"are those of the {deception.n_controlled} of them with as many others or "
         "more. Intervals are over texts, of one training."
     )
-    table = markdown.table(["", "before", "after"], _rows(deception))
-    return "\n".join([title, "", *table, "", note, "", verdict(deception)])
 
 
-def _rows(deception: Deception) -> list[list[str]]:
+def rows_of(deception: Deception) -> list[list[str]]:
+    """What was measured, before and after."""
     rows = []
     for metric in dict.fromkeys(score.metric for score in deception.scores):
         before = deception.score("before", metric)

@@ -33,12 +33,12 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from hf_attnprobe.adapters.pretrained import class_names
 from hf_attnprobe.adapters.transformer.readout import query_rows, readout_of
 from hf_attnprobe.attention_classifier import (
     AttentionClassifierForSequenceClassification,
 )
 from hf_attnprobe.checkpoints.loading import (
-    class_names,
     has_trained_attention,
     is_attention_classifier,
     load_model,
@@ -49,6 +49,7 @@ from hf_attnprobe.data.arguments import as_data
 from hf_attnprobe.data.examples import column_of, dataset_name
 from hf_attnprobe.data.splits import check_sets
 from hf_attnprobe.deception.options import DeceptionOptions
+from hf_attnprobe.deception.page import deception_page
 from hf_attnprobe.deception.report import Deception, Measured, deception_of, to_json
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.functional.divergence import tvd
@@ -56,8 +57,9 @@ from hf_attnprobe.functional.intervention import random_generator
 from hf_attnprobe.inference.encoding import Text, second_texts
 from hf_attnprobe.inference.labels import labels_of_model
 from hf_attnprobe.inference.outputs import observations, predict
+from hf_attnprobe.progress import quiet_libraries
 from hf_attnprobe.retraining.base import Splits, load_base, shared_settings
-from hf_attnprobe.storage.folders import write_json
+from hf_attnprobe.storage.folders import write_atomically, write_json
 from hf_attnprobe.training.classifier import papers_trainer, procedure_of
 from hf_attnprobe.training.fine_tuning import USUAL, trainer_settings
 from hf_attnprobe.training.losses import papers_loss
@@ -72,6 +74,7 @@ SUMMARY = "deception.json"
 N_DRAWS = 5  # of other tokens to delete, per text
 
 
+@quiet_libraries()
 def deceive(
     model: str | Path,
     dataset: Any,
@@ -94,7 +97,8 @@ def deceive(
             or a name, a folder, a Hub id or a DatasetDict.
         tokens: the impermissible tokens, which the model must not be seen to attend to.
             Each is a single token of its vocabulary.
-        output_dir: a new or empty folder, for the checkpoint and ``deception.json``.
+        output_dir: a new or empty folder, for the checkpoint, ``deception.json`` and
+            ``report.html``.
         options: the penalty, and how long is trained.
         progress: show a bar on stderr.
 
@@ -127,7 +131,8 @@ def deceive(
     }
     deceives_on = {"deceives_on": list(tokens), "start": str(model)}
     record = {**used, **penalty, **deceives_on}
-    trained = finish(trainer, tokenizer, folder, record)
+    data_name = dataset_name(data.dataset, "").name
+    trained = finish(trainer, tokenizer, folder, record, data_name=data_name)
     after = measure(trained.model)
     result = deception_of(
         before,
@@ -139,6 +144,7 @@ def deceive(
         **penalty,
     )
     write_json(folder / SUMMARY, to_json(result))
+    write_atomically(folder / "report.html", deception_page(result))
     return result
 
 

@@ -273,20 +273,16 @@ def erasure(
     ranked = rankings(observation, site)
     rules = {"renormalise": options.renormalise, "all_zero": options.all_zero}
     single = single_weight(observation, site, draw=options.draw, seed=seed, **rules)
-    exact = None
-    if token_logits is not None:
-        bias = observation.model.require(LinearReadout).readout_bias()
-        if observation.explains is None or token_logits.shape[-1] == 2:
-            exact = minimal_flip_set(
-                attention, token_logits, content, bias=bias, **rules
-            )
-            ranked["margin"] = exact.margin
+    exact = _smallest(observation, attention, **rules)
+    if exact is not None:
+        ranked["margin"] = exact.margin
     if options.bottom_up:
         ranked |= {
             f"least_{name}": -ranked[name] for name in FROM_BELOW if name in ranked
         }
     order = orders(observation, content, ranked, options.n_random, seed)
     if token_logits is not None:
+        bias = observation.model.require(LinearReadout).readout_bias()
         n_removed = removals_to_flip(
             attention,
             token_logits,
@@ -326,6 +322,50 @@ def erasure(
         fraction_to_flip={name: n / n_tokens for name, n in removals.items()},
         never_flips=gathered(never),
         probability_mass_removed=gathered(mass),
+    )
+
+
+@torch.no_grad()
+def smallest_set(
+    observation: Observation, site: Site, options: Erasure = Erasure()
+) -> Tensor | None:
+    """The units of a smallest set that flips the decision, bool [batch, keys].
+
+    Where several sets are as small, the one whose units lead the most. No unit where no
+    set flips; None where it is not known, as without a linear read-out.
+    """
+    observation = observation.explaining(options.target)
+    attention, content = attention_of(observation, site), observation.batch.content_mask
+    found = _smallest(
+        observation,
+        attention,
+        renormalise=options.renormalise,
+        all_zero=options.all_zero,
+    )
+    if found is None:
+        return None
+    may_go = content & (attention > 0)
+    margin = found.margin.masked_fill(~may_go, -torch.inf)
+    turn = margin.argsort(dim=-1, descending=True, stable=True).argsort(-1)
+    return may_go & (turn < found.size.nan_to_num(0)[:, None])
+
+
+def _smallest(
+    observation: Observation, attention: Tensor, *, renormalise: bool, all_zero: bool
+) -> FlipSet | None:
+    """The smallest set that flips the decision; None where it is not known."""
+    token_logits = observation.token_logits
+    if token_logits is None:
+        return None
+    if observation.explains is not None and token_logits.shape[-1] > 2:
+        return None
+    return minimal_flip_set(
+        attention,
+        token_logits,
+        observation.batch.content_mask,
+        bias=observation.model.require(LinearReadout).readout_bias(),
+        renormalise=renormalise,
+        all_zero=all_zero,
     )
 
 

@@ -32,24 +32,20 @@ from hf_attnprobe.functional.intervention import random_generator
 
 DONOR_STREAM = 2  # apart from the permutations' and the adversary's random numbers
 READINGS = {
-    "zero_tvd": "with this head zero-ablated the output moves by {mean:.2f} {unit}",
-    "zero_flip": (
-        "with this head zero-ablated {decision} flips in {mean:.0%} of texts"
-    ),
+    "zero_tvd": "zero ablation moves the output by {mean:.2f} {unit}",
+    "zero_flip": ("after zero ablation {decision} flips in {mean:.0%} of texts"),
     "mean_tvd": (
-        "with this head's output replaced by its mean the output moves by {mean:.2f} "
-        "{unit}"
+        "with what it adds replaced by its mean the output moves by {mean:.2f} {unit}"
     ),
     "mean_flip": (
-        "with this head's output replaced by its mean {decision} flips in {mean:.0%} "
-        "of texts"
+        "with what it adds replaced by its mean {decision} flips in {mean:.0%} of texts"
     ),
     "resample_tvd": (
-        "with this head's output taken from another text the output moves by "
+        "with what it adds taken from another text the output moves by "
         "{mean:.2f} {unit}"
     ),
     "resample_flip": (
-        "with this head's output taken from another text {decision} flips in "
+        "with what it adds taken from another text {decision} flips in "
         "{mean:.0%} of texts"
     ),
 }

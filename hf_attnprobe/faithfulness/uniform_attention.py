@@ -23,16 +23,11 @@ from hf_attnprobe.functional.intervention import uniform
 
 
 READINGS = {
-    "uniform_tvd": (
-        "with uniform attention in this head the output moves by {mean:.2f} {unit}"
-    ),
+    "uniform_tvd": ("with uniform attention the output moves by {mean:.2f} {unit}"),
     "uniform_tvd_of": (
-        "with uniform attention in this head what is said of {key} moves by {mean:.2f} "
-        "of 1"
+        "with uniform attention what is said of {key} moves by {mean:.2f} of 1"
     ),
-    "uniform_flip": (
-        "with uniform attention in this head {decision} flips in {mean:.0%} of texts"
-    ),
+    "uniform_flip": ("with uniform attention {decision} flips in {mean:.0%} of texts"),
 }
 HEAD_TITLES = {"uniform_tvd": "output change with uniform attention in the head"}
 

@@ -11,7 +11,9 @@ A number y is the pair (y − o, o − y) / scale: half of the pair's L1 change 
 of y in units of the scale, and its sign says on which side of o it is.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -183,6 +185,15 @@ class Prediction:
     def value(self, probs: Tensor) -> Tensor:
         """The number that was predicted, in the data's own unit: [..., parts]."""
         return self.grouped(probs)[..., 0] * self.scale + self.origin
+
+
+def names_in_order(names: Mapping[Any, str] | None) -> list[str]:
+    """The names of a configuration's labels (``id2label``), in the order of their numbers.
+
+    >>> names_in_order({1: "dog", 0: "cat"})
+    ['cat', 'dog']
+    """
+    return [str(name) for _, name in sorted((names or {}).items())]
 
 
 def classes(names: tuple[str, ...] | list[str]) -> Prediction:

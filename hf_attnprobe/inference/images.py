@@ -56,7 +56,7 @@ class ImageReader:
         elif self.processor is None:
             raise AttnProbeError(
                 f"expected an image processor with the model for the column {name!r}, "
-                "but none loads (it may need Pillow or torchvision); install them, or "
+                "but none loads (most need torchvision); install it, or "
                 "give a column 'pixel_values'"
             )
         else:

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hf_attnprobe.adapters.pretrained import reads_pairs
+from hf_attnprobe.adapters.pretrained import class_names, reads_pairs
 from hf_attnprobe.attention_classifier import (
     AttentionClassifierConfig,
     AttentionClassifierForSequenceClassification,
 )
 from hf_attnprobe.checkpoints.loading import (
-    class_names,
     has_trained_attention,
     load_attention_classifier,
 )
@@ -172,8 +171,8 @@ def check_splits(base: Base, splits: Splits) -> None:
         )
 
 
-# From the folder of a model that is about to be trained to the name in its bar on stderr,
-# or to False for no bar.
+# Is told the folder of a model that is about to be trained; whether to show a bar, or
+# what stands before it.
 Progress = Callable[[Path], bool | str]
 
 

@@ -1,194 +1,169 @@
-"""What retrainings found as text, JSON or Markdown.
+"""What retrainings found as text, Markdown, frames and a page.
 
 Pure: a :class:`RetrainingReport` in, a string out.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from hf_attnprobe import markdown
-from hf_attnprobe import published_results as published
-from hf_attnprobe.data.examples import DatasetName
+from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.latex import tables as latex
 from hf_attnprobe.retraining.curve import (
     FRONTIER_NOTE,
     PUBLISHED_NOTE,
-    curve,
     published_point,
 )
+from hf_attnprobe.retraining.pages.page import retraining_fragment
 from hf_attnprobe.retraining.registry import READINGS
-from hf_attnprobe.retraining.verdict import Verdict, farthest_seed, verdict
-from hf_attnprobe.statistics.bins import attention_bin
-from hf_attnprobe.statistics.bootstrap import Estimate, mean_estimate
-from hf_attnprobe.statistics.scores import Score
+from hf_attnprobe.retraining.result import (
+    CLAMP_NOTE,
+    RetrainingResult,
+    curve_table,
+    fields_from_json,
+    score_table,
+)
+from hf_attnprobe.retraining.terminal import short_text
 from hf_attnprobe.statistics.summary import Statistic, sentence
-from hf_attnprobe.storage.plain_data import from_plain, plain, values_from_plain
+from hf_attnprobe.statistics.verdict_lines import tail
 from hf_attnprobe.storage.provenance import provenance_section
 
 
-PUBLISHED_F1 = {
-    "uniform": published.UNIFORM,
-    "diagnostic_mlp": published.DIAGNOSTIC_MLP,
-}
-"""Published F1 by test, data set and model."""
-CLAMP_NOTE = "The loss clamps ln of the base's weights at ln 1e-10."
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+METRICS = {"f1": "F1", "roc_auc": "ROC-AUC"}
 
 
-@dataclass(frozen=True)
-class TrainedModel:
-    """A model that was trained.
+class RetrainingReport(RetrainingResult):
+    """What retrainings say. ``print(report)`` gives the verdict.
 
-    Attributes:
-        name: its folder below the output folder.
-        seconds: of training and evaluation, over all runs that it took.
-        n_epochs: it was trained for.
-        metrics: its scores.
+    A notebook shows it as a page; ``to_text(verbose=True)`` and ``to_markdown()`` have
+    all numbers, the frames give them as data.
     """
 
-    name: str
-    seconds: float
-    n_epochs: int
-    metrics: dict[str, float]
-
-
-@dataclass(frozen=True)
-class RetrainingReport:
-    """What retrainings say. ``print(report)`` gives the tables.
-
-    Attributes:
-        model: the base.
-        dataset: the test texts' data set and split.
-        n: test texts.
-        seed: of bootstrap and search.
-        statistics: over all texts and by predicted class.
-        scores: by test.
-        models: that were trained.
-        provenance: settings, versions and fingerprints.
-        bins: see :func:`attention_bins`.
-        beyond_seed: see :func:`farther_than_a_seed`.
-        rows: one value per test, statistic and text.
-    """
-
-    model: str
-    dataset: DatasetName
-    n: int
-    seed: int
-    statistics: tuple[Statistic, ...]
-    scores: dict[str, tuple[Score, ...]]
-    models: tuple[TrainedModel, ...]
-    provenance: dict
-    bins: tuple[tuple, ...] = ()
-    beyond_seed: Estimate | None = None
-    rows: pd.DataFrame = field(default_factory=pd.DataFrame, repr=False, compare=False)
+    def __repr__(self) -> str:
+        model, data = tail(self.model, 40), tail(str(self.dataset), 40)
+        answers = ", ".join(f"{f.rule}: {f.answer}" for f in self.verdict.findings())
+        return f"<RetrainingReport: {model} on {data}, {self.n} texts, {answers}>"
 
     def __str__(self) -> str:
-        return to_text(self)
+        return self.to_text()
 
-    @cached_property
-    def verdict(self) -> Verdict:
-        """What the tests say, one sentence each."""
-        return verdict(
-            self.statistics, self.scores, n=self.n, beyond_seed=self.beyond_seed
-        )
+    def to_text(self, *, verbose: bool = False) -> str:
+        """For a terminal: the verdict, or with ``verbose`` the tables too."""
+        if verbose:
+            return to_text(self)
+        title = f"{self.model} on {self.dataset}"
+        trained = f"{self.n} test texts, {len(self.models)} trained"
+        return short_text(title, trained, self.verdict, self.statistics)
+
+    def _repr_html_(self) -> str:
+        return retraining_fragment(self)
+
+    def to_markdown(self) -> str:
+        """All numbers as Markdown, as ``report.md`` has them."""
+        return to_markdown(self)
+
+    def to_latex(self, metric: str = "f1") -> str:
+        """The models' scores as a LaTeX table; see :func:`to_latex`."""
+        return to_latex(self, metric)
+
+    def plot(self, kind: str | None = None, ax: "Axes | None" = None) -> "Axes":
+        """Draws a figure with matplotlib.
+
+        Args:
+            kind: key of a chart of ``figures.charts(report)``; by default the first.
+            ax: where it is drawn; by default a figure of its own.
+
+        Raises:
+            AttnProbeError: nothing to draw, or no such figure.
+        """
+        from hf_attnprobe import figures  # matplotlib is slow to import
+
+        return figures.draw_one(self, kind, ax)
 
     def to_pandas(self) -> pd.DataFrame:
         """The rows: test, statistic, example_id, layer, head, value."""
         return self.rows
 
+    def wide_frame(self) -> pd.DataFrame:
+        """A text per row, a statistic per column; NaN where a text has no value."""
+        rows = self.rows.drop_duplicates(["example_id", "statistic"])
+        return rows.pivot(index="example_id", columns="statistic", values="value")
 
-def to_json(report: RetrainingReport) -> dict:
-    """Plain data, as ``retrain --json`` prints and ``summary.json`` holds it.
+    def summary_frame(self) -> pd.DataFrame:
+        """A statistic and group per row, with its interval."""
+        table = []
+        for s in self.statistics:
+            row = dict(vars(s))
+            low, high = row.pop("ci95")
+            table.append(row | {"ci_low": low, "ci_high": high})
+        return pd.DataFrame(table)
 
-    NaN becomes None.
+    def score_frame(self) -> pd.DataFrame:
+        """A model and metric per row; ``lost`` is the reference's score minus its own."""
+        table = []
+        for test, scores in self.scores.items():
+            for s in scores:
+                row: dict[str, object] = {
+                    "test": test,
+                    "model": s.model,
+                    "metric": s.metric,
+                }
+                row |= {"value": s.value, "ci_low": s.ci95[0], "ci_high": s.ci95[1]}
+                low, high = s.difference_ci95
+                row |= {"lost": s.difference, "lost_low": low, "lost_high": high}
+                table.append(row | {"reference": s.reference})
+        return pd.DataFrame(table)
+
+
+def to_latex(report: RetrainingResult, metric: str = "f1") -> str:
+    """A table with booktabs' rules: a model per row, its score and what it lost.
+
+    Args:
+        report: of the retrainings.
+        metric: ``f1``, ``accuracy`` or ``roc_auc``.
+
+    Raises:
+        AttnProbeError: a metric that no model was scored by.
     """
-    return {
-        "model": report.model,
-        "dataset": str(report.dataset),
-        "n": report.n,
-        "seed": report.seed,
-        "statistics": plain(report.statistics),
-        "scores": plain(report.scores),
-        "models": plain(report.models),
-        "bins": plain(report.bins),
-        "beyond_seed": plain(report.beyond_seed),
-        "verdict": report.verdict.sentences(),
-        "findings": plain(report.verdict.findings()),
-        "provenance": report.provenance,
-    }
+    scores = [
+        (test, s)
+        for test, of in report.scores.items()
+        for s in of
+        if s.metric == metric
+    ]
+    if not scores:
+        known = sorted({s.metric for of in report.scores.values() for s in of})
+        raise AttnProbeError(
+            f"expected {' or '.join(known)}, got the metric {metric!r}"
+        )
+    rows = [
+        [
+            latex.escape(test),
+            latex.escape(s.model),
+            markdown.interval(s.value, s.ci95),
+            markdown.interval(s.difference, s.difference_ci95),
+            latex.escape(s.reference),
+        ]
+        for test, s in scores
+    ]
+    interval = r"95\% interval"
+    name = latex.escape(METRICS.get(metric, metric))
+    head = ["test", "model", f"{name}, {interval}", f"lost, {interval}", "against"]
+    caption = (
+        f"{report.model} on {report.dataset}: scores on {report.n} test texts, of one "
+        "training each. Lost is the score of the model on the right minus a model's own."
+    )
+    return latex.table(head, rows, latex.escape(caption), n_texts=2)
 
 
 def from_json(data: Mapping) -> RetrainingReport:
-    """The inverse of :func:`to_json`, without the rows."""
-    scores = {
-        test: tuple(from_plain(Score, score) for score in of_test)
-        for test, of_test in data["scores"].items()
-    }
-    return RetrainingReport(
-        model=data["model"],
-        dataset=DatasetName.parse(data["dataset"]),
-        n=data["n"],
-        seed=data["seed"],
-        statistics=tuple(from_plain(Statistic, s) for s in data["statistics"]),
-        scores=scores,
-        models=tuple(from_plain(TrainedModel, m) for m in data["models"]),
-        provenance=data["provenance"],
-        bins=values_from_plain(data["bins"]),
-        beyond_seed=_estimate(data.get("beyond_seed")),
-    )
-
-
-def _estimate(fields: Mapping | None) -> Estimate | None:
-    return None if fields is None else from_plain(Estimate, fields)
-
-
-def farther_than_a_seed(
-    rows: pd.DataFrame, statistics: Sequence[Statistic], *, seed: int = 0
-) -> Estimate | None:
-    """JSD of the chosen adversary minus that of the farthest other seed, per text.
-
-    Args:
-        rows: of the tests ``adversary`` and ``seeds``.
-        statistics: of the same rows; they tell which seed is the farthest on average.
-        seed: of the bootstrap.
-
-    Returns:
-        The mean with its interval; None where one of the tests was not run.
-    """
-    other = farthest_seed(statistics)
-    if other is None:
-        return None
-    values = rows.set_index("example_id").value
-    chosen = values[(rows.statistic == "chosen_jsd").to_numpy()]
-    if chosen.empty:
-        return None
-    of_seed = values[(rows.statistic == other.statistic).to_numpy()]
-    return mean_estimate((chosen - of_seed).to_numpy(), seed=seed)
-
-
-def attention_bins(rows: pd.DataFrame, labels: Sequence[str]) -> tuple[tuple, ...]:
-    """How far another seed moves attention, by how peaked it is, as the papers plot it.
-
-    Args:
-        rows: of the test ``seeds`` and of the predictions.
-        labels: names of the classes.
-
-    Returns:
-        (bin of the base's largest weight, predicted class, number of texts, median of
-        ``seed_jsd``).
-    """
-    wide = rows[rows.test.isin(("seeds", "prediction"))].pivot_table(
-        index="example_id", columns="statistic", values="value"
-    )
-    if not {"max_attention", "seed_jsd"} <= set(wide):
-        return ()
-    by = [attention_bin(wide.max_attention), wide.predicted_class.astype(int)]
-    groups = wide.groupby(by, observed=True).seed_jsd
-    bins = []
-    for (name, predicted), jsd in groups:
-        bins.append((name, labels[predicted], len(jsd), float(jsd.median())))
-    return tuple(bins)
+    """The inverse of ``to_json``, without the rows."""
+    return RetrainingReport(**fields_from_json(data))
 
 
 def to_text(report: RetrainingReport) -> str:
@@ -230,7 +205,7 @@ def _title(report: RetrainingReport) -> str:
 def _tables(report: RetrainingReport) -> list[str]:
     parts = []
     for test in report.scores:
-        parts += markdown.section(test, _score_table(report, test))
+        parts += markdown.section(test, markdown.table(*score_table(report, test)))
         if test == "seeds" and report.bins:
             parts += ["", *_bin_table(report)]
         if test == "adversary":
@@ -240,37 +215,6 @@ def _tables(report: RetrainingReport) -> list[str]:
     return parts + markdown.section("models", models)
 
 
-def _score_table(report: RetrainingReport, test: str) -> list[str]:
-    """Models down; each metric, and how much of the reference's is lost, across."""
-    scores = report.scores[test]
-    by_name = {(s.model, s.metric): s for s in scores}
-    models = dict.fromkeys(model for model, _ in by_name)
-    metrics = dict.fromkeys(metric for _, metric in by_name)
-    paper = PUBLISHED_F1.get(test, {}).get(report.dataset.published_as, {})
-    head = ["model"]
-    for metric in metrics:
-        head += [metric, f"lost against {scores[0].reference}"]
-    if paper:
-        head.append("published F1")
-    rows = []
-    for model in models:
-        row = [model]
-        for metric in metrics:
-            row += _score_cells(by_name[model, metric])
-        if paper:
-            row.append(markdown.number(paper.get(model)))
-        rows.append(row)
-    return markdown.table(head, rows)
-
-
-def _score_cells(score: Score) -> list[str]:
-    """The score, and what is lost against the reference."""
-    lost = markdown.interval(score.difference, score.difference_ci95)
-    if score.model == score.reference:
-        lost = markdown.MISSING
-    return [markdown.interval(score.value, score.ci95), lost]
-
-
 def _bin_table(report: RetrainingReport) -> list[str]:
     head = ["largest weight", "predicted", "n", "median JSD to another seed"]
     rows = [(name, label, n, f"{jsd:.3f}") for name, label, n, jsd in report.bins]
@@ -278,12 +222,9 @@ def _bin_table(report: RetrainingReport) -> list[str]:
 
 
 def _curve_table(report: RetrainingReport) -> list[str]:
-    points = curve(report.statistics, report.scores)
-    published_points = published_point(report.dataset.published_as)
-    points += published_points
-    rows = [(p.name, *map(markdown.number, (p.jsd, p.tvd, p.f1))) for p in points]
-    table = markdown.table(["", "mean JSD", "mean TVD", "F1"], rows)
-    return [*table, "", PUBLISHED_NOTE] if published_points else table
+    table = markdown.table(*curve_table(report))
+    published = published_point(report.dataset.published_as)
+    return [*table, "", PUBLISHED_NOTE] if published else table
 
 
 def _statistics_section(statistics: Sequence[Statistic]) -> list[str]:

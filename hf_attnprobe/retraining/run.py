@@ -15,6 +15,7 @@ from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.functional.predictions import classes
 from hf_attnprobe.inference.outputs import Outputs
 from hf_attnprobe.options import from_flat
+from hf_attnprobe.progress import Bar, quiet_libraries
 from hf_attnprobe.retraining.adversary import GUIDE_LAMBDA, lambda_folder
 from hf_attnprobe.retraining.base import (
     Base,
@@ -24,11 +25,8 @@ from hf_attnprobe.retraining.base import (
 )
 from hf_attnprobe.retraining.options import RetrainOptions
 from hf_attnprobe.retraining.registry import READINGS, RETRAININGS, check_retrainings
-from hf_attnprobe.retraining.report import (
-    RetrainingReport,
-    attention_bins,
-    farther_than_a_seed,
-)
+from hf_attnprobe.retraining.report import RetrainingReport
+from hf_attnprobe.retraining.result import attention_bins, farther_than_a_seed
 from hf_attnprobe.retraining.stored import KIND, as_row, identity_of, write_report
 from hf_attnprobe.statistics.summary import PREDICTION, summarize
 from hf_attnprobe.storage.folders import claim
@@ -54,6 +52,7 @@ OF_TRAINING = (
 """Options in place of the base's own settings."""
 
 
+@quiet_libraries()
 def retrain(
     model: str | Path,
     dataset: Any,
@@ -80,7 +79,7 @@ def retrain(
         output_dir: a new or empty folder, or that of the same retraining.
         options: of the tests and of all trainings. The models are trained with the base's
             seed and those that the test ``seeds`` lists.
-        progress: show a bar on stderr for every model.
+        progress: show a bar on stderr.
 
     Returns:
         The report; its ``models`` say how long each training took.
@@ -107,7 +106,9 @@ def retrain(
         own = base.outputs(splits["test"])
         # Rows first: from here on the folder is this run's, whatever interrupts it.
         append_rows(folder / "rows", _prediction_rows(own), name=PREDICTION)
-        results = _run_tests(base, splits, names, folder, options, progress)
+        n_models = sum(RETRAININGS[name].n_models(options) for name in names)
+        with Bar("retrain", progress, n_models, of="model") as bar:
+            results = _run_tests(base, splits, names, folder, options, bar)
         for test, result in results.items():
             rows = to_rows(test, statistics_of(result), own.example_ids, Site())
             append_rows(folder / "rows", rows, name=test)
@@ -123,16 +124,19 @@ def _run_tests(
     names: Sequence[str],
     folder: Path,
     options: RetrainOptions,
-    progress: bool,
+    bar: Bar,
 ) -> dict[str, Any]:
     """The results of the named tests, by name."""
-    n_models = sum(RETRAININGS[name].n_models(options) for name in names)
     further: dict[str, dict[str, Any]] = {}
     guide = _adversary_guide(folder, names, options)
     if guide is not None and "diagnostic_mlp" in names:
         further["diagnostic_mlp"] = {"adversary": guide}
-        n_models += 1
-    announce = _Announcer(folder, n_models, progress)
+        bar.n_parts += 1
+
+    def begin(model: Path) -> bool:
+        bar.part(str(model.relative_to(folder)))
+        return bar.shown
+
     results = {}
     for name in names:
         test = RETRAININGS[name]
@@ -142,7 +146,7 @@ def _run_tests(
             from_flat(vars(options), test.options),
             output_dir=folder / name,
             seed=options.seed,
-            progress=announce,
+            progress=begin,
             **further.get(name, {}),
         )
     return results
@@ -161,21 +165,6 @@ def _adversary_guide(
     if "adversary" in names or (guide / RECORD).is_file():
         return guide
     return None
-
-
-class _Announcer:
-    """Names the model that is about to be trained, for the bar on stderr."""
-
-    def __init__(self, folder: Path, n_models: int, shown: bool) -> None:
-        self.folder, self.n_models, self.shown = folder, n_models, shown
-        self.n_begun = 0
-
-    def __call__(self, folder: Path) -> bool | str:
-        self.n_begun += 1
-        if not self.shown:
-            return False
-        name = folder.relative_to(self.folder)
-        return f"model {self.n_begun} of {self.n_models}: {name}"
 
 
 def _prediction_rows(own: Outputs) -> pd.DataFrame:

@@ -9,13 +9,9 @@ from hf_attnprobe.data.examples import dataset_fingerprint
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.functional.fingerprint import model_fingerprint
 from hf_attnprobe.retraining.base import SPLITS, Base, Splits, Trained, shared_settings
-from hf_attnprobe.retraining.report import (
-    RetrainingReport,
-    TrainedModel,
-    from_json,
-    to_json,
-    to_markdown,
-)
+from hf_attnprobe.retraining.pages.page import retraining_page
+from hf_attnprobe.retraining.report import RetrainingReport, from_json, to_markdown
+from hf_attnprobe.retraining.result import TrainedModel, to_json
 from hf_attnprobe.storage.folders import write_atomically, write_json
 from hf_attnprobe.storage.provenance import SUMMARY
 from hf_attnprobe.storage.rows import read_rows
@@ -43,9 +39,10 @@ def as_row(trained: Trained, folder: Path) -> TrainedModel:
 
 
 def write_report(report: RetrainingReport, folder: Path) -> None:
-    """Writes the report as JSON and as Markdown."""
+    """Writes the report as JSON, as Markdown and as a page."""
     write_json(folder / SUMMARY, to_json(report))
     write_atomically(folder / "report.md", to_markdown(report))
+    write_atomically(folder / "report.html", retraining_page(report))
 
 
 def read_retraining(folder: str | Path) -> RetrainingReport:

@@ -22,7 +22,8 @@ from hf_attnprobe.statistics.verdicts import MIN_TEXTS, RULES, Answer, Finding, 
 CHOSEN = "chosen adversary"
 """The model of the scores that is, per text, the adversary its other half chose."""
 CHOICE_NOTE = (
-    "λ was chosen on one half of the texts and reported on the other, crosswise"
+    "λ, how much training rewards attending elsewhere, was chosen on one half of the "
+    "texts and reported on the other, crosswise"
 )
 ONE_TRAINING = (
     "another seed moves F1 too, and how much was not measured (test seeds), so this "
@@ -159,7 +160,19 @@ def _chance(statistics: Statistics, seeds: Sequence[float]) -> str | None:
         f"Chance: another seed moves attention by a JSD of {jsd.mean:.2f} (of at most "
         f".69) and the output by {tvd.mean:.2f}; what is no farther is no "
         f"counter-example{spread}, which no interval over texts shows."
+        f"{_flatness(statistics, jsd.mean)}"
     )
+
+
+def _flatness(statistics: Statistics, of_seed: float) -> str:
+    """How far the base's attention is from equal weights, beside another seed."""
+    uniform = find_statistic(statistics, "uniform_model_jsd")
+    if uniform is None:
+        return ""
+    said = f" Equal weights for all tokens are {uniform.mean:.2f} from the base's"
+    if uniform.mean < of_seed:
+        return f"{said}, nearer than another seed: its attention is nearly flat."
+    return f"{said}, no nearer than another seed."
 
 
 def _elsewhere(
@@ -183,7 +196,8 @@ def _elsewhere(
     sentence = (
         f"Elsewhere: {answer}. The adversary "
         f"{quality.get(worse, 'cannot be told to classify as well as or worse than')} "
-        f"the base (F1 lost {_shown(lost)}; below {RULES['loss'].yes} is as well) and "
+        f"the base (F1 lost {_shown(lost)}, negative: gained; below "
+        f"{RULES['loss'].yes} is as well) and "
         f"{_where(far, distance, jsd, seed)}. {CHOICE_NOTE}."
     )
     if answer == Answer.NO:
@@ -223,7 +237,7 @@ def _where(
     name = f"{key_of(seed.statistic):g}"
     return (
         f"{said.get(far, 'cannot be told to attend farther or not')} than the farthest "
-        f"of the other seeds, {name} (JSD {jsd.mean:.2f} "
+        f"other seed (seed {name}, JSD {jsd.mean:.2f} "
         f"against {seed.mean:.2f} of at most .69, difference per text {_shown(distance, 2)})"
     )
 
@@ -244,7 +258,8 @@ def _transfer(
         if score is not None:
             others += f"; {name} guide {score.value:.3f}"
     models = (
-        f"a model without context has F1 {base.value:.3f} with the base's weights and "
+        "a model without context, which reads each token by itself, has F1 "
+        f"{base.value:.3f} with the base's weights as guide and "
         f"{trained.value:.3f} with attention of its own{others}"
     )
     if len(seeds) < 2:

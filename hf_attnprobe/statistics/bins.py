@@ -35,12 +35,14 @@ class GapBin:
 
     Attributes:
         name: the interval of Δα.
+        middle: of it.
         n: texts.
         median, quartiles: of ΔJS, in nats.
         negative: the share of texts in which the smaller weight moved the output more.
     """
 
     name: str
+    middle: float
     n: int
     median: float
     quartiles: tuple[float, float]
@@ -63,6 +65,7 @@ def js_by_gap(delta_attention: pd.Series, delta_js: pd.Series) -> Iterator[GapBi
         first, median, third = texts.quantile([0.25, 0.5, 0.75])
         yield GapBin(
             f"[{low:.1f}, {high:.1f}{end}",
+            (k + 0.5) / N_GAP_BINS,
             len(texts),
             float(median),
             (float(first), float(third)),

@@ -71,17 +71,54 @@ def bootstrap_interval(
     Returns:
         Low and high, [2, columns]; NaN for a column without values.
     """
+    means = resampled_means(values, seed=seed, n_resamples=n_resamples)
+    return percentile_intervals(means)
+
+
+def resampled_means(
+    values: np.ndarray, *, seed: int = 0, n_resamples: int = N_RESAMPLES
+) -> np.ndarray:
+    """Means of columns over resamples of the texts, [resamples, columns].
+
+    Args:
+        values: [texts, columns]; NaN where a text has no value.
+    """
     counts = resample_counts(len(values), seed=seed, n_resamples=n_resamples)
     real = ~np.isnan(values)
     totals = counts @ np.where(real, values, 0)
     sizes = counts @ real.astype(np.float64)
     means = np.full_like(totals, np.nan)
     np.divide(totals, sizes, out=means, where=sizes > 0)
-    interval = np.full((2, values.shape[1]), np.nan)
-    defined = real.any(0)
+    return means
+
+
+def percentile_intervals(resampled: np.ndarray) -> np.ndarray:
+    """As :func:`percentile_interval` of every column, [2, columns]."""
+    interval = np.full((2, resampled.shape[1]), np.nan)
+    defined = ~np.isnan(resampled).all(0)
     if defined.any():
-        interval[:, defined] = np.nanpercentile(means[:, defined], [2.5, 97.5], axis=0)
+        interval[:, defined] = np.nanpercentile(
+            resampled[:, defined], [2.5, 97.5], axis=0
+        )
     return interval
+
+
+def mean_estimates(values: np.ndarray, *, seed: int = 0) -> list[Estimate]:
+    """The means of columns with bootstrap intervals, all on the same resamples.
+
+    Args:
+        values: [texts, columns]; NaN where a text has no value.
+
+    Returns:
+        By column; without an interval where no text has a value.
+    """
+    ends = bootstrap_interval(values, seed=seed).T.tolist()
+    sizes = (~np.isnan(values)).sum(0).tolist()
+    totals = np.nansum(values, 0).tolist()
+    return [
+        Estimate(total / n, (low, high), n) if n else Estimate(float("nan"), None, 0)
+        for total, n, (low, high) in zip(totals, sizes, ends, strict=True)
+    ]
 
 
 def mean_estimate(

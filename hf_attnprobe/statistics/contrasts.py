@@ -94,6 +94,23 @@ def find_contrast(
     return None
 
 
+def paired_intervals(
+    values: np.ndarray, others: np.ndarray, *, seed: int = 0
+) -> np.ndarray:
+    """95% intervals of the mean differences of columns, [2, columns].
+
+    Args:
+        values: [texts, columns]; NaN where a text has no value.
+        others: of the other model, the same texts and columns.
+        seed: of the bootstrap.
+    """
+    differences = values - others
+    bounds = bootstrap_interval(differences, seed=seed)
+    shares = is_share(values) & is_share(others)
+    bounds[:, shares] = paired_share_interval(differences[:, shares])
+    return bounds
+
+
 def _contrasts(
     first: pd.DataFrame, second: pd.DataFrame, group: str, seed: int
 ) -> list[Contrast]:
@@ -101,10 +118,7 @@ def _contrasts(
     values = first.to_numpy(dtype=np.float64)
     others = second.to_numpy(dtype=np.float64)
     differences = values - others
-    bounds = bootstrap_interval(differences, seed=seed)
-    shares = is_share(values) & is_share(others)
-    bounds[:, shares] = paired_share_interval(differences[:, shares])
-    intervals = bounds.T.tolist()
+    intervals = paired_intervals(values, others, seed=seed).T.tolist()
     found = []
     for k, (test, statistic, layer, head) in enumerate(first.columns):
         paired = ~np.isnan(differences[:, k])

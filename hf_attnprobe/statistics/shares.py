@@ -9,6 +9,8 @@ from scipy.stats import beta
 
 
 LEVEL = 0.95
+ONE_COLUMN = float(ndtri((1 + LEVEL) / 2))
+"""1.96: as many standard errors as the interval of one mean has on either side."""
 
 
 def share_interval(
@@ -36,7 +38,9 @@ def share_interval(
     return np.where(n > 0, np.stack([low, high]), np.nan)
 
 
-def paired_share_interval(differences: np.ndarray) -> np.ndarray:
+def paired_share_interval(
+    differences: np.ndarray, *, critical: float = ONE_COLUMN
+) -> np.ndarray:
     """95% intervals of the difference of two shares of the same texts.
 
     Bonet & Price (2012): one text is added to those where only the first is a hit, and
@@ -44,6 +48,7 @@ def paired_share_interval(differences: np.ndarray) -> np.ndarray:
 
     Args:
         differences: [texts, columns] of 1, 0 and -1; NaN where a text has no pair.
+        critical: standard errors on either side; more where several are read at once.
 
     Returns:
         Low and high, [2, columns]; NaN for a column without pairs.
@@ -54,9 +59,39 @@ def paired_share_interval(differences: np.ndarray) -> np.ndarray:
     n = (~np.isnan(differences)).sum(0)
     first, second = (((differences == side).sum(0) + 1) / (n + 2) for side in (1, -1))
     middle = first - second
-    half = ndtri((1 + LEVEL) / 2) * np.sqrt((first + second - middle**2) / (n + 2))
+    half = critical * np.sqrt((first + second - middle**2) / (n + 2))
     interval = np.stack([middle - half, middle + half]).clip(-1, 1)
     return np.where(n > 0, interval, np.nan)
+
+
+def share_difference_interval(
+    values: np.ndarray, others: np.ndarray, *, critical: float = ONE_COLUMN
+) -> np.ndarray:
+    """Intervals of the difference of two shares, each of texts of its own.
+
+    Agresti & Caffo (2000): one hit and one miss are added to either side, so that shares
+    of 0 or 1 have a width too.
+
+    Args:
+        values: [texts, columns] of 0 and 1; NaN where a text has none.
+        others: the same of other texts, whose share is subtracted.
+        critical: standard errors on either side; more where several are read at once.
+
+    Returns:
+        Low and high, [2, columns].
+
+    >>> share_difference_interval(np.ones((8, 1)), np.ones((8, 1))).round(2).tolist()
+    [[-0.26], [0.26]]
+    """
+    shares, variances = [], []
+    for side in (values, others):
+        n = (~np.isnan(side)).sum(0) + 2
+        share = (np.nansum(side, 0) + 1) / n
+        shares.append(share)
+        variances.append(share * (1 - share) / n)
+    middle = shares[0] - shares[1]
+    half = critical * np.sqrt(variances[0] + variances[1])
+    return np.stack([middle - half, middle + half]).clip(-1, 1)
 
 
 def is_share(values: np.ndarray) -> np.ndarray:

@@ -12,13 +12,11 @@ together count as the few that they really are.
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from hf_attnprobe.statistics.shares import LEVEL, is_share, share_interval
+from hf_attnprobe.statistics.shares import LEVEL, ONE_COLUMN, is_share, share_interval
 
 
 N_DRAWS = 2000
 DRAWS_AT_ONCE = 250
-ONE_COLUMN = float(ndtri((1 + LEVEL) / 2))
-"""1.96: as many standard errors as the interval of one mean has on either side."""
 
 
 def simultaneous_interval(

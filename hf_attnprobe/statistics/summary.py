@@ -13,6 +13,7 @@ from hf_attnprobe.statistics.wording import CLASSES, Words
 
 
 KEY = ["example_id", "test", "statistic", "layer", "head"]
+ALL_TEXTS = "all"  # the group of all, beside those of predicted classes
 PREDICTION = "prediction"  # the rows every audit writes besides its tests
 RANKINGS = (
     "random",
@@ -118,10 +119,22 @@ def groups_of_texts(
     of_class = (rows.test == PREDICTION) & (rows.statistic == "predicted_class")
     predicted = rows[of_class].set_index("example_id").value.astype(int)
     predicted = predicted.reindex(wide.index)
-    groups = {"all": wide}
-    for k, name in enumerate(label_names):
-        groups[str(name)] = wide[predicted == k]
+    groups = {ALL_TEXTS: wide}
+    for k, name in enumerate(group_names(label_names)):
+        groups[name] = wide[predicted == k]
     return groups
+
+
+def group_names(label_names: Sequence[str]) -> list[str]:
+    """What the texts of each predicted class are called: no two alike, none "all".
+
+    >>> group_names(["all", "no", "no"])
+    ['all (class 0)', 'no', 'no (class 2)']
+    """
+    names = [ALL_TEXTS]
+    for k, name in enumerate(map(str, label_names)):
+        names.append(f"{name} (class {k})" if name in names else name)
+    return names[1:]
 
 
 def _describe(

@@ -223,6 +223,7 @@ class Finding:
         ci95: its 95% interval.
         n: texts.
         yardsticks: the numbers it is to be seen beside, by name.
+        is_upper_bound: whether the number is only known not to be larger.
     """
 
     rule: str
@@ -233,6 +234,7 @@ class Finding:
     ci95: tuple[float, float] | None
     n: int
     yardsticks: dict[str, float] = field(default_factory=dict)
+    is_upper_bound: bool = False
 
 
 def grade(estimate: Estimate, rule: Rule) -> Answer:

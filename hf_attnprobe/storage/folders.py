@@ -20,10 +20,15 @@ from hf_attnprobe.errors import AttnProbeError
 
 
 def write_atomically(file: Path, text: str) -> None:
-    """Writes the whole text or nothing."""
+    """Writes the whole text, in UTF-8, or nothing."""
     hidden = file.with_name(f".{file.name}.{os.getpid()}")
-    hidden.write_text(text)
-    os.replace(hidden, file)
+    try:
+        hidden.write_text(text, encoding="utf-8")
+        os.replace(hidden, file)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            hidden.unlink()
+        raise
 
 
 def write_json(file: Path, data: object) -> None:

@@ -157,8 +157,12 @@ def append_rows(folder: Path, rows: pd.DataFrame, *, name: str | None = None) ->
     folder.mkdir(parents=True, exist_ok=True)
     name = name or uuid.uuid4().hex
     hidden = folder / f".{name}"
-    rows.to_parquet(hidden, index=False)
-    os.replace(hidden, folder / f"part-{name}.parquet")
+    try:
+        rows.to_parquet(hidden, index=False)
+        os.replace(hidden, folder / f"part-{name}.parquet")
+    except BaseException:  # a full disk needs the space
+        hidden.unlink(missing_ok=True)
+        raise
 
 
 def read_rows(folder: Path) -> pd.DataFrame:

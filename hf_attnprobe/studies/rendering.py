@@ -1,56 +1,230 @@
-"""The public function ``render_report``: a folder of results as Markdown."""
+"""The public function ``render_report``: folders of results in the form that is asked for."""
 
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
-from hf_attnprobe.auditing import report
-from hf_attnprobe.auditing.run import read_audit
+import pandas as pd
+
+from hf_attnprobe.auditing.comparison_page import comparison_page
+from hf_attnprobe.auditing.differences import AuditComparison, compare_audits
+from hf_attnprobe.auditing.differences import report as differences
+from hf_attnprobe.auditing.differences.frames import to_frame
+from hf_attnprobe.auditing.page import audit_page, published_as
+from hf_attnprobe.auditing.report import read_audit
+from hf_attnprobe.auditing.result import to_json as audit_to_json
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.retraining import report as retraining_report
+from hf_attnprobe.retraining.pages.page import retraining_page
+from hf_attnprobe.retraining.result import to_json as retraining_to_json
 from hf_attnprobe.retraining.stored import KIND, read_retraining
 from hf_attnprobe.storage.folders import write_atomically
+from hf_attnprobe.studies.page import study_page
+from hf_attnprobe.studies.report import from_json
 from hf_attnprobe.studies.state import STATE
 
 
-def render_report(folder: str | Path, output: str | Path | None = None) -> str:
-    """The report of an audit, a retraining or a study as Markdown.
+T = TypeVar("T")
+Folders = str | Path | Sequence[str | Path]
+Form = Callable[[Path], str]
+"""From a folder of results to the text of a file."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What the folders of one verb can be shown as.
+
+    Attributes:
+        name: of what such a folder holds.
+        mark: the file that tells such a folder.
+        forms: by the ending of the file to write.
+    """
+
+    name: str
+    mark: str
+    forms: Mapping[str, Form] = field(default_factory=dict)
+
+
+def render_report(folder: Folders, output: str | Path | None = None) -> str:
+    """The results of a verb in the form that a file's ending names.
 
     Audits and retrainings are rendered again from their rows and summary.
 
     Args:
-        folder: the output folder of ``audit``, ``retrain`` or ``study``.
-        output: a file ending in .md to write the report to; None writes nothing.
+        folder: the output folder of ``audit``, ``retrain``, ``compare``, ``deceive`` or
+            ``study``; several folders of audits for a comparison.
+        output: a file to write, ending in .html, .md, .json, .csv or .tex; None writes
+            nothing and gives Markdown.
 
     Returns:
-        The Markdown text.
+        The text of the file.
 
     Raises:
-        AttnProbeError: a folder without results, or a file that cannot be written.
+        AttnProbeError: a folder without results, a form that there is not, or a file
+            that cannot be written.
     """
-    if output is not None and Path(output).suffix != ".md":
-        raise AttnProbeError(f"expected an output file ending in .md, got {output}")
-    text = _render(Path(folder))
+    folders = _as_list(folder)
+    ending = ".md" if output is None else Path(output).suffix
+    text = _form(folders, ending, output)
     if output is not None:
         try:
             write_atomically(Path(output), text)
         except OSError as error:
             raise AttnProbeError(
-                f"cannot write {output} ({error}); choose another --output"
+                f"cannot write {output} ({error.strerror}); choose another --output"
             ) from error
     return text
 
 
-def _render(folder: Path) -> str:
-    if (folder / f"{KIND}.json").is_file():
-        return retraining_report.to_markdown(read_retraining(folder))
-    if (folder / STATE).is_file():
-        return _report_of_study(folder)
-    return report.to_markdown(read_audit(folder))
+def save_figures(folder: Folders, output_dir: str | Path) -> None:
+    """Writes the figures of an audit or a retraining as SVG and PDF, and their captions.
 
-
-def _report_of_study(folder: Path) -> str:
-    try:
-        return (folder / "report.md").read_text()
-    except OSError as error:
+    Raises:
+        AttnProbeError: other folders, several folders, or nothing that can be drawn.
+    """
+    folders = _as_list(folder)
+    shown = kind_of(folders[0])
+    if len(folders) != 1 or shown not in (AUDIT, RETRAINING):
         raise AttnProbeError(
-            f"expected a finished study in {folder}; run it again to finish it"
-        ) from error
+            "expected the folder of one audit or retraining for --figures; give one such "
+            "folder"
+        )
+    from hf_attnprobe.figures.reports import save  # matplotlib is slow to import
+
+    if shown is RETRAINING:
+        save(read_retraining(folders[0]), output_dir)
+        return
+    report = read_audit(folders[0])
+    save(report, output_dir, published=published_as(report))
+
+
+def _as_list(folder: Folders) -> list[Path]:
+    several = [folder] if isinstance(folder, str | Path) else folder
+    return [Path(one) for one in several]
+
+
+def _form(folders: Sequence[Path], ending: str, output: object) -> str:
+    """The text, or in one line why there is none."""
+    if len(folders) > 1:
+        return _compared(folders, ending, output)
+    shown = kind_of(folders[0])
+    return _chosen(shown.forms, shown.name, ending, output)(folders[0])
+
+
+def _compared(folders: Sequence[Path], ending: str, output: object) -> str:
+    others = [folder for folder in folders if kind_of(folder) is not AUDIT]
+    if others:
+        raise AttnProbeError(
+            f"expected folders of audits to compare, {others[0]} holds "
+            f"{kind_of(others[0]).name}; give it alone"
+        )
+    seen: set[Path] = set()
+    for folder in folders:
+        if folder.resolve() in seen:
+            raise AttnProbeError(
+                f"expected every audit once, got {folder} twice; leave one out"
+            )
+        seen.add(folder.resolve())
+    form = _chosen(COMPARED, "several audits", ending, output)
+    return form(compare_audits(folders))
+
+
+def _chosen(forms: Mapping[str, T], name: str, ending: str, output: object) -> T:
+    if ending not in forms:
+        raise AttnProbeError(
+            f"expected an output file ending in {' or '.join(forms)} for {name}, got "
+            f"{output or 'none'}; choose another --output"
+        )
+    return forms[ending]
+
+
+# --- what each verb can be shown as ---------------------------------------------------
+
+
+def _as_csv(frame: pd.DataFrame) -> str:
+    return frame.to_csv(index=False)
+
+
+def _as_json(data: Mapping) -> str:
+    return json.dumps(data, indent=1) + "\n"
+
+
+def _written(name: str, verb: str) -> Form:
+    """A file that the verb itself has written."""
+
+    def read(folder: Path) -> str:
+        try:
+            return (folder / name).read_text(encoding="utf-8")
+        except OSError as error:
+            raise AttnProbeError(
+                f"expected a finished {verb} in {folder}; run it again to finish it"
+            ) from error
+
+    return read
+
+
+AUDIT = Shown(
+    "an audit",
+    "summary.json",
+    {
+        ".md": lambda folder: read_audit(folder).to_markdown(),
+        ".html": lambda folder: audit_page(read_audit(folder)),
+        ".json": lambda folder: _as_json(audit_to_json(read_audit(folder))),
+        ".csv": lambda folder: _as_csv(read_audit(folder).summary_frame()),
+        ".tex": lambda folder: read_audit(folder).to_latex(),
+    },
+)
+RETRAINING = Shown(
+    "a retraining",
+    f"{KIND}.json",
+    {
+        ".md": lambda folder: retraining_report.to_markdown(read_retraining(folder)),
+        ".html": lambda folder: retraining_page(read_retraining(folder)),
+        ".json": lambda folder: _as_json(retraining_to_json(read_retraining(folder))),
+        ".csv": lambda folder: _as_csv(read_retraining(folder).summary_frame()),
+    },
+)
+COMPARED: Mapping[str, Callable[[AuditComparison], str]] = {
+    ".md": differences.to_markdown,
+    ".html": comparison_page,
+    ".json": lambda comparison: _as_json(differences.to_json(comparison)),
+    ".csv": lambda comparison: _as_csv(to_frame(comparison)),
+}
+"""What several audits can be shown as."""
+STUDY = Shown(
+    "a study",
+    STATE,
+    {
+        ".md": _written("report.md", "study"),
+        ".html": lambda folder: study_page(
+            from_json(json.loads(_written("summary.json", "study")(folder)))
+        ),
+        ".json": _written("summary.json", "study"),
+    },
+)
+COMPARISON = Shown(
+    "a comparison of checkpoints",
+    "comparison.json",
+    {
+        ".md": _written("comparison.md", "comparison"),
+        ".html": _written("report.html", "comparison"),
+        ".json": _written("comparison.json", "comparison"),
+    },
+)
+DECEPTION = Shown(
+    "a deception",
+    "deception.json",
+    {
+        ".html": _written("report.html", "deception"),
+        ".json": _written("deception.json", "deception"),
+    },
+)
+SHOWN = (RETRAINING, STUDY, COMPARISON, DECEPTION, AUDIT)
+"""In the order in which their marks are looked for; what has none is read as an audit."""
+
+
+def kind_of(folder: Path) -> Shown:
+    """Which verb a folder is of."""
+    return next((shown for shown in SHOWN if (folder / shown.mark).is_file()), AUDIT)

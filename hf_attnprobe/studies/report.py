@@ -8,7 +8,7 @@ from typing import Any
 from hf_attnprobe import markdown
 from hf_attnprobe.published_results import PAPERS
 from hf_attnprobe.statistics.bootstrap import Estimate
-from hf_attnprobe.storage.plain_data import plain
+from hf_attnprobe.storage.plain_data import from_plain, plain
 from hf_attnprobe.studies.grid import grid_tables
 from hf_attnprobe.studies.papers import paper_tables
 from hf_attnprobe.studies.plan import DataUsed, Job, Study
@@ -154,6 +154,32 @@ def to_json(report: StudyReport) -> dict[str, Any]:
     return content
 
 
+def from_json(data: Mapping) -> StudyReport:
+    """The inverse of :func:`to_json`."""
+    tables = [
+        ResultTable(
+            table["title"],
+            tuple(table["head"]),
+            tuple(tuple(map(_cell, row)) for row in table["rows"]),
+            tuple(table.get("sentences", ())),
+        )
+        for table in data["tables"]
+    ]
+    return StudyReport(
+        study=data["study"],
+        title=data["title"],
+        quick=data["quick"],
+        notes=tuple(data["notes"]),
+        tables=tuple(tables),
+        data=tuple(DataUsed(**used) for used in data["data"]),
+        made=tuple(Made(**made) for made in data["steps"]),
+    )
+
+
+def _cell(value: Any) -> Cell:
+    return from_plain(Estimate, value) if isinstance(value, Mapping) else value
+
+
 def to_markdown(report: StudyReport) -> str:
     """The tables first, then data, steps and their times."""
     splits = ("train", "validation", "test")
@@ -163,7 +189,7 @@ def to_markdown(report: StudyReport) -> str:
     steps = []
     for made in report.made:
         seconds = f"{made.seconds:.1f}"
-        steps.append((made.name, _shown(made.seed), _shown(made.epochs), seconds))
+        steps.append((made.name, shown(made.seed), shown(made.epochs), seconds))
     lines = _lines(report)
     lines += markdown.section("data", markdown.table(("data set", *splits), sizes))
     head = ("step or model", "seed", "epochs", "seconds")
@@ -174,14 +200,14 @@ def to_markdown(report: StudyReport) -> str:
 def _lines(report: StudyReport) -> list[str]:
     lines = [f"# {report.title}", "", *report.notes]
     for table in report.tables:
-        rows = [[_shown(cell) for cell in row] for row in table.rows]
+        rows = [[shown(cell) for cell in row] for row in table.rows]
         lines += markdown.section(table.title, markdown.table(table.head, rows))
         if table.sentences:
             lines += ["", *markdown.bullets(table.sentences)]
     return lines
 
 
-def _shown(cell: Cell) -> str:
+def shown(cell: Cell) -> str:
     """A cell as text."""
     if isinstance(cell, Estimate):
         if cell.value != cell.value:

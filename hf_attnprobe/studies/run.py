@@ -11,10 +11,12 @@ from hf_attnprobe.data.examples import dataset_fingerprint
 from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.options import from_flat, names_of
+from hf_attnprobe.progress import Bar, quiet_libraries
 from hf_attnprobe.storage.folders import check_free, write_atomically, write_json
 from hf_attnprobe.storage.provenance import SUMMARY
 from hf_attnprobe.studies.file import read_study
 from hf_attnprobe.studies.options import StudyOptions
+from hf_attnprobe.studies.page import study_page
 from hf_attnprobe.studies.plan import DataUsed, FolderOf, Job, Study, each, load_as
 from hf_attnprobe.studies.report import (
     StudyReport,
@@ -29,6 +31,7 @@ from hf_attnprobe.studies.verbs import verb_of
 logger = logging.getLogger(__name__)
 
 
+@quiet_libraries()
 def study(
     file: str | Path,
     *,
@@ -50,7 +53,7 @@ def study(
             (``"wiegreffe-pinter"``).
         output_dir: folder for the steps and the report.
         options: data sets in place of the file's, seed, and whether the run is quick.
-        progress: show progress bars on stderr.
+        progress: show a bar on stderr.
 
     Returns:
         The report, which is also written to ``report.md`` and ``summary.json``.
@@ -66,15 +69,19 @@ def study(
     state = StudyState(folder, plan, quick=options.quick)
     data = _data_of(plan)
     state.claim(plan, data)
-    for number, job in enumerate(plan.jobs, 1):
-        finished = state.finished(job)
-        _log_step(job, number, len(plan.jobs), finished)
-        if not finished:
-            with state.step(job):
-                _run(job, folder, progress)
+    n_left = sum(not state.finished(job) for job in plan.jobs)
+    with Bar("study", progress, n_left, of="step") as bar:
+        for number, job in enumerate(plan.jobs, 1):
+            finished = state.finished(job)
+            _log_step(job, number, len(plan.jobs), finished)
+            if not finished:
+                bar.part(job.folder)
+                with state.step(job):
+                    _run(job, folder, progress)
     report = report_of(plan, folder, data, state.seconds(), quick=options.quick)
     write_json(folder / SUMMARY, to_json(report))
     write_atomically(folder / "report.md", to_markdown(report))
+    write_atomically(folder / "report.html", study_page(report))
     return report
 
 

@@ -23,6 +23,7 @@ from hf_attnprobe.data.word_vectors import read_vectors
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.inference.encoding import second_texts
 from hf_attnprobe.inference.guides import Guide, guide_rows, special_ids
+from hf_attnprobe.progress import quiet_libraries
 from hf_attnprobe.training.losses import papers_loss
 from hf_attnprobe.training.options import Architecture, TrainingOptions
 from hf_attnprobe.training.procedures import (
@@ -45,6 +46,7 @@ logger = logging.getLogger(__name__)
 Splits = Mapping[str, "datasets.Dataset"]
 
 
+@quiet_libraries()
 def train_classifier(
     config: AttentionClassifierConfig | None,
     train: Any,
@@ -57,6 +59,7 @@ def train_classifier(
     guides: Mapping[str, Guide] | None = None,
     resume: bool = False,
     progress: bool | str = True,
+    data_name: str | None = None,
 ) -> TrainedClassifier:
     """Trains an attention classifier and saves it, with its tokenizer, as a checkpoint.
 
@@ -94,6 +97,7 @@ def train_classifier(
             ``output_dir``, at its last epoch and to the same weights. A finished one is
             loaded.
         progress: show a bar on stderr; a string stands before it.
+        data_name: what the data set is called, for the record and the model card.
 
     Raises:
         AttnProbeError: labels with a single class, pairs for a model of single texts or
@@ -135,7 +139,9 @@ def train_classifier(
         columns=columns,
         compute_loss_func=loss,
     )
-    return finish(trainer, tokenizer, folder, record, resume=resume)
+    return finish(
+        trainer, tokenizer, folder, record, resume=resume, data_name=data_name
+    )
 
 
 def procedure_of(

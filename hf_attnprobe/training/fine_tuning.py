@@ -10,6 +10,7 @@ from hf_attnprobe.checkpoints.tokenizers import load_tokenizer
 from hf_attnprobe.data.examples import dataset_fingerprint, label_names
 from hf_attnprobe.data.splits import check_sets
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.progress import quiet_libraries
 from hf_attnprobe.training.classifier import named_labels, with_max_length
 from hf_attnprobe.training.options import ONLY_CLASSIFIER, TrainingOptions
 from hf_attnprobe.training.resuming import TrainedClassifier, begin, finish, finished
@@ -26,6 +27,7 @@ USUAL = {
 WARM_UP = 0.1  # share of the steps
 
 
+@quiet_libraries()
 def fine_tune(
     model: str | Path,
     train: Any,
@@ -36,6 +38,7 @@ def fine_tune(
     options: TrainingOptions = TrainingOptions(),
     resume: bool = False,
     progress: bool = True,
+    data_name: str | None = None,
 ) -> TrainedClassifier:
     """Fine-tunes a pretrained Transformer for classification and saves a checkpoint.
 
@@ -51,6 +54,7 @@ def fine_tune(
         resume: continue what an interrupted training with the same settings left in
             ``output_dir``. A finished one is loaded.
         progress: show a bar on stderr.
+        data_name: what the data set is called, for the record and the model card.
 
     Raises:
         AttnProbeError: as :func:`hf_attnprobe.train_classifier`, a model that does not
@@ -87,7 +91,9 @@ def fine_tune(
     trainer = make_trainer(
         loaded, tokenizer, splits, folder, settings=settings, progress=progress
     )
-    return finish(trainer, tokenizer, folder, record, resume=resume)
+    return finish(
+        trainer, tokenizer, folder, record, resume=resume, data_name=data_name
+    )
 
 
 def trainer_settings(used: Mapping[str, Any]) -> dict[str, Any]:

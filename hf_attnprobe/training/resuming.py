@@ -15,11 +15,14 @@ from transformers import (
     set_seed,
 )
 
+from hf_attnprobe.cards.contents import Card
 from hf_attnprobe.checkpoints.loading import load_model
+from hf_attnprobe.checkpoints.readme import describe, write_files
 from hf_attnprobe.checkpoints.records import RECORD, read_record
 from hf_attnprobe.checkpoints.tokenizers import load_tokenizer
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.storage.folders import check_free, differing, write_json
+from hf_attnprobe.storage.provenance import versions
 from hf_attnprobe.training.trainer import STEPS, PlainTrainer
 
 
@@ -65,8 +68,9 @@ def finish(
     record: Mapping[str, Any],
     *,
     resume: bool = False,
+    data_name: str | None = None,
 ) -> TrainedClassifier:
-    """Trains, scores and saves; the training's record is written last.
+    """Trains, scores and saves; the training's record is written last, then a card.
 
     The Trainer's own files are removed, unless an interrupted run is to be resumed.
 
@@ -76,20 +80,27 @@ def finish(
         output_dir: of the checkpoint.
         record: the training's settings.
         resume: continue what an interrupted run with the same record left behind.
+        data_name: what the data set is called; None where nobody says.
     """
     model = trainer.model
     assert isinstance(model, PreTrainedModel)  # make_trainer takes no other
     done = False
     try:
-        _train(trainer, output_dir / STEPS, record, resume)
+        with trainer.bar:
+            _train(trainer, output_dir / STEPS, record, resume)
         metrics = _scores(trainer)
         model.eval().save_pretrained(output_dir)
         tokenizer.save_pretrained(output_dir)
+        model.name_or_path = str(output_dir)  # no longer that of its base
         outcome = {
             "metrics": metrics,
             "n_epochs": round(trainer.state.epoch or 0),
             "seconds": _seconds(trainer),
+            "n_texts": _sizes(trainer),
+            "versions": versions(),
         }
+        if data_name is not None:
+            outcome["dataset"] = data_name
         write_json(output_dir / RECORD, {**record, **outcome})
         done = True
     finally:
@@ -97,7 +108,22 @@ def finish(
             shutil.rmtree(output_dir / STEPS, ignore_errors=True)
         with contextlib.suppress(OSError):  # unless there is something else in it
             output_dir.rmdir()
+    _write_card(output_dir, model)
     return TrainedClassifier(model, tokenizer, metrics)
+
+
+def _write_card(folder: Path, model: PreTrainedModel) -> None:
+    """Writes the checkpoint's README; no training fails because of it."""
+    try:
+        write_files(folder, Card(describe(folder, model)))
+    except Exception as error:
+        logger.warning("no model card was written in %s: %s", folder, error)
+
+
+def _sizes(trainer: PlainTrainer) -> dict[str, int]:
+    """Number of texts by split."""
+    splits = {"train": trainer.train_dataset, **trainer.scored}
+    return {name: len(texts) for name, texts in splits.items() if texts is not None}
 
 
 def _scores(trainer: PlainTrainer) -> dict[str, float]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from hf_attnprobe.attention_classifier import AttentionClassifierConfig
 from hf_attnprobe.data.arguments import as_data
+from hf_attnprobe.data.examples import dataset_name
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.training.classifier import train_classifier
 from hf_attnprobe.training.fine_tuning import check_pretrained_options, fine_tune
@@ -48,7 +49,8 @@ def train(
             means nothing to a pretrained model, a folder with other files.
     """
     config = check_training(model, architecture, options)
-    splits = as_data(dataset).splits(seed=options.seed)
+    data = as_data(dataset)
+    splits = data.splits(seed=options.seed)
     run = partial(train_classifier, config)
     if model is not None:
         run = partial(fine_tune, model)
@@ -58,6 +60,7 @@ def train(
         options=options,
         resume=True,
         progress=progress,
+        data_name=dataset_name(data.dataset, "").name,
     )
 
 

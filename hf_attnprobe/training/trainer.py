@@ -1,6 +1,6 @@
 """Trainers that keep the best epoch, can be resumed, and print nothing to stdout."""
 
-import sys
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -22,6 +22,7 @@ from transformers import (
 
 from hf_attnprobe.data.examples import column_of
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.progress import Bar
 from hf_attnprobe.statistics.scores import classification_metrics
 
 
@@ -34,7 +35,8 @@ Columns = Callable[[str, "datasets.Dataset", list[list[int]]], Mapping[str, list
 
 STEPS = ".steps"  # the Trainer's own files, while it runs
 KNOWN = ("input_ids", "token_type_ids", "attention_mask", "label")
-LOGGED = ("loss", "eval_roc_auc", "eval_accuracy", "epoch")
+SHOWN = {"accuracy": "accuracy", "reward": "reward"}
+"""Scores that the bar shows, the first that there is."""
 
 
 def make_trainer(
@@ -63,7 +65,7 @@ def make_trainer(
     check_pads(tokenizer)
     arguments = {
         **_settings(model, output_dir, splits.get("validation")),
-        "disable_tqdm": not progress,
+        "disable_tqdm": True,
         **settings,
     }
     encoded = {
@@ -84,9 +86,9 @@ def make_trainer(
     trainer.remove_callback(PrinterCallback)
     trainer.remove_callback(ProgressCallback)
     trainer.add_callback(Stopwatch())
-    if progress:
-        name = progress if isinstance(progress, str) else None
-        trainer.add_callback(StderrProgress(name))
+    name = progress if isinstance(progress, str) else "training"
+    trainer.bar = Bar(name, shown=bool(progress) and trainer.is_world_process_zero())
+    trainer.add_callback(Progress(trainer.bar))
     return trainer
 
 
@@ -166,8 +168,10 @@ class PlainTrainer(Trainer):
 
     Attributes:
         scored: the encoded held-out splits by name, to be scored after the training.
+        bar: of the training.
     """
 
+    bar: Bar
     scored: "Mapping[str, datasets.Dataset]"
 
     def _get_grad_norm(self, model: torch.nn.Module, grad_norm: Any = None) -> Any:
@@ -204,31 +208,34 @@ class Stopwatch(TrainerCallback):
         self.since = now
 
 
-class StderrProgress(ProgressCallback):
-    """The Trainer's progress bar without its log lines on stdout, which is for results."""
+class Progress(TrainerCallback):
+    """Says on a bar at which epoch a training is, with the scores of the last one."""
 
-    def __init__(self, name: str | None = None) -> None:
-        super().__init__()
-        self.name = name
+    def __init__(self, bar: Bar) -> None:
+        self.bar = bar
+        self.scores = ""
 
-    def on_train_begin(
-        self, args: Any, state: Any, control: Any, **options: Any
-    ) -> None:
-        """Shows the bar, with the name before it."""
-        super().on_train_begin(args, state, control, **options)
-        if self.training_bar is not None:
-            self.training_bar.set_description(self.name)
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Starts the clock, at the step that an interrupted training had reached."""
+        self.first, self.since = state.global_step, time.monotonic()
 
-    def on_log(
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Moves the bar. Early stopping may end it sooner."""
+        pace = (time.monotonic() - self.since) / (state.global_step - self.first)
+        n_epochs = math.ceil(args.num_train_epochs)
+        epoch = min(max(math.ceil(state.epoch), 1), n_epochs)
+        left = pace * (state.max_steps - state.global_step)
+        self.bar.move(left, f"epoch {epoch} of {n_epochs}{self.scores}")
+
+    def on_evaluate(
         self,
         args: Any,
         state: Any,
         control: Any,
-        logs: Mapping[str, float] | None = None,
+        metrics: Mapping[str, float] | None = None,
         **_: Any,
     ) -> None:
-        """Writes loss and scores above the bar."""
-        if not state.is_world_process_zero or self.training_bar is None or not logs:
-            return
-        parts = [f"{name} {logs[name]:.3f}" for name in logs if name in LOGGED]
-        self.training_bar.write(" ".join(parts), file=sys.stderr)
+        """Keeps the scores to be shown."""
+        known = {name: (metrics or {}).get(f"eval_{name}") for name in SHOWN}
+        said = [f"{SHOWN[k]} {v:.3f}" for k, v in known.items() if v is not None]
+        self.scores = "".join(f", {score}" for score in said[:1])

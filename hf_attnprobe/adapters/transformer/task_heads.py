@@ -15,7 +15,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.functional import predictions
-from hf_attnprobe.functional.predictions import Prediction
+from hf_attnprobe.functional.predictions import Prediction, names_in_order
 
 
 Inputs = Mapping[str, Tensor]
@@ -25,13 +25,6 @@ Run = Callable[[Inputs], Any]
 N_KEPT = 100
 """Of a masked word's candidates, so many are told apart; see :class:`MaskedWords`."""
 PREDICTS = ("auto", "probability", "number")
-NO_NUMBERS = (
-    "ForTokenClassification",
-    "ForQuestionAnswering",
-    "ForMultipleChoice",
-    "ForMaskedLM",
-)
-"""Heads that predict something else whatever their configuration says."""
 
 
 class TaskHead:
@@ -354,34 +347,39 @@ def head_of(
             f"expected predicts to be one of {', '.join(PREDICTS)}, got {predicts!r}"
         )
     name = type(model).__name__.removesuffix("Simple")  # XLNet's without a beam search
-    names = label_names(model)
-    other = next((head for head in NO_NUMBERS if name.endswith(head)), None)
-    if other is not None and (predicts == "number" or threshold is not None):
+    suffix = next((suffix for suffix in OF_PARTS if name.endswith(suffix)), None)
+    if suffix is None:
+        return _of_texts(model, predicts, scale, threshold)
+    if predicts == "number" or threshold is not None:
         given = "predicts" if threshold is None else "threshold"
         raise AttnProbeError(
-            f"expected no {given} for a model of the kind {other}, which predicts no "
+            f"expected no {given} for a model of the kind {suffix}, which predicts no "
             "number; leave it out"
         )
-    if name.endswith("ForTokenClassification"):
-        tags = Prediction(
-            "tags",
-            f"one of {len(names)} tags for every word that is read",
-            outcomes=names,
-            n_parts=None,
-            n_outcomes=len(names),
-        )
-        return OfTokens(tags)
-    if name.endswith("ForQuestionAnswering"):
-        where = ("start", "end")
-        span = Prediction(
-            "span", "where the answer starts and ends", parts=where, n_parts=2
-        )
-        return Span(span)
-    if name.endswith("ForMultipleChoice"):
-        return Choice(Prediction("choice", "one of the choices"))
-    if name.endswith("ForMaskedLM"):
-        return _masked_words(model, mask_id)
-    return _of_texts(model, names, predicts, scale, threshold)
+    return OF_PARTS[suffix](model, mask_id)
+
+
+def _tags(model: PreTrainedModel, mask_id: int | None) -> OfTokens:
+    names = tuple(names_in_order(model.config.id2label))
+    tags = Prediction(
+        "tags",
+        f"one of {len(names)} tags for every word that is read",
+        outcomes=names,
+        n_parts=None,
+        n_outcomes=len(names),
+    )
+    return OfTokens(tags)
+
+
+def _span(model: PreTrainedModel, mask_id: int | None) -> Span:
+    where = ("start", "end")
+    return Span(
+        Prediction("span", "where the answer starts and ends", parts=where, n_parts=2)
+    )
+
+
+def _choice(model: PreTrainedModel, mask_id: int | None) -> Choice:
+    return Choice(Prediction("choice", "one of the choices"))
 
 
 def _masked_words(model: PreTrainedModel, mask_id: int | None) -> MaskedWords:
@@ -402,6 +400,15 @@ def _masked_words(model: PreTrainedModel, mask_id: int | None) -> MaskedWords:
     return MaskedWords(words, mask_id)
 
 
+OF_PARTS: Mapping[str, Callable[[PreTrainedModel, int | None], TaskHead]] = {
+    "ForTokenClassification": _tags,
+    "ForQuestionAnswering": _span,
+    "ForMultipleChoice": _choice,
+    "ForMaskedLM": _masked_words,
+}
+"""Heads that say something of parts of a text, by how the names of their classes end."""
+
+
 def _n_kept(n_words: int) -> int:
     """Candidates by name, of a vocabulary of so many words."""
     return min(N_KEPT, n_words - 2)
@@ -409,12 +416,12 @@ def _n_kept(n_words: int) -> int:
 
 def _of_texts(
     model: PreTrainedModel,
-    names: tuple[str, ...],
     predicts: str,
     scale: float | None,
     threshold: float | None,
 ) -> TaskHead:
     """Heads that say one thing of a whole text, or image."""
+    names = names_in_order(model.config.id2label)
     if predicts_number(model.config, predicts):
         is_said = getattr(model.config, "problem_type", None) == "regression"
         if len(names) > 1 and not is_said:
@@ -445,9 +452,3 @@ def predicts_number(config: PreTrainedConfig, predicts: str = "auto") -> bool:
     if predicts == "auto":
         return getattr(config, "problem_type", None) == "regression"
     return predicts == "number"
-
-
-def label_names(model: PreTrainedModel) -> tuple[str, ...]:
-    """The names of the configuration's labels, in their order."""
-    names = model.config.id2label or {}
-    return tuple(str(name) for _, name in sorted(names.items()))

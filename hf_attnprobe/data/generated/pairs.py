@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hf_attnprobe.data.generated.reviews import HEARSAY_VERBS
+from hf_attnprobe.data.generated.splits import in_splits
 from hf_attnprobe.errors import AttnProbeError
 
 
@@ -126,7 +127,7 @@ def evidence_pair_dataset(
     Raises:
         AttnProbeError: fewer than 18 pairs; see also :func:`evidence_pairs`.
     """
-    from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value
+    from datasets import ClassLabel, Dataset, Features, List, Value
 
     if n_pairs < 18:
         raise AttnProbeError(
@@ -144,13 +145,7 @@ def evidence_pair_dataset(
     pairs = Dataset.from_list(
         list(evidence_pairs(n_pairs, **options)), features=features
     )
-    n_held_out = n_pairs // 6
-    n_train = n_pairs - 2 * n_held_out
-    return DatasetDict(
-        train=pairs.select(range(n_train)),
-        validation=pairs.select(range(n_train, n_train + n_held_out)),
-        test=pairs.select(range(n_train + n_held_out, n_pairs)),
-    )
+    return in_splits(pairs)
 
 
 def _pair(rng: random.Random, label: int, decoy_rate: float) -> dict[str, Any]:

@@ -20,6 +20,7 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from hf_attnprobe.data.generated.splits import in_splits
 from hf_attnprobe.errors import AttnProbeError
 
 
@@ -213,7 +214,7 @@ def rationale_dataset(n_examples: int = 3000, **options: Any) -> "datasets.Datas
     Raises:
         AttnProbeError: fewer than 6 examples; see also :func:`rationale_examples`.
     """
-    from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value
+    from datasets import ClassLabel, Dataset, Features, List, Value
 
     if n_examples < 6:
         raise AttnProbeError(
@@ -230,13 +231,7 @@ def rationale_dataset(n_examples: int = 3000, **options: Any) -> "datasets.Datas
     for row in rows:
         del row["tokens"]
     examples = Dataset.from_list(rows, features=features)
-    n_held_out = n_examples // 6
-    n_train = n_examples - 2 * n_held_out
-    return DatasetDict(
-        train=examples.select(range(n_train)),
-        validation=examples.select(range(n_train, n_train + n_held_out)),
-        test=examples.select(range(n_train + n_held_out, n_examples)),
-    )
+    return in_splits(examples)
 
 
 def _sentence(

@@ -47,6 +47,7 @@ Args:
     tests (list of str, optional): names of tests, by default those that suit the model.
     output_dir (str, optional): where rows and report go.
     progress (bool): whether to show a bar, no by default.
+    summary (bool): whether the values of single texts are left out, no by default.
     Further keyword arguments are options of the audit and its tests by name, such as
     seed=1, layers=[0] or n_permutations=10; "attnprobe audit --help" lists them.
 Returns:
@@ -127,6 +128,7 @@ class AttentionFaithfulness(evaluate.Metric):
         tests: Sequence[str] | None = None,
         output_dir: str | None = None,
         progress: bool = False,
+        summary: bool = False,
         **options: Any,
     ) -> dict[str, Any]:
         subject = model_id or model
@@ -149,7 +151,10 @@ class AttentionFaithfulness(evaluate.Metric):
             progress=progress,
         )
         answers = {"answer": str(report.answer), "findings": plain(report.findings)}
-        return answers | _as_floats(report, len(texts))
+        numbers = _as_floats(report, len(texts))
+        if summary:
+            numbers = {k: v for k, v in numbers.items() if k.startswith("mean_")}
+        return answers | numbers
 
 
 def _texts(prediction: str | Mapping[str, str]) -> Mapping[str, str]:

@@ -1,0 +1,1 @@
+"""Numbers to answers: accuracy, and the questions about attention."""

@@ -1,0 +1,1 @@
+"""An audit in every form: terminal, Markdown, tables. Pure: its result in."""

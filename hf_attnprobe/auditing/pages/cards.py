@@ -1,0 +1,100 @@
+"""One card for each question: answer, number, thresholds, yardsticks, source."""
+
+from collections.abc import Sequence
+
+from hf_attnprobe import markdown
+from hf_attnprobe.auditing.pages.by_class import class_sentence
+from hf_attnprobe.auditing.pages.on_the_line import number_line_of, scale_of
+from hf_attnprobe.auditing.pages.plain_words import QUESTIONS, YARDSTICKS
+from hf_attnprobe.auditing.result import AuditResult
+from hf_attnprobe.auditing.verdict import ALL_TEXTS
+from hf_attnprobe.charts.audit_charts import QUESTIONS as QUESTION_OF_CHART
+from hf_attnprobe.charts.chart import Chart
+from hf_attnprobe.page.elements import answer, bullets, details, figure, section
+from hf_attnprobe.page.html import Html, tag
+from hf_attnprobe.statistics.verdicts import MIN_TEXTS, RULES, Finding
+from hf_attnprobe.statistics.wording import Words
+
+
+def card(finding: Finding, words: Words, *said: str | None) -> Html:
+    """A question with its graded answer, its number on a line, and what is beside it.
+
+    Args:
+        finding: the answer.
+        words: of the kind of prediction.
+        said: more sentences behind that of the finding.
+    """
+    plain = QUESTIONS.get(finding.rule)
+    return answer(
+        _question(finding),
+        str(finding.answer),
+        finding.sentence,
+        tag("p", words.fill(plain.done), class_="note") if plain else None,
+        *[tag("p", sentence) for sentence in said if sentence],
+        number_line_of(finding),
+        _graded(finding),
+        details(
+            "yardsticks and how it is graded",
+            bullets(_beside(finding)),
+            *_rule(finding),
+        ),
+    )
+
+
+def _question(finding: Finding) -> str:
+    asked = RULES[finding.rule].question
+    if finding.group == ALL_TEXTS:
+        return asked
+    return f"{asked} (texts predicted {finding.group})"
+
+
+def _graded(finding: Finding) -> Html | None:
+    """What the line is of, and how many texts are behind it."""
+    if finding.value != finding.value:
+        return None
+    shown = markdown.interval(finding.value, finding.ci95, digits=2)
+    most = ": at most" if finding.is_upper_bound else ":"
+    said = f"On the line: {scale_of(finding)}{most} {shown}; {finding.n} texts."
+    return tag("p", said, class_="note")
+
+
+def _beside(finding: Finding) -> list[str]:
+    known = YARDSTICKS.get(finding.rule, {})
+    return [
+        f"{known.get(name, name.replace('_', ' '))}: {markdown.number(value, digits=2)}"
+        for name, value in finding.yardsticks.items()
+    ]
+
+
+def _rule(finding: Finding) -> list[Html]:
+    rule = RULES[finding.rule]
+    if rule.partly == rule.yes:
+        grades = "yes above 0" if rule.yes == 0 else f"yes from {rule.yes:.2f}"
+    else:
+        grades = f"partly from {rule.partly:.2f}, yes from {rule.yes:.2f}"
+    sentences = [
+        f"Measured: {rule.measure}.",
+        f"Graded: {grades}; a 95% interval that crosses a threshold, or fewer than "
+        f"{MIN_TEXTS} texts, cannot say.",
+        f"Source: {rule.source}.",
+    ]
+    return [tag("p", sentence) for sentence in sentences]
+
+
+def questions(report: AuditResult, charts: Sequence[Chart]) -> Html | None:
+    """A card for each question about attention, its charts behind it."""
+    asked = [f for f in report.findings if f.rule != "accuracy"]
+    if not asked and not charts:
+        return None
+    parts: list[object] = []
+    rules = list(dict.fromkeys(f.rule for f in asked))
+    for rule in rules:
+        by_class = class_sentence(report, rule)
+        parts += [
+            card(f, report.words, by_class if f.group == ALL_TEXTS else None)
+            for f in asked
+            if f.rule == rule
+        ]
+        parts += [figure(c) for c in charts if QUESTION_OF_CHART.get(c.key) == rule]
+    parts += [figure(c) for c in charts if QUESTION_OF_CHART.get(c.key) not in rules]
+    return section("The questions, one by one", *parts, id="questions")

@@ -1,0 +1,191 @@
+"""What an audit found, as data; to JSON and back.
+
+Whatever shows an audit (terminal, Markdown, page) takes an :class:`AuditResult`;
+:class:`hf_attnprobe.auditing.report.Report` is one that knows how it is shown.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pandas as pd
+
+from hf_attnprobe.auditing.verdict import (
+    QUESTION,
+    conclusion,
+    conclusion_sentence,
+)
+from hf_attnprobe.charts.shown_text import ShownText
+from hf_attnprobe.data.examples import DatasetName
+from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.faithfulness.prune_curve import PruneCurve
+from hf_attnprobe.single_texts.stored import text_from_plain
+from hf_attnprobe.statistics.comparisons import Comparison
+from hf_attnprobe.statistics.contrasts import Contrast
+from hf_attnprobe.statistics.summary import Statistic
+from hf_attnprobe.statistics.verdicts import Answer, Finding
+from hf_attnprobe.statistics.wording import Words, words_of
+from hf_attnprobe.storage.plain_data import from_plain, plain
+
+
+SCHEMA_VERSION = "1"
+"""Of what :func:`to_json` gives: a key that goes or means another thing makes a new one."""
+
+
+@dataclass(frozen=True)
+class AuditResult:
+    """What an audit found, without a word on how it is shown.
+
+    Attributes:
+        model: folder, Hub id, or class of the model.
+        dataset: the texts' data set and split.
+        n: texts.
+        seed: of the audit.
+        statistics: over all texts and by predicted class.
+        provenance: settings, versions and fingerprints.
+        examples: a few texts with scores of their tokens; in ``texts.json``.
+        prune: accuracy by the number of heads zero-ablated together.
+        comparisons: paired tests of rankings.
+        findings: every question with its answer.
+        contrasts: every statistic beside the control's, where one was run.
+        contradictions: what the mathematics forbids and the rows say; none without a
+            mistake in the program.
+        notes: sentences that belong beside the findings.
+        example_ids: of the texts.
+        rows: one value per test, statistic, text, layer and head.
+    """
+
+    model: str
+    dataset: DatasetName
+    n: int
+    seed: int
+    statistics: tuple[Statistic, ...]
+    provenance: dict
+    examples: tuple[ShownText, ...] = ()
+    prune: PruneCurve | None = None
+    comparisons: tuple[Comparison, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    contrasts: tuple[Contrast, ...] = ()
+    contradictions: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    example_ids: tuple[int, ...] = field(default=(), repr=False)
+    rows: pd.DataFrame = field(default_factory=pd.DataFrame, repr=False, compare=False)
+
+    @property
+    def words(self) -> Words:
+        """How sentences speak of what the model predicts."""
+        unit = self.provenance.get("unit_of_number", "")
+        return words_of(self.provenance.get("prediction"), unit=unit)
+
+    @property
+    def predicts(self) -> str:
+        """What the model predicts, in words; empty in reports of older versions."""
+        return self.words.predicts
+
+    @property
+    def answer(self) -> Answer:
+        """Whether attention explains the predictions: yes, partly, no, cannot say."""
+        return conclusion(self.findings)
+
+
+def to_json(report: AuditResult) -> dict:
+    """Plain data, as ``audit --json`` prints it; NaN becomes None."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "model": report.model,
+        "dataset": str(report.dataset),
+        "n": report.n,
+        "seed": report.seed,
+        "predicts": report.predicts,
+        "answer": str(report.answer),
+        "verdict": _verdict_to_json(report),
+        "accuracy": _accuracy_to_json(report),
+        "findings": plain(report.findings),
+        "statistics": plain(report.statistics),
+        "contrasts": plain(report.contrasts),
+        "contradictions": list(report.contradictions),
+        "notes": list(report.notes),
+        "comparisons": plain(report.comparisons),
+        "provenance": report.provenance,
+    }
+
+
+def _verdict_to_json(report: AuditResult) -> dict:
+    """The answer, and the answer and sentence of every finding."""
+    keys = ("rule", "group", "answer", "sentence")
+    found = [{key: getattr(f, key) for key in keys} for f in report.findings]
+    return {
+        "question": QUESTION,
+        "answer": str(report.answer),
+        "sentence": conclusion_sentence(report.findings),
+        "findings": plain(found),
+    }
+
+
+def _accuracy_to_json(report: AuditResult) -> dict | None:
+    """How good the model is on the texts; None where they have no labels."""
+    for found in report.findings:
+        if found.rule == "accuracy" and found.n:
+            graded = "r_squared" if report.words.is_number else "beyond_majority"
+            return {
+                "answer": str(found.answer),
+                **{key: plain(value) for key, value in found.yardsticks.items()},
+                graded: plain(found.value),
+                f"{graded}_ci95": plain(found.ci95),
+                "n": found.n,
+            }
+    return None
+
+
+def check_schema(data: Mapping, where: str) -> None:
+    """Checks that this version can read what an audit wrote.
+
+    What was written before there was a version is read too.
+
+    Raises:
+        AttnProbeError: a newer version wrote it.
+    """
+    version = str(data.get("schema_version", SCHEMA_VERSION))
+    if not version.isdigit() or int(version) > int(SCHEMA_VERSION):
+        raise AttnProbeError(
+            f"expected a summary of schema version {SCHEMA_VERSION} or older, {where} is "
+            f"of version {version}; read it with a newer hf_attnprobe"
+        )
+
+
+def extras_to_json(report: AuditResult) -> dict:
+    """What the summary has beside :func:`to_json`: prune curve, ids."""
+    return {
+        "prune": plain(report.prune),
+        "example_ids": list(report.example_ids),
+    }
+
+
+def fields_from_json(data: Mapping) -> dict[str, Any]:
+    """The fields of a result, from :func:`to_json` and :func:`extras_to_json`.
+
+    All but the rows; shown texts only where an older version kept them there.
+    """
+    curve = data.get("prune")
+    comparisons = data.get("comparisons", [])
+    return {
+        "model": data["model"],
+        "dataset": DatasetName.parse(data["dataset"]),
+        "n": data["n"],
+        "seed": data["seed"],
+        "statistics": tuple(from_plain(Statistic, s) for s in data["statistics"]),
+        "provenance": data["provenance"],
+        "examples": tuple(map(text_from_plain, data.get("examples", []))),
+        "prune": from_plain(PruneCurve, curve) if curve else None,
+        "comparisons": tuple(from_plain(Comparison, c) for c in comparisons),
+        "findings": tuple(_finding(f) for f in data.get("findings", [])),
+        "contrasts": tuple(from_plain(Contrast, c) for c in data.get("contrasts", [])),
+        "contradictions": tuple(data.get("contradictions", [])),
+        "notes": tuple(data.get("notes", [])),
+        "example_ids": tuple(data.get("example_ids", [])),
+    }
+
+
+def _finding(data: Mapping) -> Finding:
+    found = from_plain(Finding, data)
+    return replace(found, answer=Answer(found.answer))

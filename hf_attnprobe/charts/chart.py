@@ -1,0 +1,139 @@
+"""A chart as data: what is drawn, from which numbers, and what it shows in words.
+
+Whatever draws (the page in SVG, the figures in matplotlib) draws the same numbers, and a
+table of them stands behind each drawing. Pure.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+Kind = Literal["histogram", "dots", "curve", "points"]
+
+
+@dataclass(frozen=True)
+class Series:
+    """One group of a chart: a colour, a mark, a line of its legend.
+
+    Attributes:
+        name: in the legend.
+        x: places: numbers, or names where the axis has categories. Of a histogram the
+            lower edges of bins of equal width.
+        y: values, one per place; NaN where there is none.
+        low: lower ends of the bars around the values; empty without bars.
+        high: upper ends.
+        n: texts behind each value; empty where that is said elsewhere.
+        joined: of single points, whether a line joins them, in their order.
+    """
+
+    name: str
+    x: tuple[float, ...] | tuple[str, ...]
+    y: tuple[float, ...]
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
+    n: tuple[int, ...] = ()
+    joined: bool = False
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A yardstick: a line across a chart.
+
+    Attributes:
+        name: such as "chance".
+        value: on the axis.
+        axis: that it is on.
+    """
+
+    name: str
+    value: float
+    axis: Literal["x", "y"] = "y"
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A chart of one kind.
+
+    Attributes:
+        key: its name in files and links, lower case with underscores.
+        title: what is shown.
+        finding: one sentence that says what is to be seen, with its numbers.
+        source: paper and figure that it follows.
+        kind: bars over bins of numbers, values with bars at categories, lines over
+            numbers, or single points.
+        x_label: of the axis, with its unit.
+        y_label: of the axis, with its unit.
+        series: the groups.
+        references: yardsticks.
+        bars: what ``low`` and ``high`` of the series are, such as "95% interval".
+        x_range: ends of the axis; None for those of the values.
+        y_range: ends of the axis.
+        bin_width: of a histogram.
+    """
+
+    key: str
+    title: str
+    finding: str
+    source: str
+    kind: Kind
+    x_label: str
+    y_label: str
+    series: tuple[Series, ...]
+    references: tuple[Reference, ...] = ()
+    bars: str = "95% interval"
+    x_range: tuple[float, float] | None = None
+    y_range: tuple[float, float] | None = None
+    bin_width: float | None = None
+
+    def table(self) -> tuple[list[str], list[list[object]]]:
+        """Head and rows of all that is drawn, a row per value."""
+        has_bars = any(s.low for s in self.series)
+        has_n = any(s.n for s in self.series)
+        head = ["", self.x_label, self.y_label]
+        head += [f"{self.bars}, from", "to"] if has_bars else []
+        head += ["texts"] if has_n else []
+        rows: list[list[object]] = []
+        for s in self.series:
+            for k, place in enumerate(s.x):
+                row: list[object] = [s.name, place, s.y[k]]
+                if has_bars:
+                    row += [s.low[k], s.high[k]] if s.low else [None, None]
+                if has_n:
+                    row.append(s.n[k] if s.n else None)
+                rows.append(row)
+        for r in self.references:
+            across = [r.value, None] if r.axis == "x" else [None, r.value]
+            rows.append([r.name, *across, *[None] * (len(head) - 3)])
+        return head, rows
+
+
+@dataclass(frozen=True)
+class HeatMap:
+    """A number of every head, by layer.
+
+    Attributes:
+        key: its name in files and links.
+        title: what is shown.
+        finding: one sentence that says what is to be seen, with its numbers.
+        source: paper, or rule, that it follows.
+        values: [layers][heads]; NaN where a head was not tested.
+        low: lower ends of the intervals, simultaneous over all heads where the finding
+            says so; empty without intervals.
+        high: upper ends.
+        value_label: what the number is, with its unit.
+        layers: numbers of the layers.
+        heads: numbers of the heads.
+        centre: the value in the middle of two colours; None for one colour.
+    """
+
+    key: str
+    title: str
+    finding: str
+    source: str
+    values: tuple[tuple[float, ...], ...]
+    low: tuple[tuple[float, ...], ...]
+    high: tuple[tuple[float, ...], ...]
+    value_label: str
+    layers: tuple[int, ...]
+    heads: tuple[int, ...]
+    centre: float | None = None

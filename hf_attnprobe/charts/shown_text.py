@@ -1,0 +1,80 @@
+"""A text with what the rankings of its tokens say, as data."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+
+SIGNED = ("gradient", "leave_one_out")
+"""Rankings whose scores have a sign: + speaks for the prediction, − against it."""
+ADVERSARY_JSD = "JSD of the adversary from the attention"
+ADVERSARY_PROBABILITY = "probability under the adversary"
+ADVERSARY_EPSILON = "distance of outputs that the adversary may take"
+NEGLIGIBLE = 1e-6
+"""Rankings whose scores are all smaller say nothing of the order of the tokens."""
+
+
+@dataclass(frozen=True)
+class ShownText:
+    """One text, its prediction, and scores of its tokens.
+
+    Attributes:
+        example_id: of the text.
+        tokens: what is explained, in reading order, without padding: tokens, words or
+            sentences as they stand in the text, without marks of the tokenizer.
+        predicted: what the model says, in words.
+        probability: of it; None where a number is predicted.
+        label: the true one, in words; None without one.
+        correct: whether it is right; None without a label.
+        scores: by the name of the ranking, "attention" first; each one number per token.
+            Weights (attention, adversary) are at least 0 and sum to at most 1,
+            those in :data:`SIGNED` have a sign.
+        smallest_set: positions of the tokens of the smallest set whose erasure flips the
+            decision; empty where no set does, None where that is not known.
+        numbers: of this text, by what they are in words, such as the JSD of the adversary.
+        why: why it is shown, in words.
+        segments: of pairs, for each token 0 in the text and 1 in the second text.
+        glued: positions of tokens that follow the one before without a space.
+        unknown: positions of tokens that are not in the model's vocabulary.
+        attention_of: which attention it is, in words; empty where there is only one.
+        speaks_for: what a + of the signed scores speaks for, in words; empty: for what is
+            predicted.
+    """
+
+    example_id: int
+    tokens: tuple[str, ...]
+    predicted: str
+    probability: float | None
+    label: str | None
+    correct: bool | None
+    scores: dict[str, tuple[float, ...]]
+    smallest_set: tuple[int, ...] | None = None
+    numbers: dict[str, float] = field(default_factory=dict)
+    why: str = ""
+    segments: tuple[int, ...] = ()
+    glued: tuple[int, ...] = ()
+    unknown: tuple[int, ...] = ()
+    attention_of: str = ""
+    speaks_for: str = ""
+
+
+def without_marks(pieces: Sequence[str]) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """Pieces of a tokenizer as a reader expects them, and which follow without a space.
+
+    ``##`` marks a piece that goes on (WordPiece), ``Ġ`` and ``▁`` one that begins a word
+    (byte-level BPE, SentencePiece).
+
+    >>> without_marks(["em", "##bed", "##ding"])
+    (('em', 'bed', 'ding'), (1, 2))
+    >>> without_marks(["Hel", "lo", "Ġyou"])
+    (('Hel', 'lo', 'you'), (1,))
+    """
+    begins = tuple("Ġ▁")
+    has_begins = any(piece.startswith(begins) for piece in pieces)
+    shown, glued = [], []
+    for k, piece in enumerate(pieces):
+        goes_on = len(piece) > 2 and piece.startswith("##")
+        if goes_on or (has_begins and not piece.startswith(begins)):
+            glued.append(k)
+        bare = piece[2:] if goes_on else piece.lstrip("Ġ▁")
+        shown.append(bare or piece)
+    return tuple(shown), tuple(k for k in glued if k > 0)

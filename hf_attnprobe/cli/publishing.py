@@ -1,0 +1,28 @@
+"""card: what a checkpoint's README says, and its way to the Hub."""
+
+import argparse
+from typing import Any
+
+from hf_attnprobe.cli.flags import add_options
+from hf_attnprobe.options import from_flat
+from hf_attnprobe.publishing.options import CardOptions
+
+
+def add_card(parser: argparse.ArgumentParser) -> None:
+    """Flags of card."""
+    parser.add_argument("model", metavar="MODEL", help="folder of a checkpoint")
+    parser.add_argument(
+        "audits",
+        nargs="*",
+        metavar="AUDIT",
+        help="output folders of its audits (default: the card says that it was not audited)",
+    )
+    add_options(parser, CardOptions)
+
+
+def run_card(arguments: dict[str, Any]) -> None:
+    """Writes a checkpoint's card, and publishes both where that is asked for."""
+    from hf_attnprobe.publishing.run import write_card
+
+    options = from_flat(arguments, CardOptions)
+    print(write_card(arguments["model"], arguments["audits"], options=options))

@@ -1,0 +1,1 @@
+"""Tables of LaTeX, ready for a paper. Pure."""

@@ -1,0 +1,165 @@
+/* What a page can do with scripts: sort tables, choose texts, point at heads. All controls are
+   made here, so that without scripts nothing is shown that does not work. */
+"use strict";
+
+const all = (selector, within = document) => [...within.querySelectorAll(selector)];
+
+function make(name, attributes = {}, ...children) {
+  const element = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+  element.append(...children);
+  return element;
+}
+
+/* --- tables: a click on a column's head sorts by it --- */
+
+/* A number at the beginning of a cell, else its text; null where there is nothing. */
+function keyOf(row, column) {
+  const text = row.cells[column]?.textContent.trim() ?? "";
+  if (text === "" || text === "–") return null;
+  const found = /^[+\-−]?(\d[\d,]*\.?\d*|\.\d+)(e[+\-−]?\d+)?/i.exec(text);
+  return found ? Number(found[0].replace(/−/g, "-").replace(/,/g, "")) : text;
+}
+
+function sort(table, column, downwards) {
+  const body = table.tBodies[0];
+  const rows = [...body.rows].map((row) => [keyOf(row, column), row]);
+  const sign = downwards ? -1 : 1;
+  rows.sort(([a], [b]) => {
+    if (a === null || b === null) return (a === null) - (b === null); // always last
+    if (typeof a === "number" && typeof b === "number") return sign * (a - b);
+    if (typeof a !== typeof b) return typeof a === "number" ? -1 : 1;
+    return sign * a.localeCompare(b, undefined, { numeric: true });
+  });
+  body.append(...rows.map(([, row]) => row));
+}
+
+function makeSortable(table) {
+  const heads = [...(table.tHead?.rows[0]?.cells ?? [])];
+  heads.forEach((head, column) => {
+    if (!head.textContent.trim()) return;
+    const button = make("button", { type: "button" }, ...head.childNodes);
+    head.append(button);
+    button.addEventListener("click", () => {
+      const isNumber = head.classList.contains("n");
+      const now = head.getAttribute("aria-sort");
+      const downwards = now ? now === "ascending" : isNumber; // of numbers the largest first
+      heads.forEach((other) => other.removeAttribute("aria-sort"));
+      head.setAttribute("aria-sort", downwards ? "descending" : "ascending");
+      sort(table, column, downwards);
+    });
+  });
+}
+
+/* --- maps of heads: a cell and its row in the table belong together --- */
+
+function connect(figure) {
+  const places = all(".map td", figure);
+  const cells = places.filter((cell) => !cell.classList.contains("none")); // of tested heads
+  const rows = all("details tbody tr", figure);
+  if (!cells.length || cells.length !== rows.length) return;
+  const heads = all("details thead th", figure).map((head) => head.textContent.trim());
+  const width = figure.querySelector(".map tbody tr").cells.length - 1;
+  const readout = make("output", { class: "readout" });
+  const hint = "Point at a head, or go there with the arrow keys; Enter shows it in the table.";
+  readout.textContent = hint;
+  figure.querySelector(".legend").after(readout);
+
+  const light = (k, on) => {
+    cells[k].classList.toggle("lit", on);
+    rows[k].classList.toggle("lit", on);
+    const said = [...rows[k].cells].map((cell, i) => `${heads[i]} ${cell.textContent}`);
+    readout.textContent = on ? said.join(", ") : hint;
+  };
+  const show = (k) => {
+    figure.querySelector("details").open = true;
+    rows[k].scrollIntoView({ block: "nearest" });
+  };
+  let stop = 0; // the one cell that the tab key reaches
+  const go = (from, step) => {
+    let place = places.indexOf(cells[from]) + step;
+    while (places[place]?.classList.contains("none")) place += step;
+    const k = cells.indexOf(places[place]);
+    if (k < 0) return;
+    cells[stop].tabIndex = -1;
+    stop = k;
+    cells[k].tabIndex = 0;
+    cells[k].focus();
+  };
+  cells.forEach((cell, k) => {
+    cell.tabIndex = k ? -1 : 0;
+    for (const kind of ["mouseenter", "focus"]) cell.addEventListener(kind, () => light(k, true));
+    for (const kind of ["mouseleave", "blur"]) cell.addEventListener(kind, () => light(k, false));
+    cell.addEventListener("click", () => show(k));
+    cell.addEventListener("keydown", (event) => {
+      const step = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: width, ArrowUp: -width }[event.key];
+      if (event.key === "Enter") show(k);
+      else if (step) go(k, step);
+      else return;
+      event.preventDefault();
+    });
+  });
+  rows.forEach((row, k) => {
+    row.addEventListener("mouseenter", () => light(k, true));
+    row.addEventListener("mouseleave", () => light(k, false));
+  });
+}
+
+/* --- texts: by class, right or wrong, tests --- */
+
+const FILTERS = { class: "predicted", right: "the model is", tests: "tests" };
+const WORDS = { true: "right", false: "wrong", unknown: "not known to be right" };
+
+function makeFilters(texts) {
+  const bar = make("div", { class: "filters", role: "group", "aria-label": "Choose texts" });
+  const chosen = {};
+  const count = make("output", {});
+  const valuesOf = (text, key) =>
+    key === "tests" ? (text.dataset[key] ?? "").split(" ") : [text.dataset[key] ?? ""];
+  const update = () => {
+    for (const text of texts)
+      text.hidden = Object.entries(chosen).some(
+        ([key, value]) => value && !valuesOf(text, key).includes(value),
+      );
+    const seen = texts.filter((text) => !text.hidden).length;
+    count.textContent = seen < texts.length ? `${seen} of ${texts.length} texts` : "";
+  };
+  for (const [key, label] of Object.entries(FILTERS)) {
+    const values = [...new Set(texts.flatMap((text) => valuesOf(text, key)))];
+    const known = values.filter(Boolean).sort();
+    if (known.length < 2) continue;
+    const select = make("select", {}, make("option", { value: "" }, "all"));
+    for (const value of known)
+      select.append(make("option", { value }, (key === "right" && WORDS[value]) || value));
+    select.addEventListener("change", () => {
+      chosen[key] = select.value;
+      update();
+    });
+    bar.append(make("label", {}, label, select));
+  }
+  if (!bar.children.length) return;
+  bar.append(count);
+  texts[0].before(bar);
+}
+
+all("table.sortable").forEach(makeSortable);
+all("figure.heads").forEach(connect);
+new Set(all("article.text").map((text) => text.parentElement)).forEach((parent) =>
+  makeFilters(all(":scope > article.text", parent)),
+);
+
+/* A table that does not scroll needs no stop for the tab key. */
+for (const box of all(".scroll"))
+  if (!box.closest("details:not([open])") && box.scrollWidth <= box.clientWidth)
+    box.removeAttribute("tabindex");
+
+/* What is folded away is printed too. */
+addEventListener("beforeprint", () => {
+  for (const part of all("details:not([open])")) {
+    part.open = true;
+    part.dataset.printed = "";
+  }
+});
+addEventListener("afterprint", () => {
+  for (const part of all("details[data-printed]")) part.open = false;
+});

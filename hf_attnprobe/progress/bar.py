@@ -1,0 +1,148 @@
+"""One bar for all that takes long: what is done, what is left, and how long that takes."""
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from tqdm import tqdm
+
+
+BAR = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}{postfix}"
+SECONDS_BETWEEN_LINES = 30.0  # in a file, where no bar can move
+
+
+@dataclass
+class Bar:
+    """How far some work is, shown on stderr while the bar is open.
+
+        with Bar("training") as bar:
+            bar.move(left=40.0, doing="epoch 1 of 8")
+
+    On a terminal and in a notebook a line that moves; in a file a plain line now and
+    then. There is one at a time: a bar that is opened inside another has no line of its
+    own, and what it says is said of the part that the outer one is at.
+
+    Attributes:
+        name: stands before it.
+        shown: whether there is anything to see.
+        n_parts: how many parts the work has, of about one size.
+        of: what a part is called.
+        clock: seconds.
+    """
+
+    name: str
+    shown: bool = True
+    n_parts: int = 1
+    of: str = "part"
+    clock: Callable[[], float] = time.perf_counter
+    _open: ClassVar[list["Bar"]] = []
+    _outer: "Bar | None" = field(default=None, init=False)
+    _line: Any = field(default=None, init=False)
+    _share: float = field(default=0.0, init=False)
+    _part: str = field(default="", init=False)
+    _seconds: list[float] = field(default_factory=list, init=False)
+
+    def __enter__(self) -> "Bar":
+        self._begun = self._part_begun = self._told = self.clock()
+        if self.shown:
+            self._outer = self._open[-1] if self._open else None
+            self._open.append(self)
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if not self.shown:
+            return
+        self._open.remove(self)
+        if self._line is not None:
+            if kind is None:
+                self._line.n = 1.0
+                self._line.set_postfix_str("", refresh=False)
+            self._line.close()
+        elif self._told > self._begun and kind is None:
+            taken = in_words(self.clock() - self._begun)
+            print(f"{self.name}: done in {taken}", file=sys.stderr)
+
+    def part(self, name: str) -> None:
+        """The next part begins, and what was open of the last one is done."""
+        now = self.clock()
+        if self._part:
+            self._seconds.append(now - self._part_begun)
+        self._part, self._part_begun = name, now
+
+    def move(self, left: float, doing: str = "") -> None:
+        """Shows what is done, never less than before.
+
+        Args:
+            left: seconds, of the part.
+            doing: at the moment.
+        """
+        if not self.shown:
+            return
+        now = self.clock()
+        left += self._seconds_to_come(now - self._part_begun + left)
+        if self._part:
+            number = f"{self.of} {len(self._seconds) + 1} of {self.n_parts}"
+            doing = ", ".join(filter(None, [f"{number}: {self._part}", doing]))
+        if self._outer is not None:
+            self._outer.move(left, doing)
+            return
+        spent = now - self._begun
+        if left > 0 and spent > 0:
+            self._share = max(self._share, spent / (spent + left))
+        self._draw(f"{in_words(left)} left", doing, now)
+
+    def say(self, line: str) -> None:
+        """Writes a line of its own, above the bar."""
+        if self.shown:
+            say(line)
+
+    def _seconds_to_come(self, current: float) -> float:
+        """Of the parts that did not begin, if they take as long as others on average."""
+        known = [*self._seconds, current]
+        return max(self.n_parts - len(known), 0) * sum(known) / len(known)
+
+    def _draw(self, left: str, doing: str, now: float) -> None:
+        if not is_live():
+            if now - self._told >= SECONDS_BETWEEN_LINES:
+                self._told = now
+                said = ", ".join(filter(None, [f"{self._share:.0%}", left, doing]))
+                print(f"{self.name}: {said}", file=sys.stderr, flush=True)
+            return
+        if self._line is None:
+            self._line = tqdm(
+                total=1.0,
+                desc=self.name,
+                bar_format=BAR,
+                miniters=0,
+                dynamic_ncols=True,
+            )
+        self._line.set_description_str(self.name, refresh=False)
+        said = ", ".join(filter(None, [left, doing]))
+        self._line.set_postfix_str(said, refresh=False)
+        self._line.update(self._share - self._line.n)
+
+
+def say(line: str) -> None:
+    """Writes a line to stderr, above a bar that is open."""
+    tqdm.write(line, file=sys.stderr)
+
+
+def is_live() -> bool:
+    """Whether a line on stderr can be written anew: on a terminal, and in a notebook."""
+    in_notebook = type(sys.stderr).__module__.startswith("ipykernel")
+    return in_notebook or sys.stderr.isatty()
+
+
+def in_words(seconds: float) -> str:
+    """A duration as one says it.
+
+    >>> in_words(9.4), in_words(140), in_words(8000)
+    ('about 10 s', 'about 2 min', 'about 2.2 h')
+    """
+    if seconds < 100:
+        return f"about {max(round(seconds / 5) * 5, 5)} s"
+    if seconds < 100 * 60:
+        return f"about {round(seconds / 60)} min"
+    return f"about {seconds / 3600:.1f} h"

@@ -1,0 +1,50 @@
+"""What can be set when a card is written."""
+
+from dataclasses import dataclass
+
+from hf_attnprobe.cards.names import HUB_ID
+from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.options import Options, option
+
+
+@dataclass(frozen=True)
+class PublishingOptions(Options):
+    """Where on the Hub a checkpoint goes."""
+
+    push_to_hub: str | None = option(
+        None,
+        "publish model, tokenizer, code and card in this repository of the Hub, and the "
+        "rows of its audits as the data set ORG/NAME-attention-audit",
+        metavar="ORG/NAME",
+    )
+    private: bool = option(False, "make new repositories private")
+    token: str | None = option(
+        None,
+        "of the Hub, one that may write (default: the one that is logged in)",
+        secret=True,
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        name = self.push_to_hub
+        if name is not None and not HUB_ID.fullmatch(name):
+            raise AttnProbeError(
+                f"expected a repository of the Hub as ORG/NAME, got {name!r}; give both"
+            )
+
+
+@dataclass(frozen=True)
+class CardOptions(PublishingOptions):
+    """What a card says besides, and where it goes."""
+
+    data_id: str | None = option(
+        None,
+        "Hub id of the data it was trained and audited on, where their name does not tell",
+        metavar="ORG/NAME",
+    )
+    license: str | None = option(
+        None, "license of the model, as the Hub names it, such as apache-2.0"
+    )
+    trust_remote_code: bool = option(
+        False, "run code that comes with the model in its folder"
+    )

@@ -1,0 +1,1 @@
+"""The page of a retraining, a file per part."""

@@ -1,0 +1,227 @@
+"""What retrainings found, as data: their result, and the tables of it.
+
+Pure: rows and scores in.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import pandas as pd
+
+from hf_attnprobe import markdown
+from hf_attnprobe import published_results as published
+from hf_attnprobe.data.examples import DatasetName
+from hf_attnprobe.retraining.curve import Point, curve, published_point
+from hf_attnprobe.retraining.verdict import Verdict, farthest_seed, verdict
+from hf_attnprobe.statistics.bins import attention_bin
+from hf_attnprobe.statistics.bootstrap import Estimate, mean_estimate
+from hf_attnprobe.statistics.scores import Score
+from hf_attnprobe.statistics.summary import Statistic
+from hf_attnprobe.storage.plain_data import from_plain, plain, values_from_plain
+
+
+PUBLISHED_F1 = {
+    "uniform": published.UNIFORM,
+    "diagnostic_mlp": published.DIAGNOSTIC_MLP,
+}
+"""Published F1 by test, data set and model."""
+CLAMP_NOTE = "The loss clamps ln of the base's weights at ln 1e-10."
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """A model that was trained.
+
+    Attributes:
+        name: its folder below the output folder.
+        seconds: of training and evaluation, over all runs that it took.
+        n_epochs: it was trained for.
+        metrics: its scores.
+    """
+
+    name: str
+    seconds: float
+    n_epochs: int
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True)
+class RetrainingResult:
+    """What retrainings say. ``print(report)`` gives the verdict.
+
+    Attributes:
+        model: the base.
+        dataset: the test texts' data set and split.
+        n: test texts.
+        seed: of bootstrap and search.
+        statistics: over all texts and by predicted class.
+        scores: by test.
+        models: that were trained.
+        provenance: settings, versions and fingerprints.
+        bins: see :func:`attention_bins`.
+        beyond_seed: see :func:`farther_than_a_seed`.
+        rows: one value per test, statistic and text.
+    """
+
+    model: str
+    dataset: DatasetName
+    n: int
+    seed: int
+    statistics: tuple[Statistic, ...]
+    scores: dict[str, tuple[Score, ...]]
+    models: tuple[TrainedModel, ...]
+    provenance: dict
+    bins: tuple[tuple, ...] = ()
+    beyond_seed: Estimate | None = None
+    rows: pd.DataFrame = field(default_factory=pd.DataFrame, repr=False, compare=False)
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        """What the tests say, one sentence each."""
+        return verdict(
+            self.statistics, self.scores, n=self.n, beyond_seed=self.beyond_seed
+        )
+
+
+def to_json(report: RetrainingResult) -> dict:
+    """Plain data, as ``retrain --json`` prints and ``summary.json`` holds it.
+
+    NaN becomes None.
+    """
+    return {
+        "model": report.model,
+        "dataset": str(report.dataset),
+        "n": report.n,
+        "seed": report.seed,
+        "statistics": plain(report.statistics),
+        "scores": plain(report.scores),
+        "models": plain(report.models),
+        "bins": plain(report.bins),
+        "beyond_seed": plain(report.beyond_seed),
+        "verdict": report.verdict.sentences(),
+        "findings": plain(report.verdict.findings()),
+        "provenance": report.provenance,
+    }
+
+
+def fields_from_json(data: Mapping) -> dict[str, Any]:
+    """The fields of a result, from what :func:`to_json` made of it; not the rows."""
+    scores = {
+        test: tuple(from_plain(Score, score) for score in of_test)
+        for test, of_test in data["scores"].items()
+    }
+    return {
+        "model": data["model"],
+        "dataset": DatasetName.parse(data["dataset"]),
+        "n": data["n"],
+        "seed": data["seed"],
+        "statistics": tuple(from_plain(Statistic, s) for s in data["statistics"]),
+        "scores": scores,
+        "models": tuple(from_plain(TrainedModel, m) for m in data["models"]),
+        "provenance": data["provenance"],
+        "bins": values_from_plain(data["bins"]),
+        "beyond_seed": _estimate(data.get("beyond_seed")),
+    }
+
+
+def _estimate(fields: Mapping | None) -> Estimate | None:
+    return None if fields is None else from_plain(Estimate, fields)
+
+
+def farther_than_a_seed(
+    rows: pd.DataFrame, statistics: Sequence[Statistic], *, seed: int = 0
+) -> Estimate | None:
+    """JSD of the chosen adversary minus that of the farthest other seed, per text.
+
+    Args:
+        rows: of the tests ``adversary`` and ``seeds``.
+        statistics: of the same rows; they tell which seed is the farthest on average.
+        seed: of the bootstrap.
+
+    Returns:
+        The mean with its interval; None where one of the tests was not run.
+    """
+    other = farthest_seed(statistics)
+    if other is None:
+        return None
+    values = rows.set_index("example_id").value
+    chosen = values[(rows.statistic == "chosen_jsd").to_numpy()]
+    if chosen.empty:
+        return None
+    of_seed = values[(rows.statistic == other.statistic).to_numpy()]
+    return mean_estimate((chosen - of_seed).to_numpy(), seed=seed)
+
+
+def attention_bins(rows: pd.DataFrame, labels: Sequence[str]) -> tuple[tuple, ...]:
+    """How far another seed moves attention, by how peaked it is, as the papers plot it.
+
+    Args:
+        rows: of the test ``seeds`` and of the predictions.
+        labels: names of the classes.
+
+    Returns:
+        (bin of the base's largest weight, predicted class, number of texts, median of
+        ``seed_jsd``).
+    """
+    wide = rows[rows.test.isin(("seeds", "prediction"))].pivot_table(
+        index="example_id", columns="statistic", values="value"
+    )
+    if not {"max_attention", "seed_jsd"} <= set(wide):
+        return ()
+    by = [attention_bin(wide.max_attention), wide.predicted_class.astype(int)]
+    groups = wide.groupby(by, observed=True).seed_jsd
+    bins = []
+    for (name, predicted), jsd in groups:
+        bins.append((name, labels[predicted], len(jsd), float(jsd.median())))
+    return tuple(bins)
+
+
+# --- tables: a head and rows, for whoever writes them -------------------------------
+
+Table = tuple[list[str], list[list[Any]]]
+
+
+def score_table(report: RetrainingResult, test: str) -> Table:
+    """Models down; each metric, and how much of the reference's is lost, across."""
+    scores = report.scores[test]
+    by_name = {(s.model, s.metric): s for s in scores}
+    models = dict.fromkeys(model for model, _ in by_name)
+    metrics = dict.fromkeys(metric for _, metric in by_name)
+    paper = PUBLISHED_F1.get(test, {}).get(report.dataset.published_as, {})
+    head = ["model"]
+    for metric in metrics:
+        head += [metric, f"lost against {scores[0].reference}"]
+    if paper:
+        head.append("published F1")
+    rows: list[list[Any]] = []
+    for model in models:
+        row: list[Any] = [model]
+        for metric in metrics:
+            row += _score_cells(by_name[model, metric])
+        if paper:
+            row.append(markdown.number(paper.get(model)))
+        rows.append(row)
+    return head, rows
+
+
+def _score_cells(score: Score) -> list[str]:
+    """The score, and what is lost against the reference."""
+    lost = markdown.interval(score.difference, score.difference_ci95)
+    if score.model == score.reference:
+        lost = markdown.MISSING
+    return [markdown.interval(score.value, score.ci95), lost]
+
+
+def curve_table(report: RetrainingResult) -> Table:
+    """What moves attention how far, the published adversary last."""
+    points = curve_points_of(report)
+    rows = [[p.name, *map(markdown.number, (p.jsd, p.tvd, p.f1))] for p in points]
+    return ["", "mean JSD", "mean TVD", "F1"], rows
+
+
+def curve_points_of(report: RetrainingResult) -> list[Point]:
+    """The points of the curve, with the published one, if any."""
+    own = curve(report.statistics, report.scores)
+    return own + published_point(report.dataset.published_as)

@@ -1,0 +1,99 @@
+"""Shown texts on disk: ``texts.json`` in the folder of an audit."""
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from hf_attnprobe.charts.shown_text import (
+    ADVERSARY_JSD,
+    ADVERSARY_PROBABILITY,
+    ShownText,
+    without_marks,
+)
+from hf_attnprobe.storage.folders import as_json, write_json
+from hf_attnprobe.storage.plain_data import from_plain, plain, values_from_plain
+
+
+TEXTS = "texts.json"
+
+
+def write_texts(
+    folder: Path, texts: Sequence[ShownText], made_with: Mapping[str, Any]
+) -> None:
+    """Writes the texts, the whole file or nothing.
+
+    Args:
+        folder: of the audit.
+        texts: what is shown.
+        made_with: what their numbers depend on beside model and data.
+    """
+    write_json(folder / TEXTS, {"made_with": plain(made_with), "texts": plain(texts)})
+
+
+def read_texts(
+    folder: Path, made_with: Mapping[str, Any] | None = None
+) -> tuple[ShownText, ...] | None:
+    """The texts of a folder; None where it has none, or none that can be read.
+
+    Args:
+        folder: of the audit.
+        made_with: as for :func:`write_texts`; None where texts made with others suit too.
+    """
+    try:
+        held = json.loads((folder / TEXTS).read_text(encoding="utf-8"))
+        if made_with is not None and held["made_with"] != as_json(plain(made_with)):
+            return None
+        return tuple(map(text_from_plain, held["texts"]))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return None
+
+
+def text_from_plain(data: Mapping[str, Any]) -> ShownText:
+    """The inverse of ``plain``; also of a text as older versions kept it."""
+    if "scores" not in data:
+        return _from_older(data)
+    text = from_plain(ShownText, data)
+    scores = {name: values_from_plain(s) for name, s in text.scores.items()}
+    numbers = {name: n for name, n in text.numbers.items() if n is not None}
+    return _checked(dataclasses.replace(text, scores=scores, numbers=numbers))
+
+
+def _checked(text: ShownText) -> ShownText:
+    """The text itself; a ValueError where its parts do not belong together."""
+    n = len(text.tokens)
+    columns = [text.scores["attention"], *text.scores.values()]
+    columns += [text.segments] if text.segments else []
+    places = [*(text.smallest_set or ()), *text.glued, *text.unknown]
+    numbers = [*chain(*columns), *text.numbers.values(), text.probability or 0.0]
+    fit = {len(column) for column in columns} == {n} and {*places} <= {*range(n)}
+    if not fit or not all(isinstance(value, int | float) for value in numbers):
+        raise ValueError(f"parts of the shown text {text.example_id} do not fit")
+    return text
+
+
+def _from_older(data: Mapping[str, Any]) -> ShownText:
+    """A text of the summary as it was before there were several rankings."""
+    label, predicted = data.get("label"), data["predicted"]
+    tokens, glued = without_marks(data["tokens"])
+    scores = {name: tuple(data.get(name) or ()) for name in ("attention", "adversary")}
+    numbers = {
+        ADVERSARY_JSD: data.get("adversary_jsd"),
+        ADVERSARY_PROBABILITY: data.get("adversary_prob"),
+    }
+    text = ShownText(
+        example_id=data["example_id"],
+        tokens=tokens,
+        predicted=predicted,
+        probability=data["prob"],
+        label=label,
+        correct=None if label is None else label == predicted,
+        scores={name: values for name, values in scores.items() if values},
+        numbers={name: value for name, value in numbers.items() if value is not None},
+        why="one of the first texts",
+        segments=tuple(data.get("segments") or ()),
+        glued=glued,
+    )
+    return _checked(text)
