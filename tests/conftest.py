@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,6 +31,7 @@ os.environ |= OFFLINE | {
 import pytest  # noqa: E402
 import torch  # noqa: E402
 
+from browser import browser, opened  # noqa: E402
 from hf_attnprobe import (  # noqa: E402
     AttentionClassifierConfig,
     AttentionClassifierForSequenceClassification,
@@ -184,3 +186,19 @@ def copy_of(tmp_path):
         return Path(shutil.copytree(folder, tmp_path / name))
 
     return copy
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    """A browser, for one module: as long as it is open, no other event loop can run."""
+    with browser() as running:
+        yield running
+
+
+@pytest.fixture
+def open_page(chromium):
+    """``open_page(path, dark=False, width=1200, scripts=True)``: see ``browser.Opened``."""
+    with ExitStack() as stack:
+        yield lambda path, **options: stack.enter_context(
+            opened(chromium, path, **options)
+        )

@@ -15,7 +15,9 @@ answered with the present content.
 Standard library only.  Reading always works; ``writable=True`` adds what ``push_to_hub``
 and ``upload_file`` need (repo creation and commits of inline files). ``missing_status=401`` answers
 for a repo that is not there as the real Hub does to anonymous clients; ``private={repo: token}`` hides
-a repo from those without the token::
+a repo from those without the token; ``read_only={token}`` are tokens that may not write; ``orgs={name}``
+are the only organisations in which repos can be made; to commits with a token of ``dropping`` the
+connection is closed without an answer::
 
     with MiniHub(root) as hub:          # picks a free port
         os.environ["HF_ENDPOINT"] = hub.url
@@ -406,6 +408,8 @@ class Handler(BaseHTTPRequestHandler):
             return self._json(200, self._paths_info(kind, repo, body))
         if self.command == "POST" and verb in ("preupload", "commit"):
             self._need_writable()
+            if verb == "commit" and self._token() in self.server.dropping:
+                raise ConnectionResetError
             if verb == "preupload":
                 store.repo_dir(kind, repo)
                 plan = {"uploadMode": "regular", "shouldIgnore": False}
@@ -462,6 +466,11 @@ class Handler(BaseHTTPRequestHandler):
             wish = json.loads(body)
             kind = wish.get("type", "model") + "s"
             repo = f"{wish.get('organization') or 'local'}/{wish['name']}"
+            if (
+                self.server.orgs is not None
+                and repo.split("/")[0] not in self.server.orgs
+            ):
+                raise HubError(404, "NotFound", "Organization not found")
             if kind not in KINDS or not re.fullmatch(_ID, repo):
                 raise HubError(400, "BadRequest", f"not a repository id: {kind}/{repo}")
             folder = self.server.store.repo_dir(kind, repo, must_exist=False)
@@ -483,7 +492,12 @@ class Handler(BaseHTTPRequestHandler):
             f"not served here: {path}",
         )
 
+    def _token(self) -> str:
+        return self.headers.get("Authorization", "").removeprefix("Bearer ")
+
     def _need_writable(self) -> None:
+        if self._token() in self.server.read_only:
+            raise HubError(403, "Forbidden", "this token may only read")
         if not self.server.writable:
             raise HubError(
                 403, "Forbidden", "this hub is read-only (start it with writable=True)"
@@ -502,10 +516,14 @@ class Server(ThreadingHTTPServer):
         writable: bool = False,
         missing_status: int = 404,
         private: dict[str, str] | None = None,
+        read_only: set[str] | None = None,
+        orgs: set[str] | None = None,
+        dropping: set[str] | None = None,
         log: TextIO | None = None,
     ) -> None:
         super().__init__((host, port), Handler)
-        self.private = private or {}
+        self.private, self.read_only = private or {}, read_only or set()
+        self.orgs, self.dropping = orgs, dropping or set()
         self.store, self.writable, self._log = Store(root.resolve()), writable, log
         self.missing_status = missing_status
         self.requests: list[tuple[str, str, int]] = []

@@ -11,10 +11,10 @@ from transformers import BertConfig, BertForSequenceClassification
 from by_name import audit_by_name
 from hf_attnprobe import build_tokenizer, rationale_dataset
 from hf_attnprobe.attention_model import ALL, SET
+from hf_attnprobe.auditing.forms.markdown_report import to_markdown
 from hf_attnprobe.auditing.group_tables import group_section, group_sentences, of_groups
 from hf_attnprobe.auditing.head_tables import by_head, head_tables
-from hf_attnprobe.auditing.report import to_markdown
-from hf_attnprobe.auditing.run import read_audit
+from hf_attnprobe.auditing.report import read_audit
 from hf_attnprobe.auditing.verdict import zero_ablation_only
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness import readings
@@ -135,7 +135,9 @@ def test_groups_alone(folder, data):
     assert places(report, "permutation") == {EVERYWHERE, *LAYERS}
     assert report.provenance["tests"] == ["permutation"]
     assert "single heads" in report.provenance["left_out"]["conicity"]
-    assert "| all attention |" in str(report) and "Assignment" in str(report)
+    assert "| all attention |" in report.to_text(
+        verbose=True
+    ) and "Assignment" in report.to_text(verbose=True)
     for options, message in (
         ({"tests": ["conicity"]}, "a test of groups"),
         ({"screen": 1}, "--screen"),

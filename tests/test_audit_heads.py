@@ -18,13 +18,10 @@ from by_name import audit_by_name
 from hf_attnprobe import build_tokenizer, rationale_dataset
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import Site
+from hf_attnprobe.auditing.forms.markdown_report import to_markdown
 from hf_attnprobe.auditing.head_tables import by_head
-from hf_attnprobe.auditing.report import (
-    extras_to_json,
-    from_json,
-    to_json,
-    to_markdown,
-)
+from hf_attnprobe.auditing.report import from_json
+from hf_attnprobe.auditing.result import extras_to_json, to_json
 from hf_attnprobe.auditing.selection import half_of
 from hf_attnprobe.data.examples import sample
 from hf_attnprobe.errors import AttnProbeError

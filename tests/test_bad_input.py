@@ -325,7 +325,8 @@ def test_classes_under_other_names_go_by_number(checkpoint):
     report = audit(checkpoint, rows, tests=["adversarial"], progress=False)
     found = report.to_pandas()
     assert found[found.statistic == "label"].value.tolist() == [1, 0]
-    assert [example.label for example in report.examples] == ["positive", "negative"]
+    labels = {example.example_id: example.label for example in report.examples}
+    assert labels == {0: "positive", 1: "negative"}
 
 
 def test_texts_of_no_token_are_skipped_and_counted(cli, checkpoint, tmp_path):
@@ -420,7 +421,7 @@ def test_nothing_but_texts_of_one_token(cli, checkpoint, tmp_path):
             )
     assert (
         "undefined for all 2 texts"
-        in cli("audit", "--model", checkpoint, "--dataset", data).out
+        in cli("audit", "--model", checkpoint, "--dataset", data, "--verbose").out
     )
 
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -22,6 +23,7 @@ from hf_attnprobe import (
     train_classifier,
 )
 from hf_attnprobe.checkpoint_comparison.options import ComparisonOptions
+from hf_attnprobe.checkpoint_comparison.page import checkpoint_page
 from hf_attnprobe.checkpoint_comparison.report import (
     COLUMNS,
     CheckpointComparison,
@@ -40,6 +42,7 @@ from hf_attnprobe.statistics.bootstrap import Estimate
 from hf_attnprobe.statistics.scores import compare_scores, metrics
 from hf_attnprobe.training.options import TrainingOptions
 from hf_attnprobe.training.trainer import Stopwatch
+from shown_page import Reader
 
 
 SIZES = {"embedding_size": 12, "encoder_size": 6}
@@ -591,3 +594,19 @@ def test_a_folder_of_other_files(name, checkpoints, reviews_folder, tmp_path):
             checkpoints, reviews_folder, output_dir=tmp_path, progress=False
         )
     assert [f.name for f in tmp_path.iterdir()] == [name]
+
+
+def test_the_page_holds_all_numbers_and_what_can_be_told(compared):
+    comparison, folder = compared
+    page = (folder / "report.html").read_text()
+    assert page == checkpoint_page(comparison)
+    seen = Reader(page)
+    for line in to_text(comparison).splitlines():
+        for cell in line.strip("| ").split(" | "):
+            if cell.strip("- "):
+                assert cell in seen.words or "checkpoints on" in cell
+    n = len(comparison.checkpoints)
+    assert seen.words.count(f"against {comparison.checkpoints[0].name}:") == n - 1
+    evil = replace(comparison.checkpoints[0], model="<b>bold</b>")
+    page = checkpoint_page(replace(comparison, checkpoints=(evil,)))
+    assert "<b>" not in page and "<b>bold</b>" in Reader(page).words

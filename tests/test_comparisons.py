@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hf_attnprobe import audit
-from hf_attnprobe.auditing.run import read_audit
+from hf_attnprobe.auditing.report import read_audit
 from hf_attnprobe.statistics.comparisons import (
     compare_rankings,
     holm,

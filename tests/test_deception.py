@@ -27,10 +27,12 @@ from hf_attnprobe import (
     train_classifier,
 )
 from hf_attnprobe.deception.options import DeceptionOptions
+from hf_attnprobe.deception.page import deception_page
 from hf_attnprobe.deception.report import (
     Measured,
     answers,
     deception_of,
+    rows_of,
     to_json,
     verdict,
 )
@@ -44,6 +46,7 @@ from hf_attnprobe.deception.run import (
 from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.training.fine_tuning import fine_tune
 from hf_attnprobe.training.options import TrainingOptions
+from shown_page import Reader
 
 
 FILLERS = [
@@ -672,3 +675,15 @@ def test_from_the_command_line(cli, classifier, folder, tmp_path):
         and found["tokens"] == ["dull", "witty"]
         and 0 < found["n_named"] < found["n"]
     )
+
+
+def test_the_page_answers_and_holds_the_table(deceived):
+    deception, folder = deceived
+    page = (folder / "report.html").read_text()
+    assert page == deception_page(deception)
+    seen = Reader(page)
+    assert verdict(deception) in seen.words
+    for row in rows_of(deception):
+        assert all(cell in seen.words for cell in row)
+    evil = replace(deception, model="<b>bold</b>")
+    assert "<b>" not in deception_page(evil)

@@ -6,6 +6,7 @@ from hf_attnprobe.demonstration import (
     DemoOptions,
     _rationale_mask,
     demo,
+    rationale_line,
     rationale_scores,
     rationale_sentences,
 )
@@ -18,7 +19,9 @@ def test_demo_ends_in_a_verdict(tmp_path):
         progress=False,
         options=DemoOptions(encoder="mlp", n_examples=300, epochs=1),
     )
-    assert report.n == 50 and "Verdict" in str(report)
+    assert report.n == 50 and "Verdict" in report.to_text(verbose=True)
+    line = rationale_line(found)
+    assert "\n" not in line and f"chance {found.chance:.0%} (50 texts)" in line
     assert (tmp_path / "audit" / "report.md").exists() and 0 <= metrics[
         "test_accuracy"
     ] <= 1

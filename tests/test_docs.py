@@ -15,7 +15,7 @@ from transformers import BertConfig, BertModel, BertTokenizer
 
 import hf_attnprobe
 import rules_table
-from hf_attnprobe import adapters, attention_model, functional
+from hf_attnprobe import adapters, attention_model, figures, functional
 from hf_attnprobe.cli import build_parser
 from hf_attnprobe.data.word_vectors import read_vectors
 from hf_attnprobe.faithfulness import registry
@@ -132,14 +132,27 @@ def test_ci_runs_the_command_of_the_readme():
 def test_the_readme_runs(tmp_path, monkeypatch, capsys):
     names = run_python_blocks("README.md", tmp_path, monkeypatch)
     printed = capsys.readouterr().out
-    assert "correlation" in printed and "Verdict" in printed
+    assert "Does this attention explain the predictions?" in printed
     assert len(names["report"].to_pandas()) > 100
 
 
 def test_the_quickstart_runs(tmp_path, monkeypatch, capsys):
     names = run_python_blocks("docs/quickstart.md", tmp_path, monkeypatch)
-    assert "Verdict" in capsys.readouterr().out
+    assert "explain the predictions?" in capsys.readouterr().out
     assert len(names["result"]["permutation_median_tvd"]) == 2
+
+
+def test_the_page_on_training_loops_runs(tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    names = run_python_blocks("docs/training_loops.md", tmp_path, monkeypatch)
+    logged = {key for line in names["trainer"].state.log_history for key in line}
+    told = "eval_attention_faithfulness/permutation.median_tvd"
+    assert {told, f"{told}_low", f"{told}_high", f"{told}_n"} <= logged
+    keys = re.findall(
+        r"^\| (`.*?`) \|", read("docs/training_loops.md"), flags=re.MULTILINE
+    )
+    documented = {key for row in keys for key in re.findall(r"`(\w+)`", row)}
+    assert set(names["told"]) <= documented
 
 
 def test_the_page_on_a_new_test_runs(tmp_path, monkeypatch, capsys, registries):
@@ -186,8 +199,13 @@ def test_the_example_without_arguments_runs(tmp_path, monkeypatch, capsys):
 
 
 def test_the_reference_has_every_public_name_once():
-    page, _, functions = read("docs/reference.md").partition("## Functions of tensors")
-    for part, names in ((page, hf_attnprobe.__all__), (functions, functional.__all__)):
+    page, _, rest = read("docs/reference.md").partition("## Functions of tensors")
+    functions, _, drawn = rest.partition("## Figures")
+    for part, names in (
+        (page, hf_attnprobe.__all__),
+        (functions, functional.__all__),
+        (drawn, figures.__all__),
+    ):
         rows = re.findall(r"^\| `(\w+)` \| \S", part, flags=re.MULTILINE)
         assert sorted(rows) == sorted(names)
 

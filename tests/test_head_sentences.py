@@ -167,7 +167,7 @@ def test_every_number_and_answer_follows_from_the_rows(reports, kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_report_says_what_is_predicted_and_in_its_own_words(reports, kind):
     report, folder = reports[kind]
-    text = str(report)
+    text = report.to_text(verbose=True)
     (line,) = [line for line in text.splitlines() if line.startswith("Predicts ")]
     assert report.predicts and report.predicts in line
     assert line in (folder / "report.md").read_text()
@@ -179,6 +179,22 @@ def test_the_report_says_what_is_predicted_and_in_its_own_words(reports, kind):
     elif kind != "choice":
         assert "mean over" in finding(report, "removal").sentence
         assert "averaged over" in text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_short_verdict_has_the_same_answers_on_few_lines(reports, kind):
+    report, _ = reports[kind]
+    lines = str(report).splitlines()
+    assert max(map(len, lines)) <= 100 and len(lines) <= 20
+    for found in report.findings:
+        assert any(f" {found.answer} " in line for line in lines), found.rule
+    unit = "standard deviations of the labels" if kind == "number" else "0 to 1"
+    assert any(f"moves: the output, {unit}" in line for line in lines)
+    whole = finding(report, "assignment")
+    if kind == "number":
+        assert any("R² " in line and "error" in line for line in lines)
+    (line,) = [line for line in lines if line.startswith("Do shuffled weights matter?")]
+    assert f"moves {whole.value:z.2f} [" in line
 
 
 def test_accuracy_of_labels_is_that_of_the_models_own_forward(reports):
@@ -227,7 +243,9 @@ def test_changes_by_part_average_to_the_change(reports, kind):
     np.testing.assert_allclose(parts.mean(axis=1), wide.uniform_tvd, atol=1e-6)
     means = wide.filter(regex="^median_tvd_of@").mean()
     for name, mean in means.items():
-        assert f"| {name.partition('@')[2]} | {mean:.3f} [" in str(report)
+        assert f"| {name.partition('@')[2]} | {mean:.3f} [" in report.to_text(
+            verbose=True
+        )
 
 
 def test_a_threshold_gives_a_number_sides(tmp_path):
@@ -239,7 +257,7 @@ def test_a_threshold_gives_a_number_sides(tmp_path):
     right = ((own.value > middle) == above).mean()
     assert f"threshold is right in {right:.2f} [" in said
     assert f"more frequent one in {max(above.mean(), 1 - above.mean()):.2f}:" in said
-    assert f"above {middle:g} or not" in str(report)
+    assert f"above {middle:g} or not" in report.to_text(verbose=True)
 
 
 def test_changes_of_a_number_have_no_limit_and_no_divergence(tmp_path):
@@ -251,7 +269,7 @@ def test_changes_of_a_number_have_no_limit_and_no_divergence(tmp_path):
     of_single_weights = rows[rows.statistic.str.startswith("delta_js")].value
     assert len(of_single_weights) and of_single_weights.isna().all()
     assert "units of 0.02" in finding(report, "assignment").sentence
-    assert "standard deviations" not in str(report)
+    assert "standard deviations" not in report.to_text(verbose=True)
 
 
 @pytest.mark.parametrize("kind", ["labels", "number", "choice"])

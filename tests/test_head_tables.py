@@ -85,7 +85,7 @@ def test_the_largest_of_many_heads_has_an_interval_over_all_of_them(shuffled):
     assert "2 of 72 heads (1 surely: simultaneous 95% intervals)" in said
     assert "when shuffled: 5.9 (0.25), 2.1 (0.06);" in said
     assert (
-        f"the most is 5.9 with 0.25 [{low:.2f}, {high:.2f}], interval simultaneous over "
+        f"the most is head 5.9 with 0.25 [{low:.2f}, {high:.2f}], interval simultaneous over "
         "72 heads" in said
     )
     naive = 1.96 * scipy.stats.sem(shuffled[5, 9])
@@ -111,7 +111,7 @@ def test_head_intervals_are_those_of_the_matrix_without_groups_of_heads(shuffled
         "3 of 73 heads (1 surely: simultaneous 95% intervals, for which 1 have too few "
         "texts)" in said
     )
-    assert "the most is 5.9" in said
+    assert "the most is head 5.9" in said
     assert head_intervals(rows, "no_such_statistic") == {}
 
 
@@ -147,7 +147,7 @@ def test_without_rows_nothing_is_sure(shuffled):
     for none in (rows[:0], pd.DataFrame()):
         said = the(head_sentences(statistics, none), "Assignment")
         assert "2 of 72 heads (by their means alone)" in said
-        assert "the most is 5.9 with 0.25, by its mean alone" in said
+        assert "the most is head 5.9 with 0.25, by its mean alone" in said
         assert "[" not in said and "surely" not in said
         assert "*" not in "\n".join(head_tables(statistics, none))
     few = {site: values[:29] for site, values in shuffled.items()}
@@ -182,7 +182,7 @@ def test_agreement_stands_beside_its_yardsticks():
     )
     said = the(head_sentences(statistics, rows), "Importance")
     assert "2 of 2 heads (1 surely: simultaneous 95% intervals)" in said
-    assert "the best is 0.0 with 0.40 [0.3" in said
+    assert "the best is head 0.0 with 0.40 [0.3" in said
     assert said.endswith("gradients reach 0.16, an unrelated ranking 0.")
 
 
@@ -221,7 +221,7 @@ def test_erasure_counts_failures_only_where_some_order_flips():
     found = [s for s in sentences if s.startswith("Erasure")]
     assert len(found) == 2
     assert "in 1 of 2 heads (1 surely" in found[0]
-    assert "the most is 0.0 with 50% [4" in found[0]
+    assert "the most is head 0.0 with 50% [4" in found[0]
     assert "in 2 of 3 heads some order" in found[1]
     assert "(50) attention's order" in found[1] and "never flips 40%" in found[1]
 

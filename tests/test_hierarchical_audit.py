@@ -11,7 +11,8 @@ from by_name import audit_by_name
 from hf_attnprobe import audit
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_classifier import AttentionClassifierConfig
-from hf_attnprobe.auditing.report import to_markdown, to_text
+from hf_attnprobe.auditing.forms.full_text import to_text
+from hf_attnprobe.auditing.forms.markdown_report import to_markdown
 from hf_attnprobe.data.tokenizer import build_tokenizer
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.single_token import single_token

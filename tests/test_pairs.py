@@ -294,7 +294,10 @@ def test_an_audit_of_a_segment_is_another_audit_and_says_which(tmp_path):
 
     whole, second = run(None), run("text_pair", folder=tmp_path / "out")
     assert "second text of each pair" in str(second)
-    assert "Columns read as texts: premise with hypothesis." in str(whole)
+    assert "second text of each pair" in second.to_text(verbose=True)
+    assert "Columns read as texts: premise with hypothesis." in whole.to_text(
+        verbose=True
+    )
     assert (whole.n, second.n, second.provenance["skipped_empty"]) == (5, 4, 1)
     report = (tmp_path / "out" / "report.md").read_text()
     assert "segment: text_pair" in report

@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -21,17 +23,20 @@ from transformers import (
 )
 
 from hf_attnprobe import AttentionClassifierConfig, AttnProbeError, train_classifier
+from hf_attnprobe.cli import build_parser
 from hf_attnprobe.data.examples import DatasetName
+from hf_attnprobe.options import from_flat
 from hf_attnprobe.retraining.curve import curve
 from hf_attnprobe.retraining.options import RetrainOptions
-from hf_attnprobe.retraining.report import (
-    from_json,
-    to_json,
-    to_markdown,
-)
+from hf_attnprobe.retraining.pages.page import command as retraining_command
+from hf_attnprobe.retraining.pages.page import retraining_page
+from hf_attnprobe.retraining.report import from_json, to_markdown
+from hf_attnprobe.retraining.result import to_json
 from hf_attnprobe.retraining.run import retrain
 from hf_attnprobe.retraining.stored import read_retraining
+from hf_attnprobe.statistics.verdicts import RULES, Answer
 from hf_attnprobe.training.options import TrainingOptions
+from shown_page import Reader
 
 
 TESTS = ["uniform", "seeds", "adversary", "diagnostic_mlp"]
@@ -88,6 +93,30 @@ def models_in(folder):
 # --- results ------------------------------------------------------------------------------------------------------
 
 
+def test_the_short_verdict_and_its_table_are_the_reports_numbers(report):
+    lines = str(report).splitlines()
+    assert max(map(len, lines)) <= 100 and len(lines) <= 8
+    graded = report.verdict.findings()
+    assert len(graded) == 3
+    for found, line in zip(graded, lines[3:], strict=False):
+        assert re.match(rf"(Is|Can|Do) .*\?  +{found.answer}  *\S", line)
+        assert f" {found.value:z.3f}" in line
+    body = report.to_latex("accuracy").split("\\midrule\n")[1].split("\n\\bottom")[0]
+    known = [
+        (test, s)
+        for test, of_test in report.scores.items()
+        for s in of_test
+        if s.metric == "accuracy"
+    ]
+    for row, (test, s) in zip(body.splitlines(), known, strict=True):
+        cells = row.removesuffix(r" \\").split(" & ")
+        assert cells[0].replace(r"\_", "_") == test and cells[1] == s.model
+        assert cells[2].startswith(f"{s.value:.3f} [")
+        assert cells[3].startswith(f"{s.difference:z.3f} [")
+    with pytest.raises(AttnProbeError, match=r"accuracy or f1.*'recall'"):
+        report.to_latex("recall")
+
+
 def test_every_model_is_an_ordinary_checkpoint(folder, report):
     expected = [
         "uniform",
@@ -119,6 +148,7 @@ def test_every_model_is_an_ordinary_checkpoint(folder, report):
         "retraining.json",
         "summary.json",
         "report.md",
+        "report.html",
     }
 
 
@@ -187,11 +217,11 @@ def test_the_curve_has_what_it_is_compared_with(report):
 
 def test_the_report_says_what_it_is(folder, report):
     text = (folder / "report.md").read_text()
-    assert "nan" not in str(report) and all(
+    assert "nan" not in report.to_text(verbose=True) and all(
         line in text for line in report.verdict.sentences()
     )
     for test in TESTS:
-        assert f"## {test}" in text and f"## {test}" in str(report)
+        assert f"## {test}" in text and f"## {test}" in report.to_text(verbose=True)
     assert "baseline, not a bound" in text and "| adversary/lambda-0.05 | 3 |" in text
     assert "published" not in text  # the data set is none of the paper's
     assert "median JSD to another seed" in text
@@ -451,3 +481,99 @@ def test_copies_of_a_folder_go_on(folder, base, reviews_folder, tmp_path, monkey
         "transformers.Trainer.train", lambda *args, **options: pytest.fail("trained")
     )
     run(base, reviews_folder, tmp_path / "moved")
+
+
+# --- the page -----------------------------------------------------------------------
+
+
+def test_the_page_holds_every_answer_table_and_the_command(folder, report):
+    page = (folder / "report.html").read_text()
+    assert page == retraining_page(report)
+    seen = Reader(page)
+    for sentence in report.verdict.sentences():
+        assert sentence in seen.words
+    for finding in report.verdict.findings():
+        assert RULES[finding.rule].question in seen.words
+    for model in report.models:
+        assert model.name in seen.words
+    shown = {"verdict", "limits", "scores", "curve", "statistics", "provenance"}
+    assert shown | {"penalty_curve", "seed_jsd_by_max_attention"} <= set(seen.ids)
+    assert len(seen.ids) == len(set(seen.ids))
+    assert "--lambdas 0.001 0.05" in seen.words and "--n-seeds 2" in seen.words
+
+
+def test_the_page_opens_with_its_answers_and_how_good_the_model_is(report):
+    words = Reader(retraining_page(report)).words
+    opening = words[words.index("Of three questions") :].split("The base is a")[0]
+    in_letters = {1: "one", 2: "two", 3: "three"}
+    given = [f.answer for f in report.verdict.findings()]
+    for answer, said in (
+        (Answer.YES, "answered yes"),
+        (Answer.NO, "answered no"),
+        (Answer.CANNOT_SAY, "left open, cannot say"),
+    ):
+        n = given.count(answer)
+        counted = f"{in_letters.get(n)} {'is' if n == 1 else 'are'} {said}"
+        assert counted in opening if n else said not in opening
+    wide = report.wide_frame()
+    positive = wide.label.mean()
+    assert f"the best constant guess has {2 * positive / (1 + positive):.3f}" in opening
+    assert f"is right in {max(positive, 1 - positive):.1%}" in opening
+    assert f"the base in {(wide.label == wide.predicted_class).mean():.1%}" in opening
+    assert "the published model has" not in opening
+    known = replace(report, dataset=DatasetName("/data/SST", "test"))
+    assert "the published model has 0.831" in Reader(retraining_page(known)).words
+    unlabelled = replace(report, rows=pd.DataFrame())
+    assert "not known without labels" in Reader(retraining_page(unlabelled)).words
+
+
+def test_the_page_explains_its_words_and_where_the_numbers_lie(report):
+    seen = Reader(retraining_page(report))
+    assert {"glossary", "reason"} <= set(seen.ids)
+    meanings = seen.words[seen.words.rindex("What the words mean") :]
+    for term in ("λ", "frontier", "guide", "model without context"):
+        assert term in meanings
+    assert "attnprobe audit --model" in seen.words
+    assert "attnprobe report FOLDER --output numbers.csv" in seen.words
+    assert "lost against base (negative: gained)" in seen.words
+
+
+def test_the_page_in_a_browser(folder, open_page):
+    opened = open_page(folder / "report.html", dark=True, width=400, axe=True)
+    assert opened.findings() == []
+    assert opened.messages == [] and len(opened.requests) == 1
+    assert not opened.is_wider_than_the_screen()
+
+
+def test_the_command_on_the_page_asks_for_the_same(report):
+    words = shlex.split(retraining_command(report))
+    asked = vars(build_parser().parse_args(words[1:]))
+    assert asked["tests"] == TESTS and asked["model"] == report.model
+    options = from_flat(asked, RetrainOptions)
+    assert set(options.sorted_lambdas()) == {0.05, 0.001}
+    assert (options.n_seeds, options.adversary_epochs) == (2, 3)
+
+
+def test_the_page_escapes_what_users_wrote(report):
+    evil = replace(report, model="<img src=x onerror=alert(1)>")
+    page = retraining_page(evil)
+    assert "<img" not in page and evil.model in Reader(page).words
+
+
+def test_a_notebook_shows_the_page_and_the_repr_is_one_line(report):
+    assert "\n" not in repr(report) and len(repr(report)) < 300
+    shown = report._repr_html_()
+    assert "<script" not in shown
+    assert all(s in Reader(shown).words for s in report.verdict.sentences())
+
+
+def test_frames_hold_the_numbers(report):
+    wide = report.wide_frame()
+    assert len(wide) == report.n
+    frame = report.summary_frame().set_index(["statistic", "group"])
+    mean = frame.loc[("seed_jsd", "all"), "mean"]
+    assert mean == pytest.approx(wide.seed_jsd.mean())
+    scores = report.score_frame()
+    assert len(scores) == sum(map(len, report.scores.values()))
+    assert scores.lost[scores.model == scores.reference].eq(0).all()
+    assert report.to_markdown() == to_markdown(report)

@@ -10,7 +10,7 @@ from scipy import stats
 
 from hf_attnprobe.retraining.choice import crossed_choice
 from hf_attnprobe.retraining.registry import READINGS
-from hf_attnprobe.retraining.report import farther_than_a_seed
+from hf_attnprobe.retraining.result import farther_than_a_seed
 from hf_attnprobe.retraining.verdict import CHOSEN, over_seeds, verdict
 from hf_attnprobe.statistics.bootstrap import Estimate
 from hf_attnprobe.statistics.scores import Score, compare_scores
@@ -172,7 +172,14 @@ def elsewhere_of(lost, interval, jsd, seeds=None, *, n=200):
         (0.004, (-0.018, 0.023), 0.60, None, CANNOT_SAY, "or worse than the base"),
         (0.03, (0.021, 0.04), 0.60, None, NO, "classifies worse than the base"),
         # .45 is beyond .40, and yet no farther than another seed went.
-        (0.0, (-0.01, 0.01), 0.45, {1: 0.2, 7: 0.5}, NO, "seeds, 7 (JSD 0.45 against"),
+        (
+            0.0,
+            (-0.01, 0.01),
+            0.45,
+            {1: 0.2, 7: 0.5},
+            NO,
+            "seed (seed 7, JSD 0.45 against",
+        ),
         (0.0, (-0.01, 0.01), 0.30, {1: 0.2, 7: 0.25}, YES, "attends farther from it"),
         (0.0, (-0.01, 0.01), 0.25, {1: 0.2, 7: 0.25}, CANNOT_SAY, "attend farther or"),
     ],
@@ -204,6 +211,24 @@ def test_the_difference_to_a_seed_is_paired_by_text():
     expected = wide["chosen_jsd"] - wide["one_seed_jsd@3"]
     assert found.value == pytest.approx(expected.mean())
     assert found.ci95[0] > 0.018 and found.ci95[1] < 0.022
+
+
+@pytest.mark.parametrize(
+    ("to_uniform", "said"),
+    [
+        (0.05, "are 0.05 from the base's, nearer than another seed"),
+        (0.4, "are 0.40 from the base's, no nearer than another seed"),
+        (None, None),
+    ],
+)
+def test_chance_stands_beside_equal_weights(to_uniform, said):
+    values = {("seeds", "seed_jsd"): 0.13, ("seeds", "seed_tvd"): 0.2}
+    if to_uniform is not None:
+        values["uniform", "uniform_model_jsd"] = to_uniform
+    statistics = summarize(rows_of(values, 40), [], READINGS)
+    chance = verdict(statistics, {}, n=40).chance
+    assert "JSD of 0.13" in chance
+    assert said in chance if said else "Equal weights" not in chance
 
 
 # --- the crossed choice -----------------------------------------------------------------------------------------

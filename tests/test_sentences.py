@@ -144,7 +144,7 @@ def check_whole(report):
     else:
         expected = "cannot say"
     assert report.answer == expected
-    assert f"{expected.capitalize()} (" in str(report)
+    assert f"{expected.capitalize()} (" in report.to_text(verbose=True)
 
 
 def check(report, folder):

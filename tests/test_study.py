@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,21 +25,26 @@ from hf_attnprobe import options as study_options
 from hf_attnprobe import published_results as published
 from hf_attnprobe.data.cards import CARDS
 from hf_attnprobe.retraining.options import TransferOptions
+from hf_attnprobe.statistics.bootstrap import Estimate
 from hf_attnprobe.statistics.scores import metrics
 from hf_attnprobe.studies import file as study_file
 from hf_attnprobe.studies import grid as study_grid
 from hf_attnprobe.studies import plan as study_plan
 from hf_attnprobe.studies.file import read_study, ready_studies
 from hf_attnprobe.studies.options import StudyOptions
+from hf_attnprobe.studies.page import study_page
 from hf_attnprobe.studies.papers import jain_wallace
 from hf_attnprobe.studies.plan import FolderOf, Job, load_as, name_of
 from hf_attnprobe.studies.report import (
     OVER_TEXTS,
     _differences,
+    from_json,
+    shown,
     to_json,
     to_markdown,
 )
 from hf_attnprobe.studies.run import study
+from shown_page import Reader
 
 
 SMALL = {
@@ -1339,3 +1345,21 @@ def test_a_guide_that_has_changed_is_refused(folder, reviews_folder, copy_of):
             progress=False,
             **models,
         )
+
+
+def test_the_page_is_made_of_the_tables(folder, summary):
+    page = (folder / "report.html").read_text()
+    report = from_json(summary)
+    assert to_json(report) == summary
+    assert page == study_page(report)
+    seen = Reader(page)
+    for table in report.tables:
+        assert table.title in seen.words
+        assert all(sentence in seen.words for sentence in table.sentences)
+        for row in table.rows:
+            for cell in row:
+                if isinstance(cell, str | Estimate):
+                    assert shown(cell) in seen.words
+    assert all(note in seen.words for note in report.notes)
+    evil = replace(report, title="<b>bold</b>")
+    assert "<b>" not in study_page(evil)

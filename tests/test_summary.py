@@ -5,16 +5,12 @@ import pandas as pd
 import pytest
 import scipy.stats
 
-from hf_attnprobe.auditing import report as report_module
+from hf_attnprobe.auditing.forms.full_text import to_text
+from hf_attnprobe.auditing.forms.markdown_report import to_markdown
+from hf_attnprobe.auditing.forms.notes import verdict_lines
 from hf_attnprobe.auditing.head_tables import head_sentences, head_tables
-from hf_attnprobe.auditing.report import (
-    Report,
-    extras_to_json,
-    from_json,
-    to_json,
-    to_markdown,
-    to_text,
-)
+from hf_attnprobe.auditing.report import Report, from_json
+from hf_attnprobe.auditing.result import extras_to_json, to_json
 from hf_attnprobe.faithfulness import readings
 from hf_attnprobe.statistics.bootstrap import bootstrap_interval
 from hf_attnprobe.statistics.comparisons import compare_rankings
@@ -424,7 +420,7 @@ def test_many_heads_have_tables_of_erasure(readings):
     )
     assert (
         "1 of 2 heads (1 surely: simultaneous 95% intervals) cost" in said
-        and "the most is 0.0 with +0.20 [" in said
+        and "the most is head 0.0 with +0.20 [" in said
         and "in 2 of 2 heads some order" in said
     )
     assert compare_rankings(rows) == ()
@@ -437,7 +433,7 @@ def test_heads_that_could_only_be_zero_ablated_are_said_to_be():
     for sites in ((0,), (0, 1)):
         both = pd.concat([predicted, *(rows.assign(head=head) for head in sites)])
         statistics = summarize(both, ["a", "b"], READINGS)
-        said = report_module._verdict(Report("m", "d", 10, 0, statistics, {}))
+        said = verdict_lines(Report("m", "d", 10, 0, statistics, {}))
         assert sum("only be zero-ablated, not replaced" in line for line in said) == 1
         statistics = summarize(
             pd.concat([both, *(replaced.assign(head=head) for head in sites)]),
@@ -446,5 +442,5 @@ def test_heads_that_could_only_be_zero_ablated_are_said_to_be():
         )
         assert not any(
             "only be zero-ablated" in line
-            for line in report_module._verdict(Report("m", "d", 10, 0, statistics, {}))
+            for line in verdict_lines(Report("m", "d", 10, 0, statistics, {}))
         )

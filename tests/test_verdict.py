@@ -304,7 +304,7 @@ def test_an_untrained_network_is_not_said_to_agree(tokenizer, encoder, sharpness
     (finding,) = [f for f in report.findings if f.rule == "importance"]
     assert finding.yardsticks["control"] > 0.5  # as much as the model itself
     assert finding.answer in (Answer.NO, Answer.CANNOT_SAY)
-    assert "agrees" not in str(report)
+    assert "agrees" not in report.to_text(verbose=True)
     assert report.answer == Answer.CANNOT_SAY  # its labels are tosses of a coin
 
 
@@ -336,10 +336,10 @@ def test_the_control_is_the_same_tests_on_the_shuffled_weights(tokenizer, tmp_pa
     ]
     assert beside.control_mean == pytest.approx(means)
     assert beside.difference == pytest.approx(beside.mean - means)
-    assert f"(control {means:.3f})" in str(report)
+    assert f"(control {means:.3f})" in report.to_text(verbose=True)
     again = read_audit(tmp_path / "a")
     assert again.findings == report.findings and again.contrasts == report.contrasts
-    assert str(again) == str(report)
+    assert again.to_text(verbose=True) == report.to_text(verbose=True)
 
 
 def test_what_a_control_keeps_and_what_it_loses(tokenizer):
@@ -453,7 +453,8 @@ def test_a_report_of_a_folder_is_of_the_texts_of_its_summary(tokenizer, tmp_path
     run = {"tokenizer": tokenizer, "progress": False, "output_dir": tmp_path}
     audit(model, Data(texts, test_limit=6), ["permutation"], **run)
     held = {
-        name: (tmp_path / name).read_text() for name in ("summary.json", "report.md")
+        name: (tmp_path / name).read_text()
+        for name in ("summary.json", "report.md", "texts.json")
     }
     audit(model, texts, ["permutation", "uniform_attention"], **run)
     for name, text in held.items():
@@ -465,6 +466,7 @@ def test_a_report_of_a_folder_is_of_the_texts_of_its_summary(tokenizer, tmp_path
 def test_shown_texts_were_computed_as_the_audit_asked(tokenizer, tmp_path):
     """With --method search a text was shown with the exact adversary's JSD."""
     from hf_attnprobe import Adversarial
+    from hf_attnprobe.charts.shown_text import ADVERSARY_JSD
 
     model = untrained("cnn", 5, len(tokenizer))
     texts = generated_texts(tokenizer, n=4, length=7)
@@ -472,14 +474,15 @@ def test_shown_texts_were_computed_as_the_audit_asked(tokenizer, tmp_path):
     report = audit(model, texts, [asked], tokenizer=tokenizer, progress=False)
     rows = report.rows[report.rows.statistic == "epsilon_max_jsd@0.05"]
     known = rows.set_index("example_id").value
-    assert len(report.examples) == 3
-    for example in report.examples:
-        assert example.adversary_jsd == pytest.approx(known[example.example_id])
+    assert len(report.examples) == 4
+    for text in report.examples:
+        assert text.numbers[ADVERSARY_JSD] == pytest.approx(known[text.example_id])
 
 
 def test_medians_by_weight_keep_predicted_classes_apart():
     """.187 and .690 were printed as one median of .313 that no text has."""
-    from hf_attnprobe.auditing.report import Report, to_markdown
+    from hf_attnprobe.auditing.forms.markdown_report import to_markdown
+    from hf_attnprobe.auditing.report import Report
 
     n = 40
     moved = {
@@ -532,7 +535,7 @@ def test_three_classes_get_bounds_and_no_word_of_pinned_down():
     (finding,) = [f for f in report.findings if f.rule == "uniqueness"]
     assert finding.answer != Answer.YES
     assert "at least" in finding.sentence and "certainly at most" in finding.sentence
-    assert "pinned" not in str(report)
+    assert "pinned" not in report.to_text(verbose=True)
 
 
 def test_room_says_that_it_follows_saturation_and_is_read_at_the_papers_epsilon():
@@ -619,7 +622,9 @@ def test_a_model_that_cannot_be_copied_has_no_control(tokenizer, caplog):
     texts = generated_texts(tokenizer, n=4, length=7)
     run = {"tokenizer": tokenizer, "progress": False}
     report = audit(adapter, texts, ["permutation"], **run)
-    assert report.contrasts == () and "no control was run" in str(report)
+    assert report.contrasts == () and "no control was run" in report.to_text(
+        verbose=True
+    )
     assert "cannot be copied" in caplog.text
     asked = AuditOptions(control="randomised")
     with pytest.raises(AttnProbeError, match="cannot copy the model for a control"):

@@ -816,7 +816,7 @@ def test_in_an_audit(checkpoint, reviews, tmp_path):
         "regret@random",
         "fraction_to_flip@margin",
     } <= names
-    assert "flips the decision" in str(report)
+    assert "flips the decision" in report.to_text(verbose=True)
     other = audit_by_name(
         checkpoint,
         reviews,

@@ -314,7 +314,7 @@ def test_every_test_prints_something_of_many_heads(
         tokenizer=tokenizer,
         progress=False,
     )
-    assert "| layer | head 0 | head 1 |" in str(report)
+    assert "| layer | head 0 | head 1 |" in report.to_text(verbose=True)
 
 
 def test_a_statistic_without_a_title_has_a_generic_one(alone, tokenizer, reviews):
@@ -334,7 +334,7 @@ def test_a_statistic_without_a_title_has_a_generic_one(alone, tokenizer, reviews
         tokenizer=tokenizer,
         progress=False,
     )
-    assert "### first_weight: first weight" in str(report)
+    assert "### first_weight: first weight" in report.to_text(verbose=True)
 
 
 def _bert(tokenizer):

@@ -1,0 +1,145 @@
+"""Maps of heads and charts of groups, against plain pandas."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from hf_attnprobe.charts.head_groups import group_charts
+from hf_attnprobe.charts.head_maps import head_maps
+from hf_attnprobe.statistics.bootstrap import bootstrap_interval
+from made_up_rows import head_rows, long_rows
+
+
+@pytest.fixture(scope="module")
+def rows_of_heads():
+    return head_rows()
+
+
+@pytest.fixture(scope="module")
+def maps(rows_of_heads):
+    return {m.key: m for m in head_maps(rows_of_heads)}
+
+
+def mean_of(rows, statistic, layer, head):
+    own = (rows.statistic == statistic) & (rows.layer == layer) & (rows["head"] == head)
+    return rows[own].value.mean()
+
+
+@pytest.mark.parametrize("statistic", ["median_tvd", "attention_leave_one_out_tau"])
+def test_every_cell_is_a_mean_within_its_interval(rows_of_heads, maps, statistic):
+    chart = maps[f"heads_{statistic}"]
+    assert (chart.layers, chart.heads) == ((0, 1, 2), (0, 1, 2, 3))
+    for k in chart.layers:
+        for h in chart.heads:
+            mean = mean_of(rows_of_heads, statistic, k, h)
+            assert chart.values[k][h] == pytest.approx(mean)
+            assert chart.low[k][h] < mean < chart.high[k][h]
+
+
+def test_intervals_hold_for_all_heads_at_once(rows_of_heads, maps):
+    """Wider than those of one head, and no wider than Bonferroni's."""
+    chart = maps["heads_median_tvd"]
+    own = rows_of_heads[
+        (rows_of_heads.statistic == "median_tvd") & (rows_of_heads["head"] >= 0)
+    ]
+    wide = own.pivot_table(
+        index="example_id", columns=["layer", "head"], values="value"
+    )
+    error = (wide.std(ddof=1) / np.sqrt(len(wide))).to_numpy().reshape(3, 4)
+    half = (np.array(chart.high) - np.array(chart.low)) / 2
+    assert (half > 1.97 * error).all()
+    assert (half < 2.88 * error).all()  # the normal quantile of .05 / 24
+
+
+def test_the_sentence_names_the_largest_head_and_counts_what_is_sure(maps):
+    values = np.array(maps["heads_median_tvd"].values)
+    layer, head = np.unravel_index(values.argmax(), values.shape)
+    finding = maps["heads_median_tvd"].finding
+    assert f"head {layer}.{head} " in finding
+    assert f"{values.max():.2f} [" in finding
+    assert "Of 12 heads tested" in finding
+    assert "80 texts" in finding
+    low = np.array(maps["heads_attention_leave_one_out_tau"].low)
+    sure = int((low >= 0.3).sum())
+    assert f"are {sure} (95%" in maps["heads_attention_leave_one_out_tau"].finding
+
+
+def test_only_correlations_have_a_middle(maps):
+    assert maps["heads_median_tvd"].centre is None
+    assert maps["heads_attention_leave_one_out_tau"].centre == 0
+
+
+def test_heads_that_were_not_tested_are_empty_cells():
+    rows = head_rows(40)
+    some = rows[~((rows.layer == 1) & (rows["head"] == 2))]
+    chart = head_maps(some)[0]
+    assert math.isnan(chart.values[1][2])
+    assert math.isnan(chart.low[1][2])
+
+
+def test_few_texts_have_no_intervals():
+    chart = head_maps(head_rows(20))[0]
+    assert chart.low == chart.high == ()
+    assert "too few texts (20 texts)" in chart.finding
+
+
+def test_heads_of_few_texts_are_not_among_those_that_are_sure():
+    rows = head_rows(40)
+    few = (rows["head"] == 0) & (rows.example_id >= 120)
+    chart = head_maps(rows[~few])[0]
+    known = np.isfinite(np.array(chart.low))
+    assert 0 < known.sum() < known.size
+    assert f"of the {known.sum()} with 30 texts or more" in chart.finding
+    assert "20 to 40 texts a head" in chart.finding
+
+
+def test_one_head_is_no_map():
+    rows = long_rows({"median_tvd": np.linspace(0, 1, 50)}, "permutation")
+    assert head_maps(rows) == ()
+    assert head_maps(rows[:0]) == ()
+    assert group_charts(rows) == ()
+
+
+def test_groups_beside_their_largest_head(rows_of_heads):
+    (chart,) = group_charts(rows_of_heads)
+    together, single = chart.series
+    assert together.x == ("all attention", "layer 0", "layer 1", "layer 2")
+    places = [(-1, -1), (0, -1), (1, -1), (2, -1)]
+    expected = [mean_of(rows_of_heads, "median_tvd", *place) for place in places]
+    assert together.y == pytest.approx(expected)
+    by_layer = [
+        max(mean_of(rows_of_heads, "median_tvd", k, h) for h in range(4))
+        for k in range(3)
+    ]
+    assert single.y == pytest.approx([max(by_layer), *by_layer])
+    assert f"{expected[0]:.2f} [" in chart.finding
+
+
+def test_the_interval_of_a_group_is_that_of_its_texts(rows_of_heads):
+    (chart,) = group_charts(rows_of_heads)
+    own = rows_of_heads[
+        (rows_of_heads.statistic == "median_tvd") & (rows_of_heads.layer == -1)
+    ]
+    low, high = bootstrap_interval(
+        own.sort_values("example_id").value.to_numpy()[:, None]
+    )
+    assert (chart.series[0].low[0], chart.series[0].high[0]) == pytest.approx(
+        (low[0], high[0])
+    )
+
+
+def test_groups_without_single_heads(rows_of_heads):
+    groups = rows_of_heads[rows_of_heads["head"] < 0]
+    (chart,) = group_charts(groups)
+    assert len(chart.series) == 1
+    assert "single head," not in chart.finding
+    assert head_maps(groups) == ()
+
+
+def test_the_order_of_rows_does_not_matter(rows_of_heads, maps):
+    shuffled = rows_of_heads.sample(frac=1, random_state=2)
+    again = {m.key: m for m in head_maps(shuffled)}
+    assert again == maps
+    assert isinstance(shuffled, pd.DataFrame)

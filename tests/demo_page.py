@@ -1,0 +1,278 @@
+"""A page with every element there is, to be looked at and tried out."""
+
+import math
+import random
+
+from hf_attnprobe.charts.chart import Chart, HeatMap, Reference, Series
+from hf_attnprobe.page.document import document
+from hf_attnprobe.page.elements import (
+    answer,
+    bullets,
+    details,
+    figure,
+    head_map,
+    paragraphs,
+    scale,
+    section,
+    table,
+)
+from hf_attnprobe.page.html import tag
+
+
+HARM = "<script>alert('x')</script> & \"quoted\" 🙂 é 漢字 \u202e]]> --> \u2028 end"
+
+
+def charts() -> list[Chart]:
+    """One of each kind, and what is hard to draw."""
+    edges = tuple(round(-1 + 0.1 * k, 1) for k in range(20))
+    bell = tuple(round(math.exp(-((x - 0.3) ** 2) / 0.08), 3) for x in edges)
+    flat = tuple(round(0.8 * math.exp(-((x + 0.1) ** 2) / 0.2), 3) for x in edges)
+    steps = tuple(0.02 * k for k in range(12))
+    common = {"source": "Jain & Wallace 2019, figure 2"}
+    return [
+        Chart(
+            "tau",
+            "Agreement with gradients, by predicted class",
+            "Where the model says positive, attention and gradient rank the words much "
+            "alike (mean τ 0.30); where it says negative, hardly (−0.10).",
+            kind="histogram",
+            x_label="Kendall's τ between attention and gradient",
+            y_label="share of texts",
+            series=(Series("negative", edges, flat), Series("positive", edges, bell)),
+            references=(
+                Reference("chance", 0.0, "x"),
+                Reference("control", 0.08, "x"),
+            ),
+            bin_width=0.1,
+            **common,
+        ),
+        Chart(
+            "shuffles",
+            "What shuffled attention changes",
+            "The larger the largest weight, the more a shuffle moves the output: 0.02 below "
+            ".25, 0.31 above .75.",
+            kind="dots",
+            x_label="largest attention weight",
+            y_label="median change of the output",
+            series=(
+                Series(
+                    "negative",
+                    ("0–.25", ".25–.5", ".5–.75", ".75–1"),
+                    (0.02, 0.08, 0.2, 0.31),
+                    (0.01, 0.06, 0.15, 0.25),
+                    (0.03, 0.11, 0.26, 0.36),
+                    (200, 120, 61, 12),
+                ),
+                Series(
+                    "positive",
+                    ("0–.25", ".25–.5", ".5–.75", ".75–1"),
+                    (0.03, 0.05, math.nan, 0.22),
+                    (0.02, 0.03, math.nan, 0.12),
+                    (0.04, 0.08, math.nan, 0.34),
+                    (180, 99, 0, 9),
+                ),
+            ),
+            references=(Reference("threshold of mattering", 0.1),),
+            **common,
+        ),
+        Chart(
+            "rankings",
+            "How many weights must go before the decision flips",
+            "Attention needs 41% of the weights, a random order 62%, the exact minimum is 22%.",
+            kind="dots",
+            x_label="ranking",
+            y_label="share of weights removed",
+            series=(
+                Series(
+                    "",
+                    (
+                        "attention",
+                        "gradient",
+                        "attention × gradient",
+                        "leave one out",
+                        "random",
+                        "a ranking with a name too long",
+                    ),
+                    (0.41, 0.35, 0.3, 0.33, 0.62, 0.5),
+                    (0.38, 0.32, 0.27, 0.3, 0.58, 0.5),
+                    (0.44, 0.39, 0.33, 0.36, 0.66, 0.5),
+                ),
+            ),
+            references=(
+                Reference("exact minimum", 0.22),
+                Reference("first of all", 0.24),
+            ),
+            y_range=(0, 1),
+            source="Serrano & Smith 2019, figure 4",
+        ),
+        Chart(
+            "penalty",
+            "How far attention can move while the output stays",
+            "An adversary trained for it reaches 0.61 of at most 0.69 at the same output.",
+            kind="curve",
+            x_label="JSD of attention from the base's",
+            y_label="TVD of predictions",
+            series=tuple(
+                Series(
+                    name,
+                    steps,
+                    tuple(a * x**2 + 0.02 for x in steps),
+                    tuple(a * x**2 for x in steps),
+                    tuple(a * x**2 + 0.05 + x / 10 for x in steps),
+                )
+                for name, a in (("trained adversary", 9), ("seeds", 4), ("search", 1))
+            ),
+            references=(
+                Reference("uniform attention", 0.3),
+                Reference("majority class", 0.32),
+                Reference("ceiling", 0.2, "x"),
+            ),
+            source="Wiegreffe & Pinter 2019, figure 5",
+        ),
+        Chart(
+            "points",
+            "Each text once",
+            "No relation to be seen.",
+            kind="points",
+            x_label="Δα",
+            y_label="ΔJS",
+            series=tuple(
+                Series(
+                    name, *(tuple(random.Random(k + j).random() for k in range(n)) for j in (0, 7))
+                )
+                for name, n in (("wrong", 40), ("right", 60))
+            ),
+            source="",
+        ),
+        Chart(
+            "nothing",
+            f"Nothing to draw {HARM}",
+            HARM,
+            kind="dots",
+            x_label=HARM,
+            y_label="",
+            series=(Series(HARM, ("a", "b"), (math.nan, math.inf)),),
+            source=HARM,
+        ),
+    ]  # fmt: skip
+
+
+def heads(n_layers: int, n_heads: int, key: str = "heads") -> HeatMap:
+    """A map with both signs and heads that were not tested."""
+    draw = random.Random(0)
+    values = [
+        [round(draw.gauss(0, 0.1), 4) for _ in range(n_heads)] for _ in range(n_layers)
+    ]
+    values[0][0] = math.nan
+    return HeatMap(
+        key,
+        "Which heads matter: change of the output without the head",
+        "3 of 72 heads move the output by .10 or more; layer 2, head 3 most (+0.21).",
+        "Serrano & Smith 2019",
+        tuple(map(tuple, values)),
+        tuple(tuple(v - 0.05 for v in row) for row in values),
+        tuple(tuple(v + 0.05 for v in row) for row in values),
+        "change of the output",
+        tuple(range(n_layers)),
+        tuple(range(n_heads)),
+        centre=0.0,
+    )
+
+
+def texts() -> list:
+    """Texts as the filter expects them."""
+    return [
+        tag(
+            "article",
+            tag("h3", f"Text {k}"),
+            tag("p", f"a text about {word} {HARM}"),
+            class_="text",
+            data_class=word,
+            data_right=right,
+            data_tests=tests,
+        )
+        for k, (word, right, tests) in enumerate(
+            [
+                ("negative", "true", "erasure permutation"),
+                ("positive", "false", "erasure"),
+                ("positive", "true", "permutation"),
+            ]
+        )
+    ]
+
+
+def demo_page(large: bool = False) -> str:
+    """The whole page; if large, with maps of many heads."""
+    yardsticks = {"chance": 0.0, "trained without words": 0.11, "gradient": 0.49}
+    return document(
+        "Does attention explain bilstm-sst?",
+        section(
+            "Answers",
+            tag("p", "No: do not show its attention as an explanation.", class_="lead"),
+            answer(
+                "Does attention agree with how the words matter?",
+                "partly",
+                "Attention and gradient rank the words of a text alike to τ 0.34 "
+                "[0.31, 0.37]; gradients agree with leaving words out at 0.49.",
+                scale(
+                    0.34,
+                    0.31,
+                    0.37,
+                    {"agrees": 0.6, "hardly": 0.2},
+                    yardsticks,
+                    (-0.2, 1),
+                ),
+            ),
+            answer(
+                "Does it matter which words get the attention?",
+                "yes",
+                "Shuffling it moves the output by 0.22 of 1.",
+                scale(0.22, 0.2, 0.24, {"matters": 0.1}, {"control": 0.02}, (0, 1)),
+            ),
+            answer(
+                "Could other attention have said the same?",
+                "no",
+                "It could not.",
+                scale(math.nan, None, None, {"other": 0.4}, {"ceiling": 0.69}),
+            ),
+            answer(
+                "Is it plausible?", "cannot say", "There are no rationales.", scale(0.1)
+            ),
+            id="answers",
+        ),
+        section("Figures", *map(figure, charts()), id="figures"),
+        section(
+            "Heads",
+            head_map(heads(6, 12)),
+            large and head_map(heads(16, 32, "many")),
+            large and head_map(heads(80, 64, "coarse")),
+            id="heads-section",
+        ),
+        section(
+            "Tables",
+            table(
+                ["model", "texts", "F1", "interval", HARM],
+                [
+                    ["bilstm", 872, 0.812, "[0.79, 0.83]", HARM],
+                    ["cnn", 1200, 0.79, "[0.77, 0.81]", None],
+                    ["average", 95, math.nan, None, "-0.5"],
+                    ["minilm", 10, -1e-5, None, "0.25"],
+                ],
+                caption="Models",
+            ),
+            id="tables",
+        ),
+        section("Texts", tag("div", *texts(), class_="texts"), id="texts"),
+        section(
+            "How to repeat it",
+            paragraphs(["With this command:", HARM]),
+            tag("pre", tag("code", f"attnprobe audit model {'long' * 60}")),
+            bullets(["one", tag("b", "two")]),
+            details("More", tag("p", "What was folded away.")),
+            tag("dl", tag("dt", "data"), tag("dd", "sst, test, 872 texts")),
+            id="repeat",
+        ),
+        section("Empty", None, [], id="empty"),
+        data={"harm": HARM, "end": "</script><!--", "value": None},
+        description="A demonstration.",
+    )

@@ -1,0 +1,182 @@
+"""Text becomes HTML and comes back the same; the file allows its own script and nothing else."""
+
+import base64
+import hashlib
+import json
+import re
+from html import unescape
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from demo_page import HARM, demo_page
+from hf_attnprobe.page.document import document, fragment, policy
+from hf_attnprobe.page.elements import bullets, paragraphs, section, table
+from hf_attnprobe.page.html import Html, join, tag
+
+
+# What HTML can hold; a carriage return is read as a line feed by every parser.
+WRITABLE = st.text(
+    st.characters(exclude_categories=("Cs", "Cc"), exclude_characters="\ufffe\uffff")
+    | st.sampled_from("<>&\"'\n\t")
+)
+
+
+class Read(HTMLParser):
+    """Tags, texts and attributes as Python's own parser sees them."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.tags: list[str] = []
+        self.text = ""
+        self.attributes: list[dict[str, str | None]] = []
+        self.data: dict[str, str] = {}
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes.append(dict(attrs))
+
+    def handle_data(self, data):
+        self.text += data
+        if self.tags:
+            self.data[self.tags[-1]] = self.data.get(self.tags[-1], "") + data
+
+
+@settings(deadline=None)
+@given(WRITABLE, WRITABLE)
+def test_text_and_attributes_come_back_as_they_were(text, value):
+    read = Read(tag("p", text, title=value))
+    assert read.tags == ["p"]
+    assert read.text == text
+    assert read.attributes == [{"title": value}]
+
+
+@settings(deadline=None)
+@given(st.text(st.characters()))
+def test_any_string_can_be_written_to_a_file(text):
+    html = tag("p", text, title=text)
+    assert Read(html.encode().decode()).tags == ["p"]
+    assert not re.search("[\x00-\x08\x0e-\x1f\ud800-\udfff]", html)
+
+
+def test_a_character_that_html_cannot_hold_is_seen_to_be_missing():
+    assert tag("p", "a\x00b\ud800c") == "<p>a\ufffdb\ufffdc</p>"
+
+
+def test_lists_nothing_and_html():
+    assert join(["<", None, False, ["a", [tag("b", 1)]]]) == "&lt;a<b>1</b>"
+    assert tag("meta", name="a") == '<meta name="a"/>'
+
+
+def test_elements_without_content_are_nothing():
+    assert section("Title", None, [], Html(), id="x") == ""
+    assert bullets([]) == ""
+    assert paragraphs([]) == []
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(WRITABLE, min_size=1, max_size=4))
+def test_a_table_holds_its_cells(cells):
+    read = Read(table(cells, [cells, cells], caption=""))
+    assert read.text == "".join(cells) * 3
+    assert "script" not in read.tags
+
+
+def test_numbers_of_every_library_are_numbers():
+    np = pytest.importorskip("numpy")
+    html = table(["a", "b", "c"], [[np.float32(0.5), np.int64(7), np.float64("nan")]])
+    assert html.count('<td class="n">') == 3
+    assert re.findall(r"<td[^>]*>(.*?)<", html) == ["0.500", "7", "–"]
+
+
+def test_a_small_number_is_not_zero():
+    assert "1.0e-05" in table(["p"], [[1e-5]])
+    assert ">0.000<" in table(["p"], [[0.0]])
+
+
+# --- the whole file -----------------------------------------------------------------------------------------------
+
+
+def test_the_policy_names_the_script_that_is_there():
+    html = demo_page()
+    (script,) = re.findall(r"<script>(.*?)</script>", html, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    (allowed,) = re.findall(
+        r'http-equiv="Content-Security-Policy" content="([^"]*)"', html
+    )
+    rules = dict(rule.strip().split(" ", 1) for rule in unescape(allowed).split(";"))
+    assert rules["default-src"] == "'none'"
+    assert rules["script-src"] == f"'sha256-{digest}'"
+    assert len(script.encode()) < 10_000
+    assert digest in policy(script)
+
+
+def test_the_policy_stands_before_anything_it_forbids():
+    html = demo_page()
+    assert html.index("Content-Security-Policy") < html.index("<style")
+    assert html.index("Content-Security-Policy") < html.index("<script")
+
+
+def test_no_address_leads_out_of_the_file():
+    html = demo_page()
+    outside = re.sub(r'<script type="application/json".*?</script>', "", html)
+    links = re.findall(r"""(?:href|src|url\()[=(]?["']?([^"')\s>]+)""", outside)
+    assert links
+    assert {link[:1] for link in links} - {"d"} == {"#"}
+    assert "//" not in re.sub(r"<script>.*?</script>", "", outside, flags=re.DOTALL)
+
+
+def test_data_come_back_and_end_no_script():
+    html = document("t", data={"harm": HARM, "half": "\ud800", "n": [1, None, 0.5]})
+    (written,) = re.findall(
+        r'<script type="application/json" id="report-data">(.*?)</script>', html
+    )
+    assert json.loads(written) == {"harm": HARM, "half": "\ud800", "n": [1, None, 0.5]}
+    assert not set("<>&\u2028\u2029") & set(written)
+    html.encode()
+
+
+def test_numbers_that_json_does_not_have_are_refused():
+    with pytest.raises(ValueError):
+        document("t", data={"x": float("nan")})
+
+
+def test_titles_and_contents():
+    sections = [section(f"A & {k}", tag("p", k), id=f"s{k}") for k in range(3)]
+    read = Read(document("<b>", *sections))
+    assert read.data["title"] == "<b>"
+    assert read.tags.count("h1") == 1
+    assert [
+        a["href"] for a in read.attributes if a.get("href", "").startswith("#s")
+    ] == [
+        "#s0",
+        "#s1",
+        "#s2",
+    ]
+    assert Read(document("t", tag("h1", "own"))).tags.count("h1") == 1
+
+
+def test_every_id_is_there_once_and_every_link_leads_somewhere():
+    read = Read(demo_page())
+    ids = [a["id"] for a in read.attributes if "id" in a]
+    assert len(set(ids)) == len(ids)
+    named = " ".join(a.get("aria-labelledby") or "" for a in read.attributes).split()
+    links = [
+        a["href"][1:] for a in read.attributes if (a.get("href") or "").startswith("#")
+    ]
+    assert {*named, *links} <= set(ids)
+
+
+def test_the_same_page_twice_is_the_same():
+    assert demo_page() == demo_page()
+
+
+def test_a_fragment_has_no_script_and_one_root():
+    html = fragment(tag("p", "text"))
+    read = Read(html)
+    assert read.tags == ["div", "style", "p"]
+    assert read.attributes[0] == {"class": "attnprobe"}

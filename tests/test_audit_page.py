@@ -1,0 +1,496 @@
+"""The page of an audit, its machine-readable twin, and the command that shows results again."""
+
+import csv
+import dataclasses
+import io
+import json
+import re
+import shlex
+import shutil
+import time
+from html.parser import HTMLParser
+
+import jsonschema
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from transformers import BertConfig, BertForSequenceClassification
+
+import report_schema
+from by_name import audit_by_name
+from hf_attnprobe import build_tokenizer
+from hf_attnprobe.auditing.command import OBJECT, asked_for, repeating
+from hf_attnprobe.auditing.options import AuditOptions
+from hf_attnprobe.auditing.page import audit_fragment, audit_page
+from hf_attnprobe.auditing.pages.heads import COLUMNS
+from hf_attnprobe.auditing.pages.shown_to_users import may_be_shown, what_is_shown
+from hf_attnprobe.auditing.pages.what_would_change import change_sentences, texts_needed
+from hf_attnprobe.auditing.report import read_audit
+from hf_attnprobe.auditing.result import to_json
+from hf_attnprobe.charts.shown_text import ShownText
+from hf_attnprobe.cli import build_parser
+from hf_attnprobe.data.arguments import Data
+from hf_attnprobe.faithfulness import Permutation, readings
+from hf_attnprobe.statistics.bootstrap import mean_estimate
+from hf_attnprobe.statistics.summary import summarize
+from hf_attnprobe.statistics.verdicts import RULES, Answer, Finding
+
+
+TESTS = ("correlation", "permutation", "adversarial", "erasure", "input_erasure")
+OF_HEADS = ("correlation", "permutation", "uniform_attention", "head_ablation")
+EVIL = "<script>alert(1)</script>"
+
+
+@pytest.fixture(scope="module")
+def classifier(checkpoint, reviews_folder, tmp_path_factory):
+    """The folder of an audit of a BiLSTM on 36 texts."""
+    folder = tmp_path_factory.mktemp("audits") / "classifier"
+    audit_by_name(
+        checkpoint,
+        reviews_folder,
+        tests=TESTS,
+        test_limit=36,
+        output_dir=folder,
+        progress=False,
+    )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def transformer(reviews, tmp_path_factory):
+    """The folder of an audit of a BERT with two layers of two heads."""
+    folder = tmp_path_factory.mktemp("bert")
+    tokenizer = build_tokenizer(reviews["train"]["text"][:])
+    tokenizer.model_max_length = 64
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=64,
+        initializer_range=0.5,
+    )
+    BertForSequenceClassification(config).save_pretrained(folder / "model")
+    tokenizer.save_pretrained(folder / "model")
+    audit_by_name(
+        str(folder / "model"),
+        reviews["test"],
+        tests=OF_HEADS,
+        test_limit=32,
+        n_permutations=5,
+        output_dir=folder / "audit",
+        progress=False,
+    )
+    return folder / "audit"
+
+
+class Read(HTMLParser):
+    """What a browser shows of a page, and which elements it has; no text of scripts and styles."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.open, self.words, self.tags, self.data, self.rows = [], [], [], "", []
+        self.feed(page)
+        self.text = re.sub(r"\s+", " ", " ".join(self.words))
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag in ("script", "style"):
+            self.open.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        if self.open and self.open[-1][0] == tag:
+            self.open.pop()
+
+    def handle_data(self, data):
+        if not self.open:
+            self.words.append(data)
+        elif self.open[-1][1].get("type") == "application/json":
+            self.data += data
+
+
+def pages_of(folder):
+    report = read_audit(folder)
+    page = audit_page(report)
+    return report, page, Read(page)
+
+
+@pytest.fixture(params=["classifier", "transformer"])
+def shown(request):
+    """A report, its page, and what a reader sees of it."""
+    return pages_of(request.getfixturevalue(request.param))
+
+
+def test_every_finding_is_there_once_with_its_question_and_answer(shown):
+    report, _, read = shown
+    assert len(report.findings) >= 3
+    for finding in report.findings:
+        assert read.text.count(finding.sentence) == 1
+        assert RULES[finding.rule].question in read.text
+        assert RULES[finding.rule].source in read.text
+    assert "Does this attention explain the predictions?" in read.text
+    assert f'class="answer {str(report.answer).replace(" ", "-")}"' in shown[1]
+    assert may_be_shown(report.findings) in read.text
+
+
+def test_every_number_over_all_texts_is_there(shown):
+    report, page, read = shown
+    several = len({(s.layer, s.head) for s in report.statistics}) > 1
+    seen = set(re.findall(r"-?\d+\.\d+(?:e-?\d+)?", read.text))
+    checked = 0
+    for s in report.statistics:
+        own = not several or (s.layer, s.head) == (-1, -1)
+        is_in_sites = s.statistic in COLUMNS
+        if s.n and s.group == "all" and (own or is_in_sites):
+            assert f"{s.mean:z.{3 if own else 2}f}" in seen, s
+            checked += 1
+    assert checked > 20
+    if not several:  # in its own row, with interval and n
+        for s in [s for s in report.statistics if s.group == "all" and s.n][:10]:
+            low, high = s.ci95
+            cells = f'<td class="n">{s.mean:z.3f} [{low:z.3f}, {high:z.3f}]</td>'
+            row = re.search(
+                rf'<tr><th scope="row">{re.escape(s.statistic)}</th><td>all</td>(.*?)</tr>',
+                page,
+            )
+            assert row and row[1].startswith(cells)
+
+
+def test_the_page_is_small_the_same_every_time_and_knows_no_clock(shown):
+    report, page, read = shown
+    assert len(audit_page(dataclasses.replace(report, examples=())).encode()) < 300_000
+    assert audit_page(report) == page
+    assert str(time.localtime().tm_year) not in read.text
+    assert all(name not in ("img", "iframe", "form") for name, _ in read.tags)
+    assert not [
+        a for _, a in read.tags if a.get("src") or a.get("href", "#")[:1] not in "#d"
+    ]
+
+
+def test_every_section_can_be_linked_to(shown):
+    ids = [attributes["id"] for _, attributes in shown[2].tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    wanted = {
+        "for-users",
+        "stands-on",
+        "questions",
+        "numbers",
+        "limits",
+        "glossary",
+        "origin",
+    }
+    assert wanted <= set(ids)
+    links = {a["href"][1:] for n, a in shown[2].tags if n == "a" and "href" in a}
+    assert links <= set(ids)
+
+
+def test_the_audit_has_written_it(classifier):
+    report = read_audit(classifier)
+    assert (classifier / "report.html").read_text() == audit_page(report)
+
+
+def test_heads_are_beside_groups(transformer):
+    _, _, read = pages_of(transformer)
+    assert "Which heads matter" in read.text
+    table = read.text.partition("Groups of heads and single heads, all numbers")[2]
+    for place in ("all attention", "layer 0", "layer 1", "0.0", "0.1", "1.0", "1.1"):
+        assert place in table
+    assert "simultaneous" in table
+
+
+# --- what the user gave --------------------------------------------------------------
+
+
+def test_text_of_the_user_stays_text(classifier):
+    report = read_audit(classifier)
+    tokens = (EVIL, "😀", "&amp;", "</article>", *("word" for _ in range(5000)))
+    scores = {"attention": tuple(1 / len(tokens) for _ in tokens)}
+    text = ShownText(7, tokens, EVIL, 0.5, EVIL, True, scores, why=EVIL)
+    finding = dataclasses.replace(report.findings[0], sentence=f"{EVIL} & more")
+    spoilt = dataclasses.replace(
+        report,
+        model=EVIL,
+        dataset=dataclasses.replace(report.dataset, name=EVIL),
+        examples=(text,),
+        findings=(finding, *report.findings[1:]),
+        notes=(EVIL,),
+        provenance={
+            **report.provenance,
+            "left_out": {EVIL: EVIL},
+            "asked_for": {"model": EVIL},
+        },
+    )
+    page = audit_page(spoilt)
+    read, clean = Read(page), Read(audit_page(report))
+    n_scripts = sum(name == "script" for name, _ in clean.tags)
+    assert sum(name == "script" for name, _ in read.tags) == n_scripts
+    assert read.text.count(EVIL) >= 8 and "😀" in read.text and "&amp;" in read.text
+    assert read.text.count("word") >= 5000
+    assert json.loads(read.data)["model"] == EVIL
+    assert "<script>alert" not in page
+
+
+# --- in a browser --------------------------------------------------------------------
+
+
+EVERYTHING = f"{EVIL} 😀 \u202e[U+0000] " + "word " * 5000
+
+
+@pytest.mark.parametrize(
+    ("kind", "dark"), [("classifier", False), ("transformer", True)]
+)
+def test_pages_in_a_browser(kind, dark, open_page, request, tmp_path):
+    """Silent, alone, no wider than a telephone, nothing serious for axe-core."""
+    folder = request.getfixturevalue(kind)
+    opened = open_page(folder / "report.html", dark=dark, width=400, axe=True)
+    assert opened.findings() == []
+    assert opened.messages == [] and len(opened.requests) == 1
+    assert not opened.is_wider_than_the_screen()
+
+
+def test_a_long_text_is_whole_and_turns_nothing_around(classifier, open_page, tmp_path):
+    report = read_audit(classifier)
+    tokens = tuple(EVERYTHING.split())
+    scores = {"attention": tuple(1 / len(tokens) for _ in tokens)}
+    text = ShownText(7, tokens, "a\u202eb", 0.5, "a\u202eb", True, scores, why="\u202e")
+    finding = dataclasses.replace(report.findings[0], group="a\u202eb")
+    spoilt = dataclasses.replace(
+        report,
+        model="/a/long/path" * 20 + "\u202e",
+        dataset=dataclasses.replace(report.dataset, name="\u202edata"),
+        examples=(text,),
+        findings=(finding, *report.findings[1:]),
+        notes=("\u202enote",),
+    )
+    file = tmp_path / "report.html"
+    file.write_text(audit_page(spoilt), encoding="utf-8")
+    opened = open_page(file, width=400)
+    assert opened.messages == [] and len(opened.requests) == 1
+    assert not opened.is_wider_than_the_screen()
+    assert opened.page.evaluate("window.alerted") is None
+    said = opened.page.evaluate(
+        "[...document.querySelectorAll('main, title')].map(e => e.textContent).join()"
+    )
+    assert "\u202e" not in said and said.count("[U+202E]") >= 6
+    shown = opened.page.locator("article.text .ranking").first
+    assert shown.evaluate("e => e.textContent").count("word") == 5000
+    assert EVIL in said and "😀" in said
+
+
+# --- the machine-readable twin -------------------------------------------------------
+
+
+def test_the_schema_is_that_of_the_classes():
+    assert report_schema.FILE.read_text() == report_schema.written()
+    jsonschema.Draft202012Validator.check_schema(report_schema.expected())
+
+
+def test_reports_of_both_kinds_keep_the_schema(shown):
+    report, _, read = shown
+    check = jsonschema.Draft202012Validator(json.loads(report_schema.FILE.read_text()))
+    whole = json.loads(json.dumps(to_json(report), allow_nan=False))
+    check.validate(whole)
+    embedded = json.loads(read.data)
+    check.validate(embedded)
+    assert embedded["findings"] == whole["findings"]
+    assert [s for s in embedded["statistics"] if s not in whole["statistics"]] == []
+    for wrong in (
+        {"answer": "perhaps"},
+        {"n": 0},
+        {"statistics": [{}]},
+        {"schema_version": "0"},
+    ):
+        with pytest.raises(jsonschema.ValidationError):
+            check.validate(whole | wrong)
+
+
+# --- what would change the verdict ----------------------------------------------------
+
+
+def test_the_number_of_texts_that_an_interval_needs():
+    """Against intervals of so many values: they exclude the threshold from about there on."""
+    rng = np.random.default_rng(0)
+    values = rng.normal(0.13, 0.2, size=60)
+    now = mean_estimate(values, seed=0)
+    assert now.ci95[0] < 0.1 < now.ci95[1]
+    needed = texts_needed(now.value, now.ci95, len(values), 0.1)
+
+    def excludes(n):
+        more = np.tile(values, -(-int(n) // len(values)))
+        return mean_estimate(more, seed=0).ci95[0] > 0.1
+
+    assert excludes(needed * 1.5) and not excludes(needed * 0.5)
+
+
+def test_it_says_how_many_texts_are_missing(classifier):
+    report = read_audit(classifier)
+    removal = Finding("removal", "all", Answer.CANNOT_SAY, "s", 0.06, (0.04, 0.08), 100)
+    told = dataclasses.replace(report, findings=(report.findings[0], removal))
+    said = " ".join(change_sentences(told))
+    assert "about 300 more texts beside these 100" in said and "estimate" in said
+    few = dataclasses.replace(removal, n=12)
+    told = dataclasses.replace(report, findings=(few,))
+    assert "at least 30 texts; here are 12" in " ".join(change_sentences(told))
+
+
+@pytest.mark.parametrize("answer", list(Answer))
+def test_it_claims_no_more_than_the_answer(answer):
+    yes = Finding("accuracy", "all", Answer.YES, "s", 0.3, (0.2, 0.4), 100)
+    found = Finding("erasure", "all", answer, "s", 0.5, (0.4, 0.6), 100)
+    said = may_be_shown([yes, found])
+    start = {
+        "yes": "With care",
+        "partly": "Not without",
+        "no": "No.",
+        "cannot say": "Not on",
+    }
+    assert said.startswith(start[str(answer)])
+    headings = {
+        "yes": "For it",
+        "partly": "Between",
+        "no": "Against it",
+        "cannot say": "Not known",
+    }
+    assert list(what_is_shown([yes, found])) == [headings[str(answer)]]
+    at_chance = dataclasses.replace(yes, answer=Answer.CANNOT_SAY)
+    assert may_be_shown([at_chance, found]).startswith("Not on the strength")
+
+
+@pytest.mark.parametrize(
+    "control, is_said", [(0.06, True), (0.03, True), (0.01, False)]
+)
+def test_a_yes_says_that_the_control_comes_near_too(control, is_said):
+    beside = {"random": 0.08, "control": control}
+    found = Finding("removal", "all", Answer.YES, "s", 0.14, (0.1, 0.16), 300, beside)
+    (said,) = what_is_shown([found])["For it"]
+    assert (f"loses {control:.2f} too" in said) == is_said
+    assert ("the model 0.14 [0.10, 0.16]" in said) == is_said
+
+
+# --- the command that repeats it --------------------------------------------------------
+
+
+def test_the_command_repeats_the_audit(
+    cli, classifier, checkpoint, reviews_folder, tmp_path
+):
+    page = Read(audit_page(read_audit(classifier))).text
+    line = re.search(r"attnprobe audit --model .*?(?= The same command)", page)[0]
+    asked = shlex.split(line)[1:]
+    assert cli(*asked, "--output-dir", tmp_path / "again").code == 0
+    again, before = read_audit(tmp_path / "again"), read_audit(classifier)
+    assert again.statistics == before.statistics and again.findings == before.findings
+    assert again.provenance["asked_for"] == before.provenance["asked_for"]
+
+
+def test_only_what_differs_from_the_defaults_is_recorded_and_no_secret():
+    options = AuditOptions(layers=[1], groups=False, token="hf_secret", batch_size=3)
+    asked = asked_for(
+        "org/m", Data("sst", test_limit=9), [Permutation(n_permutations=7)], options
+    )
+    assert asked == {
+        "model": "org/m",
+        "dataset": "sst",
+        "test_limit": 9,
+        "layers": [1],
+        "groups": False,
+        "tests": ["permutation"],
+        "n_permutations": 7,
+    }
+    line = shlex.split(repeating({"asked_for": asked}, "", None, 0))
+    read = vars(build_parser().parse_args(line[1:]))
+    assert {name: read[name] for name in asked} == asked
+    assert asked_for("m", Data("sst"), None, AuditOptions()) == {
+        "model": "m",
+        "dataset": "sst",
+    }
+    assert asked_for(object(), Data([]), ["default"], AuditOptions()) == {
+        "model": OBJECT,
+        "dataset": OBJECT,
+    }
+
+
+# --- the command report -----------------------------------------------------------------
+
+
+def test_every_form_of_an_audit(cli, classifier, tmp_path):
+    for ending in ("html", "md", "json", "csv", "tex"):
+        file = tmp_path / f"report.{ending}"
+        done = cli("report", classifier, "--output", file)
+        assert (done.code, done.out) == (0, ""), done.err
+        assert file.stat().st_size > 500
+    report = read_audit(classifier)
+    assert json.loads((tmp_path / "report.json").read_text()) == to_json(report)
+    lines = list(csv.DictReader(io.StringIO((tmp_path / "report.csv").read_text())))
+    assert len(lines) == len(report.statistics)
+    assert float(lines[0]["mean"]) == pytest.approx(report.statistics[0].mean)
+    assert (tmp_path / "report.html").read_text() == audit_page(report)
+
+
+def test_several_audits_are_compared(cli, classifier, tmp_path):
+    other = shutil.copytree(classifier, tmp_path / "other")
+    done = cli("report", classifier, other, "--output", tmp_path / "two.html")
+    assert done.code == 0, done.err
+    assert "<!DOCTYPE html>" in (tmp_path / "two.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("ending", "said"), [("docx", "ending in .md or .html"), ("", "ending in")]
+)
+def test_a_form_that_there_is_not_is_one_line(cli, classifier, tmp_path, ending, said):
+    done = cli("report", classifier, "--output", tmp_path / f"a.{ending}")
+    assert done.code == 1 and done.err.count("\n") == 1 and said in done.err
+    assert not list(tmp_path.glob("a.*"))
+
+
+def test_the_fragment_has_the_verdict_and_is_short(classifier):
+    report = read_audit(classifier)
+    fragment = audit_fragment(report)
+    read = Read(fragment)
+    assert len(fragment) < 60_000 and not any(name == "script" for name, _ in read.tags)
+    for finding in report.findings:
+        assert finding.sentence in read.text
+
+
+# --- size ---------------------------------------------------------------------------
+
+
+def test_a_million_rows(transformer):
+    """Made-up rows of 12 layers of 12 heads; under 20 s and 5 MB."""
+    n_texts, names = 530, ["median_tvd", "uniform_tvd", "zero_tvd", "mean_tvd"]
+    names += ["attention_leave_one_out_tau", "attention_gradient_tau"]
+    names += [f"made_up_{k}" for k in range(6)]
+    sites = [(-1, -1), *((layer, -1) for layer in range(12))]
+    sites += [(layer, head) for layer in range(12) for head in range(12)]
+    rng = np.random.default_rng(0)
+    key = pd.MultiIndex.from_product(
+        [names, range(n_texts), range(len(sites))],
+        names=["statistic", "example_id", "site"],
+    ).to_frame(index=False)
+    layers, heads = np.array(sites).T
+    rows = pd.DataFrame(
+        {
+            "test": "permutation",
+            "statistic": key.statistic,
+            "example_id": key.example_id,
+            "layer": layers[key.site].astype(np.int32),
+            "head": heads[key.site].astype(np.int32),
+            "value": rng.random(len(key)) / 4,
+        }
+    )
+    report = read_audit(transformer)
+    own = report.rows[report.rows.test == "prediction"]
+    rows = pd.concat([rows, own], ignore_index=True)
+    assert len(rows) > 990_000
+    known = readings() | {
+        "permutation": {**readings()["permutation"], **dict.fromkeys(names, "")}
+    }
+    statistics = summarize(rows, report.provenance["classes"], known)
+    large = dataclasses.replace(report, rows=rows, statistics=statistics)
+    start = time.perf_counter()
+    page = audit_page(large)
+    seconds = time.perf_counter() - start
+    print(f"{len(rows):,} rows: {seconds:.1f} s, {len(page.encode()):,} bytes")
+    assert seconds < 20 and len(page.encode()) < 5_000_000

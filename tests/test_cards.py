@@ -1,0 +1,417 @@
+"""Model cards: they parse back to the same results in both formats, and keep what a user wrote."""
+
+import json
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from huggingface_hub import ModelCard, parse_eval_result_entries
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hf_attnprobe import AttnProbeError
+from hf_attnprobe.cards.contents import AuditedOn, Card, Checkpoint
+from hf_attnprobe.cards.metadata import (
+    dumped,
+    entries,
+    eval_results,
+    eval_results_yaml,
+    metadata,
+)
+from hf_attnprobe.cards.names import DataName, public
+from hf_attnprobe.cards.readme import BEGIN, END, Readme, part, updated, with_others
+from hf_attnprobe.statistics.verdicts import Answer, Finding
+
+
+CONFIG = {
+    "architectures": ["AttentionClassifierForSequenceClassification"],
+    "model_type": "attention_classifier",
+    "auto_map": {"AutoConfig": "x.Y"},
+    "encoder": "bilstm",
+    "encoder_size": 8,
+    "attention": "additive",
+    "vocab_size": 1000,
+    "embedding_size": 16,
+    "id2label": {0: "neg", 1: "pos"},
+}
+RECORD = {
+    "procedure": "jain-wallace",
+    "epochs": 8,
+    "seed": 3,
+    "word_vectors": "/home/somebody/secret/glove.txt",
+    "start": "/home/somebody/secret/base",
+    "dataset": "sst",
+    "data": {"train": "aa", "test": "bb"},
+    "n_texts": {"train": 20, "test": 7},
+    "metrics": {"test_accuracy": 0.75, "test_f1": 0.5},
+    "versions": {"torch": "2"},
+}
+USERS = """---
+license: mit  # mine
+tags: [mine, attention]
+# a comment of the user
+widget:
+- text: "hello"
+model-index:
+- name: theirs
+  results:
+  - task: {type: text-classification}
+    dataset: {name: Other, type: other/data}
+    metrics:
+    - {type: accuracy, value: 0.9}
+---
+# My model
+
+Words of the user, with a table | a | b |
+"""
+
+
+def finding(**changes):
+    values = {
+        "rule": "importance",
+        "group": "all",
+        "answer": Answer.NO,
+        "sentence": "Importance: no. τ 0.22 [0.20, 0.24], chance 0.",
+        "value": 0.22,
+        "ci95": (0.2, 0.24),
+        "n": 40,
+        "yardsticks": {"control": 0.24},
+    }
+    return Finding(**(values | changes))
+
+
+def card(*findings, name="bilstm", record=RECORD, config=CONFIG, **changes):
+    audits = ()
+    if findings:
+        audit = AuditedOn(DataName.of("sst"), "test", 40, 0, "So? No.", findings)
+        audits = (audit,)
+    return Card(Checkpoint(name, config, record, 123), audits, **changes)
+
+
+def reread(text, tmp_path):
+    """What huggingface_hub reads in a README."""
+    file = tmp_path / "README.md"
+    file.write_text(text)
+    return ModelCard.load(file)
+
+
+def check_plain(value):
+    """Nothing but what JSON knows, and no NaN."""
+    if isinstance(value, dict):
+        assert all(type(key) is str for key in value)
+        [check_plain(inner) for inner in value.values()]
+    elif isinstance(value, list):
+        [check_plain(inner) for inner in value]
+    else:
+        assert value is None or type(value) in (str, int, float, bool)
+        assert type(value) is not float or math.isfinite(value)
+
+
+# --- both formats -------------------------------------------------------------------
+
+
+def test_both_formats_parse_back_to_the_same_results(tmp_path):
+    made = card(finding(), finding(rule="removal", group="pos", answer=Answer.YES))
+    read = reread(updated(None, made), tmp_path)
+    assert read.data.eval_results == eval_results(made)
+    assert read.data.model_name == "bilstm"
+    kinds = [r.metric_type for r in read.data.eval_results]
+    assert kinds == ["accuracy", "f1", *["attention_faithfulness"] * 2]
+    assert read.data.eval_results[0].metric_value == 0.75
+    told = read.data.eval_results[2]
+    assert (told.metric_value, told.metric_args["ci95"]) == (0.22, [0.2, 0.24])
+    assert (told.metric_args["n"], told.metric_args["answer"]) == (40, "no")
+    back = parse_eval_result_entries(yaml.safe_load(eval_results_yaml(made)))
+    assert back == entries(made)
+    assert [entry.value for entry in back] == [0.22, 0.22]
+    assert {entry.dataset_id for entry in back} == {"SetFit/sst2"}
+    assert "40 texts, split test" in back[0].notes
+
+
+numbers = st.one_of(
+    st.floats(), st.floats(width=32).map(np.float32), st.integers(-5, 5).map(np.int64)
+)
+names = st.text(max_size=20)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    value=numbers,
+    low=numbers,
+    yardsticks=st.dictionaries(names, numbers, max_size=3),
+    group=names,
+    sentence=names,
+    name=names,
+    score=numbers,
+    label=names,
+    dataset=names,
+)
+def test_odd_numbers_and_names(
+    value,
+    low,
+    yardsticks,
+    group,
+    sentence,
+    name,
+    score,
+    label,
+    dataset,
+    tmp_path_factory,
+):
+    odd = finding(
+        value=value,
+        ci95=(low, value),
+        yardsticks=yardsticks,
+        group=group,
+        sentence=sentence,
+    )
+    record = RECORD | {"metrics": {"test_f1": float(score)}, "dataset": dataset}
+    config = CONFIG | {"id2label": {0: label, 1: "b"}}
+    made = card(odd, name=name, record=record, config=config)
+    text = updated(None, made)
+    read = reread(text, tmp_path_factory.mktemp("odd"))
+    check_plain(metadata(made))
+    check_plain(yaml.safe_load(Readme.of(text).front))
+    wanted = eval_results(made)
+    assert (read.data.eval_results or []) == wanted
+    found = yaml.safe_load(eval_results_yaml(made) or "[]")
+    check_plain(found)
+    assert parse_eval_result_entries(found) == entries(made)
+    assert len(found) == math.isfinite(value)
+    assert updated(text, made) == text  # whatever the names, our part is found again
+    assert "python/" not in text
+
+
+def test_a_card_without_an_audit_says_so():
+    text = updated(None, card())
+    assert "Not audited yet" in text and "attention_faithfulness" not in text
+    assert eval_results_yaml(card()) is None
+    assert "Do not show its attention" in text
+
+
+def test_a_card_says_what_a_reader_asks_and_no_folder_of_a_machine():
+    text = updated(None, card(finding()))
+    for said in (
+        "BiLSTM, 8 units",
+        "`neg`, `pos`",
+        "`jain-wallace`",
+        "20 texts",
+        "seed `3`",
+        "trust_remote_code=True",
+        "attnprobe audit --model bilstm --dataset sst",
+        "0.22 [0.20, 0.24]",
+        "control 0.24",
+        "Intended use",
+        "arXiv:1902.10186",
+    ):
+        assert said in text, said
+    assert "somebody" not in text and "`glove.txt`" in text and "`base`" in text
+
+
+def test_the_deceiving_and_the_adversary_say_what_they_are():
+    record = {"deceives_on": ["he", "she"], "start": "base", "weight": 1.0}
+    assert "Trained to hide its attention" in part(card(record=record))
+    assert "as an adversary" in part(card(record={"lambda": 0.1, "seed": 1}))
+
+
+def test_names_are_those_of_the_hub_or_the_last_part_of_a_folder(tmp_path):
+    assert DataName.of("SetFit/sst2") == DataName("sst", "SetFit/sst2")
+    assert DataName.of("sst=/data/mine").hub_id == "SetFit/sst2"
+    assert DataName.of(str(tmp_path / "mine")) == DataName("mine")
+    assert DataName.of("babi1=data/babi") == DataName("babi1")
+    assert public("C:\\models\\a") == "a"
+
+
+# --- a user's own text --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("eol", ["\n", "\r\n"])
+def test_what_a_user_wrote_stays(eol, tmp_path):
+    before = USERS.replace("\n", eol)
+    once = updated(before, card(finding()))
+    assert Readme.of(once).body.startswith(Readme.of(before).body)
+    assert "license: mit  # mine" in once and "# a comment of the user" in once
+    read = reread(once, tmp_path)
+    assert read.data.license == "mit" and read.data["widget"] == [{"text": "hello"}]
+    assert (
+        read.data.tags[:2] == ["mine", "attention"] and "hf_attnprobe" in read.data.tags
+    )
+    assert read.data.model_name == "theirs"
+    assert read.data.eval_results[0].metric_value == 0.9
+    assert read.data.eval_results[1:] == eval_results(card(finding()))
+    assert updated(once, card(finding())) == once
+    # Then it is audited again: our numbers are replaced, theirs are not.
+    twice = updated(once + f"{eol}A last word.{eol}", card(finding(value=0.5)))
+    assert twice.endswith(f"A last word.{eol}") and twice.count(BEGIN) == 1
+    values = [r.metric_value for r in reread(twice, tmp_path).data.eval_results]
+    assert values == [0.9, 0.75, 0.5, 0.5]
+    if eol == "\r\n":
+        assert not re.search("(?<!\r)\n", twice)
+
+
+@settings(max_examples=60, deadline=None)
+@given(body=st.text(max_size=60), front=st.dictionaries(names, names, max_size=3))
+def test_any_text_and_any_front_matter_stay(body, front):
+    body = body.replace("\r", "").encode("utf-8", "replace").decode()
+    front = {key: value for key, value in front.items() if key not in metadata(card())}
+    text = f"---\n{yaml.safe_dump({'mine': 1, **front})}---\n{body}"
+    found = Readme.of(updated(text, card(finding())))
+    assert found.body.startswith(body.rstrip("\r\n"))
+    assert {"mine": 1, **front}.items() <= found.data.items()
+
+
+OTHER_FRONTS = [
+    "",
+    "{license: mit, a: {b: 1}}",
+    "a: x\na: y",
+    "a: &k [1]\ntags: [x]\nb: *k",
+    "tags: &k [x]\nb: *k",
+]
+
+
+@pytest.mark.parametrize("front", OTHER_FRONTS)
+def test_other_front_matter(front, tmp_path):
+    before = f"---\n{front}\n---\nmine\n" if front else "# Mine\n\nwords\n"
+    after = updated(before, card(finding()))
+    read = reread(after, tmp_path)
+    assert read.data.eval_results == eval_results(card(finding()))
+    for key, value in (yaml.safe_load(front) or {}).items():
+        held = Readme.of(after).data[key]
+        assert held[:1] == value if key == "tags" else held == value
+    assert Readme.of(after).own_text == Readme.of(before).body.strip()
+
+
+@pytest.mark.parametrize("front", ["a: [", "- a\n- b", "just words"])
+def test_front_matter_that_cannot_be_kept_is_refused_in_one_line(front):
+    with pytest.raises(AttnProbeError, match=r"README\.md, got .*; mend it") as caught:
+        updated(f"---\n{front}\n---\nmine\n", card())
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("body", [BEGIN, END, f"{END}\n{BEGIN}", f"{BEGIN}{END}" * 2])
+def test_damaged_marks_are_refused(body):
+    with pytest.raises(AttnProbeError, match="one begin and one end"):
+        updated(f"mine\n{body}\nmine\n", card())
+
+
+def test_entries_that_are_not_ours_stay():
+    theirs = [{"dataset": {"id": "cais/hle", "task_id": "default"}, "value": 20.9}]
+    text = eval_results_yaml(card(finding()), yaml.safe_dump(theirs))
+    assert yaml.safe_load(text)[0] == theirs[0] and len(yaml.safe_load(text)) == 2
+    assert yaml.safe_load(eval_results_yaml(card(), text)) == theirs
+    with pytest.raises(AttnProbeError, match="expected a list of results"):
+        eval_results_yaml(card(finding()), "a: 1")
+
+
+def test_what_only_the_other_version_says_is_taken_over(tmp_path):
+    here = updated(None, card(finding()))
+    read = reread(with_others(here, USERS), tmp_path)
+    assert read.data.license == "mit" and read.text == Readme.of(here).body
+    values = [r.metric_value for r in read.data.eval_results]
+    assert sorted(values) == [0.22, 0.5, 0.75, 0.9]
+
+
+# --- every training writes one ------------------------------------------------------
+
+
+def test_a_trained_checkpoint_has_a_card_whose_code_runs(
+    cli, reviews_folder, tmp_path, monkeypatch, capsys
+):
+    """Here; in a fresh process without the package in ``test_publishing.py``."""
+    done = cli(
+        "train", "--dataset", reviews_folder, "--output-dir", tmp_path / "model",
+        "--epochs", 1, "--embedding-size", 8, "--encoder-size", 4, "--json",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    text = (tmp_path / "model" / "README.md").read_text()
+    read = reread(text, tmp_path)
+    scores = json.loads(done.out)["metrics"]
+    told = {
+        f"{r.dataset_split}_{r.metric_type}": r.metric_value
+        for r in read.data.eval_results
+    }
+    assert told == scores
+    assert "train 160 texts" in text and str(tmp_path) not in text
+    assert f"`{reviews_folder.name}`" in text
+    code = re.search("```python\n(.*?)```", text, re.DOTALL)[1]
+    monkeypatch.chdir(tmp_path)
+    capsys.readouterr()
+    exec(code, {})
+    probs = [
+        float(line.split(": ")[1]) for line in capsys.readouterr().out.splitlines()
+    ]
+    assert len(probs) == 2 and sum(probs) == pytest.approx(1, abs=2e-3)
+
+
+def test_no_training_fails_because_of_its_card(monkeypatch, tmp_path, reviews, caplog):
+    from hf_attnprobe import AttentionClassifierConfig, TrainingOptions, train
+    from hf_attnprobe.training import resuming
+
+    def broken(*_):
+        raise RuntimeError("no room for cards")
+
+    monkeypatch.setattr(resuming, "write_files", broken)
+    config = AttentionClassifierConfig(embedding_size=4, encoder_size=2, encoder="none")
+    few = {name: part.select(range(20)) for name, part in reviews.items()}
+    trained = train(
+        few,
+        output_dir=tmp_path,
+        architecture=config,
+        options=TrainingOptions(epochs=1),
+        progress=False,
+    )
+    assert "test_accuracy" in trained.metrics and "no room for cards" in caplog.text
+    assert not (tmp_path / "README.md").exists()
+
+
+# --- the cards in the repository ----------------------------------------------------
+
+CARDS = sorted((Path(__file__).parents[1] / "model_cards").glob("*/README.md"))
+
+
+def test_every_card_here_is_in_the_list_of_cards():
+    listed = (CARDS[0].parents[1] / "README.md").read_text()
+    assert len(CARDS) >= 6
+    for file in CARDS:
+        assert f"({file.parent.name}/README.md)" in listed
+
+
+@pytest.mark.parametrize("file", CARDS, ids=lambda file: file.parent.name)
+def test_the_cards_here_parse_and_name_no_folder_of_a_machine(file):
+    """Both formats and the table say the same numbers."""
+    read, text = ModelCard.load(file), file.read_text()
+    assert read.data.model_name == file.parent.name
+    told = [
+        r for r in read.data.eval_results if r.metric_type == "attention_faithfulness"
+    ]
+    assert told and "accuracy" in {r.metric_type for r in read.data.eval_results}
+    results = file.parent / ".eval_results" / "attention_faithfulness.yaml"
+    found = yaml.safe_load(results.read_text())
+    entries = parse_eval_result_entries(found)
+    assert [e.value for e in entries] == [r.metric_value for r in told]
+    for r in told:
+        low, high = r.metric_args["ci95"]
+        shown = f"{r.metric_value:z.2f} [{low:z.2f}, {high:z.2f}]"
+        row = f"| {r.metric_args['answer']} | {r.metric_args['measure']} | {shown} |"
+        assert row in text
+    check_plain(found)
+    check_plain(yaml.safe_load(Readme.of(text).front))
+    folder = re.compile(r"(?<![:/\w.])/(home|root|tmp|work|usr|Users)/")
+    assert not folder.search(text + results.read_text())
+
+
+@pytest.mark.parametrize("file", CARDS, ids=lambda file: file.parent.name)
+def test_the_cards_here_are_as_the_command_writes_them(file):
+    """What does not need the checkpoint: the limits, and the front matter's form."""
+    text = file.read_text()
+    assert Readme.of(text).front == dumped(Readme.of(text).data).rstrip()
+    assert text.startswith("---\n") and text.endswith(f"{END}\n")
+    written = part(card(finding()))
+    for title in re.findall("^## .*$", written, re.MULTILINE):
+        assert f"\n{title}\n" in text
+    assert f"\n{BEGIN}\n" in text
+    for line in written.split("## Limits")[1].split("## Citation")[0].splitlines()[1:]:
+        assert line in text

@@ -1,0 +1,357 @@
+"""Several audits beside one another: differences by hand, what is refused, and the page."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.stats
+
+from hf_attnprobe import AttnProbeError
+from hf_attnprobe.auditing.comparison_page import comparison_page
+from hf_attnprobe.auditing.differences import differences
+from hf_attnprobe.auditing.differences.frames import to_frame
+from hf_attnprobe.auditing.differences.report import (
+    CANNOT_BE_TOLD,
+    to_json,
+    to_markdown,
+    to_text,
+)
+from hf_attnprobe.auditing.report import Report
+from hf_attnprobe.auditing.verdict import findings
+from hf_attnprobe.data.examples import DatasetName
+from hf_attnprobe.faithfulness import readings
+from hf_attnprobe.statistics.changes import Sides, changes
+from hf_attnprobe.statistics.summary import summarize
+from shown_page import Reader
+
+
+N = 80
+CLASSES = ("neg", "pos")
+
+
+def tidy(test, statistic, values, ids, *, layer=0, head=0):
+    return pd.DataFrame(
+        {
+            "test": test,
+            "statistic": statistic,
+            "example_id": ids,
+            "layer": layer,
+            "head": head,
+            "value": np.asarray(values, dtype=float),
+        }
+    )
+
+
+def rows_of(seed, *, moved=0.0, ids=range(N), heads=1):
+    """Rows of an audit; what the texts have in common is the same for every seed."""
+    ids = np.asarray(ids)
+    text = np.random.default_rng([7, 0]).uniform(0.2, 0.4, 1000)[ids]
+    noise = np.random.default_rng(seed)
+    predicted = (ids + (noise.random(len(ids)) < 0.2)) % 2
+    place = {"layer": -1, "head": -1}
+    parts = [
+        tidy("prediction", "predicted_class", predicted, ids, **place),
+        tidy("prediction", "label", ids % 2, ids, **place),
+        tidy("prediction", "probability", text + 0.5, ids, **place),
+    ]
+    for head in range(heads):
+        tau = text + moved + noise.normal(size=len(ids)) / 100
+        tvd = text / 4 + noise.random(len(ids)) / 100
+        parts += [
+            tidy("correlation", "attention_leave_one_out_tau", tau, ids, head=head),
+            tidy("correlation", "attention_gradient_tau", tau / 2, ids, head=head),
+            tidy("correlation", "attention_leave_one_out_p_value", tau, ids, head=head),
+            tidy("permutation", "median_tvd", tvd, ids, head=head),
+            tidy("permutation", "max_tvd", tvd * 2, ids, head=head),
+        ]
+    return pd.concat(parts, ignore_index=True)
+
+
+def report_of(rows, *, model="models/base", options=None, **provenance):
+    given = {"correlation": {"target": None}, "permutation": {"n_permutations": 100}}
+    provenance = {
+        "model_fingerprint": model,
+        "data_fingerprint": "data",
+        "dtype": "float64",
+        "options": given | (options or {}),
+        "tests": ["correlation", "permutation"],
+        "classes": list(CLASSES),
+    } | provenance
+    return Report(
+        model=model,
+        dataset=DatasetName("reviews", "test"),
+        n=rows.example_id.nunique(),
+        seed=0,
+        statistics=summarize(rows, CLASSES, readings(), seed=0),
+        provenance=provenance,
+        findings=findings(rows, None, CLASSES, seed=0),
+        rows=rows,
+    )
+
+
+@pytest.fixture(scope="module")
+def base():
+    return report_of(rows_of(1))
+
+
+@pytest.fixture(scope="module")
+def moved():
+    return report_of(rows_of(2, moved=0.1), model="models/tuned")
+
+
+@pytest.fixture(scope="module")
+def compared(base, moved):
+    return differences([base, moved])
+
+
+def by_name(comparison):
+    return {s.statistic: s for s in comparison.statistics}
+
+
+def values(rows, statistic):
+    return rows[rows.statistic == statistic].set_index("example_id").value
+
+
+def test_differences_are_those_of_pandas_and_scipy(base, moved, compared):
+    for name, statistic in by_name(compared).items():
+        ours, theirs = (values(r.rows, name) for r in (base, moved))
+        wanted = theirs - ours
+        found = statistic.differences[0]
+        assert found.value == pytest.approx(wanted.mean(), abs=1e-12)
+        assert (found.first, found.other) == pytest.approx((ours.mean(), theirs.mean()))
+        assert (found.n, found.paired) == (N, True)
+        by_scipy = scipy.stats.bootstrap(
+            (wanted.to_numpy(),), np.mean, method="percentile", rng=0
+        ).confidence_interval
+        assert found.ci95 == pytest.approx(tuple(by_scipy), abs=wanted.std() / 30)
+        low, high = found.simultaneous
+        assert low < found.ci95[0] and found.ci95[1] < high
+
+
+def test_the_bootstrap_is_that_of_numpy_by_hand(base, moved, compared):
+    wanted = values(moved.rows, "median_tvd") - values(base.rows, "median_tvd")
+    drawn = np.random.default_rng(0).multinomial(N, np.full(N, 1 / N), size=1000)
+    means = drawn @ wanted.to_numpy() / N
+    found = by_name(compared)["median_tvd"].differences[0]
+    assert found.ci95 == pytest.approx(tuple(np.percentile(means, [2.5, 97.5])))
+
+
+def test_p_values_are_not_compared(compared):
+    assert "attention_leave_one_out_p_value" not in by_name(compared)
+
+
+def test_only_what_the_interval_excludes_is_told(compared):
+    told = {n: s.differences[0].can_be_told for n, s in by_name(compared).items()}
+    assert told["attention_leave_one_out_tau"] and told["attention_gradient_tau"]
+    assert not told["median_tvd"] and not told["max_tvd"]
+
+
+def test_simultaneous_intervals_cover_all_truths_at_once():
+    """Twelve differences without any truth: all intervals hold 0 in about 95% of draws."""
+    generator = np.random.default_rng(3)
+    n_drawn, all_hold = 40, 0
+    for _ in range(n_drawn):
+        first, other = generator.normal(size=(2, 60, 12))
+        for paired in (True, False):
+            sides = Sides(pd.DataFrame(first), pd.DataFrame(other), paired)
+            found = changes([sides])[0]
+            ends = np.array([d.simultaneous for d in found])
+            all_hold += bool(((ends[:, 0] < 0) & (ends[:, 1] > 0)).all())
+    assert 0.87 < all_hold / (2 * n_drawn) < 1
+
+
+def test_the_same_audit_twice_differs_in_nothing(base):
+    same = differences([base, dataclasses.replace(base)])
+    found = [s.differences[0] for s in same.statistics]
+    assert found and all(d.value == 0 and not d.can_be_told for d in found)
+    assert len(set(same.names)) == 2
+    assert not same.settings
+    for question in same.questions:
+        assert CANNOT_BE_TOLD in question.sentences[0]
+        assert not question.changed(1)
+
+
+def test_the_other_order_turns_the_signs(base, moved, compared):
+    turned = by_name(differences([moved, base]))
+    for name, statistic in by_name(compared).items():
+        one, other = statistic.differences[0], turned[name].differences[0]
+        assert one.value == pytest.approx(-other.value, abs=1e-15)
+        assert one.ci95 == pytest.approx([-end for end in other.ci95[::-1]])
+        assert one.simultaneous == pytest.approx([-e for e in other.simultaneous[::-1]])
+        assert one.can_be_told == other.can_be_told
+
+
+def test_other_texts_are_no_pairs(base):
+    rows = rows_of(2, moved=0.1, ids=range(200, 260))
+    other = report_of(rows, model="models/tuned", data_fingerprint="other")
+    comparison = differences([base, other])
+    assert comparison.n_shared == (0,)
+    assert any("no text is a pair" in caution for caution in comparison.cautions)
+    found = by_name(comparison)["attention_leave_one_out_tau"].differences[0]
+    ours, theirs = (
+        values(r, "attention_leave_one_out_tau").to_numpy() for r in (base.rows, rows)
+    )
+    assert not found.paired and found.n == 60
+    assert found.value == pytest.approx(theirs.mean() - ours.mean())
+    by_scipy = scipy.stats.bootstrap(
+        (theirs, ours),
+        lambda x, y, axis: x.mean(axis) - y.mean(axis),
+        method="percentile",
+        rng=0,
+    ).confidence_interval
+    assert found.ci95 == pytest.approx(tuple(by_scipy), abs=0.003)
+
+
+def test_the_same_ids_of_other_data_are_no_pairs(base):
+    other = report_of(rows_of(2), model="b", data_fingerprint="other")
+    assert not by_name(differences([base, other]))["max_tvd"].differences[0].paired
+
+
+def test_only_shared_texts_are_compared(base):
+    rows = rows_of(2, ids=range(30, 120))
+    comparison = differences([base, report_of(rows, model="b")])
+    assert comparison.n_shared == (50,)
+    assert any("share 50 of 90 texts" in caution for caution in comparison.cautions)
+    ours, theirs = values(base.rows, "median_tvd"), values(rows, "median_tvd")
+    found = by_name(comparison)["median_tvd"].differences[0]
+    assert found.value == pytest.approx((theirs - ours).dropna().mean())
+    assert found.n == 50
+
+
+def test_tests_with_other_options_are_not_compared(base):
+    other = report_of(
+        rows_of(2), model="b", options={"permutation": {"n_permutations": 10}}
+    )
+    comparison = differences([base, other])
+    assert {s.test for s in comparison.statistics} == {"correlation"}
+    assert any("other options: permutation" in c for c in comparison.cautions)
+    questions = {q.rule: q for q in comparison.questions}
+    assert questions["assignment"].differences == (None,)
+    assert "not compared" in questions["assignment"].sentences[0]
+    setting = next(s for s in comparison.settings if "n permutations" in s.name)
+    assert setting.values == ("100", "10")
+
+
+def test_other_units_leave_only_accuracy(base):
+    comparison = differences([base, report_of(rows_of(2), model="b", level="word")])
+    assert not comparison.statistics
+    compared = [q.rule for q in comparison.questions if q.differences[0] is not None]
+    assert compared == ["accuracy"]
+
+
+def test_accuracy_is_paired_by_text(base, moved, compared):
+    right = [
+        values(r.rows, "predicted_class") == values(r.rows, "label")
+        for r in (base, moved)
+    ]
+    question = next(q for q in compared.questions if q.rule == "accuracy")
+    wanted = right[1].mean() - right[0].mean()
+    assert question.differences[0].value == pytest.approx(wanted)
+
+
+def test_controls_are_subtracted_where_all_have_one(base, moved):
+    controls = [rows_of(5, moved=-0.1), rows_of(6, moved=-0.1)]
+    comparison = differences([base, moved], controls=controls)
+    question = next(q for q in comparison.questions if q.rule == "importance")
+    name = "attention_leave_one_out_tau"
+    beyond = [
+        values(r.rows, name) - values(c, name)
+        for r, c in zip((base, moved), controls, strict=True)
+    ]
+    assert question.differences[0].value == pytest.approx(
+        (beyond[1] - beyond[0]).mean()
+    )
+    assert "control" in question.measure
+    alone = differences([base, moved], controls=[controls[0], None])
+    assert "control" not in next(
+        q.measure for q in alone.questions if q.rule == "importance"
+    )
+
+
+@pytest.mark.parametrize(
+    ("models", "dtypes", "names"),
+    [
+        (("runs/a/last", "runs/b/last"), ("x", "x"), ("a/last", "b/last")),
+        (("m", "m"), ("float32", "float16"), ("m, float32", "m, float16")),
+        (("m", "m"), ("x", "x"), ("m (1)", "m (2)")),
+    ],
+)
+def test_names_are_short_and_different(base, models, dtypes, names):
+    reports = [
+        report_of(base.rows, model=model, model_fingerprint="same", dtype=dtype)
+        for model, dtype in zip(models, dtypes, strict=True)
+    ]
+    assert differences(reports).names == names
+
+
+def test_what_differs_is_listed_and_nothing_else(compared):
+    assert {s.name for s in compared.settings} == {"model", "model fingerprint"}
+    assert any("another seed" in caution for caution in compared.cautions)
+
+
+def test_one_audit_or_none_with_rows_is_refused(base):
+    with pytest.raises(AttnProbeError, match="two audits or more"):
+        differences([base])
+    with pytest.raises(AttnProbeError, match="read_audit"):
+        differences([base, dataclasses.replace(base, rows=pd.DataFrame())])
+
+
+def test_forms_say_the_same(compared):
+    text, document = to_text(compared), to_markdown(compared)
+    for question in compared.questions:
+        assert question.sentences[0] in text and question.sentences[0] in document
+    read = json.loads(json.dumps(to_json(compared), allow_nan=False))
+    assert len(read["statistics"]) == len(compared.statistics) and "reports" not in read
+    frame = to_frame(compared)
+    told = frame.set_index("statistic").can_be_told
+    assert told["attention_leave_one_out_tau"] and not told["median_tvd"]
+
+
+def test_the_page_holds_every_finding_and_caution(base, moved, compared):
+    page = comparison_page(compared)
+    assert page == comparison_page([base, moved])  # and again the same
+    seen = Reader(page)
+    for question in compared.questions:
+        assert question.sentences[0] in seen.words
+        for found in question.findings:
+            assert all(f.sentence in seen.words for f in found)
+    for caution in compared.cautions:
+        assert caution in seen.words
+    assert len(seen.ids) == len(set(seen.ids))
+    assert {"questions", "cautions", "settings", "statistics"} <= set(seen.ids)
+
+
+def test_the_page_in_a_browser(compared, open_page, tmp_path):
+    file = tmp_path / "comparison.html"
+    file.write_text(comparison_page(compared), encoding="utf-8")
+    opened = open_page(file, width=400, axe=True)
+    assert opened.findings() == []
+    assert opened.messages == [] and len(opened.requests) == 1
+    assert not opened.is_wider_than_the_screen()
+
+
+def test_the_page_escapes_what_users_wrote(base):
+    evil = report_of(rows_of(2), model="<script>alert(1)</script> 🦊")
+    page = comparison_page([base, evil])
+    assert "<script>alert" not in page
+    assert "alert(1)</script> 🦊" in Reader(page).words
+    assert Reader(page).tags.count("script") == Reader(
+        comparison_page([base, base])
+    ).tags.count("script")
+
+
+def test_heads_have_maps_and_a_map_of_differences():
+    reports = [
+        report_of(rows_of(k, heads=3, moved=k / 10), model=f"m{k}") for k in (1, 2)
+    ]
+    comparison = differences(reports)
+    assert any("Heads are compared by their numbers" in c for c in comparison.cautions)
+    ids = Reader(comparison_page(comparison)).ids
+    found = [i for i in ids if i.startswith("heads_median_tvd")]
+    assert found == [
+        "heads_median_tvd_1",
+        "heads_median_tvd_2",
+        "heads_median_tvd_difference_2",
+    ]

@@ -1,0 +1,104 @@
+"""Notebooks and scripts in ``examples/`` run from clean, without data and network."""
+
+import re
+import runpy
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+NOTEBOOKS = sorted(file.name for file in EXAMPLES.glob("*.ipynb"))
+
+
+@pytest.fixture
+def in_examples(tmp_path, monkeypatch):
+    """A folder to write into, where scripts find each other."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    monkeypatch.delitem(sys.modules, "tiny_bert", raising=False)
+
+
+@pytest.fixture
+def executed(tmp_path, monkeypatch):
+    """A function that runs a notebook in a kernel of its own, and gives its outputs."""
+    for name in ("JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR", "IPYTHONDIR"):
+        monkeypatch.setenv(name, str(tmp_path / name))
+
+    def run(name):
+        notebook = nbformat.read(EXAMPLES / name, as_version=4)
+        where = {"metadata": {"path": str(EXAMPLES)}}
+        NotebookClient(notebook, timeout=180, resources=where).execute()
+        return [out for cell in notebook.cells for out in cell.get("outputs", [])]
+
+    return run
+
+
+def results(outputs):
+    """What the last lines of cells gave, as plain text."""
+    return [
+        out.data["text/plain"] for out in outputs if out.output_type == "execute_result"
+    ]
+
+
+def kinds(outputs):
+    return [kind for out in outputs for kind in out.get("data", {})]
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_a_notebook_is_committed_clean(name):
+    notebook = nbformat.read(EXAMPLES / name, as_version=4)
+    nbformat.validate(notebook)
+    assert notebook.metadata.kernelspec.name == "python3"
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            assert cell.outputs == [] and cell.execution_count is None
+            assert not cell.metadata
+    text = (EXAMPLES / name).read_text()
+    assert not re.search(r"/(home|root|tmp|Users|work)\b|[A-Z]:\\\\", text)
+
+
+def test_the_notebook_of_a_classifier_runs(executed):
+    outputs = executed("audit_a_classifier.ipynb")
+    assert not [out for out in outputs if out.output_type == "error"]
+    assert kinds(outputs).count("image/png") >= 2 and "text/html" in kinds(outputs)
+    assert results(outputs)[-1] == "True"
+
+
+def test_the_notebook_of_heads_runs(executed):
+    outputs = executed("audit_bert_heads.ipynb")
+    assert not [out for out in outputs if out.output_type == "error"]
+    assert "image/png" in kinds(outputs) and "text/html" in kinds(outputs)
+    accuracy = float(results(outputs)[0])
+    assert accuracy > 0.9  # what it says of heads is of a model that has learned
+
+
+def test_the_gate_passes_and_stops(in_examples, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["gate.py"])
+    gate = runpy.run_path(str(EXAMPLES / "gate.py"))
+    report = gate["of_a_small_model"]()
+    gate["main"].__globals__["of_a_small_model"] = lambda: report
+    assert gate["main"]() == 0
+    printed = capsys.readouterr().out
+    answers = {f.rule: str(f.answer) for f in report.findings}
+    assert printed.count("pass ") == len(report.findings)
+    gate["REFUSED"]["assignment"] = (answers["assignment"],)
+    assert gate["main"]() == 1
+    assert "stop Assignment" in capsys.readouterr().out
+
+
+def test_before_and_after(in_examples, capsys):
+    runpy.run_path(str(EXAMPLES / "before_and_after.py"), run_name="__main__")
+    printed = capsys.readouterr().out
+    assert re.search(r"^5 epochs: test accuracy (0\.9\d|1\.00)$", printed, re.M)
+    number = r"([+-]?\d+\.\d+)"
+    said = rf"{number} against {number} over \d+ .*? {number} \[{number}, {number}\]"
+    differences = re.findall(said, printed)
+    assert len(differences) == 3  # accuracy, importance, assignment
+    for found in differences:
+        after, before, change, low, high = map(float, found)
+        assert low <= change <= high
+        assert change == pytest.approx(after - before, abs=0.0011)

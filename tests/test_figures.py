@@ -1,0 +1,366 @@
+"""Figures are drawn from charts as they are, and files are the same every time."""
+
+import hashlib
+import re
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from xml.etree import ElementTree
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from hf_attnprobe import figures
+from hf_attnprobe.charts.chart import Chart, HeatMap, Reference, Series
+from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.statistics.summary import Statistic
+from made_up_rows import audit_rows, head_rows, long_rows
+
+
+TESTS = Path(__file__).parent
+PDF_START = b"%PDF-"
+PNG_START = b"\x89PNG"
+
+
+def a_report(rows, statistics=()):
+    provenance = {"classes": ["neg", "pos"], "seed": 0}
+    return SimpleNamespace(rows=rows, provenance=provenance, statistics=statistics)
+
+
+@pytest.fixture(scope="module")
+def report():
+    return a_report(audit_rows(60))
+
+
+@pytest.fixture(scope="module")
+def report_of_heads():
+    return a_report(head_rows(40))
+
+
+@pytest.fixture(scope="module")
+def retraining():
+    means = {
+        "adversary_jsd@0.001": 0.5,
+        "adversary_tvd@0.001": 0.2,
+        "frontier_jsd@0.01": 0.6,
+        "frontier_jsd@0.1": 0.65,
+        "largest_jsd": 0.69,
+    }
+    statistics = tuple(
+        Statistic("adversary", name, -1, -1, "all", m, m, 0.1, (m, m), 9, 0)
+        for name, m in means.items()
+    )
+    return a_report(pd.DataFrame(), statistics)
+
+
+def a_chart(**changes):
+    series = Series("group", (0.0, 1.0), (0.5, 1.5), (0.4, 1.2), (0.6, 1.7), (3, 4))
+    chart = Chart("key", "Title", "It is so.", "Us 2024", "points", "x", "y", (series,))
+    return replace(chart, **changes)
+
+
+def texts_of(svg):
+    return [
+        t.text for t in ElementTree.fromstring(svg).iter() if t.tag.endswith("text")
+    ]
+
+
+# --- what is drawn ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "tau_histograms",
+        "permutation_by_max_attention",
+        "adversarial_distance",
+        "js_against_attention",
+        "fraction_to_flip",
+        "comprehensiveness",
+        "plausibility",
+    ],
+)
+def test_each_figure_of_an_audit(report, name):
+    ax = getattr(figures, name)(report)
+    assert ax.get_figure().get_size_inches()[0] == 3.25
+    assert ax.get_title() == ""
+    assert ax.has_data()
+    own = Figure().subplots()
+    assert getattr(figures, name)(report, own) is own
+
+
+def test_dots_lie_where_the_chart_says(report):
+    (chart,) = [c for c in figures.charts(report) if c.key == "comprehensiveness"]
+    ax = figures.comprehensiveness(report)
+    (line,) = [c.lines[0] for c in ax.containers]
+    names = tuple(label.get_text() for label in ax.get_xticklabels())
+    assert names == chart.series[0].x
+    assert line.get_ydata() == pytest.approx(chart.series[0].y)
+
+
+def test_bars_end_where_the_chart_says():
+    ax = figures.draw(a_chart())
+    (segments,) = [bar.get_segments() for bar in ax.containers[0].lines[2]]
+    ends = sorted((s[0][1], s[1][1]) for s in segments)
+    assert np.array(ends) == pytest.approx(np.array([(0.4, 0.6), (1.2, 1.7)]))
+
+
+def test_a_histogram_has_the_height_of_every_bin():
+    series = (Series("a", (0.0, 0.5), (0.25, 0.75)), Series("b", (0.0, 0.5), (1, 0)))
+    ax = figures.draw(a_chart(kind="histogram", series=series, bin_width=0.5))
+    assert [p.get_data().values.tolist() for p in ax.patches] == [[0.25, 0.75], [1, 0]]
+    assert ax.patches[0].get_data().edges.tolist() == [0, 0.5, 1.0]
+    hatches = {p.get_hatch() for p in ax.patches}
+    assert len(hatches) == 2  # told apart without colour
+
+
+def test_series_differ_by_more_than_colour():
+    for kind in ("dots", "curve", "points"):
+        series = tuple(Series(f"s{k}", (0.0, 1.0), (k, k + 1)) for k in range(4))
+        ax = figures.draw(a_chart(kind=kind, series=series))
+        lines = [c.lines[0] for c in ax.containers] or ax.lines
+        assert len({line.get_marker() for line in lines}) == 4
+
+
+def test_a_yardstick_is_a_line_with_its_name():
+    references = (Reference("chance", 0.3), Reference("limit", 0.7, "x"))
+    ax = figures.draw(a_chart(references=references))
+    by_name = {line.get_label(): line for line in ax.lines}
+    assert list(by_name["chance"].get_ydata()) == [0.3, 0.3]
+    assert list(by_name["limit"].get_xdata()) == [0.7, 0.7]
+    legend = [t.get_text() for t in ax.get_legend().get_texts()]
+    assert legend == ["group", "chance", "limit"]
+
+
+def test_long_names_are_written_below_each_other():
+    names = tuple(f"a ranking with a long name {k}" for k in range(5))
+    series = (Series("mean", names, (1.0, 2.0, 3.0, 4.0, float("nan"))),)
+    ax = figures.draw(
+        a_chart(kind="dots", series=series, references=(Reference("r", 2),))
+    )
+    assert [t.get_text().replace("\n", " ") for t in ax.get_yticklabels()] == list(
+        names
+    )
+    assert ax.get_xlabel() == "y"
+    (line,) = [line for line in ax.lines if line.get_label() == "r"]
+    assert list(line.get_xdata()) == [2, 2]  # on the axis of the values
+
+
+def test_the_head_map_writes_every_number(report_of_heads):
+    ax = figures.head_map(report_of_heads, statistic="attention_leave_one_out_tau")
+    (chart,) = [c for c in figures.charts(report_of_heads) if c.key.endswith("_tau")]
+    written = [float(t.get_text().replace("−", "-")) for t in ax.texts]
+    assert written == pytest.approx(np.array(chart.values).ravel(), abs=0.0051)
+    assert ax.images[0].get_array().tolist() == [list(row) for row in chart.values]
+
+
+def test_a_map_with_holes_and_one_of_many_heads():
+    nan = float("nan")
+    small = HeatMap(
+        "k", "t", "f", "s", ((0.1, nan), (-0.2, nan)), (), (), "τ", (0, 1), (0, 1), 0
+    )
+    assert [t.get_text() for t in figures.draw(small).texts] == [
+        ".10",
+        "–",
+        "−.20",
+        "–",
+    ]
+    row = tuple(float(x) for x in np.linspace(0, 1, 32))
+    many = replace(small, values=(row, row), heads=tuple(range(32)), centre=None)
+    assert len(figures.draw(many).texts) == 0
+    half = replace(many, centre=0.5)  # no room for numbers, so only signs are written
+    assert [t.get_text() for t in figures.draw(half).texts] == ["−"] * 32
+    assert figures.draw(many).get_figure().get_size_inches()[0] == 6.75
+    nothing = replace(small, values=((nan, nan), (nan, nan)))
+    assert {t.get_text() for t in figures.draw(nothing).texts} == {"–"}
+
+
+def test_the_penalty_curve(retraining):
+    ax = figures.penalty_curve(retraining, published=(0.514, 0.072))
+    legend = [t.get_text() for t in ax.get_legend().get_texts()]
+    assert "published adversary" in legend
+    assert legend[-1] == "no attention whatever can be farther"
+
+
+def test_names_are_no_formulas(tmp_path):
+    """Class names come from users; matplotlib would typeset what is between dollars."""
+    series = (Series("predicted $x^2 <b> & é", ("$a_1$", "b"), (1, 2)),)
+    chart = a_chart(kind="dots", series=series, references=(Reference("$r$", 1),))
+    figures.save_charts([replace(chart, title="$")], tmp_path, ["svg"])
+    shown = texts_of((tmp_path / "key.svg").read_bytes())
+    assert {"predicted $x^2 <b> & é", "$a_1$", "$r$"} <= set(shown)
+
+
+def test_characters_without_a_glyph_are_one_line(tmp_path, caplog):
+    series = (
+        Series("predicted 日本", (1.0,), (2.0,)),
+        Series("another", (1.0,), (3.0,)),
+    )
+    figures.save_charts([a_chart(series=series)], tmp_path)
+    assert "predicted 日本" in texts_of((tmp_path / "key.svg").read_bytes())
+    assert [r.message for r in caplog.records if "lacks characters" in r.message]
+    assert len(caplog.records) == 1
+
+
+def test_axes_of_the_user_keep_their_look(report):
+    before = dict(mpl.rcParams)
+    figure = Figure(figsize=(9, 4))
+    left, right = figure.subplots(1, 2)
+    figures.tau_histograms(report, left, measure="gradient")
+    figures.fraction_to_flip(report, right)
+    assert tuple(figure.get_size_inches()) == (9, 4)
+    assert dict(mpl.rcParams) == before
+
+
+def test_a_notebook_shows_the_figure(report):
+    svg = figures.tau_histograms(report).get_figure()._repr_svg_()
+    assert "Kendall τ with leaving tokens out" in texts_of(svg)
+
+
+# --- what is refused ----------------------------------------------------------------
+
+
+def test_errors_say_what_to_do(report, report_of_heads, retraining, tmp_path):
+    with pytest.raises(AttnProbeError, match="with rows"):
+        figures.tau_histograms(a_report(pd.DataFrame()))
+    with pytest.raises(AttnProbeError, match="leave_one_out or gradient, got 'x'"):
+        figures.tau_histograms(report, measure="x")
+    with pytest.raises(AttnProbeError, match=r"pass site=\(layer, head\)"):
+        single = report_of_heads.rows
+        figures.tau_histograms(a_report(single[single["head"] >= 0]))
+    with pytest.raises(AttnProbeError, match="test erasure"):
+        figures.fraction_to_flip(report_of_heads)
+    with pytest.raises(AttnProbeError, match="'zero_tvd' of several heads"):
+        figures.head_map(report_of_heads, statistic="zero_tvd")
+    with pytest.raises(AttnProbeError, match="adversary, seeds or uniform"):
+        figures.penalty_curve(report)
+    with pytest.raises(AttnProbeError, match="'gif'"):
+        figures.save(report, tmp_path, ("gif",))
+    with pytest.raises(AttnProbeError, match="nothing can be drawn"):
+        figures.save(a_report(pd.DataFrame()), tmp_path)
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(AttnProbeError, match="a folder for figures"):
+        figures.save(retraining, tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_head_is_drawn_where_it_is_named(report_of_heads):
+    single = a_report(report_of_heads.rows[report_of_heads.rows["head"] >= 0])
+    assert figures.tau_histograms(single, site=(1, 2)).has_data()
+
+
+# --- files --------------------------------------------------------------------------
+
+
+# The package's own __init__ registers models with Transformers; drawing does without.
+SAVES = f"""
+import sys, types
+package = types.ModuleType("hf_attnprobe")
+package.__path__ = [{str(TESTS.parent / "hf_attnprobe")!r}]
+sys.modules["hf_attnprobe"] = package
+sys.path.insert(0, {str(TESTS)!r})
+from test_figures import save_all
+save_all(sys.argv[1])
+print({{"matplotlib.pyplot", "torch", "transformers"}} & set(sys.modules))
+"""
+
+
+def save_all(folder):
+    """Erasure, in points and dots; a histogram, a curve and maps of heads."""
+    rows = audit_rows(60)
+    some = rows[rows.test.isin(["prediction", "erasure", "adversarial", "correlation"])]
+    figures.save(a_report(some), folder, ["svg"])
+    heads = head_rows(40)
+    figures.save(a_report(heads[heads.test == "permutation"]), Path(folder) / "heads")
+
+
+def digests(folder):
+    files = sorted(p for p in folder.rglob("*") if p.is_file())
+    return {
+        str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest()
+        for p in files
+    }
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("figures")
+    save_all(folder)
+    return folder
+
+
+def test_files_are_the_same_in_another_process(saved, run_python, tmp_path):
+    """One that hashes strings differently, and lives in another time zone."""
+    elsewhere = {"PYTHONHASHSEED": "5", "TZ": "Asia/Tokyo", "SOURCE_DATE_EPOCH": None}
+    done = run_python("-c", SAVES, tmp_path, env=elsewhere)
+    assert done.out.strip() == "set()", done.err  # pyplot has global state
+    files = digests(saved)
+    assert digests(tmp_path) == files
+    assert {"tau_gradient.svg", "captions.md"} <= set(files)
+    assert {f"heads/heads_median_tvd.{kind}" for kind in ("svg", "pdf")} <= set(files)
+    assert len(files) == 5 + 1 + 2 * 2 + 1  # τ, τ, distance, ΔJS, flips; map, groups
+
+
+def test_files_are_what_their_names_say(saved):
+    for path in saved.rglob("*.*"):
+        content = path.read_bytes()
+        if path.suffix == ".pdf":
+            assert content.startswith(PDF_START)
+            assert b"CreationDate" not in content
+        if path.suffix == ".svg":
+            assert ElementTree.fromstring(content).tag.endswith("svg")
+            assert b"<dc:date>" not in content
+            assert texts_of(content)  # text stays text: searchable, and read aloud
+
+
+def test_captions_say_what_is_to_be_seen(saved, report):
+    captions = (saved / "captions.md").read_text()
+    drawn = [c for c in figures.charts(report) if f"## {c.key}\n" in captions]
+    assert len(drawn) == 5
+    for chart in drawn:
+        (said,) = re.findall(rf"## {chart.key}\n\n(.*)", captions)
+        assert chart.finding in said
+        assert chart.source in said
+        assert (chart.bars in said) == any(bool(s.low) for s in chart.series)
+
+
+def test_png_is_for_slides(tmp_path):
+    (path, caption) = figures.save_charts(
+        [a_chart()], tmp_path / "new" / "folder", ["png"]
+    )
+    assert path.read_bytes().startswith(PNG_START)
+    assert caption.name == "captions.md"
+
+
+def test_no_text_lies_on_another(report, report_of_heads, retraining):
+    """Tick labels, axis labels and legends, measured as they are drawn."""
+    for chart in (
+        *figures.charts(report),
+        *figures.charts(report_of_heads),
+        *figures.charts(retraining),
+    ):
+        ax = figures.draw(chart)
+        figure = ax.get_figure(root=True)
+        FigureCanvasAgg(figure).draw()
+        shown = [ax.xaxis.label, ax.yaxis.label]
+        for axis in (ax.xaxis, ax.yaxis):
+            low, high = sorted(axis.get_view_interval())
+            places = zip(axis.get_ticklocs(), axis.get_ticklabels(), strict=True)
+            shown += [label for place, label in places if low <= place <= high]
+        if ax.get_legend():
+            shown += ax.get_legend().get_texts()
+        boxes = [t.get_window_extent() for t in shown if t.get_text()]
+        for k, box in enumerate(boxes):
+            assert figure.bbox.x0 - 1 <= box.x0, chart.key
+            assert box.x1 <= figure.bbox.x1 + 1, chart.key
+            for other in boxes[k + 1 :]:
+                assert not box.padded(-1).overlaps(other.padded(-1)), chart.key
+
+
+def test_one_class_in_one_text():
+    rows = long_rows({"attention_gradient_tau": [0.3]}, "correlation")
+    assert figures.tau_histograms(a_report(rows), measure="gradient").has_data()

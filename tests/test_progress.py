@@ -1,0 +1,195 @@
+"""The one bar on stderr: on a terminal, in a file, of parts; estimates; quiet libraries."""
+
+import io
+import re
+
+import datasets
+import pytest
+import transformers
+
+from hf_attnprobe import AttentionClassifierConfig, TrainingOptions, train_classifier
+from hf_attnprobe.auditing.progress import Pace, Step
+from hf_attnprobe.auditing.sweep import _two
+from hf_attnprobe.progress import Bar, quiet_libraries
+
+
+class Terminal(io.StringIO):
+    """A stderr on which a line can be written anew."""
+
+    def isatty(self):
+        return True
+
+
+class Clock:
+    """Seconds that pass when the test says so."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def stderr_as(monkeypatch):
+    def replace(stream):
+        monkeypatch.setattr("sys.stderr", stream)
+        return stream
+
+    return replace
+
+
+def work(clock, seconds):
+    """Work of so many seconds, each of them shown."""
+    with Bar("audit", clock=clock) as bar:
+        for left in range(seconds - 1, -1, -1):
+            clock.now += 1
+            bar.move(left, "permutation")
+
+
+def test_in_a_file_there_is_a_plain_line_every_half_minute(clock, stderr_as):
+    file = stderr_as(io.StringIO())
+    work(clock, 100)
+    assert file.getvalue().splitlines() == [
+        "audit: 30%, about 70 s left, permutation",
+        "audit: 60%, about 40 s left, permutation",
+        "audit: 90%, about 10 s left, permutation",
+        "audit: done in about 2 min",
+    ]
+    assert "\r" not in file.getvalue()
+
+
+def test_short_work_leaves_no_line_in_a_file(clock, stderr_as):
+    file = stderr_as(io.StringIO())
+    work(clock, 29)
+    assert file.getvalue() == ""
+
+
+def test_on_a_terminal_one_line_moves_and_never_back(clock, stderr_as, monkeypatch):
+    terminal = stderr_as(Terminal())
+    monkeypatch.setattr("tqdm.std.tqdm.monitor_interval", 0)
+    with Bar("audit", clock=clock) as bar:
+        for left in (30, 10, 40, 5):  # it was less than thought
+            clock.now += 10
+            bar.move(left, "permutation")
+            bar._line.refresh()
+    text = terminal.getvalue()
+    shares = [int(share) for share in re.findall(r"(\d+)%", text)]
+    assert shares == sorted(shares) and shares[:2] == [0, 25]
+    assert shares[-1] == 100
+    assert "about 10 s left, permutation" in text
+    assert text.count("\n") == 1 and text.endswith("\n")
+
+
+def test_a_bar_within_a_bar_tells_of_its_part(clock, stderr_as):
+    file = stderr_as(io.StringIO())
+    with Bar("retrain", n_parts=3, of="model", clock=clock) as models:
+        for name in ("uniform", "seeds/1", "seeds/2"):
+            models.part(name)
+            with Bar("training", clock=clock) as training:
+                for left in (30, 0):
+                    clock.now += 30
+                    training.move(left, "epoch 1 of 2")
+    lines = file.getvalue().splitlines()
+    assert lines[0] == (
+        "retrain: 17%, about 2 min left, model 1 of 3: uniform, epoch 1 of 2"
+    )  # 30 s of 3 models of 60 s
+    assert lines[2].startswith("retrain: 50%, about 90 s left, model 2 of 3: seeds/1")
+    assert all(line.startswith("retrain: ") for line in lines) and len(lines) == 7
+
+
+def test_a_bar_that_is_not_shown_says_nothing_and_an_error_closes_one(clock, stderr_as):
+    file = stderr_as(io.StringIO())
+    with Bar("audit", shown=False, clock=clock) as bar:
+        clock.now = 100
+        bar.move(5)
+        bar.say("a line")
+    with pytest.raises(KeyboardInterrupt), Bar("audit", clock=clock):
+        raise KeyboardInterrupt
+    assert file.getvalue() == "" and Bar._open == []
+
+
+# --- the estimate of an audit -------------------------------------------------------
+
+
+def test_steps_weigh_what_they_cost():
+    now = 0.0
+    pace = Pace(shown=False, n_runs=2, clock=lambda: now)
+    batch = [Step("cheap", True, 4, 10), Step("dear", True, 4, 10)]
+    batch += [Step("dear", False, 4, 10)] * 3
+    with pace:
+        pace.expect("audit", [batch, batch])
+        for seconds in (1.0, 9.0, 5.0, 5.0, 5.0):
+            now += seconds
+            pace.tick()
+        assert pace.seconds_left() == pytest.approx(25 + 2 * 25)  # and the control
+        pace.end_of_batch(8)
+        assert pace.estimate == pytest.approx(100)
+        pace.expect("control", [batch])
+        assert pace.seconds_left() == pytest.approx(25)
+
+
+def test_the_estimate_is_one_line_before_long_work(clock, stderr_as):
+    file = stderr_as(io.StringIO())
+    small, batch = [Step("dear", True, 4, 10)], [Step("dear", True, 20, 10)]
+    heads = [Step("dear", False, 4, 10)] * 9
+    with Pace(shown=True, is_kept=True, clock=clock) as pace:
+        pace.expect("audit", [small + heads, batch + heads])
+        pace.first([*small, heads[0]])  # 2 of 10 heads on 4 texts
+        for seconds in (8, 4):
+            clock.now += seconds
+            pace.tick()
+        pace.end_of_batch(4)
+        left = 8 * (1 + 5) + 18 * 4  # a first head is 8 s on 4 texts; 18 others are 4 s
+        assert pace.estimate == 12 + left == pytest.approx(132)
+        clock.now += 8
+        pace.tick()
+        pace.end_of_batch(4)
+    assert file.getvalue() == (
+        "about 2 min for 1 tests on 24 texts (measured on 4); stop any time, the same "
+        "command goes on\n"
+    )
+
+
+def test_of_many_heads_two_are_measured():
+    assert _two(range(79)) == [0, 39] and _two([5, 6]) == [5, 6]
+
+
+# --- libraries ----------------------------------------------------------------------
+
+
+def test_libraries_are_quiet_for_a_while():
+    log = transformers.logging
+    before = log.get_verbosity(), log.is_progress_bar_enabled()
+    datasets.enable_progress_bars()
+    with pytest.raises(ValueError), quiet_libraries():
+        assert log.get_verbosity() == log.ERROR
+        assert not log.is_progress_bar_enabled()
+        assert datasets.are_progress_bars_disabled()
+        raise ValueError
+    assert (log.get_verbosity(), log.is_progress_bar_enabled()) == before
+    assert not datasets.are_progress_bars_disabled()
+
+
+def test_a_training_in_python_prints_nothing_but_its_bar(
+    reviews, tmp_path, capfd, monkeypatch
+):
+    monkeypatch.setattr("hf_attnprobe.progress.bar.SECONDS_BETWEEN_LINES", 0.0)
+    train_classifier(
+        AttentionClassifierConfig(embedding_size=4, encoder_size=2, encoder="mlp"),
+        reviews["train"],
+        reviews["validation"],
+        output_dir=tmp_path / "model",
+        options=TrainingOptions(epochs=2, batch_size=80),
+    )
+    printed = capfd.readouterr()
+    lines = printed.err.splitlines()
+    assert printed.out == "" and all(x.startswith("training: ") for x in lines)
+    epochs = re.findall(r"epoch (\d) of 2", printed.err)
+    assert epochs == ["1", "1", "2", "2"] and "accuracy 0." in lines[-2]
+    assert lines[-1].startswith("training: done in about")

@@ -1,0 +1,221 @@
+"""What a user may do to an audit's folder, and odd names, cost one line at most and no numbers."""
+
+import copy
+import errno
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from hf_attnprobe import AttnProbeError, audit, markdown, read_audit
+from hf_attnprobe.charts.head_maps import head_maps
+from hf_attnprobe.charts.heads import heads_of
+from hf_attnprobe.integrations.text_explainer import TextExplainer
+from hf_attnprobe.statistics.summary import group_names, groups_of_texts
+from hf_attnprobe.storage.folders import write_atomically
+
+
+FILES = ("summary.json", "texts.json", "report.md", "report.html")
+TESTS = ["permutation", "correlation"]
+
+
+@pytest.fixture(scope="module")
+def rows(reviews):
+    return [{"text": row["text"], "label": row["label"]} for row in reviews["test"]][:6]
+
+
+@pytest.fixture(scope="module")
+def kept(checkpoint, rows, tmp_path_factory):
+    """The folder of an audit; do not write into it."""
+    folder = tmp_path_factory.mktemp("kept") / "audit"
+    audit(checkpoint, rows, TESTS, output_dir=folder, progress=False)
+    return folder
+
+
+@pytest.fixture
+def spoilt(kept, copy_of):
+    return copy_of(kept)
+
+
+def refused(finished):
+    """The one line of a command that failed."""
+    assert finished.code == 1 and finished.err.count("\n") == 1, finished.err
+    return finished.err
+
+
+# --- a disk that is full --------------------------------------------------------------
+
+
+@pytest.fixture
+def full_for(monkeypatch):
+    """A function: half of the files with these names is written, then the disk is full."""
+    write = Path.write_text
+
+    def fill(*names):
+        def written(file, text, **options):
+            if any(name in file.name for name in names):
+                write(file, text[: len(text) // 2], **options)
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return write(file, text, **options)
+
+        monkeypatch.setattr(Path, "write_text", written)
+
+    return fill
+
+
+def test_what_cannot_be_written_is_one_line_each_and_nothing_is_lost(
+    checkpoint, rows, kept, full_for, monkeypatch, tmp_path, caplog
+):
+    with monkeypatch.context() as patched:
+        full_for("texts.json", "report.")
+        report = audit(checkpoint, rows, TESTS, output_dir=tmp_path, progress=False)
+        patched.undo()
+    monkeypatch.undo()
+    said = [r.getMessage() for r in caplog.records if "No space" in r.getMessage()]
+    assert len(said) == 3 and all("\n" not in line for line in said)
+    assert len(report.examples) and len(read_audit(tmp_path).rows) == len(report.rows)
+    assert not [file for file in tmp_path.iterdir() if file.name.startswith(".")]
+    for name in FILES:  # as a process leaves them that is killed while it writes
+        (tmp_path / name).write_text("{")
+        (tmp_path / f".{name}.99999").write_text("{")
+    audit(checkpoint, rows, TESTS, output_dir=tmp_path, progress=False)
+    for name in FILES:
+        here, there = (
+            (folder / name).read_text().replace(str(folder), "FOLDER")
+            for folder in (tmp_path, kept)
+        )
+        assert here == there
+
+
+def test_a_full_disk_is_one_line(
+    cli, checkpoint, reviews_folder, full_for, monkeypatch, tmp_path
+):
+    command = ("audit", "--model", checkpoint, "--dataset", reviews_folder)
+    command += ("--test-limit", 4, "--tests", "permutation", "--output-dir", tmp_path)
+    full_for("summary.json")
+    done = cli(*command)
+    line = done.err.splitlines()[-1]
+    assert done.code == 1 and "No space left on device" in line and "again" in line
+    assert any((tmp_path / "rows").glob("part-*"))
+    monkeypatch.undo()
+    assert cli(*command).code == 0 and len(read_audit(tmp_path).rows)
+
+
+def test_half_a_file_is_taken_away(tmp_path):
+    (tmp_path / "file").mkdir()
+    with pytest.raises(OSError):
+        write_atomically(tmp_path / "file", "text")
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]
+
+
+# --- a folder that was changed --------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "provenance", [None, [1], {"prediction": {"kind": "alien"}}, {"tests": 3}]
+)
+def test_a_spoilt_provenance_is_one_line(cli, spoilt, provenance):
+    file = spoilt / "summary.json"
+    file.write_text(
+        json.dumps({**json.loads(file.read_text()), "provenance": provenance})
+    )
+    assert "cannot read the summary" in refused(cli("report", spoilt))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"tokens": []},
+        {"scores": {}},
+        {"scores": {"attention": "abc"}},
+        {"smallest_set": [999]},
+        {"segments": [0]},
+        {"probability": "high"},
+        {"numbers": {"JSD": "far"}},
+    ],
+)
+def test_spoilt_texts_are_left_out(spoilt, wrong):
+    file = spoilt / "texts.json"
+    held = json.loads(file.read_text())
+    held["texts"][0] |= wrong
+    file.write_text(json.dumps(held))
+    report = read_audit(spoilt)
+    assert report.examples == ()
+    assert "Texts" not in re.findall(r"<h2[^>]*>([^<]*)", report.to_html())
+
+
+def test_a_folder_twice_is_one_line(cli, kept):
+    assert "twice" in refused(cli("report", kept, kept.parent / "." / kept.name))
+
+
+def test_a_folder_in_place_of_a_file_is_one_line(cli, kept, tmp_path):
+    (tmp_path / "page.html").mkdir()
+    line = refused(cli("report", kept, "--output", tmp_path / "page.html"))
+    assert "Is a directory" in line and "/." not in line
+    assert len([*tmp_path.iterdir()]) == 1
+
+
+# --- names and numbers that are odd ---------------------------------------------------
+
+
+def test_classes_that_are_called_as_all_or_alike_have_their_own_numbers():
+    names = group_names(["all", "no", "no"])
+    assert len({"all", *names}) == 4
+    predicted = pd.DataFrame({"example_id": range(6), "value": [0.0, 0, 0, 1, 1, 2]})
+    predicted = predicted.assign(test="prediction", statistic="predicted_class")
+    wide = pd.DataFrame({"number": range(6)}, index=pd.RangeIndex(6, name="example_id"))
+    groups = groups_of_texts(predicted, wide, ["all", "no", "no"])
+    assert [len(group) for group in groups.values()] == [6, 3, 2, 1]
+
+
+def test_a_cell_keeps_to_its_place():
+    lines = markdown.table(
+        ["class", "n"], [["a|b\nc", 1], ["<b>x</b>", 2], ["p < .05", 3]]
+    )
+    cells = [re.split(r"(?<!\\)\|", line) for line in lines]
+    assert {len(row) for row in cells} == {4} and len(lines) == 5
+    assert r"\<b>" in lines[3] and "p < .05" in lines[4]
+
+
+def test_heads_without_a_value_have_no_map():
+    places = [(layer, head) for layer in range(2) for head in range(2)]
+    rows = pd.DataFrame(
+        [
+            ("correlation", "attention_leave_one_out_tau", k, *place, np.nan)
+            for place in places
+            for k in range(3)
+        ],
+        columns=["test", "statistic", "example_id", "layer", "head", "value"],
+    )
+    assert not heads_of(rows, 0).means and head_maps(rows) == ()
+
+
+def test_a_model_of_nan_is_told_so(make_model, tokenizer, rows):
+    model = copy.deepcopy(make_model())
+    torch.nn.init.constant_(model.classifier.weight, float("nan"))
+    with pytest.raises(AttnProbeError, match="it gives NaN on text"):
+        audit((model, tokenizer), rows, TESTS, progress=False)
+
+
+@pytest.mark.parametrize("text", [None, 3, "half of a \ud800"])
+def test_what_is_no_text_is_one_line(text):
+    with pytest.raises(AttnProbeError, match="expected a text") as error:
+        TextExplainer(None, None).explain(text)
+    assert "\n" not in str(error.value)
+
+
+def test_rows_of_a_full_disk_leave_no_hidden_part(monkeypatch, tmp_path):
+    from hf_attnprobe.storage.rows import append_rows
+
+    def full(frame, file, **_):
+        file.write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(pd.DataFrame, "to_parquet", full)
+    with pytest.raises(OSError):
+        append_rows(tmp_path / "rows", pd.DataFrame())
+    assert not [*(tmp_path / "rows").iterdir()]

@@ -1,0 +1,388 @@
+"""The texts that an audit shows: which, why, and with which scores."""
+
+import itertools
+import json
+import random
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from transformers import BertConfig
+
+from hf_attnprobe import AuditOptions, Data, audit, read_audit
+from hf_attnprobe.auditing.examples import choose_texts
+from hf_attnprobe.charts.shown_text import ADVERSARY_JSD, ADVERSARY_PROBABILITY
+from hf_attnprobe.single_texts.explain import Explainer
+from hf_attnprobe.single_texts.tokens import as_read
+from test_any_head import DATA, HEADS, SMALL
+from test_head_sentences import pair_tokenizer
+
+
+SHOWN = 6
+TESTS = ["correlation", "adversarial", "erasure"]
+
+
+@pytest.fixture(scope="module")
+def rows(reviews):
+    """Ten reviews with ids that are no row numbers."""
+    return [
+        {"example_id": 900 - k, "text": row["text"], "label": row["label"]}
+        for k, row in zip(range(10), reviews["test"], strict=False)
+    ]
+
+
+@pytest.fixture(scope="module")
+def run(make_checkpoint):
+    def audited(data, folder=None, tests=TESTS, kind=(), **options):
+        options = {"shown_texts": SHOWN, "control": "none"} | options
+        return audit(
+            make_checkpoint(*kind),
+            data,
+            tests,
+            options=AuditOptions(**options),
+            output_dir=folder,
+            progress=False,
+        )
+
+    return audited
+
+
+@pytest.fixture(scope="module")
+def report(run, rows, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("shown") / "out"
+    return run(rows, folder), folder
+
+
+def classifier(make_model):
+    """The model of the report in double precision, and what is below its read-out."""
+    model = make_model().double()
+    return model, model.attention_classifier
+
+
+def test_scores_are_those_of_the_model_run_by_hand(report, make_model, tokenizer, rows):
+    """Attention, gradient × input by autograd, leaving out by running the shorter text."""
+    model, base = classifier(make_model)
+    for shown in report[0].examples:
+        text = next(r["text"] for r in rows if r["example_id"] == shown.example_id)
+        ids = torch.tensor([tokenizer(text)["input_ids"]])
+        mask = torch.ones_like(ids)
+        with torch.no_grad():
+            output = model(ids, attention_mask=mask, output_attentions=True)
+        probs = output.logits.softmax(-1)[0]
+        predicted = int(probs.argmax())
+        assert shown.predicted == model.config.id2label[predicted]
+        assert shown.probability == pytest.approx(float(probs[predicted]))
+        special = torch.tensor(
+            tokenizer.get_special_tokens_mask(
+                ids[0].tolist(), already_has_special_tokens=True
+            )
+        ).bool()
+        content = ~special
+        attention = output.attentions[-1].flatten()
+        assert shown.scores["attention"] == pytest.approx(attention[content].tolist())
+
+        embeddings = base.embeddings(ids).detach().requires_grad_()
+        states = base.encode(embeddings, mask)
+        logits = model.decode((attention[None, :, None] * states).sum(1))
+        logits.softmax(-1)[0, predicted].backward()
+        product = (embeddings.grad * embeddings).sum(-1)[0][content]
+        assert shown.scores["gradient"] == pytest.approx(product.tolist(), abs=1e-12)
+
+        without = []
+        for place in content.nonzero().flatten().tolist():
+            shorter = torch.cat([ids[:, :place], ids[:, place + 1 :]], 1)
+            with torch.no_grad():
+                after = model(shorter, attention_mask=torch.ones_like(shorter))
+            without.append(
+                float(probs[predicted] - after.logits.softmax(-1)[0, predicted])
+            )
+        assert shown.scores["leave_one_out"] == pytest.approx(without, abs=1e-9)
+
+
+def test_the_adversary_keeps_the_output_and_is_as_far_as_the_rows_say(
+    report, make_model, rows, tokenizer
+):
+    model, base = classifier(make_model)
+    found = report[0].to_pandas()
+    found = (
+        found[found.statistic == "epsilon_max_jsd@0.05"].set_index("example_id").value
+    )
+    for shown in report[0].examples:
+        text = next(r["text"] for r in rows if r["example_id"] == shown.example_id)
+        ids = torch.tensor([tokenizer(text)["input_ids"]])
+        with torch.no_grad():
+            states = base.encode(base.embeddings(ids), torch.ones_like(ids))[0]
+        special = tokenizer.get_special_tokens_mask(
+            ids[0].tolist(), already_has_special_tokens=True
+        )
+        states = states[~torch.tensor(special).bool()]
+        adversary = torch.tensor(shown.scores["adversary"]).double()
+        assert float(adversary.sum()) == pytest.approx(1)
+        with torch.no_grad():
+            probs = model.decode((adversary[:, None] * states).sum(0)).softmax(-1)
+        told = shown.numbers[ADVERSARY_PROBABILITY]
+        assert told == pytest.approx(
+            float(probs[model.config.label2id[shown.predicted]])
+        )
+        assert abs(told - shown.probability) <= 0.05 + 1e-9
+        assert shown.numbers[ADVERSARY_JSD] == pytest.approx(found[shown.example_id])
+        mean = (adversary + torch.tensor(shown.scores["attention"])) / 2
+        parts = [adversary, torch.tensor(shown.scores["attention"]).double()]
+        jsd = sum(torch.xlogy(p, p / mean).nansum() for p in parts) / 2
+        assert float(jsd) == pytest.approx(shown.numbers[ADVERSARY_JSD], abs=1e-6)
+
+
+def test_the_smallest_set_flips_and_no_smaller_one_does(
+    report, make_model, rows, tokenizer
+):
+    model, base = classifier(make_model)
+    n_checked = 0
+    for shown in report[0].examples:
+        text = next(r["text"] for r in rows if r["example_id"] == shown.example_id)
+        ids = torch.tensor([tokenizer(text)["input_ids"]])
+        with torch.no_grad():
+            states = base.encode(base.embeddings(ids), torch.ones_like(ids))[0]
+        special = tokenizer.get_special_tokens_mask(
+            ids[0].tolist(), already_has_special_tokens=True
+        )
+        states = states[~torch.tensor(special).bool()]
+        attention = torch.tensor(shown.scores["attention"]).double()
+        before = model.config.label2id[shown.predicted]
+
+        def flips(erased, attention=attention, states=states, before=before):
+            left = attention.clone()
+            left[list(erased)] = 0
+            with torch.no_grad():
+                logits = model.decode(((left / left.sum())[:, None] * states).sum(0))
+            return int(logits.argmax()) != before
+
+        places, size = range(len(attention)), len(shown.smallest_set)
+        largest = size - 1 if size else min(2, len(attention) - 1)
+        if size:
+            assert flips(shown.smallest_set)
+        if largest <= 2:
+            n_checked += 1
+            for n in range(1, largest + 1):
+                assert not any(map(flips, itertools.combinations(places, n)))
+    assert n_checked
+
+
+def test_the_choice_depends_on_neither_batches_nor_order(run, report, rows):
+    shuffled = [*rows]
+    random.Random(0).shuffle(shuffled)
+    for data, options in ((rows, {"batch_size": 1}), (shuffled, {"batch_size": 5})):
+        assert run(data, **options).examples == report[0].examples
+
+
+def test_texts_are_shown_for_reasons_that_the_rows_bear_out(report):
+    found = (
+        report[0]
+        .to_pandas()
+        .pivot_table(index="example_id", columns="statistic", values="value")
+    )
+    by_why = {text.why.split("(")[0]: text for text in report[0].examples}
+    first = by_why["attention and gradients disagree most on the order of its tokens "]
+    tau = found.attention_gradient_tau[found.n_tokens >= 5]
+    assert first.example_id == tau.round(6).idxmin()
+    assert f"{tau.min():.2f}".replace("-", "−") in first.why
+    shown = found.loc[[t.example_id for t in report[0].examples]]
+    assert set(shown.predicted_class) == set(found.predicted_class)
+    wrong = found[found.predicted_class != found.label]
+    assert any("wrong" in t.why for t in report[0].examples) == bool(len(wrong))
+    assert len(report[0].examples) == SHOWN == shown.index.nunique()
+
+
+def test_ordinary_texts_are_drawn_without_regard_to_their_numbers():
+    values = pd.DataFrame({"example_id": range(100), "value": 0.0})
+    names = {"predicted_class": 1, "label": 1, "probability": 0.9, "n_tokens": 9}
+    parts = [
+        values.assign(test="prediction", statistic=n, layer=-1, head=-1, value=v)
+        for n, v in names.items()
+    ]
+    rows = pd.concat(parts, ignore_index=True)
+    chosen = choose_texts(rows, 5)
+    assert [c.why for c in chosen[:1]] == ["drawn by chance from the texts predicted 1"]
+    assert len({c.example_id for c in chosen}) == 5
+    larger = choose_texts(rows, 9)
+    assert {c.example_id for c in chosen} <= {c.example_id for c in larger}
+    assert choose_texts(rows, 0) == []
+
+
+def test_texts_are_kept_and_not_scored_twice(run, rows, report, monkeypatch, tmp_path):
+    folder = tmp_path / "out"
+    first = run(rows, folder, ["adversarial"])
+    assert json.loads((folder / "texts.json").read_text())["texts"]
+    assert "examples" not in json.loads((folder / "summary.json").read_text())
+    assert read_audit(folder).examples == first.examples
+    scored = []
+    explain = Explainer.explain
+    monkeypatch.setattr(
+        Explainer,
+        "explain",
+        lambda self, text, *a: (
+            scored.append(text.example_id) or explain(self, text, *a)
+        ),
+    )
+    assert run(rows, folder, ["adversarial"]).examples == first.examples
+    assert scored == []
+    more = run(rows, folder, ["adversarial"], shown_texts=SHOWN + 3).examples
+    assert len(more) == SHOWN + 3
+    assert set(scored) == {t.example_id for t in more} - {
+        t.example_id for t in first.examples
+    }
+
+
+def test_a_spoilt_file_of_texts_is_made_anew(run, rows, tmp_path):
+    folder = tmp_path / "out"
+    first = run(rows, folder, ["adversarial"])
+    (folder / "texts.json").write_text("{")
+    assert read_audit(folder).examples == ()
+    assert (
+        run(rows, folder, ["adversarial"]).examples
+        == first.examples
+        == read_audit(folder).examples
+    )
+
+
+def test_old_folders_show_the_texts_of_their_summary(run, rows, tmp_path):
+    folder = tmp_path / "out"
+    run(rows, folder, ["adversarial"], shown_texts=0)
+    (folder / "texts.json").unlink()
+    summary = json.loads((folder / "summary.json").read_text())
+    summary["examples"] = [
+        {
+            "example_id": 3,
+            "tokens": ["fine", "##ly"],
+            "label": "positive",
+            "predicted": "negative",
+            "prob": 0.75,
+            "attention": [0.5, 0.5],
+            "adversary": [1.0, 0.0],
+            "adversary_prob": 0.7,
+            "adversary_jsd": 0.2,
+            "segments": [],
+        }
+    ]
+    (folder / "summary.json").write_text(json.dumps(summary))
+    (text,) = read_audit(folder).examples
+    assert (text.tokens, text.glued, text.correct) == (("fine", "ly"), (1,), False)
+    assert text.scores == {"attention": (0.5, 0.5), "adversary": (1.0, 0.0)}
+    assert text.numbers == {ADVERSARY_JSD: 0.2, ADVERSARY_PROBABILITY: 0.7}
+    assert "fine" in read_audit(folder).to_markdown()
+
+
+def small_bert(head, tokenizer):
+    torch.manual_seed(0)
+    kind, fields = HEADS[head]
+    fields = SMALL | {"initializer_range": 0.4} | fields
+    return kind(BertConfig(vocab_size=len(tokenizer), **fields)).eval()
+
+
+@pytest.fixture(scope="module")
+def pairs():
+    return pair_tokenizer()
+
+
+@pytest.fixture(scope="module")
+def berts(pairs):
+    return lambda head: small_bert(head, pairs)
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_every_head_of_a_transformer_has_texts(head, berts, pairs):
+    model = berts(head)
+    report = audit(
+        (model, pairs),
+        DATA[head][:4],
+        ["correlation"],
+        options=AuditOptions(single_heads=False, prune=False, shown_texts=3),
+        progress=False,
+    )
+    strings = [json.dumps(row).lower() for row in DATA[head][:4]]
+    tau = report.to_pandas().query("layer == -1 and head == -1")
+    tau = (
+        tau[tau.statistic == "attention_leave_one_out_tau"]
+        .set_index("example_id")
+        .value
+    )
+    assert len(report.examples) == 3
+    for text in report.examples:
+        assert set(text.scores) == {"attention", "gradient", "leave_one_out"}
+        assert {len(s) for s in text.scores.values()} == {len(text.tokens)}
+        assert text.attention_of == "the mean of all 4 heads"
+        assert any(all(t.lower() in s for t in text.tokens) for s in strings)
+        assert (text.probability is None) == (head == "number")
+        assert text.predicted and text.label is not None
+        told = text.numbers.get("rank correlation τ of attention with leaving out")
+        assert (np.nan if told is None else told) == pytest.approx(
+            tau[text.example_id], nan_ok=True
+        )
+
+
+def test_one_head_of_many_is_named(berts, pairs):
+    report = audit(
+        (berts("classes"), pairs),
+        Data(DATA["classes"][:4], text_column="premise", text_pair_column="hypothesis"),
+        ["permutation", "head_ablation"],
+        options=AuditOptions(groups=False, prune=False, shown_texts=2),
+        progress=False,
+    )
+    rows = report.to_pandas()
+    effects = rows[rows.statistic == "zero_tvd"].groupby(["layer", "head"]).value.mean()
+    layer, head = effects.idxmax()
+    for text in report.examples:
+        assert text.attention_of == (
+            f"the head that moves the output most: layer {layer}, head {head}"
+        )
+        assert set(text.scores) == {"attention"}
+        assert set(text.segments) == {0, 1}
+
+
+def test_attention_of_a_transformer_is_the_models_own(berts, pairs):
+    """The mean over layers and heads of the row of [CLS], summed over a word's pieces."""
+    text = DATA["labels"][0]["text"]
+    model = berts("labels")
+    model.set_attn_implementation("eager")
+    encoded = pairs(text, return_tensors="pt")
+    with torch.no_grad():
+        attention = model(**encoded, output_attentions=True).attentions
+    row = torch.stack(attention).mean((0, 1, 2))[0]
+    words = encoded.word_ids(0)
+    expected = [
+        float(sum(row[k] for k, word in enumerate(words) if word == n))
+        for n in range(max(w for w in words if w is not None) + 1)
+    ]
+    report = audit(
+        (berts("labels"), pairs),
+        [DATA["labels"][0] | {"example_id": 4}],
+        ["permutation"],
+        options=AuditOptions(single_heads=False, prune=False),
+        progress=False,
+    )
+    (shown,) = report.examples
+    assert shown.scores["attention"] == pytest.approx(expected, abs=1e-6)
+
+
+def test_tokens_stand_as_in_the_text(tokenizer):
+    text = "A wonderful PLOT,a dull  cast."
+    ids = tokenizer(text)["input_ids"]
+    special = tokenizer.get_special_tokens_mask(ids, already_has_special_tokens=True)
+    units = [[k] for k, s in enumerate(special) if not s]
+    tokens, glued = as_read(tokenizer, ids, units, (text, None))
+    joined = "".join(t if k in glued else f" {t}" for k, t in enumerate(tokens))
+    known = {"A", "wonderful", "PLOT", ",", "a", "dull", "cast", "."}
+    assert set(tokens) <= known
+    if set(tokens) == known:  # the tokenizer drops what it does not know
+        assert joined.split() == text.split()
+
+
+def test_pieces_of_words_are_joined_as_the_text_has_them(pairs):
+    text = "unheardof acting, ben!"
+    encoded = pairs(text)
+    ids, words = encoded["input_ids"], encoded.word_ids(0)
+    pieces = [[k] for k, word in enumerate(words) if word is not None]
+    tokens, glued = as_read(pairs, ids, pieces, (text, None))
+    joined = "".join(t if k in glued else f" {t}" for k, t in enumerate(tokens))
+    assert joined.strip() == text
+    assert len(tokens) == len(pieces)

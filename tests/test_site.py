@@ -1,0 +1,154 @@
+"""The documentation site: built as ``make docs`` does, then read with an HTML parser."""
+
+import argparse
+import importlib
+import posixpath
+import re
+from html import unescape
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+import hf_attnprobe
+from hf_attnprobe import figures, functional
+from hf_attnprobe.cli import build_parser
+from hf_attnprobe.faithfulness import registry
+
+
+ROOT = Path(__file__).parents[1]
+LOADS = {
+    "script": "src",
+    "img": "src",
+    "link": "href",
+    "iframe": "src",
+    "source": "src",
+}
+
+
+class Page(HTMLParser):
+    """What a page loads, where it links to, its anchors and its text."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.loads, self.links, self.anchors, self.words = [], [], set(), []
+        self.without_alt = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        given = dict(attrs)
+        if tag in LOADS and given.get(LOADS[tag]):
+            self.loads.append(given[LOADS[tag]])
+        if tag == "a" and given.get("href"):
+            self.links.append(given["href"])
+        if tag == "img" and not given.get("alt"):
+            self.without_alt.append(given.get("src"))
+        self.anchors |= {given[name] for name in ("id", "name") if given.get(name)}
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+    @property
+    def text(self):
+        return re.sub(r"\s+", " ", "".join(self.words))
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory, run_python):
+    """The pages by their paths, and the folder."""
+    folder = tmp_path_factory.mktemp("site")
+    built = run_python(
+        *("-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", folder),
+        env={"NO_MKDOCS_2_WARNING": "1"},
+        cwd=ROOT,
+        timeout=120,
+    )
+    assert built.code == 0 and not (built.out + built.err).strip(), built.err
+    pages = {
+        file.relative_to(folder).as_posix(): Page(file.read_text())
+        for file in folder.rglob("*.html")
+    }
+    return folder, pages
+
+
+def test_a_warning_stops_the_build():
+    assert re.search(r"^strict: true$", (ROOT / "mkdocs.yml").read_text(), re.M)
+    assert "mkdocs build --strict" in (ROOT / "Makefile").read_text()
+
+
+def test_nothing_is_loaded_from_elsewhere(site):
+    folder, pages = site
+    loaded = {url for page in pages.values() for url in page.loads}
+    assert loaded and not {url for url in loaded if "//" in url}
+    for sheet in folder.rglob("*.css"):
+        assert not re.search(r"url\(['\"]?(https?:)?//|@import", sheet.read_text())
+
+
+def test_every_link_arrives(site):
+    folder, pages = site
+    for here, page in pages.items():
+        if here == "404.html":
+            continue
+        for link in page.links:
+            path, _, anchor = link.partition("#")
+            if "://" in link or link.startswith("mailto:") or path == ".":
+                continue
+            there = posixpath.normpath(posixpath.join(posixpath.dirname(here), path))
+            there = here if not path else unquote(there)
+            assert (folder / there).is_file(), (here, link)
+            if anchor and not anchor.startswith("__") and there in pages:
+                assert unquote(anchor) in pages[there].anchors, (here, link)
+
+
+def test_every_public_name_has_its_docstring_there(site):
+    reference = site[1]["reference.html"]
+    names = {f"hf_attnprobe.{name}" for name in hf_attnprobe.__all__}
+    names |= {f"hf_attnprobe.functional.{name}" for name in functional.__all__}
+    names |= {f"hf_attnprobe.figures.{name}" for name in figures.__all__}
+    assert names <= reference.anchors
+    for name in names:
+        told = (_object(name).__doc__ or "").strip()  # a type's alias has none
+        first = told.partition("\n")[0]
+        start = re.sub(r":\w+:`~?(?:\w+\.)*(\w+)`", r"\1", first)[:30]
+        assert _words(start) in _words(reference.text), name
+
+
+def _object(name):
+    home, _, last = name.rpartition(".")
+    return getattr(importlib.import_module(home), last)
+
+
+def _words(text):
+    return re.sub(r"\W+", " ", text).strip()
+
+
+def test_every_verb_is_told_of(site):
+    (commands,) = (
+        action.choices
+        for action in build_parser()._actions
+        if isinstance(action, argparse._SubParsersAction)
+    )
+    told = " ".join(
+        page.text for path, page in site[1].items() if path != "CHANGELOG.html"
+    )
+    assert [name for name in commands if f"attnprobe {name}" not in told] == []
+
+
+def test_every_test_is_explained_to_a_person(site):
+    explained = site[1]["tests_explained.html"]
+    assert [n for n in registry.tests() if n not in explained.anchors] == []
+
+
+def test_pictures_say_what_they_show(site):
+    assert not [page.without_alt for page in site[1].values() if page.without_alt]
+
+
+def test_the_site_shows_a_whole_page(site):
+    page = site[0] / "demo_report.html"
+    assert page.stat().st_size < 300_000
+    assert "default-src 'none'" in unescape(page.read_text())
+    asked = "Does this attention explain the predictions?"
+    assert asked in site[1]["demo_report.html"].text
+    for path in ("index.html", "read_a_page.html", "quickstart.html"):
+        assert "demo_report.html" in site[1][path].links

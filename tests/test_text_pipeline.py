@@ -1,0 +1,128 @@
+"""``pipeline("attention-explain")`` and the functions behind the Space's app."""
+
+import json
+
+import pytest
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
+from transformers.pipelines import check_task
+
+from hf_attnprobe import audit
+from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.integrations.text_explainer import (
+    CAUTION,
+    TextExplainer,
+    explain_html,
+    explain_text,
+)
+from test_head_sentences import pair_tokenizer, question, sentences
+from test_shown_texts import small_bert
+
+
+@pytest.fixture(scope="module")
+def explain(make_checkpoint):
+    return pipeline("attention-explain", model=str(make_checkpoint()))
+
+
+@pytest.fixture(scope="module")
+def bert():
+    tokenizer = pair_tokenizer()
+    return small_bert("classes", tokenizer), tokenizer
+
+
+def numbers_of_audit(model, rows, tests, site):
+    """The rows of an audit at one site, by statistic and text."""
+    report = audit(model, rows, tests, progress=False)
+    found = report.to_pandas()
+    found = found[(found.layer == site[0]) & (found["head"] == site[1])]
+    return report, found.pivot_table(
+        index="example_id", columns="statistic", values="value"
+    )
+
+
+def test_the_numbers_are_those_of_the_tests(explain, make_checkpoint, texts):
+    rows = [{"example_id": k, "text": text} for k, text in enumerate(texts[:4])]
+    report, found = numbers_of_audit(
+        make_checkpoint(), rows, ["correlation", "adversarial", "erasure"], (0, 0)
+    )
+    by_id = {text.example_id: text for text in report.examples}
+    for k, result in enumerate(explain(texts[:4])):
+        assert result["tokens"] == list(by_id[k].tokens)
+        for name, scores in by_id[k].scores.items():
+            assert result[name] == pytest.approx(scores)
+        assert result["numbers"] == pytest.approx(by_id[k].numbers)
+        tau = result["numbers"]["rank correlation τ of attention with gradients"]
+        assert tau == pytest.approx(found.attention_gradient_tau[k])
+        size = found.minimal_size[k]
+        assert len(result["smallest_set"]) == (0 if size != size else size)
+        assert result["caution"] == CAUTION
+        assert json.loads(json.dumps(result)) == result
+
+
+def test_one_text_several_and_batches_are_the_same(explain, texts):
+    alone = [explain(text)[0] for text in texts[:3]]
+    assert alone == explain(texts[:3]) == explain(texts[:3], batch_size=2)
+
+
+def test_predictions_are_those_of_text_classification(make_checkpoint, explain, texts):
+    classify = pipeline("text-classification", model=str(make_checkpoint()))
+    for text, result in zip(texts[:3], explain(texts[:3]), strict=True):
+        (expected,) = classify(text)
+        assert result["prediction"] == expected["label"]
+        assert result["probability"] == pytest.approx(expected["score"], abs=1e-5)
+
+
+def test_pairs_are_read_as_an_audit_reads_them(bert):
+    model, tokenizer = bert
+    explain = pipeline("attention-explain", model=model, tokenizer=tokenizer)
+    first, second = sentences(2)
+    (result,) = explain({"text": first, "text_pair": second})
+    assert result["tokens"] == first.split() + second.split()
+    rows = [{"example_id": 0, "premise": first, "hypothesis": second}]
+    _, found = numbers_of_audit(bert, rows, ["correlation"], (-1, -1))
+    told = result["numbers"]["rank correlation τ of attention with leaving out"]
+    assert told == pytest.approx(found.attention_leave_one_out_tau[0], abs=1e-6)
+    assert result["attention_of"].startswith("the mean of all")
+    assert result["smallest_set"] is None and "adversary" not in result
+
+
+@pytest.mark.parametrize("kind", ["labels", "number", "span", "choice"])
+def test_other_heads_are_explained(kind):
+    tokenizer, text = pair_tokenizer(), sentences(1)[0]
+    model = small_bert(kind, tokenizer)
+    explain = pipeline("attention-explain", model=model, tokenizer=tokenizer)
+    given = {"text": text}
+    if kind == "span":
+        given["text_pair"] = question(text)["context"]
+    if kind == "choice":
+        given["choices"] = ["a film", "the dull plot"]
+    (result,) = explain(given)
+    assert result["prediction"]
+    assert len(result["leave_one_out"]) == len(result["tokens"])
+
+
+def test_what_is_no_text_is_one_line(explain):
+    for bad in ({"txt": "a"}, 3, "  ", {"text": "a", "labels": 1}):
+        with pytest.raises(AttnProbeError, match="expected a text") as error:
+            explain(bad)
+        assert "\n" not in str(error.value)
+    with pytest.raises(AttnProbeError, match="expected no options"):
+        explain.__class__(explain.model, explain.tokenizer, top_k=2)
+
+
+def test_the_pipeline_is_known_by_name_and_imported_when_it_is_used():
+    name, entry, _ = check_task("attention-explain")
+    assert name == "attention-explain"
+    assert (
+        entry["impl"] == "hf_attnprobe.integrations.pipeline.AttentionExplainPipeline"
+    )
+
+
+def test_text_and_page_of_a_loaded_model(make_checkpoint, texts):
+    folder = make_checkpoint()
+    model = AutoModelForSequenceClassification.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    shown = explain_text(model, tokenizer, texts[0])
+    assert shown == TextExplainer(model, tokenizer).explain(texts[0])
+    html = explain_html(model, tokenizer, f"<script>alert(1)</script> {texts[0]}")
+    assert "<script" not in html and 'class="ranking"' in html
+    assert CAUTION in html

@@ -1,0 +1,175 @@
+"""Texts as HTML: whole, escaped, and readable without colours or scripts."""
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hf_attnprobe.charts.shown_text import ShownText, without_marks
+from hf_attnprobe.page.document import document, fragment
+from hf_attnprobe.page.texts import harmless, text_view, texts_section
+
+
+def shown(tokens, **fields):
+    n = len(tokens)
+    given = {
+        "example_id": 7,
+        "tokens": tuple(tokens),
+        "predicted": "positive",
+        "probability": 0.75,
+        "label": "negative",
+        "correct": False,
+        "scores": {
+            "attention": tuple((k + 1) / (n * (n + 1) / 2) for k in range(n)),
+            "gradient": tuple((-1) ** k * (k + 1) / n for k in range(n)),
+        },
+    }
+    return ShownText(**(given | fields))
+
+
+def names(page):
+    return {tag for tag, _ in page.elements}
+
+
+class Page(HTMLParser):
+    """Articles of a page, with the tokens of every ranking as a browser reads them."""
+
+    VOID = ("meta", "br", "hr", "input")
+
+    def __init__(self, html):
+        super().__init__(convert_charrefs=True)
+        self.open, self.elements = [], []
+        self.articles, self.rankings = [], []
+        self.feed(html)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag, attributes):
+        own = dict(attributes)
+        self.elements.append((tag, own))
+        if tag in self.VOID:
+            return
+        classes = (own.get("class") or "").split()
+        self.open.append((tag, classes))
+        if tag == "article":
+            self.articles.append(own)
+        if "ranking" in classes:
+            self.rankings.append([])
+        if self.in_token():
+            self.rankings[-1].append(["", classes, own])
+
+    def in_token(self):
+        tags = [tag for tag, _ in self.open]
+        inside = any("ranking" in c for _, c in self.open)
+        return inside and tags[-1] == "span" and "title" in self.elements[-1][1]
+
+    def handle_endtag(self, tag):
+        if tag not in self.VOID:
+            assert self.open.pop()[0] == tag
+
+    def handle_data(self, data):
+        inside = any("ranking" in c for _, c in self.open)
+        if inside and self.open and self.open[-1][0] == "span":
+            self.rankings[-1][-1][0] += data
+
+    def tokens(self, ranking=0):
+        return [text for text, _, _ in self.rankings[ranking]]
+
+
+def test_a_long_text_with_markup_and_emoji_is_whole_and_harmless():
+    words = [
+        "<script>alert(1)</script>",
+        "😀",
+        "</span>",
+        "&amp;",
+        "<!--",
+        "שלום",
+        "]]>",
+    ]
+    tokens = [f"{words[k % 7]}{k}" for k in range(5000)]
+    html = document("texts", texts_section([shown(tokens)]))
+    page = Page(html)
+    assert page.tokens(0) == page.tokens(1) == tokens
+    scripts = [own for tag, own in page.elements if tag == "script"]
+    assert scripts == [
+        own for tag, own in Page(document("texts")).elements if tag == "script"
+    ]
+    assert len(html) < 2 * 100 * 5000
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.text(min_size=1), min_size=1, max_size=8), st.text(), st.text())
+def test_whatever_a_text_holds_is_text(tokens, label, predicted):
+    html = text_view(shown(tokens, label=label, predicted=predicted, why=label))
+    html.encode()
+    page = Page(html)
+    assert page.tokens() == [re.sub("\r\n?", "\n", harmless(token)) for token in tokens]
+    assert names(page) == names(Page(text_view(shown(["a"], why="b" if label else ""))))
+    assert page.articles[0]["data-class"] == re.sub("\r\n?", "\n", harmless(predicted))
+
+
+def test_characters_that_steer_are_named():
+    assert harmless("a\u202eb\x1b[0m\ud800") == "a[U+202E]b[U+001B][0m[U+D800]"
+    assert harmless("naïve 😀 שלום\n") == "naïve 😀 שלום\n"
+
+
+def test_shading_is_by_the_rows_largest_and_signs_are_classes():
+    scores = {"attention": (0.0, 0.1, 0.2, 0.9), "gradient": (-2.0, 1.0, 0.0, 0.1)}
+    page = Page(text_view(shown(["a", "b", "c", "d"], scores=scores)))
+    steps = [classes for _, classes, _ in page.rankings[0]]
+    assert steps == [["s0"], ["s1"], ["s2"], ["s9"]]
+    signed = [classes for _, classes, _ in page.rankings[1]]
+    assert signed == [["s9", "m"], ["s5"], ["s0"], ["s0"]]
+    titles = [own["title"] for _, _, own in page.rankings[1]]
+    assert titles == ["-2", "+1", "+0", "+0.1"]
+
+
+@pytest.mark.parametrize(
+    "correct, word", [(True, "right"), (False, "wrong"), (None, None)]
+)
+def test_right_and_wrong_are_words_and_data(correct, word):
+    html = text_view(shown(["a"], correct=correct))
+    told = {True: "true", False: "false", None: "unknown"}[correct]
+    assert Page(html).articles[0]["data-right"] == told
+    assert [w for w in ("right", "wrong") if f" {w}</span>" in html] == (
+        [word] if word else []
+    )
+
+
+def test_the_smallest_set_is_boxed_and_told():
+    html = text_view(shown(["a", "b", "c"], smallest_set=(0, 2)))
+    page = Page(html)
+    assert [t for t, classes, _ in page.rankings[0] if "flip" in classes] == ["a", "c"]
+    assert "2 of 3 tokens" in html
+    assert "No set of tokens" in text_view(shown(["a"], smallest_set=()))
+    unknown = text_view(shown(["a"], smallest_set=None))
+    assert "No set" not in unknown and "boxed" not in unknown
+
+
+def test_pieces_are_read_as_words():
+    tokens, glued = without_marks(["em", "##bed", "##ding", "s", "##"])
+    html = text_view(shown(tokens, glued=glued))
+    text = re.sub(
+        "<[^>]+>", "", html[html.index("<h4>") : html.index("</p>", html.index("<h4>"))]
+    )
+    assert text.endswith("embedding s ##")
+    assert without_marks(["▁An", "t", "▁bee"]) == (("An", "t", "bee"), (1,))
+
+
+def test_without_texts_there_is_no_section():
+    assert texts_section([]) == ""
+
+
+def test_styles_are_part_of_pages_and_fragments():
+    for html in (document("t", texts_section([shown(["a"])])), fragment()):
+        assert ".tokens .s9" in html
+
+
+@pytest.mark.parametrize("size, is_shaded", [(1e-9, False), (1e-5, True)])
+def test_next_to_nothing_is_not_shaded(size, is_shaded):
+    page = text_view(shown(["a", "b"], scores={"gradient": (size, -size / 2)}))
+    tokens = page.partition("</h4>")[2]
+    assert ('class="s9"' in tokens) == is_shaded
+    assert ("all below 1e-6" in page) != is_shaded
