@@ -387,7 +387,7 @@ def test_the_command_repeats_the_audit(
 
 
 def assert_same_numbers(records, expected):
-    """Every field equal, numbers to rounding: matrix kernels sum in the order that suits their threads."""
+    """Every field equal, numbers to the rounding of rows (float32): kernels need not sum in one order."""
     leaves, expected_leaves = (
         [list(flattened(dataclasses.asdict(record))) for record in side]
         for side in (records, expected)
@@ -399,7 +399,7 @@ def assert_same_numbers(records, expected):
         ):
             assert name == expected_name
             if isinstance(expected_value, float):
-                expected_value = pytest.approx(expected_value, 1e-9, 1e-12, nan_ok=True)
+                expected_value = pytest.approx(expected_value, 1e-6, 1e-7, nan_ok=True)
             assert value == expected_value, (left, name)
 
 
