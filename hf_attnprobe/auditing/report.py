@@ -1,7 +1,6 @@
 """The public class ``Report``: what an audit found, and how it is shown."""
 
 import dataclasses
-import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,12 +14,11 @@ from hf_attnprobe.auditing.forms.markdown_report import to_markdown
 from hf_attnprobe.auditing.forms.terminal import short_text
 from hf_attnprobe.auditing.page import audit_fragment, audit_page
 from hf_attnprobe.auditing.result import AuditResult, check_schema, fields_from_json
-from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.single_texts.stored import read_texts
 from hf_attnprobe.statistics.summary import PREDICTION
 from hf_attnprobe.statistics.verdict_lines import tail
 from hf_attnprobe.storage.folders import write_atomically
-from hf_attnprobe.storage.provenance import SUMMARY
+from hf_attnprobe.storage.provenance import read_summary
 from hf_attnprobe.storage.rows import read_rows
 
 
@@ -115,27 +113,9 @@ class Report(AuditResult):
 
 def read_audit(folder: str | Path) -> Report:
     """The report of an audit's folder, with its rows."""
-    summary = Path(folder) / SUMMARY
-    if not summary.is_file():
-        raise AttnProbeError(
-            f"expected an audit in {folder}, found no {SUMMARY} there; finish or run the "
-            "audit first"
-        )
-    unreadable = AttnProbeError(
-        f"cannot read the summary in {summary}; run the audit again"
+    report, tests = read_summary(
+        folder, _parsed, kind="an audit", verb="the audit", check=check_schema
     )
-    wrong = (OSError, ValueError, LookupError, TypeError, AttributeError)
-    try:
-        data = dict(json.loads(summary.read_text(encoding="utf-8")))
-    except wrong as error:
-        raise unreadable from error
-    check_schema(data, str(summary))
-    try:
-        report = from_json(data)
-        _ = report.words  # else first asked for where it is shown
-        tests = [*report.provenance.get("tests", ())]
-    except wrong as error:
-        raise unreadable from error
     rows = read_rows(Path(folder) / "rows")
     shown = read_texts(Path(folder))
     # The folder may hold texts and tests that no summary has been made of yet.
@@ -149,6 +129,13 @@ def read_audit(folder: str | Path) -> Report:
         rows=rows.reset_index(drop=True),
         examples=report.examples if shown is None else shown,
     )
+
+
+def _parsed(data: Mapping) -> tuple[Report, list[str]]:
+    """The report without its rows, and the tests that it tells of."""
+    report = from_json(data)
+    _ = report.words  # else first asked for where it is shown
+    return report, [*report.provenance.get("tests", ())]
 
 
 def from_json(data: Mapping) -> Report:

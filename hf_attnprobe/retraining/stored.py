@@ -1,19 +1,17 @@
 """A retraining's folder: what it belongs to, and the report in it."""
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
 from hf_attnprobe.data.examples import dataset_fingerprint
-from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.functional.fingerprint import model_fingerprint
 from hf_attnprobe.retraining.base import SPLITS, Base, Splits, Trained, shared_settings
 from hf_attnprobe.retraining.pages.page import retraining_page
 from hf_attnprobe.retraining.report import RetrainingReport, from_json, to_markdown
 from hf_attnprobe.retraining.result import TrainedModel, to_json
 from hf_attnprobe.storage.folders import write_atomically, write_json
-from hf_attnprobe.storage.provenance import SUMMARY
+from hf_attnprobe.storage.provenance import SUMMARY, read_summary
 from hf_attnprobe.storage.rows import read_rows
 
 
@@ -47,16 +45,7 @@ def write_report(report: RetrainingReport, folder: Path) -> None:
 
 def read_retraining(folder: str | Path) -> RetrainingReport:
     """The report of a retraining's folder, with its rows."""
-    file = Path(folder) / SUMMARY
-    if not file.is_file():
-        raise AttnProbeError(
-            f"expected a retraining in {folder}, found no {SUMMARY} there; finish or "
-            "run it first"
-        )
-    try:
-        report = from_json(json.loads(file.read_text()))
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise AttnProbeError(
-            f"cannot read the summary in {file}; run attnprobe retrain again"
-        ) from error
+    report = read_summary(
+        folder, from_json, kind="a retraining", verb="attnprobe retrain"
+    )
     return dataclasses.replace(report, rows=read_rows(Path(folder) / "rows"))

@@ -1,14 +1,21 @@
-"""Where numbers come from: the versions of what computed them."""
+"""Where numbers come from: the versions of what computed them, and the stored summary."""
 
+import json
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
+from pathlib import Path
+from typing import Any, TypeVar
 
 from hf_attnprobe import markdown
+from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.storage.plain_data import in_words
 
 
 SUMMARY = "summary.json"
+Result = TypeVar("Result")
+UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError)
+"""What a torn or foreign summary raises, in reading or in parsing."""
 PACKAGES = ("hf_attnprobe", "torch", "transformers", "scipy", "numpy")
 
 
@@ -22,3 +29,42 @@ def provenance_section(provenance: Mapping) -> list[str]:
     """The section of a Markdown report that says where its numbers come from."""
     lines = [f"{name}: {in_words(value)}" for name, value in provenance.items()]
     return ["", "## provenance", "", *markdown.bullets(lines)]
+
+
+def read_summary(
+    folder: str | Path,
+    parse: Callable[[dict[str, Any]], Result],
+    *,
+    kind: str,
+    verb: str,
+    check: Callable[[Mapping[str, Any], str], None] = lambda data, source: None,
+) -> Result:
+    """What a finished run left in its folder.
+
+    Args:
+        folder: of the run.
+        parse: makes the result of the summary's data.
+        kind: of run, with its article, such as "an audit".
+        verb: what is to be run where the summary is missing or torn.
+        check: of data and the file's name; raises AttnProbeError for what cannot be
+            parsed by this version.
+
+    Raises:
+        AttnProbeError: no summary there, or one that cannot be read.
+    """
+    file = Path(folder) / SUMMARY
+    if not file.is_file():
+        raise AttnProbeError(
+            f"expected {kind} in {folder}, found no {SUMMARY} there; finish or run "
+            f"{verb} first"
+        )
+    unreadable = AttnProbeError(f"cannot read the summary in {file}; run {verb} again")
+    try:
+        data = dict(json.loads(file.read_text(encoding="utf-8")))
+    except UNREADABLE as error:
+        raise unreadable from error
+    check(data, str(file))
+    try:
+        return parse(data)
+    except UNREADABLE as error:
+        raise unreadable from error
