@@ -95,7 +95,8 @@ def reach(
 
 def _step(span: float, n: int) -> float:
     """The smallest of 1, 2, 5, 10, 20, … that divides a span into at most ``n``."""
-    magnitude = 10.0 ** math.floor(math.log10(span / n))
+    share = max(span / n, 1e-300)  # of the smallest spans it rounds to 0
+    magnitude = 10.0 ** math.floor(math.log10(share))
     return next(m * magnitude for m in (1, 2, 5, 10, 20) if m * magnitude * n >= span)
 
 

@@ -51,7 +51,7 @@ def plain(value):
         return all(type(key) is str and plain(v) for key, v in value.items())
     if type(value) is list:
         return all(map(plain, value))
-    return value is None or type(value) in (float, int, str)
+    return value is None or type(value) in (float, int, str, bool)
 
 
 def numbers(found):
