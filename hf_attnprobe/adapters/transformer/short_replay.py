@@ -15,6 +15,7 @@ from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from hf_attnprobe.adapters.transformer.attention_tap import Edit, tapped
 from hf_attnprobe.adapters.transformer.resume import BlockCall
@@ -93,6 +94,12 @@ def rows_read(hidden: Tensor, mask: Tensor, head: Head) -> Tensor | None:
     return None
 
 
+def _given(call: BlockCall) -> tuple[object, ...]:
+    """What a block computes with beside hidden states and weights, to compare."""
+    others = tree_leaves((call.args[1:], call.kwargs))
+    return type(call.block), *map(id, others)
+
+
 class ShortReplay:
     """One batch, run once, ready for edits of its attention.
 
@@ -127,13 +134,16 @@ class ShortReplay:
     def holds(self, tolerance: float) -> bool:
         """Whether every block can be run on copies of the batch, and on some rows alone.
 
+        Blocks of one class that are given the same are tried once.
+
         Args:
             tolerance: how far numbers in real rows may be off, in units of the largest.
         """
         if not is_stack(self.calls):
             return False
+        kinds = {_given(call): layer for layer, call in enumerate(self.calls)}
         try:
-            return all(self._holds(layer, tolerance) for layer in range(self.top + 1))
+            return all(self._holds(layer, tolerance) for layer in kinds.values())
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, ValueError, IndexError, TypeError):
@@ -174,6 +184,8 @@ class ShortReplay:
             rows = self.read
         edited, attention = take_rows(edited, rows), take_rows(attention[None], rows)
         differs = (edited != attention).any(-1)
+        if edited.requires_grad:  # weights put back unchanged have gradients too
+            differs = torch.ones_like(differs)
         heads = differs.flatten(0, 1).any(-1).any(0).nonzero()[:, 0].tolist() or [0]
         change = edited[:, :, heads] - attention[:, :, heads]
         if rows is None:
