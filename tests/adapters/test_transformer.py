@@ -261,16 +261,21 @@ def test_two_layers_at_once():
 
 
 @pytest.mark.parametrize("vectorises", [True, False])
-def test_nothing_below_the_edit_is_computed(vectorises):
+@pytest.mark.parametrize(("is_short", "expected"), [(False, [1, 2]), (True, [2])])
+def test_nothing_below_the_edit_is_computed(vectorises, is_short, expected):
     adapter = TransformerAdapter(shared("bert"))
     observation, calls = adapter.observe(prepare(adapter)), []
     adapter.vectorises = vectorises
+    if not is_short:
+        adapter.sublayers = None
+    edit = {1: observation.attention[1][None]}
+    adapter.replay(observation, edit)  # whether it may be short is tried once
     for n, block in enumerate(adapter.layout.blocks):
-        block.attention.self.register_forward_pre_hook(
+        block.attention.self.query.register_forward_pre_hook(
             lambda module, args, n=n: calls.append(n)
         )
-    adapter.replay(observation, {1: observation.attention[1][None]})
-    assert calls == [1, 2]
+    adapter.replay(observation, edit)
+    assert calls == expected
 
 
 def test_the_edit_of_one_head_leaves_the_others():

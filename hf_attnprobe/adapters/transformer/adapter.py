@@ -43,7 +43,7 @@ from hf_attnprobe.adapters.transformer.replay import (
     replay_logits,
     replay_outputs,
 )
-from hf_attnprobe.adapters.transformer.resume import recorded
+from hf_attnprobe.adapters.transformer.resume import BlockCall, recorded_calls
 from hf_attnprobe.adapters.transformer.self_check import self_check
 from hf_attnprobe.adapters.transformer.tapped_model import TappedTransformer
 from hf_attnprobe.adapters.transformer.task_heads import OURS, head_of
@@ -72,12 +72,17 @@ class TransformerState(NamedTuple):
     """What one forward pass leaves for replays.
 
     Attributes:
-        outputs: of every block call, in order.
+        calls: of every block, in order.
         visible: per layer bool [batch, queries, keys], what the mask lets be seen.
     """
 
-    outputs: tuple[Any, ...]
+    calls: tuple[BlockCall, ...]
     visible: tuple[Tensor, ...]
+
+    @property
+    def outputs(self) -> tuple[Any, ...]:
+        """What every block call returned."""
+        return tuple(call.output for call in self.calls)
 
 
 class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase):
@@ -246,7 +251,7 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
             visible.append(visible_keys(unpacked(scores, n_heads)[:, 0]))
             return weights
 
-        with torch.no_grad(), recorded(self.layout.blocks) as outputs:
+        with torch.no_grad(), recorded_calls(self.layout.blocks) as calls:
             scores = self._try_logits(batch.inputs, capture)
         probs = self.head.probabilities(scores, batch.inputs)
         if not probs.isfinite().all():
@@ -254,7 +259,7 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
                 f"expected finite logits, got NaN or infinity in {self.model.dtype}; "
                 "load the model in float32 or bfloat16"
             )
-        state = TransformerState(tuple(outputs), tuple(visible))
+        state = TransformerState(tuple(calls), tuple(visible))
         return Observation(self, batch, probs, tuple(attention), state)
 
     def native_probs(self, batch: Batch) -> Tensor:

@@ -4,15 +4,21 @@ What does not depend on an edit is computed once for all copies.
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
 from hf_attnprobe.adapters.transformer.attention_tap import Edit, masking
 from hf_attnprobe.adapters.transformer.output_tap import OutputTap, replacing_output
-from hf_attnprobe.adapters.transformer.resume import hooked, repeated
+from hf_attnprobe.adapters.transformer.resume import (
+    first_tensor,
+    hooked,
+    relative_tolerance,
+    repeated,
+)
+from hf_attnprobe.adapters.transformer.short_replay import ShortReplay
 from hf_attnprobe.adapters.transformer.tapped_model import TappedTransformer
 from hf_attnprobe.attention_model import Observation, Site
 
@@ -59,6 +65,32 @@ def _resume(
     return run(inputs, outputs, flat).unflatten(0, (n_copies, n_batch))
 
 
+def short_replay(
+    transformer: TappedTransformer, observation: Observation
+) -> ShortReplay | None:
+    """The observation, ready for short replays; None where they do not hold."""
+    sublayers = transformer.sublayers
+    if sublayers is None:
+        return None
+
+    def prepare() -> ShortReplay | None:
+        state, batch = observation.state, observation.batch
+        head = partial(transformer.from_last, batch.inputs, state.outputs)
+        attention, mask = observation.attention, batch.mask
+        short = ShortReplay(state.calls, sublayers, attention, mask, head)
+        holds = short.holds(relative_tolerance(transformer.model.dtype))
+        return short if holds else None
+
+    return observation.remember("short_replay", prepare)
+
+
+def _in_parts(run: Callable[[slice], Tensor], n_copies: int, n_at_once: int) -> Tensor:
+    """What ``run`` returns for some copies at once, [copies, …]."""
+    n_at_once = max(1, n_at_once)
+    starts = range(0, n_copies, n_at_once)
+    return torch.cat([run(slice(start, start + n_at_once)) for start in starts])
+
+
 def replay_logits(
     transformer: TappedTransformer,
     observation: Observation,
@@ -66,11 +98,37 @@ def replay_logits(
     as_edit: Callable[[Edits], Edit],
 ) -> Tensor:
     """Logits [copies, batch, outputs]; ``as_edit`` makes an edit of one copy's ``edits``."""
+    short = short_replay(transformer, observation)
+    if short is not None:
+        return _replay_shortly(transformer, short, edits, as_edit)
 
     def run(inputs: Inputs, lower: tuple[Any, ...], edits: Edits) -> Tensor:
         return transformer.logits(inputs, as_edit(edits), lower)
 
     return resume(transformer, observation, edits, run)
+
+
+def _replay_shortly(
+    transformer: TappedTransformer,
+    short: ShortReplay,
+    edits: Edits,
+    as_edit: Callable[[Edits], Edit],
+) -> Tensor:
+    lowest, n_texts = min(edits), len(short.mask)
+
+    def run(copies: slice) -> Tensor:
+        part = {layer: edited[copies] for layer, edited in edits.items()}
+        attention = short.attention[lowest]
+        edited = torch.func.vmap(
+            lambda edit: as_edit({lowest: edit})(lowest, attention, attention)
+        )(part.pop(lowest))
+        flat = {}
+        for layer, edit in part.items():
+            flat[layer] = edit.expand(-1, n_texts, -1, -1, -1).flatten(0, 1)
+        return short.replay(lowest, edited, as_edit(flat) if flat else None)
+
+    n_at_once = transformer.tokens_per_pass // (n_texts * short.n_rows(lowest))
+    return _in_parts(run, len(edits[lowest]), n_at_once)
 
 
 def replay_outputs(
@@ -81,6 +139,15 @@ def replay_outputs(
 ) -> Tensor:
     """See :class:`~hf_attnprobe.attention_model.HeadOutputs`."""
     n_heads = transformer.n_heads[site.layer]
+    short = short_replay(transformer, observation)
+    if short is not None:
+        n_at_once = transformer.tokens_per_pass // observation.batch.mask.numel()
+        replayed = [
+            short.replay_output(*site, part)
+            for part in outputs.split(max(1, n_at_once))
+        ]
+        logits = torch.cat(replayed)
+        return transformer.head.probabilities(logits, observation.batch.inputs)
 
     def run(inputs: Inputs, lower: tuple[Any, ...], edits: Edits) -> Tensor:
         edit = replacing_output(*site, n_heads, edits[site.layer])
@@ -123,7 +190,7 @@ def block_output(
 
 def hidden_of(transformer: TappedTransformer, output: Any) -> Tensor:
     """Hidden states [batch, queries, hidden] from what a block returns."""
-    hidden = next(leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor))
+    hidden = first_tensor(output)
     if transformer.layout.embeddings.sequence_first:
         return hidden.transpose(0, 1)
     return hidden

@@ -7,10 +7,11 @@ calls, not by name: ALBERT calls one block for all its layers.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 
 def attention_blocks(
@@ -48,6 +49,61 @@ def hooked(modules: Iterable[nn.Module], hook: Callable[..., Any]) -> Iterator[N
             handle.remove()
 
 
+class BlockCall(NamedTuple):
+    """One call of a block: what it was given and what it returned."""
+
+    block: nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    output: Any
+
+    @property
+    def before(self) -> Tensor:
+        """The hidden states that go in; the first argument of every family."""
+        return self.args[0]
+
+    @property
+    def after(self) -> Tensor:
+        """The hidden states that come out."""
+        return first_tensor(self.output)
+
+    def run(self, hidden: Tensor) -> Tensor:
+        """The block on other hidden states, its other arguments as they were."""
+        return first_tensor(self.block(hidden, *self.args[1:], **self.kwargs))
+
+    def repeated(self, n_copies: int, n_batch: int) -> "BlockCall":
+        """The same call with its other arguments for so many copies of the batch."""
+        others = repeated((self.args[1:], self.kwargs), n_copies, n_batch)
+        return self._replace(args=(self.before, *others[0]), kwargs=others[1])
+
+
+def first_tensor(output: Any) -> Tensor:
+    """The first tensor of what a module returns: its hidden states."""
+    return next(leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor))
+
+
+def with_first_tensor(output: Any, new: Tensor) -> Any:
+    """What a module returned, with other hidden states."""
+    old = first_tensor(output)
+    return tree_map_only(Tensor, lambda leaf: new if leaf is old else leaf, output)
+
+
+@contextmanager
+def recorded_calls(blocks: Iterable[nn.Module]) -> Iterator[list[BlockCall]]:
+    """A list that receives every block call, in order."""
+    calls: list[BlockCall] = []
+
+    def record(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        calls.append(BlockCall(module, args, kwargs, output))
+
+    handles = [b.register_forward_hook(record, with_kwargs=True) for b in blocks]
+    try:
+        yield calls
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
 @contextmanager
 def recorded(blocks: Iterable[nn.Module]) -> Iterator[list[Any]]:
     """A list that receives the output of every block call, in order."""
@@ -64,17 +120,24 @@ def recorded(blocks: Iterable[nn.Module]) -> Iterator[list[Any]]:
 def resumed(blocks: Sequence[nn.Module], outputs: Sequence[Any]) -> Iterator[None]:
     """The first ``len(outputs)`` block calls return ``outputs`` without running."""
     waiting = iter(outputs)
-    # somebody else may have wrapped a block already, for offloading for one
-    before = [block.__dict__.get("forward") for block in blocks]
+    with patched({block: _Skipping(waiting, block.forward) for block in blocks}):
+        yield
+
+
+@contextmanager
+def patched(forwards: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]:
+    """The modules run these functions, until the block is left."""
+    # somebody else may have wrapped a module already, for offloading for one
+    before = {module: module.__dict__.get("forward") for module in forwards}
     try:
-        for block in blocks:
-            block.__dict__["forward"] = _Skipping(waiting, block.forward)
+        for module, forward in forwards.items():
+            module.__dict__["forward"] = forward
         yield
     finally:
-        for block, forward in zip(blocks, before, strict=True):
-            block.__dict__.pop("forward", None)
-            if forward is not None:
-                block.__dict__["forward"] = forward
+        for module, earlier in before.items():
+            module.__dict__.pop("forward", None)
+            if earlier is not None:
+                module.__dict__["forward"] = earlier
 
 
 class _Skipping:
@@ -101,3 +164,11 @@ def repeated(output: Any, n_copies: int, n_batch: int) -> Any:
         return tensor.repeat(n_copies, *[1] * (tensor.dim() - 1))
 
     return tree_map_only(Tensor, repeat, output)
+
+
+def relative_tolerance(dtype: torch.dtype) -> float:
+    """How far two runs of a model may be apart, relative to the largest number.
+
+    Above what another order of summation does to a deep model, far below a lost mask.
+    """
+    return min(1000 * torch.finfo(dtype).eps, 0.1)

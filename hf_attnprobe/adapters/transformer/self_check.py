@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from hf_attnprobe.adapters.transformer.resume import relative_tolerance
 from hf_attnprobe.attention_model import Observation
 from hf_attnprobe.errors import AttnProbeError
 
@@ -30,7 +31,7 @@ def self_check(
         layer_names: by layer.
         dtype: what the model computes in.
     """
-    tolerance = _tolerance(dtype) * float(native.abs().max())
+    tolerance = relative_tolerance(dtype) * float(native.abs().max())
     for layer, (name, attention) in enumerate(
         zip(layer_names, observation.attention, strict=True)
     ):
@@ -61,11 +62,3 @@ def least_attended(attention: Tensor, visible: Tensor) -> Tensor:
     lowest = attention.masked_fill(~visible[:, None], torch.inf)
     place = lowest.argmin(-1, keepdim=True)
     return torch.zeros_like(attention).scatter(-1, place, 1)
-
-
-def _tolerance(dtype: torch.dtype) -> float:
-    """Relative to the largest logit.
-
-    Above what another order of summation does to a deep model, far below a lost mask.
-    """
-    return min(1000 * torch.finfo(dtype).eps, 0.1)

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -23,7 +23,15 @@ from hf_attnprobe.adapters.transformer.layout import (
 )
 from hf_attnprobe.adapters.transformer.output_tap import OutputTap
 from hf_attnprobe.adapters.transformer.readout import layer_names
-from hf_attnprobe.adapters.transformer.resume import resumed
+from hf_attnprobe.adapters.transformer.resume import (
+    recorded_calls,
+    relative_tolerance,
+    repeated,
+    resumed,
+    with_first_tensor,
+)
+from hf_attnprobe.adapters.transformer.short_replay import ShortReplay, find_sublayers
+from hf_attnprobe.adapters.transformer.sublayers import Sublayer
 from hf_attnprobe.adapters.transformer.task_heads import OURS, TaskHead
 
 
@@ -89,6 +97,74 @@ class TappedTransformer:
             result = self.model(**arguments)
         scores = self.head.scores(result, inputs)
         return scores.to(torch.promote_types(scores.dtype, torch.float32))
+
+    def from_last(
+        self,
+        inputs: Mapping[str, Tensor],
+        outputs: Sequence[Any],
+        hidden: Tensor,
+    ) -> Tensor:
+        """The head's scores [copies, batch, scores] of last hidden states.
+
+        Args:
+            inputs: see :meth:`logits`.
+            outputs: of every block call.
+            hidden: [copies, batch, queries, hidden], in place of the last of them.
+        """
+
+        def run(inputs: Mapping[str, Tensor], hidden: Tensor) -> Tensor:
+            last = with_first_tensor(outputs[-1], hidden)
+            return self.logits(inputs, None, (*outputs[:-1], last))
+
+        if self.vectorises:
+            return torch.func.vmap(partial(run, inputs))(hidden)
+        n_copies, n_batch = hidden.shape[:2]
+        inputs = repeated(dict(inputs), n_copies, n_batch)
+        return run(inputs, hidden.flatten(0, 1)).unflatten(0, (n_copies, n_batch))
+
+    @cached_property
+    def sublayers(self) -> list[Sublayer] | None:
+        """The attention of every block, where replays may be short.
+
+        Tried once, on the example, an edit in every layer; None where a model is built
+        in another way.
+        """
+        kinds = {layer.kind for layer in self.layers}
+        is_spread = getattr(self.model, "hf_device_map", None) is not None
+        if kinds != {"layer"} or self.layout.embeddings.sequence_first or is_spread:
+            return None
+        try:
+            with torch.no_grad():
+                return self._tried_sublayers()
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:  # a block raises whatever it likes
+            return None
+
+    def _tried_sublayers(self) -> list[Sublayer] | None:
+        inputs, attention = example_inputs(self.model), []
+
+        def note(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
+            attention.append(weights)
+            return weights
+
+        with recorded_calls(self.layout.blocks) as calls:
+            native = self.logits(inputs, note)
+        sublayers = find_sublayers(calls, self.layout.modules, self.n_heads)
+        if sublayers is None:
+            return None
+        mask = torch.ones_like(attention[0][:, 0, 0], dtype=torch.bool)
+        head = partial(self.from_last, inputs, [call.output for call in calls])
+        short = ShortReplay(calls, sublayers, attention, mask, head)
+        tolerance = relative_tolerance(self.model.dtype)
+        for layer, weights in enumerate(attention):
+            edited = weights.flip(-1)
+            expected = self.logits(inputs, replacing({layer: edited}))
+            found = short.replay(layer, edited.repeat(2, 1, 1, 1, 1))
+            error = (found - expected).abs().max()
+            if not error <= tolerance * native.abs().max():
+                return None
+        return sublayers
 
     def arguments(self, inputs: Mapping[str, Tensor]) -> dict[str, Any]:
         """What the model is called with: the inputs that are not this package's own."""

@@ -1,0 +1,279 @@
+"""Replays that compute only what an edit changes and the prediction reads.
+
+Below the edit nothing runs. In the edited block only the change of the edited heads'
+outputs is new: it goes through their slices of the output projection and is added to what
+the attention is known to give. The blocks above run on hidden states alone, and the last
+one, where the prediction is read from some rows, only for these. All of it is exact.
+
+It serves stacks of blocks whose hidden states go from one to the next. Whether a model is
+one is tried on the example (:func:`matches`), whether it holds for a batch is tried on the
+batch (:meth:`ShortReplay.holds`); other models are replayed as a whole.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from hf_attnprobe.adapters.transformer.attention_tap import Edit, tapped
+from hf_attnprobe.adapters.transformer.resume import BlockCall
+from hf_attnprobe.adapters.transformer.sublayers import (
+    Captured,
+    Sublayer,
+    capture,
+    chosen_rows,
+    find_sublayer,
+    finish,
+    head_outputs_of,
+    put_rows,
+    take_rows,
+)
+
+
+Head = Callable[[Tensor], Tensor]
+"""Last hidden states [copies, batch, queries, hidden] -> scores [copies, batch, …]."""
+
+
+def is_stack(calls: Sequence[BlockCall]) -> bool:
+    """Whether every block is given what the one below returned, [batch, keys, hidden]."""
+    below: Tensor | None = None
+    for call in calls:
+        hidden = call.args[0] if call.args else None
+        if not isinstance(hidden, Tensor) or hidden.dim() != 3:
+            return False
+        if below is not None and hidden is not below:
+            return False
+        below = call.after
+    return True
+
+
+def find_sublayers(
+    calls: Sequence[BlockCall], modules: Mapping[str, nn.Module], n_heads: Sequence[int]
+) -> list[Sublayer] | None:
+    """The attention of every block; None where a model is of another form.
+
+    Args:
+        calls: of all blocks, recorded.
+        modules: attention modules by qualified name.
+        n_heads: by layer.
+    """
+    if len(calls) != len(n_heads) or not is_stack(calls):
+        return None
+    found = []
+    for call, heads in zip(calls, n_heads, strict=True):
+        sublayer = find_sublayer(call, modules, heads)
+        if sublayer is None:
+            return None
+        found.append(sublayer)
+    return found
+
+
+def rows_read(hidden: Tensor, mask: Tensor, head: Head) -> Tensor | None:
+    """The rows that the prediction is read from, int [batch, 1]; None: perhaps all.
+
+    Tried: [CLS] and the last token. All other rows are made NaN, which goes through
+    whatever reads them.
+
+    Args:
+        hidden: the last hidden states [batch, queries, hidden].
+        mask: bool [batch, queries], real tokens.
+        head: the rest of the model.
+    """
+    expected = head(hidden[None])
+    places = torch.arange(hidden.shape[1], device=hidden.device)
+    if mask.shape[1] != len(places) or expected.isnan().any():
+        return None
+    last = (places * mask).argmax(1, keepdim=True)
+    for rows in (torch.zeros_like(last), last):
+        others = places != rows
+        scores = head(hidden.masked_fill(others[..., None], torch.nan)[None])
+        if torch.allclose(scores, expected):
+            return rows
+    return None
+
+
+def _given(call: BlockCall) -> tuple[object, ...]:
+    """What a block computes with beside hidden states and weights, to compare."""
+    others = tree_leaves((call.args[1:], call.kwargs))
+    return type(call.block), *map(id, others)
+
+
+class ShortReplay:
+    """One batch, run once, ready for edits of its attention.
+
+    Args:
+        calls: of all blocks, for the batch.
+        sublayers: see :func:`find_sublayers`.
+        attention: by layer [batch, heads, queries, keys].
+        mask: bool [batch, keys], real tokens.
+        head: what follows the last block.
+
+    Attributes:
+        read: the rows that the prediction is read from, int [batch, rows]; None: all.
+    """
+
+    def __init__(
+        self,
+        calls: Sequence[BlockCall],
+        sublayers: Sequence[Sublayer],
+        attention: Sequence[Tensor],
+        mask: Tensor,
+        head: Head,
+    ) -> None:
+        self.calls, self.sublayers, self.attention = calls, sublayers, attention
+        self.mask, self.head, self.top = mask, head, len(calls) - 1
+        with torch.no_grad():
+            self.read = rows_read(calls[-1].after, mask, head)
+        self._captured: dict[int, Captured] = {}
+
+    # Whether it may be used
+
+    @torch.no_grad()
+    def holds(self, tolerance: float) -> bool:
+        """Whether every block can be run on copies of the batch, and on some rows alone.
+
+        Blocks of one class that are given the same are tried once.
+
+        Args:
+            tolerance: how far numbers in real rows may be off, in units of the largest.
+        """
+        if not is_stack(self.calls):
+            return False
+        kinds = {_given(call): layer for layer, call in enumerate(self.calls)}
+        try:
+            return all(self._holds(layer, tolerance) for layer in kinds.values())
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, ValueError, IndexError, TypeError):
+            return False  # a block of another form
+
+    def _holds(self, layer: int, tolerance: float) -> bool:
+        call, sublayer = self.calls[layer], self.sublayers[layer]
+        expected, some = call.after, slice(0, 2)
+        twice = call.repeated(2, len(self.mask)).run(call.before.repeat(2, 1, 1))
+        projected = capture(call, sublayer).projected[:, some]
+        rows = finish(call, sublayer, call.before[:, some], projected)
+        real = self.mask.repeat(2, 1)
+        largest = expected[self.mask].abs().max()
+        error = (twice - expected.repeat(2, 1, 1))[real].abs().max()
+        error_of_rows = (rows - expected[:, some])[self.mask[:, some]].abs().max()
+        return bool(torch.maximum(error, error_of_rows) <= tolerance * largest)
+
+    # What an edit costs
+
+    def n_rows(self, layer: int) -> int:
+        """How many rows of each text are run where a layer is edited, at most."""
+        if layer == self.top and self.read is not None:
+            return self.read.shape[1]
+        return self.mask.shape[1]
+
+    # Edits
+
+    def replay(self, layer: int, edited: Tensor, above: Edit | None = None) -> Tensor:
+        """Scores [copies, batch, …] with other attention in a layer.
+
+        Args:
+            layer: the lowest edited one.
+            edited: [copies, batch, heads, queries, keys].
+            above: an edit of the layers above, for [copies · batch] texts.
+        """
+        attention, rows = self.attention[layer], None
+        if layer == self.top:
+            rows = self.read
+        edited, attention = take_rows(edited, rows), take_rows(attention[None], rows)
+        differs = (edited != attention).any(-1)
+        if edited.requires_grad:  # weights put back unchanged have gradients too
+            differs = torch.ones_like(differs)
+        heads = differs.flatten(0, 1).any(-1).any(0).nonzero()[:, 0].tolist() or [0]
+        change = edited[:, :, heads] - attention[:, :, heads]
+        if rows is None:
+            rows = chosen_rows(differs.any(2).any(0))
+            change = take_rows(change, rows)
+        values = self.captured(layer).values[:, heads]
+        return self.run(layer, heads, rows, change.to(values.dtype) @ values, above)
+
+    def replay_output(
+        self, layer: int, head: int, query: int | None, output: Tensor
+    ) -> Tensor:
+        """Scores [copies, batch, …] with another output of a head.
+
+        Args:
+            layer, head, query: the site.
+            output: [copies, batch, queries, width].
+        """
+        values = self.captured(layer).values[:, head]
+        change = output.to(values.dtype) - (
+            self.attention[layer][:, head].to(values.dtype) @ values
+        )
+        if query is not None:
+            here = torch.arange(change.shape[2], device=change.device) == query
+            change = change * here[:, None]
+        rows = self.read if layer == self.top else None
+        return self.run(layer, [head], rows, take_rows(change, rows).unsqueeze(2))
+
+    def captured(self, layer: int) -> Captured:
+        """What the attention of a layer computes; of one layer at a time."""
+        if layer not in self._captured:
+            self._captured.clear()
+            with torch.no_grad():
+                part = capture(self.calls[layer], self.sublayers[layer])
+            self._captured[layer] = part
+        return self._captured[layer]
+
+    def run(
+        self,
+        layer: int,
+        heads: Sequence[int],
+        rows: Tensor | None,
+        change: Tensor,
+        above: Edit | None = None,
+    ) -> Tensor:
+        """Scores [copies, batch, …] where the outputs of some heads change.
+
+        Args:
+            layer, heads: the changed heads.
+            rows: int [batch, rows], where they change; None: all rows.
+            change: [copies, batch, heads, rows, width].
+            above: as in :meth:`replay`.
+        """
+        new = self._edited(layer, heads, rows, change)
+        if layer < self.top:
+            hidden = put_rows(self.calls[layer].after, rows, new)
+            new = self._climb(layer + 1, hidden.flatten(0, 1), above)
+            new, rows = new.unflatten(0, change.shape[:2]), self.read
+        return self.head(put_rows(self.calls[-1].after, rows, new))
+
+    def _edited(
+        self, layer: int, heads: Sequence[int], rows: Tensor | None, change: Tensor
+    ) -> Tensor:
+        """The rows that the edited block returns, [copies, batch, rows, hidden]."""
+        call, sublayer = self.calls[layer], self.sublayers[layer]
+        added = change.transpose(2, 3).flatten(3) @ sublayer.slices[heads].flatten(0, 1)
+        projected = take_rows(self.captured(layer).projected, rows) + added
+        hidden = take_rows(call.before, rows).expand(projected.shape)
+        new = finish(call, sublayer, hidden.flatten(0, 1), projected.flatten(0, 1))
+        return new.unflatten(0, change.shape[:2])
+
+    def _climb(self, first: int, hidden: Tensor, above: Edit | None) -> Tensor:
+        """Runs [copies · batch, queries, hidden] through the blocks from ``first`` on.
+
+        Of the last one only the rows that are read come out.
+        """
+        n_batch = len(self.mask)
+        n_copies, sublayer = len(hidden) // n_batch, self.sublayers[-1]
+        modules = {one.name: one.attention for one in self.sublayers}
+        editing = (
+            nullcontext() if above is None else tapped(modules, above, first=first)
+        )
+        with editing:
+            for call in self.calls[first:-1]:
+                hidden = call.repeated(n_copies, n_batch).run(hidden)
+            call = self.calls[-1].repeated(n_copies, n_batch)
+            if self.read is None:
+                return call.run(hidden)
+            outputs = head_outputs_of(call, sublayer, hidden)
+        rows = self.read.repeat(n_copies, 1)
+        projected = sublayer.projection(take_rows(outputs, rows))
+        return finish(call, sublayer, take_rows(hidden, rows), projected)

@@ -1,0 +1,290 @@
+"""Replays that compute only what an edit changes and the prediction reads, against plain hooks on the whole model."""
+
+from contextlib import ExitStack, contextmanager
+from operator import attrgetter
+
+import pytest
+import torch
+from families import TEXTS, encode, make, prepare, shared
+from torch import nn
+
+from hf_attnprobe import Site
+from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
+from hf_attnprobe.adapters.transformer.replay import short_replay
+from hf_attnprobe.attention_model import ALL
+
+
+WHERE = {
+    "bert": ("bert.encoder.layer", "attention.self.value", "attention.output.dense"),
+    "roberta": (
+        "roberta.encoder.layer",
+        "attention.self.value",
+        "attention.output.dense",
+    ),
+    "distilbert": (
+        "distilbert.transformer.layer",
+        "attention.v_lin",
+        "attention.out_lin",
+    ),
+    "gpt2": ("transformer.h", "attn.c_attn", "attn.c_proj"),
+    "llama": ("model.layers", "self_attn.v_proj", "self_attn.o_proj"),
+    "falcon": ("transformer.h", None, "self_attention.dense"),
+}
+"""Blocks, what gives the values, what takes the heads' outputs."""
+HOOKED = [family for family in WHERE if family != "falcon"]
+SHORT = (
+    "bert",
+    "roberta",
+    "electra",
+    "distilbert",
+    "deberta",
+    "modernbert",
+    "mpnet",
+    "gpt2",
+    "gpt_neo",
+    "gpt_neox",
+    "llama",
+    "qwen2",
+    "mistral",
+    "gemma2",
+    "falcon",
+    "opt",
+    "vit",
+)
+WHOLE = ("albert", "deberta_v2", "xlnet", "bloom", "t5", "bart")
+LAST = [[len(text) - 1] for text in TEXTS]
+
+
+def observed(model):
+    adapter = TransformerAdapter(model)
+    return adapter, adapter.observe(prepare(adapter))
+
+
+def shuffled(observation, layer, n_copies=3, seed=0):
+    """Random attention over visible keys, [copies, batch, heads, queries, keys]."""
+    visible = observation.model.visible(observation, layer)[:, None]
+    generator = torch.Generator().manual_seed(seed + layer)
+    weights = torch.rand(
+        n_copies, *observation.attention[layer].shape, generator=generator
+    )
+    weights = weights.masked_fill(~visible, 0)
+    return weights / weights.sum(-1, keepdim=True).clamp_min(1e-9)
+
+
+@contextmanager
+def hooks(model, family, layer, attention):
+    """A head's output is attention [batch, heads, queries, keys] · its values: two hooks on the model itself."""
+    blocks, value, projection = WHERE[family]
+    block = attrgetter(blocks)(model)[layer]
+    seen = []
+
+    def put(module, args):
+        width = args[0].shape[-1] // attention.shape[1]
+        values = seen.pop()
+        if family == "gpt2":  # queries, keys and values side by side
+            values = values[..., -args[0].shape[-1] :]
+        values = values.unflatten(-1, (-1, width)).transpose(1, 2)
+        values = values.repeat_interleave(attention.shape[1] // values.shape[1], 1)
+        return ((attention @ values).transpose(1, 2).flatten(2),)
+
+    handles = [
+        attrgetter(value)(block).register_forward_hook(
+            lambda module, args, output: seen.append(output)
+        ),
+        attrgetter(projection)(block).register_forward_pre_hook(put),
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@torch.no_grad()
+def hook_loop(family, edits):
+    """Probabilities [copies, batch, classes], a full pass of the user's model per copy."""
+    model = shared(family)
+    inputs = {k: v for k, v in encode(model).items() if k != "special_tokens_mask"}
+    found = []
+    for copy in range(len(next(iter(edits.values())))):
+        with ExitStack() as stack:
+            for layer, edited in edits.items():
+                stack.enter_context(hooks(model, family, layer, edited[copy]))
+            found.append(model(**inputs).logits.softmax(-1))
+    return torch.stack(found)
+
+
+def close(found, expected):
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("family", HOOKED)
+def test_a_head_of_any_layer_is_what_hooks_give(family):
+    adapter, observation = observed(shared(family))
+    assert short_replay(adapter, observation) is not None
+    for layer, attention in enumerate(observation.attention):
+        edited = attention.expand(3, *attention.shape).clone()
+        edited[:, :, 2] = shuffled(observation, layer)[:, :, 2]
+        expected = hook_loop(family, {layer: edited})
+        assert (expected - observation.probs).abs().max() > 1e-4
+        close(adapter.replay(observation, {layer: edited}), expected)
+
+
+@pytest.mark.parametrize("family", HOOKED)
+def test_groups_are_what_hooks_give(family):
+    adapter, observation = observed(shared(family))
+    for site in (Site(1, ALL), Site(ALL, ALL)):
+        edits = observation.edited(
+            site, lambda layer, _: shuffled(observation, layer, seed=7)
+        )
+        close(adapter.replay(observation, edits), hook_loop(family, edits))
+
+
+@pytest.mark.parametrize("family", ["bert", "llama"])
+def test_masked_attention_is_what_hooks_give(family):
+    """Scaled attention of layers above others is that of what comes from below."""
+    adapter, observation = observed(shared(family))
+    kept = torch.rand(2, 3, 4, 1, 1, generator=torch.Generator().manual_seed(0))
+    edited = observation.attention[1] * kept
+    expected = hook_loop(family, {1: edited})
+    close(adapter.replay_masked(observation, {1: kept}), expected)
+    both = adapter.replay_masked(observation, {0: kept, 1: kept})
+    adapter.sublayers = None
+    close(both, adapter.replay_masked(observation, {0: kept, 1: kept}))
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2", "llama"])
+def test_a_head_output_is_what_hooks_give(family):
+    adapter, observation = observed(shared(family))
+    for layer, values in enumerate(observation.head_values):
+        edited = shuffled(observation, layer)
+        attention = observation.attention[layer].expand(edited.shape).clone()
+        attention[:, :, 1] = edited[:, :, 1]
+        outputs = edited[:, :, 1] @ values[:, 1]
+        found = adapter.replay_outputs(observation, Site(layer, 1), outputs)
+        close(found, hook_loop(family, {layer: attention}))
+        one = observation.attention[layer].expand(edited.shape).clone()
+        one[:, :, 1, 2] = edited[:, :, 1, 2]
+        found = adapter.replay_outputs(observation, Site(layer, 1, 2), outputs)
+        close(found, hook_loop(family, {layer: one}))
+
+
+@pytest.mark.parametrize("family", SHORT)
+def test_families_that_are_replayed_shortly(family):
+    """As whole passes give, and read where the family's classifier reads."""
+    adapter, observation = observed(shared(family))
+    short = short_replay(adapter, observation)
+    assert short is not None
+    causal = shared(family).config.model_type in (
+        *("gpt2", "gpt_neo", "gpt_neox", "llama", "qwen2", "mistral", "gemma2"),
+        *("falcon", "opt"),
+    )
+    if family == "modernbert":  # the mean of all tokens
+        assert short.read is None
+    else:
+        assert short.read.tolist() == (LAST if causal else [[0]] * 3)
+    whole, _ = observed(shared(family))
+    whole.sublayers = None
+    for layer in range(len(adapter.layers)):
+        edited = shuffled(observation, layer)
+        expected = whole.replay(whole.observe(observation.batch), {layer: edited})
+        close(adapter.replay(observation, {layer: edited}), expected)
+
+
+@pytest.mark.parametrize("family", WHOLE)
+def test_families_of_another_form_are_replayed_as_a_whole(family):
+    adapter, observation = observed(shared(family))
+    assert adapter.sublayers is None and short_replay(adapter, observation) is None
+
+
+class MixesRows(nn.Module):
+    """A feed-forward network that looks at the row before."""
+
+    def __init__(self, dense):
+        super().__init__()
+        self.dense = dense
+
+    def forward(self, hidden):
+        return self.dense(hidden + 0.5 * hidden.roll(1, 1))
+
+
+def test_a_block_that_mixes_rows_is_not_cut():
+    model = make("bert")
+    model.bert.encoder.layer[1].intermediate = MixesRows(
+        model.bert.encoder.layer[1].intermediate
+    )
+    adapter, observation = observed(model)
+    edited = shuffled(observation, 1)
+    found = adapter.replay(observation, {1: edited})
+    for copy, attention in enumerate(edited):
+        logits = adapter.logits(
+            observation.batch.inputs,
+            lambda n, w, scores, a=attention: a if n == 1 else w,
+        )
+        close(found[copy], logits.softmax(-1))
+
+
+class ReadsAnotherRow(nn.Module):
+    def __init__(self, pooler):
+        super().__init__()
+        self.pooler = pooler
+
+    def forward(self, hidden):
+        return self.pooler(hidden + hidden[:, 1:2])
+
+
+def test_a_classifier_that_reads_more_than_one_row_gets_all():
+    model = make("bert")
+    model.bert.pooler = ReadsAnotherRow(model.bert.pooler)
+    adapter, observation = observed(model)
+    assert short_replay(adapter, observation).read is None
+
+
+@pytest.mark.parametrize("family", ["bert", "llama"])
+def test_batch_padding_and_parts_change_nothing(family):
+    adapter, observation = observed(shared(family))
+    for layer in range(len(adapter.layers)):
+        edited = shuffled(observation, layer)
+        found = adapter.replay(observation, {layer: edited})
+        adapter.tokens_per_pass = 1
+        close(adapter.replay(observation, {layer: edited}), found)
+        adapter.tokens_per_pass = 4096
+        for row, text in enumerate(TEXTS):
+            alone = adapter.observe(prepare(adapter, [text]))
+            own = edited[:, row : row + 1, :, : len(text), : len(text)]
+            close(adapter.replay(alone, {layer: own})[:, 0], found[:, row])
+
+
+def test_only_the_row_that_is_read_goes_through_the_last_block():
+    adapter, observation = observed(shared("bert"))
+    edits = [shuffled(observation, layer) for layer in range(3)]
+    adapter.replay(observation, {2: edits[2]})  # what is tried once is tried here
+    rows = dict.fromkeys(range(3), 0)
+
+    def count(n):
+        def note(module, args):
+            rows[n] += args[0].shape[:-1].numel()
+
+        return note
+
+    for n, block in enumerate(adapter.layout.blocks):
+        block.intermediate.dense.register_forward_pre_hook(count(n))
+    adapter.replay(observation, {2: edits[2]})
+    assert rows == {0: 0, 1: 0, 2: 3 * 3}
+    adapter.replay(observation, {1: edits[1]})
+    assert rows[0] == 0 and rows[2] == 2 * 3 * 3 and rows[1] == 3 * 3 * 9
+    one = observation.attention[0][None].clone()
+    one[:, :, 1, 4] = edits[0][:1, :, 1, 4]
+    adapter.replay(observation, {0: one})  # the row of one query
+    assert rows[0] == 3
+
+
+def test_gradients_reach_the_attention():
+    adapter, observation = observed(shared("bert"))
+    for layer in (0, 2):
+        edited = observation.attention[layer][None].clone().requires_grad_()
+        probs = adapter.replay(observation, {layer: edited + 0})
+        (slope,) = torch.autograd.grad(probs[0, :, 0].sum(), edited)
+        target = torch.zeros(3, dtype=torch.long)
+        expected = adapter.attention_gradient(observation, target)[layer]
+        torch.testing.assert_close(slope[0], expected, atol=1e-6, rtol=1e-4)
