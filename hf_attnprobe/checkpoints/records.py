@@ -9,6 +9,8 @@ from hf_attnprobe.errors import AttnProbeError
 
 RECORD = "training.json"
 """File of a training's settings and scores; it marks a folder as a training's result."""
+STEPS = ".steps"
+"""Folder of what a training keeps to go on, there until all else is written."""
 
 
 def check_not_itself(model: str | Path, output_dir: str | Path) -> None:
@@ -25,6 +27,21 @@ def check_not_itself(model: str | Path, output_dir: str | Path) -> None:
         )
 
 
+def check_whole(folder: Path) -> None:
+    """Checks that the model in a folder is not one that a training was still writing.
+
+    While a training saves its model, its steps are there and its record is not.
+
+    Raises:
+        AttnProbeError: it is; weights and tokenizer may belong to two models.
+    """
+    if (folder / STEPS).exists() and not (folder / RECORD).exists():
+        raise AttnProbeError(
+            f"expected a finished model in {folder}, its training was interrupted; run "
+            "the same training again, it goes on"
+        )
+
+
 def read_record(folder: Path) -> dict[str, Any]:
     """The record that a training left in its folder; empty for other models.
 
@@ -35,7 +52,7 @@ def read_record(folder: Path) -> dict[str, Any]:
     if not file.is_file():
         return {}
     try:
-        return dict(json.loads(file.read_text()))
+        return dict(json.loads(file.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
         raise AttnProbeError(
             f"cannot read {file} ({error}); train the model again"

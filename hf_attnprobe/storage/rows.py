@@ -17,6 +17,7 @@ import torch
 from hf_attnprobe.attention_model import Site
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.functional.predictions import Prediction
+from hf_attnprobe.storage.locks import half_written
 
 
 KEY = ("test", "statistic", "example_id", "layer", "head")  # there is one value of each
@@ -156,7 +157,7 @@ def append_rows(folder: Path, rows: pd.DataFrame, *, name: str | None = None) ->
     """
     folder.mkdir(parents=True, exist_ok=True)
     name = name or uuid.uuid4().hex
-    hidden = folder / f".{name}"
+    hidden = half_written(folder / name)
     try:
         rows.to_parquet(hidden, index=False)
         os.replace(hidden, folder / f"part-{name}.parquet")
