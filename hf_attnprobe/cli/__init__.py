@@ -56,8 +56,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         advice = OF_THE_DISK.get(error.errno or 0)
         if advice is None:
             raise
+        reason = " ".join(str(error).split())
         _say_once(
-            f"cannot write ({error}); what was written stays: {advice} and run the same "
+            f"cannot write ({reason}); what was written stays: {advice} and run the same "
             "command again"
         )
         return 1

@@ -7,6 +7,7 @@ same.
 """
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -23,6 +24,8 @@ from hf_attnprobe.storage.locks import half_written, lock
 
 
 Taken = TypeVar("Taken")
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""A full disk, a full share of one."""
 
 
 def write_atomically(file: Path, text: str) -> None:
@@ -73,8 +76,10 @@ def check_free(folder: str | Path, *marks: str) -> Path:
 
 def cannot_use(folder: str | Path, error: Exception) -> AttnProbeError:
     """The error for a folder that cannot be read or written."""
+    is_full = isinstance(error, OSError) and error.errno in FULL
+    advice = "make room, or choose" if is_full else "choose"
     return AttnProbeError(
-        f"cannot use {folder} for the output ({error}); choose another --output-dir"
+        f"cannot use {folder} for the output ({error}); {advice} another --output-dir"
     )
 
 

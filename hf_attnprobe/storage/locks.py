@@ -29,6 +29,7 @@ LEFT = {
 }
 """Names of half written files by the folder below that of a run: as they are called, and
 as they were before they had an ending of their own."""
+FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +68,10 @@ def _open(file: Path) -> int:
     """The descriptor that holds the lock."""
     while True:
         file.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        try:
+            descriptor = os.open(file, FLAGS, 0o666)
+        except FileNotFoundError:  # who made the folder took it away again
+            continue
         try:
             _hold(descriptor, file.parent)
         except BaseException:
