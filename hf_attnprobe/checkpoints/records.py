@@ -1,6 +1,8 @@
 """What a training leaves in its folder beside the weights."""
 
+import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,8 @@ RECORD = "training.json"
 """File of a training's settings and scores; it marks a folder as a training's result."""
 STEPS = ".steps"
 """Folder of what a training keeps to go on, there until all else is written."""
+WEIGHTS = "weights_sha256"
+"""Key of the digests of a record's weights."""
 
 
 def check_not_itself(model: str | Path, output_dir: str | Path) -> None:
@@ -40,6 +44,35 @@ def check_whole(folder: Path) -> None:
             f"expected a finished model in {folder}, its training was interrupted; run "
             "the same training again, it goes on"
         )
+
+
+def weights_digest(folder: Path) -> dict[str, str]:
+    """SHA-256 of every file of weights in a folder, by its name."""
+    digests = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        with file.open("rb") as weights:
+            digests[file.name] = hashlib.file_digest(weights, "sha256").hexdigest()
+    return digests
+
+
+def check_weights(folder: Path, record: Mapping[str, Any]) -> None:
+    """Checks that a folder's weights are those that its training wrote.
+
+    Records of before they held the digests are trusted.
+
+    Raises:
+        AttnProbeError: a file of them is another, or is not there.
+    """
+    wanted = record.get(WEIGHTS)
+    if not isinstance(wanted, Mapping):
+        return
+    found = weights_digest(folder)
+    for name, digest in wanted.items():
+        if found.get(name) != digest:
+            raise AttnProbeError(
+                f"expected the weights that the training wrote, {folder / name} holds "
+                "others, or was damaged; delete the folder and train the model again"
+            )
 
 
 def read_record(folder: Path) -> dict[str, Any]:

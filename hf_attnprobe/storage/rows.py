@@ -159,7 +159,7 @@ def append_rows(folder: Path, rows: pd.DataFrame, *, name: str | None = None) ->
     name = name or uuid.uuid4().hex
     hidden = half_written(folder / name)
     try:
-        rows.to_parquet(hidden, index=False)
+        rows.to_parquet(hidden, index=False, write_page_checksum=True)
         os.replace(hidden, folder / f"part-{name}.parquet")
     except BaseException:  # a full disk needs the space
         hidden.unlink(missing_ok=True)
@@ -188,9 +188,13 @@ def finished_ids(folder: Path) -> dict[str, set[int]]:
 
 
 def _read_part(part: Path, columns: Sequence[str]) -> pd.DataFrame:
+    wrong = (OSError, ValueError, LookupError, TypeError, NotImplementedError)
     try:
-        return pd.read_parquet(part, columns=list(columns))
-    except (OSError, ValueError, NotImplementedError) as error:  # what pyarrow raises
+        rows = pd.read_parquet(
+            part, columns=list(columns), page_checksum_verification=True
+        )
+        return rows[list(columns)]
+    except wrong as error:  # what pyarrow and pandas raise
         raise AttnProbeError(
             f"cannot read the rows in {part}; delete it and run the audit again"
         ) from error

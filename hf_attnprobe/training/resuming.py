@@ -18,7 +18,14 @@ from transformers import (
 from hf_attnprobe.cards.contents import Card
 from hf_attnprobe.checkpoints.loading import load_model
 from hf_attnprobe.checkpoints.readme import describe, write_files
-from hf_attnprobe.checkpoints.records import RECORD, STEPS, read_record
+from hf_attnprobe.checkpoints.records import (
+    RECORD,
+    STEPS,
+    WEIGHTS,
+    check_weights,
+    read_record,
+    weights_digest,
+)
 from hf_attnprobe.checkpoints.tokenizers import load_tokenizer
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.storage.disks import disk_errors
@@ -121,7 +128,7 @@ def _save(
     with disk_errors(folder):
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-    write_json(folder / RECORD, dict(record))
+    write_json(folder / RECORD, {**record, WEIGHTS: weights_digest(folder)})
     _write_card(folder, model)
     shutil.rmtree(folder / STEPS, ignore_errors=True)
 
@@ -165,6 +172,7 @@ def finished(
     if not held:
         return None
     check_same(folder, held, record)
+    check_weights(folder, held)
     logger.info("%s holds this training, finished", folder)
     model = load_model(folder, trust_remote_code=trust_remote_code)
     tokenizer = load_tokenizer(folder, trust_remote_code=trust_remote_code)

@@ -74,14 +74,14 @@ def _be_child(function: Callable[[], int | None], out: int, err: int) -> None:
 
 
 class Writes:
-    """Counts what changes files below a folder, in this process, and kills it at a given one.
+    """Counts what changes files whose path begins so, in this process, and kills it at a given one.
 
-    ``kill_at`` counts from 0; the process dies before the operation is done. safetensors writes outside of Python's
-    sight, but what comes before and after it is seen.
+    ``kill_at`` counts from 0; the process dies before the operation is done. safetensors and pyarrow write outside of
+    Python's sight, but what comes before and after it is seen.
     """
 
-    def __init__(self, folder: Path, kill_at: int | None = None) -> None:
-        self.folder, self.kill_at = str(folder), kill_at
+    def __init__(self, path: Path | str, kill_at: int | None = None) -> None:
+        self.path, self.kill_at = str(path), kill_at
         self.seen: list[str] = []
         sys.addaudithook(self._hear)
 
@@ -101,7 +101,7 @@ class Writes:
                 return False
         elif event not in WRITES:
             return False
-        return str(arguments[0]).startswith(self.folder)
+        return str(arguments[0]).startswith(self.path)
 
 
 def can_mount() -> bool:
