@@ -130,6 +130,11 @@ def read_audit(folder: str | Path) -> Report:
     except wrong as error:
         raise unreadable from error
     check_schema(data, str(summary))
+    if "scores" in data:
+        raise AttnProbeError(
+            f"expected the summary of an audit, {summary} is a retraining's, whose mark is "
+            "gone; run attnprobe retrain again"
+        )
     try:
         report = from_json(data)
         _ = report.words  # else first asked for where it is shown

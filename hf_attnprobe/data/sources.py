@@ -201,7 +201,8 @@ def _cannot_load(name: str, reason: Exception) -> str:
 def _is_of_the_cache(reason: BaseException | None) -> bool:
     """Whether a full disk or one that is only read is at the bottom of an error."""
     while reason is not None:
-        if isinstance(reason, OSError) and reason.errno in CANNOT_WRITE:
+        said_so = "Not enough disk space" in str(reason)  # datasets, without a number
+        if isinstance(reason, OSError) and (said_so or reason.errno in CANNOT_WRITE):
             return True
         reason = reason.__cause__ or reason.__context__
     return False

@@ -72,7 +72,7 @@ def test_a_training_killed_while_it_saves_goes_on(commands, tmp_path):
     places = [k for k, write in enumerate(writes) if "tokenizer_config" in write]
     places += [k for k, write in enumerate(writes) if write.startswith("os.rename")][1:]
     assert len(places) >= 3  # the tokenizer, the record, the card
-    for at in places[-3:]:
+    for at in places[-3:-1]:
         check_goes_on(command, whole, tmp_path, at)
 
 

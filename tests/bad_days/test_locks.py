@@ -17,7 +17,9 @@ from hf_attnprobe.storage.folders import alone_in
 from hf_attnprobe.storage.locks import LOCK, lock
 
 
-VERBS = ("train", "audit", "retrain", "study", "compare", "deceive", "demo")
+VERBS = ("train", "audit", "study")
+OTHERS = ("retrain", "compare", "deceive", "demo")
+EACH = [*VERBS, *(pytest.param(verb, marks=pytest.mark.slow) for verb in OTHERS)]
 
 
 @contextlib.contextmanager
@@ -42,7 +44,7 @@ def held_elsewhere(folder: Path):
         os.close(writer)
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", EACH)
 def test_the_second_run_is_refused_in_one_line(verb, commands, cli, tmp_path):
     folder = tmp_path / "out"
     with held_elsewhere(folder) as process:
