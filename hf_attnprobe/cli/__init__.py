@@ -36,7 +36,7 @@ OF_THE_DISK = {
     errno.ESTALE: "look after the disk",
 }
 """What to do where the system refuses, by its number."""
-WAIT_FOR_FIRST = 5.0
+WAIT_FOR_FIRST = 30.0
 """Seconds in which a launcher ends the other processes once the first has failed."""
 
 

@@ -30,6 +30,7 @@ from hf_attnprobe.checkpoints.tokenizers import load_tokenizer
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.storage.disks import disk_errors
 from hf_attnprobe.storage.folders import alone_in, differing, write_json
+from hf_attnprobe.storage.locks import LOCK
 from hf_attnprobe.storage.provenance import versions
 from hf_attnprobe.training.trainer import PlainTrainer
 
@@ -176,11 +177,17 @@ def finished(
     logger.info("%s holds this training, finished", folder)
     model = load_model(folder, trust_remote_code=trust_remote_code)
     tokenizer = load_tokenizer(folder, trust_remote_code=trust_remote_code)
-    if (folder / STEPS).exists():  # a process was killed after it wrote the record
-        with alone_in(folder, RECORD):
+    if any((folder / left).exists() for left in (STEPS, LOCK)):
+        _tidy(folder, model)
+    return TrainedClassifier(model, tokenizer, held["metrics"])
+
+
+def _tidy(folder: Path, model: PreTrainedModel) -> None:
+    """Ends what a process that was killed behind the record had still to do."""
+    with alone_in(folder, RECORD):
+        if (folder / STEPS).exists():
             _write_card(folder, model)
             shutil.rmtree(folder / STEPS, ignore_errors=True)
-    return TrainedClassifier(model, tokenizer, held["metrics"])
 
 
 def check_same(

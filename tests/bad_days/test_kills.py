@@ -16,6 +16,9 @@ from hf_attnprobe.storage.locks import LOCK, half_written
 from hf_attnprobe.training.procedures import papers_config
 
 
+MARK = "write: "  # before each in what a child prints
+
+
 def killed(command, path, at):
     """Runs a command in a child that dies at a write to what begins with a path; whether it did."""
 
@@ -32,12 +35,13 @@ def writes_of(command, folder):
     def count():
         writes = Writes(folder)
         code = main(command)
-        print("\n".join(writes.seen))
+        print(*(f"{MARK}{write}" for write in writes.seen), sep="\n")
         return code
 
     ended = in_child(count)
     assert ended.code == 0, ended.err
-    return [line for line in ended.out.splitlines() if str(folder) in line]
+    lines = ended.out.splitlines()
+    return [line[len(MARK) :] for line in lines if line.startswith(MARK)]
 
 
 def weights_of(folder):

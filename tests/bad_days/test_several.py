@@ -45,7 +45,7 @@ def test_two_finished_folders_are_equal_but_for_the_clock(verb, commands, tmp_pa
 
 
 def torchrun(run_python, *arguments):
-    launcher = "-m torch.distributed.run --standalone --nproc-per-node 2".split()
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     return run_python(*launcher, "-m", "hf_attnprobe", *arguments)
 
 
