@@ -19,12 +19,14 @@ from hf_attnprobe.auditing.report import Report
 from hf_attnprobe.auditing.run import audit
 from hf_attnprobe.data.examples import column_of
 from hf_attnprobe.data.generated.reviews import rationale_dataset
+from hf_attnprobe.distributed import check_one_process
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.encoding import tokenize
 from hf_attnprobe.options import Options, option
-from hf_attnprobe.storage.folders import check_free, write_json
+from hf_attnprobe.storage.folders import alone_in, write_json
 from hf_attnprobe.training.classifier import train_classifier
 from hf_attnprobe.training.options import TrainingOptions
+from hf_attnprobe.training.resuming import TrainedClassifier
 
 
 if TYPE_CHECKING:
@@ -88,34 +90,41 @@ def demo(
     Raises:
         AttnProbeError: too few examples, or a folder with other files.
     """
+    check_one_process("demo")
     data = rationale_dataset(options.n_examples, seed=options.seed)
-    output_dir = check_free(output_dir, MARK)
-    output_dir.mkdir(parents=True, exist_ok=True)
-    write_json(output_dir / MARK, asdict(options))
-    # The audit of an earlier demo's model.
-    shutil.rmtree(output_dir / "audit", ignore_errors=True)
+    with alone_in(output_dir, MARK) as folder:
+        write_json(folder / MARK, asdict(options))
+        # The audit of an earlier demo's model.
+        shutil.rmtree(folder / "audit", ignore_errors=True)
+        model, tokenizer, metrics = _trained(data, folder, options, progress)
+        report = audit(
+            folder / "model",
+            data["test"],
+            options=AuditOptions(seed=options.seed),
+            output_dir=folder / "audit",
+            progress=progress,
+        )
+    return report, rationale_scores(model, tokenizer, data["test"]), metrics
+
+
+def _trained(
+    data: "datasets.DatasetDict", folder: Path, options: DemoOptions, progress: bool
+) -> TrainedClassifier:
+    """The classifier of the demo, in ``model`` of its folder."""
     config = AttentionClassifierConfig(
         encoder=options.encoder, embedding_size=WIDTH, encoder_size=WIDTH
     )
-    model, tokenizer, metrics = train_classifier(
+    return train_classifier(
         config,
         data["train"],
         data["validation"],
         test=data["test"],
-        output_dir=output_dir / "model",
+        output_dir=folder / "model",
         options=TrainingOptions(
             seed=options.seed, epochs=options.epochs, learning_rate=2e-3
         ),
         progress=progress,
     )
-    report = audit(
-        output_dir / "model",
-        data["test"],
-        options=AuditOptions(seed=options.seed),
-        output_dir=output_dir / "audit",
-        progress=progress,
-    )
-    return report, rationale_scores(model, tokenizer, data["test"]), metrics
 
 
 def rationale_scores(

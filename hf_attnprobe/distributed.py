@@ -8,6 +8,16 @@ from accelerate import PartialState
 from hf_attnprobe.errors import AttnProbeError
 
 
+def check_one_process(verb: str) -> None:
+    """Refuses several processes where one does all.
+
+    Raises:
+        AttnProbeError: there are several.
+    """
+    if process_state().num_processes > 1:
+        raise AttnProbeError(f"{verb} works in one process; start it without torchrun")
+
+
 def process_state() -> PartialState:
     """Rank, number of processes and device of this process.
 

@@ -14,6 +14,7 @@ from hf_attnprobe.auditing.forms.markdown_report import to_markdown
 from hf_attnprobe.auditing.forms.terminal import short_text
 from hf_attnprobe.auditing.page import audit_fragment, audit_page
 from hf_attnprobe.auditing.result import AuditResult, check_schema, fields_from_json
+from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.single_texts.stored import read_texts
 from hf_attnprobe.statistics.summary import PREDICTION
 from hf_attnprobe.statistics.verdict_lines import tail
@@ -114,7 +115,7 @@ class Report(AuditResult):
 def read_audit(folder: str | Path) -> Report:
     """The report of an audit's folder, with its rows."""
     report, tests = read_summary(
-        folder, _parsed, kind="an audit", verb="the audit", check=check_schema
+        folder, _parsed, kind="an audit", verb="the audit", check=_check_audit
     )
     rows = read_rows(Path(folder) / "rows")
     shown = read_texts(Path(folder))
@@ -129,6 +130,16 @@ def read_audit(folder: str | Path) -> Report:
         rows=rows.reset_index(drop=True),
         examples=report.examples if shown is None else shown,
     )
+
+
+def _check_audit(data: Mapping, source: str) -> None:
+    """Raises AttnProbeError for the summary of a newer version or of another verb."""
+    check_schema(data, source)
+    if "scores" in data:
+        raise AttnProbeError(
+            f"expected the summary of an audit, {source} is a retraining's, whose mark is "
+            "gone; run attnprobe retrain again"
+        )
 
 
 def _parsed(data: Mapping) -> tuple[Report, list[str]]:

@@ -27,13 +27,14 @@ from hf_attnprobe.checkpoint_comparison.report import (
 )
 from hf_attnprobe.checkpoints.loading import load_attention_classifier
 from hf_attnprobe.data.arguments import Data, as_data
+from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.options import from_flat
 from hf_attnprobe.retraining.base import load_base_model
 from hf_attnprobe.retraining.curve import Point, adversaries
 from hf_attnprobe.retraining.options import RetrainOptions
 from hf_attnprobe.retraining.run import retrain
-from hf_attnprobe.storage.folders import check_free, write_atomically, write_json
+from hf_attnprobe.storage.folders import alone_in, write_atomically, write_json
 
 
 MARKS = ("comparison.json", "1-*")  # what the first checkpoint's audit makes is one
@@ -77,13 +78,31 @@ def compare_checkpoints(
             f"got {data.split}; leave out --split"
         )
     configs = [_config_of(model, as_base=retrained) for model in models]
-    folder, compared = check_free(output_dir, *MARKS), []
+    with alone_in(output_dir, *MARKS) as folder:
+        comparison = _compared(models, configs, data, folder, options, progress)
+        if process_state().is_main_process:
+            write_json(folder / "comparison.json", to_json(comparison))
+            write_atomically(folder / "comparison.md", to_text(comparison) + "\n")
+            write_atomically(folder / "report.html", checkpoint_page(comparison))
+    return comparison
+
+
+def _compared(
+    models: Sequence[str | Path],
+    configs: Sequence[AttentionClassifierConfig],
+    data: Data,
+    folder: Path,
+    options: ComparisonOptions,
+    progress: bool,
+) -> CheckpointComparison:
+    """Every checkpoint tested, below ``folder``, and the first one's numbers beside it."""
+    compared: list[ComparedCheckpoint] = []
     first: Numbers | None = None
     for number, (model, config) in enumerate(zip(models, configs, strict=True), 1):
         own_folder = folder / f"{number}-{Path(model).name}"
         report = _audit(model, data, own_folder / "audit", options, progress)
         points: tuple[Point, ...] = ()
-        if retrained:
+        if "adversary" in options.tests:
             points = _adversaries(
                 model, data, own_folder / "retrained", options, progress
             )
@@ -95,13 +114,7 @@ def compare_checkpoints(
             row = replace(row, differences=numbers.minus(first, seed=options.seed))
         first = first or numbers
         compared.append(row)
-    comparison = CheckpointComparison(
-        report.dataset, report.n, options.seed, tuple(compared)
-    )
-    write_json(folder / "comparison.json", to_json(comparison))
-    write_atomically(folder / "comparison.md", to_text(comparison) + "\n")
-    write_atomically(folder / "report.html", checkpoint_page(comparison))
-    return comparison
+    return CheckpointComparison(report.dataset, report.n, options.seed, tuple(compared))
 
 
 def _config_of(model: str | Path, *, as_base: bool) -> AttentionClassifierConfig:

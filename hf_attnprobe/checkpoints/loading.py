@@ -13,6 +13,7 @@ from hf_attnprobe.checkpoints.configurations import load_config
 from hf_attnprobe.checkpoints.heads import CLASSIFIER, check_weights, head_of
 from hf_attnprobe.checkpoints.origins import Origin, origin_of
 from hf_attnprobe.checkpoints.peft_adapters import adapter_config, load_adapted
+from hf_attnprobe.checkpoints.records import check_whole
 from hf_attnprobe.errors import AttnProbeError
 
 
@@ -100,6 +101,7 @@ def has_trained_attention(config: PreTrainedConfig) -> bool:
 
 
 def _check_folder(folder: Path) -> None:
+    check_whole(folder)
     names = ("config.json", "adapter_config.json")
     if not any((folder / name).exists() for name in names):
         raise AttnProbeError(

@@ -8,7 +8,9 @@ error exit code 2, an answer that ``audit --fail-on`` names exit code 3.
 import argparse
 import errno
 import logging
+import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -21,8 +23,21 @@ from hf_attnprobe.progress import quiet_libraries
 from hf_attnprobe.progress.bar import say
 
 
-CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-"""A full disk, a full share of one, a disk that is only read."""
+OF_THE_DISK = {
+    errno.ENOSPC: "make room",
+    errno.EDQUOT: "make room",
+    errno.EFBIG: "allow larger files",
+    errno.EROFS: "choose a place that can be written to",
+    errno.EACCES: "choose a place that can be written to",
+    errno.EPERM: "choose a place that can be written to",
+    errno.ENOTDIR: "choose a folder",
+    errno.EISDIR: "choose a file",
+    errno.EIO: "look after the disk",
+    errno.ESTALE: "look after the disk",
+}
+"""What to do where the system refuses, by its number."""
+WAIT_FOR_FIRST = 30.0
+"""Seconds in which a launcher ends the other processes once the first has failed."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,24 +50,32 @@ def main(argv: Sequence[str] | None = None) -> int:
         with _log_on_stderr():
             return COMMANDS[command](arguments) or 0
     except AttnProbeError as error:
-        print(f"attnprobe: {error}", file=sys.stderr)
+        _say_once(str(error))
         return 1
     except OSError as error:
-        if error.errno not in CANNOT_WRITE:
+        advice = OF_THE_DISK.get(error.errno or 0)
+        if advice is None:
             raise
-        print(
-            f"attnprobe: cannot write ({error}); what was written stays: make room and "
-            "run the same command again",
-            file=sys.stderr,
+        reason = " ".join(str(error).split())
+        _say_once(
+            f"cannot write ({reason}); what was written stays: {advice} and run the same "
+            "command again"
         )
         return 1
     except KeyboardInterrupt:
         again = "start over" if command in ("demo", "deceive") else "continue"
-        print(
-            f"attnprobe: interrupted; run the same command again to {again}",
-            file=sys.stderr,
-        )
+        _say_once(f"interrupted; run the same command again to {again}")
         return 130
+
+
+def _say_once(message: str) -> None:
+    """Prints a last line on stderr; of several processes with the same error, one does.
+
+    The others wait: where the first process failed too, its launcher ends them meanwhile.
+    """
+    if os.environ.get("RANK", "0") != "0":
+        time.sleep(WAIT_FOR_FIRST)
+    print(f"attnprobe: {message}", file=sys.stderr, flush=True)
 
 
 def build_parser() -> argparse.ArgumentParser:

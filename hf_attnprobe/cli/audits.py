@@ -124,6 +124,7 @@ def run_compare(arguments: dict[str, Any]) -> None:
     """Runs the same tests on several checkpoints and prints one table."""
     from hf_attnprobe.checkpoint_comparison.report import to_json
     from hf_attnprobe.checkpoint_comparison.run import compare_checkpoints
+    from hf_attnprobe.distributed import process_state
 
     comparison = compare_checkpoints(
         arguments["models"],
@@ -131,7 +132,8 @@ def run_compare(arguments: dict[str, Any]) -> None:
         output_dir=arguments["output_dir"],
         options=from_flat(arguments, ComparisonOptions),
     )
-    print(json.dumps(to_json(comparison)) if arguments["json"] else comparison)
+    if process_state().is_main_process:
+        print(json.dumps(to_json(comparison)) if arguments["json"] else comparison)
 
 
 def run_report(arguments: dict[str, Any]) -> None:

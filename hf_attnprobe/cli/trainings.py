@@ -18,6 +18,7 @@ from hf_attnprobe.demonstration import (
     rationale_line,
     rationale_sentences,
 )
+from hf_attnprobe.distributed import process_state
 from hf_attnprobe.options import from_flat
 from hf_attnprobe.publishing.options import CardOptions, PublishingOptions
 from hf_attnprobe.retraining import result as retraining_result
@@ -130,6 +131,8 @@ def run_train(arguments: dict[str, Any]) -> None:
         architecture=vars(architecture),
         options=from_flat(arguments, TrainingOptions),
     )
+    if not process_state().is_main_process:
+        return
     if arguments["json"]:
         shown = {"model": arguments["output_dir"], "seed": arguments["seed"]}
         print(json.dumps(shown | {"metrics": metrics}))

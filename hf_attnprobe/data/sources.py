@@ -1,6 +1,7 @@
 """Where data sets come from: names, folders, the Hub, memory."""
 
 import difflib
+import errno
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     import datasets
 
 
+CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+"""The system's numbers of a full disk, a full share of one, one that is only read."""
 LAYOUTS = {
     "babi": read_babi,
     "cnn": read_cnn,
@@ -179,6 +182,11 @@ def _load_dataset(name: str, config: str | None) -> Any:
 
 def _cannot_load(name: str, reason: Exception) -> str:
     """What to do about a data set that cannot be loaded, on one line."""
+    if _is_of_the_cache(reason):
+        return (
+            f"cannot write to Hugging Face's cache ({_in_short(reason)}); make room "
+            "there, or set HF_HOME to a folder that can be written to"
+        )
     if Path(name).is_file():
         return (
             f"expected a file ending in {', '.join(FORMATS)}, got {name!r}, which "
@@ -188,6 +196,16 @@ def _cannot_load(name: str, reason: Exception) -> str:
         f"expected one of {', '.join(RECIPES)}, a folder of data files, a file or a "
         f"Hub id, got {name!r}, which cannot be loaded: {_in_short(reason)}"
     )
+
+
+def _is_of_the_cache(reason: BaseException | None) -> bool:
+    """Whether a full disk or one that is only read is at the bottom of an error."""
+    while reason is not None:
+        said_so = "Not enough disk space" in str(reason)  # datasets, without a number
+        if isinstance(reason, OSError) and (said_so or reason.errno in CANNOT_WRITE):
+            return True
+        reason = reason.__cause__ or reason.__context__
+    return False
 
 
 def _in_short(reason: Exception) -> str:

@@ -51,6 +51,7 @@ from hf_attnprobe.data.splits import check_sets
 from hf_attnprobe.deception.options import DeceptionOptions
 from hf_attnprobe.deception.page import deception_page
 from hf_attnprobe.deception.report import Deception, Measured, deception_of, to_json
+from hf_attnprobe.distributed import check_one_process
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.functional.divergence import tvd
 from hf_attnprobe.functional.intervention import random_generator
@@ -109,6 +110,7 @@ def deceive(
         AttnProbeError: tokens that the vocabulary or the data lack, a model without
             attention to read, or classes that are not the data's.
     """
+    check_one_process("deceive")
     check_not_itself(model, output_dir)
     loaded, tokenizer = _load(model, options.trust_remote_code)
     check_pads(tokenizer)
@@ -118,33 +120,33 @@ def deceive(
     splits = data.splits(seed=seed)
     _check_splits(loaded, tokenizer, splits, ids)
     splits = check_sets(**splits)
-    folder = begin(output_dir, options.seed)
     measure = partial(
         _measure, tokenizer=tokenizer, examples=splits["test"], ids=ids, options=options
-    )
-    before = measure(loaded)
-    trainer, used = _trainer(
-        model, loaded, tokenizer, splits, folder, ids, options, progress
     )
     penalty = {
         name: getattr(options, name) for name in ("weight", "over_heads", "layers")
     }
     deceives_on = {"deceives_on": list(tokens), "start": str(model)}
-    record = {**used, **penalty, **deceives_on}
     data_name = dataset_name(data.dataset, "").name
-    trained = finish(trainer, tokenizer, folder, record, data_name=data_name)
-    after = measure(trained.model)
-    result = deception_of(
-        before,
-        after,
-        seed=options.seed,
-        model=str(model),
-        dataset=dataset_name(data.dataset, "test"),
-        tokens=tuple(tokens),
-        **penalty,
-    )
-    write_json(folder / SUMMARY, to_json(result))
-    write_atomically(folder / "report.html", deception_page(result))
+    with begin(output_dir, options.seed) as folder:
+        (folder / SUMMARY).unlink(missing_ok=True)  # of a model that is written over
+        before = measure(loaded)
+        trainer, used = _trainer(
+            model, loaded, tokenizer, splits, folder, ids, options, progress
+        )
+        record = {**used, **penalty, **deceives_on}
+        trained = finish(trainer, tokenizer, folder, record, data_name=data_name)
+        result = deception_of(
+            before,
+            measure(trained.model),
+            seed=options.seed,
+            model=str(model),
+            dataset=dataset_name(data.dataset, "test"),
+            tokens=tuple(tokens),
+            **penalty,
+        )
+        write_json(folder / SUMMARY, to_json(result))
+        write_atomically(folder / "report.html", deception_page(result))
     return result
 
 

@@ -192,12 +192,11 @@ def to_markdown(report: RetrainingReport) -> str:
 
 
 def _title(report: RetrainingReport) -> str:
-    seconds = sum(m.seconds for m in report.models)
     n_models = len(report.models)
     models = "1 model" if n_models == 1 else f"{n_models} models"
     return (
-        f"{report.model} on {report.dataset}: {report.n} test texts, {models} trained "
-        f"in {seconds:.0f} s. Intervals are over the texts, of one training each: "
+        f"{report.model} on {report.dataset}: {report.n} test texts, {models} trained. "
+        "Intervals are over the texts, of one training each: "
         "another seed may move a score by more."
     )
 
@@ -210,8 +209,8 @@ def _tables(report: RetrainingReport) -> list[str]:
             parts += ["", *_bin_table(report)]
         if test == "adversary":
             parts += ["", *_curve_table(report), "", f"{FRONTIER_NOTE} {CLAMP_NOTE}"]
-    rows = [(m.name, m.n_epochs, f"{m.seconds:.1f}") for m in report.models]
-    models = markdown.table(["model", "epochs", "seconds"], rows)
+    rows = [(m.name, m.n_epochs) for m in report.models]
+    models = markdown.table(["model", "epochs"], rows)
     return parts + markdown.section("models", models)
 
 

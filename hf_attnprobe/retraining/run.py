@@ -10,8 +10,7 @@ from hf_attnprobe.attention_model import Site
 from hf_attnprobe.checkpoints.records import RECORD
 from hf_attnprobe.data.arguments import as_data
 from hf_attnprobe.data.examples import DatasetName, dataset_name
-from hf_attnprobe.distributed import process_state
-from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.distributed import check_one_process, process_state
 from hf_attnprobe.functional.predictions import classes
 from hf_attnprobe.inference.outputs import Outputs
 from hf_attnprobe.options import from_flat
@@ -88,9 +87,7 @@ def retrain(
         AttnProbeError: for anything the caller can mend, before anything is trained.
     """
     names = check_retrainings(tests)
-    state = process_state()
-    if state.num_processes > 1:
-        raise AttnProbeError("retrain works in one process; start it without torchrun")
+    check_one_process("retrain")
     base = load_base(model, **{name: getattr(options, name) for name in OF_TRAINING})
     data = as_data(dataset)
     splits = data.splits(seed=base.settings.seed)
@@ -102,7 +99,7 @@ def retrain(
         "epochs": options.adversary_epochs,
         "patience": options.adversary_patience,
     }
-    with claim(folder, identity, state, kind=KIND):
+    with claim(folder, identity, process_state(), kind=KIND):
         own = base.outputs(splits["test"])
         # Rows first: from here on the folder is this run's, whatever interrupts it.
         append_rows(folder / "rows", _prediction_rows(own), name=PREDICTION)

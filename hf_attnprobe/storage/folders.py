@@ -7,21 +7,30 @@ same.
 """
 
 import contextlib
+import errno
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import TypeVar, cast
 
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 
+from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.storage.locks import half_written, lock
+
+
+Taken = TypeVar("Taken")
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""A full disk, a full share of one."""
 
 
 def write_atomically(file: Path, text: str) -> None:
     """Writes the whole text, in UTF-8, or nothing."""
-    hidden = file.with_name(f".{file.name}.{os.getpid()}")
+    hidden = half_written(file)
     try:
         hidden.write_text(text, encoding="utf-8")
         os.replace(hidden, file)
@@ -67,8 +76,10 @@ def check_free(folder: str | Path, *marks: str) -> Path:
 
 def cannot_use(folder: str | Path, error: Exception) -> AttnProbeError:
     """The error for a folder that cannot be read or written."""
+    is_full = isinstance(error, OSError) and error.errno in FULL
+    advice = "make room, or choose" if is_full else "choose"
     return AttnProbeError(
-        f"cannot use {folder} for the output ({error}); choose another --output-dir"
+        f"cannot use {folder} for the output ({error}); {advice} another --output-dir"
     )
 
 
@@ -96,6 +107,50 @@ def as_json(settings: Mapping) -> dict:
 
 
 @contextlib.contextmanager
+def alone_in(folder: str | Path, *marks: str) -> Iterator[Path]:
+    """Has a folder for this run alone, on all its processes together.
+
+    Args:
+        folder: of the output; made where there is none, and taken away again where
+            nothing was written to it.
+        marks: as for :func:`check_free`.
+
+    Raises:
+        AttnProbeError: another run is at work in it, it holds other files, or cannot be
+            written to.
+    """
+    folder = Path(folder)
+
+    def take(held: contextlib.ExitStack) -> None:
+        check_free(folder, *marks)
+        held.enter_context(lock(folder))
+
+    with _taken_once(folder, process_state(), take):
+        yield folder
+
+
+@contextlib.contextmanager
+def _taken_once(
+    folder: Path, state: PartialState, take: Callable[[contextlib.ExitStack], Taken]
+) -> Iterator[Taken]:
+    """What the main process takes, given up after the block; its error is everybody's."""
+    with contextlib.ExitStack() as held:
+        outcome: list[tuple[Taken | None, str | None]] = [(None, None)]
+        if state.is_main_process:
+            try:
+                outcome = [(take(held), None)]
+            except AttnProbeError as error:
+                outcome = [(None, str(error))]
+            except OSError as error:
+                outcome = [(None, str(cannot_use(folder, error)))]
+        broadcast_object_list(outcome)  # no process may wait for one that has given up
+        taken, wrong = outcome[0]
+        if wrong is not None:
+            raise AttnProbeError(wrong)
+        yield cast(Taken, taken)
+
+
+@contextlib.contextmanager
 def claim(
     folder: Path, identity: Mapping, state: PartialState, *, kind: str = "audit"
 ) -> Iterator[None]:
@@ -113,49 +168,45 @@ def claim(
         AttnProbeError: the folder holds other files, or is of a run with another
             identity.
     """
-    existed = folder.exists()
-    outcome: list[bool | str | None] = [None]
-    if state.is_main_process:
+
+    def take(held: contextlib.ExitStack) -> bool:
+        if not (folder / f"{kind}.json").exists():
+            check_free(folder)
+        held.enter_context(lock(folder))
+        return _mark(folder, identity, kind)
+
+    with _taken_once(folder, state, take) as new:
         try:
-            outcome = [_take(folder, identity, kind)]
-        except AttnProbeError as error:
-            outcome = [str(error)]
-    broadcast_object_list(outcome)  # no process may wait for one that has given up
-    new = outcome[0]
-    if isinstance(new, str):
-        raise AttnProbeError(new)
-    try:
-        yield
-    except BaseException:
-        if new and state.is_main_process:
-            _give_back(folder, kind, existed)
-        raise
+            yield
+        except BaseException:
+            if new and state.is_main_process:
+                _give_back(folder, kind)
+            raise
 
 
-def _take(folder: Path, identity: Mapping, kind: str) -> bool:
+def _mark(folder: Path, identity: Mapping, kind: str) -> bool:
     """Writes the mark if the folder has none; whether it was so."""
     mark = folder / f"{kind}.json"
-    try:
-        if mark.exists():
-            _check_identity(folder, json.loads(mark.read_text()), identity, kind)
-            return False
-        check_free(folder)
-        folder.mkdir(parents=True, exist_ok=True)
+    if not mark.exists():
         write_json(mark, identity)
-    except (OSError, json.JSONDecodeError) as error:
-        raise cannot_use(folder, error) from error
-    return True
+        return True
+    try:
+        held = json.loads(mark.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise AttnProbeError(
+            f"cannot read {mark} ({error}), which says what {folder} belongs to; choose "
+            "another --output-dir"
+        ) from error
+    _check_identity(folder, held, identity, kind)
+    return False
 
 
-def _give_back(folder: Path, kind: str, existed: bool) -> None:
-    """Takes the mark away, unless there are rows; also a folder made for it."""
+def _give_back(folder: Path, kind: str) -> None:
+    """Takes the mark away, unless there are rows."""
     if any((folder / "rows").glob("part-*")):
         return
     (folder / f"{kind}.json").unlink(missing_ok=True)
     shutil.rmtree(folder / "rows", ignore_errors=True)
-    if not existed:
-        with contextlib.suppress(OSError):  # something else is in it
-            folder.rmdir()
 
 
 def _check_identity(folder: Path, held: object, identity: Mapping, kind: str) -> None:

@@ -17,6 +17,7 @@ import torch
 from hf_attnprobe.attention_model import Site
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.functional.predictions import Prediction
+from hf_attnprobe.storage.locks import half_written
 
 
 KEY = ("test", "statistic", "example_id", "layer", "head")  # there is one value of each
@@ -156,9 +157,9 @@ def append_rows(folder: Path, rows: pd.DataFrame, *, name: str | None = None) ->
     """
     folder.mkdir(parents=True, exist_ok=True)
     name = name or uuid.uuid4().hex
-    hidden = folder / f".{name}"
+    hidden = half_written(folder / name)
     try:
-        rows.to_parquet(hidden, index=False)
+        rows.to_parquet(hidden, index=False, write_page_checksum=True)
         os.replace(hidden, folder / f"part-{name}.parquet")
     except BaseException:  # a full disk needs the space
         hidden.unlink(missing_ok=True)
@@ -187,9 +188,13 @@ def finished_ids(folder: Path) -> dict[str, set[int]]:
 
 
 def _read_part(part: Path, columns: Sequence[str]) -> pd.DataFrame:
+    wrong = (OSError, ValueError, LookupError, TypeError, NotImplementedError)
     try:
-        return pd.read_parquet(part, columns=list(columns))
-    except (OSError, ValueError, NotImplementedError) as error:  # what pyarrow raises
+        rows = pd.read_parquet(
+            part, columns=list(columns), page_checksum_verification=True
+        )
+        return rows[list(columns)]
+    except wrong as error:  # what pyarrow and pandas raise
         raise AttnProbeError(
             f"cannot read the rows in {part}; delete it and run the audit again"
         ) from error

@@ -72,7 +72,15 @@ from hf_attnprobe.options import check_known, fits
 from hf_attnprobe.published_results import PAPERS
 from hf_attnprobe.studies.fields import check_fields, read_table, refuse
 from hf_attnprobe.studies.options import StudyOptions
-from hf_attnprobe.studies.plan import FolderOf, Job, Scalar, Study, each, name_of
+from hf_attnprobe.studies.plan import (
+    FolderOf,
+    Job,
+    Scalar,
+    Study,
+    each,
+    folder_of_cell,
+    name_of,
+)
 from hf_attnprobe.studies.verbs import Verb, verb_of
 
 
@@ -272,10 +280,13 @@ class _Reader:
         of_datasets = step.get("datasets", {}).values()
         given = [arguments, step.get("pairs", {}), *of_datasets]
         variables = self._variables(name, given, earlier)
-        jobs = []
+        jobs: list[Job] = []
+        taken: set[str] = set()
         for values in itertools.product(*(self.grid[v] for v in variables)):
             cell = dict(zip(variables, values, strict=True))
-            jobs.append(self._job(step, verb, arguments, cell))
+            folder = folder_of_cell(name, cell, taken)
+            taken.add(folder.casefold())
+            jobs.append(self._job(step, verb, arguments, cell, folder))
         return jobs
 
     def _earlier_steps(
@@ -349,7 +360,9 @@ class _Reader:
         recipe = named(str(source.get("dataset", dataset)))
         return recipe.is_pairs or source.get("text_pair_column") is not None
 
-    def _job(self, step: Mapping, verb: Verb, arguments: Mapping, cell: Mapping) -> Job:
+    def _job(
+        self, step: Mapping, verb: Verb, arguments: Mapping, cell: Mapping, folder: str
+    ) -> Job:
         name = step["name"]
         arguments = self._by_dataset(step, arguments, cell)
         filled = {}
@@ -367,8 +380,6 @@ class _Reader:
                 filled[argument] = resolved
                 folders = [v for v in _items(resolved) if isinstance(v, FolderOf)]
                 after += [folder.job for folder in folders]
-        slug = "-".join(_slug(value) for value in cell.values())
-        folder = f"{name}/{slug}" if cell else name
         earlier = tuple(dict.fromkeys(after))
         return Job(name, step["verb"], cell, filled, folder, earlier)
 
@@ -405,8 +416,3 @@ def _is_variable(value: Any) -> bool:
     (True, False, False)
     """
     return isinstance(value, str) and bool(re.match(r"\$[^\W\d_]", value))
-
-
-def _slug(value: Scalar) -> str:
-    """A value as part of the name of a folder."""
-    return re.sub(r"[^\w.+]", "_", str(value)) or "_"

@@ -116,8 +116,8 @@ def _made(report: StudyReport) -> Iterator[Html]:
     """Data, steps, and the command."""
     sizes = [[d.name, *(d.sizes.get(s, 0) for s in SPLITS)] for d in report.data]
     yield elements.table(["data set", *SPLITS], sizes, caption="Texts of each data set")
-    steps = [[m.name, m.seed, m.epochs, round(m.seconds, 1)] for m in report.made]
-    head = ["step or model", "seed", "epochs", "seconds"]
+    steps = [[m.name, m.seed, m.epochs] for m in report.made]
+    head = ["step or model", "seed", "epochs"]
     yield elements.details(
         f"{len(steps)} steps and models",
         elements.table(head, steps, caption="Steps, and models that they trained"),

@@ -188,11 +188,10 @@ def to_markdown(report: StudyReport) -> str:
         sizes.append([data.name, *(data.sizes.get(split, 0) for split in splits)])
     steps = []
     for made in report.made:
-        seconds = f"{made.seconds:.1f}"
-        steps.append((made.name, shown(made.seed), shown(made.epochs), seconds))
+        steps.append((made.name, shown(made.seed), shown(made.epochs)))
     lines = _lines(report)
     lines += markdown.section("data", markdown.table(("data set", *splits), sizes))
-    head = ("step or model", "seed", "epochs", "seconds")
+    head = ("step or model", "seed", "epochs")
     lines += markdown.section("steps", markdown.table(head, steps))
     return "\n".join([*lines, ""])
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.data.examples import dataset_fingerprint
-from hf_attnprobe.distributed import process_state
+from hf_attnprobe.distributed import check_one_process
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.options import from_flat, names_of
 from hf_attnprobe.progress import Bar, quiet_libraries
-from hf_attnprobe.storage.folders import check_free, write_atomically, write_json
+from hf_attnprobe.storage.folders import alone_in, write_atomically, write_json
 from hf_attnprobe.storage.provenance import SUMMARY
 from hf_attnprobe.studies.file import read_study
 from hf_attnprobe.studies.options import StudyOptions
@@ -63,10 +63,18 @@ def study(
             anything is trained; and for the errors of a step, which name the step.
     """
     plan = read_study(file, options)
-    if process_state().num_processes > 1:
-        raise AttnProbeError("a study works in one process; start it without torchrun")
-    folder = check_free(output_dir, STATE)
-    state = StudyState(folder, plan, quick=options.quick)
+    check_one_process("a study")
+    with alone_in(output_dir, STATE) as folder:
+        report = _done(plan, folder, quick=options.quick, progress=progress)
+        write_json(folder / SUMMARY, to_json(report))
+        write_atomically(folder / "report.md", to_markdown(report))
+        write_atomically(folder / "report.html", study_page(report))
+    return report
+
+
+def _done(plan: Study, folder: Path, *, quick: bool, progress: bool) -> StudyReport:
+    """Does what is left of a study; its report."""
+    state = StudyState(folder, plan, quick=quick)
     data = _data_of(plan)
     state.claim(plan, data)
     n_left = sum(not state.finished(job) for job in plan.jobs)
@@ -78,11 +86,7 @@ def study(
                 bar.part(job.folder)
                 with state.step(job):
                     _run(job, folder, progress)
-    report = report_of(plan, folder, data, state.seconds(), quick=options.quick)
-    write_json(folder / SUMMARY, to_json(report))
-    write_atomically(folder / "report.md", to_markdown(report))
-    write_atomically(folder / "report.html", study_page(report))
-    return report
+    return report_of(plan, folder, data, state.seconds(), quick=quick)
 
 
 def _log_step(job: Job, number: int, n_jobs: int, finished: bool) -> None:

@@ -115,7 +115,26 @@ def train_classifier(
         done = finished(output_dir, record)
         if done is not None:
             return done
-    folder = begin(output_dir, options.seed, resume=resume)
+    with begin(output_dir, options.seed) as folder:
+        trainer, tokenizer = _trainer(
+            config, splits, folder, procedure, options, tokenizer, guides, progress
+        )
+        return finish(
+            trainer, tokenizer, folder, record, resume=resume, data_name=data_name
+        )
+
+
+def _trainer(
+    config: AttentionClassifierConfig,
+    splits: Splits,
+    folder: Path,
+    procedure: Procedure,
+    options: TrainingOptions,
+    tokenizer: PreTrainedTokenizerBase | None,
+    guides: Mapping[str, Guide] | None,
+    progress: bool | str,
+) -> tuple[PlainTrainer, PreTrainedTokenizerBase]:
+    """The Trainer of a new model, and its tokenizer."""
     tokenizer = tokenizer or _new_tokenizer(splits["train"], config, procedure)
     tokenizer = with_max_length(tokenizer, options.max_length)
     names = label_names(splits["train"])
@@ -139,9 +158,7 @@ def train_classifier(
         columns=columns,
         compute_loss_func=loss,
     )
-    return finish(
-        trainer, tokenizer, folder, record, resume=resume, data_name=data_name
-    )
+    return trainer, tokenizer
 
 
 def procedure_of(

@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from transformers import PreTrainedTokenizerBase
 
 from hf_attnprobe.checkpoints.loading import load_model
 from hf_attnprobe.checkpoints.records import check_not_itself
@@ -14,7 +16,11 @@ from hf_attnprobe.progress import quiet_libraries
 from hf_attnprobe.training.classifier import named_labels, with_max_length
 from hf_attnprobe.training.options import ONLY_CLASSIFIER, TrainingOptions
 from hf_attnprobe.training.resuming import TrainedClassifier, begin, finish, finished
-from hf_attnprobe.training.trainer import make_trainer
+from hf_attnprobe.training.trainer import PlainTrainer, make_trainer
+
+
+if TYPE_CHECKING:
+    import datasets
 
 
 USUAL = {
@@ -74,12 +80,28 @@ def fine_tune(
         "max_length": options.max_length,
         "data": {name: dataset_fingerprint(part) for name, part in splits.items()},
     }
-    trusted = options.trust_remote_code
     if resume:
+        trusted = options.trust_remote_code
         done = finished(output_dir, record, trust_remote_code=trusted)
         if done is not None:
             return done
-    folder = begin(output_dir, options.seed, resume=resume)
+    with begin(output_dir, options.seed) as folder:
+        trainer, tokenizer = _trainer(model, splits, folder, used, options, progress)
+        return finish(
+            trainer, tokenizer, folder, record, resume=resume, data_name=data_name
+        )
+
+
+def _trainer(
+    model: str | Path,
+    splits: "Mapping[str, datasets.Dataset]",
+    folder: Path,
+    used: Mapping[str, Any],
+    options: TrainingOptions,
+    progress: bool,
+) -> tuple[PlainTrainer, PreTrainedTokenizerBase]:
+    """The Trainer of a pretrained model with a new head, and its tokenizer."""
+    trusted = options.trust_remote_code
     labels: dict[str, Any] = named_labels(label_names(splits["train"]))
     loaded = load_model(model, trust_remote_code=trusted, new_head=True, **labels)
     tokenizer = load_tokenizer(model, trust_remote_code=trusted)
@@ -91,9 +113,7 @@ def fine_tune(
     trainer = make_trainer(
         loaded, tokenizer, splits, folder, settings=settings, progress=progress
     )
-    return finish(
-        trainer, tokenizer, folder, record, resume=resume, data_name=data_name
-    )
+    return trainer, tokenizer
 
 
 def trainer_settings(used: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import json
 import logging
 import math
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,12 +18,21 @@ from transformers import (
 from hf_attnprobe.cards.contents import Card
 from hf_attnprobe.checkpoints.loading import load_model
 from hf_attnprobe.checkpoints.readme import describe, write_files
-from hf_attnprobe.checkpoints.records import RECORD, read_record
+from hf_attnprobe.checkpoints.records import (
+    RECORD,
+    STEPS,
+    WEIGHTS,
+    check_weights,
+    read_record,
+    weights_digest,
+)
 from hf_attnprobe.checkpoints.tokenizers import load_tokenizer
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.storage.folders import check_free, differing, write_json
+from hf_attnprobe.storage.disks import disk_errors
+from hf_attnprobe.storage.folders import alone_in, differing, write_json
+from hf_attnprobe.storage.locks import LOCK
 from hf_attnprobe.storage.provenance import versions
-from hf_attnprobe.training.trainer import STEPS, PlainTrainer
+from hf_attnprobe.training.trainer import PlainTrainer
 
 
 STATE = "trainer_state.json"  # the last file that a Trainer writes into a checkpoint
@@ -46,19 +55,18 @@ class TrainedClassifier(NamedTuple):
     metrics: dict[str, float]
 
 
-def begin(output_dir: str | Path, seed: int, *, resume: bool = False) -> Path:
-    """Checks the output folder and seeds everything random.
+@contextlib.contextmanager
+def begin(output_dir: str | Path, seed: int) -> Iterator[Path]:
+    """Has the output folder for this training alone, and seeds everything random.
 
-    Args:
-        resume: whether the folder may hold an interrupted training.
+    The folder may hold an earlier training's result, or what is left of one.
 
     Raises:
-        AttnProbeError: a folder with other files.
+        AttnProbeError: a folder with other files, or in which another run is at work.
     """
-    interrupted = resume and (Path(output_dir) / STEPS).exists()
-    folder = check_free(output_dir, STEPS if interrupted else RECORD)
-    set_seed(seed)
-    return folder
+    with alone_in(output_dir, STEPS, RECORD) as folder:
+        set_seed(seed)
+        yield folder
 
 
 def finish(
@@ -72,7 +80,9 @@ def finish(
 ) -> TrainedClassifier:
     """Trains, scores and saves; the training's record is written last, then a card.
 
-    The Trainer's own files are removed, unless an interrupted run is to be resumed.
+    The Trainer's own files are removed, unless an interrupted run is to be resumed. They
+    stay while the model is being saved: where they are and the record is not, a model is
+    half written (:func:`hf_attnprobe.checkpoints.records.check_whole`).
 
     Args:
         trainer: as :func:`hf_attnprobe.training.trainer.make_trainer` makes it.
@@ -84,32 +94,44 @@ def finish(
     """
     model = trainer.model
     assert isinstance(model, PreTrainedModel)  # make_trainer takes no other
-    done = False
     try:
-        with trainer.bar:
+        with trainer.bar, disk_errors(output_dir):
             _train(trainer, output_dir / STEPS, record, resume)
-        metrics = _scores(trainer)
-        model.eval().save_pretrained(output_dir)
-        tokenizer.save_pretrained(output_dir)
-        model.name_or_path = str(output_dir)  # no longer that of its base
-        outcome = {
-            "metrics": metrics,
-            "n_epochs": round(trainer.state.epoch or 0),
-            "seconds": _seconds(trainer),
-            "n_texts": _sizes(trainer),
-            "versions": versions(),
-        }
-        if data_name is not None:
-            outcome["dataset"] = data_name
-        write_json(output_dir / RECORD, {**record, **outcome})
-        done = True
-    finally:
-        if done or not resume:
+            metrics = _scores(trainer)
+    except BaseException:
+        if not resume:
             shutil.rmtree(output_dir / STEPS, ignore_errors=True)
-        with contextlib.suppress(OSError):  # unless there is something else in it
-            output_dir.rmdir()
-    _write_card(output_dir, model)
-    return TrainedClassifier(model, tokenizer, metrics)
+        raise
+    outcome = {
+        "metrics": metrics,
+        "n_epochs": round(trainer.state.epoch or 0),
+        "seconds": _seconds(trainer),
+        "n_texts": _sizes(trainer),
+        "versions": versions(),
+    }
+    if data_name is not None:
+        outcome["dataset"] = data_name
+    if trainer.is_world_process_zero():
+        _save(model.eval(), tokenizer, output_dir, {**record, **outcome})
+    trainer.accelerator.wait_for_everyone()
+    model.name_or_path = str(output_dir)  # no longer that of its base
+    return TrainedClassifier(model.eval(), tokenizer, metrics)
+
+
+def _save(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    folder: Path,
+    record: Mapping[str, Any],
+) -> None:
+    """Writes a checkpoint, its record last; then there is nothing to go on with."""
+    (folder / RECORD).unlink(missing_ok=True)  # that of a model which is written over
+    with disk_errors(folder):
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+    write_json(folder / RECORD, {**record, WEIGHTS: weights_digest(folder)})
+    _write_card(folder, model)
+    shutil.rmtree(folder / STEPS, ignore_errors=True)
 
 
 def _write_card(folder: Path, model: PreTrainedModel) -> None:
@@ -151,12 +173,21 @@ def finished(
     if not held:
         return None
     check_same(folder, held, record)
-    # A process may have been killed after it wrote the record.
-    shutil.rmtree(folder / STEPS, ignore_errors=True)
+    check_weights(folder, held)
     logger.info("%s holds this training, finished", folder)
     model = load_model(folder, trust_remote_code=trust_remote_code)
     tokenizer = load_tokenizer(folder, trust_remote_code=trust_remote_code)
+    if any((folder / left).exists() for left in (STEPS, LOCK)):
+        _tidy(folder, model)
     return TrainedClassifier(model, tokenizer, held["metrics"])
+
+
+def _tidy(folder: Path, model: PreTrainedModel) -> None:
+    """Ends what a process that was killed behind the record had still to do."""
+    with alone_in(folder, RECORD):
+        if (folder / STEPS).exists():
+            _write_card(folder, model)
+            shutil.rmtree(folder / STEPS, ignore_errors=True)
 
 
 def check_same(
@@ -178,11 +209,13 @@ def _train(
     trainer: PlainTrainer, steps: Path, record: Mapping[str, Any], resume: bool
 ) -> None:
     """Trains from the start, or from the last epoch of an interrupted run."""
-    last = _last_checkpoint(steps) if resume else None
+    with trainer.args.main_process_first(local=False):
+        last = _last_checkpoint(steps) if resume else None
+        if last is None and trainer.is_world_process_zero():
+            shutil.rmtree(steps, ignore_errors=True)
+            steps.mkdir(parents=True)
+            write_json(steps / RECORD, dict(record))
     if last is None:
-        shutil.rmtree(steps, ignore_errors=True)
-        steps.mkdir(parents=True)
-        write_json(steps / RECORD, dict(record))
         trainer.train()
         return
     check_same(steps, read_record(steps), record)

@@ -20,6 +20,7 @@ from transformers import (
     TrainingArguments,
 )
 
+from hf_attnprobe.checkpoints.records import STEPS
 from hf_attnprobe.data.examples import column_of
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.progress import Bar
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 # or list of numbers per example.
 Columns = Callable[[str, "datasets.Dataset", list[list[int]]], Mapping[str, list]]
 
-STEPS = ".steps"  # the Trainer's own files, while it runs
 KNOWN = ("input_ids", "token_type_ids", "attention_mask", "label")
 SHOWN = {"accuracy": "accuracy", "reward": "reward"}
 """Scores that the bar shows, the first that there is."""

@@ -46,11 +46,11 @@ IN_LETTERS = ("none", "one", "two", "three")
 
 def opening(report: RetrainingResult) -> Html:
     """What the answers say together, how good the base is, and what was done."""
-    n, seconds = len(report.models), sum(m.seconds for m in report.models)
+    n = len(report.models)
     models = "1 model was" if n == 1 else f"{n} models were"
     made = (
         f"Base: {report.model}. Data: {report.dataset}, {report.n} test texts. {models} "
-        f"trained in {seconds:.0f} s."
+        "trained."
     )
     title = f"What another training of {report.model} would have learned"
     said = [_together(report), _quality(report), LEAD, made]

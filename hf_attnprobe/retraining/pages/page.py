@@ -108,9 +108,9 @@ def _answer(finding: Finding, beside: Html | None = None) -> Html:
 
 def _origin(report: RetrainingResult) -> Iterator[Html]:
     """The models, the command, and the settings."""
-    rows = [[m.name, m.n_epochs, round(m.seconds, 1)] for m in report.models]
+    rows = [[m.name, m.n_epochs] for m in report.models]
     caption = "Models trained, folders below the output folder"
-    yield elements.table(["model", "epochs", "seconds"], rows, caption=caption)
+    yield elements.table(["model", "epochs"], rows, caption=caption)
     yield tag("p", "To repeat it, with the same data columns and limits, if any:")
     yield tag("pre", tag("code", command(report)))
     yield tag("p", RAW)

@@ -1,0 +1,70 @@
+"""A tiny model and the shortest run of every verb that writes a folder."""
+
+import pytest
+
+
+TINY = ("--epochs", 1, "--encoder", "none", "--embedding-size", 4)
+STUDY = """
+title: small
+steps:
+  - name: base
+    verb: train
+    with: {{dataset: "{data}", epochs: 1, encoder: none, embedding_size: 4}}
+  - name: audit
+    verb: audit
+    with: {{dataset: "{data}", model: base, tests: [conicity], test_limit: 4}}
+"""
+
+
+@pytest.fixture(scope="session")
+def few(tmp_path_factory):
+    """A folder of 40 training, 10 validation and 10 test texts."""
+    from hf_attnprobe.data.generated.reviews import rationale_dataset
+
+    folder = tmp_path_factory.mktemp("few")
+    for name, examples in rationale_dataset(60, seed=0).items():
+        frame = examples.remove_columns("rationale").to_pandas()
+        frame.to_json(folder / f"{name}.jsonl", orient="records", lines=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def base(few, tmp_path_factory):
+    """The folder of a tiny trained classifier; do not write into it."""
+    from hf_attnprobe import train
+
+    folder = tmp_path_factory.mktemp("base") / "model"
+    train(few, output_dir=folder, **tiny_training(), progress=False)
+    return folder
+
+
+def tiny_training():
+    """The arguments of the same training as ``TINY``."""
+    from hf_attnprobe import TrainingOptions
+
+    architecture = {"encoder": "none", "embedding_size": 4}
+    return {"architecture": architecture, "options": TrainingOptions(epochs=1)}
+
+
+@pytest.fixture(scope="session")
+def commands(few, base, tmp_path_factory):
+    """By verb a function from an output folder to its command, as texts."""
+    file = tmp_path_factory.mktemp("study") / "small.yaml"
+    file.write_text(STUDY.format(data=few))
+    data = ("--dataset", few)
+    tests = (*data, "--tests", "conicity", "--test-limit", 4, "--control", "none")
+    given = {
+        "train": ("train", *data, *TINY),
+        "audit": ("audit", "--model", base, *tests),
+        "retrain": ("retrain", "--model", base, *data, "--tests", "uniform"),
+        "study": ("study", file),
+        "compare": ("compare", base, base, *tests[:-2]),
+        "deceive": ("deceive", "--model", base, *data, "--tokens", "the"),
+        "demo": ("demo", "--n-examples", 60, "--epochs", 1, "--encoder", "none"),
+    }
+    given["deceive"] += ("--epochs", 1)
+
+    def command(verb, folder):
+        return [str(part) for part in (*given[verb], "--output-dir", folder)]
+
+    return {verb: lambda folder, verb=verb: command(verb, folder) for verb in given}

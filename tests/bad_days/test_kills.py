@@ -1,0 +1,153 @@
+"""Runs that are killed at a write: the same command goes on to the same result, and nothing is left behind."""
+
+import json
+import shutil
+from functools import partial
+
+import pytest
+from children import Writes, in_child
+
+from hf_attnprobe import AttnProbeError, TrainingOptions, train_classifier
+from hf_attnprobe.checkpoints.loading import load_model
+from hf_attnprobe.cli import main
+from hf_attnprobe.data.arguments import as_data
+from hf_attnprobe.storage.folders import write_atomically
+from hf_attnprobe.storage.locks import LOCK, half_written
+from hf_attnprobe.training.procedures import papers_config
+
+
+MARK = "write: "  # before each in what a child prints
+
+
+def killed(command, path, at):
+    """Runs a command in a child that dies at a write to what begins with a path; whether it did."""
+
+    def die():
+        Writes(path, kill_at=at)
+        return main(command)
+
+    return in_child(die).code == -9
+
+
+def writes_of(command, folder):
+    """What a command changes below a folder, in order."""
+
+    def count():
+        writes = Writes(folder)
+        code = main(command)
+        print(*(f"{MARK}{write}" for write in writes.seen), sep="\n")
+        return code
+
+    ended = in_child(count)
+    assert ended.code == 0, ended.err
+    lines = ended.out.splitlines()
+    return [line[len(MARK) :] for line in lines if line.startswith(MARK)]
+
+
+def weights_of(folder):
+    """The bytes of every model below a folder."""
+    return {
+        str(file.relative_to(folder)): file.read_bytes()
+        for file in sorted(folder.rglob("model.safetensors"))
+    }
+
+
+def hidden_in(folder):
+    return [file for file in folder.rglob(".*") if file.name != ".eval_results"]
+
+
+def check_goes_on(command, whole, tmp_path, at):
+    """Killed at a write and begun again, it ends as the undisturbed run, and nothing hidden is left."""
+    folder = tmp_path / f"killed-{at}"
+    assert killed(command(folder), folder, at)
+    again = in_child(partial(main, command(folder)))
+    assert again.code == 0, (at, again.err)
+    assert weights_of(folder) == weights_of(whole), at
+    assert not hidden_in(folder), at
+    assert {file.name for file in folder.iterdir()} == {
+        file.name for file in whole.iterdir()
+    }
+    shutil.rmtree(folder)
+
+
+def test_a_training_killed_while_it_saves_goes_on(commands, tmp_path):
+    command, whole = commands["train"], tmp_path / "whole"
+    writes = writes_of(command(whole), whole)
+    places = [k for k, write in enumerate(writes) if "tokenizer_config" in write]
+    places += [k for k, write in enumerate(writes) if write.startswith("os.rename")][1:]
+    assert len(places) >= 3  # the tokenizer, the record, the card
+    for at in places[-3:-1]:
+        check_goes_on(command, whole, tmp_path, at)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", ["train", "deceive", "retrain", "demo"])
+def test_killed_at_every_write(verb, commands, tmp_path):
+    command, whole = commands[verb], tmp_path / "whole"
+    n_writes = len(writes_of(command(whole), whole))
+    print(f"{verb}: killed at each of {n_writes} writes")
+    for at in range(n_writes):
+        check_goes_on(command, whole, tmp_path, at)
+
+
+def test_a_model_half_written_over_another_is_not_taken_for_one(
+    few, commands, cli, tmp_path
+):
+    """Weights of the new model, tokenizer of the old one, as a kill between the two leaves them."""
+    splits = as_data(few).splits(seed=0)
+    config = papers_config(None, encoder="none", embedding_size=4)
+
+    def train(words):
+        train_classifier(
+            config,
+            splits["train"].select(range(words)),
+            output_dir=tmp_path,
+            options=TrainingOptions(epochs=1),
+            progress=False,
+        )
+
+    train(20)
+    old = (tmp_path / "tokenizer.json").read_bytes()
+
+    def die():
+        Writes(tmp_path / "tokenizer_config.json", kill_at=0)
+        train(40)
+
+    assert in_child(die).code == -9
+    assert (tmp_path / "tokenizer.json").read_bytes() == old
+    with pytest.raises(AttnProbeError, match="training was interrupted"):
+        load_model(tmp_path)
+    audit = ["audit", "--model", tmp_path, "--dataset", few, "--tests", "conicity"]
+    done = cli(*audit)
+    assert done.code == 1 and "training was interrupted" in done.err.splitlines()[-1]
+    train(40)  # not refused
+    assert (tmp_path / "tokenizer.json").read_bytes() != old
+    assert cli(*audit, "--test-limit", 2).code == 0
+
+
+def test_what_a_killed_audit_left_is_taken_away_and_nothing_else(
+    commands, cli, tmp_path
+):
+    command = commands["audit"]
+    folder = tmp_path / "out"
+    folder.mkdir()
+    for written, at in (("rows/.", 0), (".summary.json", 1)):
+        assert killed(command(folder), f"{folder}/{written}", at)
+        left = [file.name for file in hidden_in(folder)]
+        assert LOCK in left and len(left) == 2, left
+    older = [".summary.json.99999", ".report.md.7", "rows/." + "0f" * 16]
+    for name in older:
+        (folder / name).write_text("{")
+    others = [folder / ".notes.json.1", folder / ".git", folder / "rows" / ".thesis"]
+    for file in others:
+        file.write_text("mine")
+    assert cli(*command(folder)).code == 0
+    assert sorted(hidden_in(folder)) == sorted(others)
+
+
+def test_half_written_files_have_names_of_their_own(tmp_path):
+    file = tmp_path / "report.html"
+    assert half_written(file).name.startswith(".report.html.")
+    assert half_written(file).name.endswith(".attnprobe")
+    write_atomically(file, json.dumps({}))
+    assert [f.name for f in tmp_path.iterdir()] == ["report.html"]

@@ -1,0 +1,79 @@
+"""Two undisturbed runs, and several processes of one: equal files, one line for one error."""
+
+import json
+import re
+
+import pytest
+
+from hf_attnprobe.cli import main
+
+
+def without_clock(file):
+    """A file's content without its seconds, which stand in JSON and in one sentence of a card."""
+    if file.suffix == ".json":
+
+        def timeless(pairs):
+            return {name: value for name, value in pairs if name != "seconds"}
+
+        return json.loads(file.read_text(), object_pairs_hook=timeless)
+    if file.name == "README.md":
+        return re.sub(r", [\d,]+ seconds with evaluation", "", file.read_text())
+    return file.read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", ["train", "retrain", "compare", "study"])
+def test_two_finished_folders_are_equal_but_for_the_clock(verb, commands, tmp_path):
+    contents = []
+    for name in ("first", "second"):
+        folder = tmp_path / name / "out"
+        assert main(commands[verb](folder)) == 0
+        files = [file for file in sorted(folder.rglob("*")) if file.is_file()]
+        # Rows of an audit lie in parts of random names; study.json has random numbers of runs.
+        files = [f for f in files if f.suffix != ".parquet" and f.name != "study.json"]
+        contents.append({f.relative_to(folder): without_clock(f) for f in files})
+    first, second = contents
+    assert len(first) >= 5 and first.keys() == second.keys()
+    for file, content in first.items():
+        told = str(content).replace(str(tmp_path / "first"), str(tmp_path / "second"))
+        assert told == str(second[file]), file
+    for report in ("report.md", "report.html", "comparison.md"):
+        for file in tmp_path.rglob(report):
+            assert "seconds" not in re.sub(
+                r"<(script|style).*?</\1>", "", file.read_text(), flags=re.DOTALL
+            )
+
+
+def torchrun(run_python, *arguments):
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    return run_python(*launcher, "-m", "hf_attnprobe", *arguments)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", ["deceive", "retrain", "study", "demo"])
+def test_verbs_of_one_process_refuse_two_in_one_line(
+    verb, commands, run_python, tmp_path
+):
+    done = torchrun(run_python, *commands[verb](tmp_path / "out"))
+    lines = re.findall("^attnprobe: .*", done.err, re.MULTILINE)
+    assert done.code == 1 and len(lines) == 1, done.err
+    assert lines[0].endswith("works in one process; start it without torchrun")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_an_error_of_two_processes_is_printed_once(commands, run_python, tmp_path):
+    (tmp_path / "thesis.tex").touch()
+    done = torchrun(run_python, *commands["audit"](tmp_path))
+    lines = re.findall("^attnprobe: .*", done.err, re.MULTILINE)
+    assert done.code == 1 and len(lines) == 1, done.err
+    assert "holds other files" in lines[0]
+
+
+@pytest.mark.slow
+def test_two_processes_train_one_model(commands, run_python, tmp_path):
+    done = torchrun(run_python, *commands["train"](tmp_path / "out"))
+    assert done.code == 0, done.err
+    assert done.out.count("model in") == 1
+    assert main(commands["train"](tmp_path / "out")) == 0
+    assert not [file for file in (tmp_path / "out").iterdir() if file.name[0] == "."]
