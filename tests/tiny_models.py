@@ -98,7 +98,12 @@ MAMBA = {
     "mamba_dt_rank": 4,
 }
 STAGES: dict[str, Any] = {"depths": [1, 1], "num_heads": [2, 4], "embed_dim": 16}
-WINDOWS = STAGES | {"image_size": 32, "patch_size": 4, "window_size": 2, "num_layers": 2}
+WINDOWS = STAGES | {
+    "image_size": 32,
+    "patch_size": 4,
+    "window_size": 2,
+    "num_layers": 2,
+}
 FOUR = {"depths": [1, 1, 1, 1], "hidden_sizes": [8, 16, 16, 32]}
 
 OF_FAMILY: dict[str, dict[str, Any]] = {
@@ -137,6 +142,7 @@ OF_FAMILY: dict[str, dict[str, Any]] = {
     },
     "funnel": {"block_sizes": [1, 1], "block_repeats": [1, 1], "d_head": 8},
     "gpt_neo": {"attention_types": [[["global", "local"], 1]], "window_size": 4},
+    "gptj": {"rotary_dim": 8},
     "hiera": {
         "embed_dim": 8,
         "image_size": [64, 64],
@@ -144,7 +150,11 @@ OF_FAMILY: dict[str, dict[str, Any]] = {
         "num_heads": [1, 2, 4, 4],
     },
     "jamba": MAMBA | {"attn_layer_period": 2, "attn_layer_offset": 1},
-    "layoutlmv3": {"coordinate_size": 4, "shape_size": 8, "max_2d_position_embeddings": 64},
+    "layoutlmv3": {
+        "coordinate_size": 4,
+        "shape_size": 8,
+        "max_2d_position_embeddings": 64,
+    },
     "luke": {"entity_vocab_size": 10, "entity_emb_size": 8},
     "markuplm": {
         "xpath_unit_hidden_size": 4,
@@ -163,7 +173,11 @@ OF_FAMILY: dict[str, dict[str, Any]] = {
     },
     "poolformer": FOUR,
     "pvt": {"hidden_sizes": [8, 16, 20, 32], "depths": [1, 1, 1, 1], "image_size": 32},
-    "pvt_v2": {"hidden_sizes": [8, 16, 20, 32], "depths": [1, 1, 1, 1], "image_size": 32},
+    "pvt_v2": {
+        "hidden_sizes": [8, 16, 20, 32],
+        "depths": [1, 1, 1, 1],
+        "image_size": 32,
+    },
     "qwen3_5_text": DELTA,
     "qwen3_next": DELTA,
     "reformer": {
@@ -254,7 +268,7 @@ def _small(config: PreTrainedConfig) -> dict[str, Any]:
 
 
 def tiny_model(class_name: str, model_type: str, **options: Any) -> PreTrainedModel:
-    """A model in double precision and eval mode, its weights large enough that attention is far from uniform."""
+    """A model in eval mode, its weights large enough that attention is far from uniform."""
     torch.manual_seed(0)
     config = tiny_config(model_type)
     kind = getattr(transformers, class_name)
@@ -264,4 +278,4 @@ def tiny_model(class_name: str, model_type: str, **options: Any) -> PreTrainedMo
         for weight in model.parameters():
             if weight.dim() > 1 and weight.is_floating_point():
                 weight.normal_(0, 0.15, generator=generator)
-    return model.double()
+    return model.float()

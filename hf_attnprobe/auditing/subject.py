@@ -210,6 +210,7 @@ def _loaded_from(
         token=options.token,
         subfolder=options.subfolder,
         trust_remote_code=options.trust_remote_code,
+        allow_pickle=options.allow_pickle,
     )
     model = load_model(origin, task=options.task)
     commit = commit_of(origin)
