@@ -19,6 +19,7 @@ from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.evaluate_module import install_metric
 from hf_attnprobe.progress import quiet_libraries
 from hf_attnprobe.progress.bar import say
+from hf_attnprobe.terminal import one_line, show
 
 
 CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
@@ -35,20 +36,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         with _log_on_stderr():
             return COMMANDS[command](arguments) or 0
     except AttnProbeError as error:
-        print(f"attnprobe: {error}", file=sys.stderr)
+        show(f"attnprobe: {one_line(str(error))}", file=sys.stderr)
         return 1
     except OSError as error:
         if error.errno not in CANNOT_WRITE:
             raise
-        print(
-            f"attnprobe: cannot write ({error}); what was written stays: make room and "
+        show(
+            f"attnprobe: cannot write ({one_line(str(error))}); what was written stays: make room and "
             "run the same command again",
             file=sys.stderr,
         )
         return 1
     except KeyboardInterrupt:
         again = "start over" if command in ("demo", "deceive") else "continue"
-        print(
+        show(
             f"attnprobe: interrupted; run the same command again to {again}",
             file=sys.stderr,
         )
