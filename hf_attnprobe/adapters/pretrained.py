@@ -11,6 +11,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from hf_attnprobe.adapters.transformer.inputs import embeddings_of
 from hf_attnprobe.attention_classifier.configuration_attention_classifier import (
     AttentionClassifierConfig,
 )
@@ -102,21 +103,6 @@ class PretrainedFacts:
         finally:
             for module in training:
                 module.training = True
-
-
-def embeddings_of(model: PreTrainedModel) -> nn.Module:
-    """The table of a model's tokens.
-
-    Raises:
-        AttnProbeError: it has none.
-    """
-    try:
-        return model.get_input_embeddings()
-    except NotImplementedError as error:
-        raise AttnProbeError(
-            "expected a model that embeds tokens by a table, "
-            f"{type(model).__name__} does otherwise and cannot be audited"
-        ) from error
 
 
 def class_names(config: PreTrainedConfig) -> list[str]:

@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.adapters.pretrained import embeddings_of
+from hf_attnprobe.adapters.transformer.inputs import embeddings_of
 from hf_attnprobe.adapters.transformer.task_heads import predicts_number
 from hf_attnprobe.attention_model import AttentionModelBase
 from hf_attnprobe.auditing import control as controls
@@ -210,6 +210,7 @@ def _loaded_from(
         token=options.token,
         subfolder=options.subfolder,
         trust_remote_code=options.trust_remote_code,
+        allow_pickle=options.allow_pickle,
     )
     model = load_model(origin, task=options.task)
     commit = commit_of(origin)

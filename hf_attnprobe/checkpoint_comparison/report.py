@@ -25,6 +25,7 @@ from hf_attnprobe.statistics.scores import weighted_metrics, with_all_texts
 from hf_attnprobe.statistics.summary import PREDICTION
 from hf_attnprobe.statistics.verdicts import MIN_TEXTS
 from hf_attnprobe.storage.plain_data import plain
+from hf_attnprobe.terminal import visible
 
 
 CHANGED = ("uniform", "permuted")  # attention put in place of the trained one
@@ -256,7 +257,7 @@ def to_text(comparison: CheckpointComparison) -> str:
         "",
         *notes(comparison.checkpoints),
     ]
-    return "\n".join(lines)
+    return visible("\n".join(lines))
 
 
 def _section(table: Table, note: str) -> list[str]:

@@ -6,6 +6,7 @@ heads.py           what a checkpoint predicts, and whether its weights are all t
 peft_adapters.py   LoRA and its like, on their base model
 loading.py         models
 tokenizers.py      tokenizers, and whether they are the model's
+trust.py           pickles and names of code, refused unless allowed
 records.py         what a training leaves beside its weights
 """
 

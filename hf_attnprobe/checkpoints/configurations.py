@@ -6,6 +6,7 @@ from typing import Any
 from transformers import AutoConfig, PreTrainedConfig
 
 from hf_attnprobe.checkpoints.origins import Origin
+from hf_attnprobe.checkpoints.trust import check_names_no_code
 from hf_attnprobe.errors import AttnProbeError
 
 
@@ -20,12 +21,14 @@ def load_config(origin: Origin, **labels: Any) -> PreTrainedConfig:
         labels: ``id2label`` and ``label2id``, in place of the checkpoint's.
 
     Raises:
-        AttnProbeError: there is none, or one of its values is of the wrong type or range.
+        AttnProbeError: there is none, one of its values is of the wrong type or range,
+            or names code.
     """
     with origin.reported():
         values, _ = PreTrainedConfig.get_config_dict(origin.name, **origin.place)
         values = dict(values)
     check_values(values, origin.name)
+    check_names_no_code(origin, values)
     with origin.reported():
         return AutoConfig.from_pretrained(
             origin.name,

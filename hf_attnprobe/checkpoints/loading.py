@@ -14,6 +14,7 @@ from hf_attnprobe.checkpoints.heads import CLASSIFIER, check_weights, head_of
 from hf_attnprobe.checkpoints.origins import Origin, origin_of
 from hf_attnprobe.checkpoints.peft_adapters import adapter_config, load_adapted
 from hf_attnprobe.checkpoints.records import check_whole
+from hf_attnprobe.checkpoints.trust import check_weights_are_data
 from hf_attnprobe.errors import AttnProbeError
 
 
@@ -22,6 +23,7 @@ def load_model(
     *,
     task: str | None = None,
     trust_remote_code: bool = False,
+    allow_pickle: bool = False,
     new_head: bool = False,
     **labels: Any,
 ) -> PreTrainedModel:
@@ -35,6 +37,7 @@ def load_model(
         task: the head that is meant, such as "text-classification", where the
             configuration names none.
         trust_remote_code: allow code that comes with the model on the Hub.
+        allow_pickle: allow weights that are pickled.
         new_head: whether a classification head is wanted whatever was saved, its
             weights drawn at random where the checkpoint lacks them, to be trained.
         labels: ``id2label`` and ``label2id``, in place of the checkpoint's.
@@ -42,9 +45,11 @@ def load_model(
     Raises:
         AttnProbeError: no such folder or Hub id, a folder without configuration or weights,
             an unknown model type, a head that is not understood or not meant, or weights
-            that are missing, left over or of another shape.
+            that are missing, left over, pickled or of another shape.
     """
-    origin = origin_of(model, trust_remote_code=trust_remote_code)
+    origin = origin_of(
+        model, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle
+    )
     if origin.folder is not None:
         _check_folder(origin.folder)
     adapter = adapter_config(origin)
@@ -52,11 +57,13 @@ def load_model(
         return load_adapted(origin, adapter, task)
     config = load_config(origin, **labels)
     head = CLASSIFIER if new_head else head_of(config, origin.name, task)
+    check_weights_are_data(origin, config.to_dict())
     with origin.reported():
         loaded, info = head.auto.from_pretrained(
             origin.name,
             config=config,
             trust_remote_code=origin.trust_remote_code,
+            use_safetensors=None if origin.allow_pickle else True,
             ignore_mismatched_sizes=True,  # said below, and which
             output_loading_info=True,
             **origin.place,

@@ -29,6 +29,7 @@ class Origin:
         token: of the Hub, for a private repository; None: the one that is logged in.
         subfolder: of the Hub repository.
         trust_remote_code: allow code that comes with the model.
+        allow_pickle: allow weights that are pickled.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Origin:
     token: str | None = field(default=None, repr=False)
     subfolder: str | None = None
     trust_remote_code: bool = False
+    allow_pickle: bool = False
 
     @property
     def folder(self) -> Path | None:
@@ -80,6 +82,7 @@ def origin_of(
     token: str | None = None,
     subfolder: str | None = None,
     trust_remote_code: bool = False,
+    allow_pickle: bool = False,
 ) -> Origin:
     """Which model is meant.
 
@@ -88,7 +91,8 @@ def origin_of(
 
     Args:
         model: a folder, a Hub id, or ``org/name@revision``.
-        revision, token, subfolder, trust_remote_code: see :class:`Origin`.
+        revision, token, subfolder, trust_remote_code, allow_pickle: see
+            :class:`Origin`.
 
     Raises:
         AttnProbeError: a revision of a folder, two revisions, no such subfolder, or
@@ -104,7 +108,9 @@ def origin_of(
                 "a Hub id, or leave it out"
             )
         chosen = _folder_meant(Path(name), subfolder)
-        return Origin(chosen, trust_remote_code=trust_remote_code)
+        return Origin(
+            chosen, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle
+        )
     name, found, behind = name.partition("@")
     if found and revision not in (None, behind):
         raise AttnProbeError(
@@ -112,7 +118,7 @@ def origin_of(
             "out"
         )
     at = behind if found else revision
-    return Origin(name, at, token, subfolder, trust_remote_code)
+    return Origin(name, at, token, subfolder, trust_remote_code, allow_pickle)
 
 
 def commit_of(origin: Origin) -> str | None:

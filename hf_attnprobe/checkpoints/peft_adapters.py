@@ -17,6 +17,10 @@ from transformers.utils import (
 from hf_attnprobe.checkpoints.configurations import load_config
 from hf_attnprobe.checkpoints.heads import Head, check_weights, head_for, head_of
 from hf_attnprobe.checkpoints.origins import Origin, origin_of
+from hf_attnprobe.checkpoints.trust import (
+    check_adapter_is_data,
+    check_weights_are_data,
+)
 from hf_attnprobe.errors import AttnProbeError
 
 
@@ -57,6 +61,7 @@ def base_of(origin: Origin, values: Mapping[str, Any]) -> Origin:
         revision=values.get("revision"),
         token=origin.token,
         trust_remote_code=origin.trust_remote_code,
+        allow_pickle=origin.allow_pickle,
     )
 
 
@@ -96,8 +101,11 @@ def load_adapted(
         )
     import peft
 
+    check_adapter_is_data(origin)
+    _check_can_be_added(origin, values)
     base = base_of(origin, values)
     config = load_config(base)
+    check_weights_are_data(base, config.to_dict())
     head = _head(config, values, base, task)
     with origin.reported():
         weights = peft.load_peft_weights(origin.name, device="cpu", **origin.place)
@@ -112,6 +120,7 @@ def load_adapted(
             ignore_mismatched_sizes=True,
             output_loading_info=True,
             trust_remote_code=base.trust_remote_code,
+            use_safetensors=None if base.allow_pickle else True,
             adapter_kwargs={},
             **base.place,
         )
@@ -122,13 +131,22 @@ def load_adapted(
         # peft asks Transformers by a name that goes with the next major version
         warnings.simplefilter("ignore", FutureWarning)
         adapted = peft.PeftModel.from_pretrained(model, origin.name, **origin.place)
-    if not hasattr(adapted, "merge_and_unload"):
-        raise AttnProbeError(
-            f"expected an adapter whose weights can be added to the model's, as LoRA's, "
-            f"{origin.name} is {values.get('peft_type')}; it cannot be audited"
-        )
     with origin.reported():
         return adapted.merge_and_unload().eval().requires_grad_(True)
+
+
+def _check_can_be_added(origin: Origin, values: Mapping[str, Any]) -> None:
+    """Before anything of it is loaded: prompts bring tokenizers and files of their own."""
+    from peft import PromptLearningConfig
+    from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING
+
+    name = str(values.get("peft_type"))
+    known = {kind.value: made for kind, made in PEFT_TYPE_TO_CONFIG_MAPPING.items()}
+    if name not in known or issubclass(known[name], PromptLearningConfig):
+        raise AttnProbeError(
+            f"expected an adapter whose weights can be added to the model's, as LoRA's, "
+            f"{origin.name} is {name}; it cannot be audited"
+        )
 
 
 def _head(

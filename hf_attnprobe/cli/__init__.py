@@ -21,6 +21,7 @@ from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.evaluate_module import install_metric
 from hf_attnprobe.progress import quiet_libraries
 from hf_attnprobe.progress.bar import say
+from hf_attnprobe.terminal import one_line, show
 
 
 OF_THE_DISK = {
@@ -50,16 +51,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         with _log_on_stderr():
             return COMMANDS[command](arguments) or 0
     except AttnProbeError as error:
-        _say_once(str(error))
+        _say_once(one_line(str(error)))
         return 1
     except OSError as error:
         advice = OF_THE_DISK.get(error.errno or 0)
         if advice is None:
             raise
-        reason = " ".join(str(error).split())
         _say_once(
-            f"cannot write ({reason}); what was written stays: {advice} and run the same "
-            "command again"
+            f"cannot write ({one_line(str(error))}); what was written stays: {advice} and "
+            "run the same command again"
         )
         return 1
     except KeyboardInterrupt:
@@ -75,7 +75,7 @@ def _say_once(message: str) -> None:
     """
     if os.environ.get("RANK", "0") != "0":
         time.sleep(WAIT_FOR_FIRST)
-    print(f"attnprobe: {message}", file=sys.stderr, flush=True)
+    show(f"attnprobe: {message}", file=sys.stderr)
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -13,6 +13,7 @@ from hf_attnprobe.faithfulness import DEFAULT, tests
 from hf_attnprobe.faithfulness.registry import parse_tests
 from hf_attnprobe.options import from_flat
 from hf_attnprobe.statistics.verdicts import Answer
+from hf_attnprobe.terminal import show
 
 
 FAILED = 3
@@ -112,10 +113,10 @@ def run_audit(arguments: dict[str, Any]) -> int:
     )
     if process_state().is_main_process:
         if arguments["json"]:
-            print(json.dumps(to_json(report)))
+            show(json.dumps(to_json(report)))
         else:
-            print(report.to_text(verbose=arguments["verbose"]), end="\n\n")
-            print("\n".join(place_lines(arguments["output_dir"])))
+            show(report.to_text(verbose=arguments["verbose"]), end="\n\n")
+            show("\n".join(place_lines(arguments["output_dir"])))
     fails = report.answer in {FAILING[name] for name in arguments["fail_on"]}
     return FAILED if fails else 0
 
@@ -133,7 +134,7 @@ def run_compare(arguments: dict[str, Any]) -> None:
         options=from_flat(arguments, ComparisonOptions),
     )
     if process_state().is_main_process:
-        print(json.dumps(to_json(comparison)) if arguments["json"] else comparison)
+        show(json.dumps(to_json(comparison)) if arguments["json"] else comparison)
 
 
 def run_report(arguments: dict[str, Any]) -> None:
@@ -147,4 +148,4 @@ def run_report(arguments: dict[str, Any]) -> None:
         return
     text = render_report(folders, arguments["output"])
     if arguments["output"] is None:
-        print(text, end="")
+        show(text, end="")

@@ -6,6 +6,7 @@ from typing import Any
 
 from hf_attnprobe.cli.flags import add_json
 from hf_attnprobe.data.catalogue import KnownDataset, known_datasets, sizes_of
+from hf_attnprobe.terminal import show
 
 
 HEADER = ("name", "task", "train / validation / test", "classes", "at hand", "source")
@@ -27,11 +28,11 @@ def run_datasets(arguments: dict[str, Any]) -> None:
     """Lists the data sets that have a name, or says what to bring for some."""
     known = known_datasets(*arguments["names"])
     if arguments["json"]:
-        print(json.dumps([dataset.to_json() for dataset in known]))
+        show(json.dumps([dataset.to_json() for dataset in known]))
     elif arguments["names"]:
-        print("\n\n".join(map(str, known)))
+        show("\n\n".join(map(str, known)))
     else:
-        print(_table(known))
+        show(_table(known))
 
 
 def _table(known: list[KnownDataset]) -> str:

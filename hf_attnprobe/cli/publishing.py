@@ -6,6 +6,7 @@ from typing import Any
 from hf_attnprobe.cli.flags import add_options
 from hf_attnprobe.options import from_flat
 from hf_attnprobe.publishing.options import CardOptions
+from hf_attnprobe.terminal import show
 
 
 def add_card(parser: argparse.ArgumentParser) -> None:
@@ -25,4 +26,4 @@ def run_card(arguments: dict[str, Any]) -> None:
     from hf_attnprobe.publishing.run import write_card
 
     options = from_flat(arguments, CardOptions)
-    print(write_card(arguments["model"], arguments["audits"], options=options))
+    show(write_card(arguments["model"], arguments["audits"], options=options))

@@ -7,6 +7,7 @@ from typing import Any
 
 from hf_attnprobe.cli.flags import add_json, add_options
 from hf_attnprobe.studies.options import StudyOptions
+from hf_attnprobe.terminal import show
 
 
 def add_study(parser: argparse.ArgumentParser) -> None:
@@ -36,6 +37,6 @@ def run_study(arguments: dict[str, Any]) -> None:
     options = from_flat(arguments, StudyOptions)
     report = study(arguments["file"], output_dir=folder, options=options)
     if arguments["json"]:
-        print(json.dumps(to_json(report)))
+        show(json.dumps(to_json(report)))
     else:
-        print(f"{report}\n\nfull report in {folder / 'report.md'}")
+        show(f"{report}\n\nfull report in {folder / 'report.md'}")

@@ -25,6 +25,7 @@ from hf_attnprobe.retraining import result as retraining_result
 from hf_attnprobe.retraining.options import RetrainOptions
 from hf_attnprobe.retraining.registry import RETRAININGS
 from hf_attnprobe.retraining.run import retrain
+from hf_attnprobe.terminal import show
 from hf_attnprobe.training.options import Architecture, TrainingOptions
 from hf_attnprobe.training.run import train
 
@@ -110,14 +111,14 @@ def run_demo(arguments: dict[str, Any]) -> None:
     folder = Path(arguments["output_dir"])
     report, found, metrics = demo(folder, options=from_flat(arguments, DemoOptions))
     verbose = arguments["verbose"]
-    print(report.to_text(verbose=verbose), end="\n\n")
+    show(report.to_text(verbose=verbose), end="\n\n")
     if verbose:
-        print(f"Model\n  {', '.join(_scores(metrics, '{} {:.3f}'))}\n\nRationale")
-        print("\n".join(f"  {line}" for line in rationale_sentences(found)), end="\n\n")
+        show(f"Model\n  {', '.join(_scores(metrics, '{} {:.3f}'))}\n\nRationale")
+        show("\n".join(f"  {line}" for line in rationale_sentences(found)), end="\n\n")
     else:
-        print(rationale_line(found), end="\n\n")
-    print(f"model    {folder / 'model'}")
-    print("\n".join(place_lines(folder / "audit")))
+        show(rationale_line(found), end="\n\n")
+    show(f"model    {folder / 'model'}")
+    show("\n".join(place_lines(folder / "audit")))
 
 
 def run_train(arguments: dict[str, Any]) -> None:
@@ -135,10 +136,10 @@ def run_train(arguments: dict[str, Any]) -> None:
         return
     if arguments["json"]:
         shown = {"model": arguments["output_dir"], "seed": arguments["seed"]}
-        print(json.dumps(shown | {"metrics": metrics}))
+        show(json.dumps(shown | {"metrics": metrics}))
     else:
-        print("\n".join(_scores(metrics, "{}: {:.3f}")))
-        print(f"model in {arguments['output_dir']}")
+        show("\n".join(_scores(metrics, "{}: {:.3f}")))
+        show(f"model in {arguments['output_dir']}")
     if arguments["push_to_hub"] is not None:
         _publish(arguments)
 
@@ -150,7 +151,7 @@ def _publish(arguments: dict[str, Any]) -> None:
     written = write_card(
         arguments["output_dir"], options=from_flat(arguments, CardOptions)
     )
-    print(written, file=sys.stderr)
+    show(written, file=sys.stderr)
 
 
 def run_retrain(arguments: dict[str, Any]) -> None:
@@ -163,10 +164,10 @@ def run_retrain(arguments: dict[str, Any]) -> None:
         options=from_flat(arguments, RetrainOptions),
     )
     if arguments["json"]:
-        print(json.dumps(retraining_result.to_json(report)))
+        show(json.dumps(retraining_result.to_json(report)))
     else:
-        print(report.to_text(verbose=arguments["verbose"]), end="\n\n")
-        print("\n".join(place_lines(arguments["output_dir"])))
+        show(report.to_text(verbose=arguments["verbose"]), end="\n\n")
+        show("\n".join(place_lines(arguments["output_dir"])))
 
 
 def run_deceive(arguments: dict[str, Any]) -> None:
@@ -179,9 +180,9 @@ def run_deceive(arguments: dict[str, Any]) -> None:
         options=from_flat(arguments, DeceptionOptions),
     )
     if arguments["json"]:
-        print(json.dumps(deception_report.to_json(deception)))
+        show(json.dumps(deception_report.to_json(deception)))
     else:
-        print(f"{deception}\nmodel in {arguments['output_dir']}")
+        show(f"{deception}\nmodel in {arguments['output_dir']}")
 
 
 def _scores(metrics: dict[str, float], form: str) -> list[str]:

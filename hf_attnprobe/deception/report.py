@@ -12,6 +12,7 @@ from hf_attnprobe.statistics.bootstrap import Estimate, mean_estimate
 from hf_attnprobe.statistics.scores import Score, compare_scores
 from hf_attnprobe.statistics.verdicts import MIN_TEXTS, RULES, Answer, grade
 from hf_attnprobe.storage.plain_data import plain
+from hf_attnprobe.terminal import visible
 
 
 @dataclass(frozen=True)
@@ -245,7 +246,7 @@ def to_text(deception: Deception) -> str:
     """The table in Markdown."""
     title, note = title_of(deception), note_of(deception)
     table = markdown.table(["", "before", "after"], rows_of(deception))
-    return "\n".join([title, "", *table, "", note, "", verdict(deception)])
+    return visible("\n".join([title, "", *table, "", note, "", verdict(deception)]))
 
 
 def title_of(deception: Deception) -> str:

@@ -112,7 +112,7 @@ def deceive(
     """
     check_one_process("deceive")
     check_not_itself(model, output_dir)
-    loaded, tokenizer = _load(model, options.trust_remote_code)
+    loaded, tokenizer = _load(model, options)
     check_pads(tokenizer)
     ids = impermissible_ids(tokenizer, tokens)
     data = as_data(dataset)
@@ -240,11 +240,15 @@ def impermissible_ids(
 
 
 def _load(
-    model: str | Path, trust_remote_code: bool
+    model: str | Path, options: DeceptionOptions
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The model in eval mode, made to return its attention, and its tokenizer."""
+    trusted = options.trust_remote_code
     loaded = load_model(
-        model, task="text-classification", trust_remote_code=trust_remote_code
+        model,
+        task="text-classification",
+        trust_remote_code=trusted,
+        allow_pickle=options.allow_pickle,
     )
     if not is_attention_classifier(loaded.config):
         loaded.set_attn_implementation("eager")  # the others return no attention
@@ -253,7 +257,7 @@ def _load(
             f"expected one level of trained attention to deceive with, {model} has none; "
             "choose another"
         )
-    return loaded.eval(), load_tokenizer(model, trust_remote_code=trust_remote_code)
+    return loaded.eval(), load_tokenizer(model, trust_remote_code=trusted)
 
 
 def _check_splits(

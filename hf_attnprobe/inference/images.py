@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from hf_attnprobe.adapters.transformer.inputs import image_shape
 from hf_attnprobe.data.examples import column_of
 from hf_attnprobe.data.images import image_column
 from hf_attnprobe.errors import AttnProbeError
@@ -97,9 +98,7 @@ def takes_images(model: Any) -> bool:
 
 def reader_of(model: PreTrainedModel, processor: Any) -> ImageReader:
     """The reader of a model's images."""
-    size = model.config.image_size
-    height, width = (size, size) if isinstance(size, int) else size
-    return ImageReader(processor, (model.config.num_channels, height, width))
+    return ImageReader(processor, image_shape(model.config))
 
 
 def encode_images(

@@ -114,7 +114,7 @@ def as_dict(shown: ShownText) -> dict[str, Any]:
 
 def load(name: str, **options: Any) -> PreTrainedModel:
     """The model of a folder or a Hub id, as the class that was saved."""
-    where = ("revision", "token", "subfolder", "trust_remote_code")
+    where = ("revision", "token", "subfolder", "trust_remote_code", "allow_pickle")
     place = {key: options[key] for key in where if options.get(key)}
     model = load_model(origin_of(name, **place))
     dtype = options.get("dtype")

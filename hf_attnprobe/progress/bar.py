@@ -8,6 +8,8 @@ from typing import Any, ClassVar
 
 from tqdm import tqdm
 
+from hf_attnprobe.terminal import one_line, show, visible
+
 
 BAR = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}{postfix}"
 SECONDS_BETWEEN_LINES = 30.0  # in a file, where no bar can move
@@ -62,7 +64,7 @@ class Bar:
             self._line.close()
         elif self._told > self._begun and kind is None:
             taken = in_words(self.clock() - self._begun)
-            print(f"{self.name}: done in {taken}", file=sys.stderr)
+            show(f"{self.name}: done in {taken}", file=sys.stderr)
 
     def part(self, name: str) -> None:
         """The next part begins, and what was open of the last one is done."""
@@ -108,25 +110,25 @@ class Bar:
             if now - self._told >= SECONDS_BETWEEN_LINES:
                 self._told = now
                 said = ", ".join(filter(None, [f"{self._share:.0%}", left, doing]))
-                print(f"{self.name}: {said}", file=sys.stderr, flush=True)
+                show(f"{self.name}: {said}", file=sys.stderr)
             return
         if self._line is None:
             self._line = tqdm(
                 total=1.0,
-                desc=self.name,
+                desc=one_line(self.name),
                 bar_format=BAR,
                 miniters=0,
                 dynamic_ncols=True,
             )
-        self._line.set_description_str(self.name, refresh=False)
+        self._line.set_description_str(one_line(self.name), refresh=False)
         said = ", ".join(filter(None, [left, doing]))
-        self._line.set_postfix_str(said, refresh=False)
+        self._line.set_postfix_str(one_line(said), refresh=False)
         self._line.update(self._share - self._line.n)
 
 
 def say(line: str) -> None:
     """Writes a line to stderr, above a bar that is open."""
-    tqdm.write(line, file=sys.stderr)
+    tqdm.write(visible(line), file=sys.stderr)
 
 
 def is_live() -> bool:

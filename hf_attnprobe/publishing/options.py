@@ -48,3 +48,7 @@ class CardOptions(PublishingOptions):
     trust_remote_code: bool = option(
         False, "run code that comes with the model in its folder"
     )
+    allow_pickle: bool = option(
+        False,
+        "read weights that are not safetensors; reading those can run code hidden in them",
+    )

@@ -65,7 +65,11 @@ def write_card(
             f"expected the folder of a checkpoint, got {model}, which is none; download "
             "a model of the Hub first, with hf download"
         )
-    loaded = load_model(folder, trust_remote_code=options.trust_remote_code)
+    loaded = load_model(
+        folder,
+        trust_remote_code=options.trust_remote_code,
+        allow_pickle=options.allow_pickle,
+    )
     read = read_audits(audits, folder, model_fingerprint(loaded))
     if not read and has_findings(read_text(folder / README)):
         raise AttnProbeError(

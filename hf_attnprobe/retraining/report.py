@@ -29,6 +29,7 @@ from hf_attnprobe.retraining.terminal import short_text
 from hf_attnprobe.statistics.summary import Statistic, sentence
 from hf_attnprobe.statistics.verdict_lines import tail
 from hf_attnprobe.storage.provenance import provenance_section
+from hf_attnprobe.terminal import visible
 
 
 if TYPE_CHECKING:
@@ -170,7 +171,7 @@ def to_text(report: RetrainingReport) -> str:
     """The tables and the verdict, for a terminal."""
     sentences = [f"  {line}" for line in report.verdict.sentences()]
     lines = [_title(report), *_tables(report), "", "Verdict", *sentences]
-    return "\n".join(lines)
+    return visible("\n".join(lines))
 
 
 def to_markdown(report: RetrainingReport) -> str:
@@ -188,7 +189,7 @@ def to_markdown(report: RetrainingReport) -> str:
         *_statistics_section(report.statistics),
         *provenance_section(report.provenance),
     ]
-    return "\n".join(parts) + "\n"
+    return markdown.document(parts)
 
 
 def _title(report: RetrainingReport) -> str:

@@ -13,6 +13,7 @@ from hf_attnprobe.studies.grid import grid_tables
 from hf_attnprobe.studies.papers import paper_tables
 from hf_attnprobe.studies.plan import DataUsed, Job, Study
 from hf_attnprobe.studies.results import Cell, Results, ResultTable
+from hf_attnprobe.terminal import visible
 
 
 OVER_TEXTS = (
@@ -45,7 +46,7 @@ class StudyReport:
     made: tuple[Made, ...]
 
     def __str__(self) -> str:
-        return "\n".join(_lines(self))
+        return visible("\n".join(_lines(self)))
 
 
 def report_of(
@@ -193,7 +194,7 @@ def to_markdown(report: StudyReport) -> str:
     lines += markdown.section("data", markdown.table(("data set", *splits), sizes))
     head = ("step or model", "seed", "epochs")
     lines += markdown.section("steps", markdown.table(head, steps))
-    return "\n".join([*lines, ""])
+    return markdown.document(lines)
 
 
 def _lines(report: StudyReport) -> list[str]:

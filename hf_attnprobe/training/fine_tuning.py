@@ -103,7 +103,13 @@ def _trainer(
     """The Trainer of a pretrained model with a new head, and its tokenizer."""
     trusted = options.trust_remote_code
     labels: dict[str, Any] = named_labels(label_names(splits["train"]))
-    loaded = load_model(model, trust_remote_code=trusted, new_head=True, **labels)
+    loaded = load_model(
+        model,
+        trust_remote_code=trusted,
+        allow_pickle=options.allow_pickle,
+        new_head=True,
+        **labels,
+    )
     tokenizer = load_tokenizer(model, trust_remote_code=trusted)
     tokenizer = with_max_length(tokenizer, options.max_length)
     if getattr(loaded.config, "pad_token_id", None) is None:

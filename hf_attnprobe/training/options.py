@@ -83,6 +83,10 @@ class TrainingOptions(Options):
     trust_remote_code: bool = option(
         False, "run code that comes with a model from the Hub"
     )
+    allow_pickle: bool = option(
+        False,
+        "read weights that are not safetensors; reading those can run code hidden in them",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

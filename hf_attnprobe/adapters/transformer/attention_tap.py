@@ -12,12 +12,19 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+
+from hf_attnprobe.adapters.transformer.attention_forms import (
+    form_of,
+    heads_of,
+    is_packed,
+)
 
 
 Edit = Callable[[int, Tensor, Tensor], Tensor]
@@ -27,8 +34,8 @@ Edit = Callable[[int, Tensor, Tensor], Tensor]
 class FollowsWeights(Protocol):
     """What is done behind the attention weights, as by ``OutputTap``."""
 
-    def start(self, layer: int, weights: Tensor) -> None:
-        """Follows the weights of a layer from now on."""
+    def start(self, layer: int, weights: Tensor, *others: Tensor) -> None:
+        """Follows the weights of a layer, and other forms of them, from now on."""
 
     def see(self, name: str, args: tuple[Any, ...], result: Any) -> Any:
         """Called after every operation; returns the result to go on with."""
@@ -99,7 +106,7 @@ def tapped(
             enter = partial(_enter, stack, name)
             handles.append(module.register_forward_pre_hook(enter))
             handles.append(module.register_forward_hook(leave))
-        with AttentionTap(stack, edit, first, outputs) as tap:
+        with AttentionTap(stack, edit, first, outputs, heads_of(modules)) as tap:
             yield tap
     finally:
         for handle in handles:
@@ -123,9 +130,11 @@ class AttentionTap(TorchFunctionMode):
         edit: Edit,
         first: int,
         outputs: FollowsWeights | None = None,
+        heads: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         super().__init__()
         self.stack, self.edit, self.first, self.outputs = stack, edit, first, outputs
+        self.heads = heads
         self.names: list[str] = []
 
     def __torch_function__(
@@ -142,7 +151,7 @@ class AttentionTap(TorchFunctionMode):
             return attend(*args, **kwargs, edit=self._pass, product=product)
         result = func(*args, **kwargs)
         if self.stack and name in ("softmax", "special_softmax"):
-            if not _is_attention(result, args, kwargs):
+            if not _is_attention(result, args, kwargs, self._n_heads):
                 return result
             scores = args[0] if args else kwargs["input"]
             return self._pass(result, scores)
@@ -153,20 +162,34 @@ class AttentionTap(TorchFunctionMode):
     def _pass(self, weights: Tensor, scores: Tensor) -> Tensor:
         layer = self.first + len(self.names)
         self.names.append(self.stack[-1])
-        edited = self.edit(layer, weights, scores).to(weights.dtype)
+        form = form_of(weights, scores, self._n_heads)
+        edited = self.edit(layer, form.weights, form.scores).to(weights.dtype)
+        edited, restored = form.restored(edited)
         if self.outputs is not None:
-            self.outputs.start(layer, edited)
-        return edited
+            self.outputs.start(layer, edited, restored)
+        return restored
+
+    @property
+    def _n_heads(self) -> int | None:
+        """The number of heads that the innermost running module names."""
+        return self.heads.get(self.stack[-1])
 
 
 def _is_attention(
-    weights: Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    weights: Tensor,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    n_heads: int | None,
 ) -> bool:
     """Whether a softmax is over the keys of [batch, heads, queries, keys].
+
+    Batch and heads may be one axis where the module names its number of heads.
 
     ConvBERT's kernels and routers are softmaxes of another shape.
     """
     axis = kwargs.get("dim", args[1] if len(args) > 1 else None)
+    if is_packed(weights, n_heads):
+        return axis in (-1, 2)
     return weights.dim() == 4 and axis in (-1, 3)
 
 

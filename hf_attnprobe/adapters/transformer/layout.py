@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from hf_attnprobe.adapters.transformer.attention_tap import attention_modules, tapped
+from hf_attnprobe.adapters.transformer.inputs import embeddings_of, image_shape
 from hf_attnprobe.adapters.transformer.readout import Layer, layer_kind
 from hf_attnprobe.adapters.transformer.resume import attention_blocks, hooked, recorded
 from hf_attnprobe.adapters.transformer.task_heads import TaskHead
@@ -119,8 +120,8 @@ def _attention_of(
     except Exception as error:  # a model raises whatever it likes
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
         raise AttnProbeError(
-            f"expected a model that runs on a text alone, {type(model).__name__} does "
-            f"not: {reason}; {COVERED} can be audited"
+            f"expected a model that runs on a text or an image alone, "
+            f"{type(model).__name__} does not: {reason}; {COVERED} can be audited"
         ) from error
 
 
@@ -137,7 +138,7 @@ def find_embeddings(
         model, blocks: see :mod:`~hf_attnprobe.adapters.transformer.resume`.
         run: one forward pass of a single text.
     """
-    base = model.get_input_embeddings()
+    base = embeddings_of(model)
     table = getattr(base, "weight", None)
     inside = {module for block in blocks for module in block.modules()}
     tables: list[nn.Module] = []
@@ -168,7 +169,7 @@ def example_inputs(model: PreTrainedModel) -> dict[str, Tensor]:
     """The least that a text or image classifier runs on, a batch of one."""
     config, device = model.config, model.device
     if model.main_input_name == "pixel_values":
-        shape = (1, config.num_channels, *height_and_width(config.image_size))
+        shape = (1, *image_shape(config))
         return {"pixel_values": torch.zeros(shape, device=device, dtype=model.dtype)}
     if model.main_input_name != "input_ids":
         raise AttnProbeError(
@@ -188,14 +189,6 @@ def example_inputs(model: PreTrainedModel) -> dict[str, Tensor]:
     text = [plain] * (N_PROBED - 1) + [end if has_end else plain]
     ids = torch.tensor([text], device=device)
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-
-
-def height_and_width(size: int | Sequence[int]) -> tuple[int, int]:
-    """Of an image or patch whose configuration gives both, or one number for a square."""
-    if isinstance(size, int):
-        return size, size
-    height, width = size
-    return height, width
 
 
 def _check_head(model: PreTrainedModel, head: TaskHead, result: Any) -> None:

@@ -57,10 +57,16 @@ class OutputTap:
         self._weights: list[Tensor] = []
         self._output: list[Tensor] = []
 
-    def start(self, layer: int, weights: Tensor) -> None:
-        """Follow these weights [batch, heads, queries, keys] from now on."""
+    def start(self, layer: int, weights: Tensor, *others: Tensor) -> None:
+        """Follow these weights [batch, heads, queries, keys] from now on.
+
+        Args:
+            layer: their number.
+            weights: after all edits.
+            others: the same in the model's own form.
+        """
         self._layer, self._shape = layer, weights.shape
-        self._weights, self._output = [weights], []
+        self._weights, self._output = [weights, *others], []
 
     def see(self, name: str, args: tuple[Any, ...], result: Any) -> Any:
         """Called after every operation; returns the result to go on with."""

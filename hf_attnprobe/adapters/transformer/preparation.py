@@ -10,7 +10,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from hf_attnprobe.adapters.token_deletion import units_of_words
-from hf_attnprobe.adapters.transformer.layout import Layout, height_and_width
+from hf_attnprobe.adapters.transformer.inputs import n_patches
+from hf_attnprobe.adapters.transformer.layout import Layout
 from hf_attnprobe.adapters.transformer.readout import pads_left
 from hf_attnprobe.errors import AttnProbeError
 
@@ -27,12 +28,9 @@ def masks(
         AttnProbeError: inputs are missing, or are not those of this model.
     """
     if layout.n_keys is not None:
-        height, width = height_and_width(model.config.image_size)
-        patch_height, patch_width = height_and_width(model.config.patch_size)
-        n_patches = (height // patch_height) * (width // patch_width)
         # before the patches come [CLS] and its like
         positions = torch.arange(layout.n_keys, device=model.device)
-        special = positions < layout.n_keys - n_patches
+        special = positions < layout.n_keys - n_patches(model.config)
         special = special.expand(len(inputs["pixel_values"]), -1)
         return torch.ones_like(special), special
     needed = {"input_ids", "attention_mask", "special_tokens_mask"}

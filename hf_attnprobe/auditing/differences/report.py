@@ -9,6 +9,7 @@ from hf_attnprobe.statistics.bootstrap import Estimate
 from hf_attnprobe.statistics.changes import Difference
 from hf_attnprobe.statistics.verdicts import MIN_TEXTS, RULES, Answer, Finding
 from hf_attnprobe.storage.plain_data import plain
+from hf_attnprobe.terminal import visible
 
 
 SCHEMA_VERSION = 1
@@ -220,7 +221,7 @@ def to_text(comparison: AuditComparison) -> str:
     lines += ["", "Caution", *(f"  {c}" for c in comparison.cautions)]
     lines += [f"  {reading_note(comparison)}"]
     settings = [f"  {s.name}: {' | '.join(s.values)}" for s in comparison.settings]
-    return "\n".join([*lines, "", "What differs", *settings])
+    return visible("\n".join([*lines, "", "What differs", *settings]))
 
 
 def _audits(
@@ -264,7 +265,7 @@ def to_markdown(comparison: AuditComparison) -> str:
     head = ["test", "statistic", "layer", "head", *names]
     head += [f"{name} − {names[0]}" for name in names[1:]]
     table = [*markdown.table(head, rows), "", reading_note(comparison)]
-    return "\n".join(lines + markdown.section("all statistics", table)) + "\n"
+    return markdown.document(lines + markdown.section("all statistics", table))
 
 
 def _place(s: ComparedStatistic) -> tuple[str, str, int, int]:

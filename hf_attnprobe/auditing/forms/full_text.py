@@ -21,6 +21,7 @@ from hf_attnprobe.faithfulness.registry import readings
 from hf_attnprobe.statistics.contrasts import Contrast
 from hf_attnprobe.statistics.summary import Statistic, sentence
 from hf_attnprobe.statistics.wording import Words
+from hf_attnprobe.terminal import visible
 
 
 def to_text(report: AuditResult) -> str:
@@ -41,7 +42,7 @@ def to_text(report: AuditResult) -> str:
         lines += [*head_tables(report.statistics, report.rows, report.words), ""]
     else:
         lines += [*_test_lines(report), "", *_comparison_lines(report)]
-    return "\n".join(lines + _verdict_section(report))
+    return visible("\n".join(lines + _verdict_section(report)))
 
 
 def _test_lines(report: AuditResult) -> list[str]:

@@ -69,7 +69,7 @@ def to_markdown(report: AuditResult) -> str:
             parts += comparison_section(test, report.comparisons)
         parts += _bins_section(report)
     parts += texts_section(report.examples)
-    return "\n".join(parts + provenance_section(report.provenance)) + "\n"
+    return markdown.document(parts + provenance_section(report.provenance))
 
 
 def _prune_section(curve: PruneCurve | None, words: Words) -> list[str]:

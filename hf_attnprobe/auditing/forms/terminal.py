@@ -19,6 +19,7 @@ from hf_attnprobe.statistics.verdict_lines import (
     verdict_line,
 )
 from hf_attnprobe.statistics.verdicts import RULES, Finding
+from hf_attnprobe.terminal import visible
 
 
 QUESTIONS = {
@@ -69,7 +70,7 @@ def short_text(report: AuditResult) -> str:
         *_head_lines(report),
         *_note_lines(report),
     ]
-    return "\n".join(lines)
+    return visible("\n".join(lines))
 
 
 def place_lines(folder: str | Path | None) -> list[str]:
