@@ -30,6 +30,7 @@ from hf_attnprobe.data.layouts.nli import read_nli
 from hf_attnprobe.data.layouts.tables import read_tables
 from hf_attnprobe.data.recipes import RECIPES, Recipe
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.options import check_name
 
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ def recipe_of(dataset: Any, **given: Any) -> Recipe:
         AttnProbeError: ``name`` is none, but nearly one.
     """
     if isinstance(dataset, str | os.PathLike):
+        check_name("dataset", str(dataset))
         dataset = named(str(dataset))
     recipe = dataset if isinstance(dataset, Recipe) else Recipe("")
     changes = {name: value for name, value in given.items() if value is not None}

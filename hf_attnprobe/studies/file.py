@@ -57,22 +57,23 @@ Papers
 """
 
 import itertools
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
-import yaml
-
 from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.data.sources import named
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.options import check_known, fits
 from hf_attnprobe.published_results import PAPERS
+from hf_attnprobe.studies.cells import check_folders, check_number, slug
 from hf_attnprobe.studies.fields import check_fields, read_table, refuse
 from hf_attnprobe.studies.options import StudyOptions
 from hf_attnprobe.studies.plan import FolderOf, Job, Scalar, Study, each, name_of
+from hf_attnprobe.studies.reading import plain_yaml
 from hf_attnprobe.studies.verbs import Verb, verb_of
 
 
@@ -113,16 +114,16 @@ def read_study(file: str | Path, options: StudyOptions = StudyOptions()) -> Stud
     """
     path = ready_studies().get(str(file), Path(file))
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:  # not there, not UTF-8, or no path at all
         ready = ", ".join(ready_studies())
         raise AttnProbeError(
             f"expected a study file or one of {ready}, cannot read {file} ({error})"
         ) from error
-    except yaml.YAMLError as error:
-        reason = " ".join(str(error).split())
-        raise AttnProbeError(f"{file} is not YAML: {reason}") from error
-    return _Reader(path, options).study(content)
+    reader = _Reader(path, options)
+    with reader.inside(None):
+        content = plain_yaml(text)
+    return reader.study(content)
 
 
 class _Reader:
@@ -149,8 +150,9 @@ class _Reader:
         names = self._step_names(content["steps"])
         for step in content["steps"]:
             self.jobs[step["name"]] = self._jobs(step, names)
+        verbs = {step["name"]: step["verb"] for step in content["steps"]}
         tables = [
-            read_table(self.file.name, table, self.jobs)
+            read_table(self.file.name, table, verbs)
             for table in content.get("tables", [])
         ]
         return Study(
@@ -168,7 +170,7 @@ class _Reader:
         refuse(self.file.name, message, step)
 
     @contextmanager
-    def _inside(self, where: str | None, what: str = "") -> Iterator[None]:
+    def inside(self, where: str | None, what: str = "") -> Iterator[None]:
         """Errors of what is checked elsewhere say where in the file they are."""
         try:
             yield
@@ -183,7 +185,7 @@ class _Reader:
             if not isinstance(given, dict):
                 self._refuse(f"expected a folder for data set {name}, got {source!r}")
             data: dict[str, Any] = {"dataset": str(name)} | given
-            with self._inside(None, f"data set {name}: "):
+            with self.inside(None, f"data set {name}: "):
                 check_known(data, [Data])
                 Data(**data)
             self.sources[str(name)] = data
@@ -256,7 +258,7 @@ class _Reader:
     def _jobs(self, step: Mapping, names: Sequence[str]) -> list[Job]:
         """The jobs of a step, one for each cell of its part of the grid."""
         name, quick = step["name"], step.get("quick", {})
-        with self._inside(name):
+        with self.inside(name):
             verb = verb_of(step["verb"], step["with"])
             verb.check_names(step["with"] | quick | step.get("pairs", {}))
         self._check_by_dataset(step, verb)
@@ -272,10 +274,15 @@ class _Reader:
         of_datasets = step.get("datasets", {}).values()
         given = [arguments, step.get("pairs", {}), *of_datasets]
         variables = self._variables(name, given, earlier)
+        n_cells = math.prod(len(self.grid[variable]) for variable in variables)
+        with self.inside(name):
+            check_number(n_cells + sum(map(len, self.jobs.values())))
         jobs = []
         for values in itertools.product(*(self.grid[v] for v in variables)):
             cell = dict(zip(variables, values, strict=True))
             jobs.append(self._job(step, verb, arguments, cell))
+        with self.inside(name):
+            check_folders(jobs)
         return jobs
 
     def _earlier_steps(
@@ -325,7 +332,7 @@ class _Reader:
                     f"got {settings!r}",
                     step["name"],
                 )
-            with self._inside(step["name"], f"data set {dataset}: "):
+            with self.inside(step["name"], f"data set {dataset}: "):
                 verb.check_names(step["with"] | settings)
 
     def _by_dataset(self, step: Mapping, arguments: Mapping, cell: Mapping) -> dict:
@@ -356,7 +363,7 @@ class _Reader:
         for key, value in arguments.items():
             filled[key] = each(value, lambda item: _filled(item, cell))
         filled = self._with_given(verb, filled)
-        with self._inside(name):
+        with self.inside(name):
             verb.check_values(filled)
         after: list[str] = []
         for argument in verb.references:
@@ -367,8 +374,9 @@ class _Reader:
                 filled[argument] = resolved
                 folders = [v for v in _items(resolved) if isinstance(v, FolderOf)]
                 after += [folder.job for folder in folders]
-        slug = "-".join(_slug(value) for value in cell.values())
-        folder = f"{name}/{slug}" if cell else name
+        folder = "/".join(
+            [name, *(["-".join(map(slug, cell.values()))] if cell else [])]
+        )
         earlier = tuple(dict.fromkeys(after))
         return Job(name, step["verb"], cell, filled, folder, earlier)
 
@@ -405,8 +413,3 @@ def _is_variable(value: Any) -> bool:
     (True, False, False)
     """
     return isinstance(value, str) and bool(re.match(r"\$[^\W\d_]", value))
-
-
-def _slug(value: Scalar) -> str:
-    """A value as part of the name of a folder."""
-    return re.sub(r"[^\w.+]", "_", str(value)) or "_"
