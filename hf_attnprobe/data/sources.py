@@ -19,6 +19,7 @@ from hf_attnprobe.data.frames import (
     FORMATS,
     from_memory,
     is_columns,
+    is_empty_parquet,
     read_file,
     without_gaps,
 )
@@ -181,6 +182,10 @@ def _load_dataset(name: str, config: str | None) -> Any:
 
 def _cannot_load(name: str, reason: Exception) -> str:
     """What to do about a data set that cannot be loaded, on one line."""
+    if Path(name).exists() and is_empty_parquet(Path(name)):
+        return (
+            f"expected examples in {name}, its Parquet files have no rows; write some"
+        )
     if Path(name).is_file():
         return (
             f"expected a file ending in {', '.join(FORMATS)}, got {name!r}, which "
