@@ -22,7 +22,7 @@ from hf_attnprobe.data.generated.reviews import rationale_dataset
 from hf_attnprobe.distributed import check_one_process
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.encoding import tokenize
-from hf_attnprobe.options import Options, option
+from hf_attnprobe.options import LARGEST_SEED, Options, option
 from hf_attnprobe.storage.folders import alone_in, write_json
 from hf_attnprobe.training.classifier import train_classifier
 from hf_attnprobe.training.options import TrainingOptions
@@ -45,10 +45,13 @@ class DemoOptions(Options):
         option("bilstm", "encoder of the classifier")
     )
     n_examples: int = option(
-        3000, "generated texts; two thirds train, a sixth is audited", at_least=1
+        3000,
+        "generated texts; two thirds train, a sixth is audited",
+        at_least=1,
+        at_most=10_000_000,
     )
-    epochs: int = option(6, "epochs of the training", at_least=1)
-    seed: int = option(0, "seed of everything random", at_least=0)
+    epochs: int = option(6, "epochs of the training", at_least=1, at_most=100_000)
+    seed: int = option(0, "seed of everything random", at_least=0, at_most=LARGEST_SEED)
 
 
 @dataclass(frozen=True)

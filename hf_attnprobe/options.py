@@ -11,6 +11,7 @@ so a wrong one is refused wherever it came from.
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -19,6 +20,12 @@ from hf_attnprobe.errors import AttnProbeError
 
 
 T = TypeVar("T", bound="Options")
+LARGEST = 2**63 - 1
+"""The largest number of any option: tensors and tables hold no larger whole one."""
+LARGEST_SEED = 2**32 - 1
+"""NumPy's generators, which every training seeds, take no larger one."""
+LONGEST_PART = 255
+"""Bytes of the name of a file or a folder, in all file systems of today."""
 
 
 def option(
@@ -26,6 +33,7 @@ def option(
     help: str = "",
     *,
     at_least: float | None = None,
+    at_most: float | None = None,
     metavar: str | None = None,
     secret: bool = False,
 ) -> Any:
@@ -35,12 +43,19 @@ def option(
         default: leave it out for a required option.
         help: one line, shown by the command line and in the documentation.
         at_least: smallest number allowed, for the items of a list too.
+        at_most: largest number allowed, likewise: what is absurd in itself is refused
+            before memory is asked for.
         metavar: the name of the value in the command line's help.
         secret: whether the value is never shown.
 
     Choices are stated in the type, as ``Literal["deletion", "mask"]``.
     """
-    metadata = {"help": help, "at_least": at_least, "metavar": metavar}
+    metadata = {
+        "help": help,
+        "at_least": at_least,
+        "at_most": at_most,
+        "metavar": metavar,
+    }
     return dataclasses.field(default=default, metadata=metadata, repr=not secret)
 
 
@@ -53,19 +68,37 @@ class Options:
     """
 
     def __post_init__(self) -> None:
-        hints = get_type_hints(type(self))
+        hints = hints_of(type(self))
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if not fits(value, hints[field.name]):
                 expected = describe(hints[field.name])
                 raise AttnProbeError(
-                    f"expected {expected} for {field.name}, got {value!r}"
+                    f"expected {expected} for {field.name}, got {in_short(value)}"
                 )
             check_at_least(field.metadata.get("at_least"), **{field.name: value})
-            if isinstance(value, float) and not math.isfinite(value):
-                raise AttnProbeError(
-                    f"expected a finite number for {field.name}, got {value}"
-                )
+            check_at_most(field.metadata.get("at_most"), **{field.name: value})
+
+
+@cache
+def hints_of(kind: type[Options]) -> dict[str, Any]:
+    """The types of a class's fields; a study makes the same options thousands of times."""
+    return get_type_hints(kind)
+
+
+def in_short(value: Any) -> str:
+    """A value in an error's line: its repr, cut where it is long.
+
+    >>> in_short("a"), in_short(10**6000)
+    ("'a'", 'a whole number of more than 80 digits')
+    """
+    if isinstance(value, int) and abs(value) >= 10**80:
+        return "a whole number of more than 80 digits"
+    try:
+        said = repr(value)
+    except (ValueError, RecursionError):  # such a number, or such nesting, inside it
+        said = f"a {type(value).__name__}"
+    return said if len(said) <= 200 else f"{said[:200]}…"
 
 
 def names_of(kinds: Sequence[type[Options]]) -> dict[str, dataclasses.Field]:
@@ -97,7 +130,42 @@ def check_at_least(least: float | None, **values: Any) -> None:
         items = value if isinstance(value, list | tuple) else [value]
         for item in items:
             if item is not None and not item >= least:
-                raise AttnProbeError(f"{name} must be at least {least:g}, got {item}")
+                raise AttnProbeError(
+                    f"{name} must be at least {least:g}, got {in_short(item)}"
+                )
+
+
+def check_at_most(most: float | None, **values: Any) -> None:
+    """Raises AttnProbeError where a number is above ``most``, or none that is finite.
+
+    Without ``most`` it must be within ± :data:`LARGEST`.
+    """
+    bound = LARGEST if most is None else most
+    for name, value in values.items():
+        items = value if isinstance(value, list | tuple) else [value]
+        for item in items:
+            if isinstance(item, bool) or not isinstance(item, int | float):
+                continue
+            if isinstance(item, float) and not math.isfinite(item):
+                raise AttnProbeError(f"expected a finite number for {name}, got {item}")
+            if not -LARGEST <= item <= bound:
+                limit = f"at most {bound:,}" if item > 0 else f"at least {-LARGEST:,}"
+                raise AttnProbeError(f"{name} must be {limit}, got {in_short(item)}")
+
+
+def check_name(what: str, name: str) -> None:
+    """Raises AttnProbeError where no file system and no Hub can know a name.
+
+    Args:
+        what: the option that it was given for.
+        name: a path or an id.
+    """
+    longest = max(len(part.encode(errors="replace")) for part in name.split("/"))
+    if longest > LONGEST_PART or "\0" in name:
+        raise AttnProbeError(
+            f"expected a path or an id for {what}, of at most {LONGEST_PART} bytes "
+            f"between its /, got {in_short(name)}"
+        )
 
 
 def fits(value: Any, hint: Any) -> bool:

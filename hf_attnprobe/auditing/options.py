@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.faithfulness.registry import parse_tests, reserve_options, tests
-from hf_attnprobe.options import Options, check_known, from_flat, option
+from hf_attnprobe.options import LARGEST_SEED, Options, check_known, from_flat, option
 
 
 Control = Literal["auto", "randomised", "untrained", "none"]
@@ -113,7 +113,9 @@ class AuditOptions(Options):
     memory_budget: str | int = option(
         "2GB", "memory that a batch may take, such as 500MB", metavar="SIZE"
     )
-    seed: int = option(0, "seed of all random numbers", at_least=0)
+    seed: int = option(
+        0, "seed of all random numbers", at_least=0, at_most=LARGEST_SEED
+    )
     task: Task | None = option(
         None, "head that is meant, where the model's configuration names none"
     )

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.options import option
+from hf_attnprobe.options import LARGEST_SEED, option
 from hf_attnprobe.retraining.options import Adversary
 
 
@@ -21,7 +21,7 @@ class ComparisonOptions(Adversary):
         f"of {', '.join(AUDITED)}; adversary trains models besides",
         metavar="TEST",
     )
-    seed: int = option(0, "seed of everything random", at_least=0)
+    seed: int = option(0, "seed of everything random", at_least=0, at_most=LARGEST_SEED)
 
     def __post_init__(self) -> None:
         super().__post_init__()

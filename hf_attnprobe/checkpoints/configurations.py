@@ -8,10 +8,13 @@ from transformers import AutoConfig, PreTrainedConfig
 from hf_attnprobe.checkpoints.origins import Origin
 from hf_attnprobe.checkpoints.trust import check_names_no_code
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.options import LARGEST
 
 
 MOST_LABELS = 1_000_000
 """Transformers names every label when it reads a configuration: 10^12 take for ever."""
+ENDS_A_TEXT = "eos_token_id"
+"""Of a model that generates there may be several."""
 
 
 def load_config(origin: Origin, **labels: Any) -> PreTrainedConfig:
@@ -58,11 +61,11 @@ def check_values(values: Mapping[str, Any], name: str) -> None:
         )
 
     for key, value in values.items():
-        if key.endswith("_token_id") and not _is_id(value):
+        if key.endswith("_token_id") and not _is_id(value, several=key == ENDS_A_TEXT):
             refuse(key, "a token id")
     longest = values.get("max_position_embeddings")
-    if longest is not None and not _is_int(longest):
-        refuse("max_position_embeddings", "a whole number")
+    if longest is not None and not (_is_int(longest) and longest <= LARGEST):
+        refuse("max_position_embeddings", f"a whole number up to {LARGEST:,}")
     n_labels = values.get("num_labels")
     if n_labels is not None and not (_is_int(n_labels) and n_labels <= MOST_LABELS):
         refuse("num_labels", f"a whole number up to {MOST_LABELS:,}")
@@ -76,10 +79,10 @@ def _is_int(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _is_id(value: Any) -> bool:
-    """A number, several ones that end a text, or none."""
-    values = value if isinstance(value, list) else [value]
-    return value is None or all(map(_is_int, values))
+def _is_id(value: Any, *, several: bool) -> bool:
+    """A number, where ``several`` may be a list of some, or none."""
+    values = value if isinstance(value, list) and value and several else [value]
+    return value is None or all(_is_int(v) and abs(v) <= LARGEST for v in values)
 
 
 def _is_list_of_names(value: Any) -> bool:

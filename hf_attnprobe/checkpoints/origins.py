@@ -12,6 +12,7 @@ from transformers.utils import cached_file
 from transformers.utils.hub import extract_commit_hash
 
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.options import check_name
 
 
 logger = logging.getLogger(__name__)
@@ -101,6 +102,8 @@ def origin_of(
     if isinstance(model, Origin):
         return model
     name = str(model)
+    check_name("model", name)
+    check_name("subfolder", subfolder or "")
     if Path(name).is_dir():
         if revision is not None:
             raise AttnProbeError(

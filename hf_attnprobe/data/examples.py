@@ -23,7 +23,7 @@ from hf_attnprobe.data.columns import (
     read_texts,
 )
 from hf_attnprobe.data.frames import LARGEST_ID
-from hf_attnprobe.data.images import image_column
+from hf_attnprobe.data.images import image_column, not_images, read_images
 from hf_attnprobe.data.labels import Labels, join_columns, keep_classes, read_labels
 from hf_attnprobe.data.lengths import fits
 from hf_attnprobe.data.rationales import read_rationales
@@ -166,17 +166,18 @@ def load_examples(
     chosen = text_column, label_column
     recipe = _as_present(recipe, splits, chosen)
     source, rows = _choose_split(splits, split, recipe, seed)
-    image = None if recipe.text_column else image_column(source.column_names)
-    if image is None:
+    images: dict[str, list[Any]] = {}
+    if not recipe.text_column:
+        images = read_images(source, texts=bool(set(SINGLE) & set(source.column_names)))
+    if not images:
         columns, choices = _text_columns(source, recipe)
         texts, seconds = read_texts(source, columns)
     else:
-        columns, choices = TextColumns((image,)), None
+        columns, choices = TextColumns(tuple(images)), None
         texts, seconds = [""] * len(source), None
     ids = _example_ids(source)
     table: dict[str, Sequence[Any]] = {"example_id": ids, "text": texts}
-    if image is not None:
-        table[image] = column_of(source, image)
+    table |= images
     if seconds is not None:
         table["text_pair"] = seconds
     word_labels, word_names = _word_labels(source, columns, recipe, texts)
@@ -470,4 +471,10 @@ def _to_dataset(
     }
     features = Features({name: known[name] for name in table})
     info = DatasetInfo(description=f"{READ_FROM}{columns}", features=features)
-    return Dataset.from_dict(table, features=features, info=info)
+    try:
+        return Dataset.from_dict(table, features=features, info=info)
+    except Exception as reason:  # Pillow and the file system raise many kinds
+        name = image_column(list(table))
+        if name is None:
+            raise
+        raise not_images(name, reason) from reason

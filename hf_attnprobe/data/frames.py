@@ -40,6 +40,19 @@ def read_file(path: Path) -> "datasets.Dataset":
     return without_gaps(loaded["train"]) if kind == "csv" else loaded["train"]
 
 
+def is_empty_parquet(path: Path) -> bool:
+    """Whether a file, or all of a folder, is Parquet that can be read and has no rows."""
+    import pyarrow as pa
+    import pyarrow.parquet as parquet
+
+    files = [path] if path.is_file() else sorted(path.rglob("*.parquet"))
+    try:
+        rows = [parquet.read_metadata(file).num_rows for file in files]
+    except (OSError, pa.ArrowException):
+        return False
+    return bool(rows) and not any(rows)
+
+
 def without_gaps(examples: "datasets.Dataset") -> "datasets.Dataset":
     """A table's empty cells as empty texts in columns of texts, its ids as numbers."""
     import datasets

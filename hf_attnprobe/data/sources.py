@@ -20,6 +20,7 @@ from hf_attnprobe.data.frames import (
     FORMATS,
     from_memory,
     is_columns,
+    is_empty_parquet,
     read_file,
     without_gaps,
 )
@@ -31,6 +32,7 @@ from hf_attnprobe.data.layouts.nli import read_nli
 from hf_attnprobe.data.layouts.tables import read_tables
 from hf_attnprobe.data.recipes import RECIPES, Recipe
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.options import check_name
 
 
 if TYPE_CHECKING:
@@ -60,6 +62,7 @@ def recipe_of(dataset: Any, **given: Any) -> Recipe:
         AttnProbeError: ``name`` is none, but nearly one.
     """
     if isinstance(dataset, str | os.PathLike):
+        check_name("dataset", str(dataset))
         dataset = named(str(dataset))
     recipe = dataset if isinstance(dataset, Recipe) else Recipe("")
     changes = {name: value for name, value in given.items() if value is not None}
@@ -186,6 +189,10 @@ def _cannot_load(name: str, reason: Exception) -> str:
         return (
             f"cannot write to Hugging Face's cache ({_in_short(reason)}); make room "
             "there, or set HF_HOME to a folder that can be written to"
+        )
+    if Path(name).exists() and is_empty_parquet(Path(name)):
+        return (
+            f"expected examples in {name}, its Parquet files have no rows; write some"
         )
     if Path(name).is_file():
         return (

@@ -194,8 +194,10 @@ def _normalizer(sentences: bool) -> normalizers.Normalizer:
     letter. Hence in pieces: the tail becomes a mark, the character before a mark `qq`,
     the mark `q`; a digit that is still there stood alone. `\K` keeps what is before it.
     """
+    # From the first character of a word on: from each, a long one takes for ever.
+    begins = rf"(?<!{_WORD_CHAR})(?<!{_WORD_CHAR}[-/'’])"
     after_digit = rf"(?:{_YEAR_APOSTROPHE}|\d)\K{_IN_WORD}+"
-    before_digit = rf"{_WORD_CHAR}\K{_IN_WORD}*\d{_IN_WORD}*"
+    before_digit = rf"{begins}{_WORD_CHAR}\K{_IN_WORD}*\d{_IN_WORD}*"
     digit_tail = f"{after_digit}|{before_digit}"
     ends = []
     if sentences:

@@ -189,7 +189,10 @@ class Correlation(ExplainsClass):
     """Which class's probability the importances explain, and how many tokens are the top."""
 
     tops: Sequence[int] = option(
-        (3,), "numbers of tokens ranked first whose overlap is counted", at_least=1
+        (3,),
+        "numbers of tokens ranked first whose overlap is counted",
+        at_least=1,
+        at_most=1_000_000,
     )
 
 

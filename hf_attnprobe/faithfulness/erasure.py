@@ -189,7 +189,9 @@ class Erasure(ExplainsClass):
         False,
         "count the decision without any attention too, as the released code does",
     )
-    n_random: int = option(N_RANDOM, "random orders of erasure", at_least=1)
+    n_random: int = option(
+        N_RANDOM, "random orders of erasure", at_least=1, at_most=10_000
+    )
     each_random: bool = option(
         False,
         "report every random order beside their mean, to pool them over texts as the "

@@ -129,6 +129,7 @@ class Explanations(ExplainsClass):
         "longest text, in positions, that attention flow is computed for (0: none; one "
         "maximum flow per token, so its time grows with the cube of the length)",
         at_least=0,
+        at_most=100_000,
     )
 
 

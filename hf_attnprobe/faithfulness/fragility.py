@@ -76,7 +76,9 @@ class FragilityResult:
 class Fragility(Options):
     """How many permutations."""
 
-    n_draws: int = option(N_DRAWS, "permutations of the attention per text", at_least=1)
+    n_draws: int = option(
+        N_DRAWS, "permutations of the attention per text", at_least=1, at_most=10_000
+    )
 
 
 @register_test(

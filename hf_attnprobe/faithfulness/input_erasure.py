@@ -130,6 +130,7 @@ class InputErasure(ExplainsClass):
         "width of the beam search that normalises the scores (NAOPC); it runs the model "
         "about width × T² times for a text of T tokens; 0 leaves them as they are",
         at_least=0,
+        at_most=10_000,
         metavar="WIDTH",
     )
     tokens_to_flip: bool = option(
@@ -142,6 +143,7 @@ class InputErasure(ExplainsClass):
         "equal shares of a text in which its tokens leave until the decision flips; 0: "
         "one by one",
         at_least=0,
+        at_most=1_000_000,
         metavar="STEPS",
     )
 

@@ -82,7 +82,9 @@ class PermutationResult:
 class Permutation(Options):
     """How many random shuffles."""
 
-    n_permutations: int = option(100, "random shuffles per text", at_least=1)
+    n_permutations: int = option(
+        100, "random shuffles per text", at_least=1, at_most=100_000
+    )
 
 
 @register_test(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.options import Options, option
+from hf_attnprobe.options import LARGEST_SEED, Options, option
 from hf_attnprobe.training.options import ProcedureName
 
 
@@ -20,7 +20,9 @@ its best for SST, 5.25e-4, is .00105 here."""
 class Seeds(Options):
     """Options of the test ``seeds``."""
 
-    n_seeds: int = option(8, "models trained with another seed", at_least=1)
+    n_seeds: int = option(
+        8, "models trained with another seed", at_least=1, at_most=1_000
+    )
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class Adversary(Options):
         "true", "TVD in the adversary's loss; the paper's code takes half of it"
     )
     adversary_epochs: int = option(
-        80, "largest number of epochs of an adversary", at_least=1
+        80, "largest number of epochs of an adversary", at_least=1, at_most=100_000
     )
     adversary_patience: int = option(
         10, "epochs without a lower loss that end an adversary's training", at_least=1
@@ -78,8 +80,11 @@ class Rationale(Options):
         "states per direction of the token selector (the paper: 64, without its "
         "penalties 256)",
         at_least=1,
+        at_most=100_000,
     )
-    selector_epochs: int = option(40, "epochs of the token selector", at_least=1)
+    selector_epochs: int = option(
+        40, "epochs of the token selector", at_least=1, at_most=100_000
+    )
     selector_learning_rate: float = option(
         1e-3, "learning rate of the token selector", at_least=0
     )
@@ -92,12 +97,17 @@ class RetrainOptions(Seeds, Adversary, Rationale):
     A setting of the training that is None is the base's own.
     """
 
-    seed: int = option(0, "seed of bootstrap and search", at_least=0)
+    seed: int = option(
+        0, "seed of bootstrap and search", at_least=0, at_most=LARGEST_SEED
+    )
     procedure: ProcedureName | None = option(
         None, "the paper whose settings hold where none is given (default: the base's)"
     )
     epochs: int | None = option(
-        None, "epochs of all models but adversaries (default: the base's)", at_least=1
+        None,
+        "epochs of all models but adversaries (default: the base's)",
+        at_least=1,
+        at_most=100_000,
     )
     batch_size: int | None = option(
         None, "texts per step (default: the base's)", at_least=1
@@ -122,4 +132,4 @@ class TransferOptions(Options):
         "a model trained with uniform attention and the same vocabulary, scored too",
         metavar="MODEL",
     )
-    seed: int = option(0, "seed of the bootstrap", at_least=0)
+    seed: int = option(0, "seed of the bootstrap", at_least=0, at_most=LARGEST_SEED)

@@ -57,30 +57,23 @@ Papers
 """
 
 import itertools
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
-import yaml
-
 from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.data.sources import named
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.options import check_known, fits
 from hf_attnprobe.published_results import PAPERS
+from hf_attnprobe.studies.cells import check_cells, check_number, folder_of_cell
 from hf_attnprobe.studies.fields import check_fields, read_table, refuse
 from hf_attnprobe.studies.options import StudyOptions
-from hf_attnprobe.studies.plan import (
-    FolderOf,
-    Job,
-    Scalar,
-    Study,
-    each,
-    folder_of_cell,
-    name_of,
-)
+from hf_attnprobe.studies.plan import FolderOf, Job, Scalar, Study, each, name_of
+from hf_attnprobe.studies.reading import plain_yaml
 from hf_attnprobe.studies.verbs import Verb, verb_of
 
 
@@ -121,16 +114,16 @@ def read_study(file: str | Path, options: StudyOptions = StudyOptions()) -> Stud
     """
     path = ready_studies().get(str(file), Path(file))
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:  # not there, not UTF-8, or no path at all
         ready = ", ".join(ready_studies())
         raise AttnProbeError(
             f"expected a study file or one of {ready}, cannot read {file} ({error})"
         ) from error
-    except yaml.YAMLError as error:
-        reason = " ".join(str(error).split())
-        raise AttnProbeError(f"{file} is not YAML: {reason}") from error
-    return _Reader(path, options).study(content)
+    reader = _Reader(path, options)
+    with reader.inside(None):
+        content = plain_yaml(text)
+    return reader.study(content)
 
 
 class _Reader:
@@ -157,8 +150,9 @@ class _Reader:
         names = self._step_names(content["steps"])
         for step in content["steps"]:
             self.jobs[step["name"]] = self._jobs(step, names)
+        verbs = {step["name"]: step["verb"] for step in content["steps"]}
         tables = [
-            read_table(self.file.name, table, self.jobs)
+            read_table(self.file.name, table, verbs)
             for table in content.get("tables", [])
         ]
         return Study(
@@ -176,7 +170,7 @@ class _Reader:
         refuse(self.file.name, message, step)
 
     @contextmanager
-    def _inside(self, where: str | None, what: str = "") -> Iterator[None]:
+    def inside(self, where: str | None, what: str = "") -> Iterator[None]:
         """Errors of what is checked elsewhere say where in the file they are."""
         try:
             yield
@@ -191,7 +185,7 @@ class _Reader:
             if not isinstance(given, dict):
                 self._refuse(f"expected a folder for data set {name}, got {source!r}")
             data: dict[str, Any] = {"dataset": str(name)} | given
-            with self._inside(None, f"data set {name}: "):
+            with self.inside(None, f"data set {name}: "):
                 check_known(data, [Data])
                 Data(**data)
             self.sources[str(name)] = data
@@ -264,7 +258,7 @@ class _Reader:
     def _jobs(self, step: Mapping, names: Sequence[str]) -> list[Job]:
         """The jobs of a step, one for each cell of its part of the grid."""
         name, quick = step["name"], step.get("quick", {})
-        with self._inside(name):
+        with self.inside(name):
             verb = verb_of(step["verb"], step["with"])
             verb.check_names(step["with"] | quick | step.get("pairs", {}))
         self._check_by_dataset(step, verb)
@@ -280,6 +274,9 @@ class _Reader:
         of_datasets = step.get("datasets", {}).values()
         given = [arguments, step.get("pairs", {}), *of_datasets]
         variables = self._variables(name, given, earlier)
+        n_cells = math.prod(len(self.grid[variable]) for variable in variables)
+        with self.inside(name):
+            check_number(n_cells + sum(map(len, self.jobs.values())))
         jobs: list[Job] = []
         taken: set[str] = set()
         for values in itertools.product(*(self.grid[v] for v in variables)):
@@ -287,6 +284,8 @@ class _Reader:
             folder = folder_of_cell(name, cell, taken)
             taken.add(folder.casefold())
             jobs.append(self._job(step, verb, arguments, cell, folder))
+        with self.inside(name):
+            check_cells(jobs)
         return jobs
 
     def _earlier_steps(
@@ -336,7 +335,7 @@ class _Reader:
                     f"got {settings!r}",
                     step["name"],
                 )
-            with self._inside(step["name"], f"data set {dataset}: "):
+            with self.inside(step["name"], f"data set {dataset}: "):
                 verb.check_names(step["with"] | settings)
 
     def _by_dataset(self, step: Mapping, arguments: Mapping, cell: Mapping) -> dict:
@@ -369,7 +368,7 @@ class _Reader:
         for key, value in arguments.items():
             filled[key] = each(value, lambda item: _filled(item, cell))
         filled = self._with_given(verb, filled)
-        with self._inside(name):
+        with self.inside(name):
             verb.check_values(filled)
         after: list[str] = []
         for argument in verb.references:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hf_attnprobe.options import Options, option
+from hf_attnprobe.options import LARGEST_SEED, Options, option
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,12 @@ class StudyOptions(Options):
         "largest number of epochs of every training but adversaries "
         "(default: the file's, or the procedure's)",
         at_least=1,
+        at_most=100_000,
     )
     quick: bool = option(False, "a short run, with the file's own shorter settings")
-    seed: int = option(0, "random seed of the steps that set none", at_least=0)
+    seed: int = option(
+        0, "random seed of the steps that set none", at_least=0, at_most=LARGEST_SEED
+    )
     word_vectors: str | Path | None = option(
         None, "pretrained word vectors for the trainings that name none"
     )

@@ -1,7 +1,5 @@
 """What a study file says once it has been read: jobs and tables."""
 
-import hashlib
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -139,31 +137,3 @@ def load_as(dataset: str) -> Any:
         return dataset
     recipe = named(dataset)
     return recipe if recipe.name else recipe.hub_id
-
-
-def folder_of_cell(name: str, cell: Mapping[str, Scalar], taken: set[str]) -> str:
-    """The folder of a cell; where another's has that name, with a digest behind it.
-
-    >>> folder_of_cell("base", {"size": "x_y"}, set())
-    'base/x_y'
-    >>> folder_of_cell("base", {"size": "x-y"}, {"base/x_y"})
-    'base/x_y-07f132'
-
-    Args:
-        name: of the step.
-        cell: of the grid.
-        taken: the folders of the cells before, in small letters, since some disks do not
-            tell them from capital ones.
-    """
-    if not cell:
-        return name
-    folder = f"{name}/{'-'.join(_slug(value) for value in cell.values())}"
-    if folder.casefold() not in taken:
-        return folder
-    digest = hashlib.sha256(repr(tuple(cell.values())).encode()).hexdigest()
-    return f"{folder}-{digest[:6]}"
-
-
-def _slug(value: Scalar) -> str:
-    """A value as part of the name of a folder."""
-    return re.sub(r"[^\w.+]", "_", str(value)) or "_"

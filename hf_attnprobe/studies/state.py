@@ -7,7 +7,7 @@ import json
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,8 @@ class StudyState:
     def __init__(self, folder: Path, plan: Study, *, quick: bool) -> None:
         self.folder = folder
         self.file = folder / STATE
+        self.is_new = not self.file.exists()
+        self.made_folder = not folder.exists()
         self.content: dict[str, Any] = {
             "study": plan.name,
             "quick": quick,
@@ -131,7 +133,25 @@ class StudyState:
             step["done"] = True
         finally:
             step["seconds"] = round(seconds + time.monotonic() - begin, 2)
-            self._write()
+            if self.is_new and self._left_nothing():
+                self._give_back()
+            else:
+                self._write()
+
+    def _left_nothing(self) -> bool:
+        """Whether a study whose mark is this run's has no folder of a step."""
+        return not any((self.folder / step).exists() for step in self.content["steps"])
+
+    def _give_back(self) -> None:
+        """Takes the mark of a study away that was refused at its first step."""
+        self.file.unlink(missing_ok=True)
+        for folder in {(self.folder / step).parent for step in self.content["steps"]}:
+            if folder != self.folder:
+                with suppress(OSError):  # something else is in it, or it is not there
+                    folder.rmdir()
+        if self.made_folder:
+            with suppress(OSError):
+                self.folder.rmdir()
 
     def _write(self) -> None:
         write_json(self.file, self.content)

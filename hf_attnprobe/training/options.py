@@ -11,7 +11,7 @@ from hf_attnprobe.attention_classifier.configuration_attention_classifier import
     ENCODERS,
 )
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.options import Options, option
+from hf_attnprobe.options import LARGEST_SEED, Options, option
 
 
 ProcedureName = Literal["jain-wallace", "serrano-smith"]
@@ -21,7 +21,9 @@ ProcedureName = Literal["jain-wallace", "serrano-smith"]
 class TrainingOptions(Options):
     """Settings of a training. None is the procedure's, or the usual one of fine-tuning."""
 
-    seed: int = option(0, "seed of weights, batches and bootstrap", at_least=0)
+    seed: int = option(
+        0, "seed of weights, batches and bootstrap", at_least=0, at_most=LARGEST_SEED
+    )
     procedure: ProcedureName | None = option(
         None,
         "paper whose training settings are the defaults (default: jain-wallace)",
@@ -30,6 +32,7 @@ class TrainingOptions(Options):
         None,
         "largest number of epochs (default: 8, pairs 25, serrano-smith 15, fine-tuning 3)",
         at_least=1,
+        at_most=100_000,
     )
     batch_size: int | None = option(
         None, "texts per step (default: 32, pairs 100, serrano-smith 64)", at_least=1
@@ -97,6 +100,8 @@ class TrainingOptions(Options):
             )
 
 
+WIDEST = 100_000
+"""Of a layer that is trained: wider ones are typing errors that ask for all memory."""
 ONLY_CLASSIFIER = (
     "procedure",
     "max_grad_norm",
@@ -157,10 +162,12 @@ _HELP = {
 
 def _architecture_field(name: str, hint: Any) -> tuple[str, Any, Any]:
     """Name, type and default of a field, as ``make_dataclass`` takes them."""
-    least = 0 if hint is float else None
+    least, most = (0, None) if hint is float else (None, None)
     if name.endswith(("_size", "_sizes")):
-        least = 1
-    field = option(None, _HELP[name], at_least=least)
+        least, most = 1, WIDEST
+    if name.endswith(("_dropout", "_rate")):
+        most = 1
+    field = option(None, _HELP[name], at_least=least, at_most=most)
     return name, _CHOICES.get(name, hint) | None, field
 
 

@@ -212,9 +212,13 @@ class ClassifierAdapter(SingleHeadAdapter):
 
         Shape: attention [copies, batch, 1, 1, keys] -> [copies, batch, classes].
         """
-        weights = attention[:, :, 0, 0].transpose(0, 1)  # [batch, copies, keys]
-        bias = self.readout_bias()
-        values = token_logits - bias
+        # An exact adversary is found in float64, whatever the audit computes in.
+        finest = torch.promote_types(attention.dtype, token_logits.dtype)
+        weights = (
+            attention[:, :, 0, 0].transpose(0, 1).to(finest)
+        )  # [batch, copies, keys]
+        bias = self.readout_bias().to(finest)
+        values = token_logits.to(finest) - bias
         if len(bias) == 2:  # [0, z]: half the work, and a sigmoid does not cancel
             score = weights @ values[..., 1:] + bias[1:]
             prob = score.sigmoid().transpose(0, 1)

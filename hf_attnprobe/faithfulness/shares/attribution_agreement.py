@@ -111,7 +111,7 @@ class AttributionAgreement(ExplainsClass):
     """Which class is explained, and how the integral is taken."""
 
     n_steps_integrated: int = option(
-        50, "points of the integral of integrated gradients", at_least=1
+        50, "points of the integral of integrated gradients", at_least=1, at_most=10_000
     )
     attribution_attention: Literal["free", "held"] = option(
         "free",

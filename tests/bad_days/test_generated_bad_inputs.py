@@ -1,0 +1,57 @@
+"""Generated bad inputs end in a result that is the model's own, in one line or in a usage error, whatever they are."""
+
+import faulthandler
+from collections import Counter
+
+import pytest
+from bad_inputs import KINDS, SECONDS, make_models, outcome, placed
+from hypothesis import HealthCheck, Phase, given, settings
+
+
+SLOW_CASES, FAST_CASES = 1000, 20
+"""Of each kind; 5,000 and 100 in all."""
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory):
+    """The folders of a tiny BiLSTM and a tiny BERT."""
+    return make_models(tmp_path_factory.mktemp("models"))
+
+
+def check(kind, models, n_cases):
+    """Runs generated cases of a kind; how many ended in what."""
+    counts = Counter()
+
+    @settings(
+        max_examples=n_cases,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(KINDS[kind])
+    def keeps_to_it(case):
+        faulthandler.dump_traceback_later(3 * SECONDS, exit=True)  # stuck in C
+        ended, wrong = outcome(placed(case, models), models)
+        faulthandler.cancel_dump_traceback_later()
+        counts[ended] += 1
+        assert wrong is None, f"{case.say}\n{wrong}"
+
+    keeps_to_it()
+    print(kind, dict(counts))
+    return counts
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_few_generated_bad_inputs(kind, models):
+    counts = check(kind, models, FAST_CASES)
+    assert counts["line"] + counts["usage"]  # some of them are bad
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_five_thousand_generated_bad_inputs(kind, models):
+    counts = check(kind, models, SLOW_CASES)
+    assert counts.total() >= SLOW_CASES * 0.9
+    assert counts["line"] + counts["usage"] and counts["result"]

@@ -1,0 +1,333 @@
+"""What attacks and generated inputs found, one by one: a result that is right, or one line before memory is asked for."""
+
+import json
+import time
+from dataclasses import fields
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+import torch
+from bad_inputs import GOOD, STUDY, bomb, huge_grid, json_lines
+
+from hf_attnprobe import AttnProbeError, audit, build_tokenizer, read_audit
+from hf_attnprobe.auditing.options import AuditOptions
+from hf_attnprobe.checkpoints.configurations import check_values
+from hf_attnprobe.checkpoints.origins import origin_of
+from hf_attnprobe.data.arguments import Data
+from hf_attnprobe.data.examples import load_examples
+from hf_attnprobe.faithfulness import tests as known_tests
+from hf_attnprobe.faithfulness.adversarial import Adversarial
+from hf_attnprobe.faithfulness.permutation import Permutation
+from hf_attnprobe.retraining.options import RetrainOptions
+from hf_attnprobe.studies.file import read_study
+from hf_attnprobe.studies.reading import plain_yaml
+from hf_attnprobe.training.options import Architecture, TrainingOptions
+
+
+def one_line(error):
+    """The message of an error that is one."""
+    assert "\n" not in str(error.value) and len(str(error.value)) < 1000
+    return str(error.value)
+
+
+# --- numbers absurd in themselves -----------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value"),
+    [
+        (Permutation, "n_permutations", 999_999_999),
+        (Adversarial, "n_steps", 10**9),
+        (AuditOptions, "seed", 2**32),
+        (AuditOptions, "batch_size", 2**63),
+        (AuditOptions, "layers", [10**30]),
+        (AuditOptions, "layers", [-(10**30)]),
+        (AuditOptions, "scale", 1e300),
+        (AuditOptions, "query", 10**6000),
+        (TrainingOptions, "epochs", 10**12),
+        (Architecture, "encoder_size", 10**9),
+        (Architecture, "kernel_sizes", [3, 10**9]),
+        (Architecture, "embedding_dropout", 1.5),
+        (RetrainOptions, "n_seeds", 10**6),
+    ],
+)
+def test_a_number_absurd_in_itself_is_one_line(kind, name, value):
+    with pytest.raises(AttnProbeError, match=f"{name} must be at") as error:
+        kind(**{name: value})
+    one_line(error)
+
+
+def test_every_count_of_a_test_has_an_upper_bound():
+    """Whoever adds one states it in the option's own field."""
+    clipped = {"target"}  # checked against the model
+    for test in known_tests().values():
+        for field in fields(test.options):
+            if isinstance(field.default, int) and not isinstance(field.default, bool):
+                assert field.metadata["at_most"] or field.name in clipped, field.name
+
+
+def test_a_bound_keeps_what_is_usual():
+    assert Permutation(n_permutations=100_000).n_permutations == 100_000
+    assert AuditOptions(seed=2**32 - 1).seed == 2**32 - 1
+
+
+@pytest.mark.parametrize("name", ["a" * 400, "x/" + "é" * 200, "a\0b"])
+def test_a_name_that_no_file_system_takes(name):
+    with pytest.raises(AttnProbeError, match="expected a path or an id for model"):
+        origin_of(name)
+    with pytest.raises(AttnProbeError, match="expected a path or an id for dataset"):
+        load_examples(name, "test")
+
+
+# --- data sets ------------------------------------------------------------------------
+
+
+TEXTS = ["the film was dull", "a wonderful plot"]
+
+
+@pytest.mark.parametrize("form", ["csv", "tsv", "jsonl", "parquet"])
+def test_a_file_is_a_data_set_and_its_cells_stay_texts(form, tmp_path):
+    texts = ["NULL", "nan", "NA", "None"]
+    file = tmp_path / f"data.{form}"
+    if form in ("csv", "tsv"):
+        mark = "\t" if form == "tsv" else ","
+        lines = ["text,label", *(f"{t},{k % 2}" for k, t in enumerate(texts))]
+        file.write_text("\n".join(lines).replace(",", mark))
+    elif form == "jsonl":
+        file.write_bytes(
+            json_lines([{"text": t, "label": k % 2} for k, t in enumerate(texts)])
+        )
+    else:
+        pa.parquet.write_table(pa.table({"text": texts, "label": [0, 1, 0, 1]}), file)
+    examples = load_examples(str(file), "test")
+    assert examples["text"][:] == texts and examples["label"][:] == [0, 1, 0, 1]
+
+
+def test_a_missing_label_is_none_and_the_others_stay(tmp_path):
+    file = tmp_path / "data.csv"
+    file.write_text("text,label\nfilm,0\nplot,\nfilm,1\n")
+    assert load_examples(file, "test")["label"][:] == [0, -1, 1]
+
+
+def test_ids_past_int64_number_the_rows(tmp_path):
+    file = tmp_path / "data.csv"
+    file.write_text(f"example_id,text\n{10**20},film\n5,plot\n")
+    assert load_examples(file, "test")["example_id"][:] == [0, 1]
+
+
+def test_a_mask_as_evidence_is_positions_where_the_column_is_masks():
+    rows = [
+        {"text": "a wonderful plot", "evidence": [0, 1, 1]},
+        {"text": "dull film", "evidence": [1, 0]},
+    ]
+    assert load_examples(rows, "test")["rationale"][:] == [[1, 2], [0]]
+
+
+def test_evidence_comes_from_csv_too(tmp_path):
+    file = tmp_path / "data.csv"
+    file.write_text("text,evidence\na wonderful plot,1 2\ndull film,0\n")
+    assert load_examples(file, "test")["rationale"][:] == [[1, 2], [0]]
+
+
+def test_a_label_of_four_quintillions_takes_no_memory():
+    begin = time.process_time()
+    with pytest.raises(AttnProbeError, match="row 0 has 4000000000000000000"):
+        load_examples([{"text": "film", "label": 4 * 10**18}], "test")
+    assert time.process_time() - begin < 5
+
+
+@pytest.mark.parametrize("name", ["label", "evidence"])
+@pytest.mark.parametrize("values", [[0, "x"], [[0], "a"], [1, [2]], [[0], ["a"]]])
+def test_values_of_several_types_are_one_line(name, values):
+    rows = [{"text": t, name: v} for t, v in zip(TEXTS, values, strict=True)]
+    with pytest.raises(AttnProbeError, match="of one type") as error:
+        load_examples(rows, "test")
+    one_line(error)
+
+
+def test_parquet_without_rows_is_told_so(tmp_path):
+    empty = pa.table({"text": pa.array([], pa.string())})
+    pa.parquet.write_table(empty, tmp_path / "test.parquet")
+    for place in (tmp_path, tmp_path / "test.parquet"):
+        with pytest.raises(
+            AttnProbeError, match=r"Parquet files have no rows|empty one"
+        ):
+            load_examples(str(place), "test")
+
+
+def test_a_column_called_image_beside_texts_is_none():
+    rows = [{"text": t, "image": k} for k, t in enumerate(TEXTS)]
+    examples = load_examples(rows, "test")
+    assert examples["text"][:] == TEXTS and "image" not in examples.column_names
+
+
+@pytest.mark.parametrize("cells", [[0, 1], [[], []], [None, None]])
+def test_a_column_of_images_that_holds_none_is_one_line(cells):
+    with pytest.raises(
+        AttnProbeError, match="column 'image' must hold images"
+    ) as error:
+        load_examples([{"image": cell} for cell in cells], "test")
+    one_line(error)
+
+
+def test_a_word_of_a_hundred_thousand_letters_costs_linear_time():
+    """The search for a digit began anew at each letter: 10,000 took 2 s, 100,000 four minutes."""
+    tokenizer = build_tokenizer(["a film"])
+    for word in ("a" * 100_000, "a'" * 50_000, "a-b" * 30_000):
+        begin = time.process_time()
+        assert len(tokenizer(word)["input_ids"]) == 3
+        assert time.process_time() - begin < 2
+
+
+# --- checkpoints ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("sep_token_id", "3"),
+        ("sep_token_id", [0]),
+        ("eos_token_id", []),
+        ("bos_token_id", {"a": 1}),
+        ("unk_token_id", 10**30),
+        ("max_position_embeddings", "64"),
+        ("max_position_embeddings", 10**30),
+        ("num_labels", 10**12),
+        ("id2label", {"1": "a", "2": "b"}),
+    ],
+)
+def test_a_value_of_a_configuration_that_is_no_such_thing(key, value):
+    with pytest.raises(
+        AttnProbeError, match=f"for {key} in the configuration"
+    ) as error:
+        check_values({key: value}, "model")
+    one_line(error)
+
+
+def test_ends_of_a_text_may_be_several():
+    check_values({"eos_token_id": [1, 2], "pad_token_id": -1}, "model")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_an_attention_classifier_in_another_format(dtype, checkpoint):
+    """Exact adversaries come in float64: "expected scalar type Double but found Float"."""
+    rows = [{"text": t, "label": k} for k, t in enumerate(TEXTS)]
+    options = AuditOptions(dtype=dtype, control="none", shown_texts=1)
+    report = audit(checkpoint, rows, "adversarial", options=options, progress=False)
+    jsd = report.rows[report.rows.statistic == "epsilon_max_jsd@0.01"]
+    assert len(jsd) == 2 and jsd.value.between(0, 0.7).all()
+
+
+def test_texts_are_shown_with_the_search_that_the_rows_are_of(checkpoint, tmp_path):
+    """The exact adversary was shown beside rows of the search."""
+    rows = [{"text": t, "label": k} for k, t in enumerate(TEXTS)]
+    tests = [Adversarial(method="search", n_steps=5, n_starts=1)]
+    options = AuditOptions(control="none")
+    audit(checkpoint, rows, tests, options=options, output_dir=tmp_path, progress=False)
+    found = read_audit(tmp_path)
+    assert found.rows[found.rows.statistic == "epsilon_max_jsd_exact"].value.eq(0).all()
+    for text in json.loads((tmp_path / "texts.json").read_text())["texts"]:
+        row = found.rows[
+            (found.rows.example_id == text["example_id"])
+            & (found.rows.statistic == "epsilon_max_jsd@0.01")
+        ]
+        attention, other = (
+            torch.tensor(text["scores"][name], dtype=torch.float64)
+            for name in ("attention", "adversary")
+        )
+        middle = (attention + other) / 2
+        jsd = sum(torch.xlogy(p, p / middle).nansum() / 2 for p in (attention, other))
+        assert jsd.item() == pytest.approx(row.value.item(), abs=1e-3)
+
+
+# --- study files ----------------------------------------------------------------------
+
+
+def study_of(text, tmp_path):
+    file = tmp_path / "study.yaml"
+    file.write_text(text.replace("MODELS", "a").replace("HERE", str(tmp_path)))
+    (tmp_path / "data.jsonl").write_bytes(GOOD)
+    return file
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("!!int abc", "got the tag '!!int'"),
+        ("a: !!timestamp x", "got the tag"),
+        ("!!python/object/apply:os.system [ls]", "got the tag"),
+        ("a: " + "9" * 6000, "expected whole numbers within"),
+        ("a: 99999999999999999999", "expected whole numbers within"),
+        ("[" * 2000 + "]" * 2000, "levels of nesting"),
+        ("{a: " * 2000 + "1" + "}" * 2000, "levels of nesting"),
+        (bomb(), "aliases written out"),
+        ("&a [*a]", "aliases written out"),
+        ("a: 1\na: 2", "expected each name once, got 'a' twice"),
+        ("{1: 2}", "expected texts as names, got '1'"),
+        ("{yes: 2}", "expected texts as names, got 'yes'"),
+        ("a: [", "is not YAML"),
+        ("x" * 1_000_001, "expected at most 1,000,000 characters"),
+    ],
+    ids=lambda text: text[:20],
+)
+def test_yaml_beyond_what_a_study_needs_is_one_line(text, said):
+    begin = time.process_time()
+    with pytest.raises(AttnProbeError, match=said) as error:
+        plain_yaml(text)
+    one_line(error)
+    assert time.process_time() - begin < 5
+
+
+def test_plain_yaml_is_read_as_it_is():
+    text = "a: &x {d: 2020-01-01, e: [1, .5, yes, ~]}\nb: {<<: *x, d: other}\nc: *x"
+    inner = {"d": "2020-01-01", "e": [1, 0.5, True, None]}
+    assert plain_yaml(text) == {"a": inner, "b": inner | {"d": "other"}, "c": inner}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("[0, 1]", "[0, 0]", "differ, got 0 and 0"),
+        ("[0, 1]", f"[{'a' * 300}]", "expected .* for seed|name of a folder"),
+        ("name: audit", f"name: {'a' * 300}", "name of a folder"),
+        ("    columns:", "    columns: []\n    x:", "got 'x'"),
+        ("statistic: median_tvd", "score: a/b/c", "expected a step with scores"),
+    ],
+)
+def test_a_study_that_cannot_be_is_refused_before_it_runs(
+    before, after, said, tmp_path
+):
+    text = STUDY.replace("seed: $seed", "shown_texts: 0")
+    text = text if "seed" in before or "[0" in before else STUDY
+    text = STUDY.replace(before, after)
+    if "x-y" in after:  # of an argument that takes texts
+        text = text.replace("seed: $seed", "revision: $seed")
+    with pytest.raises(AttnProbeError, match=said) as error:
+        read_study(study_of(text, tmp_path))
+    one_line(error)
+
+
+def test_a_table_without_columns_is_one_line(tmp_path):
+    text = STUDY[: STUDY.index("    columns:")] + "    columns: []\n"
+    with pytest.raises(AttnProbeError, match="expected at least one column"):
+        read_study(study_of(text, tmp_path))
+
+
+def test_a_huge_grid_is_refused_before_it_is_planned(tmp_path):
+    begin = time.process_time()
+    with pytest.raises(AttnProbeError, match="expected at most 10,000 runs of steps"):
+        read_study(study_of(huge_grid(30), tmp_path))
+    assert time.process_time() - begin < 5
+
+
+def test_a_study_refused_at_its_first_step_leaves_no_folder(cli, tmp_path):
+    file = study_of(STUDY.replace("MODELS/bilstm", "./no/model"), tmp_path)
+    done = cli("study", file, "--output-dir", tmp_path / "out")
+    assert done.code == 1 and done.err.splitlines()[-1].startswith("attnprobe: ")
+    assert not (tmp_path / "out").exists()
+
+
+def test_data_arguments_are_bounded_too():
+    with pytest.raises(AttnProbeError, match="test_limit must be at most"):
+        Data("x", test_limit=10**30)
