@@ -82,6 +82,11 @@ def _batches(
     yield batch
 
 
+def text_in_words(text: Text) -> str:
+    """Which text it is, for a message."""
+    return f"text {text.example_id} of {text.n_tokens} tokens"
+
+
 def collate(adapter: AttentionModel, texts: Sequence[Text], pad_token_id: int) -> Batch:
     """Texts padded to the longest.
 

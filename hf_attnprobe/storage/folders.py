@@ -132,6 +132,18 @@ def claim(
         raise
 
 
+def check_claim(folder: Path, identity: Mapping, *, kind: str = "audit") -> None:
+    """Raises AttnProbeError where :func:`claim` would; nothing is written."""
+    mark = folder / f"{kind}.json"
+    try:
+        if mark.exists():
+            _check_identity(folder, json.loads(mark.read_text()), identity, kind)
+        else:
+            check_free(folder)
+    except (OSError, json.JSONDecodeError) as error:
+        raise cannot_use(folder, error) from error
+
+
 def _take(folder: Path, identity: Mapping, kind: str) -> bool:
     """Writes the mark if the folder has none; whether it was so."""
     mark = folder / f"{kind}.json"
