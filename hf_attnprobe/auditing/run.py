@@ -70,6 +70,7 @@ from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness import readings, tests
 from hf_attnprobe.functional.predictions import Prediction
 from hf_attnprobe.hardware.memory import one_line_without_memory
+from hf_attnprobe.hardware.threads import suited_threads
 from hf_attnprobe.inference.batching import parse_bytes
 from hf_attnprobe.inference.choices import encode
 from hf_attnprobe.inference.encoding import Tokenized, has_rationales
@@ -156,7 +157,7 @@ def audit(
         n_runs=1 if subject.control is None else 2,
         is_kept=output_dir is not None,
     )
-    with _folder(output_dir, state) as folder, pace, one_line_without_memory("it"):
+    with _folder(output_dir, state) as folder, pace, job.on_this_machine():
         sweep = job.sweep(folder, pace)
         rehearse(sweep, choice.sites, choice.rationales)
         with claim(folder, job.identity, state):
@@ -207,7 +208,7 @@ def estimate_audit(
     begun = clock()
     job = _prepared(model, dataset, tests, options, tokenizer)
     pace = Pace(shown=False, clock=clock)
-    with tempfile.TemporaryDirectory() as elsewhere, one_line_without_memory("it"):
+    with tempfile.TemporaryDirectory() as elsewhere, job.on_this_machine():
         where = Path(elsewhere if output_dir is None else output_dir)
         sweep = job.sweep(where, pace)
         rehearse(sweep, job.choice.sites, job.choice.rationales)
@@ -257,6 +258,15 @@ class _Job:
     besides: dict[str, Any]
     budget: int
     state: PartialState
+
+    @contextlib.contextmanager
+    def on_this_machine(self) -> Iterator[None]:
+        """Threads as many as help, and one line where there is no memory."""
+        with (
+            suited_threads(self.subject.adapter.model),
+            one_line_without_memory("the audit"),
+        ):
+            yield
 
     def sweep(self, folder: Path, pace: Pace) -> Sweep:
         """The work of the audit, its rows in a folder."""

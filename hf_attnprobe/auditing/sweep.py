@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -14,6 +15,7 @@ from hf_attnprobe.attention_model import (
     MaskedReplay,
     Site,
 )
+from hf_attnprobe.auditing.estimates.measured_memory import measured_memory
 from hf_attnprobe.auditing.estimates.room import Room
 from hf_attnprobe.auditing.head_tables import values_by_head
 from hf_attnprobe.auditing.progress import FIRST_BATCH, Pace, steps_of
@@ -25,7 +27,7 @@ from hf_attnprobe.faithfulness.prune_curve import (
     least_first,
 )
 from hf_attnprobe.hardware.memory import give_back_pages, in_halves
-from hf_attnprobe.inference.batching import collate, plan, text_in_words
+from hf_attnprobe.inference.batching import collate, in_batches, plan, text_in_words
 from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.options import Options
 from hf_attnprobe.statistics.summary import PREDICTION
@@ -41,6 +43,7 @@ from hf_attnprobe.storage.rows import (
 
 
 PRUNE_POINTS = 12
+CUT = 1.5  # times as many batches as need be make it worth to measure their memory
 Where = Mapping[str, Sequence[Site]]
 """The tests to run, each with the sites where it looks."""
 Work = tuple[Where, list[Text]]
@@ -56,6 +59,8 @@ class Sweep:
     folder: where the rows go.
     pace: what is told of the work that is done.
     name: what the bar says.
+    measures_memory: whether batches are planned by what a few texts took, where a worst
+        case per text would make many; the rows do not depend on it.
     """
 
     adapter: AttentionModelBase
@@ -69,6 +74,7 @@ class Sweep:
     state: PartialState
     pace: Pace
     name: str = "audit"
+    measures_memory: bool = True
 
 
 def run(sweep: Sweep, where: Where) -> None:
@@ -81,6 +87,8 @@ def run(sweep: Sweep, where: Where) -> None:
     sweep.state.wait_for_everyone()  # everyone has planned before anyone adds rows
     share = work[sweep.state.process_index :: sweep.state.num_processes]
     is_measured = sweep.pace.shown and sweep.pace.estimate is None
+    if sweep.measures_memory and _is_cut(sweep, share):
+        share = _in_measured_batches(sweep, share)
     if is_measured:
         share = _small_first(share)
     sweep.pace.expect(sweep.name, [steps_of(todo, texts) for todo, texts in share])
@@ -100,6 +108,37 @@ def work_left(sweep: Sweep, where: Where) -> list[Work]:
     where = {**where, PREDICTION: [NO_SITE]}
     jobs = _jobs(sweep, tuple(where), finished_ids(sweep.folder))
     return [({test: where[test] for test in todo}, texts) for todo, texts in jobs[::-1]]
+
+
+def _is_cut(sweep: Sweep, share: Sequence[Work]) -> bool:
+    """Whether the worst case makes more batches than their largest size does."""
+    n_texts = sum(len(texts) for _, texts in share)
+    return len(share) >= CUT * max(n_texts / sweep.batch_size, 2)
+
+
+def _in_measured_batches(sweep: Sweep, share: Sequence[Work]) -> list[Work]:
+    """The same work in batches that fill the budget, the longest texts first."""
+    together: dict[object, tuple[Where, list[Text]]] = {}
+    for todo, texts in share:
+        key = tuple((test, tuple(sites)) for test, sites in todo.items())
+        together.setdefault(key, (todo, []))[1].extend(texts)
+    again = []
+    for todo, texts in together.values():
+        few = {
+            test: [*dict.fromkeys((s[0], s[len(s) // 2], s[-1]))]
+            for test, s in todo.items()
+            if s
+        }
+        size = measured_memory(texts, partial(_try, sweep, few), sweep.state.device)
+        batches = [*in_batches(texts, size, sweep.budget, sweep.batch_size)]
+        again += [(todo, batch) for batch in batches[::-1]]
+    return again
+
+
+def _try(sweep: Sweep, where: Where, texts: Sequence[Text]) -> None:
+    """Runs the tests; the rows are not kept."""
+    batch = collate(sweep.adapter, texts, sweep.pad_token_id)
+    run_batch(sweep.adapter, batch, where, sweep.options, sweep.seed)
 
 
 def _run_and_keep(sweep: Sweep, todo: Where, texts: Sequence[Text], room: Room) -> None:

@@ -56,7 +56,7 @@ def plan(
             left.setdefault(missing, []).append(text)
     jobs = []
     for missing, group in left.items():
-        for batch in _batches(group, bytes_per_text, budget, batch_size):
+        for batch in in_batches(group, bytes_per_text, budget, batch_size):
             jobs.append((missing, batch))
     return jobs
 
@@ -66,12 +66,13 @@ def by_length(texts: Sequence[Text]) -> list[Text]:
     return sorted(texts, key=lambda text: (text.n_tokens, text.example_id))
 
 
-def _batches(
+def in_batches(
     texts: Sequence[Text],
     bytes_per_text: Callable[[int], int],
     budget: int,
     batch_size: int,
 ) -> Iterator[list[Text]]:
+    """The texts by length, each batch within the budget; for the arguments see plan."""
     batch: list[Text] = []
     for text in by_length(texts):
         n_bytes = (len(batch) + 1) * bytes_per_text(text.n_tokens)

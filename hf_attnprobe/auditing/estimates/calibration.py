@@ -6,9 +6,11 @@ from dataclasses import dataclass, field, replace
 import pandas as pd
 
 from hf_attnprobe.attention_model import AttentionModelBase, Site
-from hf_attnprobe.auditing.estimates.counting import Fitted, counting
+from hf_attnprobe.auditing.estimates.counting import counting
+from hf_attnprobe.auditing.estimates.fitted import Fitted, as_batch
+from hf_attnprobe.auditing.estimates.measured_memory import SPARE, samples_of
 from hf_attnprobe.auditing.options import AuditOptions
-from hf_attnprobe.auditing.progress import FIRST_BATCH, Step, steps_of
+from hf_attnprobe.auditing.progress import FIRST_BATCH, steps_of
 from hf_attnprobe.auditing.selection import Choice, half_of, sites_by_test
 from hf_attnprobe.auditing.sweep import (
     Sweep,
@@ -26,8 +28,6 @@ from hf_attnprobe.inference.encoding import Text
 
 SECONDS = 3.0
 """What a further sample may take; of large models the first takes longer already."""
-SPARE = 1.25
-"""Times the memory that was measured: operations need some inside that nobody sees."""
 
 
 @dataclass(frozen=True)
@@ -52,13 +52,7 @@ class Calibration:
 
     def memory_of(self, texts: Sequence[Text]) -> int:
         """Bytes that a batch of these texts takes, with some to spare."""
-        return int(SPARE * self.memory.total([as_step(texts)]))
-
-
-def as_step(texts: Sequence[Text]) -> Step:
-    """A batch as a single step."""
-    longest = max(text.n_tokens for text in texts)
-    return Step("batch", True, len(texts), longest)
+        return int(SPARE * self.memory.total([as_batch(texts)]))
 
 
 def work_of(sweep: Sweep, choice: Choice, options: AuditOptions) -> list[Work]:
@@ -112,7 +106,7 @@ def calibrate(sweep: Sweep, work: Sequence[Work]) -> Calibration:
         where |= {test: few_sites(sites) for test, sites in todo.items()}
     for texts in _samples(sweep, work, where, found):
         _time(sweep, where, texts, found)
-    for texts in _counted(work):
+    for texts in samples_of([text for _, some in work for text in some]):
         _count(sweep, where, texts, found)
     return found
 
@@ -163,15 +157,6 @@ def _time(
     found.texts.update(text.example_id for text in texts)
 
 
-def _counted(work: Sequence[Work]) -> list[Sequence[Text]]:
-    """A short text, a long one, and two of middle length, as far as there are such."""
-    texts = by_length({t.example_id: t for _, some in work for t in some}.values())
-    middle = len(texts) // 2
-    samples = [texts[:1], texts[-1:], texts[middle : middle + 2]]
-    different = {(len(some), some[-1].n_tokens): some for some in samples}
-    return list(different.values())
-
-
 def _count(
     sweep: Sweep, where: Where, texts: Sequence[Text], found: Calibration
 ) -> None:
@@ -179,7 +164,7 @@ def _count(
     batch = collate(adapter, texts, sweep.pad_token_id)
     with counting(adapter) as since, PeakMemory(sweep.state.device) as memory:
         adapter.observe(batch)
-        found.forward_flops.add(as_step(texts), since().flops)
+        found.forward_flops.add(as_batch(texts), since().flops)
 
         def tick() -> None:
             step, new = next(steps), since()
@@ -187,4 +172,4 @@ def _count(
             found.flops.add(step, new.flops)
 
         run_batch(adapter, batch, where, sweep.options, sweep.seed, tick)
-    found.memory.add(as_step(texts), memory.peak)
+    found.memory.add(as_batch(texts), memory.peak)

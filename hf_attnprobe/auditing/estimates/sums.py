@@ -8,8 +8,9 @@ import pandas as pd
 import psutil
 
 from hf_attnprobe.attention_model import MaskedReplay
-from hf_attnprobe.auditing.estimates.calibration import Calibration, as_step
+from hf_attnprobe.auditing.estimates.calibration import Calibration
 from hf_attnprobe.auditing.estimates.estimate import Estimate, Seconds
+from hf_attnprobe.auditing.estimates.fitted import as_batch
 from hf_attnprobe.auditing.progress import Step, steps_of
 from hf_attnprobe.auditing.sweep import PRUNE_POINTS, Sweep, Work
 from hf_attnprobe.faithfulness import readings
@@ -50,7 +51,7 @@ def estimate(
     report, disk = _try_report(sweep, found, report_on, n_values, folder)
     batch = max((found.memory_of(texts) for _, texts in works), default=0)
     process = psutil.Process().memory_info().rss
-    everything = [as_step([text]) for text in sweep.texts]
+    everything = [as_batch([text]) for text in sweep.texts]
     return Estimate(
         n_texts=len(sweep.texts),
         n_left=len({text.example_id for _, texts in works for text in texts}),
