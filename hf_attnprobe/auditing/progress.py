@@ -71,12 +71,14 @@ class Pace:
         n_runs: the same work is done so often in all, such as on a control.
         is_kept: whether what is done stays when the audit is stopped.
         clock: seconds.
+        besides: what else the line says of the steps to come.
     """
 
     shown: bool
     n_runs: int = 1
     is_kept: bool = True
     clock: Callable[[], float] = time.perf_counter
+    besides: Callable[[Sequence[Step]], str] = lambda steps: ""
     estimate: float | None = field(default=None, init=False)
     _to_do: deque[Step] = field(default_factory=deque, init=False)
     _left: Counter = field(default_factory=Counter, init=False)  # tokens by kind
@@ -187,5 +189,7 @@ class Pace:
         )
         self.bar.say(
             f"{in_words(self.estimate)} for {n_tests} tests on {self._n_texts} texts "
-            f"(measured on {n_measured}); {stop}"
+            f"(measured on {n_measured}){self.besides([*self._to_do] * self.n_runs)}; "
+            f"{stop}"
         )
+        self._last = self.clock()

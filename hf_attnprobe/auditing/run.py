@@ -29,6 +29,7 @@ from hf_attnprobe.auditing.estimates.calibration import (
     work_of_control,
 )
 from hf_attnprobe.auditing.estimates.estimate import Estimate
+from hf_attnprobe.auditing.estimates.half_precision import compared_with_float32
 from hf_attnprobe.auditing.estimates.sums import estimate
 from hf_attnprobe.auditing.examples import shown_texts
 from hf_attnprobe.auditing.options import AuditOptions
@@ -160,9 +161,12 @@ def audit(
     with _folder(output_dir, state) as folder, pace, job.on_this_machine():
         sweep = job.sweep(folder, pace)
         rehearse(sweep, choice.sites, choice.rationales)
+        besides = job.besides | compared_with_float32(
+            sweep.adapter, subject.exact, sweep.texts, sweep.pad_token_id
+        )
         with claim(folder, job.identity, state):
             parts = _run_tests(sweep, choice, options)
-            others, besides = None, job.besides
+            others = None
             if subject.control is not None:
                 other = beside(sweep, subject.control)
                 run_control(other, parts, choice.groups, job.control)

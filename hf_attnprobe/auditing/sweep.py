@@ -15,10 +15,11 @@ from hf_attnprobe.attention_model import (
     MaskedReplay,
     Site,
 )
+from hf_attnprobe.auditing.estimates.counting import work_in_words
 from hf_attnprobe.auditing.estimates.measured_memory import measured_memory
 from hf_attnprobe.auditing.estimates.room import Room
 from hf_attnprobe.auditing.head_tables import values_by_head
-from hf_attnprobe.auditing.progress import FIRST_BATCH, Pace, steps_of
+from hf_attnprobe.auditing.progress import FIRST_BATCH, Pace, Step, steps_of
 from hf_attnprobe.auditing.selection import half_of, sites_by_test
 from hf_attnprobe.faithfulness import tests
 from hf_attnprobe.faithfulness.prune_curve import (
@@ -135,10 +136,15 @@ def _in_measured_batches(sweep: Sweep, share: Sequence[Work]) -> list[Work]:
     return again
 
 
-def _try(sweep: Sweep, where: Where, texts: Sequence[Text]) -> None:
+def _try(
+    sweep: Sweep,
+    where: Where,
+    texts: Sequence[Text],
+    tick: Callable[[], object] = lambda: None,
+) -> None:
     """Runs the tests; the rows are not kept."""
     batch = collate(sweep.adapter, texts, sweep.pad_token_id)
-    run_batch(sweep.adapter, batch, where, sweep.options, sweep.seed)
+    run_batch(sweep.adapter, batch, where, sweep.options, sweep.seed, tick)
 
 
 def _run_and_keep(sweep: Sweep, todo: Where, texts: Sequence[Text], room: Room) -> None:
@@ -240,12 +246,21 @@ def _measure(sweep: Sweep, where: Where, texts: Sequence[Text]) -> None:
     Of many heads even a batch of a few texts takes minutes. The rows are not kept.
     """
     few = {test: few_sites(sites) for test, sites in where.items()}
+    sweep.pace.besides = partial(_work_in_words, sweep, few, texts[:1])
     if few == where:
         return
     sweep.pace.first(steps_of(few, texts))
     batch = collate(sweep.adapter, texts, sweep.pad_token_id)
     run_batch(sweep.adapter, batch, few, sweep.options, sweep.seed, sweep.pace.tick)
     sweep.pace.end_of_batch(len(texts))
+
+
+def _work_in_words(
+    sweep: Sweep, where: Where, texts: Sequence[Text], to_come: Sequence[Step]
+) -> str:
+    """Of all steps, counted on one text; it runs once, where an estimate is shown."""
+    run = partial(_try, sweep, where, texts)
+    return work_in_words(sweep.adapter, run, steps_of(where, texts), to_come)
 
 
 def few_sites(sites: Sequence[Site]) -> Sequence[Site]:

@@ -1,6 +1,6 @@
 """The work of tests, counted while they run: edited texts, floating-point operations."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +9,9 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from hf_attnprobe.attention_model import AttentionModelBase
+from hf_attnprobe.auditing.estimates.estimate import in_flops
+from hf_attnprobe.auditing.estimates.fitted import Fitted
+from hf_attnprobe.auditing.progress import Step
 
 
 EDITING = ("replay", "replay_outputs", "replay_masked", "erase_inputs")
@@ -61,3 +64,27 @@ def counting(adapter: AttentionModelBase) -> Iterator[Callable[[], Counts]]:
         finally:
             for name in names:
                 delattr(adapter, name)
+
+
+def work_in_words(
+    adapter: AttentionModelBase,
+    run: Callable[[Callable[[], object]], object],
+    measured: Sequence[Step],
+    to_come: Sequence[Step],
+) -> str:
+    """What steps to come are in edited texts and FLOPs, by counting a few of them.
+
+    Args:
+        run: runs the steps ``measured``, and calls its argument after each.
+    """
+    edited, flops, steps = Fitted(), Fitted(), iter(measured)
+    with counting(adapter) as since:
+
+        def tick() -> None:
+            step, new = next(steps), since()
+            edited.add(step, new.edited)
+            flops.add(step, new.flops)
+
+        run(tick)
+    total = in_flops(flops.total(to_come))
+    return f", {edited.total(to_come):,.0f} edited texts, {total}"
