@@ -121,7 +121,7 @@ def test_nothing_is_written_and_what_is_done_is_not_counted(
 
 def test_what_was_measured_is_told_of_other_sizes():
     fitted = Fitted()
-    for n, k in ((4, 10), (16, 10), (16, 30), (2, 50)):
+    for n, k in ((4, 10), (16, 10), (16, 30), (2, 50), (1, 7), (8, 25)):
         fitted.add(Step("a", True, n, k), 3.0 + 0.2 * n * k + 0.01 * n * k**2)
     steps = [Step("a", True, 64, 20)] * 3
     assert fitted.total(steps) == pytest.approx(3 * (3 + 0.2 * 1280 + 0.01 * 25600))

@@ -24,6 +24,8 @@ from hf_attnprobe.auditing.sweep import (
 from hf_attnprobe.hardware.memory import PeakMemory
 from hf_attnprobe.inference.batching import by_length, collate
 from hf_attnprobe.inference.encoding import Text
+from hf_attnprobe.statistics.summary import PREDICTION
+from hf_attnprobe.storage.rows import NO_SITE
 
 
 SECONDS = 3.0
@@ -96,11 +98,12 @@ def work_of_control(
 def calibrate(sweep: Sweep, work: Sequence[Work]) -> Calibration:
     """Runs every test that is left at two sites, on samples of the texts that are left.
 
-    First a few texts of middle length, then batches as large as are planned, then the
-    longest, while a sample takes no more than :data:`SECONDS`; at last single texts, on
+    First a few texts of middle length and one alone, then larger batches and the longest
+    texts, while a sample takes no more than :data:`SECONDS`; at last single texts, on
     which work and memory are counted.
     """
     found = Calibration()
+    work = work or [({PREDICTION: [NO_SITE]}, list(sweep.texts))]  # for the report
     where: dict[str, Sequence[Site]] = {}
     for todo, _ in work:
         where |= {test: few_sites(sites) for test, sites in todo.items()}
@@ -131,6 +134,8 @@ def _samples(
     if told(few) < SECONDS:  # the first one also loads and compiles kernels
         found.seconds.forget()
         yield few
+    if len(few) > 1:
+        yield around(1)  # beside the first it tells what every batch takes
     n = len(few)
     while n < min(most, len(texts)) and told(around(4 * n)) < SECONDS:
         n = min(4 * n, most, len(texts))

@@ -17,9 +17,9 @@ Kind = tuple[str, bool]
 class Fitted:
     """Something that steps take, measured at some and told of any other.
 
-    Of each kind of step it is a sum, with weights of at least 0, of a constant, the
-    tokens of the batch and its tokens squared: what attention, leaving out each token and
-    overheads cost. The weights are those of least squared relative errors.
+    Of each kind of step it is a sum, with weights of at least 0, of a constant, the texts
+    of the batch, their tokens and their tokens squared: what overheads, edits, attention
+    and leaving out each token cost. The weights are those of least squared relative errors.
     """
 
     _points: dict[Kind, list[tuple[Step, float]]] = field(default_factory=dict)
@@ -33,7 +33,7 @@ class Fitted:
         self._points.clear()
 
     def weights(self, kind: Kind) -> np.ndarray:
-        """Of the constant, the tokens and the squares, for this kind of step.
+        """Of the constant, texts, tokens and squares, for this kind of step.
 
         Of kinds that were not measured those of the same test's other steps; else 0.
         """
@@ -41,11 +41,11 @@ class Fitted:
         points = self._points.get(kind) or self._points.get((test, not is_first), [])
         points = [(step, value) for step, value in points if value > 0]
         if not points:
-            return np.zeros(3)
+            return np.zeros(4)
         rows = np.array([_features(step) for step, _ in points], float)
         values = np.array([value for _, value in points])
-        if len({row[1] for row in rows.tolist()}) == 1:  # one size says nothing more
-            return np.array([0.0, np.mean(values / rows[:, 1]), 0.0])
+        if len({row[2] for row in rows.tolist()}) == 1:  # one size says nothing more
+            return np.array([0.0, 0.0, np.mean(values / rows[:, 2]), 0.0])
         found, _ = nnls(rows / values[:, None], np.ones(len(values)))
         return found
 
@@ -53,12 +53,12 @@ class Fitted:
         """What the steps take together."""
         sums: dict[Kind, np.ndarray] = {}
         for step in steps:
-            sums[step.kind] = sums.get(step.kind, np.zeros(3)) + _features(step)
+            sums[step.kind] = sums.get(step.kind, np.zeros(4)) + _features(step)
         return float(sum(self.weights(kind) @ size for kind, size in sums.items()))
 
 
 def _features(step: Step) -> np.ndarray:
-    return np.array([1.0, step.size, step.size * step.n_tokens])
+    return np.array([1.0, step.n_texts, step.size, step.size * step.n_tokens])
 
 
 def as_batch(texts: Sequence[Text]) -> Step:

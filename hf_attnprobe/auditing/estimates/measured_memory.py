@@ -44,7 +44,8 @@ def measured_memory(
         found.add(as_batch(some), memory.peak)
 
     def size(n_tokens: int) -> int:
-        constant, linear, squared = found.weights(("batch", True))
-        return int(SPARE * (constant + linear * n_tokens + squared * n_tokens**2))
+        constant, each, linear, squared = found.weights(("batch", True))
+        n_bytes = constant + each + linear * n_tokens + squared * n_tokens**2
+        return int(SPARE * n_bytes)
 
     return size
