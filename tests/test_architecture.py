@@ -312,7 +312,8 @@ OF_DATA = {field.name for field in dataclasses.fields(Data)}
 OF_ARCHITECTURE = {field.name for field in dataclasses.fields(Architecture)}
 # What a flag may be besides a keyword argument: a field of the options or the data, the
 # form of the output, and whose folder.
-OF_OUTPUT = {"json", "verbose", "fail_on"}  # the form of the output, the exit code
+# the form of the output, the exit code, or what it would take
+OF_OUTPUT = {"json", "verbose", "fail_on", "estimate"}
 FUNCTIONS = {
     "demo": parameters(demo.demo) | options_of(demo.demo) | {"verbose"},
     "audit": parameters(audit) | set(names_of([Data, *flat_options()])) | OF_OUTPUT,

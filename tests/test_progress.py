@@ -9,7 +9,7 @@ import transformers
 
 from hf_attnprobe import AttentionClassifierConfig, TrainingOptions, train_classifier
 from hf_attnprobe.auditing.progress import Pace, Step
-from hf_attnprobe.auditing.sweep import _two
+from hf_attnprobe.auditing.sweep import few_sites
 from hf_attnprobe.progress import Bar, quiet_libraries
 
 
@@ -157,7 +157,7 @@ def test_the_estimate_is_one_line_before_long_work(clock, stderr_as):
 
 
 def test_of_many_heads_two_are_measured():
-    assert _two(range(79)) == [0, 39] and _two([5, 6]) == [5, 6]
+    assert few_sites(range(79)) == [0, 39] and few_sites([5, 6]) == [5, 6]
 
 
 # --- libraries ----------------------------------------------------------------------

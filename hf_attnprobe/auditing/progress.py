@@ -71,12 +71,14 @@ class Pace:
         n_runs: the same work is done so often in all, such as on a control.
         is_kept: whether what is done stays when the audit is stopped.
         clock: seconds.
+        besides: what else the line says of the steps to come.
     """
 
     shown: bool
     n_runs: int = 1
     is_kept: bool = True
     clock: Callable[[], float] = time.perf_counter
+    besides: Callable[[Sequence[Step]], str] = lambda steps: ""
     estimate: float | None = field(default=None, init=False)
     _to_do: deque[Step] = field(default_factory=deque, init=False)
     _left: Counter = field(default_factory=Counter, init=False)  # tokens by kind
@@ -85,6 +87,7 @@ class Pace:
     _sizes: Counter = field(default_factory=Counter, init=False)
     _names: list[str] = field(default_factory=list, init=False)
     _n_texts: int = field(default=0, init=False)
+    _in_batch: int = field(default=0, init=False)
     bar: Bar = field(init=False)
 
     def __enter__(self) -> "Pace":
@@ -122,9 +125,23 @@ class Pace:
         for step in steps:
             self._left[step.kind] += step.size
 
+    def begin(self, steps: Sequence[Step]) -> None:
+        """A batch of these steps, the next that are to be done."""
+        self._in_batch = len(steps)
+
+    def again(self, steps: Sequence[Step]) -> None:
+        """These steps take the place of what is left of the batch that was begun."""
+        for _ in range(self._in_batch):
+            step = self._to_do.popleft()
+            self._left[step.kind] -= step.size
+        self._in_batch = 0
+        self.first(steps)
+        self._last = self.clock()
+
     def tick(self) -> None:
         """A step is done."""
         step, now = self._to_do.popleft(), self.clock()
+        self._in_batch -= 1
         taken, self._last = now - self._last, now
         self._seconds[step.kind] = self._seconds.get(step.kind, 0.0) + taken
         self._sizes[step.kind] += step.size
@@ -172,5 +189,7 @@ class Pace:
         )
         self.bar.say(
             f"{in_words(self.estimate)} for {n_tests} tests on {self._n_texts} texts "
-            f"(measured on {n_measured}); {stop}"
+            f"(measured on {n_measured}){self.besides([*self._to_do] * self.n_runs)}; "
+            f"{stop}"
         )
+        self._last = self.clock()

@@ -14,7 +14,9 @@ from hf_attnprobe.auditing.selection import check_query
 from hf_attnprobe.auditing.sweep import Sweep
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness import AuditPreview, tests
-from hf_attnprobe.inference.batching import collate
+from hf_attnprobe.hardware.memory import in_halves
+from hf_attnprobe.inference.batching import collate, text_in_words
+from hf_attnprobe.inference.encoding import Text
 
 
 def rehearse(sweep: Sweep, sites: Sequence[Site], rationales: bool) -> None:
@@ -26,9 +28,14 @@ def rehearse(sweep: Sweep, sites: Sequence[Site], rationales: bool) -> None:
     """
     adapter = sweep.adapter
     by_length = sorted(sweep.texts, key=lambda text: text.n_content)
-    longest = collate(adapter, by_length[-4:], sweep.pad_token_id)
-    adapter.self_check(longest)
-    check_probabilities(adapter, longest)
+
+    def check_longest(texts: Sequence[Text]) -> None:
+        longest = collate(adapter, texts, sweep.pad_token_id)
+        adapter.self_check(longest)
+        check_probabilities(adapter, longest)
+
+    for _ in in_halves(by_length[-4:], check_longest, name=text_in_words):
+        pass
     shortest = adapter.observe(collate(adapter, by_length[:1], sweep.pad_token_id))
     beside = [by_length[0], max(sweep.texts, key=lambda text: text.n_tokens)]
     check_padding(shortest, collate(adapter, beside, sweep.pad_token_id))

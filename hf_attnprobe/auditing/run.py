@@ -4,7 +4,9 @@ import contextlib
 import dataclasses
 import logging
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +23,14 @@ from hf_attnprobe.attention_model import (
 from hf_attnprobe.auditing import control as controls
 from hf_attnprobe.auditing.command import asked_for
 from hf_attnprobe.auditing.distance import distance_of_erased
+from hf_attnprobe.auditing.estimates.calibration import (
+    calibrate,
+    work_of,
+    work_of_control,
+)
+from hf_attnprobe.auditing.estimates.estimate import Estimate
+from hf_attnprobe.auditing.estimates.half_precision import compared_with_float32
+from hf_attnprobe.auditing.estimates.sums import estimate
 from hf_attnprobe.auditing.examples import shown_texts
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.page import audit_page
@@ -41,6 +51,7 @@ from hf_attnprobe.auditing.subject import Model, Subject, check_unit, make_subje
 from hf_attnprobe.auditing.sweep import (
     Part,
     Sweep,
+    Work,
     beside,
     prune_heads,
     run,
@@ -59,6 +70,8 @@ from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness import readings, tests
 from hf_attnprobe.functional.predictions import Prediction
+from hf_attnprobe.hardware.memory import one_line_without_memory
+from hf_attnprobe.hardware.threads import suited_threads
 from hf_attnprobe.inference.batching import parse_bytes
 from hf_attnprobe.inference.choices import encode
 from hf_attnprobe.inference.encoding import Tokenized, has_rationales
@@ -72,7 +85,12 @@ from hf_attnprobe.statistics.comparisons import compare_rankings
 from hf_attnprobe.statistics.contrasts import Contrast, contrast
 from hf_attnprobe.statistics.summary import PREDICTION, summarize
 from hf_attnprobe.statistics.wording import words_of
-from hf_attnprobe.storage.folders import claim, write_atomically, write_json
+from hf_attnprobe.storage.folders import (
+    check_claim,
+    claim,
+    write_atomically,
+    write_json,
+)
 from hf_attnprobe.storage.provenance import SUMMARY, versions
 from hf_attnprobe.storage.rows import read_rows
 
@@ -133,6 +151,151 @@ def audit(
         AttnProbeError: for anything that the caller can mend, before anything is
             written.
     """
+    job = _prepared(model, dataset, tests, options, tokenizer)
+    subject, choice, state = job.subject, job.choice, job.state
+    pace = Pace(
+        shown=progress and state.is_main_process,
+        n_runs=1 if subject.control is None else 2,
+        is_kept=output_dir is not None,
+    )
+    with _folder(output_dir, state) as folder, pace, job.on_this_machine():
+        sweep = job.sweep(folder, pace)
+        rehearse(sweep, choice.sites, choice.rationales)
+        besides = job.besides | compared_with_float32(
+            sweep.adapter, subject.exact, sweep.texts, sweep.pad_token_id
+        )
+        with claim(folder, job.identity, state):
+            parts = _run_tests(sweep, choice, options)
+            others = None
+            if subject.control is not None:
+                other = beside(sweep, subject.control)
+                run_control(other, parts, choice.groups, job.control)
+                others = _rows_of(other)
+                besides = {**besides, "control": job.control}
+            provenance = _provenance(job.identity, sweep, choice.left_out, besides)
+            report = _report(job, sweep, provenance, others, options)
+            if output_dir is not None and state.is_main_process:
+                _write(report, folder)
+            state.wait_for_everyone()
+    return report
+
+
+@quiet_libraries()
+def estimate_audit(
+    model: Model,
+    dataset: Any,
+    tests: "Sequence[str | Options] | str | Options | None" = None,
+    *,
+    options: AuditOptions = AuditOptions(),
+    output_dir: str | Path | None = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Estimate:
+    """What :func:`audit` with these arguments will take; nothing is written.
+
+    It prepares the audit, runs each test at two sites on a few texts, and makes the
+    report once from these rows. What an output folder holds already is not counted.
+
+    Args:
+        model, dataset, tests, options, output_dir, tokenizer: those of :func:`audit`.
+        clock: seconds; by default those that pass, ``time.process_time`` for those that
+            the processor works.
+
+    Returns:
+        Work, time, memory and disk space of what is left. Time within a factor of 1.5 on
+        the jobs on which it was tested (tests/test_estimates.py), if the machine stays
+        as busy as it is.
+
+    Raises:
+        AttnProbeError: whatever would stop the audit before its first rows.
+    """
+    begun = clock()
+    job = _prepared(model, dataset, tests, options, tokenizer)
+    pace = Pace(shown=False, clock=clock)
+    with tempfile.TemporaryDirectory() as elsewhere, job.on_this_machine():
+        where = Path(elsewhere if output_dir is None else output_dir)
+        sweep = job.sweep(where, pace)
+        rehearse(sweep, job.choice.sites, job.choice.rationales)
+        if output_dir is not None:
+            check_claim(where, job.identity)
+        prepared = clock() - begun
+        plan = _plan(job, sweep, options)
+        found = calibrate(sweep, [*plan["audit"], *plan["control"]])
+
+        def report_on(folder: Path, n_texts: int) -> None:
+            tried = replace(sweep, folder=folder / "rows", texts=sweep.texts[:n_texts])
+            provenance = _provenance(job.identity, tried, {}, job.besides)
+            others = None if job.subject.control is None else _rows_of(tried)
+            without = replace(options, prune=False)
+            report = _report(job, tried, provenance, others, without)
+            _write(report, folder)
+
+        return estimate(sweep, plan, found, report_on, prepared, Path(elsewhere))
+
+
+def _plan(job: "_Job", sweep: Sweep, options: AuditOptions) -> dict[str, list[Work]]:
+    """The batches that are left, of the model and of its control."""
+    control = job.subject.control
+    left = (
+        [] if control is None else work_of_control(sweep, control, job.choice, options)
+    )
+    return {"audit": work_of(sweep, job.choice, options), "control": left}
+
+
+@dataclass(frozen=True)
+class _Job:
+    """An audit before its first test: everything is loaded, encoded and chosen.
+
+    Attributes:
+        control: what the control is, in words.
+        besides: what the report's provenance says beside settings.
+    """
+
+    subject: Subject
+    examples: "datasets.Dataset"
+    data: Data
+    options: AuditOptions
+    choice: Choice
+    identity: dict[str, Any]
+    tokenized: Tokenized
+    control: str
+    besides: dict[str, Any]
+    budget: int
+    state: PartialState
+
+    @contextlib.contextmanager
+    def on_this_machine(self) -> Iterator[None]:
+        """Threads as many as help, and one line where there is no memory."""
+        with (
+            suited_threads(self.subject.adapter.model),
+            one_line_without_memory("the audit"),
+        ):
+            yield
+
+    def sweep(self, folder: Path, pace: Pace) -> Sweep:
+        """The work of the audit, its rows in a folder."""
+        return Sweep(
+            adapter=self.subject.adapter,
+            texts=self.tokenized.texts,
+            options=self.choice.tests,
+            seed=self.options.seed,
+            pad_token_id=self.subject.tokenizer.pad_token_id or 0,
+            budget=self.budget,
+            batch_size=self.options.batch_size,
+            folder=folder / "rows",
+            state=self.state,
+            pace=pace,
+        )
+
+
+def _prepared(
+    model: Model,
+    dataset: Any,
+    tests: "Sequence[str | Options] | str | Options | None",
+    options: AuditOptions,
+    tokenizer: PreTrainedTokenizerBase | None,
+) -> _Job:
+    """Loads, encodes and chooses; for the arguments see :func:`audit`."""
     budget, data = parse_bytes(options.memory_budget), as_data(dataset)
     given = tests_given(tests, options)
     examples = data.examples(seed=options.seed)
@@ -157,41 +320,19 @@ def audit(
         "asked_for": asked_for(model, data, tests, options),
         **_architecture(subject.adapter),
     }
-    pace = Pace(
-        shown=progress and state.is_main_process,
-        n_runs=1 if subject.control is None else 2,
-        is_kept=output_dir is not None,
+    return _Job(
+        subject,
+        examples,
+        data,
+        options,
+        choice,
+        identity,
+        tokenized,
+        control,
+        besides,
+        budget,
+        state,
     )
-    with _folder(output_dir, state) as folder, pace:
-        sweep = Sweep(
-            adapter=subject.adapter,
-            texts=tokenized.texts,
-            options=choice.tests,
-            seed=options.seed,
-            pad_token_id=subject.tokenizer.pad_token_id or 0,
-            budget=budget,
-            batch_size=options.batch_size,
-            folder=folder / "rows",
-            state=state,
-            pace=pace,
-        )
-        rehearse(sweep, choice.sites, choice.rationales)
-        with claim(folder, identity, state):
-            parts = _run_tests(sweep, choice, options)
-            others = None
-            if subject.control is not None:
-                other = beside(sweep, subject.control)
-                run_control(other, parts, choice.groups, control)
-                others = _rows_of(other)
-                besides["control"] = control
-            provenance = _provenance(identity, sweep, choice.left_out, besides)
-            report = _report(
-                subject, data, sweep, provenance, others, options, examples
-            )
-            if output_dir is not None and state.is_main_process:
-                _write(report, folder)
-            state.wait_for_everyone()
-    return report
 
 
 def _architecture(adapter: AttentionModelBase) -> dict[str, dict[str, str]]:
@@ -345,16 +486,14 @@ def _rows_of(sweep: Sweep) -> pd.DataFrame:
 
 
 def _report(
-    subject: Subject,
-    data: Data,
+    job: _Job,
     sweep: Sweep,
     provenance: dict[str, Any],
     control: pd.DataFrame | None,
     options: AuditOptions,
-    examples: "datasets.Dataset",
 ) -> Report:
     """The report of this run's texts and tests."""
-    rows = _rows_of(sweep)
+    rows, subject, data, examples = _rows_of(sweep), job.subject, job.data, job.examples
     classes, seed = subject.adapter.label_names, sweep.seed
     unit = provenance.get("unit_of_number", "")
     words = words_of(provenance["prediction"], unit=unit)

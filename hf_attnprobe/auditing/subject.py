@@ -52,6 +52,7 @@ Model = (
 Tokenizer = Any
 """A tokenizer, or for a model of images its image processor."""
 
+HALF = ("bfloat16", "float16")
 SLOW_ON_A_CPU = (torch.bfloat16, torch.float16)
 
 
@@ -62,6 +63,7 @@ class Subject:
     ``control`` is the same model without what it has learned, where there is one.
     ``origin`` is what a report records of where the model is from. ``has_unit`` is False
     of a model that predicts a number where nothing says what its changes are counted in.
+    ``exact`` makes the same model in float32 where it is asked for in half precision.
     """
 
     name: str
@@ -70,6 +72,7 @@ class Subject:
     control: AttentionModelBase | None = None
     origin: Mapping[str, Any] = field(default_factory=dict)
     has_unit: bool = True
+    exact: Callable[[], AttentionModelBase] | None = None
 
 
 @dataclass(frozen=True)
@@ -117,8 +120,8 @@ def make_subject(
         **_head_options(loaded.model, options, spread),
     }
 
-    def wrapped(model: nn.Module) -> AttentionModelBase:
-        return wrap(model, **arguments)
+    def wrapped(model: nn.Module, **others: Any) -> AttentionModelBase:
+        return wrap(model, **(arguments | others))
 
     adapter = wrapped(loaded.model.to(device))
     _check_tokenizer_of(loaded, adapter)
@@ -129,7 +132,9 @@ def make_subject(
 
     made = _subject(loaded, adapter, _control(adapter, options, again))
     has_unit = not adapter.prediction.is_number or bool(options.scale or spread)
-    return replace(made, has_unit=has_unit)
+    in_float32 = partial(wrapped, loaded.model, dtype=torch.float32)
+    exact = in_float32 if options.dtype in HALF else None
+    return replace(made, has_unit=has_unit, exact=exact)
 
 
 def check_unit(subject: Subject) -> None:

@@ -1,9 +1,8 @@
 """The work of an audit: every test at every head on every text, resumable."""
 
-import ctypes
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -16,8 +15,11 @@ from hf_attnprobe.attention_model import (
     MaskedReplay,
     Site,
 )
+from hf_attnprobe.auditing.estimates.counting import work_in_words
+from hf_attnprobe.auditing.estimates.measured_memory import measured_memory
+from hf_attnprobe.auditing.estimates.room import Room
 from hf_attnprobe.auditing.head_tables import values_by_head
-from hf_attnprobe.auditing.progress import FIRST_BATCH, Pace, steps_of
+from hf_attnprobe.auditing.progress import FIRST_BATCH, Pace, Step, steps_of
 from hf_attnprobe.auditing.selection import half_of, sites_by_test
 from hf_attnprobe.faithfulness import tests
 from hf_attnprobe.faithfulness.prune_curve import (
@@ -25,7 +27,8 @@ from hf_attnprobe.faithfulness.prune_curve import (
     crossed_prune_curve,
     least_first,
 )
-from hf_attnprobe.inference.batching import collate, plan
+from hf_attnprobe.hardware.memory import give_back_pages, in_halves
+from hf_attnprobe.inference.batching import collate, in_batches, plan, text_in_words
 from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.options import Options
 from hf_attnprobe.statistics.summary import PREDICTION
@@ -40,22 +43,12 @@ from hf_attnprobe.storage.rows import (
 )
 
 
-def give_back_freed_memory() -> None:
-    """Hands the C library's free pages back to the system, where it is glibc.
-
-    Tensors of a few megabytes leave holes in its heap, and some hundred tests of changing
-    shapes leave so many that an audit of MiniLM with a budget of 500 MB held 900 MB: its
-    tensors kept to the budget, the heap did not. Costs 1%.
-    """
-    if sys.platform == "linux":
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-        if trim is not None:
-            trim(0)
-
-
 PRUNE_POINTS = 12
+CUT = 1.5  # times as many batches as need be make it worth to measure their memory
 Where = Mapping[str, Sequence[Site]]
 """The tests to run, each with the sites where it looks."""
+Work = tuple[Where, list[Text]]
+"""Tests with their sites, and a batch of texts that lack them."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +60,8 @@ class Sweep:
     folder: where the rows go.
     pace: what is told of the work that is done.
     name: what the bar says.
+    measures_memory: whether batches are planned by what a few texts took, where a worst
+        case per text would make many; the rows do not depend on it.
     """
 
     adapter: AttentionModelBase
@@ -80,6 +75,7 @@ class Sweep:
     state: PartialState
     pace: Pace
     name: str = "audit"
+    measures_memory: bool = True
 
 
 def run(sweep: Sweep, where: Where) -> None:
@@ -88,26 +84,95 @@ def run(sweep: Sweep, where: Where) -> None:
     The longest come first, so that a batch that does not fit into memory is met soon; but
     where an estimate is shown, a few texts before them that say how long it will take.
     """
-    where = {**where, PREDICTION: [NO_SITE]}
-    done = finished_ids(sweep.folder)
-    jobs = _jobs(sweep, tuple(where), done)
+    work = work_left(sweep, where)
     sweep.state.wait_for_everyone()  # everyone has planned before anyone adds rows
-    share = jobs[::-1][sweep.state.process_index :: sweep.state.num_processes]
+    share = work[sweep.state.process_index :: sweep.state.num_processes]
     is_measured = sweep.pace.shown and sweep.pace.estimate is None
+    if sweep.measures_memory and _is_cut(sweep, share):
+        share = _in_measured_batches(sweep, share)
     if is_measured:
         share = _small_first(share)
-    places = [({test: where[test] for test in todo}, texts) for todo, texts in share]
-    sweep.pace.expect(sweep.name, [steps_of(todo, texts) for todo, texts in places])
-    if is_measured and places:
-        _measure(sweep, *places[0])
-    for todo, texts in places:
-        batch = collate(sweep.adapter, texts, sweep.pad_token_id)
-        rows = run_batch(
+    sweep.pace.expect(sweep.name, [steps_of(todo, texts) for todo, texts in share])
+    if is_measured and share:
+        _measure(sweep, *share[0])
+    room = Room()
+    for todo, texts in share:
+        _run_and_keep(sweep, todo, texts, room)
+    sweep.state.wait_for_everyone()
+
+
+def work_left(sweep: Sweep, where: Where) -> list[Work]:
+    """The tests that are not on disk yet, in batches, the longest texts first.
+
+    Nothing is run or written, and every process gets the same.
+    """
+    where = {**where, PREDICTION: [NO_SITE]}
+    jobs = _jobs(sweep, tuple(where), finished_ids(sweep.folder))
+    return [({test: where[test] for test in todo}, texts) for todo, texts in jobs[::-1]]
+
+
+def _is_cut(sweep: Sweep, share: Sequence[Work]) -> bool:
+    """Whether the worst case makes more batches than their largest size does."""
+    n_texts = sum(len(texts) for _, texts in share)
+    return len(share) >= CUT * max(n_texts / sweep.batch_size, 2)
+
+
+def _in_measured_batches(sweep: Sweep, share: Sequence[Work]) -> list[Work]:
+    """The same work in batches that fill the budget, the longest texts first."""
+    together: dict[object, tuple[Where, list[Text]]] = {}
+    for todo, texts in share:
+        key = tuple((test, tuple(sites)) for test, sites in todo.items())
+        together.setdefault(key, (todo, []))[1].extend(texts)
+    again = []
+    for todo, texts in together.values():
+        few = {
+            test: [*dict.fromkeys((s[0], s[len(s) // 2], s[-1]))]
+            for test, s in todo.items()
+            if s
+        }
+        size = measured_memory(texts, partial(_try, sweep, few), sweep.state.device)
+        batches = [*in_batches(texts, size, sweep.budget, sweep.batch_size)]
+        again += [(todo, batch) for batch in batches[::-1]]
+    return again
+
+
+def _try(
+    sweep: Sweep,
+    where: Where,
+    texts: Sequence[Text],
+    tick: Callable[[], object] = lambda: None,
+) -> None:
+    """Runs the tests; the rows are not kept."""
+    batch = collate(sweep.adapter, texts, sweep.pad_token_id)
+    run_batch(sweep.adapter, batch, where, sweep.options, sweep.seed, tick)
+
+
+def _run_and_keep(sweep: Sweep, todo: Where, texts: Sequence[Text], room: Room) -> None:
+    """Runs the tests on a batch and keeps its rows; on halves where memory runs out.
+
+    Raises:
+        AttnProbeError: a single text does not fit.
+    """
+
+    def rows_of(part: Sequence[Text]) -> pd.DataFrame:
+        sweep.pace.begin(steps_of(todo, part))
+        batch = collate(sweep.adapter, part, sweep.pad_token_id)
+        return run_batch(
             sweep.adapter, batch, todo, sweep.options, sweep.seed, sweep.pace.tick
         )
-        append_rows(sweep.folder, rows)
-        sweep.pace.end_of_batch(len(texts))
-    sweep.state.wait_for_everyone()
+
+    def smaller(halves: Sequence[Sequence[Text]]) -> None:
+        room.did_not_fit(halves)
+        sweep.pace.again([step for half in halves for step in steps_of(todo, half)])
+
+    whole, parts = steps_of(todo, texts), [*room.parts(texts)]
+    if len(parts) > 1:
+        sweep.pace.begin(whole)
+        sweep.pace.again([step for part in parts for step in steps_of(todo, part)])
+    for some in parts:
+        for part, rows in in_halves(some, rows_of, name=text_in_words, split=smaller):
+            append_rows(sweep.folder, rows)
+            sweep.pace.end_of_batch(len(part))
 
 
 Part = tuple[Sequence[Text], Sequence[Site]]
@@ -162,7 +227,7 @@ def _jobs(
     return plan(sweep.texts, names, done, size, sweep.budget, sweep.batch_size)
 
 
-def _small_first(jobs: list[Job]) -> list[Job]:
+def _small_first(jobs: list[Work]) -> list[Work]:
     """The same jobs with a few texts of middle length before them."""
     if sum(len(texts) for _, texts in jobs) <= 2 * FIRST_BATCH:
         return jobs
@@ -180,7 +245,8 @@ def _measure(sweep: Sweep, where: Where, texts: Sequence[Text]) -> None:
 
     Of many heads even a batch of a few texts takes minutes. The rows are not kept.
     """
-    few = {test: _two(sites) for test, sites in where.items()}
+    few = {test: few_sites(sites) for test, sites in where.items()}
+    sweep.pace.besides = partial(_work_in_words, sweep, few, texts[:1])
     if few == where:
         return
     sweep.pace.first(steps_of(few, texts))
@@ -189,7 +255,15 @@ def _measure(sweep: Sweep, where: Where, texts: Sequence[Text]) -> None:
     sweep.pace.end_of_batch(len(texts))
 
 
-def _two(sites: Sequence[Site]) -> Sequence[Site]:
+def _work_in_words(
+    sweep: Sweep, where: Where, texts: Sequence[Text], to_come: Sequence[Step]
+) -> str:
+    """Of all steps, counted on one text; it runs once, where an estimate is shown."""
+    run = partial(_try, sweep, where, texts)
+    return work_in_words(sweep.adapter, run, steps_of(where, texts), to_come)
+
+
+def few_sites(sites: Sequence[Site]) -> Sequence[Site]:
     """The first site, which pays for what all share, and one of middle depth."""
     return [sites[0], sites[len(sites) // 2]] if len(sites) > 2 else sites
 
@@ -274,6 +348,6 @@ def run_batch(
                 statistics = statistics_of(result)
             parts.append(to_rows(name, statistics, batch.example_ids, site))
             if _has_many_sites(where):
-                give_back_freed_memory()
+                give_back_pages()
             tick()
     return pd.concat(parts, ignore_index=True)

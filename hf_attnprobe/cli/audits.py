@@ -40,6 +40,12 @@ def add_audit(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
     add_verbose(parser)
     parser.add_argument(
+        "--estimate",
+        action="store_true",
+        help="say how much work, time, memory and disk space the audit will take, from a "
+        "few texts and heads, and end; nothing is written",
+    )
+    parser.add_argument(
         "--fail-on",
         nargs="+",
         choices=list(FAILING),
@@ -101,16 +107,21 @@ def run_audit(arguments: dict[str, Any]) -> int:
     """Audits and prints the report; its exit code is that of ``--fail-on``."""
     from hf_attnprobe.auditing.forms.terminal import place_lines
     from hf_attnprobe.auditing.result import to_json
-    from hf_attnprobe.auditing.run import audit
+    from hf_attnprobe.auditing.run import audit, estimate_audit
     from hf_attnprobe.distributed import process_state
 
-    report = audit(
-        arguments["model"],
-        from_flat(arguments, Data),
-        parse_tests(arguments["tests"], arguments),
-        options=from_flat(arguments, AuditOptions),
-        output_dir=arguments["output_dir"],
-    )
+    asked = {
+        "model": arguments["model"],
+        "dataset": from_flat(arguments, Data),
+        "tests": parse_tests(arguments["tests"], arguments),
+        "options": from_flat(arguments, AuditOptions),
+        "output_dir": arguments["output_dir"],
+    }
+    if arguments["estimate"]:
+        told = estimate_audit(**asked)
+        print(json.dumps(told.to_json()) if arguments["json"] else told.to_text())
+        return 0
+    report = audit(**asked)
     if process_state().is_main_process:
         if arguments["json"]:
             show(json.dumps(to_json(report)))

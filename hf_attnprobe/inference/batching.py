@@ -56,7 +56,7 @@ def plan(
             left.setdefault(missing, []).append(text)
     jobs = []
     for missing, group in left.items():
-        for batch in _batches(group, bytes_per_text, budget, batch_size):
+        for batch in in_batches(group, bytes_per_text, budget, batch_size):
             jobs.append((missing, batch))
     return jobs
 
@@ -66,12 +66,13 @@ def by_length(texts: Sequence[Text]) -> list[Text]:
     return sorted(texts, key=lambda text: (text.n_tokens, text.example_id))
 
 
-def _batches(
+def in_batches(
     texts: Sequence[Text],
     bytes_per_text: Callable[[int], int],
     budget: int,
     batch_size: int,
 ) -> Iterator[list[Text]]:
+    """The texts by length, each batch within the budget; for the arguments see plan."""
     batch: list[Text] = []
     for text in by_length(texts):
         n_bytes = (len(batch) + 1) * bytes_per_text(text.n_tokens)
@@ -80,6 +81,11 @@ def _batches(
             batch = []
         batch.append(text)
     yield batch
+
+
+def text_in_words(text: Text) -> str:
+    """Which text it is, for a message."""
+    return f"text {text.example_id} of {text.n_tokens} tokens"
 
 
 def collate(adapter: AttentionModel, texts: Sequence[Text], pad_token_id: int) -> Batch:

@@ -12,6 +12,7 @@ from hf_attnprobe.data.arguments import as_data
 from hf_attnprobe.data.examples import DatasetName, dataset_name
 from hf_attnprobe.distributed import check_one_process, process_state
 from hf_attnprobe.functional.predictions import classes
+from hf_attnprobe.hardware.threads import suited_threads
 from hf_attnprobe.inference.outputs import Outputs
 from hf_attnprobe.options import from_flat
 from hf_attnprobe.progress import Bar, quiet_libraries
@@ -99,7 +100,10 @@ def retrain(
         "epochs": options.adversary_epochs,
         "patience": options.adversary_patience,
     }
-    with claim(folder, identity, process_state(), kind=KIND):
+    with (
+        claim(folder, identity, process_state(), kind=KIND),
+        suited_threads(base.model),
+    ):
         own = base.outputs(splits["test"])
         # Rows first: from here on the folder is this run's, whatever interrupts it.
         append_rows(folder / "rows", _prediction_rows(own), name=PREDICTION)

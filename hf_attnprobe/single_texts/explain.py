@@ -148,7 +148,8 @@ class Explainer:
         if not known:
             return {}, {}
         epsilon = SHOWN_EPSILON if SHOWN_EPSILON in known else known[0]
-        adversary = found.attention[epsilon]  # [1, 1, keys]
+        # [1, 1, keys]; the search is in float64 whatever the model computes in
+        adversary = found.attention[epsilon].to(observation.attention[layer].dtype)
         after = self.model.replay(observation, {layer: adversary[None, :, None]})[0]
         numbers = {
             ADVERSARY_JSD: float(found.epsilon_max_jsd[epsilon][0]),

@@ -184,21 +184,37 @@ def claim(
             raise
 
 
+def check_claim(folder: Path, identity: Mapping, *, kind: str = "audit") -> None:
+    """Raises AttnProbeError where :func:`claim` would; nothing is written."""
+    mark = folder / f"{kind}.json"
+    if mark.exists():
+        _check_mark(mark, identity, kind)
+    else:
+        check_free(folder)
+
+
 def _mark(folder: Path, identity: Mapping, kind: str) -> bool:
     """Writes the mark if the folder has none; whether it was so."""
     mark = folder / f"{kind}.json"
     if not mark.exists():
         write_json(mark, identity)
         return True
+    _check_mark(mark, identity, kind)
+    return False
+
+
+def _check_mark(mark: Path, identity: Mapping, kind: str) -> None:
+    folder = mark.parent
     try:
         held = json.loads(mark.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise cannot_use(folder, error) from error
     except ValueError as error:
         raise AttnProbeError(
             f"cannot read {mark} ({error}), which says what {folder} belongs to; choose "
             "another --output-dir"
         ) from error
     _check_identity(folder, held, identity, kind)
-    return False
 
 
 def _give_back(folder: Path, kind: str) -> None:

@@ -23,6 +23,7 @@ from transformers import (
 from hf_attnprobe.checkpoints.records import STEPS
 from hf_attnprobe.data.examples import column_of
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.hardware.threads import suited_threads
 from hf_attnprobe.progress import Bar
 from hf_attnprobe.statistics.scores import classification_metrics
 
@@ -176,6 +177,16 @@ class PlainTrainer(Trainer):
 
     def _get_grad_norm(self, model: torch.nn.Module, grad_norm: Any = None) -> Any:
         return grad_norm
+
+    def train(self, *args: Any, **options: Any) -> Any:
+        """As in Transformers, a small model with one thread."""
+        with suited_threads(self.model):
+            return super().train(*args, **options)
+
+    def evaluation_loop(self, *args: Any, **options: Any) -> Any:
+        """As in Transformers, a small model with one thread."""
+        with suited_threads(self.model):
+            return super().evaluation_loop(*args, **options)
 
 
 class ColumnCollator:

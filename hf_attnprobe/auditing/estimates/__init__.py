@@ -1,0 +1,1 @@
+"""What an audit will take, measured before it runs: work, time, memory, disk."""

@@ -1,0 +1,67 @@
+"""What steps take, measured at some of them and told of any other."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from scipy.optimize import nnls
+
+from hf_attnprobe.auditing.progress import Step
+from hf_attnprobe.inference.encoding import Text
+
+
+Kind = tuple[str, bool]
+
+
+@dataclass
+class Fitted:
+    """Something that steps take, measured at some and told of any other.
+
+    Of each kind of step it is a sum, with weights of at least 0, of a constant, the texts
+    of the batch, their tokens and their tokens squared: what overheads, edits, attention
+    and leaving out each token cost. The weights are those of least squared relative errors.
+    """
+
+    _points: dict[Kind, list[tuple[Step, float]]] = field(default_factory=dict)
+
+    def add(self, step: Step, value: float) -> None:
+        """A step took so much."""
+        self._points.setdefault(step.kind, []).append((step, value))
+
+    def forget(self) -> None:
+        """Drops what was measured so far."""
+        self._points.clear()
+
+    def weights(self, kind: Kind) -> np.ndarray:
+        """Of the constant, texts, tokens and squares, for this kind of step.
+
+        Of kinds that were not measured those of the same test's other steps; else 0.
+        """
+        test, is_first = kind
+        points = self._points.get(kind) or self._points.get((test, not is_first), [])
+        points = [(step, value) for step, value in points if value > 0]
+        if not points:
+            return np.zeros(4)
+        rows = np.array([_features(step) for step, _ in points], float)
+        values = np.array([value for _, value in points])
+        if len({row[2] for row in rows.tolist()}) == 1:  # one size says nothing more
+            return np.array([0.0, 0.0, np.mean(values / rows[:, 2]), 0.0])
+        found, _ = nnls(rows / values[:, None], np.ones(len(values)))
+        return found
+
+    def total(self, steps: Sequence[Step]) -> float:
+        """What the steps take together."""
+        sums: dict[Kind, np.ndarray] = {}
+        for step in steps:
+            sums[step.kind] = sums.get(step.kind, np.zeros(4)) + _features(step)
+        return float(sum(self.weights(kind) @ size for kind, size in sums.items()))
+
+
+def _features(step: Step) -> np.ndarray:
+    return np.array([1.0, step.n_texts, step.size, step.size * step.n_tokens])
+
+
+def as_batch(texts: Sequence[Text]) -> Step:
+    """A batch as a single step."""
+    longest = max(text.n_tokens for text in texts)
+    return Step("batch", True, len(texts), longest)

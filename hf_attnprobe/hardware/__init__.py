@@ -1,0 +1,1 @@
+"""What the machine has: its memory and its threads, measured while work runs."""

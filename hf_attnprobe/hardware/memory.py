@@ -1,0 +1,186 @@
+"""Memory: what work takes, measured, and going on with less where there is not enough."""
+
+import ctypes
+import gc
+import sys
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from hf_attnprobe.errors import AttnProbeError
+
+
+T = TypeVar("T")
+R = TypeVar("R")
+SAID = ("out of memory", "allocate memory", "not enough memory", "bad_alloc")
+"""What allocators say: CUDA and MPS, PyTorch's on a CPU, that on Windows, the C++ library's."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that an allocation did not succeed, on whatever device."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(part in str(error) for part in SAID)
+
+
+def in_halves(
+    items: Sequence[T],
+    work: Callable[[Sequence[T]], R],
+    *,
+    name: Callable[[T], str] = str,
+    split: Callable[[Sequence[Sequence[T]]], None] = lambda halves: None,
+) -> Iterator[tuple[Sequence[T], R]]:
+    """Work on all items at once, or on halves of them where memory runs out.
+
+    Args:
+        items: what the work is on, in order.
+        work: on some of the items; it must leave nothing behind where it fails.
+        name: of an item, in words.
+        split: told of the halves that will be worked on in place of what failed.
+
+    Yields:
+        The items that were worked on at once, and the result, in order.
+
+    Raises:
+        AttnProbeError: a single item does not fit.
+    """
+    left = deque([items])
+    while left:
+        part, failed = left.popleft(), None
+        try:
+            result = work(part)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            failed = _without_frames(error)
+        if failed is None:
+            yield part, result
+            continue
+        give_back()
+        if len(part) == 1:
+            raise AttnProbeError(
+                f"expected memory for {name(part[0])} by itself, it ran out "
+                f"({_first_line(failed)}); leave it out, cut it, run fewer tests at once "
+                "with --tests, or take a machine with more memory"
+            ) from failed
+        middle = (len(part) + 1) // 2
+        halves = [part[:middle], part[middle:]]
+        left.extendleft(reversed(halves))
+        split(halves)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:120]
+
+
+def _without_frames(error: Exception) -> Exception:
+    """The error alone: its frames hold the tensors that filled the memory."""
+    error.__context__ = error.__cause__ = None
+    return error.with_traceback(None)
+
+
+def give_back() -> None:
+    """Returns what no object holds any more to the system or the device."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    give_back_pages()
+
+
+def give_back_pages() -> None:
+    """Hands the C library's free pages back to the system, where it is glibc.
+
+    Tensors of a few megabytes leave holes in its heap, and some hundred tests of changing
+    shapes leave so many that an audit of MiniLM with a budget of 500 MB held 900 MB: its
+    tensors kept to the budget, the heap did not. Costs 1%.
+    """
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if trim is not None:
+            trim(0)
+
+
+@contextmanager
+def one_line_without_memory(what: str) -> Iterator[None]:
+    """Turns an allocation that fails inside into one line.
+
+    Raises:
+        AttnProbeError: memory ran out; what was written before stays.
+    """
+    failed = None
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        failed = _without_frames(error)
+    if failed is not None:
+        give_back()
+        raise AttnProbeError(
+            f"expected memory for {what}, it ran out ({_first_line(failed)}); give a smaller "
+            "--memory-budget or --batch-size, or fewer texts"
+        ) from failed
+
+
+class PeakMemory(TorchDispatchMode):
+    """Bytes of the tensors that are made inside and alive at once, at most: ``peak``.
+
+    Counted at each operation by the storages it returns, so that it is the same in every
+    run, whatever the allocator keeps; what an operation needs only inside itself is not
+    seen. On CUDA ``peak`` is that of PyTorch's allocator, which sees this too.
+    """
+
+    def __init__(self, device: torch.device | None = None) -> None:
+        super().__init__()
+        self._device = device if device is not None and device.type == "cuda" else None
+        self._alive: dict[int, int] = {}
+        self._now = 0
+        self.peak = 0
+
+    def __enter__(self) -> "PeakMemory":
+        if self._device is not None:
+            torch.cuda.reset_peak_memory_stats(self._device)
+            self._before = torch.cuda.memory_allocated(self._device)
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        if self._device is not None:
+            self.peak = torch.cuda.max_memory_allocated(self._device) - self._before
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        given = {_key(x) for x in tree_leaves((args, kwargs)) if _is_plain(x)}
+        result = func(*args, **(kwargs or {}))
+        for x in tree_leaves(result):
+            if _is_plain(x) and _key(x) not in given:
+                self._add(x.untyped_storage())
+        return result
+
+    def _add(self, storage: torch.UntypedStorage) -> None:
+        key = storage._cdata
+        if key in self._alive:
+            return
+        self._alive[key] = storage.nbytes()
+        self._now += storage.nbytes()
+        self.peak = max(self.peak, self._now)
+        weakref.finalize(storage, self._free, key)
+
+    def _free(self, key: int) -> None:
+        self._now -= self._alive.pop(key, 0)
+
+
+def _is_plain(x: Any) -> bool:
+    return isinstance(x, torch.Tensor) and x.layout == torch.strided
+
+
+def _key(x: torch.Tensor) -> int:
+    return x.untyped_storage()._cdata

@@ -1,0 +1,143 @@
+"""Out of memory: with an address space that is really too small, and with errors of an accelerator."""
+
+import json
+import sys
+
+import pandas as pd
+import pytest
+import torch
+
+from hf_attnprobe import AttnProbeError, AuditOptions, Permutation, audit
+from hf_attnprobe.auditing import sweep as sweeps
+from hf_attnprobe.hardware.memory import PeakMemory, in_halves, is_out_of_memory
+
+
+KEY = ["test", "statistic", "example_id", "layer", "head"]
+
+
+def rows_of(report):
+    return report.to_pandas().set_index(KEY).value.sort_index()
+
+
+SMALL = """
+import json, resource, sys
+from hf_attnprobe import AuditOptions, Permutation, audit
+from hf_attnprobe.auditing import sweep
+
+model, data, room, n = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+sizes = []
+run_batch = sweep.run_batch
+def counted(adapter, batch, *rest):
+    rows = run_batch(adapter, batch, *rest)
+    sizes.append(len(batch.example_ids))
+    return rows
+sweep.run_batch = counted
+def run():
+    sizes.clear()
+    options = AuditOptions(control="none", shown_texts=0, memory_budget="1000GB")
+    report = audit(model, data, [Permutation(n_permutations=n)], options=options, progress=False)
+    values = report.to_pandas().sort_values(["statistic", "example_id"]).value.tolist()
+    return values, list(sizes)
+free, whole = run() if n <= 10000 else ([], [])
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + room, used + room))
+tight, parts = run()
+worst = max(abs(a - b) for a, b in zip(free, tight, strict=True) if a == a or b == b)
+print(json.dumps([worst, whole, parts]))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_AS of Linux")
+def test_a_batch_that_does_not_fit_is_halved_until_it_does(
+    checkpoint, reviews_folder, run_python
+):
+    run = run_python("-c", SMALL, checkpoint, reviews_folder, 150_000_000, 10_000)
+    assert run.code == 0, run.err
+    worst, whole, parts = json.loads(run.out)
+    assert worst < 1e-12 and whole == [40]  # kernels round by the shape of a batch
+    assert sum(parts) == 40 and max(parts) <= 20
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_AS of Linux")
+def test_a_text_that_does_not_fit_by_itself_is_one_line(
+    checkpoint, reviews_folder, run_python
+):
+    run = run_python("-c", SMALL, checkpoint, reviews_folder, 150_000_000, 5_000_000)
+    assert run.code == 1
+    last = run.err.strip().splitlines()[-1]
+    assert "AttnProbeError: expected memory for text" in last and "it ran out" in last
+
+
+def test_of_an_accelerator_too_and_the_next_batches_are_smaller(
+    checkpoint, reviews_folder, monkeypatch
+):
+    options = AuditOptions(control="none", shown_texts=0, batch_size=20)
+    tests = [Permutation(n_permutations=3)]
+    expected = rows_of(
+        audit(checkpoint, reviews_folder, tests, options=options, progress=False)
+    )
+    tried, run_batch = [], sweeps.run_batch
+
+    def on_a_small_device(adapter, batch, *rest):
+        tried.append(len(batch.example_ids))
+        if len(batch.example_ids) > 6:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+        return run_batch(adapter, batch, *rest)
+
+    monkeypatch.setattr(sweeps, "run_batch", on_a_small_device)
+    found = rows_of(
+        audit(checkpoint, reviews_folder, tests, options=options, progress=False)
+    )
+    pd.testing.assert_series_equal(found, expected, rtol=1e-12)
+    failed = [n for n in tried if n > 6]
+    assert failed == [20, 10]  # the second batch of 20 is not tried
+    assert sum(n for n in tried if n <= 6) == 40
+
+
+def test_a_text_is_named_that_does_not_fit_on_a_device(
+    checkpoint, reviews_folder, monkeypatch, tmp_path
+):
+    run_batch = sweeps.run_batch
+
+    def without(adapter, batch, *rest):
+        if 3 in batch.example_ids:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return run_batch(adapter, batch, *rest)
+
+    monkeypatch.setattr(sweeps, "run_batch", without)
+    with pytest.raises(AttnProbeError, match=r"for text 3 of .* tokens by itself"):
+        audit(
+            checkpoint,
+            [{"example_id": k, "text": "good " * (k + 1)} for k in range(6)],
+            ["permutation"],
+            output_dir=tmp_path / "out",
+            progress=False,
+        )
+    kept = pd.read_parquet(tmp_path / "out" / "rows")
+    assert {4, 5} <= {*kept.example_id} and 3 not in {*kept.example_id}
+
+
+def test_other_errors_are_not_taken_for_it():
+    assert is_out_of_memory(RuntimeError("[enforce fail] can't allocate memory: x"))
+    assert is_out_of_memory(MemoryError()) and is_out_of_memory(
+        RuntimeError("MPS backend out of memory")
+    )
+    assert not is_out_of_memory(RuntimeError("expected scalar type Double"))
+    assert not is_out_of_memory(ValueError("out of memory"))
+
+    def fails(part):
+        raise RuntimeError("shapes cannot be multiplied")
+
+    with pytest.raises(RuntimeError, match="multiplied"):
+        list(in_halves([1, 2], fails))
+
+
+def test_the_peak_counts_what_is_alive_at_once():
+    given = torch.zeros(1000)  # not made inside
+    with PeakMemory() as memory:
+        for _ in range(5):
+            a = given[:500] + 1  # 2,000 bytes, and then 4,000 beside them
+            b = torch.cat([a, a])
+            b.add_(1)
+            del a, b
+    assert memory.peak == 6000
