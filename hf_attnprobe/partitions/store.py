@@ -36,13 +36,26 @@ class Store:
         except (FileNotFoundError, NotADirectoryError):
             return None
 
-    def write(self, name: str, data: bytes) -> None:
-        """Writes the whole file or nothing; the last of several writers stays."""
+    def write(self, name: str, data: bytes, *, lasting: bool = True) -> None:
+        """Writes the whole file or nothing; the last of several writers stays.
+
+        Args:
+            lasting: whether it must outlive a loss of power.
+        """
         system, root = self._place()
         if isinstance(system, LocalFileSystem):
-            _replace(Path(root) / name, data)
+            _replace(Path(root) / name, data, lasting)
         else:
             system.pipe_file(f"{root}/{name}", data)
+
+    def size(self, name: str) -> int | None:
+        """Bytes of a file; None where there is none."""
+        system, root = self._place()
+        system.invalidate_cache()
+        try:
+            return int(system.size(f"{root}/{name}"))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
 
     def names(self, folder: str) -> list[str]:
         """The names of the files in a folder, sorted, without those half-written."""
@@ -80,27 +93,29 @@ class Store:
         return system, root.rstrip("/")
 
 
-def _replace(file: Path, data: bytes) -> None:
+def _replace(file: Path, data: bytes, lasting: bool) -> None:
     """Puts a file into its place on a disk, whole even if the power fails."""
     file.parent.mkdir(parents=True, exist_ok=True)
     hidden = file.with_name(f".{file.name}.{uuid.uuid4().hex}")
     try:
-        _write_down(hidden, data)
+        _write_down(hidden, data, lasting)
         os.replace(hidden, file)
     except FileNotFoundError:  # somebody tidied up, who saw the work done
-        _write_down(hidden, data)
+        _write_down(hidden, data, lasting)
         os.replace(hidden, file)
     except BaseException:
         hidden.unlink(missing_ok=True)
         raise
-    _force_down(file.parent)
+    if lasting:
+        _force_down(file.parent)
 
 
-def _write_down(file: Path, data: bytes) -> None:
+def _write_down(file: Path, data: bytes, lasting: bool) -> None:
     with file.open("wb") as stream:
         stream.write(data)
         stream.flush()
-        os.fsync(stream.fileno())
+        if lasting:
+            os.fsync(stream.fileno())
 
 
 def _force_down(folder: Path) -> None:
