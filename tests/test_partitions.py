@@ -402,7 +402,7 @@ def test_a_text_that_kills_is_set_aside(job, expected, monkeypatch):
     k = int(partition_of([victim], PARTITIONS, seed=0)[0])
     others = {n: h for n, h in expected.items() if f"-{k:05d}." not in n}
     assert others.items() <= hashes(job).items()
-    with pytest.raises(AttnProbeError, match="--fail-on-error 0.01 allows"):
+    with pytest.raises(AttnProbeError, match=r"--fail-on-error 0\.01 allows"):
         work(job)
 
 
