@@ -162,10 +162,11 @@ def _piece(
     columns = [block.columns[name] for name in names]
     there = ~np.concatenate([c.is_missing.all(0) for c in columns])
     values = np.concatenate([c.values[inside] for c in columns], axis=1)[:, there]
-    places = [(name, *map(int, site)) for name in names for site in block.sites]
+    places = [(name, layer, head) for name in names for layer, head in block.sites]
     places = [place for place, is_there in zip(places, there, strict=True) if is_there]
     many = len(block.sites) > MOST_SITES
-    is_brief = np.array([many and min(site) >= 0 for _, *site in places], dtype=bool)
+    single = np.array([layer >= 0 and head >= 0 for _, layer, head in places])
+    is_brief = single.astype(bool) & many
     keys = [(int(cell), block.test, *place) for place in places]
     real = ~np.isnan(values)
     n = real.sum(0)
