@@ -22,15 +22,6 @@ FAILING = {str(answer).replace(" ", "-"): answer for answer in Answer}
 
 def add_audit(parser: argparse.ArgumentParser) -> None:
     """Flags of audit: of the data, the audit, and every test."""
-    known = tests()
-    parser.add_argument("--model", required=True, help="folder or Hub id of the model")
-    parser.add_argument(
-        "--tests",
-        nargs="+",
-        metavar="TEST",
-        help=f"tests to run: {', '.join(known)}; {DEFAULT} stands for those that suit "
-        f"the model and the data (default: {DEFAULT})",
-    )
     parser.add_argument(
         "--output-dir",
         help="folder for rows, summary.json, report.md and report.html; run again with "
@@ -46,6 +37,20 @@ def add_audit(parser: argparse.ArgumentParser) -> None:
         metavar="ANSWER",
         help=f"end with exit code {FAILED} where the answer is one of these: "
         f"{', '.join(FAILING)}",
+    )
+    add_audited(parser)
+
+
+def add_audited(parser: argparse.ArgumentParser) -> None:
+    """Flags that say what is audited: model, tests, data, and the options of both."""
+    known = tests()
+    parser.add_argument("--model", required=True, help="folder or Hub id of the model")
+    parser.add_argument(
+        "--tests",
+        nargs="+",
+        metavar="TEST",
+        help=f"tests to run: {', '.join(known)}; {DEFAULT} stands for those that suit "
+        f"the model and the data (default: {DEFAULT})",
     )
     data = parser.add_argument_group("data")
     add_options(data, Data, leave_out=["train_limit"])
