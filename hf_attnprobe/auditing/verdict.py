@@ -18,8 +18,6 @@ from hf_attnprobe.auditing.answers.attention import (
     uniqueness,
 )
 from hf_attnprobe.auditing.answers.evidence import Evidence
-from hf_attnprobe.auditing.answers.merged import merged_accuracy, merged_evidence
-from hf_attnprobe.statistics.merging.partial import EVERY, Partial
 from hf_attnprobe.statistics.sites import at_site, predictions_of, site_of_model
 from hf_attnprobe.statistics.summary import ALL_TEXTS, Statistic, group_names
 from hf_attnprobe.statistics.verdicts import (
@@ -68,31 +66,6 @@ def findings(
     predicted = predictions.predicted_class.reindex(texts.index)
     for question in QUESTIONS:
         found += _answered(question, evidence, predicted, label_names)
-    return tuple(found)
-
-
-def merged_findings(
-    partial: Partial, label_names: Sequence[str], *, words: Words = CLASSES
-) -> tuple[Finding, ...]:
-    """As :func:`findings`, from the merged summary of all texts in place of their rows.
-
-    Args:
-        partial: with derived columns, as ``storage/partials.py`` makes it.
-        label_names: names of the classes.
-        words: of the kind of prediction.
-    """
-    found = [merged_accuracy(partial, words)]
-    evidence = merged_evidence(partial, EVERY, words)
-    if evidence is None:
-        return tuple(found)
-    of_classes = [
-        (name, of_class)
-        for k, name in enumerate(group_names(label_names))
-        if partial.texts.get(k)
-        and (of_class := merged_evidence(partial, k, words)) is not None
-    ]
-    for question in QUESTIONS:
-        found += pooled_or_by_class(question, evidence, of_classes)
     return tuple(found)
 
 

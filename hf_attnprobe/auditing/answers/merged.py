@@ -1,5 +1,6 @@
 """The questions answered from a merged summary, where no rows are at hand. Pure."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -7,15 +8,41 @@ import pandas as pd
 from hf_attnprobe.auditing.answers.accuracy import graded_accuracy, no_accuracy
 from hf_attnprobe.auditing.answers.evidence import Evidence
 from hf_attnprobe.auditing.answers.wording import said_as
+from hf_attnprobe.auditing.verdict import QUESTIONS, pooled_or_by_class
 from hf_attnprobe.statistics.bootstrap import Estimate
 from hf_attnprobe.statistics.merging.derived import difference_of
 from hf_attnprobe.statistics.merging.partial import EVERY, Partial, of_cell
 from hf_attnprobe.statistics.merging.predictions import merged_quality
 from hf_attnprobe.statistics.merging.records import columns_of, estimate_of
 from hf_attnprobe.statistics.sites import site_of_model
-from hf_attnprobe.statistics.summary import PREDICTION
+from hf_attnprobe.statistics.summary import PREDICTION, group_names
 from hf_attnprobe.statistics.verdicts import Finding
-from hf_attnprobe.statistics.wording import Words
+from hf_attnprobe.statistics.wording import CLASSES, Words
+
+
+def merged_findings(
+    partial: Partial, label_names: Sequence[str], *, words: Words = CLASSES
+) -> tuple[Finding, ...]:
+    """As :func:`findings`, from the merged summary of all texts in place of their rows.
+
+    Args:
+        partial: with derived columns, as ``storage/partials.py`` makes it.
+        label_names: names of the classes.
+        words: of the kind of prediction.
+    """
+    found = [merged_accuracy(partial, words)]
+    evidence = merged_evidence(partial, EVERY, words)
+    if evidence is None:
+        return tuple(found)
+    of_classes = [
+        (name, of_class)
+        for k, name in enumerate(group_names(label_names))
+        if partial.texts.get(k)
+        and (of_class := merged_evidence(partial, k, words)) is not None
+    ]
+    for question in QUESTIONS:
+        found += pooled_or_by_class(question, evidence, of_classes)
+    return tuple(found)
 
 
 @dataclass(frozen=True)
