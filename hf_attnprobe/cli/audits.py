@@ -1,15 +1,13 @@
 """audit, compare and report: the commands that test models as they are."""
 
 import argparse
-import dataclasses
 import json
 from typing import Any
 
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.checkpoint_comparison.options import ComparisonOptions
-from hf_attnprobe.cli.flags import add_json, add_options, add_verbose
+from hf_attnprobe.cli.flags import add_audited, add_json, add_options, add_verbose
 from hf_attnprobe.data.arguments import Data
-from hf_attnprobe.faithfulness import DEFAULT, tests
 from hf_attnprobe.faithfulness.registry import parse_tests
 from hf_attnprobe.options import from_flat
 from hf_attnprobe.statistics.verdicts import Answer
@@ -39,27 +37,6 @@ def add_audit(parser: argparse.ArgumentParser) -> None:
         f"{', '.join(FAILING)}",
     )
     add_audited(parser)
-
-
-def add_audited(parser: argparse.ArgumentParser) -> None:
-    """Flags that say what is audited: model, tests, data, and the options of both."""
-    known = tests()
-    parser.add_argument("--model", required=True, help="folder or Hub id of the model")
-    parser.add_argument(
-        "--tests",
-        nargs="+",
-        metavar="TEST",
-        help=f"tests to run: {', '.join(known)}; {DEFAULT} stands for those that suit "
-        f"the model and the data (default: {DEFAULT})",
-    )
-    data = parser.add_argument_group("data")
-    add_options(data, Data, leave_out=["train_limit"])
-    add_options(parser.add_argument_group("the audit"), AuditOptions)
-    added: set[str] = set()
-    for name, test in known.items():
-        group = parser.add_argument_group(f"options of the test {name}")
-        add_options(group, test.options, leave_out=added)
-        added.update(field.name for field in dataclasses.fields(test.options))
 
 
 def add_compare(parser: argparse.ArgumentParser) -> None:

@@ -4,8 +4,7 @@ import argparse
 from typing import Any
 
 from hf_attnprobe.auditing.options import AuditOptions
-from hf_attnprobe.cli.audits import add_audited
-from hf_attnprobe.cli.flags import add_options
+from hf_attnprobe.cli.flags import add_audited, add_options
 from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.faithfulness.registry import parse_tests
 from hf_attnprobe.options import from_flat

@@ -167,10 +167,10 @@ def examined(
     adapter = subject.adapter
     choice = choose(adapter, given, plan.rationales, options)
     check_unit(subject)
-    if any(tests()[name].uses_reference for name in choice.tests):
-        if adapter.lacks(HeadOutputs) is None:
-            batch = reference_batch(adapter, subject.tokenizer, examples)
-            adapter.require(HeadOutputs).set_reference(batch)
+    is_used = any(tests()[name].uses_reference for name in choice.tests)
+    if is_used and adapter.lacks(HeadOutputs) is None:
+        batch = reference_batch(adapter, subject.tokenizer, examples)
+        adapter.require(HeadOutputs).set_reference(batch)
     sites = choice.sites if options.single_heads else []
     where = sites_by_test([*choice.tests], adapter, sites, choice.groups)
     where = {**where, PREDICTION: [NO_SITE]}

@@ -132,10 +132,10 @@ def _compute(auditor: Auditor, k: int, leases: Leases) -> Part:
     for batch in auditor.batches(texts):
         pieces = trial.pieces(batch)
         leases.say(k, [text.example_id for text in batch])
-        found = [_rows(auditor, piece, trial.aside) for piece in pieces]
-        n_pieces = sum(len(parts) for parts in found)
-        n_split += n_pieces > 1
-        rows += [part for parts in found for part in parts]
+        n_before = len(trial.aside)
+        found = [part for p in pieces for part in _rows(auditor, p, trial.aside)]
+        n_split += len(pieces) != 1 or len(found) != 1 or len(trial.aside) > n_before
+        rows += found
     long = pd.concat(rows) if rows else pd.DataFrame({name: [] for name in COLUMNS})
     ids = sorted({text.example_id for text in texts} - trial.aside.keys())
     table = to_wide(long)

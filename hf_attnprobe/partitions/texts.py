@@ -125,17 +125,20 @@ def _blocks(reopen: Callable[[], OpenedSplit]) -> "Iterator[datasets.Dataset]":
     """The split as examples, some thousand rows at a time."""
     opened = reopen()
     ids, n_rows = _ids_of(opened.source), len(opened.rows)
+    del opened
     for start in range(0, n_rows, AT_ONCE):
-        rows = opened.rows[start : start + AT_ONCE]
-        source = opened.source.select(rows)
-        if "example_id" in source.column_names:
-            source = source.remove_columns("example_id")
-        numbered = source.add_column("example_id", ids[np.asarray(rows)])
-        block = replace(opened, source=numbered, rows=range(len(rows)))
-        yield read_split(block)
-        del source, numbered, block, opened
+        yield read_split(_block(reopen(), ids, start))
         gc.collect()
-        opened = reopen()
+
+
+def _block(opened: OpenedSplit, ids: np.ndarray, start: int) -> OpenedSplit:
+    """Some of the rows, with the ids that they have in the whole split."""
+    rows = opened.rows[start : start + AT_ONCE]
+    source = opened.source.select(rows)
+    if "example_id" in source.column_names:
+        source = source.remove_columns("example_id")
+    numbered = source.add_column("example_id", ids[np.asarray(rows)])
+    return replace(opened, source=numbered, rows=range(len(rows)))
 
 
 def _ids_of(source: "datasets.Dataset") -> np.ndarray:
