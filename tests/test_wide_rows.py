@@ -44,7 +44,7 @@ def _frame(values):
     return rows.astype({"layer": "int32", "head": "int32", "value": "float64"})
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.dictionaries(ONE, VALUE, min_size=1, max_size=40), st.randoms())
 def test_rows_come_back_and_their_order_leaves_no_trace(values, random):
     rows = _frame(values)

@@ -25,6 +25,7 @@ from hf_attnprobe.partitions.trials import (
     lives_anew,
     lives_through,
 )
+from hf_attnprobe.storage.partials import partial_bytes, summary_of_rows
 from hf_attnprobe.storage.rows import COLUMNS
 from hf_attnprobe.storage.wide_rows import parquet_bytes, to_wide
 
@@ -138,13 +139,14 @@ def _compute(auditor: Auditor, k: int, leases: Leases) -> Part:
     long = pd.concat(rows) if rows else pd.DataFrame({name: [] for name in COLUMNS})
     ids = sorted({text.example_id for text in texts} - trial.aside.keys())
     table = to_wide(long)
+    summary = summary_of_rows(table, len(auditor.plan.classes), seed=auditor.plan.seed)
     return Part(
         index=k,
         ids=ids,
         n_rows=table.num_rows,
         aside=dict(sorted(trial.aside.items())),
         n_split=n_split,
-        files={"parquet": parquet_bytes(table)},
+        files={"parquet": parquet_bytes(table), "summary": partial_bytes(summary)},
     )
 
 

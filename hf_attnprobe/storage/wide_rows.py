@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.statistics.merging.blocks import Block, Column
 from hf_attnprobe.storage.rows import COLUMNS, KEY
 
 
@@ -160,9 +161,9 @@ def sites_of(table: pa.Table) -> dict[str, list[tuple[int, int]]]:
 def from_wide(table: pa.Table) -> pd.DataFrame:
     """The long rows again, sorted by their key: the inverse of :func:`to_wide`."""
     parts = [
-        _long(test, statistic, texts, sites, values, ~is_missing)
-        for test, sites, texts, matrices in matrices_of(table)
-        for statistic, (values, is_missing) in matrices.items()
+        _long(block, statistic, column)
+        for block in matrices_of(table)
+        for statistic, column in block.columns.items()
     ]
     parts = [part for part in parts if len(part)]
     if not parts:
@@ -171,58 +172,42 @@ def from_wide(table: pa.Table) -> pd.DataFrame:
     return rows.sort_values(list(KEY), kind="stable", ignore_index=True)
 
 
-Matrices = dict[str, tuple[np.ndarray, np.ndarray]]
-
-
-def matrices_of(
-    table: pa.Table,
-) -> Iterator[tuple[str, list[tuple[int, int]], np.ndarray, Matrices]]:
+def matrices_of(table: pa.Table) -> Iterator[Block]:
     """The values of every test as matrices, without the long form between.
 
-    Yields:
-        Test, its sites, its texts' ids [texts], and by statistic the values
-        [texts, sites] with where they are missing; statistics that the test has
-        nowhere are left out. Tables of several parts are read one by one: each has its
-        own sites.
+    Statistics that a test has nowhere are left out. Tables of several parts are read
+    one by one: each has its own sites.
     """
     sites = sites_of(table)
     of_row = table[TEST].to_numpy()
     for test in sorted(set(of_row)):
         own = table.filter(pa.array(of_row == test))
-        matrices = {
+        columns = {
             name: _matrix(own[name], len(sites[test]))
             for name in own.column_names
             if name not in (TEST, TEXT) and own[name].null_count < len(own)
         }
-        yield test, sites[test], own[TEXT].to_numpy(), matrices
+        yield Block(test, own[TEXT].to_numpy(), sites[test], columns)
 
 
-def _matrix(column: pa.ChunkedArray, n_sites: int) -> tuple[np.ndarray, np.ndarray]:
-    """Values [texts, sites], NaN where missing, and where they are missing."""
+def _matrix(column: pa.ChunkedArray, n_sites: int) -> Column:
     flat = column.combine_chunks().flatten()
     is_missing = flat.is_null().to_numpy(zero_copy_only=False)
     values = flat.to_numpy(zero_copy_only=False)
-    return values.reshape(-1, n_sites), is_missing.reshape(-1, n_sites)
+    return Column(values.reshape(-1, n_sites), is_missing.reshape(-1, n_sites))
 
 
-def _long(
-    test: str,
-    statistic: str,
-    texts: np.ndarray,
-    sites: list[tuple[int, int]],
-    values: np.ndarray,
-    is_there: np.ndarray,
-) -> pd.DataFrame:
-    text, site = np.nonzero(is_there)
-    layers, heads = np.array(sites, dtype=np.int32).reshape(-1, 2).T
+def _long(block: Block, statistic: str, column: Column) -> pd.DataFrame:
+    text, site = np.nonzero(~column.is_missing)
+    layers, heads = np.array(block.sites, dtype=np.int32).reshape(-1, 2).T
     return pd.DataFrame(
         {
-            "test": test,
+            "test": block.test,
             "statistic": statistic,
-            "example_id": texts[text],
+            "example_id": block.example_ids[text],
             "layer": layers[site],
             "head": heads[site],
-            "value": values[text, site],
+            "value": column.values[text, site],
         }
     )
 
