@@ -76,6 +76,11 @@ if TYPE_CHECKING:
     )
     from hf_attnprobe.integrations.trainer_callback import AttentionFaithfulnessCallback
     from hf_attnprobe.options import Options, option
+    from hf_attnprobe.partitions.options import WorkOptions
+    from hf_attnprobe.partitions.plan import Plan
+    from hf_attnprobe.partitions.planning import plan_audit
+    from hf_attnprobe.partitions.run import run_partition
+    from hf_attnprobe.partitions.workers import WorkDone, work
     from hf_attnprobe.publishing.options import CardOptions
     from hf_attnprobe.publishing.report import WrittenCard
     from hf_attnprobe.publishing.run import write_card
@@ -147,6 +152,12 @@ _LATER = {
     "Options": "options",
     "OutputProjections": "attention_model",
     "Permutation": "faithfulness.permutation",
+    "Plan": "partitions.plan",
+    "WorkDone": "partitions.workers",
+    "WorkOptions": "partitions.options",
+    "plan_audit": "partitions.planning",
+    "run_partition": "partitions.run",
+    "work": "partitions.workers",
     "Plausibility": "faithfulness.plausibility",
     "Report": "auditing.report",
     "RetrainOptions": "retraining.options",
@@ -235,6 +246,7 @@ __all__ = [
     "Options",
     "OutputProjections",
     "Permutation",
+    "Plan",
     "Plausibility",
     "Report",
     "RetrainOptions",
@@ -252,6 +264,8 @@ __all__ = [
     "TrainedClassifier",
     "TrainingOptions",
     "TransferOptions",
+    "WorkDone",
+    "WorkOptions",
     "WrittenCard",
     "audit",
     "build_tokenizer",
@@ -271,6 +285,7 @@ __all__ = [
     "load_splits",
     "metric_path",
     "option",
+    "plan_audit",
     "rationale_dataset",
     "read_audit",
     "read_retraining",
@@ -278,10 +293,12 @@ __all__ = [
     "register_test",
     "render_report",
     "retrain",
+    "run_partition",
     "study",
     "train",
     "train_classifier",
     "transfer",
+    "work",
     "wrap",
     "write_card",
 ]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import hf_attnprobe
-from hf_attnprobe import audit, cli
+from hf_attnprobe import audit, cli, run_partition
 from hf_attnprobe import demonstration as demo
 from hf_attnprobe.auditing.options import flat_options
 from hf_attnprobe.checkpoint_comparison import run as checkpoint_comparison
@@ -21,6 +21,7 @@ from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.data.catalogue import known_datasets
 from hf_attnprobe.deception import run as deception
 from hf_attnprobe.options import names_of
+from hf_attnprobe.partitions import planning, workers
 from hf_attnprobe.publishing import run as publishing
 from hf_attnprobe.publishing.options import PublishingOptions
 from hf_attnprobe.retraining import run as retraining
@@ -237,6 +238,9 @@ def test_public_names_are_sorted_and_no_others():
     "function",
     [
         audit,
+        planning.plan_audit,
+        workers.work,
+        run_partition,
         retraining.retrain,
         study.study,
         checkpoint_comparison.compare_checkpoints,
@@ -317,6 +321,8 @@ OF_OUTPUT = {"json", "verbose", "fail_on", "estimate"}
 FUNCTIONS = {
     "demo": parameters(demo.demo) | options_of(demo.demo) | {"verbose"},
     "audit": parameters(audit) | set(names_of([Data, *flat_options()])) | OF_OUTPUT,
+    "plan": parameters(planning.plan_audit) | set(names_of([Data, *flat_options()])),
+    "work": parameters(workers.work) | options_of(workers.work),
     "study": parameters(study.study, StudyOptions) | {"json"},
     "report": {"folders", "output", "figures"},
     "card": parameters(publishing.write_card) | options_of(publishing.write_card),

@@ -5,7 +5,7 @@ of one with many all heads at once, where they were edited together. Rules, thre
 and their sources are in ``statistics/verdicts.py``.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import pandas as pd
 
@@ -31,6 +31,8 @@ from hf_attnprobe.statistics.wording import CLASSES, Words
 
 QUESTION = "Does this attention explain the predictions?"
 Question = Callable[[Evidence, str], Finding | None]
+QUESTIONS: tuple[Question, ...] = (importance, assignment, uniqueness, erasure, removal)
+"""About attention, in the order of the rules."""
 
 
 def findings(
@@ -62,7 +64,7 @@ def findings(
     others = None if control is None else at_site(control, site).reindex(texts.index)
     evidence = Evidence(texts, others, seed, words)
     predicted = predictions.predicted_class.reindex(texts.index)
-    for question in (importance, assignment, uniqueness, erasure, removal):
+    for question in QUESTIONS:
         found += _answered(question, evidence, predicted, label_names)
     return tuple(found)
 
@@ -74,15 +76,31 @@ def _answered(
     label_names: Sequence[str],
 ) -> list[Finding]:
     """One finding, or one of each predicted class where their answers differ."""
+    members = {
+        name: predicted.index[predicted == k]
+        for k, name in enumerate(group_names(label_names))
+    }
+    of_classes = ((name, evidence.of(m)) for name, m in members.items() if len(m))
+    return pooled_or_by_class(question, evidence, of_classes)
+
+
+def pooled_or_by_class(
+    question: Question,
+    evidence: Evidence,
+    of_classes: Iterable[tuple[str, Evidence]],
+) -> list[Finding]:
+    """One finding, or one of each predicted class where their answers differ.
+
+    Args:
+        question: of ``auditing/answers/attention.py``.
+        evidence: of all texts.
+        of_classes: names of the classes that are predicted, with their texts' evidence.
+    """
     pooled = question(evidence, ALL_TEXTS)
     if pooled is None:
         return []
-    by_class = []
-    for k, name in enumerate(group_names(label_names)):
-        members = predicted.index[predicted == k]
-        of_class = question(evidence.of(members), name) if len(members) else None
-        if of_class is not None:
-            by_class.append(of_class)
+    answered = [question(of_class, name) for name, of_class in of_classes]
+    by_class = [found for found in answered if found is not None]
     said = {f.answer for f in by_class} - {Answer.CANNOT_SAY}
     return by_class if len(said) > 1 else [pooled]
 

@@ -1,4 +1,4 @@
-"""attnprobe demo | train | audit | retrain | compare | deceive | study | report | card | datasets
+"""attnprobe demo | train | audit | plan | work | retrain | compare | deceive | study | report | card | datasets
 
 Every verb is a public function; every flag is one of its arguments or options. Results go
 to stdout, progress and log to stderr. A known error is one line and exit code 1, a usage
@@ -16,7 +16,14 @@ from contextlib import contextmanager
 from importlib.metadata import version
 from typing import Any
 
-from hf_attnprobe.cli import audits, catalogue, publishing, studies, trainings
+from hf_attnprobe.cli import (
+    audits,
+    catalogue,
+    partitions,
+    publishing,
+    studies,
+    trainings,
+)
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.evaluate_module import install_metric
 from hf_attnprobe.progress import quiet_libraries
@@ -97,6 +104,10 @@ def build_parser() -> argparse.ArgumentParser:
     )
     trainings.add_train(add("train", "train an attention classifier"))
     audits.add_audit(add("audit", "run faithfulness tests on a model"))
+    partitions.add_plan(
+        add("plan", "cut an audit into partitions, for many processes and machines")
+    )
+    partitions.add_work(add("work", "compute partitions of a plan until none is left"))
     trainings.add_retrain(
         add("retrain", "run the tests that train models (Wiegreffe & Pinter 2019)")
     )
@@ -144,6 +155,8 @@ COMMANDS: dict[str, Callable[[dict[str, Any]], int | None]] = {
     "demo": trainings.run_demo,
     "train": trainings.run_train,
     "audit": audits.run_audit,
+    "plan": partitions.run_plan,
+    "work": partitions.run_work,
     "retrain": trainings.run_retrain,
     "study": studies.run_study,
     "compare": audits.run_compare,

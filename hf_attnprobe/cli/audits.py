@@ -1,15 +1,13 @@
 """audit, compare and report: the commands that test models as they are."""
 
 import argparse
-import dataclasses
 import json
 from typing import Any
 
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.checkpoint_comparison.options import ComparisonOptions
-from hf_attnprobe.cli.flags import add_json, add_options, add_verbose
+from hf_attnprobe.cli.flags import add_audited, add_json, add_options, add_verbose
 from hf_attnprobe.data.arguments import Data
-from hf_attnprobe.faithfulness import DEFAULT, tests
 from hf_attnprobe.faithfulness.registry import parse_tests
 from hf_attnprobe.options import from_flat
 from hf_attnprobe.statistics.verdicts import Answer
@@ -23,15 +21,6 @@ FAILING = {str(answer).replace(" ", "-"): answer for answer in Answer}
 
 def add_audit(parser: argparse.ArgumentParser) -> None:
     """Flags of audit: of the data, the audit, and every test."""
-    known = tests()
-    parser.add_argument("--model", required=True, help="folder or Hub id of the model")
-    parser.add_argument(
-        "--tests",
-        nargs="+",
-        metavar="TEST",
-        help=f"tests to run: {', '.join(known)}; {DEFAULT} stands for those that suit "
-        f"the model and the data (default: {DEFAULT})",
-    )
     parser.add_argument(
         "--output-dir",
         help="folder for rows, summary.json, report.md and report.html; run again with "
@@ -54,14 +43,7 @@ def add_audit(parser: argparse.ArgumentParser) -> None:
         help=f"end with exit code {FAILED} where the answer is one of these: "
         f"{', '.join(FAILING)}",
     )
-    data = parser.add_argument_group("data")
-    add_options(data, Data, leave_out=["train_limit"])
-    add_options(parser.add_argument_group("the audit"), AuditOptions)
-    added: set[str] = set()
-    for name, test in known.items():
-        group = parser.add_argument_group(f"options of the test {name}")
-        add_options(group, test.options, leave_out=added)
-        added.update(field.name for field in dataclasses.fields(test.options))
+    add_audited(parser)
 
 
 def add_compare(parser: argparse.ArgumentParser) -> None:

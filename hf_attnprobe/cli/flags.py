@@ -6,6 +6,9 @@ from collections.abc import Callable, Collection
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from hf_attnprobe.auditing.options import AuditOptions
+from hf_attnprobe.data.arguments import Data
+from hf_attnprobe.faithfulness import DEFAULT, tests
 from hf_attnprobe.options import Options
 
 
@@ -27,6 +30,27 @@ def add_options(
     for field in dataclasses.fields(kind):
         if field.name not in leave_out:
             _add_option(parser, field, _alternatives(hints[field.name]))
+
+
+def add_audited(parser: argparse.ArgumentParser) -> None:
+    """Flags that say what is audited: model, tests, data, and the options of both."""
+    known = tests()
+    parser.add_argument("--model", required=True, help="folder or Hub id of the model")
+    parser.add_argument(
+        "--tests",
+        nargs="+",
+        metavar="TEST",
+        help=f"tests to run: {', '.join(known)}; {DEFAULT} stands for those that suit "
+        f"the model and the data (default: {DEFAULT})",
+    )
+    data = parser.add_argument_group("data")
+    add_options(data, Data, leave_out=["train_limit"])
+    add_options(parser.add_argument_group("the audit"), AuditOptions)
+    added: set[str] = set()
+    for name, test in known.items():
+        group = parser.add_argument_group(f"options of the test {name}")
+        add_options(group, test.options, leave_out=added)
+        added.update(field.name for field in dataclasses.fields(test.options))
 
 
 def add_json(parser: Parser, what: str = "summary") -> None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hf_attnprobe.data.examples import load_examples
+from hf_attnprobe.data.examples import OpenedSplit, load_examples, open_split
 from hf_attnprobe.data.splits import load_splits
 from hf_attnprobe.options import Options, option
 
@@ -73,6 +73,10 @@ class Data(Options):
         return load_examples(
             self.dataset, self.split, **self._columns(), limit=limit, seed=seed
         )
+
+    def opened(self, *, seed: int = 0) -> OpenedSplit:
+        """The tested split before it is read; ``seed`` as :meth:`examples`."""
+        return open_split(self.dataset, self.split, **self._columns(), seed=seed)
 
     def splits(self, *, seed: int = 0) -> "dict[str, datasets.Dataset]":
         """All splits, see :func:`~hf_attnprobe.data.splits.load_splits`.

@@ -155,6 +155,54 @@ def load_examples(
             texts; no row left; a text that is not a string; labels of no known kind.
     """
     check_at_least(1, limit=limit)
+    opened = open_split(
+        dataset,
+        split,
+        text_column=text_column,
+        text_pair_column=text_pair_column,
+        label_column=label_column,
+        dataset_config=dataset_config,
+        seed=seed,
+    )
+    examples = read_split(opened, limit=limit)
+    if not len(examples):
+        raise AttnProbeError(
+            f"split {split!r} has no example left of {len(opened.source)} rows after the "
+            "recipe's filters"
+        )
+    return examples
+
+
+@dataclass(frozen=True)
+class OpenedSplit:
+    """A split as it is at its source, of which nothing is read yet.
+
+    Attributes:
+        source: the rows as they come, mapped into memory where they are on disk.
+        rows: the numbers of those that belong to the split.
+        splits: all splits of the source.
+        recipe: how the split is cut and read.
+        name: of the split.
+    """
+
+    source: "datasets.Dataset"
+    rows: Sequence[int]
+    splits: "Mapping[str, datasets.Dataset]"
+    recipe: Recipe
+    name: str
+
+
+def open_split(
+    dataset: "Source",
+    split: str,
+    *,
+    text_column: str | Sequence[str] | None = None,
+    text_pair_column: str | None = None,
+    label_column: str | Sequence[str] | None = None,
+    dataset_config: str | None = None,
+    seed: int = 0,
+) -> OpenedSplit:
+    """Opens a split without reading its texts; arguments as :func:`load_examples`."""
     recipe = recipe_of(
         dataset,
         text_column=text_column,
@@ -163,9 +211,15 @@ def load_examples(
         config=dataset_config,
     )
     splits = open_splits(dataset, split, recipe)
-    chosen = text_column, label_column
-    recipe = _as_present(recipe, splits, chosen)
+    recipe = _as_present(recipe, splits, (text_column, label_column))
     source, rows = _choose_split(splits, split, recipe, seed)
+    return OpenedSplit(source, rows, splits, recipe, split)
+
+
+def read_split(opened: OpenedSplit, *, limit: int | None = None) -> "datasets.Dataset":
+    """The rows of an opened split, see :func:`load_examples`; there may be none."""
+    source, rows, recipe = opened.source, opened.rows, opened.recipe
+    splits, split = opened.splits, opened.name
     images: dict[str, list[Any]] = {}
     if not recipe.text_column:
         images = read_images(source, texts=bool(set(SINGLE) & set(source.column_names)))
@@ -208,11 +262,6 @@ def load_examples(
         rows = [row for row in rows if labels.values[row] is not None]
     rows = [row for row in rows if fits(texts[row], recipe, training=is_training)]
     rows = sample(rows, [ids[row] for row in rows], limit)
-    if not rows:
-        raise AttnProbeError(
-            f"split {split!r} has no example left of {len(source)} rows after the "
-            "recipe's filters"
-        )
     for name, values in table.items():
         table[name] = [values[row] for row in rows]
     return _to_dataset(table, labels, word_names, columns)
@@ -418,11 +467,18 @@ def _read_labels(
     everywhere: list[Any] = []
     for examples in splits.values():
         if column in examples.column_names:
-            everywhere += column_of(examples, column)
+            everywhere += _distinct(examples, column)
     names, first = names_of(source.features[column]), 0
     if names is None:
         names, first = recipe.label_names, recipe.first_label
     return read_labels(values, everywhere, column=column, names=names, first=first)
+
+
+def _distinct(examples: "datasets.Dataset", column: str) -> list[Any]:
+    """The values of a column, single ones once, so that millions cost no memory."""
+    if type(examples.features[column]).__name__ not in ("Value", "ClassLabel"):
+        return column_of(examples, column)
+    return examples.with_format(None).unique(column)
 
 
 def _is_list(feature: Any) -> bool:

@@ -1,7 +1,7 @@
 """Rows to means, intervals and plain words. Pure: a data frame in, statistics out."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -81,7 +81,7 @@ def summarize(
         seed: of the bootstrap (1,000 resamples of the texts, percentile interval).
     """
     wide = one_row_per_text(rows)
-    columns = _in_order(wide.columns, readings)
+    columns = in_order(wide.columns, readings)
     by_group = [
         _describe(texts[columns], group, readings, seed)
         for group, texts in groups_of_texts(rows, wide, label_names).items()
@@ -99,7 +99,7 @@ def one_row_per_text(rows: pd.DataFrame) -> pd.DataFrame:
     return tested.set_index(KEY).value.unstack(KEY[1:])
 
 
-def _in_order(columns: pd.MultiIndex, readings: Readings) -> list[tuple]:
+def in_order(columns: Iterable[tuple], readings: Readings) -> list[tuple]:
     """Columns by the order of the readings, then by site, then by key."""
     families = [(test, name) for test in readings for name in readings[test]]
     order = {family: k for k, family in enumerate(families)}
@@ -143,7 +143,7 @@ def _describe(
     """One statistic per column."""
     values = frame.to_numpy(dtype=np.float64)
     low, high = bootstrap_interval(values, seed=seed)
-    declared = [_is_percentage(test, name, readings) for test, name, *_ in frame]
+    declared = [is_percentage(test, name, readings) for test, name, *_ in frame]
     shares = is_share(values) & declared
     of_shares = values[:, shares]
     sizes = (~np.isnan(of_shares)).sum(0)
@@ -173,7 +173,7 @@ def _describe(
     return described
 
 
-def _is_percentage(test: str, statistic: str, readings: Readings) -> bool:
+def is_percentage(test: str, statistic: str, readings: Readings) -> bool:
     """Whether the statistic's sentence speaks of a mean percentage."""
     name = statistic.partition("@")[0]
     return bool(MEAN_PERCENTAGE.search(readings.get(test, {}).get(name, "")))

@@ -16,6 +16,8 @@ from hf_attnprobe.auditing.page import audit_page, published_as
 from hf_attnprobe.auditing.report import read_audit
 from hf_attnprobe.auditing.result import to_json as audit_to_json
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.partitions.plan import PLAN
+from hf_attnprobe.partitions.report import job_report
 from hf_attnprobe.retraining import report as retraining_report
 from hf_attnprobe.retraining.pages.page import retraining_page
 from hf_attnprobe.retraining.result import to_json as retraining_to_json
@@ -53,8 +55,8 @@ def render_report(folder: Folders, output: str | Path | None = None) -> str:
     Audits and retrainings are rendered again from their rows and summary.
 
     Args:
-        folder: the output folder of ``audit``, ``retrain``, ``compare``, ``deceive`` or
-            ``study``; several folders of audits for a comparison.
+        folder: the output folder of ``audit``, ``plan``, ``retrain``, ``compare``,
+            ``deceive`` or ``study``; several folders of audits for a comparison.
         output: a file to write, ending in .html, .md, .json, .csv or .tex; None writes
             nothing and gives Markdown.
 
@@ -221,7 +223,18 @@ DECEPTION = Shown(
         ".json": _written("deception.json", "deception"),
     },
 )
-SHOWN = (RETRAINING, STUDY, COMPARISON, DECEPTION, AUDIT)
+JOB = Shown(
+    "a job",
+    PLAN,
+    {
+        ".md": lambda folder: job_report(folder).to_markdown(),
+        ".html": lambda folder: job_report(folder).to_html(),
+        ".json": lambda folder: _as_json(audit_to_json(job_report(folder))),
+        ".csv": lambda folder: _as_csv(job_report(folder).summary_frame()),
+        ".tex": lambda folder: job_report(folder).to_latex(),
+    },
+)
+SHOWN = (RETRAINING, STUDY, COMPARISON, DECEPTION, JOB, AUDIT)
 """In the order in which their marks are looked for; what has none is read as an audit."""
 
 

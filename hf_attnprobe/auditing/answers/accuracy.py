@@ -43,12 +43,13 @@ def accuracy(predictions: pd.DataFrame, words: Words, seed: int) -> Finding:
     """Whether there is anything to explain."""
     found = quality(predictions, seed=seed)
     if not words.is_number:
-        return _accuracy(found, words)
+        return graded_accuracy(found, words)
     numbers = number_quality(predictions, seed=seed)
-    return _no_labels("") if numbers is None else _numbers(numbers, found)
+    return no_accuracy("") if numbers is None else _numbers(numbers, found)
 
 
-def _no_labels(rest: str, why: str = "The texts have no labels.") -> Finding:
+def no_accuracy(rest: str, why: str = "The texts have no labels.") -> Finding:
+    """That there is nothing to grade, and why."""
     sentence = f"Accuracy: cannot say. {why}{rest}"
     return Finding(
         "accuracy", ALL_TEXTS, Answer.CANNOT_SAY, sentence, float("nan"), None, 0
@@ -60,7 +61,7 @@ def _numbers(found: NumberQuality, sides: Quality) -> Finding:
     beyond = found.r_squared
     if beyond.value != beyond.value:
         equal = f"All {found.n_labelled} labels are equal, so R² is not defined."
-        return _no_labels("", equal)
+        return no_accuracy("", equal)
     answer = grade(beyond, RULES["accuracy"])
     how = {
         Answer.YES: "which is better than that",
@@ -86,16 +87,16 @@ def _numbers(found: NumberQuality, sides: Quality) -> Finding:
     return as_finding("accuracy", ALL_TEXTS, answer, sentence, beyond, yardsticks)
 
 
-def _accuracy(found: Quality, words: Words) -> Finding:
+def graded_accuracy(found: Quality, words: Words) -> Finding:
     """Of decisions against the most frequent one."""
     rule, sure = RULES["accuracy"], found.top_probability
     certainty = f"Its mean {words.likely} is {said_as(sure)}"
     why = "The nearer that is to 1, the less the output shows of small changes."
     if found.accuracy is None:
-        return _no_labels(f" {certainty}. {why}")
+        return no_accuracy(f" {certainty}. {why}")
     if found.beyond_majority is None:
         no_baseline = "Nothing is known here that it could be compared with."
-        return _no_labels(
+        return no_accuracy(
             f" {no_baseline} {certainty}. {why}", f"{_right(found, words)}."
         )
     beyond = found.beyond_majority

@@ -1,0 +1,106 @@
+"""The questions answered from a merged summary, where no rows are at hand. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from hf_attnprobe.auditing.answers.accuracy import graded_accuracy, no_accuracy
+from hf_attnprobe.auditing.answers.evidence import Evidence
+from hf_attnprobe.auditing.answers.wording import said_as
+from hf_attnprobe.auditing.verdict import QUESTIONS, pooled_or_by_class
+from hf_attnprobe.statistics.bootstrap import Estimate
+from hf_attnprobe.statistics.merging.derived import difference_of
+from hf_attnprobe.statistics.merging.partial import EVERY, Partial, of_cell
+from hf_attnprobe.statistics.merging.predictions import merged_quality
+from hf_attnprobe.statistics.merging.records import columns_of, estimate_of
+from hf_attnprobe.statistics.sites import site_of_model
+from hf_attnprobe.statistics.summary import PREDICTION, group_names
+from hf_attnprobe.statistics.verdicts import Finding
+from hf_attnprobe.statistics.wording import CLASSES, Words
+
+
+def merged_findings(
+    partial: Partial, label_names: Sequence[str], *, words: Words = CLASSES
+) -> tuple[Finding, ...]:
+    """As :func:`findings`, from the merged summary of all texts in place of their rows.
+
+    Args:
+        partial: with derived columns, as ``storage/partials.py`` makes it.
+        label_names: names of the classes.
+        words: of the kind of prediction.
+    """
+    found = [merged_accuracy(partial, words)]
+    evidence = merged_evidence(partial, EVERY, words)
+    if evidence is None:
+        return tuple(found)
+    of_classes = [
+        (name, of_class)
+        for k, name in enumerate(group_names(label_names))
+        if partial.texts.get(k)
+        and (of_class := merged_evidence(partial, k, words)) is not None
+    ]
+    for question in QUESTIONS:
+        found += pooled_or_by_class(question, evidence, of_classes)
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class MergedEvidence(Evidence):
+    """The evidence at one site from a merged summary; there is no control.
+
+    Attributes:
+        summary: of one group of texts.
+        site: layer and head.
+    """
+
+    summary: Partial | None = None
+    site: tuple[int, int] = (-1, -1)
+
+    def mean(self, name: str) -> Estimate:
+        """A statistic of the model; n is 0 where there is none."""
+        assert self.summary is not None
+        for test, statistic, *place in columns_of(self.summary, derived=True):
+            if statistic == name and tuple(place) == self.site:
+                return estimate_of(self.summary, (test, statistic, *place))
+        return Estimate(float("nan"), None, 0)
+
+    def beyond(self, name: str, other: str) -> Estimate:
+        """One statistic of the model − another one, paired by text."""
+        return self.mean(difference_of(name, other))
+
+
+def merged_evidence(partial: Partial, cell: int, words: Words) -> MergedEvidence | None:
+    """What the questions need; None where several heads were tested one by one.
+
+    Args:
+        partial: of all texts.
+        cell: a predicted class, or all with ``EVERY``.
+        words: of the kind of prediction.
+    """
+    summary = of_cell(partial, cell)
+    columns = columns_of(of_cell(partial, EVERY))
+    frame = pd.DataFrame(columns, columns=["test", "statistic", "layer", "head"])
+    site = site_of_model(frame)
+    if site is None:
+        return None
+    return MergedEvidence(pd.DataFrame(), None, 0, words, summary, site)
+
+
+def merged_accuracy(partial: Partial, words: Words) -> Finding:
+    """Whether there is anything to explain; graded of a class per text only.
+
+    The mean of all numbers, and what is most frequent of several labels, is known only
+    when all texts are: what is graded against these would need the rows.
+    """
+    if words.is_number:
+        return no_accuracy("", "R² is not kept in summaries of parts.")
+    met = estimate_of(of_cell(partial, EVERY), (PREDICTION, "correct", -1, -1))
+    if met.n:
+        why = (
+            f"The model is right in {said_as(met)} of the labels of a text (mean over "
+            f"{met.n} texts); what saying the most frequent would reach is not kept in "
+            "summaries of parts."
+        )
+        return no_accuracy("", why)
+    return graded_accuracy(merged_quality(partial), words)

@@ -1,0 +1,195 @@
+"""The public function ``plan_audit``: what an audit would do, cut into partitions."""
+
+import dataclasses
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hf_attnprobe.auditing.options import AuditOptions
+from hf_attnprobe.auditing.selection import tests_given
+from hf_attnprobe.auditing.subject import Subject, make_subject
+from hf_attnprobe.data.arguments import Data, as_data
+from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.options import Options, check_at_least
+from hf_attnprobe.partitions.auditor import (
+    Auditor,
+    device_here,
+    examined,
+    reference_examples,
+)
+from hf_attnprobe.partitions.plan import PLAN, Plan, read_plan, write_plan
+from hf_attnprobe.partitions.store import Store
+from hf_attnprobe.partitions.texts import Shared, share_out
+from hf_attnprobe.progress import quiet_libraries
+from hf_attnprobe.storage.provenance import versions
+
+
+if TYPE_CHECKING:
+    pass
+
+
+NOT_IN_A_PLAN = ("token", "trust_remote_code", "screen", "prune", "shown_texts")
+"""Secrets, what a user must say himself, and what looks at all texts at once."""
+WEIGHTS = ("*.safetensors", "*.bin")
+
+
+@quiet_libraries()
+def plan_audit(
+    model: str | os.PathLike[str],
+    dataset: Any,
+    tests: "Sequence[str | Options] | str | Options | None" = None,
+    *,
+    options: AuditOptions = AuditOptions(),
+    output_dir: str | Path,
+    partitions: int = 64,
+) -> Plan:
+    """Plans an audit that any number of workers share, on as many machines as there are.
+
+    Loads the model and tries it on a sample of the texts, so that what would stop a
+    worker later stops the plan. Writes ``plan.json``, and the texts of every partition.
+
+    Args:
+        model: a folder that all workers see, or a Hub id.
+        dataset: as of :func:`~hf_attnprobe.auditing.run.audit`.
+        tests: as of an audit.
+        options: as of an audit; without a screen, a control and the curve of pruned
+            heads, which compare all texts.
+        output_dir: folder of the job, or a URL that fsspec knows, such as
+            ``s3://bucket/job``.
+        partitions: number of parts, whatever the number of workers; one should take
+            five to fifteen minutes, and there should be eight or more for each worker.
+
+    Returns:
+        The plan; its ``name`` is the job's.
+
+    Raises:
+        AttnProbeError: for anything that the caller can mend.
+    """
+    check_at_least(1, partitions=partitions)
+    data, name = as_data(dataset), _named(model)
+    _check_options(options)
+    options = replace(options, control="none")
+    given = tests_given(tests, options)
+    store = Store(str(output_dir))
+    _check_free(store)
+    limit, seed = data.test_limit, options.seed
+    shared = share_out(lambda: data.opened(seed=seed), store, partitions, seed, limit)
+    subject = make_subject(name, None, options, device_here(), spread=shared.spread)
+    draft = _draft(subject, data, shared, options, name)
+    examples = reference_examples(store, shared.texts, shared.reference, seed)
+    auditor, choice = examined(store, draft, subject, options, given, examples)
+    plan = replace(draft, tests=_plain_tests(auditor), left_out=dict(choice.left_out))
+    write_plan(store, plan)
+    return read_plan(store)
+
+
+def _named(model: Any) -> str:
+    if not isinstance(model, str | os.PathLike):
+        raise AttnProbeError(
+            "expected a folder or a Hub id for the model of a plan, which workers load "
+            f"by its name, got {type(model).__name__}; save it first"
+        )
+    name = os.fspath(model)
+    return os.path.abspath(name) if Path(name).is_dir() else name
+
+
+def _check_options(options: AuditOptions) -> None:
+    if options.screen is not None:
+        raise AttnProbeError(
+            "expected no --screen in a plan, which would compare all texts; name heads "
+            "with --layers and --heads"
+        )
+    if options.control not in ("auto", "none"):
+        raise AttnProbeError(
+            f"expected no control in a plan, got {options.control}; plan the control as "
+            "a job of its own"
+        )
+
+
+def _check_free(store: Store) -> None:
+    """A plan that is there is not replaced while parts of it may be."""
+    if store.read(PLAN) is not None and store.names("parts"):
+        raise AttnProbeError(
+            f"{store.url} is a job with results; choose another --output-dir, or go on "
+            "with attnprobe work"
+        )
+
+
+def _draft(
+    subject: Subject, data: Data, shared: Shared, options: AuditOptions, name: str
+) -> Plan:
+    """The plan before its tests are chosen."""
+    adapter, commit = subject.adapter, subject.origin.get("commit")
+    kept = {**_changed(options), **({"revision": commit} if commit else {})}
+    return Plan(
+        model={
+            "name": name.partition("@")[0] if commit else name,
+            "fingerprint": adapter.fingerprint(),
+            "origin": dict(subject.origin),
+            "files": _weight_files(name),
+        },
+        data={
+            **_changed(data),
+            "dataset": _words(data.dataset),
+            "split": data.split,
+            "columns": shared.columns,
+        },
+        tests={},
+        left_out={},
+        options={**kept, "seed": options.seed},
+        classes=list(adapter.label_names),
+        prediction=_as_plain(dataclasses.asdict(adapter.prediction)),
+        reference=shared.reference,
+        rationales=shared.rationales and subject.tokenizer.is_fast,
+        spread=shared.spread,
+        texts=shared.texts,
+        seed=options.seed,
+        versions=versions(),
+    )
+
+
+def _words(dataset: Any) -> str:
+    is_named = isinstance(dataset, str | os.PathLike)
+    return os.fspath(dataset) if is_named else "data given in memory"
+
+
+def _changed(options: Options) -> dict[str, Any]:
+    """Fields that are not the defaults and belong into a plan, as plain data."""
+    changed = {
+        field.name: getattr(options, field.name)
+        for field in dataclasses.fields(options)
+        if field.name not in (*NOT_IN_A_PLAN, "dataset")
+        and getattr(options, field.name) != field.default
+    }
+    return _as_plain(changed)
+
+
+def _plain_tests(auditor: Auditor) -> dict[str, dict[str, Any]]:
+    chosen = auditor.tests.items()
+    return {name: _as_plain(dataclasses.asdict(options)) for name, options in chosen}
+
+
+def _as_plain(value: Any) -> Any:
+    """Tuples as lists, as JSON gives them back."""
+    if isinstance(value, Mapping):
+        return {key: _as_plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_as_plain(inner) for inner in value]
+    return value
+
+
+def _weight_files(name: str) -> dict[str, str]:
+    """SHA-256 of the weights of a folder, by file; of the Hub the commit says it."""
+    folder = Path(name)
+    if not folder.is_dir():
+        return {}
+    files = sorted(file for pattern in WEIGHTS for file in folder.glob(pattern))
+    return {file.name: _sha256_of(file) for file in files}
+
+
+def _sha256_of(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
