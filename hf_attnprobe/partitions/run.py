@@ -10,8 +10,9 @@ from typing import Any
 import pandas as pd
 import torch
 
-from hf_attnprobe.auditing.sweep import give_back_freed_memory, run_batch
+from hf_attnprobe.auditing.sweep import run_batch
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.hardware.memory import give_back_pages
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.partitions.auditor import Auditor, load_auditor
@@ -110,7 +111,7 @@ def run_open(auditor: Auditor, k: int, leases: Leases) -> Mapping[str, Any]:
         finally:  # whoever gets here was not killed
             leases.end(k)
     leases.forget(k)
-    give_back_freed_memory()
+    give_back_pages()
     return record
 
 
