@@ -55,7 +55,7 @@ def weights_digest(folder: Path) -> dict[str, str]:
     return digests
 
 
-def check_weights(folder: Path, record: Mapping[str, Any]) -> None:
+def check_digests(folder: Path, record: Mapping[str, Any]) -> None:
     """Checks that a folder's weights are those that its training wrote.
 
     Records of before they held the digests are trusted.

@@ -22,7 +22,7 @@ from hf_attnprobe.checkpoints.records import (
     RECORD,
     STEPS,
     WEIGHTS,
-    check_weights,
+    check_digests,
     read_record,
     weights_digest,
 )
@@ -173,7 +173,7 @@ def finished(
     if not held:
         return None
     check_same(folder, held, record)
-    check_weights(folder, held)
+    check_digests(folder, held)
     logger.info("%s holds this training, finished", folder)
     model = load_model(folder, trust_remote_code=trust_remote_code)
     tokenizer = load_tokenizer(folder, trust_remote_code=trust_remote_code)

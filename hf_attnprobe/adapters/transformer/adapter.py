@@ -12,12 +12,12 @@ from transformers import PreTrainedModel
 from hf_attnprobe.adapters.input_erasure import erased_probs
 from hf_attnprobe.adapters.pretrained import PretrainedFacts
 from hf_attnprobe.adapters.token_deletion import shortened, sum_pieces
+from hf_attnprobe.adapters.transformer.attention_forms import unpacked
 from hf_attnprobe.adapters.transformer.attention_tap import (
     Edit,
     detached,
     masking,
     replacing,
-    unpacked,
     visible_keys,
 )
 from hf_attnprobe.adapters.transformer.embedding_gradient import (

@@ -33,7 +33,7 @@ class Form(NamedTuple):
 
 def heads_of(modules: Mapping[str, nn.Module]) -> dict[str, int]:
     """The number of heads of every module that names it."""
-    found = {}
+    found: dict[str, int] = {}
     for name, module in modules.items():
         for attribute in HEADS:
             number = getattr(module, attribute, None)
@@ -53,8 +53,12 @@ def form_of(weights: Tensor, scores: Tensor, n_heads: int | None) -> Form:
     """The form that weights after a softmax, of the same shape as its scores, are in."""
     if weights.dim() == 3:
         assert n_heads is not None  # `is_packed` has said so
-        shown = (values.unflatten(0, (-1, n_heads)) for values in (weights, scores))
-        return Form(*shown, lambda edited: (edited, edited.flatten(0, 1)))
+        sizes = (-1, n_heads)
+        return Form(
+            weights.unflatten(0, sizes),
+            scores.unflatten(0, sizes),
+            lambda edited: (edited, edited.flatten(0, 1)),
+        )
     if weights.shape[-1] != weights.shape[-2] + 1:
         return Form(weights, scores, lambda edited: (edited, edited))
     kept, sink = weights[..., :-1], weights[..., -1:]
@@ -66,3 +70,11 @@ def form_of(weights: Tensor, scores: Tensor, n_heads: int | None) -> Form:
         return scaled, torch.cat([scaled, sink.expand(*scaled.shape[:-1], 1)], -1)
 
     return Form(kept / share.clamp_min(smallest), scores[..., :-1], restored)
+
+
+def unpacked(values: Tensor, n_heads: int) -> Tensor:
+    """[batch, heads, queries, ...] also where a text has one token.
+
+    Grouped queries of a single token come packed as [batch, key heads, group, ...].
+    """
+    return values.reshape(len(values), n_heads, -1, values.shape[-1])

@@ -24,6 +24,7 @@ from hf_attnprobe.adapters.transformer.attention_forms import (
     form_of,
     heads_of,
     is_packed,
+    unpacked,
 )
 
 
@@ -287,14 +288,6 @@ def _masked(
 
 
 # Readings
-
-
-def unpacked(values: Tensor, n_heads: int) -> Tensor:
-    """[batch, heads, queries, ...] also where a text has one token.
-
-    Grouped queries of a single token come packed as [batch, key heads, group, ...].
-    """
-    return values.reshape(len(values), n_heads, -1, values.shape[-1])
 
 
 def visible_keys(scores: Tensor) -> Tensor:

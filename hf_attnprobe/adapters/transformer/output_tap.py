@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hf_attnprobe.adapters.transformer.attention_tap import unpacked
+from hf_attnprobe.adapters.transformer.attention_forms import unpacked
 
 
 EditOutput = Callable[[int, Tensor, Tensor], Tensor]
