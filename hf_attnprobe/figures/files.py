@@ -49,7 +49,9 @@ def save_charts(
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise AttnProbeError(f"expected a folder for figures, got {folder}") from error
+        raise AttnProbeError(
+            f"expected a folder for figures, got {folder} ({error.strerror})"
+        ) from error
     paths = []
     with warnings.catch_warnings(record=True, action="always") as caught:
         for chart in charts:

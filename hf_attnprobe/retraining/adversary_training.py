@@ -136,23 +136,25 @@ def train_adversary(
     done = finished(folder, record)
     if done is not None:
         return as_trained(folder, done)
-    begin(folder, used.seed, resume=True)
-    names = label_names(splits["train"])
-    model = new_model(base.config(), base.tokenizer, names, used.word_vectors)
-    objective = partial(adversary_loss, lambda_=lambda_, tvd_factor=options.tvd_factor)
-    trainer = papers_trainer(
-        model,
-        base.tokenizer,
-        {name: splits[name] for name in SPLITS},
-        folder,
-        procedure_of(used, model.config),
-        seed=used.seed,
-        progress=progress(folder),
-        settings=LOWEST_OBJECTIVE,
-        columns=partial(_targets, base),
-        kind=partial(AdversaryTrainer, objective=objective),
-    )
-    result = finish(trainer, base.tokenizer, folder, record, resume=True)
+    with begin(folder, used.seed):
+        names = label_names(splits["train"])
+        model = new_model(base.config(), base.tokenizer, names, used.word_vectors)
+        objective = partial(
+            adversary_loss, lambda_=lambda_, tvd_factor=options.tvd_factor
+        )
+        trainer = papers_trainer(
+            model,
+            base.tokenizer,
+            {name: splits[name] for name in SPLITS},
+            folder,
+            procedure_of(used, model.config),
+            seed=used.seed,
+            progress=progress(folder),
+            settings=LOWEST_OBJECTIVE,
+            columns=partial(_targets, base),
+            kind=partial(AdversaryTrainer, objective=objective),
+        )
+        result = finish(trainer, base.tokenizer, folder, record, resume=True)
     return as_trained(folder, result)
 
 

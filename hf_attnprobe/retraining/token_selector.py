@@ -225,29 +225,29 @@ def train_selector(
     done = _finished(folder, record, base)
     if done is not None:
         return as_trained(folder, done)
-    begin(folder, base.settings.seed, resume=True)
-    trainer = make_trainer(
-        new_selector(base, options.selector_size),
-        base.tokenizer,
-        {name: splits[name] for name in ("train", "validation")},
-        folder,
-        settings={
-            "num_train_epochs": options.selector_epochs,
-            "per_device_train_batch_size": base.settings.batch_size,
-            "learning_rate": options.selector_learning_rate,
-            "lr_scheduler_type": "constant",
-            "weight_decay": 0.0,
-            "max_grad_norm": 0.0,
-            "seed": base.settings.seed,
-            "metric_for_best_model": "reward",
-            "remove_unused_columns": False,
-        },
-        progress=progress(folder),
-        kind=SelectorTrainer,
-        judge=Judge(base, options.rationale_sparsity),
-    )
-    trainer.scored = {}  # it has a reward and no scores
-    result = finish(trainer, base.tokenizer, folder, record, resume=True)
+    with begin(folder, base.settings.seed):
+        trainer = make_trainer(
+            new_selector(base, options.selector_size),
+            base.tokenizer,
+            {name: splits[name] for name in ("train", "validation")},
+            folder,
+            settings={
+                "num_train_epochs": options.selector_epochs,
+                "per_device_train_batch_size": base.settings.batch_size,
+                "learning_rate": options.selector_learning_rate,
+                "lr_scheduler_type": "constant",
+                "weight_decay": 0.0,
+                "max_grad_norm": 0.0,
+                "seed": base.settings.seed,
+                "metric_for_best_model": "reward",
+                "remove_unused_columns": False,
+            },
+            progress=progress(folder),
+            kind=SelectorTrainer,
+            judge=Judge(base, options.rationale_sparsity),
+        )
+        trainer.scored = {}  # it has a reward and no scores
+        result = finish(trainer, base.tokenizer, folder, record, resume=True)
     return as_trained(folder, result)
 
 

@@ -139,11 +139,16 @@ def test_a_limit_of_the_size_of_files(verb, commands, tmp_path):
     assert main(commands[verb](tmp_path / "out")) == 0  # with larger files
 
 
+def drawn(command):
+    """The same audit with a test that has a figure."""
+    return ["permutation" if part == "conicity" else part for part in command]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("prepare", [fill, only_read])
 def test_reports_figures_and_cards(prepare, commands, base, tmp_path):
     disk, audited = tmp_path / "disk", tmp_path / "audit"
-    assert main(commands["audit"](audited)) == 0
+    assert main(drawn(commands["audit"](audited))) == 0
     for form in ("html", "md", "json", "csv", "tex"):
         report = ["report", str(audited), "--output", str(disk / f"report.{form}")]
         refused(on_a_disk(disk, report, prepare), FULL, READ_ONLY)
@@ -186,5 +191,5 @@ def test_a_cache_that_cannot_be_written_to(kind, commands, run_python, tmp_path)
     here = str(__file__).rpartition("/")[0]
     command = commands["train"](tmp_path / "out")
     done = run_python("-c", CACHE, here, tmp_path / "cache", kind, *command)
-    line = refused(done, FULL, READ_ONLY)
+    line = refused(done, FULL, READ_ONLY, "Not enough disk space")
     assert "HF_HOME" in line and "expected one of" not in line
