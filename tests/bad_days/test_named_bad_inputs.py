@@ -44,7 +44,7 @@ def one_line(error):
         (AuditOptions, "layers", [10**30]),
         (AuditOptions, "layers", [-(10**30)]),
         (AuditOptions, "scale", 1e300),
-        (AuditOptions, "query", 10**6000),
+        (AuditOptions, "query", 10**1000),
         (TrainingOptions, "epochs", 10**12),
         (Architecture, "encoder_size", 10**9),
         (Architecture, "kernel_sizes", [3, 10**9]),
@@ -151,7 +151,7 @@ def test_parquet_without_rows_is_told_so(tmp_path):
     pa.parquet.write_table(empty, tmp_path / "test.parquet")
     for place in (tmp_path, tmp_path / "test.parquet"):
         with pytest.raises(
-            AttnProbeError, match="Parquet files have no rows|empty one"
+            AttnProbeError, match=r"Parquet files have no rows|empty one"
         ):
             load_examples(str(place), "test")
 
@@ -290,7 +290,7 @@ def test_plain_yaml_is_read_as_it_is():
     [
         ("[0, 1]", "[0, 0]", "0 and 0 both make audit/0"),
         ("seed: [0, 1]", "seed: [x-y, x_y]", "x-y and x_y both make audit/x_y"),
-        ("[0, 1]", f"[{'a' * 300}]", "expected .* for seed|name of a folder"),
+        ("[0, 1]", f"[{'a' * 300}]", r"expected .* for seed|name of a folder"),
         ("name: audit", f"name: {'a' * 300}", "name of a folder"),
         ("    columns:", "    columns: []\n    x:", "got 'x'"),
         ("statistic: median_tvd", "score: a/b/c", "expected a step with scores"),
@@ -299,8 +299,6 @@ def test_plain_yaml_is_read_as_it_is():
 def test_a_study_that_cannot_be_is_refused_before_it_runs(
     before, after, said, tmp_path
 ):
-    text = STUDY.replace("seed: $seed", "shown_texts: 0")
-    text = text if "seed" in before or "[0" in before else STUDY
     text = STUDY.replace(before, after)
     if "x-y" in after:  # of an argument that takes texts
         text = text.replace("seed: $seed", "revision: $seed")
