@@ -81,7 +81,7 @@ class Options:
 
 
 @cache
-def hints_of(kind: type[Options]) -> dict[str, Any]:
+def hints_of(kind: type) -> dict[str, Any]:
     """The types of a class's fields; a study makes the same options thousands of times."""
     return get_type_hints(kind)
 
