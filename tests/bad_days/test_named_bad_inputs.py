@@ -292,6 +292,8 @@ def test_plain_yaml_is_read_as_it_is():
         ("seed: [0, 1]", "seed: [x-y, x_y]", "x-y and x_y both make audit/x_y"),
         ("[0, 1]", f"[{'a' * 300}]", r"expected .* for seed|name of a folder"),
         ("name: audit", f"name: {'a' * 300}", "name of a folder"),
+        ("HERE/data.jsonl", "[1, 2]", "expected the name of a data set, got .1, 2."),
+        ("HERE/data.jsonl", "$seed", "expected the name of a data set, got 0"),
         ("    columns:", "    columns: []\n    x:", "got 'x'"),
         ("statistic: median_tvd", "score: a/b/c", "expected a step with scores"),
     ],
@@ -315,7 +317,7 @@ def test_a_table_without_columns_is_one_line(tmp_path):
 
 def test_a_huge_grid_is_refused_before_it_is_planned(tmp_path):
     begin = time.process_time()
-    with pytest.raises(AttnProbeError, match="expected at most 10,000 runs of steps"):
+    with pytest.raises(AttnProbeError, match="expected at most 2,000 runs of steps"):
         read_study(study_of(huge_grid(30), tmp_path))
     assert time.process_time() - begin < 5
 
