@@ -68,7 +68,7 @@ class Options:
     """
 
     def __post_init__(self) -> None:
-        hints = hints_of(type(self))
+        hints = hints_of(type(self))  # type: ignore[arg-type]  # a class has a hash
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if not fits(value, hints[field.name]):
@@ -81,7 +81,7 @@ class Options:
 
 
 @cache
-def hints_of(kind: type) -> dict[str, Any]:
+def hints_of(kind: type[Options]) -> dict[str, Any]:
     """The types of a class's fields; a study makes the same options thousands of times."""
     return get_type_hints(kind)
 
