@@ -68,7 +68,7 @@ class Options:
     """
 
     def __post_init__(self) -> None:
-        hints = hints_of(type(self))
+        hints = hints_of(type(self))  # type: ignore[arg-type]  # a class has a hash
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if not fits(value, hints[field.name]):

@@ -9,7 +9,7 @@ from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.studies.plan import Job, Scalar
 
 
-MOST_JOBS = 10_000
+MOST_JOBS = 2_000
 """Steps times cells: each is a training or an audit."""
 LONGEST_NAME = 200
 """Bytes of a folder's name; file systems take 255, and verbs write longer ones inside."""

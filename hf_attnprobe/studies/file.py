@@ -67,7 +67,7 @@ from typing import Any, NoReturn
 from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.data.sources import named
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.options import check_known, fits
+from hf_attnprobe.options import check_known, fits, in_short
 from hf_attnprobe.published_results import PAPERS
 from hf_attnprobe.studies.cells import check_cells, check_number, folder_of_cell
 from hf_attnprobe.studies.fields import check_fields, read_table, refuse
@@ -341,6 +341,11 @@ class _Reader:
     def _by_dataset(self, step: Mapping, arguments: Mapping, cell: Mapping) -> dict:
         """The arguments with those for a data set; what replaced them is noted."""
         dataset = _filled(arguments["dataset"], cell)
+        if not isinstance(dataset, str):
+            self._refuse(
+                f"expected the name of a data set, got {in_short(dataset)}",
+                step["name"],
+            )
         settings = dict(step.get("pairs", {})) if self._is_pairs(dataset) else {}
         settings |= step.get("datasets", {}).get(dataset, {})
         if self.options.quick:

@@ -6,7 +6,7 @@ of its parser are counted first, which takes no memory, and only then are object
 """
 
 from collections.abc import Hashable
-from typing import Any, ClassVar
+from typing import Any
 
 import yaml
 
@@ -50,7 +50,8 @@ def _check_size(text: str) -> None:
     n_values = 0
     for event in yaml.parse(text, yaml.SafeLoader):
         if isinstance(event, yaml.AliasEvent):
-            n_values += sizes.get(event.anchor, 2 * MOST_VALUES)  # 2: inside itself
+            inside_itself = 2 * MOST_VALUES
+            n_values += sizes.get(event.anchor or "", inside_itself)
         if isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent):
             _check_untagged(event)
         if isinstance(event, yaml.ScalarEvent):
@@ -80,11 +81,6 @@ def _check_untagged(event: Any) -> None:
 class _Loader(yaml.SafeLoader):
     """Dates stay texts, and a name stands once in a mapping."""
 
-    yaml_implicit_resolvers: ClassVar = {
-        first: [entry for entry in entries if "timestamp" not in entry[0]]
-        for first, entries in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
-
     def construct_mapping(
         self, node: yaml.MappingNode, deep: bool = False
     ) -> dict[Hashable, Any]:
@@ -113,3 +109,7 @@ class _Loader(yaml.SafeLoader):
 
 
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
+_Loader.yaml_implicit_resolvers = {
+    first: [entry for entry in entries if "timestamp" not in entry[0]]
+    for first, entries in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
