@@ -33,7 +33,7 @@ class Form(NamedTuple):
 
 def heads_of(modules: Mapping[str, nn.Module]) -> dict[str, int]:
     """The number of heads of every module that names it."""
-    found = {}
+    found: dict[str, int] = {}
     for name, module in modules.items():
         for attribute in HEADS:
             number = getattr(module, attribute, None)
@@ -53,8 +53,8 @@ def form_of(weights: Tensor, scores: Tensor, n_heads: int | None) -> Form:
     """The form that weights after a softmax, of the same shape as its scores, are in."""
     if weights.dim() == 3:
         assert n_heads is not None  # `is_packed` has said so
-        shown = (values.unflatten(0, (-1, n_heads)) for values in (weights, scores))
-        return Form(*shown, lambda edited: (edited, edited.flatten(0, 1)))
+        shown, seen = (v.unflatten(0, (-1, n_heads)) for v in (weights, scores))
+        return Form(shown, seen, lambda edited: (edited, edited.flatten(0, 1)))
     if weights.shape[-1] != weights.shape[-2] + 1:
         return Form(weights, scores, lambda edited: (edited, edited))
     kept, sink = weights[..., :-1], weights[..., -1:]
