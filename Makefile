@@ -15,6 +15,7 @@ lint: $(VENV)/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive hf_attnprobe
 
 # The documentation as a site, in site/index.html. No network is used, and a warning is an error.
 docs: $(VENV)/installed

@@ -155,6 +155,7 @@ OF_FAMILY: dict[str, dict[str, Any]] = {
         "shape_size": 8,
         "max_2d_position_embeddings": 64,
     },
+    "lilt": {"hidden_size": 48},
     "luke": {"entity_vocab_size": 10, "entity_emb_size": 8},
     "markuplm": {
         "xpath_unit_hidden_size": 4,
@@ -163,7 +164,7 @@ OF_FAMILY: dict[str, dict[str, Any]] = {
     },
     "minicpm3": LATENT,
     "minimax": {"layer_types": ["full_attention", "linear_attention"], "block_size": 8},
-    "mistral4": LATENT | GROUPED,
+    "mistral4": LATENT | GROUPED | {"head_dim": 16},
     "perceiver": {
         "num_latents": 4,
         "d_latents": 32,

@@ -14,6 +14,7 @@ import pandas as pd
 from accelerate import PartialState
 from transformers import PreTrainedTokenizerBase
 
+from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
 from hf_attnprobe.attention_classifier import AttentionClassifierConfig
 from hf_attnprobe.attention_model import (
     AttentionModelBase,
@@ -525,6 +526,8 @@ def _notes(
 ) -> tuple[str, ...]:
     """What is to be seen beside the findings."""
     notes = [unknown_note(unknown), _single_logit_note(sweep.adapter, predicts)]
+    if isinstance(sweep.adapter, TransformerAdapter):
+        notes += sweep.adapter.stack_notes()
     site = site_of_model(rows)
     if site is not None and "input_erasure" in sweep.options:
         distance = distance_of_erased(sweep, Site(*site))

@@ -33,7 +33,8 @@ def load_config(origin: Origin, **labels: Any) -> PreTrainedConfig:
     check_values(values, origin.name)
     check_names_no_code(origin, values)
     with origin.reported():
-        return AutoConfig.from_pretrained(
+        # whose revision it is, the user says: `place` holds it
+        return AutoConfig.from_pretrained(  # nosec B615
             origin.name,
             trust_remote_code=origin.trust_remote_code,
             **origin.place,

@@ -45,7 +45,8 @@ def load_tokenizer(
     if values is not None and not has_tokenizer(origin):
         origin = base_of(origin, values)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(
+        # the revision is in `place`: that of the model
+        tokenizer = AutoTokenizer.from_pretrained(  # nosec B615
             origin.name, trust_remote_code=origin.trust_remote_code, **origin.place
         )
     except Exception as error:
@@ -60,7 +61,8 @@ def load_tokenizer(
 def load_processor(origin: Origin) -> Any:
     """The image processor saved with a model; None where none loads."""
     try:
-        return AutoImageProcessor.from_pretrained(
+        # the revision is in `place`: that of the model
+        return AutoImageProcessor.from_pretrained(  # nosec B615
             origin.name, trust_remote_code=origin.trust_remote_code, **origin.place
         )
     except Exception:  # none was saved, or what it needs is not installed

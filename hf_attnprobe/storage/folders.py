@@ -57,7 +57,7 @@ def check_free(folder: str | Path, *marks: str) -> Path:
         The folder as a path. It need not exist.
 
     Raises:
-        AttnProbeError: it holds other files, or is none.
+        AttnProbeError: it holds other files or a link that leads out of it, or is none.
     """
     folder = Path(folder)
     try:
@@ -71,7 +71,18 @@ def check_free(folder: str | Path, *marks: str) -> Path:
             f"expected a new or an empty folder, {folder} holds other files; choose "
             "another --output-dir"
         )
+    for name in names:
+        _check_inside(folder, folder / name)
     return folder
+
+
+def _check_inside(folder: Path, path: Path) -> None:
+    """Whoever may write a link into the folder must not choose what is written beside."""
+    if path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
+        raise AttnProbeError(
+            f"expected no links in the output folder, {path} leads out of it; delete the "
+            "link, or choose another --output-dir"
+        )
 
 
 def cannot_use(folder: str | Path, error: Exception) -> AttnProbeError:

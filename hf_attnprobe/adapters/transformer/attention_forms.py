@@ -53,12 +53,8 @@ def form_of(weights: Tensor, scores: Tensor, n_heads: int | None) -> Form:
     """The form that weights after a softmax, of the same shape as its scores, are in."""
     if weights.dim() == 3:
         assert n_heads is not None  # `is_packed` has said so
-        sizes = (-1, n_heads)
-        return Form(
-            weights.unflatten(0, sizes),
-            scores.unflatten(0, sizes),
-            lambda edited: (edited, edited.flatten(0, 1)),
-        )
+        shown, seen = (v.unflatten(0, (-1, n_heads)) for v in (weights, scores))
+        return Form(shown, seen, lambda edited: (edited, edited.flatten(0, 1)))
     if weights.shape[-1] != weights.shape[-2] + 1:
         return Form(weights, scores, lambda edited: (edited, edited))
     kept, sink = weights[..., :-1], weights[..., -1:]

@@ -152,7 +152,8 @@ def find_embeddings(
     readers: list[nn.Module] = []
 
     def note_norm(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        if any(args[0] is embeddings for embeddings in looked_up):
+        # "RobertaPreLayerNormModel" is named like one, and called by keywords
+        if args and any(args[0] is embeddings for embeddings in looked_up):
             readers.append(module)
 
     with recorded(tables) as looked_up, hooked(norms, note_norm):

@@ -31,6 +31,7 @@ from hf_attnprobe.adapters.transformer.resume import (
     with_first_tensor,
 )
 from hf_attnprobe.adapters.transformer.short_replay import ShortReplay, find_sublayers
+from hf_attnprobe.adapters.transformer.stacks import stack_notes
 from hf_attnprobe.adapters.transformer.sublayers import Sublayer
 from hf_attnprobe.adapters.transformer.task_heads import OURS, TaskHead
 
@@ -71,6 +72,10 @@ class TappedTransformer:
         self.accepted = inspect.signature(self.model.forward).parameters.keys()
         at_once = TOKENS_PER_PASS.get(self.model.device.type, 65536)
         self.tokens_per_pass = tokens_per_pass or at_once
+
+    def stack_notes(self) -> list[str]:
+        """Sentences about layers that are not numbered as the model's own."""
+        return stack_notes(self.model, self.layers, self.layer_names)
 
     def logits(
         self,
