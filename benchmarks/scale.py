@@ -8,6 +8,7 @@ the job's folder. Every step is a process of its own, as a user would start it.
 """
 
 import argparse
+import itertools
 import json
 import os
 import random
@@ -18,7 +19,7 @@ import time
 from pathlib import Path
 
 
-WORDS = [f"word{number}" for number in range(500)]
+WORDS = ["".join(letters) for letters in itertools.product("bdfgk", "aeiou", "lmnrst")]
 TESTS = ["uniform_attention"]
 
 
@@ -29,7 +30,7 @@ def make_texts(file: Path, n_texts: int) -> None:
         for number in range(n_texts):
             words = draw.choices(WORDS, k=draw.randint(5, 20))
             row = {"example_id": number, "text": " ".join(words)}
-            lines.write(json.dumps(row | {"label": int(words[0] < "word3")}) + "\n")
+            lines.write(json.dumps(row | {"label": int(words[0] < "f")}) + "\n")
 
 
 def make_model(folder: Path) -> None:
@@ -45,7 +46,7 @@ def make_model(folder: Path) -> None:
     torch.manual_seed(0)
     tokenizer = build_tokenizer([" ".join(WORDS)] * 10)
     config = AttentionClassifierConfig(
-        vocab_size=len(tokenizer), embedding_size=8, encoder="projection", encoder_size=8
+        vocab_size=len(tokenizer), embedding_size=8, encoder="none", encoder_size=8
     )
     AttentionClassifierForSequenceClassification(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
