@@ -79,6 +79,7 @@ if TYPE_CHECKING:
     from hf_attnprobe.partitions.options import WorkOptions
     from hf_attnprobe.partitions.plan import Plan
     from hf_attnprobe.partitions.planning import plan_audit
+    from hf_attnprobe.partitions.report import job_report, rows_of_job
     from hf_attnprobe.partitions.run import run_partition
     from hf_attnprobe.partitions.workers import WorkDone, work
     from hf_attnprobe.publishing.options import CardOptions
@@ -155,7 +156,9 @@ _LATER = {
     "Plan": "partitions.plan",
     "WorkDone": "partitions.workers",
     "WorkOptions": "partitions.options",
+    "job_report": "partitions.report",
     "plan_audit": "partitions.planning",
+    "rows_of_job": "partitions.report",
     "run_partition": "partitions.run",
     "work": "partitions.workers",
     "Plausibility": "faithfulness.plausibility",
@@ -280,6 +283,7 @@ __all__ = [
     "explain_text",
     "fine_tune",
     "install_metric",
+    "job_report",
     "known_datasets",
     "load_examples",
     "load_splits",
@@ -293,6 +297,7 @@ __all__ = [
     "register_test",
     "render_report",
     "retrain",
+    "rows_of_job",
     "run_partition",
     "study",
     "train",

@@ -1,0 +1,184 @@
+"""The report of a job of a million texts: seconds, memory, bytes on disk.
+
+    python benchmarks/summaries.py --texts 10000 1000000 --folder /tmp/jobs
+
+Makes jobs of generated values, 24 statistics of one head and the predictions, through
+the functions that workers use (``to_wide``, ``summary_of_rows``, ``commit``), and then
+reads the report of each in a process of its own. Seconds are of the processor's clock.
+"""
+
+import argparse
+import functools
+import json
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from hf_attnprobe.partitions.parts import Part, commit
+from hf_attnprobe.partitions.plan import Plan, read_plan, write_plan
+from hf_attnprobe.partitions.store import Store
+from hf_attnprobe.storage.partials import partial_bytes, summary_of_rows
+from hf_attnprobe.storage.wide_rows import parquet_bytes, to_wide
+
+
+PER_PART = 2000
+TESTS = {
+    "correlation": ["attention_leave_one_out_tau", "gradient_leave_one_out_tau"],
+    "permutation": ["median_tvd", "max_tvd", "max_attention"],
+    "erasure": [
+        f"{name}@{ranking}"
+        for name in ("fraction_to_flip", "never_flips", "way_to_best")
+        for ranking in ("attention", "random", "gradient")
+    ],
+    "input_erasure": [
+        f"{name}@{ranking}"
+        for name in ("comprehensiveness", "sufficiency")
+        for ranking in ("attention", "random", "gradient", "product", "leave_one_out")
+    ],
+}
+SHOWN = """
+import json, sys, time
+def mb():  # not of getrusage, which counts the parent's memory before exec
+    lines = open("/proc/self/status").read().splitlines()
+    return next(int(l.split()[1]) / 1024 for l in lines if l.startswith("VmHWM"))
+started = time.process_time()
+from hf_attnprobe.partitions.report import job_report
+loaded, memory, wall = time.process_time(), mb(), time.time()
+report = job_report(sys.argv[1])
+text, page, markdown = str(report), report.to_html(), report.to_markdown()
+print(json.dumps({
+    "loading_s": loaded - started, "report_s": time.process_time() - loaded,
+    "report_wall_s": time.time() - wall, "mb": mb(), "mb_of_imports": memory,
+    "n": report.n, "statistics": len(report.statistics), "page_bytes": len(page),
+    "text": text,
+}))
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--texts", type=int, nargs="+", default=[10_000, 1_000_000])
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument(
+        "--distinct",
+        type=int,
+        default=10**9,
+        help="parts that are made; with fewer than there are they are used again, which "
+        "changes neither the seconds nor the memory of the report",
+    )
+    given = parser.parse_args()
+    for n_texts in given.texts:
+        job = given.folder / f"job-{n_texts}"
+        print(
+            json.dumps(
+                {"texts": n_texts, **made(job, n_texts, given.distinct), **shown(job)}
+            )
+        )
+
+
+@functools.cache
+def made_part(k: int) -> dict[str, bytes]:
+    """The files of a part."""
+    table = to_wide(rows_of(k))
+    summary = summary_of_rows(table, 2, seed=0)
+    return {"parquet": parquet_bytes(table), "summary": partial_bytes(summary)}
+
+
+def made(job: Path, n_texts: int, distinct: int) -> dict[str, float]:
+    """Makes a job, and what its parts cost."""
+    store, plan = Store(str(job)), plan_of(n_texts)
+    write_plan(store, plan)
+    plan, started = read_plan(store), time.process_time()
+    for k in range(plan.n_partitions):
+        files = made_part(k % distinct)
+        ids = range(k * PER_PART, (k + 1) * PER_PART)
+        commit(store, plan, Part(k, ids, PER_PART * (len(TESTS) + 1), {}, 0, files))
+    sizes = {
+        ending: sum(file.stat().st_size for file in job.glob(f"parts/*.{ending}"))
+        for ending in ("parquet", "summary")
+    }
+    return {
+        "making_s": time.process_time() - started,
+        "making_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "bytes_of_rows": sizes["parquet"],
+        "bytes_of_summaries": sizes["summary"],
+        "bytes_per_value": sizes["parquet"]
+        / n_texts
+        / (sum(map(len, TESTS.values())) + 4),
+    }
+
+
+def plan_of(n_texts: int) -> Plan:
+    """A plan of generated texts."""
+    return Plan(
+        model={"name": "a-tiny-classifier", "fingerprint": "generated"},
+        data={"dataset": "generated", "split": "test", "columns": "text"},
+        tests={test: {} for test in TESTS},
+        left_out={},
+        options={},
+        classes=["no", "yes"],
+        prediction={"kind": "classes", "name": "", "parts": []},
+        reference=[],
+        rationales=False,
+        spread=None,
+        texts=[{"texts": PER_PART, "sha256": ""}] * (n_texts // PER_PART),
+        seed=0,
+        versions={},
+    )
+
+
+def rows_of(k: int) -> pd.DataFrame:
+    """Long rows of one part; ids are its own."""
+    draw = np.random.default_rng(k)
+    ids = np.arange(k * PER_PART, (k + 1) * PER_PART)
+    parts = [
+        _rows(t, name, ids, _values(draw, name)) for t in TESTS for name in TESTS[t]
+    ]
+    label = draw.integers(0, 2, PER_PART)
+    says = np.where(draw.uniform(size=PER_PART) < 0.9, label, 1 - label)
+    of_model = {
+        "predicted_class": says,
+        "label": label,
+        "probability": draw.uniform(0.5, 1, PER_PART),
+        "n_tokens": draw.integers(3, 60, PER_PART),
+    }
+    parts += [_rows("prediction", n, ids, v, -1) for n, v in of_model.items()]
+    return pd.concat(parts, ignore_index=True)
+
+
+def _values(draw: np.random.Generator, name: str) -> np.ndarray:
+    """Numbers of full precision, flags, and some texts without a value."""
+    values = draw.uniform(size=PER_PART) ** 2
+    if name.startswith("never"):
+        values = np.round(values)
+    return np.where(draw.uniform(size=PER_PART) < 0.1, np.nan, values)
+
+
+def _rows(
+    test: str, name: str, ids: np.ndarray, values: np.ndarray, place: int = 0
+) -> pd.DataFrame:
+    columns = {"test": test, "statistic": name, "example_id": ids}
+    at = {"layer": np.int32(place), "head": np.int32(place)}
+    return pd.DataFrame({**columns, **at, "value": values.astype(float)})
+
+
+def shown(job: Path) -> dict[str, object]:
+    """What the report of a job costs, in a process of its own."""
+    ran = subprocess.run(
+        [sys.executable, "-c", SHOWN, str(job)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = json.loads(ran.stdout)
+    print(found.pop("text"), file=sys.stderr)
+    return found
+
+
+if __name__ == "__main__":
+    main()
