@@ -27,6 +27,7 @@ from hf_attnprobe import (
     run_partition,
     work,
 )
+from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.partitions import leases as leases_module
 from hf_attnprobe.partitions import run as run_module
 from hf_attnprobe.partitions import texts as texts_module
@@ -35,7 +36,7 @@ from hf_attnprobe.partitions.leases import Leases
 from hf_attnprobe.partitions.parts import read_part, records
 from hf_attnprobe.partitions.plan import partition_of, read_plan
 from hf_attnprobe.partitions.store import Store
-from hf_attnprobe.partitions.trials import DEATHS, lives_through
+from hf_attnprobe.partitions.trials import DEATHS, TOGETHER, Trial, lives_through
 from hf_attnprobe.storage.wide_rows import from_wide, read_wide
 
 
@@ -424,6 +425,22 @@ def test_who_was_killed_from_outside_is_innocent(job, expected, monkeypatch):
     assert len(list((job / "leases").iterdir())) == 1
     assert not work(job).set_aside
     assert hashes(job) == expected
+
+
+def test_deaths_of_worker_and_child_together_prove_nothing_until_they_are_many():
+    batch = [Text(k, 0, {"input_ids": []}) for k in range(4)]
+    ids = frozenset(range(4))
+    tried = []
+
+    def survives(some):
+        tried.append([text.example_id for text in some])
+        return True
+
+    few = Trial([ids], [ids] * (TOGETHER - 1), survives)
+    assert few.pieces(batch) == [batch] and tried == [[0, 1, 2, 3]]
+    many = Trial([ids], [ids] * TOGETHER, survives)
+    assert many.pieces(batch) == [batch[:2], batch[2:]] and not many.aside
+    assert Trial([], [ids] * TOGETHER, survives).pieces(batch) == [batch]
 
 
 def test_a_child_that_dies_is_noticed_and_one_that_fails_is_not_dead():

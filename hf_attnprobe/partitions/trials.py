@@ -19,6 +19,11 @@ from hf_attnprobe.inference.encoding import Text
 
 DEATHS = 2
 """How often texts must kill before they are held guilty."""
+TOGETHER = 20
+"""How often worker and child must die together at the same texts, for the same.
+
+Of 200 kills at random three workers had two such pairs at one batch: two prove nothing.
+"""
 REASON = f"killed a worker {DEATHS} times"
 
 
@@ -46,8 +51,8 @@ class Trial:
 
     def _harmless(self, texts: list[Text]) -> list[list[Text]]:
         ids = frozenset(text.example_id for text in texts)
-        n_deaths = sum(ids == others for others in self.tried)
-        for _ in range(n_deaths, DEATHS):
+        together = sum(ids == others for others in self.tried)
+        for _ in range(DEATHS if together < TOGETHER else 0):
             if self.survives(texts):
                 return [texts]
         if len(texts) == 1:
