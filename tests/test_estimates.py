@@ -20,7 +20,7 @@ from hf_attnprobe.auditing import sweep as sweeps
 from hf_attnprobe.auditing.estimates.counting import counting
 from hf_attnprobe.auditing.estimates.estimate import in_bytes
 from hf_attnprobe.auditing.estimates.fitted import Fitted
-from hf_attnprobe.auditing.estimates.measured_memory import measured_memory
+from hf_attnprobe.auditing.estimates.measured import measured_memory
 from hf_attnprobe.auditing.progress import Step
 from hf_attnprobe.auditing.run import estimate_audit
 from hf_attnprobe.hardware.memory import PeakMemory

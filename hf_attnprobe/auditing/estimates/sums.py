@@ -8,9 +8,8 @@ import pandas as pd
 import psutil
 
 from hf_attnprobe.attention_model import MaskedReplay
-from hf_attnprobe.auditing.estimates.calibration import Calibration
 from hf_attnprobe.auditing.estimates.estimate import Estimate, Seconds
-from hf_attnprobe.auditing.estimates.fitted import as_batch
+from hf_attnprobe.auditing.estimates.measured import Calibration, as_batch
 from hf_attnprobe.auditing.progress import Step, steps_of
 from hf_attnprobe.auditing.sweep import PRUNE_POINTS, Sweep, Work
 from hf_attnprobe.faithfulness import readings
