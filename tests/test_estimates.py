@@ -69,9 +69,9 @@ def test_edited_texts_are_those_that_an_audit_runs(bert, reviews_folder, monkeyp
 def test_flops_of_a_forward_pass_are_those_of_its_matrices(bert):
     adapter, n = wrap(bert[0]), 9
     ids = torch.randint(5, 20, (3, n))
-    batch = adapter.prepare(
-        {"input_ids": ids, "attention_mask": torch.ones_like(ids)}, (0, 1, 2)
-    )
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    inputs["special_tokens_mask"] = torch.zeros_like(ids)
+    batch = adapter.prepare(inputs, (0, 1, 2))
     with counting(adapter) as since:
         adapter.observe(batch)
         flops = since().flops

@@ -94,7 +94,7 @@ def _samples(
     sweep: Sweep, work: Sequence[Work], where: Where, found: Calibration
 ) -> Iterator[Sequence[Text]]:
     """Texts to run; each time as many as what was found so far allows."""
-    texts = by_length({t.example_id: t for _, some in work for t in some}.values())
+    texts = by_length([*{t.example_id: t for _, some in work for t in some}.values()])
     most = max(len(some) for _, some in work)
     middle = len(texts) // 2
 
