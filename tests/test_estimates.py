@@ -131,6 +131,7 @@ def test_what_was_measured_is_told_of_other_sizes():
     assert other.total([Step("b", True, 2, 10)]) == 0
 
 
+@pytest.mark.slow
 def test_batches_by_measured_memory_are_larger_and_stay_within_the_budget(
     bert, reviews_folder, monkeypatch
 ):
