@@ -20,7 +20,7 @@ from hf_attnprobe.auditing import sweep as sweeps
 from hf_attnprobe.auditing.estimates.counting import counting
 from hf_attnprobe.auditing.estimates.estimate import in_bytes
 from hf_attnprobe.auditing.estimates.fitted import Fitted
-from hf_attnprobe.auditing.estimates.measured_memory import measured_memory
+from hf_attnprobe.auditing.estimates.measured import measured_memory
 from hf_attnprobe.auditing.progress import Step
 from hf_attnprobe.auditing.run import estimate_audit
 from hf_attnprobe.hardware.memory import PeakMemory
@@ -69,9 +69,9 @@ def test_edited_texts_are_those_that_an_audit_runs(bert, reviews_folder, monkeyp
 def test_flops_of_a_forward_pass_are_those_of_its_matrices(bert):
     adapter, n = wrap(bert[0]), 9
     ids = torch.randint(5, 20, (3, n))
-    batch = adapter.prepare(
-        {"input_ids": ids, "attention_mask": torch.ones_like(ids)}, (0, 1, 2)
-    )
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    inputs["special_tokens_mask"] = torch.zeros_like(ids)
+    batch = adapter.prepare(inputs, (0, 1, 2))
     with counting(adapter) as since:
         adapter.observe(batch)
         flops = since().flops
@@ -131,6 +131,7 @@ def test_what_was_measured_is_told_of_other_sizes():
     assert other.total([Step("b", True, 2, 10)]) == 0
 
 
+@pytest.mark.slow
 def test_batches_by_measured_memory_are_larger_and_stay_within_the_budget(
     bert, reviews_folder, monkeypatch
 ):

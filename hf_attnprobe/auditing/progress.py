@@ -10,39 +10,13 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from hf_attnprobe.auditing.estimates.fitted import Step
 from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.progress import Bar, in_words
 
 
 FIRST_BATCH = 4  # texts; small, so that an estimate comes soon
 TELLING = 10.0  # seconds of a first batch that is no mere overhead; less needs no line
-
-
-@dataclass(frozen=True)
-class Step:
-    """One test at one head on one batch.
-
-    Attributes:
-        test: its name.
-        is_first: whether it is the batch's first head with this test.
-        n_texts: of the batch.
-        n_tokens: of its longest text.
-    """
-
-    test: str
-    is_first: bool
-    n_texts: int
-    n_tokens: int
-
-    @property
-    def size(self) -> int:
-        """Tokens of the batch, with padding."""
-        return self.n_texts * self.n_tokens
-
-    @property
-    def kind(self) -> tuple[str, bool]:
-        """Steps of a kind cost alike, by size."""
-        return self.test, self.is_first
 
 
 def steps_of(

@@ -16,7 +16,7 @@ from hf_attnprobe.attention_model import (
     Site,
 )
 from hf_attnprobe.auditing.estimates.counting import work_in_words
-from hf_attnprobe.auditing.estimates.measured_memory import measured_memory
+from hf_attnprobe.auditing.estimates.measured import measured_memory
 from hf_attnprobe.auditing.estimates.room import Room
 from hf_attnprobe.auditing.head_tables import values_by_head
 from hf_attnprobe.auditing.progress import FIRST_BATCH, Pace, Step, steps_of

@@ -20,7 +20,7 @@ _SAID = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 @contextmanager
-def suited_threads(model: nn.Module) -> Iterator[int]:
+def suited_threads(model: nn.Module | None) -> Iterator[int]:
     """One thread for a small model on a CPU, all of PyTorch's for others; then as before.
 
     A number that the user set is kept: by an environment variable, or by
@@ -31,7 +31,7 @@ def suited_threads(model: nn.Module) -> Iterator[int]:
     """
     before = torch.get_num_threads()
     is_said = before != _AT_START or any(name in os.environ for name in _SAID)
-    if is_said or before == 1 or not is_small(model):
+    if is_said or before == 1 or model is None or not is_small(model):
         yield before
         return
     torch.set_num_threads(1)

@@ -1,14 +1,15 @@
 """A few texts and heads run before an audit, to tell what all of them will take."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
-
-import pandas as pd
+from dataclasses import replace
 
 from hf_attnprobe.attention_model import AttentionModelBase, Site
 from hf_attnprobe.auditing.estimates.counting import counting
-from hf_attnprobe.auditing.estimates.fitted import Fitted, as_batch
-from hf_attnprobe.auditing.estimates.measured_memory import SPARE, samples_of
+from hf_attnprobe.auditing.estimates.measured import (
+    Calibration,
+    as_batch,
+    samples_of,
+)
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.progress import FIRST_BATCH, steps_of
 from hf_attnprobe.auditing.selection import Choice, half_of, sites_by_test
@@ -30,31 +31,6 @@ from hf_attnprobe.storage.rows import NO_SITE
 
 SECONDS = 3.0
 """What a further sample may take; of large models the first takes longer already."""
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """What steps take, fitted to those that were run.
-
-    Attributes:
-        seconds, edited, flops: by step.
-        memory: bytes, of the one step that stands for a batch.
-        rows: of the largest sample that was run.
-        forward_flops: of one plain forward pass of a text of so many tokens.
-        n_texts, n_heads: how much was run.
-    """
-
-    seconds: Fitted = field(default_factory=Fitted)
-    edited: Fitted = field(default_factory=Fitted)
-    flops: Fitted = field(default_factory=Fitted)
-    memory: Fitted = field(default_factory=Fitted)
-    forward_flops: Fitted = field(default_factory=Fitted)
-    rows: list[pd.DataFrame] = field(default_factory=list)
-    texts: set[int] = field(default_factory=set)
-
-    def memory_of(self, texts: Sequence[Text]) -> int:
-        """Bytes that a batch of these texts takes, with some to spare."""
-        return int(SPARE * self.memory.total([as_batch(texts)]))
 
 
 def work_of(sweep: Sweep, choice: Choice, options: AuditOptions) -> list[Work]:
@@ -118,7 +94,7 @@ def _samples(
     sweep: Sweep, work: Sequence[Work], where: Where, found: Calibration
 ) -> Iterator[Sequence[Text]]:
     """Texts to run; each time as many as what was found so far allows."""
-    texts = by_length({t.example_id: t for _, some in work for t in some}.values())
+    texts = by_length([*{t.example_id: t for _, some in work for t in some}.values()])
     most = max(len(some) for _, some in work)
     middle = len(texts) // 2
 

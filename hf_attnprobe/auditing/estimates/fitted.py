@@ -6,11 +6,35 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy.optimize import nnls
 
-from hf_attnprobe.auditing.progress import Step
-from hf_attnprobe.inference.encoding import Text
-
 
 Kind = tuple[str, bool]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One test at one head on one batch.
+
+    Attributes:
+        test: its name.
+        is_first: whether it is the batch's first head with this test.
+        n_texts: of the batch.
+        n_tokens: of its longest text.
+    """
+
+    test: str
+    is_first: bool
+    n_texts: int
+    n_tokens: int
+
+    @property
+    def size(self) -> int:
+        """Tokens of the batch, with padding."""
+        return self.n_texts * self.n_tokens
+
+    @property
+    def kind(self) -> tuple[str, bool]:
+        """Steps of a kind cost alike, by size."""
+        return self.test, self.is_first
 
 
 @dataclass
@@ -59,9 +83,3 @@ class Fitted:
 
 def _features(step: Step) -> np.ndarray:
     return np.array([1.0, step.n_texts, step.size, step.size * step.n_tokens])
-
-
-def as_batch(texts: Sequence[Text]) -> Step:
-    """A batch as a single step."""
-    longest = max(text.n_tokens for text in texts)
-    return Step("batch", True, len(texts), longest)

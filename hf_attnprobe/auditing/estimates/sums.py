@@ -5,15 +5,14 @@ from itertools import chain
 from pathlib import Path
 
 import pandas as pd
-import psutil
 
 from hf_attnprobe.attention_model import MaskedReplay
-from hf_attnprobe.auditing.estimates.calibration import Calibration
 from hf_attnprobe.auditing.estimates.estimate import Estimate, Seconds
-from hf_attnprobe.auditing.estimates.fitted import as_batch
+from hf_attnprobe.auditing.estimates.measured import Calibration, as_batch
 from hf_attnprobe.auditing.progress import Step, steps_of
 from hf_attnprobe.auditing.sweep import PRUNE_POINTS, Sweep, Work
 from hf_attnprobe.faithfulness import readings
+from hf_attnprobe.hardware.memory import resident_bytes
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.statistics.summary import summarize
 from hf_attnprobe.storage.rows import KEY, append_rows
@@ -50,7 +49,7 @@ def estimate(
     n_values = _n_values(found, steps)
     report, disk = _try_report(sweep, found, report_on, n_values, folder)
     batch = max((found.memory_of(texts) for _, texts in works), default=0)
-    process = psutil.Process().memory_info().rss
+    process = resident_bytes()
     everything = [as_batch([text]) for text in sweep.texts]
     return Estimate(
         n_texts=len(sweep.texts),

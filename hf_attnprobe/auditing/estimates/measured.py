@@ -1,10 +1,12 @@
-"""The memory of batches, from a few texts that were really run."""
+"""What a few texts took that were really run: the memory of batches, and all else."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
+import pandas as pd
 import torch
 
-from hf_attnprobe.auditing.estimates.fitted import Fitted, as_batch
+from hf_attnprobe.auditing.estimates.fitted import Fitted, Step
 from hf_attnprobe.hardware.memory import PeakMemory
 from hf_attnprobe.inference.batching import by_length
 from hf_attnprobe.inference.encoding import Text
@@ -12,6 +14,12 @@ from hf_attnprobe.inference.encoding import Text
 
 SPARE = 1.25
 """Times the memory that was measured: operations need some inside that nobody sees."""
+
+
+def as_batch(texts: Sequence[Text]) -> Step:
+    """A batch as a single step."""
+    longest = max(text.n_tokens for text in texts)
+    return Step("batch", True, len(texts), longest)
 
 
 def samples_of(texts: Sequence[Text]) -> list[Sequence[Text]]:
@@ -49,3 +57,28 @@ def measured_memory(
         return int(SPARE * n_bytes)
 
     return size
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What steps take, fitted to those that were run.
+
+    Attributes:
+        seconds, edited, flops: by step.
+        memory: bytes, of the one step that stands for a batch.
+        rows: of the largest sample that was run.
+        forward_flops: of one plain forward pass of a text of so many tokens.
+        n_texts, n_heads: how much was run.
+    """
+
+    seconds: Fitted = field(default_factory=Fitted)
+    edited: Fitted = field(default_factory=Fitted)
+    flops: Fitted = field(default_factory=Fitted)
+    memory: Fitted = field(default_factory=Fitted)
+    forward_flops: Fitted = field(default_factory=Fitted)
+    rows: list[pd.DataFrame] = field(default_factory=list)
+    texts: set[int] = field(default_factory=set)
+
+    def memory_of(self, texts: Sequence[Text]) -> int:
+        """Bytes that a batch of these texts takes, with some to spare."""
+        return int(SPARE * self.memory.total([as_batch(texts)]))
