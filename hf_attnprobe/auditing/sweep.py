@@ -1,8 +1,9 @@
 """The work of an audit: every test at every head on every text, resumable."""
 
+import contextlib
 import ctypes
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,13 +26,14 @@ from hf_attnprobe.faithfulness.prune_curve import (
     crossed_prune_curve,
     least_first,
 )
-from hf_attnprobe.inference.batching import collate, plan
+from hf_attnprobe.inference.batching import Where, collate, plan
 from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.options import Options
 from hf_attnprobe.statistics.summary import PREDICTION
 from hf_attnprobe.storage.folders import claim
 from hf_attnprobe.storage.rows import (
     NO_SITE,
+    Place,
     append_rows,
     finished_ids,
     prediction_statistics,
@@ -54,8 +56,8 @@ def give_back_freed_memory() -> None:
 
 
 PRUNE_POINTS = 12
-Where = Mapping[str, Sequence[Site]]
-"""The tests to run, each with the sites where it looks."""
+Done = Mapping[Place, Collection[int]]
+"""The ids of the texts that have rows, by test, layer and head."""
 
 
 @dataclass(frozen=True)
@@ -88,19 +90,25 @@ def run(sweep: Sweep, where: Where) -> None:
     The longest come first, so that a batch that does not fit into memory is met soon; but
     where an estimate is shown, a few texts before them that say how long it will take.
     """
-    where = {**where, PREDICTION: [NO_SITE]}
-    done = finished_ids(sweep.folder)
-    jobs = _jobs(sweep, tuple(where), done)
+    run_missing(sweep, {**where, PREDICTION: [NO_SITE]}, finished_ids(sweep.folder))
+
+
+def run_missing(sweep: Sweep, where: Where, done: Done) -> None:
+    """Runs this process's share of the tests, where they are not done.
+
+    Args:
+        done: the ids of texts with rows, by test, layer and head.
+    """
+    jobs = _jobs(sweep, where, done)
     sweep.state.wait_for_everyone()  # everyone has planned before anyone adds rows
     share = jobs[::-1][sweep.state.process_index :: sweep.state.num_processes]
     is_measured = sweep.pace.shown and sweep.pace.estimate is None
     if is_measured:
         share = _small_first(share)
-    places = [({test: where[test] for test in todo}, texts) for todo, texts in share]
-    sweep.pace.expect(sweep.name, [steps_of(todo, texts) for todo, texts in places])
-    if is_measured and places:
-        _measure(sweep, *places[0])
-    for todo, texts in places:
+    sweep.pace.expect(sweep.name, [steps_of(todo, texts) for todo, texts in share])
+    if is_measured and share:
+        _measure(sweep, *share[0])
+    for todo, texts in share:
         batch = collate(sweep.adapter, texts, sweep.pad_token_id)
         rows = run_batch(
             sweep.adapter, batch, todo, sweep.options, sweep.seed, sweep.pace.tick
@@ -141,25 +149,33 @@ def run_control(
         parts: the heads that the audit tested, by texts.
         kind: of control, in words.
     """
-    identity = {"model_fingerprint": sweep.adapter.fingerprint(), "kind": kind}
-    with claim(sweep.folder.parent, identity, sweep.state, kind="control"):
+    with claimed_control(sweep, kind):
         run_parts(sweep, parts, groups, done="screen")
+
+
+def claimed_control(sweep: Sweep, kind: str) -> contextlib.AbstractContextManager[None]:
+    """Marks the folder of a control as this run's.
+
+    Args:
+        sweep: of :func:`beside`.
+        kind: of control, in words.
+    """
+    identity = {"model_fingerprint": sweep.adapter.fingerprint(), "kind": kind}
+    return claim(sweep.folder.parent, identity, sweep.state, kind="control")
 
 
 def _has_many_sites(where: Where) -> bool:
     return any(len(sites) > 1 for sites in where.values())
 
 
-Job = tuple[tuple[str, ...], list[Text]]
-"""Tests, and a batch of texts that lack them."""
+Job = tuple[Where, list[Text]]
+"""Tests with their sites, and a batch of texts that lack them."""
 
 
-def _jobs(
-    sweep: Sweep, names: Sequence[str], done: Mapping[str, set[int]]
-) -> list[Job]:
+def _jobs(sweep: Sweep, where: Where, done: Done) -> list[Job]:
     """The tests that are not done, with the texts that lack them, in batches."""
     size = _bytes_per_text(sweep)
-    return plan(sweep.texts, names, done, size, sweep.budget, sweep.batch_size)
+    return plan(sweep.texts, where, done, size, sweep.budget, sweep.batch_size)
 
 
 def _small_first(jobs: list[Job]) -> list[Job]:
@@ -239,7 +255,7 @@ def prune_heads(sweep: Sweep, rows: pd.DataFrame) -> PruneCurve | None:
 
 
 def _batches(sweep: Sweep, texts: Sequence[Text]) -> Iterator[Batch]:
-    jobs = _jobs(replace(sweep, texts=texts), (PREDICTION,), {})
+    jobs = _jobs(replace(sweep, texts=texts), {PREDICTION: [NO_SITE]}, {})
     return (collate(sweep.adapter, batch, sweep.pad_token_id) for _, batch in jobs)
 
 
