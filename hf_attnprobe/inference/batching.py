@@ -61,7 +61,7 @@ def plan(
     left: dict[frozenset[int], list[Text]] = {}
     for text in texts:
         left.setdefault(frozenset(finished.get(text.example_id, ())), []).append(text)
-    jobs = []
+    jobs: list[tuple[Where, list[Text]]] = []
     for held, group in left.items():
         missing = [place for k, place in enumerate(places) if k not in held]
         todo: dict[str, list[Site]] = {}

@@ -43,8 +43,12 @@ class Known:
     stopping: Stopping
     run_missing: Run
     done: dict[Place, set[int]] = field(default_factory=dict, init=False)
+    _ids: set[int] = field(init=False)
     _seen: set[str] = field(default_factory=set, init=False)
     _rows: list[pd.DataFrame] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        self._ids = {text.example_id for text in self.texts}
 
     def run(self, texts: Sequence[Text], where: Where) -> None:
         """Runs what is missing of some tests on some texts, and looks."""
@@ -88,6 +92,10 @@ class Known:
         held = self.done.get((test, site.layer, site.head), ())
         return text.example_id not in held
 
+    def is_done(self, test: str, site: Site) -> bool:
+        """Whether a test has been run on all texts at a site."""
+        return self._ids <= self.done.get((test, site.layer, site.head), set())
+
     def lacking(self, test: str, sites: Sequence[Site]) -> list[Text]:
         """The texts, in their order, that a test has not been run on at some site."""
         held = [self.done.get((test, site.layer, site.head), set()) for site in sites]
@@ -96,9 +104,8 @@ class Known:
 
     def n_done(self, where: Mapping[str, Sequence[Site]]) -> int:
         """Runs that are done: one test at one site on one text is a run."""
-        ids = {text.example_id for text in self.texts}
         return sum(
-            len(self.done.get((test, site.layer, site.head), set()) & ids)
+            len(self.done.get((test, site.layer, site.head), set()) & self._ids)
             for test, sites in where.items()
             for site in sites
         )

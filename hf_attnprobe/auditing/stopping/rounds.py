@@ -59,9 +59,9 @@ def still_wide(
     known: Known, where: Where, width: float | None
 ) -> dict[str, Sequence[Site]]:
     """The tests and sites with an interval that is wider, or not known yet."""
-    left = {}
+    left: dict[str, Sequence[Site]] = {}
     for test, sites in where.items():
-        open_sites = [site for site in sites if known.lacking(test, [site])]
+        open_sites = [site for site in sites if not known.is_done(test, site)]
         if width is not None and open_sites:
             narrow = _narrow(known, test, width)
             open_sites = [site for site in open_sites if site[:2] not in narrow]
@@ -91,7 +91,7 @@ def interval_widths(
     """
     wide = rows.pivot(index="example_id", columns=["layer", "head"], values="value")
     single = np.array([min(place) >= 0 for place in wide.columns])
-    found = {}
+    found: dict[tuple[int, int], float] = {}
     for these, is_single in ((single, True), (~single, False)):
         values = wide.loc[:, these]
         if not values.shape[1]:

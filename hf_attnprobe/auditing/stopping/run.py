@@ -30,7 +30,9 @@ from hf_attnprobe.inference.batching import Where
 from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.statistics.racing import Standing
 from hf_attnprobe.statistics.stopped import Stopping, random_order
+from hf_attnprobe.statistics.summary import PREDICTION
 from hf_attnprobe.statistics.verdicts import MIN_TEXTS
+from hf_attnprobe.storage.rows import NO_SITE
 
 
 RUNNERS = (("head_ablation", "zero_tvd"), ("uniform_attention", "uniform_tvd"))
@@ -42,8 +44,9 @@ LEFT_OUT = (
     "the distance of erased texts from the data",
 )
 """Of a report in haste, because it takes the model once more."""
-FOR_GROUPS, FOR_SCREEN, FOR_FOREMOST = 0.45, 0.35, 0.6
-"""Shares of the time that is left: all attention and layers, the screen, ten heads."""
+FOR_PREDICTIONS, FOR_GROUPS, FOR_SCREEN, FOR_FOREMOST = 0.15, 0.45, 0.35, 0.6
+"""Shares of the time that is left when it is their turn: the predictions of all texts,
+all attention and layers, the screen, ten heads."""
 
 
 @dataclass(frozen=True)
@@ -138,19 +141,20 @@ def run_until_sure(
         timetable = Timetable(known, deadline, sweep.batch_size, limits.width)
         timetable.run(_stages(sweep, known, heads, groups))
     facts |= work_facts(known, limits, everything)
-    parts = [(texts_done(known, where), heads)]
+    parts: list[Part] = [(texts_done(known, where), heads)]
     return Outcome(parts, groups, facts)
 
 
 def _stages(
     sweep: Sweep, known: Known, heads: Sequence[Site], groups: Sequence[Site]
 ) -> Iterator[Stage]:
-    """All attention, layers, the screen, then heads; at the end whatever is left."""
+    """Predictions, all attention, layers, the screen, then heads; at the end whatever is left."""
     names = [name for name in sweep.options if name != "screen"]
 
     def where(sites: Sequence[Site], groups: Sequence[Site]) -> Where:
         return sites_by_test(names, sweep.adapter, sites, groups)
 
+    yield Stage({PREDICTION: [NO_SITE]}, FOR_PREDICTIONS)
     whole = [g for g in groups if g.layer == ALL]
     if whole:
         yield Stage(where([], whole), FOR_GROUPS / 2, first=MIN_TEXTS)
