@@ -1,5 +1,7 @@
 """Audits that stop when they are sure: intervals at every look, races, order, resume."""
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -18,7 +20,14 @@ from hf_attnprobe import (
 )
 from hf_attnprobe.attention_model import Site
 from hf_attnprobe.auditing.report import Report
-from hf_attnprobe.auditing.stopping.limits import limits_of, seconds_of, width_of
+from hf_attnprobe.auditing.stopping.known import Known
+from hf_attnprobe.auditing.stopping.limits import (
+    Deadline,
+    limits_of,
+    seconds_of,
+    width_of,
+)
+from hf_attnprobe.auditing.stopping.schedule import Stage, Timetable
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.inference.batching import plan
 from hf_attnprobe.inference.encoding import Text
@@ -295,9 +304,61 @@ def test_the_first_heads_are_those_of_the_full_audit(model):
     assert not any(s.head == -1 and s.layer >= 0 for s in report.statistics)
 
 
-def test_time_runs_out_with_something_to_say(model, tmp_path):
-    report = run(model, tmp_path / "out", time="3s")
-    found = means_of(report)
-    assert ("uniform_tvd", -1, -1) in found
-    assert any("--time" in note for note in report.notes)
-    assert "prune" not in report.provenance["stopping"]["limits"]
+def test_with_time_enough_nothing_is_left_out(model):
+    report = run(model, time="1h")
+    facts = report.provenance["stopping"]
+    assert facts["runs_done"] == facts["runs_of_full_audit"]
+    assert report.notes[0].startswith("Stopping (--time, about 1")
+    assert all(s.n == 60 for s in means_of(report).values())
+
+
+class Worker:
+    """Stands for the machine: a clock that work moves, and a list of what was run."""
+
+    def __init__(self, seconds):
+        self.seconds, self.now, self.ran = seconds, 0.0, []
+
+    def clock(self):
+        return self.now
+
+    def __call__(self, texts, where, done):
+        for test, sites in where.items():
+            for site in sites:
+                held = done.setdefault((test, site.layer, site.head), set())
+                new = [t for t in texts if t.example_id not in held]
+                held.update(t.example_id for t in new)
+                self.now += self.seconds.get(test, 0.0) * len(new)
+                self.ran.append((test, site, len(new)))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.floats(0.001, 3), st.floats(0.001, 3), st.floats(10, 300))
+def test_a_timetable_keeps_its_time_and_its_order(cheap, dear, limit):
+    worker = Worker({"cheap": cheap, "dear": dear})
+    known = Known(Path("none"), texts_of(40), Stopping(40, 0), worker)
+    deadline = Deadline(limit, worker.clock)
+    whole, layers = [Site(-1, -1)], [Site(k, -1) for k in range(3)]
+    stages = [
+        Stage({"cheap": whole, "dear": whole}, 0.5, first=30),
+        Stage({"cheap": layers, "dear": layers}, 1.0),
+    ]
+    Timetable(known, deadline, 16, clock=worker.clock).run(stages)
+    # A step whose cost is not known yet may be begun with little time left.
+    assert worker.now <= limit + max(cheap, dear)
+    tested = [
+        (test, site) for test, site, n in worker.ran if n and test != "prediction"
+    ]
+    assert {site for _, site in tested[:2]} == set(whole)
+    n_cheap = len(known.done["cheap", -1, -1])
+    assert cheap > dear or n_cheap >= len(known.done["dear", -1, -1])
+    if (cheap + dear) * 120 < limit / 4:
+        assert all(known.is_done(test, s) for test in ("cheap", "dear") for s in layers)
+
+
+def test_a_deadline_keeps_time_for_the_report():
+    worker = Worker({})
+    deadline = Deadline(600.0, worker.clock)
+    assert deadline.left == 540.0
+    worker.now = 100.0
+    assert (deadline.left, deadline.halved().left) == (440.0, pytest.approx(242.0))
+    assert Deadline(None).left == float("inf")

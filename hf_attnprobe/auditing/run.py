@@ -192,12 +192,13 @@ def audit(
         )
         rehearse(sweep, choice.sites, choice.rationales)
         with claim(folder, identity, state):
-            outcome = _run_tests(sweep, choice, options, limits, deadline)
+            own = deadline if subject.control is None else deadline.halved()
+            outcome = _run_tests(sweep, choice, options, limits, own)
             others = None
             if subject.control is not None:
                 other = beside(sweep, subject.control)
                 repeat_on_control(other, outcome, limits, deadline, control)
-                others = _rows_of(other)
+                others = _rows_of(other) if any(other.folder.glob("part-*")) else None
                 besides["control"] = control
             if outcome.facts:
                 besides[MARK] = outcome.facts

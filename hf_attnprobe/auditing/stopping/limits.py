@@ -124,6 +124,14 @@ class Deadline:
         """Seconds since the start."""
         return self.clock() - self._begun
 
+    def halved(self) -> "Deadline":
+        """Another one, from now on, for half of the work that is to come."""
+        if self.seconds is None:
+            return self
+        half = Deadline(self.seconds - max(self.left, 0.0) / 2, self.clock)
+        half._begun = self._begun
+        return half
+
     @property
     def left(self) -> float:
         """Seconds that tests may still take; what the report takes is kept back."""

@@ -28,6 +28,7 @@ from hf_attnprobe.auditing.sweep import (
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.inference.batching import Where
 from hf_attnprobe.inference.encoding import Text
+from hf_attnprobe.progress import in_words
 from hf_attnprobe.statistics.racing import Standing
 from hf_attnprobe.statistics.stopped import Stopping, random_order
 from hf_attnprobe.statistics.summary import PREDICTION
@@ -126,10 +127,11 @@ def run_until_sure(
     names = list(sweep.options)
     everything = sites_by_test(names, sweep.adapter, heads, choice.groups)
     groups, facts = list(choice.groups), {}
+    is_race = limits.n_first is not None and limits.n_first < len(heads)
+    runner = runner_of(sweep) if is_race else None
     if limits.seconds is None:
         predict_all(known)
-    if limits.n_first is not None and limits.n_first < len(heads):
-        runner = runner_of(sweep)
+    if runner is not None and limits.n_first is not None:
         found = race(known, runner, heads, limits.n_first, deadline)
         facts["race"] = race_facts(found, heads, runner, known)
         groups = [g for g in groups if g.layer in (ALL, SET)]
@@ -140,15 +142,25 @@ def run_until_sure(
     else:
         timetable = Timetable(known, deadline, sweep.batch_size, limits.width)
         timetable.run(_stages(sweep, known, heads, groups))
+        _check_begun(known, limits.seconds)
     facts |= work_facts(known, limits, everything)
     parts: list[Part] = [(texts_done(known, where), heads)]
     return Outcome(parts, groups, facts)
 
 
+def _check_begun(known: Known, seconds: float) -> None:
+    """Raises AttnProbeError where there is nothing to report on."""
+    if not any(test != PREDICTION for test, _, _ in known.done):
+        raise AttnProbeError(
+            f"expected a time in which some test can begin, {in_words(seconds)} were up "
+            "before; give more with --time"
+        )
+
+
 def _stages(
     sweep: Sweep, known: Known, heads: Sequence[Site], groups: Sequence[Site]
 ) -> Iterator[Stage]:
-    """Predictions, all attention, layers, the screen, then heads; at the end whatever is left."""
+    """Predictions, all attention, layers, the screen, then heads; then what is left."""
     names = [name for name in sweep.options if name != "screen"]
 
     def where(sites: Sequence[Site], groups: Sequence[Site]) -> Where:

@@ -100,7 +100,7 @@ class Timetable:
         """
         for stage in stages:
             self._run_stage(stage)
-            if self.deadline.left <= 0:
+            if self.known.agreed(self.deadline.left <= 0):
                 return
 
     def _run_stage(self, stage: Stage) -> None:
