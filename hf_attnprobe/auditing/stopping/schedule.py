@@ -152,6 +152,7 @@ class Timetable:
         if not n_sites:
             return None
         lacking = lacking[:n_sites]
+        slice_ = min(slice_, left / CAUTION)
         n_texts = max(1, int(slice_ / max(one * n_sites, 1e-9)))
         texts = texts[: min(n_texts, self.batch_size)]
         seconds = self.rates.predicted(test, size_of(texts, lacking)) or 0.0
