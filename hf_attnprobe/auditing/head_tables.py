@@ -18,6 +18,13 @@ from hf_attnprobe.faithfulness.prune_curve import PruneCurve
 from hf_attnprobe.faithfulness.registry import tests
 from hf_attnprobe.statistics.shares import share_interval
 from hf_attnprobe.statistics.simultaneous import ONE_COLUMN, simultaneous_interval
+from hf_attnprobe.statistics.stopped import (
+    Bounds,
+    Stopping,
+    difference,
+    stopping_of,
+    widened,
+)
 from hf_attnprobe.statistics.summary import Statistic
 from hf_attnprobe.statistics.verdicts import MIN_TEXTS, RULES
 from hf_attnprobe.statistics.wording import CLASSES, Words
@@ -118,14 +125,25 @@ def head_intervals(
 
     Heads with a value for fewer than ``MIN_TEXTS`` texts have none.
     """
-    return _intervals(values_by_head(rows, statistic))
+    stopping = stopping_of(rows)
+    bounds = None if stopping is None else stopping.bounds(statistic)
+    return _intervals(values_by_head(rows, statistic), bounds, stopping)
 
 
-def _intervals(values: pd.DataFrame) -> dict[HeadKey, tuple[float, float]]:
+def _intervals(
+    values: pd.DataFrame, bounds: Bounds | None, stopping: Stopping | None
+) -> dict[HeadKey, tuple[float, float]]:
     if values.empty:
         return {}
     values = values.loc[:, values.notna().sum() >= MIN_TEXTS]
-    low, high = simultaneous_interval(values.to_numpy(dtype=np.float64))
+    n_heads = values.shape[1]
+    low, high = widened(
+        simultaneous_interval(values.to_numpy(dtype=np.float64)),
+        values,
+        [bounds] * n_heads,
+        stopping,
+        together=n_heads if stopping is None else max(n_heads, stopping.n_heads),
+    )
     return {
         (int(layer), int(head)): (float(low[k]), float(high[k]))
         for k, (layer, head) in enumerate(values.columns)
@@ -438,7 +456,10 @@ def _removal(
         return None
     means = {site: first[site] - second[site] for site in sites}
     values = values_by_head(rows, attention), values_by_head(rows, random)
-    beyond = Heads(means, _intervals(values[0] - values[1]))
+    stopping = stopping_of(rows)
+    of_one = None if stopping is None else stopping.bounds(attention)
+    bounds = difference(of_one, of_one)
+    beyond = Heads(means, _intervals(values[0] - values[1], bounds, stopping))
     return (
         f"Removal: without the tokens they attend to most, {_counted(beyond, MATTERS)} "
         f"cost {words.said} {MATTERS} {words.amount} or more beyond what "

@@ -54,6 +54,26 @@ class AuditOptions(Options):
         at_least=1,
         metavar="N",
     )
+    until: str | None = option(
+        None,
+        "stop at the heads and tests whose intervals are narrow enough, such as "
+        "width=.02: texts come in a fixed random order, and intervals hold whenever one "
+        "stops; go on any time",
+        metavar="width=W",
+    )
+    top: int | None = option(
+        None,
+        "test only so many heads, those of the largest effect when zero-ablated, which a "
+        "race over the texts finds; layers are left out",
+        at_least=1,
+        metavar="N",
+    )
+    time: str | None = option(
+        None,
+        "stop after this time, such as 90s, 10m or 2h, with what is known then: all "
+        "attention and layers first, then the heads that promise most; go on any time",
+        metavar="TIME",
+    )
     prune: bool = option(
         True, "measure how accuracy falls as more and more heads are zero-ablated"
     )

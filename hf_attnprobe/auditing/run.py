@@ -48,6 +48,19 @@ from hf_attnprobe.auditing.selection import (
     sites_by_test,
     tests_given,
 )
+from hf_attnprobe.auditing.stopping.intervals import valid_statistics
+from hf_attnprobe.auditing.stopping.limits import (
+    Deadline,
+    Limits,
+    limits_of,
+    without_extras,
+)
+from hf_attnprobe.auditing.stopping.notes import stopping_notes
+from hf_attnprobe.auditing.stopping.run import (
+    Outcome,
+    repeat_on_control,
+    run_until_sure,
+)
 from hf_attnprobe.auditing.subject import Model, Subject, check_unit, make_subject
 from hf_attnprobe.auditing.sweep import (
     Part,
@@ -56,7 +69,6 @@ from hf_attnprobe.auditing.sweep import (
     beside,
     prune_heads,
     run,
-    run_control,
     run_parts,
 )
 from hf_attnprobe.auditing.verdict import findings, site_of_model
@@ -84,6 +96,7 @@ from hf_attnprobe.progress import quiet_libraries
 from hf_attnprobe.statistics.checks import contradictions
 from hf_attnprobe.statistics.comparisons import compare_rankings
 from hf_attnprobe.statistics.contrasts import Contrast, contrast
+from hf_attnprobe.statistics.stopped import MARK, rows_that_count
 from hf_attnprobe.statistics.summary import PREDICTION, summarize
 from hf_attnprobe.statistics.wording import words_of
 from hf_attnprobe.storage.folders import (
@@ -152,6 +165,8 @@ def audit(
         AttnProbeError: for anything that the caller can mend, before anything is
             written.
     """
+    limits = limits_of(options)
+    deadline = Deadline(limits.seconds)
     job = _prepared(model, dataset, tests, options, tokenizer)
     subject, choice, state = job.subject, job.choice, job.state
     pace = Pace(
@@ -166,15 +181,19 @@ def audit(
             sweep.adapter, subject.exact, sweep.texts, sweep.pad_token_id
         )
         with claim(folder, job.identity, state):
-            parts = _run_tests(sweep, choice, options)
+            own = deadline if subject.control is None else deadline.halved()
+            outcome = _run_tests(sweep, choice, options, limits, own)
             others = None
             if subject.control is not None:
                 other = beside(sweep, subject.control)
-                run_control(other, parts, choice.groups, job.control)
-                others = _rows_of(other)
+                repeat_on_control(other, outcome, limits, deadline, job.control)
+                others = _rows_of(other) if any(other.folder.glob("part-*")) else None
                 besides = {**besides, "control": job.control}
+            if outcome.facts:
+                besides = {**besides, MARK: outcome.facts}
             provenance = _provenance(job.identity, sweep, choice.left_out, besides)
-            report = _report(job, sweep, provenance, others, options)
+            shown = options if limits.seconds is None else without_extras(options)
+            report = _report(job, sweep, provenance, others, shown)
             if output_dir is not None and state.is_main_process:
                 _write(report, folder)
             state.wait_for_everyone()
@@ -457,26 +476,35 @@ def _limited(examples: "datasets.Dataset", limit: int | None) -> "datasets.Datas
     return examples.select(sample(range(len(examples)), ids, limit))
 
 
-def _run_tests(sweep: Sweep, choice: Choice, options: AuditOptions) -> list[Part]:
+def _run_tests(
+    sweep: Sweep,
+    choice: Choice,
+    options: AuditOptions,
+    limits: Limits,
+    deadline: Deadline,
+) -> Outcome:
     """Runs the tests; with ``screen`` only at the heads with the largest estimates.
 
     These are chosen for one half of the texts by the estimates on the other half. Groups
-    of heads are tested whatever the screen says.
+    of heads are tested whatever the screen says. With limits it stops when they say so.
 
     Returns:
         The heads that were tested, by texts.
     """
+    if limits.given:
+        heads = choice.sites if options.single_heads else []
+        return run_until_sure(sweep, choice, heads, limits, deadline)
     if options.screen is None:
         parts: list[Part] = [
             (sweep.texts, choice.sites if options.single_heads else [])
         ]
         run_parts(sweep, parts, choice.groups, done=None)
-        return parts
+        return Outcome(parts, choice.groups)
     run(sweep, sites_by_test(["screen"], sweep.adapter, choice.sites))
     estimates = read_rows(sweep.folder)
     parts = [*crossed(sweep.texts, estimates, choice.sites, options.screen)]
     run_parts(sweep, parts, choice.groups, done="screen")
-    return parts
+    return Outcome(parts, choice.groups)
 
 
 def _rows_of(sweep: Sweep) -> pd.DataFrame:
@@ -494,11 +522,15 @@ def _report(
     options: AuditOptions,
 ) -> Report:
     """The report of this run's texts and tests."""
-    rows, subject, data, examples = _rows_of(sweep), job.subject, job.data, job.examples
+    subject, data, examples = job.subject, job.data, job.examples
+    facts = provenance.get(MARK)
+    ids = tuple(sorted(text.example_id for text in sweep.texts))
+    rows = rows_that_count(_rows_of(sweep), facts, ids)
     classes, seed = subject.adapter.label_names, sweep.seed
     unit = provenance.get("unit_of_number", "")
     words = words_of(provenance["prediction"], unit=unit)
     statistics = summarize(rows, classes, readings(), seed=seed)
+    statistics = valid_statistics(statistics, rows, classes)
     contrasts: tuple[Contrast, ...] = ()
     if control is not None:
         contrasts = contrast(rows, control, classes, seed=seed)
@@ -507,7 +539,7 @@ def _report(
         dataset=dataset_name(data.dataset, data.split),
         n=len(sweep.texts),
         seed=seed,
-        example_ids=tuple(sorted(text.example_id for text in sweep.texts)),
+        example_ids=ids,
         statistics=statistics,
         provenance=provenance,
         examples=shown_texts(subject, sweep, rows, examples, options),
@@ -516,20 +548,25 @@ def _report(
         findings=findings(rows, control, classes, seed=seed, words=words),
         contrasts=contrasts,
         contradictions=tuple(contradictions(rows, of_number=words.is_number)),
-        notes=_notes(sweep, rows, provenance["unknown_tokens"], options.predicts),
+        notes=(
+            *stopping_notes(facts, statistics),
+            *_notes(sweep, rows, provenance, options.predicts),
+        ),
         rows=rows.reset_index(drop=True),
     )
 
 
 def _notes(
-    sweep: Sweep, rows: pd.DataFrame, unknown: float, predicts: str
+    sweep: Sweep, rows: pd.DataFrame, provenance: Mapping[str, Any], predicts: str
 ) -> tuple[str, ...]:
     """What is to be seen beside the findings."""
-    notes = [unknown_note(unknown), _single_logit_note(sweep.adapter, predicts)]
+    unknown = unknown_note(provenance["unknown_tokens"])
+    notes = [unknown, _single_logit_note(sweep.adapter, predicts)]
     if isinstance(sweep.adapter, TransformerAdapter):
         notes += sweep.adapter.stack_notes()
     site = site_of_model(rows)
-    if site is not None and "input_erasure" in sweep.options:
+    in_haste = "seconds" in provenance.get(MARK, {}).get("limits", {})
+    if site is not None and not in_haste and "input_erasure" in sweep.options:
         distance = distance_of_erased(sweep, Site(*site))
         notes.append(None if distance is None else distance.sentence())
     return tuple(note for note in notes if note is not None)

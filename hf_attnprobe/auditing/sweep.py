@@ -1,6 +1,7 @@
 """The work of an audit: every test at every head on every text, resumable."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -28,13 +29,20 @@ from hf_attnprobe.faithfulness.prune_curve import (
     least_first,
 )
 from hf_attnprobe.hardware.memory import give_back_pages, in_halves
-from hf_attnprobe.inference.batching import collate, in_batches, plan, text_in_words
+from hf_attnprobe.inference.batching import (
+    Where,
+    collate,
+    in_batches,
+    plan,
+    text_in_words,
+)
 from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.options import Options
 from hf_attnprobe.statistics.summary import PREDICTION
 from hf_attnprobe.storage.folders import claim
 from hf_attnprobe.storage.rows import (
     NO_SITE,
+    Place,
     append_rows,
     finished_ids,
     prediction_statistics,
@@ -45,10 +53,10 @@ from hf_attnprobe.storage.rows import (
 
 PRUNE_POINTS = 12
 CUT = 1.5  # times as many batches as need be make it worth to measure their memory
-Where = Mapping[str, Sequence[Site]]
-"""The tests to run, each with the sites where it looks."""
 Work = tuple[Where, list[Text]]
 """Tests with their sites, and a batch of texts that lack them."""
+Done = Mapping[Place, Collection[int]]
+"""The ids of the texts that have rows, by test, layer and head."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +92,16 @@ def run(sweep: Sweep, where: Where) -> None:
     The longest come first, so that a batch that does not fit into memory is met soon; but
     where an estimate is shown, a few texts before them that say how long it will take.
     """
-    work = work_left(sweep, where)
+    run_missing(sweep, {**where, PREDICTION: [NO_SITE]}, finished_ids(sweep.folder))
+
+
+def run_missing(sweep: Sweep, where: Where, done: Done) -> None:
+    """Runs this process's share of the tests, where they are not done.
+
+    Args:
+        done: the ids of texts with rows, by test, layer and head.
+    """
+    work = _jobs(sweep, where, done)[::-1]
     sweep.state.wait_for_everyone()  # everyone has planned before anyone adds rows
     share = work[sweep.state.process_index :: sweep.state.num_processes]
     is_measured = sweep.pace.shown and sweep.pace.estimate is None
@@ -107,8 +124,7 @@ def work_left(sweep: Sweep, where: Where) -> list[Work]:
     Nothing is run or written, and every process gets the same.
     """
     where = {**where, PREDICTION: [NO_SITE]}
-    jobs = _jobs(sweep, tuple(where), finished_ids(sweep.folder))
-    return [({test: where[test] for test in todo}, texts) for todo, texts in jobs[::-1]]
+    return _jobs(sweep, where, finished_ids(sweep.folder))[::-1]
 
 
 def _is_cut(sweep: Sweep, share: Sequence[Work]) -> bool:
@@ -206,25 +222,29 @@ def run_control(
         parts: the heads that the audit tested, by texts.
         kind: of control, in words.
     """
-    identity = {"model_fingerprint": sweep.adapter.fingerprint(), "kind": kind}
-    with claim(sweep.folder.parent, identity, sweep.state, kind="control"):
+    with claimed_control(sweep, kind):
         run_parts(sweep, parts, groups, done="screen")
+
+
+def claimed_control(sweep: Sweep, kind: str) -> contextlib.AbstractContextManager[None]:
+    """Marks the folder of a control as this run's.
+
+    Args:
+        sweep: of :func:`beside`.
+        kind: of control, in words.
+    """
+    identity = {"model_fingerprint": sweep.adapter.fingerprint(), "kind": kind}
+    return claim(sweep.folder.parent, identity, sweep.state, kind="control")
 
 
 def _has_many_sites(where: Where) -> bool:
     return any(len(sites) > 1 for sites in where.values())
 
 
-Job = tuple[tuple[str, ...], list[Text]]
-"""Tests, and a batch of texts that lack them."""
-
-
-def _jobs(
-    sweep: Sweep, names: Sequence[str], done: Mapping[str, set[int]]
-) -> list[Job]:
+def _jobs(sweep: Sweep, where: Where, done: Done) -> list[Work]:
     """The tests that are not done, with the texts that lack them, in batches."""
     size = _bytes_per_text(sweep)
-    return plan(sweep.texts, names, done, size, sweep.budget, sweep.batch_size)
+    return plan(sweep.texts, where, done, size, sweep.budget, sweep.batch_size)
 
 
 def _small_first(jobs: list[Work]) -> list[Work]:
@@ -313,7 +333,7 @@ def prune_heads(sweep: Sweep, rows: pd.DataFrame) -> PruneCurve | None:
 
 
 def _batches(sweep: Sweep, texts: Sequence[Text]) -> Iterator[Batch]:
-    jobs = _jobs(replace(sweep, texts=texts), (PREDICTION,), {})
+    jobs = _jobs(replace(sweep, texts=texts), {PREDICTION: [NO_SITE]}, {})
     return (collate(sweep.adapter, batch, sweep.pad_token_id) for _, batch in jobs)
 
 

@@ -19,6 +19,7 @@ from hf_attnprobe.auditing.answers.attention import (
 )
 from hf_attnprobe.auditing.answers.evidence import Evidence
 from hf_attnprobe.statistics.sites import at_site, predictions_of, site_of_model
+from hf_attnprobe.statistics.stopped import stopping_of
 from hf_attnprobe.statistics.summary import ALL_TEXTS, Statistic, group_names
 from hf_attnprobe.statistics.verdicts import (
     RULES,
@@ -62,7 +63,7 @@ def findings(
         return tuple(found)
     texts = at_site(rows, site)
     others = None if control is None else at_site(control, site).reindex(texts.index)
-    evidence = Evidence(texts, others, seed, words)
+    evidence = Evidence(texts, others, seed, words, stopping_of(rows))
     predicted = predictions.predicted_class.reindex(texts.index)
     for question in QUESTIONS:
         found += _answered(question, evidence, predicted, label_names)

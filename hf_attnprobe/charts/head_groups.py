@@ -1,6 +1,7 @@
 """Groups of heads edited at once, beside single heads. Pure: rows in."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -12,6 +13,7 @@ from hf_attnprobe.charts.heads import (
     MEASURES,
     Heads,
     Measure,
+    allowing_for_stopping,
     by_place,
     by_statistic,
     head_name,
@@ -95,6 +97,12 @@ def _together(groups: pd.DataFrame, seed: int) -> Series:
     wide = by_place(groups).sort_index(axis=1)
     names = [place_name((int(k), int(h))) for k, h in wide.columns]
     means = mean_estimates(wide.to_numpy(dtype=np.float64), seed=seed)
+    ordinary = np.array([m.ci95 or (np.nan, np.nan) for m in means]).T
+    ends = allowing_for_stopping(ordinary, wide, groups).T.tolist()
+    means = [
+        m if m.ci95 is None else replace(m, ci95=(low, high))
+        for m, (low, high) in zip(means, ends, strict=True)
+    ]
     return series_of_means(
         "all its heads at once", dict(zip(names, means, strict=True))
     )

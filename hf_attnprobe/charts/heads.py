@@ -7,6 +7,7 @@ import pandas as pd
 
 from hf_attnprobe import markdown
 from hf_attnprobe.statistics.simultaneous import simultaneous_interval
+from hf_attnprobe.statistics.stopped import stopping_of, widened
 from hf_attnprobe.statistics.verdicts import MIN_TEXTS, RULES
 
 
@@ -126,11 +127,30 @@ def heads_of(rows: pd.DataFrame, seed: int) -> Heads:
     low = dict.fromkeys(places, float("nan"))
     high = dict(low)
     if enough.any():
-        ends = simultaneous_interval(values[:, enough], seed=seed).T.tolist()
+        ordinary = simultaneous_interval(values[:, enough], seed=seed)
+        ends = allowing_for_stopping(ordinary, wide.loc[:, enough], rows).T.tolist()
         tested = [place for place, ok in zip(places, enough, strict=True) if ok]
         for place, (first, last) in zip(tested, ends, strict=True):
             low[place], high[place] = first, last
     return Heads(means, low, high, (int(sizes.min()), int(sizes.max())))
+
+
+def allowing_for_stopping(
+    ordinary: np.ndarray, values: pd.DataFrame, rows: pd.DataFrame
+) -> np.ndarray:
+    """Intervals of heads or groups, wider where the audit stopped, [2, columns].
+
+    Args:
+        values: texts by (layer, head).
+        rows: of one statistic, which the values are from.
+    """
+    stopping = stopping_of(rows)
+    if stopping is None:
+        return ordinary
+    bounds = [stopping.bounds(str(rows.statistic.iloc[0]))] * values.shape[1]
+    of_heads = min(map(min, values.columns)) >= 0
+    together = max(values.shape[1], stopping.n_heads) if of_heads else 1
+    return widened(ordinary, values, bounds, stopping, together=together)
 
 
 def head_name(place: tuple[int, int]) -> str:

@@ -1,6 +1,6 @@
 """Tokenized texts as batches: planned within a memory budget, padded, collated."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from hf_attnprobe.adapters.token_deletion import sum_pieces
-from hf_attnprobe.attention_model import AttentionModel, Batch
+from hf_attnprobe.attention_model import AttentionModel, Batch, Site
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.inference.encoding import Text
 
@@ -31,33 +31,45 @@ PAD_VALUES = {
 }
 
 
+Where = Mapping[str, Sequence[Site]]
+"""Tests, each with the sites where it looks."""
+
+
 def plan(
     texts: Sequence[Text],
-    tests: Sequence[str],
-    done: Mapping[str, set[int]],
+    where: Where,
+    done: Mapping[tuple[str, int, int], Collection[int]],
     bytes_per_text: Callable[[int], int],
     budget: int,
     batch_size: int,
-) -> list[tuple[tuple[str, ...], list[Text]]]:
-    """(tests, texts) jobs still to run, batched by length within the memory budget.
+) -> list[tuple[Where, list[Text]]]:
+    """(tests with their sites, texts) jobs still to run, batched by length in memory.
 
     Args:
         texts: the texts of the split.
-        tests: names of the tests.
-        done: example ids that a test has results for.
+        where: the tests, each with its sites.
+        done: example ids that there are results for, by test, layer and head.
         bytes_per_text: memory needed by a text of so many tokens.
         budget: bytes that a batch may need; one text alone may exceed it.
         batch_size: largest number of texts in a batch.
     """
-    left: dict[tuple[str, ...], list[Text]] = {}
+    places = [(test, site) for test, sites in where.items() for site in sites]
+    finished: dict[int, set[int]] = {}  # of a text the numbers of the places
+    for k, (test, site) in enumerate(places):
+        for example_id in done.get((test, site.layer, site.head), ()):
+            finished.setdefault(example_id, set()).add(k)
+    left: dict[frozenset[int], list[Text]] = {}
     for text in texts:
-        missing = tuple(t for t in tests if text.example_id not in done.get(t, ()))
-        if missing:
-            left.setdefault(missing, []).append(text)
-    jobs = []
-    for missing, group in left.items():
-        for batch in in_batches(group, bytes_per_text, budget, batch_size):
-            jobs.append((missing, batch))
+        left.setdefault(frozenset(finished.get(text.example_id, ())), []).append(text)
+    jobs: list[tuple[Where, list[Text]]] = []
+    for held, group in left.items():
+        missing = [place for k, place in enumerate(places) if k not in held]
+        todo: dict[str, list[Site]] = {}
+        for test, site in missing:
+            todo.setdefault(test, []).append(site)
+        if todo:
+            batches = in_batches(group, bytes_per_text, budget, batch_size)
+            jobs += [(todo, batch) for batch in batches]
     return jobs
 
 

@@ -22,6 +22,7 @@ from hf_attnprobe.storage.locks import half_written
 
 KEY = ("test", "statistic", "example_id", "layer", "head")  # there is one value of each
 COLUMNS = (*KEY, "value")
+PLACE_OF_ID = ("test", "layer", "head", "example_id")
 NO_SITE = Site(layer=-1, head=-1)  # rows about the whole model, such as its prediction
 
 
@@ -171,23 +172,41 @@ def read_rows(folder: Path) -> pd.DataFrame:
     files = sorted(folder.glob("part-*.parquet"))
     if not files:
         return pd.DataFrame({name: [] for name in COLUMNS})
-    parts = [_read_part(file, COLUMNS) for file in files]
+    parts = [read_part(file, COLUMNS) for file in files]
     rows = pd.concat(parts, ignore_index=True).sort_values(list(KEY), kind="stable")
     # Two runs in one folder may have met: the rows of both are the same.
     return rows.drop_duplicates(list(KEY), ignore_index=True)
 
 
-def finished_ids(folder: Path) -> dict[str, set[int]]:
-    """The ids of the texts that have rows, by test."""
-    finished: dict[str, set[int]] = {}
+Place = tuple[str, int, int]
+"""A test, and the layer and head where it looked."""
+
+
+def finished_ids(folder: Path) -> dict[Place, set[int]]:
+    """The ids of the texts that have rows, by test and site."""
+    finished: dict[Place, set[int]] = {}
     for part in folder.glob("part-*.parquet"):
-        rows = _read_part(part, ("test", "example_id")).drop_duplicates()
-        for test, ids in rows.groupby("test").example_id:
-            finished.setdefault(test, set()).update(ids.tolist())
+        for place, ids in ids_by_place(read_part(part, PLACE_OF_ID)).items():
+            finished.setdefault(place, set()).update(ids)
     return finished
 
 
-def _read_part(part: Path, columns: Sequence[str]) -> pd.DataFrame:
+def ids_by_place(rows: pd.DataFrame) -> dict[Place, list[int]]:
+    """The ids of the texts that rows are of, each once, by test and site."""
+    pairs = rows[list(PLACE_OF_ID)].drop_duplicates()
+    by_place = pairs.groupby(["test", "layer", "head"], sort=False).example_id
+    return {
+        (str(test), int(layer), int(head)): ids.tolist()
+        for (test, layer, head), ids in by_place
+    }
+
+
+def read_part(part: Path, columns: Sequence[str] = COLUMNS) -> pd.DataFrame:
+    """The rows of one part.
+
+    Raises:
+        AttnProbeError: it cannot be read.
+    """
     wrong = (OSError, ValueError, LookupError, TypeError, NotImplementedError)
     try:
         rows = pd.read_parquet(

@@ -162,7 +162,8 @@ _HELP = {
 
 def _architecture_field(name: str, hint: Any) -> tuple[str, Any, Any]:
     """Name, type and default of a field, as ``make_dataclass`` takes them."""
-    least, most = (0, None) if hint is float else (None, None)
+    least: int | None = 0 if hint is float else None
+    most: int | None = None
     if name.endswith(("_size", "_sizes")):
         least, most = 1, WIDEST
     if name.endswith(("_dropout", "_rate")):

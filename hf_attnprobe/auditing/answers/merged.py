@@ -84,7 +84,7 @@ def merged_evidence(partial: Partial, cell: int, words: Words) -> MergedEvidence
     site = site_of_model(frame)
     if site is None:
         return None
-    return MergedEvidence(pd.DataFrame(), None, 0, words, summary, site)
+    return MergedEvidence(pd.DataFrame(), None, 0, words, summary=summary, site=site)
 
 
 def merged_accuracy(partial: Partial, words: Words) -> Finding:

@@ -1,0 +1,365 @@
+"""Audits that stop when they are sure: intervals at every look, races, order, resume."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import BertConfig, BertForSequenceClassification
+
+from hf_attnprobe import (
+    AuditOptions,
+    Data,
+    Permutation,
+    audit,
+    build_tokenizer,
+    rationale_dataset,
+)
+from hf_attnprobe.attention_model import Site
+from hf_attnprobe.auditing.report import Report
+from hf_attnprobe.auditing.stopping.known import Known
+from hf_attnprobe.auditing.stopping.limits import (
+    Deadline,
+    limits_of,
+    seconds_of,
+    width_of,
+)
+from hf_attnprobe.auditing.stopping.schedule import Stage, Timetable
+from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.inference.batching import plan
+from hf_attnprobe.inference.encoding import Text
+from hf_attnprobe.statistics.confidence_sequences import (
+    confidence_sequence,
+    empirical_bernstein,
+)
+from hf_attnprobe.statistics.racing import standing
+from hf_attnprobe.statistics.stopped import (
+    Stopping,
+    marked,
+    random_order,
+    stopping_of,
+    widened,
+    without_gaps,
+)
+
+
+# confseq 0.0.11 (the authors' package), hedged_cs with 20,000 grid points, ¾ as the most
+# that is bet and the running intersection, on 60 values; (low, high) without a population
+# and with one of 90.
+OF_CONFSEQ = {
+    "even": [(0.33015, 0.52920), (0.35730, 0.50655)],
+    "skewed": [(0.04750, 0.19475), (0.08614, 0.17260)],
+    "shares": [(0.05165, 0.31415), (0.10000, 0.26100)],
+}
+
+
+def values_of(name):
+    k = np.arange(60)
+    values = (k * k * 7 + 3 * k + 1) % 101 / 101
+    shapes = {"even": values, "skewed": values**6, "shares": (values < 0.1) * 1.0}
+    return shapes[name]
+
+
+@pytest.mark.parametrize("name", OF_CONFSEQ)
+@pytest.mark.parametrize(("place", "population"), [(0, None), (1, 90)])
+def test_the_bets_are_those_of_the_authors_package(name, place, population):
+    found = confidence_sequence(values_of(name)[:, None], population)[:, 0]
+    low, high = OF_CONFSEQ[name][place]
+    assert found[0] == pytest.approx(low, abs=6e-5)  # their grid has steps of 5e-5
+    assert found[1] == pytest.approx(high, abs=6e-5)
+
+
+def populations(n):
+    generator = np.random.default_rng(0)
+    return [
+        generator.random(n),
+        generator.beta(0.5, 8, n),
+        (generator.random(n) < 0.1) * 1.0,
+    ]
+
+
+@pytest.mark.parametrize("method", [confidence_sequence, empirical_bernstein])
+@pytest.mark.parametrize("is_finite", [True, False])
+def test_all_looks_together_cover_the_mean(method, is_finite):
+    """400 orders: that a look before errs would show, since looks are intersected."""
+    generator = np.random.default_rng(1)
+    for population in populations(150):
+        drawn = np.stack([generator.permutation(population) for _ in range(400)], 1)
+        if not is_finite:
+            drawn = generator.choice(population, size=(150, 400))
+        low, high = method(drawn[:120], 150 if is_finite else None)
+        covered = (low <= population.mean()) & (population.mean() <= high)
+        assert covered.mean() >= 0.95
+        assert (high - low).mean() < 0.35  # and it says something
+
+
+def test_when_all_texts_are_seen_the_mean_is_known():
+    population = np.random.default_rng(2).random((40, 3)) * 2 - 1
+    ends = confidence_sequence(population, 40, bounds=(-1, 1))
+    np.testing.assert_allclose(ends, np.stack([population.mean(0)] * 2), atol=1e-12)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.floats(0, 1), min_size=1, max_size=30),
+    st.integers(0, 40),
+    st.integers(0, 5),
+)
+def test_an_interval_holds_its_mean_shrinks_and_passes_over_gaps(values, more, gaps):
+    column = np.array(values)
+    population = len(column) + more
+    low, high = confidence_sequence(column[:, None], population)[:, 0]
+    assert low - 1e-9 <= column.mean() <= high + 1e-9
+    first = confidence_sequence(column[:-1, None], population)[:, 0]
+    is_inside = first[0] <= column[:-1].mean() <= first[1] if len(column) > 1 else True
+    assert is_inside
+    with_gaps = np.concatenate([np.full(gaps, np.nan), column])[:, None]
+    np.testing.assert_allclose(
+        confidence_sequence(with_gaps, population)[:, 0], (low, high), atol=1e-12
+    )
+
+
+def test_a_race_decides_rightly_at_every_look():
+    """Against the ranking of the whole population, over 40 orders."""
+    generator = np.random.default_rng(3)
+    means = np.array([0.4, 0.35, 0.3, 0.12, 0.1, 0.08, 0.05, 0.02])
+    population = generator.beta(8 * means, 8 * (1 - means), size=(300, 8))
+    truth = set(np.argsort(-population.mean(0))[:3])
+    n_wrong, n_decided = 0, 0
+    for _ in range(40):
+        drawn = generator.permutation(population)
+        for n in (40, 120, 300):
+            found = standing(drawn[:n], 3, 300)
+            surely_in = set(np.flatnonzero(found.inside))
+            surely_out = set(np.flatnonzero(found.outside))
+            n_wrong += not (surely_in <= truth and not surely_out & truth)
+            n_decided += n == 120 and not found.undecided.any()
+        assert set(found.first()) == truth
+        assert not found.undecided.any()  # all texts are seen
+    assert n_wrong <= 0.05 * 120
+    assert n_decided >= 20  # long before the end
+
+
+def test_only_texts_up_to_a_gap_count_whatever_was_run():
+    order = random_order(range(10), seed=4)
+    places = {
+        ("a", 0, 0): order[:6],
+        ("a", 0, 1): order[:2] + order[3:],
+        ("b", 1, 0): [],
+    }
+    rows = pd.DataFrame(
+        [
+            (test, "x", k, layer, head, 1.0)
+            for (test, layer, head), ids in places.items()
+            for k in sorted(ids)
+        ],
+        columns=["test", "statistic", "example_id", "layer", "head", "value"],
+    )
+    kept = without_gaps(rows, order)
+    by_place = kept.groupby(["test", "layer", "head"]).example_id.agg(set).to_dict()
+    assert by_place == {("a", 0, 0): set(order[:6]), ("a", 0, 1): set(order[:2])}
+
+
+def test_a_mark_stays_with_selections_and_leaves_finished_columns_alone():
+    stopping = Stopping(n_texts=4, seed=0)
+    rows = marked(pd.DataFrame({"example_id": range(4), "layer": 0}), stopping)
+    assert stopping_of(rows[rows.example_id > 1].reset_index(drop=True)) == stopping
+    frame = pd.DataFrame(
+        {"full": [0.1, 0.2, 0.3, 0.2], "cut": [0.1, 0.2, np.nan, np.nan]}
+    )
+    ordinary = np.array([[0.15, 0.1], [0.25, 0.2]])
+    ends = widened(ordinary, frame, [(0.0, 1.0)] * 2, stopping)
+    assert ends[:, 0].tolist() == [0.15, 0.25]
+    assert ends[0, 1] < 0.1 and ends[1, 1] > 0.2
+
+
+def texts_of(n):
+    return [Text(k, 0, {"input_ids": [1] * (3 + k % 2)}) for k in range(n)]
+
+
+def test_work_is_resumed_by_test_site_and_text():
+    sites = [Site(0, 0), Site(0, 1)]
+    done = {("a", 0, 0): {0, 1}, ("a", 0, 1): {1}, ("b", 0, 0): {0, 1, 2}}
+    jobs = plan(texts_of(3), {"a": sites, "b": sites[:1]}, done, lambda n: 1, 100, 10)
+    ran = sorted(
+        (test, site.head, text.example_id)
+        for where, texts in jobs
+        for test, of_test in where.items()
+        for site in of_test
+        for text in texts
+    )
+    assert ran == [("a", 0, 2), ("a", 1, 0), ("a", 1, 2)]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "10 minutes", "-1s", "0", "nan", "1e400s", "10mm"]
+)
+def test_a_time_that_is_none_is_refused(text):
+    with pytest.raises(AttnProbeError, match="expected a time"):
+        seconds_of(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["", ".02", "width", "width=0", "width=2", "width=nan"]
+)
+def test_a_width_that_is_none_is_refused(text):
+    with pytest.raises(AttnProbeError, match="expected --until width="):
+        width_of(text)
+
+
+@pytest.mark.parametrize(
+    "options", [{"top": 2, "screen": 3}, {"top": 2, "single_heads": False}]
+)
+def test_options_that_contradict_each_other_are_refused(options):
+    with pytest.raises(AttnProbeError, match="expected"):
+        limits_of(AuditOptions(**options))
+
+
+@pytest.fixture(scope="module")
+def model():
+    data = rationale_dataset(400, seed=0)["test"]
+    tokenizer = build_tokenizer(data["text"])
+    tokenizer.model_max_length = 64
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=3,
+        intermediate_size=32,
+        max_position_embeddings=64,
+        initializer_range=0.5,
+    )
+    return (BertForSequenceClassification(config), tokenizer), data
+
+
+TESTS = ["uniform_attention", "head_ablation", Permutation(n_permutations=3)]
+
+
+def run(model, folder=None, **options):
+    pair, data = model
+    given = {"shown_texts": 0, "prune": False, "control": "none"} | options
+    return audit(
+        pair,
+        Data(data, test_limit=60),
+        TESTS,
+        options=AuditOptions(**given),
+        output_dir=folder,
+        progress=False,
+    )
+
+
+def means_of(report):
+    return {
+        (s.statistic, s.layer, s.head): s for s in report.statistics if s.group == "all"
+    }
+
+
+@pytest.fixture(scope="module")
+def full(model):
+    return means_of(run(model))
+
+
+def test_an_audit_stops_says_so_and_goes_on_to_the_full_one(model, full, tmp_path):
+    stopped = run(model, tmp_path / "out", until="width=.35")
+    facts = stopped.provenance["stopping"]
+    assert 0 < facts["runs_done"] < facts["runs_of_full_audit"]
+    assert stopped.notes[0].startswith("Stopping (--until width=0.35)")
+    some = [s for s in means_of(stopped).values() if s.n < 60]
+    assert some and all(s.undefined == 0 for s in some)
+    bounded = [s for s in some if s.statistic in ("uniform_tvd", "zero_tvd")]
+    inside = [
+        s.ci95[0] - 1e-9 <= full[s.statistic, s.layer, s.head].mean <= s.ci95[1] + 1e-9
+        for s in bounded
+    ]
+    assert np.mean(inside) >= 0.95
+    assert all(s.ci95[1] - s.ci95[0] <= 0.35 for s in bounded)
+    loaded = Report.load(tmp_path / "out")
+    assert stopping_of(loaded.rows) == stopping_of(stopped.rows)
+    assert loaded.to_markdown() == stopped.to_markdown()
+    whole = means_of(run(model, tmp_path / "out"))  # the same folder, to the end
+    for key, s in full.items():
+        assert whole[key].n == s.n
+        np.testing.assert_allclose(whole[key].mean, s.mean, atol=1e-6)
+
+
+def test_the_first_heads_are_those_of_the_full_audit(model, full):
+    report = run(model, top=2)
+    effects = {
+        (s.layer, s.head): s.mean
+        for s in full.values()
+        if s.statistic == "zero_tvd" and min(s.layer, s.head) >= 0
+    }
+    first = sorted(effects, key=effects.get, reverse=True)[:2]
+    race = report.provenance["stopping"]["race"]
+    assert race["first"] == [f"{layer}.{head}" for layer, head in first]
+    tested = {
+        (s.layer, s.head)
+        for s in report.statistics
+        if s.statistic == "median_tvd" and s.head >= 0
+    }
+    assert tested == set(first)
+    assert not any(s.head == -1 and s.layer >= 0 for s in report.statistics)
+
+
+def test_with_time_enough_nothing_is_left_out(model):
+    report = run(model, time="1h")
+    facts = report.provenance["stopping"]
+    assert facts["runs_done"] == facts["runs_of_full_audit"]
+    assert report.notes[0].startswith("Stopping (--time, about")
+    assert all(s.n == 60 for s in means_of(report).values())
+
+
+class Worker:
+    """Stands for the machine: a clock that work moves, and a list of what was run."""
+
+    def __init__(self, seconds):
+        self.seconds, self.now, self.ran = seconds, 0.0, []
+
+    def clock(self):
+        return self.now
+
+    def __call__(self, texts, where, done):
+        for test, sites in where.items():
+            for site in sites:
+                held = done.setdefault((test, site.layer, site.head), set())
+                new = [t for t in texts if t.example_id not in held]
+                held.update(t.example_id for t in new)
+                self.now += self.seconds.get(test, 0.0) * len(new)
+                self.ran.append((test, site, len(new)))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.floats(0.001, 3), st.floats(0.001, 3), st.floats(10, 300))
+def test_a_timetable_keeps_its_time_and_its_order(cheap, dear, limit):
+    worker = Worker({"cheap": cheap, "dear": dear})
+    known = Known(Path("none"), texts_of(40), Stopping(40, 0), worker)
+    deadline = Deadline(limit, worker.clock)
+    whole, layers = [Site(-1, -1)], [Site(k, -1) for k in range(3)]
+    stages = [
+        Stage({"cheap": whole, "dear": whole}, 0.5, first=30),
+        Stage({"cheap": layers, "dear": layers}, 1.0),
+    ]
+    Timetable(known, deadline, 16, clock=worker.clock).run(stages)
+    # A step whose cost is not known yet may be begun with little time left.
+    assert worker.now <= limit + max(cheap, dear)
+    tested = [
+        (test, site) for test, site, n in worker.ran if n and test != "prediction"
+    ]
+    assert tested[0][1] in whole
+    n_cheap = len(known.done.get(("cheap", -1, -1), ()))
+    assert 2 * cheap > dear or n_cheap >= len(known.done.get(("dear", -1, -1), ()))
+    if (cheap + dear) * 120 < limit / 4:
+        assert all(known.is_done(test, s) for test in ("cheap", "dear") for s in layers)
+
+
+def test_a_deadline_keeps_time_for_the_report():
+    worker = Worker({})
+    deadline = Deadline(600.0, worker.clock)
+    assert deadline.left == 540.0
+    worker.now = 100.0
+    assert (deadline.left, deadline.halved().left) == (440.0, pytest.approx(242.0))
+    assert Deadline(None).left == float("inf")
