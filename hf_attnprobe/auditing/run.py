@@ -1,38 +1,26 @@
 """The public function ``audit``: texts in, rows on disk, a report out."""
 
 import contextlib
-import dataclasses
 import logging
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 from accelerate import PartialState
 from transformers import PreTrainedTokenizerBase
 
 from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
-from hf_attnprobe.attention_classifier import AttentionClassifierConfig
 from hf_attnprobe.attention_model import (
     AttentionModelBase,
-    HeadOutputs,
     Site,
 )
-from hf_attnprobe.auditing import control as controls
-from hf_attnprobe.auditing.command import asked_for
 from hf_attnprobe.auditing.distance import distance_of_erased
-from hf_attnprobe.auditing.estimates.calibration import (
-    calibrate,
-    work_of,
-    work_of_control,
-)
-from hf_attnprobe.auditing.estimates.estimate import Estimate
 from hf_attnprobe.auditing.estimates.half_precision import compared_with_float32
-from hf_attnprobe.auditing.estimates.sums import estimate
 from hf_attnprobe.auditing.examples import shown_texts
+from hf_attnprobe.auditing.jobs.job import PreparedAudit
+from hf_attnprobe.auditing.jobs.prepared import prepare_audit, sweep_of
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.page import audit_page
 from hf_attnprobe.auditing.progress import Pace
@@ -41,12 +29,8 @@ from hf_attnprobe.auditing.report import Report
 from hf_attnprobe.auditing.result import extras_to_json, to_json
 from hf_attnprobe.auditing.selection import (
     Choice,
-    check_both_halves,
-    choose,
     crossed,
-    head_set_names,
     sites_by_test,
-    tests_given,
 )
 from hf_attnprobe.auditing.stopping.intervals import valid_statistics
 from hf_attnprobe.auditing.stopping.limits import (
@@ -61,36 +45,22 @@ from hf_attnprobe.auditing.stopping.run import (
     repeat_on_control,
     run_until_sure,
 )
-from hf_attnprobe.auditing.subject import Model, Subject, check_unit, make_subject
+from hf_attnprobe.auditing.subject import Model
 from hf_attnprobe.auditing.sweep import (
     Part,
     Sweep,
-    Work,
     beside,
     prune_heads,
     run,
     run_parts,
 )
 from hf_attnprobe.auditing.verdict import findings, site_of_model
-from hf_attnprobe.data.arguments import Data, as_data
 from hf_attnprobe.data.examples import (
-    columns_read,
-    dataset_fingerprint,
     dataset_name,
-    sample,
 )
-from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.faithfulness import readings, tests
-from hf_attnprobe.functional.predictions import Prediction
-from hf_attnprobe.hardware.memory import one_line_without_memory
-from hf_attnprobe.hardware.threads import suited_threads
-from hf_attnprobe.inference.batching import parse_bytes
-from hf_attnprobe.inference.choices import encode
-from hf_attnprobe.inference.encoding import Tokenized, has_rationales
-from hf_attnprobe.inference.labels import spread_of_labels
-from hf_attnprobe.inference.reference import reference_batch
-from hf_attnprobe.inference.unknown_tokens import unknown_note, unknown_share
+from hf_attnprobe.faithfulness import readings
+from hf_attnprobe.inference.unknown_tokens import unknown_note
 from hf_attnprobe.options import Options
 from hf_attnprobe.progress import quiet_libraries
 from hf_attnprobe.statistics.checks import contradictions
@@ -100,17 +70,12 @@ from hf_attnprobe.statistics.stopped import MARK, rows_that_count
 from hf_attnprobe.statistics.summary import PREDICTION, summarize
 from hf_attnprobe.statistics.wording import words_of
 from hf_attnprobe.storage.folders import (
-    check_claim,
     claim,
     write_atomically,
     write_json,
 )
 from hf_attnprobe.storage.provenance import SUMMARY, versions
 from hf_attnprobe.storage.rows import read_rows
-
-
-if TYPE_CHECKING:
-    import datasets
 
 
 logger = logging.getLogger(__name__)
@@ -167,7 +132,7 @@ def audit(
     """
     limits = limits_of(options)
     deadline = Deadline(limits.seconds)
-    job = _prepared(model, dataset, tests, options, tokenizer)
+    job = prepare_audit(model, dataset, tests, options, tokenizer)
     subject, choice, state = job.subject, job.choice, job.state
     pace = Pace(
         shown=progress and state.is_main_process,
@@ -175,7 +140,7 @@ def audit(
         is_kept=output_dir is not None,
     )
     with _folder(output_dir, state) as folder, pace, job.on_this_machine():
-        sweep = job.sweep(folder, pace)
+        sweep = sweep_of(job, folder, pace)
         rehearse(sweep, choice.sites, choice.rationales)
         besides = job.besides | compared_with_float32(
             sweep.adapter, subject.exact, sweep.texts, sweep.pad_token_id
@@ -187,293 +152,17 @@ def audit(
             if subject.control is not None:
                 other = beside(sweep, subject.control)
                 repeat_on_control(other, outcome, limits, deadline, job.control)
-                others = _rows_of(other) if any(other.folder.glob("part-*")) else None
+                others = rows_of(other) if any(other.folder.glob("part-*")) else None
                 besides = {**besides, "control": job.control}
             if outcome.facts:
                 besides = {**besides, MARK: outcome.facts}
-            provenance = _provenance(job.identity, sweep, choice.left_out, besides)
+            provenance = provenance_of(job.identity, sweep, choice.left_out, besides)
             shown = options if limits.seconds is None else without_extras(options)
-            report = _report(job, sweep, provenance, others, shown)
+            report = report_of(job, sweep, provenance, others, shown)
             if output_dir is not None and state.is_main_process:
-                _write(report, folder)
+                write_report(report, folder)
             state.wait_for_everyone()
     return report
-
-
-@quiet_libraries()
-def estimate_audit(
-    model: Model,
-    dataset: Any,
-    tests: "Sequence[str | Options] | str | Options | None" = None,
-    *,
-    options: AuditOptions = AuditOptions(),
-    output_dir: str | Path | None = None,
-    tokenizer: PreTrainedTokenizerBase | None = None,
-    clock: Callable[[], float] = time.perf_counter,
-) -> Estimate:
-    """What :func:`audit` with these arguments will take; nothing is written.
-
-    It prepares the audit, runs each test at two sites on a few texts, and makes the
-    report once from these rows. What an output folder holds already is not counted.
-
-    Args:
-        model, dataset, tests, options, output_dir, tokenizer: those of :func:`audit`.
-        clock: seconds; by default those that pass, ``time.process_time`` for those that
-            the processor works.
-
-    Returns:
-        Work, time, memory and disk space of what is left. Time within a factor of 1.5 on
-        the jobs on which it was tested (tests/test_estimates.py), if the machine stays
-        as busy as it is.
-
-    Raises:
-        AttnProbeError: whatever would stop the audit before its first rows.
-    """
-    begun = clock()
-    job = _prepared(model, dataset, tests, options, tokenizer)
-    pace = Pace(shown=False, clock=clock)
-    with tempfile.TemporaryDirectory() as elsewhere, job.on_this_machine():
-        where = Path(elsewhere if output_dir is None else output_dir)
-        sweep = job.sweep(where, pace)
-        rehearse(sweep, job.choice.sites, job.choice.rationales)
-        if output_dir is not None:
-            check_claim(where, job.identity)
-        prepared = clock() - begun
-        plan = _plan(job, sweep, options)
-        found = calibrate(sweep, [*plan["audit"], *plan["control"]])
-
-        def report_on(folder: Path, n_texts: int) -> None:
-            tried = replace(sweep, folder=folder / "rows", texts=sweep.texts[:n_texts])
-            provenance = _provenance(job.identity, tried, {}, job.besides)
-            others = None if job.subject.control is None else _rows_of(tried)
-            without = replace(options, prune=False)
-            report = _report(job, tried, provenance, others, without)
-            _write(report, folder)
-
-        return estimate(sweep, plan, found, report_on, prepared, Path(elsewhere))
-
-
-def _plan(job: "_Job", sweep: Sweep, options: AuditOptions) -> dict[str, list[Work]]:
-    """The batches that are left, of the model and of its control."""
-    control = job.subject.control
-    left = (
-        [] if control is None else work_of_control(sweep, control, job.choice, options)
-    )
-    return {"audit": work_of(sweep, job.choice, options), "control": left}
-
-
-@dataclass(frozen=True)
-class _Job:
-    """An audit before its first test: everything is loaded, encoded and chosen.
-
-    Attributes:
-        control: what the control is, in words.
-        besides: what the report's provenance says beside settings.
-    """
-
-    subject: Subject
-    examples: "datasets.Dataset"
-    data: Data
-    options: AuditOptions
-    choice: Choice
-    identity: dict[str, Any]
-    tokenized: Tokenized
-    control: str
-    besides: dict[str, Any]
-    budget: int
-    state: PartialState
-
-    @contextlib.contextmanager
-    def on_this_machine(self) -> Iterator[None]:
-        """Threads as many as help, and one line where there is no memory."""
-        with (
-            suited_threads(self.subject.adapter.model),
-            one_line_without_memory("the audit"),
-        ):
-            yield
-
-    def sweep(self, folder: Path, pace: Pace) -> Sweep:
-        """The work of the audit, its rows in a folder."""
-        return Sweep(
-            adapter=self.subject.adapter,
-            texts=self.tokenized.texts,
-            options=self.choice.tests,
-            seed=self.options.seed,
-            pad_token_id=self.subject.tokenizer.pad_token_id or 0,
-            budget=self.budget,
-            batch_size=self.options.batch_size,
-            folder=folder / "rows",
-            state=self.state,
-            pace=pace,
-        )
-
-
-def _prepared(
-    model: Model,
-    dataset: Any,
-    tests: "Sequence[str | Options] | str | Options | None",
-    options: AuditOptions,
-    tokenizer: PreTrainedTokenizerBase | None,
-) -> _Job:
-    """Loads, encodes and chooses; for the arguments see :func:`audit`."""
-    budget, data = parse_bytes(options.memory_budget), as_data(dataset)
-    given = tests_given(tests, options)
-    examples = data.examples(seed=options.seed)
-    state = process_state()
-    spread = spread_of_labels(examples)
-    subject = make_subject(model, tokenizer, options, state.device, spread=spread)
-    usable = has_rationales(examples, subject.adapter.unit)
-    rationales = usable and subject.tokenizer.is_fast
-    choice = choose(subject.adapter, given, rationales, options)
-    _log_left_out(choice.left_out)
-    identity = _identity(subject, examples, data, options, choice)
-    _set_reference(subject, examples, choice.tests)
-    tokenized = _tokenized(subject, examples, data, options)
-    control = _finish_control(subject, examples, options)
-    besides: dict[str, Any] = {
-        "skipped_empty": tokenized.n_empty,
-        "truncated": tokenized.n_cut,
-        "unknown_tokens": unknown_share(tokenized.texts, subject.tokenizer),
-        **_unit_of_number(subject.adapter.prediction, spread, options),
-        **({"origin": dict(subject.origin)} if subject.origin else {}),
-        "text_columns": columns_read(examples),
-        "asked_for": asked_for(model, data, tests, options),
-        **_architecture(subject.adapter),
-    }
-    return _Job(
-        subject,
-        examples,
-        data,
-        options,
-        choice,
-        identity,
-        tokenized,
-        control,
-        besides,
-        budget,
-        state,
-    )
-
-
-def _architecture(adapter: AttentionModelBase) -> dict[str, dict[str, str]]:
-    """What the papers' tables are divided by, of attention classifiers."""
-    config = getattr(adapter.model, "config", None)
-    if not isinstance(config, AttentionClassifierConfig):
-        return {}
-    return {"architecture": {"encoder": config.encoder, "attention": config.attention}}
-
-
-def _unit_of_number(
-    prediction: Prediction, spread: float | None, options: AuditOptions
-) -> dict[str, str]:
-    """What a change of a number is counted in, where that is no given size."""
-    by_labels = options.scale is None and prediction.scale == spread
-    if not (prediction.is_number and by_labels):
-        return {}
-    return {"unit_of_number": "standard deviations of the labels"}
-
-
-def _tokenized(
-    subject: Subject,
-    examples: "datasets.Dataset",
-    data: Data,
-    options: AuditOptions,
-) -> Tokenized:
-    """The texts of the audit, ready for the model."""
-    limited = _limited(examples, data.test_limit)
-    adapter, cut = subject.adapter, options.truncate
-    tokenized = encode(
-        subject.tokenizer, limited, adapter, truncate=cut, segment=options.segment
-    )
-    check_unit(subject)
-    if options.screen is not None:
-        check_both_halves(text.example_id for text in tokenized.texts)
-    return tokenized
-
-
-def _log_left_out(left_out: Mapping[str, str]) -> None:
-    for name, reason in left_out.items():
-        logger.warning("the test %s is left out: %s", name, reason)
-
-
-def _identity(
-    subject: Subject,
-    examples: "datasets.Dataset",
-    data: Data,
-    options: AuditOptions,
-    choice: Choice,
-) -> dict[str, Any]:
-    """What the rows of a folder belong to."""
-    screen: Any = options.screen
-    if screen is not None:  # other texts may put other heads first
-        screen = [screen, data.test_limit, "crossed"]
-    where = {
-        "layers": options.layers,
-        "heads": options.heads,
-        "query": options.query,
-        "screen": screen,
-    }
-    identity = {
-        "model_fingerprint": subject.adapter.fingerprint(),
-        "data_fingerprint": dataset_fingerprint(examples),
-        "seed": options.seed,
-        "options": _options_of_rows({**choice.asked, **choice.tests}),
-        "sites": where,
-        "single_heads": options.single_heads,
-        "groups": options.groups,
-        "head_sets": head_set_names(subject.adapter),
-        "level": options.level or "default",
-        "truncate": options.truncate,
-        "dtype": options.dtype or "default",
-        "prediction": dataclasses.asdict(subject.adapter.prediction),
-    }
-    if options.segment is not None:  # folders from before pairs have none
-        identity["segment"] = options.segment
-    return identity
-
-
-def _options_of_rows(given: Mapping[str, Options]) -> dict[str, dict[str, Any]]:
-    """The options of all tests, so that a test that is added later has the same.
-
-    Of installed tests only those that are not the defaults, since one may be installed
-    between two runs.
-    """
-    recorded = {}
-    for name, test in tests().items():
-        options = given.get(name, test.options())
-        built_in = test.function.__module__.startswith("hf_attnprobe.")
-        values = dataclasses.asdict(options)
-        if values and (built_in or options != test.options()):
-            recorded[name] = values
-    return recorded
-
-
-def _set_reference(
-    subject: Subject, examples: "datasets.Dataset", chosen: Mapping[str, Options]
-) -> None:
-    """Keeps the head outputs of a sample of texts, where a test needs them."""
-    used = any(tests()[name].uses_reference for name in chosen)
-    adapter = subject.adapter
-    if used and adapter.lacks(HeadOutputs) is None:
-        batch = reference_batch(adapter, subject.tokenizer, examples)
-        adapter.require(HeadOutputs).set_reference(batch)
-
-
-def _finish_control(
-    subject: Subject, examples: "datasets.Dataset", options: AuditOptions
-) -> str:
-    """Makes the control's attention as peaked as the model's; what it is, in words."""
-    if subject.control is None:
-        return "none"
-    batch = reference_batch(subject.adapter, subject.tokenizer, examples)
-    return controls.finish(subject.control, subject.adapter, batch, options)
-
-
-def _limited(examples: "datasets.Dataset", limit: int | None) -> "datasets.Dataset":
-    if limit is None:
-        return examples
-    ids = examples.with_format(None)["example_id"][:]
-    return examples.select(sample(range(len(examples)), ids, limit))
 
 
 def _run_tests(
@@ -507,15 +196,29 @@ def _run_tests(
     return Outcome(parts, choice.groups)
 
 
-def _rows_of(sweep: Sweep) -> pd.DataFrame:
+@contextlib.contextmanager
+def _folder(output_dir: str | Path | None, state: PartialState) -> Iterator[Path]:
+    """The output folder, or one that goes away."""
+    if output_dir is not None:
+        yield Path(output_dir)
+        return
+    if state.num_processes > 1:
+        raise AttnProbeError(
+            "several processes meet in the output folder; give one with --output-dir"
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
+def rows_of(sweep: Sweep) -> pd.DataFrame:
     """The rows of this run's texts and tests; the folder may hold more."""
     rows = read_rows(sweep.folder)
     audited = rows.example_id.isin([text.example_id for text in sweep.texts])
     return rows[audited & rows.test.isin([*sweep.options, PREDICTION])]
 
 
-def _report(
-    job: _Job,
+def report_of(
+    job: PreparedAudit,
     sweep: Sweep,
     provenance: dict[str, Any],
     control: pd.DataFrame | None,
@@ -525,7 +228,7 @@ def _report(
     subject, data, examples = job.subject, job.data, job.examples
     facts = provenance.get(MARK)
     ids = tuple(sorted(text.example_id for text in sweep.texts))
-    rows = rows_that_count(_rows_of(sweep), facts, ids)
+    rows = rows_that_count(rows_of(sweep), facts, ids)
     classes, seed = subject.adapter.label_names, sweep.seed
     unit = provenance.get("unit_of_number", "")
     words = words_of(provenance["prediction"], unit=unit)
@@ -586,7 +289,8 @@ def _single_logit_note(adapter: AttentionModelBase, predicts: str) -> str | None
     )
 
 
-def _write(report: Report, folder: Path) -> None:
+def write_report(report: Report, folder: Path) -> None:
+    """Writes summary, Markdown and page; the first is what the others are made of."""
     summary = to_json(report) | extras_to_json(report)
     write_json(folder / SUMMARY, summary)
     files = {"report.md": report.to_markdown, PAGE: lambda: audit_page(report)}
@@ -602,21 +306,7 @@ def _write(report: Report, folder: Path) -> None:
             )
 
 
-@contextlib.contextmanager
-def _folder(output_dir: str | Path | None, state: PartialState) -> Iterator[Path]:
-    """The output folder, or one that goes away."""
-    if output_dir is not None:
-        yield Path(output_dir)
-        return
-    if state.num_processes > 1:
-        raise AttnProbeError(
-            "several processes meet in the output folder; give one with --output-dir"
-        )
-    with tempfile.TemporaryDirectory() as folder:
-        yield Path(folder)
-
-
-def _provenance(
+def provenance_of(
     identity: Mapping[str, Any],
     sweep: Sweep,
     left_out: Mapping[str, str],

@@ -1,0 +1,238 @@
+"""Everything that an audit needs is loaded, encoded and chosen."""
+
+import dataclasses
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from transformers import PreTrainedTokenizerBase
+
+from hf_attnprobe.attention_classifier import AttentionClassifierConfig
+from hf_attnprobe.attention_model import (
+    AttentionModelBase,
+    HeadOutputs,
+)
+from hf_attnprobe.auditing import control as controls
+from hf_attnprobe.auditing.command import asked_for
+from hf_attnprobe.auditing.jobs.job import PreparedAudit
+from hf_attnprobe.auditing.options import AuditOptions
+from hf_attnprobe.auditing.progress import Pace
+from hf_attnprobe.auditing.selection import (
+    Choice,
+    check_both_halves,
+    choose,
+    head_set_names,
+    tests_given,
+)
+from hf_attnprobe.auditing.subject import Model, Subject, check_unit, make_subject
+from hf_attnprobe.auditing.sweep import (
+    Sweep,
+)
+from hf_attnprobe.data.arguments import Data, as_data
+from hf_attnprobe.data.examples import (
+    columns_read,
+    dataset_fingerprint,
+    sample,
+)
+from hf_attnprobe.distributed import process_state
+from hf_attnprobe.faithfulness import tests
+from hf_attnprobe.functional.predictions import Prediction
+from hf_attnprobe.inference.batching import parse_bytes
+from hf_attnprobe.inference.choices import encode
+from hf_attnprobe.inference.encoding import Tokenized, has_rationales
+from hf_attnprobe.inference.labels import spread_of_labels
+from hf_attnprobe.inference.reference import reference_batch
+from hf_attnprobe.inference.unknown_tokens import unknown_share
+from hf_attnprobe.options import Options
+
+
+if TYPE_CHECKING:
+    import datasets
+
+
+logger = logging.getLogger(__name__)
+
+
+def prepare_audit(
+    model: Model,
+    dataset: Any,
+    tests: "Sequence[str | Options] | str | Options | None",
+    options: AuditOptions,
+    tokenizer: PreTrainedTokenizerBase | None,
+) -> PreparedAudit:
+    """Loads, encodes and chooses; for the arguments see :func:`audit`."""
+    budget, data = parse_bytes(options.memory_budget), as_data(dataset)
+    given = tests_given(tests, options)
+    examples = data.examples(seed=options.seed)
+    state = process_state()
+    spread = spread_of_labels(examples)
+    subject = make_subject(model, tokenizer, options, state.device, spread=spread)
+    usable = has_rationales(examples, subject.adapter.unit)
+    rationales = usable and subject.tokenizer.is_fast
+    choice = choose(subject.adapter, given, rationales, options)
+    _log_left_out(choice.left_out)
+    identity = _identity(subject, examples, data, options, choice)
+    _set_reference(subject, examples, choice.tests)
+    tokenized = _tokenized(subject, examples, data, options)
+    control = _finish_control(subject, examples, options)
+    besides: dict[str, Any] = {
+        "skipped_empty": tokenized.n_empty,
+        "truncated": tokenized.n_cut,
+        "unknown_tokens": unknown_share(tokenized.texts, subject.tokenizer),
+        **_unit_of_number(subject.adapter.prediction, spread, options),
+        **({"origin": dict(subject.origin)} if subject.origin else {}),
+        "text_columns": columns_read(examples),
+        "asked_for": asked_for(model, data, tests, options),
+        **_architecture(subject.adapter),
+    }
+    return PreparedAudit(
+        subject,
+        examples,
+        data,
+        options,
+        choice,
+        identity,
+        tokenized,
+        control,
+        besides,
+        budget,
+        state,
+    )
+
+
+def _architecture(adapter: AttentionModelBase) -> dict[str, dict[str, str]]:
+    """What the papers' tables are divided by, of attention classifiers."""
+    config = getattr(adapter.model, "config", None)
+    if not isinstance(config, AttentionClassifierConfig):
+        return {}
+    return {"architecture": {"encoder": config.encoder, "attention": config.attention}}
+
+
+def _unit_of_number(
+    prediction: Prediction, spread: float | None, options: AuditOptions
+) -> dict[str, str]:
+    """What a change of a number is counted in, where that is no given size."""
+    by_labels = options.scale is None and prediction.scale == spread
+    if not (prediction.is_number and by_labels):
+        return {}
+    return {"unit_of_number": "standard deviations of the labels"}
+
+
+def _tokenized(
+    subject: Subject,
+    examples: "datasets.Dataset",
+    data: Data,
+    options: AuditOptions,
+) -> Tokenized:
+    """The texts of the audit, ready for the model."""
+    limited = _limited(examples, data.test_limit)
+    adapter, cut = subject.adapter, options.truncate
+    tokenized = encode(
+        subject.tokenizer, limited, adapter, truncate=cut, segment=options.segment
+    )
+    check_unit(subject)
+    if options.screen is not None:
+        check_both_halves(text.example_id for text in tokenized.texts)
+    return tokenized
+
+
+def _log_left_out(left_out: Mapping[str, str]) -> None:
+    for name, reason in left_out.items():
+        logger.warning("the test %s is left out: %s", name, reason)
+
+
+def _identity(
+    subject: Subject,
+    examples: "datasets.Dataset",
+    data: Data,
+    options: AuditOptions,
+    choice: Choice,
+) -> dict[str, Any]:
+    """What the rows of a folder belong to."""
+    screen: Any = options.screen
+    if screen is not None:  # other texts may put other heads first
+        screen = [screen, data.test_limit, "crossed"]
+    where = {
+        "layers": options.layers,
+        "heads": options.heads,
+        "query": options.query,
+        "screen": screen,
+    }
+    identity = {
+        "model_fingerprint": subject.adapter.fingerprint(),
+        "data_fingerprint": dataset_fingerprint(examples),
+        "seed": options.seed,
+        "options": _options_of_rows({**choice.asked, **choice.tests}),
+        "sites": where,
+        "single_heads": options.single_heads,
+        "groups": options.groups,
+        "head_sets": head_set_names(subject.adapter),
+        "level": options.level or "default",
+        "truncate": options.truncate,
+        "dtype": options.dtype or "default",
+        "prediction": dataclasses.asdict(subject.adapter.prediction),
+    }
+    if options.segment is not None:  # folders from before pairs have none
+        identity["segment"] = options.segment
+    return identity
+
+
+def _options_of_rows(given: Mapping[str, Options]) -> dict[str, dict[str, Any]]:
+    """The options of all tests, so that a test that is added later has the same.
+
+    Of installed tests only those that are not the defaults, since one may be installed
+    between two runs.
+    """
+    recorded = {}
+    for name, test in tests().items():
+        options = given.get(name, test.options())
+        built_in = test.function.__module__.startswith("hf_attnprobe.")
+        values = dataclasses.asdict(options)
+        if values and (built_in or options != test.options()):
+            recorded[name] = values
+    return recorded
+
+
+def _set_reference(
+    subject: Subject, examples: "datasets.Dataset", chosen: Mapping[str, Options]
+) -> None:
+    """Keeps the head outputs of a sample of texts, where a test needs them."""
+    used = any(tests()[name].uses_reference for name in chosen)
+    adapter = subject.adapter
+    if used and adapter.lacks(HeadOutputs) is None:
+        batch = reference_batch(adapter, subject.tokenizer, examples)
+        adapter.require(HeadOutputs).set_reference(batch)
+
+
+def _finish_control(
+    subject: Subject, examples: "datasets.Dataset", options: AuditOptions
+) -> str:
+    """Makes the control's attention as peaked as the model's; what it is, in words."""
+    if subject.control is None:
+        return "none"
+    batch = reference_batch(subject.adapter, subject.tokenizer, examples)
+    return controls.finish(subject.control, subject.adapter, batch, options)
+
+
+def _limited(examples: "datasets.Dataset", limit: int | None) -> "datasets.Dataset":
+    if limit is None:
+        return examples
+    ids = examples.with_format(None)["example_id"][:]
+    return examples.select(sample(range(len(examples)), ids, limit))
+
+
+def sweep_of(job: PreparedAudit, folder: Path, pace: Pace) -> Sweep:
+    """The work of the audit, its rows in a folder."""
+    return Sweep(
+        adapter=job.subject.adapter,
+        texts=job.tokenized.texts,
+        options=job.choice.tests,
+        seed=job.options.seed,
+        pad_token_id=job.subject.tokenizer.pad_token_id or 0,
+        budget=job.budget,
+        batch_size=job.options.batch_size,
+        folder=folder / "rows",
+        state=job.state,
+        pace=pace,
+    )
