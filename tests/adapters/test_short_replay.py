@@ -11,6 +11,7 @@ from torch import nn
 from hf_attnprobe import Site
 from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
 from hf_attnprobe.adapters.transformer.replay import short_replay
+from hf_attnprobe.adapters.transformer.short_replay import ShortReplay
 from hf_attnprobe.attention_model import ALL
 
 
@@ -224,6 +225,17 @@ def test_a_block_that_mixes_rows_is_not_cut():
         close(found[copy], logits.softmax(-1))
 
 
+def test_the_self_check_gives_up_short_replays_that_are_wrong(monkeypatch):
+    adapter, observation = observed(shared("bert"))
+    assert adapter.sublayers is not None
+    replay = ShortReplay.replay
+    monkeypatch.setattr(ShortReplay, "replay", lambda *args: replay(*args) * 1.01)
+    adapter.self_check(observation.batch)
+    assert adapter.sublayers is None
+    edited = shuffled(observation, 1)
+    close(adapter.replay(observation, {1: edited}), hook_loop("bert", {1: edited}))
+
+
 class ReadsAnotherRow(nn.Module):
     def __init__(self, pooler):
         super().__init__()
@@ -269,14 +281,15 @@ def test_only_the_row_that_is_read_goes_through_the_last_block():
 
     for n, block in enumerate(adapter.layout.blocks):
         block.intermediate.dense.register_forward_pre_hook(count(n))
+    whole = 3 * 9  # a layer's attention is computed once, by one run of its block
     adapter.replay(observation, {2: edits[2]})
     assert rows == {0: 0, 1: 0, 2: 3 * 3}
     adapter.replay(observation, {1: edits[1]})
-    assert rows[0] == 0 and rows[2] == 2 * 3 * 3 and rows[1] == 3 * 3 * 9
+    assert rows == {0: 0, 1: 3 * whole + whole, 2: 2 * 3 * 3}
     one = observation.attention[0][None].clone()
     one[:, :, 1, 4] = edits[0][:1, :, 1, 4]
     adapter.replay(observation, {0: one})  # the row of one query
-    assert rows[0] == 3
+    assert rows[0] == 3 + whole
 
 
 def test_gradients_reach_the_attention():

@@ -681,8 +681,9 @@ def test_the_memory_estimate_is_an_upper_bound(adapter, n_keys, n_copies):
         with PeakMemory(known) as memory, torch.set_grad_enabled(needs_gradient):
             observation = adapter.observe(batch)
             attention = observation.attention[0]
-            edits = (
-                attention.expand(n_copies, *attention.shape)
+            edits = (  # of every row: what an edit leaves as it is, is not run again
+                attention.flip(-1)
+                .expand(n_copies, *attention.shape)
                 .clone()
                 .requires_grad_(needs_gradient)
             )

@@ -40,6 +40,7 @@ from hf_attnprobe.adapters.transformer.readout import (
 )
 from hf_attnprobe.adapters.transformer.replay import (
     block_output,
+    check_short_replays,
     replay_logits,
     replay_outputs,
 )
@@ -494,9 +495,11 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
     def self_check(self, batch: Batch) -> None:
         """Raises AttnProbeError unless edits of every layer reach the logits.
 
-        The identity edit must leave them as they are.
+        The identity edit must leave them as they are. Where short replays are not what
+        whole passes are, there are none from here on.
         """
         observation = self.observe(batch)
+        check_short_replays(self, observation)
         native = _comparable(self.logits(batch.inputs))
         names, dtype = self.layer_names, self.model.dtype
 

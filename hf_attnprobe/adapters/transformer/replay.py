@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hf_attnprobe.adapters.transformer.attention_tap import Edit, masking
+from hf_attnprobe.adapters.transformer.attention_tap import Edit, masking, replacing
 from hf_attnprobe.adapters.transformer.output_tap import OutputTap, replacing_output
 from hf_attnprobe.adapters.transformer.resume import (
     first_tensor,
@@ -18,6 +18,7 @@ from hf_attnprobe.adapters.transformer.resume import (
     relative_tolerance,
     repeated,
 )
+from hf_attnprobe.adapters.transformer.self_check import least_attended
 from hf_attnprobe.adapters.transformer.short_replay import ShortReplay
 from hf_attnprobe.adapters.transformer.tapped_model import TappedTransformer
 from hf_attnprobe.attention_model import Observation, Site
@@ -82,6 +83,31 @@ def short_replay(
         return short if holds else None
 
     return observation.remember("short_replay", prepare)
+
+
+@torch.no_grad()
+def check_short_replays(
+    transformer: TappedTransformer, observation: Observation
+) -> None:
+    """Short replays of other attention must give what whole passes give, in every layer.
+
+    Where they do not, the transformer makes no short ones any more.
+    """
+    short, inputs = short_replay(transformer, observation), observation.batch.inputs
+    if short is None:
+        return
+    tolerance = relative_tolerance(transformer.model.dtype)
+    for layer, attention in enumerate(observation.attention):
+        visible = observation.model.visible(observation, layer)
+        edited = least_attended(attention, visible)
+        expected = transformer.logits(inputs, replacing({layer: edited}))
+        found = short.replay(layer, edited[None])[0]
+        largest = expected.nan_to_num(neginf=0).abs().max()
+        if not torch.allclose(
+            found, expected, rtol=0, atol=tolerance * float(largest), equal_nan=True
+        ):
+            transformer.sublayers = None
+            return
 
 
 def _in_parts(run: Callable[[slice], Tensor], n_copies: int, n_at_once: int) -> Tensor:
