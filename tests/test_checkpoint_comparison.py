@@ -565,7 +565,7 @@ def test_bad_input(checkpoints, reviews_folder, tmp_path):
         AttnProbeError, match="expected an attention classifier to compare"
     ):
         run([tmp_path / "bert"])
-    with pytest.raises(AttnProbeError, match="finite lambdas of 0 or more, got inf"):
+    with pytest.raises(AttnProbeError, match="a finite number for lambdas, got inf"):
         run(checkpoints[:1], tests=["conicity", "adversary"], lambdas=[math.inf])
     assert not (tmp_path / "out").exists()
 

@@ -62,10 +62,13 @@ def test_a_batch_that_does_not_fit_is_halved_until_it_does(
 def test_a_text_that_does_not_fit_by_itself_is_one_line(
     checkpoint, reviews_folder, run_python
 ):
-    run = run_python("-c", SMALL, checkpoint, reviews_folder, 150_000_000, 5_000_000)
+    run = run_python("-c", SMALL, checkpoint, reviews_folder, 20_000_000, 100_000)
     assert run.code == 1
     last = run.err.strip().splitlines()[-1]
     assert "AttnProbeError: expected memory for text" in last and "it ran out" in last
+
+
+ROOM = 100  # padded tokens that a made-up device holds
 
 
 def test_of_an_accelerator_too_and_the_next_batches_are_smaller(
@@ -79,8 +82,8 @@ def test_of_an_accelerator_too_and_the_next_batches_are_smaller(
     tried, run_batch = [], sweeps.run_batch
 
     def on_a_small_device(adapter, batch, *rest):
-        tried.append(len(batch.example_ids))
-        if len(batch.example_ids) > 6:
+        tried.append(batch.mask.numel())
+        if batch.mask.numel() > ROOM:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
         return run_batch(adapter, batch, *rest)
 
@@ -89,15 +92,16 @@ def test_of_an_accelerator_too_and_the_next_batches_are_smaller(
         audit(checkpoint, reviews_folder, tests, options=options, progress=False)
     )
     pd.testing.assert_series_equal(found, expected, rtol=1e-12)
-    failed = [n for n in tried if n > 6]
-    assert failed == [20, 10]  # the second batch of 20 is not tried
-    assert sum(n for n in tried if n <= 6) == 40
+    fits = [n <= ROOM for n in tried]
+    assert fits == sorted(fits)  # once one fitted, none as large as those is tried
+    assert 2 <= fits.count(False) <= 4
 
 
 def test_a_text_is_named_that_does_not_fit_on_a_device(
-    checkpoint, reviews_folder, monkeypatch, tmp_path
+    checkpoint, reviews, monkeypatch, tmp_path
 ):
     run_batch = sweeps.run_batch
+    texts = sorted(reviews["test"]["text"][:6], key=len)
 
     def without(adapter, batch, *rest):
         if 3 in batch.example_ids:
@@ -108,7 +112,7 @@ def test_a_text_is_named_that_does_not_fit_on_a_device(
     with pytest.raises(AttnProbeError, match=r"for text 3 of .* tokens by itself"):
         audit(
             checkpoint,
-            [{"example_id": k, "text": "good " * (k + 1)} for k in range(6)],
+            [{"example_id": k, "text": text} for k, text in enumerate(texts)],
             ["permutation"],
             output_dir=tmp_path / "out",
             progress=False,

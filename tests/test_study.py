@@ -1003,7 +1003,10 @@ def step(name="base", verb="train", quick=None, **arguments) -> dict:
             changed(steps=[step(split="test")]),
             "step base: expected options of .* got 'split'",
         ),
-        (changed(steps=[step(dataset=3)]), "step base: expected a text for dataset"),
+        (
+            changed(steps=[step(dataset=3)]),
+            "step base: expected the name of a data set, got 3",
+        ),
         (
             changed(steps=[step("b", model="org/bert", encoder="mlp")]),
             "step b: expected options of .* got 'encoder'",
@@ -1104,7 +1107,7 @@ def step(name="base", verb="train", quick=None, **arguments) -> dict:
                     }
                 ]
             ),
-            "a score as test/model/metric",
+            "expected a step with scores",
         ),
     ],
 )

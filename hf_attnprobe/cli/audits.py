@@ -102,7 +102,7 @@ def run_audit(arguments: dict[str, Any]) -> int:
     }
     if arguments["estimate"]:
         told = estimate_audit(**asked)
-        print(json.dumps(told.to_json()) if arguments["json"] else told.to_text())
+        show(json.dumps(told.to_json()) if arguments["json"] else told.to_text())
         return 0
     report = audit(**asked)
     if process_state().is_main_process:

@@ -9,6 +9,7 @@ from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.faithfulness.registry import parse_tests
 from hf_attnprobe.options import from_flat
 from hf_attnprobe.partitions.options import WorkOptions
+from hf_attnprobe.terminal import show
 
 
 def add_plan(parser: argparse.ArgumentParser) -> None:
@@ -48,14 +49,14 @@ def run_plan(arguments: dict[str, Any]) -> None:
         partitions=arguments["partitions"],
     )
     job = arguments["output_dir"]
-    print(
+    show(
         f"job {plan.name[:16]}: {plan.n_texts} texts in {plan.n_partitions} partitions"
     )
-    print(f"attnprobe work {job}  # as many of these as you like, anywhere")
+    show(f"attnprobe work {job}  # as many of these as you like, anywhere")
 
 
 def run_work(arguments: dict[str, Any]) -> None:
     """Works on a job until nothing of it is left."""
     from hf_attnprobe.partitions.workers import work
 
-    print(work(arguments["job"], options=from_flat(arguments, WorkOptions)))
+    show(work(arguments["job"], options=from_flat(arguments, WorkOptions)))

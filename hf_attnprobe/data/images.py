@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -67,7 +68,9 @@ def _is_image(cell: Any, name: str) -> bool:
         return pixels.ndim == 3 and pixels.size > 0
     if isinstance(cell, dict):
         return bool({"bytes", "path"} & set(cell))
-    is_read = hasattr(cell, "convert") or isinstance(cell, str | bytes)
+    if isinstance(cell, str):  # where it lies
+        return "://" in cell or Path(cell).is_file()
+    is_read = hasattr(cell, "convert") or isinstance(cell, bytes)
     return is_read or (isinstance(cell, list | np.ndarray) and len(cell) > 0)
 
 

@@ -130,7 +130,7 @@ NOT_COVERED = {
     "CanineForQuestionAnswering": "embeds tokens by a table",
     "IBertForMultipleChoice": "quantised models cannot be audited",
     "LongformerForTokenClassification": "banded, pooled or approximated",
-    "LongformerForQuestionAnswering": "runs on a text alone",
+    "LongformerForQuestionAnswering": "runs on a text or an image alone",
     "FunnelForMaskedLM": "banded, pooled or approximated",
 }
 

@@ -208,7 +208,9 @@ def test_an_option_that_means_something_else(name, alone):
 def test_an_option_that_means_the_same(alone):
     @dataclass(frozen=True)
     class Same(Options):
-        n_permutations: int = option(100, "random shuffles per text", at_least=1)
+        n_permutations: int = option(
+            100, "random shuffles per text", at_least=1, at_most=100_000
+        )
 
     def same(observation, site, options: Same, *, seed):
         """A test that shares an option."""

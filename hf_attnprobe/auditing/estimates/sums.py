@@ -14,7 +14,7 @@ from hf_attnprobe.auditing.sweep import PRUNE_POINTS, Sweep, Work
 from hf_attnprobe.faithfulness import readings
 from hf_attnprobe.hardware.memory import resident_bytes
 from hf_attnprobe.inference.batching import collate
-from hf_attnprobe.statistics.summary import summarize
+from hf_attnprobe.statistics.summary import PREDICTION, summarize
 from hf_attnprobe.storage.rows import KEY, append_rows
 
 
@@ -45,7 +45,10 @@ def estimate(
     """
     works = [*chain.from_iterable(plan.values())]
     steps = [step for todo, texts in works for step in steps_of(todo, texts)]
-    heads = {site for todo, _ in works for sites in todo.values() for site in sites}
+    tested = [
+        sites for todo, _ in works for test, sites in todo.items() if test != PREDICTION
+    ]
+    heads = {site for sites in tested for site in sites}
     n_values = _n_values(found, steps)
     report, disk = _try_report(sweep, found, report_on, n_values, folder)
     batch = max((found.memory_of(texts) for _, texts in works), default=0)
@@ -55,7 +58,7 @@ def estimate(
         n_texts=len(sweep.texts),
         n_left=len({text.example_id for _, texts in works for text in texts}),
         n_tests=len(sweep.options),
-        n_heads=len(heads) - 1,  # but the place of the prediction
+        n_heads=len(heads),
         with_control=bool(plan["control"]),
         edited_texts=round(found.edited.total(steps)),
         flops=found.flops.total(steps),
