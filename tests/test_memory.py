@@ -62,7 +62,7 @@ def test_a_batch_that_does_not_fit_is_halved_until_it_does(
 def test_a_text_that_does_not_fit_by_itself_is_one_line(
     checkpoint, reviews_folder, run_python
 ):
-    run = run_python("-c", SMALL, checkpoint, reviews_folder, 20_000_000, 100_000)
+    run = run_python("-c", SMALL, checkpoint, reviews_folder, 60_000_000, 100_000)
     assert run.code == 1
     last = run.err.strip().splitlines()[-1]
     assert "AttnProbeError: expected memory for text" in last and "it ran out" in last
@@ -79,22 +79,22 @@ def test_of_an_accelerator_too_and_the_next_batches_are_smaller(
     expected = rows_of(
         audit(checkpoint, reviews_folder, tests, options=options, progress=False)
     )
-    tried, run_batch = [], sweeps.run_batch
+    failed_after, done, run_batch = [], set(), sweeps.run_batch
 
     def on_a_small_device(adapter, batch, *rest):
-        tried.append(batch.mask.numel())
         if batch.mask.numel() > ROOM:
+            failed_after.append(len(done))
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
-        return run_batch(adapter, batch, *rest)
+        rows = run_batch(adapter, batch, *rest)
+        done.update(batch.example_ids)
+        return rows
 
     monkeypatch.setattr(sweeps, "run_batch", on_a_small_device)
     found = rows_of(
         audit(checkpoint, reviews_folder, tests, options=options, progress=False)
     )
     pd.testing.assert_series_equal(found, expected, rtol=1e-12)
-    fits = [n <= ROOM for n in tried]
-    assert fits == sorted(fits)  # once one fitted, none as large as those is tried
-    assert 2 <= fits.count(False) <= 4
+    assert failed_after and max(failed_after) < 20  # the second batch is cut at once
 
 
 def test_a_text_is_named_that_does_not_fit_on_a_device(
@@ -118,7 +118,7 @@ def test_a_text_is_named_that_does_not_fit_on_a_device(
             progress=False,
         )
     kept = pd.read_parquet(tmp_path / "out" / "rows")
-    assert {4, 5} <= {*kept.example_id} and 3 not in {*kept.example_id}
+    assert 0 < kept.example_id.nunique() < 6 and 3 not in {*kept.example_id}
 
 
 def test_other_errors_are_not_taken_for_it():
