@@ -68,8 +68,8 @@ def main() -> None:
         "--distinct",
         type=int,
         default=10**9,
-        help="parts that are made; with fewer than there are they are used again, which "
-        "changes neither the seconds nor the memory of the report",
+        help="parts that are made; with fewer than there are they are used again, so that "
+        "merged histograms have fewer distinct entries than of other parts",
     )
     given = parser.parse_args()
     for n_texts in given.texts:

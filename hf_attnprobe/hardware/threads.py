@@ -11,9 +11,8 @@ from torch import nn
 LARGE = 512 * 512
 """Entries of the widest matrix of a model from which on further threads help.
 
-With 32 texts of 20 tokens such a product takes some ten milliseconds; a thread that has
-to wait for a core on a busy machine waits for about as long, at every operation. Below
-it an audit and a training of an idle machine are as fast with one thread as with two.
+Reasoned, not tuned: with 32 texts of 20 tokens such a product takes some ten milliseconds,
+about as long as a thread on a busy machine waits for a core, at every operation.
 """
 _AT_START = torch.get_num_threads()
 _SAID = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
