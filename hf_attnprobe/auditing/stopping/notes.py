@@ -72,24 +72,30 @@ def _intervals(statistics: Sequence[Statistic], stopping: Stopping) -> list[str]
     unfinished = [s for s in statistics if s.n + s.undefined < stopping.n_texts]
     if not unfinished:
         return []
-    notes = [
+    return [
         "Intervals of what has not seen all texts are at least as wide as confidence "
         f"sequences of the mean over these {stopping.n_texts} texts (Waudby-Smith & "
         "Ramdas 2024): 95% at every look, whatever made the audit stop; those of single "
-        f"heads in tables of heads hold for all {stopping.n_heads} heads at once."
+        f"heads in tables of heads hold for all {stopping.n_heads} heads at once.",
+        _ordinary(without_bounds(statistics, stopping)),
     ]
-    ordinary = without_bounds(statistics, stopping)
-    if ordinary:
-        named = ", ".join(ordinary[:N_NAMED])
-        more = len(ordinary) - N_NAMED
-        others = f" and {more} more" if more > 0 else ""
-        notes.append(
-            "Ordinary intervals, which do not allow for stopping, have the statistics "
-            f"without known bounds: {named}{others}; so have comparisons of rankings, "
-            "differences from the control in its table, accuracy if not all texts were "
-            "predicted, and the pictures of single groups of texts."
-        )
-    return notes
+
+
+def _ordinary(unbounded: Sequence[str]) -> str:
+    """Which intervals do not allow for stopping."""
+    others = (
+        "comparisons of rankings, differences from the control in its table, accuracy if "
+        "not all texts were predicted, and the pictures of single groups of texts"
+    )
+    if not unbounded:
+        return f"Ordinary intervals, which do not allow for stopping, have {others}."
+    named = ", ".join(unbounded[:N_NAMED])
+    more = len(unbounded) - N_NAMED
+    rest = f" and {more} more" if more > 0 else ""
+    return (
+        "Ordinary intervals, which do not allow for stopping, have the statistics without "
+        f"known bounds: {named}{rest}; so have {others}."
+    )
 
 
 def _race(race: Mapping[str, Any]) -> list[str]:
