@@ -61,9 +61,8 @@ def estimate_audit(
             the processor works.
 
     Returns:
-        Work, time, memory and disk space of what is left. Time within a factor of 1.5 on
-        the jobs on which it was tested (tests/test_estimates.py), if the machine stays
-        as busy as it is.
+        Work, time, memory and disk space of what is left. Time was .8 to 1.8 times what
+        four jobs took (benchmarks/README.md), if the machine stays as busy as it is.
 
     Raises:
         AttnProbeError: whatever would stop the audit before its first rows.
