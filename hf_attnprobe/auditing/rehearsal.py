@@ -1,6 +1,6 @@
 """Whatever would stop an audit later stops it here, before anything is written."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -11,38 +11,52 @@ from hf_attnprobe.attention_model import (
     Site,
 )
 from hf_attnprobe.auditing.selection import check_query
-from hf_attnprobe.auditing.sweep import Sweep
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness import AuditPreview, tests
 from hf_attnprobe.hardware.memory import in_halves
 from hf_attnprobe.inference.batching import collate, text_in_words
 from hf_attnprobe.inference.encoding import Text
+from hf_attnprobe.options import Options
 
 
-def rehearse(sweep: Sweep, sites: Sequence[Site], rationales: bool) -> None:
+def rehearse(
+    adapter: AttentionModelBase,
+    texts: Sequence[Text],
+    chosen: Mapping[str, Options],
+    sites: Sequence[Site],
+    *,
+    pad_token_id: int,
+    rationales: bool,
+) -> None:
     """Runs the model on the longest and the shortest texts, and asks every test.
+
+    Args:
+        texts: of the audit, or a sample of them.
+        chosen: the tests that will run, with their options.
+        sites: heads that the options name.
+        pad_token_id: what texts are padded with.
+        rationales: whether the data says what people marked.
 
     Raises:
         AttnProbeError: edits that do not arrive, probabilities that are not the model's
             own, or what a test refuses.
     """
-    adapter = sweep.adapter
-    by_length = sorted(sweep.texts, key=lambda text: text.n_content)
+    by_length = sorted(texts, key=lambda text: text.n_content)
 
-    def check_longest(texts: Sequence[Text]) -> None:
-        longest = collate(adapter, texts, sweep.pad_token_id)
+    def check_longest(some: Sequence[Text]) -> None:
+        longest = collate(adapter, some, pad_token_id)
         adapter.self_check(longest)
         check_probabilities(adapter, longest)
 
     for _ in in_halves(by_length[-4:], check_longest, name=text_in_words):
         pass
-    shortest = adapter.observe(collate(adapter, by_length[:1], sweep.pad_token_id))
-    beside = [by_length[0], max(sweep.texts, key=lambda text: text.n_tokens)]
-    check_padding(shortest, collate(adapter, beside, sweep.pad_token_id))
+    shortest = adapter.observe(collate(adapter, by_length[:1], pad_token_id))
+    beside = [by_length[0], max(texts, key=lambda text: text.n_tokens)]
+    check_padding(shortest, collate(adapter, beside, pad_token_id))
     if sites[0].query is not None:
         check_query(shortest, sites[0].query)
     preview = AuditPreview(shortest, sites, rationales)
-    for name, options in sweep.options.items():
+    for name, options in chosen.items():
         tests()[name].check(preview, options)
 
 

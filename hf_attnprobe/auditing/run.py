@@ -19,8 +19,7 @@ from hf_attnprobe.attention_model import (
 from hf_attnprobe.auditing.distance import distance_of_erased
 from hf_attnprobe.auditing.estimates.half_precision import compared_with_float32
 from hf_attnprobe.auditing.examples import shown_texts
-from hf_attnprobe.auditing.jobs.job import PreparedAudit
-from hf_attnprobe.auditing.jobs.prepared import prepare_audit, sweep_of
+from hf_attnprobe.auditing.jobs.prepared import PreparedAudit, prepare_audit, sweep_of
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.page import audit_page
 from hf_attnprobe.auditing.progress import Pace
@@ -141,7 +140,14 @@ def audit(
     )
     with _folder(output_dir, state) as folder, pace, job.on_this_machine():
         sweep = sweep_of(job, folder, pace)
-        rehearse(sweep, choice.sites, choice.rationales)
+        rehearse(
+            sweep.adapter,
+            sweep.texts,
+            sweep.options,
+            choice.sites,
+            pad_token_id=sweep.pad_token_id,
+            rationales=choice.rationales,
+        )
         besides = job.besides | compared_with_float32(
             sweep.adapter, subject.exact, sweep.texts, sweep.pad_token_id
         )

@@ -243,7 +243,7 @@ def _has_many_sites(where: Where) -> bool:
 
 def _jobs(sweep: Sweep, where: Where, done: Done) -> list[Work]:
     """The tests that are not done, with the texts that lack them, in batches."""
-    size = _bytes_per_text(sweep)
+    size = bytes_per_text(sweep.adapter, sweep.options)
     return plan(sweep.texts, where, done, size, sweep.budget, sweep.batch_size)
 
 
@@ -288,16 +288,18 @@ def few_sites(sites: Sequence[Site]) -> Sequence[Site]:
     return [sites[0], sites[len(sites) // 2]] if len(sites) > 2 else sites
 
 
-def _bytes_per_text(sweep: Sweep) -> Callable[[int], int]:
+def bytes_per_text(
+    adapter: AttentionModelBase, chosen: Mapping[str, Options]
+) -> Callable[[int], int]:
     """The memory of the most demanding test: its edited copies at once, or gradients."""
-    chosen = [(tests()[name], options) for name, options in sweep.options.items()]
-    forward = max(test.copies_at_once(options) for test, options in chosen)
-    backward = max(test.gradient_copies_at_once(options) for test, options in chosen)
+    known = [(tests()[name], options) for name, options in chosen.items()]
+    forward = max(test.copies_at_once(options) for test, options in known)
+    backward = max(test.gradient_copies_at_once(options) for test, options in known)
 
     def size(n_keys: int) -> int:
         return max(
-            sweep.adapter.bytes_per_example(n_keys, forward, backward=False),
-            sweep.adapter.bytes_per_example(n_keys, backward, backward=True),
+            adapter.bytes_per_example(n_keys, forward, backward=False),
+            adapter.bytes_per_example(n_keys, backward, backward=True),
         )
 
     return size

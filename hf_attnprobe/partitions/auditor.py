@@ -7,24 +7,26 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from hf_attnprobe.attention_model import HeadOutputs
+from hf_attnprobe.auditing.jobs.reference import set_reference
 from hf_attnprobe.auditing.options import AuditOptions
-from hf_attnprobe.auditing.rehearsal import check_probabilities
+from hf_attnprobe.auditing.rehearsal import rehearse
 from hf_attnprobe.auditing.selection import (
     Choice,
-    check_query,
     choose,
     sites_by_test,
 )
-from hf_attnprobe.auditing.subject import Subject, check_unit, make_subject
-from hf_attnprobe.auditing.sweep import Where
+from hf_attnprobe.auditing.subject import (
+    Subject,
+    check_unit,
+    make_subject,
+)
+from hf_attnprobe.auditing.sweep import Where, bytes_per_text
 from hf_attnprobe.data.columns import column_of
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.faithfulness import AuditPreview, tests
-from hf_attnprobe.inference.batching import by_length, collate, parse_bytes
+from hf_attnprobe.faithfulness import tests
+from hf_attnprobe.inference.batching import by_length, in_batches, parse_bytes
 from hf_attnprobe.inference.choices import encode
 from hf_attnprobe.inference.encoding import Text
-from hf_attnprobe.inference.reference import reference_batch
 from hf_attnprobe.options import Options, from_flat
 from hf_attnprobe.partitions.plan import Plan, partition_of
 from hf_attnprobe.partitions.store import Store
@@ -89,26 +91,11 @@ class Auditor:
         Not from the memory that is free, as in an audit: what a text is padded beside
         moves its numbers in the last bits, and every worker must write the same bytes.
         """
+        if not texts:
+            return []
+        size = bytes_per_text(self.subject.adapter, self.tests)
         budget = parse_bytes(self.options.memory_budget)
-        batches: list[list[Text]] = []
-        for text in texts:
-            has_room = bool(batches) and len(batches[-1]) < self.options.batch_size
-            n_bytes = self._bytes_per_text(text.n_tokens)
-            if has_room and (len(batches[-1]) + 1) * n_bytes <= budget:
-                batches[-1].append(text)
-            else:
-                batches.append([text])
-        return batches
-
-    def _bytes_per_text(self, n_keys: int) -> int:
-        """The memory of the most demanding test."""
-        of = self.subject.adapter.bytes_per_example
-        chosen = [(tests()[name], options) for name, options in self.tests.items()]
-        forward = max(test.copies_at_once(options) for test, options in chosen)
-        backward = max(test.gradient_copies_at_once(o) for test, o in chosen)
-        return max(
-            of(n_keys, forward, backward=False), of(n_keys, backward, backward=True)
-        )
+        return [*in_batches(texts, size, budget, self.options.batch_size)]
 
 
 def load_auditor(
@@ -167,10 +154,7 @@ def examined(
     adapter = subject.adapter
     choice = choose(adapter, given, plan.rationales, options)
     check_unit(subject)
-    is_used = any(tests()[name].uses_reference for name in choice.tests)
-    if is_used and adapter.lacks(HeadOutputs) is None:
-        batch = reference_batch(adapter, subject.tokenizer, examples)
-        adapter.require(HeadOutputs).set_reference(batch)
+    set_reference(adapter, subject.tokenizer, examples, choice.tests)
     sites = choice.sites if options.single_heads else []
     where = sites_by_test([*choice.tests], adapter, sites, choice.groups)
     where = {**where, PREDICTION: [NO_SITE]}
@@ -190,17 +174,14 @@ def _rehearse(auditor: Auditor, choice: Choice, examples: "datasets.Dataset") ->
         truncate=options.truncate,
         segment=options.segment,
     )
-    texts = by_length(tokenized.texts)
-    longest = collate(subject.adapter, texts[-4:], auditor.pad_token_id)
-    subject.adapter.self_check(longest)
-    check_probabilities(subject.adapter, longest)
-    shortest = collate(subject.adapter, texts[:1], auditor.pad_token_id)
-    observed = subject.adapter.observe(shortest)
-    if options.query is not None:
-        check_query(observed, options.query)
-    preview = AuditPreview(observed, choice.sites, choice.rationales)
-    for name, given in choice.tests.items():
-        tests()[name].check(preview, given)
+    rehearse(
+        subject.adapter,
+        tokenized.texts,
+        choice.tests,
+        choice.sites,
+        pad_token_id=auditor.pad_token_id,
+        rationales=choice.rationales,
+    )
 
 
 def reference_examples(

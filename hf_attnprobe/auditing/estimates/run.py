@@ -16,8 +16,7 @@ from hf_attnprobe.auditing.estimates.calibration import (
 )
 from hf_attnprobe.auditing.estimates.estimate import Estimate
 from hf_attnprobe.auditing.estimates.sums import estimate
-from hf_attnprobe.auditing.jobs.job import PreparedAudit
-from hf_attnprobe.auditing.jobs.prepared import prepare_audit, sweep_of
+from hf_attnprobe.auditing.jobs.prepared import PreparedAudit, prepare_audit, sweep_of
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.progress import Pace
 from hf_attnprobe.auditing.rehearsal import rehearse
@@ -73,7 +72,14 @@ def estimate_audit(
     with tempfile.TemporaryDirectory() as elsewhere, job.on_this_machine():
         where = Path(elsewhere if output_dir is None else output_dir)
         sweep = sweep_of(job, where, pace)
-        rehearse(sweep, job.choice.sites, job.choice.rationales)
+        rehearse(
+            sweep.adapter,
+            sweep.texts,
+            sweep.options,
+            job.choice.sites,
+            pad_token_id=sweep.pad_token_id,
+            rationales=job.choice.rationales,
+        )
         if output_dir is not None:
             check_claim(where, job.identity)
         prepared = clock() - begun

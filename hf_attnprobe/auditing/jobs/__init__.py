@@ -1,5 +1,5 @@
 """An audit before its first test.
 
-job.py       what is known then
-prepared.py  everything loaded, encoded and chosen
+prepared.py   everything loaded, encoded and chosen
+reference.py  the head outputs that replace ablated ones
 """

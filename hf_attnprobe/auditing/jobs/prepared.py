@@ -1,21 +1,23 @@
 """Everything that an audit needs is loaded, encoded and chosen."""
 
+import contextlib
 import dataclasses
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from accelerate import PartialState
 from transformers import PreTrainedTokenizerBase
 
 from hf_attnprobe.attention_classifier import AttentionClassifierConfig
 from hf_attnprobe.attention_model import (
     AttentionModelBase,
-    HeadOutputs,
 )
 from hf_attnprobe.auditing import control as controls
 from hf_attnprobe.auditing.command import asked_for
-from hf_attnprobe.auditing.jobs.job import PreparedAudit
+from hf_attnprobe.auditing.jobs.reference import set_reference
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.progress import Pace
 from hf_attnprobe.auditing.selection import (
@@ -25,7 +27,12 @@ from hf_attnprobe.auditing.selection import (
     head_set_names,
     tests_given,
 )
-from hf_attnprobe.auditing.subject import Model, Subject, check_unit, make_subject
+from hf_attnprobe.auditing.subject import (
+    Model,
+    Subject,
+    check_unit,
+    make_subject,
+)
 from hf_attnprobe.auditing.sweep import (
     Sweep,
 )
@@ -38,6 +45,8 @@ from hf_attnprobe.data.examples import (
 from hf_attnprobe.distributed import process_state
 from hf_attnprobe.faithfulness import tests
 from hf_attnprobe.functional.predictions import Prediction
+from hf_attnprobe.hardware.memory import one_line_without_memory
+from hf_attnprobe.hardware.threads import suited_threads
 from hf_attnprobe.inference.batching import parse_bytes
 from hf_attnprobe.inference.choices import encode
 from hf_attnprobe.inference.encoding import Tokenized, has_rationales
@@ -52,6 +61,37 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class PreparedAudit:
+    """An audit before its first test: everything is loaded, encoded and chosen.
+
+    Attributes:
+        control: what the control is, in words.
+        besides: what the report's provenance says beside settings.
+    """
+
+    subject: Subject
+    examples: "datasets.Dataset"
+    data: Data
+    options: AuditOptions
+    choice: Choice
+    identity: dict[str, Any]
+    tokenized: Tokenized
+    control: str
+    besides: dict[str, Any]
+    budget: int
+    state: PartialState
+
+    @contextlib.contextmanager
+    def on_this_machine(self) -> Iterator[None]:
+        """Threads as many as help, and one line where there is no memory."""
+        with (
+            suited_threads(self.subject.adapter.model),
+            one_line_without_memory("the audit"),
+        ):
+            yield
 
 
 def prepare_audit(
@@ -73,7 +113,7 @@ def prepare_audit(
     choice = choose(subject.adapter, given, rationales, options)
     _log_left_out(choice.left_out)
     identity = _identity(subject, examples, data, options, choice)
-    _set_reference(subject, examples, choice.tests)
+    set_reference(subject.adapter, subject.tokenizer, examples, choice.tests)
     tokenized = _tokenized(subject, examples, data, options)
     control = _finish_control(subject, examples, options)
     besides: dict[str, Any] = {
@@ -192,17 +232,6 @@ def _options_of_rows(given: Mapping[str, Options]) -> dict[str, dict[str, Any]]:
         if values and (built_in or options != test.options()):
             recorded[name] = values
     return recorded
-
-
-def _set_reference(
-    subject: Subject, examples: "datasets.Dataset", chosen: Mapping[str, Options]
-) -> None:
-    """Keeps the head outputs of a sample of texts, where a test needs them."""
-    used = any(tests()[name].uses_reference for name in chosen)
-    adapter = subject.adapter
-    if used and adapter.lacks(HeadOutputs) is None:
-        batch = reference_batch(adapter, subject.tokenizer, examples)
-        adapter.require(HeadOutputs).set_reference(batch)
 
 
 def _finish_control(
