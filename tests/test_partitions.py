@@ -32,6 +32,7 @@ from hf_attnprobe.partitions import leases as leases_module
 from hf_attnprobe.partitions import run as run_module
 from hf_attnprobe.partitions import texts as texts_module
 from hf_attnprobe.partitions import workers as workers_module
+from hf_attnprobe.partitions.auditor import Trust, load_auditor
 from hf_attnprobe.partitions.leases import Leases
 from hf_attnprobe.partitions.parts import read_part, records
 from hf_attnprobe.partitions.plan import partition_of, read_plan
@@ -520,12 +521,25 @@ def test_a_partition_that_is_none(job, given):
     [
         (AuditOptions(screen=1), "expected no --screen"),
         (AuditOptions(control="untrained"), "expected no control"),
+        (AuditOptions(time="10m"), "neither --until nor --top nor --time"),
     ],
 )
 def test_what_compares_all_texts_is_not_planned(checkpoint, tmp_path, options, said):
     with pytest.raises(AttnProbeError, match=said):
         plan_audit(checkpoint, ["a film"], options=options, output_dir=tmp_path / "job")
     assert not (tmp_path / "job").exists()
+
+
+def test_what_a_user_must_say_himself_is_not_in_a_plan(checkpoint, tmp_path):
+    said = AuditOptions(allow_pickle=True, trust_remote_code=True, token="hf_secret")
+    plan = plan_audit(
+        checkpoint, ["a film"], options=said, output_dir=tmp_path / "job", partitions=1
+    )
+    written = (tmp_path / "job" / "plan.json").read_text()
+    assert not {"allow_pickle", "trust_remote_code", "token"} & set(plan.options)
+    assert "hf_secret" not in written
+    auditor = load_auditor(Store(str(tmp_path / "job")), plan, Trust())
+    assert not auditor.options.allow_pickle and not auditor.options.trust_remote_code
 
 
 def test_a_plan_does_not_replace_one_with_results(job, checkpoint, reviews_folder):

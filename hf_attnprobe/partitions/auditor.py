@@ -41,6 +41,15 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class Trust:
+    """What a user says and no plan can: whose token, and what foreign files may do."""
+
+    token: str | None = None
+    trust_remote_code: bool = False
+    allow_pickle: bool = False
+
+
+@dataclass(frozen=True)
 class Auditor:
     """What turns texts of a job into rows.
 
@@ -98,25 +107,18 @@ class Auditor:
         return [*in_batches(texts, size, budget, self.options.batch_size)]
 
 
-def load_auditor(
-    store: Store, plan: Plan, *, token: str | None, trust_remote_code: bool
-) -> Auditor:
+def load_auditor(store: Store, plan: Plan, trust: Trust) -> Auditor:
     """Loads the model of a plan and checks that it is the one.
 
     Args:
-        token: of the Hub, for a private model.
-        trust_remote_code: run code that comes with it; a plan cannot ask for that.
+        trust: what the user says.
 
     Raises:
         AttnProbeError: other versions or weights than the plan's, or a model that does
             not load.
     """
     _check_versions(plan)
-    options = replace(
-        from_flat(plan.options, AuditOptions),
-        token=token,
-        trust_remote_code=trust_remote_code,
-    )
+    options = replace(from_flat(plan.options, AuditOptions), **vars(trust))
     subject = make_subject(
         plan.model["name"], None, options, device_here(), spread=plan.spread
     )

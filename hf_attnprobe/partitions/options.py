@@ -34,3 +34,7 @@ class WorkOptions(Options):
     trust_remote_code: bool = option(
         False, "run code that comes with a model from the Hub"
     )
+    allow_pickle: bool = option(
+        False,
+        "read weights that are not safetensors; reading those can run code hidden in them",
+    )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.selection import tests_given
+from hf_attnprobe.auditing.stopping.limits import limits_of
 from hf_attnprobe.auditing.subject import Subject, make_subject
 from hf_attnprobe.data.arguments import Data, as_data
 from hf_attnprobe.errors import AttnProbeError
@@ -31,7 +32,10 @@ if TYPE_CHECKING:
     pass
 
 
-NOT_IN_A_PLAN = ("token", "trust_remote_code", "screen", "prune", "shown_texts")
+NOT_IN_A_PLAN = (
+    *("token", "trust_remote_code", "allow_pickle"),
+    *("screen", "prune", "shown_texts"),
+)
 """Secrets, what a user must say himself, and what looks at all texts at once."""
 WEIGHTS = ("*.safetensors", "*.bin")
 
@@ -101,6 +105,11 @@ def _check_options(options: AuditOptions) -> None:
         raise AttnProbeError(
             "expected no --screen in a plan, which would compare all texts; name heads "
             "with --layers and --heads"
+        )
+    if limits_of(options).given:
+        raise AttnProbeError(
+            "expected neither --until nor --top nor --time in a plan, which would look at "
+            "all texts; take fewer texts with --test-limit"
         )
     if options.control not in ("auto", "none"):
         raise AttnProbeError(

@@ -75,6 +75,8 @@ def _start(job: str, number: int, options: WorkOptions) -> "subprocess.Popen[byt
     command += ["--fail-on-error", str(options.fail_on_error)]
     if options.trust_remote_code:
         command.append("--trust-remote-code")
+    if options.allow_pickle:
+        command.append("--allow-pickle")
     environment = {
         **os.environ,
         "RANK": str(number),

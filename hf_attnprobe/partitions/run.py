@@ -3,7 +3,6 @@
 import contextlib
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.hardware.memory import give_back_pages
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.encoding import Text
-from hf_attnprobe.partitions.auditor import Auditor, load_auditor
+from hf_attnprobe.partitions.auditor import Auditor, Trust, load_auditor
 from hf_attnprobe.partitions.leases import Leases
 from hf_attnprobe.partitions.parts import Part, commit, read_record
 from hf_attnprobe.partitions.plan import read_plan
@@ -31,20 +30,13 @@ from hf_attnprobe.storage.rows import COLUMNS
 from hf_attnprobe.storage.wide_rows import parquet_bytes, to_wide
 
 
-@dataclass(frozen=True)
-class Trust:
-    """What a user says and no plan can: whose token, and whether foreign code may run."""
-
-    token: str | None = None
-    trust_remote_code: bool = False
-
-
 def run_partition(
     job: str | Path,
     k: int,
     *,
     token: str | None = None,
     trust_remote_code: bool = False,
+    allow_pickle: bool = False,
 ) -> Mapping[str, Any]:
     """Computes one partition of a job and commits it, if nobody has yet.
 
@@ -56,6 +48,7 @@ def run_partition(
         k: the partition, from 0.
         token: of the Hub, for a private model.
         trust_remote_code: run code that comes with the model.
+        allow_pickle: read weights that are not safetensors.
 
     Returns:
         The part's record: rows, SHA-256 and the texts that were set aside.
@@ -70,7 +63,8 @@ def run_partition(
     held = read_record(store, plan, k)
     if held is not None:
         return held
-    auditor = auditor_of(store.url, plan.name, Trust(token, trust_remote_code))
+    trust = Trust(token, trust_remote_code, allow_pickle)
+    auditor = auditor_of(store.url, plan.name, trust)
     return run_open(auditor, k, Leases(store))
 
 
@@ -96,9 +90,7 @@ def auditor_of(url: str, job: str, trust: Trust) -> Auditor:
     plan = read_plan(store)
     if plan.name != job:
         raise AttnProbeError(f"the plan in {url} was replaced; start the worker again")
-    return load_auditor(
-        store, plan, token=trust.token, trust_remote_code=trust.trust_remote_code
-    )
+    return load_auditor(store, plan, trust)
 
 
 def run_open(auditor: Auditor, k: int, leases: Leases) -> Mapping[str, Any]:
@@ -183,7 +175,7 @@ def _survives(auditor: Auditor, k: int, texts: Sequence[Text]) -> bool:
     if can_be_copied(next(auditor.subject.adapter.model.parameters()).device):
         return lives_through(lambda: _run(auditor, texts))
     options = auditor.options
-    trust = Trust(options.token, options.trust_remote_code)
+    trust = Trust(options.token, options.trust_remote_code, options.allow_pickle)
     ids = [text.example_id for text in texts]
     plan = auditor.plan
     return lives_anew(_try_anew, auditor.store.url, plan.name, trust, k, ids)

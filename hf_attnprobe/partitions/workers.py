@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.partitions.auditor import Trust
 from hf_attnprobe.partitions.leases import FOLDER, Leases
 from hf_attnprobe.partitions.options import WorkOptions
 from hf_attnprobe.partitions.parts import part_name, read_record, records
 from hf_attnprobe.partitions.plan import Plan, read_plan
 from hf_attnprobe.partitions.processes import supervise
-from hf_attnprobe.partitions.run import Trust, auditor_of, check_partition, run_open
+from hf_attnprobe.partitions.run import auditor_of, check_partition, run_open
 from hf_attnprobe.partitions.store import Store
 from hf_attnprobe.progress import quiet_libraries
 
@@ -132,7 +133,8 @@ class _Worker:
         return n_here
 
     def _compute(self, k: int, leases: Leases) -> None:
-        trust = Trust(self.options.token, self.options.trust_remote_code)
+        said = self.options
+        trust = Trust(said.token, said.trust_remote_code, said.allow_pickle)
         auditor = auditor_of(self.store.url, self.plan.name, trust)
         record = run_open(auditor, k, leases)
         logger.info("partition %d of %d is done", k, self.plan.n_partitions)
