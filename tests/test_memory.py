@@ -58,6 +58,7 @@ def test_a_batch_that_does_not_fit_is_halved_until_it_does(
     assert sum(parts) == 40 and max(parts) <= 20
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_AS of Linux")
 def test_a_text_that_does_not_fit_by_itself_is_one_line(
     checkpoint, reviews_folder, run_python

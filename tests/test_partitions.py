@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import time
+import traceback
 from pathlib import Path
 
 import numpy as np
@@ -114,6 +115,9 @@ def start(target, *arguments) -> int:
         workers_module._SALT = os.urandom(8).hex()
         target(*arguments)
         code = 0
+    except BaseException:
+        traceback.print_exc()
+        raise
     finally:
         os._exit(code)
 

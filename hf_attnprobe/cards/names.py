@@ -138,16 +138,18 @@ def prose(sentence: str) -> str:
 def native(value: Any) -> Any:
     """What YAML keeps as it is: no NumPy, no enum, no control character, nothing infinite.
 
-    Numbers that are not finite are None, and None is left out of mappings.
+    A number that is not finite is None, and so is a list with one, such as an interval,
+    since readers drop None from lists; None is left out of mappings.
 
     >>> native({"n": 3, "ci95": (0.1, float("nan")), "no": None})
-    {'n': 3, 'ci95': [0.1, None]}
+    {'n': 3}
     """
     if isinstance(value, Mapping):
         plain = {shown(key): native(inner) for key, inner in value.items()}
         return {key: inner for key, inner in plain.items() if inner is not None}
     if isinstance(value, list | tuple):
-        return [native(inner) for inner in value]
+        inside = [native(inner) for inner in value]
+        return None if None in inside else inside
     if isinstance(value, Enum):
         return native(value.value)
     if hasattr(value, "item"):

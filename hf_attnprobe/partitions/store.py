@@ -17,6 +17,10 @@ from fsspec.implementations.local import LocalFileSystem
 from hf_attnprobe.errors import AttnProbeError
 
 
+TIDIED = 100
+"""Times that a half-written file may be taken away by workers that saw the job done."""
+
+
 @dataclass(frozen=True)
 class Store:
     """The files of one job.
@@ -96,18 +100,24 @@ class Store:
 def _replace(file: Path, data: bytes, lasting: bool) -> None:
     """Puts a file into its place on a disk, whole even if the power fails."""
     file.parent.mkdir(parents=True, exist_ok=True)
+    for _ in range(TIDIED):
+        with contextlib.suppress(FileNotFoundError):
+            _move_into_place(file, data, lasting)
+            break
+    else:
+        _move_into_place(file, data, lasting)
+    if lasting:
+        _force_down(file.parent)
+
+
+def _move_into_place(file: Path, data: bytes, lasting: bool) -> None:
     hidden = file.with_name(f".{file.name}.{uuid.uuid4().hex}")
     try:
-        _write_down(hidden, data, lasting)
-        os.replace(hidden, file)
-    except FileNotFoundError:  # somebody tidied up, who saw the work done
         _write_down(hidden, data, lasting)
         os.replace(hidden, file)
     except BaseException:
         hidden.unlink(missing_ok=True)
         raise
-    if lasting:
-        _force_down(file.parent)
 
 
 def _write_down(file: Path, data: bytes, lasting: bool) -> None:
