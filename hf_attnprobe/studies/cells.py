@@ -18,10 +18,13 @@ LONGEST_NAME = 200
 def _slug(value: Scalar) -> str:
     """A value as part of the name of a folder.
 
-    >>> _slug("a/b-c"), _slug(0.5), _slug("")
-    ('a_b_c', '0.5', '_')
+    Never one that means another folder, as two dots do.
+
+    >>> _slug("a/b-c"), _slug(0.5), _slug(""), _slug("..")
+    ('a_b_c', '0.5', '_', '__')
     """
-    return re.sub(r"[^\w.+]", "_", str(value)) or "_"
+    name = re.sub(r"[^\w.+]", "_", str(value)) or "_"
+    return name if name.strip(".") else "_" * len(name)
 
 
 def check_number(n_jobs: int) -> None:

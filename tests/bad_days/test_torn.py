@@ -172,3 +172,12 @@ def test_cells_of_a_grid_with_names_alike_have_folders_of_their_own(tmp_path):
     assert [job.cell["dataset"] for job in jobs] == names
     assert folders[0] == "base/x_y"  # as it was, so that folders begun before go on
     assert len({folder.casefold() for folder in folders}) == 3
+
+
+def test_a_value_of_dots_stays_below_its_step(tmp_path):
+    file = tmp_path / "dots.yaml"
+    file.write_text(GRID.format(first='".."', second='"."', third='"..."'))
+    jobs = read_study(file, StudyOptions()).jobs
+    parts = [job.folder.split("/") for job in jobs]
+    assert [name.strip(".") != "" for _, name in parts] == [True] * 3
+    assert len({job.folder for job in jobs}) == 3
