@@ -176,7 +176,7 @@ def test_cells_of_a_grid_with_names_alike_have_folders_of_their_own(tmp_path):
 
 def test_a_value_of_dots_stays_below_its_step(tmp_path):
     file = tmp_path / "dots.yaml"
-    file.write_text(GRID.format(first='".."', second='"."', third='"..."'))
+    file.write_text(GRID.format(first="..", second=".", third="..."))
     jobs = read_study(file, StudyOptions()).jobs
     parts = [job.folder.split("/") for job in jobs]
     assert [name.strip(".") != "" for _, name in parts] == [True] * 3
