@@ -1,7 +1,7 @@
 """The work of an audit: every test at every head on every text, resumable."""
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -42,7 +42,7 @@ from hf_attnprobe.statistics.summary import PREDICTION
 from hf_attnprobe.storage.folders import claim
 from hf_attnprobe.storage.rows import (
     NO_SITE,
-    Place,
+    Done,
     append_rows,
     finished_ids,
     prediction_statistics,
@@ -55,8 +55,6 @@ PRUNE_POINTS = 12
 CUT = 1.5  # times as many batches as need be make it worth to measure their memory
 Work = tuple[Where, list[Text]]
 """Tests with their sites, and a batch of texts that lack them."""
-Done = Mapping[Place, Collection[int]]
-"""The ids of the texts that have rows, by test, layer and head."""
 
 
 @dataclass(frozen=True)

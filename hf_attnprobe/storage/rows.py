@@ -7,7 +7,7 @@ Several processes write parts side by side, and a part that is there is work don
 
 import os
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -217,3 +217,7 @@ def read_part(part: Path, columns: Sequence[str] = COLUMNS) -> pd.DataFrame:
         raise AttnProbeError(
             f"cannot read the rows in {part}; delete it and run the audit again"
         ) from error
+
+
+Done = Mapping[Place, Collection[int]]
+"""The ids of the texts that have rows, by test, layer and head."""

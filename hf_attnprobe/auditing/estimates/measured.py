@@ -66,9 +66,9 @@ class Calibration:
     Attributes:
         seconds, edited, flops: by step.
         memory: bytes, of the one step that stands for a batch.
-        rows: of the largest sample that was run.
-        forward_flops: of one plain forward pass of a text of so many tokens.
-        n_texts, n_heads: how much was run.
+        forward_flops: of one plain forward pass, by batch.
+        rows: of the samples that were run.
+        texts: ids of the texts in them.
     """
 
     seconds: Fitted = field(default_factory=Fitted)

@@ -68,7 +68,7 @@ def estimate(
         disk=disk,
         seconds=Seconds(prepared, found.seconds.total(steps), report),
         measured_texts=len(found.texts),
-        measured_heads=2,
+        measured_heads=min(2, len(heads)),  # see `few_sites`
     )
 
 

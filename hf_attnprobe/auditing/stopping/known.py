@@ -12,7 +12,7 @@ from hf_attnprobe.attention_model import Site
 from hf_attnprobe.inference.batching import Where
 from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.statistics.stopped import Stopping, watched, without_gaps
-from hf_attnprobe.storage.rows import Place, ids_by_place, read_part
+from hf_attnprobe.storage.rows import Done, Place, ids_by_place, read_part
 
 
 T = TypeVar("T")
@@ -20,8 +20,6 @@ ESTIMATES = ("first_order_uniform", "first_order_zero")
 """Of the screen, which say where to look first."""
 
 
-Done = Mapping[Place, set[int]]
-"""Ids of texts with rows, by test, layer and head."""
 Run = Callable[[Sequence[Text], Where, Done], None]
 """Runs tests at sites on texts, but for what is done."""
 

@@ -18,7 +18,6 @@ from hf_attnprobe.auditing.stopping.rounds import (
 )
 from hf_attnprobe.auditing.stopping.schedule import Stage, Timetable
 from hf_attnprobe.auditing.sweep import (
-    Done,
     Part,
     Sweep,
     claimed_control,
@@ -33,7 +32,7 @@ from hf_attnprobe.statistics.racing import Standing
 from hf_attnprobe.statistics.stopped import Stopping, random_order
 from hf_attnprobe.statistics.summary import PREDICTION
 from hf_attnprobe.statistics.verdicts import MIN_TEXTS
-from hf_attnprobe.storage.rows import NO_SITE
+from hf_attnprobe.storage.rows import NO_SITE, Done
 
 
 RUNNERS = (("head_ablation", "zero_tvd"), ("uniform_attention", "uniform_tvd"))
