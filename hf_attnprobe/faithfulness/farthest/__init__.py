@@ -1,0 +1,1 @@
+"""The farthest attention within ε, found in the ways that models and heads allow."""
