@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
-from scipy.stats import spearmanr
 
 from hf_attnprobe import markdown
 from hf_attnprobe.auditing.verdict import zero_ablation_only
@@ -500,7 +499,7 @@ def _rank_agreement(values: np.ndarray, estimate: str, exact: str) -> str:
         return f"{question} from {n_heads} tested heads (from {MIN_HEADS} on)"
     if (np.ptp(values, axis=0) == 0).any():
         return f"{question}: they do not differ over the {n_heads} tested heads"
-    rho = float(spearmanr(values).statistic)
+    rho = float(pd.DataFrame(values).corr(method="spearman").iloc[0, 1])
     # Fisher's z of a rank correlation (Bonett & Wright 2000).
     half = ONE_COLUMN * np.sqrt((1 + rho**2 / 2) / (n_heads - 3))
     z = np.arctanh(np.clip(rho, -1 + 1e-9, 1 - 1e-9))

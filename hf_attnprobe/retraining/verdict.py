@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import t as student
+from scipy.special import stdtrit
 
 from hf_attnprobe import markdown
 from hf_attnprobe.retraining.curve import Scores, Statistics
@@ -105,7 +105,7 @@ def over_seeds(
     """
     n_seeds = len(f1_of_seeds)
     spread = np.std(f1_of_seeds, ddof=1) * math.sqrt(1 + 1 / n_averaged)
-    half_width = float(student.ppf(0.975, n_seeds - 1) * spread)
+    half_width = float(stdtrit(n_seeds - 1, 0.975) * spread)
     value = over_texts.value
     low, high = over_texts.ci95 or (value, value)
     low = value - math.hypot(value - low, half_width)

@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy.stats import binomtest
+from scipy.special import bdtr
 
 from hf_attnprobe.statistics.bootstrap import bootstrap_interval
 from hf_attnprobe.statistics.summary import position
@@ -199,7 +199,8 @@ def _permutation_p_values(
 def _coin_p_value(n_first: int, n_second: int) -> float:
     """How likely a fair coin falls as unevenly, to either side."""
     n_tosses = n_first + n_second
-    return float(binomtest(n_first, n_tosses).pvalue) if n_tosses else 1.0
+    one_side = bdtr(min(n_first, n_second), n_tosses, 0.5)
+    return min(1.0, 2 * float(one_side))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

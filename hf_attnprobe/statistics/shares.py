@@ -4,8 +4,7 @@ Resamples of texts that all say the same have no width; these intervals have one
 """
 
 import numpy as np
-from scipy.special import ndtri
-from scipy.stats import beta
+from scipy.special import betaincinv, ndtri  # scipy.stats takes a second to import
 
 
 LEVEL = 0.95
@@ -33,8 +32,8 @@ def share_interval(
     """
     hits, n = np.asarray(hits, dtype=np.float64), np.asarray(n, dtype=np.float64)
     tail = (1 - level) / 2
-    low = np.where(hits > 0, beta.ppf(tail, hits, n - hits + 1), 0.0)
-    high = np.where(hits < n, beta.ppf(1 - tail, hits + 1, n - hits), 1.0)
+    low = np.where(hits > 0, betaincinv(hits, n - hits + 1, tail), 0.0)
+    high = np.where(hits < n, betaincinv(hits + 1, n - hits, 1 - tail), 1.0)
     return np.where(n > 0, np.stack([low, high]), np.nan)
 
 
