@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import re
 from dataclasses import dataclass
 
 import pytest
@@ -72,23 +73,43 @@ def installed(tmp_path_factory):
 # --- an installed test --------------------------------------------------------------------
 
 
+COMMANDS = """
+import json, sys
+from hf_attnprobe.cli import main
+for command in json.loads(sys.argv[1]):
+    try:
+        code = main(command)
+    except SystemExit as stop:
+        code = stop.code
+    print(f"\\nENDED {code}")
+"""
+
+
 def test_an_installed_test_is_one_of_the_tests(
-    installed, run_module, checkpoint, reviews_folder, tmp_path
+    installed, run_python, checkpoint, reviews_folder, tmp_path
 ):
-    shown = run_module("audit", "--help", env=installed)
-    assert "attention_entropy" in shown.out and "--base BASE" in shown.out
-    command = ("audit", "--model", checkpoint, "--dataset", reviews_folder)
-    few = ("--test-limit", "3", "--json", "--output-dir", tmp_path / "out")
-    run = run_module(*command, *few, "--base", "10", env=installed)
+    """In one process: the help, an audit, and a value that is refused."""
+    command = ["audit", "--model", str(checkpoint), "--dataset", str(reviews_folder)]
+    few = ["--test-limit", "3", "--json", "--output-dir", str(tmp_path / "out")]
+    commands = [
+        ["audit", "--help"],
+        [*command, *few, "--base", "10"],
+        [*command, "--base", "1"],
+    ]
+    run = run_python("-c", COMMANDS, json.dumps(commands), env=installed)
     assert run.code == 0, run.err
-    found = json.loads(run.out)
+    shown, audited, refused, _ = re.split(r"\nENDED ", run.out)
+    assert "attention_entropy" in shown and "--base BASE" in shown
+    ended, _, report = audited.partition("\n")
+    assert ended == "0", run.err  # of the command before
+    found = json.loads(report)
     assert "attention_entropy" in found["provenance"]["tests"]
     assert found["provenance"]["options"]["attention_entropy"] == {"base": 10.0}
     report = (tmp_path / "out" / "report.md").read_text()
     assert "## attention_entropy" in report
     assert "the attention of a text has an entropy of" in report
-    wrong = run_module(*command, "--base", "1", env=installed)
-    assert wrong.code == 2 and "must be at least 1.5" in wrong.err
+    assert refused.startswith("0\n") and run.out.endswith("ENDED 2\n")
+    assert "must be at least 1.5" in run.err
 
 
 STUDY = """
