@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.selection import tests_given
@@ -26,10 +26,6 @@ from hf_attnprobe.partitions.store import Store
 from hf_attnprobe.partitions.texts import Shared, share_out
 from hf_attnprobe.progress import quiet_libraries
 from hf_attnprobe.storage.provenance import versions
-
-
-if TYPE_CHECKING:
-    pass
 
 
 NOT_IN_A_PLAN = (

@@ -143,14 +143,21 @@ def _block(opened: OpenedSplit, ids: np.ndarray, start: int) -> OpenedSplit:
 
 def _ids_of(source: "datasets.Dataset") -> np.ndarray:
     """The ids that ``load_examples`` would give, [rows]."""
-    by_row = np.arange(len(source), dtype=np.int64)
-    if "example_id" not in source.column_names:
-        return by_row
-    column = source.with_format("arrow")["example_id"][:]
-    if column.null_count or not pa.types.is_integer(column.type):
-        return by_row
-    ids = column.to_numpy().astype(np.int64)
-    return ids if ids.min() >= 0 and len(np.unique(ids)) == len(ids) else by_row
+    if "example_id" in source.column_names:
+        column = source.with_format("arrow")["example_id"][:]
+        if pa.types.is_integer(column.type) and not column.null_count:
+            ids = column.to_numpy().astype(np.int64)  # no view of a mapped file
+            if ids.min() >= 0 and _are_different(ids):
+                return ids
+    return np.arange(len(source), dtype=np.int64)
+
+
+def _are_different(ids: np.ndarray) -> bool:
+    """Whether no id occurs twice; of ids in order without a copy of all of them."""
+    if (ids[1:] > ids[:-1]).all():
+        return True
+    ids = np.sort(ids)
+    return bool((ids[1:] != ids[:-1]).all())
 
 
 def _look(seen: _Seen, examples: "datasets.Dataset", limit: int | None) -> None:
