@@ -8,14 +8,17 @@ those run again; of the others stays what is known.
 """
 
 import json
-import subprocess
+import multiprocessing
 import sys
 from collections import Counter
 from collections.abc import Mapping
+from multiprocessing.connection import Connection
 from pathlib import Path
 
+import torch
 import transformers
 
+from battery import outcome_of
 from hf_attnprobe import markdown
 from tiny_models import image_classifiers, text_classifiers
 
@@ -23,7 +26,6 @@ from tiny_models import image_classifiers, text_classifiers
 HERE = Path(__file__).parent
 PAGE, RESULTS = HERE.parent / "docs" / "architectures.md", HERE / "architectures.json"
 LIMIT = 900  # seconds for one class: one that hangs is wrong
-ONE = "import json, sys; from battery import outcome_of; print(json.dumps(outcome_of(*sys.argv[1:])))"
 KINDS = ("works", "refused", "not buildable here", "wrong")
 
 HEAD = """# Architectures
@@ -33,8 +35,7 @@ built with tiny random weights and run; `python tests/architectures_table.py` wr
 
 *Works* means: `audit()` with the default tests ends in a report; the probabilities are those of a plain call of the model; attention put back
 unchanged changes nothing, two other attentions in every layer change the prediction, and each replay equals a whole pass with the same edit;
-a text is predicted alike, and attends alike, with and without padding; leave-one-out is the shorter text; all within 5·10⁻⁵ in float32
-(some 45 of the texts in float64, within 10⁻⁵; rows are of runs on one day in November 2026, not of one run). *Attention*
+a text is predicted alike, and attends alike, with and without padding; leave-one-out is the shorter text; all within 5·10⁻⁵ in float32. *Attention*
 says whether what is read was also held against `output_attentions` of the eager model. *Refused* is one line, which is given. Tiny random
 weights show that the mechanism fits a family, not what a trained checkpoint of it would say.
 
@@ -52,16 +53,30 @@ def run(names: Mapping[str, str]) -> dict[str, list]:
 
 
 def _run_one(name: str, model_type: str) -> list:
-    command = [sys.executable, "-c", ONE, name, model_type]
+    """In a process of its own, so that a crash and a hang are of this class alone."""
+    fork = multiprocessing.get_context("fork")  # what is imported need not be again
+    read, write = fork.Pipe(duplex=False)
+    child = fork.Process(target=_send, args=(write, name, model_type))
+    child.start()
+    write.close()
     try:
-        done = subprocess.run(
-            command, cwd=HERE, capture_output=True, text=True, timeout=LIMIT
-        )
-    except subprocess.TimeoutExpired:
+        if read.poll(LIMIT):
+            return read.recv()
         return ["wrong", f"no end in {LIMIT} s", "", ""]
-    if done.returncode == 0:
-        return json.loads(done.stdout.strip().splitlines()[-1])[1:5]
-    return ["wrong", (done.stderr.strip().splitlines() or ["no word"])[-1], "", ""]
+    except EOFError:
+        child.join()
+        return ["wrong", f"ended with exit code {child.exitcode}", "", ""]
+    finally:
+        child.kill()
+        child.join()
+
+
+def _send(connection: Connection, name: str, model_type: str) -> None:
+    try:
+        found = list(outcome_of(name, model_type)[1:5])
+    except Exception as error:
+        found = ["wrong", f"{type(error).__name__}: {error}", "", ""]
+    connection.send(found)
 
 
 def page(version: str, results: Mapping[str, list]) -> str:
@@ -93,6 +108,7 @@ def stored() -> tuple[str, dict[str, list]]:
 
 
 def main(model_types: list[str]) -> None:
+    torch.set_num_threads(1)  # threads do not survive a fork
     known = {**text_classifiers(), **image_classifiers()}
     version, results = stored()
     if not model_types or version != transformers.__version__:

@@ -15,6 +15,7 @@ SHORT = {
     "CLIPForImageClassification": (WORKS, ""),  # a configuration of two parts
     "ResNetForImageClassification": (REFUSED, "saw none in ResNet"),
     "ImageGPTForImageClassification": (REFUSED, "do not depend on padding"),
+    "Data2VecVisionForImageClassification": (WORKS, ""),  # patches in a tuple
     "CanineForSequenceClassification": (REFUSED, "embeds tokens by a table"),
     "IBertForSequenceClassification": (REFUSED, "quantised models"),
 }

@@ -13,7 +13,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hf_attnprobe.adapters.transformer.layout import Embeddings
-from hf_attnprobe.adapters.transformer.resume import hooked
+from hf_attnprobe.adapters.transformer.resume import (
+    first_tensor,
+    hooked,
+    with_first_tensor,
+)
 from hf_attnprobe.functional.integration import gauss_legendre
 
 
@@ -70,11 +74,12 @@ def _scaled(
     """
     n_calls = itertools.count()
 
-    def replace(module: nn.Module, args: Any, output: Tensor) -> Tensor:
-        scaled = output * scale
+    def replace(module: nn.Module, args: Any, output: Any) -> Any:
+        given = first_tensor(output)  # what makes patches may also return their number
+        scaled = given * scale
         if next(n_calls):  # of a decoder
-            scaled[:, 0] = output[:, 0]
-        return change(output, scaled)
+            scaled[:, 0] = given[:, 0]
+        return with_first_tensor(output, change(given, scaled))
 
     return hooked(embeddings.modules, replace)
 

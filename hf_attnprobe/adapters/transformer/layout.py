@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 from transformers import PreTrainedModel
 
 from hf_attnprobe.adapters.transformer.attention_tap import attention_modules, tapped
@@ -158,12 +159,13 @@ def find_embeddings(
 
     with recorded(tables) as looked_up, hooked(norms, note_norm):
         run()
-    if not isinstance(looked_up[0], Tensor):
+    tensors = [leaf for leaf in tree_leaves(looked_up[0]) if isinstance(leaf, Tensor)]
+    if len(tensors) != 1:
         raise AttnProbeError(
-            f"expected embeddings that are one tensor, got {type(looked_up[0]).__name__} "
-            f"from {type(tables[0]).__name__}; quantised models cannot be audited"
+            f"expected embeddings that are one tensor, got {len(tensors)} from "
+            f"{type(tables[0]).__name__}; quantised models cannot be audited"
         )
-    return Embeddings(readers or tables, sequence_first=len(looked_up[0]) != 1)
+    return Embeddings(readers or tables, sequence_first=len(tensors[0]) != 1)
 
 
 def example_inputs(model: PreTrainedModel) -> dict[str, Tensor]:
