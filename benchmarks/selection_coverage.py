@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hf_attnprobe.auditing.head_tables import values_by_head
+from hf_attnprobe.auditing.heads.values import values_by_head
 from hf_attnprobe.statistics.simultaneous import (
     ONE_COLUMN,
     critical_value,

@@ -13,7 +13,8 @@ from hf_attnprobe import build_tokenizer, rationale_dataset
 from hf_attnprobe.attention_model import ALL, SET
 from hf_attnprobe.auditing.forms.markdown_report import to_markdown
 from hf_attnprobe.auditing.group_tables import group_section, group_sentences, of_groups
-from hf_attnprobe.auditing.head_tables import by_head, head_tables
+from hf_attnprobe.auditing.heads.tables import head_tables
+from hf_attnprobe.auditing.heads.values import by_head
 from hf_attnprobe.auditing.report import read_audit
 from hf_attnprobe.auditing.verdict import zero_ablation_only
 from hf_attnprobe.errors import AttnProbeError

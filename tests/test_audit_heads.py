@@ -19,7 +19,7 @@ from hf_attnprobe import build_tokenizer, rationale_dataset
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import Site
 from hf_attnprobe.auditing.forms.markdown_report import to_markdown
-from hf_attnprobe.auditing.head_tables import by_head
+from hf_attnprobe.auditing.heads.values import by_head
 from hf_attnprobe.auditing.report import from_json
 from hf_attnprobe.auditing.result import extras_to_json, to_json
 from hf_attnprobe.auditing.selection import half_of

@@ -7,17 +7,14 @@ import pandas as pd
 import pytest
 import scipy.stats
 
-from hf_attnprobe.auditing.head_tables import (
-    by_head,
-    has_heads,
-    head_intervals,
-    head_sentences,
+from hf_attnprobe.auditing.heads.sentences import head_sentences, screen_sentences
+from hf_attnprobe.auditing.heads.tables import (
     head_tables,
     layer_table,
     prune_table,
     prune_title,
-    screen_sentences,
 )
+from hf_attnprobe.auditing.heads.values import by_head, has_heads, head_intervals
 from hf_attnprobe.faithfulness import readings
 from hf_attnprobe.faithfulness.prune_curve import PruneCurve
 from hf_attnprobe.statistics.simultaneous import simultaneous_interval

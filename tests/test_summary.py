@@ -8,7 +8,8 @@ import scipy.stats
 from hf_attnprobe.auditing.forms.full_text import to_text
 from hf_attnprobe.auditing.forms.markdown_report import to_markdown
 from hf_attnprobe.auditing.forms.notes import verdict_lines
-from hf_attnprobe.auditing.head_tables import head_sentences, head_tables
+from hf_attnprobe.auditing.heads.sentences import head_sentences
+from hf_attnprobe.auditing.heads.tables import head_tables
 from hf_attnprobe.auditing.report import Report, from_json
 from hf_attnprobe.auditing.result import extras_to_json, to_json
 from hf_attnprobe.faithfulness import readings

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from hf_attnprobe.auditing.head_tables import has_several
+from hf_attnprobe.auditing.heads.values import has_several
 from hf_attnprobe.auditing.pages.cards import card, questions
 from hf_attnprobe.auditing.pages.heads import heads
 from hf_attnprobe.auditing.pages.limits import glossary, not_tested

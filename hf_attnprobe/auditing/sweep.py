@@ -19,7 +19,7 @@ from hf_attnprobe.attention_model import (
 from hf_attnprobe.auditing.estimates.counting import work_in_words
 from hf_attnprobe.auditing.estimates.measured import measured_memory
 from hf_attnprobe.auditing.estimates.room import Room
-from hf_attnprobe.auditing.head_tables import values_by_head
+from hf_attnprobe.auditing.heads.values import values_by_head
 from hf_attnprobe.auditing.progress import FIRST_BATCH, Pace, Step, steps_of
 from hf_attnprobe.auditing.selection import half_of, sites_by_test
 from hf_attnprobe.faithfulness import tests

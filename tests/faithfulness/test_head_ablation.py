@@ -14,7 +14,7 @@ from hf_attnprobe import (
 )
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import ALL, HeadOutputs, Site
-from hf_attnprobe.auditing.head_tables import head_tables, prune_table
+from hf_attnprobe.auditing.heads.tables import head_tables, prune_table
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness import readings
 from hf_attnprobe.faithfulness.attention_maps import OF_HEADS, OF_LAYERS

@@ -14,7 +14,8 @@ from hf_attnprobe.auditing.forms.notes import (
     units_note,
     verdict_lines,
 )
-from hf_attnprobe.auditing.head_tables import has_several, head_tables
+from hf_attnprobe.auditing.heads.tables import head_tables
+from hf_attnprobe.auditing.heads.values import has_several
 from hf_attnprobe.auditing.ranking_tables import comparison_sentences, ranked_lines
 from hf_attnprobe.auditing.result import AuditResult
 from hf_attnprobe.faithfulness.registry import readings

@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from hf_attnprobe import markdown
 from hf_attnprobe.auditing.forms.notes import controls_of, few_parts, has_line, place_of
 from hf_attnprobe.auditing.group_tables import place_name
-from hf_attnprobe.auditing.head_tables import has_several
+from hf_attnprobe.auditing.heads.values import has_several
 from hf_attnprobe.auditing.result import AuditResult
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.latex.tables import escape, table

@@ -9,7 +9,8 @@ from hf_attnprobe.auditing.group_tables import (
     group_section,
     group_sentences,
 )
-from hf_attnprobe.auditing.head_tables import has_several, head_sentences
+from hf_attnprobe.auditing.heads.sentences import head_sentences
+from hf_attnprobe.auditing.heads.values import has_several
 from hf_attnprobe.auditing.result import AuditResult
 from hf_attnprobe.auditing.verdict import conclusion_sentence, zero_ablation_only
 from hf_attnprobe.faithfulness.adversarial import EPSILONS

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from hf_attnprobe import markdown
 from hf_attnprobe.auditing.group_tables import EVERYWHERE, of_groups
-from hf_attnprobe.auditing.head_tables import AGREES, MATTERS, by_head, head_intervals
+from hf_attnprobe.auditing.heads.values import AGREES, MATTERS, by_head, head_intervals
 from hf_attnprobe.auditing.result import AuditResult
 from hf_attnprobe.auditing.verdict import ALL_TEXTS, QUESTION, is_at_chance
 from hf_attnprobe.statistics.summary import Statistic, find_statistic

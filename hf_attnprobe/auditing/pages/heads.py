@@ -7,13 +7,9 @@ import pandas as pd
 from hf_attnprobe import markdown
 from hf_attnprobe.auditing.forms.notes import has_line
 from hf_attnprobe.auditing.group_tables import METHOD, group_sentences, place_name
-from hf_attnprobe.auditing.head_tables import (
-    MARKED,
-    has_several,
-    head_intervals,
-    head_sentences,
-    prune_title,
-)
+from hf_attnprobe.auditing.heads.sentences import head_sentences
+from hf_attnprobe.auditing.heads.tables import MARKED, prune_title
+from hf_attnprobe.auditing.heads.values import has_several, head_intervals
 from hf_attnprobe.auditing.result import AuditResult
 from hf_attnprobe.charts.chart import Chart, HeatMap
 from hf_attnprobe.page.elements import (

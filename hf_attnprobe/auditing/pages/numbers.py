@@ -12,7 +12,7 @@ from hf_attnprobe.auditing.forms.notes import (
     place_of,
 )
 from hf_attnprobe.auditing.group_tables import place_name
-from hf_attnprobe.auditing.head_tables import has_several
+from hf_attnprobe.auditing.heads.values import has_several
 from hf_attnprobe.auditing.ranking_tables import comparison_sentences
 from hf_attnprobe.auditing.result import AuditResult
 from hf_attnprobe.faithfulness.registry import readings

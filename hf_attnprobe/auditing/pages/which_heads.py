@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from hf_attnprobe import markdown
-from hf_attnprobe.auditing.head_tables import MATTERS, by_head, head_intervals
+from hf_attnprobe.auditing.heads.values import MATTERS, by_head, head_intervals
 from hf_attnprobe.auditing.result import AuditResult
 from hf_attnprobe.statistics.summary import Statistic
 from hf_attnprobe.statistics.verdicts import MIN_TEXTS
