@@ -67,6 +67,7 @@ def has_several(statistics: Sequence[Statistic]) -> bool:
 
 
 def is_head(s: Statistic) -> bool:
+    """Whether this is of a single head."""
     return s.layer >= 0 and s.head >= 0
 
 
@@ -102,6 +103,13 @@ def head_intervals(
 def intervals_of_means(
     values: pd.DataFrame, bounds: Bounds | None, stopping: Stopping | None
 ) -> dict[HeadKey, tuple[float, float]]:
+    """As :func:`head_intervals`, of values [texts × heads].
+
+    Args:
+        values: as of :func:`values_by_head`.
+        bounds: of a value, where it has some.
+        stopping: of an audit that stopped early.
+    """
     if values.empty:
         return {}
     values = values.loc[:, values.notna().sum() >= MIN_TEXTS]
@@ -120,4 +128,5 @@ def intervals_of_means(
 
 
 def heads_of(statistics: Sequence[Statistic], rows: pd.DataFrame, name: str) -> Heads:
+    """The means of a statistic with their intervals, by head."""
     return Heads(by_head(statistics, name), head_intervals(rows, name))
