@@ -363,3 +363,57 @@ def test_a_deadline_keeps_time_for_the_report():
     worker.now = 100.0
     assert (deadline.left, deadline.halved().left) == (440.0, pytest.approx(242.0))
     assert Deadline(None).left == float("inf")
+
+
+# --- several processes --------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def on_disk(model, tmp_path_factory):
+    """The model and the data as the command line takes them."""
+    folder = tmp_path_factory.mktemp("stopping")
+    (bert, tokenizer), data = model
+    bert.save_pretrained(folder / "bert")
+    tokenizer.save_pretrained(folder / "bert")
+    data.select_columns(["text", "label"]).to_json(folder / "test.jsonl")
+    command = ["audit", "--model", folder / "bert", "--dataset", folder / "test.jsonl"]
+    command += ["--test-limit", "60", "--tests", "uniform_attention", "head_ablation"]
+    return [*command, "--shown-texts", "0", "--no-prune", "--control", "none"]
+
+
+def stopped_rows(folder):
+    keys = ["test", "statistic", "layer", "head", "example_id"]
+    return Report.load(folder).rows[[*keys, "value"]].set_index(keys).value.sort_index()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("limit", [("--until", "width=.35"), ("--top", "2")])
+def test_two_processes_stop_where_one_does(limit, on_disk, run_python, tmp_path):
+    alone, together = tmp_path / "alone", tmp_path / "together"
+    one = run_python("-m", "hf_attnprobe", *on_disk, *limit, "--output-dir", alone)
+    assert one.code == 0, one.err
+    two = torchrun(run_python, *on_disk, *limit, "--output-dir", together)
+    assert two.code == 0, two.err
+    expected, found = stopped_rows(alone), stopped_rows(together)
+    assert found.index.equals(expected.index)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_two_processes_stop_in_time(on_disk, run_python, tmp_path):
+    """The main process's clock decides for both; what is left goes on."""
+    folder = tmp_path / "out"
+    limited = (*on_disk, "--batch-size", "4", "--output-dir", folder)
+    first = torchrun(run_python, *limited, "--time", "12s")
+    assert first.code == 0, first.err
+    few = stopped_rows(folder)
+    again = torchrun(run_python, *limited)
+    assert again.code == 0, again.err
+    whole = stopped_rows(folder)
+    assert len(few) and few.index.isin(whole.index).all()
+    assert len(whole.xs("uniform_tvd", level="statistic")) == 60 * 9  # 6 + 2 + 1 sites
+
+
+def torchrun(run_python, *arguments):
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    return run_python(*launcher, "-m", "hf_attnprobe", *arguments, timeout=300)
