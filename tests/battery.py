@@ -1,6 +1,7 @@
 """What one classifier of Transformers must pass, whatever its family: native outputs, edits, replays, an audit."""
 
 import inspect
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -301,7 +302,8 @@ def _finite(what: str, values: torch.Tensor) -> None:
 def _one_line(error: AttnProbeError) -> str:
     if "\n" in str(error):
         raise Wrong(f"an error of several lines: {error}") from error
-    return str(error)
+    # How much differs from processor to processor; that it does is the reason.
+    return re.sub(r" by \d\.\de-\d\d ", " ", str(error))
 
 
 def _needed(error: ImportError) -> str:

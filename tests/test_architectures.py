@@ -17,7 +17,7 @@ SHORT = {
     "ImageGPTForImageClassification": (REFUSED, "do not depend on padding"),
     "Data2VecVisionForImageClassification": (WORKS, ""),  # patches in a tuple
     "CanineForSequenceClassification": (REFUSED, "embeds tokens by a table"),
-    "IBertForSequenceClassification": (REFUSED, "quantised models"),
+    "IBertForSequenceClassification": (WORKS, ""),  # its weights by keyword
 }
 
 

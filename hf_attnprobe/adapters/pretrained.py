@@ -80,7 +80,8 @@ class PretrainedFacts:
         """The most tokens that a text may have, special ones included; None: any number."""
         config = self.given.config
         bounds = []
-        if getattr(config, "max_position_embeddings", None) is not None:
+        has_positions = getattr(config, "max_position_embeddings", None) is not None
+        if has_positions and not _is_ours(config):  # ours read any number of tokens
             lost = 2 if config.model_type in POSITIONS_FROM_PADDING else 0
             bounds.append(config.max_position_embeddings - lost)
         bounds.append(int(tokenizer.model_max_length))

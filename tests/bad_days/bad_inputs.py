@@ -248,7 +248,8 @@ def _wrong_with_line(said: str, before: dict, after: dict) -> str | None:
     LINES[ours[0].removeprefix("attnprobe: ")[:60]] += 1
     if len(ours[0]) > 2000:
         return f"a line of {len(ours[0])} characters: {said[:300]}"
-    if before != after and not _has_finished_step(after):
+    may_go_on = _has_finished_step(after) or "give more with --time" in said
+    if before != after and not may_go_on:
         return f"refused, but wrote {sorted(set(after) ^ set(before)) or 'over files'}"
     return None
 

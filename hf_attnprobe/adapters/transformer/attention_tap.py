@@ -158,7 +158,8 @@ class AttentionTap(TorchFunctionMode):
             return self._pass(result, scores)
         if self.outputs is None:
             return result
-        return self.outputs.see(name, args, result)
+        named = [value for value in kwargs.values() if isinstance(value, Tensor)]
+        return self.outputs.see(name, (*args, *named), result)
 
     def _pass(self, weights: Tensor, scores: Tensor) -> Tensor:
         layer = self.first + len(self.names)

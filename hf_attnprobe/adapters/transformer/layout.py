@@ -163,7 +163,7 @@ def find_embeddings(
     if len(tensors) != 1:
         raise AttnProbeError(
             f"expected embeddings that are one tensor, got {len(tensors)} from "
-            f"{type(tables[0]).__name__}; quantised models cannot be audited"
+            f"{type(tables[0]).__name__}; such a model cannot be audited"
         )
     return Embeddings(readers or tables, sequence_first=len(tensors[0]) != 1)
 
