@@ -8,6 +8,10 @@ from bad_inputs import KINDS, SECONDS, make_models, outcome, placed
 from hypothesis import HealthCheck, Phase, given, settings
 
 
+# Readers of datasets and pandas leave a file open where they give up on it.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)
 SLOW_CASES, FAST_CASES = 1000, 20
 """Of each kind; 5,000 and 100 in all."""
 
