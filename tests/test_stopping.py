@@ -1,5 +1,6 @@
 """Audits that stop when they are sure: intervals at every look, races, order, resume."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -363,6 +364,36 @@ def test_a_deadline_keeps_time_for_the_report():
     worker.now = 100.0
     assert (deadline.left, deadline.halved().left) == (440.0, pytest.approx(242.0))
     assert Deadline(None).left == float("inf")
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"), [((), 10), (("--n-permutations", "100"), 100)]
+)
+def test_in_haste_tests_do_less_unless_something_else_is_said(
+    said, expected, on_disk, cli, tmp_path
+):
+    command = [str(part) for part in on_disk]
+    names = command.index("--tests")
+    command[names + 1 : names + 3] = ["permutation"]
+    limited = (
+        *command,
+        "--no-single-heads",
+        "--json",
+        "--output-dir",
+        tmp_path / "out",
+    )
+    done = cli(*limited, "--time", "1m", *said)
+    assert done.code == 0, done.err
+    provenance = json.loads(done.out)["provenance"]
+    assert provenance["options"]["permutation"] == {"n_permutations": expected}
+    repeated = provenance["asked_for"]
+    assert repeated.get("n_permutations", expected) == expected
+    note = "as with --n-permutations 10, unless"
+    assert (note in (tmp_path / "out" / "report.md").read_text()) == (not said)
+    if not said:
+        other = cli(*limited)
+        assert other.code == 1 and "belongs to another audit" in other.err
+        assert cli(*limited, "--n-permutations", "10").code == 0
 
 
 # --- several processes --------------------------------------------------------------------

@@ -36,7 +36,7 @@ def asked_for(
         "dataset": _named(data.dataset),
         **_changed(data, leave_out={"dataset", "train_limit"}),
         **_changed(options, leave_out=WITHOUT_EFFECT),
-        **_tests_asked(given),
+        **_tests_asked(given, in_haste=options.time is not None),
     }
 
 
@@ -60,14 +60,18 @@ def _plain(value: Any) -> Any:
 
 
 def _tests_asked(
-    given: Sequence[str | Options] | str | Options | None,
+    given: Sequence[str | Options] | str | Options | None, *, in_haste: bool
 ) -> dict[str, Any]:
     """Names of the tests, and their options beyond the defaults."""
-    chosen, by_default = options_of_tests(given)
+    chosen, by_default = options_of_tests(given, in_haste=in_haste)
     if not chosen:  # only those that suit the model
         return {}
     asked: dict[str, Any] = {"tests": [*chosen, *([DEFAULT] if by_default else [])]}
-    for options in chosen.values():
+    for name, options in chosen.items():
+        hasty = tests()[name].in_haste
+        if hasty is not None and in_haste:  # where the default is not what runs
+            others = _changed(hasty, leave_out=set())
+            asked |= {field: _plain(getattr(options, field)) for field in others}
         asked |= _changed(options, leave_out=set())
     return asked
 

@@ -1,7 +1,7 @@
 """Which heads and which tests an audit runs."""
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -50,7 +50,7 @@ def tests_given(
     Raises:
         AttnProbeError: an unknown test, or a screen without heads to choose from.
     """
-    asked, by_default = options_of_tests(tests)
+    asked, by_default = options_of_tests(tests, in_haste=options.time is not None)
     if options.screen is None:
         return asked, by_default
     if not options.single_heads:
@@ -78,7 +78,11 @@ def choose(
     if options.head_sets is not None:
         adapter.head_sets = parse_head_sets(adapter, options.head_sets)
     groups = group_sites(adapter, sites, whole=options.groups)
-    chosen, left_out = select_tests(asked, by_default, adapter, sites, rationales)
+    wanted = dict(asked)
+    if by_default:
+        in_haste = options.time is not None
+        wanted = with_suitable(asked, len(sites), rationales, in_haste=in_haste)
+    chosen, left_out = select_tests(wanted, asked, adapter, sites)
     if not options.single_heads:
         chosen, left_out = of_groups_alone(chosen, left_out, groups)
     return Choice(sites, groups, rationales, chosen, asked, left_out)
@@ -229,19 +233,35 @@ def suits(test: FaithfulnessTest, n_sites: int, rationales: bool) -> bool:
     return test.default == "always"
 
 
+def with_suitable(
+    asked: Mapping[str, Options], n_sites: int, rationales: bool, *, in_haste: bool
+) -> dict[str, Options]:
+    """The tests asked for and those that suit the model, in the order of all tests.
+
+    Args:
+        asked: the tests that were asked for by name, with their options.
+        n_sites: heads that are tested.
+        rationales: whether the data has human rationales.
+        in_haste: whether the others run as in haste.
+    """
+    wanted = {}
+    for name, test in tests().items():
+        if name in asked or suits(test, n_sites, rationales):
+            wanted[name] = asked.get(name, test.usual(in_haste=in_haste))
+    return wanted
+
+
 def select_tests(
-    asked: Mapping[str, Options],
-    by_default: bool,
+    wanted: Mapping[str, Options],
+    asked: Collection[str],
     adapter: AttentionModelBase,
     sites: Sequence[Site],
-    rationales: bool,
 ) -> tuple[dict[str, Options], dict[str, str]]:
     """The tests to run, and why others are left out.
 
     Args:
-        asked: the tests that were asked for by name, with their options.
-        by_default: whether those that suit the model are to be run as well.
-        rationales: whether the data has human rationales.
+        wanted: tests with their options.
+        asked: those that were asked for by name.
 
     Returns:
         The options of the tests to run, in order, and by test what the model lacks.
@@ -249,12 +269,6 @@ def select_tests(
     Raises:
         AttnProbeError: the model lacks what a test needs that was asked for.
     """
-    wanted = dict(asked)
-    if by_default:  # in the order of all tests
-        wanted = {}
-        for name, test in tests().items():
-            if name in asked or suits(test, len(sites), rationales):
-                wanted[name] = asked.get(name, test.options())
     chosen, left_out = {}, {}
     for name, options in wanted.items():
         reasons = [tests()[name].lacks(adapter, site) for site in sites]

@@ -17,7 +17,11 @@ Number = int | float
 
 
 def add_options(
-    parser: Parser, kind: type[Options], *, leave_out: Collection[str] = ()
+    parser: Parser,
+    kind: type[Options],
+    *,
+    leave_out: Collection[str] = (),
+    only_said: bool = False,
 ) -> None:
     """One flag for each field of a class of options.
 
@@ -25,11 +29,14 @@ def add_options(
         parser: a parser, or a group of one.
         kind: the class; type, choices, help and default are those of its fields.
         leave_out: fields that the command does not use.
+        only_said: whether the arguments have no value where the flag is not given.
     """
     hints = get_type_hints(kind)
     for field in dataclasses.fields(kind):
         if field.name not in leave_out:
-            _add_option(parser, field, _alternatives(hints[field.name]))
+            action = _add_option(parser, field, _alternatives(hints[field.name]))
+            if only_said:
+                action.default = argparse.SUPPRESS
 
 
 def add_audited(parser: argparse.ArgumentParser) -> None:
@@ -49,7 +56,7 @@ def add_audited(parser: argparse.ArgumentParser) -> None:
     added: set[str] = set()
     for name, test in known.items():
         group = parser.add_argument_group(f"options of the test {name}")
-        add_options(group, test.options, leave_out=added)
+        add_options(group, test.options, leave_out=added, only_said=True)
         added.update(field.name for field in dataclasses.fields(test.options))
 
 
@@ -67,24 +74,24 @@ def add_verbose(parser: Parser) -> None:
     )
 
 
-def _add_option(parser: Parser, field: dataclasses.Field, kinds: list[Any]) -> None:
+def _add_option(
+    parser: Parser, field: dataclasses.Field, kinds: list[Any]
+) -> argparse.Action:
     name, default, metadata = field.name, field.default, field.metadata
     flag = name.replace("_", "-")
     text = metadata["help"].replace("%", "%%")
     if bool in kinds and default:
-        parser.add_argument(
+        return parser.add_argument(
             f"--no-{flag}", dest=name, action="store_false", help=f"do not {text}"
         )
-        return
     if bool in kinds:
-        parser.add_argument(
+        return parser.add_argument(
             f"--{flag}", action="store_true", default=default, help=text
         )
-        return
     lists = [kind for kind in kinds if get_origin(kind) not in (None, Literal)]
     item = get_args(lists[0])[0] if lists else kinds[0]
     required = default is dataclasses.MISSING
-    parser.add_argument(
+    return parser.add_argument(
         f"--{flag}",
         required=required,
         default=None if required else default,

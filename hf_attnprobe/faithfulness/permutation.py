@@ -92,6 +92,7 @@ class Permutation(Options):
     head_titles=HEAD_TITLES,
     groups=True,
     copies_at_once=lambda options: options.n_permutations,
+    in_haste=Permutation(n_permutations=10),
 )
 def permutation(
     observation: Observation,

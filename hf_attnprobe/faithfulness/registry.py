@@ -98,6 +98,8 @@ class FaithfulnessTest:
         uses_reference: whether it uses the head outputs of a sample of other texts.
         check: raises AttnProbeError where these options cannot be used with model and
             data.
+        in_haste: options in place of the default ones where an audit has little time;
+            None: the default ones.
     """
 
     name: str
@@ -115,6 +117,13 @@ class FaithfulnessTest:
     gradient_copies_at_once: Callable[[Any], int] = lambda options: 1
     uses_reference: bool = False
     check: Callable[[AuditPreview, Any], None] = lambda preview, options: None
+    in_haste: Options | None = None
+
+    def usual(self, *, in_haste: bool) -> Options:
+        """The options where nothing is said of them."""
+        if in_haste and self.in_haste is not None:
+            return self.in_haste
+        return self.options()
 
     def lacks(self, model: AttentionModelBase, site: Site) -> str | None:
         """Why the test cannot run at ``site`` of a model, or None where it can."""
@@ -217,13 +226,14 @@ def _load(entry: EntryPoint) -> None:
 
 
 def options_of_tests(
-    asked: Sequence[str | Options] | str | Options | None,
+    asked: Sequence[str | Options] | str | Options | None, *, in_haste: bool = False
 ) -> tuple[dict[str, Options], bool]:
     """The tests that were asked for.
 
     Args:
         asked: names of tests or their options; "default" stands for the tests that suit
             model and data, and so does None.
+        in_haste: whether tests given by name alone run as in haste.
 
     Returns:
         The options of the tests asked for by name, in order, and whether those that
@@ -261,7 +271,10 @@ def options_of_tests(
         )
     by_default = DEFAULT in chosen
     chosen.pop(DEFAULT, None)
-    options = {name: given or known[name].options() for name, given in chosen.items()}
+    options = {
+        name: given or known[name].usual(in_haste=in_haste)
+        for name, given in chosen.items()
+    }
     return options, by_default
 
 
@@ -272,7 +285,8 @@ def parse_tests(
 
     Args:
         names: tests; None for those that suit the model.
-        flat: values of options by name. Those of tests that are not run are left alone.
+        flat: values of options by name, those that were said. Those of tests that are
+            not run are left alone.
 
     Returns:
         Names and options, as ``audit(model, dataset, tests)`` takes them.
@@ -283,7 +297,6 @@ def parse_tests(
         by_default = DEFAULT in chosen and test.default != "on request"
         if name not in chosen and not by_default:
             continue
-        options = from_flat(flat, test.options)
-        if options != test.options():
-            chosen.append(options)
+        if names_of([test.options]).keys() & flat.keys():
+            chosen.append(from_flat(flat, test.options))
     return chosen

@@ -263,7 +263,9 @@ def test_names_and_options_together():
 
 
 def test_values_by_name():
-    assert parse_tests(None, {"n_permutations": 100}) == ["default"]
+    assert parse_tests(None, {}) == ["default"]
+    said = parse_tests(None, {"n_permutations": 100})  # also where it is the default
+    assert said == ["default", Permutation(100)]
     assert parse_tests("erasure", {"n_permutations": 7}) == ["erasure"]
     assert parse_tests(None, {"n_draws": 3}) == ["default"]  # fragility is on request
     with pytest.raises(AttnProbeError, match="expected uniform or released for draw"):

@@ -28,6 +28,7 @@ def stopping_notes(
     notes = [_work(facts, statistics, stopping)]
     notes += _race(race) if race else []
     notes += _intervals(statistics, stopping)
+    notes += _in_haste(facts.get("in_haste", {}))
     left_out = facts.get("left_out", [])
     if left_out:
         notes.append(f"Left out for want of time: {', '.join(left_out)}.")
@@ -53,6 +54,21 @@ def _work(
         f"{stopping.n_texts} texts, the first of a fixed random order; the same command "
         "goes on, without the option to the end."
     )
+
+
+def _in_haste(options: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """What tests do less of, and how to go on."""
+    if not options:
+        return []
+    flags = [
+        f"--{name.replace('_', '-')} {value}"
+        for of_test in options.values()
+        for name, value in of_test.items()
+    ]
+    return [
+        f"With --time tests do less for each text: as with {' '.join(flags)}, unless "
+        "something else is said. To go on in this folder without --time, say that."
+    ]
 
 
 def _limits(facts: Mapping[str, Any]) -> str:

@@ -1,6 +1,6 @@
 """The work of an audit that may stop: races, rounds and stages, and what came of them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -25,8 +25,10 @@ from hf_attnprobe.auditing.sweep import (
     run_missing,
 )
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.faithfulness import tests
 from hf_attnprobe.inference.batching import Where
 from hf_attnprobe.inference.encoding import Text
+from hf_attnprobe.options import Options
 from hf_attnprobe.progress import in_words
 from hf_attnprobe.statistics.racing import Standing
 from hf_attnprobe.statistics.stopped import Stopping, random_order
@@ -44,9 +46,15 @@ LEFT_OUT = (
     "the distance of erased texts from the data",
 )
 """Of a report in haste, because it takes the model once more."""
-FOR_PREDICTIONS, FOR_GROUPS, FOR_SCREEN, FOR_FOREMOST = 0.15, 0.45, 0.35, 0.6
+FOR_PREDICTIONS, FOR_ALL, FOR_LAYERS, FOR_SCREEN, FOR_FOREMOST = (
+    0.15,
+    0.4,
+    0.6,
+    0.25,
+    0.6,
+)
 """Shares of the time that is left when it is their turn: the predictions of all texts,
-all attention and layers, the screen, ten heads."""
+all attention, layers, the screen, ten heads."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +151,8 @@ def run_until_sure(
         timetable = Timetable(known, deadline, sweep.batch_size, limits.width)
         timetable.run(_stages(sweep, known, heads, groups))
         _check_begun(known, limits.seconds)
-    facts |= work_facts(known, limits, everything)
+    hasty = {} if limits.seconds is None else _as_in_haste(sweep.options)
+    facts |= work_facts(known, limits, everything, hasty)
     parts: list[Part] = [(texts_done(known, where), heads)]
     return Outcome(parts, groups, facts)
 
@@ -160,21 +169,31 @@ def _check_begun(known: Known, seconds: float) -> None:
 def _stages(
     sweep: Sweep, known: Known, heads: Sequence[Site], groups: Sequence[Site]
 ) -> Iterator[Stage]:
-    """Predictions, all attention, layers, the screen, then heads; then what is left."""
+    """What answers come of first: of few texts, at the places that matter most.
+
+    Predictions; then all attention, the layers and the foremost ten heads, each with as
+    many texts as an answer needs; then more texts there, the other heads, and the rest.
+    """
     names = [name for name in sweep.options if name != "screen"]
 
     def where(sites: Sequence[Site], groups: Sequence[Site]) -> Where:
         return sites_by_test(names, sweep.adapter, sites, groups)
 
     yield Stage({PREDICTION: [NO_SITE]}, FOR_PREDICTIONS)
-    whole = [g for g in groups if g.layer == ALL]
+    whole = [g for g in groups if g.layer in (ALL, SET)]
+    layers = [g for g in groups if g not in whole]
     if whole:
-        yield Stage(where([], whole), FOR_GROUPS / 2, first=MIN_TEXTS)
-    if groups:
-        yield Stage(where([], groups), FOR_GROUPS)
+        yield Stage(where([], whole), FOR_ALL, first=MIN_TEXTS)
     if heads and "screen" in sweep.options:
         yield Stage(sites_by_test(["screen"], sweep.adapter, heads), FOR_SCREEN)
     ranked = by_promise(known.rows("screen"), heads)
+    foremost = ranked[:AT_ONCE]
+    if layers:
+        yield Stage(where([], layers), FOR_LAYERS, first=MIN_TEXTS)
+    if foremost:
+        yield Stage(where(foremost, []), FOR_FOREMOST, first=MIN_TEXTS)
+    if groups:
+        yield Stage(where([], groups), FOR_ALL)
     for start in range(0, len(ranked), AT_ONCE):
         yield Stage(where(ranked[start : start + AT_ONCE], []), FOR_FOREMOST)
     every = sites_by_test(list(sweep.options), sweep.adapter, heads, groups)
@@ -194,14 +213,35 @@ def by_promise(estimates: pd.DataFrame, heads: Sequence[Site]) -> list[Site]:
     return sorted(heads, key=lambda site: (-effects.get(site[:2], 0.0), site))
 
 
-def work_facts(known: Known, limits: Limits, everything: Where) -> dict[str, Any]:
-    """How much was done of what a full audit does, and what was to stop it."""
+def _as_in_haste(chosen: Mapping[str, Options]) -> dict[str, dict[str, Any]]:
+    """By test the options that it has in haste, where they are not the default ones."""
+    found = {}
+    for name, options in chosen.items():
+        test = tests()[name]
+        if options == test.in_haste:
+            usual, here = asdict(test.options()), asdict(options)
+            found[name] = {k: v for k, v in here.items() if v != usual[k]}
+    return found
+
+
+def work_facts(
+    known: Known,
+    limits: Limits,
+    everything: Where,
+    in_haste: Mapping[str, Mapping[str, Any]],
+) -> dict[str, Any]:
+    """How much was done of what a full audit does, and what was to stop it.
+
+    Args:
+        in_haste: by test the options that it has in haste.
+    """
     n_full = sum(len(sites) for sites in everything.values()) * len(known.texts)
     return {
         "limits": {k: v for k, v in asdict(limits).items() if v is not None},
         "runs_done": known.n_done(everything),
         "runs_of_full_audit": n_full,
         "left_out": list(LEFT_OUT) if limits.seconds is not None else [],
+        "in_haste": in_haste,
         "order": asdict(known.stopping),
     }
 
