@@ -201,6 +201,16 @@ def test_ends_may_be_several_and_other_values_are_not_judged():
     check_values({"eos_token_id": [1, 2], "pad_token_id": -1, "own": "x"}, "model")
 
 
+def test_outputs_without_names(bert_folder, copy_of):
+    """A checkpoint is read so that they have names; an object is left to its owner."""
+    folder = copy_of(bert_folder)
+    change(folder, return_dict=False)
+    loaded = load_model(folder)
+    assert loaded.config.return_dict and wrap(loaded).label_names
+    loaded.config.return_dict = False
+    refused("set model.config.return_dict = True", wrap, loaded)
+
+
 def test_hierarchical_means_nothing_to_a_bert(bert_folder, copy_of):
     folder = copy_of(bert_folder)
     change(folder, hierarchical=True)

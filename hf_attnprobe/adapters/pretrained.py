@@ -60,6 +60,11 @@ class PretrainedFacts:
                 f"{type(model).__name__}; register one with register_adapter"
             )
         config, embeddings = model.config, embeddings_of(model)
+        if not config.return_dict:
+            raise AttnProbeError(
+                "expected a model that returns its output by names, got one with "
+                "return_dict=False; set model.config.return_dict = True"
+            )
         self.given = model
         self.label_names = class_names(config)
         self.n_embeddings: int | None = None

@@ -37,6 +37,7 @@ def load_config(origin: Origin, **labels: Any) -> PreTrainedConfig:
         return AutoConfig.from_pretrained(  # nosec B615
             origin.name,
             trust_remote_code=origin.trust_remote_code,
+            return_dict=True,  # adapters read what a model returns by its names
             **origin.place,
             **labels,
         )

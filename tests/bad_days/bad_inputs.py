@@ -286,7 +286,8 @@ def _wrong_with(report: Any, case: Case, model: Path) -> str | None:
 def _native(folder: Path, texts: list[str]) -> list[float]:
     """The largest probability of each text by Transformers alone, one text at a time."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    model = AutoModelForSequenceClassification.from_pretrained(folder, return_dict=True)
+    model = model.eval()
     if model.config.model_type != "bert":
         model = model.double()
     is_bert = model.config.model_type == "bert"
