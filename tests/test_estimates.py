@@ -122,13 +122,13 @@ def test_nothing_is_written_and_what_is_done_is_not_counted(
 def test_what_was_measured_is_told_of_other_sizes():
     fitted = Fitted()
     for n, k in ((4, 10), (16, 10), (16, 30), (2, 50), (1, 7), (8, 25)):
-        fitted.add(Step("a", True, n, k), 3.0 + 0.2 * n * k + 0.01 * n * k**2)
-    steps = [Step("a", True, 64, 20)] * 3
+        fitted.add(Step("a", "first", n, k), 3.0 + 0.2 * n * k + 0.01 * n * k**2)
+    steps = [Step("a", "first", 64, 20)] * 3
     assert fitted.total(steps) == pytest.approx(3 * (3 + 0.2 * 1280 + 0.01 * 25600))
     other = Fitted()
-    other.add(Step("a", True, 4, 10), 8.0)  # of one size in proportion to it
-    assert other.total([Step("a", False, 2, 10)]) == pytest.approx(4.0)
-    assert other.total([Step("b", True, 2, 10)]) == 0
+    other.add(Step("a", "first", 4, 10), 8.0)  # of one size in proportion to it
+    assert other.total([Step("a", "head", 2, 10)]) == pytest.approx(4.0)
+    assert other.total([Step("b", "first", 2, 10)]) == 0
 
 
 @pytest.mark.slow

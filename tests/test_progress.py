@@ -8,6 +8,7 @@ import pytest
 import transformers
 
 from hf_attnprobe import AttentionClassifierConfig, TrainingOptions, train_classifier
+from hf_attnprobe.attention_model import ALL, Site
 from hf_attnprobe.auditing.progress import Pace, Step
 from hf_attnprobe.auditing.sweep import few_sites
 from hf_attnprobe.progress import Bar, quiet_libraries
@@ -120,8 +121,8 @@ def test_a_bar_that_is_not_shown_says_nothing_and_an_error_closes_one(clock, std
 def test_steps_weigh_what_they_cost():
     now = 0.0
     pace = Pace(shown=False, n_runs=2, clock=lambda: now)
-    batch = [Step("cheap", True, 4, 10), Step("dear", True, 4, 10)]
-    batch += [Step("dear", False, 4, 10)] * 3
+    batch = [Step("cheap", "first", 4, 10), Step("dear", "first", 4, 10)]
+    batch += [Step("dear", "head", 4, 10)] * 3
     with pace:
         pace.expect("audit", [batch, batch])
         for seconds in (1.0, 9.0, 5.0, 5.0, 5.0):
@@ -136,8 +137,8 @@ def test_steps_weigh_what_they_cost():
 
 def test_the_estimate_is_one_line_before_long_work(clock, stderr_as):
     file = stderr_as(io.StringIO())
-    small, batch = [Step("dear", True, 4, 10)], [Step("dear", True, 20, 10)]
-    heads = [Step("dear", False, 4, 10)] * 9
+    small, batch = [Step("dear", "first", 4, 10)], [Step("dear", "first", 20, 10)]
+    heads = [Step("dear", "head", 4, 10)] * 9
     with Pace(shown=True, is_kept=True, clock=clock) as pace:
         pace.expect("audit", [small + heads, batch + heads])
         pace.first([*small, heads[0]])  # 2 of 10 heads on 4 texts
@@ -157,7 +158,9 @@ def test_the_estimate_is_one_line_before_long_work(clock, stderr_as):
 
 
 def test_of_many_heads_two_are_measured():
-    assert few_sites(range(79)) == [0, 39] and few_sites([5, 6]) == [5, 6]
+    heads, groups = [Site(0, k) for k in range(72)], [Site(k, ALL) for k in range(7)]
+    assert few_sites([*heads, *groups]) == [heads[0], heads[36], groups[3]]
+    assert few_sites(heads[:2]) == heads[:2] and few_sites(groups[:1]) == groups[:1]
 
 
 # --- libraries ----------------------------------------------------------------------

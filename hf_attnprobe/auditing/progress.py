@@ -10,7 +10,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hf_attnprobe.auditing.estimates.fitted import Step
+from hf_attnprobe.attention_model import Site
+from hf_attnprobe.auditing.estimates.fitted import Kind, Place, Step, alike
 from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.progress import Bar, in_words
 
@@ -19,9 +20,7 @@ FIRST_BATCH = 4  # texts; small, so that an estimate comes soon
 TELLING = 10.0  # seconds of a first batch that is no mere overhead; less needs no line
 
 
-def steps_of(
-    where: Mapping[str, Sequence[object]], texts: Sequence[Text]
-) -> list[Step]:
+def steps_of(where: Mapping[str, Sequence[Site]], texts: Sequence[Text]) -> list[Step]:
     """The steps of a batch, in the order in which they run.
 
     Args:
@@ -30,10 +29,16 @@ def steps_of(
     """
     longest = max(text.n_tokens for text in texts)
     return [
-        Step(test, k == 0, len(texts), longest)
+        Step(test, _place(k, site), len(texts), longest)
         for test, sites in where.items()
-        for k in range(len(sites))
+        for k, site in enumerate(sites)
     ]
+
+
+def _place(number: int, site: Site) -> Place:
+    if number == 0:
+        return "first"
+    return "group" if site.is_group else "head"
 
 
 @dataclass
@@ -57,7 +62,7 @@ class Pace:
     _to_do: deque[Step] = field(default_factory=deque, init=False)
     _left: Counter = field(default_factory=Counter, init=False)  # tokens by kind
     _first_run: Counter = field(default_factory=Counter, init=False)
-    _seconds: dict[tuple[str, bool], float] = field(default_factory=dict, init=False)
+    _seconds: dict[Kind, float] = field(default_factory=dict, init=False)
     _sizes: Counter = field(default_factory=Counter, init=False)
     _names: list[str] = field(default_factory=list, init=False)
     _n_texts: int = field(default=0, init=False)
@@ -140,10 +145,9 @@ class Pace:
             left[kind] += n_to_come * size
         return sum(size * self._rate(kind) for kind, size in left.items())
 
-    def _rate(self, kind: tuple[str, bool]) -> float:
+    def _rate(self, kind: Kind) -> float:
         """Seconds per token of such a step."""
-        test, is_first = kind
-        for known in (kind, (test, not is_first)):
+        for known in alike(kind):
             if self._sizes[known]:
                 return self._seconds[known] / self._sizes[known]
         n_tokens = sum(self._sizes.values())

@@ -259,7 +259,7 @@ def _small_first(jobs: list[Work]) -> list[Work]:
 
 
 def _measure(sweep: Sweep, where: Where, texts: Sequence[Text]) -> None:
-    """Runs the tests at two heads each, to see how long all of them will take.
+    """Runs the tests at a few places, to see how long all of them will take.
 
     Of many heads even a batch of a few texts takes minutes. The rows are not kept.
     """
@@ -282,8 +282,14 @@ def _work_in_words(
 
 
 def few_sites(sites: Sequence[Site]) -> Sequence[Site]:
-    """The first site, which pays for what all share, and one of middle depth."""
-    return [sites[0], sites[len(sites) // 2]] if len(sites) > 2 else sites
+    """The first site, which pays for what all share, and of heads and groups the middle."""
+    heads = [site for site in sites[1:] if not site.is_group]
+    groups = [site for site in sites[1:] if site.is_group]
+    return [*sites[:1], *_middle(heads), *_middle(groups)]
+
+
+def _middle(sites: Sequence[Site]) -> Sequence[Site]:
+    return sites[len(sites) // 2 :][:1]
 
 
 def bytes_per_text(

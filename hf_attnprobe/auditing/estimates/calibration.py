@@ -72,7 +72,7 @@ def work_of_control(
 
 
 def calibrate(sweep: Sweep, work: Sequence[Work]) -> Calibration:
-    """Runs every test that is left at two sites, on samples of the texts that are left.
+    """Runs every test that is left at a few sites, on samples of the texts that are left.
 
     First a few texts of middle length and one alone, then larger batches and the longest
     texts, while a sample takes no more than :data:`SECONDS`; at last single texts, on

@@ -85,9 +85,9 @@ class Estimate:
                 f"{in_bytes(self.batch_memory)} of it for a batch",
                 f"disk     {in_bytes(self.disk)}",
                 f"measured on {self.measured_texts} texts at "
-                f"{'two heads' if self.measured_heads > 1 else 'the one place'} of each "
-                "test, on this machine as busy as it is now; of jobs that "
-                "were tried it said .8 to 1.8 times what they took",
+                f"{'two heads and a group' if self.measured_heads > 1 else 'the one place'}"
+                " of each test, on this machine as busy as it is now; of jobs that "
+                "were tried it said .7 to 1.4 times what they took",
             ]
         )
 

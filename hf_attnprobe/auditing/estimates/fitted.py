@@ -2,12 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 from scipy.optimize import nnls
 
 
-Kind = tuple[str, bool]
+Place = Literal["first", "head", "group"]
+Kind = tuple[str, Place]
+PLACES: tuple[Place, ...] = ("first", "head", "group")
 
 
 @dataclass(frozen=True)
@@ -16,13 +19,14 @@ class Step:
 
     Attributes:
         test: its name.
-        is_first: whether it is the batch's first head with this test.
+        place: "first" for the batch's first with this test, which pays for what all
+            share; of the others a head, or a group of heads.
         n_texts: of the batch.
         n_tokens: of its longest text.
     """
 
     test: str
-    is_first: bool
+    place: Place
     n_texts: int
     n_tokens: int
 
@@ -32,9 +36,9 @@ class Step:
         return self.n_texts * self.n_tokens
 
     @property
-    def kind(self) -> tuple[str, bool]:
+    def kind(self) -> Kind:
         """Steps of a kind cost alike, by size."""
-        return self.test, self.is_first
+        return self.test, self.place
 
 
 @dataclass
@@ -61,8 +65,8 @@ class Fitted:
 
         Of kinds that were not measured those of the same test's other steps; else 0.
         """
-        test, is_first = kind
-        points = self._points.get(kind) or self._points.get((test, not is_first), [])
+        measured = (self._points[k] for k in alike(kind) if k in self._points)
+        points = next(measured, [])
         points = [(step, value) for step, value in points if value > 0]
         if not points:
             return np.zeros(4)
@@ -79,6 +83,12 @@ class Fitted:
         for step in steps:
             sums[step.kind] = sums.get(step.kind, np.zeros(4)) + _features(step)
         return float(sum(self.weights(kind) @ size for kind, size in sums.items()))
+
+
+def alike(kind: Kind) -> list[Kind]:
+    """A kind, then those of the same test's other steps."""
+    test, place = kind
+    return [kind, *((test, other) for other in PLACES if other != place)]
 
 
 def _features(step: Step) -> np.ndarray:

@@ -19,7 +19,7 @@ SPARE = 1.25
 def as_batch(texts: Sequence[Text]) -> Step:
     """A batch as a single step."""
     longest = max(text.n_tokens for text in texts)
-    return Step("batch", True, len(texts), longest)
+    return Step("batch", "first", len(texts), longest)
 
 
 def samples_of(texts: Sequence[Text]) -> list[Sequence[Text]]:
@@ -52,7 +52,7 @@ def measured_memory(
         found.add(as_batch(some), memory.peak)
 
     def size(n_tokens: int) -> int:
-        constant, each, linear, squared = found.weights(("batch", True))
+        constant, each, linear, squared = found.weights(("batch", "first"))
         n_bytes = constant + each + linear * n_tokens + squared * n_tokens**2
         return int(SPARE * n_bytes)
 

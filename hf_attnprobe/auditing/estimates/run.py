@@ -51,7 +51,7 @@ def estimate_audit(
 ) -> Estimate:
     """What :func:`audit` with these arguments will take; nothing is written.
 
-    It prepares the audit, runs each test at two sites on a few texts, and makes the
+    It prepares the audit, runs each test at a few sites on a few texts, and makes the
     report once from these rows. What an output folder holds already is not counted.
 
     Args:
@@ -60,8 +60,8 @@ def estimate_audit(
             the processor works.
 
     Returns:
-        Work, time, memory and disk space of what is left. Time was .8 to 1.8 times what
-        four jobs took (benchmarks/README.md), if the machine stays as busy as it is.
+        Work, time, memory and disk space of what is left. Time was .7 to 1.4 times what
+        five jobs took (benchmarks/README.md), if the machine stays as busy as it is.
 
     Raises:
         AttnProbeError: whatever would stop the audit before its first rows.
