@@ -357,6 +357,21 @@ def test_a_timetable_keeps_its_time_and_its_order(cheap, dear, limit):
         assert all(known.is_done(test, s) for test in ("cheap", "dear") for s in layers)
 
 
+def test_a_test_that_comes_to_no_answer_waits_for_those_that_do():
+    worker = Worker({"cheap": 3.0, "dear": 20.0})  # 30 texts of it take 600 s
+    known = Known(Path("none"), texts_of(40), Stopping(40, 0), worker)
+    stage = Stage({"dear": [Site(-1, -1)], "cheap": [Site(-1, -1)]}, 1.0)
+    deadline = Deadline(250.0, worker.clock)
+    Timetable(known, deadline, 16, clock=worker.clock).run([stage])
+    ran = [test for test, _, n in worker.ran if n and test != "prediction"]
+    first_dear, *others = [place for place, test in enumerate(ran) if test == "dear"]
+    last_cheap = len(ran) - 1 - ran[::-1].index("cheap")
+    assert known.is_done("cheap", Site(-1, -1))
+    assert (
+        first_dear < last_cheap < min(others)
+    )  # one to tell what it costs, then the rest
+
+
 def test_a_deadline_keeps_time_for_the_report():
     worker = Worker({})
     deadline = Deadline(600.0, worker.clock)

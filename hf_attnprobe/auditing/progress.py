@@ -51,6 +51,7 @@ class Pace:
         is_kept: whether what is done stays when the audit is stopped.
         clock: seconds.
         besides: what else the line says of the steps to come.
+        deadline: seconds until the run stops, where it does so whatever is left.
     """
 
     shown: bool
@@ -58,6 +59,7 @@ class Pace:
     is_kept: bool = True
     clock: Callable[[], float] = time.perf_counter
     besides: Callable[[Sequence[Step]], str] = lambda steps: ""
+    deadline: Callable[[], float] | None = None
     estimate: float | None = field(default=None, init=False)
     _to_do: deque[Step] = field(default_factory=deque, init=False)
     _left: Counter = field(default_factory=Counter, init=False)  # tokens by kind
@@ -139,6 +141,8 @@ class Pace:
 
     def seconds_left(self) -> float:
         """At the pace so far; of kinds of steps that did not run yet at its mean."""
+        if self.deadline is not None:
+            return max(self.deadline(), 0.0)
         n_to_come = max(self.n_runs - len(self._names), 0)
         left = self._left.copy()
         for kind, size in self._first_run.items():

@@ -131,6 +131,8 @@ def run_until_sure(
         deadline: of the tests.
     """
     sweep.pace.estimate = deadline.left  # what it would say is of a full audit
+    if limits.seconds is not None:
+        sweep.pace.deadline = lambda: deadline.left
     known = knowledge(sweep, max(len(choice.sites), 1))
     names = list(sweep.options)
     everything = sites_by_test(names, sweep.adapter, heads, choice.groups)

@@ -3,8 +3,9 @@
 The work of an audit in stages: all attention, then layers, the screen, then single heads,
 those that promise most first. A stage has a share of the time that is left. Within it the
 test goes next that would have taken the least time after its next few texts, so a cheap
-test is through with all texts before a dear one has had many; and what a step costs is
-known from the steps before it.
+test is through with all texts before a dear one has had many. A test that would not come
+to as many texts as an answer needs waits for those that do. What a step costs is known
+from the steps before it.
 """
 
 import time
@@ -18,6 +19,7 @@ from hf_attnprobe.auditing.stopping.rounds import still_wide
 from hf_attnprobe.inference.batching import Where
 from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.statistics.summary import PREDICTION
+from hf_attnprobe.statistics.verdicts import MIN_TEXTS
 from hf_attnprobe.storage.rows import NO_SITE
 
 
@@ -62,12 +64,19 @@ class Rates:
 
 @dataclass(frozen=True)
 class Step:
-    """One test at some sites on a few texts, and how long it should take."""
+    """One test at some sites on a few texts.
+
+    Attributes:
+        seconds: how long it should take.
+        is_enough: whether in its stage the test comes to as many texts as an answer
+            needs.
+    """
 
     test: str
     sites: Sequence[Site]
     texts: Sequence[Text]
     seconds: float
+    is_enough: bool = True
 
 
 def size_of(texts: Sequence[Text], sites: Sequence[Site]) -> int:
@@ -126,7 +135,9 @@ class Timetable:
         ]
         possible = [step for step in steps if step is not None]
         return min(
-            possible, key=lambda step: spent[step.test] + step.seconds, default=None
+            possible,
+            key=lambda step: (not step.is_enough, spent[step.test] + step.seconds),
+            default=None,
         )
 
     def _step(
@@ -156,7 +167,18 @@ class Timetable:
         n_texts = max(1, int(slice_ / max(one * n_sites, 1e-9)))
         texts = texts[: min(n_texts, self.batch_size)]
         seconds = self.rates.predicted(test, size_of(texts, lacking)) or 0.0
-        return Step(test, lacking, texts, seconds)
+        is_enough = self._needs(test, sites) <= left
+        return Step(test, lacking, texts, seconds, is_enough)
+
+    def _needs(self, test: str, sites: Sequence[Site]) -> float:
+        """Seconds until the test has the texts of an answer at all of these sites."""
+        size = sum(
+            text.n_tokens
+            for text in self.known.texts[:MIN_TEXTS]
+            for site in sites
+            if self.known.lacks(test, site, text)
+        )
+        return self.rates.predicted(test, size) or 0.0
 
     def _take(self, step: Step) -> float:
         """Runs a step; how long it took."""
