@@ -46,15 +46,13 @@ LEFT_OUT = (
     "the distance of erased texts from the data",
 )
 """Of a report in haste, because it takes the model once more."""
-FOR_PREDICTIONS, FOR_ALL, FOR_LAYERS, FOR_SCREEN, FOR_FOREMOST = (
-    0.15,
-    0.4,
-    0.6,
-    0.25,
-    0.6,
-)
-"""Shares of the time that is left when it is their turn: the predictions of all texts,
-all attention, layers, the screen, ten heads."""
+
+# Shares of the time that is left when it is their turn.
+FOR_PREDICTIONS = 0.15  # of all texts
+FOR_ALL = 0.4  # all attention
+FOR_SCREEN = 0.25
+FOR_LAYERS = 0.6
+FOR_FOREMOST = 0.6  # ten heads
 
 
 @dataclass(frozen=True)
