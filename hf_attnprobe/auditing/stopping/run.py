@@ -49,7 +49,8 @@ LEFT_OUT = (
 
 # Shares of the time that is left when it is their turn.
 FOR_PREDICTIONS = 0.15  # of all texts
-FOR_ALL = 0.4  # all attention
+FOR_ALL = 0.4  # all attention at first, later every group
+FOR_MORE = 0.15  # more texts there, so that what is cheap is sure
 FOR_SCREEN = 0.25
 FOR_LAYERS = 0.6
 FOR_FOREMOST = 0.6  # ten heads
@@ -184,6 +185,7 @@ def _stages(
     layers = [g for g in groups if g not in whole]
     if whole:
         yield Stage(where([], whole), FOR_ALL, first=MIN_TEXTS)
+        yield Stage(where([], whole), FOR_MORE)
     if heads and "screen" in sweep.options:
         yield Stage(sites_by_test(["screen"], sweep.adapter, heads), FOR_SCREEN)
     ranked = by_promise(known.rows("screen"), heads)
