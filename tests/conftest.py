@@ -178,6 +178,15 @@ def run_module(run_python):
     )
 
 
+@pytest.fixture(scope="session")
+def torchrun(run_python):
+    """``attnprobe arguments`` in two processes, one thread each."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    return lambda *arguments: run_python(
+        *launcher, "-m", "hf_attnprobe", *arguments, env={"OMP_NUM_THREADS": "1"}
+    )
+
+
 @pytest.fixture
 def copy_of(tmp_path):
     """A function that copies a folder, to be spoilt."""

@@ -310,22 +310,8 @@ def test_killed_and_resumed(checkpoint, data_folder, uninterrupted, cli, tmp_pat
     assert json.loads(done.out)["n"] == 12
 
 
-def torchrun(run_python, *arguments):
-    launch = (
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc_per_node",
-        "2",
-        "-m",
-        "hf_attnprobe",
-    )
-    return run_python(*launch, *arguments, env={"OMP_NUM_THREADS": "1"}, timeout=120)
-
-
-def test_two_processes(checkpoint, data_folder, uninterrupted, run_python, tmp_path):
+def test_two_processes(checkpoint, data_folder, uninterrupted, torchrun, tmp_path):
     run = torchrun(
-        run_python,
         *command(checkpoint, data_folder, tmp_path / "out", "--batch-size", "3"),
     )
     assert run.code == 0, run.err
@@ -337,7 +323,7 @@ def test_two_processes(checkpoint, data_folder, uninterrupted, run_python, tmp_p
 
 
 def test_two_processes_give_up_together(
-    make_checkpoint, checkpoint, data_folder, run_python, tmp_path
+    make_checkpoint, checkpoint, data_folder, torchrun, tmp_path
 ):
     """Nobody waits for one that has found the folder to be another model's."""
     folder = tmp_path / "out"
@@ -349,7 +335,7 @@ def test_two_processes_give_up_together(
         progress=False,
     )
     before = parts(folder)
-    run = torchrun(run_python, *command(checkpoint, data_folder, folder))
+    run = torchrun(*command(checkpoint, data_folder, folder))
     assert run.code == 1 and run.out == ""
     assert (
         run.err.count(

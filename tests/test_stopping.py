@@ -28,6 +28,7 @@ from hf_attnprobe.auditing.stopping.limits import (
     seconds_of,
     width_of,
 )
+from hf_attnprobe.auditing.stopping.rounds import predict_all
 from hf_attnprobe.auditing.stopping.schedule import Stage, Timetable
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.inference.batching import plan
@@ -367,9 +368,23 @@ def test_a_test_that_comes_to_no_answer_waits_for_those_that_do():
     first_dear, *others = [place for place, test in enumerate(ran) if test == "dear"]
     last_cheap = len(ran) - 1 - ran[::-1].index("cheap")
     assert known.is_done("cheap", Site(-1, -1))
-    assert (
-        first_dear < last_cheap < min(others)
-    )  # one to tell what it costs, then the rest
+    # One to tell what it costs; more only when nothing else is left.
+    assert first_dear < last_cheap < min(others)
+
+
+def test_what_was_done_before_a_time_was_up_is_kept(model, monkeypatch, tmp_path):
+    """Nothing but predictions: refused, and the same command goes on with more time."""
+    monkeypatch.setattr(Timetable, "run", lambda self, stages: predict_all(self.known))
+    with pytest.raises(AttnProbeError, match="give more with --time"):
+        run(model, tmp_path / "out", time="1m")
+    kept = {
+        part: part.stat().st_mtime_ns for part in (tmp_path / "out").rglob("part-*")
+    }
+    assert kept
+    monkeypatch.undo()
+    report = run(model, tmp_path / "out", time="1m")
+    assert len(report.statistics) > 1
+    assert all(part.stat().st_mtime_ns == before for part, before in kept.items())
 
 
 def test_a_deadline_keeps_time_for_the_report():
@@ -434,11 +449,13 @@ def stopped_rows(folder):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("limit", [("--until", "width=.35"), ("--top", "2")])
-def test_two_processes_stop_where_one_does(limit, on_disk, run_python, tmp_path):
+def test_two_processes_stop_where_one_does(
+    limit, on_disk, run_python, torchrun, tmp_path
+):
     alone, together = tmp_path / "alone", tmp_path / "together"
     one = run_python("-m", "hf_attnprobe", *on_disk, *limit, "--output-dir", alone)
     assert one.code == 0, one.err
-    two = torchrun(run_python, *on_disk, *limit, "--output-dir", together)
+    two = torchrun(*on_disk, *limit, "--output-dir", together)
     assert two.code == 0, two.err
     expected, found = stopped_rows(alone), stopped_rows(together)
     assert found.index.equals(expected.index)
@@ -446,20 +463,15 @@ def test_two_processes_stop_where_one_does(limit, on_disk, run_python, tmp_path)
 
 
 @pytest.mark.slow
-def test_two_processes_stop_in_time(on_disk, run_python, tmp_path):
+def test_two_processes_stop_in_time(on_disk, torchrun, tmp_path):
     """The main process's clock decides for both; what is left goes on."""
     folder = tmp_path / "out"
     limited = (*on_disk, "--batch-size", "4", "--output-dir", folder)
-    first = torchrun(run_python, *limited, "--time", "12s")
+    first = torchrun(*limited, "--time", "12s")
     assert first.code == 0, first.err
     few = stopped_rows(folder)
-    again = torchrun(run_python, *limited)
+    again = torchrun(*limited)
     assert again.code == 0, again.err
     whole = stopped_rows(folder)
     assert len(few) and few.index.isin(whole.index).all()
     assert len(whole.xs("uniform_tvd", level="statistic")) == 60 * 9  # 6 + 2 + 1 sites
-
-
-def torchrun(run_python, *arguments):
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    return run_python(*launcher, "-m", "hf_attnprobe", *arguments, timeout=300)

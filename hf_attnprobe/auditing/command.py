@@ -36,7 +36,7 @@ def asked_for(
         "dataset": _named(data.dataset),
         **_changed(data, leave_out={"dataset", "train_limit"}),
         **_changed(options, leave_out=WITHOUT_EFFECT),
-        **_tests_asked(given, in_haste=options.time is not None),
+        **_tests_asked(given, in_haste=options.in_haste),
     }
 
 

@@ -50,7 +50,7 @@ def tests_given(
     Raises:
         AttnProbeError: an unknown test, or a screen without heads to choose from.
     """
-    asked, by_default = options_of_tests(tests, in_haste=options.time is not None)
+    asked, by_default = options_of_tests(tests, in_haste=options.in_haste)
     if options.screen is None:
         return asked, by_default
     if not options.single_heads:
@@ -78,10 +78,10 @@ def choose(
     if options.head_sets is not None:
         adapter.head_sets = parse_head_sets(adapter, options.head_sets)
     groups = group_sites(adapter, sites, whole=options.groups)
-    wanted = dict(asked)
+    wanted = asked
     if by_default:
-        in_haste = options.time is not None
-        wanted = with_suitable(asked, len(sites), rationales, in_haste=in_haste)
+        haste = options.in_haste
+        wanted = with_suitable(asked, len(sites), rationales, in_haste=haste)
     chosen, left_out = select_tests(wanted, asked, adapter, sites)
     if not options.single_heads:
         chosen, left_out = of_groups_alone(chosen, left_out, groups)

@@ -35,17 +35,12 @@ def test_two_finished_folders_are_equal_but_for_the_clock(verb, commands, tmp_pa
         assert "seconds" not in report.read_text()
 
 
-def torchrun(run_python, *arguments):
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    return run_python(*launcher, "-m", "hf_attnprobe", *arguments, timeout=600)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("verb", ["deceive", "retrain", "study", "demo"])
 def test_verbs_of_one_process_refuse_two_in_one_line(
-    verb, commands, run_python, tmp_path
+    verb, commands, torchrun, tmp_path
 ):
-    done = torchrun(run_python, *commands[verb](tmp_path / "out"))
+    done = torchrun(*commands[verb](tmp_path / "out"))
     lines = re.findall("^attnprobe: .*", done.err, re.MULTILINE)
     assert done.code == 1 and len(lines) == 1, done.err
     assert lines[0].endswith("works in one process; start it without torchrun")
@@ -53,17 +48,17 @@ def test_verbs_of_one_process_refuse_two_in_one_line(
 
 
 @pytest.mark.slow
-def test_an_error_of_two_processes_is_printed_once(commands, run_python, tmp_path):
+def test_an_error_of_two_processes_is_printed_once(commands, torchrun, tmp_path):
     (tmp_path / "thesis.tex").touch()
-    done = torchrun(run_python, *commands["audit"](tmp_path))
+    done = torchrun(*commands["audit"](tmp_path))
     lines = re.findall("^attnprobe: .*", done.err, re.MULTILINE)
     assert done.code == 1 and len(lines) == 1, done.err
     assert "holds other files" in lines[0]
 
 
 @pytest.mark.slow
-def test_two_processes_train_one_model(commands, run_python, tmp_path):
-    done = torchrun(run_python, *commands["train"](tmp_path / "out"))
+def test_two_processes_train_one_model(commands, torchrun, tmp_path):
+    done = torchrun(*commands["train"](tmp_path / "out"))
     assert done.code == 0, done.err
     assert done.out.count("model in") == 1
     assert main(commands["train"](tmp_path / "out")) == 0
