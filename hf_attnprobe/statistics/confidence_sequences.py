@@ -176,7 +176,7 @@ def _capital(path: _Path, means: np.ndarray, side: int) -> np.ndarray:
     """
     left = _mean_of_rest(path, means)
     risk = left if side > 0 else 1 - left
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", over="ignore"):  # next to no risk bounds no bet
         bets = np.minimum(path.bets, MOST_BET / np.maximum(risk, 0))
     gains = np.where(path.real, side * bets * (path.values - left), 0.0)
     return np.log1p(gains).cumsum(0).max(0, initial=0.0)
