@@ -318,6 +318,19 @@ class BlockOutputs(Protocol):
 
 
 @runtime_checkable
+class Reassignable(Protocol):
+    """The same model with its attention weights at other tokens: an audit's control."""
+
+    def reassigned(self, seed: int) -> "AttentionModelBase":
+        """This model, every text's weights given to other content tokens of it.
+
+        Each text has a draw of its own, by (seed, example id). Attention is as peaked as
+        before, and the states that it reads are the same. Where units are left out or
+        erased, each token that stays keeps the weight it was given, divided by the sum.
+        """
+
+
+@runtime_checkable
 class Decisions(Protocol):
     """Predictions that are decisions, which an edit may flip; numbers are none."""
 
@@ -337,6 +350,7 @@ class AttentionModelBase(AttentionModel):
         mask_id: the token that stands in for an erased one; None where there is none.
         reference: see :class:`HeadOutputs`.
         head_sets: sets of heads that are edited together, besides layers and all heads.
+        reassignment: seed of the draw, see :class:`Reassignable`; None in the model itself.
     """
 
     model: nn.Module
@@ -349,6 +363,7 @@ class AttentionModelBase(AttentionModel):
     mask_id: int | None = None
     reference: Reference | None = None
     head_sets: Sequence[Sequence[Site]] = ()
+    reassignment: int | None = None
 
     @property
     def prediction(self) -> Prediction:

@@ -144,6 +144,33 @@ def random_permutations(
     return permutations.to(visible.device)
 
 
+def reassign(
+    attention: Tensor, movable: Tensor, *, seed: int, example_ids: Sequence[int]
+) -> Tensor:
+    """The weights of every text given to other tokens of it, drawn at random.
+
+    One order of the tokens is drawn per text. In every row the movable tokens take one
+    another's weights by that order, so a row keeps its weights and its sum. Rows that
+    see the same tokens are shuffled alike, a causal row among what it sees.
+
+    Args:
+        attention: [batch, heads, queries, keys].
+        movable: bool [batch, queries or 1, keys], the tokens whose weights move.
+        seed, example_ids: decide the orders; padding changes nothing.
+    """
+    tokens = movable.any(1, keepdim=True)
+    drawn = random_permutations(tokens, 1, seed=seed, example_ids=example_ids)[0]
+    n_keys = attention.shape[-1]
+    place = torch.arange(n_keys, device=attention.device)
+    behind = place + n_keys  # what does not move keeps its place in both orders
+    taker = torch.where(movable, place, behind).argsort(-1)
+    giver = torch.where(movable, drawn, behind).argsort(-1)
+    weights = attention.gather(-1, giver[:, None].expand_as(attention))
+    return torch.zeros_like(weights).scatter_(
+        -1, taker[:, None].expand_as(attention), weights
+    )
+
+
 def _row_streams(rows: np.ndarray, seed: int, example_ids: Sequence[int]) -> np.ndarray:
     """A number for every query and key of every text, uint64 [batch, queries, keys]."""
     # Counted over the queries and keys of the text, so that padding draws nothing.

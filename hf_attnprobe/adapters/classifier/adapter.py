@@ -25,6 +25,7 @@ from hf_attnprobe.attention_classifier.modeling_attention_classifier import (
 from hf_attnprobe.attention_model import AttentionModelBase, Batch, Observation, Site
 from hf_attnprobe.functional.divergence import small_side
 from hf_attnprobe.functional.integration import gauss_legendre
+from hf_attnprobe.functional.intervention import normalise, reassign
 
 
 TOKENS_PER_PASS = 4096  # of shortened texts
@@ -66,6 +67,28 @@ class SingleHeadAdapter(PretrainedFacts, AttentionModelBase):
 
     def sites(self) -> list[Site]:
         return [Site(self.layer)]
+
+    def reassigned(self, seed: int) -> "SingleHeadAdapter":
+        other = copy.copy(self)
+        other.reassignment = seed
+        return other
+
+    def _attention(self, weights: Tensor, batch: Batch) -> Tensor:
+        """The attention to be read: weights [batch, keys] -> [batch, 1, 1, keys]."""
+        attention = weights[:, None, None, :]
+        if self.reassignment is None:
+            return attention
+        movable = batch.content_mask[:, None]
+        return reassign(
+            attention, movable, seed=self.reassignment, example_ids=batch.example_ids
+        )
+
+    def _given(self, observation: Observation) -> Tensor | None:
+        """The weights [batch, keys] that tokens keep when others go; None: new ones."""
+        if self.reassignment is None:
+            return None
+        return observation.attention[self.layer][:, 0, 0]
+
 
     def _encode(
         self, input_ids: Tensor, attention_mask: Tensor
@@ -192,12 +215,15 @@ class ClassifierAdapter(SingleHeadAdapter):
         with torch.enable_grad():
             factor, embeddings, traces, states = self._encode(**batch.inputs)
             token_logits = self.model.decode(states)
-        attention = self.base.attend(states.detach(), batch.mask)[:, None, None, :]
+        weights = self.base.attend(states.detach(), batch.mask)
+        attention = self._attention(weights, batch)
         state = ClassifierState(factor, embeddings, traces, states, token_logits)
         probs = self._probs(attention[None], token_logits.detach())[0]
         return Observation(self, batch, probs, (attention,), state)
 
-    def native_probs(self, batch: Batch) -> Tensor:
+    def native_probs(self, batch: Batch) -> Tensor | None:
+        if self.reassignment is not None:
+            return None  # no model runs with it by itself
         names = ("input_ids", "attention_mask")
         output = self.native_output({n: batch.inputs[n] for n in names})
         return output.logits.softmax(-1)
@@ -284,6 +310,7 @@ class ClassifierAdapter(SingleHeadAdapter):
             observation.state,
             mask,
             batch.content_mask,
+            self._given(observation),
         )
         logits = outputs + head.bias
         if logits.shape[-1] > 1:
@@ -296,13 +323,26 @@ class ClassifierAdapter(SingleHeadAdapter):
     ) -> Tensor:
         """As in the protocol; the bias classifies a text without any token."""
         bias = self.readout_bias().softmax(-1)
+        inputs, given = dict(observation.batch.inputs), self._given(observation)
+        if given is not None:
+            inputs["given"] = given
         return erased_probs(
             observation,
             erased,
-            lambda texts: self.model(**texts).logits.softmax(-1),
+            self._run,
+            inputs=inputs,
             by=by,
             mask_id=self.mask_id,
             empty=bias.expand_as(observation.probs),
             pad_id=self.model.config.pad_token_id or 0,
             tokens_per_pass=TOKENS_PER_PASS,
         )
+
+    def _run(self, texts: Mapping[str, Tensor]) -> Tensor:
+        """Probabilities [n, classes] of texts, whose tokens may have been given weights."""
+        if "given" not in texts:
+            return self.model(**texts).logits.softmax(-1)
+        ids, mask = texts["input_ids"], texts["attention_mask"]
+        states = self.base.encode(self.base.embeddings(ids), mask)
+        weights = normalise(texts["given"] * self.base.content_mask(mask, ids))
+        return self._probs(weights[None, :, None, None], self.model.decode(states))[0]

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from hf_attnprobe.adapters.classifier.gru import GRUTrace, trace_gru
 from hf_attnprobe.adapters.classifier.lstm import Trace, align
+from hf_attnprobe.functional.intervention import normalise
 
 
 ROWS_AT_ONCE = 512
@@ -101,6 +102,7 @@ def leave_one_out_outputs(
     state: ClassifierState,
     attention_mask: Tensor,
     content: Tensor,
+    given: Tensor | None = None,
 ) -> Tensor:
     """Read-out without bias of the text without each token; 0 without its only token.
 
@@ -110,6 +112,8 @@ def leave_one_out_outputs(
         readout: of the encoder's states.
         state: of the whole text; no graph is recorded.
         attention_mask, content: [batch, keys].
+        given: weights [batch, keys] that the tokens keep, divided by their sum; None:
+            what the shorter text's attention gives them.
 
     Returns:
         [batch, deleted, outputs].
@@ -118,8 +122,11 @@ def leave_one_out_outputs(
     n_keys = content.shape[1]
     deleted = torch.eye(n_keys, dtype=torch.bool, device=content.device)
     kept = content[:, None, :] & ~deleted
-    lowest = torch.finfo(scores.dtype).min
-    weights = scores.masked_fill(~kept, lowest).softmax(-1) * kept
+    if given is not None:
+        weights = normalise(given[:, None] * kept)
+    else:
+        lowest = torch.finfo(scores.dtype).min
+        weights = scores.masked_fill(~kept, lowest).softmax(-1) * kept
     return (weights.unsqueeze(-1) * outputs).sum(2)
 
 

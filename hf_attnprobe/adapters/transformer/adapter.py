@@ -1,5 +1,6 @@
 """Any Transformer with a classification head as an :class:`AttentionModel`."""
 
+import copy
 from collections.abc import Mapping
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ from hf_attnprobe.adapters.transformer.attention_tap import (
     detached,
     masking,
     replacing,
+    untouched,
     visible_keys,
 )
 from hf_attnprobe.adapters.transformer.embedding_gradient import (
@@ -57,16 +59,20 @@ from hf_attnprobe.attention_model import (
     HeadValues,
     Observation,
     OutputProjections,
+    Reassignable,
     Site,
     Stack,
 )
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.functional.divergence import small_side
+from hf_attnprobe.functional.intervention import normalise, reassign
 from hf_attnprobe.functional.predictions import Prediction
 
 
 DELETION_TOKENS_ON_CPU = 1024
 """Whole passes over a core's cache: smaller ones are faster, of 512 to 4,096 tokens."""
+GIVEN = "given "
+"""How the names begin of attention that shorter texts keep."""
 
 
 class TransformerState(NamedTuple):
@@ -161,6 +167,8 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
         return sites
 
     def lacks(self, capability: type, site: Site | None = None) -> str | None:
+        if capability is Reassignable and {x.kind for x in self.layers} != {"layer"}:
+            return "expected one stack of layers, whose attention can be reassigned"
         if capability is EditableInputs and self.layout.n_keys is not None:
             return "expected texts, got images, from which no token can be removed"
         if capability is HeadValues:
@@ -181,6 +189,12 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
 
     def _joins_stacks(self, layer: int) -> bool:
         return self.layers[layer].kind in ("decoder", "cross")
+
+    def reassigned(self, seed: int) -> "TransformerAdapter":
+        self.require(Reassignable)
+        other = copy.copy(self)
+        other.reassignment = seed
+        return other
 
     @cached_property
     def _heads(self) -> Heads:
@@ -242,11 +256,38 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
             ) from error
 
     def observe(self, batch: Batch) -> Observation:
+        if self.reassignment is None:
+            return self._observed(batch, untouched)
+        own = self._observed(batch, untouched)
+        return self._observed(batch, replacing(self._reassigned(own)))
+
+    def _reassigned(self, observation: Observation) -> dict[int, Tensor]:
+        """The attention of every layer with its weights at other content tokens."""
+        batch = observation.batch
+        content = batch.content_mask.gather(-1, batch.inputs["units"])
+        return {
+            layer: reassign(
+                attention,
+                self.visible(observation, layer) & content[:, None],
+                seed=self.reassignment or 0,
+                example_ids=batch.example_ids,
+            )
+            for layer, attention in enumerate(observation.attention)
+        }
+
+    def _imposed(self, observation: Observation) -> dict[int, Tensor]:
+        """The attention that every pass has, by layer; none but where it is reassigned."""
+        if self.reassignment is None:
+            return {}
+        return dict(enumerate(observation.attention))
+
+    def _observed(self, batch: Batch, edit: Edit) -> Observation:
         attention: list[Tensor] = []
         visible: list[Tensor] = []
 
         def capture(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
             n_heads = self.n_heads[layer]
+            weights = edit(layer, weights, scores).to(weights.dtype)
             precise = torch.promote_types(weights.dtype, torch.float32)
             attention.append(unpacked(weights, n_heads).to(precise))
             visible.append(visible_keys(unpacked(scores, n_heads)[:, 0]))
@@ -263,7 +304,9 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
         state = TransformerState(tuple(calls), tuple(visible))
         return Observation(self, batch, probs, tuple(attention), state)
 
-    def native_probs(self, batch: Batch) -> Tensor:
+    def native_probs(self, batch: Batch) -> Tensor | None:
+        if self.reassignment is not None:
+            return None  # no model runs with it by itself
         result = self.native_output(self.arguments(batch.inputs))
         scores = self.head.scores(result, batch.inputs)
         precise = torch.promote_types(scores.dtype, torch.float32)
@@ -287,7 +330,12 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
                     f"expected attention {expected} for layer {layer}, "
                     f"got {list(edited.shape)}"
                 )
-        return replay_logits(self, observation, attention, replacing)
+        n_copies = len(next(iter(attention.values())))
+        held = {
+            layer: own.expand(n_copies, *own.shape)
+            for layer, own in self._imposed(observation).items()
+        }
+        return replay_logits(self, observation, {**held, **attention}, replacing)
 
     def replay_masked(
         self, observation: Observation, kept: Mapping[int, Tensor]
@@ -384,8 +432,9 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
         return small_side(probs, target).sum()
 
     def gradient(self, observation: Observation, target: Tensor) -> Tensor:
-        inputs = observation.batch.inputs
-        explained = partial(self._explained, inputs, detached, target)
+        inputs, held = observation.batch.inputs, self._imposed(observation)
+        edit = replacing(held) if held else detached
+        explained = partial(self._explained, inputs, edit, target)
         n_keys = observation.batch.mask.shape[1]
         slopes = gradient_times_input(self.layout.embeddings, explained, n_keys)
         return sum_pieces(slopes, inputs["units"])
@@ -419,10 +468,12 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
     ) -> list[Tensor]:
         """As in the protocol, in one backward pass."""
         seen: list[Tensor] = []
+        edit = replacing(self._imposed(observation))
 
         def mark(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
+            weights = edit(layer, weights, scores).to(weights.dtype)
             seen.append(weights.requires_grad_())
-            return weights
+            return seen[-1]
 
         with torch.enable_grad():
             explained = self._explained(observation.batch.inputs, mark, target)
@@ -453,10 +504,26 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
         inputs = dict(observation.batch.inputs)
         if "reads" in inputs:
             inputs["whole"] = observation.probs[:, None]
+        for layer, attention in self._imposed(observation).items():
+            inputs[f"{GIVEN}{layer}"] = attention
+            n_keys = attention.shape[-1]
+            places = torch.arange(n_keys, device=attention.device)
+            inputs[f"{GIVEN}places"] = places.expand(len(attention), -1)
         return inputs
 
     def _probs_of(self, texts: Mapping[str, Tensor]) -> Tensor:
-        return self.head.probabilities(self._try_logits(texts), texts)
+        """Probabilities of texts, whose attention may be given by :meth:`_of_whole`."""
+        own = {name: v for name, v in texts.items() if not name.startswith(GIVEN)}
+        edit = None
+        if len(own) < len(texts):
+            places, kept = texts[f"{GIVEN}places"], own["attention_mask"].bool()
+            edit = replacing(
+                {
+                    layer: _of_places(texts[f"{GIVEN}{layer}"], places, kept)
+                    for layer in range(len(self.layers))
+                }
+            )
+        return self.head.probabilities(self._try_logits(own, edit), own)
 
     @property
     def _passes(self) -> dict[str, Any]:
@@ -522,6 +589,19 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
             tokens_per_pass=self.tokens_per_pass,
             backward=backward,
         )
+
+
+def _of_places(attention: Tensor, places: Tensor, kept: Tensor) -> Tensor:
+    """Attention among some tokens of each text, every row divided by its sum.
+
+    Shape: attention [n, heads, keys, keys], places and kept [n, shorter] ->
+    [n, heads, shorter, shorter].
+    """
+    n_heads, shorter = attention.shape[1], places.shape[1]
+    rows = places[:, None, :, None].expand(-1, n_heads, -1, attention.shape[-1])
+    columns = places[:, None, None].expand(-1, n_heads, shorter, -1)
+    among = attention.gather(2, rows).gather(3, columns)
+    return normalise(among * kept[:, None, None])
 
 
 def _comparable(scores: Tensor) -> Tensor:
