@@ -1,35 +1,71 @@
-"""The yardstick of a model that has learned nothing.
+"""Controls: what attention reaches that names nothing, as a yardstick of a test's numbers.
 
-A test that gives a model without its training the same number has measured the
-architecture, not what the model learned (Adebayo et al. 2018, "Sanity Checks for
-Saliency Maps", Section 3). So the same tests run on a control:
-
-randomised: the entries of every weight tensor are shuffled, so that their sizes stay. In
+reassigned: the model itself, the weights of every text given to other tokens of it at
+            random (:class:`~hf_attnprobe.attention_model.Reassignable`). It asks whether
+            *this* attention names what matters better than equally sharp attention
+            elsewhere would, in a model that follows that attention. It knows the function
+            alone: attention, states and read-out, not the weights that make them, so one
+            function has one answer however it is parametrised.
+randomised: the entries of every weight tensor are shuffled, so that their sizes stay
+            (Adebayo et al. 2018, "Sanity Checks for Saliency Maps", Section 3). In
             attention classifiers the query is then scaled until the mean largest weight
             is the model's own: gradients and leave-one-out have the attention weight
             as a factor, so peaked attention agrees with them whatever it learned.
 untrained:  a model of the same configuration, freshly initialised.
+
+The last two ask what the architecture gives without training. They depend on which
+weights there are to shuffle, and their draws differ from one another by more than texts
+do, so they are drawn several times and the interval covers texts and draws.
 
 From the top down: with a number of layers, only these last blocks and what stands above
 them lose their training (the paper's cascading randomisation, one step per audit).
 """
 
 import copy
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from hf_attnprobe.attention_model import AttentionModelBase, Batch
+from hf_attnprobe.attention_model import AttentionModelBase, Batch, Reassignable
 from hf_attnprobe.auditing.options import AuditOptions, Control
 from hf_attnprobe.errors import AttnProbeError
 
 
-def has_control(control: Control, adapter: AttentionModelBase) -> bool:
-    """Whether the audit has a control; by itself only where it is cheap."""
-    if control == "auto":
-        return len(adapter.sites()) == 1
-    return control != "none"
+STREAM = 1 << 41  # added to the seed: other shuffles than those of the tests
+DRAWS = 5
+"""Of a control, where one is cheap: of a model with a single head."""
+
+
+def kind_of(control: Control, adapter: AttentionModelBase) -> Control:
+    """The control that is run; by itself reassigned attention, where the model can."""
+    if control != "auto":
+        return control
+    return "none" if adapter.lacks(Reassignable) else "reassigned"
+
+
+def n_draws(options: AuditOptions, adapter: AttentionModelBase) -> int:
+    """How many draws of the control are run."""
+    if options.control_draws is not None:
+        return options.control_draws
+    is_cheap = len(adapter.sites()) == 1 and options.time is None
+    return DRAWS if is_cheap else 1
+
+
+def reassigned(
+    adapter: AttentionModelBase, options: AuditOptions
+) -> tuple[AttentionModelBase, ...]:
+    """Every draw of the model with its attention at other tokens.
+
+    Raises:
+        AttnProbeError: the model cannot reassign its attention.
+    """
+    model = adapter.require(Reassignable)
+    return tuple(
+        model.reassigned(options.seed + STREAM + draw)
+        for draw in range(n_draws(options, adapter))
+    )
 
 
 def control_of(
@@ -64,27 +100,30 @@ def control_of(
 
 
 def finish(
-    control: AttentionModelBase,
+    draws: Sequence[AttentionModelBase],
     model: AttentionModelBase,
     batch: Batch,
     options: AuditOptions,
 ) -> str:
-    """Makes the control's attention as peaked as the model's; what it is, in words.
+    """Makes the draws' attention as peaked as the model's; what the control is, in words.
 
     Args:
-        batch: texts on which the two attend equally sharply then.
+        draws: of the control, at least one.
+        batch: texts on which they attend as sharply as the model then.
     """
+    times = f", {len(draws)} draws" if len(draws) > 1 else ", one draw"
+    if draws[0].reassignment is not None:
+        return f"its weights at other tokens of each text{times}"
     layers, where = options.control_layers, ""
     if layers is not None:
         blocks = {0: "", 1: "the last layer and "}
         last = blocks.get(layers, f"the last {layers} layers and ")
         where = f" of {last}what stands above"
     if options.control == "untrained":
-        return f"weights{where} freshly initialised"
-    kind = f"weights{where} shuffled"
-    if sharpen_like(control, model, batch):
-        kind += ", attention as peaked as the model's"
-    return kind
+        return f"model weights{where} freshly initialised{times}"
+    sharp = min([sharpen_like(draw, model, batch) for draw in draws])
+    like = ", attention as peaked as the model's" if sharp else ""
+    return f"model weights{where} shuffled{like}{times}"
 
 
 @torch.no_grad()

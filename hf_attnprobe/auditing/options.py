@@ -9,7 +9,7 @@ from hf_attnprobe.faithfulness.registry import parse_tests, reserve_options, tes
 from hf_attnprobe.options import LARGEST_SEED, Options, check_known, from_flat, option
 
 
-Control = Literal["auto", "randomised", "untrained", "none"]
+Control = Literal["auto", "reassigned", "randomised", "untrained", "none"]
 
 Task = Literal[
     "text-classification",
@@ -79,9 +79,16 @@ class AuditOptions(Options):
     )
     control: Control = option(
         "auto",
-        "model without training on which the same tests run, as a yardstick: the "
-        "model's weights shuffled, or a fresh initialisation; auto shuffles where it is "
-        "cheap, for attention classifiers",
+        "yardstick on which the same tests run: attention reassigned to other tokens of "
+        "each text, the model's weights randomised, or the model untrained; auto "
+        "reassigns where the model allows it",
+    )
+    control_draws: int | None = option(
+        None,
+        "draws of the control (default: 5 for a model with one head, else 1)",
+        at_least=1,
+        at_most=1_000,
+        metavar="N",
     )
     control_layers: int | None = option(
         None,

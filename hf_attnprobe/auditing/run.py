@@ -48,7 +48,6 @@ from hf_attnprobe.auditing.subject import Model
 from hf_attnprobe.auditing.sweep import (
     Part,
     Sweep,
-    beside,
     prune_heads,
     run,
     run_parts,
@@ -74,7 +73,7 @@ from hf_attnprobe.storage.folders import (
     write_json,
 )
 from hf_attnprobe.storage.provenance import SUMMARY, versions
-from hf_attnprobe.storage.rows import read_rows
+from hf_attnprobe.storage.rows import read_draws, read_rows
 
 
 logger = logging.getLogger(__name__)
@@ -135,7 +134,7 @@ def audit(
     subject, choice, state = job.subject, job.choice, job.state
     pace = Pace(
         shown=progress and state.is_main_process,
-        n_runs=1 if subject.control is None else 2,
+        n_runs=1 + len(subject.controls),
         is_kept=output_dir is not None,
     )
     with _folder(output_dir, state) as folder, pace, job.on_this_machine():
@@ -152,13 +151,15 @@ def audit(
             sweep.adapter, subject.exact, sweep.texts, sweep.pad_token_id
         )
         with claim(folder, job.identity, state):
-            own = deadline if subject.control is None else deadline.halved()
+            own = deadline.halved() if subject.controls else deadline
             outcome = _run_tests(sweep, choice, options, limits, own)
             others = None
-            if subject.control is not None:
-                other = beside(sweep, subject.control)
-                repeat_on_control(other, outcome, limits, deadline, job.control)
-                others = rows_of(other) if any(other.folder.glob("part-*")) else None
+            if subject.controls:
+                repeat_on_control(
+                    sweep, subject.controls, outcome, limits, deadline, job.control
+                )
+                drawn = audited_rows(sweep, read_draws(folder))
+                others = drawn if len(drawn) else None
                 besides = {**besides, "control": job.control}
             if outcome.facts:
                 besides = {**besides, MARK: outcome.facts}
@@ -218,7 +219,11 @@ def _folder(output_dir: str | Path | None, state: PartialState) -> Iterator[Path
 
 def rows_of(sweep: Sweep) -> pd.DataFrame:
     """The rows of this run's texts and tests; the folder may hold more."""
-    rows = read_rows(sweep.folder)
+    return audited_rows(sweep, read_rows(sweep.folder))
+
+
+def audited_rows(sweep: Sweep, rows: pd.DataFrame) -> pd.DataFrame:
+    """Those of this run's texts and tests."""
     audited = rows.example_id.isin([text.example_id for text in sweep.texts])
     return rows[audited & rows.test.isin([*sweep.options, PREDICTION])]
 
@@ -254,7 +259,14 @@ def report_of(
         examples=shown_texts(subject, sweep, rows, examples, options),
         prune=prune_heads(sweep, rows) if options.prune else None,
         comparisons=compare_rankings(rows, seed=seed),
-        findings=findings(rows, control, classes, seed=seed, words=words),
+        findings=findings(
+            rows,
+            control,
+            classes,
+            seed=seed,
+            words=words,
+            shares_draws=any(c.reassignment is None for c in subject.controls),
+        ),
         contrasts=contrasts,
         contradictions=tuple(contradictions(rows, of_number=words.is_number)),
         notes=(

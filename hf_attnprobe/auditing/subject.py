@@ -60,7 +60,7 @@ SLOW_ON_A_CPU = (torch.bfloat16, torch.float16)
 class Subject:
     """The model that is audited, by name and behind the protocol, and its tokenizer.
 
-    ``control`` is the same model without what it has learned, where there is one.
+    ``controls`` are the draws of its control; none where there is no control.
     ``origin`` is what a report records of where the model is from. ``has_unit`` is False
     of a model that predicts a number where nothing says what its changes are counted in.
     ``exact`` makes the same model in float32 where it is asked for in half precision.
@@ -69,7 +69,7 @@ class Subject:
     name: str
     adapter: AttentionModelBase
     tokenizer: PreTrainedTokenizerBase | ImageReader
-    control: AttentionModelBase | None = None
+    controls: tuple[AttentionModelBase, ...] = ()
     origin: Mapping[str, Any] = field(default_factory=dict)
     has_unit: bool = True
     exact: Callable[[], AttentionModelBase] | None = None
@@ -111,7 +111,7 @@ def make_subject(
         loaded = _loaded(model.model, tokenizer, options)
         _check_tokenizer_of(loaded, model)
         copied = partial(_copy_without_training, model, options)
-        return _subject(loaded, model, _control(model, options, copied))
+        return _subject(loaded, model, _controls(model, options, copied))
     loaded = _loaded(model, tokenizer, options)
     arguments = {
         "dtype": None if options.dtype is None else getattr(torch, options.dtype),
@@ -127,10 +127,10 @@ def make_subject(
     _check_tokenizer_of(loaded, adapter)
     _say_what_is_slow(loaded.model, options, device)
 
-    def again() -> AttentionModelBase:
-        return wrapped(_without_training(loaded.model, options))
+    def again(seed: int) -> AttentionModelBase:
+        return wrapped(_without_training(loaded.model, options, seed))
 
-    made = _subject(loaded, adapter, _control(adapter, options, again))
+    made = _subject(loaded, adapter, _controls(adapter, options, again))
     has_unit = not adapter.prediction.is_number or bool(options.scale or spread)
     in_float32 = partial(wrapped, loaded.model, dtype=torch.float32)
     exact = in_float32 if options.dtype in HALF else None
@@ -151,9 +151,11 @@ def check_unit(subject: Subject) -> None:
 
 
 def _subject(
-    loaded: Loaded, adapter: AttentionModelBase, control: AttentionModelBase | None
+    loaded: Loaded,
+    adapter: AttentionModelBase,
+    controls: tuple[AttentionModelBase, ...],
 ) -> Subject:
-    return Subject(loaded.name, adapter, loaded.tokenizer, control, loaded.origin)
+    return Subject(loaded.name, adapter, loaded.tokenizer, controls, loaded.origin)
 
 
 def _unpacked(model: Any, tokenizer: Tokenizer | None) -> tuple[Any, Tokenizer | None]:
@@ -316,41 +318,45 @@ def _check_adapter_options(options: AuditOptions) -> None:
             )
 
 
-def _control(
+def _controls(
     adapter: AttentionModelBase,
     options: AuditOptions,
-    make: Callable[[], AttentionModelBase],
-) -> AttentionModelBase | None:
-    """The control, where there is one.
+    make: Callable[[int], AttentionModelBase],
+) -> tuple[AttentionModelBase, ...]:
+    """The draws of the control, none where there is no control.
+
+    Args:
+        make: a model without what it has learned, from a seed.
 
     Raises:
-        AttnProbeError: one was asked for, and the model cannot be copied.
+        AttnProbeError: one was asked for, and the model cannot have it.
     """
-    if not controls.has_control(options.control, adapter):
-        return None
+    kind = controls.kind_of(options.control, adapter)
+    if kind == "none":
+        return ()
+    if kind == "reassigned":
+        return controls.reassigned(adapter, options)
     try:
-        return make()
+        draws = range(controls.n_draws(options, adapter))
+        return tuple(make(options.seed + draw) for draw in draws)
     except (TypeError, RuntimeError) as error:  # what copying raises
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        if options.control == "auto":
-            logger.warning("no control is run, the model cannot be copied: %s", reason)
-            return None
         raise AttnProbeError(
             f"cannot copy the model for a control: {reason}; leave --control out"
         ) from error
 
 
-def _without_training(model: nn.Module, options: AuditOptions) -> nn.Module:
+def _without_training(model: nn.Module, options: AuditOptions, seed: int) -> nn.Module:
     return controls.control_of(
-        model, options.control, n_layers=options.control_layers, seed=options.seed
+        model, options.control, n_layers=options.control_layers, seed=seed
     )
 
 
 def _copy_without_training(
-    adapter: AttentionModelBase, options: AuditOptions
+    adapter: AttentionModelBase, options: AuditOptions, seed: int
 ) -> AttentionModelBase:
     """Of an adapter that is given as an object."""
     other = copy.deepcopy(adapter)
-    weights = _without_training(adapter.model, options).state_dict()
+    weights = _without_training(adapter.model, options, seed).state_dict()
     other.model.load_state_dict(weights)
     return other

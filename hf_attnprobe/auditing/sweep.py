@@ -10,6 +10,7 @@ import pandas as pd
 from accelerate import PartialState
 
 from hf_attnprobe.attention_model import (
+    ALL,
     AttentionModelBase,
     Batch,
     Decisions,
@@ -44,6 +45,7 @@ from hf_attnprobe.storage.rows import (
     NO_SITE,
     Done,
     append_rows,
+    draw_folder,
     finished_ids,
     prediction_statistics,
     statistics_of,
@@ -203,35 +205,45 @@ def run_parts(
         run(part, sites_by_test(names, sweep.adapter, sites, groups))
 
 
-def beside(sweep: Sweep, control: AttentionModelBase) -> Sweep:
-    """The same sweep of the control, its rows in a folder of their own."""
+def beside(sweep: Sweep, control: AttentionModelBase, draw: int = 0) -> Sweep:
+    """The same sweep of a draw of the control, its rows in a folder of their own."""
     control.head_sets = sweep.adapter.head_sets
-    folder = sweep.folder.parent / "control" / "rows"
+    folder = draw_folder(sweep.folder.parent, draw)
     return replace(sweep, adapter=control, folder=folder, name="control")
 
 
-def run_control(
-    sweep: Sweep, parts: Sequence[Part], groups: Sequence[Site], kind: str
-) -> None:
-    """Runs the tests of an audit on its control.
+CONTROLLED = ("correlation", "erasure", "input_erasure")
+"""The tests whose numbers a verdict reads beside those of a control."""
 
-    Args:
-        sweep: of :func:`beside`.
-        parts: the heads that the audit tested, by texts.
-        kind: of control, in words.
+
+def of_verdict(sweep: Sweep, groups: Sequence[Site]) -> Where:
+    """The tests and the place that a verdict reads of a control; none without a place.
+
+    All attention, or the only head.
     """
-    with claimed_control(sweep, kind):
-        run_parts(sweep, parts, groups, done="screen")
+    names = [name for name in sweep.options if name in CONTROLLED]
+    whole = [g for g in groups if g.layer == g.head == ALL]
+    heads = sweep.adapter.sites()
+    single = heads if len(heads) == 1 else []
+    if not (whole or single):
+        return {}
+    where = sites_by_test(names, sweep.adapter, single, whole)
+    return {test: sites for test, sites in where.items() if sites}
 
 
 def claimed_control(sweep: Sweep, kind: str) -> contextlib.AbstractContextManager[None]:
-    """Marks the folder of a control as this run's.
+    """Marks the folder of a control's draw as this run's.
 
     Args:
         sweep: of :func:`beside`.
         kind: of control, in words.
     """
-    identity = {"model_fingerprint": sweep.adapter.fingerprint(), "kind": kind}
+    seed = sweep.adapter.reassignment
+    identity = {
+        "model_fingerprint": sweep.adapter.fingerprint(),
+        "kind": kind.rpartition(",")[0],
+        **({} if seed is None else {"reassignment": seed}),
+    }
     return claim(sweep.folder.parent, identity, sweep.state, kind="control")
 
 

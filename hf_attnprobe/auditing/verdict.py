@@ -2,10 +2,11 @@
 
 An answer is about the model's attention as a whole: of a model with one head that head,
 of one with many all heads at once, where they were edited together. Rules, thresholds
-and their sources are in ``statistics/verdicts.py``.
+and their sources, and how the answers make a verdict, are in ``statistics/verdicts.py``.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import pandas as pd
 
@@ -18,21 +19,30 @@ from hf_attnprobe.auditing.answers.attention import (
     uniqueness,
 )
 from hf_attnprobe.auditing.answers.evidence import Evidence
+from hf_attnprobe.statistics.contrasts import draws_of
 from hf_attnprobe.statistics.sites import at_site, predictions_of, site_of_model
 from hf_attnprobe.statistics.stopped import stopping_of
 from hf_attnprobe.statistics.summary import ALL_TEXTS, Statistic, group_names
 from hf_attnprobe.statistics.verdicts import (
+    QUESTIONS,
     RULES,
     Answer,
+    Conclusion,
     Finding,
-    overall,
+    conclude,
 )
 from hf_attnprobe.statistics.wording import CLASSES, Words
 
 
 QUESTION = "Does this attention explain the predictions?"
 Question = Callable[[Evidence, str], Finding | None]
-QUESTIONS: tuple[Question, ...] = (importance, assignment, uniqueness, erasure, removal)
+ASKED: Mapping[str, Question] = {
+    "importance": importance,
+    "assignment": assignment,
+    "uniqueness": uniqueness,
+    "erasure": erasure,
+    "removal": removal,
+}
 """About attention, in the order of the rules."""
 
 
@@ -43,6 +53,7 @@ def findings(
     *,
     seed: int = 0,
     words: Words = CLASSES,
+    shares_draws: bool = False,
 ) -> tuple[Finding, ...]:
     """The questions that the rows answer, in the order of the rules.
 
@@ -51,10 +62,12 @@ def findings(
 
     Args:
         rows: of the audit.
-        control: of the same tests on the control.
+        control: of the same tests on the control; with a column ``draw`` where it was
+            drawn several times.
         label_names: names of the classes.
         seed: of the bootstrap.
         words: of the kind of prediction.
+        shares_draws: whether one draw of the control is the same for all texts.
     """
     predictions = predictions_of(rows)
     found = [accuracy(predictions, words, seed)]
@@ -62,10 +75,13 @@ def findings(
     if site is None:
         return tuple(found)
     texts = at_site(rows, site)
-    others = None if control is None else at_site(control, site).reindex(texts.index)
-    evidence = Evidence(texts, others, seed, words, stopping_of(rows))
+    draws = tuple(
+        at_site(draw, site).reindex(texts.index) for draw in draws_of(control)
+    )
+    stopping = stopping_of(rows)
+    evidence = Evidence(texts, draws, seed, words, stopping, shares_draws)
     predicted = predictions.predicted_class.reindex(texts.index)
-    for question in QUESTIONS:
+    for question in ASKED.values():
         found += _answered(question, evidence, predicted, label_names)
     return tuple(found)
 
@@ -103,7 +119,24 @@ def pooled_or_by_class(
     answered = [question(of_class, name) for name, of_class in of_classes]
     by_class = [found for found in answered if found is not None]
     said = {f.answer for f in by_class} - {Answer.CANNOT_SAY}
-    return by_class if len(said) > 1 else [pooled]
+    if len(said) > 1:
+        return by_class
+    return [replace(pooled, other_draws=_other_draws(question, evidence, pooled))]
+
+
+def _other_draws(
+    question: Question, evidence: Evidence, pooled: Finding
+) -> float | None:
+    """The share of single draws of the control with which the answer is another one.
+
+    None where no control is counted, or there is only one draw.
+    """
+    if len(evidence.draws) < 2 or "control" not in pooled.yardsticks:
+        return None
+    single = replace(evidence, shares_draws=False)
+    answers = [question(single.of_draw(draw), ALL_TEXTS) for draw in evidence.draws]
+    differing = [f for f in answers if f is None or f.answer != pooled.answer]
+    return len(differing) / len(answers)
 
 
 def conclusion(found: Sequence[Finding]) -> Answer:
@@ -112,31 +145,43 @@ def conclusion(found: Sequence[Finding]) -> Answer:
     "cannot say" of a model that is not shown to be better than the majority: there is
     nothing worth an explanation. Accuracy is no evidence for attention otherwise.
     """
-    if is_at_chance(found):
-        return Answer.CANNOT_SAY
-    return overall(f.answer for f in found if f.rule != "accuracy")
-
-
-def is_at_chance(found: Sequence[Finding]) -> bool:
-    """Whether labels are there and do not show the model to be better than chance."""
-    accuracy = [f for f in found if f.rule == "accuracy" and f.n]
-    return any(f.answer != Answer.YES for f in accuracy)
+    return conclude(found).answer
 
 
 def conclusion_sentence(found: Sequence[Finding]) -> str | None:
     """The question and its answer, with what it rests on; None without evidence."""
+    concluded = conclude(found)
+    if not concluded.answers:
+        return None
+    answer = str(concluded.answer).capitalize()
+    why = f"{reason(concluded)}; " if reason(concluded) else ""
     parts = [
         f"{RULES[f.rule].name.lower()}{_of_group(f.group)} {f.answer}"
         for f in found
         if f.rule != "accuracy"
     ]
-    if not parts:
-        return None
-    answer = conclusion(found)
-    why = ""
-    if is_at_chance(found):
-        why = "the model is not shown to be better than always saying the same; "
-    return f"{QUESTION} {str(answer).capitalize()} ({why}{', '.join(parts)})."
+    return f"{QUESTION} {answer} ({why}{', '.join(parts)})."
+
+
+def reason(concluded: Conclusion) -> str:
+    """Why the verdict is what it is, where counting does not tell; else empty."""
+    if concluded.at_chance:
+        return "the model is not shown to be better than guessing"
+    if concluded.is_nothing:
+        return "attention has no effect on the output"
+    if concluded.missing and concluded.answer == Answer.CANNOT_SAY:
+        asked, missing = len(concluded.answers), _names(concluded.missing)
+        return f"{asked} of {len(QUESTIONS)} questions asked, without {missing}"
+    if concluded.answer == Answer.YES and concluded.answers.get("uniqueness") in (
+        Answer.NO,
+        Answer.PARTLY,
+    ):
+        return "other attention would do as well"
+    return ""
+
+
+def _names(rules: Sequence[str]) -> str:
+    return ", ".join(RULES[rule].name.lower() for rule in rules)
 
 
 def _of_group(group: str) -> str:

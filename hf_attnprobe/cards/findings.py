@@ -122,11 +122,12 @@ def _besides(audit: AuditedOn) -> list[str]:
     control = known.get("control", "none")
     if control != "none":
         lines.append(
-            "Control: the same tests on this model without what it learned "
-            f"({prose(str(control))}); one draw"
+            f"Control: the same tests on this model with {prose(str(control))}"
         )
     else:
-        lines.append("No control was run: what an untrained model gives is not known")
+        lines.append(
+            "No control was run: what the same weights at other tokens reach is not known"
+        )
     left_out = known.get("left_out") or {}
     if isinstance(left_out, Mapping):
         lines += [

@@ -12,6 +12,10 @@ Compare:  τ-b of (a) with (b): how far two measures of importance agree that do
 Top:      the share of the k tokens that one ranks first among the k that the other does,
           beside k / T, what random orders of T tokens come to; and τ on the union of
           both, 1 − 2K / pairs for the distance K of Fagin et al. (2003) with p = ½.
+Weighted: as (b), but every pair of tokens counts by how much their importances differ
+          (Gini correlation, functional/rank.py): where one token decides, the order of
+          the others is noise and weighs nothing. Precision: of the fewest tokens that
+          hold half of the importance, the share among as many of most attention.
 Reading:  1 the same order, 0 unrelated orders, −1 the reverse. Agreement is
           significant where τ > 0 and its two-sided p ≤ .05 (the papers also count
           τ < 0); an undefined τ is not. Beside it stands how often unrelated orders
@@ -50,7 +54,10 @@ from hf_attnprobe.functional.divergence import small_side
 from hf_attnprobe.functional.rank import (
     chance_of_agreement,
     dense_rank,
+    gini_correlation,
+    heaviest,
     kendall_tau_b_matrix,
+    precision,
     top_overlap,
     top_tau,
 )
@@ -110,6 +117,14 @@ READINGS = {
         "leave-one-out orders the tokens nearer to gradients than attention does by "
         "{mean:+.2f} of rank correlation (mean over texts; below 0 attention is nearer)"
     ),
+    "attention_leave_one_out_agreement": (
+        "attention puts first what matters most when left out with a Gini correlation "
+        "of {mean:.2f} (1 is the best order, 0 chance)"
+    ),
+    "attention_leave_one_out_precision": (
+        "{mean:.2f} of the tokens that together hold half of the leave-one-out importance "
+        "are among as many that attention ranks first"
+    ),
     "attention_gradient_top_overlap": (
         "{mean:.0%} of the {key} most attended tokens are among the {key} of the largest "
         "gradients (mean over longer texts)"
@@ -153,7 +168,9 @@ class CorrelationResult:
     ``significant_by_chance`` is the probability of that for a random order of as many
     tokens, without ties. ``leave_one_out_tau_difference`` is τ(gradient, leave-one-out)
     − τ(attention, leave-one-out), ``gradient_tau_difference`` τ(gradient, leave-one-out)
-    − τ(attention, gradient), both in [−2, 2].
+    − τ(attention, gradient), both in [−2, 2]. ``attention_leave_one_out_agreement`` is in
+    [−1, 1], its precision in [0, 1]; both are NaN where no token matters more than
+    another.
 
     By number k of tokens: overlaps in [0, 1] and τ on the union in [−1, 1], NaN in texts
     of k tokens or fewer; τ also where the union is a single token.
@@ -171,6 +188,8 @@ class CorrelationResult:
     significant_by_chance: Tensor
     leave_one_out_tau_difference: Tensor
     gradient_tau_difference: Tensor
+    attention_leave_one_out_agreement: Tensor
+    attention_leave_one_out_precision: Tensor
     attention_gradient_top_overlap: Mapping[int, Tensor] = field(default_factory=dict)
     attention_leave_one_out_top_overlap: Mapping[int, Tensor] = field(
         default_factory=dict
@@ -235,7 +254,24 @@ def correlation(
     baseline = found.tau[:, 1, 2]
     differences = [baseline - found.tau[:, 0, 2], baseline - found.tau[:, 0, 1]]
     tops = _tops(ranked, content, options.tops)
-    return CorrelationResult(*[*by_pair, by_chance, *differences], **tops)
+    agreements = _weighted(ranked, leave_one_out, content)
+    found_ones = [*by_pair, by_chance, *differences, *agreements]
+    return CorrelationResult(*found_ones, **tops)
+
+
+def _weighted(
+    ranked: Tensor, importance: Tensor, content: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Agreement of attention with leave-one-out by importance, and its precision, [batch].
+
+    Shape: ranked [batch, 3, keys], see :data:`PAIRS`.
+    """
+    all_equal = ranked[:, 2].masked_fill(~content, 0).amax(-1) == 0
+    agreement = gini_correlation(importance, ranked[:, 0], content)
+    wanted = heaviest(importance, content)
+    both = agreement, precision(ranked[:, 0], wanted, content)
+    first, second = (x.masked_fill(all_equal, torch.nan) for x in both)
+    return first, second
 
 
 def _tops(ranked: Tensor, content: Tensor, tops: Sequence[int]) -> dict[str, Any]:

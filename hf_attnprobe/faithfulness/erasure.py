@@ -13,6 +13,10 @@ Compare:  attention as a ranking with random orders, the gradient with respect t
           weights, attention × gradient, leave-one-out, gradient × input; in heads of
           Transformers effective attention and norms; of a layer or of all heads
           together, attention rolled out and that of the last layer.
+Lead:     behind the tokens that a decision rests on, it flips by the noise of the rest.
+          So the same orders are followed until nine tenths of the decision's lead (its
+          log-odds over each other class) are gone: the evidence, not the last tenth of
+          it. Of one class per text only.
 Exactly:  where the read-out is linear, the smallest set that flips the decision, what
           every ranking wastes, and how far it gets from a random order to that set. For
           two classes attention × gradient is, up to the bias, proportional to the
@@ -35,6 +39,7 @@ is erased in all of them at once. The exact minimum is out of reach for both:
 ``greedy_bound_size``, the least that any of the orders needed, bounds it from above.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
@@ -148,6 +153,10 @@ READINGS = {
         "the order of {key} goes {mean:.0%} of the way from a random order to the best "
         "of the tried ones (mean over texts that one of them flips)"
     ),
+    "fraction_to_lose_lead": (
+        "in the order of {key}, nine tenths of the lead are gone when {mean:.2f} of the "
+        "tokens are erased (of texts in which some order gets there; never counts as all)"
+    ),
     "product_margin_tau": (
         "attention × gradient and the exact margins order the tokens with rank "
         "correlation {mean:.2f}"
@@ -216,6 +225,10 @@ class ErasureResult:
     draws, and its ``never_flips`` is the share of draws that do not; ``random_1`` is the
     first draw. With ``bottom_up`` its orders are among the tried ones.
 
+    ``fraction_to_lose_lead`` is in (0, 1]: when nine tenths of the lead are gone; NaN in
+    texts in which no order gets there, empty for other predictions than one class. Its
+    ``best`` is the smallest set, or where the read-out is not linear the best order tried.
+
     ``way_to_best`` is (random − it) / (random − smallest set), at most 1, negative where
     it is worse than a random order; NaN where a random order needs the least.
     ``way_to_best_tried`` is the same with the best of the tried orders, of
@@ -242,6 +255,7 @@ class ErasureResult:
     minimal_size: Tensor | None = None
     no_set_flips: Tensor | None = None
     no_order_flips: Tensor | None = None
+    fraction_to_lose_lead: dict[str, Tensor] = field(default_factory=dict)
     regret: dict[str, Tensor] = field(default_factory=dict)
     way_to_best: dict[str, Tensor] = field(default_factory=dict)
     way_to_best_tried: dict[str, Tensor] = field(default_factory=dict)
@@ -283,6 +297,7 @@ def erasure(
             f"least_{name}": -ranked[name] for name in FROM_BELOW if name in ranked
         }
     order = orders(observation, content, ranked, options.n_random, seed)
+    lost: Tensor | None = None
     if token_logits is not None:
         bias = observation.model.require(LinearReadout).readout_bias()
         n_removed = removals_to_flip(
@@ -295,7 +310,9 @@ def erasure(
             **rules,
         )
     else:
-        n_removed = _removals_by_replay(observation, site, order, content, **rules)
+        n_removed, lost = _removals_by_replay(
+            observation, site, order, content, **rules
+        )
     names = ("random", *ranked)
     gathered = partial(
         _by_ranking, names=names, n_random=options.n_random, each=options.each_random
@@ -319,12 +336,61 @@ def erasure(
         others |= _exact(exact, ranked["product"], content)
         others |= {"no_set_flips": none, "way_to_best": way}
         others["regret"] = {name: n - best for name, n in removals.items()}
+    if observation.explains is None and observation.model.prediction.kind == "classes":
+        others["fraction_to_lose_lead"] = _losing_lead(
+            observation, attention, order, lost, gathered
+        )
     return ErasureResult(
         **others,
         fraction_to_flip={name: n / n_tokens for name, n in removals.items()},
         never_flips=gathered(never),
         probability_mass_removed=gathered(mass),
     )
+
+
+LEAD_KEPT = 0.1
+"""Of the lead: what is left of it when the evidence counts as gone."""
+
+
+def _losing_lead(
+    observation: Observation,
+    attention: Tensor,
+    order: Tensor,
+    lost: Tensor | None,
+    gathered: Callable[[Tensor], dict[str, Tensor]],
+) -> dict[str, Tensor]:
+    """The share of the tokens that is erased when nine tenths of the lead are gone.
+
+    By ranking, with ``best`` the fewest that do it: exactly where the read-out is
+    linear, else of the tried orders.
+
+    Args:
+        attention: of the site, [batch, keys].
+        order: [orders, batch, keys].
+        lost: removals where the model was replayed, [orders, batch].
+        gathered: from orders to rankings.
+    """
+    content, token_logits = observation.batch.content_mask, observation.token_logits
+    if token_logits is not None:
+        logits = (attention[..., None] * token_logits).sum(1, keepdim=True)
+        raised = token_logits.double() + _raise(logits.double())
+        lost = removals_to_flip(attention, raised, content, order)
+        fewest = minimal_flip_set(attention, raised, content).size
+    else:
+        assert lost is not None
+        fewest = _fewest(lost)
+    n_tokens = content.sum(-1)
+    counted = never_as_all(lost, n_tokens, ~fewest.isnan())
+    removals = gathered(counted) | {"best": fewest}
+    return {name: n / n_tokens for name, n in removals.items()}
+
+
+def _raise(logits: Tensor) -> Tensor:
+    """What the other classes' logits gain so that a lead of a tenth is none.
+
+    Shape: [..., classes] -> the same, 0 for the predicted class.
+    """
+    return LEAD_KEPT * (logits.amax(-1, keepdim=True) - logits)
 
 
 @torch.no_grad()
@@ -414,16 +480,20 @@ def _removals_by_replay(
     *,
     renormalise: bool,
     all_zero: bool,
-) -> Tensor:
+) -> tuple[Tensor, Tensor]:
     """As :func:`removals_to_flip`, by running the model after every removal.
 
-    Shape: float64 [orders, batch].
+    Returns:
+        Removals until the decision flips, and until nine tenths of its lead are gone,
+        each float64 [orders, batch].
     """
     n_tokens = content.sum(-1)
     longest = int(n_tokens.max())
     turn = order.argsort(-1)
     steps = torch.cartesian_prod(torch.arange(len(order)), torch.arange(longest))
-    parts = []
+    flips, loses = [], []
+    rounding = torch.finfo(observation.probs.dtype).eps  # see `log_odds`
+    raised = _raise(observation.probs.clamp_min(rounding).log()).exp()
     n_layers = len(observation.model.members(site))
     for part in steps.to(order.device).split(max(1, COPIES_AT_ONCE // n_layers)):
         which, n_before = part.unbind(1)
@@ -431,10 +501,17 @@ def _removals_by_replay(
         after = erased(
             observation, site, gone, renormalise=renormalise, all_zero=all_zero
         )
-        parts.append(observation.flips(after) & ~after.isnan().any(-1))
-    flips = torch.cat(parts).unflatten(0, (len(order), longest))
-    n_removed = (flips.to(torch.int8).argmax(1) + 1).double()
-    return n_removed.masked_fill(~flips.any(1) | (n_tokens < 2), torch.nan)
+        is_real = ~after.isnan().any(-1)
+        flips.append(observation.flips(after) & is_real)
+        loses.append(observation.flips(after * raised) & is_real)
+
+    def first(events: list[Tensor]) -> Tensor:
+        happened = torch.cat(events).unflatten(0, (len(order), longest))
+        n_removed = (happened.to(torch.int8).argmax(1) + 1).double()
+        never = ~happened.any(1) | (n_tokens < 2)
+        return n_removed.masked_fill(never, torch.nan)
+
+    return first(flips), first(loses)
 
 
 def _by_ranking(

@@ -6,6 +6,12 @@ Question: if the attention weights of a text are shuffled over its tokens, does 
           output change?
 Measure:  the median, over 100 random shuffles, of the total variation distance between
           new and old output; the encoder's states stay as they are.
+In log-odds: a saturated output hardly shows in probability what moves its logit. So
+          beside it stands the change of the predicted class's log-odds, as a share of
+          their range: |l' − l| / max(|l|, |l'|, 4), at most 1. Log-odds of ±2 are where
+          probability is not saturated, so for an unsure output the share is the largest
+          total variation that such a change can make, and for a sure one the part of its
+          log-odds that is lost. Of one class per text only.
 Exactly:  where the read-out is linear, the largest change any of the T! permutations
           can make, whether one of them flips the decision, and the mean and variance of
           the logit over all of them.
@@ -15,6 +21,7 @@ Reading:  0 the assignment of weights to tokens does not matter, 1 it decides
           everything.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -24,7 +31,7 @@ from torch import Tensor
 
 from hf_attnprobe.attention_model import Observation, Site
 from hf_attnprobe.faithfulness.registry import register_test
-from hf_attnprobe.functional.divergence import tvd
+from hf_attnprobe.functional.divergence import log_odds, share_of_log_odds, tvd
 from hf_attnprobe.functional.intervention import permute, random_permutations
 from hf_attnprobe.functional.linear import permutation_extremes, permutation_moments
 from hf_attnprobe.options import Options, option
@@ -33,6 +40,18 @@ from hf_attnprobe.options import Options, option
 READINGS = {
     "max_attention": "the token with the most attention has {mean:.2f} of it",
     "median_tvd": "shuffling attention moved the output by {mean:.2f} {unit}",
+    "median_share_of_log_odds": (
+        "shuffling attention moved the log-odds of what is predicted by {mean:.2f} of "
+        "their range"
+    ),
+    "largest_drawn_change": (
+        "the worst of the drawn shuffles moves the output by {mean:.2f} {unit}, or its "
+        "log-odds by as much of their range"
+    ),
+    "largest_change": (
+        "the worst of all possible shuffles moves the output, or the share of its "
+        "log-odds, by {mean:.2f}"
+    ),
     "median_tvd_of": (
         "shuffling attention moved what is said of {key} by {mean:.2f} of 1"
     ),
@@ -65,14 +84,20 @@ class PermutationResult:
     The exact ones are None where the read-out is not linear; ``max_tvd`` also for over
     two classes.
 
+    ``largest_drawn_change`` is of the shuffles that were drawn, ``largest_change`` of all
+    there are: the larger of the total variation and the share of the log-odds.
+
     ``logit_mean`` and ``logit_variance`` are of the logit of class 1 against class 0,
     or of the predicted class's logit where there are more than two classes.
     """
 
     max_attention: Tensor
     median_tvd: Tensor
+    largest_drawn_change: Tensor
+    median_share_of_log_odds: Tensor | None = None
     median_tvd_of: Mapping[str, Tensor] | None = None
     max_tvd: Tensor | None = None
+    largest_change: Tensor | None = None
     flip_possible: Tensor | None = None
     logit_mean: Tensor | None = None
     logit_variance: Tensor | None = None
@@ -115,7 +140,15 @@ def permutation(
         of_parts = prediction.distance_by_part(after, observation.probs)
         by_part = dict(zip(prediction.parts, _median(of_parts).unbind(-1), strict=True))
     largest = observation.read(site).amax(-1)
-    return PermutationResult(largest, _median(changes), by_part, **exact)
+    most, share = changes.amax(0), None
+    if prediction.kind == "classes":
+        shares = share_of_log_odds(
+            log_odds(observation.probs, observation.target(None)),
+            log_odds(after, observation.target(None).expand(after.shape[:-1])),
+        )
+        share = _median(shares)
+        most = torch.maximum(most, shares.amax(0))
+    return PermutationResult(largest, _median(changes), most, share, by_part, **exact)
 
 
 def _shuffled_probs(
@@ -193,4 +226,8 @@ def _exact(
         prob = observation.probs.amax(-1).double()
         extremes = torch.stack([lowest, highest]).sum(1)
         exact["max_tvd"] = (extremes.sigmoid() - prob).abs().amax(0)
+        before = log_odds(observation.probs, predicted)
+        most = -math.log(torch.finfo(before.dtype).eps)  # see `log_odds`
+        shares = share_of_log_odds(before, extremes.clamp(-most, most)).amax(0)
+        exact["largest_change"] = torch.maximum(exact["max_tvd"], shares)
     return exact

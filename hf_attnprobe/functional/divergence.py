@@ -113,3 +113,42 @@ def vertex_jsd(weight: Tensor) -> Tensor:
     """
     change = weight * _log(weight) - (1 + weight) * torch.log1p(weight)
     return math.log(2) + change / 2
+
+
+UNSATURATED = 4.0
+"""The range of log-odds, from −2 to 2, in which a probability (.12 to .88) follows them."""
+
+
+def log_odds(probs: Tensor, target: Tensor) -> Tensor:
+    """The log-odds of a class against all others together, in nats.
+
+    Both sides are sums of probabilities. What is smaller than the rounding of 1 counts
+    as that: a probability next to 1 has no more digits (float64: log-odds up to 36).
+
+    Args:
+        probs: [..., classes].
+        target: int64 [...].
+
+    >>> log_odds(torch.tensor([0.8, 0.15, 0.05]), torch.tensor(0)).exp().item()
+    4.0
+    """
+    is_target = F.one_hot(target, probs.shape[-1]).bool()
+    own = probs.masked_fill(~is_target, 0).sum(-1)
+    others = probs.masked_fill(is_target, 0).sum(-1)
+    rounding = torch.finfo(probs.dtype).eps
+    return own.clamp_min(rounding).log() - others.clamp_min(rounding).log()
+
+
+def share_of_log_odds(before: Tensor, after: Tensor) -> Tensor:
+    """How far log-odds move, as a share of their range, in [0, 1].
+
+    |l' − l| / max(|l|, |l'|, 4), at most 1: where the output is not saturated the
+    largest total variation that such a change can make (the logistic function is
+    nowhere steeper than 1/4), where it is the part of the log-odds that is lost.
+
+    >>> before, after = torch.tensor([1.0, 10.0]), torch.tensor([2.0, 5.0])
+    >>> share_of_log_odds(before, after).tolist()
+    [0.25, 0.5]
+    """
+    size = torch.maximum(before.abs(), after.abs()).clamp_min(UNSATURATED)
+    return ((after - before).abs() / size).clamp_max(1)

@@ -298,3 +298,76 @@ def top_tau(x: Tensor, y: Tensor, mask: Tensor, k: int) -> Tensor:
     kept = kept.masked_fill(~top.gather(-1, keys), -1)
     score = _pair_counts(kept.transpose(0, 1), union.gather(-1, keys[0]))[:, 0, 1]
     return score / (n * (n - 1) / 2).double()
+
+
+def gini_correlation(values: Tensor, order: Tensor, mask: Tensor) -> Tensor:
+    """How far an order of the tokens puts the largest values first (Gini correlation).
+
+    Σ_{i<j} (v_i − v_j) sign(o_i − o_j) / Σ_{i<j} |v_i − v_j|: Kendall's τ with every
+    pair weighted by how much its values differ, so that tokens of almost equal value
+    may stand in any order. Schechtman & Yitzhaki 1987: cov(v, rank o) / cov(v, rank v).
+
+    Args:
+        values, order: [..., keys]; equal entries of the order put neither first.
+        mask: bool [..., keys].
+
+    Returns:
+        float64 [...] in [−1, 1], 0 on average over random orders; NaN where all values
+        are equal.
+
+    >>> values, mask = torch.tensor([8.0, 0.1, 0.0]), torch.ones(3).bool()
+    >>> round(gini_correlation(values, torch.tensor([3.0, 1.0, 2.0]), mask).item(), 3)
+    0.988
+    """
+    values = values.double().masked_fill(~mask, 0)
+    own = (values * _wins(values, mask)).sum(-1)
+    by_order = (values * _wins(order.double(), mask)).sum(-1)
+    return by_order / own.masked_fill(own <= 0, torch.nan)
+
+
+def _wins(values: Tensor, mask: Tensor) -> Tensor:
+    """Of every token, how many others are smaller less how many are larger, [..., keys]."""
+    real = values.masked_fill(~mask, torch.inf).contiguous()
+    in_order = real.sort(-1).values
+    n_smaller = torch.searchsorted(in_order, real)
+    n_not_larger = torch.searchsorted(in_order, real, right=True)
+    wins = n_smaller + n_not_larger - mask.sum(-1, keepdim=True)
+    return wins.masked_fill(~mask, 0)
+
+
+def heaviest(values: Tensor, mask: Tensor, share: float = 0.5) -> Tensor:
+    """The fewest tokens that hold a share of all value, bool [..., keys].
+
+    Args:
+        values: not negative, [..., keys].
+        mask: bool [..., keys].
+    """
+    values = values.double().masked_fill(~mask, 0)
+    largest, place = values.sort(dim=-1, descending=True, stable=True)
+    before = largest.cumsum(-1) - largest
+    total = values.sum(-1, keepdim=True)
+    chosen = torch.zeros_like(mask).scatter_(-1, place, before < share * total)
+    return chosen & mask & (values > 0)
+
+
+def precision(order: Tensor, wanted: Tensor, mask: Tensor) -> Tensor:
+    """The share of wanted tokens among as many that an order puts first.
+
+    Where several tokens tie for the last place, it is drawn among them: the mean.
+
+    Args:
+        order: [..., keys], the largest first.
+        wanted, mask: bool [..., keys].
+
+    Returns:
+        float64 [...] in [0, 1]; NaN where none is wanted.
+    """
+    n_wanted = (wanted & mask).sum(-1, keepdim=True)
+    real = order.double().masked_fill(~mask, -torch.inf)
+    last = real.sort(-1, descending=True).values.gather(-1, (n_wanted - 1).clamp_min(0))
+    sure, tied = (real > last) & mask, (real == last) & mask
+    chance = (n_wanted - sure.sum(-1, keepdim=True)) / tied.sum(-1, keepdim=True)
+    hits = (sure.double() + tied * chance) * wanted
+    return hits.sum(-1) / n_wanted[..., 0].double().masked_fill(
+        n_wanted[..., 0] == 0, torch.nan
+    )

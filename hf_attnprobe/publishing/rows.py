@@ -10,11 +10,11 @@ from hf_attnprobe.auditing.verdict import conclusion_sentence
 from hf_attnprobe.cards.names import anonymous, public
 from hf_attnprobe.cards.rows import PublishedRows, rows_readme
 from hf_attnprobe.publishing.audits import ReadAudit
-from hf_attnprobe.storage.rows import read_rows
+from hf_attnprobe.storage.rows import read_draws
 
 
 BESIDE = ("summary.json", "texts.json", "report.html", "report.md")
-SPLITS = {"model": "rows", "control": "control/rows"}
+SPLITS = ("model", "control")
 """Folders of rows below an audit's, by the name of their split."""
 
 
@@ -66,8 +66,8 @@ def _configs(audits: Sequence[ReadAudit]) -> list[str]:
 def _own_files(audit: ReadAudit, model: str) -> dict[str, bytes]:
     """Rows as Parquet and the reports, as they may be seen by anybody."""
     files = {}
-    for split, folder in SPLITS.items():
-        rows = audit.report.rows if split == "model" else _control(audit, folder)
+    for split in SPLITS:
+        rows = audit.report.rows if split == "model" else _control(audit)
         if len(rows):
             files[f"{split}.parquet"] = _parquet(rows)
     names = audit.public_names(model)
@@ -78,9 +78,9 @@ def _own_files(audit: ReadAudit, model: str) -> dict[str, bytes]:
     return files
 
 
-def _control(audit: ReadAudit, folder: str) -> pd.DataFrame:
-    """The control's rows of the audited texts."""
-    rows = read_rows(audit.folder / folder)
+def _control(audit: ReadAudit) -> pd.DataFrame:
+    """The rows of the control's draws of the audited texts."""
+    rows = read_draws(audit.folder)
     ids = audit.report.example_ids
     return rows[rows.example_id.isin(ids)] if ids else rows
 

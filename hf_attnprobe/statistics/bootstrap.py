@@ -4,9 +4,12 @@ Means and scores have the percentile bootstrap over texts; shares of texts have 
 interval of ``shares.py``.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
+from scipy.special import stdtrit
 
 from hf_attnprobe.statistics.shares import is_share, share_interval
 
@@ -38,10 +41,21 @@ def resample_counts(
         float64 [resamples, texts]; every row sums to ``n_texts``. Sums over a resample
         are then one matrix product for all statistics.
     """
+    if n_texts <= FEW_TEXTS:
+        return _few_counts(n_texts, seed, n_resamples)
+    return _counts(n_texts, seed, n_resamples)
+
+
+def _counts(n_texts: int, seed: int, n_resamples: int) -> np.ndarray:
     generator = np.random.default_rng(seed)
     shares = np.full(n_texts, 1 / n_texts)
     counts = generator.multinomial(n_texts, shares, size=n_resamples)
     return counts.astype(np.float64)
+
+
+FEW_TEXTS = 1000
+"""Up to so many the draws are kept: many numbers of one report have the same."""
+_few_counts = lru_cache(maxsize=8)(_counts)
 
 
 def percentile_interval(resampled: np.ndarray) -> tuple[float, float]:
@@ -119,6 +133,30 @@ def mean_estimates(values: np.ndarray, *, seed: int = 0) -> list[Estimate]:
         Estimate(total / n, (low, high), n) if n else Estimate(float("nan"), None, 0)
         for total, n, (low, high) in zip(totals, sizes, ends, strict=True)
     ]
+
+
+def function_estimate(
+    values: np.ndarray, of_means: Callable[[np.ndarray], np.ndarray], *, seed: int = 0
+) -> Estimate:
+    """A function of several means over the same texts, with its percentile interval.
+
+    Args:
+        values: [texts, columns]; texts with a NaN in any column are left out.
+        of_means: [..., columns] -> [...]; NaN where it is undefined.
+        seed: of the resamples.
+    """
+    real = values[~np.isnan(values).any(1)]
+    if not len(real):
+        return Estimate(float("nan"), None, 0)
+    value = float(of_means(real.mean(0)))
+    means = resample_counts(len(real), seed=seed) @ real / len(real)
+    low, high = percentile_interval(of_means(means))
+    return Estimate(value, (low, high) if low == low else None, len(real))
+
+
+def student_t(degrees: int, level: float = 0.95) -> float:
+    """How many standard errors an interval has on either side (Student's t)."""
+    return float(stdtrit(degrees, (1 + level) / 2))
 
 
 def mean_estimate(

@@ -15,6 +15,27 @@ from hf_attnprobe.statistics.shares import is_share, paired_share_interval
 from hf_attnprobe.statistics.summary import groups_of_texts, one_row_per_text
 
 
+DRAW = "draw"
+"""The column of a control's rows that numbers its draws, where there are several."""
+
+
+def draws_of(control: pd.DataFrame | None) -> list[pd.DataFrame]:
+    """The rows of each draw of a control; none without one."""
+    if control is None:
+        return []
+    if DRAW not in control:
+        return [control]
+    return [rows.drop(columns=DRAW) for _, rows in control.groupby(DRAW)]
+
+
+def mean_of_draws(control: pd.DataFrame) -> pd.DataFrame:
+    """A control's rows with every value the mean over its draws."""
+    if DRAW not in control:
+        return control
+    key = [name for name in control.columns if name not in (DRAW, "value")]
+    return control.groupby(key, as_index=False, sort=False).value.mean()
+
+
 @dataclass(frozen=True)
 class Contrast:
     """One statistic of two audits, over the texts in which both have a value.
@@ -66,7 +87,7 @@ def contrast(
         In the order of test, statistic, layer and head, each for ``all`` texts and then
         for the predicted classes, except classes that are never predicted.
     """
-    first, second = one_row_per_text(rows), one_row_per_text(other)
+    first, second = one_row_per_text(rows), one_row_per_text(mean_of_draws(other))
     texts = first.index.intersection(second.index)
     columns = first.columns.intersection(second.columns).sort_values()
     first, second = first.loc[texts, columns], second.loc[texts, columns]

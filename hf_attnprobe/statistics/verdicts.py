@@ -2,10 +2,12 @@
 
 A rule grades an estimate with its 95% interval. Only an interval that lies on one side
 of every threshold gives an answer; one that crosses a threshold, or stems from fewer
-than ``MIN_TEXTS`` texts, cannot say. The documentation prints this table.
+than ``MIN_TEXTS`` texts, cannot say. The documentation prints this table. What is said
+of a rule anywhere (its question, measure, scale and yardsticks) stands in its record.
 """
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -17,10 +19,12 @@ MIN_TEXTS = 30
 
 
 class Answer(StrEnum):
-    """What can be said to a question."""
+    """What can be said to a question. Only the verdict can be "mostly" something."""
 
     YES = "yes"
+    MOSTLY_YES = "mostly yes"
     PARTLY = "partly"
+    MOSTLY_NO = "mostly no"
     NO = "no"
     CANNOT_SAY = "cannot say"
 
@@ -30,7 +34,7 @@ GRADES = (Answer.NO, Answer.PARTLY, Answer.YES)
 
 @dataclass(frozen=True)
 class Rule:
-    """How a question is answered.
+    """How a question is answered, and what is said of it.
 
     Attributes:
         name: one word, with which the sentence begins.
@@ -39,6 +43,16 @@ class Rule:
         partly: the answer is at least "partly" from here on.
         yes: it is "yes" from here on; a rule with two answers has the same twice.
         source: where measure and thresholds come from.
+        done: what is done to the model, in plain words; has the places of
+            :class:`~hf_attnprobe.statistics.wording.Words`.
+        scale: what the graded number is, beneath its number line.
+        if_yes, if_no: what may be said where the answer is yes, or no.
+        ends: what stands at a place of the number line, whatever was measured.
+        yardsticks: what the numbers are that a finding is to be seen beside, by name.
+        asks: the question in at most thirty letters, for a line of a terminal.
+        line: how that line says the graded number, with a place for it.
+        labels: by name of a yardstick, a word for it where there is little room; the
+            most telling first, others are left out there.
     """
 
     name: str
@@ -47,35 +61,117 @@ class Rule:
     partly: float
     yes: float
     source: str
+    done: str = ""
+    scale: str = ""
+    if_yes: str = ""
+    if_no: str = ""
+    ends: Mapping[str, float] = field(default_factory=dict)
+    yardsticks: Mapping[str, str] = field(default_factory=dict)
+    asks: str = ""
+    line: str = "{}"
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def thresholds(self) -> dict[str, float]:
+        """Where the answer changes, by what it then is."""
+        if self.partly == self.yes:
+            return {"yes above" if self.yes == 0 else "yes from": self.yes}
+        return {"partly from": self.partly, "yes from": self.yes}
 
 
 RULES = {
     "accuracy": Rule(
         "Accuracy",
-        "Is the model better than always saying the most frequent class, or the mean?",
-        "its accuracy on these texts minus the majority's, paired by text; of numbers R²",
+        "Is the model better than guessing?",
+        "its accuracy on these texts minus that of always saying the most frequent "
+        "class, paired by text; of numbers R²",
         partly=0.0,
         yes=0.0,
         source="a model at chance has no predictions to explain",
+        done="What the model says of these texts is compared with their labels, and "
+        "with always giving the same answer. Attention of a model that is no better "
+        "explains nothing that is worth an explanation.",
+        scale="accuracy above that of always saying the same",
+        if_yes="the model is better than always saying the same",
+        if_no="the model is not better than always saying the same",
+        yardsticks={
+            "majority": "always saying the most frequent answer is right in",
+            "top_probability": "mean probability of what is predicted",
+            "calibration_error": "calibration error",
+            "mean_absolute_error": "mean absolute error",
+            "mean_absolute_error_of_mean": "the same of always saying the mean",
+        },
+        asks="Is the model any good?",
+        line="more by {}",
+        labels={
+            "accuracy": "right",
+            "majority": "most frequent",
+            "mean_absolute_error": "error",
+            "mean_absolute_error_of_mean": "of always the mean",
+        },
     ),
     "importance": Rule(
         "Importance",
-        "Does attention rank the tokens as leaving them out does, beyond what the "
-        "architecture gives?",
-        "τ-b of attention with leave-one-out minus that of the control, paired by text",
-        partly=0.1,
-        yes=0.3,
-        source="Jain & Wallace 2019, Section 4.1; control: Adebayo et al. 2018; a small "
-        "and a medium difference of correlations (Cohen 1988)",
+        "Do tokens with more attention matter more when they are left out?",
+        "Gini correlation of attention with leave-one-out importance, as a share of the "
+        "way from the control's to 1: (own − control) / (1 − control), of the means over "
+        "texts",
+        partly=0.25,
+        yes=0.5,
+        source="Jain & Wallace 2019, Section 4.1, weighted by importance (Schechtman & "
+        "Yitzhaki 1987) and corrected for chance as Cohen's κ is; thresholds by "
+        "calibration",
+        done="Each token is left out in turn, and how far {said} then falls says how "
+        "much the token matters (leave-one-out). The Gini correlation says how well "
+        "attention puts the tokens that matter first: 1 is the best order, 0 chance. "
+        "Sharp attention agrees with leave-one-out by itself, so the same weights are "
+        "given to other tokens of the text at random (the control), and what they reach "
+        "is where the scale begins.",
+        scale="way from the same weights at random tokens to the best order",
+        if_yes="the tokens with most attention are those that matter when left out",
+        if_no="the same weights at random other tokens name what matters about as well",
+        ends={"the control": 0.0, "the best order": 1.0},
+        yardsticks={
+            "agreement": "Gini correlation of attention with leave-one-out",
+            "control": "Gini correlation of the control's attention",
+            "precision": "precision of the tokens that hold half of the importance",
+            "tau": "Kendall's τ of attention with leave-one-out, all pairs alike",
+            "gradient": "Kendall's τ of gradients with leave-one-out",
+        },
+        asks="Do weights name what matters?",
+        line="{} of the way to best",
+        labels={"agreement": "own", "control": "control", "tau": "τ"},
     ),
     "assignment": Rule(
         "Assignment",
         "Does it matter which token got which weight?",
-        "median change of the output over shuffles (total variation, 0 to 1; of numbers "
-        "in standard deviations of the labels), minus the control's where there is one",
+        "median change of the output over shuffles of the weights, the larger of total "
+        "variation (0 to 1; of numbers in standard deviations of the labels) and share "
+        "of the log-odds' range",
         partly=0.1,
         yes=0.1,
-        source="Jain & Wallace 2019, Section 4.2.1; a tenth of the range is our choice",
+        source="Jain & Wallace 2019, Section 4.2.1; a tenth of the range is our choice, "
+        "kept by calibration",
+        done="The weights of a text are shuffled among its tokens again and again. If it "
+        "matters which token has which weight, the output moves ({measured}). Of a model "
+        "that is very sure the log-odds are looked at too, since its probability hardly "
+        "shows what happens.",
+        scale="how far the median shuffle moves the output",
+        if_yes="the output depends on which token has which weight",
+        if_no="giving the same weights to other tokens hardly changes the output",
+        ends={"nothing moves": 0.0},
+        yardsticks={
+            "total variation": "the median shuffle moves the output by",
+            "log-odds": "and the log-odds by this share of their range",
+            "worst shuffle": "the worst of the shuffles moves one of the two by",
+        },
+        asks="Do shuffled weights matter?",
+        line="moves {}",
+        labels={
+            "total variation": "output",
+            "log-odds": "log-odds",
+            "worst shuffle": "worst",
+        },
     ),
     "uniqueness": Rule(
         "Uniqueness",
@@ -86,26 +182,88 @@ RULES = {
         yes=0.75,
         source="Jain & Wallace 2019, Section 4.2.2 (ε); .42 = 1 − .40 / ln 2, the "
         "distance of trained adversaries (Wiegreffe & Pinter 2019, Table 4); .75 is our "
-        "choice",
+        "choice. It does not decide the verdict: another attention with the same output "
+        "does not make this one false (Wiegreffe & Pinter 2019, Section 2)",
+        done="All other attention that moves the output by at most ε = {within} is "
+        "searched for the one that is farthest from the model's. How far two are apart "
+        "is their Jensen-Shannon divergence (JSD: 0 is the same attention, .69 = ln 2 "
+        "attention to other tokens only). Graded is how tightly the output pins the "
+        "weights down: 0 not at all, 1 completely.",
+        scale="how tightly the output pins the weights down",
+        if_yes="very different attention gives another output",
+        if_no="the attention can be replaced by very different attention with almost "
+        "the same output",
+        ends={"any attention does": 0.0, "only this one does": 1.0},
+        yardsticks={
+            "largest_jsd": "JSD of the farthest attention of all",
+            "epsilon_max_jsd": "JSD of the farthest that keeps the output",
+            "upper_bound": "share of the way that none can exceed",
+            "control": "share of the way that the control's can go",
+        },
+        asks="Do only these weights do it?",
+        line="pinned down {}",
+        labels={"epsilon_max_jsd": "others at JSD", "largest_jsd": "of at most"},
     ),
     "erasure": Rule(
         "Erasure",
-        "Does attention rank the tokens by what the decision rests on?",
-        "(random order − attention's order) / (random order − smallest set), in numbers "
-        "of tokens erased until the decision flips, per text that some set flips; an "
-        "order that never flips it counts as all tokens",
+        "Does the decision rest on the largest weights?",
+        "1 − (tokens erased in attention's order beyond the smallest set) / (those of a "
+        "random order), until nine tenths of the decision's lead are gone, as a share of "
+        "the way from the control's to 1; of the means over texts that some order gets "
+        "there",
         partly=0.25,
-        yes=0.75,
-        source="Serrano & Smith 2019, Section 5; a quarter and three quarters of the way "
-        "are our choice",
+        yes=0.5,
+        source="Serrano & Smith 2019, Section 5; nine tenths of the lead in place of the "
+        "flip, which the noise behind the deciding tokens makes; thresholds by "
+        "calibration",
+        done="Attention weights are set to 0 one after the other, the largest first, "
+        "until nine tenths of the decision's lead are gone. The same is done with the "
+        "smallest set that does it, with random orders, and with the same weights at "
+        "other tokens (the control).",
+        scale="way from the same weights at random tokens to the smallest set",
+        if_yes="the largest weights are what the decision rests on",
+        if_no="the decision rests on the largest weights no more than it would if they "
+        "were at other tokens",
+        ends={"the control": 0.0, "the smallest set": 1.0},
+        yardsticks={
+            "attention": "share of tokens erased in attention's order",
+            "smallest": "share of tokens in the smallest set",
+            "random": "share of tokens erased in a random order",
+            "way": "way of attention from a random order to the smallest set",
+            "control": "way of the control's attention",
+            "flip way": "the same way until the decision flips (Serrano & Smith)",
+        },
+        asks="Do the top weights decide?",
+        line="{} of the way to best",
+        labels={"way": "own", "control": "control", "attention": "erased"},
     ),
     "removal": Rule(
         "Removal",
         "Does the prediction fall without the tokens of most attention?",
-        "comprehensiveness of attention's ranking minus a random one's, per text",
+        "comprehensiveness of attention's ranking minus a random one's, minus the same "
+        "of the control, per text",
         partly=0.05,
         yes=0.05,
-        source="DeYoung et al. 2020; .05 of probability, or of a number's unit, is our choice",
+        source="DeYoung et al. 2020; .05 of probability, or of a number's unit, is our "
+        "choice, kept by calibration",
+        done="The tokens of most attention are taken out of the text itself, and the "
+        "loss is compared with taking out as many random ones, and with what the same "
+        "weights at other tokens cost (the control).",
+        scale="what is lost beyond random tokens, less the control's",
+        if_yes="the prediction loses more without the tokens of most attention than "
+        "without random ones",
+        if_no="the prediction loses no more without the tokens of most attention than "
+        "it does without others",
+        ends={"the control": 0.0},
+        yardsticks={
+            "attention": "lost without the tokens of most attention",
+            "random": "lost without random tokens",
+            "beyond random": "the difference of the two",
+            "control": "that difference of the control",
+        },
+        asks="Do the top tokens decide?",
+        line="loses {} more",
+        labels={"attention": "own", "random": "random", "control": "control's"},
     ),
     "head_effect": Rule(
         "One head: effect",
@@ -224,6 +382,9 @@ class Finding:
         n: texts.
         yardsticks: the numbers it is to be seen beside, by name.
         is_upper_bound: whether the number is only known not to be larger.
+        is_nothing: of assignment, whether even the worst shuffle surely does nothing.
+        open_because: what keeps a "cannot say" open where more texts would not help.
+        other_draws: share of single draws of the control that change the answer.
     """
 
     rule: str
@@ -235,6 +396,9 @@ class Finding:
     n: int
     yardsticks: dict[str, float] = field(default_factory=dict)
     is_upper_bound: bool = False
+    is_nothing: bool = False
+    open_because: str = ""
+    other_draws: float | None = None
 
 
 def grade(estimate: Estimate, rule: Rule) -> Answer:
@@ -280,21 +444,152 @@ def _has(rule: Rule, answer: Answer) -> bool:
     return answer != Answer.PARTLY or rule.partly != rule.yes
 
 
-def overall(answers: Iterable[Answer]) -> Answer:
-    """One answer from several.
+EFFECT = "assignment"
+RANKINGS = ("importance", "erasure", "removal")
+DECISIVE = (EFFECT, *RANKINGS)
+QUESTIONS = ("importance", "assignment", "uniqueness", "erasure", "removal")
+"""About attention, in the order in which they are reported."""
 
-    Yes or no where every one says so, partly where they part or one says partly, and
-    cannot say where those that cannot might turn it.
+COMBINATIONS = (
+    (
+        "the model is not shown to be better than guessing",
+        Answer.CANNOT_SAY,
+        "there are no predictions worth an explanation",
+    ),
+    (
+        "even the worst shuffle of the weights surely does nothing to the output",
+        Answer.NO,
+        "what has no effect explains nothing, however well it ranks the tokens",
+    ),
+    (
+        "importance, erasure and removal all say no",
+        Answer.NO,
+        "the weights name what matters no better than at random tokens",
+    ),
+    (
+        "importance, assignment, erasure or removal was not asked",
+        Answer.CANNOT_SAY,
+        "a verdict needs all four",
+    ),
+    (
+        "importance, assignment, erasure and removal all say yes",
+        Answer.YES,
+        "the weights name what matters, and the output depends on them; uniqueness says "
+        "whether other attention would do as well, which does not make this one false",
+    ),
+    (
+        "assignment says no",
+        Answer.MOSTLY_NO,
+        "agreement of weights that hardly matter is not what makes the prediction",
+    ),
+    (
+        "more than half of the questions asked say yes, or no",
+        "mostly yes, or mostly no",
+        "they are counted, uniqueness too",
+    ),
+    ("anything else", Answer.PARTLY, "the questions disagree"),
+)
+"""The verdict by what the questions say, the first that fits; with the reason."""
 
-    >>> overall([Answer.YES, Answer.NO, Answer.CANNOT_SAY]).value
-    'partly'
-    >>> overall([Answer.YES, Answer.CANNOT_SAY]).value
+
+@dataclass(frozen=True)
+class Conclusion:
+    """The verdict, and what it counts.
+
+    Attributes:
+        answer: to whether attention explains the predictions.
+        answers: of the questions that were asked, by rule; one whose texts of two
+            predicted classes have different answers says "partly".
+        at_chance: whether the model is not shown to be better than guessing.
+        is_nothing: whether attention surely has no effect.
+    """
+
+    answer: Answer
+    answers: Mapping[str, Answer]
+    at_chance: bool = False
+    is_nothing: bool = False
+
+    @property
+    def missing(self) -> list[str]:
+        """Questions without which there is no verdict, and that were not asked."""
+        return [rule for rule in DECISIVE if rule not in self.answers]
+
+    def saying(self, answer: Answer) -> list[str]:
+        """The questions with an answer, in their order."""
+        return [rule for rule, said in self.answers.items() if said == answer]
+
+
+def conclude(findings: Sequence[Finding]) -> Conclusion:
+    """The verdict from the findings, by ``COMBINATIONS``.
+
+    Where a question is open the verdict is what it would be with any answer to it; where
+    that differs, "cannot say", or the "mostly" that is sure.
+    """
+    accuracy = [f for f in findings if f.rule == "accuracy" and f.n]
+    at_chance = any(f.answer != Answer.YES for f in accuracy)
+    found = {rule: [f for f in findings if f.rule == rule] for rule in QUESTIONS}
+    answers = {rule: _joint(f.answer for f in fs) for rule, fs in found.items() if fs}
+    is_nothing = bool(found[EFFECT]) and all(f.is_nothing for f in found[EFFECT])
+    if at_chance or not answers:
+        answer = Answer.CANNOT_SAY
+    elif is_nothing:
+        answer = Answer.NO
+    else:
+        answer = overall(answers)
+    return Conclusion(answer, answers, at_chance, is_nothing)
+
+
+def _joint(answers: Iterable[Answer]) -> Answer:
+    """Of the predicted classes: what all say that say something, else "partly"."""
+    said = set(answers) - {Answer.CANNOT_SAY}
+    return (
+        said.pop() if len(said) == 1 else Answer.PARTLY if said else Answer.CANNOT_SAY
+    )
+
+
+def overall(answers: Mapping[str, Answer]) -> Answer:
+    """One answer from those of the questions, by rule.
+
+    >>> yes, no, unknown = Answer.YES, Answer.NO, Answer.CANNOT_SAY
+    >>> decisive = dict(importance=yes, assignment=yes, erasure=yes, removal=yes)
+    >>> overall(decisive | {"uniqueness": no}).value
+    'yes'
+    >>> overall(decisive | {"removal": unknown}).value
+    'mostly yes'
+    >>> overall({"assignment": yes}).value
     'cannot say'
     """
-    given = list(answers)
-    said = set(given) - {Answer.CANNOT_SAY}
-    if len(said) > 1 or Answer.PARTLY in said:
-        return Answer.PARTLY
-    if not said or Answer.CANNOT_SAY in given:
+    open_ones = [rule for rule, a in answers.items() if a == Answer.CANNOT_SAY]
+    possible = {
+        _decided({**answers, **dict(zip(open_ones, chosen, strict=True))})
+        for chosen in itertools.product(GRADES, repeat=len(open_ones))
+    }
+    if len(possible) == 1:
+        return possible.pop()
+    for all_of, surely in (
+        ({Answer.YES, Answer.MOSTLY_YES}, Answer.MOSTLY_YES),
+        ({Answer.NO, Answer.MOSTLY_NO}, Answer.MOSTLY_NO),
+    ):
+        if possible <= all_of:
+            return surely
+    return Answer.CANNOT_SAY
+
+
+def _decided(answers: Mapping[str, Answer]) -> Answer:
+    """The verdict where no question that was asked is open."""
+    if all(answers.get(rule) == Answer.NO for rule in RANKINGS):
+        return Answer.NO
+    if any(rule not in answers for rule in DECISIVE):
         return Answer.CANNOT_SAY
-    return said.pop()
+    if all(answers[rule] == Answer.YES for rule in DECISIVE):
+        return Answer.YES
+    if answers[EFFECT] == Answer.NO:
+        return Answer.MOSTLY_NO
+    said = list(answers.values())
+    for answer, mostly in (
+        (Answer.YES, Answer.MOSTLY_YES),
+        (Answer.NO, Answer.MOSTLY_NO),
+    ):
+        if said.count(answer) > len(said) / 2:
+            return mostly
+    return Answer.PARTLY

@@ -17,6 +17,7 @@ import torch
 from hf_attnprobe.attention_model import Site
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.functional.predictions import Prediction
+from hf_attnprobe.statistics.contrasts import DRAW
 from hf_attnprobe.storage.locks import half_written
 
 
@@ -176,6 +177,22 @@ def read_rows(folder: Path) -> pd.DataFrame:
     rows = pd.concat(parts, ignore_index=True).sort_values(list(KEY), kind="stable")
     # Two runs in one folder may have met: the rows of both are the same.
     return rows.drop_duplicates(list(KEY), ignore_index=True)
+
+
+def draw_folder(audit: Path, draw: int) -> Path:
+    """Where an audit keeps the rows of a draw of its control."""
+    return audit / "control" / f"draw-{draw}" / "rows"
+
+
+def read_draws(audit: Path) -> pd.DataFrame:
+    """The rows of all draws of an audit's control, numbered in a column; may be empty."""
+    draws = sorted(
+        int(folder.name.partition("-")[2])
+        for folder in (audit / "control").glob("draw-[0-9]*")
+    )
+    parts = [read_rows(draw_folder(audit, n)).assign(**{DRAW: n}) for n in draws]
+    empty = pd.DataFrame({name: [] for name in (*COLUMNS, DRAW)})
+    return pd.concat(parts, ignore_index=True) if parts else empty
 
 
 Place = tuple[str, int, int]

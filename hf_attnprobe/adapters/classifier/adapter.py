@@ -89,7 +89,6 @@ class SingleHeadAdapter(PretrainedFacts, AttentionModelBase):
             return None
         return observation.attention[self.layer][:, 0, 0]
 
-
     def _encode(
         self, input_ids: Tensor, attention_mask: Tensor
     ) -> tuple[Tensor, Tensor, list[Trace], Tensor]:

@@ -1,9 +1,12 @@
 """The questions about attention, each a function of the evidence. Pure.
 
-Rules, thresholds and their sources are in ``statistics/verdicts.py``.
+Rules, thresholds and their sources are in ``statistics/verdicts.py``. Each question
+gives one finding; what keeps a "cannot say" open stands in it, where it is not texts.
 """
 
 from dataclasses import replace
+
+import numpy as np
 
 from hf_attnprobe.auditing.answers.evidence import Evidence
 from hf_attnprobe.auditing.answers.wording import (
@@ -31,89 +34,93 @@ AS_PEAKED = 0.8
 """Of the model's mean largest weight: from there on a control is as peaked."""
 NOTHING_KNOWN = Estimate(0.0, (0.0, 0.0), 10**9)
 """The least that a share can be, with no text to doubt it."""
+NO_CONTROL = "no control was run"
+ONE_DRAW = "one draw of such a control says nothing of the next one"
+LEAD = tuple(
+    f"fraction_to_lose_lead@{ranking}" for ranking in ("attention", "random", "best")
+)
+FLIPS = ("fraction_to_flip@attention", "fraction_to_flip@random", "minimal_fraction")
 
 
 def importance(evidence: Evidence, group: str) -> Finding | None:
-    """Attention against leave-one-out, beyond the control."""
-    name, rule = "attention_leave_one_out_tau", RULES["importance"]
-    tau = evidence.mean(name)
-    if not tau.n:
+    """Attention against leave-one-out, from reassigned attention on."""
+    name = "attention_leave_one_out_agreement"
+    own = evidence.mean(name)
+    if not own.n:
         return None
-    gradient = evidence.mean("gradient_leave_one_out_tau")
-    beyond, control = evidence.beyond_control(name), evidence.control_mean(name)
-    ranks = (
-        "Attention and leaving tokens out rank the tokens with τ "
-        f"{said_as(tau)} (0 is chance, 1 the same order)"
+    tau = evidence.mean("attention_leave_one_out_tau")
+    precision = evidence.mean("attention_leave_one_out_precision")
+    yardsticks = {
+        "agreement": own.value,
+        "tau": tau.value,
+        "precision": precision.value,
+        "gradient": evidence.mean("gradient_leave_one_out_tau").value,
+    }
+    said = (
+        "Attention puts the tokens that matter when left out first with a Gini "
+        f"correlation of {said_as(own)} (1 is the best order, 0 chance; over all pairs "
+        f"of tokens alike, Kendall's τ is {said_as(tau)})."
     )
-    if gradient.n:
-        ranks += f"; gradients reach {said_as(gradient)}"
-    yardsticks = {"chance": 0.0, "gradient": gradient.value}
-    if beyond is None or control is None or not beyond.n:
-        answer = Answer.NO if _surely_chance(tau) else Answer.CANNOT_SAY
-        sentence = (
-            f"{start('importance', group, answer)} {ranks}. No control was run, and "
-            "without training the same model may reach as much."
-        )
-        return as_finding("importance", group, answer, sentence, tau, yardsticks)
-    answer, caution = grade(beyond, rule), _less_peaked(evidence)
-    if caution and answer != Answer.NO:
-        answer = Answer.CANNOT_SAY
-    sentence = (
-        f"{start('importance', group, answer, beyond)} {ranks}. The control reaches "
-        f"{said_as(control)}. Attention's difference to it is {said_as(beyond)} "
-        f"({thresholds('importance')}).{caution}"
-    )
+    control = evidence.control_mean(name)
+    if not control.n:
+        return _without_control("importance", group, own, said, yardsticks)
     yardsticks["control"] = control.value
-    return as_finding("importance", group, answer, sentence, beyond, yardsticks)
+    way = evidence.share_beyond_control([name], lambda agreement: agreement)
+    said += (
+        f" The control reaches {said_as(control)}. From there attention goes "
+        f"{said_as(way)} of the way to the best order ({thresholds('importance')})."
+    )
+    caution = _less_peaked(evidence)
+    return _finding("importance", group, way, said + caution, yardsticks, caution)
 
 
 def _less_peaked(evidence: Evidence) -> str:
     """A caution where the control attends less sharply; empty where it does not.
 
     Peaked attention agrees with leave-one-out by itself: randomised classifiers without
-    context reach a τ of .75 with attention as sharp as a trained one's.
+    context reach a τ of .75 with attention as sharp as a trained one's. Reassigned
+    attention is as sharp by construction.
     """
     own = evidence.mean("max_attention")
     control = evidence.control_mean("max_attention")
-    if control is None or not control.n or control.value >= AS_PEAKED * own.value:
+    if not control.n or control.value >= AS_PEAKED * own.value:
         return ""
     return (
         f" The control attends less sharply (mean largest weight {control.value:.2f} "
-        f"against {own.value:.2f}), which by itself lowers its τ."
+        f"against {own.value:.2f}), which by itself lowers its agreement."
     )
-
-
-def _surely_chance(tau: Estimate) -> bool:
-    """Whether τ itself stays below what would have to be reached beyond a control."""
-    return grade(tau, RULES["importance"]) == Answer.NO
 
 
 def assignment(evidence: Evidence, group: str) -> Finding | None:
-    """The shuffles, beyond the control's where there is one."""
-    name, rule = "median_tvd", RULES["assignment"]
-    moved = evidence.mean(name)
+    """The shuffles, in probability or in log-odds, whichever shows more."""
+    moved = evidence.mean("median_tvd")
     if not moved.n:
         return None
-    worst = evidence.mean("max_tvd")
-    ceiling = f", the worst of all shuffles by {said_as(worst)}" if worst.n else ""
-    yardsticks = {"nothing": 0.0, "worst shuffle": worst.value}
-    beyond, control = evidence.beyond_control(name), evidence.control_mean(name)
+    share = evidence.mean("median_share_of_log_odds")
+    in_log_odds = bool(share.n) and share.value > moved.value
+    graded = share if in_log_odds else moved
+    worst = evidence.mean("largest_change")
+    if not worst.n:
+        worst = evidence.mean("largest_drawn_change")
+    yardsticks = {
+        "total variation": moved.value,
+        "log-odds": share.value,
+        "worst shuffle": worst.value,
+    }
     said = (
-        f"Shuffling attention (the median of the shuffles) moves the output by "
-        f"{said_as(moved)} {evidence.words.unit}{ceiling}"
+        "Shuffling attention (the median of the shuffles) moves the output by "
+        f"{said_as(moved)} {evidence.words.unit}"
     )
-    if beyond is None or control is None or not beyond.n:
-        beyond = moved
-        said += f" ({thresholds('assignment')}; no control was run)"
-    else:
-        yardsticks["control"] = control.value
-        said += (
-            f". The control moves by {said_as(control)}. The difference to it is "
-            f"{said_as(beyond)} ({thresholds('assignment')})"
-        )
-    answer = grade(beyond, rule)
-    sentence = f"{start('assignment', group, answer, beyond)} {said}."
-    return as_finding("assignment", group, answer, sentence, beyond, yardsticks)
+    if share.n:
+        said += f", and its log-odds by {said_as(share)} of their range"
+    if worst.n:
+        said += f"; the worst shuffle moves one of the two by {said_as(worst)}"
+    which = "log-odds are" if in_log_odds else "total variation is"
+    said += f" ({thresholds('assignment')}; the {which} graded)."
+    found = _finding("assignment", group, graded, said, yardsticks)
+    rule = RULES["assignment"]
+    nothing = worst.n and grade(worst, rule) == grade(graded, rule) == Answer.NO
+    return replace(found, is_nothing=bool(nothing))
 
 
 def uniqueness(evidence: Evidence, group: str) -> Finding | None:
@@ -137,22 +144,27 @@ def uniqueness(evidence: Evidence, group: str) -> Finding | None:
     possible = possible_answers(pinned_at_least, pinned_at_most, rule)
     sentence = (
         f"{begin('uniqueness', group, answer, possible)} Other attention that keeps "
-        f"the output within {evidence.words.within} lies {least}{said_as(share)} of the way to the farthest "
-        f"attention of all, on average over texts (JSD {moved.value:.2f} of "
-        f"{largest.value:.2f}; {bound}). {_room(rule)} Room also depends on "
-        f"{_room_depends(evidence.words)}, whatever attention means."
+        f"the output within {evidence.words.within} lies {least}{said_as(share)} of the "
+        "way to the farthest attention of all, on average over texts (JSD "
+        f"{moved.value:.2f} of {largest.value:.2f}; {bound}). {_room(rule)} Room also "
+        f"depends on {_room_depends(evidence.words)}, whatever attention means."
     )
     yardsticks = {"largest_jsd": largest.value, "epsilon_max_jsd": moved.value}
     if upper.n:
         yardsticks["upper_bound"] = upper.value
     control = evidence.control_mean("share_of_largest@0.01")
-    if control is not None and control.n:
+    if control.n:
         yardsticks["control"] = control.value
         sentence += f" In the control others lie {said_as(control)} of the way."
     found = as_finding(
         "uniqueness", group, answer, sentence, pinned_at_most, yardsticks
     )
-    return replace(found, is_upper_bound=not exact)
+    is_open = answer == Answer.CANNOT_SAY and pinned_at_most.value >= rule.partly
+    unbounded = is_open and not exact and not upper.n
+    why = "how far other attention can go is only known from below"
+    return replace(
+        found, is_upper_bound=not exact, open_because=why if unbounded else ""
+    )
 
 
 def _room(rule: Rule) -> str:
@@ -170,47 +182,47 @@ def _room_depends(words: Words) -> str:
 
 
 def erasure(evidence: Evidence, group: str) -> Finding | None:
-    """How far attention's order is on the way from a random one to the smallest set."""
-    name, best, flips = "way_to_best@attention", "the smallest set", "some set"
-    if not evidence.mean(name).n:
-        name, best = "way_to_best_tried@attention", "the best order tried"
-        flips = "some tried order"
-    way = evidence.mean(name)
-    if not way.n:
+    """How few tokens attention's order wastes, from reassigned attention on."""
+    names, until = LEAD, "nine tenths of the lead are gone"
+    if not evidence.mean(LEAD[0]).n:
+        names, until = FLIPS, f"{evidence.words.decision} flips"
+    own = evidence.share_of_means(names, _way, control=False)
+    if not own.n:
         return None
-    beyond = evidence.beyond_control(name)
-    answer = _unless_control_does(grade(way, RULES["erasure"]), beyond)
-    attention, random, smallest = (
-        evidence.mean(column)
-        for column in (
-            "fraction_to_flip@attention",
-            "fraction_to_flip@random",
-            "minimal_fraction",
-        )
-    )
-    failing = evidence.mean("never_flips@attention")
-    needs = f"{attention.value:.2f} of the tokens, a random one {random.value:.2f}"
-    if smallest.n:
-        needs += f", {best} {smallest.value:.2f}"
-    sentence = (
-        f"{start('erasure', group, answer, way)} Attention's order goes {said_as(way)} "
-        f"of the way from a random order to {best} ({thresholds('erasure')}). To flip "
-        f"{evidence.words.decision} it needs {needs} (means over the {way.n} texts that {flips} "
-        f"flips). In {failing.value:.0%} of them it never does, which counts as all "
-        "tokens. The attention that is left is divided by its sum, which the model "
-        "never saw in training."
-    )
+    attention, random, best = map(evidence.mean, names)
     yardsticks = {
-        "random": random.value,
-        "smallest": smallest.value,
         "attention": attention.value,
-        "never_flips": failing.value,
+        "random": random.value,
+        "smallest": best.value,
+        "way": own.value,
+        "flip way": evidence.share_of_means(FLIPS, _way, control=False).value,
     }
-    control = evidence.control_mean(name)
-    if control is not None and beyond is not None and control.n:
-        yardsticks["control"] = control.value
-        sentence += f" The control goes {said_as(control)} of the way, {_how_much_less(beyond)}."
-    return as_finding("erasure", group, answer, sentence, way, yardsticks)
+    said = (
+        f"Until {until}, attention's order erases {attention.value:.2f} of the tokens, a "
+        f"random one {random.value:.2f}, the smallest set known {best.value:.2f} (means "
+        f"over {own.n} texts in which some order gets there): {said_as(own)} of the way "
+        "from a random order to the smallest set."
+    )
+    after = (
+        " The attention that is left is divided by its sum, which the model never saw "
+        "in training."
+    )
+    control = evidence.share_of_means(names, _way, control=True)
+    if not control.n:
+        return _without_control("erasure", group, own, said + after, yardsticks)
+    yardsticks["control"] = control.value
+    way = evidence.share_beyond_control(names, _way)
+    said += (
+        f" The control goes {said_as(control)} of its way. From there attention goes "
+        f"{said_as(way)} of the rest ({thresholds('erasure')})."
+    )
+    return _finding("erasure", group, way, said + after, yardsticks)
+
+
+def _way(attention: np.ndarray, random: np.ndarray, best: np.ndarray) -> np.ndarray:
+    """From a random order, 0, to the best, 1: by the tokens that each erases."""
+    room = random - best
+    return 1 - (attention - best) / np.where(room > 0, room, np.nan)
 
 
 def removal(evidence: Evidence, group: str) -> Finding | None:
@@ -218,43 +230,77 @@ def removal(evidence: Evidence, group: str) -> Finding | None:
     family = "comprehensiveness"
     names = [f"{family}@{ranking}" for ranking in ("attention", "mean_attention")]
     known = [name for name in names if evidence.mean(name).n]
-    if not known or not evidence.mean(f"{family}@random").n:
+    chance = f"{family}@random"
+    if not known or not evidence.mean(chance).n:
         return None
-    beyond = evidence.beyond(known[0], f"{family}@random")
-    less = evidence.less_control(known[0], f"{family}@random")
-    answer = _unless_control_does(grade(beyond, RULES["removal"]), less)
-    attention, random = evidence.mean(known[0]), evidence.mean(f"{family}@random")
+    beyond = evidence.beyond(known[0], chance)
+    attention, random = evidence.mean(known[0]), evidence.mean(chance)
+    yardsticks = {
+        "attention": attention.value,
+        "random": random.value,
+        "beyond random": beyond.value,
+    }
     words = evidence.words
-    sentence = (
-        f"{start('removal', group, answer, beyond)} Without the tokens of most "
-        f"attention {words.said} loses {said_as(attention)} {words.amount}{words.aside}, "
-        f"without random ones {said_as(random)}. The difference is {said_as(beyond)} "
-        f"({thresholds('removal')}). Texts with tokens erased are unlike those of the "
-        "training."
+    said = (
+        f"Without the tokens of most attention {words.said} loses {said_as(attention)} "
+        f"{words.amount}{words.aside}, without random ones {said_as(random)}: "
+        f"{said_as(beyond)} more."
     )
-    yardsticks = {"random": random.value}
-    if less is not None and less.n:
-        yardsticks["control"] = beyond.value - less.value
-        sentence += (
-            f" The control's difference is {beyond.value - less.value:.2f}, "
-            f"{_how_much_less(less)}."
-        )
-    return as_finding("removal", group, answer, sentence, beyond, yardsticks)
+    after = " Texts with tokens erased are unlike those of the training."
+    control = evidence.control_beyond(known[0], chance)
+    if not control.n:
+        return _without_control("removal", group, beyond, said + after, yardsticks)
+    yardsticks["control"] = control.value
+    less = evidence.less_control(known[0], chance)
+    said += (
+        f" In the control it is {said_as(control)}, which leaves {said_as(less)} "
+        f"({thresholds('removal')})."
+    )
+    return _finding("removal", group, less, said + after, yardsticks)
 
 
-def _unless_control_does(answer: Answer, beyond: Estimate | None) -> Answer:
-    """What a control does as well says nothing about what the model learned."""
-    if answer == Answer.NO or beyond is None or beyond.ci95 is None:
-        return answer
-    return answer if beyond.ci95[0] > 0 else Answer.CANNOT_SAY
+def _finding(
+    key: str,
+    group: str,
+    graded: Estimate,
+    said: str,
+    yardsticks: dict[str, float],
+    caution: str = "",
+) -> Finding:
+    """A finding graded by its number.
+
+    Args:
+        caution: why a number that is large may not be taken for more than no; empty
+            where nothing is against it.
+    """
+    answer, why = grade(graded, RULES[key]), ""
+    if graded.n and graded.ci95 is None:
+        why = ONE_DRAW
+    if caution and answer != Answer.NO:
+        answer, why = Answer.CANNOT_SAY, caution.strip()
+    sentence = f"{start(key, group, answer, graded)} {said}"
+    found = as_finding(key, group, answer, sentence, graded, yardsticks)
+    return replace(found, open_because=why)
 
 
-def _how_much_less(beyond: Estimate) -> str:
-    """How far a control falls behind, in words with its interval."""
-    if beyond.ci95 is None or beyond.ci95[0] > 0:
-        return f"which is {said_as(beyond)} less"
-    if beyond.ci95[1] < 0:
-        low, high = beyond.ci95
-        more = Estimate(-beyond.value, (-high, -low), beyond.n)
-        return f"which is {said_as(more)} more, without having learned anything"
-    return f"which is not shown to be less (difference {said_as(beyond)})"
+def _without_control(
+    key: str,
+    group: str,
+    own: Estimate,
+    said: str,
+    yardsticks: dict[str, float],
+) -> Finding:
+    """A finding without a control: its own number can only say no.
+
+    A control takes off what sharp attention has by itself, so a number that is too small
+    already stays so.
+    """
+    answer = grade(own, RULES[key])
+    if answer != Answer.NO:
+        answer = Answer.CANNOT_SAY
+    sentence = (
+        f"{start(key, group, answer)} {said} No control was run, and the same weights "
+        "at other tokens may reach as much."
+    )
+    found = as_finding(key, group, answer, sentence, own, yardsticks)
+    return replace(found, open_because=NO_CONTROL)

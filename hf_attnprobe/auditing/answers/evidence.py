@@ -1,11 +1,17 @@
 """The numbers that the answers stand on, of a model and its control. Pure."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
 
-from hf_attnprobe.statistics.bootstrap import Estimate, mean_estimate
+from hf_attnprobe.statistics.bootstrap import (
+    Estimate,
+    function_estimate,
+    mean_estimate,
+    student_t,
+)
 from hf_attnprobe.statistics.stopped import Bounds, Stopping, difference, widened
 from hf_attnprobe.statistics.wording import CLASSES, Words
 
@@ -16,51 +22,139 @@ class Evidence:
 
     Attributes:
         texts: of the model.
-        control: of its control, the same texts; None where there is none.
+        draws: of every draw of its control, the same texts; none without a control.
         seed: of the intervals.
         words: of the kind of prediction.
         stopping: where the audit may have stopped before all texts were done.
+        shares_draws: whether a draw is one for all texts (a model with other weights),
+            so that another draw may differ by more than the texts show. Reassigned
+            attention is drawn for each text, and its spread is that of the texts.
     """
 
     texts: pd.DataFrame
-    control: pd.DataFrame | None
+    draws: tuple[pd.DataFrame, ...]
     seed: int
     words: Words = CLASSES
     stopping: Stopping | None = None
+    shares_draws: bool = False
+    _means: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
+
+    @property
+    def has_control(self) -> bool:
+        return bool(self.draws)
+
+    def column(self, name: str) -> np.ndarray:
+        """A statistic of the model by text; NaN where there is none."""
+        return _column(self.texts, name)
+
+    def control_column(self, name: str) -> np.ndarray:
+        """The mean over the control's draws by text; NaN where there is none."""
+        if name not in self._means:
+            columns = np.array([_column(draw, name) for draw in self.draws])
+            if not len(columns):
+                columns = np.full((1, len(self.texts)), np.nan)
+            n_known = (~np.isnan(columns)).sum(0)
+            total = np.nansum(columns, 0)
+            known = np.full(len(total), np.nan)
+            np.divide(total, n_known, out=known, where=n_known > 0)
+            self._means[name] = known
+        return self._means[name]
 
     def mean(self, name: str) -> Estimate:
         """A statistic of the model; n is 0 where there is none."""
-        return self._estimate(_column(self.texts, name), self._bounds(name))
+        return self._estimate(self.column(name), self._bounds(name))
 
-    def control_mean(self, name: str) -> Estimate | None:
-        """The control's, on the texts where both have a value; None without one."""
-        if self.control is None or name not in self.control:
-            return None
-        both = _column(self.texts, name) * 0 + _column(self.control, name)
+    def control_mean(self, name: str) -> Estimate:
+        """The control's, on the texts where both have a value; n is 0 without one."""
+        both = self.column(name) * 0 + self.control_column(name)
         return self._estimate(both, self._bounds(name))
-
-    def beyond_control(self, name: str) -> Estimate | None:
-        """Model − control, paired by text; None without a control."""
-        if self.control is None or name not in self.control:
-            return None
-        values = _column(self.texts, name) - _column(self.control, name)
-        bounds = self._bounds(name)
-        return self._estimate(values, difference(bounds, bounds))
 
     def beyond(self, name: str, other: str) -> Estimate:
         """One statistic of the model − another one, paired by text."""
-        values = _column(self.texts, name) - _column(self.texts, other)
+        values = self.column(name) - self.column(other)
         bounds = difference(self._bounds(name), self._bounds(other))
         return self._estimate(values, bounds)
 
-    def less_control(self, name: str, other: str) -> Estimate | None:
-        """How far :meth:`beyond` is beyond the control's; None without a control."""
-        if self.control is None or not {name, other} <= set(self.control):
-            return None
-        own = _column(self.texts, name) - _column(self.texts, other)
-        theirs = _column(self.control, name) - _column(self.control, other)
+    def control_beyond(self, name: str, other: str) -> Estimate:
+        """:meth:`beyond` of the control, on the texts where the model has both too."""
+        own = (self.column(name) - self.column(other)) * 0
+        theirs = self.control_column(name) - self.control_column(other)
         bounds = difference(self._bounds(name), self._bounds(other))
-        return self._estimate(own - theirs, difference(bounds, bounds))
+        return self._estimate(own + theirs, bounds)
+
+    def less_control(self, name: str, other: str) -> Estimate:
+        """How far :meth:`beyond` is beyond the control's, paired by text."""
+        own = self.column(name) - self.column(other)
+        theirs = self.control_column(name) - self.control_column(other)
+        bounds = difference(self._bounds(name), self._bounds(other))
+        found = self._estimate(own - theirs, difference(bounds, bounds))
+        return self._over_draws(found, lambda e: e.less_control(name, other).value)
+
+    def share_beyond_control(
+        self, names: Sequence[str], share: Callable[..., np.ndarray]
+    ) -> Estimate:
+        """The way from the control's agreement to 1: (own − control) / (1 − control).
+
+        Cohen's κ with the control as chance. Of the means over the texts that have all
+        of the statistics, the control's too.
+
+        Args:
+            names: of the statistics.
+            share: their means, each [...], to the agreement [...]; 1 is the best.
+        """
+        n = len(names)
+        columns = [*map(self.column, names), *map(self.control_column, names)]
+
+        def of_means(means: np.ndarray) -> np.ndarray:
+            own, control = share(*means[..., :n].T), share(*means[..., n:].T)
+            room = np.where(control < 1, 1 - control, np.nan)
+            return (own - control) / room
+
+        found = function_estimate(np.stack(columns, 1), of_means, seed=self.seed)
+        return self._over_draws(
+            found, lambda e: e.share_beyond_control(names, share).value
+        )
+
+    def share_of_means(
+        self, names: Sequence[str], share: Callable[..., np.ndarray], *, control: bool
+    ) -> Estimate:
+        """The agreement itself, of the model or its control, on the texts of both."""
+        own = [self.column(name) for name in names]
+        theirs = [self.control_column(name) for name in names]
+        both = np.stack([*own, *theirs] if self.has_control else own, 1)
+        chosen = both[:, len(names) :] if control else both[:, : len(names)]
+        chosen = chosen + 0 * both.sum(1, keepdims=True)
+        return function_estimate(chosen, lambda means: share(*means.T), seed=self.seed)
+
+    def of_draw(self, draw: pd.DataFrame) -> "Evidence":
+        """The same with a single draw of the control."""
+        return replace(self, draws=(draw,), _means={})
+
+    def of(self, texts: pd.Index) -> "Evidence":
+        """The evidence of some of the texts."""
+        draws = tuple(draw.reindex(texts) for draw in self.draws)
+        return replace(self, texts=self.texts.loc[texts], draws=draws, _means={})
+
+    def _over_draws(
+        self, found: Estimate, of_draw: Callable[["Evidence"], float]
+    ) -> Estimate:
+        """The interval widened by the spread of draws that all texts share.
+
+        √(texts² + draws²) on either side, the mean's over draws by Student's t; no
+        interval where there is one such draw, since its spread is not known.
+        """
+        if not self.shares_draws or found.ci95 is None:
+            return found
+        if len(self.draws) < 2:
+            return replace(found, ci95=None) if self.draws else found
+        values = np.array([of_draw(self.of_draw(draw)) for draw in self.draws])
+        half = student_t(len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5
+        low, high = found.ci95
+        below = np.hypot(found.value - low, half)
+        above = np.hypot(high - found.value, half)
+        return replace(
+            found, ci95=(float(found.value - below), float(found.value + above))
+        )
 
     def _bounds(self, name: str) -> Bounds | None:
         return None if self.stopping is None else self.stopping.bounds(name)
@@ -74,11 +168,6 @@ class Evidence:
         ordinary = np.array(estimate.ci95)[:, None]
         low, high = widened(ordinary, frame, [bounds], self.stopping)[:, 0].tolist()
         return replace(estimate, ci95=(low, high))
-
-    def of(self, texts: pd.Index) -> "Evidence":
-        """The evidence of some of the texts."""
-        control = None if self.control is None else self.control.reindex(texts)
-        return replace(self, texts=self.texts.loc[texts], control=control)
 
 
 def _column(frame: pd.DataFrame, name: str) -> np.ndarray:

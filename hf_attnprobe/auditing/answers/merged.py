@@ -1,14 +1,15 @@
 """The questions answered from a merged summary, where no rows are at hand. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 
 from hf_attnprobe.auditing.answers.accuracy import graded_accuracy, no_accuracy
 from hf_attnprobe.auditing.answers.evidence import Evidence
 from hf_attnprobe.auditing.answers.wording import said_as
-from hf_attnprobe.auditing.verdict import QUESTIONS, pooled_or_by_class
+from hf_attnprobe.auditing.verdict import ASKED, pooled_or_by_class
 from hf_attnprobe.statistics.bootstrap import Estimate
 from hf_attnprobe.statistics.merging.derived import difference_of
 from hf_attnprobe.statistics.merging.partial import EVERY, Partial, of_cell
@@ -40,7 +41,7 @@ def merged_findings(
         if partial.texts.get(k)
         and (of_class := merged_evidence(partial, k, words)) is not None
     ]
-    for question in QUESTIONS:
+    for question in ASKED.values():
         found += pooled_or_by_class(question, evidence, of_classes)
     return tuple(found)
 
@@ -65,9 +66,25 @@ class MergedEvidence(Evidence):
                 return estimate_of(self.summary, (test, statistic, *place))
         return Estimate(float("nan"), None, 0)
 
+    def control_mean(self, name: str) -> Estimate:
+        return Estimate(float("nan"), None, 0)
+
     def beyond(self, name: str, other: str) -> Estimate:
         """One statistic of the model − another one, paired by text."""
         return self.mean(difference_of(name, other))
+
+    def control_beyond(self, name: str, other: str) -> Estimate:
+        return self.control_mean(name)
+
+    def share_of_means(
+        self, names: Sequence[str], share: Callable[..., np.ndarray], *, control: bool
+    ) -> Estimate:
+        """As of rows, without an interval: how the means vary together is not kept."""
+        means = [self.mean(name) for name in names]
+        if control or not all(mean.n for mean in means):
+            return Estimate(float("nan"), None, 0)
+        value = float(share(*(np.array(mean.value) for mean in means)))
+        return Estimate(value, None, min(mean.n or 0 for mean in means))
 
 
 def merged_evidence(partial: Partial, cell: int, words: Words) -> MergedEvidence | None:
@@ -84,7 +101,7 @@ def merged_evidence(partial: Partial, cell: int, words: Words) -> MergedEvidence
     site = site_of_model(frame)
     if site is None:
         return None
-    return MergedEvidence(pd.DataFrame(), None, 0, words, summary=summary, site=site)
+    return MergedEvidence(pd.DataFrame(), (), 0, words, summary=summary, site=site)
 
 
 def merged_accuracy(partial: Partial, words: Words) -> Finding:

@@ -30,10 +30,11 @@ from hf_attnprobe.auditing.report import Report, read_audit
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.statistics.bootstrap import Estimate, mean_estimate
 from hf_attnprobe.statistics.changes import Difference, Sides, changes
+from hf_attnprobe.statistics.contrasts import mean_of_draws
 from hf_attnprobe.statistics.sites import site_of_model
 from hf_attnprobe.statistics.summary import PREDICTION, one_row_per_text
 from hf_attnprobe.statistics.verdicts import RULES
-from hf_attnprobe.storage.rows import read_rows
+from hf_attnprobe.storage.rows import read_draws
 
 
 Place = tuple[str, str, int, int]
@@ -57,7 +58,7 @@ def compare_audits(folders: Sequence[str | Path], *, seed: int = 0) -> AuditComp
         AttnProbeError: a folder without an audit, and what :func:`differences` raises.
     """
     reports = [read_audit(folder) for folder in folders]
-    controls = [read_rows(Path(folder) / "control" / "rows") for folder in folders]
+    controls = [mean_of_draws(read_draws(Path(folder))) for folder in folders]
     return differences(reports, controls=controls, seed=seed)
 
 

@@ -19,6 +19,7 @@ from hf_attnprobe.auditing.sweep import (
     Work,
     beside,
     few_sites,
+    of_verdict,
     run_batch,
     work_left,
 )
@@ -63,12 +64,21 @@ def work_after_screen(
 
 
 def work_of_control(
-    sweep: Sweep, control: AttentionModelBase, choice: Choice, options: AuditOptions
+    sweep: Sweep,
+    controls: Sequence[AttentionModelBase],
+    choice: Choice,
+    options: AuditOptions,
 ) -> list[Work]:
-    """The batches of the control that are left."""
-    other = beside(sweep, control)
-    plan = work_of if options.screen is None else work_after_screen
-    return plan(other, choice, options)
+    """The batches of the control's draws that are left."""
+    work: list[Work] = []
+    for draw, control in enumerate(controls):
+        other = beside(sweep, control, draw)
+        if control.reassignment is None and draw == 0:
+            plan = work_of if options.screen is None else work_after_screen
+            work += plan(other, choice, options)
+        else:
+            work += work_left(other, of_verdict(other, choice.groups))
+    return work
 
 
 def calibrate(sweep: Sweep, work: Sequence[Work]) -> Calibration:

@@ -89,7 +89,7 @@ def estimate_audit(
         def report_on(folder: Path, n_texts: int) -> None:
             tried = replace(sweep, folder=folder / "rows", texts=sweep.texts[:n_texts])
             provenance = provenance_of(job.identity, tried, {}, job.besides)
-            others = None if job.subject.control is None else rows_of(tried)
+            others = rows_of(tried) if job.subject.controls else None
             without = replace(options, prune=False)
             report = report_of(job, tried, provenance, others, without)
             write_report(report, folder)
@@ -101,8 +101,5 @@ def _plan(
     job: "PreparedAudit", sweep: Sweep, options: AuditOptions
 ) -> dict[str, list[Work]]:
     """The batches that are left, of the model and of its control."""
-    control = job.subject.control
-    left = (
-        [] if control is None else work_of_control(sweep, control, job.choice, options)
-    )
+    left = work_of_control(sweep, job.subject.controls, job.choice, options)
     return {"audit": work_of(sweep, job.choice, options), "control": left}

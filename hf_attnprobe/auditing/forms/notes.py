@@ -74,8 +74,7 @@ def quality_lines(report: AuditResult) -> list[str]:
     lines += [f.sentence for f in report.findings if f.rule == "accuracy"]
     if "control" in report.provenance:
         lines.append(
-            "Control: the same tests on this model without what it learned "
-            f"({report.provenance['control']}); one draw."
+            f"Control: the same tests on this model with {report.provenance['control']}."
         )
     return lines
 

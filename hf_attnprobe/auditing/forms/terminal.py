@@ -1,15 +1,14 @@
 """The verdict of an audit in about ten lines: question, answer, a line per finding."""
 
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from hf_attnprobe import markdown
 from hf_attnprobe.auditing.group_tables import EVERYWHERE, of_groups
 from hf_attnprobe.auditing.heads.values import AGREES, MATTERS, by_head, head_intervals
 from hf_attnprobe.auditing.result import AuditResult
-from hf_attnprobe.auditing.verdict import ALL_TEXTS, QUESTION, is_at_chance
-from hf_attnprobe.statistics.summary import Statistic, find_statistic
+from hf_attnprobe.auditing.verdict import ALL_TEXTS, QUESTION, reason
 from hf_attnprobe.statistics.verdict_lines import (
     WIDTH,
     cut,
@@ -18,19 +17,11 @@ from hf_attnprobe.statistics.verdict_lines import (
     tail,
     verdict_line,
 )
-from hf_attnprobe.statistics.verdicts import RULES, Finding
+from hf_attnprobe.statistics.verdicts import RULES, Finding, conclude
+from hf_attnprobe.statistics.wording import Words
 from hf_attnprobe.terminal import visible
 
 
-QUESTIONS = {
-    "accuracy": "Is the model any good?",
-    "importance": "Do weights rank what matters?",
-    "assignment": "Do shuffled weights matter?",
-    "uniqueness": "Do only these weights do it?",
-    "erasure": "Do the top weights decide?",
-    "removal": "Do the top tokens decide?",
-}
-"""What each rule asks, in plain words and at most thirty letters."""
 EDITS = {
     "median_tvd": "shuffled",
     "uniform_tvd": "uniform",
@@ -90,12 +81,13 @@ def place_lines(folder: str | Path | None) -> list[str]:
 
 
 def _answer_lines(report: AuditResult) -> list[str]:
-    answer = str(report.answer).upper()
-    if is_at_chance(report.findings):
-        answer += " (the model is not shown to beat chance)"
+    concluded = conclude(report.findings)
+    answer = str(concluded.answer).upper()
+    why = reason(concluded)
+    counted = f" ({why})" if why else ""
     texts = f": {report.n} texts{_left_out(report.provenance)}, seed {report.seed}"
     name = tail(f"{report.model} on {report.dataset}", max(WIDTH - len(texts), 20))
-    return [f"{QUESTION} {answer}", name + texts]
+    return [*textwrap.wrap(f"{QUESTION} {answer}{counted}", WIDTH), name + texts]
 
 
 def _unusual_lines(provenance: Mapping) -> list[str]:
@@ -137,139 +129,34 @@ def _finding_lines(report: AuditResult) -> list[str]:
     for rule in dict.fromkeys(f.rule for f in report.findings):
         found = [f for f in report.findings if f.rule == rule]
         if any(f.group != ALL_TEXTS for f in found):
-            lines.append(QUESTIONS[rule])
+            lines.append(RULES[rule].asks)
         for f in found:
-            asked = QUESTIONS[rule]
+            asked = RULES[rule].asks
             if f.group != ALL_TEXTS:
                 asked = f"  predicted {f.group}"
-            lines.append(verdict_line(asked, str(f.answer), PIECES[rule](f, report)))
+            lines.append(verdict_line(asked, str(f.answer), _pieces(f, report.words)))
     return lines
 
 
-def _accuracy(found: Finding, report: AuditResult) -> list[str]:
+def _pieces(found: Finding, words: Words) -> list[str]:
+    """The numbers of a finding's line, the most telling first."""
     if not found.n:  # the sentence says why there is nothing to compare
-        return [found.sentence.split(". ")[1].rstrip(".")]
-    beside = found.yardsticks
-    if report.words.is_number:
-        return [
-            f"R² {_graded(found)}",
-            f"error {beside['mean_absolute_error']:.2f}",
-            f"of always the mean {beside['mean_absolute_error_of_mean']:.2f}",
-        ]
-    right = beside.get("accuracy", beside["majority"] + found.value)
-    return [
-        f"right {right:.2f}",
-        f"majority {beside['majority']:.2f}",
-        f"more by {_graded(found)}",
-    ]
-
-
-def _importance(found: Finding, report: AuditResult) -> list[str]:
-    return [
-        *_beside_control("τ", TAU, found, report),
-        *_yardstick("gradients", "gradient", found),
-        *(_thresholds(found) if "control" in found.yardsticks else []),
-    ]
-
-
-def _assignment(found: Finding, report: AuditResult) -> list[str]:
-    shuffled = _beside_control("moves", "median_tvd", found, report)
-    return [*shuffled, *_thresholds(found)]
-
-
-def _beside_control(
-    what: str, name: str, found: Finding, report: AuditResult
-) -> list[str]:
-    """A number beside the control's; without a control the number is what is graded."""
-    if "control" not in found.yardsticks:
-        return [f"{what} {_graded(found)}", "no control run"]
-    own = _statistic(report, name, found.group)
-    return [
-        *([] if own is None else [f"{what} {own.mean:z.2f}"]),
-        *_yardstick("control", "control", found),
-        f"more by {_graded(found)}",
-    ]
-
-
-def _uniqueness(found: Finding, report: AuditResult) -> list[str]:
-    """Said of the way that others go, of which the graded number is the rest."""
-    exact = _statistic(report, "epsilon_max_jsd_exact", found.group)
-    least = "" if exact is not None and exact.mean == 1 else "≥ "
-    ci95 = found.ci95 and (1 - found.ci95[1], 1 - found.ci95[0])
-    way = markdown.interval(1 - found.value, ci95, digits=2)
-    return [
-        f"others go {least}{way} of the way",
-        *_yardstick("control", "control", found),
-        f"yes up to {1 - RULES[found.rule].yes:.2f}",
-    ]
-
-
-def _erasure(found: Finding, report: AuditResult) -> list[str]:
-    return [
-        f"{_graded(found)} from random to best order",
-        *_yardstick("control", "control", found),
-        *_thresholds(found),
-    ]
-
-
-def _removal(found: Finding, report: AuditResult) -> list[str]:
-    names = [f"comprehensiveness@{by}" for by in ("attention", "mean_attention")]
-    own = [s for n in names if (s := _statistic(report, n, found.group)) is not None]
-    return [
-        *(f"loses {s.mean:z.2f}" for s in own[:1]),
-        *_yardstick("random", "random", found),
-        f"more by {_graded(found)}",
-        *_yardstick("control's", "control", found),
-        *_thresholds(found),
-    ]
-
-
-Pieces = Callable[[Finding, AuditResult], list[str]]
-PIECES: dict[str, Pieces] = {
-    "accuracy": _accuracy,
-    "importance": _importance,
-    "assignment": _assignment,
-    "uniqueness": _uniqueness,
-    "erasure": _erasure,
-    "removal": _removal,
-}
-"""The numbers of a finding's line, the most telling first."""
-
-
-def _graded(found: Finding) -> str:
-    return markdown.interval(found.value, found.ci95, digits=2)
-
-
-def _yardstick(label: str, name: str, found: Finding) -> list[str]:
-    value = found.yardsticks.get(name)
-    return [] if value is None else [f"{label} {value:z.2f}"]
-
-
-def _thresholds(found: Finding) -> list[str]:
+        return [found.sentence.partition(". ")[2].rstrip(".")]
     rule = RULES[found.rule]
-    if rule.partly == rule.yes:
-        return [f"yes from {rule.yes:.2f}"]
-    return [f"partly from {rule.partly:.2f}, yes from {rule.yes:.2f}"]
-
-
-def _statistic(report: AuditResult, name: str, group: str) -> Statistic | None:
-    """Of the model's attention as a whole: all heads at once, or its only head."""
-    for layer, head in _sites_of_model(report.statistics):
-        found = find_statistic(
-            report.statistics, name, group=group, layer=layer, head=head
-        )
-        if found is not None:
-            return found
-    return None
-
-
-def _sites_of_model(statistics: Sequence[Statistic]) -> list[tuple[int, int]]:
-    """As :func:`hf_attnprobe.auditing.verdict.site_of_model`, without the rows."""
-    sites = {(s.layer, s.head) for s in statistics}
-    if EVERYWHERE in sites:
-        return [EVERYWHERE]
-    heads = [site for site in sites if min(site) >= 0]
-    return heads if len(heads) == 1 else []
+    graded = markdown.interval(found.value, found.ci95, digits=2)
+    graded = f"≤ {graded}" if found.is_upper_bound else graded
+    is_number = found.rule == "accuracy" and words.is_number
+    line = f"R² {graded}" if is_number else rule.line.format(graded)
+    beside = [
+        f"{label} {found.yardsticks[name]:z.2f}"
+        for name, label in rule.labels.items()
+        if name in found.yardsticks
+    ]
+    if "the control" in rule.ends and "control" not in found.yardsticks:
+        beside.append("no control run")
+    marks = [f"{name} {at:.2f}" for name, at in rule.thresholds.items()]
+    graded_by = [] if found.rule == "accuracy" else [", ".join(marks)]
+    return [line, *beside, *graded_by]
 
 
 # --- the whole model, its layers, its heads ------------------------------------------
@@ -350,9 +237,9 @@ def _legend(report: AuditResult) -> list[str]:
     rules = {f.rule for f in report.findings}
     legend = []
     if "importance" in rules:
-        legend.append("τ: rank correlation with leaving tokens out")
+        legend.append("own: agreement with leaving tokens out")
     if "control" in report.provenance:
-        legend.append("control: this model without what it learned")
+        legend.append("control: the weights at other tokens")
     if "assignment" in rules:
         unit = report.words.unit if report.words.is_number else "0 to 1"
         legend.append(f"moves: the output, {unit}")

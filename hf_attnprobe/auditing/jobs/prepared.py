@@ -238,10 +238,10 @@ def _finish_control(
     subject: Subject, examples: "datasets.Dataset", options: AuditOptions
 ) -> str:
     """Makes the control's attention as peaked as the model's; what it is, in words."""
-    if subject.control is None:
+    if not subject.controls:
         return "none"
     batch = reference_batch(subject.adapter, subject.tokenizer, examples)
-    return controls.finish(subject.control, subject.adapter, batch, options)
+    return controls.finish(subject.controls, subject.adapter, batch, options)
 
 
 def _limited(examples: "datasets.Dataset", limit: int | None) -> "datasets.Dataset":

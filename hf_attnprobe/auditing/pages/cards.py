@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from hf_attnprobe import markdown
 from hf_attnprobe.auditing.pages.by_class import class_sentence
 from hf_attnprobe.auditing.pages.on_the_line import number_line_of, scale_of
-from hf_attnprobe.auditing.pages.plain_words import QUESTIONS, YARDSTICKS
 from hf_attnprobe.auditing.result import AuditResult
 from hf_attnprobe.auditing.verdict import ALL_TEXTS
 from hf_attnprobe.charts.audit_charts import QUESTIONS as QUESTION_OF_CHART
@@ -24,12 +23,12 @@ def card(finding: Finding, words: Words, *said: str | None) -> Html:
         words: of the kind of prediction.
         said: more sentences behind that of the finding.
     """
-    plain = QUESTIONS.get(finding.rule)
+    done = RULES[finding.rule].done
     return answer(
         _question(finding),
         str(finding.answer),
         finding.sentence,
-        tag("p", words.fill(plain.done), class_="note") if plain else None,
+        tag("p", words.fill(done), class_="note") if done else None,
         *[tag("p", sentence) for sentence in said if sentence],
         number_line_of(finding),
         _graded(finding),
@@ -59,19 +58,22 @@ def _graded(finding: Finding) -> Html | None:
 
 
 def _beside(finding: Finding) -> list[str]:
-    known = YARDSTICKS.get(finding.rule, {})
-    return [
+    known = RULES[finding.rule].yardsticks
+    lines = [
         f"{known.get(name, name.replace('_', ' '))}: {markdown.number(value, digits=2)}"
         for name, value in finding.yardsticks.items()
     ]
+    if finding.other_draws is not None:
+        lines.append(
+            f"share of single draws of the control that change the answer: "
+            f"{finding.other_draws:.2f}"
+        )
+    return lines
 
 
 def _rule(finding: Finding) -> list[Html]:
     rule = RULES[finding.rule]
-    if rule.partly == rule.yes:
-        grades = "yes above 0" if rule.yes == 0 else f"yes from {rule.yes:.2f}"
-    else:
-        grades = f"partly from {rule.partly:.2f}, yes from {rule.yes:.2f}"
+    grades = ", ".join(f"{name} {at:.2f}" for name, at in rule.thresholds.items())
     sentences = [
         f"Measured: {rule.measure}.",
         f"Graded: {grades}; a 95% interval that crosses a threshold, or fewer than "

@@ -10,7 +10,7 @@ from hf_attnprobe.auditing.verdict import zero_ablation_only
 from hf_attnprobe.faithfulness.registry import tests
 from hf_attnprobe.page.elements import bullets, section
 from hf_attnprobe.page.html import Html, tag
-from hf_attnprobe.statistics.verdicts import RULES
+from hf_attnprobe.statistics.verdicts import QUESTIONS, RULES
 
 
 LIMITS = (
@@ -43,7 +43,6 @@ DOES = {
     "attention_by_tag": "counts which kinds of words get the attention",
 }
 """What each test does, in a clause; tests of other packages have only their name."""
-BY_ATTENTION = ("importance", "assignment", "uniqueness", "erasure", "removal")
 
 
 def not_tested(report: AuditResult) -> Html:
@@ -51,7 +50,7 @@ def not_tested(report: AuditResult) -> Html:
     asked = {f.rule for f in report.findings}
     unasked = [
         f"{RULES[rule].name}: {RULES[rule].question} No test of this audit says."
-        for rule in BY_ATTENTION
+        for rule in QUESTIONS
         if rule not in asked
     ]
     left_out = report.provenance.get("left_out", {})
@@ -60,8 +59,8 @@ def not_tested(report: AuditResult) -> Html:
     not_run = [f"{_test(name)} was left out: {why}" for name, why in left_out.items()]
     if report.provenance.get("control", "none") == "none":
         not_run.append(
-            "no control: what the same model reaches without having learned anything is "
-            "not known; --control randomised runs one"
+            "no control: what the same weights at other tokens reach is not known; "
+            "--control auto runs one"
         )
     n_all, n_tested = len(heads_of_model(report)), len(tested_heads(report))
     if n_tested < n_all:

@@ -14,7 +14,7 @@ from hf_attnprobe.auditing.pages.which_heads import (
     which_heads,
 )
 from hf_attnprobe.auditing.result import AuditResult
-from hf_attnprobe.auditing.verdict import QUESTION, is_at_chance
+from hf_attnprobe.auditing.verdict import QUESTION
 from hf_attnprobe.page.elements import bullets, paragraphs, section
 from hf_attnprobe.page.html import Html, tag
 from hf_attnprobe.statistics.verdicts import Finding
@@ -23,13 +23,6 @@ from hf_attnprobe.statistics.verdicts import Finding
 NOT_ASKED = (
     "No question about the attention as a whole was asked: heads were tested one by one, "
     "or too few tests were run."
-)
-
-
-AT_CHANCE = "The model is not shown to be better than always saying the same."
-WHAT_A_CONTROL_IS = (
-    "a control: this model without what it learned, which says what the architecture "
-    "gives by itself"
 )
 
 
@@ -90,10 +83,8 @@ def _quality(findings: Sequence[Finding]) -> str | None:
 def _compared_with(report: AuditResult) -> str:
     control = report.provenance.get("control", "none")
     if control == "none":
-        return (
-            "chance and gradients only; no control (the same model untrained) was run"
-        )
-    return f"{WHAT_A_CONTROL_IS} ({control}; one draw)"
+        return "chance and gradients only; no control was run"
+    return f"a control: this model with {control}"
 
 
 def _tested(report: AuditResult) -> str:
@@ -117,8 +108,7 @@ def _why(report: AuditResult) -> str:
     """What the answer rests on: how many questions say what."""
     if not any(f.rule != "accuracy" for f in report.findings):
         return NOT_ASKED
-    said = counted(report.findings)
-    return f"{AT_CHANCE} {said}" if is_at_chance(report.findings) else said
+    return counted(report.findings)
 
 
 def standing(report: AuditResult) -> Html:
@@ -139,24 +129,15 @@ def standing(report: AuditResult) -> Html:
     )
 
 
-HOW_TO_CONTROL = (
-    "Run the audit with --control randomised (learned weights shuffled) or --control "
-    "untrained for one."
-)
-
-
 def _control_note(report: AuditResult) -> str:
     """Compared with what: the control, or that there is none."""
     control = report.provenance.get("control", "none")
     if control == "none":
         return (
-            "Control: none was run, so what the architecture alone would reach is not "
-            f"known. {HOW_TO_CONTROL}"
+            "Control: none was run, so what the same weights at other tokens would reach "
+            "is not known. Run the audit with --control auto for one."
         )
-    return (
-        "Control: the same tests on this model without what it learned "
-        f"({control}); one draw."
-    )
+    return f"Control: the same tests on this model with {control}."
 
 
 def for_users(report: AuditResult) -> Html:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from hf_attnprobe.attention_model import ALL, SET, Site
+from hf_attnprobe.attention_model import ALL, SET, AttentionModelBase, Site
 from hf_attnprobe.auditing.selection import Choice, sites_by_test
 from hf_attnprobe.auditing.stopping.known import ESTIMATES, Known
 from hf_attnprobe.auditing.stopping.limits import Deadline, Limits
@@ -20,9 +20,12 @@ from hf_attnprobe.auditing.stopping.schedule import Stage, Timetable
 from hf_attnprobe.auditing.sweep import (
     Part,
     Sweep,
+    beside,
     claimed_control,
-    run_control,
+    of_verdict,
+    run,
     run_missing,
+    run_parts,
 )
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness import tests
@@ -273,22 +276,41 @@ def race_facts(
 
 
 def repeat_on_control(
-    other: Sweep, outcome: Outcome, limits: Limits, deadline: Deadline, kind: str
+    sweep: Sweep,
+    controls: Sequence[AttentionModelBase],
+    outcome: Outcome,
+    limits: Limits,
+    deadline: Deadline,
+    kind: str,
 ) -> None:
-    """Runs on the control what the audit ran, as far as the time goes.
+    """Runs on every draw of the control what a verdict reads, as far as the time goes.
+
+    The first draw of a model with other weights runs all that the audit ran: what it
+    says of every head stands beside the model's numbers.
 
     Args:
-        other: the sweep of the control.
+        sweep: of the audit.
+        controls: the draws.
         kind: of control, in words.
     """
+    texts = [text for part, _ in outcome.parts for text in part]
+    for draw, control in enumerate(controls):
+        other = replace(beside(sweep, control, draw), texts=texts)
+        where = of_verdict(other, outcome.groups)
+        is_model = control.reassignment is None
+        if limits.seconds is None and is_model and draw == 0:
+            with claimed_control(other, kind):
+                run_parts(other, outcome.parts, outcome.groups, done="screen")
+        elif where and texts:
+            with claimed_control(other, kind):
+                _run_controlled(other, where, limits, deadline)
+
+
+def _run_controlled(
+    sweep: Sweep, where: Where, limits: Limits, deadline: Deadline
+) -> None:
     if limits.seconds is None:
-        run_control(other, outcome.parts, outcome.groups, kind)
+        run(sweep, where)
         return
-    texts, heads = outcome.parts[0]
-    if not texts:
-        return
-    names = [name for name in other.options if name != "screen"]
-    where = sites_by_test(names, other.adapter, heads, outcome.groups)
-    with claimed_control(other, kind):
-        known = knowledge(replace(other, texts=texts), max(len(heads), 1))
-        Timetable(known, deadline, other.batch_size).run([Stage(where, 1.0)])
+    known = knowledge(sweep, 1)
+    Timetable(known, deadline, sweep.batch_size).run([Stage(where, 1.0)])
