@@ -66,6 +66,63 @@ def test_a_file_is_one_split_with_its_cells_as_they_are(tmp_path, kind):
         load_splits(path)
 
 
+COMMAS = {
+    "every row": (0, "text,label\nthe film, was dull,0\na fine, plot,1\n"),
+    "the first row": (0, "text,label\nthe film, was dull,0\na plot,1\na film,1\n"),
+    "a later row": (1, "text,label\nthe film,0\na fine, plot,1\n"),
+    "class names": (0, "text,label\nthe film, was dull,neg\na fine, plot,pos\n"),
+    "label first": (0, "label,text\n0,the film, was dull\n1,a fine, plot\n"),
+    "too few": (1, "text,label\nthe film,0\na fine plot\n"),
+}
+
+
+@pytest.mark.parametrize("where", COMMAS)
+@pytest.mark.parametrize("kind", ["csv", "tsv", "folder", "published"])
+def test_a_row_of_more_or_fewer_fields_than_the_header_is_refused(
+    where, kind, tmp_path
+):
+    """pandas takes the first field of such rows for an index, and another for the text."""
+    row, table = COMMAS[where]
+    if kind == "tsv":
+        table = table.replace(",", "\t")
+    folder = tmp_path / "d"
+    folder.mkdir()
+    name = {"folder": "test.csv", "published": "adr_dataset.csv"}.get(kind, f"d.{kind}")
+    (folder / name).write_text(table)
+    source = {"folder": folder, "published": f"adr={folder}"}.get(kind, folder / name)
+    line = message(source, "test")
+    assert f"row {row} (line {row + 2}): expected 2 fields as in the header" in line
+    assert "in double quotes" in line
+
+
+def test_quoted_separators_and_line_ends_are_text(tmp_path):
+    rows = ["the film, was dull", "a fine\nplot", 'so "good", they said', "x" * 200_000]
+    frame = pd.DataFrame({"text": rows, "label": [0, 1, 1, 0]})
+    frame.to_csv(tmp_path / "d.csv", index=False)
+    (tmp_path / "d.csv").write_text((tmp_path / "d.csv").read_text() + "\n  \n")
+    assert load_examples(tmp_path / "d.csv", "test")["text"][:] == rows
+
+
+@pytest.mark.parametrize("kind", ["csv", "folder", "published"])
+def test_blanks_around_the_names_of_a_header_are_none_of_them(kind, tmp_path):
+    folder = tmp_path / "d"
+    folder.mkdir()
+    name = {"csv": "d.csv", "folder": "test.csv"}.get(kind, "adr_dataset.csv")
+    header = "exp_split, text ,label\n"
+    (folder / name).write_text(f"{header}test,a film of more than five words,1\n")
+    source = {"folder": folder, "published": f"adr={folder}"}.get(kind, folder / name)
+    examples = load_examples(source, "test")
+    assert examples["text"][:] == ["a film of more than five words"]
+    assert examples["label"][:] == [1]
+
+
+def test_a_name_that_is_twice_in_a_header_is_refused(tmp_path):
+    (tmp_path / "d.csv").write_text("text,label, text\na film,0,a plot\n")
+    assert "a header of different names, got text, label, text" in message(
+        tmp_path / "d.csv", "test"
+    )
+
+
 def test_a_folder_of_tables_keeps_its_cells_too(tmp_path):
     (tmp_path / "d").mkdir()
     write(tmp_path / "d" / "test.csv")

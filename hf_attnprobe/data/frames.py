@@ -1,5 +1,6 @@
 """Data that people have at hand: lists, dicts of columns, data frames, single files."""
 
+import csv
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,21 +27,57 @@ CSV_OPTIONS: dict[str, Any] = {
 }
 """So that cells such as NA and None stay texts, and ids past int64 can be read."""
 LARGEST_ID = 2**63 - 1
+LONGEST_FIELD = 2**31 - 1
+"""Characters of a cell, in place of the few that Python's csv takes."""
 
 
 def read_file(path: Path) -> "datasets.Dataset":
     """A single file as one split."""
     import datasets
 
-    kind = FORMATS[path.suffix.lower()]
-    options = dict(CSV_OPTIONS) if kind == "csv" else {}
-    if path.suffix.lower() == ".tsv":
-        options["sep"] = "\t"
+    kind, options = FORMATS[path.suffix.lower()], {}
+    if kind == "csv":
+        separator = "\t" if path.suffix.lower() == ".tsv" else ","
+        check_fields(path, separator)
+        options = CSV_OPTIONS | {"sep": separator}
     # a file of this machine, which has no revision
     loaded = datasets.load_dataset(  # nosec B615
         kind, data_files=str(path), **options
     )
     return without_gaps(loaded["train"]) if kind == "csv" else loaded["train"]
+
+
+def check_fields(path: Path, separator: str, quoting: int = csv.QUOTE_MINIMAL) -> None:
+    """Checks that every row of a table has as many fields as its header has names.
+
+    pandas takes what the first row has too many for an index, by which all columns are
+    another's, and fills up rows that have too few.
+
+    Raises:
+        AttnProbeError: a row has more or fewer, or a name is there twice.
+    """
+    before = csv.field_size_limit(LONGEST_FIELD)
+    try:
+        # what is no UTF-8 is said by whoever reads the table
+        with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+            lines = csv.reader(file, delimiter=separator, quoting=quoting)
+            rows = (row for row in lines if len(row) > 1 or "".join(row).strip())
+            header = [name.strip() for name in next(rows, [])]
+            for number, row in enumerate(rows):
+                if len(row) != len(header):
+                    raise AttnProbeError(
+                        f"{path}, row {number} (line {lines.line_num}): expected "
+                        f"{len(header)} fields as in the header, got {len(row)}; give one "
+                        f"per column, texts that hold {separator!r} in double quotes"
+                    )
+    finally:
+        csv.field_size_limit(before)
+    named = list(filter(None, header))
+    if len(set(named)) < len(named):
+        raise AttnProbeError(
+            f"{path}: expected a header of different names, got {', '.join(header)}; "
+            "rename one"
+        )
 
 
 def is_empty_parquet(path: Path) -> bool:
@@ -57,11 +94,16 @@ def is_empty_parquet(path: Path) -> bool:
 
 
 def without_gaps(examples: "datasets.Dataset") -> "datasets.Dataset":
-    """A table's empty cells as empty texts in columns of texts, its ids as numbers."""
+    """A table without blanks around its names, empty cells of texts as empty texts.
+
+    Ids are numbers.
+    """
     import datasets
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    blank = [name for name in examples.column_names if name != name.strip()]
+    examples = examples.rename_columns({name: name.strip() for name in blank})
     table = examples.data.table
     for position, (name, feature) in enumerate(examples.features.items()):
         kind = getattr(feature, "dtype", "")

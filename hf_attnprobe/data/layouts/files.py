@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from hf_attnprobe.data.frames import check_fields
 from hf_attnprobe.errors import AttnProbeError
 
 
@@ -170,9 +171,10 @@ def read_prepared(folder: Path, name: str) -> Contents | None:
 def read_table(path: Path, separator: str, *further: str) -> list[Row]:
     """The rows of a table with the columns `text` and `label`, labels 0 or 1."""
     quoting = 0 if separator == "," else 3  # tweets hold quotation marks of their own
+    check_fields(path, separator, quoting)
     table = pd.read_csv(
         path, sep=separator, dtype=str, keep_default_na=False, quoting=quoting
-    )
+    ).rename(columns=str.strip)
     columns = ("text", "label", *further)
     lacking = [column for column in columns if column not in table.columns]
     if lacking:
