@@ -1,11 +1,11 @@
 """Data that people have at hand: lists, dicts of columns, data frames, single files."""
 
-import csv
 import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hf_attnprobe.data.layouts.files import check_fields
 from hf_attnprobe.errors import AttnProbeError
 
 
@@ -27,8 +27,6 @@ CSV_OPTIONS: dict[str, Any] = {
 }
 """So that cells such as NA and None stay texts, and ids past int64 can be read."""
 LARGEST_ID = 2**63 - 1
-LONGEST_FIELD = 2**31 - 1
-"""Characters of a cell, in place of the few that Python's csv takes."""
 
 
 def read_file(path: Path) -> "datasets.Dataset":
@@ -45,39 +43,6 @@ def read_file(path: Path) -> "datasets.Dataset":
         kind, data_files=str(path), **options
     )
     return without_gaps(loaded["train"]) if kind == "csv" else loaded["train"]
-
-
-def check_fields(path: Path, separator: str, quoting: int = csv.QUOTE_MINIMAL) -> None:
-    """Checks that every row of a table has as many fields as its header has names.
-
-    pandas takes what the first row has too many for an index, by which all columns are
-    another's, and fills up rows that have too few.
-
-    Raises:
-        AttnProbeError: a row has more or fewer, or a name is there twice.
-    """
-    before = csv.field_size_limit(LONGEST_FIELD)
-    try:
-        # what is no UTF-8 is said by whoever reads the table
-        with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
-            lines = csv.reader(file, delimiter=separator, quoting=quoting)
-            rows = (row for row in lines if len(row) > 1 or "".join(row).strip())
-            header = [name.strip() for name in next(rows, [])]
-            for number, row in enumerate(rows):
-                if len(row) != len(header):
-                    raise AttnProbeError(
-                        f"{path}, row {number} (line {lines.line_num}): expected "
-                        f"{len(header)} fields as in the header, got {len(row)}; give one "
-                        f"per column, texts that hold {separator!r} in double quotes"
-                    )
-    finally:
-        csv.field_size_limit(before)
-    named = list(filter(None, header))
-    if len(set(named)) < len(named):
-        raise AttnProbeError(
-            f"{path}: expected a header of different names, got {', '.join(header)}; "
-            "rename one"
-        )
 
 
 def is_empty_parquet(path: Path) -> bool:

@@ -18,7 +18,6 @@ from hf_attnprobe.data.folders import (
 from hf_attnprobe.data.frames import (
     CSV_OPTIONS,
     FORMATS,
-    check_fields,
     from_memory,
     is_columns,
     is_empty_parquet,
@@ -28,6 +27,7 @@ from hf_attnprobe.data.frames import (
 from hf_attnprobe.data.layouts.babi import read_babi
 from hf_attnprobe.data.layouts.cnn import read_cnn
 from hf_attnprobe.data.layouts.eraser import read_eraser
+from hf_attnprobe.data.layouts.files import check_fields
 from hf_attnprobe.data.layouts.mimic import read_mimic
 from hf_attnprobe.data.layouts.nli import read_nli
 from hf_attnprobe.data.layouts.tables import read_tables
@@ -152,7 +152,7 @@ def _load(recipe: Recipe, split: str) -> "dict[str, datasets.Dataset]":
             loaded = datasets.load_from_disk(path)
         else:
             loaded = _load_dataset(recipe.hub_id, recipe.config)
-    except AttnProbeError:
+    except AttnProbeError:  # of a table's fields
         raise
     except Exception as reason:
         # datasets, pyarrow, the file system and the network raise many kinds.
