@@ -168,6 +168,39 @@ def test_an_index_of_safetensors_may_not_name_a_pickle(model, canary):
     assert not canary.exists()
 
 
+@pytest.mark.parametrize("named", ["w.safetensors.index.json", "adapter_model.bin"])
+def test_a_configuration_may_not_name_pickled_weights(named, model):
+    """Even where the usual weights are there, and the pickle holds nothing but weights."""
+    weights = load_model(model).state_dict()
+    torch.save(weights, model / "adapter_model.bin")
+    index = {"weight_map": dict.fromkeys(weights, "adapter_model.bin"), "metadata": {}}
+    (model / "w.safetensors.index.json").write_text(json.dumps(index))
+    change(model / "config.json", transformers_weights=named)
+    with pytest.raises(AttnProbeError, match=r"in safetensors.*--allow-pickle"):
+        load_model(model)
+    load_model(model, allow_pickle=True)
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_an_index_names_files_beside_it(named, model):
+    """Whether it is the usual one or named by the configuration."""
+    name = "w.safetensors.index.json" if named else "model.safetensors.index.json"
+    weights = load_model(model).state_dict()
+    (model / "model.safetensors").rename(model / "a.safetensors")
+    index = {"weight_map": dict.fromkeys(weights, "a.safetensors"), "metadata": {}}
+    (model / name).write_text(json.dumps(index))
+    if named:
+        change(model / "config.json", transformers_weights=name)
+    load_model(model)
+    (model / "a.safetensors").rename(model.parent / "a.safetensors")
+    (model / "b.safetensors").write_bytes(b"")
+    index["weight_map"] = dict.fromkeys(weights, "../a.safetensors")
+    (model / name).write_text(json.dumps(index))
+    with pytest.raises(AttnProbeError, match=r"files beside the index .*got '\.\./a\.") as e:
+        load_model(model)
+    assert "\n" not in str(e.value)
+
+
 def test_an_adapter_of_peft_is_data_too(model, canary, tmp_path):
     pytest.importorskip("peft")
     folder = tmp_path / "adapter"
