@@ -234,7 +234,9 @@ def test_an_index_names_files_beside_it(named, model):
     (model / "b.safetensors").write_bytes(b"")
     index["weight_map"] = dict.fromkeys(weights, "../a.safetensors")
     (model / name).write_text(json.dumps(index))
-    with pytest.raises(AttnProbeError, match=r"files beside the index .*got '\.\./a\.") as e:
+    with pytest.raises(
+        AttnProbeError, match=r"files beside the index .*got '\.\./a\."
+    ) as e:
         load_model(model)
     assert "\n" not in str(e.value)
 
