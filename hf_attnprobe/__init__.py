@@ -1,8 +1,8 @@
 """hf_attnprobe: does this model's attention explain its predictions?
 
-Importing the package registers its models with the Auto classes of Transformers. Everything
-else is imported when it is first used, so that the core does without ``datasets`` and
-``evaluate``.
+Importing the package registers its models with the Auto classes of Transformers, and its
+metric in evaluate's cache of modules. Everything else is imported when it is first used, so
+that the core does without ``datasets`` and ``evaluate``.
 """
 
 import importlib
@@ -16,6 +16,7 @@ from hf_attnprobe.attention_classifier import (
     AttentionClassifierModel,
 )
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.evaluate_module import install_metric, metric_path
 from hf_attnprobe.integrations import register_pipeline
 
 
@@ -58,7 +59,6 @@ if TYPE_CHECKING:
     from hf_attnprobe.deception.report import Deception
     from hf_attnprobe.deception.run import deceive
     from hf_attnprobe.demonstration import DemoOptions, demo
-    from hf_attnprobe.evaluate_module import install_metric, metric_path
     from hf_attnprobe.faithfulness.adversarial import Adversarial
     from hf_attnprobe.faithfulness.correlation import Correlation
     from hf_attnprobe.faithfulness.erasure import Erasure
@@ -189,11 +189,9 @@ _LATER = {
     "demo": "demonstration",
     "evidence_pair_dataset": "data.generated.pairs",
     "fine_tune": "training.fine_tuning",
-    "install_metric": "evaluate_module",
     "known_datasets": "data.catalogue",
     "load_examples": "data.examples",
     "load_splits": "data.splits",
-    "metric_path": "evaluate_module",
     "option": "options",
     "rationale_dataset": "data.generated.reviews",
     "read_audit": "auditing.report",
@@ -310,6 +308,7 @@ __all__ = [
 
 
 register_pipeline()
+install_metric()
 
 
 def __getattr__(name: str) -> Any:

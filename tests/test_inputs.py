@@ -7,8 +7,10 @@ from dataclasses import replace
 import datasets
 import pandas as pd
 import pytest
+from transformers import PreTrainedConfig
 
 from hf_attnprobe import AttnProbeError, Data, load_examples
+from hf_attnprobe.adapters.pretrained import class_names
 from hf_attnprobe.data.examples import (
     columns_read,
     dataset_fingerprint,
@@ -17,6 +19,7 @@ from hf_attnprobe.data.examples import (
 )
 from hf_attnprobe.data.recipes import RECIPES
 from hf_attnprobe.data.splits import check_sets, load_splits
+from hf_attnprobe.inference.labels import labels_of_model
 
 
 TEXTS = ["NULL", "nan", "NA", "None of it", "a\ttab", "fine"]
@@ -64,6 +67,63 @@ def test_a_file_is_one_split_with_its_cells_as_they_are(tmp_path, kind):
     )
     with pytest.raises(AttnProbeError, match=r"one split alone .* got a file"):
         load_splits(path)
+
+
+COMMAS = {
+    "every row": (0, "text,label\nthe film, was dull,0\na fine, plot,1\n"),
+    "the first row": (0, "text,label\nthe film, was dull,0\na plot,1\na film,1\n"),
+    "a later row": (1, "text,label\nthe film,0\na fine, plot,1\n"),
+    "class names": (0, "text,label\nthe film, was dull,neg\na fine, plot,pos\n"),
+    "label first": (0, "label,text\n0,the film, was dull\n1,a fine, plot\n"),
+    "too few": (1, "text,label\nthe film,0\na fine plot\n"),
+}
+
+
+@pytest.mark.parametrize("where", COMMAS)
+@pytest.mark.parametrize("kind", ["csv", "tsv", "folder", "published"])
+def test_a_row_of_more_or_fewer_fields_than_the_header_is_refused(
+    where, kind, tmp_path
+):
+    """pandas takes the first field of such rows for an index, and another for the text."""
+    row, table = COMMAS[where]
+    if kind == "tsv":
+        table = table.replace(",", "\t")
+    folder = tmp_path / "d"
+    folder.mkdir()
+    name = {"folder": "test.csv", "published": "adr_dataset.csv"}.get(kind, f"d.{kind}")
+    (folder / name).write_text(table)
+    source = {"folder": folder, "published": f"adr={folder}"}.get(kind, folder / name)
+    line = message(source, "test")
+    assert f"row {row} (line {row + 2}): expected 2 fields as in the header" in line
+    assert "in double quotes" in line
+
+
+def test_quoted_separators_and_line_ends_are_text(tmp_path):
+    rows = ["the film, was dull", "a fine\nplot", 'so "good", they said', "x" * 200_000]
+    frame = pd.DataFrame({"text": rows, "label": [0, 1, 1, 0]})
+    frame.to_csv(tmp_path / "d.csv", index=False)
+    (tmp_path / "d.csv").write_text((tmp_path / "d.csv").read_text() + "\n  \n")
+    assert load_examples(tmp_path / "d.csv", "test")["text"][:] == rows
+
+
+@pytest.mark.parametrize("kind", ["csv", "folder", "published"])
+def test_blanks_around_the_names_of_a_header_are_none_of_them(kind, tmp_path):
+    folder = tmp_path / "d"
+    folder.mkdir()
+    name = {"csv": "d.csv", "folder": "test.csv"}.get(kind, "adr_dataset.csv")
+    header = "exp_split, text ,label\n"
+    (folder / name).write_text(f"{header}test,a film of more than five words,1\n")
+    source = {"folder": folder, "published": f"adr={folder}"}.get(kind, folder / name)
+    examples = load_examples(source, "test")
+    assert examples["text"][:] == ["a film of more than five words"]
+    assert examples["label"][:] == [1]
+
+
+def test_a_name_that_is_twice_in_a_header_is_refused(tmp_path):
+    (tmp_path / "d.csv").write_text("text,label, text\na film,0,a plot\n")
+    assert "a header of different names, got text, label, text" in message(
+        tmp_path / "d.csv", "test"
+    )
 
 
 def test_a_folder_of_tables_keeps_its_cells_too(tmp_path):
@@ -302,3 +362,71 @@ def test_what_was_read_is_on_record(tmp_path):
     path.write_text(json.dumps({"a": "x", "b": "y", "label": 0}) + "\n")
     data = Data(path, text_column="a", text_pair_column="b")
     assert columns_read(data.examples()) == "a with b"
+
+
+# --- labels and the model's classes ---------------------------------------------------
+
+
+def rows_of(*values):
+    return [{"text": f"text {k}", "label": value} for k, value in enumerate(values)]
+
+
+@pytest.mark.parametrize(
+    ("classes", "given", "numbers"),
+    [
+        # the same names, whatever their case, blanks and order
+        (["POSITIVE", "NEGATIVE"], ["negative", "positive"], [1, 0]),
+        (["negative", "positive"], [" positive", "negative "], [1, 0]),
+        ([" no", "yes "], ["yes", "no"], [1, 0]),
+        # one the beginning of the other
+        (["POSITIVE", "NEGATIVE"], ["neg", "pos"], [1, 0]),
+        (["NEGATIVE", "POSITIVE"], ["pos", "neg"], [1, 0]),
+        (["neg", "neut", "pos"], ["positive", "negative"], [2, 0]),
+        (["5 stars", "3 stars", "1 star"], ["1", "3", "5"], [2, 1, 0]),
+        # names that are numbers
+        (["LABEL_1", "LABEL_0"], [0, 1, -1], [0, 1, -1]),
+        (["cat", "dog"], [1, 0], [1, 0]),
+        (["LABEL_0", "LABEL_1"], ["pos", "neg"], [1, 0]),
+        (["no", "yes"], ["LABEL_1", "LABEL_0"], [1, 0]),
+        ([f"c{k}" for k in range(12)], [str(k) for k in range(12)], [*range(12)]),
+    ],
+)
+def test_labels_are_matched_as_their_names_say(classes, given, numbers):
+    examples = load_examples(rows_of(*given), "test")
+    assert labels_of_model(classes, examples) == numbers
+
+
+def test_a_match_by_beginnings_is_said(caplog):
+    examples = load_examples(rows_of("neg", "pos"), "test")
+    labels_of_model(["POSITIVE", "NEGATIVE"], examples)
+    assert "neg is NEGATIVE, pos is POSITIVE" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("classes", "given", "expected"),
+    [
+        (
+            ["good", "bad"],
+            ["neg", "pos"],
+            "has label 'neg' (0), the model knows 2 labels",
+        ),
+        (["neutral", "negative"], ["n", "p"], "has label 'n' (0)"),  # of which it is
+        (["toxic", "toxic"], ["toxic", "fine"], "has 'toxic', 'toxic'; rename them"),
+        (["Straße", "STRASSE"], ["Straße", "STRASSE"], "has 'Straße', 'STRASSE'"),
+        (["no", " no"], ["no", "no"], "has 'no', ' no'"),
+    ],
+)
+def test_labels_that_name_no_one_class_are_refused(classes, given, expected):
+    examples = load_examples(rows_of(*given), "test")
+    with pytest.raises(AttnProbeError) as caught:
+        labels_of_model(classes, examples)
+    assert expected in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_class_names_are_in_the_order_of_numbers_that_are_texts():
+    config = PreTrainedConfig()
+    config.id2label = {str(k): f"class {k}" for k in range(12)}
+    assert class_names(config) == [f"class {k}" for k in range(12)]
+    config.id2label = {"cat": "0"}
+    with pytest.raises(AttnProbeError, match="numbers as keys of id2label"):
+        class_names(config)

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import torch
 
-from hf_attnprobe import AttnProbeError, audit, markdown, read_audit
+from hf_attnprobe import AttnProbeError, audit, explain_text, markdown, read_audit
 from hf_attnprobe.charts.head_maps import head_maps
 from hf_attnprobe.charts.heads import heads_of
 from hf_attnprobe.integrations.text_explainer import TextExplainer
@@ -219,3 +219,31 @@ def test_rows_of_a_full_disk_leave_no_hidden_part(monkeypatch, tmp_path):
     with pytest.raises(OSError):
         append_rows(tmp_path / "rows", pd.DataFrame())
     assert not [*(tmp_path / "rows").iterdir()]
+
+
+# --- what the user's tokenizer remembers ----------------------------------------------
+
+
+@pytest.mark.parametrize("is_set", [False, True])
+@pytest.mark.parametrize("of", ["audit", "refusal", "explanation"])
+def test_a_tokenizer_is_left_as_it_was(of, is_set, make_model, tokenizer, rows):
+    """A fast one keeps, and saves with itself, how the last call cut and padded."""
+    own = copy.deepcopy(tokenizer)
+    own.model_max_length = 7
+    if is_set:
+        own.backend_tokenizer.enable_truncation(50, stride=3, direction="left")
+        own.backend_tokenizer.enable_padding(length=9, pad_token="[PAD]")
+    else:
+        own.backend_tokenizer.no_truncation()
+        own.backend_tokenizer.no_padding()
+    before = own.backend_tokenizer.to_str()
+    model = make_model()
+    if of == "explanation":
+        explain_text(model, own, rows[0]["text"])
+    elif of == "audit":
+        audit(model, rows, ["uniform_attention"], tokenizer=own, progress=False)
+    else:
+        unknown = [{"text": row["text"], "label": "nowhere"} for row in rows]
+        with pytest.raises(AttnProbeError, match="label 'nowhere'"):
+            audit(model, unknown, ["uniform_attention"], tokenizer=own, progress=False)
+    assert own.backend_tokenizer.to_str() == before

@@ -105,6 +105,44 @@ def test_the_traps_work(tmp_path, model, canary):
     assert canary.exists()
 
 
+ALLOWING = ["trust_remote_code", "allow_pickle"]
+
+
+@pytest.mark.parametrize("option", ALLOWING)
+@pytest.mark.parametrize("by_grid", [False, True])
+def test_a_study_file_alone_allows_no_code(
+    option, by_grid, model, canary, tmp_path, cli
+):
+    """It may ask; the command line must say so too."""
+    set_modules(model, canary)
+    own = {
+        "AutoConfig": "evil.EvilConfig",
+        "AutoModelForSequenceClassification": "evil.Evil",
+    }
+    change(model / "config.json", model_type="evil", auto_map=own)
+    rows = "\n".join(map(json.dumps, ROWS))
+    (tmp_path / "d.jsonl").write_text(rows)
+    arguments = {"model": str(model), "dataset": str(tmp_path / "d.jsonl")}
+    arguments |= {"tests": ["uniform_attention"]}
+    steps = [{"name": "one", "verb": "audit", "with": arguments}]
+    content = {"title": "Evil", "steps": steps}
+    if by_grid:
+        content["grid"] = {"asked": [False, True]}
+    arguments[option] = "$asked" if by_grid else True
+    (tmp_path / "study.yaml").write_text(json.dumps(content))
+    command = ("study", tmp_path / "study.yaml", "--output-dir", tmp_path / "out")
+    (other,) = set(ALLOWING) - {option}
+    for flags in ((), (f"--{other.replace('_', '-')}",)):
+        done = cli(*command, *flags)
+        flag = f"--{option.replace('_', '-')}"
+        assert done.code == 1 and done.err.count("\n") == 1
+        assert f"expected {flag} with the command too" in done.err
+    assert not canary.exists()
+    if option == "trust_remote_code" and not by_grid:
+        cli(*command, flag)
+        assert canary.exists()
+
+
 def test_what_lies_beside_the_weights_is_not_run(model, canary):
     set_pickles(model, canary)
     set_modules(model, canary)
@@ -166,6 +204,41 @@ def test_an_index_of_safetensors_may_not_name_a_pickle(model, canary):
     with pytest.raises(AttnProbeError, match="--allow-pickle"):
         load_model(model)
     assert not canary.exists()
+
+
+@pytest.mark.parametrize("named", ["w.safetensors.index.json", "adapter_model.bin"])
+def test_a_configuration_may_not_name_pickled_weights(named, model):
+    """Even where the usual weights are there, and the pickle holds nothing but weights."""
+    weights = load_model(model).state_dict()
+    torch.save(weights, model / "adapter_model.bin")
+    index = {"weight_map": dict.fromkeys(weights, "adapter_model.bin"), "metadata": {}}
+    (model / "w.safetensors.index.json").write_text(json.dumps(index))
+    change(model / "config.json", transformers_weights=named)
+    with pytest.raises(AttnProbeError, match=r"in safetensors.*--allow-pickle"):
+        load_model(model)
+    load_model(model, allow_pickle=True)
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_an_index_names_files_beside_it(named, model):
+    """Whether it is the usual one or named by the configuration."""
+    name = "w.safetensors.index.json" if named else "model.safetensors.index.json"
+    weights = load_model(model).state_dict()
+    (model / "model.safetensors").rename(model / "a.safetensors")
+    index = {"weight_map": dict.fromkeys(weights, "a.safetensors"), "metadata": {}}
+    (model / name).write_text(json.dumps(index))
+    if named:
+        change(model / "config.json", transformers_weights=name)
+    load_model(model)
+    (model / "a.safetensors").rename(model.parent / "a.safetensors")
+    (model / "b.safetensors").write_bytes(b"")
+    index["weight_map"] = dict.fromkeys(weights, "../a.safetensors")
+    (model / name).write_text(json.dumps(index))
+    with pytest.raises(
+        AttnProbeError, match=r"files beside the index .*got '\.\./a\."
+    ) as e:
+        load_model(model)
+    assert "\n" not in str(e.value)
 
 
 def test_an_adapter_of_peft_is_data_too(model, canary, tmp_path):

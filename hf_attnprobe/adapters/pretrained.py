@@ -112,8 +112,18 @@ class PretrainedFacts:
 
 
 def class_names(config: PreTrainedConfig) -> list[str]:
-    """Names of a model's classes or labels, in the order of their numbers."""
-    return names_in_order(config.id2label)
+    """Names of a model's classes or labels, in the order of their numbers.
+
+    Raises:
+        AttnProbeError: a key of ``id2label`` that is no number.
+    """
+    try:
+        return names_in_order(config.id2label)
+    except ValueError as reason:
+        raise AttnProbeError(
+            "expected numbers as keys of id2label in the model's configuration, got "
+            f"{', '.join(map(repr, config.id2label or ()))!s:.80}; number the names from 0"
+        ) from reason
 
 
 def is_hierarchical(config: PreTrainedConfig) -> bool:

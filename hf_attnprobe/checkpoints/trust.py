@@ -18,6 +18,7 @@ from hf_attnprobe.errors import AttnProbeError
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 SAFE = ".safetensors"
+INDEX = ".index.json"
 FUNCTIONS = ("attn_implementation", "experts_implementation")
 """What a configuration may ask for by name; one with a slash is code of the Hub."""
 
@@ -29,21 +30,29 @@ def check_weights_are_data(origin: Origin, values: Mapping[str, Any]) -> None:
         values: of its config.json.
 
     Raises:
-        AttnProbeError: it has none, or an index that names other files, and no
+        AttnProbeError: it has none, or names other files or other folders, and no
             ``allow_pickle``.
     """
     if origin.allow_pickle:
         return
     named = values.get("transformers_weights")
-    whole = _file_of(origin, str(named) if named else SAFE_WEIGHTS_NAME)
-    index = None if whole else _file_of(origin, SAFE_WEIGHTS_INDEX_NAME)
-    if whole is None and index is None:
+    names = [str(named)] if named else [SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME]
+    found = (file for name in names if (file := _file_of(origin, name)) is not None)
+    file = next(found, None)
+    if file is None:
         raise _pickled(origin)
-    with origin.reported():
-        parts = _parts(index) if index else []
+    parts = [file.name]
+    if file.name.endswith(INDEX):
+        with origin.reported():
+            parts = _parts(file)
     for part in parts:
         if not part.endswith(SAFE):
             raise _pickled(origin)
+        if "/" in part or "\\" in part:
+            raise AttnProbeError(
+                f"expected names of files beside the index {file.name} of {origin.name}, "
+                f"got {part[:80]!r}; put the weights there and correct their names"
+            )
 
 
 def check_adapter_is_data(origin: Origin) -> None:

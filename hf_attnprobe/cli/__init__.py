@@ -25,7 +25,6 @@ from hf_attnprobe.cli import (
     trainings,
 )
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.evaluate_module import install_metric
 from hf_attnprobe.progress import quiet_libraries
 from hf_attnprobe.progress.bar import say
 from hf_attnprobe.terminal import one_line, show
@@ -54,7 +53,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         arguments = vars(build_parser().parse_args(argv))
         command = arguments.pop("command")
-        install_metric()
         with _log_on_stderr():
             return COMMANDS[command](arguments) or 0
     except AttnProbeError as error:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hf_attnprobe.data.layouts.files import check_fields
 from hf_attnprobe.errors import AttnProbeError
 
 
@@ -32,10 +33,11 @@ def read_file(path: Path) -> "datasets.Dataset":
     """A single file as one split."""
     import datasets
 
-    kind = FORMATS[path.suffix.lower()]
-    options = dict(CSV_OPTIONS) if kind == "csv" else {}
-    if path.suffix.lower() == ".tsv":
-        options["sep"] = "\t"
+    kind, options = FORMATS[path.suffix.lower()], {}
+    if kind == "csv":
+        separator = "\t" if path.suffix.lower() == ".tsv" else ","
+        check_fields(path, separator)
+        options = CSV_OPTIONS | {"sep": separator}
     # a file of this machine, which has no revision
     loaded = datasets.load_dataset(  # nosec B615
         kind, data_files=str(path), **options
@@ -57,11 +59,16 @@ def is_empty_parquet(path: Path) -> bool:
 
 
 def without_gaps(examples: "datasets.Dataset") -> "datasets.Dataset":
-    """A table's empty cells as empty texts in columns of texts, its ids as numbers."""
+    """A table without blanks around its names, empty cells of texts as empty texts.
+
+    Ids are numbers.
+    """
     import datasets
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    blank = [name for name in examples.column_names if name != name.strip()]
+    examples = examples.rename_columns({name: name.strip() for name in blank})
     table = examples.data.table
     for position, (name, feature) in enumerate(examples.features.items()):
         kind = getattr(feature, "dtype", "")

@@ -102,14 +102,17 @@ def join_columns(columns: Sequence[list[Any]], names: Sequence[str]) -> list[Any
 
 
 def _plain(value: Any) -> Any:
-    """NaN and the empty text as None, truth values as numbers, in lists too."""
+    """NaN and the empty text as None, truth values as numbers, texts without blanks around.
+
+    In lists too.
+    """
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     if isinstance(value, bool):
         return int(value)
-    if value == "" or (isinstance(value, float) and math.isnan(value)):
+    if isinstance(value, float) and math.isnan(value):
         return None
-    return value
+    return value.strip() or None if isinstance(value, str) else value
 
 
 def _without_gaps(values: list[Any], everything: list[Any]) -> list[Any]:

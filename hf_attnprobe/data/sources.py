@@ -27,6 +27,7 @@ from hf_attnprobe.data.frames import (
 from hf_attnprobe.data.layouts.babi import read_babi
 from hf_attnprobe.data.layouts.cnn import read_cnn
 from hf_attnprobe.data.layouts.eraser import read_eraser
+from hf_attnprobe.data.layouts.files import check_fields
 from hf_attnprobe.data.layouts.mimic import read_mimic
 from hf_attnprobe.data.layouts.nli import read_nli
 from hf_attnprobe.data.layouts.tables import read_tables
@@ -151,6 +152,8 @@ def _load(recipe: Recipe, split: str) -> "dict[str, datasets.Dataset]":
             loaded = datasets.load_from_disk(path)
         else:
             loaded = _load_dataset(recipe.hub_id, recipe.config)
+    except AttnProbeError:  # of a table's fields
+        raise
     except Exception as reason:
         # datasets, pyarrow, the file system and the network raise many kinds.
         raise AttnProbeError(_cannot_load(recipe.hub_id, reason)) from reason
@@ -180,8 +183,23 @@ def _load_dataset(name: str, config: str | None) -> Any:
     # the data set as it is now, as papers name it; its fingerprint is in every report
     if type(builder.config).__name__ != "CsvConfig":
         return datasets.load_dataset(name, config)  # nosec B615
+    _check_tables(builder.config)
     loaded = datasets.load_dataset(name, config, **CSV_OPTIONS)  # nosec B615
     return {split: without_gaps(examples) for split, examples in loaded.items()}
+
+
+def _check_tables(config: Any) -> None:
+    """Checks the tables of CSV files, unless their README says how they are read."""
+    import datasets
+
+    counted = {"sep": config.sep, "quoting": config.quoting}
+    usual = type(config)(**counted).pd_read_csv_kwargs
+    if config.pd_read_csv_kwargs != usual:
+        return
+    manager = datasets.DownloadManager()
+    for files in manager.download_and_extract(config.data_files or {}).values():
+        for file in manager.iter_files(files):
+            check_fields(Path(file), config.sep, config.quoting)
 
 
 def _cannot_load(name: str, reason: Exception) -> str:

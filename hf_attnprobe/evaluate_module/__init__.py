@@ -22,11 +22,7 @@ AttentionFaithfulness = attention_faithfulness.AttentionFaithfulness
 
 
 def metric_path() -> str:
-    """The folder of the evaluate module, for ``evaluate.load`` without a network.
-
-    Also installs the metric, see :func:`install_metric`.
-    """
-    install_metric()
+    """The folder of the evaluate module, for ``evaluate.load`` where nothing can be cached."""
     return str(Path(__file__).parent / NAME)
 
 
@@ -43,8 +39,8 @@ def install_metric(cache: Path | None = None) -> Path | None:
     """Makes ``evaluate.load("attention_faithfulness")`` find the installed metric.
 
     evaluate asks the Hub first and then uses the newest module of that name in its
-    cache; a few lines that import the metric are written there. Several processes may
-    do it at once.
+    cache; a few lines that import the metric are written there, when the package is
+    imported. Several processes may do it at once.
 
     Args:
         cache: the folder of modules; by default evaluate's own.

@@ -190,10 +190,14 @@ class Prediction:
 def names_in_order(names: Mapping[Any, str] | None) -> list[str]:
     """The names of a configuration's labels (``id2label``), in the order of their numbers.
 
-    >>> names_in_order({1: "dog", 0: "cat"})
-    ['cat', 'dog']
+    Raises:
+        ValueError: a key that is no number.
+
+    >>> names_in_order({"10": "emu", "9": "dog"})
+    ['dog', 'emu']
     """
-    return [str(name) for _, name in sorted((names or {}).items())]
+    names = names or {}
+    return [str(names[key]) for key in sorted(names, key=int)]
 
 
 def classes(names: tuple[str, ...] | list[str]) -> Prediction:

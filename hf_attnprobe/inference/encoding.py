@@ -13,6 +13,7 @@ from hf_attnprobe.data.examples import column_of
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.functional.predictions import Prediction
 from hf_attnprobe.inference.labels import Label, labels_of, needs_offsets
+from hf_attnprobe.inference.tokenizer_state import leaves_tokenizer
 
 
 if TYPE_CHECKING:
@@ -103,6 +104,7 @@ class TextModel(Protocol):
         """The most tokens of a text; None: any number."""
 
 
+@leaves_tokenizer
 def tokenize(
     tokenizer: PreTrainedTokenizerBase,
     examples: "datasets.Dataset",

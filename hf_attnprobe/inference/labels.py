@@ -8,6 +8,7 @@ import logging
 import math
 import re
 import statistics
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,8 @@ Label = int | float | list[int]
 """One number, or one for every part of a prediction."""
 Offsets = Sequence[Sequence[tuple[int, int]]]
 """Of every text, the first character and the one behind the last, of every token."""
+NUMBERED = re.compile(r"(not )?(label_)?\d+")
+"""A name that says no more than a number, "not LABEL_0" for the other side of a logit."""
 NEEDING_OFFSETS = {"tags": ("word_labels",), "span": ("answer_start", "answer_end")}
 """Columns that say where labels are, by kind of prediction."""
 
@@ -79,12 +82,8 @@ def labels_of(
 def labels_of_model(classes: Sequence[str], examples: "datasets.Dataset") -> list[int]:
     """The examples' labels as the model numbers its classes, -1 for none.
 
-    Labels are matched by name, ignoring case. Where data and model have no name in
-    common they are matched by number, if the data has no names or as many classes as
-    the model.
-
     Raises:
-        AttnProbeError: a label that the model does not know, or no classes at all.
+        AttnProbeError: a label that the model does not know, or has two classes for.
     """
     labels = column_of(examples, "label")
     has_names = hasattr(examples.features["label"], "names")
@@ -100,7 +99,7 @@ def labels_of_model(classes: Sequence[str], examples: "datasets.Dataset") -> lis
             raise AttnProbeError(
                 f"the data has label {names[label]!r} ({label}), the model knows "
                 f"{len(classes)} labels: {', '.join(classes)}; audit it on data with its own "
-                "labels"
+                "labels, or name them as the model does"
             )
     return [-1 if label < 0 else _known(numbers[label]) for label in labels]
 
@@ -134,13 +133,59 @@ def _known(number: int | None) -> int:
 def _matched(
     classes: Sequence[str], names: Sequence[str], has_names: bool
 ) -> list[int | None]:
-    """The model's number of each of the data's names; None where it has none."""
-    known = {name.casefold(): k for k, name in enumerate(classes)}
-    numbers = [known.get(name.casefold()) for name in names]
-    may_go_by_number = not has_names or len(names) == len(classes)
-    if may_go_by_number and all(number is None for number in numbers):
+    """The model's number of each of the data's names; None where it has none.
+
+    Labels without names are the model's numbers. Names are compared without case and
+    blanks around; where none is the same, each may be the beginning of one other, such as
+    neg of NEGATIVE; else, in order, if either side's are nothing but numbers, such as
+    LABEL_0.
+
+    Raises:
+        AttnProbeError: two of the model's classes have the name of a label.
+    """
+    if not has_names:
         return [k if k < len(classes) else None for k in range(len(names))]
-    return numbers
+    known = [name.strip().casefold() for name in classes]
+    given = [name.strip().casefold() for name in names]
+    _check_different(classes, known, given)
+    numbers = [known.index(name) if name in known else None for name in given]
+    if any(number is not None for number in numbers):
+        return numbers
+    begun = [_begun(name, known) for name in given]
+    if None not in begun and len(set(begun)) == len(begun):
+        pairs = zip(names, begun, strict=True)
+        logger.warning(
+            "labels and classes have no name in common, matched by how they begin: %s",
+            ", ".join(f"{name} is {classes[k or 0]}" for name, k in pairs),
+        )
+        return begun
+    if len(given) != len(known):
+        return numbers
+    if all(map(NUMBERED.fullmatch, given)):
+        order = sorted(given, key=lambda name: int(name.rpartition("_")[2]))
+        return [order.index(name) for name in given]
+    return [*range(len(known))] if all(map(NUMBERED.fullmatch, known)) else numbers
+
+
+def _check_different(
+    classes: Sequence[str], known: Sequence[str], given: Sequence[str]
+) -> None:
+    twice = {name for name, count in Counter(known).items() if count > 1}
+    if twice & set(given):
+        alike = [
+            repr(c) for c, name in zip(classes, known, strict=True) if name in twice
+        ]
+        raise AttnProbeError(
+            "expected classes of different names, to match the data's labels by, the model "
+            f"has {', '.join(alike)}; rename them in its id2label, or give labels as its "
+            "numbers"
+        )
+
+
+def _begun(name: str, known: Sequence[str]) -> int | None:
+    """The number of the one class that begins with the name, or that it begins with."""
+    found = [k for k, c in enumerate(known) if c.startswith(name) or name.startswith(c)]
+    return found[0] if len(found) == 1 else None
 
 
 def _check_kind(

@@ -7,6 +7,7 @@ from transformers import PreTrainedTokenizerBase
 
 from hf_attnprobe.attention_model import Batch
 from hf_attnprobe.charts.shown_text import without_marks
+from hf_attnprobe.inference.tokenizer_state import leaves_tokenizer
 
 
 Strings = tuple[str, str | None]
@@ -55,6 +56,7 @@ def _joined(pieces: Sequence[str]) -> str:
     return "".join(spaced).strip()
 
 
+@leaves_tokenizer
 def _cut_out(
     tokenizer: PreTrainedTokenizerBase,
     ids: Sequence[int],

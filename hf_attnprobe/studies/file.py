@@ -286,7 +286,20 @@ class _Reader:
             jobs.append(self._job(step, verb, arguments, cell, folder))
         with self.inside(name):
             check_cells(jobs)
+        self._check_allowed(jobs, name)
         return jobs
+
+    def _check_allowed(self, jobs: Sequence[Job], step: str) -> None:
+        """A file is data: it may ask for code to be run, its user must say so too."""
+        for option in ("trust_remote_code", "allow_pickle"):
+            asked = any(job.arguments.get(option) for job in jobs)
+            if asked and not getattr(self.options, option):
+                self._refuse(
+                    f"the file asks for {option}, which can run code that comes with a "
+                    f"model: expected --{option.replace('_', '-')} with the command too; "
+                    "add it if you trust who made the model, or take it out of the file",
+                    step,
+                )
 
     def _earlier_steps(
         self, name: str, verb: Verb, arguments: Mapping, names: Sequence[str]

@@ -57,6 +57,13 @@ class StudyOptions(Options):
     word_vectors: str | Path | None = option(
         None, "pretrained word vectors for the trainings that name none"
     )
+    trust_remote_code: bool = option(
+        False,
+        "allow steps that say trust_remote_code to run code that comes with a model",
+    )
+    allow_pickle: bool = option(
+        False, "allow steps that say allow_pickle to read weights that can hide code"
+    )
 
     @property
     def datasets(self) -> list[str]:

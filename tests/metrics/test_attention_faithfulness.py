@@ -1,11 +1,9 @@
 """The evaluate module: how it is found, and that it says what ``audit`` says."""
 
-import importlib
 import importlib.util
 import json
 import math
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -27,9 +25,8 @@ TESTS = ["correlation", "permutation"]
 
 # Loads by both names, in another folder, and prints what both compute.
 LOAD = """
-import hf_attnprobe
-import evaluate, json, sys
-hf_attnprobe.install_metric()
+import evaluate, hf_attnprobe
+import json, sys
 found = {}
 for name in ("attention_faithfulness", hf_attnprobe.metric_path()):
     metric = evaluate.load(name)
@@ -103,14 +100,28 @@ def test_loading_by_name_and_by_path(status, run_python, checkpoint, texts, tmp_
     )
 
 
-def test_importing_the_package_writes_nothing(monkeypatch, tmp_path, cli):
-    monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "cache"))
-    importlib.reload(hf_attnprobe)
-    assert not (tmp_path / "cache").exists()
-    for install in (hf_attnprobe.metric_path, lambda: cli("report", tmp_path)):
-        install()
-        assert len(list((tmp_path / "cache").rglob("attention_faithfulness.py"))) == 1
-        shutil.rmtree(tmp_path / "cache")
+BY_NAME = """
+import evaluate, hf_attnprobe
+print(evaluate.load("attention_faithfulness").name)
+"""
+
+
+def test_a_fresh_home_has_the_metric_by_name(run_python, tmp_path):
+    """The import alone makes it known: no command, no call, one small file."""
+    env = {"HOME": str(tmp_path), "HF_HOME": None}
+    run = run_python("-c", BY_NAME, env=env, cwd=tmp_path)
+    assert (run.code, run.out) == (0, "attention_faithfulness\n"), run.err
+    modules = tmp_path / ".cache" / "huggingface" / "modules"
+    sizes = {f.name: f.stat().st_size for f in modules.rglob("*") if f.is_file()}
+    assert sizes == {"__init__.py": 0, "attention_faithfulness.py": len(metrics.SHIM)}
+
+
+def test_a_home_that_cannot_be_written_is_passed_over(run_python, tmp_path):
+    (tmp_path / "file").write_text("a file where a folder should be")
+    env = {"HOME": str(tmp_path / "file"), "HF_HOME": None}
+    run = run_python("-c", "import hf_attnprobe", env=env, cwd=tmp_path)
+    assert run == (0, "", "")
+    assert sorted(f.name for f in tmp_path.iterdir()) == ["file"]
 
 
 @pytest.mark.parametrize("inside", ["", "below"])

@@ -1,11 +1,12 @@
 """What all layouts need: files found or named as missing, lines, JSON, tables."""
 
+import csv
 import json
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 
@@ -15,6 +16,8 @@ from hf_attnprobe.errors import AttnProbeError
 Row = dict[str, Any]
 SPLITS = {"train": "train", "dev": "validation", "test": "test"}
 """The papers' names of the splits, and ours."""
+LONGEST_FIELD = 2**31 - 1
+"""Characters of a cell, in place of the few that Python's csv takes."""
 
 
 @dataclass(frozen=True)
@@ -169,10 +172,12 @@ def read_prepared(folder: Path, name: str) -> Contents | None:
 
 def read_table(path: Path, separator: str, *further: str) -> list[Row]:
     """The rows of a table with the columns `text` and `label`, labels 0 or 1."""
-    quoting = 0 if separator == "," else 3  # tweets hold quotation marks of their own
+    # tweets hold quotation marks of their own
+    quoting: Literal[0, 3] = 0 if separator == "," else 3
+    check_fields(path, separator, quoting)
     table = pd.read_csv(
         path, sep=separator, dtype=str, keep_default_na=False, quoting=quoting
-    )
+    ).rename(columns=str.strip)
     columns = ("text", "label", *further)
     lacking = [column for column in columns if column not in table.columns]
     if lacking:
@@ -189,3 +194,36 @@ def read_table(path: Path, separator: str, *further: str) -> list[Row]:
             )
         row["label"] = int(row["label"])
     return rows
+
+
+def check_fields(path: Path, separator: str, quoting: Literal[0, 1, 2, 3] = 0) -> None:
+    """Checks that every row of a table has as many fields as its header has names.
+
+    pandas takes what the first row has too many for an index, by which all columns are
+    another's, and fills up rows that have too few.
+
+    Raises:
+        AttnProbeError: a row has more or fewer, or a name is there twice.
+    """
+    before = csv.field_size_limit(LONGEST_FIELD)
+    try:
+        # what is no UTF-8 is said by whoever reads the table
+        with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+            lines = csv.reader(file, delimiter=separator, quoting=quoting)
+            rows = (row for row in lines if len(row) > 1 or "".join(row).strip())
+            header = [name.strip() for name in next(rows, [])]
+            for number, row in enumerate(rows):
+                if len(row) != len(header):
+                    raise AttnProbeError(
+                        f"{path}, row {number} (line {lines.line_num}): expected "
+                        f"{len(header)} fields as in the header, got {len(row)}; give one "
+                        f"per column, texts that hold {separator!r} in double quotes"
+                    )
+    finally:
+        csv.field_size_limit(before)
+    named = list(filter(None, header))
+    if len(set(named)) < len(named):
+        raise AttnProbeError(
+            f"{path}: expected a header of different names, got {', '.join(header)}; "
+            "rename one"
+        )
