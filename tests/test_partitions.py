@@ -279,7 +279,9 @@ def test_changed_texts_and_other_weights_are_refused(job, copy_of, monkeypatch):
     monkeypatch.setattr(
         "hf_attnprobe.adapters.pretrained.model_fingerprint", lambda model: "0" * 16
     )
-    with pytest.raises(AttnProbeError, match="has others"):
+    with pytest.raises(
+        AttnProbeError, match="expected the model fingerprint of the plan, "
+    ):
         work(job)
 
 
