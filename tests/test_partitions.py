@@ -218,7 +218,7 @@ def test_different_bytes_are_an_alarm(job, monkeypatch):
     monkeypatch.setattr(
         run_module,
         "_run",
-        lambda *a: true(*a).assign(value=lambda rows: rows.value + 1),
+        lambda *a: true(*a).assign(value=lambda rows: rows.value + 1e-9),
     )
     before = hashes(job)
     with pytest.raises(AttnProbeError, match="computed twice with different results"):
