@@ -24,6 +24,11 @@ from hf_attnprobe.functional.predictions import Prediction
 
 T = TypeVar("T")
 
+NO_INPUTS = frozenset(
+    ["special_tokens_mask", "word_ids", "segment_ids", "held", "labelled"]
+)
+"""Columns of encoded texts that are this package's own, and no model's."""
+
 
 ALL = -1
 """In place of a head: every head of the layer; of a layer: every layer."""
@@ -70,6 +75,7 @@ class Batch:
             None where texts are single.
         tags: by tag of the data, bool [batch, keys], the units in words so tagged; or
             None.
+        own: all that the tokenizer gives for a model; empty where it is not known.
     """
 
     inputs: Mapping[str, Tensor]
@@ -80,6 +86,7 @@ class Batch:
     rationale: Tensor | None = None
     segments: Tensor | None = None
     tags: Mapping[str, Tensor] | None = None
+    own: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -443,8 +450,8 @@ class AttentionModelBase(AttentionModel):
     def native_probs(self, batch: Batch) -> Tensor | None:
         """Probabilities [batch, classes] of the model itself, run without the adapter.
 
-        Before an audit the adapter's own must equal them; None where the model cannot be
-        run by itself.
+        On ``batch.own``, as users run it; where that is empty on the batch's inputs.
+        Rows must equal them; None where the model cannot be run by itself.
         """
         return None
 

@@ -371,6 +371,15 @@ def test_models_that_are_not_covered(kind, tokenizer):
     assert ("padding" in str(error.value)) == (kind == "depends on padding")
 
 
+@pytest.mark.parametrize("n_texts", [1, 3])
+def test_models_that_look_at_padding_where_nothing_is_padded(n_texts, tokenizer):
+    """All texts are of one length; to leave a word out would pad them."""
+    torch.manual_seed(0)
+    model = OTHERS["depends on padding"](len(tokenizer)).eval()
+    with pytest.raises(AttnProbeError, match="predictions that do not depend on padd"):
+        audit((model, tokenizer), TEXTS[:1] * n_texts, ["correlation"], progress=False)
+
+
 def test_xlnets_answers_without_a_beam_are_audited(tokenizer, tmp_path):
     """The class that AutoModelForQuestionAnswering makes of XLNet, from a folder."""
     torch.manual_seed(0)

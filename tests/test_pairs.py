@@ -1,5 +1,7 @@
 """Pairs of texts: what a model is fed is what its tokenizer makes of the pair."""
 
+import warnings
+
 import evaluate
 import pytest
 import torch
@@ -343,3 +345,77 @@ def test_the_metric_takes_pairs_and_says_what_the_audit_says():
         layer, head = map(int, name.split("_layer")[1].split("_head"))
         chosen = wanted[(wanted.layer == layer) & (wanted["head"] == head)]
         assert found[name] == chosen.sort_values("example_id").value.tolist()
+
+
+# --- models that take their inputs by **kwargs -------------------------------------------------------------------
+
+
+class ByKwargs(BertForSequenceClassification):
+    """Names two of its inputs and takes the third all the same."""
+
+    def forward(self, input_ids, attention_mask, **kwargs):
+        return super().forward(input_ids, attention_mask, **kwargs)
+
+
+def in_peft(kind, **settings):
+    """A BERT in peft's wrapper."""
+    peft = pytest.importorskip("peft")
+    settings = getattr(peft, kind)(task_type="SEQ_CLS", **settings)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of peft's own making
+        return peft.get_peft_model(make_model("bert"), settings)
+
+
+def lora():
+    """One with weights added that change what it says."""
+    model = in_peft("LoraConfig", r=2, target_modules=["query", "value"])
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.requires_grad:  # or LoRA's B is 0 and changes nothing
+                weight.normal_(0, 0.5)
+    return model.eval()
+
+
+def by_kwargs():
+    return ByKwargs(make_model("bert").config).eval()
+
+
+@pytest.mark.parametrize("make", [lora, by_kwargs])
+@pytest.mark.parametrize("in_pipeline", [False, True])
+def test_no_input_is_lost_on_the_way(make, in_pipeline):
+    model, tokenizer = make(), make_tokenizer("bert")
+    subject = (model, tokenizer)
+    if in_pipeline:
+        subject = pipeline("text-classification", model=model, tokenizer=tokenizer)
+    options = AuditOptions(single_heads=False)
+    report = audit(subject, ROWS, ["permutation"], options=options, progress=False)
+    rows = report.rows[report.rows.statistic == "probability"].set_index("example_id")
+    for k, row in enumerate(ROWS):
+        own = tokenizer([row["premise"]], [row["hypothesis"]], return_tensors="pt")
+        with torch.no_grad():
+            said = model(**own).logits.softmax(-1).max()
+            del own["token_type_ids"]
+            without = model(**own).logits.softmax(-1).max()
+        assert rows.value[k] == pytest.approx(float(said), abs=1e-5)
+        assert abs(said - without) > 1e-3  # the input matters
+
+
+def test_added_weights_are_read_through_their_wrapper():
+    model, tokenizer = lora(), make_tokenizer("bert")
+    told, inner = (
+        audit(
+            (given, tokenizer),
+            ROWS,
+            ["permutation", "input_erasure"],
+            options=AuditOptions(single_heads=False),
+            progress=False,
+        )
+        for given in (model, model.get_base_model())
+    )
+    assert told.rows.equals(inner.rows)
+
+
+def test_prompts_are_refused():
+    model = in_peft("PromptTuningConfig", num_virtual_tokens=3)
+    with pytest.raises(AttnProbeError, match="as LoRA's, got PROMPT_TUNING; it cannot"):
+        audit((model, make_tokenizer("bert")), ROWS, ["permutation"], progress=False)

@@ -218,7 +218,7 @@ def test_different_bytes_are_an_alarm(job, monkeypatch):
     monkeypatch.setattr(
         run_module,
         "_run",
-        lambda *a: true(*a).assign(value=lambda rows: rows.value + 1),
+        lambda *a: true(*a).assign(value=lambda rows: rows.value + 1e-9),
     )
     before = hashes(job)
     with pytest.raises(AttnProbeError, match="computed twice with different results"):
@@ -279,8 +279,31 @@ def test_changed_texts_and_other_weights_are_refused(job, copy_of, monkeypatch):
     monkeypatch.setattr(
         "hf_attnprobe.adapters.pretrained.model_fingerprint", lambda model: "0" * 16
     )
-    with pytest.raises(AttnProbeError, match="has others"):
+    with pytest.raises(
+        AttnProbeError, match="expected the model fingerprint of the plan, "
+    ):
         work(job)
+
+
+@pytest.mark.parametrize("changed", ["configuration", "tokenizer"])
+def test_a_configuration_or_tokenizer_changed_after_the_plan_is_refused(
+    changed, checkpoint, copy_of, reviews_folder, tmp_path
+):
+    model, job = copy_of(checkpoint), tmp_path / "job"
+    plan_audit(model, str(reviews_folder), TESTS, output_dir=job, partitions=4)
+    run_partition(job, 0)
+    run_module.auditor_of.cache_clear()  # another worker
+    name = {"configuration": "config.json", "tokenizer": "tokenizer.json"}[changed]
+    held = json.loads((model / name).read_text())
+    if changed == "configuration":
+        held["encoder_dropout"] = 0.5
+    else:
+        words = held["model"]["vocab"]
+        words["the"], words["a"] = words["a"], words["the"]
+    (model / name).write_text(json.dumps(held))
+    with pytest.raises(AttnProbeError, match=f"expected the {changed} fingerprint of"):
+        work(job)
+    assert len([*(job / "parts").glob("*.json")]) == 1
 
 
 # --- what is computed ---------------------------------------------------------------------------------------------

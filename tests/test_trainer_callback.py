@@ -2,6 +2,7 @@
 
 import json
 import random
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from transformers import (
 )
 from transformers.integrations import integration_utils
 
-from hf_attnprobe import AttnProbeError, AuditOptions, Data, audit
+from hf_attnprobe import AttnProbeError, AuditOptions, Data, audit, build_tokenizer
 from hf_attnprobe.integrations.trainer_callback import (
     PREFIX,
     AttentionFaithfulnessCallback,
@@ -316,3 +317,33 @@ def test_two_processes_share_the_texts_and_log_the_same(run_python, tmp_path):
     assert first["logged"] == second["logged"] and len(first["logged"]) == 1
     assert first["logged"][0][f"{PREFIX}permutation.median_tvd_n"] == 12
     assert first["same"] and second["same"]
+
+
+def test_a_model_in_peft_s_wrapper_is_audited(make_trainer, reviews):
+    """Pairs, whose second text only `**kwargs` of the wrapper take."""
+    peft = pytest.importorskip("peft")
+    trainer = make_trainer(max_steps=2)
+    settings = peft.LoraConfig(
+        task_type="SEQ_CLS", r=2, target_modules=["query", "value"]
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of peft's own making
+        model = peft.get_peft_model(trainer.model, settings)
+    trainer.model = trainer.model_wrapped = trainer.callback_handler.model = model
+    rows = [
+        {"text": text, "text_pair": "the film was good", "label": k % 2}
+        for k, text in enumerate(reviews["test"]["text"][:4])
+    ]
+    tokenizer = build_tokenizer(reviews["train"]["text"][:], pairs=True)
+    callback = AttentionFaithfulnessCallback(rows, tokenizer=tokenizer).add_to(trainer)
+    table = model.get_base_model().bert.embeddings.token_type_embeddings
+    torch.nn.init.normal_(table.weight)
+    trainer.train()
+    found = callback.report.rows
+    found = found[found.statistic == "probability"].sort_values("example_id").value
+    for row, probability in zip(rows, found, strict=True):
+        own = tokenizer(row["text"], row["text_pair"], return_tensors="pt")
+        assert own["token_type_ids"].any()
+        with torch.no_grad():
+            said = model.eval()(**own).logits.softmax(-1).max()
+        assert probability == pytest.approx(float(said), abs=1e-5)

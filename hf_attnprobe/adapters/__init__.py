@@ -12,7 +12,12 @@ from hf_attnprobe.adapters.classifier.adapter import (
 )
 from hf_attnprobe.adapters.classifier.hierarchical import HierarchicalAdapter
 from hf_attnprobe.adapters.classifier.pair import PairAdapter
-from hf_attnprobe.adapters.pretrained import is_hierarchical, reads_pairs
+from hf_attnprobe.adapters.pretrained import (
+    PretrainedFacts,
+    is_hierarchical,
+    reads_pairs,
+    unwrapped,
+)
 from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
 from hf_attnprobe.attention_classifier.modeling_attention_classifier import (
     AttentionClassifierForSequenceClassification,
@@ -61,8 +66,9 @@ def wrap(
     ``trust_remote_code`` is of another class than the installed one.
 
     Args:
-        model: a Transformers model with a classification head, a model of a kind that is
-            registered with :func:`register_adapter`, or an adapter, which is returned.
+        model: a Transformers model with a classification head, also in peft's wrapper, a
+            model of a kind that is registered with :func:`register_adapter`, or an
+            adapter, which is returned.
         dtype: what to compute in; ``None`` is float64 for attention classifiers and as
             loaded for other models.
         mask_id: the token that stands in for an erased one.
@@ -74,10 +80,13 @@ def wrap(
     """
     if isinstance(model, AttentionModelBase):
         return model
-    factory = _factory_of(model)
+    inner = unwrapped(model)
     given = {"dtype": dtype, "mask_id": mask_id, **options}
     arguments = {name: value for name, value in given.items() if value is not None}
-    return factory(model, **arguments)
+    adapter = _factory_of(inner)(inner, **arguments)
+    if inner is not model and isinstance(adapter, PretrainedFacts):
+        adapter.given = model  # the wrapper has the last word, see `native_output`
+    return adapter
 
 
 def _factory_of(model: nn.Module) -> AdapterFactory:

@@ -1,5 +1,7 @@
 """What is asked of a Transformers model beside its attention: labels, ids, lengths."""
 
+import inspect
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,11 +29,16 @@ from hf_attnprobe.functional.predictions import (
 
 POSITIONS_FROM_PADDING = {
     "camembert",
+    "data2vec-text",
     "esm",
+    "ibert",
     "longformer",
     "mpnet",
     "roberta",
+    "roberta-prelayernorm",
     "xlm-roberta",
+    "xlm-roberta-xl",
+    "xmod",
 }
 """Model types that number positions from the padding token's id on.
 
@@ -45,7 +52,7 @@ class PretrainedFacts:
     Adapters derive from it: their facts are those of the model that they were given.
 
     Attributes:
-        given: the model, as it was given.
+        given: the model, as it was given; peft's wrapper too.
         label_names: the names of the classes, in the order of the probabilities.
         n_embeddings: how many token ids the model embeds; None for images.
         separator_ids: the token between sentences of a hierarchical model, no content.
@@ -65,7 +72,7 @@ class PretrainedFacts:
                 "expected a model that returns its output by names, got one with "
                 "return_dict=False; set model.config.return_dict = True"
             )
-        self.given = model
+        self.given: Any = model
         self.label_names = class_names(config)
         self.n_embeddings: int | None = None
         if isinstance(embeddings, nn.Embedding):
@@ -101,14 +108,42 @@ class PretrainedFacts:
         """What the given model says by itself, in eval mode, which is then put back.
 
         No adapter has a part in it, so its numbers can be compared with this.
+
+        Args:
+            inputs: those that its forward does not take are left out.
         """
         training = [module for module in self.given.modules() if module.training]
         self.given.eval()
         try:
-            return self.given(**inputs)
+            return self.given(**taken(self.given, inputs))
         finally:
             for module in training:
                 module.training = True
+
+
+def taken(model: nn.Module, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The inputs that a model's forward takes: by their names, or all by ``**kwargs``."""
+    known = inspect.signature(model.forward).parameters
+    if any(one.kind is one.VAR_KEYWORD for one in known.values()):
+        return dict(inputs)
+    return {name: value for name, value in inputs.items() if name in known}
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The model inside of peft's wrapper, with what was added to it; others as they are.
+
+    Raises:
+        AttnProbeError: what was added is a prompt, which only the wrapper knows of.
+    """
+    wrapper = getattr(sys.modules.get("peft"), "PeftModel", ())  # peft loads slowly
+    if not isinstance(model, wrapper):
+        return model
+    if model.active_peft_config.is_prompt_learning:
+        raise AttnProbeError(
+            "expected an adapter whose weights are added to the model's, as LoRA's, got "
+            f"{model.active_peft_config.peft_type.value}; it cannot be audited"
+        )
+    return model.get_base_model()
 
 
 def class_names(config: PreTrainedConfig) -> list[str]:

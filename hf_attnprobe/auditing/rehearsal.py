@@ -1,8 +1,10 @@
 """Whatever would stop an audit later stops it here, before anything is written."""
 
+import math
 from collections.abc import Mapping, Sequence
 
-import torch
+import pandas as pd
+from transformers import PreTrainedTokenizerBase
 
 from hf_attnprobe.attention_model import (
     AttentionModelBase,
@@ -10,13 +12,21 @@ from hf_attnprobe.attention_model import (
     Observation,
     Site,
 )
+from hf_attnprobe.auditing.recomputed import check_rows, said_of, tolerance
 from hf_attnprobe.auditing.selection import check_query
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness import AuditPreview, tests
 from hf_attnprobe.hardware.memory import in_halves
 from hf_attnprobe.inference.batching import collate, text_in_words
 from hf_attnprobe.inference.encoding import Text
+from hf_attnprobe.inference.images import ImageReader
 from hf_attnprobe.options import Options
+from hf_attnprobe.statistics.summary import PREDICTION
+from hf_attnprobe.storage.rows import NO_SITE, to_rows
+
+
+PADDINGS = (1, 4, 16)
+"""Tokens of padding that must change no prediction."""
 
 
 def rehearse(
@@ -25,7 +35,7 @@ def rehearse(
     chosen: Mapping[str, Options],
     sites: Sequence[Site],
     *,
-    pad_token_id: int,
+    tokenizer: PreTrainedTokenizerBase | ImageReader,
     rationales: bool,
 ) -> None:
     """Runs the model on the longest and the shortest texts, and asks every test.
@@ -34,7 +44,7 @@ def rehearse(
         texts: of the audit, or a sample of them.
         chosen: the tests that will run, with their options.
         sites: heads that the options name.
-        pad_token_id: what texts are padded with.
+        tokenizer: that the texts are from.
         rationales: whether the data says what people marked.
 
     Raises:
@@ -42,17 +52,26 @@ def rehearse(
             own, or what a test refuses.
     """
     by_length = sorted(texts, key=lambda text: text.n_content)
+    pad_token_id = tokenizer.pad_token_id or 0
 
-    def check_longest(some: Sequence[Text]) -> None:
-        longest = collate(adapter, some, pad_token_id)
-        adapter.self_check(longest)
-        check_probabilities(adapter, longest)
+    def try_longest(some: Sequence[Text]) -> pd.DataFrame:
+        batch = collate(adapter, some, pad_token_id)
+        adapter.self_check(batch)
+        said = said_of(adapter, batch, adapter.observe(batch).probs)
+        return to_rows(PREDICTION, said, batch.example_ids, NO_SITE)
 
-    for _ in in_halves(by_length[-4:], check_longest, name=text_in_words):
-        pass
+    tried = [*in_halves(by_length[-4:], try_longest, name=text_in_words)]
     shortest = adapter.observe(collate(adapter, by_length[:1], pad_token_id))
-    beside = [by_length[0], max(texts, key=lambda text: text.n_tokens)]
-    check_padding(shortest, collate(adapter, beside, pad_token_id))
+    short, long = by_length[0], max(texts, key=lambda text: text.n_tokens)
+    check_padding(shortest, collate(adapter, [short, long], pad_token_id))
+    if not isinstance(tokenizer, ImageReader):
+        n_free = (adapter.max_length(tokenizer) or math.inf) - short.n_tokens
+        for n_more in (n for n in PADDINGS if n <= n_free):
+            padded = collate(adapter, [short], pad_token_id, n_more=n_more)
+            check_padding(shortest, padded)
+    for some, rows in tried:
+        cause = "this model cannot be audited, please report it"
+        check_rows(adapter, some, rows, pad_token_id, where="audited", cause=cause)
     if sites[0].query is not None:
         check_query(shortest, sites[0].query)
     preview = AuditPreview(shortest, sites, rationales)
@@ -61,13 +80,13 @@ def rehearse(
 
 
 def check_padding(alone: Observation, padded: Batch) -> None:
-    """Checks that a text is predicted alike beside a longer one.
+    """Checks that a text is predicted alike beside a longer one, or padded.
 
     Of some models it is not, by themselves: they pool, convolve or sample over padding.
 
     Args:
         alone: a text by itself.
-        padded: the same text first, and another one.
+        padded: the same text first.
 
     Raises:
         AttnProbeError: its probabilities differ by more than rounding.
@@ -78,47 +97,12 @@ def check_padding(alone: Observation, padded: Batch) -> None:
     after = grouped(adapter.observe(padded).probs)[0][: len(before)]
     if "reads" in alone.batch.inputs:  # places and candidates stand elsewhere
         before, after = before.amax(-1), after.amax(-1)
-    error, allowed = float((after - before).abs().max()), _tolerance(adapter, before)
-    if not error <= allowed:
+    error = float((after - before).abs().max())
+    allowed = tolerance(adapter, float(before.abs().max()))
+    if not error <= allowed and before.isfinite().all():  # see `check_rows`
         raise AttnProbeError(
             "expected predictions that do not depend on padding, those of "
             f"{type(adapter.model).__name__} change by {error:.1e} where text "
             f"{padded.example_ids[0]} is padded to {padded.mask.shape[1]} tokens; this "
             "kind of model cannot be audited in batches"
         )
-
-
-def check_probabilities(adapter: AttentionModelBase, batch: Batch) -> None:
-    """Checks that what is audited says what the model itself says.
-
-    Raises:
-        AttnProbeError: a probability differs by more than rounding.
-    """
-    native = adapter.native_probs(batch)
-    if native is None:
-        return
-    probs = adapter.observe(batch).probs
-    allowed = _tolerance(adapter, native)
-    differences = (probs - native).detach().abs().amax(-1)
-    error, row = float(differences.max()), int(differences.argmax())
-    if not error <= allowed:
-        if native.isnan().any():  # as weights of a training that diverged give
-            raise AttnProbeError(
-                "expected probabilities of the model, it gives NaN on text "
-                f"{batch.example_ids[row]}; check its weights and --dtype"
-            )
-        raise AttnProbeError(
-            f"expected the model's own probabilities, those that would be audited differ "
-            f"from them by {error:.1e} on text {batch.example_ids[row]}, more than "
-            f"{allowed:.1e}; this model cannot be audited, please report it"
-        )
-
-
-def _tolerance(adapter: AttentionModelBase, native: torch.Tensor) -> float:
-    """Rounding of the coarser of the two: the model as it is, and as it is audited."""
-    given = getattr(adapter, "given", adapter.model)
-    weights = [*adapter.model.parameters(), *given.parameters()]
-    kinds = {weight.dtype for weight in weights}
-    coarsest = max(torch.finfo(kind).eps for kind in kinds if kind.is_floating_point)
-    largest = max(1.0, float(native.abs().max()))  # of a number, in its unit
-    return min(1000 * coarsest, 0.1) * largest

@@ -23,6 +23,12 @@ from hf_attnprobe.auditing.jobs.prepared import PreparedAudit, prepare_audit, sw
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.page import audit_page
 from hf_attnprobe.auditing.progress import Pace
+from hf_attnprobe.auditing.recomputed import (
+    CHANGED,
+    N_AFTER,
+    N_BEFORE,
+    NOT_ALONE,
+)
 from hf_attnprobe.auditing.rehearsal import rehearse
 from hf_attnprobe.auditing.report import Report
 from hf_attnprobe.auditing.result import extras_to_json, to_json
@@ -48,6 +54,7 @@ from hf_attnprobe.auditing.subject import Model
 from hf_attnprobe.auditing.sweep import (
     Part,
     Sweep,
+    check_kept,
     prune_heads,
     run,
     run_parts,
@@ -144,15 +151,17 @@ def audit(
             sweep.texts,
             sweep.options,
             choice.sites,
-            pad_token_id=sweep.pad_token_id,
+            tokenizer=subject.tokenizer,
             rationales=choice.rationales,
         )
         besides = job.besides | compared_with_float32(
             sweep.adapter, subject.exact, sweep.texts, sweep.pad_token_id
         )
         with claim(folder, job.identity, state):
+            check_kept(sweep, N_BEFORE, CHANGED)
             own = deadline.halved() if subject.controls else deadline
             outcome = _run_tests(sweep, choice, options, limits, own)
+            check_kept(sweep, N_AFTER, NOT_ALONE)
             others = None
             if subject.controls:
                 repeat_on_control(

@@ -18,6 +18,7 @@ from transformers import (
 )
 
 from hf_attnprobe.adapters import wrap
+from hf_attnprobe.adapters.pretrained import unwrapped
 from hf_attnprobe.adapters.transformer.inputs import embeddings_of
 from hf_attnprobe.adapters.transformer.task_heads import predicts_number
 from hf_attnprobe.attention_model import AttentionModelBase
@@ -113,10 +114,11 @@ def make_subject(
         copied = partial(_copy_without_training, model, options)
         return _subject(loaded, model, _controls(model, options, copied))
     loaded = _loaded(model, tokenizer, options)
+    inner = unwrapped(loaded.model)
     arguments = {
         "dtype": None if options.dtype is None else getattr(torch, options.dtype),
         "level": options.level,
-        "mask_id": _mask_id(loaded.tokenizer, loaded.model),
+        "mask_id": _mask_id(loaded.tokenizer, inner),
         **_head_options(loaded.model, options, spread),
     }
 
@@ -128,7 +130,7 @@ def make_subject(
     _say_what_is_slow(loaded.model, options, device)
 
     def again(seed: int) -> AttentionModelBase:
-        return wrapped(_without_training(loaded.model, options, seed))
+        return wrapped(_without_training(inner, options, seed))
 
     made = _subject(loaded, adapter, _controls(adapter, options, again))
     has_unit = not adapter.prediction.is_number or bool(options.scale or spread)

@@ -22,6 +22,7 @@ from hf_attnprobe.auditing.estimates.measured import measured_memory
 from hf_attnprobe.auditing.estimates.room import Room
 from hf_attnprobe.auditing.heads.values import values_by_head
 from hf_attnprobe.auditing.progress import FIRST_BATCH, Pace, Step, steps_of
+from hf_attnprobe.auditing.recomputed import check_rows, drawn_texts, said_of
 from hf_attnprobe.auditing.selection import half_of, sites_by_test
 from hf_attnprobe.faithfulness import tests
 from hf_attnprobe.faithfulness.prune_curve import (
@@ -47,7 +48,8 @@ from hf_attnprobe.storage.rows import (
     append_rows,
     draw_folder,
     finished_ids,
-    prediction_statistics,
+    owner,
+    read_rows,
     statistics_of,
     to_rows,
 )
@@ -116,6 +118,25 @@ def run_missing(sweep: Sweep, where: Where, done: Done) -> None:
     for todo, texts in share:
         _run_and_keep(sweep, todo, texts, room)
     sweep.state.wait_for_everyone()
+
+
+def check_kept(sweep: Sweep, n_texts: int, cause: str) -> None:
+    """Recomputes some texts whose rows are on disk, see :func:`check_rows`.
+
+    Args:
+        n_texts: how many of them.
+        cause: why a text may come out differently, and what to do.
+    """
+    rows = read_rows(sweep.folder, PREDICTION)
+    drawn = drawn_texts(sweep.texts, rows, n_texts, sweep.seed)
+    check_rows(
+        sweep.adapter,
+        drawn,
+        rows,
+        sweep.pad_token_id,
+        where=f"in {sweep.folder}",
+        cause=cause,
+    )
 
 
 def work_left(sweep: Sweep, where: Where) -> list[Work]:
@@ -239,12 +260,14 @@ def claimed_control(sweep: Sweep, kind: str) -> contextlib.AbstractContextManage
         kind: of control, in words.
     """
     seed = sweep.adapter.reassignment
+    folder = sweep.folder.parent
     identity = {
         "model_fingerprint": sweep.adapter.fingerprint(),
         "kind": kind.rpartition(",")[0],
+        "audit": owner(folder.parent),
         **({} if seed is None else {"reassignment": seed}),
     }
-    return claim(sweep.folder.parent, identity, sweep.state, kind="control")
+    return claim(folder, identity, sweep.state, kind="control")
 
 
 def _has_many_sites(where: Where) -> bool:
@@ -374,11 +397,7 @@ def run_batch(
     for name, sites in where.items():
         for site in sites:
             if name == PREDICTION:
-                assert batch.labels is not None  # collate gives −1 to unlabelled texts
-                n_tokens = observation.batch.content_mask.sum(-1)
-                statistics = prediction_statistics(
-                    adapter.prediction, observation.probs, batch.labels, n_tokens
-                )
+                statistics = said_of(adapter, batch, observation.probs)
             else:
                 test = tests()[name]
                 given = options.get(name, test.options())

@@ -1,6 +1,7 @@
 """What tells two models apart: a hash of their weights."""
 
 import hashlib
+from collections.abc import Mapping
 
 import torch
 
@@ -10,8 +11,13 @@ def model_fingerprint(model: torch.nn.Module) -> str:
 
     They are the same wherever and under whatever name the model was saved.
     """
+    return hash_of_tensors(model.state_dict())
+
+
+def hash_of_tensors(tensors: Mapping[str, torch.Tensor]) -> str:
+    """16 hexadecimal digits of the SHA-256 of tensors and their names, in any order."""
     digest = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
+    for name, tensor in sorted(tensors.items()):
         digest.update(name.encode())
         flat = tensor.detach().cpu().contiguous().flatten()
         digest.update(flat.view(torch.uint8).numpy().tobytes())

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from hf_attnprobe.adapters.token_deletion import sum_pieces
-from hf_attnprobe.attention_model import AttentionModel, Batch, Site
+from hf_attnprobe.attention_model import NO_INPUTS, AttentionModel, Batch, Site
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.inference.encoding import Text
 
@@ -100,12 +100,18 @@ def text_in_words(text: Text) -> str:
     return f"text {text.example_id} of {text.n_tokens} tokens"
 
 
-def collate(adapter: AttentionModel, texts: Sequence[Text], pad_token_id: int) -> Batch:
-    """Texts padded to the longest.
+def collate(
+    adapter: AttentionModel,
+    texts: Sequence[Text],
+    pad_token_id: int,
+    *,
+    n_more: int = 0,
+) -> Batch:
+    """Texts padded to the longest, and by ``n_more`` tokens beyond.
 
     Padding is on the left if the model reads its decision at the last token.
     """
-    n_keys = max(text.n_tokens for text in texts)
+    n_keys = max(text.n_tokens for text in texts) + n_more
     pad_values = PAD_VALUES | {"input_ids": pad_token_id}
 
     def padded(name: str, rows: Sequence[Any]) -> Tensor:
@@ -123,9 +129,10 @@ def collate(adapter: AttentionModel, texts: Sequence[Text], pad_token_id: int) -
         name: padded(name, [text.inputs[name] for text in texts])
         for name in texts[0].inputs
     }
+    own = {name: value for name, value in inputs.items() if name not in NO_INPUTS}
     held = inputs.pop("held", None)
     ids = tuple(text.example_id for text in texts)
-    batch = adapter.prepare(inputs, ids, _labels(texts))
+    batch = replace(adapter.prepare(inputs, ids, _labels(texts)), own=own)
     segments = batch.inputs.get("segment_ids", inputs.get("segment_ids"))
     if segments is not None and segments.shape == batch.mask.shape:
         batch = replace(batch, segments=segments.to(batch.mask.device))

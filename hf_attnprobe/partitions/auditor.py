@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from hf_attnprobe.auditing.jobs.fingerprints import fingerprints
 from hf_attnprobe.auditing.jobs.reference import set_reference
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.rehearsal import rehearse
@@ -122,13 +123,13 @@ def load_auditor(store: Store, plan: Plan, trust: Trust) -> Auditor:
     subject = make_subject(
         plan.model["name"], None, options, device_here(), spread=plan.spread
     )
-    fingerprint = subject.adapter.fingerprint()
-    if fingerprint != plan.model["fingerprint"]:
-        raise AttnProbeError(
-            f"expected the weights of the plan ({plan.model['fingerprint']}), "
-            f"{plan.model['name']} has others ({fingerprint}); bring the model back, or "
-            "make another plan"
-        )
+    for name, found in fingerprints(subject).items():
+        if found != plan.model.get(name):
+            raise AttnProbeError(
+                f"expected the {name.replace('_', ' ')} of the plan, {plan.model.get(name)}, "
+                f"{plan.model['name']} has {found}; bring the model back as it was, or "
+                "make another plan"
+            )
     known = tests()
     given = {name: known[name].options(**held) for name, held in plan.tests.items()}
     examples = reference_examples(store, plan.texts, plan.reference, plan.seed)
@@ -181,7 +182,7 @@ def _rehearse(auditor: Auditor, choice: Choice, examples: "datasets.Dataset") ->
         tokenized.texts,
         choice.tests,
         choice.sites,
-        pad_token_id=auditor.pad_token_id,
+        tokenizer=subject.tokenizer,
         rationales=choice.rationales,
     )
 

@@ -22,7 +22,7 @@ class Plan:
     """What a job is, fixed before it starts.
 
     Attributes:
-        model: its name, its fingerprint, where on the Hub it is from, and the SHA-256 of
+        model: its name, its fingerprints, where on the Hub it is from, and the SHA-256 of
             its weight files where it is a folder.
         data: what was asked for (name, revision, split, columns), the number of texts
             and the columns read.

@@ -1,13 +1,16 @@
 """The public function ``plan_audit``: what an audit would do, cut into partitions."""
 
+import contextlib
 import dataclasses
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hf_attnprobe.auditing.jobs.fingerprints import fingerprints
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.selection import tests_given
 from hf_attnprobe.auditing.stopping.limits import limits_of
@@ -23,7 +26,7 @@ from hf_attnprobe.partitions.auditor import (
 )
 from hf_attnprobe.partitions.plan import PLAN, Plan, read_plan, write_plan
 from hf_attnprobe.partitions.store import Store
-from hf_attnprobe.partitions.texts import Shared, share_out
+from hf_attnprobe.partitions.texts import TEXTS, Shared, share_out, texts_name
 from hf_attnprobe.progress import quiet_libraries
 from hf_attnprobe.storage.provenance import versions
 
@@ -76,14 +79,31 @@ def plan_audit(
     store = Store(str(output_dir))
     _check_free(store)
     limit, seed = data.test_limit, options.seed
-    shared = share_out(lambda: data.opened(seed=seed), store, partitions, seed, limit)
-    subject = make_subject(name, None, options, device_here(), spread=shared.spread)
-    draft = _draft(subject, data, shared, options, name)
-    examples = reference_examples(store, shared.texts, shared.reference, seed)
-    auditor, choice = examined(store, draft, subject, options, given, examples)
-    plan = replace(draft, tests=_plain_tests(auditor), left_out=dict(choice.left_out))
-    write_plan(store, plan)
+    with _whole_or_nothing(store, partitions):
+        opened = partial(data.opened, seed=seed)
+        shared = share_out(opened, store, partitions, seed, limit)
+        subject = make_subject(name, None, options, device_here(), spread=shared.spread)
+        draft = _draft(subject, data, shared, options, name)
+        examples = reference_examples(store, shared.texts, shared.reference, seed)
+        auditor, choice = examined(store, draft, subject, options, given, examples)
+        left_out = dict(choice.left_out)
+        plan = replace(draft, tests=_plain_tests(auditor), left_out=left_out)
+        write_plan(store, plan)
     return read_plan(store)
+
+
+@contextlib.contextmanager
+def _whole_or_nothing(store: Store, partitions: int) -> Iterator[None]:
+    """Takes the texts of a job away again if it comes to no plan."""
+    try:
+        yield
+    except BaseException:
+        if store.read(PLAN) is None:
+            store.sweep(TEXTS)
+            for k in range(partitions):
+                store.remove(texts_name(k))
+            store.remove_empty(TEXTS)
+        raise
 
 
 def _named(model: Any) -> str:
@@ -132,7 +152,7 @@ def _draft(
     return Plan(
         model={
             "name": name.partition("@")[0] if commit else name,
-            "fingerprint": adapter.fingerprint(),
+            **fingerprints(subject),
             "origin": dict(subject.origin),
             "files": _weight_files(name),
         },

@@ -182,7 +182,7 @@ def _provenance(job: Job) -> dict[str, Any]:
         "partitions_done": len(job.records),
         "set_aside": job.set_aside,
         "skipped_empty": without,
-        "model_fingerprint": plan.model["fingerprint"],
+        **{k: v for k, v in plan.model.items() if k.endswith("_fingerprint")},
         "seed": plan.seed,
         "options": dict(plan.tests),
         "prediction": dict(plan.prediction),

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 import torch
 
+from hf_attnprobe.auditing.recomputed import N_AFTER, check_rows, drawn_texts
 from hf_attnprobe.auditing.sweep import run_batch
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.hardware.memory import give_back_pages
@@ -130,6 +131,7 @@ def _compute(auditor: Auditor, k: int, leases: Leases) -> Part:
         n_split += len(pieces) != 1 or len(found) != 1 or len(trial.aside) > n_before
         rows += found
     long = pd.concat(rows) if rows else pd.DataFrame({name: [] for name in COLUMNS})
+    _check(auditor, texts, long)
     ids = sorted({text.example_id for text in texts} - trial.aside.keys())
     table = to_wide(long)
     summary = summary_of_rows(table, len(auditor.plan.classes), seed=auditor.plan.seed)
@@ -140,6 +142,18 @@ def _compute(auditor: Auditor, k: int, leases: Leases) -> Part:
         aside=dict(sorted(trial.aside.items())),
         n_split=n_split,
         files={"parquet": parquet_bytes(table), "summary": partial_bytes(summary)},
+    )
+
+
+def _check(auditor: Auditor, texts: Sequence[Text], rows: pd.DataFrame) -> None:
+    """Recomputes some texts of a partition; what differs is not committed."""
+    check_rows(
+        auditor.subject.adapter,
+        drawn_texts(texts, rows, N_AFTER, auditor.plan.seed),
+        rows,
+        auditor.pad_token_id,
+        where="in the partition",
+        cause="it looks at padding or at the texts beside; plan with --batch-size 1",
     )
 
 

@@ -71,6 +71,13 @@ class Store:
         with contextlib.suppress(FileNotFoundError):
             system.rm_file(f"{root}/{name}")
 
+    def remove_empty(self, folder: str) -> None:
+        """Removes a folder on a disk, if nothing is in it."""
+        system, root = self._place()
+        if isinstance(system, LocalFileSystem):
+            with contextlib.suppress(OSError):
+                Path(root, folder).rmdir()
+
     def sweep(self, folder: str) -> None:
         """Removes what writers left half-written that were killed."""
         for name in self._listed(folder):

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     import datasets
 
 
+TEXTS = "texts"
+"""The folder of the texts."""
 AT_ONCE = 20_000
 """Rows that are in memory while texts are shared out."""
 
@@ -118,7 +120,7 @@ def read_texts_of(store: Store, k: int, sha256: str) -> "datasets.Dataset":
 
 def texts_name(k: int) -> str:
     """The file of a partition's texts."""
-    return f"texts/part-{k:05d}.parquet"
+    return f"{TEXTS}/part-{k:05d}.parquet"
 
 
 def _blocks(reopen: Callable[[], OpenedSplit]) -> "Iterator[datasets.Dataset]":

@@ -5,6 +5,7 @@ batch, each written whole or not at all; ``pandas.read_parquet(folder)`` reads i
 Several processes write parts side by side, and a part that is there is work done.
 """
 
+import hashlib
 import os
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -18,13 +19,28 @@ from hf_attnprobe.attention_model import Site
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.functional.predictions import Prediction
 from hf_attnprobe.statistics.contrasts import DRAW
+from hf_attnprobe.statistics.summary import PREDICTION
 from hf_attnprobe.storage.locks import half_written
 
 
 KEY = ("test", "statistic", "example_id", "layer", "head")  # there is one value of each
 COLUMNS = (*KEY, "value")
 PLACE_OF_ID = ("test", "layer", "head", "example_id")
+TYPES = {
+    "test": "str",
+    "statistic": "str",
+    "example_id": "int64",
+    "layer": "int32",
+    "head": "int32",
+    "value": "float64",
+}
 NO_SITE = Site(layer=-1, head=-1)  # rows about the whole model, such as its prediction
+NUMBERS = ("predicted_class", "label", "n_tokens")
+"""What no prediction lacks."""
+ROUNDING = 0.01  # of 16 bits
+OWNER = "attnprobe_audit"
+"""Under which a part names its audit; ``pandas.read_parquet(part).attrs`` has it."""
+AGAIN = "delete it and run the audit again"
 
 
 def statistics_of(result: object) -> dict[str, torch.Tensor]:
@@ -160,6 +176,8 @@ def append_rows(folder: Path, rows: pd.DataFrame, *, name: str | None = None) ->
     folder.mkdir(parents=True, exist_ok=True)
     name = name or uuid.uuid4().hex
     hidden = half_written(folder / name)
+    rows = rows.copy(deep=False)
+    rows.attrs = {OWNER: owner(folder)}
     try:
         rows.to_parquet(hidden, index=False, write_page_checksum=True)
         os.replace(hidden, folder / f"part-{name}.parquet")
@@ -168,12 +186,30 @@ def append_rows(folder: Path, rows: pd.DataFrame, *, name: str | None = None) ->
         raise
 
 
-def read_rows(folder: Path) -> pd.DataFrame:
-    """All rows of a folder, each once, in an order that only depends on them."""
+def owner(folder: Path) -> str | None:
+    """SHA-256 of the mark of the audit, or control, that a folder of rows is in.
+
+    None where there is no mark.
+    """
+    for mark in (folder.parent / f"{kind}.json" for kind in ("audit", "control")):
+        if mark.is_file():
+            return hashlib.sha256(mark.read_bytes()).hexdigest()
+    return None
+
+
+def read_rows(folder: Path, test: str | None = None) -> pd.DataFrame:
+    """All rows of a folder, each once, in an order that only depends on them.
+
+    Args:
+        test: whose rows alone are read; None: those of all.
+
+    Raises:
+        AttnProbeError: see :func:`read_part`.
+    """
     files = sorted(folder.glob("part-*.parquet"))
     if not files:
         return pd.DataFrame({name: [] for name in COLUMNS})
-    parts = [read_part(file, COLUMNS) for file in files]
+    parts = [read_part(file, COLUMNS, test) for file in files]
     rows = pd.concat(parts, ignore_index=True).sort_values(list(KEY), kind="stable")
     # Two runs in one folder may have met: the rows of both are the same.
     return rows.drop_duplicates(list(KEY), ignore_index=True)
@@ -218,22 +254,51 @@ def ids_by_place(rows: pd.DataFrame) -> dict[Place, list[int]]:
     }
 
 
-def read_part(part: Path, columns: Sequence[str] = COLUMNS) -> pd.DataFrame:
-    """The rows of one part.
+def read_part(
+    part: Path, columns: Sequence[str] = COLUMNS, test: str | None = None
+) -> pd.DataFrame:
+    """The rows of one part; of one test where that is named.
 
     Raises:
-        AttnProbeError: it cannot be read.
+        AttnProbeError: it cannot be read, is of another audit than its folder, or holds
+            predictions that none can be.
     """
     wrong = (OSError, ValueError, LookupError, TypeError, NotImplementedError)
     try:
         rows = pd.read_parquet(
-            part, columns=list(columns), page_checksum_verification=True
+            part,
+            columns=list(columns),
+            filters=None if test is None else [("test", "==", test)],
+            page_checksum_verification=True,
         )
-        return rows[list(columns)]
+        found = rows.attrs.get(OWNER)
+        rows = rows[list(columns)].astype({name: TYPES[name] for name in columns})
     except wrong as error:  # what pyarrow and pandas raise
+        raise AttnProbeError(f"cannot read the rows in {part}; {AGAIN}") from error
+    if owner(part.parent) not in (None, found):
         raise AttnProbeError(
-            f"cannot read the rows in {part}; delete it and run the audit again"
-        ) from error
+            f"expected rows of the audit in {part.parent.parent}, those in {part} are of "
+            f"another one; {AGAIN}"
+        )
+    rows.attrs = {}
+    if "value" in columns:
+        _check_predictions(rows, part)
+    return rows
+
+
+def _check_predictions(rows: pd.DataFrame, part: Path) -> None:
+    """Raises AttnProbeError for what no model predicts, such as a probability of 5."""
+    own = rows[rows.test == PREDICTION]
+    wrong = ~np.isfinite(own.value) & own.statistic.isin(NUMBERS)
+    if not (own.statistic == "value").any():  # a predicted number has no probability
+        is_possible = own.value.between(-ROUNDING, 1 + ROUNDING)
+        wrong |= (own.statistic == "probability") & ~is_possible
+    for row in own[wrong].head(1).itertuples():
+        expected = "from 0 to 1" if row.statistic == "probability" else "that is finite"
+        raise AttnProbeError(
+            f"expected a {row.statistic} {expected} in {part}, text {row.example_id} has "
+            f"{row.value:g}; {AGAIN}"
+        )
 
 
 Done = Mapping[Place, Collection[int]]

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.statistics.merging.blocks import Block, Column
-from hf_attnprobe.storage.rows import COLUMNS, KEY
+from hf_attnprobe.storage.rows import COLUMNS, KEY, TYPES
 
 
 TEST, TEXT = "test", "example_id"
@@ -29,14 +29,6 @@ METADATA = b"PANDAS_ATTRS"  # where pandas looks too: `pandas.read_parquet(file)
 VERSION = 1
 TEXTS_PER_GROUP = 4096  # of rows that a reader must hold at once
 VALUES = pa.list_(pa.float64())
-NO_LONG_ROWS = {
-    "test": "str",
-    "statistic": "str",
-    "example_id": "int64",
-    "layer": "int32",
-    "head": "int32",
-    "value": "float64",
-}
 
 
 def to_wide(rows: pd.DataFrame) -> pa.Table:
@@ -167,7 +159,7 @@ def from_wide(table: pa.Table) -> pd.DataFrame:
     ]
     parts = [part for part in parts if len(part)]
     if not parts:
-        return pd.DataFrame({name: [] for name in COLUMNS}).astype(NO_LONG_ROWS)
+        return pd.DataFrame({name: [] for name in COLUMNS}).astype(TYPES)
     rows = pd.concat(parts, ignore_index=True)
     return rows.sort_values(list(KEY), kind="stable", ignore_index=True)
 

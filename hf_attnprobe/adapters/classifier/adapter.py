@@ -116,6 +116,13 @@ class SingleHeadAdapter(PretrainedFacts, AttentionModelBase):
     def read_map(self, observation: Observation, values: Tensor, site: Site) -> Tensor:
         return values[:, site.query or 0]
 
+    def native_probs(self, batch: Batch) -> Tensor | None:
+        if self.reassignment is not None:
+            return None  # no model runs with it by itself
+        inputs = batch.own or batch.inputs
+        given = {n: v.to(batch.mask.device) for n, v in inputs.items() if n != "units"}
+        return self.native_output(given).logits.softmax(-1)
+
     # Capabilities
 
     def states(self, observation: Observation, site: Site) -> Tensor:
@@ -219,13 +226,6 @@ class ClassifierAdapter(SingleHeadAdapter):
         state = ClassifierState(factor, embeddings, traces, states, token_logits)
         probs = self._probs(attention[None], token_logits.detach())[0]
         return Observation(self, batch, probs, (attention,), state)
-
-    def native_probs(self, batch: Batch) -> Tensor | None:
-        if self.reassignment is not None:
-            return None  # no model runs with it by itself
-        names = ("input_ids", "attention_mask")
-        output = self.native_output({n: batch.inputs[n] for n in names})
-        return output.logits.softmax(-1)
 
     def replay(
         self, observation: Observation, attention: Mapping[int, Tensor]

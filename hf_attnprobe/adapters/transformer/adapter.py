@@ -1,7 +1,8 @@
 """Any Transformer with a classification head as an :class:`AttentionModel`."""
 
+import contextlib
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from hf_attnprobe.adapters.input_erasure import erased_probs
-from hf_attnprobe.adapters.pretrained import PretrainedFacts
+from hf_attnprobe.adapters.pretrained import PretrainedFacts, taken
 from hf_attnprobe.adapters.token_deletion import shortened, sum_pieces
 from hf_attnprobe.adapters.transformer.attention_forms import unpacked
 from hf_attnprobe.adapters.transformer.attention_tap import (
@@ -51,6 +52,7 @@ from hf_attnprobe.adapters.transformer.self_check import self_check
 from hf_attnprobe.adapters.transformer.tapped_model import TappedTransformer
 from hf_attnprobe.adapters.transformer.task_heads import OURS, head_of
 from hf_attnprobe.attention_model import (
+    NO_INPUTS,
     AttentionModelBase,
     Batch,
     BlockOutputs,
@@ -73,6 +75,12 @@ DELETION_TOKENS_ON_CPU = 1024
 """Whole passes over a core's cache: smaller ones are faster, of 512 to 4,096 tokens."""
 GIVEN = "given "
 """How the names begin of attention that shorter texts keep."""
+
+MENDS = {
+    "padding token": "set model.config.pad_token_id, as for its training",
+    "<eos> token": "leave out texts that hold the model's end token as a word",
+}
+"""What to do, by what a model says: GPT-2 and its kin saved without one, BART."""
 
 
 class TransformerState(NamedTuple):
@@ -221,8 +229,7 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
         places = torch.arange(mask.shape[1], device=mask.device)
         content = mask & ~special & (stands_for == places)
         inputs = self.head.place(inputs, mask, content, self._run)
-        known = self.accepted | OURS
-        kept = {name: value for name, value in inputs.items() if name in known}
+        kept = {n: v for n, v in inputs.items() if n in OURS} | self._taken(inputs)
         kept["units"] = stands_for
         if labels is not None:
             labels = self.head.labels(labels, inputs)
@@ -232,28 +239,14 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
     @torch.no_grad()
     def _run(self, inputs: Mapping[str, Tensor]) -> Any:
         """The model's own output."""
-        known = {name: v for name, v in inputs.items() if name in self.accepted}
-        return self.model(**self.arguments(known))
+        with _in_one_line(inputs):
+            return self.model(**self.arguments(self._taken(inputs)))
+
+    def _taken(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        besides = OURS | NO_INPUTS
+        return taken(self.model, {n: v for n, v in inputs.items() if n not in besides})
 
     # Forward passes
-
-    def _try_logits(
-        self, inputs: Mapping[str, Tensor], edit: Edit | None = None
-    ) -> Tensor:
-        """Logits; an error of the model's, such as for too long a text, in one line."""
-        try:
-            return self.logits(inputs, edit)
-        except (AttnProbeError, torch.OutOfMemoryError):
-            raise
-        except (ValueError, IndexError, RuntimeError) as error:
-            shape = list(inputs[self.model.main_input_name].shape)
-            reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-            mend = ""
-            if "padding token" in reason:  # GPT-2 and its kin, saved without one
-                mend = "; set model.config.pad_token_id, as for its training"
-            raise AttnProbeError(
-                f"the model refused a batch of shape {shape}: {reason}{mend}"
-            ) from error
 
     def observe(self, batch: Batch) -> Observation:
         if self.reassignment is None:
@@ -293,8 +286,9 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
             visible.append(visible_keys(unpacked(scores, n_heads)[:, 0]))
             return weights
 
-        with torch.no_grad(), recorded_calls(self.layout.blocks) as calls:
-            scores = self._try_logits(batch.inputs, capture)
+        refusals = _in_one_line(batch.inputs)
+        with torch.no_grad(), refusals, recorded_calls(self.layout.blocks) as calls:
+            scores = self.logits(batch.inputs, capture)
         probs = self.head.probabilities(scores, batch.inputs)
         if not probs.isfinite().all():
             raise AttnProbeError(
@@ -307,10 +301,15 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
     def native_probs(self, batch: Batch) -> Tensor | None:
         if self.reassignment is not None:
             return None  # no model runs with it by itself
-        result = self.native_output(self.arguments(batch.inputs))
-        scores = self.head.scores(result, batch.inputs)
+        inputs = dict(batch.inputs)
+        own = {n: v.to(batch.mask.device) for n, v in batch.own.items()}
+        if own:
+            inputs.pop("known", None)  # of several choices the model sees all
+        with _in_one_line(batch.inputs):
+            result = self.native_output(own or self.arguments(inputs))
+        scores = self.head.scores(result, inputs)
         precise = torch.promote_types(scores.dtype, torch.float32)
-        return self.head.probabilities(scores.to(precise), batch.inputs)
+        return self.head.probabilities(scores.to(precise), inputs)
 
     def replay(
         self, observation: Observation, attention: Mapping[int, Tensor]
@@ -346,7 +345,8 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
 
     def set_reference(self, batch: Batch) -> None:
         self.require(HeadOutputs)
-        self.reference = reference_of(self, batch)
+        with _in_one_line(batch.inputs):
+            self.reference = reference_of(self, batch)
 
     def replay_outputs(
         self, observation: Observation, site: Site, outputs: Tensor
@@ -523,7 +523,9 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
                     for layer in range(len(self.layers))
                 }
             )
-        return self.head.probabilities(self._try_logits(own, edit), own)
+        with _in_one_line(own):
+            scores = self.logits(own, edit)
+        return self.head.probabilities(scores, own)
 
     @property
     def _passes(self) -> dict[str, Any]:
@@ -618,3 +620,19 @@ def _read_alone(inputs: Mapping[str, Tensor], content: Tensor) -> Tensor:
         return torch.zeros_like(content)
     read = inputs["reads"] >= 0
     return read & (read.sum(1, keepdim=True) == 1)
+
+
+@contextlib.contextmanager
+def _in_one_line(inputs: Mapping[str, Tensor]) -> Iterator[None]:
+    """An error of the model's, such as for too long a text, in one line."""
+    try:
+        yield
+    except (AttnProbeError, torch.OutOfMemoryError):
+        raise
+    except (ValueError, IndexError, RuntimeError) as error:
+        shape = list(next(iter(inputs.values())).shape)
+        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        mends = [f"; {mend}" for said, mend in MENDS.items() if said in reason]
+        raise AttnProbeError(
+            f"the model refused a batch of shape {shape}: {reason}{''.join(mends)}"
+        ) from error

@@ -54,6 +54,7 @@ class TappedTransformer:
         n_heads: number of heads of each layer.
         layer_names: "layer.3", or "encoder.0", "decoder.0", "cross.0".
         tokens_per_pass: how many tokens are fed at once.
+        caches: whether the model may be told to keep no cache.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class TappedTransformer:
         self.layers = self.layout.layers
         self.n_heads = [layer.n_heads for layer in self.layers]
         self.layer_names = layer_names(self.layers)
-        self.accepted = inspect.signature(self.model.forward).parameters.keys()
+        self.caches = "use_cache" in inspect.signature(self.model.forward).parameters
         at_once = TOKENS_PER_PASS.get(self.model.device.type, 65536)
         self.tokens_per_pass = tokens_per_pass or at_once
 
@@ -175,7 +176,7 @@ class TappedTransformer:
         """What the model is called with: the inputs that are not this package's own."""
         own = {name: value for name, value in inputs.items() if name not in OURS}
         arguments = self.head.arguments(own)
-        if "use_cache" in self.accepted:
+        if self.caches:
             arguments["use_cache"] = False
         return arguments
 

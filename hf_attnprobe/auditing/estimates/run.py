@@ -77,7 +77,7 @@ def estimate_audit(
             sweep.texts,
             sweep.options,
             job.choice.sites,
-            pad_token_id=sweep.pad_token_id,
+            tokenizer=job.subject.tokenizer,
             rationales=job.choice.rationales,
         )
         if output_dir is not None:

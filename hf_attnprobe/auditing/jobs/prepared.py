@@ -17,6 +17,7 @@ from hf_attnprobe.attention_model import (
 )
 from hf_attnprobe.auditing import control as controls
 from hf_attnprobe.auditing.command import asked_for
+from hf_attnprobe.auditing.jobs.fingerprints import fingerprints
 from hf_attnprobe.auditing.jobs.reference import set_reference
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.progress import Pace
@@ -200,7 +201,7 @@ def _identity(
         "screen": screen,
     }
     identity = {
-        "model_fingerprint": subject.adapter.fingerprint(),
+        **fingerprints(subject),
         "data_fingerprint": dataset_fingerprint(examples),
         "seed": options.seed,
         "options": _options_of_rows({**choice.asked, **choice.tests}),

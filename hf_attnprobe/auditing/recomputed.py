@@ -1,0 +1,116 @@
+"""Rows against the model itself: what is recorded of a text is what it says of it alone.
+
+The model runs as its users run it, on all that the tokenizer gives for one text, without
+adapter, batch or padding. So this finds inputs that were lost on the way, models that
+look at padding or at the texts beside, and rows of a model that changed since.
+"""
+
+from collections.abc import Sequence
+
+import pandas as pd
+import torch
+
+from hf_attnprobe.attention_model import AttentionModelBase, Batch
+from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.inference.batching import collate
+from hf_attnprobe.inference.encoding import Text
+from hf_attnprobe.statistics.stopped import random_order
+from hf_attnprobe.statistics.summary import PREDICTION
+from hf_attnprobe.storage.rows import prediction_statistics
+
+
+N_AFTER, N_BEFORE = 8, 2
+"""Texts that are recomputed after an audit, and before one that goes on."""
+CHANGED = (
+    "model, tokenizer or hooks have changed since; bring them back, or choose another "
+    "--output-dir"
+)
+NOT_ALONE = (
+    "it changed meanwhile, or looks at padding or at the texts beside; the rows are kept, "
+    "try --batch-size 1 in another --output-dir"
+)
+
+
+def said_of(
+    adapter: AttentionModelBase, batch: Batch, probs: torch.Tensor
+) -> dict[str, torch.Tensor]:
+    """What rows hold of predictions [batch, entries], each [batch]."""
+    assert batch.labels is not None  # collate gives −1 to unlabelled texts
+    n_tokens = batch.content_mask.sum(-1)
+    return prediction_statistics(adapter.prediction, probs, batch.labels, n_tokens)
+
+
+def drawn_texts(
+    texts: Sequence[Text], rows: pd.DataFrame, n_texts: int, seed: int
+) -> list[Text]:
+    """Some of the texts that have rows, drawn by a hash of their ids and the seed."""
+    known = set(rows.example_id)
+    by_id = {text.example_id: text for text in texts if text.example_id in known}
+    return [by_id[k] for k in random_order(by_id, seed)[:n_texts]]
+
+
+def check_rows(
+    adapter: AttentionModelBase,
+    texts: Sequence[Text],
+    rows: pd.DataFrame,
+    pad_token_id: int,
+    *,
+    where: str,
+    cause: str,
+) -> None:
+    """Checks that rows say of each text what the model itself says of it alone.
+
+    A model that cannot be run by itself is not asked.
+
+    Args:
+        rows: of the predictions of these texts, and maybe others.
+        where: the rows are, in words.
+        cause: why a text may come out differently, and what to do.
+
+    Raises:
+        AttnProbeError: a probability, or number, differs by more than rounding.
+    """
+    rows = rows[rows.test == PREDICTION]
+    held = rows.pivot(index="example_id", columns="statistic", values="value")
+    for text in texts:
+        batch = collate(adapter, [text], pad_token_id)
+        native = adapter.native_probs(batch)
+        if native is None:
+            return
+        if native.isnan().any():  # as weights of a training that diverged give
+            raise AttnProbeError(
+                "expected probabilities of the model, it gives NaN on text "
+                f"{text.example_id}; check its weights and --dtype"
+            )
+        found = held.loc[text.example_id].dropna().to_dict()
+        name = "value" if "value" in found else "probability"
+        own = _own(adapter, batch, native, name, int(found["predicted_class"]))
+        allowed = tolerance(adapter, own)
+        if not abs(found[name] - own) <= allowed:
+            raise AttnProbeError(
+                f"expected the model's own probabilities, it gives {own:.6g} for text "
+                f"{text.example_id} by itself, {where} is {found[name]:.6g}, more than "
+                f"{allowed:.1e} away: {cause}"
+            )
+
+
+def _own(
+    adapter: AttentionModelBase,
+    batch: Batch,
+    native: torch.Tensor,
+    statistic: str,
+    predicted: int,
+) -> float:
+    """The model's own number of a text: of the recorded class where there is one."""
+    if statistic == "probability" and predicted >= 0:
+        return float(native[0, predicted])
+    return float(said_of(adapter, batch, native)[statistic])
+
+
+def tolerance(adapter: AttentionModelBase, number: float) -> float:
+    """Rounding of the coarser of the two: the model as it is, and as it is audited."""
+    given = getattr(adapter, "given", adapter.model)
+    weights = [*adapter.model.parameters(), *given.parameters()]
+    kinds = {weight.dtype for weight in weights}
+    coarsest = max(torch.finfo(kind).eps for kind in kinds if kind.is_floating_point)
+    return min(1000 * coarsest, 0.1) * max(1.0, abs(number))  # of a number, in its unit
