@@ -59,6 +59,7 @@ from hf_attnprobe.options import option
 
 
 OF_SITE = ("attention", "product")
+OF_VERDICT = ("attention", "mean_attention", "random")
 FLAGS_AT_ONCE = 1 << 22
 """Copies × texts × positions of erased sets that are looked through together."""
 STEPS_AT_ONCE = 8  # of tokens to flip: then the orders that have flipped are left out
@@ -133,6 +134,11 @@ class InputErasure(ExplainsClass):
         at_most=10_000,
         metavar="WIDTH",
     )
+    comprehensiveness_only: bool = option(
+        False,
+        "measure what a verdict reads and nothing else: comprehensiveness of attention "
+        "and of random tokens",
+    )
     tokens_to_flip: bool = option(
         False,
         "also take tokens out in the order of each ranking until the decision flips; "
@@ -204,29 +210,35 @@ def input_erasure(
     """
     observation = observation.explaining(options.target)
     by, content = options.erase_by, observation.batch.content_mask
-    own = _of_site(observation, site)
+    own, names_of_text = _of_site(observation, site), OF_TEXT
+    if options.comprehensiveness_only:
+        own = {name: ranks for name, ranks in own.items() if name in OF_VERDICT}
+        names_of_text = tuple(name for name in OF_TEXT if name in OF_VERDICT)
     of_site = torch.stack([removal_rank(ranks, content) for ranks in own.values()])
     of_text = torch.stack(
         [
             removal_rank(ranking(observation, site, name, seed=seed), content)
-            for name in OF_TEXT
+            for name in names_of_text
         ]
     )
 
     def measure(curve: Callable[[Observation, str, Tensor], Tensor]) -> Tensor:
         """[2, rankings, batch]; what no site changes is measured once per observation."""
-        key = f"{curve.__name__} {by}", seed, observation.explains
+        key = f"{curve.__name__} {by}", seed, observation.explains, names_of_text
         shared = observation.remember(key, lambda: curve(observation, by, of_text))
         return torch.cat([curve(observation, by, of_site), shared], dim=1)
 
     def named(values: Tensor) -> dict[str, Tensor]:
-        return dict(zip((*own, *OF_TEXT), values, strict=True))
+        return dict(zip((*own, *names_of_text), values, strict=True))
 
-    comprehensiveness, sufficiency = map(named, measure(_tops))
     share = _erased_share(content)
+    if options.comprehensiveness_only:
+        (comprehensiveness,) = map(named, measure(_without_tops))
+        return InputErasureResult(comprehensiveness, {}, share)
+    comprehensiveness, sufficiency = map(named, measure(_tops))
     on_request: dict[str, Any] = {}
     if options.tokens_to_flip:
-        names = (*own, *OF_TEXT)
+        names = (*own, *names_of_text)
         on_request |= _flips(observation, options, names, of_site, of_text, seed)
     if not options.naopc_beam:
         return InputErasureResult(comprehensiveness, sufficiency, share, **on_request)
@@ -254,14 +266,26 @@ def _erased_share(content: Tensor) -> Tensor:
     return (aopc.removal_counts(n_units) / n_units.clamp_min(1)).mean(0)
 
 
+def _without_tops(observation: Observation, by: str, turns: Tensor) -> Tensor:
+    """Comprehensiveness alone, [1, rankings, batch]."""
+    top = _top(observation, turns)
+    drops = _drops(observation, by, top.flatten(0, 1))
+    return drops.unflatten(0, top.shape[:2]).mean(0, keepdim=True)
+
+
+def _top(observation: Observation, turns: Tensor) -> Tensor:
+    """The first tokens by ERASER's shares, bool [steps, rankings, batch, keys]."""
+    content = observation.batch.content_mask
+    counts = aopc.removal_counts(content.sum(-1))
+    return (turns < counts[:, None, :, None]) & content
+
+
 def _tops(observation: Observation, by: str, turns: Tensor) -> Tensor:
     """AOPC over ERASER's shares: comprehensiveness and sufficiency.
 
     Shape: [2, rankings, batch].
     """
-    content = observation.batch.content_mask
-    counts = aopc.removal_counts(content.sum(-1))
-    top = (turns < counts[:, None, :, None]) & content
+    top, content = _top(observation, turns), observation.batch.content_mask
     sets = torch.stack([top, content & ~top])  # [2, steps, rankings, batch, keys]
     return (
         _drops(observation, by, sets.flatten(0, 2)).unflatten(0, sets.shape[:3]).mean(1)

@@ -28,7 +28,7 @@ from hf_attnprobe.auditing.sweep import (
     run_parts,
 )
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.faithfulness import tests
+from hf_attnprobe.faithfulness import InputErasure, tests
 from hf_attnprobe.inference.batching import Where
 from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.options import Options
@@ -296,14 +296,25 @@ def repeat_on_control(
     texts = [text for part, _ in outcome.parts for text in part]
     for draw, control in enumerate(controls):
         other = replace(beside(sweep, control, draw), texts=texts)
+        other = replace(other, options=_read_by_verdict(other.options))
         where = of_verdict(other, outcome.groups)
         is_model = control.reassignment is None
         if limits.seconds is None and is_model and draw == 0:
             with claimed_control(other, kind):
+                other = replace(other, options=sweep.options)
                 run_parts(other, outcome.parts, outcome.groups, done="screen")
         elif where and texts:
             with claimed_control(other, kind):
                 _run_controlled(other, where, limits, deadline)
+
+
+def _read_by_verdict(chosen: Mapping[str, Options]) -> dict[str, Options]:
+    """The same options, without what no verdict reads."""
+    options = dict(chosen)
+    erased = options.get("input_erasure")
+    if isinstance(erased, InputErasure):
+        options["input_erasure"] = replace(erased, comprehensiveness_only=True)
+    return options
 
 
 def _run_controlled(
