@@ -80,8 +80,8 @@ def installed(wheel, tmp_path_factory):
     return folder / "bin"
 
 
-def run(program, *arguments, cwd):
-    outside = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+def run(program, *arguments, cwd, **env):
+    outside = {k: v for k, v in (os.environ | env).items() if k != "PYTHONPATH"}
     return subprocess.run(
         [program, *map(str, arguments)],
         cwd=cwd,
@@ -104,6 +104,19 @@ def test_the_demo_runs_from_the_wheel(installed, tmp_path):
     assert "Does this attention explain the predictions?" in done.stdout
     made = {file.name for file in (tmp_path / "made/audit").iterdir()}
     assert {"rows", "summary.json", "report.md"} <= made
+
+
+def test_evaluate_finds_the_metric_of_the_wheel(installed, tmp_path):
+    """In a home where nothing has run before, without a network."""
+    by_name = "evaluate.load('attention_faithfulness').name"
+    code = f"import evaluate, hf_attnprobe; print({by_name})"
+    home = str(tmp_path / "home")
+    done = run(
+        *(installed / "python", "-c", code), cwd=tmp_path, HOME=home, HF_HOME=home
+    )
+    assert (done.returncode, done.stdout) == (0, "attention_faithfulness\n"), (
+        done.stderr
+    )
 
 
 def test_the_source_distribution_holds_what_is_tracked(source, tmp_path, run_python):
