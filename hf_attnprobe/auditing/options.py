@@ -90,6 +90,12 @@ class AuditOptions(Options):
         at_most=1_000,
         metavar="N",
     )
+    thresholds: Sequence[str] = option(
+        (),
+        "thresholds of your own, such as importance=.2,.4 (partly and yes from) or "
+        "removal=.1; answers and sentences follow them",
+        metavar="QUESTION=FROM",
+    )
     control_layers: int | None = option(
         None,
         "take the training only from so many of the last layers and from what is above "

@@ -73,6 +73,7 @@ from hf_attnprobe.statistics.comparisons import compare_rankings
 from hf_attnprobe.statistics.contrasts import Contrast, contrast
 from hf_attnprobe.statistics.stopped import MARK, rows_that_count
 from hf_attnprobe.statistics.summary import PREDICTION, summarize
+from hf_attnprobe.statistics.verdicts import with_thresholds
 from hf_attnprobe.statistics.wording import words_of
 from hf_attnprobe.storage.folders import (
     claim,
@@ -136,6 +137,7 @@ def audit(
             written.
     """
     limits = limits_of(options)
+    with_thresholds(options.thresholds)  # what is wrong with them is said first
     deadline = Deadline(limits.seconds)
     job = prepare_audit(model, dataset, tests, options, tokenizer)
     subject, choice, state = job.subject, job.choice, job.state
@@ -275,6 +277,7 @@ def report_of(
             seed=seed,
             words=words,
             shares_draws=any(c.reassignment is None for c in subject.controls),
+            rules=with_thresholds(options.thresholds),
         ),
         contrasts=contrasts,
         contradictions=tuple(contradictions(rows, of_number=words.is_number)),

@@ -29,6 +29,7 @@ from hf_attnprobe.statistics.verdicts import (
     Answer,
     Conclusion,
     Finding,
+    Rule,
     conclude,
 )
 from hf_attnprobe.statistics.wording import CLASSES, Words
@@ -54,6 +55,7 @@ def findings(
     seed: int = 0,
     words: Words = CLASSES,
     shares_draws: bool = False,
+    rules: Mapping[str, Rule] = RULES,
 ) -> tuple[Finding, ...]:
     """The questions that the rows answer, in the order of the rules.
 
@@ -68,6 +70,7 @@ def findings(
         seed: of the bootstrap.
         words: of the kind of prediction.
         shares_draws: whether one draw of the control is the same for all texts.
+        rules: by which the questions about attention are graded.
     """
     predictions = predictions_of(rows)
     found = [accuracy(predictions, words, seed)]
@@ -79,7 +82,7 @@ def findings(
         at_site(draw, site).reindex(texts.index) for draw in draws_of(control)
     )
     stopping = stopping_of(rows)
-    evidence = Evidence(texts, draws, seed, words, stopping, shares_draws)
+    evidence = Evidence(texts, draws, seed, words, stopping, shares_draws, rules)
     predicted = predictions.predicted_class.reindex(texts.index)
     for question in ASKED.values():
         found += _answered(question, evidence, predicted, label_names)

@@ -210,7 +210,8 @@ def input_erasure(
     """
     observation = observation.explaining(options.target)
     by, content = options.erase_by, observation.batch.content_mask
-    own, names_of_text = _of_site(observation, site), OF_TEXT
+    own = _of_site(observation, site)
+    names_of_text: tuple[str, ...] = OF_TEXT
     if options.comprehensiveness_only:
         own = {name: ranks for name, ranks in own.items() if name in OF_VERDICT}
         names_of_text = tuple(name for name in OF_TEXT if name in OF_VERDICT)

@@ -7,10 +7,12 @@ of a rule anywhere (its question, measure, scale and yardsticks) stands in its r
 """
 
 import itertools
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.statistics.bootstrap import Estimate
 
 
@@ -74,9 +76,14 @@ class Rule:
     @property
     def thresholds(self) -> dict[str, float]:
         """Where the answer changes, by what it then is."""
-        if self.partly == self.yes:
-            return {"yes above" if self.yes == 0 else "yes from": self.yes}
-        return {"partly from": self.partly, "yes from": self.yes}
+        return thresholds_between(self.partly, self.yes)
+
+
+def thresholds_between(partly: float, yes: float) -> dict[str, float]:
+    """Where an answer changes, by what it then is."""
+    if partly == yes:
+        return {"yes above" if yes == 0 else "yes from": yes}
+    return {"partly from": partly, "yes from": yes}
 
 
 RULES = {
@@ -382,6 +389,7 @@ class Finding:
         n: texts.
         yardsticks: the numbers it is to be seen beside, by name.
         is_upper_bound: whether the number is only known not to be larger.
+        partly, yes: the thresholds it was graded by; None of a rule's own.
         is_nothing: of assignment, whether even the worst shuffle surely does nothing.
         open_because: what keeps a "cannot say" open where more texts would not help.
         other_draws: share of single draws of the control that change the answer.
@@ -399,6 +407,47 @@ class Finding:
     is_nothing: bool = False
     open_because: str = ""
     other_draws: float | None = None
+    partly: float | None = None
+    yes: float | None = None
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """From where on the answer is partly, and yes."""
+        rule = RULES[self.rule]
+        partly = rule.partly if self.partly is None else self.partly
+        return partly, rule.yes if self.yes is None else self.yes
+
+    @property
+    def thresholds(self) -> dict[str, float]:
+        """Where the answer changes, by what it then is."""
+        return thresholds_between(*self.limits)
+
+
+def with_thresholds(given: Sequence[str]) -> dict[str, Rule]:
+    """The rules, some with thresholds of a user's own.
+
+    Args:
+        given: such as "importance=.2,.4" (partly and yes from), or "removal=.1".
+
+    Raises:
+        AttnProbeError: an unknown question, or no such numbers.
+    """
+    rules = dict(RULES)
+    for text in given:
+        name, _, numbers = text.partition("=")
+        try:
+            values = [float(number) for number in numbers.split(",")]
+        except ValueError:
+            values = []
+        n_expected = (1, 2) if name in ("importance", "uniqueness", "erasure") else (1,)
+        in_order = values == sorted(values) and all(map(math.isfinite, values))
+        if name not in QUESTIONS or len(values) not in n_expected or not in_order:
+            raise AttnProbeError(
+                "expected thresholds such as importance=.2,.4 (partly and yes from) or "
+                f"removal=.1, of {', '.join(QUESTIONS)}, got {text!r}; change --thresholds"
+            )
+        rules[name] = replace(rules[name], partly=values[0], yes=values[-1])
+    return rules
 
 
 def grade(estimate: Estimate, rule: Rule) -> Answer:

@@ -19,7 +19,6 @@ from hf_attnprobe.auditing.answers.wording import (
 )
 from hf_attnprobe.statistics.bootstrap import Estimate
 from hf_attnprobe.statistics.verdicts import (
-    RULES,
     Answer,
     Finding,
     Rule,
@@ -63,15 +62,23 @@ def importance(evidence: Evidence, group: str) -> Finding | None:
     )
     control = evidence.control_mean(name)
     if not control.n:
-        return _without_control("importance", group, own, said, yardsticks)
+        return _without_control(evidence, "importance", group, own, said, yardsticks)
     yardsticks["control"] = control.value
     way = evidence.share_beyond_control([name], lambda agreement: agreement)
     said += (
         f" The control reaches {said_as(control)}. From there attention goes "
-        f"{said_as(way)} of the way to the best order ({thresholds('importance')})."
+        f"{said_as(way)} of the way to the best order ({thresholds(evidence.rules['importance'])})."
     )
     caution = _less_peaked(evidence)
-    return _finding("importance", group, way, said + caution, yardsticks, caution)
+    return _finding(
+        evidence.rules["importance"],
+        "importance",
+        group,
+        way,
+        said + caution,
+        yardsticks,
+        caution,
+    )
 
 
 def _less_peaked(evidence: Evidence) -> str:
@@ -116,9 +123,9 @@ def assignment(evidence: Evidence, group: str) -> Finding | None:
     if worst.n:
         said += f"; the worst shuffle moves one of the two by {said_as(worst)}"
     which = "log-odds are" if in_log_odds else "total variation is"
-    said += f" ({thresholds('assignment')}; the {which} graded)."
-    found = _finding("assignment", group, graded, said, yardsticks)
-    rule = RULES["assignment"]
+    said += f" ({thresholds(evidence.rules['assignment'])}; the {which} graded)."
+    rule = evidence.rules["assignment"]
+    found = _finding(rule, "assignment", group, graded, said, yardsticks)
     nothing = worst.n and grade(worst, rule) == grade(graded, rule) == Answer.NO
     return replace(found, is_nothing=bool(nothing))
 
@@ -128,7 +135,7 @@ def uniqueness(evidence: Evidence, group: str) -> Finding | None:
     share = evidence.mean("share_of_largest@0.01")
     if not share.n:
         return None
-    rule = RULES["uniqueness"]
+    rule = evidence.rules["uniqueness"]
     upper = evidence.mean("share_of_largest_upper@0.01")
     exact = evidence.mean("epsilon_max_jsd_exact").value == 1
     pinned_at_most = one_minus(share)
@@ -157,7 +164,7 @@ def uniqueness(evidence: Evidence, group: str) -> Finding | None:
         yardsticks["control"] = control.value
         sentence += f" In the control others lie {said_as(control)} of the way."
     found = as_finding(
-        "uniqueness", group, answer, sentence, pinned_at_most, yardsticks
+        "uniqueness", group, answer, sentence, pinned_at_most, yardsticks, rule
     )
     is_open = answer == Answer.CANNOT_SAY and pinned_at_most.value >= rule.partly
     unbounded = is_open and not exact and not upper.n
@@ -209,14 +216,18 @@ def erasure(evidence: Evidence, group: str) -> Finding | None:
     )
     control = evidence.share_of_means(names, _way, control=True)
     if not control.n:
-        return _without_control("erasure", group, own, said + after, yardsticks)
+        return _without_control(
+            evidence, "erasure", group, own, said + after, yardsticks
+        )
     yardsticks["control"] = control.value
     way = evidence.share_beyond_control(names, _way)
     said += (
         f" The control goes {said_as(control)} of its way. From there attention goes "
-        f"{said_as(way)} of the rest ({thresholds('erasure')})."
+        f"{said_as(way)} of the rest ({thresholds(evidence.rules['erasure'])})."
     )
-    return _finding("erasure", group, way, said + after, yardsticks)
+    return _finding(
+        evidence.rules["erasure"], "erasure", group, way, said + after, yardsticks
+    )
 
 
 def _way(attention: np.ndarray, random: np.ndarray, best: np.ndarray) -> np.ndarray:
@@ -249,17 +260,22 @@ def removal(evidence: Evidence, group: str) -> Finding | None:
     after = " Texts with tokens erased are unlike those of the training."
     control = evidence.control_beyond(known[0], chance)
     if not control.n:
-        return _without_control("removal", group, beyond, said + after, yardsticks)
+        return _without_control(
+            evidence, "removal", group, beyond, said + after, yardsticks
+        )
     yardsticks["control"] = control.value
     less = evidence.less_control(known[0], chance)
     said += (
         f" In the control it is {said_as(control)}, which leaves {said_as(less)} "
-        f"({thresholds('removal')})."
+        f"({thresholds(evidence.rules['removal'])})."
     )
-    return _finding("removal", group, less, said + after, yardsticks)
+    return _finding(
+        evidence.rules["removal"], "removal", group, less, said + after, yardsticks
+    )
 
 
 def _finding(
+    rule: Rule,
     key: str,
     group: str,
     graded: Estimate,
@@ -273,17 +289,18 @@ def _finding(
         caution: why a number that is large may not be taken for more than no; empty
             where nothing is against it.
     """
-    answer, why = grade(graded, RULES[key]), ""
+    answer, why = grade(graded, rule), ""
     if graded.n and graded.ci95 is None:
         why = ONE_DRAW
     if caution and answer != Answer.NO:
         answer, why = Answer.CANNOT_SAY, caution.strip()
-    sentence = f"{start(key, group, answer, graded)} {said}"
-    found = as_finding(key, group, answer, sentence, graded, yardsticks)
+    sentence = f"{start(key, group, answer, graded, rule)} {said}"
+    found = as_finding(key, group, answer, sentence, graded, yardsticks, rule)
     return replace(found, open_because=why)
 
 
 def _without_control(
+    evidence: Evidence,
     key: str,
     group: str,
     own: Estimate,
@@ -295,12 +312,13 @@ def _without_control(
     A control takes off what sharp attention has by itself, so a number that is too small
     already stays so.
     """
-    answer = grade(own, RULES[key])
+    rule = evidence.rules[key]
+    answer = grade(own, rule)
     if answer != Answer.NO:
         answer = Answer.CANNOT_SAY
     sentence = (
         f"{start(key, group, answer)} {said} No control was run, and the same weights "
         "at other tokens may reach as much."
     )
-    found = as_finding(key, group, answer, sentence, own, yardsticks)
+    found = as_finding(key, group, answer, sentence, own, yardsticks, rule)
     return replace(found, open_because=NO_CONTROL)

@@ -1,6 +1,6 @@
 """The numbers that the answers stand on, of a model and its control. Pure."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -13,6 +13,7 @@ from hf_attnprobe.statistics.bootstrap import (
     student_t,
 )
 from hf_attnprobe.statistics.stopped import Bounds, Stopping, difference, widened
+from hf_attnprobe.statistics.verdicts import RULES, Rule
 from hf_attnprobe.statistics.wording import CLASSES, Words
 
 
@@ -29,6 +30,7 @@ class Evidence:
         shares_draws: whether a draw is one for all texts (a model with other weights),
             so that another draw may differ by more than the texts show. Reassigned
             attention is drawn for each text, and its spread is that of the texts.
+        rules: by which the questions are graded.
     """
 
     texts: pd.DataFrame
@@ -37,6 +39,7 @@ class Evidence:
     words: Words = CLASSES
     stopping: Stopping | None = None
     shares_draws: bool = False
+    rules: Mapping[str, Rule] = field(default_factory=lambda: RULES)
     _means: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
 
     @property

@@ -9,6 +9,7 @@ from hf_attnprobe.statistics.verdicts import (
     RULES,
     Answer,
     Finding,
+    Rule,
     possible_answers,
 )
 
@@ -20,9 +21,15 @@ def as_finding(
     sentence: str,
     graded: Estimate,
     yardsticks: Mapping[str, float | None],
+    rule: Rule | None = None,
 ) -> Finding:
-    """A finding whose yardsticks are those that are known."""
+    """A finding whose yardsticks are those that are known.
+
+    Args:
+        rule: with thresholds of a user's own; None: that of the key.
+    """
     known = {n: v for n, v in yardsticks.items() if v is not None and v == v}
+    own = rule is not None and rule != RULES[key]
     return Finding(
         rule=key,
         group=group,
@@ -32,15 +39,23 @@ def as_finding(
         ci95=graded.ci95,
         n=graded.n or 0,
         yardsticks=known,
+        partly=rule.partly if own and rule else None,
+        yes=rule.yes if own and rule else None,
     )
 
 
 def start(
-    key: str, group: str, answer: Answer, estimate: Estimate | None = None
+    key: str,
+    group: str,
+    answer: Answer,
+    estimate: Estimate | None = None,
+    rule: Rule | None = None,
 ) -> str:
     """How the sentence of an answer begins: what it is about, and what is left open."""
     possible = (
-        () if estimate is None else possible_answers(estimate, estimate, RULES[key])
+        ()
+        if estimate is None
+        else possible_answers(estimate, estimate, rule or RULES[key])
     )
     return begin(key, group, answer, possible)
 
@@ -54,12 +69,9 @@ def begin(key: str, group: str, answer: Answer, possible: Sequence[Answer]) -> s
     return f"{RULES[key].name}{where}: {answer}{between}."
 
 
-def thresholds(key: str) -> str:
+def thresholds(rule: Rule) -> str:
     """From where on a rule says partly and yes, in words."""
-    rule = RULES[key]
-    if rule.partly == rule.yes:
-        return f"yes from {rule.yes:.2f}"
-    return f"partly from {rule.partly:.2f}, yes from {rule.yes:.2f}"
+    return ", ".join(f"{name} {at:.2f}" for name, at in rule.thresholds.items())
 
 
 def said_as(estimate: Estimate) -> str:
