@@ -91,6 +91,7 @@ if TYPE_CHECKING:
     from hf_attnprobe.retraining.stored import read_retraining
     from hf_attnprobe.retraining.transfer import transfer
     from hf_attnprobe.statistics.comparisons import Comparison, compare_rankings
+    from hf_attnprobe.statistics.readings import Reading
     from hf_attnprobe.statistics.scores import Score
     from hf_attnprobe.statistics.summary import Statistic
     from hf_attnprobe.studies.options import StudyOptions
@@ -162,6 +163,7 @@ _LATER = {
     "run_partition": "partitions.run",
     "work": "partitions.workers",
     "Plausibility": "faithfulness.plausibility",
+    "Reading": "statistics.readings",
     "Report": "auditing.report",
     "RetrainOptions": "retraining.options",
     "RetrainingReport": "retraining.report",
@@ -251,6 +253,7 @@ __all__ = [
     "Permutation",
     "Plan",
     "Plausibility",
+    "Reading",
     "Report",
     "RetrainOptions",
     "RetrainingReport",

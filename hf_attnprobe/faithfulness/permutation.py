@@ -28,9 +28,10 @@ from hf_attnprobe.functional.divergence import tvd
 from hf_attnprobe.functional.intervention import permute, random_permutations
 from hf_attnprobe.functional.linear import permutation_extremes, permutation_moments
 from hf_attnprobe.options import Options, option
+from hf_attnprobe.statistics.readings import TestReadings, share
 
 
-READINGS = {
+READINGS: TestReadings = {
     "max_attention": "the token with the most attention has {mean:.2f} of it",
     "median_tvd": "shuffling attention moved the output by {mean:.2f} {unit}",
     "median_tvd_of": (
@@ -39,7 +40,7 @@ READINGS = {
     "max_tvd": (
         "the worst of all possible shuffles moves the output by {mean:.2f} {unit}"
     ),
-    "flip_possible": (
+    "flip_possible": share(
         "some shuffle of the same weights flips {decision} in {mean:.0%} of texts"
     ),
     "logit_mean": (

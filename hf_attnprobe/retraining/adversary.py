@@ -49,6 +49,7 @@ from hf_attnprobe.retraining.choice import crossed_choice
 from hf_attnprobe.retraining.options import Adversary
 from hf_attnprobe.retraining.registry import register_retraining
 from hf_attnprobe.retraining.verdict import CHOSEN
+from hf_attnprobe.statistics.readings import TestReadings, share
 from hf_attnprobe.statistics.scores import Score
 from hf_attnprobe.statistics.verdicts import RULES
 
@@ -61,7 +62,7 @@ GUIDE_LAMBDA = 0.002
 ROUNDING = 1e-6
 BASELINES = ("frontier_jsd", "search_jsd", "search_tvd")
 
-READINGS = {
+READINGS: TestReadings = {
     "adversary_jsd": (
         "the adversary of λ {key} attends a divergence of {mean:.2f} (at most "
         "0.69) away from the base"
@@ -69,8 +70,10 @@ READINGS = {
     "adversary_tvd": (
         "the adversary of λ {key} predicts {mean:.2f} of 1 away from the base "
     ),
-    "adversary_correct": "the adversary of λ {key} is right in {mean:.0%} of texts",
-    "adversary_jsd_over_bound": (
+    "adversary_correct": share(
+        "the adversary of λ {key} is right in {mean:.0%} of texts"
+    ),
+    "adversary_jsd_over_bound": share(
         "the adversary of λ {key} is as far as {mean:.0%} of the largest "
         "divergence there is"
     ),
@@ -85,7 +88,7 @@ READINGS = {
         "the adversary that the other half of the texts chooses predicts {mean:.2f} "
         "of 1 away from the base"
     ),
-    "chosen_correct": (
+    "chosen_correct": share(
         "the adversary that the other half of the texts chooses is right in "
         "{mean:.0%} of texts"
     ),

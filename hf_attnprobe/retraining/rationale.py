@@ -41,15 +41,16 @@ from hf_attnprobe.retraining.base import (
 from hf_attnprobe.retraining.options import Rationale
 from hf_attnprobe.retraining.registry import register_retraining
 from hf_attnprobe.retraining.token_selector import TokenSelector, train_selector
+from hf_attnprobe.statistics.readings import TestReadings, share
 from hf_attnprobe.statistics.scores import Score
 
 
 if TYPE_CHECKING:
     import datasets
 
-READINGS = {
-    "rationale_length": "the selector keeps {mean:.0%} of a text's tokens",
-    "rationale_attention": (
+READINGS: TestReadings = {
+    "rationale_length": share("the selector keeps {mean:.0%} of a text's tokens"),
+    "rationale_attention": share(
         "the tokens that the selector keeps have {mean:.0%} of the base's attention on "
         "the whole text"
     ),
@@ -57,7 +58,7 @@ READINGS = {
         "the share of attention of the tokens that the selector keeps is {mean:+.2f} "
         "above their share of the tokens, which as many at random get on average"
     ),
-    "rationale_correct": (
+    "rationale_correct": share(
         "from the tokens that the selector keeps alone, the base is right in "
         "{mean:.0%} of texts"
     ),

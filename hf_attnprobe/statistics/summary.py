@@ -1,13 +1,13 @@
 """Rows to means, intervals and plain words. Pure: a data frame in, statistics out."""
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
 from hf_attnprobe.statistics.bootstrap import bootstrap_interval
+from hf_attnprobe.statistics.readings import Readings, is_declared_share, sentence_of
 from hf_attnprobe.statistics.shares import is_share, share_interval
 from hf_attnprobe.statistics.wording import CLASSES, Words
 
@@ -27,12 +27,6 @@ RANKINGS = (
     "norm_based",
 )
 """Rankings as keys of ``statistic@key``, in table order; others follow by name."""
-
-# A way may be below 0, so it is no share although its mean is said as a percentage.
-MEAN_PERCENTAGE = re.compile(r"\{mean:\.\d%\}(?! of the way from)")
-
-# By test and statistic, a sentence with places for mean, median, key and words.
-Readings = Mapping[str, Mapping[str, str]]
 
 
 @dataclass(frozen=True)
@@ -71,8 +65,8 @@ def summarize(
 ) -> tuple[Statistic, ...]:
     """All statistics of a run, for all texts and for the texts of each predicted class.
 
-    A statistic whose reading gives its mean as a percentage, and whose values are all 0
-    or 1, is a share of texts and has an exact interval; the others are bootstrapped.
+    A statistic whose reading says that it is a share, and whose values are all 0 or 1,
+    is a share of texts and has an exact interval; the others are bootstrapped.
 
     Args:
         rows: as :func:`hf_attnprobe.read_rows` gives them.
@@ -143,7 +137,7 @@ def _describe(
     """One statistic per column."""
     values = frame.to_numpy(dtype=np.float64)
     low, high = bootstrap_interval(values, seed=seed)
-    declared = [is_percentage(test, name, readings) for test, name, *_ in frame]
+    declared = [is_declared_share(test, name, readings) for test, name, *_ in frame]
     shares = is_share(values) & declared
     of_shares = values[:, shares]
     sizes = (~np.isnan(of_shares)).sum(0)
@@ -173,12 +167,6 @@ def _describe(
     return described
 
 
-def is_percentage(test: str, statistic: str, readings: Readings) -> bool:
-    """Whether the statistic's sentence speaks of a mean percentage."""
-    name = statistic.partition("@")[0]
-    return bool(MEAN_PERCENTAGE.search(readings.get(test, {}).get(name, "")))
-
-
 def key_of(statistic: str) -> float | str | None:
     """The key of ``name@key``: a number, a ranking, or None without a key."""
     _, at, key = statistic.partition("@")
@@ -203,9 +191,9 @@ def sentence(statistic: Statistic, readings: Readings, words: Words = CLASSES) -
     """The statistic as one sentence in plain words, those of the kind of prediction."""
     if statistic.n == 0:
         return f"undefined for all {statistic.undefined} texts"
-    name, _, key = statistic.statistic.partition("@")
-    pattern = readings[statistic.test][name]
-    return words.fill(pattern, mean=statistic.mean, median=statistic.median, key=key)
+    key = statistic.statistic.partition("@")[2]
+    said = sentence_of(statistic.test, statistic.statistic, readings)
+    return words.fill(said, mean=statistic.mean, median=statistic.median, key=key)
 
 
 def find_statistic(

@@ -9,15 +9,14 @@ from hf_attnprobe.statistics.bootstrap import Estimate, percentile_intervals
 from hf_attnprobe.statistics.merging.derived import is_derived
 from hf_attnprobe.statistics.merging.histograms import COARSE, quantile, to_lists
 from hf_attnprobe.statistics.merging.partial import EVERY, Partial, of_cell
+from hf_attnprobe.statistics.readings import Readings, is_declared_share
 from hf_attnprobe.statistics.shares import ONE_COLUMN, share_interval
 from hf_attnprobe.statistics.summary import (
     ALL_TEXTS,
     PREDICTION,
-    Readings,
     Statistic,
     group_names,
     in_order,
-    is_percentage,
 )
 
 
@@ -77,7 +76,7 @@ def _described(
     total = n_texts(group)
     declared = np.zeros(len(group.keys), dtype=bool)
     for k, (test, statistic, *_) in zip(place, columns, strict=True):
-        declared[k] |= k >= 0 and is_percentage(test, statistic, readings)
+        declared[k] |= k >= 0 and is_declared_share(test, statistic, readings)
     ends = intervals(group, declared)
     medians = medians_of(group)
     found = []
