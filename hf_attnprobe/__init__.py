@@ -85,13 +85,13 @@ if TYPE_CHECKING:
     from hf_attnprobe.publishing.options import CardOptions
     from hf_attnprobe.publishing.report import WrittenCard
     from hf_attnprobe.publishing.run import write_card
+    from hf_attnprobe.readings import Reading
     from hf_attnprobe.retraining.options import RetrainOptions, TransferOptions
     from hf_attnprobe.retraining.report import RetrainingReport
     from hf_attnprobe.retraining.run import retrain
     from hf_attnprobe.retraining.stored import read_retraining
     from hf_attnprobe.retraining.transfer import transfer
     from hf_attnprobe.statistics.comparisons import Comparison, compare_rankings
-    from hf_attnprobe.statistics.readings import Reading
     from hf_attnprobe.statistics.scores import Score
     from hf_attnprobe.statistics.summary import Statistic
     from hf_attnprobe.studies.options import StudyOptions
@@ -163,7 +163,7 @@ _LATER = {
     "run_partition": "partitions.run",
     "work": "partitions.workers",
     "Plausibility": "faithfulness.plausibility",
-    "Reading": "statistics.readings",
+    "Reading": "readings",
     "Report": "auditing.report",
     "RetrainOptions": "retraining.options",
     "RetrainingReport": "retraining.report",

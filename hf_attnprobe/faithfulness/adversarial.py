@@ -42,7 +42,7 @@ from hf_attnprobe.faithfulness.farthest.linear import by_search, exactly, within
 from hf_attnprobe.faithfulness.farthest.result import AdversarialResult
 from hf_attnprobe.faithfulness.registry import register_test
 from hf_attnprobe.options import Options, option
-from hf_attnprobe.statistics.readings import TestReadings, share
+from hf_attnprobe.readings import TestReadings, share
 
 
 EPSILONS = (0.01, 0.05)

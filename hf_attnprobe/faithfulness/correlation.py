@@ -55,7 +55,7 @@ from hf_attnprobe.functional.rank import (
     top_tau,
 )
 from hf_attnprobe.options import option
-from hf_attnprobe.statistics.readings import TestReadings, share
+from hf_attnprobe.readings import TestReadings, share
 
 
 LEVEL = 0.05

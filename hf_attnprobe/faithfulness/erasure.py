@@ -72,7 +72,7 @@ from hf_attnprobe.functional.erasure import (
 from hf_attnprobe.functional.intervention import random_permutations
 from hf_attnprobe.functional.rank import kendall_tau_b
 from hf_attnprobe.options import option
-from hf_attnprobe.statistics.readings import TestReadings, share
+from hf_attnprobe.readings import TestReadings, share
 
 
 RANKINGS = ("attention", "gradient", "product", "leave_one_out", "input_gradient")

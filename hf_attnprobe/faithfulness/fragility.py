@@ -23,7 +23,7 @@ from hf_attnprobe.attention_model import Decisions, Observation, Site
 from hf_attnprobe.faithfulness.registry import register_test
 from hf_attnprobe.functional.intervention import at_head, permute, uniform
 from hf_attnprobe.options import Options, option
-from hf_attnprobe.statistics.readings import TestReadings, share
+from hf_attnprobe.readings import TestReadings, share
 
 
 N_DRAWS = 10

@@ -28,7 +28,7 @@ from hf_attnprobe.attention_model import HeadOutputs, Observation, Reference, Si
 from hf_attnprobe.faithfulness.registry import NoOptions, register_test
 from hf_attnprobe.functional.divergence import tvd
 from hf_attnprobe.functional.intervention import random_generator
-from hf_attnprobe.statistics.readings import TestReadings, share
+from hf_attnprobe.readings import TestReadings, share
 
 
 DONOR_STREAM = 2  # apart from the permutations' and the adversary's random numbers

@@ -56,7 +56,7 @@ from hf_attnprobe.faithfulness.registry import (
 from hf_attnprobe.functional import aopc
 from hf_attnprobe.functional.erasure import never_as_all, removal_rank
 from hf_attnprobe.options import option
-from hf_attnprobe.statistics.readings import TestReadings, share
+from hf_attnprobe.readings import TestReadings, share
 
 
 OF_SITE = ("attention", "product")

@@ -46,7 +46,7 @@ from hf_attnprobe.functional.plausibility import (
     token_f1,
 )
 from hf_attnprobe.options import Options, option
-from hf_attnprobe.statistics.readings import TestReadings, share
+from hf_attnprobe.readings import TestReadings, share
 
 
 RANKINGS = ("attention", *OF_TEXT)

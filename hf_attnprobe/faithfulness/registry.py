@@ -22,7 +22,7 @@ from typing import Any, Literal, TypeVar, get_type_hints
 from hf_attnprobe.attention_model import AttentionModelBase, Observation, Site
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.options import Options, from_flat, names_of, option
-from hf_attnprobe.statistics.readings import TestReadings
+from hf_attnprobe.readings import TestReadings
 
 
 GROUP = "hf_attnprobe.tests"
@@ -84,7 +84,7 @@ class FaithfulnessTest:
         options: the class of its options.
         readings: a sentence for each field of the result, with places for ``{mean}``,
             ``{median}`` and ``{key}``; of a share a
-            :class:`~hf_attnprobe.statistics.readings.Reading` that says so.
+            :class:`~hf_attnprobe.readings.Reading` that says so.
         head_titles: titles of the layer × head tables of models with several heads.
         layer_titles: short titles of statistics of whole layers, reported at head −1.
         estimates: statistics of this test that estimate a statistic of another one.

@@ -20,7 +20,7 @@ from hf_attnprobe.attention_model import Observation, Site
 from hf_attnprobe.faithfulness.registry import NoOptions, register_test
 from hf_attnprobe.functional.divergence import tvd
 from hf_attnprobe.functional.intervention import uniform
-from hf_attnprobe.statistics.readings import TestReadings, share
+from hf_attnprobe.readings import TestReadings, share
 
 
 READINGS: TestReadings = {

@@ -132,7 +132,7 @@ def _compute(auditor: Auditor, k: int, leases: Leases) -> Part:
     long = pd.concat(rows) if rows else pd.DataFrame({name: [] for name in COLUMNS})
     ids = sorted({text.example_id for text in texts} - trial.aside.keys())
     table = to_wide(long)
-    summary = summary_of_rows(table, len(auditor.plan.classes), seed=auditor.plan.seed)
+    summary = summary_of_rows(table, len(auditor.plan.classes))
     return Part(
         index=k,
         ids=ids,

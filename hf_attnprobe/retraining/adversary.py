@@ -35,6 +35,7 @@ from hf_attnprobe.faithfulness.adversarial import (
 )
 from hf_attnprobe.functional.divergence import jsd, largest_jsd, tvd
 from hf_attnprobe.inference.outputs import Outputs, observations, read_outputs
+from hf_attnprobe.readings import TestReadings, share
 from hf_attnprobe.retraining.adversary_training import train_adversary
 from hf_attnprobe.retraining.base import (
     Base,
@@ -49,7 +50,6 @@ from hf_attnprobe.retraining.choice import crossed_choice
 from hf_attnprobe.retraining.options import Adversary
 from hf_attnprobe.retraining.registry import register_retraining
 from hf_attnprobe.retraining.verdict import CHOSEN
-from hf_attnprobe.statistics.readings import TestReadings, share
 from hf_attnprobe.statistics.scores import Score
 from hf_attnprobe.statistics.verdicts import RULES
 

@@ -22,6 +22,7 @@ from hf_attnprobe.checkpoints.loading import load_model
 from hf_attnprobe.inference.guides import Guide
 from hf_attnprobe.inference.outputs import predict, read_outputs, to_guide
 from hf_attnprobe.options import Options
+from hf_attnprobe.readings import TestReadings, share
 from hf_attnprobe.retraining.base import (
     SPLITS,
     Base,
@@ -34,7 +35,6 @@ from hf_attnprobe.retraining.base import (
     train_again,
 )
 from hf_attnprobe.retraining.registry import register_retraining
-from hf_attnprobe.statistics.readings import TestReadings, share
 from hf_attnprobe.statistics.scores import Score
 
 

@@ -29,6 +29,7 @@ from torch.nn.utils.rnn import pad_sequence
 from hf_attnprobe.adapters.pretrained import PretrainedFacts
 from hf_attnprobe.inference.encoding import tokenize
 from hf_attnprobe.inference.outputs import predict
+from hf_attnprobe.readings import TestReadings, share
 from hf_attnprobe.retraining.base import (
     Base,
     Progress,
@@ -41,7 +42,6 @@ from hf_attnprobe.retraining.base import (
 from hf_attnprobe.retraining.options import Rationale
 from hf_attnprobe.retraining.registry import register_retraining
 from hf_attnprobe.retraining.token_selector import TokenSelector, train_selector
-from hf_attnprobe.statistics.readings import TestReadings, share
 from hf_attnprobe.statistics.scores import Score
 
 

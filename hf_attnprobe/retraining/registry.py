@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.options import Options
-from hf_attnprobe.statistics.readings import TestReadings
+from hf_attnprobe.readings import TestReadings
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])

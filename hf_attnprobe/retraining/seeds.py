@@ -18,6 +18,7 @@ from torch import Tensor
 
 from hf_attnprobe.functional.divergence import jsd, tvd
 from hf_attnprobe.inference.outputs import read_outputs
+from hf_attnprobe.readings import TestReadings, share
 from hf_attnprobe.retraining.base import (
     Base,
     Progress,
@@ -30,7 +31,6 @@ from hf_attnprobe.retraining.base import (
 )
 from hf_attnprobe.retraining.options import Seeds
 from hf_attnprobe.retraining.registry import register_retraining
-from hf_attnprobe.statistics.readings import TestReadings, share
 from hf_attnprobe.statistics.scores import Score
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from hf_attnprobe.statistics.bootstrap import bootstrap_interval
-from hf_attnprobe.statistics.readings import Readings, is_declared_share, sentence_of
+from hf_attnprobe.readings import Readings, is_declared_share, sentence_of
+from hf_attnprobe.statistics.bootstrap import mean_interval
 from hf_attnprobe.statistics.shares import is_share, share_interval
 from hf_attnprobe.statistics.wording import CLASSES, Words
 
@@ -42,7 +42,7 @@ class Statistic:
         mean: over the texts that have a value; NaN where none has.
         median: likewise.
         std: likewise, with ddof 0.
-        ci95: 95% interval of the mean: bootstrap, or exact for a share of texts.
+        ci95: 95% interval of the mean, exact for a share of texts.
         n: texts that have a value.
         undefined: texts that have none; they count in nothing.
     """
@@ -61,23 +61,22 @@ class Statistic:
 
 
 def summarize(
-    rows: pd.DataFrame, label_names: Sequence[str], readings: Readings, *, seed: int = 0
+    rows: pd.DataFrame, label_names: Sequence[str], readings: Readings
 ) -> tuple[Statistic, ...]:
     """All statistics of a run, for all texts and for the texts of each predicted class.
 
     A statistic whose reading says that it is a share, and whose values are all 0 or 1,
-    is a share of texts and has an exact interval; the others are bootstrapped.
+    is a share of texts and has an exact interval; others have those of ``bootstrap.py``.
 
     Args:
         rows: as :func:`hf_attnprobe.read_rows` gives them.
         label_names: names of the model's classes.
         readings: of the tests; their order is that of the result.
-        seed: of the bootstrap (1,000 resamples of the texts, percentile interval).
     """
     wide = one_row_per_text(rows)
     columns = in_order(wide.columns, readings)
     by_group = [
-        _describe(texts[columns], group, readings, seed)
+        _describe(texts[columns], group, readings)
         for group, texts in groups_of_texts(rows, wide, label_names).items()
         if len(texts)
     ]
@@ -131,12 +130,10 @@ def group_names(label_names: Sequence[str]) -> list[str]:
     return names[1:]
 
 
-def _describe(
-    frame: pd.DataFrame, group: str, readings: Readings, seed: int
-) -> list[Statistic]:
+def _describe(frame: pd.DataFrame, group: str, readings: Readings) -> list[Statistic]:
     """One statistic per column."""
     values = frame.to_numpy(dtype=np.float64)
-    low, high = bootstrap_interval(values, seed=seed)
+    low, high = mean_interval(values)
     declared = [is_declared_share(test, name, readings) for test, name, *_ in frame]
     shares = is_share(values) & declared
     of_shares = values[:, shares]

@@ -20,7 +20,7 @@ from hf_attnprobe.faithfulness.adversarial import Adversarial, adversarial
 from hf_attnprobe.faithfulness.correlation import Correlation, correlation
 from hf_attnprobe.faithfulness.permutation import Permutation, permutation
 from hf_attnprobe.functional.divergence import jsd, tvd
-from hf_attnprobe.statistics.readings import sentence_of
+from hf_attnprobe.readings import sentence_of
 from hf_attnprobe.statistics.wording import CLASSES
 from hf_attnprobe.storage.rows import statistics_of
 

@@ -27,7 +27,7 @@ from hf_attnprobe.faithfulness.registry import (
     register_test,
 )
 from hf_attnprobe.functional.intervention import normalise
-from hf_attnprobe.statistics.readings import TestReadings, share
+from hf_attnprobe.readings import TestReadings, share
 
 
 READINGS: TestReadings = {
