@@ -85,7 +85,7 @@ def main() -> None:
 def made_part(k: int) -> dict[str, bytes]:
     """The files of a part."""
     table = to_wide(rows_of(k))
-    summary = summary_of_rows(table, 2, seed=0)
+    summary = summary_of_rows(table, 2)
     return {"parquet": parquet_bytes(table), "summary": partial_bytes(summary)}
 
 

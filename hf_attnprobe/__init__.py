@@ -85,6 +85,7 @@ if TYPE_CHECKING:
     from hf_attnprobe.publishing.options import CardOptions
     from hf_attnprobe.publishing.report import WrittenCard
     from hf_attnprobe.publishing.run import write_card
+    from hf_attnprobe.readings import Reading
     from hf_attnprobe.retraining.options import RetrainOptions, TransferOptions
     from hf_attnprobe.retraining.report import RetrainingReport
     from hf_attnprobe.retraining.run import retrain
@@ -162,6 +163,7 @@ _LATER = {
     "run_partition": "partitions.run",
     "work": "partitions.workers",
     "Plausibility": "faithfulness.plausibility",
+    "Reading": "readings",
     "Report": "auditing.report",
     "RetrainOptions": "retraining.options",
     "RetrainingReport": "retraining.report",
@@ -249,6 +251,7 @@ __all__ = [
     "Permutation",
     "Plan",
     "Plausibility",
+    "Reading",
     "Report",
     "RetrainOptions",
     "RetrainingReport",

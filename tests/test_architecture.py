@@ -56,10 +56,10 @@ ONLY = {
 }
 KNOWS = {
     "functional": set(),
-    "statistics": set(),
+    "statistics": {"readings"},
     "attention_classifier": set(),
     "adapters": {"errors", "functional", "attention_classifier", "attention_model"},
-    "faithfulness": {"errors", "options", "functional", "attention_model"},
+    "faithfulness": {"errors", "options", "readings", "functional", "attention_model"},
 }
 
 

@@ -84,7 +84,7 @@ def report_of(rows, *, model="models/base", options=None, **provenance):
         dataset=DatasetName("reviews", "test"),
         n=rows.example_id.nunique(),
         seed=0,
-        statistics=summarize(rows, CLASSES, readings(), seed=0),
+        statistics=summarize(rows, CLASSES, readings()),
         provenance=provenance,
         findings=findings(rows, None, CLASSES, seed=0),
         rows=rows,

@@ -13,6 +13,7 @@ import pytest
 import torch
 from transformers import BertConfig, BertModel, BertTokenizer
 
+import coverage_table
 import hf_attnprobe
 import rules_table
 from hf_attnprobe import adapters, attention_model, figures, functional
@@ -255,3 +256,8 @@ def test_word_vectors_of_a_transformer_are_means_of_its_pieces(
 def test_the_table_of_rules_is_the_one_that_the_code_reads():
     """``python tests/rules_table.py`` writes it."""
     assert read("docs/verdicts.md") == rules_table.expected()
+
+
+def test_the_table_of_coverage_is_the_one_that_was_simulated():
+    """``python tests/coverage_table.py`` writes it."""
+    assert read("docs/verdicts.md") == coverage_table.expected()

@@ -5,6 +5,9 @@ import pandas as pd
 import pytest
 from scipy.stats import binomtest
 
+from hf_attnprobe.faithfulness import readings
+from hf_attnprobe.readings import Reading, is_declared_share, share
+from hf_attnprobe.retraining.registry import READINGS as READINGS_OF_RETRAININGS
 from hf_attnprobe.statistics.bootstrap import mean_estimate
 from hf_attnprobe.statistics.contrasts import contrast, find_contrast
 from hf_attnprobe.statistics.quality import quality
@@ -14,7 +17,7 @@ from hf_attnprobe.statistics.summary import find_statistic, summarize
 
 READINGS = {
     "erasure": {
-        "only_random_flips": "in {mean:.1%} of texts",
+        "only_random_flips": share("in {mean:.1%} of texts"),
         "regret": "{mean:.2f} weights more than needed",
         "comprehensiveness": "falls by {mean:.2f}",
         "way_to_best": "goes {mean:.0%} of the way from a random order",
@@ -58,7 +61,7 @@ def test_none_of_249_texts_may_still_be_one_in_68():
 
 
 def test_other_statistics_keep_the_bootstrap():
-    """What is no share: not said as a percentage, or not only 0 and 1."""
+    """What is no share: not declared as one, or not only 0 and 1."""
     assert summary_of("regret", np.zeros(50)).ci95 == (0, 0)
     assert summary_of("regret@gradient", np.ones(50)).ci95 == (1, 1)
     halves = np.tile([0, 0.5, 1, 0.5], 50)
@@ -142,3 +145,24 @@ def test_texts_without_a_pair_do_not_count():
         paired_share_interval(differences[:, None]),
     )
     assert np.isnan(paired_share_interval(np.full((3, 1), np.nan))).all()
+
+
+# --- what is a share is declared, not worded ----------------------------------------
+
+
+@pytest.mark.parametrize("known", [readings(), READINGS_OF_RETRAININGS])
+def test_rewording_a_reading_changes_no_interval(known):
+    rows = pd.concat(
+        long_rows(np.arange(40.0) % 3 == 0).assign(test=test, statistic=name)
+        for test, names in known.items()
+        for name in names
+    )
+    statistics = summarize(rows, [], known)
+    reworded = {test: {} for test in known}
+    for s in statistics:
+        is_share = is_declared_share(s.test, s.statistic, known)
+        said = "{mean:.2f}" if is_share else "in {mean:.0%} of texts"
+        reworded[s.test][s.statistic] = Reading(said, is_share)
+        exact = tuple(share_interval(np.array(14), np.array(40)).tolist())
+        assert (s.ci95 == exact) == is_share
+    assert statistics == summarize(rows, [], reworded)

@@ -3,7 +3,6 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-import scipy.stats
 
 from hf_attnprobe.auditing.forms.full_text import to_text
 from hf_attnprobe.auditing.forms.markdown_report import to_markdown
@@ -13,7 +12,6 @@ from hf_attnprobe.auditing.heads.tables import head_tables
 from hf_attnprobe.auditing.report import Report, from_json
 from hf_attnprobe.auditing.result import extras_to_json, to_json
 from hf_attnprobe.faithfulness import readings
-from hf_attnprobe.statistics.bootstrap import bootstrap_interval
 from hf_attnprobe.statistics.comparisons import compare_rankings
 from hf_attnprobe.statistics.summary import (
     Statistic,
@@ -81,15 +79,6 @@ def test_groups_are_the_predicted_classes():
         values[predicted == 1].mean()
     )
     assert find_statistic(statistics, "median_tvd", group="never predicted") is None
-
-
-def test_interval_equals_scipys_bootstrap():
-    values = np.random.default_rng(1).normal(size=(300, 1))
-    ours = bootstrap_interval(values, n_resamples=20_000)[:, 0]
-    theirs = scipy.stats.bootstrap(
-        (values[:, 0],), np.mean, method="percentile", n_resamples=20_000, rng=0
-    )
-    assert ours == pytest.approx(tuple(theirs.confidence_interval), abs=5e-3)
 
 
 def test_order_of_rows_does_not_matter():

@@ -77,7 +77,7 @@ def distance_of_erased(sweep: Sweep, site: Site) -> Distance | None:
     for erased in zip(*pairs, strict=True):
         features = _features(sweep, erased)
         is_far = masf_p_values(reference, held_out, features) <= FAR
-        shares.append(mean_estimate(is_far, seed=sweep.seed, share=True))
+        shares.append(mean_estimate(is_far, share=True))
     return Distance(*shares)
 
 

@@ -22,7 +22,7 @@ NEARLY_ALL = 0.9  # of the attention: what is left then is far from any training
 METHOD = (
     "Each line compares the same texts. p is two-sided: of means, a sign-flip "
     "permutation test; of flips, McNemar's exact test; of which ranking needs fewer "
-    "removals, an exact sign test. Intervals are bootstrapped over texts. Texts where "
+    "removals, an exact sign test. Intervals are over texts. Texts where "
     "one side is undefined are dropped and counted. The last column is corrected by "
     "Holm over the {n} comparisons of this test."
 )

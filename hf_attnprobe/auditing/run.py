@@ -254,11 +254,11 @@ def report_of(
     classes, seed = subject.adapter.label_names, sweep.seed
     unit = provenance.get("unit_of_number", "")
     words = words_of(provenance["prediction"], unit=unit)
-    statistics = summarize(rows, classes, readings(), seed=seed)
+    statistics = summarize(rows, classes, readings())
     statistics = valid_statistics(statistics, rows, classes)
     contrasts: tuple[Contrast, ...] = ()
     if control is not None:
-        contrasts = contrast(rows, control, classes, seed=seed)
+        contrasts = contrast(rows, control, classes)
     return Report(
         model=subject.name,
         dataset=dataset_name(data.dataset, data.split),

@@ -54,9 +54,7 @@ def audit_charts(
     """
     if not len(rows):
         return ()
-    evidence = evidence_at(
-        rows, classes, site=site, words=words, seed=seed, published=published
-    )
+    evidence = evidence_at(rows, classes, site=site, words=words, published=published)
     return charts_of(evidence)
 
 

@@ -51,19 +51,17 @@ class Group:
         name: in legends.
         number: of the predicted class; None for all texts.
         values: their statistics, a text per row.
-        seed: of the intervals.
     """
 
     name: str
     number: int | None
     values: pd.DataFrame
-    seed: int = 0
 
     @cached_property
     def means(self) -> dict[str, Estimate]:
-        """Of every statistic, with bootstrap intervals on the same resamples."""
+        """Of every statistic, with intervals."""
         values = self.values.to_numpy(dtype=np.float64)
-        means = mean_estimates(values, seed=self.seed)
+        means = mean_estimates(values)
         return dict(zip(self.values.columns, means, strict=True))
 
 
@@ -115,7 +113,6 @@ def evidence_at(
     *,
     site: tuple[int, int],
     words: Words,
-    seed: int = 0,
     published: Published | None = None,
 ) -> Evidence:
     """The evidence that rows hold at a site.
@@ -125,12 +122,11 @@ def evidence_at(
         classes: their names.
         site: layer and head, see :func:`~hf_attnprobe.statistics.sites.site_of_model`.
         words: of the kind of prediction.
-        seed: of the intervals.
         published: what the papers call data and model.
     """
     known = at_site(rows, site).dropna(axis=1, how="all")
     values = _with_differences(known)
-    everything = Group("all texts", None, values, seed)
+    everything = Group("all texts", None, values)
     groups = tuple(_classes(everything, predictions_of(rows), classes))
     return Evidence(everything, groups or (everything,), words, published)
 
@@ -156,7 +152,7 @@ def _classes(
     if 2 <= len(found) <= MOST_CLASSES and found[0] >= 0 and found[-1] < len(classes):
         for k in found:
             texts = everything.values[number == k]
-            yield Group(f"predicted {classes[k]}", k, texts, everything.seed)
+            yield Group(f"predicted {classes[k]}", k, texts)
 
 
 def kind_of_distance(evidence: Evidence) -> str:

@@ -55,7 +55,7 @@ def _group_chart(
     groups = rows[(rows["head"] < 0) & (rows.layer >= -1)]
     if groups.empty:
         return None
-    together = _together(groups, seed)
+    together = _together(groups)
     heads = heads_of(rows, seed)
     if len(together.x) < 2 and not heads.means:
         return None
@@ -93,10 +93,10 @@ def place_name(place: tuple[int, int]) -> str:
     return ALL if place == WHOLE else f"layer {place[0]}"
 
 
-def _together(groups: pd.DataFrame, seed: int) -> Series:
+def _together(groups: pd.DataFrame) -> Series:
     wide = by_place(groups).sort_index(axis=1)
     names = [place_name((int(k), int(h))) for k, h in wide.columns]
-    means = mean_estimates(wide.to_numpy(dtype=np.float64), seed=seed)
+    means = mean_estimates(wide.to_numpy(dtype=np.float64))
     ordinary = np.array([m.ci95 or (np.nan, np.nan) for m in means]).T
     ends = allowing_for_stopping(ordinary, wide, groups).T.tolist()
     means = [

@@ -147,11 +147,11 @@ class Numbers:
     texts: pd.DataFrame
     labelled: pd.Index
 
-    def estimates(self, *, seed: int = 0) -> dict[str, Estimate]:
+    def estimates(self) -> dict[str, Estimate]:
         """Every number with its interval."""
-        return self._with_intervals(self.resampled, self.texts, seed)
+        return self._with_intervals(self.resampled, self.texts)
 
-    def minus(self, first: "Numbers", *, seed: int = 0) -> dict[str, Estimate]:
+    def minus(self, first: "Numbers") -> dict[str, Estimate]:
         """Every difference to another's number on the same texts and resamples."""
         resampled = {
             name: values - first.resampled[name]
@@ -161,10 +161,10 @@ class Numbers:
         names = [name for name in self.texts if name in first.texts]
         names = [name for name in names if name not in NOT_COMPARED]
         texts = self.texts[names] - first.texts[names]
-        return self._with_intervals(resampled, texts, seed)
+        return self._with_intervals(resampled, texts)
 
     def _with_intervals(
-        self, resampled: Mapping[str, np.ndarray], texts: pd.DataFrame, seed: int
+        self, resampled: Mapping[str, np.ndarray], texts: pd.DataFrame
     ) -> dict[str, Estimate]:
         estimates = {}
         for name, values in resampled.items():
@@ -173,7 +173,7 @@ class Numbers:
         for name in texts:
             values = texts[name].to_numpy(dtype=np.float64)
             if not np.isnan(values).all():
-                estimates[name] = mean_estimate(values, seed=seed)
+                estimates[name] = mean_estimate(values)
         return estimates
 
 

@@ -111,7 +111,7 @@ def _compared(
         )
         row = _row(str(model), config, report, points, numbers, options.seed)
         if first is not None:
-            row = replace(row, differences=numbers.minus(first, seed=options.seed))
+            row = replace(row, differences=numbers.minus(first))
         first = first or numbers
         compared.append(row)
     return CheckpointComparison(report.dataset, report.n, options.seed, tuple(compared))
@@ -178,7 +178,7 @@ def _row(
         name=regulariser_name(config),
         encoder=config.encoder,
         attention=config.attention,
-        found=numbers.estimates(seed=seed),
+        found=numbers.estimates(),
         adversaries=points,
         published=published_for(report.dataset.published_as, config),
     )

@@ -98,7 +98,7 @@ def deception_of(
     Args:
         before: of the model that was trained on.
         after: of the trained model.
-        seed: of the bootstrap.
+        seed: of the training.
         settings: the fields of :class:`Deception` that say what was done.
     """
     has_tokens = before.named > 0
@@ -114,9 +114,9 @@ def deception_of(
     moves: dict[str, dict[str, Estimate]] = {"moved": {}, "control": {}, "beyond": {}}
     for when, measured in models.items():
         moved, control = measured.moved[has_control], measured.control[has_control]
-        moves["moved"][when] = mean_estimate(moved, seed=seed)
-        moves["control"][when] = mean_estimate(control, seed=seed)
-        moves["beyond"][when] = mean_estimate(moved - control, seed=seed)
+        moves["moved"][when] = mean_estimate(moved)
+        moves["control"][when] = mean_estimate(control)
+        moves["beyond"][when] = mean_estimate(moved - control)
     hidden = before.mean_mass / 2 - after.mean_mass
     return Deception(
         **settings,
@@ -130,10 +130,9 @@ def deception_of(
             seed=seed,
         ),
         masses={
-            name: mean_estimate(values[has_tokens], seed=seed)
-            for name, values in columns.items()
+            name: mean_estimate(values[has_tokens]) for name, values in columns.items()
         },
-        hidden=mean_estimate(hidden[has_tokens], seed=seed),
+        hidden=mean_estimate(hidden[has_tokens]),
         moved=moves["moved"],
         control=moves["control"],
         beyond=moves["beyond"],

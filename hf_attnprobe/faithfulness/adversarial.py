@@ -42,6 +42,7 @@ from hf_attnprobe.faithfulness.farthest.linear import by_search, exactly, within
 from hf_attnprobe.faithfulness.farthest.result import AdversarialResult
 from hf_attnprobe.faithfulness.registry import register_test
 from hf_attnprobe.options import Options, option
+from hf_attnprobe.readings import TestReadings, share
 
 
 EPSILONS = (0.01, 0.05)
@@ -49,7 +50,7 @@ EPSILONS = (0.01, 0.05)
 FRONTIER = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 PAPERS_STEPS = 500
 
-READINGS = {
+READINGS: TestReadings = {
     "epsilon_max_jsd": (
         "with the output within {key} of the original, attention can be moved by a "
         "divergence of at least {mean:.2f}"
@@ -58,15 +59,15 @@ READINGS = {
         "with the output within {key} of the original, attention can be moved by a "
         "divergence of at most {mean:.2f}"
     ),
-    "epsilon_max_jsd_exact": (
+    "epsilon_max_jsd_exact": share(
         "how far attention can be moved is known exactly in {mean:.0%} of texts; in the "
         "others it is the farthest attention that was found"
     ),
-    "share_of_largest": (
+    "share_of_largest": share(
         "that is at least {mean:.0%} of the way to the farthest attention of all (ε = "
         "{key}; mean over texts)"
     ),
-    "share_of_largest_upper": (
+    "share_of_largest_upper": share(
         "that is at most {mean:.0%} of the way to the farthest attention of all (ε = "
         "{key}; mean over texts)"
     ),

@@ -62,6 +62,7 @@ from hf_attnprobe.functional.rank import (
     top_tau,
 )
 from hf_attnprobe.options import option
+from hf_attnprobe.readings import TestReadings, share
 
 
 LEVEL = 0.05
@@ -72,19 +73,19 @@ AT_MOST = 0.01
 PAIRS = ((0, 1), (0, 2), (1, 2))  # attention, gradient, leave-one-out
 NAMES = ("attention_gradient", "attention_leave_one_out", "gradient_leave_one_out")
 
-READINGS = {
+READINGS: TestReadings = {
     "attention_gradient_tau": (
         "attention and gradients order the tokens with rank correlation {mean:.2f} (1 "
         "is the same order)"
     ),
-    "attention_gradient_significant": (
+    "attention_gradient_significant": share(
         "attention and gradients agree significantly (p ≤ .05, τ > 0) in "
         "{mean:.0%} of texts"
     ),
     "attention_leave_one_out_tau": (
         "attention and leave-one-out order the tokens with rank correlation {mean:.2f}"
     ),
-    "attention_leave_one_out_significant": (
+    "attention_leave_one_out_significant": share(
         "attention and leave-one-out agree significantly (p ≤ .05, τ > 0) in "
         "{mean:.0%} of texts"
     ),
@@ -92,11 +93,11 @@ READINGS = {
         "gradients and leave-one-out, the baseline, agree with rank correlation "
         "{mean:.2f}"
     ),
-    "gradient_leave_one_out_significant": (
+    "gradient_leave_one_out_significant": share(
         "gradients and leave-one-out agree significantly (p ≤ .05, τ > 0) in "
         "{mean:.0%} of texts"
     ),
-    "significant_by_chance": (
+    "significant_by_chance": share(
         "orders that have nothing to do with each other agree as significantly in "
         "{mean:.1%} of texts (never in texts of 4 tokens or fewer)"
     ),
@@ -125,19 +126,19 @@ READINGS = {
         "{mean:.2f} of the tokens that together hold half of the leave-one-out importance "
         "are among as many that attention ranks first"
     ),
-    "attention_gradient_top_overlap": (
+    "attention_gradient_top_overlap": share(
         "{mean:.0%} of the {key} most attended tokens are among the {key} of the largest "
         "gradients (mean over longer texts)"
     ),
-    "attention_leave_one_out_top_overlap": (
+    "attention_leave_one_out_top_overlap": share(
         "{mean:.0%} of the {key} most attended tokens are among the {key} that matter "
         "most when left out (mean over longer texts)"
     ),
-    "gradient_leave_one_out_top_overlap": (
+    "gradient_leave_one_out_top_overlap": share(
         "{mean:.0%} of the {key} tokens of the largest gradients are among the {key} "
         "that matter most when left out (mean over longer texts)"
     ),
-    "top_overlap_by_chance": (
+    "top_overlap_by_chance": share(
         "orders that have nothing to do with each other share {mean:.0%} of their first "
         "{key} tokens (mean over longer texts)"
     ),

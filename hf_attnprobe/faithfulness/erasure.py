@@ -77,6 +77,7 @@ from hf_attnprobe.functional.erasure import (
 from hf_attnprobe.functional.intervention import random_permutations
 from hf_attnprobe.functional.rank import kendall_tau_b
 from hf_attnprobe.options import option
+from hf_attnprobe.readings import TestReadings, share
 
 
 RANKINGS = ("attention", "gradient", "product", "leave_one_out", "input_gradient")
@@ -87,7 +88,7 @@ N_RANDOM = 5  # the paper's
 ORDER_STREAM = 1 << 40  # added to the seed: other shuffles than ``permutation``'s
 COPIES_AT_ONCE = 32
 
-READINGS = {
+READINGS: TestReadings = {
     "delta_js": (
         "erasing the largest weight moves the output by {mean:.3f} nats more than "
         "erasing another one"
@@ -101,29 +102,33 @@ READINGS = {
         "{mean:.3f} nats more than another"
     ),
     "delta_attention": "the largest weight is larger than that other one by {mean:.2f}",
-    "top_moves_most": (
+    "top_moves_most": share(
         "in {mean:.0%} of texts no other single weight moves the output more than the "
         "largest"
     ),
-    "top_flips": "erasing the largest weight flips {decision} in {mean:.1%} of texts",
-    "random_flips": (
+    "top_flips": share(
+        "erasing the largest weight flips {decision} in {mean:.1%} of texts"
+    ),
+    "random_flips": share(
         "erasing a random other weight flips {decision} in {mean:.1%} of texts"
     ),
-    "only_top_flips": (
+    "only_top_flips": share(
         "in {mean:.1%} of texts the largest weight flips {decision} and the random "
         "other does not"
     ),
-    "only_random_flips": (
+    "only_random_flips": share(
         "in {mean:.1%} of texts the random other weight flips {decision} and the "
         "largest does not"
     ),
-    "both_flip": "in {mean:.1%} of texts either of the two flips {decision}",
-    "neither_flips": "in {mean:.1%} of texts neither of the two flips {decision}",
-    "fraction_to_flip": (
+    "both_flip": share("in {mean:.1%} of texts either of the two flips {decision}"),
+    "neither_flips": share(
+        "in {mean:.1%} of texts neither of the two flips {decision}"
+    ),
+    "fraction_to_flip": share(
         "in the order of {key}, {decision} flips when {mean:.0%} of the tokens are "
         "erased (of texts that can be flipped; never counts as all)"
     ),
-    "never_flips": (
+    "never_flips": share(
         "in {mean:.0%} of the texts that can be flipped, the order of {key} never flips "
         "{decision}"
     ),
@@ -131,14 +136,14 @@ READINGS = {
         "in the order of {key}, {median:.0%} of the attention is gone when "
         "{decision} flips (median; never counts as all)"
     ),
-    "minimal_fraction": (
+    "minimal_fraction": share(
         "the smallest set that flips {decision} holds {mean:.0%} of the tokens"
     ),
     "minimal_size": (
         "the smallest set that flips {decision} has {median:g} tokens (median)"
     ),
-    "no_set_flips": "in {mean:.0%} of texts no set of tokens flips {decision}",
-    "no_order_flips": (
+    "no_set_flips": share("in {mean:.0%} of texts no set of tokens flips {decision}"),
+    "no_order_flips": share(
         "in {mean:.0%} of texts none of the tried orders flips {decision}"
     ),
     "regret": (

@@ -23,27 +23,28 @@ from hf_attnprobe.attention_model import Decisions, Observation, Site
 from hf_attnprobe.faithfulness.registry import register_test
 from hf_attnprobe.functional.intervention import at_head, permute, uniform
 from hf_attnprobe.options import Options, option
+from hf_attnprobe.readings import TestReadings, share
 
 
 N_DRAWS = 10
-READINGS = {
-    "trained_share": (
+READINGS: TestReadings = {
+    "trained_share": share(
         "with its trained attention the model predicts class {key} in {mean:.0%} of "
         "texts"
     ),
-    "uniform_share": (
+    "uniform_share": share(
         "with uniform attention class {key} is predicted in {mean:.0%} of texts"
     ),
-    "permuted_share": (
+    "permuted_share": share(
         "with permuted attention class {key} is predicted in {mean:.0%} of draws"
     ),
-    "trained_correct": (
+    "trained_correct": share(
         "with its trained attention the model is right in {mean:.1%} of texts"
     ),
-    "uniform_correct": (
+    "uniform_correct": share(
         "with uniform attention the model is right in {mean:.1%} of texts"
     ),
-    "permuted_correct": (
+    "permuted_correct": share(
         "with permuted attention the model is right in {mean:.1%} of draws"
     ),
 }

@@ -28,23 +28,24 @@ from hf_attnprobe.attention_model import HeadOutputs, Observation, Reference, Si
 from hf_attnprobe.faithfulness.registry import NoOptions, register_test
 from hf_attnprobe.functional.divergence import tvd
 from hf_attnprobe.functional.intervention import random_generator
+from hf_attnprobe.readings import TestReadings, share
 
 
 DONOR_STREAM = 2  # apart from the permutations' and the adversary's random numbers
-READINGS = {
+READINGS: TestReadings = {
     "zero_tvd": "zero ablation moves the output by {mean:.2f} {unit}",
-    "zero_flip": ("after zero ablation {decision} flips in {mean:.0%} of texts"),
+    "zero_flip": share("after zero ablation {decision} flips in {mean:.0%} of texts"),
     "mean_tvd": (
         "with what it adds replaced by its mean the output moves by {mean:.2f} {unit}"
     ),
-    "mean_flip": (
+    "mean_flip": share(
         "with what it adds replaced by its mean {decision} flips in {mean:.0%} of texts"
     ),
     "resample_tvd": (
         "with what it adds taken from another text the output moves by "
         "{mean:.2f} {unit}"
     ),
-    "resample_flip": (
+    "resample_flip": share(
         "with what it adds taken from another text {decision} flips in "
         "{mean:.0%} of texts"
     ),

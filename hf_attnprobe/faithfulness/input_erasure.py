@@ -56,6 +56,7 @@ from hf_attnprobe.faithfulness.registry import (
 from hf_attnprobe.functional import aopc
 from hf_attnprobe.functional.erasure import never_as_all, removal_rank
 from hf_attnprobe.options import option
+from hf_attnprobe.readings import TestReadings, share
 
 
 OF_SITE = ("attention", "product")
@@ -72,7 +73,7 @@ CAUTION = (
     "random ranking, which erases as many; other operators give other numbers."
 )
 OPERATOR = "deleted, or masked with --erase-by mask"
-READINGS = {
+READINGS: TestReadings = {
     "comprehensiveness": (
         "with what {key} ranks first taken out of the text "
         f"({OPERATOR}), {{said}} "
@@ -83,7 +84,7 @@ READINGS = {
         f"({OPERATOR}), "
         "{said} loses {mean:.3f} {amount}{aside} (mean of the top 1 to 50%)"
     ),
-    "erased_share": (
+    "erased_share": share(
         "comprehensiveness takes out {mean:.0%} of a text's tokens on average, and "
         "sufficiency all others"
     ),
@@ -97,17 +98,17 @@ READINGS = {
         "last what {key} ranks first hurts {mean:.2f} of the way from the mildest to "
         "the worst order"
     ),
-    "tokens_to_flip": (
+    "tokens_to_flip": share(
         "{mean:.0%} of the tokens are gone when the decision flips, taken out of the "
         f"text ({OPERATOR}) in the "
         "order of {key} (mean over texts that one of the orders flips; never counts as "
         "all)"
     ),
-    "tokens_never_flip": (
+    "tokens_never_flip": share(
         "in {mean:.0%} of the texts that one of the orders flips, tokens taken out in "
         "the order of {key} never flip the decision"
     ),
-    "no_tokens_flip": (
+    "no_tokens_flip": share(
         "in {mean:.0%} of texts none of the orders of taking tokens out flips the "
         "decision"
     ),

@@ -35,9 +35,10 @@ from hf_attnprobe.functional.divergence import log_odds, share_of_log_odds, tvd
 from hf_attnprobe.functional.intervention import permute, random_permutations
 from hf_attnprobe.functional.linear import permutation_extremes, permutation_moments
 from hf_attnprobe.options import Options, option
+from hf_attnprobe.readings import TestReadings, share
 
 
-READINGS = {
+READINGS: TestReadings = {
     "max_attention": "the token with the most attention has {mean:.2f} of it",
     "median_tvd": "shuffling attention moved the output by {mean:.2f} {unit}",
     "median_share_of_log_odds": (
@@ -58,7 +59,7 @@ READINGS = {
     "max_tvd": (
         "the worst of all possible shuffles moves the output by {mean:.2f} {unit}"
     ),
-    "flip_possible": (
+    "flip_possible": share(
         "some shuffle of the same weights flips {decision} in {mean:.0%} of texts"
     ),
     "logit_mean": (

@@ -46,12 +46,13 @@ from hf_attnprobe.functional.plausibility import (
     token_f1,
 )
 from hf_attnprobe.options import Options, option
+from hf_attnprobe.readings import TestReadings, share
 
 
 RANKINGS = ("attention", *OF_TEXT)
 N_POINTS = 50  # of the integral of integrated gradients
 
-READINGS = {
+READINGS: TestReadings = {
     "auprc": (
         "the area under the precision-recall curve of {key} against the words that "
         "people marked is {mean:.2f} (ERASER's AUPRC; 1 is all of them in front)"
@@ -60,11 +61,11 @@ READINGS = {
         "{key} puts the words that people marked in front with average precision "
         "{mean:.2f} (1 is in front of all others)"
     ),
-    "token_f1": (
+    "token_f1": share(
         "of the words that people marked, {mean:.0%} are among as many that {key} "
         "ranks first"
     ),
-    "iou_precision": (
+    "iou_precision": share(
         "of the spans that {key} ranks first, {mean:.0%} match one that people marked"
     ),
     "iou_recall": (
@@ -76,11 +77,11 @@ READINGS = {
         "{mean:.2f}, the mean of the texts' own (ERASER takes the F1 of mean precision "
         "and mean recall)"
     ),
-    "attention_on_rationale": (
+    "attention_on_rationale": share(
         "of the attention on what is explained of a text, {mean:.0%} is on the words "
         "that people marked"
     ),
-    "rationale_size": (
+    "rationale_size": share(
         "these are {mean:.0%} of what is explained, which is what even attention would "
         "give them"
     ),

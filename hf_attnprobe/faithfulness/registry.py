@@ -22,6 +22,7 @@ from typing import Any, Literal, TypeVar, get_type_hints
 from hf_attnprobe.attention_model import AttentionModelBase, Observation, Site
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.options import Options, from_flat, names_of, option
+from hf_attnprobe.readings import TestReadings
 
 
 GROUP = "hf_attnprobe.tests"
@@ -82,7 +83,8 @@ class FaithfulnessTest:
             dataclass of tensors [batch], of mappings of those, or of None.
         options: the class of its options.
         readings: a sentence for each field of the result, with places for ``{mean}``,
-            ``{median}`` and ``{key}``.
+            ``{median}`` and ``{key}``; of a share a
+            :class:`~hf_attnprobe.readings.Reading` that says so.
         head_titles: titles of the layer × head tables of models with several heads.
         layer_titles: short titles of statistics of whole layers, reported at head −1.
         estimates: statistics of this test that estimate a statistic of another one.
@@ -105,7 +107,7 @@ class FaithfulnessTest:
     name: str
     function: Callable[..., Any]
     options: type[Options]
-    readings: Mapping[str, str]
+    readings: TestReadings
     head_titles: Mapping[str, str] = dataclasses.field(default_factory=dict)
     layer_titles: Mapping[str, str] = dataclasses.field(default_factory=dict)
     estimates: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -139,11 +141,11 @@ _registered: dict[str, FaithfulnessTest] = {}
 _reserved: list[type[Options]] = []
 
 
-def register_test(*, readings: Mapping[str, str], **record: Any) -> Callable[[F], F]:
+def register_test(*, readings: TestReadings, **record: Any) -> Callable[[F], F]:
     """Adds the decorated function to the tests.
 
     Args:
-        readings: a sentence for each field of the result.
+        readings: a sentence for each field of the result, or its ``Reading``.
         record: other attributes of :class:`FaithfulnessTest`.
 
     Raises:
@@ -202,7 +204,7 @@ def tests() -> dict[str, FaithfulnessTest]:
     return dict(_registered)
 
 
-def readings() -> dict[str, Mapping[str, str]]:
+def readings() -> dict[str, TestReadings]:
     """The sentences of all tests, by test and statistic."""
     return {name: test.readings for name, test in tests().items()}
 

@@ -20,14 +20,17 @@ from hf_attnprobe.attention_model import Observation, Site
 from hf_attnprobe.faithfulness.registry import NoOptions, register_test
 from hf_attnprobe.functional.divergence import tvd
 from hf_attnprobe.functional.intervention import uniform
+from hf_attnprobe.readings import TestReadings, share
 
 
-READINGS = {
+READINGS: TestReadings = {
     "uniform_tvd": ("with uniform attention the output moves by {mean:.2f} {unit}"),
     "uniform_tvd_of": (
         "with uniform attention what is said of {key} moves by {mean:.2f} of 1"
     ),
-    "uniform_flip": ("with uniform attention {decision} flips in {mean:.0%} of texts"),
+    "uniform_flip": share(
+        "with uniform attention {decision} flips in {mean:.0%} of texts"
+    ),
 }
 HEAD_TITLES = {"uniform_tvd": "output change with uniform attention in the head"}
 

@@ -243,9 +243,7 @@ def _evidence(report: Drawable, site: Place | None) -> Evidence:
             "expected rows of one head or of all attention, got several heads; pass "
             "site=(layer, head)"
         )
-    return evidence_at(
-        rows, _classes(report), site=site, words=_words(report), seed=_seed(report)
-    )
+    return evidence_at(rows, _classes(report), site=site, words=_words(report))
 
 
 def _found(chart: Chart | None, test: str) -> Chart:

@@ -141,7 +141,7 @@ def _from_rows(job: Job, summary: Partial) -> Report:
     rows = pd.concat([*_rows(job)], ignore_index=True)
     return Report(
         **_described(job, summary),
-        statistics=summarize(rows, plan.classes, readings(), seed=seed),
+        statistics=summarize(rows, plan.classes, readings()),
         comparisons=compare_rankings(rows, seed=seed),
         findings=findings(rows, None, plan.classes, seed=seed, words=job.words),
         contradictions=tuple(contradictions(rows, of_number=job.words.is_number)),
@@ -221,14 +221,14 @@ def _notes_on_summaries(job: Job, summary: Partial) -> list[str]:
     """What a report without rows has less."""
     notes = [
         "Summaries: this report was made from summaries of the parts, not from rows. "
-        "Intervals are from 200 Poisson resamples of the texts, medians are to 1/1024. "
+        "Medians are to 1/1024. "
         "Paired tests of rankings, charts, simultaneous intervals of heads and the search "
         "for contradictions need rows, and are not here."
     ]
     if summary.is_brief.any():
         notes.append(
-            "Single heads: there are many, so their intervals are 1.96 standard errors, "
-            "each head for itself, and their medians are to 1/64."
+            "Single heads: there are many, so their medians are to 1/64; their intervals "
+            "are each head's for itself."
         )
     if len(job.plan.classes) > MOST_CLASSES:
         notes.append(

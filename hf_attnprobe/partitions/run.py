@@ -134,7 +134,7 @@ def _compute(auditor: Auditor, k: int, leases: Leases) -> Part:
     _check(auditor, texts, long)
     ids = sorted({text.example_id for text in texts} - trial.aside.keys())
     table = to_wide(long)
-    summary = summary_of_rows(table, len(auditor.plan.classes), seed=auditor.plan.seed)
+    summary = summary_of_rows(table, len(auditor.plan.classes))
     return Part(
         index=k,
         ids=ids,

@@ -35,6 +35,7 @@ from hf_attnprobe.faithfulness.adversarial import (
 )
 from hf_attnprobe.functional.divergence import jsd, largest_jsd, tvd
 from hf_attnprobe.inference.outputs import Outputs, observations, read_outputs
+from hf_attnprobe.readings import TestReadings, share
 from hf_attnprobe.retraining.adversary_training import train_adversary
 from hf_attnprobe.retraining.base import (
     Base,
@@ -61,7 +62,7 @@ GUIDE_LAMBDA = 0.002
 ROUNDING = 1e-6
 BASELINES = ("frontier_jsd", "search_jsd", "search_tvd")
 
-READINGS = {
+READINGS: TestReadings = {
     "adversary_jsd": (
         "the adversary of λ {key} attends a divergence of {mean:.2f} (at most "
         "0.69) away from the base"
@@ -69,8 +70,10 @@ READINGS = {
     "adversary_tvd": (
         "the adversary of λ {key} predicts {mean:.2f} of 1 away from the base "
     ),
-    "adversary_correct": "the adversary of λ {key} is right in {mean:.0%} of texts",
-    "adversary_jsd_over_bound": (
+    "adversary_correct": share(
+        "the adversary of λ {key} is right in {mean:.0%} of texts"
+    ),
+    "adversary_jsd_over_bound": share(
         "the adversary of λ {key} is as far as {mean:.0%} of the largest "
         "divergence there is"
     ),
@@ -85,7 +88,7 @@ READINGS = {
         "the adversary that the other half of the texts chooses predicts {mean:.2f} "
         "of 1 away from the base"
     ),
-    "chosen_correct": (
+    "chosen_correct": share(
         "the adversary that the other half of the texts chooses is right in "
         "{mean:.0%} of texts"
     ),

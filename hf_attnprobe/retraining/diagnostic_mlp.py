@@ -22,6 +22,7 @@ from hf_attnprobe.checkpoints.loading import load_model
 from hf_attnprobe.inference.guides import Guide
 from hf_attnprobe.inference.outputs import predict, read_outputs, to_guide
 from hf_attnprobe.options import Options
+from hf_attnprobe.readings import TestReadings, share
 from hf_attnprobe.retraining.base import (
     SPLITS,
     Base,
@@ -43,20 +44,20 @@ UNREGULARISED = {
     "mlm_weight": 0.0,
     "conicity_weight": 0.0,
 }
-READINGS = {
-    "uniform_guide_correct": (
+READINGS: TestReadings = {
+    "uniform_guide_correct": share(
         "guided by uniform weights, a model without context is right in {mean:.0%} "
         "of texts"
     ),
-    "trained_guide_correct": (
+    "trained_guide_correct": share(
         "with attention of its own, a model without context is right in {mean:.0%} "
         "of texts"
     ),
-    "base_guide_correct": (
+    "base_guide_correct": share(
         "guided by the base's weights, a model without context is right in "
         "{mean:.0%} of texts"
     ),
-    "adversary_guide_correct": (
+    "adversary_guide_correct": share(
         "guided by the adversary's weights, a model without context is right in "
         "{mean:.0%} of texts"
     ),

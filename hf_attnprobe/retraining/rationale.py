@@ -29,6 +29,7 @@ from torch.nn.utils.rnn import pad_sequence
 from hf_attnprobe.adapters.pretrained import PretrainedFacts
 from hf_attnprobe.inference.encoding import tokenize
 from hf_attnprobe.inference.outputs import predict
+from hf_attnprobe.readings import TestReadings, share
 from hf_attnprobe.retraining.base import (
     Base,
     Progress,
@@ -47,9 +48,9 @@ from hf_attnprobe.statistics.scores import Score
 if TYPE_CHECKING:
     import datasets
 
-READINGS = {
-    "rationale_length": "the selector keeps {mean:.0%} of a text's tokens",
-    "rationale_attention": (
+READINGS: TestReadings = {
+    "rationale_length": share("the selector keeps {mean:.0%} of a text's tokens"),
+    "rationale_attention": share(
         "the tokens that the selector keeps have {mean:.0%} of the base's attention on "
         "the whole text"
     ),
@@ -57,7 +58,7 @@ READINGS = {
         "the share of attention of the tokens that the selector keeps is {mean:+.2f} "
         "above their share of the tokens, which as many at random get on average"
     ),
-    "rationale_correct": (
+    "rationale_correct": share(
         "from the tokens that the selector keeps alone, the base is right in "
         "{mean:.0%} of texts"
     ),

@@ -1,11 +1,12 @@
 """The tests that train models: each registers itself in its own file."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.options import Options
+from hf_attnprobe.readings import TestReadings
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -20,7 +21,7 @@ class RetrainingTest:
         title: one line, for reports.
         function: takes a base, splits and options, and returns a frozen result.
         options: class of its options.
-        readings: a sentence for every statistic of the result, by name.
+        readings: a sentence for every statistic of the result, or its ``Reading``.
         n_models: how many models the options make it train.
         default: whether it is run without being asked for.
     """
@@ -29,21 +30,21 @@ class RetrainingTest:
     title: str
     function: Callable[..., Any]
     options: type[Options]
-    readings: Mapping[str, str]
+    readings: TestReadings
     n_models: Callable[[Any], int]
     default: bool = True
 
 
 RETRAININGS: dict[str, RetrainingTest] = {}
 """All of them by name, in the order in which one can use another's models."""
-READINGS: dict[str, Mapping[str, str]] = {}
+READINGS: dict[str, TestReadings] = {}
 """Their readings, by test and statistic."""
 
 
 def register_retraining(
     *,
     title: str,
-    readings: Mapping[str, str],
+    readings: TestReadings,
     options: type[Options] = Options,
     n_models: Callable[[Any], int],
     default: bool = True,

@@ -131,14 +131,13 @@ def _estimate(fields: Mapping | None) -> Estimate | None:
 
 
 def farther_than_a_seed(
-    rows: pd.DataFrame, statistics: Sequence[Statistic], *, seed: int = 0
+    rows: pd.DataFrame, statistics: Sequence[Statistic]
 ) -> Estimate | None:
     """JSD of the chosen adversary minus that of the farthest other seed, per text.
 
     Args:
         rows: of the tests ``adversary`` and ``seeds``.
         statistics: of the same rows; they tell which seed is the farthest on average.
-        seed: of the bootstrap.
 
     Returns:
         The mean with its interval; None where one of the tests was not run.
@@ -151,7 +150,7 @@ def farther_than_a_seed(
     if chosen.empty:
         return None
     of_seed = values[(rows.statistic == other.statistic).to_numpy()]
-    return mean_estimate((chosen - of_seed).to_numpy(), seed=seed)
+    return mean_estimate((chosen - of_seed).to_numpy())
 
 
 def attention_bins(rows: pd.DataFrame, labels: Sequence[str]) -> tuple[tuple, ...]:

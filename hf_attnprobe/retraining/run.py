@@ -189,7 +189,7 @@ def _report(
     rows = rows[rows.test.isin([*results, PREDICTION])].reset_index(drop=True)
     labels = base.labels
     f1 = f"of class {labels[1]}" if len(labels) == 2 else "mean over the classes"
-    statistics = summarize(rows, labels, READINGS, seed=seed)
+    statistics = summarize(rows, labels, READINGS)
     models = []
     for result in results.values():
         models += [as_row(trained, folder) for trained in result.trained]
@@ -209,6 +209,6 @@ def _report(
             "versions": versions(),
         },
         bins=attention_bins(rows, labels),
-        beyond_seed=farther_than_a_seed(rows, statistics, seed=seed),
+        beyond_seed=farther_than_a_seed(rows, statistics),
         rows=rows,
     )

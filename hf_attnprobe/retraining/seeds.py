@@ -18,6 +18,7 @@ from torch import Tensor
 
 from hf_attnprobe.functional.divergence import jsd, tvd
 from hf_attnprobe.inference.outputs import read_outputs
+from hf_attnprobe.readings import TestReadings, share
 from hf_attnprobe.retraining.base import (
     Base,
     Progress,
@@ -33,7 +34,7 @@ from hf_attnprobe.retraining.registry import register_retraining
 from hf_attnprobe.statistics.scores import Score
 
 
-READINGS = {
+READINGS: TestReadings = {
     "max_attention": "the token with the most attention has {mean:.2f} of it",
     "seed_jsd": (
         "another seed moves the attention by a divergence of {mean:.2f} (at most "
@@ -42,7 +43,7 @@ READINGS = {
     "seed_tvd": "another seed moves the output by {mean:.2f} of 1 (mean over the runs)",
     "one_seed_jsd": "seed {key} moves the attention by a divergence of {mean:.2f}",
     "one_seed_tvd": "seed {key} moves the output by {mean:.2f} of 1",
-    "one_seed_correct": "seed {key} is right in {mean:.0%} of texts",
+    "one_seed_correct": share("seed {key} is right in {mean:.0%} of texts"),
 }
 
 

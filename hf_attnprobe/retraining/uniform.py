@@ -19,6 +19,7 @@ from torch import Tensor
 from hf_attnprobe.functional.divergence import jsd, tvd
 from hf_attnprobe.inference.outputs import read_outputs
 from hf_attnprobe.options import Options
+from hf_attnprobe.readings import TestReadings, share
 from hf_attnprobe.retraining.base import (
     Base,
     Progress,
@@ -33,7 +34,7 @@ from hf_attnprobe.retraining.registry import register_retraining
 from hf_attnprobe.statistics.scores import Score
 
 
-READINGS = {
+READINGS: TestReadings = {
     "uniform_model_tvd": (
         "the model trained with uniform attention predicts {mean:.2f} of 1 away "
         "from the base"
@@ -42,7 +43,7 @@ READINGS = {
         "the base's attention is a divergence of {mean:.2f} (at most 0.69) away "
         "from uniform"
     ),
-    "uniform_model_correct": (
+    "uniform_model_correct": share(
         "the model trained with uniform attention is right in {mean:.0%} of texts "
     ),
 }

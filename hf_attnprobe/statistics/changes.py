@@ -10,9 +10,14 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from hf_attnprobe.statistics.bootstrap import percentile_intervals, resampled_means
+from hf_attnprobe.statistics.bootstrap import (
+    difference_interval,
+    mean_interval,
+    moments,
+)
 from hf_attnprobe.statistics.contrasts import paired_intervals
 from hf_attnprobe.statistics.shares import (
+    ONE_COLUMN,
     is_share,
     paired_share_interval,
     share_difference_interval,
@@ -29,8 +34,7 @@ class Difference:
         value: the difference; NaN where no text has both values.
         first: mean of the one that is subtracted, over the texts that count here.
         other: mean of the other one.
-        ci95: its own 95% interval: bootstrap over texts (1,000 resamples), of shares of
-            texts that of Bonet & Price (2012), or of Agresti & Caffo (2000) on other
+        ci95: its own 95% interval: over texts, of shares of texts that of Bonet & Price (2012), or of Agresti & Caffo (2000) on other
             texts.
         simultaneous: an interval that holds for all differences that were made together
             with 95% probability, so that the most striking one may be picked.
@@ -101,7 +105,7 @@ def changes(sides: Sequence[Sides], *, seed: int = 0) -> list[list[Difference]]:
     for number, both in enumerate(sides):
         if both.first.shape[1]:
             measure = _on_same_texts if both.paired else _on_other_texts
-            measured[number] = measure(both, number + 1, seed)
+            measured[number] = measure(both, number + 1)
     if not measured:
         return [[] for _ in sides]
     errors = pd.concat([m.errors for m in measured.values()], axis=1)
@@ -133,19 +137,18 @@ def _differences(
     ]
 
 
-def _on_same_texts(both: Sides, number: int, seed: int) -> _Measured:
+def _on_same_texts(both: Sides, number: int) -> _Measured:
     texts = both.first.index.intersection(both.other.index).sort_values()
     first = both.first.loc[texts].to_numpy(dtype=np.float64)
     other = both.other.loc[texts].to_numpy(dtype=np.float64)
     differences = other - first
     n, means, errors = _centred(differences)
-    half = _standard_error(errors, n)
     counted = np.where(np.isnan(differences), np.nan, first)
     mean_first = _centred(counted)[1]
     shares = is_share(first) & is_share(other)
 
     def at(critical: float) -> np.ndarray:
-        interval = np.stack([means - critical * half, means + critical * half])
+        interval = mean_interval(differences, critical=critical)
         interval[:, shares] = paired_share_interval(
             differences[:, shares], critical=critical
         )
@@ -154,30 +157,24 @@ def _on_same_texts(both: Sides, number: int, seed: int) -> _Measured:
     return _Measured(
         mean_first,
         mean_first + means,
-        paired_intervals(other, first, seed=seed),
+        paired_intervals(other, first),
         n,
         _of_units(errors, texts, side=0),
         at,
     )
 
 
-def _on_other_texts(both: Sides, number: int, seed: int) -> _Measured:
+def _on_other_texts(both: Sides, number: int) -> _Measured:
     first = both.first.sort_index()
     other = both.other.sort_index()
     values, others = (side.to_numpy(dtype=np.float64) for side in (other, first))
     n, means, errors = _centred(values)
     n_first, means_first, errors_first = _centred(others)
-    half = np.hypot(_standard_error(errors, n), _standard_error(errors_first, n_first))
-    resampled = resampled_means(values, seed=seed + number)
-    resampled -= resampled_means(others, seed=seed)
-    ci95 = percentile_intervals(resampled)
     shares = is_share(values) & is_share(others)
-    ci95[:, shares] = share_difference_interval(values[:, shares], others[:, shares])
 
     def at(critical: float) -> np.ndarray:
-        difference = means - means_first
-        interval = np.stack(
-            [difference - critical * half, difference + critical * half]
+        interval = difference_interval(
+            moments(values), moments(others), critical=critical
         )
         interval[:, shares] = share_difference_interval(
             values[:, shares], others[:, shares], critical=critical
@@ -190,7 +187,7 @@ def _on_other_texts(both: Sides, number: int, seed: int) -> _Measured:
         _of_units(errors / np.maximum(n, 1), other.index, side=number),
     ]
     return _Measured(
-        means_first, means, ci95, np.minimum(n, n_first), pd.concat(units), at
+        means_first, means, at(ONE_COLUMN), np.minimum(n, n_first), pd.concat(units), at
     )
 
 
@@ -201,13 +198,6 @@ def _centred(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     sums = np.where(real, values, 0).sum(0)
     means = np.where(n > 0, sums / np.maximum(n, 1), np.nan)
     return n, means, values - means
-
-
-def _standard_error(errors: np.ndarray, n: np.ndarray) -> np.ndarray:
-    """Of the means [columns]; NaN of fewer than two texts."""
-    squares = np.nansum(errors**2, 0)
-    found = np.sqrt(squares / np.maximum(n * (n - 1), 1))
-    return np.where(n >= 2, found, np.nan)
 
 
 def _of_units(errors: np.ndarray, texts: pd.Index, *, side: int) -> pd.DataFrame:

@@ -2,7 +2,7 @@
 
 What two rankings did to one text is a pair, and only pairs are compared:
 
-- ``permutation``: the mean difference with its 95% bootstrap interval over texts, and
+- ``permutation``: the mean difference with its 95% interval over texts, and
   the two-sided p-value of the sign-flip permutation test. Under the null hypothesis
   each text's difference might as well have had the other sign. All signs are tried
   where there are at most 9,999 of them, else 9,999 draws and the observed one.
@@ -29,7 +29,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import bdtr
 
-from hf_attnprobe.statistics.bootstrap import bootstrap_interval
+from hf_attnprobe.statistics.bootstrap import mean_interval
 from hf_attnprobe.statistics.summary import position
 
 
@@ -52,7 +52,7 @@ class Comparison:
         first: a ranking; ``top`` for ``mcnemar``.
         second: another one; ``random`` for ``mcnemar``.
         difference: mean of first − second.
-        ci95: its 95% bootstrap interval.
+        ci95: its 95% interval.
         n: texts compared.
         dropped: texts where one side is undefined, as where nothing flips the decision.
         n_first: texts where the first alone flipped (``mcnemar``), or flipped with
@@ -92,7 +92,7 @@ def compare_rankings(
             pair of rankings.
         site: (layer, head); without one, the only site of the rows, and no comparison
             where there are several.
-        seed: of the bootstrap and the permutation test.
+        seed: of the permutation test.
     """
     comparisons: list[Comparison] = []
     for test in MEANS:
@@ -148,11 +148,11 @@ def _single_erasures(wide: pd.DataFrame) -> list[_Pair]:
 
 
 def _measured(test: str, pairs: Sequence[_Pair], seed: int) -> list[Comparison]:
-    """The comparisons of one test, all on the same resamples and draws of signs."""
+    """The comparisons of one test, all on the same draws of signs."""
     if not pairs:
         return []
     differences = np.stack([pair.differences for pair in pairs], axis=1)
-    intervals = bootstrap_interval(differences, seed=seed).T.tolist()
+    intervals = mean_interval(differences).T.tolist()
     means = np.nanmean(differences, axis=0).tolist()
     counts = (~np.isnan(differences)).sum(0).tolist()
     p_values = _permutation_p_values(pairs, differences, seed)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from hf_attnprobe.statistics.bootstrap import bootstrap_interval
+from hf_attnprobe.statistics.bootstrap import mean_interval
 from hf_attnprobe.statistics.shares import is_share, paired_share_interval
 from hf_attnprobe.statistics.summary import groups_of_texts, one_row_per_text
 
@@ -49,8 +49,8 @@ class Contrast:
         mean: of the first model.
         control_mean: of the other one.
         difference: mean over texts of the first one's value minus the other's.
-        ci95: 95% interval of the difference: over resamples of the texts, of a
-            difference of two shares that of Bonet & Price (2012).
+        ci95: 95% interval of the difference, of a difference of two shares that of
+            Bonet & Price (2012).
         n: texts in which both have a value; with none, all numbers are NaN.
     """
 
@@ -70,8 +70,6 @@ def contrast(
     rows: pd.DataFrame,
     other: pd.DataFrame,
     label_names: Sequence[str],
-    *,
-    seed: int = 0,
 ) -> tuple[Contrast, ...]:
     """Paired differences of every statistic that both sets of rows have.
 
@@ -81,7 +79,6 @@ def contrast(
         other: of the other model, paired by ``example_id``; a text that only one of
             the two has is left out.
         label_names: names of the classes.
-        seed: of the bootstrap (1,000 resamples of the texts, percentile interval).
 
     Returns:
         In the order of test, statistic, layer and head, each for ``all`` texts and then
@@ -92,7 +89,7 @@ def contrast(
     columns = first.columns.intersection(second.columns).sort_values()
     first, second = first.loc[texts, columns], second.loc[texts, columns]
     by_group = [
-        _contrasts(members, second.loc[members.index], group, seed)
+        _contrasts(members, second.loc[members.index], group)
         for group, members in groups_of_texts(rows, first, label_names).items()
         if len(members)
     ]
@@ -115,31 +112,26 @@ def find_contrast(
     return None
 
 
-def paired_intervals(
-    values: np.ndarray, others: np.ndarray, *, seed: int = 0
-) -> np.ndarray:
+def paired_intervals(values: np.ndarray, others: np.ndarray) -> np.ndarray:
     """95% intervals of the mean differences of columns, [2, columns].
 
     Args:
         values: [texts, columns]; NaN where a text has no value.
         others: of the other model, the same texts and columns.
-        seed: of the bootstrap.
     """
     differences = values - others
-    bounds = bootstrap_interval(differences, seed=seed)
+    bounds = mean_interval(differences)
     shares = is_share(values) & is_share(others)
     bounds[:, shares] = paired_share_interval(differences[:, shares])
     return bounds
 
 
-def _contrasts(
-    first: pd.DataFrame, second: pd.DataFrame, group: str, seed: int
-) -> list[Contrast]:
+def _contrasts(first: pd.DataFrame, second: pd.DataFrame, group: str) -> list[Contrast]:
     """One contrast per column."""
     values = first.to_numpy(dtype=np.float64)
     others = second.to_numpy(dtype=np.float64)
     differences = values - others
-    intervals = paired_intervals(values, others, seed=seed).T.tolist()
+    intervals = paired_intervals(values, others).T.tolist()
     found = []
     for k, (test, statistic, layer, head) in enumerate(first.columns):
         paired = ~np.isnan(differences[:, k])

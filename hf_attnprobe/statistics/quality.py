@@ -80,7 +80,7 @@ def quality(predictions: pd.DataFrame, *, seed: int = 0) -> Quality:
         seed: of the bootstrap.
     """
     probability = predictions.probability.to_numpy(dtype=np.float64)
-    sure = mean_estimate(probability, seed=seed)
+    sure = mean_estimate(probability)
     if "correct" in predictions:
         return _of_parts(predictions, sure, seed)
     labelled = predictions[predictions.label >= 0]
@@ -120,9 +120,9 @@ def _of_parts(predictions: pd.DataFrame, sure: Estimate, seed: int) -> Quality:
     majority = beyond = None
     if by_majority is not None:
         majority = float(by_majority.mean())
-        beyond = mean_estimate(met - by_majority, seed=seed)
+        beyond = mean_estimate(met - by_majority)
     return Quality(
-        accuracy=mean_estimate(met, share=True, seed=seed),
+        accuracy=mean_estimate(met, share=True),
         majority=majority,
         beyond_majority=beyond,
         top_probability=sure,
@@ -172,8 +172,8 @@ def number_quality(predictions: pd.DataFrame, *, seed: int = 0) -> NumberQuality
     explained = _r_squared(said, wanted, counts)
     interval = percentile_interval(explained[1:])
     return NumberQuality(
-        error=mean_estimate(np.abs(wanted - said), seed=seed),
-        error_of_mean=mean_estimate(np.abs(wanted - wanted.mean()), seed=seed),
+        error=mean_estimate(np.abs(wanted - said)),
+        error_of_mean=mean_estimate(np.abs(wanted - wanted.mean())),
         r_squared=Estimate(float(explained[0]), interval, len(said)),
         n=len(predictions),
         n_labelled=len(said),

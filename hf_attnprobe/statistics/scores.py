@@ -2,6 +2,8 @@
 
 Scores that are no mean over texts are bootstrapped by counts: a text that a resample
 draws twice counts twice in every sum, so all resamples are a few matrix products.
+Differences of two models mostly rest on few texts, for which resamples are too alike;
+those of F1 and accuracy have an interval of their own, :func:`difference_intervals`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,23 +17,23 @@ from hf_attnprobe.statistics.bootstrap import (
     percentile_interval,
     resample_counts,
 )
+from hf_attnprobe.statistics.shares import ONE_COLUMN
 
 
 @dataclass(frozen=True)
 class Score:
     """One metric of one model on the test texts.
 
-    Intervals are 95% percentiles over resamples of the texts. They know nothing of what
-    another seed would have trained.
+    Intervals are over texts. They know nothing of what another seed would have trained.
 
     Attributes:
         model: its name.
         metric: ``f1``, ``accuracy`` or ``roc_auc``.
         value: the score, in [0, 1].
-        ci95: its interval.
+        ci95: its 95% interval, by percentiles over resamples of the texts.
         difference: the value of the model ``reference`` minus this one's, so positive
             where this one is worse.
-        difference_ci95: its interval, paired: both models on the same resamples.
+        difference_ci95: its 95% interval, paired by text.
         reference: the model compared with.
     """
 
@@ -79,19 +81,81 @@ def compare_scores(
     }
     scores = []
     for model, named in values.items():
+        predicted = one_hot(probs[reference]), one_hot(probs[model])
+        paired = {}
+        if model != reference:
+            paired = difference_intervals(labels, *predicted)
         for metric, resampled in named.items():
             difference = values[reference][metric] - resampled
+            by_resamples = percentile_interval(difference[1:])
             score = Score(
                 model,
                 metric,
                 float(resampled[0]),
                 percentile_interval(resampled[1:]),
                 float(difference[0]),
-                percentile_interval(difference[1:]),
+                paired.get(metric, by_resamples),
                 reference,
             )
             scores.append(score)
     return tuple(scores)
+
+
+def difference_intervals(
+    labels: np.ndarray, first: np.ndarray, second: np.ndarray
+) -> dict[str, tuple[float, float]]:
+    """95% intervals of F1 and accuracy of one model minus those of another, by metric.
+
+    What a text adds to the error of either score (the infinitesimal jackknife, Efron
+    1982) is paired by text. As Bonet & Price (2012) do for shares, one text is added
+    that only the first gets right and one that only the second does, shared out over the
+    classes as the labels are. So models that agree on all texts still have a width, and
+    of accuracy the interval is that of Bonet & Price.
+
+    Args:
+        labels: the true classes [texts].
+        first, second: one-hot predictions [texts, classes].
+    """
+    classes = np.eye(first.shape[1])
+    shares = classes[labels].mean(0)
+    others = (1 - classes) * (shares + 1e-12)
+    wrong = others / others.sum(1, keepdims=True)
+    weights = np.concatenate([np.ones(len(labels)), shares, shares])
+    true = np.concatenate([classes[labels], classes, classes])
+    scores = _values_and_errors(true, np.concatenate([first, classes, wrong]), weights)
+    others_scores = _values_and_errors(
+        true, np.concatenate([second, wrong, classes]), weights
+    )
+    intervals = {}
+    for metric, (value, errors) in scores.items():
+        other, other_errors = others_scores[metric]
+        squares = weights @ (errors - other_errors) ** 2
+        half = ONE_COLUMN * np.sqrt(squares) / weights.sum()
+        ends = np.clip(value - other + np.array([-half, half]), -1, 1)
+        intervals[metric] = (float(ends[0]), float(ends[1]))
+    return intervals
+
+
+def _values_and_errors(
+    true: np.ndarray, predicted: np.ndarray, weights: np.ndarray
+) -> dict[str, tuple[float, np.ndarray]]:
+    """By metric its value, and what each text adds to its error, [texts].
+
+    Args:
+        true, predicted: [texts, classes]. weights: [texts].
+    """
+    n = weights.sum()
+    hits, both = true * predicted, true + predicted
+    total = np.maximum(weights @ both, 1e-12)
+    f1 = 2 * (weights @ hits) / total
+    errors = (2 * hits - f1 * both) / total * n
+    is_right = hits.sum(1)
+    accuracy = weights @ is_right / n
+    binary = len(f1) == 2
+    return {
+        "f1": (f1[1], errors[:, 1]) if binary else (f1.mean(), errors.mean(1)),
+        "accuracy": (accuracy, is_right - accuracy),
+    }
 
 
 def with_all_texts(counts: np.ndarray) -> np.ndarray:

@@ -12,6 +12,7 @@ together count as the few that they really are.
 import numpy as np
 from scipy.special import ndtr, ndtri
 
+from hf_attnprobe.statistics.bootstrap import mean_interval, moments
 from hf_attnprobe.statistics.shares import LEVEL, ONE_COLUMN, is_share, share_interval
 
 
@@ -28,10 +29,6 @@ def simultaneous_interval(
     level, which does not shrink to a point where all texts agree. Any other column
     without variation has its mean as both ends.
 
-    The intervals are symmetric. Of a skewed column whose rare large values a sample may
-    miss, the high end is therefore too low more often than the level says, the low end
-    too high less often.
-
     Args:
         values: [texts, columns]; NaN where a text has no value in a column, which then
             rests on the other texts.
@@ -44,17 +41,14 @@ def simultaneous_interval(
 
 
 def interval_at(values: np.ndarray, critical: float) -> np.ndarray:
-    """Low and high of the means, [2, columns], ``critical`` standard errors away.
+    """Low and high of the means, [2, columns], by :func:`mean_interval` and shares.
 
     Args:
         values: [texts, columns], as in :func:`simultaneous_interval`.
     """
-    _, sizes, means, deviations = _describe(values)
+    sizes = (~np.isnan(values)).sum(0)
     enough = sizes >= 2
-    half = np.full(values.shape[1], np.nan)
-    # The deviation divides by n; the standard error of a mean by n − 1.
-    half[enough] = critical * deviations[enough] / np.sqrt(sizes[enough] - 1)
-    interval = np.stack([means - half, means + half])
+    interval = np.where(enough, mean_interval(values, critical=critical), np.nan)
     shares = enough & is_share(values)
     hits = np.nansum(values[:, shares], 0)
     level = 2 * float(ndtr(critical)) - 1
@@ -74,13 +68,12 @@ def critical_value(
     Args:
         values: [texts, columns], as in :func:`simultaneous_interval`.
     """
-    real, sizes, means, deviations = _describe(values)
-    varying = (sizes >= 2) & (deviations > 0)
+    of = moments(values)
+    varying = of.low < of.high
     n_columns = int(varying.sum())
     if n_columns < 2:
         return ONE_COLUMN
-    scale = deviations[varying] * np.sqrt(sizes[varying])
-    centred = np.where(real, values - means, 0)[:, varying] / scale
+    centred = np.nan_to_num((values - of.mean)[:, varying]) / np.sqrt(of.m2[varying])
     generator = np.random.default_rng(seed)
     largest = []
     for start in range(0, n_draws, DRAWS_AT_ONCE):
@@ -99,23 +92,3 @@ def effective_columns(critical: float) -> float:
     (1.0, 19.0)
     """
     return float(np.log(LEVEL) / np.log(2 * ndtr(critical) - 1))
-
-
-def _describe(
-    values: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Where there are values [texts, columns]; sizes, means, deviations [columns].
-
-    The deviation of a column whose values are all equal is exactly 0.
-    """
-    real = ~np.isnan(values)
-    sizes = real.sum(0)
-    divisor = np.maximum(sizes, 1)
-    filled = np.where(real, values, 0)
-    means = np.where(sizes > 0, filled.sum(0) / divisor, np.nan)
-    centred = np.where(real, values - means, 0)
-    deviations = np.sqrt((centred**2).sum(0) / divisor)
-    lowest = np.where(real, values, np.inf).min(0, initial=np.inf)
-    highest = np.where(real, values, -np.inf).max(0, initial=-np.inf)
-    deviations[lowest >= highest] = 0
-    return real, sizes, means, deviations

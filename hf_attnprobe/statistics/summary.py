@@ -1,13 +1,13 @@
 """Rows to means, intervals and plain words. Pure: a data frame in, statistics out."""
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
-from hf_attnprobe.statistics.bootstrap import bootstrap_interval
+from hf_attnprobe.readings import Readings, is_declared_share, sentence_of
+from hf_attnprobe.statistics.bootstrap import mean_interval
 from hf_attnprobe.statistics.shares import is_share, share_interval
 from hf_attnprobe.statistics.wording import CLASSES, Words
 
@@ -28,12 +28,6 @@ RANKINGS = (
 )
 """Rankings as keys of ``statistic@key``, in table order; others follow by name."""
 
-# A way may be below 0, so it is no share although its mean is said as a percentage.
-MEAN_PERCENTAGE = re.compile(r"\{mean:\.\d%\}(?! of the way from)")
-
-# By test and statistic, a sentence with places for mean, median, key and words.
-Readings = Mapping[str, Mapping[str, str]]
-
 
 @dataclass(frozen=True)
 class Statistic:
@@ -48,7 +42,7 @@ class Statistic:
         mean: over the texts that have a value; NaN where none has.
         median: likewise.
         std: likewise, with ddof 0.
-        ci95: 95% interval of the mean: bootstrap, or exact for a share of texts.
+        ci95: 95% interval of the mean, exact for a share of texts.
         n: texts that have a value.
         undefined: texts that have none; they count in nothing.
     """
@@ -67,23 +61,22 @@ class Statistic:
 
 
 def summarize(
-    rows: pd.DataFrame, label_names: Sequence[str], readings: Readings, *, seed: int = 0
+    rows: pd.DataFrame, label_names: Sequence[str], readings: Readings
 ) -> tuple[Statistic, ...]:
     """All statistics of a run, for all texts and for the texts of each predicted class.
 
-    A statistic whose reading gives its mean as a percentage, and whose values are all 0
-    or 1, is a share of texts and has an exact interval; the others are bootstrapped.
+    A statistic whose reading says that it is a share, and whose values are all 0 or 1,
+    is a share of texts and has an exact interval; others have those of ``bootstrap.py``.
 
     Args:
         rows: as :func:`hf_attnprobe.read_rows` gives them.
         label_names: names of the model's classes.
         readings: of the tests; their order is that of the result.
-        seed: of the bootstrap (1,000 resamples of the texts, percentile interval).
     """
     wide = one_row_per_text(rows)
     columns = in_order(wide.columns, readings)
     by_group = [
-        _describe(texts[columns], group, readings, seed)
+        _describe(texts[columns], group, readings)
         for group, texts in groups_of_texts(rows, wide, label_names).items()
         if len(texts)
     ]
@@ -137,13 +130,11 @@ def group_names(label_names: Sequence[str]) -> list[str]:
     return names[1:]
 
 
-def _describe(
-    frame: pd.DataFrame, group: str, readings: Readings, seed: int
-) -> list[Statistic]:
+def _describe(frame: pd.DataFrame, group: str, readings: Readings) -> list[Statistic]:
     """One statistic per column."""
     values = frame.to_numpy(dtype=np.float64)
-    low, high = bootstrap_interval(values, seed=seed)
-    declared = [is_percentage(test, name, readings) for test, name, *_ in frame]
+    low, high = mean_interval(values)
+    declared = [is_declared_share(test, name, readings) for test, name, *_ in frame]
     shares = is_share(values) & declared
     of_shares = values[:, shares]
     sizes = (~np.isnan(of_shares)).sum(0)
@@ -173,12 +164,6 @@ def _describe(
     return described
 
 
-def is_percentage(test: str, statistic: str, readings: Readings) -> bool:
-    """Whether the statistic's sentence speaks of a mean percentage."""
-    name = statistic.partition("@")[0]
-    return bool(MEAN_PERCENTAGE.search(readings.get(test, {}).get(name, "")))
-
-
 def key_of(statistic: str) -> float | str | None:
     """The key of ``name@key``: a number, a ranking, or None without a key."""
     _, at, key = statistic.partition("@")
@@ -203,9 +188,9 @@ def sentence(statistic: Statistic, readings: Readings, words: Words = CLASSES) -
     """The statistic as one sentence in plain words, those of the kind of prediction."""
     if statistic.n == 0:
         return f"undefined for all {statistic.undefined} texts"
-    name, _, key = statistic.statistic.partition("@")
-    pattern = readings[statistic.test][name]
-    return words.fill(pattern, mean=statistic.mean, median=statistic.median, key=key)
+    key = statistic.statistic.partition("@")[2]
+    said = sentence_of(statistic.test, statistic.statistic, readings)
+    return words.fill(said, mean=statistic.mean, median=statistic.median, key=key)
 
 
 def find_statistic(

@@ -21,30 +21,28 @@ from hf_attnprobe.statistics.merging.partial import (
     Partial,
     summary_of_part,
 )
-from hf_attnprobe.statistics.merging.weights import N_REPLICATES
 from hf_attnprobe.storage.wide_rows import METADATA, matrices_of
 
 
-FORMAT = 1
-NUMBERS = ("n", "n_zero", "n_one", "mean", "m2", "low", "high", "is_brief")
+FORMAT = 2
+NUMBERS = ("n", "n_zero", "n_one", "mean", "m2", "m3", "low", "high", "is_brief")
 
 
-def summary_of_rows(table: pa.Table, n_classes: int, *, seed: int) -> Partial:
+def summary_of_rows(table: pa.Table, n_classes: int) -> Partial:
     """The summary of a part's wide rows, with what answers need paired by text.
 
     Args:
         table: of :func:`hf_attnprobe.storage.wide_rows.to_wide`.
         n_classes: of the model.
-        seed: of the job.
     """
     blocks = [*with_derived(matrices_of(table))]
-    return summary_of_part(blocks, n_classes, seed=seed)
+    return summary_of_part(blocks, n_classes)
 
 
 def partial_bytes(partial: Partial) -> bytes:
     """A summary as a Parquet file; the same bytes for the same summary."""
     offsets, bins, counts = to_lists(partial.bins)
-    whole, real = pa.int64(), pa.float64()
+    whole = pa.int64()
     columns = {
         name: pa.array(partial.keys.get_level_values(name).to_numpy())
         for name in KEYS
@@ -56,13 +54,6 @@ def partial_bytes(partial: Partial) -> bytes:
     columns |= {
         "bins": _lists(offsets, pa.array(bins, whole)),
         "counts": _lists(offsets, pa.array(counts, whole)),
-    }
-    kept = np.where(partial.is_brief, 0, N_REPLICATES)
-    ends = np.concatenate([[0], np.cumsum(kept)])
-    full = ~partial.is_brief
-    columns |= {
-        "totals": _lists(ends, pa.array(partial.totals[full].ravel(), real)),
-        "sizes": _lists(ends, pa.array(partial.sizes[full].ravel().astype(int), whole)),
     }
     described = {"attnprobe_partial": FORMAT, "texts": partial.texts}
     table = pa.table(columns).replace_schema_metadata(
@@ -81,7 +72,7 @@ def read_partial(source: str | Path | bytes) -> Partial:
     """The summary in a file, or in the bytes of one.
 
     Raises:
-        AttnProbeError: it is none, or of a newer version.
+        AttnProbeError: it is none, or of another version.
     """
     is_data = isinstance(source, bytes)
     where = "bytes" if is_data else str(source)
@@ -94,10 +85,10 @@ def read_partial(source: str | Path | bytes) -> Partial:
             f"cannot read the summary of a part in {where}; delete the part and run its "
             "partition again"
         ) from error
-    if version > FORMAT:
+    if version != FORMAT:
         raise AttnProbeError(
-            f"expected a summary of version {FORMAT} or older, {where} is of version "
-            f"{version}; read it with a newer hf_attnprobe"
+            f"expected a summary of version {FORMAT}, {where} is of version {version}; "
+            "read it with the hf_attnprobe that made it, or make the job anew"
         )
     return _from_table(table, {int(cell): int(n) for cell, n in texts.items()})
 
@@ -108,18 +99,11 @@ def _from_table(table: pa.Table, texts: dict[int, int]) -> Partial:
     keys = pd.MultiIndex.from_arrays(levels, names=KEYS) if len(table) else empty
     numbers = {name: _flat(table[name]) for name in NUMBERS}
     bins = table["bins"].combine_chunks()
-    full = ~numbers["is_brief"].astype(bool)
-    totals = np.zeros((len(table), N_REPLICATES))
-    sizes = np.zeros_like(totals)
-    totals[full] = _inner(table["totals"]).reshape(-1, N_REPLICATES)
-    sizes[full] = _inner(table["sizes"]).reshape(-1, N_REPLICATES)
     return Partial(
         keys=keys,
         bins=from_lists(
             bins.offsets.to_numpy(), _inner(table["bins"]), _inner(table["counts"])
         ),
-        totals=totals,
-        sizes=sizes,
         texts=texts,
         **numbers,
     )

@@ -192,7 +192,7 @@ def rounded(value: float | str | None) -> float | str | None:
 
 
 def mean_of(values: pd.Series) -> Estimate:
-    """The mean over the texts that have a value, with its bootstrap interval."""
+    """The mean over the texts that have a value, with its interval."""
     return mean_estimate(values.to_numpy(dtype=np.float64))
 
 

@@ -20,6 +20,7 @@ from hf_attnprobe.faithfulness.adversarial import Adversarial, adversarial
 from hf_attnprobe.faithfulness.correlation import Correlation, correlation
 from hf_attnprobe.faithfulness.permutation import Permutation, permutation
 from hf_attnprobe.functional.divergence import jsd, tvd
+from hf_attnprobe.readings import sentence_of
 from hf_attnprobe.statistics.wording import CLASSES
 from hf_attnprobe.storage.rows import statistics_of
 
@@ -221,7 +222,6 @@ def test_every_statistic_has_a_reading():
         found = statistics_of(test.function(observation, SITE))
         assert found and {name.split("@")[0] for name in found} <= set(test.readings)
         for name in found:
-            sentence = CLASSES.fill(
-                test.readings[name.split("@")[0]], mean=0.5, median=0.5, key="0.05"
-            )
+            pattern = sentence_of(test.name, name, faithfulness.readings())
+            sentence = CLASSES.fill(pattern, mean=0.5, median=0.5, key="0.05")
             assert "{" not in sentence and len(sentence) > 20

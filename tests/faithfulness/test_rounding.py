@@ -189,6 +189,6 @@ def test_opposite_orders_do_not_agree():
     assert (found.attention_gradient_p_value <= 0.05).all()
     share = found.attention_gradient_significant.mean().item()
     reading = readings()["correlation"]["attention_gradient_significant"]
-    assert reading.format(mean=share) == (
+    assert reading.sentence.format(mean=share) == (
         "attention and gradients agree significantly (p ≤ .05, τ > 0) in 0% of texts"
     )

@@ -181,8 +181,7 @@ def _questions(
             ),
             measure=words,
             means=tuple(
-                None if v is None else mean_estimate(v.to_numpy(), seed=seed)
-                for v in numbers
+                None if v is None else mean_estimate(v.to_numpy()) for v in numbers
             ),
             differences=tuple(changed.get(rule) for changed in found_changes),
             sentences=(),

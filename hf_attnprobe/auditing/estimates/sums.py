@@ -130,7 +130,7 @@ def _write_rows(
         part = rows[rows.example_id.isin(ids[start : start + sweep.batch_size])]
         append_rows(folder, part)
     begun = sweep.pace.clock()
-    summarize(rows, sweep.adapter.label_names, readings(), seed=sweep.seed)
+    summarize(rows, sweep.adapter.label_names, readings())
     return len(rows), sweep.pace.clock() - begun
 
 

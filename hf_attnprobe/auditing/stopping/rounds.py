@@ -10,7 +10,7 @@ from hf_attnprobe.auditing.stopping.known import Known
 from hf_attnprobe.auditing.stopping.limits import Deadline
 from hf_attnprobe.inference.batching import Where
 from hf_attnprobe.inference.encoding import Text
-from hf_attnprobe.statistics.bootstrap import bootstrap_interval
+from hf_attnprobe.statistics.bootstrap import mean_interval
 from hf_attnprobe.statistics.racing import Standing, standing
 from hf_attnprobe.statistics.simultaneous import simultaneous_interval
 from hf_attnprobe.statistics.stopped import widened
@@ -97,7 +97,7 @@ def interval_widths(
         if not values.shape[1]:
             continue
         table = values.to_numpy(dtype=np.float64)
-        made = simultaneous_interval if is_single else bootstrap_interval
+        made = simultaneous_interval if is_single else mean_interval
         ends = widened(
             made(table),
             values,

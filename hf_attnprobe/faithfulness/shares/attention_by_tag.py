@@ -27,11 +27,12 @@ from hf_attnprobe.faithfulness.registry import (
     register_test,
 )
 from hf_attnprobe.functional.intervention import normalise
+from hf_attnprobe.readings import TestReadings, share
 
 
-READINGS = {
-    "attention_share": "words tagged {key} get {mean:.1%} of a text's attention",
-    "token_share": "words tagged {key} are {mean:.1%} of a text's tokens",
+READINGS: TestReadings = {
+    "attention_share": share("words tagged {key} get {mean:.1%} of a text's attention"),
+    "token_share": share("words tagged {key} are {mean:.1%} of a text's tokens"),
     "attention_above_share": (
         "the share of attention of words tagged {key} is {mean:+.3f} above their share "
         "of the tokens"

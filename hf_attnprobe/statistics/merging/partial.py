@@ -1,9 +1,9 @@
 """The summary of a part of the texts, and how two of them become one.
 
 Of every column (test, statistic, site) and every predicted class: how many texts have a
-value, mean and sum of squares about it (Chan, Golub & LeVeque 1983), smallest and
-largest, counts in fixed bins, and what a bootstrap of all texts needs of these. Texts of
-all classes together are the classes merged. Merging is commutative to the last bit and
+value, mean and sums of squares and cubes about it (Chan, Golub & LeVeque 1983; Pébay
+2008), smallest and largest, and counts in fixed bins. Texts of all classes together are
+the classes merged. Merging is commutative to the last bit and
 associative to rounding, so whoever merges in the order of the parts gets the same bits.
 """
 
@@ -16,13 +16,9 @@ import numpy as np
 import pandas as pd
 from scipy.sparse import csr_array
 
+from hf_attnprobe.statistics.bootstrap import moments
 from hf_attnprobe.statistics.merging.blocks import Block
 from hf_attnprobe.statistics.merging.histograms import coarsened, histogram
-from hf_attnprobe.statistics.merging.weights import (
-    N_REPLICATES,
-    poisson_weights,
-    weighted_sums,
-)
 from hf_attnprobe.statistics.summary import PREDICTION
 
 
@@ -41,13 +37,11 @@ class Partial:
         keys: cell (number of the predicted class, −1 without), test, statistic, layer
             and head of each row, sorted.
         n: texts that have a value, int64 [rows]; n_zero, n_one: of these exactly so.
-        mean: of these, [rows]; 0 where there are none. m2: Σ (value − mean)².
+        mean: of these, [rows]; 0 where there are none. m2, m3: Σ (value − mean)²,
+            and cubed.
         low, high: smallest and largest value, [rows].
-        is_brief: bool [rows]: one of so many heads that its bins are coarse and that it
-            has no resamples.
+        is_brief: bool [rows]: one of so many heads that its bins are coarse.
         bins: counts [rows, bins].
-        totals: Σ weight × value in each resample, [rows, replicates]; 0 where brief.
-        sizes: Σ weight of texts that have a value, likewise.
         texts: the number of tested texts by cell.
     """
 
@@ -57,12 +51,11 @@ class Partial:
     n_one: np.ndarray
     mean: np.ndarray
     m2: np.ndarray
+    m3: np.ndarray
     low: np.ndarray
     high: np.ndarray
     is_brief: np.ndarray
     bins: csr_array
-    totals: np.ndarray
-    sizes: np.ndarray
     texts: dict[int, int]
 
     def rows(self, wanted: np.ndarray) -> "Partial":
@@ -81,33 +74,30 @@ ARRAYS = (
     "n_one",
     "mean",
     "m2",
+    "m3",
     "low",
     "high",
     "is_brief",
-    "totals",
-    "sizes",
 )
 """Fields of :class:`Partial` with a row each."""
 NEUTRAL = {"low": np.inf, "high": -np.inf}  # others are 0
 
 
-def summary_of_part(blocks: Sequence[Block], n_classes: int, *, seed: int) -> Partial:
+def summary_of_part(blocks: Sequence[Block], n_classes: int) -> Partial:
     """The summary of the texts of a part.
 
     Args:
         blocks: the tests' values, and those of the prediction.
         n_classes: of the model; of more than 16 the texts are not kept apart by class.
-        seed: of the resamples; the same for all parts.
     """
     cells = _cells(blocks, n_classes)
     pieces = []
     for block in blocks:
         own = cells.reindex(block.example_ids).fillna(NO_CLASS).to_numpy(dtype=int)
-        weights = poisson_weights(block.example_ids, seed=seed)
         for cell in np.unique(own):
             inside = own == cell
             for names in _at_once(block):
-                pieces.append(_piece(block, names, cell, inside, weights))
+                pieces.append(_piece(block, names, cell, inside))
     tested = [b.example_ids for b in blocks if b.test != PREDICTION]
     ids = np.unique(np.concatenate(tested)) if tested else np.empty(0, dtype=int)
     counted = cells.reindex(ids).fillna(NO_CLASS).astype(int).value_counts()
@@ -125,12 +115,11 @@ def nothing() -> Partial:
         n_one=whole,
         mean=real,
         m2=real,
+        m3=real,
         low=real,
         high=real,
         is_brief=np.empty(0, dtype=bool),
         bins=histogram(np.empty((0, 0))),
-        totals=np.empty((0, N_REPLICATES)),
-        sizes=np.empty((0, N_REPLICATES)),
         texts={},
     )
 
@@ -156,7 +145,6 @@ def _piece(
     names: Sequence[str],
     cell: int,
     inside: np.ndarray,
-    weights: np.ndarray,
 ) -> Partial:
     """Some statistics of the texts of one cell, at the sites that have them."""
     columns = [block.columns[name] for name in names]
@@ -168,28 +156,19 @@ def _piece(
     single = np.array([layer >= 0 and head >= 0 for _, layer, head in places])
     is_brief = single.astype(bool) & many
     keys = [(int(cell), block.test, *place) for place in places]
-    real = ~np.isnan(values)
-    n = real.sum(0)
-    filled = np.where(real, values, 0.0)
-    mean = filled.sum(0) / np.maximum(n, 1)
-    full = ~is_brief
-    totals = np.zeros((len(keys), weights.shape[1]))
-    sizes = np.zeros_like(totals)
-    totals[full] = weighted_sums(weights[inside], filled[:, full])
-    sizes[full] = real[:, full].T.astype(np.float64) @ weights[inside]
+    of = moments(values)
     return Partial(
         keys=pd.MultiIndex.from_tuples(keys, names=KEYS),
-        n=n.astype(np.int64),
+        n=of.n.astype(np.int64),
         n_zero=(values == 0).sum(0),
         n_one=(values == 1).sum(0),
-        mean=mean,
-        m2=(np.where(real, values - mean, 0.0) ** 2).sum(0),
-        low=np.where(real, values, np.inf).min(0, initial=np.inf),
-        high=np.where(real, values, -np.inf).max(0, initial=-np.inf),
+        mean=of.mean,
+        m2=of.m2,
+        m3=of.m3,
+        low=of.low,
+        high=of.high,
         is_brief=is_brief,
         bins=coarsened(histogram(values), is_brief),
-        totals=totals,
-        sizes=sizes,
         texts={},
     )
 
@@ -227,17 +206,23 @@ def merge(first: Partial, second: Partial) -> Partial:
         first, second = _at(first, keys), _at(second, keys)
     n = first.n + second.n
     size = np.maximum(n, 1)
-    apart = (second.mean - first.mean) ** 2 * (first.n * second.n) / size
     # Of a side without values the mean is 0: it must not draw the other's.
-    apart = np.where((first.n == 0) | (second.n == 0), 0.0, apart)
+    is_alone = (first.n == 0) | (second.n == 0)
+    apart = np.where(is_alone, 0.0, second.mean - first.mean)
+    of_first, of_second = first.n / size, second.n / size
+    squares = apart**2 * size * of_first * of_second
+    cubes = apart * squares * (of_first - of_second) + 3 * apart * (
+        of_first * second.m2 - of_second * first.m2
+    )
     is_brief = first.is_brief | second.is_brief
     cells = sorted({*first.texts, *second.texts})
-    sums = ("n_zero", "n_one", "totals", "sizes")
+    sums = ("n_zero", "n_one")
     return Partial(
         keys=first.keys,
         n=n,
         mean=(first.n * first.mean + second.n * second.mean) / size,
-        m2=first.m2 + second.m2 + apart,
+        m2=first.m2 + second.m2 + squares,
+        m3=first.m3 + second.m3 + cubes,
         low=np.minimum(first.low, second.low),
         high=np.maximum(first.high, second.high),
         is_brief=is_brief,

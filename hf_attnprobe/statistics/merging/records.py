@@ -5,19 +5,18 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from hf_attnprobe.statistics.bootstrap import Estimate, percentile_intervals
+from hf_attnprobe.readings import Readings, is_declared_share
+from hf_attnprobe.statistics.bootstrap import Estimate, interval_of
 from hf_attnprobe.statistics.merging.derived import is_derived
 from hf_attnprobe.statistics.merging.histograms import COARSE, quantile, to_lists
 from hf_attnprobe.statistics.merging.partial import EVERY, Partial, of_cell
-from hf_attnprobe.statistics.shares import ONE_COLUMN, share_interval
+from hf_attnprobe.statistics.shares import share_interval
 from hf_attnprobe.statistics.summary import (
     ALL_TEXTS,
     PREDICTION,
-    Readings,
     Statistic,
     group_names,
     in_order,
-    is_percentage,
 )
 
 
@@ -26,10 +25,8 @@ def merged_statistics(
 ) -> tuple[Statistic, ...]:
     """The statistics that ``summarize`` gives of the rows, from their merged summary.
 
-    Means, deviations and counts are the same to rounding. Medians are within their bin
-    of 1/1024 (1/64 of single heads where a test has more than 64 sites). Intervals are
-    exact for shares of texts; else from 200 Poisson resamples of the texts, of so many
-    heads from the standard error (the central limit theorem).
+    Means, deviations, counts and intervals are the same to rounding. Medians are within
+    their bin of 1/1024 (1/64 of single heads where a test has more than 64 sites).
 
     Args:
         partial: of all texts.
@@ -77,7 +74,7 @@ def _described(
     total = n_texts(group)
     declared = np.zeros(len(group.keys), dtype=bool)
     for k, (test, statistic, *_) in zip(place, columns, strict=True):
-        declared[k] |= k >= 0 and is_percentage(test, statistic, readings)
+        declared[k] |= k >= 0 and is_declared_share(test, statistic, readings)
     ends = intervals(group, declared)
     medians = medians_of(group)
     found = []
@@ -120,9 +117,7 @@ def intervals(partial: Partial, is_declared_share: np.ndarray) -> np.ndarray:
         is_declared_share: of rows whose values, where all are 0 or 1, are a share of
             texts, bool [rows].
     """
-    found = _by_standard_error(partial)
-    full = ~partial.is_brief
-    found[:, full] = percentile_intervals(resampled(partial)[full].T)
+    found = interval_of(partial)
     shares = is_declared_share & is_share_of_texts(partial)
     found[:, shares] = share_interval(partial.n_one[shares], partial.n[shares])
     return found
@@ -131,18 +126,6 @@ def intervals(partial: Partial, is_declared_share: np.ndarray) -> np.ndarray:
 def is_share_of_texts(partial: Partial) -> np.ndarray:
     """Rows whose values are all 0 or 1, bool [rows]."""
     return (partial.n > 0) & (partial.n_zero + partial.n_one == partial.n)
-
-
-def resampled(partial: Partial) -> np.ndarray:
-    """Means of the resamples [rows, replicates]; NaN where none of the texts is drawn."""
-    means = np.full_like(partial.totals, np.nan)
-    return np.divide(partial.totals, partial.sizes, out=means, where=partial.sizes > 0)
-
-
-def _by_standard_error(partial: Partial) -> np.ndarray:
-    n = np.where(partial.n > 0, partial.n, np.nan)
-    half = ONE_COLUMN * np.sqrt(partial.m2 / n / np.maximum(n - 1, 1))
-    return np.stack([partial.mean - half, partial.mean + half])
 
 
 def estimate_of(partial: Partial, key: tuple, *, share: bool = False) -> Estimate:
