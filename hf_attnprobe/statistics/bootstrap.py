@@ -14,7 +14,6 @@ bootstrap over texts.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -181,21 +180,10 @@ def resample_counts(
         float64 [resamples, texts]; every row sums to ``n_texts``. Sums over a resample
         are then one matrix product for all statistics.
     """
-    if n_texts <= FEW_TEXTS:
-        return _few_counts(n_texts, seed, n_resamples)
-    return _counts(n_texts, seed, n_resamples)
-
-
-def _counts(n_texts: int, seed: int, n_resamples: int) -> np.ndarray:
     generator = np.random.default_rng(seed)
     shares = np.full(n_texts, 1 / n_texts)
     counts = generator.multinomial(n_texts, shares, size=n_resamples)
     return counts.astype(np.float64)
-
-
-FEW_TEXTS = 1000
-"""Up to so many the draws are kept: many numbers of one report have the same."""
-_few_counts = lru_cache(maxsize=8)(_counts)
 
 
 def percentile_interval(resampled: np.ndarray) -> tuple[float, float]:
@@ -234,22 +222,29 @@ def mean_estimates(values: np.ndarray) -> list[Estimate]:
 
 
 def function_estimate(
-    values: np.ndarray, of_means: Callable[[np.ndarray], np.ndarray], *, seed: int = 0
+    values: np.ndarray, of_means: Callable[[np.ndarray], np.ndarray]
 ) -> Estimate:
-    """A function of several means over the same texts, with its percentile interval.
+    """A function of several means over the same texts, with its interval.
+
+    Of Tukey's pseudo-values n·f − (n − 1)·f(without the text) as of any values: their
+    mean is f without its bias to first order (Miller 1974, "The jackknife").
 
     Args:
         values: [texts, columns]; texts with a NaN in any column are left out.
         of_means: [..., columns] -> [...]; NaN where it is undefined.
-        seed: of the resamples.
     """
     real = values[~np.isnan(values).any(1)]
-    if not len(real):
+    n = len(real)
+    if not n:
         return Estimate(float("nan"), None, 0)
-    value = float(of_means(real.mean(0)))
-    means = resample_counts(len(real), seed=seed) @ real / len(real)
-    low, high = percentile_interval(of_means(means))
-    return Estimate(value, (low, high) if low == low else None, len(real))
+    mean = real.mean(0)
+    value = float(of_means(mean))
+    without = of_means((n * mean - real) / max(n - 1, 1))
+    pseudo = n * value - (n - 1) * without
+    low, high = mean_interval(pseudo[:, None])[:, 0].tolist()
+    if not np.isfinite([value, low, high]).all():
+        return Estimate(value, None, n)
+    return Estimate(value, (min(low, value), max(high, value)), n)
 
 
 def student_t(degrees: int, level: float = 0.95) -> float:

@@ -113,7 +113,7 @@ class Evidence:
             room = np.where(control < 1, 1 - control, np.nan)
             return (own - control) / room
 
-        found = function_estimate(np.stack(columns, 1), of_means, seed=self.seed)
+        found = function_estimate(np.stack(columns, 1), of_means)
         return self._over_draws(
             found, lambda e: e.share_beyond_control(names, share).value
         )
@@ -129,7 +129,7 @@ class Evidence:
         both = np.stack([*own, *theirs] if self.has_control else own, 1)
         chosen = both[:, len(names) :] if control else both[:, : len(names)]
         chosen = chosen + 0 * both.sum(1, keepdims=True)
-        return function_estimate(chosen, lambda means: share(*means.T), seed=self.seed)
+        return function_estimate(chosen, lambda means: share(*means.T))
 
     def of_draw(self, draw: pd.DataFrame) -> "Evidence":
         """The same with a single draw of the control."""
