@@ -336,8 +336,10 @@ def test_a_model_in_peft_s_wrapper_is_audited(make_trainer, reviews):
     ]
     tokenizer = build_tokenizer(reviews["train"]["text"][:], pairs=True)
     callback = AttentionFaithfulnessCallback(rows, tokenizer=tokenizer).add_to(trainer)
-    table = model.get_base_model().bert.embeddings.token_type_embeddings
-    torch.nn.init.normal_(table.weight)
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.dim() > 1:
+                weight.normal_(0, 0.5)
     trainer.train()
     found = callback.report.rows
     found = found[found.statistic == "probability"].sort_values("example_id").value
@@ -346,4 +348,6 @@ def test_a_model_in_peft_s_wrapper_is_audited(make_trainer, reviews):
         assert own["token_type_ids"].any()
         with torch.no_grad():
             said = model.eval()(**own).logits.softmax(-1).max()
+            del own["token_type_ids"]
+            assert abs(model(**own).logits.softmax(-1).max() - said) > 1e-4
         assert probability == pytest.approx(float(said), abs=1e-5)

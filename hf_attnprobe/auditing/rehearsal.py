@@ -93,8 +93,8 @@ def check_padding(alone: Observation, padded: Batch) -> None:
     """
     adapter = alone.model
     grouped = adapter.prediction.grouped
-    before = grouped(alone.probs)[0]
-    after = grouped(adapter.observe(padded).probs)[0][: len(before)]
+    before = grouped(alone.probs.detach())[0]
+    after = grouped(adapter.observe(padded).probs.detach())[0][: len(before)]
     if "reads" in alone.batch.inputs:  # places and candidates stand elsewhere
         before, after = before.amax(-1), after.amax(-1)
     error = float((after - before).abs().max())

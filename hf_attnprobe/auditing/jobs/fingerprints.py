@@ -49,8 +49,7 @@ def _of_configuration(model: nn.Module) -> str:
 
 def _of_tokenizer(tokenizer: PreTrainedTokenizerBase | ImageReader) -> str:
     if isinstance(tokenizer, ImageReader):
-        processor = tokenizer.processor
-        return _hash(_kept(processor.to_dict()) if processor is not None else {})
+        return _hash(_kept(getattr(tokenizer.processor, "to_dict", dict)()))
     if tokenizer.is_fast:
         # what truncates and pads is what the last call asked for
         backend = json.loads(tokenizer.backend_tokenizer.to_str())
