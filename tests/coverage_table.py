@@ -9,6 +9,7 @@ interval holds the truth, and its median width. The numbers are those of seed 0 
 import json
 import re
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from hf_attnprobe import markdown
 from hf_attnprobe.retraining.verdict import over_seeds
 from hf_attnprobe.statistics.bootstrap import Estimate, mean_interval, resample_counts
 from hf_attnprobe.statistics.quality import number_quality
-from hf_attnprobe.statistics.scores import difference_intervals
+from hf_attnprobe.statistics.scores import difference_intervals, weighted_metrics
 from hf_attnprobe.statistics.shares import paired_share_interval, share_interval
 from hf_attnprobe.statistics.simultaneous import simultaneous_interval
 
@@ -30,6 +31,7 @@ STORED = Path(__file__).with_name("coverage.json")
 PAGE = Path(__file__).parent.parent / "docs" / "verdicts.md"
 PLACE = re.compile("(<!-- coverage -->\n).*?(<!-- /coverage -->)", re.DOTALL)
 
+counts_of = cache(resample_counts)
 Cell = Callable[[np.random.Generator, int], tuple[np.ndarray, float | np.ndarray]]
 """From a generator and a number of texts the intervals [2, samples], and the truth."""
 
@@ -113,7 +115,19 @@ def two_models(rng, n, right, share_of_one):
     return labels, *(np.where(w, 1 - labels, labels) for w in wrong)
 
 
-def of_score(metric: str, right: tuple[float, float], share_of_one: float) -> Cell:
+def by_resamples(labels, first, second) -> dict[str, np.ndarray]:
+    """What intervals of differences of scores were before."""
+    counts = counts_of(len(labels))
+    one, other = (weighted_metrics(labels, p, counts) for p in (first, second))
+    return {m: np.percentile(one[m] - other[m], [2.5, 97.5]) for m in one}
+
+
+def of_score(
+    metric: str,
+    right: tuple[float, float],
+    share_of_one: float,
+    intervals=difference_intervals,
+) -> Cell:
     def f1(p):
         hits = share_of_one * p
         return 2 * hits / (share_of_one + hits + (1 - share_of_one) * (1 - p))
@@ -125,7 +139,7 @@ def of_score(metric: str, right: tuple[float, float], share_of_one: float) -> Ce
         for _ in range(N_SAMPLES):
             labels, first, second = two_models(rng, n, right, share_of_one)
             both = np.eye(2)[first], np.eye(2)[second]
-            found.append(difference_intervals(labels, *both)[metric])
+            found.append(intervals(labels, *both)[metric])
         return np.array(found).T, truth
 
     return cell
@@ -209,7 +223,16 @@ CELLS: dict[tuple[str, str], Cell] = {
     **{("largest of 24 heads", name): of_heads(name, "largest") for name in HEADS},
     **{("all of 24 heads", name): of_heads(name, "all") for name in HEADS},
 }
-BEFORE = {name: of_means(name, by_percentiles) for name in POPULATIONS}
+BEFORE: dict[tuple[str, str], Cell] = {
+    **{("mean", name): of_means(name, by_percentiles) for name in POPULATIONS},
+    **{
+        (f"difference of {metric}", name): of_score(
+            metric.lower(), *models, by_resamples
+        )
+        for metric in ("F1", "accuracy")
+        for name, models in TWO.items()
+    },
+}
 """The percentile bootstrap, for the same samples."""
 
 
@@ -221,13 +244,13 @@ def measured(cell: Cell, n: int) -> list[float]:
 
 
 def all_measured() -> list[dict]:
-    """Of every cell; of means with what the percentile bootstrap gives."""
+    """Of every cell, with what the percentile bootstrap gave of it."""
     found = []
     for (kind, texts), cell in CELLS.items():
         row = {"kind": kind, "texts": texts}
         row["found"] = {str(n): measured(cell, n) for n in SIZES}
-        if kind == "mean" and texts in BEFORE:
-            row["percentiles"] = {str(n): measured(BEFORE[texts], n) for n in SIZES}
+        if before := BEFORE.get((kind, texts)):
+            row["percentiles"] = {str(n): measured(before, n) for n in SIZES}
         found.append(row)
         print(row, flush=True)
     return found

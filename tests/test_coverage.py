@@ -16,6 +16,7 @@ BELOW = {
     ("mean", "lognormal, σ 1"): (30,),
     ("mean", "90% are 0, else Beta(1, 4)"): (30,),
     ("mean", "97% are 0, else Beta(1, 4)"): (30, 100),
+    ("R²", "predictions that explain .36"): (30,),
     ("mean", "exponential, every text 2 to 5 times"): SIZES,
 }
 """What the documentation says holds less often."""
