@@ -5,6 +5,7 @@ interval of ``shares.py``.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -12,6 +13,8 @@ from hf_attnprobe.statistics.shares import is_share, share_interval
 
 
 N_RESAMPLES = 1000
+KEPT = 1_000_000
+"""Counts of a set of resamples that is kept; larger ones are drawn anew (8 MB)."""
 
 
 @dataclass(frozen=True)
@@ -36,12 +39,22 @@ def resample_counts(
 
     Returns:
         float64 [resamples, texts]; every row sums to ``n_texts``. Sums over a resample
-        are then one matrix product for all statistics.
+        are then one matrix product for all statistics. Not to be written to: small sets
+        are kept, since drawing them costs most of an interval.
     """
+    draw = _kept_counts if n_texts * n_resamples <= KEPT else _drawn_counts
+    return draw(n_texts, seed, n_resamples)
+
+
+def _drawn_counts(n_texts: int, seed: int, n_resamples: int) -> np.ndarray:
     generator = np.random.default_rng(seed)
     shares = np.full(n_texts, 1 / n_texts)
-    counts = generator.multinomial(n_texts, shares, size=n_resamples)
-    return counts.astype(np.float64)
+    counts = generator.multinomial(n_texts, shares, size=n_resamples).astype(np.float64)
+    counts.flags.writeable = False
+    return counts
+
+
+_kept_counts = lru_cache(maxsize=8)(_drawn_counts)
 
 
 def percentile_interval(resampled: np.ndarray) -> tuple[float, float]:
