@@ -253,7 +253,8 @@ class ConstructedAdapter(AttentionModelBase):
         self, observation: Observation, attention: Mapping[int, Tensor]
     ) -> Tensor:
         _, states, rest = observation.state
-        return _probs(attention[0][:, :, 0, 0], states, rest)
+        weights = attention[0][:, :, 0, 0].transpose(0, 1)
+        return ((weights @ states).transpose(0, 1) + rest).softmax(-1)
 
     # Capabilities
 

@@ -71,7 +71,7 @@ MISLEADS = RIGHT | {
 VOID = RIGHT | {
     "assignment": Truth(False, "any other attention gives the very same output"),
     "uniqueness": Truth(False, "all other attention gives the very same output"),
-    WHOLE: Truth(False, "attention cannot matter"),
+    WHOLE: Truth(False, "no attention at all would change the output"),
 }
 HALF = RIGHT | {
     "importance": POINTS["importance"],

@@ -85,7 +85,7 @@ def _answers(
             some = rows[rows.example_id < n]
             others = None if control is None else control[control.example_id < n]
             names = drawn.adapter.label_names
-            found = findings(some, others, names, seed=seed)
+            found = findings(some, others, names, seed=options.seed)
             place = {"construct": name, "draw": number, "n": n}
             for rule in dict.fromkeys(f.rule for f in found):
                 yield place | _of_rule(rule, [f for f in found if f.rule == rule])
