@@ -68,6 +68,8 @@ class RuleRow:
         undecided_no, undecided_yes: models that neither yes nor no is said of.
         auroc: how often the graded number of a model with the truth yes is above that
             of one with no; .5 is chance; None where there is no number or one truth only.
+        changed: the share of answers that another draw of the control changes, of all
+            kinds; None where none was drawn.
     """
 
     rule: str
@@ -79,6 +81,7 @@ class RuleRow:
     undecided_no: int
     undecided_yes: int
     auroc: float | None
+    changed: float | None = None
 
     @property
     def sentence(self) -> str:
@@ -193,6 +196,8 @@ def _rule_row(
         for truth, some in by_truth.items()
     }
 
+    changed = models.changed[(models.rule == rule) & (models.n == n)]
+
     def total(truth: bool, outcome: Outcome) -> int:
         return sum(cell.count(outcome) for cell in by_truth[truth])
 
@@ -209,6 +214,7 @@ def _rule_row(
         undecided_no=total(False, "undecided"),
         undecided_yes=total(True, "undecided"),
         auroc=auroc(numbers[True].to_numpy(), numbers[False].to_numpy()),
+        changed=None if changed.isna().all() else round(float(changed.mean()), 4),
     )
 
 
@@ -332,13 +338,15 @@ OPENING = (
     "says of them. A false yes is a yes, mostly yes or partly where the truth is no, a false "
     "no a no or mostly no where it is yes; anything else that is not right is undecided. "
     "Behind each count stands the exact 95% interval of its share. AUROC is how often the "
-    "graded number of a model whose truth is yes is above that of one whose truth is no. "
+    "graded number of a model whose truth is yes is above that of one whose truth is no; the "
+    "last column is the share of answers that another draw of the control changes. "
     "Questions whose answer the formula does not give are left empty.",
 )
 
 
 def _by_rule(found: Calibration) -> list[str]:
     head = ["question", "texts", "false yes", "false no", "undecided", "AUROC"]
+    head += ["changed by another control"]
     rows = [
         [
             _name(row.rule),
@@ -347,6 +355,7 @@ def _by_rule(found: Calibration) -> list[str]:
             share(row.false_no, row.yes),
             share(row.undecided_no + row.undecided_yes, row.no + row.yes),
             markdown.number(row.auroc, digits=2),
+            markdown.number(row.changed, digits=2),
         ]
         for row in found.rules
     ]

@@ -27,6 +27,8 @@ from hf_attnprobe.storage.rows import NO_SITE
 logger = logging.getLogger(__name__)
 TESTS = ("correlation", "permutation", "adversarial", "erasure", "input_erasure")
 """What the questions about attention need."""
+REDRAW = 1_000_003
+"""Between the seeds of two draws of a control."""
 
 
 def calibrate(
@@ -81,24 +83,46 @@ def _answers(
         seed = options.seed + number
         drawn = draw(name, construct.knobs, seed=seed, n_texts=options.n_texts[-1])
         rows, control = rows_of(drawn, seed=seed)
+        redrawn = [
+            control_rows_of(drawn, seed=seed, redraw=k + 1)
+            for k in range(options.redraws)
+        ]
         for n in options.n_texts:
-            some = rows[rows.example_id < n]
-            others = None if control is None else control[control.example_id < n]
-            names = drawn.adapter.label_names
-            found = findings(some, others, names, seed=options.seed)
-            place = {"construct": name, "draw": number, "n": n}
-            for rule in dict.fromkeys(f.rule for f in found):
-                yield place | _of_rule(rule, [f for f in found if f.rule == rule])
-            yield place | {"rule": WHOLE, "answer": str(conclusion(found))}
+            first, *others = (
+                _verdict(drawn, rows, rows_of_control, n, options.seed)
+                for rows_of_control in (control, *redrawn)
+            )
+            for rule, (answer, value) in first.items():
+                differ = [other[rule][0] != answer for other in others]
+                yield {
+                    "construct": name,
+                    "draw": number,
+                    "n": n,
+                    "rule": rule,
+                    "answer": answer,
+                    "value": value,
+                    "changed": sum(differ) / len(differ) if differ else float("nan"),
+                }
 
 
-def _of_rule(rule: str, found: Sequence[Finding]) -> dict[str, Any]:
+def _verdict(
+    drawn: Drawn, rows: pd.DataFrame, control: pd.DataFrame | None, n: int, seed: int
+) -> dict[str, tuple[str, float]]:
+    """Answer and number by question, of the first ``n`` texts; the whole has no number."""
+    some = rows[rows.example_id < n]
+    others = None if control is None else control[control.example_id < n]
+    found = findings(some, others, drawn.adapter.label_names, seed=seed)
+    rules = dict.fromkeys(f.rule for f in found)
+    said = {rule: _one([f for f in found if f.rule == rule]) for rule in rules}
+    return said | {WHOLE: (str(conclusion(found)), float("nan"))}
+
+
+def _one(found: Sequence[Finding]) -> tuple[str, float]:
     """One answer; "partly" where those of the classes part, its number their mean."""
     said = {f.answer for f in found}
     answer = said.pop() if len(said) == 1 else Answer.PARTLY
     n = sum(f.n for f in found)
-    value = sum(f.value * f.n for f in found) / n if n else float("nan")
-    return {"rule": rule, "answer": str(answer), "value": value}
+    return str(answer), sum(f.value * f.n for f in found) / n if n else float("nan")
 
 
 def rows_of(drawn: Drawn, *, seed: int) -> tuple[pd.DataFrame, pd.DataFrame | None]:
@@ -111,14 +135,24 @@ def rows_of(drawn: Drawn, *, seed: int) -> tuple[pd.DataFrame, pd.DataFrame | No
         drawn: the model and its texts.
         seed: of the audit.
     """
-    options = AuditOptions(seed=seed)
+    own = _tested(drawn.adapter, batch_of(drawn), seed)
+    return own, control_rows_of(drawn, seed=seed)
+
+
+def control_rows_of(drawn: Drawn, *, seed: int, redraw: int = 0) -> pd.DataFrame | None:
+    """The rows of a drawn model's control; None where there is no control.
+
+    Args:
+        drawn: the model and its texts.
+        seed: of the audit.
+        redraw: 0 for the audit's own control, other numbers for other draws of it.
+    """
+    options = AuditOptions(seed=seed + redraw * REDRAW)
     device = torch.device("cpu")
     subject = make_subject(drawn.adapter, drawn.tokenizer, options, device)
-    batch = batch_of(drawn)
-    rows = _tested(subject.adapter, batch, seed)
     if subject.control is None:
-        return rows, None
-    return rows, _tested(subject.control, batch, seed)
+        return None
+    return _tested(subject.control, batch_of(drawn), seed)
 
 
 def batch_of(drawn: Drawn) -> Batch:

@@ -89,6 +89,18 @@ def test_what_is_wrong(answer, of_yes, of_no):
     assert report.outcome_of(answer, False) == of_no
 
 
+def test_answers_that_another_control_changes_are_counted():
+    options = CalibrationOptions(
+        constructs=["even"], draws=3, texts=[60], seed=3, redraws=2
+    )
+    found = calibrate(options=options)
+    shares = found.models.groupby("rule").changed.mean()
+    for row in found.rules:
+        assert row.changed == pytest.approx(shares[row.rule], abs=1e-4)
+    assert set(found.models.changed.unique()) <= {0.0, 0.5, 1.0}
+    assert shares["accuracy"] == 0 and shares["importance"] > 0
+
+
 def test_counts_of_a_rule_add_up(few):
     found, _ = few
     for row in found.rules:
