@@ -314,12 +314,12 @@ class Drawn:
     """One model of a kind, with its texts.
 
     Attributes:
-        adapter: the model behind the protocol.
+        adapter: the model behind the protocol, a :class:`ConstructedAdapter` or a graft.
         texts: of words joined by spaces.
         labels: the number of each text's class.
     """
 
-    adapter: ConstructedAdapter
+    adapter: AttentionModelBase
     texts: Sequence[str]
     labels: Sequence[int]
 
@@ -370,7 +370,7 @@ def _model(knobs: Knobs, draws: np.random.Generator) -> ConstructedModel:
     halves = np.zeros((n_words, 2))
     for place, role in enumerate(knobs.roles):
         for k in range(n_classes):
-            words = _words_of(place, k, n_classes)
+            words = words_of(place, k, n_classes)
             values[words] = 0
             if role.share:
                 scores[words] += np.log(role.share / knobs.filler_share)
@@ -399,7 +399,7 @@ def _model(knobs: Knobs, draws: np.random.Generator) -> ConstructedModel:
     )
 
 
-def _words_of(place: int, k: int, n_classes: int) -> slice:
+def words_of(place: int, k: int, n_classes: int) -> slice:
     """Where the words of a role and a class stand in the vocabulary."""
     start = N_FILLERS + (place * n_classes + k) * PER_CLASS
     return slice(start, start + PER_CLASS)
@@ -416,7 +416,7 @@ def _text(knobs: Knobs, draws: np.random.Generator) -> tuple[str, int]:
         side = (
             int(draws.integers(n_classes)) if role.side == "any" else sides[role.side]
         )
-        own = _words_of(place, side, n_classes)
+        own = words_of(place, side, n_classes)
         last = own.start + 1 if role.side == "one" else own.stop
         words += draws.integers(own.start, last, role.n).tolist()
     low, high = knobs.lengths

@@ -5,14 +5,17 @@ follows from the formula of :mod:`hf_attnprobe.calibration.constructed`, never f
 test, and where the formula does not decide a question there is none.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hf_attnprobe.calibration.constructed import Knobs, Role
+from hf_attnprobe.calibration.constructed import Drawn, Knobs, Role, draw
+from hf_attnprobe.calibration.grafts import Graft, with_graft
 
 
 WHOLE = "whole"
 """In place of a rule: the answer to whether attention explains the predictions."""
+MOST_FOR_GRAFTS = 100
+"""Texts."""
 
 
 @dataclass(frozen=True)
@@ -31,11 +34,28 @@ class Construct:
         says: what it is.
         knobs: how it is made.
         truths: by rule, or ``WHOLE``; a rule that is not there has no known answer.
+        graft: the head that is written into a tiny BERT, in place of a model by formula;
+            the answers are about all of its attention.
     """
 
     says: str
     knobs: Knobs
     truths: Mapping[str, Truth] = field(default_factory=dict)
+    graft: Graft | None = None
+
+    def draw(self, name: str, *, seed: int, n_texts: int) -> Drawn:
+        """A model of this kind, and texts for it."""
+        drawn = draw(name, self.knobs, seed=seed, n_texts=n_texts)
+        if self.graft is None:
+            return drawn
+        return with_graft(drawn, self.graft, seed=seed)
+
+    def sizes(self, n_texts: Sequence[int]) -> list[int]:
+        """The numbers of texts that the verdict is asked for on.
+
+        A Transformer costs ten times as much, so it is not asked on many.
+        """
+        return [n for n in n_texts if self.graft is None or n <= MOST_FOR_GRAFTS]
 
 
 def _all(holds: bool, why: str, *rules: str) -> dict[str, Truth]:
@@ -202,6 +222,24 @@ CONSTRUCTS: dict[str, Construct] = {
         "the same, the labels are what the model says",
         Knobs(roles=(), logit=4.0, score_noise=2.5, value_noise=1.0, labels="own"),
         UNTRAINED | _all(True, "the labels are what the model says", "accuracy"),
+    ),
+    "BERT, one head points": Construct(
+        "a tiny BERT in which one head looks at the key and writes what it says",
+        Knobs(),
+        POINTS,
+        graft=Graft(),
+    ),
+    "BERT, that head an ornament": Construct(
+        "one head looks at the key, another one that attends evenly writes what it says",
+        Knobs(),
+        RIGHT
+        | _all(
+            False,
+            "the head that looks writes nothing, the one that writes is even",
+            "assignment",
+            WHOLE,
+        ),
+        graft=Graft(writes=2),
     ),
 }
 """By name, in the order of the tables."""

@@ -161,9 +161,9 @@ def calibration_of(
 
 def _cells(models: pd.DataFrame, options: CalibrationOptions) -> Iterator[Cell]:
     for construct in models.construct.unique():
-        truths = CONSTRUCTS[construct].truths
+        truths, sizes = CONSTRUCTS[construct].truths, CONSTRUCTS[construct].sizes
         for rule in (*ASKED, WHOLE):
-            for n in options.n_texts:
+            for n in sizes(options.n_texts):
                 own = models[
                     (models.construct == construct)
                     & (models.rule == rule)
@@ -364,11 +364,14 @@ def _by_rule(found: Calibration) -> list[str]:
 
 def _by_construct(found: Calibration) -> list[str]:
     head = ["model", *[_name(rule) for rule in (*ASKED, WHOLE)]]
-    cells = {(c.construct, c.rule): c for c in found.cells if c.n == found.texts[-1]}
-    kinds = dict.fromkeys(cell.construct for cell in found.cells)
+    cells = {(c.construct, c.rule): c for c in found.cells}  # the last is of most texts
+    most = {cell.construct: cell.n for cell in found.cells}
     rows = [
-        [kind, *[_told(cells[kind, rule]) for rule in (*ASKED, WHOLE)]]
-        for kind in kinds
+        [
+            kind if n == found.texts[-1] else f"{kind} ({n} texts)",
+            *[_told(cells[kind, rule]) for rule in (*ASKED, WHOLE)],
+        ]
+        for kind, n in most.items()
     ]
     return markdown.table(head, rows)
 

@@ -9,12 +9,12 @@ from typing import Any
 import pandas as pd
 import torch
 
-from hf_attnprobe.attention_model import AttentionModelBase, Batch
+from hf_attnprobe.attention_model import ALL, AttentionModelBase, Batch, Site
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.subject import make_subject
 from hf_attnprobe.auditing.sweep import run_batch
 from hf_attnprobe.auditing.verdict import conclusion, findings
-from hf_attnprobe.calibration.constructed import Drawn, draw
+from hf_attnprobe.calibration.constructed import Drawn
 from hf_attnprobe.calibration.constructs import CONSTRUCTS, WHOLE, Construct
 from hf_attnprobe.calibration.options import CalibrationOptions
 from hf_attnprobe.calibration.report import Calibration, calibration_of, write
@@ -79,15 +79,16 @@ def _answers(
     name: str, construct: Construct, options: CalibrationOptions
 ) -> Iterator[dict[str, Any]]:
     """What is answered of each model of a kind, a row per question and number of texts."""
-    for number in range(options.n_draws):
+    sizes = construct.sizes(options.n_texts)
+    for number in range(options.n_draws if sizes else 0):
         seed = options.seed + number
-        drawn = draw(name, construct.knobs, seed=seed, n_texts=options.n_texts[-1])
+        drawn = construct.draw(name, seed=seed, n_texts=sizes[-1])
         rows, control = rows_of(drawn, seed=seed)
         redrawn = [
             control_rows_of(drawn, seed=seed, redraw=k + 1)
             for k in range(options.redraws)
         ]
-        for n in options.n_texts:
+        for n in sizes:
             first, *others = (
                 _verdict(drawn, rows, rows_of_control, n, options.seed)
                 for rows_of_control in (control, *redrawn)
@@ -168,5 +169,7 @@ def batch_of(drawn: Drawn) -> Batch:
 
 
 def _tested(adapter: AttentionModelBase, batch: Batch, seed: int) -> pd.DataFrame:
-    where = {test: adapter.sites() for test in TESTS} | {PREDICTION: [NO_SITE]}
+    sites = adapter.sites()
+    whole = sites if len(sites) == 1 else [Site(ALL, ALL)]
+    where = dict.fromkeys(TESTS, whole) | {PREDICTION: [NO_SITE]}
     return run_batch(adapter, batch, where, {}, seed)

@@ -1,21 +1,29 @@
 """Constructed models do what their formula says, and what their truths claim is so."""
 
+from copy import deepcopy
+
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 
 from hf_attnprobe import AttnProbeError, AuditOptions, audit
+from hf_attnprobe.attention_model import Site
 from hf_attnprobe.calibration.constructed import Knobs, Role, draw
 from hf_attnprobe.calibration.constructs import CONSTRUCTS, WHOLE
+from hf_attnprobe.calibration.grafts import HIDDEN, N_HEADS
 from hf_attnprobe.calibration.run import TESTS, batch_of, rows_of
 from hf_attnprobe.statistics.verdicts import RULES
 from hf_attnprobe.storage.rows import KEY, read_rows
 from hf_attnprobe.testing import check_adapter
 
 
+BY_FORMULA = [name for name, kind in CONSTRUCTS.items() if kind.graft is None]
+GRAFTS = CONSTRUCTS.keys() - BY_FORMULA
+
+
 def drawn_as(name: str, *, seed: int = 1, n_texts: int = 12):
-    return draw(name, CONSTRUCTS[name].knobs, seed=seed, n_texts=n_texts)
+    return CONSTRUCTS[name].draw(name, seed=seed, n_texts=n_texts)
 
 
 def observed(drawn):
@@ -45,7 +53,7 @@ def by_hand(model, ids, attention=None):
     return odds / odds.sum(), attention
 
 
-@pytest.mark.parametrize("name", CONSTRUCTS)
+@pytest.mark.parametrize("name", BY_FORMULA)
 def test_probabilities_and_attention_are_the_formula(name):
     drawn = drawn_as(name)
     observation = observed(drawn)
@@ -57,7 +65,7 @@ def test_probabilities_and_attention_are_the_formula(name):
         np.testing.assert_allclose(own, attention, rtol=1e-9)
 
 
-@pytest.mark.parametrize("name", CONSTRUCTS.keys() - {"path of weight 0"})
+@pytest.mark.parametrize("name", sorted({*BY_FORMULA} - {"path of weight 0"}))
 def test_the_adapter_keeps_the_protocol(name):
     drawn = drawn_as(name, n_texts=6)
     check_adapter(drawn.adapter, batch_of(drawn))
@@ -69,7 +77,7 @@ def test_no_edit_arrives_by_a_path_of_weight_0():
         check_adapter(drawn.adapter, batch_of(drawn))
 
 
-@pytest.mark.parametrize("name", CONSTRUCTS)
+@pytest.mark.parametrize("name", BY_FORMULA)
 def test_leaving_words_out_is_the_shorter_text(name):
     drawn = drawn_as(name, n_texts=3)
     observation = observed(drawn)
@@ -120,7 +128,7 @@ def other_attentions(observation, n_copies: int = 50):
     return (weights / weights.sum(-1, keepdim=True))[:, :, None, None]
 
 
-@pytest.mark.parametrize("name", CONSTRUCTS)
+@pytest.mark.parametrize("name", BY_FORMULA)
 def test_where_assignment_is_none_no_attention_moves_the_output(name):
     truth = CONSTRUCTS[name].truths.get("assignment")
     if truth is None:
@@ -139,7 +147,7 @@ def test_where_assignment_is_none_no_attention_moves_the_output(name):
         assert log_odds.median() > 0.5
 
 
-@pytest.mark.parametrize("name", CONSTRUCTS)
+@pytest.mark.parametrize("name", BY_FORMULA)
 def test_the_labels_are_what_accuracy_says(name):
     drawn = drawn_as(name, n_texts=300)
     right = observed(drawn).probs.argmax(-1) == torch.tensor(drawn.labels)
@@ -149,7 +157,7 @@ def test_the_labels_are_what_accuracy_says(name):
         assert 0.4 < right.double().mean() < 0.6
 
 
-@pytest.mark.parametrize("name", CONSTRUCTS)
+@pytest.mark.parametrize("name", BY_FORMULA)
 def test_the_most_attended_words_decide_where_it_is_so_said(name):
     """Erased together by brute force: the role's words where the truth is yes, else others."""
     truth = CONSTRUCTS[name].truths.get("removal")
@@ -175,6 +183,29 @@ def test_every_truth_is_of_a_rule_and_says_why():
         assert construct.truths.keys() <= {*RULES, WHOLE}
         for truth in construct.truths.values():
             assert len(truth.why.split()) >= 4 and not truth.why.endswith(".")
+
+
+# --- grafts ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(GRAFTS))
+def test_the_head_that_writes_is_the_one_that_decides(name):
+    """By the checkpoint alone: without a head's part of the output projection."""
+    graft, drawn = CONSTRUCTS[name].graft, drawn_as(name, n_texts=50)
+    batch = batch_of(drawn)
+    model = drawn.adapter.model
+    ids = {n: batch.inputs[n] for n in ("input_ids", "attention_mask")}
+    whole = model(**ids).logits.softmax(-1)
+    assert (whole.argmax(-1) == torch.tensor(drawn.labels)).double().mean() > 0.97
+    for head in range(N_HEADS):
+        without = deepcopy(model)
+        width = HIDDEN // N_HEADS
+        projection = without.bert.encoder.layer[-1].attention.output.dense.weight
+        projection.data[:, head * width : (head + 1) * width] = 0
+        moved = (without(**ids).logits.softmax(-1) - whole).abs().sum(-1) / 2
+        assert (moved.mean() > 0.3) == (head == graft.writes)
+        looks = observed(drawn).read(Site(1, head)).amax(-1).mean()
+        assert (looks > 0.8) == (head == graft.looks)
 
 
 # --- draws -------------------------------------------------------------------------------
