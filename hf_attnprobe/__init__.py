@@ -44,6 +44,9 @@ if TYPE_CHECKING:
     from hf_attnprobe.auditing.options import AuditOptions
     from hf_attnprobe.auditing.report import Report, read_audit
     from hf_attnprobe.auditing.run import audit
+    from hf_attnprobe.calibration.options import CalibrationOptions
+    from hf_attnprobe.calibration.report import Calibration
+    from hf_attnprobe.calibration.run import calibrate
     from hf_attnprobe.charts.shown_text import ShownText
     from hf_attnprobe.checkpoint_comparison.options import ComparisonOptions
     from hf_attnprobe.checkpoint_comparison.report import CheckpointComparison
@@ -129,6 +132,8 @@ _LATER = {
     "AuditOptions": "auditing.options",
     "Batch": "attention_model",
     "BlockOutputs": "attention_model",
+    "Calibration": "calibration.report",
+    "CalibrationOptions": "calibration.options",
     "CardOptions": "publishing.options",
     "CheckpointComparison": "checkpoint_comparison.report",
     "Comparison": "statistics.comparisons",
@@ -182,6 +187,7 @@ _LATER = {
     "WrittenCard": "publishing.report",
     "audit": "auditing.run",
     "build_tokenizer": "data.tokenizer",
+    "calibrate": "calibration.run",
     "check_adapter": "testing",
     "AuditComparison": "auditing.differences.report",
     "compare_audits": "auditing.differences.compare",
@@ -224,6 +230,8 @@ __all__ = [
     "AuditOptions",
     "Batch",
     "BlockOutputs",
+    "Calibration",
+    "CalibrationOptions",
     "CardOptions",
     "CheckpointComparison",
     "Comparison",
@@ -273,6 +281,7 @@ __all__ = [
     "WrittenCard",
     "audit",
     "build_tokenizer",
+    "calibrate",
     "check_adapter",
     "compare_audits",
     "compare_checkpoints",

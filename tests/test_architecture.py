@@ -15,6 +15,7 @@ import hf_attnprobe
 from hf_attnprobe import audit, cli, run_partition
 from hf_attnprobe import demonstration as demo
 from hf_attnprobe.auditing.options import flat_options
+from hf_attnprobe.calibration.run import calibrate
 from hf_attnprobe.checkpoint_comparison import run as checkpoint_comparison
 from hf_attnprobe.data import examples as data
 from hf_attnprobe.data.arguments import Data
@@ -243,6 +244,7 @@ def test_public_names_are_sorted_and_no_others():
         run_partition,
         retraining.retrain,
         study.study,
+        calibrate,
         checkpoint_comparison.compare_checkpoints,
         deception.deceive,
         training.train_classifier,
@@ -324,6 +326,7 @@ FUNCTIONS = {
     "plan": parameters(planning.plan_audit) | set(names_of([Data, *flat_options()])),
     "work": parameters(workers.work) | options_of(workers.work),
     "study": parameters(study.study, StudyOptions) | {"json"},
+    "calibrate": parameters(calibrate) | options_of(calibrate) | {"json"},
     "report": {"folders", "output", "figures"},
     "card": parameters(publishing.write_card) | options_of(publishing.write_card),
     "datasets": parameters(known_datasets) | {"json"},

@@ -1,4 +1,4 @@
-"""attnprobe demo | train | audit | plan | work | retrain | compare | deceive | study | report | card | datasets
+"""attnprobe demo | train | audit | plan | work | retrain | compare | deceive | study | calibrate | report | card | datasets
 
 Every verb is a public function; every flag is one of its arguments or options. Results go
 to stdout, progress and log to stderr. A known error is one line and exit code 1, a usage
@@ -18,6 +18,7 @@ from typing import Any
 
 from hf_attnprobe.cli import (
     audits,
+    calibrations,
     catalogue,
     partitions,
     publishing,
@@ -118,6 +119,9 @@ def build_parser() -> argparse.ArgumentParser:
     trainings.add_deceive(
         add("deceive", "train a model to hide its attention to some tokens")
     )
+    calibrations.add_calibrate(
+        add("calibrate", "count the verdict's wrong answers where the truth is known")
+    )
     audits.add_report(add("report", "render the report of an audit"))
     publishing.add_card(
         add("card", "write a checkpoint's model card, and publish both on the Hub")
@@ -159,6 +163,7 @@ COMMANDS: dict[str, Callable[[dict[str, Any]], int | None]] = {
     "study": studies.run_study,
     "compare": audits.run_compare,
     "deceive": trainings.run_deceive,
+    "calibrate": calibrations.run_calibrate,
     "report": audits.run_report,
     "card": publishing.run_card,
     "datasets": catalogue.run_datasets,

@@ -1,0 +1,1 @@
+"""The verb ``calibrate``: how often the verdict is wrong where the truth is known."""

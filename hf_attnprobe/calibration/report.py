@@ -1,0 +1,424 @@
+"""How often the verdict is wrong on models of known truth: as data, JSON and Markdown."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from hf_attnprobe import markdown
+from hf_attnprobe.calibration.constructs import CONSTRUCTS, WHOLE
+from hf_attnprobe.calibration.options import CalibrationOptions
+from hf_attnprobe.statistics.shares import share_interval
+from hf_attnprobe.statistics.verdicts import RULES
+from hf_attnprobe.storage.folders import write_atomically, write_json
+from hf_attnprobe.storage.plain_data import plain
+from hf_attnprobe.storage.provenance import versions
+
+
+Outcome = Literal["right", "wrong", "undecided"]
+NOTHING = "no answer"
+"""Of a question that no text of a model answers, such as when no erasure flips any."""
+ASKED = ("accuracy", "importance", "assignment", "uniqueness", "erasure", "removal")
+MEASURED = "calibration.json"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A question to the models of one kind.
+
+    Attributes:
+        construct, rule, n: the kind, the question (or "whole"), the texts of each model.
+        truth: the right answer, yes or no; None where none is known.
+        answers: how many models got which answer.
+        mean, sd: of the graded number over the models; None where there is none.
+    """
+
+    construct: str
+    rule: str
+    n: int
+    truth: bool | None
+    answers: dict[str, int]
+    mean: float | None
+    sd: float | None
+
+    def count(self, outcome: Outcome) -> int:
+        """How many models of a kind with a known truth are answered so."""
+        if self.truth is None:
+            return 0
+        return sum(
+            models
+            for answer, models in self.answers.items()
+            if outcome_of(answer, self.truth) == outcome
+        )
+
+
+@dataclass(frozen=True)
+class RuleRow:
+    """A question over all kinds of models with a known truth, at a number of texts.
+
+    Attributes:
+        false_yes, no: wrong answers, and models, where the truth is no.
+        false_no, yes: the same where the truth is yes.
+        undecided_no, undecided_yes: models that neither yes nor no is said of.
+        auroc: how often the graded number of a model with the truth yes is above that
+            of one with no; .5 is chance; None where there is no number or one truth only.
+        changed: the share of answers that another draw of the control changes, of all
+            kinds; None where none was drawn.
+    """
+
+    rule: str
+    n: int
+    false_yes: int
+    no: int
+    false_no: int
+    yes: int
+    undecided_no: int
+    undecided_yes: int
+    auroc: float | None
+    changed: float | None = None
+
+    @property
+    def sentence(self) -> str:
+        """How often such an answer is wrong."""
+        parts = []
+        if self.no:
+            parts.append(f"told yes or partly wrongly {share(self.false_yes, self.no)}")
+        if self.yes:
+            parts.append(f"told no wrongly {share(self.false_no, self.yes)}")
+        return f"Models of known truth, {self.n} texts each: {'; '.join(parts)}."
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """How often each question is answered wrongly. ``print(found)`` shows the table.
+
+    Attributes:
+        draws, texts, seed: models of each kind, texts, where the drawing began.
+        cells: a question to the models of one kind, by number of texts.
+        rules: a question over all kinds.
+        thresholds: by rule, where "partly" and "yes" begin.
+        versions: of the packages that computed the numbers.
+        seconds: of the processor.
+        models: what was answered of each model; None when read from a file.
+    """
+
+    draws: int
+    texts: tuple[int, ...]
+    seed: int
+    cells: tuple[Cell, ...]
+    rules: tuple[RuleRow, ...]
+    thresholds: dict[str, tuple[float, float]]
+    versions: dict[str, str]
+    seconds: float
+    models: pd.DataFrame | None = None
+
+    def __str__(self) -> str:
+        return "\n".join([*_by_rule(self), "", *_by_construct(self)])
+
+
+def outcome_of(answer: str, truth: bool) -> Outcome:
+    """Whether an answer is right.
+
+    "partly" is wrong where the truth is no, since it claims something, and undecided
+    where it is yes.
+
+    >>> outcome_of("mostly yes", True), outcome_of("partly", False)
+    ('right', 'wrong')
+    """
+    if answer in ("no", "mostly no"):
+        return "wrong" if truth else "right"
+    if answer in ("yes", "mostly yes"):
+        return "right" if truth else "wrong"
+    return "wrong" if answer == "partly" and not truth else "undecided"
+
+
+def calibration_of(
+    models: pd.DataFrame, options: CalibrationOptions, seconds: float
+) -> Calibration:
+    """The errors, from what was answered of each model."""
+    cells = tuple(_cells(models, options))
+    rules = [
+        _rule_row(models, cells, r, n) for r in (*ASKED, WHOLE) for n in options.n_texts
+    ]
+    return Calibration(
+        options.n_draws,
+        options.n_texts,
+        options.seed,
+        cells,
+        tuple(rules),
+        {key: (RULES[key].partly, RULES[key].yes) for key in ASKED},
+        versions(),
+        round(seconds, 1),
+        models,
+    )
+
+
+def _cells(models: pd.DataFrame, options: CalibrationOptions) -> Iterator[Cell]:
+    for construct in models.construct.unique():
+        truths, sizes = CONSTRUCTS[construct].truths, CONSTRUCTS[construct].sizes
+        for rule in (*ASKED, WHOLE):
+            for n in sizes(options.n_texts):
+                own = models[
+                    (models.construct == construct)
+                    & (models.rule == rule)
+                    & (models.n == n)
+                ]
+                answers = own.answer.value_counts().to_dict()
+                if len(own) < options.n_draws:
+                    answers[NOTHING] = options.n_draws - len(own)
+                values = own.value.dropna().to_numpy()
+                truth = truths.get(rule)
+                yield Cell(
+                    construct,
+                    rule,
+                    n,
+                    None if truth is None else truth.holds,
+                    dict(sorted(answers.items())),
+                    round(float(values.mean()), 4) if len(values) else None,
+                    round(float(values.std(ddof=1)), 4) if len(values) > 1 else None,
+                )
+
+
+def _rule_row(
+    models: pd.DataFrame, cells: Sequence[Cell], rule: str, n: int
+) -> RuleRow:
+    own = [c for c in cells if (c.rule, c.n) == (rule, n) and c.truth is not None]
+    values = models[(models.rule == rule) & (models.n == n)].dropna(subset=["value"])
+    by_truth = {truth: [c for c in own if c.truth is truth] for truth in (False, True)}
+    numbers = {
+        truth: values.value[values.construct.isin([c.construct for c in some])]
+        for truth, some in by_truth.items()
+    }
+
+    changed = models.changed[(models.rule == rule) & (models.n == n)]
+
+    def total(truth: bool, outcome: Outcome) -> int:
+        return sum(cell.count(outcome) for cell in by_truth[truth])
+
+    def size(truth: bool) -> int:
+        return sum(sum(cell.answers.values()) for cell in by_truth[truth])
+
+    return RuleRow(
+        rule,
+        n,
+        false_yes=total(False, "wrong"),
+        no=size(False),
+        false_no=total(True, "wrong"),
+        yes=size(True),
+        undecided_no=total(False, "undecided"),
+        undecided_yes=total(True, "undecided"),
+        auroc=auroc(numbers[True].to_numpy(), numbers[False].to_numpy()),
+        changed=None if changed.isna().all() else round(float(changed.mean()), 4),
+    )
+
+
+def auroc(positive: np.ndarray, negative: np.ndarray) -> float | None:
+    """How often a positive number is above a negative one, ties counted half.
+
+    >>> auroc(np.array([2.0, 3.0]), np.array([1.0, 2.0]))
+    0.875
+    """
+    if not len(positive) or not len(negative):
+        return None
+    difference = positive[:, None] - negative
+    above = (difference > 0).mean() + (difference == 0).mean() / 2
+    return round(float(above), 4)
+
+
+def row_of(rule: str, n_texts: int | None = None) -> RuleRow | None:
+    """How often such an answer is wrong on models of known truth, as measured.
+
+    Args:
+        rule: a key of ``RULES`` about attention, "accuracy" or "whole".
+        n_texts: of the audit; the row is that of the most texts that are no more, or
+            the fewest measured. None: the most.
+
+    Returns:
+        None of a rule that was not calibrated.
+    """
+    rows = sorted((r for r in measured().rules if r.rule == rule), key=lambda r: r.n)
+    if not rows:
+        return None
+    fitting = [row for row in rows if n_texts is None or row.n <= n_texts]
+    return (fitting or rows[:1])[-1]
+
+
+@cache
+def measured() -> Calibration:
+    """The calibration that comes with this version."""
+    return from_json(json.loads((files(__package__) / MEASURED).read_text()))
+
+
+def to_json(found: Calibration) -> dict[str, Any]:
+    """Plain data, without what was answered of each model."""
+    fields = {**vars(found), "models": None}
+    fields |= {k: [asdict(c) for c in fields[k]] for k in ("cells", "rules")}
+    del fields["models"]
+    return plain(fields)
+
+
+def from_json(data: Mapping[str, Any]) -> Calibration:
+    """What :func:`to_json` made."""
+    fields = dict(data)
+    fields["cells"] = tuple(Cell(**cell) for cell in data["cells"])
+    fields["rules"] = tuple(RuleRow(**row) for row in data["rules"])
+    fields["texts"] = tuple(data["texts"])
+    fields["thresholds"] = {key: tuple(p) for key, p in data["thresholds"].items()}
+    return Calibration(**fields)
+
+
+def write(found: Calibration, folder: Path) -> None:
+    """Writes summary, Markdown and the answers of each model."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / MEASURED, to_json(found))
+    write_atomically(folder / "calibration.md", to_markdown(found))
+    if found.models is not None:
+        table = found.models.to_csv(index=False, float_format="%.6g")
+        write_atomically(folder / "answers.csv", table)
+
+
+def share(hits: int, n: int) -> str:
+    """A count with the exact interval of its share.
+
+    >>> share(0, 40)
+    '0 of 40 [.00, .09]'
+    """
+    if not n:
+        return markdown.MISSING
+    low, high = (
+        f"{end:.2f}".removeprefix("0")
+        for end in share_interval(np.array(hits), np.array(n))
+    )
+    return f"{hits} of {n} [{low}, {high}]"
+
+
+def to_markdown(found: Calibration) -> str:
+    """The page of the documentation."""
+    return markdown.document(
+        [
+            "# How often the verdict is wrong",
+            "",
+            *OPENING,
+            "",
+            f"{found.draws} models of each kind, seeds from {found.seed} on, "
+            f"{', '.join(map(str, found.texts))} texts of 8 to 14 words; "
+            f"{found.seconds:.0f} s of one processor. Versions: "
+            f"{', '.join(f'{k} {v}' for k, v in found.versions.items())}.",
+            "",
+            "## By question",
+            "",
+            *_by_rule(found),
+            "",
+            f"## Answers on {found.texts[-1]} texts",
+            "",
+            "What is true, and how many models were told what; wrong answers are bold.",
+            "",
+            *_by_construct(found),
+            "",
+            "## Right answers by number of texts",
+            "",
+            *_by_texts(found),
+            "",
+            "## What is true, and why",
+            "",
+            *_reasons(found),
+        ]
+    )
+
+
+OPENING = (
+    "`attnprobe calibrate` makes models by hand whose truth follows from their formula "
+    "(`hf_attnprobe/calibration/constructs.py`), audits them, and counts what the verdict "
+    "says of them. A false yes is a yes, mostly yes or partly where the truth is no, a false "
+    "no a no or mostly no where it is yes; anything else that is not right is undecided. "
+    "Behind each count stands the exact 95% interval of its share. AUROC is how often the "
+    "graded number of a model whose truth is yes is above that of one whose truth is no; the "
+    "last column is the share of answers that another draw of the control changes. "
+    "Questions whose answer the formula does not give are left empty.",
+)
+
+
+def _by_rule(found: Calibration) -> list[str]:
+    head = ["question", "texts", "false yes", "false no", "undecided", "AUROC"]
+    head += ["changed by another control"]
+    rows = [
+        [
+            _name(row.rule),
+            row.n,
+            share(row.false_yes, row.no),
+            share(row.false_no, row.yes),
+            share(row.undecided_no + row.undecided_yes, row.no + row.yes),
+            markdown.number(row.auroc, digits=2),
+            markdown.number(row.changed, digits=2),
+        ]
+        for row in found.rules
+    ]
+    return markdown.table(head, rows)
+
+
+def _by_construct(found: Calibration) -> list[str]:
+    head = ["model", *[_name(rule) for rule in (*ASKED, WHOLE)]]
+    cells = {(c.construct, c.rule): c for c in found.cells}  # the last is of most texts
+    most = {cell.construct: cell.n for cell in found.cells}
+    rows = [
+        [
+            kind if n == found.texts[-1] else f"{kind} ({n} texts)",
+            *[_told(cells[kind, rule]) for rule in (*ASKED, WHOLE)],
+        ]
+        for kind, n in most.items()
+    ]
+    return markdown.table(head, rows)
+
+
+def _told(cell: Cell) -> str:
+    """What is true and what was said."""
+    if cell.truth is None:
+        return markdown.MISSING
+    told = [
+        f"**{answer} {models}**"
+        if outcome_of(answer, cell.truth) == "wrong"
+        else f"{answer} {models}"
+        for answer, models in sorted(cell.answers.items(), key=lambda pair: -pair[1])
+    ]
+    return f"({'yes' if cell.truth else 'no'}) {', '.join(told)}"
+
+
+def _by_texts(found: Calibration) -> list[str]:
+    """Shares of right answers."""
+    known = [cell for cell in found.cells if cell.truth is not None]
+    head = ["question", "truth", *[f"{n} texts" for n in found.texts]]
+    rows = []
+    for rule in (*ASKED, WHOLE):
+        for truth in (True, False):
+            own = [c for c in known if c.rule == rule and c.truth is truth]
+            if own:
+                by_n = [[c for c in own if c.n == n] for n in found.texts]
+                right = [_right(cells) for cells in by_n]
+                rows.append([_name(rule), "yes" if truth else "no", *right])
+    return markdown.table(head, rows)
+
+
+def _right(cells: Sequence[Cell]) -> str:
+    models = sum(sum(cell.answers.values()) for cell in cells)
+    return share(sum(cell.count("right") for cell in cells), models)
+
+
+def _reasons(found: Calibration) -> list[str]:
+    lines = []
+    for name in dict.fromkeys(cell.construct for cell in found.cells):
+        construct = CONSTRUCTS[name]
+        lines += [f"- **{name}**: {construct.says}."]
+        for rule, truth in construct.truths.items():
+            answer = "yes" if truth.holds else "no"
+            lines += [f"    - {_name(rule)} {answer}: {truth.why}."]
+    return lines
+
+
+def _name(rule: str) -> str:
+    return rule if rule == WHOLE else RULES[rule].name.lower()
