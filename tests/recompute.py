@@ -122,74 +122,154 @@ def site_of_model(rows):
     return heads[0] if len(heads) == 1 else None
 
 
-def graded_numbers(rows, control):
-    """Per rule the values [texts] whose mean is graded, and what they are a bound of.
+def read_control(folder):
+    """The control's rows, every value the mean over the draws that have one."""
+    draws = [read(draw / "rows") for draw in sorted(folder.glob("control/draw-*"))]
+    if not draws:
+        return None
+    key = ["test", "statistic", "example_id", "layer", "head"]
+    return pd.concat(draws).groupby(key, as_index=False).value.mean()
+
+
+class Graded:
+    """A number that is graded: some function of means over texts.
+
+    Attributes:
+        columns: [texts, statistics]; a text counts that has all of them.
+        of_means: from the means of the columns to the number.
+    """
+
+    def __init__(self, columns, of_means=lambda mean: mean):
+        self.columns = np.stack([np.asarray(c, dtype=float) for c in columns], 1)
+        self.columns = self.columns[~np.isnan(self.columns).any(1)]
+        self.of_means = of_means
+
+    @property
+    def n(self):
+        return len(self.columns)
+
+    @property
+    def value(self):
+        return self.of_means(*self.columns.mean(0)) if self.n else np.nan
+
+    def resampled(self, n_resamples=2000):
+        """The number on resamples of the texts."""
+        generator = np.random.default_rng(12345)
+        drawn = generator.integers(0, self.n, (n_resamples, self.n))
+        means = self.columns[drawn].mean(1)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            found = self.of_means(*means.T)
+        return found[np.isfinite(found)]
+
+
+def beyond_chance(own, chance):
+    """As Cohen's kappa."""
+    return (own - chance) / (1 - chance)
+
+
+def way(attention, random, best):
+    return 1 - (attention - best) / (random - best)
+
+
+def graded_numbers(rows, control, members):
+    """What is graded of some texts, by rule.
 
     Returns:
-        By rule (lowest, highest): equal unless the number is only known to lie between.
+        By rule (lowest, highest): one object unless the number is only known to lie
+        between; and the rules whose control was not run.
     """
     site = site_of_model(rows)
     if site is None:
-        return {}
-    own = wide(rows, *site)
-    other = None if control is None else wide(control, *site).reindex(own.index)
+        return {}, set()
+    own = wide(rows, *site).reindex(members)
+    other = own.iloc[:, :0]
+    if control is not None:
+        other = wide(control, *site).reindex(members)
 
     def has(frame, name):
-        return frame is not None and name in frame and frame[name].notna().any()
+        return name in frame and frame[name].notna().any()
 
-    found = {}
-    tau = "attention_leave_one_out_tau"
-    if has(own, tau):
-        values = own[tau]
-        if has(other, tau):
-            values = own[tau] - other[tau]
-        found["importance"] = values, values
+    found, alone = {}, set()
+
+    def put(rule, names, agreement, with_control):
+        columns = [own[name] for name in names]
+        if all(has(other, name) for name in names):
+            columns += [other[name] for name in names]
+            found[rule] = (Graded(columns, with_control),) * 2
+        else:
+            found[rule] = (Graded(columns, agreement),) * 2
+            alone.add(rule)
+
+    gamma = "attention_leave_one_out_agreement"
+    if has(own, gamma):
+        put("importance", [gamma], lambda mean: mean, beyond_chance)
     if has(own, "median_tvd"):
-        values = own["median_tvd"]
-        if has(other, "median_tvd"):
-            values = own["median_tvd"] - other["median_tvd"]
-        found["assignment"] = values, values
+        names = "median_tvd", "median_share_of_log_odds"
+        larger = max((n for n in names if has(own, n)), key=lambda n: own[n].mean())
+        found["assignment"] = (Graded([own[larger]]),) * 2
     share = "share_of_largest@0.01"
     if has(own, share):
-        highest = 1 - own[share]
-        lowest = highest * 0
+        highest = Graded([1 - own[share]])
+        lowest = Graded([0 * own[share]])
         if (own["epsilon_max_jsd_exact"].dropna() == 1).all():
             lowest = highest
         elif has(own, "share_of_largest_upper@0.01"):
-            lowest = 1 - own["share_of_largest_upper@0.01"]
+            lowest = Graded([1 - own["share_of_largest_upper@0.01"]])
         found["uniqueness"] = lowest, highest
-    for name in ("way_to_best@attention", "way_to_best_tried@attention"):
-        if has(own, name):
-            found["erasure"] = own[name], own[name]
-            break
-    for ranking in ("attention", "mean_attention"):
-        name = f"comprehensiveness@{ranking}"
-        if has(own, name) and has(own, "comprehensiveness@random"):
-            values = own[name] - own["comprehensiveness@random"]
-            found["removal"] = values, values
-            break
-    return found
-
-
-def beyond_control(rows, control):
-    """Values [texts] that must be above 0 on average for an answer above no."""
-    site = site_of_model(rows)
-    if site is None or control is None:
-        return {}
-    own = wide(rows, *site)
-    other = wide(control, *site).reindex(own.index)
-    found = {}
-    for name in ("way_to_best@attention", "way_to_best_tried@attention"):
-        if name in own and name in other and own[name].notna().any():
-            found["erasure"] = own[name] - other[name]
-            break
+    orders = [f"fraction_to_lose_lead@{k}" for k in ("attention", "random", "best")]
+    if not has(own, orders[0]):
+        orders = [
+            "fraction_to_flip@attention",
+            "fraction_to_flip@random",
+            "minimal_fraction",
+        ]
+    if all(has(own, name) for name in orders):
+        put("erasure", orders, way, lambda *m: beyond_chance(way(*m[:3]), way(*m[3:])))
     for ranking in ("attention", "mean_attention"):
         pair = f"comprehensiveness@{ranking}", "comprehensiveness@random"
-        if set(pair) <= set(own) and set(pair) <= set(other):
-            ours, theirs = (frame[pair[0]] - frame[pair[1]] for frame in (own, other))
-            found["removal"] = ours - theirs
+        if has(own, pair[0]) and has(own, pair[1]):
+            put("removal", pair, np.subtract, lambda a, r, x, y: a - r - (x - y))
             break
-    return found
+    return found, alone
+
+
+def attention_does_nothing(rows, members):
+    """Low and high of the mean of the worst shuffle; NaN where it is not known."""
+    own = wide(rows, *site_of_model(rows)).reindex(members)
+    for name in ("largest_change", "largest_drawn_change"):
+        if name in own and own[name].notna().any():
+            return mean_and_interval(own[name])
+    return np.nan, (np.nan, np.nan), 0
+
+
+DECIDING = {"importance", "assignment", "erasure", "removal"}
+RANKING = DECIDING - {"assignment"}
+OPEN = "cannot say"
+
+
+def verdict(answers):
+    """The whole from the answers by question: what any answer to the open ones gives."""
+    first = next((rule for rule, said in answers.items() if said == OPEN), None)
+    if first is not None:
+        grades = ("no", "partly", "yes")
+        leaves = {verdict({**answers, first: grade}) for grade in grades}
+        if len(leaves) == 1:
+            return leaves.pop()
+        sides = {"yes", "mostly yes"}, {"no", "mostly no"}
+        mostly = [s for s in sides if leaves <= s]
+        return f"mostly {min(mostly[0], key=len)}" if mostly else OPEN
+    if {rule for rule in RANKING if answers.get(rule) == "no"} == RANKING:
+        return "no"
+    if not set(answers) >= DECIDING:
+        return OPEN
+    if {answers[rule] for rule in DECIDING} == {"yes"}:
+        return "yes"
+    if answers["assignment"] == "no":
+        return "mostly no"
+    for side in ("yes", "no"):
+        if 2 * list(answers.values()).count(side) > len(answers):
+            return f"mostly {side}"
+    return "partly"
 
 
 def control_is_blunt(rows, control, members):

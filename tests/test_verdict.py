@@ -8,6 +8,7 @@ import datasets
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.stats
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,9 +30,15 @@ from hf_attnprobe.functional.linear import epsilon_max_jsd
 from hf_attnprobe.statistics.bootstrap import Estimate
 from hf_attnprobe.statistics.quality import quality
 from hf_attnprobe.statistics.verdicts import (
+    DECISIVE,
+    GRADES,
     MIN_TEXTS,
+    QUESTIONS,
+    RANKINGS,
     RULES,
     Answer,
+    Finding,
+    conclude,
     grade,
     grade_between,
     overall,
@@ -113,22 +120,167 @@ def test_a_number_between_bounds_is_graded_by_both_of_them():
 RULES_ANSWERS = (Answer.NO, Answer.PARTLY, Answer.YES)
 
 
+WORDS = {"y": Answer.YES, "p": Answer.PARTLY, "n": Answer.NO, "?": Answer.CANNOT_SAY}
+
+
+def answered(letters):
+    """Answers by question from a letter each, in their order; a dot was not asked."""
+    pairs = zip(QUESTIONS, letters, strict=True)
+    return {rule: WORDS[letter] for rule, letter in pairs if letter != "."}
+
+
 @pytest.mark.parametrize(
-    ("answers", "expected"),
-    [
-        ("yes yes", "yes"),
-        ("no no no", "no"),
-        ("yes no", "partly"),
-        ("partly cannot", "partly"),
-        ("yes cannot", "cannot say"),
-        ("no cannot", "cannot say"),
-        ("cannot cannot", "cannot say"),
-        ("", "cannot say"),
+    ("letters", "expected"),
+    [  # importance, assignment, uniqueness, erasure, removal
+        ("yyyyy", "yes"),
+        ("yynyy", "yes"),  # other attention as good does not make this one false
+        ("yy.yy", "yes"),
+        ("yy?yy", "yes"),
+        ("yyny?", "mostly yes"),
+        ("yyyy?", "mostly yes"),
+        ("yy.y?", "mostly yes"),
+        ("yyy?y", "mostly yes"),
+        ("?yyyy", "mostly yes"),
+        ("yyyyn", "mostly yes"),
+        ("yypyp", "mostly yes"),
+        ("yyypp", "mostly yes"),
+        ("yypnp", "partly"),
+        ("pyppp", "partly"),
+        ("nynyy", "mostly yes"),
+        ("nnn?y", "mostly no"),  # D2: 1 yes, 3 no, 1 open
+        ("ynyyy", "mostly no"),  # the weights hardly matter
+        ("nynny", "mostly no"),
+        ("nyynn", "no"),  # named no better than at random tokens
+        ("nynnn", "no"),
+        ("n?nnn", "no"),
+        ("n..nn", "no"),
+        ("n.?nn", "no"),
+        ("nnnny", "mostly no"),
+        ("?n???", "mostly no"),
+        ("nnnnn", "no"),
+        (".y...", "cannot say"),
+        ("y....", "cannot say"),
+        ("yyy.y", "cannot say"),
+        ("y.yyy", "cannot say"),
+        (".nn..", "cannot say"),
+        ("n....", "cannot say"),
+        ("?????", "cannot say"),
+        (".....", "cannot say"),
     ],
 )
-def test_one_answer_from_several(answers, expected):
-    named = {a.value.split()[0]: a for a in Answer}
-    assert overall(named[word] for word in answers.split()) == expected
+def test_one_answer_from_several(letters, expected):
+    assert overall(answered(letters)) == expected
+
+
+SOMETIMES = st.fixed_dictionaries(
+    {},
+    optional={rule: st.sampled_from(sorted(WORDS.values())) for rule in QUESTIONS},
+)
+FITS = {
+    Answer.YES: {Answer.YES},
+    Answer.NO: {Answer.NO},
+    Answer.MOSTLY_YES: {Answer.YES, Answer.MOSTLY_YES},
+    Answer.MOSTLY_NO: {Answer.NO, Answer.MOSTLY_NO},
+    Answer.PARTLY: {Answer.PARTLY},
+}
+"""What the verdict may become, once it was said."""
+
+
+@given(SOMETIMES, st.data())
+def test_an_answer_to_an_open_question_never_contradicts_what_was_said(answers, data):
+    before = overall(answers)
+    open_ones = [rule for rule, said in answers.items() if said == Answer.CANNOT_SAY]
+    if not open_ones or before == Answer.CANNOT_SAY:
+        return
+    for rule in data.draw(st.permutations(open_ones)):
+        answers = {**answers, rule: data.draw(st.sampled_from(GRADES))}
+        assert overall(answers) in FITS[before]
+
+
+@given(SOMETIMES)
+def test_what_cannot_be_said_could_come_out_both_ways(answers):
+    """The verdict stays open only where some answers differ, or questions are missing."""
+    if overall(answers) != Answer.CANNOT_SAY:
+        return
+    open_ones = [rule for rule, said in answers.items() if said == Answer.CANNOT_SAY]
+    given_ = itertools.product(GRADES, repeat=len(open_ones))
+    ends = {overall(answers | dict(zip(open_ones, g, strict=True))) for g in given_}
+    assert len(ends) > 1 or not {*DECISIVE} <= {*answers}
+
+
+@given(SOMETIMES)
+def test_yes_needs_the_four_deciding_questions_and_nothing_else(answers):
+    all_four = all(answers.get(rule) == Answer.YES for rule in DECISIVE)
+    assert (overall(answers) == Answer.YES) == all_four
+    if not {*DECISIVE} <= {*answers}:
+        assert overall(answers) in (Answer.NO, Answer.CANNOT_SAY)
+
+
+@given(SOMETIMES)
+def test_more_agreement_never_makes_the_verdict_worse(answers):
+    order = ["no", "mostly no", "partly", "mostly yes", "yes"]
+    if Answer.CANNOT_SAY in answers.values() or not {*DECISIVE} <= {*answers}:
+        return
+    before = order.index(overall(answers))
+    for rule, said in answers.items():
+        for better in GRADES[GRADES.index(said) + 1 :]:
+            assert order.index(overall(answers | {rule: better})) >= before
+
+
+def finding_of(rule, answer, group="all", **more):
+    return Finding(rule, group, answer, "", 0.5, (0.4, 0.6), 100, **more)
+
+
+@pytest.mark.parametrize("missing", DECISIVE)
+def test_three_of_the_four_questions_are_no_verdict(missing):
+    answers = [finding_of(r, Answer.YES) for r in QUESTIONS if r != missing]
+    concluded = conclude(answers)
+    assert concluded.answer == Answer.CANNOT_SAY and concluded.missing == [missing]
+    said = conclusion_sentence(answers)
+    assert f"4 of 5 questions asked, without {missing}" in said
+
+
+def test_what_surely_does_nothing_explains_nothing():
+    """Removal says yes of any ranking that happens to be right."""
+    by_letter = answered("ynyyy")
+    rest = [finding_of(r, a) for r, a in by_letter.items() if r != "assignment"]
+    nothing = finding_of("assignment", Answer.NO, is_nothing=True)
+    assert conclude([*rest, nothing]).answer == Answer.NO
+    assert "no effect" in conclusion_sentence([*rest, nothing])
+    little = finding_of("assignment", Answer.NO)
+    assert conclude([*rest, little]).answer == Answer.MOSTLY_NO
+    # of one class only the model's attention may well do something elsewhere
+    by_class = [
+        finding_of("assignment", Answer.NO, "neg", is_nothing=True),
+        finding_of("assignment", Answer.YES, "pos"),
+    ]
+    assert conclude([*rest, *by_class]).answer == Answer.MOSTLY_YES
+
+
+@pytest.mark.parametrize("answer", [Answer.NO, Answer.CANNOT_SAY])
+def test_at_chance_nothing_is_concluded(answer):
+    answers = [finding_of(rule, Answer.YES) for rule in QUESTIONS]
+    assert conclude(answers).answer == Answer.YES
+    assert conclude([finding_of("accuracy", Answer.YES), *answers]).answer == "yes"
+    at_chance = conclude([finding_of("accuracy", answer), *answers])
+    assert at_chance.answer == Answer.CANNOT_SAY and at_chance.at_chance
+    nothing = [finding_of(rule, Answer.NO, is_nothing=True) for rule in QUESTIONS]
+    assert conclude([finding_of("accuracy", answer), *nothing]).answer == "cannot say"
+    no_labels = Finding("accuracy", "all", Answer.CANNOT_SAY, "", math.nan, None, 0)
+    assert conclude([no_labels, *answers]).answer == Answer.YES
+
+
+def test_classes_that_differ_are_counted_as_one_question():
+    yes = [finding_of(r, Answer.YES) for r in QUESTIONS if r != "importance"]
+    halves = [
+        finding_of("importance", Answer.NO, "neg"),
+        finding_of("importance", Answer.YES, "pos"),
+    ]
+    concluded = conclude([*yes, *halves])
+    assert concluded.answers["importance"] == Answer.PARTLY
+    assert concluded.answer == Answer.MOSTLY_YES
+    open_half = [halves[1], finding_of("importance", Answer.CANNOT_SAY, "neg")]
+    assert conclude([*yes, *open_half]).answer == Answer.YES
 
 
 # --- quality ------------------------------------------------------------------------
@@ -164,21 +316,65 @@ def test_quality_equals_its_definition_in_plain_numpy():
     assert quality(frame).n_labelled == n - 1 and quality(frame).n == n
 
 
+def evidence(n, way, moved=0.3, nothing=None, noise=0.02):
+    """Rows and control of a model that goes so far beyond its control, of 1.
+
+    The statistics of the four deciding questions; the control's way is 0.
+    """
+    draw = np.random.default_rng(5)
+    random, best = 0.6, 0.2
+
+    def columns(way):
+        ways = way + draw.normal(0, noise, n)
+        return {
+            "correlation": {"attention_leave_one_out_agreement": ways},
+            "erasure": {
+                "fraction_to_lose_lead@attention": random - ways * (random - best),
+                "fraction_to_lose_lead@random": np.full(n, random),
+                "fraction_to_lose_lead@best": np.full(n, best),
+            },
+            "input_erasure": {
+                "comprehensiveness@attention": 0.1 + 0.5 * ways,
+                "comprehensiveness@random": np.full(n, 0.1),
+            },
+        }
+
+    worst = moved * 2 if nothing is None else nothing
+    moves = {"median_tvd": np.full(n, moved), "largest_change": np.full(n, worst)}
+    rows = good_model(n, permutation=moves, **columns(way))
+    control = pd.concat([rows_of(t, c) for t, c in columns(0.0).items()])
+    return rows, control
+
+
+@pytest.mark.parametrize(
+    ("way", "moved", "nothing", "expected"),
+    [
+        (0.9, 0.3, None, "yes"),
+        (0.4, 0.3, None, "partly"),  # removal and assignment only
+        (0.0, 0.3, None, "no"),
+        (0.9, 0.01, 0.5, "mostly no"),
+        (0.9, 0.01, 0.02, "no"),
+        (-0.5, 0.3, None, "no"),  # worse than at random tokens
+    ],
+)
+def test_the_verdict_of_rows(way, moved, nothing, expected):
+    rows, control = evidence(200, way, moved, nothing)
+    assert conclusion(findings(rows, control, ["neg", "pos"])) == expected
+
+
 def test_a_model_at_chance_gets_no_conclusion():
     n = 200
     labels = np.arange(n) % 2.0
-    tau = {"attention_leave_one_out_tau": np.full(n, 0.9)}
-    control = rows_of("correlation", {"attention_leave_one_out_tau": np.zeros(n)})
-    at_chance = pd.concat(
-        [predictions(np.zeros(n), labels), rows_of("correlation", tau)]
-    )
+    rows, control = evidence(n, 0.9)
+    rest = rows[rows.test != "prediction"]
+    at_chance = pd.concat([predictions(np.zeros(n), labels), rest])
     found_at_chance = findings(at_chance, control, ["neg", "pos"])
     assert found_at_chance[0].rule == "accuracy"
     assert found_at_chance[0].answer != Answer.YES
     assert found_at_chance[1].answer == Answer.YES  # attention follows the predictions
     assert conclusion(found_at_chance) == Answer.CANNOT_SAY
     assert "not shown to be better" in conclusion_sentence(found_at_chance)
-    assert conclusion(findings(good_model(n, correlation=tau), control, "np")) == "yes"
+    assert conclusion(findings(rows, control, "np")) == "yes"
 
 
 # --- the questions ------------------------------------------------------------------
@@ -186,20 +382,58 @@ def test_a_model_at_chance_gets_no_conclusion():
 
 def test_agreement_counts_beyond_the_control_alone():
     generator = np.random.default_rng(0)
-    n = 200
+    n, name = 200, "attention_leave_one_out_agreement"
     noise = generator.normal(0, 0.1, n)
-    tau = {"attention_leave_one_out_tau": 0.75 + noise}
-    rows = good_model(n, correlation=tau)
-    as_much = rows_of("correlation", {"attention_leave_one_out_tau": 0.74 + noise})
-    nothing = rows_of("correlation", {"attention_leave_one_out_tau": noise})
-    (same,) = found("importance", rows, as_much)
-    assert same.answer == Answer.NO and same.value == pytest.approx(0.01)
-    (more,) = found("importance", rows, nothing)
-    assert more.answer == Answer.YES and more.value == pytest.approx(0.75)
+    own, near = 0.75 + noise, 0.74 + noise
+    rows = good_model(n, correlation={name: own})
+    (same,) = found("importance", rows, rows_of("correlation", {name: near}))
+    share = (own.mean() - near.mean()) / (1 - near.mean())
+    assert same.answer == Answer.NO and same.value == pytest.approx(share)
+    (more,) = found("importance", rows, rows_of("correlation", {name: noise}))
+    assert more.answer == Answer.YES
+    assert more.value == pytest.approx(0.75 / (1 - noise.mean()))
     (alone,) = found("importance", rows)
     assert alone.answer == Answer.CANNOT_SAY and "No control" in alone.sentence
-    low = good_model(n, correlation={"attention_leave_one_out_tau": noise})
+    assert alone.open_because
+    low = good_model(n, correlation={name: noise})
     assert found("importance", low)[0].answer == Answer.NO  # whatever a control reaches
+
+
+def test_agreement_is_compared_on_the_texts_of_both():
+    """A control of "0.95" was printed that nobody had measured."""
+    n, name = 100, "attention_leave_one_out_agreement"
+    own = np.where(np.arange(n) < 60, 0.9, 0.1)
+    theirs = np.where(np.arange(n) < 60, 0.2, np.nan)
+    rows = good_model(n, correlation={name: own})
+    for k, finding in enumerate(
+        [
+            *found("importance", rows, rows_of("correlation", {name: theirs})),
+            *found("importance", rows, rows_of("correlation", {name: theirs[:60]})),
+        ]
+    ):
+        assert finding.n == 60, k
+        assert finding.value == pytest.approx((0.9 - 0.2) / (1 - 0.2))
+        assert finding.yardsticks["control"] == pytest.approx(0.2)
+
+
+def test_a_saturated_output_is_graded_by_its_log_odds():
+    n = 100
+    hardly = {"median_tvd": np.full(n, 0.01), "largest_drawn_change": np.full(n, 0.6)}
+    in_log_odds = hardly | {"median_share_of_log_odds": np.full(n, 0.45)}
+    (moved,) = found("assignment", good_model(n, permutation=in_log_odds))
+    assert (moved.answer, moved.value) == (Answer.YES, pytest.approx(0.45))
+    assert "log-odds are graded" in moved.sentence
+    (alone,) = found("assignment", good_model(n, permutation=hardly))
+    assert alone.answer == Answer.NO and not alone.is_nothing
+    less = hardly | {"median_share_of_log_odds": np.full(n, 0.005)}
+    (larger,) = found("assignment", good_model(n, permutation=less))
+    assert larger.value == pytest.approx(0.01)
+    assert "total variation is graded" in larger.sentence
+    least = less | {"largest_drawn_change": np.full(n, 0.03)}
+    assert found("assignment", good_model(n, permutation=least))[0].is_nothing
+    # of all permutations where they are known, not of those that were drawn
+    worst = least | {"largest_change": np.full(n, 0.3)}
+    assert not found("assignment", good_model(n, permutation=worst))[0].is_nothing
 
 
 def test_two_modes_are_two_verdicts():
@@ -247,11 +481,71 @@ def test_two_texts_say_nothing():
 
 
 def test_an_interval_across_a_threshold_cannot_say_between_which():
-    generator = np.random.default_rng(0)
-    way = {"way_to_best@attention": generator.normal(0.75, 0.3, 200)}
-    (finding,) = found("erasure", good_model(200, erasure=way))
+    rows, control = evidence(200, 0.5, noise=0.3)
+    (finding,) = found("erasure", rows, control)
     assert finding.answer == Answer.CANNOT_SAY
     assert "cannot say (partly or yes)" in finding.sentence
+
+
+def spread(rows, by):
+    """The same rows, every number of the four questions so much larger."""
+    return rows.assign(value=rows.value + by * (rows.test == "correlation"))
+
+
+def test_draws_of_reassigned_attention_are_averaged():
+    """A draw for every text: their spread is the texts'."""
+    rows, control = evidence(200, 0.9)
+    several = pd.concat(
+        spread(control, by).assign(draw=k) for k, by in enumerate([-0.2, 0.0, 0.5])
+    )
+    (mean,) = found("importance", rows, several)
+    name = "attention_leave_one_out_agreement"
+    own = rows[rows.statistic == name].value.mean()
+    theirs = control[control.statistic == name].value.mean() + 0.1
+    assert mean.value == pytest.approx((own - theirs) / (1 - theirs))
+    by_draw = [(own - c) / (1 - c) for c in (theirs - 0.3, theirs - 0.1, theirs + 0.4)]
+    assert [way >= 0.5 for way in by_draw] == [True] * 3
+    assert mean.other_draws == 0
+    closer = evidence(200, 0.7)[0]
+    own = closer[closer.statistic == name].value.mean()
+    by_draw = [(own - c) / (1 - c) for c in (theirs - 0.3, theirs - 0.1, theirs + 0.4)]
+    assert [way >= 0.5 for way in by_draw] == [True, True, False]
+    (mean,) = found("importance", closer, several)
+    assert mean.answer == Answer.YES and mean.other_draws == pytest.approx(1 / 3)
+    assert found("importance", closer, control)[0].other_draws is None
+    assert found("assignment", closer, several)[0].other_draws is None
+
+
+def test_draws_of_other_weights_widen_the_interval():
+    """One model for all texts: another one may be elsewhere, by Student's t."""
+    rows, control = evidence(200, 0.9)
+    shifts = [-0.2, 0.0, 0.5]
+    several = pd.concat(
+        spread(control, by).assign(draw=k) for k, by in enumerate(shifts)
+    )
+    (by_texts,) = [f for f in findings(rows, several, "np") if f.rule == "importance"]
+    (by_both,) = [
+        f
+        for f in findings(rows, several, "np", shares_draws=True)
+        if f.rule == "importance"
+    ]
+    name = "attention_leave_one_out_agreement"
+    own = rows[rows.statistic == name].value.mean()
+    chance = control[control.statistic == name].value.mean() + np.array(shifts)
+    single = (own - chance) / (1 - chance)
+    half = scipy.stats.t.ppf(0.975, 2) * scipy.stats.sem(single)
+    assert by_both.value == by_texts.value
+    low, high = by_texts.ci95
+    expected = (
+        by_both.value - math.hypot(by_both.value - low, half),
+        by_both.value + math.hypot(high - by_both.value, half),
+    )
+    assert by_both.ci95 == pytest.approx(expected)
+    first = several[several.draw == 0]
+    found_of_one = findings(rows, first, "np", shares_draws=True)
+    (one,) = [f for f in found_of_one if f.rule == "importance"]
+    assert one.ci95 is None and one.answer == Answer.CANNOT_SAY
+    assert "next one" in one.open_because
 
 
 def test_many_heads_are_answered_for_together_or_not_at_all():
@@ -316,7 +610,10 @@ def test_the_control_is_the_same_tests_on_the_shuffled_weights(tokenizer, tmp_pa
     model = untrained("cnn", 5, len(tokenizer))
     texts = generated_texts(tokenizer, n=12, length=7)
     run = {"tokenizer": tokenizer, "progress": False}
-    report = audit(model, texts, ["permutation"], output_dir=tmp_path / "a", **run)
+    options = AuditOptions(control="randomised", control_draws=1)
+    report = audit(
+        model, texts, ["permutation"], options=options, output_dir=tmp_path / "a", **run
+    )
     other = wrap(control_of(model, "randomised", n_layers=None, seed=0))
     batch = reference_batch(wrap(model), tokenizer, texts)
     assert sharpen_like(other, wrap(model), batch)
@@ -325,7 +622,7 @@ def test_the_control_is_the_same_tests_on_the_shuffled_weights(tokenizer, tmp_pa
         other, texts, ["permutation"], options=AuditOptions(control="none"), **run
     )
     assert alone.contrasts == () and "control" not in alone.provenance
-    held = pd.read_parquet(tmp_path / "a" / "control" / "rows")
+    held = pd.read_parquet(tmp_path / "a" / "control" / "draw-0" / "rows")
     key = ["test", "statistic", "example_id"]
     both = held.merge(alone.rows, on=key)
     assert len(both) == len(held) == len(alone.rows)
@@ -578,41 +875,37 @@ BY_AUDIT = ["accuracy", "importance", "assignment", "uniqueness", "erasure", "re
 
 
 def test_what_a_control_does_as_well_is_no_finding():
-    n = 200
-    generator = np.random.default_rng(0)
-    way = {"way_to_best@attention": generator.normal(0.5, 0.1, n)}
-    lost = {
-        "comprehensiveness@attention": np.full(n, 0.3),
-        "comprehensiveness@random": np.full(n, 0.1),
-    }
-    rows = good_model(n, erasure=way, input_erasure=lost)
-    alone = {f.rule: f.answer for f in findings(rows, None, ["neg", "pos"])}
-    assert (alone["erasure"], alone["removal"]) == (Answer.PARTLY, Answer.YES)
-    beside = findings(rows, rows, ["neg", "pos"])
-    answers = {f.rule: f.answer for f in beside}
-    assert (answers["erasure"], answers["removal"]) == (Answer.CANNOT_SAY,) * 2
-    assert sum("not shown to be less" in f.sentence for f in beside) == 2
-    behind = rows.assign(value=rows.value * 0.5)
-    answers = {f.rule: f.answer for f in findings(rows, behind, ["neg", "pos"])}
-    assert (answers["erasure"], answers["removal"]) == (Answer.PARTLY, Answer.YES)
+    rows, control = evidence(200, 0.6)
+    alone = {f.rule: f for f in findings(rows, None, ["neg", "pos"])}
+    for rule in RANKINGS:  # it could all be the control's
+        assert alone[rule].answer == Answer.CANNOT_SAY
+        assert "no control" in alone[rule].open_because
+    beside = {f.rule: f.answer for f in findings(rows, rows, ["neg", "pos"])}
+    assert [beside[rule] for rule in RANKINGS] == [Answer.NO] * 3
+    beyond = {f.rule: f.answer for f in findings(rows, control, ["neg", "pos"])}
+    assert [beyond[rule] for rule in RANKINGS] == [Answer.YES] * 3
+    weak, _ = evidence(200, 0.0)
+    without = {f.rule: f.answer for f in findings(weak, None, ["neg", "pos"])}
+    assert [without[rule] for rule in RANKINGS] == [Answer.NO] * 3
 
 
 def test_a_control_that_attends_less_sharply_is_a_weak_yardstick():
     n = 100
-    own = {"attention_leave_one_out_tau": np.full(n, 0.6)}
+    name = "attention_leave_one_out_agreement"
+    own = {name: np.full(n, 0.6)}
     rows = good_model(
         n, correlation=own, permutation={"max_attention": np.full(n, 0.7)}
     )
-    tau = rows_of("correlation", {"attention_leave_one_out_tau": np.full(n, 0.1)})
+    agreement = rows_of("correlation", {name: np.full(n, 0.1)})
     for sharpness, answer in ((0.6, Answer.YES), (0.1, Answer.CANNOT_SAY)):
         weights = {"max_attention": np.full(n, sharpness)}
-        control = pd.concat([tau, rows_of("permutation", weights)])
+        control = pd.concat([agreement, rows_of("permutation", weights)])
         (finding,) = found("importance", rows, control)
         assert finding.answer == answer
         assert ("less sharply" in finding.sentence) == (sharpness == 0.1)
 
 
-def test_a_model_that_cannot_be_copied_has_no_control(tokenizer, caplog):
+def test_a_model_that_cannot_be_copied_is_reassigned_all_the_same(tokenizer):
     from threading import Lock
 
     from hf_attnprobe import AttnProbeError, wrap
@@ -621,11 +914,8 @@ def test_a_model_that_cannot_be_copied_has_no_control(tokenizer, caplog):
     adapter.lock = Lock()
     texts = generated_texts(tokenizer, n=4, length=7)
     run = {"tokenizer": tokenizer, "progress": False}
-    report = audit(adapter, texts, ["permutation"], **run)
-    assert report.contrasts == () and "no control was run" in report.to_text(
-        verbose=True
-    )
-    assert "cannot be copied" in caplog.text
+    report = audit(adapter, texts, ["correlation"], **run)
+    assert "its weights at other tokens" in report.provenance["control"]
     asked = AuditOptions(control="randomised")
     with pytest.raises(AttnProbeError, match="cannot copy the model for a control"):
         audit(adapter, texts, ["permutation"], options=asked, **run)

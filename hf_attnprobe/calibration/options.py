@@ -21,12 +21,6 @@ class CalibrationOptions(Options):
         at_most=1_000_000,
     )
     seed: int = option(0, "seed of models and texts", at_least=0, at_most=LARGEST_SEED)
-    redraws: int = option(
-        0,
-        "other draws of each control, to count the answers that they change",
-        at_least=0,
-        at_most=1_000,
-    )
     quick: bool = option(
         False, "two models of each kind and 100 texts, in place of draws and texts"
     )

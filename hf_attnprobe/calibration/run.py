@@ -10,15 +10,17 @@ import pandas as pd
 import torch
 
 from hf_attnprobe.attention_model import ALL, AttentionModelBase, Batch, Site
+from hf_attnprobe.auditing.control import reassigned
 from hf_attnprobe.auditing.options import AuditOptions
-from hf_attnprobe.auditing.subject import make_subject
-from hf_attnprobe.auditing.sweep import run_batch
+from hf_attnprobe.auditing.sweep import CONTROLLED, run_batch
 from hf_attnprobe.auditing.verdict import conclusion, findings
 from hf_attnprobe.calibration.constructed import Drawn
 from hf_attnprobe.calibration.constructs import CONSTRUCTS, WHOLE, Construct
 from hf_attnprobe.calibration.options import CalibrationOptions
 from hf_attnprobe.calibration.report import Calibration, calibration_of, write
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.faithfulness import InputErasure
+from hf_attnprobe.statistics.contrasts import DRAW
 from hf_attnprobe.statistics.summary import PREDICTION
 from hf_attnprobe.statistics.verdicts import Answer, Finding
 from hf_attnprobe.storage.rows import NO_SITE
@@ -27,8 +29,8 @@ from hf_attnprobe.storage.rows import NO_SITE
 logger = logging.getLogger(__name__)
 TESTS = ("correlation", "permutation", "adversarial", "erasure", "input_erasure")
 """What the questions about attention need."""
-REDRAW = 1_000_003
-"""Between the seeds of two draws of a control."""
+READ_BY_VERDICT = {"input_erasure": InputErasure(comprehensiveness_only=True)}
+"""Options of these tests: what no verdict reads is left out."""
 
 
 def calibrate(
@@ -84,38 +86,23 @@ def _answers(
         seed = options.seed + number
         drawn = construct.draw(name, seed=seed, n_texts=sizes[-1])
         rows, control = rows_of(drawn, seed=seed)
-        redrawn = [
-            control_rows_of(drawn, seed=seed, redraw=k + 1)
-            for k in range(options.redraws)
-        ]
         for n in sizes:
-            first, *others = (
-                _verdict(drawn, rows, rows_of_control, n, options.seed)
-                for rows_of_control in (control, *redrawn)
-            )
-            for rule, (answer, value) in first.items():
-                differ = [other[rule][0] != answer for other in others]
-                yield {
-                    "construct": name,
-                    "draw": number,
-                    "n": n,
+            some = rows[rows.example_id < n]
+            others = control[control.example_id < n]
+            found = findings(some, others, drawn.adapter.label_names, seed=seed)
+            place = {"construct": name, "draw": number, "n": n}
+            for rule in dict.fromkeys(f.rule for f in found):
+                of_rule = [f for f in found if f.rule == rule]
+                answer, value = _one(of_rule)
+                changed = of_rule[0].other_draws
+                yield place | {
                     "rule": rule,
                     "answer": answer,
                     "value": value,
-                    "changed": sum(differ) / len(differ) if differ else float("nan"),
+                    "changed": float("nan") if changed is None else changed,
                 }
-
-
-def _verdict(
-    drawn: Drawn, rows: pd.DataFrame, control: pd.DataFrame | None, n: int, seed: int
-) -> dict[str, tuple[str, float]]:
-    """Answer and number by question, of the first ``n`` texts; the whole has no number."""
-    some = rows[rows.example_id < n]
-    others = None if control is None else control[control.example_id < n]
-    found = findings(some, others, drawn.adapter.label_names, seed=seed)
-    rules = dict.fromkeys(f.rule for f in found)
-    said = {rule: _one([f for f in found if f.rule == rule]) for rule in rules}
-    return said | {WHOLE: (str(conclusion(found)), float("nan"))}
+            whole = {"rule": WHOLE, "answer": str(conclusion(found))}
+            yield place | whole | {"value": float("nan"), "changed": float("nan")}
 
 
 def _one(found: Sequence[Finding]) -> tuple[str, float]:
@@ -126,8 +113,8 @@ def _one(found: Sequence[Finding]) -> tuple[str, float]:
     return str(answer), sum(f.value * f.n for f in found) / n if n else float("nan")
 
 
-def rows_of(drawn: Drawn, *, seed: int) -> tuple[pd.DataFrame, pd.DataFrame | None]:
-    """The rows of an audit of a drawn model, and of its control.
+def rows_of(drawn: Drawn, *, seed: int) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The rows of an audit of a drawn model, and of all draws of its control.
 
     Those of :func:`hf_attnprobe.audit` with the tests of this module, without its page,
     its folder and its shown texts, in a third of the time.
@@ -136,24 +123,14 @@ def rows_of(drawn: Drawn, *, seed: int) -> tuple[pd.DataFrame, pd.DataFrame | No
         drawn: the model and its texts.
         seed: of the audit.
     """
-    own = _tested(drawn.adapter, batch_of(drawn), seed)
-    return own, control_rows_of(drawn, seed=seed)
-
-
-def control_rows_of(drawn: Drawn, *, seed: int, redraw: int = 0) -> pd.DataFrame | None:
-    """The rows of a drawn model's control; None where there is no control.
-
-    Args:
-        drawn: the model and its texts.
-        seed: of the audit.
-        redraw: 0 for the audit's own control, other numbers for other draws of it.
-    """
-    options = AuditOptions(seed=seed + redraw * REDRAW)
-    device = torch.device("cpu")
-    subject = make_subject(drawn.adapter, drawn.tokenizer, options, device)
-    if subject.control is None:
-        return None
-    return _tested(subject.control, batch_of(drawn), seed)
+    adapter, batch = drawn.adapter, batch_of(drawn)
+    own = _tested(adapter, batch, TESTS, seed)
+    draws = reassigned(adapter, AuditOptions(seed=seed))
+    control = [
+        _tested(draw, batch, CONTROLLED, seed).assign(**{DRAW: number})
+        for number, draw in enumerate(draws)
+    ]
+    return own, pd.concat(control, ignore_index=True)
 
 
 def batch_of(drawn: Drawn) -> Batch:
@@ -168,8 +145,10 @@ def batch_of(drawn: Drawn) -> Batch:
     return drawn.adapter.prepare(inputs, ids, torch.tensor(drawn.labels))
 
 
-def _tested(adapter: AttentionModelBase, batch: Batch, seed: int) -> pd.DataFrame:
+def _tested(
+    adapter: AttentionModelBase, batch: Batch, tests: Sequence[str], seed: int
+) -> pd.DataFrame:
     sites = adapter.sites()
     whole = sites if len(sites) == 1 else [Site(ALL, ALL)]
-    where = dict.fromkeys(TESTS, whole) | {PREDICTION: [NO_SITE]}
-    return run_batch(adapter, batch, where, {}, seed)
+    where = dict.fromkeys(tests, whole) | {PREDICTION: [NO_SITE]}
+    return run_batch(adapter, batch, where, READ_BY_VERDICT, seed)

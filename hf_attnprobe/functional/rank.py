@@ -316,8 +316,8 @@ def gini_correlation(values: Tensor, order: Tensor, mask: Tensor) -> Tensor:
         are equal.
 
     >>> values, mask = torch.tensor([8.0, 0.1, 0.0]), torch.ones(3).bool()
-    >>> round(gini_correlation(values, torch.tensor([3.0, 1.0, 2.0]), mask).item(), 3)
-    0.988
+    >>> round(gini_correlation(values, torch.tensor([3.0, 1.0, 2.0]), mask).item(), 2)
+    0.99
     """
     values = values.double().masked_fill(~mask, 0)
     own = (values * _wins(values, mask)).sum(-1)
@@ -366,7 +366,8 @@ def precision(order: Tensor, wanted: Tensor, mask: Tensor) -> Tensor:
     real = order.double().masked_fill(~mask, -torch.inf)
     last = real.sort(-1, descending=True).values.gather(-1, (n_wanted - 1).clamp_min(0))
     sure, tied = (real > last) & mask, (real == last) & mask
-    chance = (n_wanted - sure.sum(-1, keepdim=True)) / tied.sum(-1, keepdim=True)
+    n_left = (n_wanted - sure.sum(-1, keepdim=True)).double()
+    chance = n_left / tied.sum(-1, keepdim=True)
     hits = (sure.double() + tied * chance) * wanted
     return hits.sum(-1) / n_wanted[..., 0].double().masked_fill(
         n_wanted[..., 0] == 0, torch.nan

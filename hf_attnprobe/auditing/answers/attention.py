@@ -207,8 +207,8 @@ def erasure(evidence: Evidence, group: str) -> Finding | None:
     said = (
         f"Until {until}, attention's order erases {attention.value:.2f} of the tokens, a "
         f"random one {random.value:.2f}, the smallest set known {best.value:.2f} (means "
-        f"over {own.n} texts in which some order gets there): {said_as(own)} of the way "
-        "from a random order to the smallest set."
+        f"over {own.n} texts in which some order gets there). That is {said_as(own)} of "
+        "the way from a random order to the smallest set."
     )
     after = (
         " The attention that is left is divided by its sum, which the model never saw "
