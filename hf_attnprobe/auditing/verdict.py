@@ -72,18 +72,46 @@ def findings(
         shares_draws: whether one draw of the control is the same for all texts.
         rules: by which the questions about attention are graded.
     """
-    predictions = predictions_of(rows)
-    found = [accuracy(predictions, words, seed)]
+    evidence = evidence_of(rows, control, seed=seed, words=words)
+    if evidence is not None:
+        evidence = replace(evidence, shares_draws=shares_draws, rules=rules)
+    return findings_from(evidence, predictions_of(rows), label_names, words, seed)
+
+
+def evidence_of(
+    rows: pd.DataFrame,
+    control: pd.DataFrame | None,
+    *,
+    seed: int = 0,
+    words: Words = CLASSES,
+) -> Evidence | None:
+    """What the questions are answered from; None where no attention stands for the model's."""
     site = site_of_model(rows)
     if site is None:
-        return tuple(found)
+        return None
     texts = at_site(rows, site)
     draws = tuple(
         at_site(draw, site).reindex(texts.index) for draw in draws_of(control)
     )
-    stopping = stopping_of(rows)
-    evidence = Evidence(texts, draws, seed, words, stopping, shares_draws, rules)
-    predicted = predictions.predicted_class.reindex(texts.index)
+    return Evidence(texts, draws, seed, words, stopping_of(rows))
+
+
+def findings_from(
+    evidence: Evidence | None,
+    predictions: pd.DataFrame,
+    label_names: Sequence[str],
+    words: Words = CLASSES,
+    seed: int = 0,
+) -> tuple[Finding, ...]:
+    """As :func:`findings`, of evidence at hand.
+
+    Args:
+        predictions: of :func:`~hf_attnprobe.statistics.sites.predictions_of`.
+    """
+    found = [accuracy(predictions, words, seed)]
+    if evidence is None:
+        return tuple(found)
+    predicted = predictions.predicted_class.reindex(evidence.texts.index)
     for question in ASKED.values():
         found += _answered(question, evidence, predicted, label_names)
     return tuple(found)

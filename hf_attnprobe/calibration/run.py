@@ -13,7 +13,7 @@ from hf_attnprobe.attention_model import ALL, AttentionModelBase, Batch, Site
 from hf_attnprobe.auditing.control import reassigned
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.sweep import CONTROLLED, run_batch
-from hf_attnprobe.auditing.verdict import conclusion, findings
+from hf_attnprobe.auditing.verdict import conclusion, evidence_of, findings_from
 from hf_attnprobe.calibration.constructed import Drawn
 from hf_attnprobe.calibration.constructs import CONSTRUCTS, WHOLE, Construct
 from hf_attnprobe.calibration.options import CalibrationOptions
@@ -21,6 +21,7 @@ from hf_attnprobe.calibration.report import Calibration, calibration_of, write
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness import InputErasure
 from hf_attnprobe.statistics.contrasts import DRAW
+from hf_attnprobe.statistics.sites import predictions_of
 from hf_attnprobe.statistics.summary import PREDICTION
 from hf_attnprobe.statistics.verdicts import Answer, Finding
 from hf_attnprobe.storage.rows import NO_SITE
@@ -86,10 +87,16 @@ def _answers(
         seed = options.seed + number
         drawn = construct.draw(name, seed=seed, n_texts=sizes[-1])
         rows, control = rows_of(drawn, seed=seed)
+        evidence, predictions = evidence_of(rows, control), predictions_of(rows)
+        assert evidence is not None  # every drawn model has one attention
         for n in sizes:
-            some = rows[rows.example_id < n]
-            others = control[control.example_id < n]
-            found = findings(some, others, drawn.adapter.label_names, seed=seed)
+            first = predictions.index[predictions.index < n]
+            found = findings_from(
+                evidence.of(first),
+                predictions.loc[first],
+                drawn.adapter.label_names,
+                seed=seed,
+            )
             place = {"construct": name, "draw": number, "n": n}
             for rule in dict.fromkeys(f.rule for f in found):
                 of_rule = [f for f in found if f.rule == rule]

@@ -1,6 +1,7 @@
 """Edits of attention [..., keys], whose rows still sum to 1 over the mask."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -74,6 +75,23 @@ def random_generator(
     So batch, padding, order, resume and process change nothing.
     """
     return np.random.default_rng(np.random.SeedSequence([seed, example_id, stream]))
+
+
+@lru_cache(maxsize=1 << 14)
+def random_order(seed: int, example_id: int, stream: int, n: int) -> np.ndarray:
+    """A permutation of n places by :func:`random_generator`; not to be written to.
+
+    Kept, since every head and every draw of a control has the same one of a text.
+    """
+    order = random_generator(seed, example_id, stream).permutation(n)
+    order.flags.writeable = False
+    return order
+
+
+@lru_cache(maxsize=1 << 14)
+def random_place(seed: int, example_id: int, stream: int, n: int) -> int:
+    """One of n places by :func:`random_generator`; kept as :func:`random_order` is."""
+    return int(random_generator(seed, example_id, stream).integers(n))
 
 
 def _random_bits(counter: np.ndarray, stream: np.ndarray) -> np.ndarray:
