@@ -14,7 +14,7 @@ import pandas as pd
 from hf_attnprobe import markdown
 from hf_attnprobe.calibration.constructs import CONSTRUCTS, WHOLE
 from hf_attnprobe.calibration.options import CalibrationOptions
-from hf_attnprobe.statistics.shares import share_interval
+from hf_attnprobe.statistics.known_truth import MEASURED, RuleRow, share
 from hf_attnprobe.statistics.verdicts import RULES
 from hf_attnprobe.storage.folders import write_atomically, write_json
 from hf_attnprobe.storage.plain_data import plain
@@ -25,7 +25,6 @@ Outcome = Literal["right", "wrong", "undecided"]
 NOTHING = "no answer"
 """Of a question that no text of a model answers, such as when no erasure flips any."""
 ASKED = ("accuracy", "importance", "assignment", "uniqueness", "erasure", "removal")
-MEASURED = "calibration.json"
 
 
 @dataclass(frozen=True)
@@ -56,42 +55,6 @@ class Cell:
             for answer, models in self.answers.items()
             if outcome_of(answer, self.truth) == outcome
         )
-
-
-@dataclass(frozen=True)
-class RuleRow:
-    """A question over all kinds of models with a known truth, at a number of texts.
-
-    Attributes:
-        false_yes, no: wrong answers, and models, where the truth is no.
-        false_no, yes: the same where the truth is yes.
-        undecided_no, undecided_yes: models that neither yes nor no is said of.
-        auroc: how often the graded number of a model with the truth yes is above that
-            of one with no; .5 is chance; None where there is no number or one truth only.
-        changed: the share of answers that another draw of the control changes, of all
-            kinds; None where none was drawn.
-    """
-
-    rule: str
-    n: int
-    false_yes: int
-    no: int
-    false_no: int
-    yes: int
-    undecided_no: int
-    undecided_yes: int
-    auroc: float | None
-    changed: float | None = None
-
-    @property
-    def sentence(self) -> str:
-        """How often such an answer is wrong."""
-        parts = []
-        if self.no:
-            parts.append(f"told yes or partly wrongly {share(self.false_yes, self.no)}")
-        if self.yes:
-            parts.append(f"told no wrongly {share(self.false_no, self.yes)}")
-        return f"Models of known truth, {self.n} texts each: {'; '.join(parts)}."
 
 
 @dataclass(frozen=True)
@@ -231,24 +194,6 @@ def auroc(positive: np.ndarray, negative: np.ndarray) -> float | None:
     return round(float(above), 4)
 
 
-def row_of(rule: str, n_texts: int | None = None) -> RuleRow | None:
-    """How often such an answer is wrong on models of known truth, as measured.
-
-    Args:
-        rule: a key of ``RULES`` about attention, "accuracy" or "whole".
-        n_texts: of the audit; the row is that of the most texts that are no more, or
-            the fewest measured. None: the most.
-
-    Returns:
-        None of a rule that was not calibrated.
-    """
-    rows = sorted((r for r in measured().rules if r.rule == rule), key=lambda r: r.n)
-    if not rows:
-        return None
-    fitting = [row for row in rows if n_texts is None or row.n <= n_texts]
-    return (fitting or rows[:1])[-1]
-
-
 @cache
 def measured() -> Calibration:
     """The calibration that comes with this version."""
@@ -281,21 +226,6 @@ def write(found: Calibration, folder: Path) -> None:
     if found.models is not None:
         table = found.models.to_csv(index=False, float_format="%.6g")
         write_atomically(folder / "answers.csv", table)
-
-
-def share(hits: int, n: int) -> str:
-    """A count with the exact interval of its share.
-
-    >>> share(0, 40)
-    '0 of 40 [.00, .09]'
-    """
-    if not n:
-        return markdown.MISSING
-    low, high = (
-        f"{end:.2f}".removeprefix("0")
-        for end in share_interval(np.array(hits), np.array(n))
-    )
-    return f"{hits} of {n} [{low}, {high}]"
 
 
 def to_markdown(found: Calibration) -> str:

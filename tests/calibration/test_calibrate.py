@@ -10,6 +10,7 @@ from scipy.stats import binomtest, mannwhitneyu
 from hf_attnprobe import AttnProbeError, CalibrationOptions, calibrate
 from hf_attnprobe.calibration import report
 from hf_attnprobe.calibration.constructs import CONSTRUCTS, WHOLE
+from hf_attnprobe.statistics import known_truth
 from hf_attnprobe.statistics.verdicts import RULES
 from hf_attnprobe.storage.plain_data import plain
 
@@ -161,11 +162,11 @@ def test_what_comes_with_the_package_is_of_these_rules_and_constructs():
 def test_an_audit_finds_the_row_of_its_number_of_texts():
     sizes = report.measured().texts
     for rule in (*report.ASKED, WHOLE):
-        assert report.row_of(rule).n == sizes[-1]
-        assert report.row_of(rule, sizes[0] - 1).n == sizes[0]
-        assert report.row_of(rule, sizes[-1] + 1).n == sizes[-1]
-        assert report.row_of(rule).sentence.startswith("Models of known truth")
-    assert report.row_of("head_effect") is None
+        assert known_truth.row_of(rule).n == sizes[-1]
+        assert known_truth.row_of(rule, sizes[0] - 1).n == sizes[0]
+        assert known_truth.row_of(rule, sizes[-1] + 1).n == sizes[-1]
+        assert known_truth.row_of(rule).sentence.startswith("Models of known truth")
+    assert known_truth.row_of("head_effect") is None
 
 
 if __name__ == "__main__":
