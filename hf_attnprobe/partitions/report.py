@@ -121,7 +121,7 @@ def rows_of_job(job: str | Path) -> Iterator[pd.DataFrame]:
 
     Yields:
         Columns test, statistic, example_id, layer, head and value, as
-        :func:`hf_attnprobe.read_rows` gives them of an audit.
+        :func:`~hf_attnprobe.storage.rows.read_rows` gives them of an audit.
     """
     yield from _rows(open_job(job))
 

@@ -138,7 +138,7 @@ def contradictions(rows: pd.DataFrame, *, of_number: bool = False) -> list[str]:
 
     Args:
         rows: test, statistic, example_id, layer, head, value, as
-            :func:`hf_attnprobe.read_rows` gives them.
+            :func:`~hf_attnprobe.storage.rows.read_rows` gives them.
         of_number: whether the model predicts a number, whose changes have no limit.
     """
     ranges = [rule for rule in RANGES if not (of_number and rule.statistic in CHANGES)]

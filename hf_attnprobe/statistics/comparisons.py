@@ -87,7 +87,7 @@ def compare_rankings(
     """All comparisons that rows of ``erasure`` and ``input_erasure`` allow at a site.
 
     Args:
-        rows: as :func:`hf_attnprobe.read_rows` gives them.
+        rows: as :func:`~hf_attnprobe.storage.rows.read_rows` gives them.
         against: the ranking that every other one is compared with; ``None`` for every
             pair of rankings.
         site: (layer, head); without one, the only site of the rows, and no comparison

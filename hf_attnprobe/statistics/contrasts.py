@@ -74,7 +74,7 @@ def contrast(
     """Paired differences of every statistic that both sets of rows have.
 
     Args:
-        rows: of the model, as :func:`hf_attnprobe.read_rows` gives them; the groups are
+        rows: of the model, as :func:`~hf_attnprobe.storage.rows.read_rows` gives them; the groups are
             those of its predictions.
         other: of the other model, paired by ``example_id``; a text that only one of
             the two has is left out.

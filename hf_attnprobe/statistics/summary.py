@@ -69,7 +69,7 @@ def summarize(
     is a share of texts and has an exact interval; others have those of ``bootstrap.py``.
 
     Args:
-        rows: as :func:`hf_attnprobe.read_rows` gives them.
+        rows: as :func:`~hf_attnprobe.storage.rows.read_rows` gives them.
         label_names: names of the model's classes.
         readings: of the tests; their order is that of the result.
     """
