@@ -8,7 +8,8 @@ from hf_attnprobe import markdown
 from hf_attnprobe.auditing.group_tables import EVERYWHERE, of_groups
 from hf_attnprobe.auditing.heads.values import AGREES, MATTERS, by_head, head_intervals
 from hf_attnprobe.auditing.result import AuditResult
-from hf_attnprobe.auditing.verdict import ALL_TEXTS, QUESTION, reason
+from hf_attnprobe.auditing.verdict import ALL_TEXTS, QUESTION, grounds
+from hf_attnprobe.auditing.which_attention import attention_line
 from hf_attnprobe.statistics.verdict_lines import (
     WIDTH,
     cut,
@@ -56,6 +57,7 @@ def short_text(report: AuditResult) -> str:
         *_answer_lines(report),
         *(cut(line, WIDTH) for line in _unusual_lines(report.provenance)),
         "",
+        *textwrap.wrap(attention_line(report), WIDTH),
         *_finding_lines(report),
         *_group_lines(report),
         *_head_lines(report),
@@ -83,8 +85,7 @@ def place_lines(folder: str | Path | None) -> list[str]:
 def _answer_lines(report: AuditResult) -> list[str]:
     concluded = conclude(report.findings)
     answer = str(concluded.answer).upper()
-    why = reason(concluded)
-    counted = f" ({why})" if why else ""
+    counted = f" ({grounds(concluded)})" if concluded.answers else ""
     texts = f": {report.n} texts{_left_out(report.provenance)}, seed {report.seed}"
     name = tail(f"{report.model} on {report.dataset}", max(WIDTH - len(texts), 20))
     return [*textwrap.wrap(f"{QUESTION} {answer}{counted}", WIDTH), name + texts]
@@ -134,11 +135,12 @@ def _finding_lines(report: AuditResult) -> list[str]:
             asked = RULES[rule].asks
             if f.group != ALL_TEXTS:
                 asked = f"  predicted {f.group}"
-            lines.append(verdict_line(asked, str(f.answer), _pieces(f, report.words)))
+            pieces = finding_pieces(f, report.words)
+            lines.append(verdict_line(asked, str(f.answer), pieces))
     return lines
 
 
-def _pieces(found: Finding, words: Words) -> list[str]:
+def finding_pieces(found: Finding, words: Words) -> list[str]:
     """The numbers of a finding's line, the most telling first."""
     if not found.n:  # the sentence says why there is nothing to compare
         return [found.sentence.partition(". ")[2].rstrip(".")]
@@ -241,6 +243,8 @@ def _legend(report: AuditResult) -> list[str]:
     if "control" in report.provenance:
         legend.append("control: the weights at other tokens")
     if "assignment" in rules:
-        unit = report.words.unit if report.words.is_number else "0 to 1"
-        legend.append(f"moves: the output, {unit}")
+        unit = "output or log-odds, 0 to 1"
+        if report.words.is_number:
+            unit = f"output, {report.words.unit}"
+        legend.append(f"moves: {unit}")
     return legend
