@@ -15,6 +15,7 @@ from hf_attnprobe.cli import build_parser
 from hf_attnprobe.statistics.verdict_lines import WIDTH, verdict_line
 from hf_attnprobe.statistics.verdicts import RULES, Answer, Finding
 from hf_attnprobe.statistics.wording import CLASSES
+from hf_attnprobe.storage.rows import read_draws
 
 
 @pytest.fixture(scope="module")
@@ -92,10 +93,12 @@ def test_frames_are_the_rows(audited):
         (summary.statistic == tau.statistic.iloc[0]) & (summary.group == "all")
     ]
     assert row["mean"].item() == pytest.approx(by_hand.mean())
-    others = pd.read_parquet(folder / "control" / "rows")
-    others = others[others.statistic == tau.statistic.iloc[0]].set_index("example_id")
-    assert row.control.item() == pytest.approx(others.value.mean())
-    assert row.difference.item() == pytest.approx((by_hand - others.value).mean())
+    others = read_draws(folder)
+    others = others[others.statistic == tau.statistic.iloc[0]]
+    of_texts = others.groupby("example_id").value.mean()  # over the draws
+    assert others.draw.nunique() == 5
+    assert row.control.item() == pytest.approx(of_texts.mean())
+    assert row.difference.item() == pytest.approx((by_hand - of_texts).mean())
     report.to_csv(folder / "summary.csv")
     assert pd.read_csv(folder / "summary.csv").shape == summary.shape
 

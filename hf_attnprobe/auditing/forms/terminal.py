@@ -143,7 +143,7 @@ def _finding_lines(report: AuditResult) -> list[str]:
 def finding_pieces(found: Finding, words: Words) -> list[str]:
     """The numbers of a finding's line, the most telling first."""
     if not found.n:  # the sentence says why there is nothing to compare
-        return [found.sentence.partition(". ")[2].rstrip(".")]
+        return [found.sentence.split(". ")[1].rstrip(".")]
     rule = RULES[found.rule]
     graded = markdown.interval(found.value, found.ci95, digits=2)
     graded = f"≤ {graded}" if found.is_upper_bound else graded
