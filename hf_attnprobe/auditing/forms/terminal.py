@@ -1,7 +1,7 @@
 """The verdict of an audit in about ten lines: question, answer, a line per finding."""
 
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hf_attnprobe import markdown
@@ -13,7 +13,6 @@ from hf_attnprobe.auditing.which_attention import attention_line
 from hf_attnprobe.statistics.verdict_lines import (
     WIDTH,
     cut,
-    fitting,
     plain_line,
     tail,
     verdict_line,
@@ -226,22 +225,34 @@ def _note_lines(report: AuditResult) -> list[str]:
     """What the words mean, and what else is to be seen."""
     others = {s.test for s in report.statistics} - BEHIND_LINES
     lines = [plain_line("also run", sorted(others))] if others else []
-    legend = fitting(_legend(report), WIDTH)
     if len(by_head(report.statistics, "median_tvd")) > 1:
         lines.append("3.9: head 9 of layer 3; intervals of heads hold for all at once")
-    lines += [legend] if legend else []
+    lines += _in_lines(_legend(report))
     for note in report.notes:  # all of it is in the verbose form
         lines += textwrap.wrap(note.split(". ")[0].rstrip(".") + ".", WIDTH)
     return ["", *lines] if lines else []
 
 
+def _in_lines(pieces: Sequence[str]) -> list[str]:
+    """All pieces, as many on a line as it has place for."""
+    lines: list[str] = []
+    for piece in pieces:
+        if lines and len(lines[-1]) + 3 + len(piece) <= WIDTH:
+            lines[-1] += f" · {piece}"
+        else:
+            lines.append(piece)
+    return lines
+
+
 def _legend(report: AuditResult) -> list[str]:
     rules = {f.rule for f in report.findings}
     legend = []
-    if "importance" in rules:
-        legend.append("own: agreement with leaving tokens out")
     if "control" in report.provenance:
         legend.append("control: the weights at other tokens")
+    if rules & {"importance", "erasure"}:
+        legend.append("way: from the control, 0, to the best, 1")
+    if rules & {"importance", "removal"}:
+        legend.append("own: with no control taken off")
     if "assignment" in rules:
         unit = "output or log-odds, 0 to 1"
         if report.words.is_number:
