@@ -157,6 +157,10 @@ class AttentionModel(Protocol):
         added up at the first one.
         """
 
+    def read_from(self, observation: "Observation") -> str:
+        """Which of several rows the prediction is read from, in words; else empty."""
+        return ""
+
     @abstractmethod
     def replay(
         self, observation: "Observation", attention: Mapping[int, Tensor]

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Union, get_args, get_origin, get_type_hints
 
-from hf_attnprobe.auditing.result import SCHEMA_VERSION
+from hf_attnprobe.auditing.result import COUNTED, SCHEMA_VERSION
 from hf_attnprobe.statistics.comparisons import Comparison
 from hf_attnprobe.statistics.contrasts import Contrast
 from hf_attnprobe.statistics.summary import Statistic
-from hf_attnprobe.statistics.verdicts import RULES, Answer, Finding
+from hf_attnprobe.statistics.verdicts import QUESTIONS, RULES, Answer, Finding
 
 
 FILE = Path(__file__).parent.parent / "docs" / "report.schema.json"
@@ -24,6 +24,7 @@ TEXT, COUNT, TRUE_OR_FALSE = (
 NUMBER = {"type": ["number", "null"], "description": "null where it is not defined"}
 GRADES = {"enum": [str(answer) for answer in Answer]}
 TEXTS = {"type": "array", "items": TEXT}
+ASKED = {"type": "array", "items": {"enum": list(QUESTIONS)}}
 
 
 def schema_of(kind: object) -> dict:
@@ -98,6 +99,9 @@ def expected() -> dict:
                 "question": TEXT,
                 "answer": GRADES,
                 "sentence": {"type": ["string", "null"]},
+                "asked": {**COUNT, "description": "questions about attention"},
+                "of": {**COUNT, "description": "questions that there are"},
+                **dict.fromkeys(COUNTED, ASKED),
                 "findings": {
                     "type": "array",
                     "items": {
@@ -107,7 +111,15 @@ def expected() -> dict:
                     },
                 },
             },
-            "required": ["question", "answer", "sentence", "findings"],
+            "required": [
+                "question",
+                "answer",
+                "sentence",
+                "asked",
+                "of",
+                *COUNTED,
+                "findings",
+            ],
         },
         "accuracy": {
             "type": ["object", "null"],

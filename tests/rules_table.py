@@ -1,26 +1,43 @@
-"""The table of rules in the documentation, from the rules that the code reads."""
+"""The tables of the documentation's page on verdicts, from the rules that the code reads.
+
+``python tests/rules_table.py`` writes them.
+"""
 
 import re
 from pathlib import Path
 
 from hf_attnprobe import markdown
-from hf_attnprobe.statistics.verdicts import RULES
+from hf_attnprobe.statistics.verdicts import COMBINATIONS, RULES
 
 
 PAGE = Path(__file__).parent.parent / "docs" / "verdicts.md"
-PLACE = re.compile("(<!-- rules -->\n).*?(<!-- /rules -->)", re.DOTALL)
 
 
-def expected() -> str:
-    """The page with the table as it has to be."""
+def rules() -> list[str]:
+    """A row for each rule."""
     rows = []
     for rule in RULES.values():
         partly = "–" if rule.partly == rule.yes else f"{rule.partly:.2f}"
         yes = "above 0" if rule.yes == 0 else f"{rule.yes:.2f}"
         rows.append([rule.name, rule.question, rule.measure, partly, yes, rule.source])
     head = ["rule", "question", "measure", "partly from", "yes from", "source"]
-    table = "\n".join(["", *markdown.table(head, rows), "", ""])
-    return PLACE.sub(lambda m: m[1] + table + m[2], PAGE.read_text())
+    return markdown.table(head, rows)
+
+
+def combinations() -> list[str]:
+    """A row for each combination of answers, in their order."""
+    rows = [[what, f"**{verdict}**", why] for what, verdict, why in COMBINATIONS]
+    return markdown.table(["where", "the verdict is", "because"], rows)
+
+
+def expected() -> str:
+    """The page with the tables as they have to be."""
+    page = PAGE.read_text()
+    for name, made in (("rules", rules()), ("combinations", combinations())):
+        place = re.compile(f"(<!-- {name} -->\\n).*?(<!-- /{name} -->)", re.DOTALL)
+        table = "\n".join(["", *made, "", ""])
+        page = place.sub(lambda m, table=table: m[1] + table + m[2], page)
+    return page
 
 
 if __name__ == "__main__":

@@ -9,32 +9,43 @@ import shlex
 import shutil
 import time
 from html.parser import HTMLParser
+from pathlib import Path
 
 import jsonschema
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from transformers import BertConfig, BertForSequenceClassification
 
 import report_schema
 from by_name import audit_by_name
 from hf_attnprobe import build_tokenizer
+from hf_attnprobe.auditing.answers.attention import NO_CONTROL, ONE_DRAW
 from hf_attnprobe.auditing.command import OBJECT, asked_for, repeating
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.page import audit_fragment, audit_page
 from hf_attnprobe.auditing.pages.heads import COLUMNS
 from hf_attnprobe.auditing.pages.shown_to_users import may_be_shown, what_is_shown
-from hf_attnprobe.auditing.pages.what_would_change import change_sentences, texts_needed
+from hf_attnprobe.auditing.pages.what_would_change import (
+    change_sentences,
+    texts_needed,
+    what_is_missing,
+)
 from hf_attnprobe.auditing.report import read_audit
 from hf_attnprobe.auditing.result import to_json
+from hf_attnprobe.auditing.verdict import QUESTION, conclusion_sentence
 from hf_attnprobe.charts.shown_text import ShownText
 from hf_attnprobe.cli import build_parser
 from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.faithfulness import Permutation, readings
-from hf_attnprobe.statistics.bootstrap import mean_estimate
+from hf_attnprobe.page import elements
+from hf_attnprobe.page.elements import SYMBOLS
+from hf_attnprobe.statistics.bootstrap import Estimate, mean_estimate
 from hf_attnprobe.statistics.summary import summarize
-from hf_attnprobe.statistics.verdicts import RULES, Answer, Finding
+from hf_attnprobe.statistics.verdicts import RULES, Answer, Finding, grade
 
 
 TESTS = ("correlation", "permutation", "adversarial", "erasure", "input_erasure")
@@ -330,44 +341,108 @@ def test_it_says_how_many_texts_are_missing(classifier):
     removal = Finding("removal", "all", Answer.CANNOT_SAY, "s", 0.06, (0.04, 0.08), 100)
     told = dataclasses.replace(report, findings=(report.findings[0], removal))
     said = " ".join(change_sentences(told))
-    assert "about 300 more texts beside these 100" in said and "estimate" in said
+    assert "about 300 more texts would settle it" in said and "estimate" in said
     few = dataclasses.replace(removal, n=12)
     told = dataclasses.replace(report, findings=(few,))
     assert "at least 30 texts; here are 12" in " ".join(change_sentences(told))
 
 
-@pytest.mark.parametrize("answer", list(Answer))
+GRADED = ("importance", "assignment", "uniqueness", "erasure", "removal")
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    rule=st.sampled_from(GRADED),
+    value=st.floats(-1, 1),
+    halves=st.tuples(st.floats(0.001, 0.5), st.floats(0.001, 0.5)),
+    n=st.integers(30, 5000),
+    stops=st.sampled_from(["", NO_CONTROL, ONE_DRAW]),
+)
+def test_promised_texts_give_an_answer(rule, value, halves, n, stops):
+    """An interval that narrows with √n excludes every threshold, if the mean stays."""
+    low, high = value - halves[0], value + halves[1]
+    answer = grade(Estimate(value, (low, high), n), RULES[rule])
+    found = Finding(rule, "all", answer, "s", value, (low, high), n)
+    found = dataclasses.replace(found, open_because=stops)
+    if answer != Answer.CANNOT_SAY:
+        return
+    said = what_is_missing(found)
+    if stops:
+        assert "more texts will not settle it" in said and stops in said
+        return
+    promised = re.search(r"about ([\d,]+) more texts", said)
+    if promised is None:
+        assert "too near to a threshold for any number of texts" in said
+        return
+    more = int(promised[1].replace(",", ""))
+    narrower = (n / (n + more)) ** 0.5
+    ends = value - halves[0] * narrower, value + halves[1] * narrower
+    granted = grade(Estimate(value, ends, n + more), RULES[rule])
+    assert granted != Answer.CANNOT_SAY
+
+
+@pytest.mark.parametrize("answer", [a for a in Answer if "mostly" not in a])
 def test_it_claims_no_more_than_the_answer(answer):
+    """One question of five is no verdict; what it says stands under its heading."""
     yes = Finding("accuracy", "all", Answer.YES, "s", 0.3, (0.2, 0.4), 100)
     found = Finding("erasure", "all", answer, "s", 0.5, (0.4, 0.6), 100)
-    said = may_be_shown([yes, found])
-    start = {
-        "yes": "With care",
-        "partly": "Not without",
-        "no": "No.",
-        "cannot say": "Not on",
-    }
-    assert said.startswith(start[str(answer)])
-    headings = {
+    assert may_be_shown([yes, found]).startswith("Not yet")
+    assert "1 of 5 questions asked" in may_be_shown([yes, found])
+    heading = {
         "yes": "For it",
         "partly": "Between",
         "no": "Against it",
         "cannot say": "Not known",
-    }
-    assert list(what_is_shown([yes, found])) == [headings[str(answer)]]
-    at_chance = dataclasses.replace(yes, answer=Answer.CANNOT_SAY)
-    assert may_be_shown([at_chance, found]).startswith("Not on the strength")
+    }[answer]
+    assert list(what_is_shown([yes, found])) == [heading]
 
 
 @pytest.mark.parametrize(
-    "control, is_said", [(0.06, True), (0.03, True), (0.01, False)]
+    "said, answer, start",
+    [
+        ("yyyyy", "yes", "Yes, with the note below"),
+        ("yynyy", "yes", "Yes, with the note below"),
+        ("yynny", "mostly yes", "Only with a warning"),
+        ("nnnny", "mostly no", "Only with a warning"),
+        ("nynnp", "mostly no", "Only with a warning"),
+        ("pppyn", "partly", "Only with a warning"),
+        ("nynnn", "no", "No."),
+        ("?????", "cannot say", "Not yet"),
+    ],
 )
-def test_a_yes_says_that_the_control_comes_near_too(control, is_said):
-    beside = {"random": 0.08, "control": control}
-    found = Finding("removal", "all", Answer.YES, "s", 0.14, (0.1, 0.16), 300, beside)
-    (said,) = what_is_shown([found])["For it"]
-    assert (f"loses {control:.2f} too" in said) == is_said
-    assert ("the model 0.14 [0.10, 0.16]" in said) == is_said
+def test_every_form_counts_the_questions(classifier, said, answer, start):
+    """Terminal, page, Markdown, card's sentence and JSON have the same verdict."""
+    of = {"y": Answer.YES, "n": Answer.NO, "p": Answer.PARTLY, "?": Answer.CANNOT_SAY}
+    accuracy = Finding("accuracy", "all", Answer.YES, "s. t.", 0.3, (0.2, 0.4), 100)
+    found = [
+        Finding(rule, "all", of[letter], "s. t.", 0.5, (0.4, 0.6), 100)
+        for rule, letter in zip(GRADED, said, strict=True)
+    ]
+    report = dataclasses.replace(read_audit(classifier), findings=(accuracy, *found))
+    names = {"y": "yes", "p": "partly", "n": "no", "?": "undecided"}
+    counts = [f"{said.count(k)} {word}" for k, word in names.items() if k in said]
+    count = f"of 5 questions {', '.join(counts)}"
+    headline = re.sub(r"\s+", " ", str(report))
+    assert headline.startswith(f"{QUESTION} {answer.upper()} (")
+    assert count in headline and count in conclusion_sentence(report.findings)
+    assert may_be_shown(report.findings).startswith(start)
+    page = audit_page(report)
+    assert f'class="answer {answer.replace(" ", "-")}"' in page
+    for word in counts:
+        assert re.search(rf"{word} \(", Read(page).text)
+    verdict = to_json(report)["verdict"]
+    assert verdict["answer"] == answer and verdict["asked"] == verdict["of"] == 5
+    for key, letter in zip(("for", "partly", "against", "open"), "ypn?", strict=True):
+        told = [rule for rule, s in zip(GRADED, said, strict=True) if s == letter]
+        assert verdict[key] == told
+
+
+def test_every_answer_has_a_symbol_and_a_tone():
+    assert set(SYMBOLS) == {str(a) for a in Answer}
+    assert len(set(SYMBOLS.values())) == len(SYMBOLS)
+    style = (Path(elements.__file__).parent / "page.css").read_text()
+    for answer in set(Answer) - {Answer.CANNOT_SAY}:
+        assert f".answer.{answer.replace(' ', '-')}" in style
 
 
 # --- the command that repeats it --------------------------------------------------------

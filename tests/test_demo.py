@@ -1,3 +1,6 @@
+import re
+from pathlib import Path
+
 import pandas as pd
 import pytest
 import torch
@@ -11,6 +14,7 @@ from hf_attnprobe.demonstration import (
     rationale_sentences,
 )
 from hf_attnprobe.statistics.checks import contradictions
+from hf_attnprobe.statistics.verdicts import Answer
 
 
 def test_demo_ends_in_a_verdict(tmp_path):
@@ -27,6 +31,29 @@ def test_demo_ends_in_a_verdict(tmp_path):
     ] <= 1
     assert found.n == 50 and 0 < found.chance < 0.5
     assert any("deciding word first" in line for line in rationale_sentences(found))
+
+
+def form_of(line):
+    """A line of a verdict with answers and numbers made alike, up to its first number."""
+    line = re.sub(r"-?\d+\.\d+", "#", line.partition(" · ")[0])
+    words = "|".join(sorted(map(str, Answer), key=len, reverse=True))
+    return re.sub(rf" +\b({words})\b +", " … ", line)
+
+
+def test_the_quickstart_shows_what_the_demo_ends_in(tmp_path):
+    """The same lines in the same order, numbers apart."""
+    page = (Path(__file__).parents[1] / "docs" / "quickstart.md").read_text()
+    shown = re.search("`attnprobe demo` ends in:\n\n```\n(.*?)```", page, re.DOTALL)[1]
+    small = DemoOptions(encoder="mlp", n_examples=300, epochs=1)
+    report, _, _ = demo(tmp_path, progress=False, options=small)
+    forms = []
+    for text in (shown, str(report)):
+        headline, findings, notes = text.strip().split("\n\n")
+        assert headline.startswith("Does this attention explain the predictions? ")
+        assert "of 5 questions" in " ".join(headline.split()) or text is not shown
+        legend = [line for line in notes.splitlines() if "control" in line]
+        forms.append([*map(form_of, findings.splitlines()), *legend])
+    assert forms[0] == forms[1] and len(forms[0]) == 9
 
 
 def test_the_demos_way_from_chance_to_best_is_of_one_population(tmp_path):

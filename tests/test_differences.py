@@ -29,6 +29,8 @@ from shown_page import Reader
 
 N = 80
 CLASSES = ("neg", "pos")
+AGREEMENT = "attention_leave_one_out_agreement"
+LOSSES = "comprehensiveness@attention", "comprehensiveness@random"
 
 
 def tidy(test, statistic, values, ids, *, layer=0, head=0):
@@ -61,6 +63,7 @@ def rows_of(seed, *, moved=0.0, ids=range(N), heads=1):
         tvd = text / 4 + noise.random(len(ids)) / 100
         parts += [
             tidy("correlation", "attention_leave_one_out_tau", tau, ids, head=head),
+            tidy("correlation", AGREEMENT, tau, ids, head=head),
             tidy("correlation", "attention_gradient_tau", tau / 2, ids, head=head),
             tidy("correlation", "attention_leave_one_out_p_value", tau, ids, head=head),
             tidy("permutation", "median_tvd", tvd, ids, head=head),
@@ -251,23 +254,78 @@ def test_accuracy_is_paired_by_text(base, moved, compared):
     assert question.differences[0].value == pytest.approx(wanted)
 
 
-def test_controls_are_subtracted_where_all_have_one(base, moved):
-    controls = [rows_of(5, moved=-0.1), rows_of(6, moved=-0.1)]
-    comparison = differences([base, moved], controls=controls)
-    question = next(q for q in comparison.questions if q.rule == "importance")
-    name = "attention_leave_one_out_tau"
-    beyond = [
-        values(r.rows, name) - values(c, name)
-        for r, c in zip((base, moved), controls, strict=True)
+def with_losses(rows, ids=range(N), *, lost=0.0):
+    """The rows with what texts lose without tokens of most attention, and of random ones."""
+    text = np.random.default_rng([7, 1]).uniform(0.2, 0.4, 1000)[np.asarray(ids)]
+    added = [
+        tidy("input_erasure", name, text * k + lost / (2 - k), ids)
+        for k, name in enumerate(LOSSES)
     ]
-    assert question.differences[0].value == pytest.approx(
-        (beyond[1] - beyond[0]).mean()
-    )
+    return pd.concat([rows, *added], ignore_index=True)
+
+
+def question_of(comparison, rule):
+    return next(q for q in comparison.questions if q.rule == rule)
+
+
+def test_controls_are_subtracted_where_all_have_one(base, moved):
+    """Of removal, which is graded so text by text."""
+    reports = [
+        report_of(
+            with_losses(r.rows, lost=k / 10),
+            model=r.model,
+            options={"input_erasure": {}},
+            tests=["correlation", "permutation", "input_erasure"],
+        )
+        for k, r in enumerate((base, moved), 1)
+    ]
+    controls = [with_losses(rows_of(5), lost=0.01), with_losses(rows_of(6), lost=0.04)]
+    question = question_of(differences(reports, controls=controls), "removal")
+    beyond = [
+        values(r.rows, LOSSES[0])
+        - values(r.rows, LOSSES[1])
+        - (values(c, LOSSES[0]) - values(c, LOSSES[1]))
+        for r, c in zip(reports, controls, strict=True)
+    ]
+    wanted = (beyond[1] - beyond[0]).mean()
+    assert question.differences[0].value == pytest.approx(wanted)
     assert "control" in question.measure
-    alone = differences([base, moved], controls=[controls[0], None])
-    assert "control" not in next(
-        q.measure for q in alone.questions if q.rule == "importance"
-    )
+    alone = differences(reports, controls=[controls[0], None])
+    assert "control" not in question_of(alone, "removal").measure
+    assert any("Removal is graded beyond a control" in c for c in alone.cautions)
+
+
+def test_a_ratio_of_means_is_compared_by_the_models_own_numbers(base, moved, compared):
+    """Importance is graded so, and no text has it."""
+    question = question_of(compared, "importance")
+    wanted = values(moved.rows, AGREEMENT) - values(base.rows, AGREEMENT)
+    assert question.differences[0].value == pytest.approx(wanted.mean())
+    controls = [rows_of(5, moved=-0.1), rows_of(6, moved=-0.2)]
+    beside = question_of(differences([base, moved], controls=controls), "importance")
+    assert beside.differences == question.differences
+    said = "paired difference of the models' own numbers"
+    assert any(said in c and "importance" in c for c in compared.cautions)
+
+
+def test_assignment_is_compared_in_what_is_graded(base, moved):
+    """In log-odds where these move more than the probability, in all audits."""
+
+    def in_log_odds(report, factor):
+        tvd = report.rows[report.rows.statistic == "median_tvd"]
+        share = tvd.assign(
+            statistic="median_share_of_log_odds", value=factor * tvd.value
+        )
+        return report_of(pd.concat([report.rows, share]), model=report.model)
+
+    for factors, said in (((3, 2), "log-odds"), ((3, 0.5), "change of the output")):
+        reports = [
+            in_log_odds(r, f) for r, f in zip((base, moved), factors, strict=True)
+        ]
+        question = question_of(differences(reports), "assignment")
+        assert said in question.measure
+    name = "median_tvd"
+    wanted = values(moved.rows, name).mean() - values(base.rows, name).mean()
+    assert question.differences[0].value == pytest.approx(wanted)
 
 
 @pytest.mark.parametrize(
@@ -321,6 +379,8 @@ def test_the_page_holds_every_finding_and_caution(base, moved, compared):
         assert caution in seen.words
     assert len(seen.ids) == len(set(seen.ids))
     assert {"questions", "cautions", "settings", "statistics"} <= set(seen.ids)
+    assert "What would change" not in seen.words  # only an audit's own page says that
+    assert "section on" not in seen.words and "cards below" not in seen.words
 
 
 def test_the_page_in_a_browser(compared, open_page, tmp_path):

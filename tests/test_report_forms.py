@@ -1,5 +1,6 @@
 """A report in its forms: ten lines, frames, LaTeX, JSON, a notebook's cell."""
 
+import dataclasses
 import json
 import re
 
@@ -7,11 +8,14 @@ import pandas as pd
 import pytest
 
 from hf_attnprobe import AttnProbeError, Report, audit
-from hf_attnprobe.auditing.forms.terminal import PIECES, QUESTIONS
+from hf_attnprobe.auditing.forms.terminal import finding_pieces
 from hf_attnprobe.auditing.result import to_json
 from hf_attnprobe.auditing.verdict import ALL_TEXTS
+from hf_attnprobe.cli import build_parser
 from hf_attnprobe.statistics.verdict_lines import WIDTH, verdict_line
-from hf_attnprobe.statistics.verdicts import Answer, Finding
+from hf_attnprobe.statistics.verdicts import RULES, Answer, Finding
+from hf_attnprobe.statistics.wording import CLASSES
+from hf_attnprobe.storage.rows import read_draws
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +36,7 @@ def numbers_of(report):
         found += [f.value, 1 - f.value, *(f.ci95 or ()), *f.yardsticks.values()]
         found += [1 - end for end in f.ci95 or ()]
     found += [s.mean for s in report.statistics]
-    thresholds = {"0.05", "0.10", "0.25", "0.30", "0.75"}
+    thresholds = {f"{t:.2f}" for r in RULES.values() for t in r.thresholds.values()}
     return {f"{value:z.2f}" for value in found if value == value} | thresholds
 
 
@@ -41,15 +45,17 @@ def test_the_verdict_comes_first_in_about_ten_lines(audited):
     lines = str(report).splitlines()
     assert lines[0].startswith("Does this attention explain the predictions? ")
     assert str(report.answer).upper() in lines[0]
-    assert len(lines) <= 14 and max(map(len, lines)) <= WIDTH
-    assert lines[3].startswith("Is the model any good? ")
+    assert "3 of 5 questions asked" in lines[0] + lines[1]
+    assert len(lines) <= 16 and max(map(len, lines)) <= WIDTH == 80
+    first = lines.index("Attention: the only head") + 1
+    assert lines[first].startswith("Is the model any good? ")
     for found in report.findings:
-        (at,) = [k for k, line in enumerate(lines) if QUESTIONS[found.rule] in line]
+        (at,) = [k for k, line in enumerate(lines) if RULES[found.rule].asks in line]
         if found.group != ALL_TEXTS:  # the classes stand below their question
             at = lines.index(next(x for x in lines[at:] if f" {found.group} " in x))
         assert f" {found.answer} " in lines[at]
         assert f"{found.value:z.2f}" in lines[at] or found.rule == "uniqueness"
-    said = re.findall(r"-?\d\.\d\d", "\n".join(lines[3:]))
+    said = re.findall(r"-?\d\.\d\d", "\n".join(lines[first:]))
     assert len(said) > 8 and set(said) <= numbers_of(report)
     verbose = report.to_text(verbose=True)
     assert "attention_leave_one_out_tau" in verbose and "Verdict" in verbose
@@ -87,10 +93,12 @@ def test_frames_are_the_rows(audited):
         (summary.statistic == tau.statistic.iloc[0]) & (summary.group == "all")
     ]
     assert row["mean"].item() == pytest.approx(by_hand.mean())
-    others = pd.read_parquet(folder / "control" / "rows")
-    others = others[others.statistic == tau.statistic.iloc[0]].set_index("example_id")
-    assert row.control.item() == pytest.approx(others.value.mean())
-    assert row.difference.item() == pytest.approx((by_hand - others.value).mean())
+    others = read_draws(folder)
+    others = others[others.statistic == tau.statistic.iloc[0]]
+    of_texts = others.groupby("example_id").value.mean()  # over the draws
+    assert others.draw.nunique() == 5
+    assert row.control.item() == pytest.approx(of_texts.mean())
+    assert row.difference.item() == pytest.approx((by_hand - of_texts).mean())
     report.to_csv(folder / "summary.csv")
     assert pd.read_csv(folder / "summary.csv").shape == summary.shape
 
@@ -148,10 +156,9 @@ def test_a_gate_needs_no_thresholds(cli, checkpoint, reviews_folder):
     assert cli(*command, "--fail-on", "no").code == 0
 
 
-@pytest.mark.parametrize("rule", ["accuracy", "importance", "assignment", "removal"])
-def test_the_graded_number_has_place_on_its_line(audited, rule):
+@pytest.mark.parametrize("rule", [key for key, rule in RULES.items() if rule.asks])
+def test_the_graded_number_has_place_on_its_line(rule):
     """At its longest: every number negative, where one can be."""
-    report, _ = audited
     found = Finding(
         rule=rule,
         answer=Answer.CANNOT_SAY,
@@ -160,8 +167,36 @@ def test_the_graded_number_has_place_on_its_line(audited, rule):
         group=ALL_TEXTS,
         n=40,
         sentence="",
-        yardsticks={"majority": 0.99, "control": -0.55, "random": -0.55},
+        yardsticks=dict.fromkeys(RULES[rule].yardsticks, -0.55),
     )
-    numbers = PIECES[rule](found, report)
-    line = verdict_line(QUESTIONS[rule], str(found.answer), numbers)
-    assert "more by -0.88 [-0.99, -0.77]" in line and len(line) <= WIDTH
+    asked = RULES[rule].asks
+    line = verdict_line(asked, str(found.answer), finding_pieces(found, CLASSES))
+    assert f"{asked} " in line and "-0.88 [-0.99, -0.77]" in line
+    assert len(line) <= WIDTH and "…" not in line
+
+
+def test_one_question_of_five_is_no_verdict(cli, checkpoint, reviews, reviews_folder):
+    """However well it is answered: terminal, JSON, page, and the gate."""
+    report = audit(checkpoint, reviews["test"], "permutation", progress=False)
+    sure = dataclasses.replace(report.findings[0], answer=Answer.YES)
+    report = dataclasses.replace(report, findings=(sure, *report.findings[1:]))
+    found = {f.rule: f.answer for f in report.findings}
+    assert found["assignment"] == Answer.YES
+    said = str(report)
+    assert said.startswith("Does this attention explain the predictions? CANNOT SAY")
+    assert "1 of 5 questions asked" in re.sub(r"\s+", " ", said)
+    verdict = to_json(report)["verdict"]
+    assert (verdict["answer"], verdict["asked"], verdict["of"]) == ("cannot say", 1, 5)
+    assert (verdict["for"], verdict["against"]) == (["assignment"], [])
+    assert "1 of 5 questions asked" in report.to_html()
+    assert "Not yet" in report.to_html()
+    command = ["audit", "--model", checkpoint, "--dataset", reviews_folder]
+    command += ["--tests", "permutation", "--fail-on", "cannot-say"]
+    assert cli(*command).code == 3
+
+
+@pytest.mark.parametrize("answer", [Answer.MOSTLY_NO, Answer.MOSTLY_YES])
+def test_a_gate_takes_every_answer(answer):
+    name = str(answer).replace(" ", "-")
+    given = ["audit", "--model", "m", "--dataset", "d", "--fail-on", name]
+    assert build_parser().parse_args(given).fail_on == [name]

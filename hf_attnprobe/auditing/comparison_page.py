@@ -84,8 +84,9 @@ def _for_users(comparison: AuditComparison) -> Html:
 
 
 WHAT_A_CONTROL_IS = (
-    "A control is the same model without what it learned; what it reaches too is of the "
-    "architecture and not of what was learned."
+    "A control is the same model with its attention weights at other tokens, or where "
+    "that was asked for with other model weights. What it reaches too says nothing "
+    "about where this attention lies."
 )
 
 

@@ -166,8 +166,8 @@ DISAGREEMENTS = (
     Disagreement(
         "shuffling its attention moves the output least ({1:.3f}) although one token has "
         "{0:.0%} of the attention",
-        ("max_attention", "median_tvd"),
-        lambda largest, moved: largest - moved,
+        ("max_attention", "median_tvd", "special_attention"),
+        lambda largest, moved, special: (largest - moved).where(special < largest),
     ),
     Disagreement(
         "attention and leaving tokens out disagree most on the order of its tokens (τ "

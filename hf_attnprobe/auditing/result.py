@@ -23,11 +23,18 @@ from hf_attnprobe.single_texts.stored import text_from_plain
 from hf_attnprobe.statistics.comparisons import Comparison
 from hf_attnprobe.statistics.contrasts import Contrast
 from hf_attnprobe.statistics.summary import Statistic
-from hf_attnprobe.statistics.verdicts import Answer, Finding
+from hf_attnprobe.statistics.verdicts import QUESTIONS, Answer, Finding, conclude
 from hf_attnprobe.statistics.wording import Words, words_of
 from hf_attnprobe.storage.plain_data import from_plain, plain
 
 
+COUNTED = {
+    "for": Answer.YES,
+    "against": Answer.NO,
+    "partly": Answer.PARTLY,
+    "open": Answer.CANNOT_SAY,
+}
+"""The lists of questions in JSON, by what they say."""
 SCHEMA_VERSION = "1"
 """Of what :func:`to_json` gives: a key that goes or means another thing makes a new one."""
 
@@ -84,7 +91,7 @@ class AuditResult:
 
     @property
     def answer(self) -> Answer:
-        """Whether attention explains the predictions: yes, partly, no, cannot say."""
+        """Whether attention explains the predictions."""
         return conclusion(self.findings)
 
 
@@ -111,13 +118,17 @@ def to_json(report: AuditResult) -> dict:
 
 
 def _verdict_to_json(report: AuditResult) -> dict:
-    """The answer, and the answer and sentence of every finding."""
+    """The answer, what it counts, and the answer and sentence of every finding."""
     keys = ("rule", "group", "answer", "sentence")
     found = [{key: getattr(f, key) for key in keys} for f in report.findings]
+    concluded = conclude(report.findings)
     return {
         "question": QUESTION,
-        "answer": str(report.answer),
+        "answer": str(concluded.answer),
         "sentence": conclusion_sentence(report.findings),
+        "asked": len(concluded.answers),
+        "of": len(QUESTIONS),
+        **{name: concluded.saying(answer) for name, answer in COUNTED.items()},
         "findings": plain(found),
     }
 

@@ -185,13 +185,34 @@ def conclusion_sentence(found: Sequence[Finding]) -> str | None:
     if not concluded.answers:
         return None
     answer = str(concluded.answer).capitalize()
-    why = f"{reason(concluded)}; " if reason(concluded) else ""
     parts = [
         f"{RULES[f.rule].name.lower()}{_of_group(f.group)} {f.answer}"
         for f in found
         if f.rule != "accuracy"
     ]
-    return f"{QUESTION} {answer} ({why}{', '.join(parts)})."
+    return f"{QUESTION} {answer} ({grounds(concluded)}: {', '.join(parts)})."
+
+
+COUNTED = {
+    Answer.YES: "yes",
+    Answer.PARTLY: "partly",
+    Answer.NO: "no",
+    Answer.CANNOT_SAY: "undecided",
+}
+
+
+def grounds(concluded: Conclusion) -> str:
+    """What a verdict rests on: its reason, and how many questions say what.
+
+    "of 5 questions 1 yes, 3 no, 1 undecided"
+    """
+    why, asked, n = reason(concluded), len(concluded.answers), len(QUESTIONS)
+    counts = {word: len(concluded.saying(a)) for a, word in COUNTED.items()}
+    said = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
+    start = f"of {n} questions" if asked == n else f"{asked} of {n} questions asked:"
+    if why.startswith(f"{asked} of {n}"):
+        return why
+    return f"{why}; {start} {said}" if why else f"{start} {said}"
 
 
 def reason(concluded: Conclusion) -> str:

@@ -27,8 +27,8 @@ LIMITS = (
     "Rankings by leaving tokens out, gradients and erasure are yardsticks that part among "
     "themselves; none of them is the truth. Texts with tokens erased are unlike those of "
     "the training.",
-    "An answer of partly, no or cannot say means: do not show the weights as the reason "
-    "for a prediction. An answer of yes covers the questions that were asked, no more.",
+    "An answer other than yes means: do not show the weights as the reason for a "
+    "prediction. An answer of yes covers the questions that were asked, no more.",
 )
 PAPERS = {
     "jain-wallace": "Jain & Wallace 2019, Attention is not Explanation, "
@@ -150,7 +150,8 @@ def use_and_limits(card: Card) -> list[str]:
     intended = [INTENDED]
     if card.audits and all(audit.answer == Answer.YES for audit in card.audits):
         intended.append(
-            "On the texts audited its weights passed every question that was asked."
+            "On the texts audited its weights passed every question that decides the "
+            "verdict."
         )
     else:
         intended.append("**Do not show its attention as an explanation.**")

@@ -40,6 +40,9 @@ from hf_attnprobe.readings import TestReadings, share
 
 READINGS: TestReadings = {
     "max_attention": "the token with the most attention has {mean:.2f} of it",
+    "special_attention": (
+        "{mean:.0%} of the attention is on tokens that are not explained, as [CLS]"
+    ),
     "median_tvd": "shuffling attention moved the output by {mean:.2f} {unit}",
     "median_share_of_log_odds": (
         "shuffling attention moved the log-odds of what is predicted by {mean:.2f} of "
@@ -79,7 +82,8 @@ HEAD_TITLES = {
 @dataclass(frozen=True)
 class PermutationResult:
     """All [batch]. ``max_attention`` is what the papers bin the others by; of a group it
-    is the largest weight of its heads' mean.
+    is the largest weight of its heads' mean. ``special_attention`` is the share of the
+    weights on tokens that are not explained: [CLS], [SEP], a text of a pair that is held.
 
     ``median_tvd_of`` is by part of the prediction, None where its parts have no names.
     The exact ones are None where the read-out is not linear; ``max_tvd`` also for over
@@ -93,6 +97,7 @@ class PermutationResult:
     """
 
     max_attention: Tensor
+    special_attention: Tensor
     median_tvd: Tensor
     largest_drawn_change: Tensor
     median_share_of_log_odds: Tensor | None = None
@@ -140,7 +145,8 @@ def permutation(
     if prediction.parts:
         of_parts = prediction.distance_by_part(after, observation.probs)
         by_part = dict(zip(prediction.parts, _median(of_parts).unbind(-1), strict=True))
-    largest = observation.read(site).amax(-1)
+    attention = observation.read(site)
+    largest, special = attention.amax(-1), _on_special(attention, observation)
     most, share = changes.amax(0), None
     if prediction.kind == "classes":
         shares = share_of_log_odds(
@@ -149,7 +155,15 @@ def permutation(
         )
         share = _median(shares)
         most = torch.maximum(most, shares.amax(0))
-    return PermutationResult(largest, _median(changes), most, share, by_part, **exact)
+    return PermutationResult(
+        largest, special, _median(changes), most, share, by_part, **exact
+    )
+
+
+def _on_special(attention: Tensor, observation: Observation) -> Tensor:
+    """The weight on tokens that are not explained, [batch]."""
+    batch = observation.batch
+    return attention.masked_fill(batch.content_mask | ~batch.mask, 0).sum(-1)
 
 
 def _shuffled_probs(

@@ -34,7 +34,9 @@ NUMBERS = re.compile(r"[-+−≤]? ?\d*\.?\d+(e-?\d+)? \[.*\]|\[.*\d, .*\d\]")
 
 SYMBOLS = {
     "yes": "M4.5 8.5l2.5 2.5 4.5-5.5",
+    "mostly yes": "M4.5 6.8l2.5 2.5 4.5-5.5M4.5 12h7",
     "partly": "M4 8h8",
+    "mostly no": "M5.5 3.5l5 5M10.5 3.5l-5 5M4.5 12h7",
     "no": "M5 5l6 6M11 5l-6 6",
     "cannot say": "M6 6.2c.2-2.6 4-2.4 4 0 0 1.6-2 1.5-2 3.1M8 11.3v.6",
 }
@@ -102,20 +104,24 @@ def table(
     return _scrolling(inner, caption or f"table: {', '.join(map(str, head[:3]))}")
 
 
+def grade(answer: str) -> Html:
+    """An answer as symbol and word: colour never stands alone."""
+    return tag("strong", _symbol(answer), tag("span", answer), class_="grade")
+
+
 def answer(question: str, answer: str, sentence: Child, *children: Child) -> Html:
     """A question with its graded answer.
 
     Args:
         question: as a reader would ask it.
-        answer: yes, partly, no or cannot say; shown as a word, a symbol and a colour.
+        answer: one of ``SYMBOLS``; shown as a word, a symbol and a colour.
         sentence: what was found, with its number.
         children: what the answer rests on, such as a ``scale``.
     """
-    grade = tag("strong", _symbol(answer), tag("span", answer), class_="grade")
     return tag(
         "article",
         tag("h3", question),
-        tag("p", grade, " ", tag("span", sentence)),
+        tag("p", grade(answer), " ", tag("span", sentence)),
         *children,
         class_=f"answer {answer.replace(' ', '-')}",
     )

@@ -74,13 +74,21 @@ SHARE = "it is a share"
 SHARES = {
     "erasure": (
         "fraction_to_flip",
+        "fraction_to_lose_lead",
         "never_flips",
         "probability_mass_removed",
         "minimal_fraction",
         "no_set_flips",
         "no_order_flips",
     ),
-    "permutation": ("max_attention", "median_tvd", "max_tvd", "flip_possible"),
+    "permutation": (
+        "max_attention",
+        "special_attention",
+        "median_tvd",
+        "median_share_of_log_odds",
+        "max_tvd",
+        "flip_possible",
+    ),
     "input_erasure": ("tokens_to_flip", "tokens_never_flip", "no_tokens_flip"),
     "correlation": (
         "attention_gradient_top_overlap",

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 
-WIDTH = 100
+WIDTH = 80
 """Columns that no line of a short verdict exceeds."""
 QUESTION, ANSWER = 30, 11  # columns of the first two
 LABEL = 13  # of a line without an answer

@@ -146,7 +146,7 @@ RULES = {
             "gradient": "Kendall's τ of gradients with leave-one-out",
         },
         asks="Do weights name what matters?",
-        line="{} of the way to best",
+        line="way {}",
         labels={"agreement": "own", "control": "control", "tau": "τ"},
     ),
     "assignment": Rule(
@@ -241,7 +241,7 @@ RULES = {
             "flip way": "the same way until the decision flips (Serrano & Smith)",
         },
         asks="Do the top weights decide?",
-        line="{} of the way to best",
+        line="way {}",
         labels={"way": "own", "control": "control", "attention": "erased"},
     ),
     "removal": Rule(

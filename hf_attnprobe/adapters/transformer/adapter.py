@@ -392,6 +392,19 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
             row = F.pad(row[:, 1:], (0, 1))
         return sum_pieces(row, observation.batch.inputs["units"])
 
+    def read_from(self, observation: Observation) -> str:
+        """Of the first text; empty where stacks differ, or where parts are read apart."""
+        batch = observation.batch
+        if {layer.kind for layer in self.layers} != {
+            "layer"
+        } or "reads" in batch.inputs:
+            return ""
+        rows = self._rows_read(observation, "layer", observation.state.visible[0])[0]
+        if rows.count_nonzero() > 1:
+            return "all tokens"
+        is_first = rows.argmax() == batch.mask[0].long().argmax()
+        return "the first token" if is_first else "the last token"
+
     def _rows_read(
         self, observation: Observation, kind: str, visible: Tensor
     ) -> Tensor:

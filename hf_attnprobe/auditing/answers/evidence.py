@@ -73,25 +73,31 @@ class Evidence:
         return self._estimate(both, self._bounds(name))
 
     def beyond(self, name: str, other: str) -> Estimate:
-        """One statistic of the model − another one, paired by text."""
+        """One loss of the model − another of the same text, bounded as each of them is."""
         values = self.column(name) - self.column(other)
-        bounds = difference(self._bounds(name), self._bounds(other))
-        return self._estimate(values, bounds)
+        return self._estimate(values, self._bounds(name))
 
     def control_beyond(self, name: str, other: str) -> Estimate:
         """:meth:`beyond` of the control, on the texts where the model has both too."""
         own = (self.column(name) - self.column(other)) * 0
         theirs = self.control_column(name) - self.control_column(other)
-        bounds = difference(self._bounds(name), self._bounds(other))
-        return self._estimate(own + theirs, bounds)
+        return self._estimate(own + theirs, self._bounds(name))
 
     def less_control(self, name: str, other: str) -> Estimate:
-        """How far :meth:`beyond` is beyond the control's, paired by text."""
+        """How far :meth:`beyond` is beyond the control's, paired by text.
+
+        A control that names nothing has a mean of 0 or more, so that of a probability
+        the interval ends where that of :meth:`beyond` does, at −1 and 1.
+        """
         own = self.column(name) - self.column(other)
         theirs = self.control_column(name) - self.control_column(other)
-        bounds = difference(self._bounds(name), self._bounds(other))
+        bounds = self._bounds(name)
         found = self._estimate(own - theirs, difference(bounds, bounds))
-        return self._over_draws(found, lambda e: e.less_control(name, other).value)
+        found = self._over_draws(found, lambda e: e.less_control(name, other).value)
+        if found.ci95 is None or self.words.is_number:
+            return found
+        low, high = found.ci95
+        return replace(found, ci95=(max(low, -1.0), min(high, 1.0)))
 
     def share_beyond_control(
         self, names: Sequence[str], share: Callable[..., np.ndarray]

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from hf_attnprobe.auditing.differences.numbers import (
+    LESS_CONTROL,
     MEASURES,
     Measure,
     numbers_of,
@@ -75,8 +76,8 @@ def differences(
 
     Args:
         reports: at least two, with their rows.
-        controls: rows of each audit's control. With all of them importance and
-            assignment are compared beyond the controls, as they are graded.
+        controls: rows of each audit's control. With all of them removal is compared
+            beyond the controls, as it is graded.
         seed: of the resamples.
 
     Raises:
@@ -89,8 +90,7 @@ def differences(
     names = short_names(reports)
     questions = _questions(reports, controls, n_shared, names, seed)
     said = [*cautions(reports, names, n_shared)]
-    if not any("control" in q.measure for q in questions):
-        said += _without_controls(reports)
+    said += _own_numbers(questions)
     return AuditComparison(
         names=names,
         models=tuple(r.model for r in reports),
@@ -121,13 +121,27 @@ def _check(reports: Sequence[Report]) -> None:
             )
 
 
-def _without_controls(reports: Sequence[Report]) -> list[str]:
-    if not any(report.contrasts for report in reports):
-        return []
-    return [
-        "Importance and assignment are graded beyond a control; here the models' own "
-        "numbers are compared, as not every audit came with its control's rows."
-    ]
+RATIOS = ("importance", "erasure")
+"""Questions that are graded by a ratio of means over texts, which no text has."""
+
+
+def _own_numbers(questions: Sequence[ComparedQuestion]) -> list[str]:
+    """Where what is compared is not what is graded."""
+    compared = {q.rule: q.measure for q in questions if any(q.differences)}
+    said = []
+    ratios = " and ".join(RULES[r].name.lower() for r in RATIOS if r in compared)
+    if ratios:
+        said.append(
+            f"Of {ratios} the paired difference of the models' own numbers is given. "
+            "What is graded is their share of the way from the control to the best, a "
+            "ratio of means over texts that no single text has."
+        )
+    if "removal" in compared and not compared["removal"].endswith(LESS_CONTROL):
+        said.append(
+            "Removal is graded beyond a control. Here the models' own numbers are "
+            "compared, as not every audit came with its control's rows."
+        )
+    return said
 
 
 def _n_shared(first: Report, other: Report) -> int:
@@ -154,8 +168,8 @@ def _questions(
     for measure in MEASURES:
         words, found = numbers_of(measure, audits)
         compared = _kept(measure, found, reports)
-        known = sum(number is not None for number in compared)
-        if known > 1 and measure.rule not in chosen:
+        known = _n_known(compared)
+        if known > max(1, _n_known(chosen.get(measure.rule, ("", []))[1])):
             chosen[measure.rule] = words, compared
     sides = []
     for number, n in enumerate(n_shared, 1):
@@ -200,6 +214,10 @@ def _kept(
         if test is not None and test not in _comparable(reports[0], report):
             kept[number] = None
     return kept
+
+
+def _n_known(numbers: Sequence[pd.Series | None]) -> int:
+    return sum(number is not None for number in numbers)
 
 
 def _comparable(first: Report, other: Report) -> list[str]:

@@ -18,6 +18,7 @@ class Measure:
         terms: factors by statistic.
         constant: what is added.
         beyond_control: whether the control's is subtracted, where all audits have one.
+        larger_than: a statistic whose mean is smaller, else this is not what is graded.
     """
 
     rule: str
@@ -25,33 +26,43 @@ class Measure:
     terms: Mapping[str, float]
     constant: float = 0.0
     beyond_control: bool = False
+    larger_than: str = ""
 
     def of(self, texts: pd.DataFrame) -> pd.Series | None:
         """The number of every text; None where a statistic is missing."""
         if not set(self.terms) <= set(texts):
             return None
+        if self.larger_than in texts:
+            own, other = (
+                texts[[*self.terms]].mean().sum(),
+                texts[self.larger_than].mean(),
+            )
+            if own <= other:
+                return None
         parts = [factor * texts[name] for name, factor in self.terms.items()]
         return sum(parts[1:], parts[0]) + self.constant
 
 
 LESS_CONTROL = ", minus the control's"
 """Ends the words of a number from which the control's is taken off."""
+SHUFFLED = "under shuffled attention"
+SOONER = "share of tokens that attention's order erases less than a random one, until"
 REMOVAL = "what is lost without the tokens of most attention, minus without random ones"
 MEASURES = (
     Measure("accuracy", "share of a text's labels that are right", {"right": 1}),
     Measure("accuracy", "error of the predicted number (less is better)", {"error": 1}),
     Measure(
         "importance",
-        "τ of attention with leave-one-out",
-        {"attention_leave_one_out_tau": 1},
-        beyond_control=True,
+        "Gini correlation of attention with leave-one-out",
+        {"attention_leave_one_out_agreement": 1},
     ),
     Measure(
         "assignment",
-        "change of the output under shuffled attention",
-        {"median_tvd": 1},
-        beyond_control=True,
+        f"change of the log-odds {SHUFFLED}, as a share of their range",
+        {"median_share_of_log_odds": 1},
+        larger_than="median_tvd",
     ),
+    Measure("assignment", f"change of the output {SHUFFLED}", {"median_tvd": 1}),
     Measure(
         "uniqueness",
         "1 − the farthest attention found within ε, as a share of the farthest of all",
@@ -60,26 +71,25 @@ MEASURES = (
     ),
     Measure(
         "erasure",
-        "way of attention's order from a random one to the smallest set",
-        {"way_to_best@attention": 1},
+        f"{SOONER} nine tenths of the lead are gone",
+        {"fraction_to_lose_lead@random": 1, "fraction_to_lose_lead@attention": -1},
     ),
     Measure(
         "erasure",
-        "way of attention's order from a random one to the best order tried",
-        {"way_to_best_tried@attention": 1},
+        f"{SOONER} the decision flips",
+        {"fraction_to_flip@random": 1, "fraction_to_flip@attention": -1},
     ),
-    Measure(
-        "removal",
-        REMOVAL,
-        {"comprehensiveness@attention": 1, "comprehensiveness@random": -1},
-    ),
-    Measure(
-        "removal",
-        REMOVAL,
-        {"comprehensiveness@mean_attention": 1, "comprehensiveness@random": -1},
+    *(
+        Measure(
+            "removal",
+            REMOVAL,
+            {f"comprehensiveness@{ranking}": 1, "comprehensiveness@random": -1},
+            beyond_control=True,
+        )
+        for ranking in ("attention", "mean_attention")
     ),
 )
-"""In the order of the rules; of two for one rule the first that all audits have."""
+"""In the order of the rules; of two for one rule the first that most audits have."""
 
 
 @dataclass(frozen=True, eq=False)

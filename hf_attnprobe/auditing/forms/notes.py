@@ -13,6 +13,7 @@ from hf_attnprobe.auditing.heads.sentences import head_sentences
 from hf_attnprobe.auditing.heads.values import has_several
 from hf_attnprobe.auditing.result import AuditResult
 from hf_attnprobe.auditing.verdict import conclusion_sentence, zero_ablation_only
+from hf_attnprobe.auditing.which_attention import attention_line
 from hf_attnprobe.faithfulness.adversarial import EPSILONS
 from hf_attnprobe.statistics.contrasts import Contrast
 from hf_attnprobe.statistics.summary import Statistic, key_of
@@ -71,6 +72,8 @@ def target_note(report: AuditResult) -> list[str]:
 def quality_lines(report: AuditResult) -> list[str]:
     """How good the model is on these texts, and what stands beside its numbers."""
     lines = [f"CONTRADICTION, report it: {s}" for s in report.contradictions]
+    which = attention_line(report)
+    lines += [f"{which}."] if which else []
     lines += [f.sentence for f in report.findings if f.rule == "accuracy"]
     if "control" in report.provenance:
         lines.append(

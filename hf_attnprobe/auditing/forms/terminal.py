@@ -1,18 +1,18 @@
 """The verdict of an audit in about ten lines: question, answer, a line per finding."""
 
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hf_attnprobe import markdown
 from hf_attnprobe.auditing.group_tables import EVERYWHERE, of_groups
 from hf_attnprobe.auditing.heads.values import AGREES, MATTERS, by_head, head_intervals
 from hf_attnprobe.auditing.result import AuditResult
-from hf_attnprobe.auditing.verdict import ALL_TEXTS, QUESTION, reason
+from hf_attnprobe.auditing.verdict import ALL_TEXTS, QUESTION, grounds
+from hf_attnprobe.auditing.which_attention import attention_line
 from hf_attnprobe.statistics.verdict_lines import (
     WIDTH,
     cut,
-    fitting,
     plain_line,
     tail,
     verdict_line,
@@ -56,6 +56,7 @@ def short_text(report: AuditResult) -> str:
         *_answer_lines(report),
         *(cut(line, WIDTH) for line in _unusual_lines(report.provenance)),
         "",
+        *textwrap.wrap(attention_line(report), WIDTH),
         *_finding_lines(report),
         *_group_lines(report),
         *_head_lines(report),
@@ -83,8 +84,7 @@ def place_lines(folder: str | Path | None) -> list[str]:
 def _answer_lines(report: AuditResult) -> list[str]:
     concluded = conclude(report.findings)
     answer = str(concluded.answer).upper()
-    why = reason(concluded)
-    counted = f" ({why})" if why else ""
+    counted = f" ({grounds(concluded)})" if concluded.answers else ""
     texts = f": {report.n} texts{_left_out(report.provenance)}, seed {report.seed}"
     name = tail(f"{report.model} on {report.dataset}", max(WIDTH - len(texts), 20))
     return [*textwrap.wrap(f"{QUESTION} {answer}{counted}", WIDTH), name + texts]
@@ -134,14 +134,15 @@ def _finding_lines(report: AuditResult) -> list[str]:
             asked = RULES[rule].asks
             if f.group != ALL_TEXTS:
                 asked = f"  predicted {f.group}"
-            lines.append(verdict_line(asked, str(f.answer), _pieces(f, report.words)))
+            pieces = finding_pieces(f, report.words)
+            lines.append(verdict_line(asked, str(f.answer), pieces))
     return lines
 
 
-def _pieces(found: Finding, words: Words) -> list[str]:
+def finding_pieces(found: Finding, words: Words) -> list[str]:
     """The numbers of a finding's line, the most telling first."""
     if not found.n:  # the sentence says why there is nothing to compare
-        return [found.sentence.partition(". ")[2].rstrip(".")]
+        return [found.sentence.split(". ")[1].rstrip(".")]
     rule = RULES[found.rule]
     graded = markdown.interval(found.value, found.ci95, digits=2)
     graded = f"≤ {graded}" if found.is_upper_bound else graded
@@ -224,23 +225,37 @@ def _note_lines(report: AuditResult) -> list[str]:
     """What the words mean, and what else is to be seen."""
     others = {s.test for s in report.statistics} - BEHIND_LINES
     lines = [plain_line("also run", sorted(others))] if others else []
-    legend = fitting(_legend(report), WIDTH)
     if len(by_head(report.statistics, "median_tvd")) > 1:
         lines.append("3.9: head 9 of layer 3; intervals of heads hold for all at once")
-    lines += [legend] if legend else []
+    lines += _in_lines(_legend(report))
     for note in report.notes:  # all of it is in the verbose form
         lines += textwrap.wrap(note.split(". ")[0].rstrip(".") + ".", WIDTH)
     return ["", *lines] if lines else []
 
 
+def _in_lines(pieces: Sequence[str]) -> list[str]:
+    """All pieces, as many on a line as it has place for."""
+    lines: list[str] = []
+    for piece in pieces:
+        if lines and len(lines[-1]) + 3 + len(piece) <= WIDTH:
+            lines[-1] += f" · {piece}"
+        else:
+            lines.append(piece)
+    return lines
+
+
 def _legend(report: AuditResult) -> list[str]:
     rules = {f.rule for f in report.findings}
     legend = []
-    if "importance" in rules:
-        legend.append("own: agreement with leaving tokens out")
     if "control" in report.provenance:
         legend.append("control: the weights at other tokens")
+    if rules & {"importance", "erasure"}:
+        legend.append("way: from the control, 0, to the best, 1")
+    if rules & {"importance", "removal"}:
+        legend.append("own: with no control taken off")
     if "assignment" in rules:
-        unit = report.words.unit if report.words.is_number else "0 to 1"
-        legend.append(f"moves: the output, {unit}")
+        unit = "output or log-odds, 0 to 1"
+        if report.words.is_number:
+            unit = f"output, {report.words.unit}"
+        legend.append(f"moves: {unit}")
     return legend

@@ -5,40 +5,31 @@ from collections.abc import Sequence
 from hf_attnprobe import markdown
 from hf_attnprobe.auditing.pages.on_the_line import scale_of
 from hf_attnprobe.auditing.result import AuditResult
-from hf_attnprobe.auditing.verdict import ALL_TEXTS, reason
+from hf_attnprobe.auditing.verdict import ALL_TEXTS, COUNTED, reason
 from hf_attnprobe.page.elements import table
 from hf_attnprobe.page.html import Child, Html
 from hf_attnprobe.statistics.verdicts import (
     QUESTIONS,
     RULES,
-    Answer,
     Finding,
     conclude,
 )
 
 
-SAYS = {
-    Answer.YES: "{} yes",
-    Answer.PARTLY: "{} partly",
-    Answer.NO: "{} no",
-    Answer.CANNOT_SAY: "{} undecided",
-}
-
-
 def counted(findings: Sequence[Finding]) -> str:
-    """How many questions say what, and what else makes the answer.
+    """How many questions say what, by name, and what else makes the answer.
 
-    "3 of 5 questions say no (…), 1 yes (removal), 1 undecided (erasure)."
+    "5 of 5 questions asked: 1 yes (removal), 3 no (…), 1 undecided (erasure)."
     """
     concluded = conclude(findings)
     if not concluded.answers:
         return ""
     said = []
-    for answer, pattern in SAYS.items():
+    for answer, word in COUNTED.items():
         rules = concluded.saying(answer)
         if rules:
             names = ", ".join(RULES[rule].name.lower() for rule in rules)
-            said.append(f"{pattern.format(len(rules))} ({names})")
+            said.append(f"{len(rules)} {word} ({names})")
     n_asked = len(concluded.answers)
     asked = f"{n_asked} of {len(QUESTIONS)} questions asked"
     why = reason(concluded)

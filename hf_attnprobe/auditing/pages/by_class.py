@@ -9,18 +9,21 @@ from hf_attnprobe.statistics.verdicts import MIN_TEXTS
 
 
 MEASURES = {
-    "importance": (("attention_leave_one_out_tau",), "τ with leave-one-out is"),
-    "assignment": (("median_tvd",), "shuffling moves the output by"),
+    "importance": (
+        "attention_leave_one_out_agreement",
+        "the Gini correlation with leave-one-out is",
+    ),
+    "assignment": ("median_tvd", "shuffling moves the output by"),
     "erasure": (
-        ("way_to_best@attention", "way_to_best_tried@attention"),
-        "attention's way from a random order to the best is",
+        "fraction_to_lose_lead@attention",
+        "the share of tokens erased in attention's order is",
     ),
     "removal": (
-        ("comprehensiveness@attention",),
+        "comprehensiveness@attention",
         "without the tokens of most attention the loss is",
     ),
 }
-"""By rule the statistics that tell, the first there is, and words for their means."""
+"""By rule the statistic that tells, and words for its means."""
 
 MOST = 6
 
@@ -32,12 +35,9 @@ def class_sentence(report: AuditResult, rule: str) -> str | None:
     """
     if rule not in MEASURES or not len(report.rows):
         return None
-    names, said = MEASURES[rule]
-    for name in names:
-        found = _of_classes(report, name)
-        if found:
-            break
-    else:
+    name, said = MEASURES[rule]
+    found = _of_classes(report, name)
+    if not found:
         return None
     ends = [s.ci95 for s in found if s.ci95 is not None]
     if max(low for low, _ in ends) <= min(high for _, high in ends):

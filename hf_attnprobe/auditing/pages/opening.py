@@ -15,7 +15,8 @@ from hf_attnprobe.auditing.pages.which_heads import (
 )
 from hf_attnprobe.auditing.result import AuditResult
 from hf_attnprobe.auditing.verdict import QUESTION
-from hf_attnprobe.page.elements import bullets, paragraphs, section
+from hf_attnprobe.auditing.which_attention import attention_line
+from hf_attnprobe.page.elements import bullets, grade, paragraphs, section
 from hf_attnprobe.page.html import Html, tag
 from hf_attnprobe.statistics.verdicts import Finding
 
@@ -28,7 +29,7 @@ NOT_ASKED = (
 
 def opening(report: AuditResult) -> Html:
     """Question, graded answer, what is predicted, by which model, from which texts."""
-    answer = str(report.answer)
+    answer, line = str(report.answer), attention_line(report)
     return tag(
         "header",
         tag("h1", QUESTION),
@@ -36,13 +37,14 @@ def opening(report: AuditResult) -> Html:
             "div",
             tag(
                 "p",
-                tag("strong", tag("span", answer.capitalize()), class_="grade"),
+                grade(answer),
                 " ",
                 _why(report),
                 class_="lead",
             ),
             class_=f"answer {answer.replace(' ', '-')}",
         ),
+        *paragraphs([line] if line else []),
         facts(report),
         glance(report),
     )

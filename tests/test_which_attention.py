@@ -1,0 +1,110 @@
+"""Which attention an audit means, and how much of it lies where no text is shown."""
+
+import dataclasses
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from transformers import BertConfig, BertForSequenceClassification
+
+from by_name import audit_by_name
+from hf_attnprobe.auditing.examples import choose_texts
+from hf_attnprobe.auditing.page import audit_page
+from hf_attnprobe.auditing.which_attention import attention_line
+from shown_page import Reader
+from test_head_sentences import TEXTS, pair_tokenizer
+
+
+@pytest.fixture(scope="module")
+def bert():
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=40,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=32,
+        initializer_range=0.5,
+        attn_implementation="eager",
+    )
+    return BertForSequenceClassification(config).eval()
+
+
+def audited(model, texts, **options):
+    options = {
+        "tests": ["permutation"],
+        "n_permutations": 2,
+        "control": "none",
+    } | options
+    return audit_by_name(model, texts, tokenizer=pair_tokenizer(), **options)
+
+
+def test_the_share_on_special_tokens_by_hand(bert):
+    """The mean over all heads of the row of [CLS], at [CLS] and [SEP]."""
+    report = audited(bert, TEXTS, single_heads=False)
+    tokenizer, expected = pair_tokenizer(), []
+    for text in TEXTS:
+        given = tokenizer(text, return_tensors="pt")
+        with torch.no_grad():
+            maps = bert(**given, output_attentions=True).attentions
+        row = torch.stack(maps)[:, 0, :, 0].mean((0, 1))
+        expected.append(float(row[0] + row[-1]))
+    found = report.rows[report.rows.statistic == "special_attention"]
+    found = found[(found.layer == -1) & (found["head"] == -1)]
+    assert found.sort_values("example_id").value.tolist() == pytest.approx(
+        expected, abs=1e-5
+    )
+    share = np.mean(expected)
+    line = f"Attention: mean of 4 heads from [CLS]; {share:.0%} of it on special tokens"
+    assert attention_line(report) == f"{line}, not shown"
+    assert str(report).splitlines()[3] == f"{line}, not shown"
+    assert f"{line}, not shown" in report.to_markdown()
+    words = Reader(audit_page(report)).words
+    assert words.index(line) < words.index("special_attention")
+
+
+def test_heads_one_by_one_are_no_one_attention(bert):
+    assert attention_line(audited(bert, TEXTS[:4], groups=False)) == ""
+
+
+def test_a_text_of_a_pair_that_is_held_is_not_explained(bert):
+    pairs = [
+        {"text": a, "text_pair": b} for a, b in zip(TEXTS[:4], TEXTS[4:8], strict=True)
+    ]
+    line = attention_line(audited(bert, pairs, segment="text", single_heads=False))
+    assert "special tokens and the text that is held, not shown" in line
+
+
+def test_a_classifier_attends_to_its_text_alone(checkpoint, reviews):
+    report = audit_by_name(
+        str(checkpoint), reviews["test"], tests=["permutation"], test_limit=5
+    )
+    rows = report.rows
+    assert (rows[rows.statistic == "special_attention"].value == 0).all()
+    assert attention_line(report) == "Attention: the only head"
+    older = {k: v for k, v in report.provenance.items() if k != "attention"}
+    assert attention_line(dataclasses.replace(report, provenance=older)) == ""
+
+
+def test_nothing_is_said_of_a_token_that_is_not_shown():
+    """Text 0 has most of its weight on [CLS], text 1 on one of its words."""
+    of_texts = {
+        "max_attention": [0.9, 0.6],
+        "special_attention": [0.9, 0.1],
+        "median_tvd": [0.0, 0.1],
+    }
+    told = {"predicted_class": [0, 0], "label": [0, 0], "probability": [0.9, 0.9]}
+    told["n_tokens"] = [9, 9]
+    parts = [
+        pd.DataFrame(
+            {"test": test, "statistic": name, "example_id": [0, 1], "value": values}
+        )
+        for test, group in (("permutation", of_texts), ("prediction", told))
+        for name, values in group.items()
+    ]
+    rows = pd.concat(parts).assign(layer=0, head=0)
+    said = {c.example_id: c.why for c in choose_texts(rows, 2)}
+    assert "one token has 60% of the attention" in said[1]
+    assert "of the attention" not in said[0]
