@@ -4,6 +4,7 @@ None has a kink (ReLU), so that finite differences converge.
 """
 
 import functools
+import importlib
 
 import torch
 import transformers
@@ -220,3 +221,23 @@ def prepare(adapter, texts=TEXTS, words=None):
     return adapter.prepare(
         encode(adapter.model, texts, words), tuple(range(len(texts)))
     )
+
+
+class Given:
+    """A model's attention replaced from outside: each layer's map in turn."""
+
+    def __init__(self, family, monkeypatch, **options):
+        self.model = make(family, attn_implementation="eager", **options).double()
+        module = importlib.import_module(type(self.model).__module__)
+        monkeypatch.setattr(module, "eager_attention_forward", self.forward)
+
+    def forward(self, module, query, key, value, attention_mask, **kwargs):
+        weights = self.maps.pop(0)[None]
+        return (weights @ value).transpose(1, 2).contiguous(), weights
+
+    @torch.no_grad()
+    def probs(self, ids, maps):
+        self.maps = list(maps)
+        found = self.model(input_ids=torch.tensor([ids])).logits[0].softmax(-1)
+        assert not self.maps
+        return found
