@@ -47,10 +47,14 @@ class RuleRow:
         """How often such an answer is wrong."""
         parts = []
         if self.no:
-            parts.append(f"told yes or partly wrongly {share(self.false_yes, self.no)}")
+            parts.append(f"yes or partly, wrongly, in {share(self.false_yes, self.no)}")
         if self.yes:
-            parts.append(f"told no wrongly {share(self.false_no, self.yes)}")
-        return f"Models of known truth, {self.n} texts each: {'; '.join(parts)}."
+            parts.append(f"no, wrongly, in {share(self.false_no, self.yes)}")
+        n_open = self.undecided_no + self.undecided_yes
+        return (
+            f"Of models whose truth is known ({self.n} texts each) the answer was "
+            f"{', '.join(parts)}; undecided in {n_open} of {self.no + self.yes}."
+        )
 
 
 def row_of(rule: str, n_texts: int | None = None) -> RuleRow | None:

@@ -165,7 +165,7 @@ def test_an_audit_finds_the_row_of_its_number_of_texts():
         assert known_truth.row_of(rule).n == sizes[-1]
         assert known_truth.row_of(rule, sizes[0] - 1).n == sizes[0]
         assert known_truth.row_of(rule, sizes[-1] + 1).n == sizes[-1]
-        assert known_truth.row_of(rule).sentence.startswith("Models of known truth")
+        assert known_truth.row_of(rule).sentence.startswith("Of models whose truth")
     assert known_truth.row_of("head_effect") is None
 
 

@@ -155,7 +155,7 @@ def finding_pieces(found: Finding, words: Words) -> list[str]:
     ]
     if "the control" in rule.ends and "control" not in found.yardsticks:
         beside.append("no control run")
-    marks = [f"{name} {at:.2f}" for name, at in rule.thresholds.items()]
+    marks = [f"{name} {at:.2f}" for name, at in found.thresholds.items()]
     graded_by = [] if found.rule == "accuracy" else [", ".join(marks)]
     return [line, *beside, *graded_by]
 

@@ -62,7 +62,7 @@ def _row(finding: Finding) -> list[Child]:
         value = markdown.interval(finding.value, finding.ci95, digits=2)
         value = f"at most {value}" if finding.is_upper_bound else value
     rule = RULES[finding.rule]
-    marks = ", ".join(f"{k} {v:.2f}" for k, v in rule.thresholds.items())
+    marks = ", ".join(f"{k} {v:.2f}" for k, v in finding.thresholds.items())
     beside = ", ".join(
         f"{label} {markdown.number(finding.yardsticks[name], digits=2)}"
         for name, label in rule.labels.items()

@@ -11,6 +11,7 @@ from hf_attnprobe.charts.audit_charts import QUESTIONS as QUESTION_OF_CHART
 from hf_attnprobe.charts.chart import Chart
 from hf_attnprobe.page.elements import answer, bullets, details, figure, section
 from hf_attnprobe.page.html import Html, tag
+from hf_attnprobe.statistics.known_truth import row_of
 from hf_attnprobe.statistics.verdicts import MIN_TEXTS, RULES, Finding
 from hf_attnprobe.statistics.wording import Words
 
@@ -73,13 +74,16 @@ def _beside(finding: Finding) -> list[str]:
 
 def _rule(finding: Finding) -> list[Html]:
     rule = RULES[finding.rule]
-    grades = ", ".join(f"{name} {at:.2f}" for name, at in rule.thresholds.items())
+    grades = ", ".join(f"{name} {at:.2f}" for name, at in finding.thresholds.items())
     sentences = [
         f"Measured: {rule.measure}.",
         f"Graded: {grades}; a 95% interval that crosses a threshold, or fewer than "
         f"{MIN_TEXTS} texts, cannot say.",
         f"Source: {rule.source}.",
     ]
+    known = row_of(finding.rule, finding.n)
+    if known is not None and finding.partly is None:
+        sentences.append(known.sentence)
     return [tag("p", sentence) for sentence in sentences]
 
 

@@ -19,7 +19,7 @@ def number_line_of(finding: Finding) -> Html | None:
         finding.value,
         low,
         high,
-        rule.thresholds,
+        finding.thresholds,
         on_scale(finding),
         (0.0, 1.0) if is_share and finding.value >= 0 else None,
         "at most" if finding.is_upper_bound else "",

@@ -18,6 +18,7 @@ from hf_attnprobe.auditing.verdict import QUESTION
 from hf_attnprobe.auditing.which_attention import attention_line
 from hf_attnprobe.page.elements import bullets, grade, paragraphs, section
 from hf_attnprobe.page.html import Html, tag
+from hf_attnprobe.statistics.known_truth import row_of
 from hf_attnprobe.statistics.verdicts import Finding
 
 
@@ -61,6 +62,7 @@ def facts(report: AuditResult) -> Html:
         "compared with": _compared_with(report),
         "attention tested": _tested(report),
         "which heads matter": which_heads(report),
+        "this verdict elsewhere": _calibrated(report),
         "seed": str(report.seed),
     }
     pairs = [(name, said) for name, said in known.items() if said]
@@ -68,6 +70,13 @@ def facts(report: AuditResult) -> Html:
         "dl",
         *[[tag("dt", name), tag("dd", said)] for name, said in pairs],
     )
+
+
+def _calibrated(report: AuditResult) -> str | None:
+    """How often such a verdict is wrong on models of known truth."""
+    known = row_of("whole", report.n)
+    has_own = any(f.partly is not None for f in report.findings)
+    return None if known is None or has_own else known.sentence
 
 
 def _quality(findings: Sequence[Finding]) -> str | None:

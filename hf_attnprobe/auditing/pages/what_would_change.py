@@ -62,8 +62,7 @@ def _settled_sentence(settled: Sequence[Finding]) -> str:
     """Which answers more of the same texts would not change, and how far they are."""
     said = []
     for f in settled:
-        rule = RULES[f.rule]
-        nearest = min((rule.partly, rule.yes), key=lambda t: abs(f.value - t))
+        nearest = min(f.limits, key=lambda t: abs(f.value - t))
         number = markdown.interval(f.value, f.ci95, digits=2)
         said.append(f"{_name(f)} {f.answer} ({number}, the threshold is {nearest:.2f})")
     return (
@@ -102,8 +101,8 @@ def more_texts(finding: Finding) -> float | None:
     """
     if finding.ci95 is None:
         return None
-    rule, (low, high) = RULES[finding.rule], finding.ci95
-    crossed = [t for t in {rule.partly, rule.yes} if low <= t <= high]
+    low, high = finding.ci95
+    crossed = [t for t in set(finding.limits) if low <= t <= high]
     if not crossed:
         return None
     needed = [texts_needed(finding.value, finding.ci95, finding.n, t) for t in crossed]
