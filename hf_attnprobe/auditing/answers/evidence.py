@@ -120,9 +120,12 @@ class Evidence:
             return (own - control) / room
 
         found = function_estimate(np.stack(columns, 1), of_means)
-        return self._over_draws(
+        found = self._over_draws(
             found, lambda e: e.share_beyond_control(names, share).value
         )
+        if found.ci95 is None:
+            return found
+        return replace(found, ci95=(found.ci95[0], min(found.ci95[1], 1.0)))
 
     def share_of_means(
         self, names: Sequence[str], share: Callable[..., np.ndarray], *, control: bool
