@@ -249,7 +249,7 @@ def test_mean_fractions_are_of_the_same_texts_with_never_as_all():
         assert found.difference == pytest.approx((a - b)[3:].mean())
 
 
-def test_the_interval_is_the_bootstraps_of_the_pairs():
+def test_the_interval_of_many_pairs_is_near_the_bootstraps():
     rows = erasure_rows(400)
     a, b = (
         pd.Series(column(rows, f"fraction_to_flip@{r}"))

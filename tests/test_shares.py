@@ -60,7 +60,7 @@ def test_none_of_249_texts_may_still_be_one_in_68():
     assert ones.ci95 == pytest.approx((1 - 0.0147, 1), abs=5e-5)
 
 
-def test_other_statistics_keep_the_bootstrap():
+def test_other_statistics_have_the_interval_of_means():
     """What is no share: not declared as one, or not only 0 and 1."""
     assert summary_of("regret", np.zeros(50)).ci95 == (0, 0)
     assert summary_of("regret@gradient", np.ones(50)).ci95 == (1, 1)
