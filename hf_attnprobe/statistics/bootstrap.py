@@ -144,11 +144,14 @@ def function_estimate(
         values: [texts, columns]; texts with a NaN in any column are left out.
         of_means: [..., columns] -> [...]; NaN where it is undefined.
         seed: of the resamples.
+
+    Returns:
+        n is 0 where no text has all columns, or the number is undefined.
     """
     real = values[~np.isnan(values).any(1)]
-    if not len(real):
-        return Estimate(float("nan"), None, 0)
-    value = float(of_means(real.mean(0)))
+    value = float(of_means(real.mean(0))) if len(real) else float("nan")
+    if np.isnan(value):
+        return Estimate(value, None, 0)
     means = resample_counts(len(real), seed=seed) @ real / len(real)
     low, high = percentile_interval(of_means(means))
     return Estimate(value, (low, high) if low == low else None, len(real))

@@ -66,6 +66,8 @@ def importance(evidence: Evidence, group: str) -> Finding | None:
         return _without_control("importance", group, own, said, yardsticks)
     yardsticks["control"] = control.value
     way = evidence.share_beyond_control([name], lambda agreement: agreement)
+    if not way.n:  # the control's order is the best: there is no way to go
+        return None
     said += (
         f" The control reaches {said_as(control)}. From there attention goes "
         f"{said_as(way)} of the way to the best order ({thresholds('importance')})."
@@ -212,6 +214,8 @@ def erasure(evidence: Evidence, group: str) -> Finding | None:
         return _without_control("erasure", group, own, said + after, yardsticks)
     yardsticks["control"] = control.value
     way = evidence.share_beyond_control(names, _way)
+    if not way.n:
+        return None
     said += (
         f" The control goes {said_as(control)} of its way. From there attention goes "
         f"{said_as(way)} of the rest ({thresholds('erasure')})."
