@@ -11,6 +11,7 @@ from transformers import BertConfig, BertForSequenceClassification
 from hf_attnprobe import (
     AttnProbeError,
     AuditOptions,
+    Correlation,
     Data,
     Permutation,
     audit,
@@ -83,7 +84,7 @@ def test_flops_of_a_forward_pass_are_those_of_its_matrices(bert):
 
 
 def test_the_time_of_an_audit_on_the_clock_of_the_processor(checkpoint, reviews_folder):
-    tests = [Permutation(n_permutations=400)]
+    tests = [Permutation(n_permutations=400), Correlation()]
     told = estimate_audit(
         checkpoint, reviews_folder, tests, options=OPTIONS, clock=time.process_time
     )
@@ -92,6 +93,8 @@ def test_the_time_of_an_audit_on_the_clock_of_the_processor(checkpoint, reviews_
     taken = time.process_time() - begun
     assert taken / 1.5 < told.seconds.total < 1.5 * taken
     assert told.with_control
+    alone = estimate_audit(checkpoint, reviews_folder, tests[:1], options=OPTIONS)
+    assert not alone.with_control  # shuffles are compared with nothing
 
 
 def test_nothing_is_written_and_what_is_done_is_not_counted(

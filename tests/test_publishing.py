@@ -253,7 +253,15 @@ def test_a_life_on_the_hub(
     got = pd.DataFrame(stranger["rows"]["model"])
     assert len(got) == len(report.rows)
     pd.testing.assert_frame_equal(got, report.rows, check_dtype=False, check_exact=True)
-    assert len(stranger["rows"]["control"]["value"]) > 0
+    theirs_of_control = pd.DataFrame(stranger["rows"]["control"])
+    assert set(theirs_of_control) == set(got) and len(theirs_of_control)
+    key = ["test", "statistic", "example_id", "layer", "head"]
+    parts = [pd.read_parquet(d / "rows") for d in audited[1].glob("control/draw-*")]
+    assert len(parts) == 5
+    means = pd.concat(parts).groupby(key, as_index=False).value.mean()
+    both = theirs_of_control.merge(means, on=key)
+    assert len(both) == len(theirs_of_control) == len(means)
+    np.testing.assert_allclose(both.value_x, both.value_y, atol=1e-12)
     data = root / "datasets" / "acme" / "bilstm-attention-audit"
     assert {"summary.json", "report.md"} <= {f.name for f in data.rglob("*")}
     for file in [*data.rglob("*"), *theirs.rglob("*")]:

@@ -487,6 +487,20 @@ def test_an_interval_across_a_threshold_cannot_say_between_which():
     assert "cannot say (partly or yes)" in finding.sentence
 
 
+def test_where_there_is_no_way_to_go_nothing_is_said():
+    """As of texts in which the first token to go loses the lead, whichever it is."""
+    rows, control = evidence(60, 0.9)
+    same = rows.statistic.str.startswith("fraction_to_lose_lead")
+    rows = rows.assign(value=rows.value.mask(same, 0.5))
+    assert found("erasure", rows, control) == [] == found("erasure", rows)
+    best = control.assign(value=control.value.mask(control.test == "correlation", 1.0))
+    assert found("importance", rows, best) == []
+    for finding in findings(rows, best, ["neg", "pos"]):
+        assert "nan" not in finding.sentence
+    found_without = findings(rows, control, ["neg", "pos"])
+    assert "without erasure" in conclusion_sentence(found_without)
+
+
 def spread(rows, by):
     """The same rows, every number of the four questions so much larger."""
     return rows.assign(value=rows.value + by * (rows.test == "correlation"))

@@ -231,7 +231,8 @@ class ErasureResult:
     first draw. With ``bottom_up`` its orders are among the tried ones.
 
     ``fraction_to_lose_lead`` is in (0, 1]: when nine tenths of the lead are gone; NaN in
-    texts in which no order gets there, empty for other predictions than one class. Its
+    texts in which no order gets there, empty for other predictions than one class, and
+    for a target that is one of more than two. Its
     ``best`` is the smallest set, or where the read-out is not linear the best order tried.
 
     ``way_to_best`` is (random − it) / (random − smallest set), at most 1, negative where
@@ -341,7 +342,8 @@ def erasure(
         others |= _exact(exact, ranked["product"], content)
         others |= {"no_set_flips": none, "way_to_best": way}
         others["regret"] = {name: n - best for name, n in removals.items()}
-    if observation.explains is None and observation.model.prediction.kind == "classes":
+    of_prediction = observation.explains is None or observation.probs.shape[-1] == 2
+    if of_prediction and observation.model.prediction.kind == "classes":
         others["fraction_to_lose_lead"] = _losing_lead(
             observation, attention, order, lost, gathered
         )

@@ -10,6 +10,7 @@ from hf_attnprobe.auditing.verdict import conclusion_sentence
 from hf_attnprobe.cards.names import anonymous, public
 from hf_attnprobe.cards.rows import PublishedRows, rows_readme
 from hf_attnprobe.publishing.audits import ReadAudit
+from hf_attnprobe.statistics.contrasts import mean_of_draws
 from hf_attnprobe.storage.rows import read_draws
 
 
@@ -79,8 +80,11 @@ def _own_files(audit: ReadAudit, model: str) -> dict[str, bytes]:
 
 
 def _control(audit: ReadAudit) -> pd.DataFrame:
-    """The rows of the control's draws of the audited texts."""
-    rows = read_draws(audit.folder)
+    """The control's rows of the audited texts, each the mean over its draws.
+
+    All splits of a data set have the same columns, so no draw can be numbered.
+    """
+    rows = mean_of_draws(read_draws(audit.folder))
     ids = audit.report.example_ids
     return rows[rows.example_id.isin(ids)] if ids else rows
 

@@ -232,17 +232,19 @@ def function_estimate(
     Args:
         values: [texts, columns]; texts with a NaN in any column are left out.
         of_means: [..., columns] -> [...]; NaN where it is undefined.
+
+    Returns:
+        n is 0 where no text has all columns, or the number is undefined.
     """
     real = values[~np.isnan(values).any(1)]
-    n = len(real)
-    if not n:
-        return Estimate(float("nan"), None, 0)
-    mean = real.mean(0)
-    value = float(of_means(mean))
+    n, mean = len(real), real.mean(0) if len(real) else None
+    value = float(of_means(mean)) if mean is not None else float("nan")
+    if np.isnan(value):
+        return Estimate(value, None, 0)
     without = of_means((n * mean - real) / max(n - 1, 1))
     pseudo = n * value - (n - 1) * without
     low, high = mean_interval(pseudo[:, None])[:, 0].tolist()
-    if not np.isfinite([value, low, high]).all():
+    if not np.isfinite([low, high]).all():
         return Estimate(value, None, n)
     return Estimate(value, (min(low, value), max(high, value)), n)
 

@@ -158,8 +158,8 @@ def test_of_a_transformer(n_labels, monkeypatch):
     assert n_known > 0
 
 
-def test_other_predictions_than_one_class_have_no_lead(make_model, tokenizer, texts):
-    adapter = wrap(make_model())
+def test_a_target_of_several_has_no_lead(make_model, tokenizer, texts):
+    adapter = wrap(make_model("mlp", "additive", 3))
     inputs = tokenizer(texts[:3], padding=True, return_tensors="pt")
     observation = adapter.observe(adapter.prepare(inputs, (0, 1, 2)))
     assert erasure(observation, SITE).fraction_to_lose_lead

@@ -65,6 +65,8 @@ def importance(evidence: Evidence, group: str) -> Finding | None:
         return _without_control(evidence, "importance", group, own, said, yardsticks)
     yardsticks["control"] = control.value
     way = evidence.share_beyond_control([name], lambda agreement: agreement)
+    if not way.n:  # the control's order is the best: there is no way to go
+        return None
     said += (
         f" The control reaches {said_as(control)}. From there attention goes "
         f"{said_as(way)} of the way to the best order ({thresholds(evidence.rules['importance'])})."
@@ -221,6 +223,8 @@ def erasure(evidence: Evidence, group: str) -> Finding | None:
         )
     yardsticks["control"] = control.value
     way = evidence.share_beyond_control(names, _way)
+    if not way.n:
+        return None
     said += (
         f" The control goes {said_as(control)} of its way. From there attention goes "
         f"{said_as(way)} of the rest ({thresholds(evidence.rules['erasure'])})."

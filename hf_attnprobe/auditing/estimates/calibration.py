@@ -76,8 +76,8 @@ def work_of_control(
         if control.reassignment is None and draw == 0:
             plan = work_of if options.screen is None else work_after_screen
             work += plan(other, choice, options)
-        else:
-            work += work_left(other, of_verdict(other, choice.groups))
+        elif where := of_verdict(other, choice.groups):
+            work += work_left(other, where)
     return work
 
 

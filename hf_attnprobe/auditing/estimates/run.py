@@ -89,7 +89,7 @@ def estimate_audit(
         def report_on(folder: Path, n_texts: int) -> None:
             tried = replace(sweep, folder=folder / "rows", texts=sweep.texts[:n_texts])
             provenance = provenance_of(job.identity, tried, {}, job.besides)
-            others = rows_of(tried) if job.subject.controls else None
+            others = rows_of(tried) if plan["control"] else None
             without = replace(options, prune=False)
             report = report_of(job, tried, provenance, others, without)
             write_report(report, folder)
