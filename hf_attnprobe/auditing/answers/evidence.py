@@ -125,6 +125,8 @@ class Evidence:
         self, names: Sequence[str], share: Callable[..., np.ndarray], *, control: bool
     ) -> Estimate:
         """The agreement itself, of the model or its control, on the texts of both."""
+        if control and not self.has_control:
+            return Estimate(float("nan"), None, 0)
         own = [self.column(name) for name in names]
         theirs = [self.control_column(name) for name in names]
         both = np.stack([*own, *theirs] if self.has_control else own, 1)
