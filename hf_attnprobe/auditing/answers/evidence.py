@@ -124,7 +124,10 @@ class Evidence:
     def share_of_means(
         self, names: Sequence[str], share: Callable[..., np.ndarray], *, control: bool
     ) -> Estimate:
-        """The agreement itself, of the model or its control, on the texts of both."""
+        """The agreement itself, of the model or its control, on the texts of both.
+
+        n is 0 of a control that there is not.
+        """
         if control and not self.has_control:
             return Estimate(float("nan"), None, 0)
         own = [self.column(name) for name in names]
