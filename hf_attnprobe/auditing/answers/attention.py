@@ -114,9 +114,12 @@ def assignment(evidence: Evidence, group: str) -> Finding | None:
     if share.n:
         said += f", and its log-odds by {said_as(share)} of their range"
     if worst.n:
-        said += f"; the worst shuffle moves one of the two by {said_as(worst)}"
+        moves = "moves one of the two" if share.n else "moves it"
+        said += f"; the worst shuffle {moves} by {said_as(worst)}"
     which = "log-odds are" if in_log_odds else "total variation is"
-    said += f" ({thresholds('assignment')}; the {which} graded)."
+    said += (
+        f" ({thresholds('assignment')}{f'; the {which} graded' if share.n else ''})."
+    )
     found = _finding("assignment", group, graded, said, yardsticks)
     rule = RULES["assignment"]
     nothing = worst.n and grade(worst, rule) == grade(graded, rule) == Answer.NO
