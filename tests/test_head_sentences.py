@@ -21,6 +21,7 @@ import recompute
 from hf_attnprobe import AttnProbeError, AuditOptions, audit
 from hf_attnprobe.auditing.group_tables import part_section
 from hf_attnprobe.statistics.summary import Statistic
+from hf_attnprobe.statistics.verdict_lines import WIDTH
 from test_sentences import check
 
 
@@ -185,7 +186,7 @@ def test_the_report_says_what_is_predicted_and_in_its_own_words(reports, kind):
 def test_the_short_verdict_has_the_same_answers_on_few_lines(reports, kind):
     report, _ = reports[kind]
     lines = str(report).splitlines()
-    assert max(map(len, lines)) <= 100 and len(lines) <= 20
+    assert max(map(len, lines)) <= WIDTH and len(lines) <= 25
     for found in report.findings:
         assert any(f" {found.answer} " in line for line in lines), found.rule
     unit = "standard deviations of the labels" if kind == "number" else "0 to 1"

@@ -123,10 +123,12 @@ def assignment(evidence: Evidence, group: str) -> Finding | None:
     if share.n:
         said += f", and its log-odds by {said_as(share)} of their range"
     if worst.n:
-        said += f"; the worst shuffle moves one of the two by {said_as(worst)}"
+        moves = "moves one of the two" if share.n else "moves it"
+        said += f"; the worst shuffle {moves} by {said_as(worst)}"
     which = "log-odds are" if in_log_odds else "total variation is"
-    said += f" ({thresholds(evidence.rules['assignment'])}; the {which} graded)."
     rule = evidence.rules["assignment"]
+    which = f"; the {which} graded" if share.n else ""
+    said += f" ({thresholds(rule)}{which})."
     found = _finding(rule, "assignment", group, graded, said, yardsticks)
     nothing = worst.n and grade(worst, rule) == grade(graded, rule) == Answer.NO
     return replace(found, is_nothing=bool(nothing))

@@ -254,8 +254,8 @@ def _legend(report: AuditResult) -> list[str]:
     if rules & {"importance", "removal"}:
         legend.append("own: with no control taken off")
     if "assignment" in rules:
-        unit = "output or log-odds, 0 to 1"
-        if report.words.is_number:
-            unit = f"output, {report.words.unit}"
-        legend.append(f"moves: {unit}")
+        looked_at = {name for f in report.findings for name in f.yardsticks}
+        what = "output or log-odds" if "log-odds" in looked_at else "the output"
+        unit = report.words.unit if report.words.is_number else "0 to 1"
+        legend.append(f"moves: {what}, {unit}")
     return legend
