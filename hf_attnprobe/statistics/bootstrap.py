@@ -237,8 +237,11 @@ def function_estimate(
         n is 0 where no text has all columns, or the number is undefined.
     """
     real = values[~np.isnan(values).any(1)]
-    n, mean = len(real), real.mean(0) if len(real) else None
-    value = float(of_means(mean)) if mean is not None else float("nan")
+    n = len(real)
+    if not n:
+        return Estimate(float("nan"), None, 0)
+    mean = real.mean(0)
+    value = float(of_means(mean))
     if np.isnan(value):
         return Estimate(value, None, 0)
     without = of_means((n * mean - real) / max(n - 1, 1))
