@@ -165,6 +165,9 @@ class Evidence:
         if len(self.draws) < 2:
             return replace(found, ci95=None) if self.draws else found
         values = np.array([of_draw(self.of_draw(draw)) for draw in self.draws])
+        values = values[~np.isnan(values)]  # a draw may not have got to these texts
+        if len(values) < 2:
+            return replace(found, ci95=None)
         half = student_t(len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5
         low, high = found.ci95
         below = np.hypot(found.value - low, half)
