@@ -16,7 +16,7 @@ Compare:  attention as a ranking with random orders, the gradient with respect t
 Lead:     behind the tokens that a decision rests on, it flips by the noise of the rest.
           So the same orders are followed until nine tenths of the decision's lead (its
           log-odds over each other class) are gone: the evidence, not the last tenth of
-          it. Of one class per text only.
+          it.
 Exactly:  where the read-out is linear, the smallest set that flips the decision, what
           every ranking wastes, and how far it gets from a random order to that set. For
           two classes attention × gradient is, up to the bias, proportional to the
@@ -230,10 +230,10 @@ class ErasureResult:
     draws, and its ``never_flips`` is the share of draws that do not; ``random_1`` is the
     first draw. With ``bottom_up`` its orders are among the tried ones.
 
-    ``fraction_to_lose_lead`` is in (0, 1]: when nine tenths of the lead are gone; NaN in
-    texts in which no order gets there, empty for other predictions than one class, and
-    for a target that is one of more than two. Its
-    ``best`` is the smallest set, or where the read-out is not linear the best order tried.
+    ``fraction_to_lose_lead`` is in (0, 1]: when nine tenths of the lead are gone, of
+    several parts that of the first; NaN in texts in which no order gets there, empty for
+    numbers. Its ``best`` is the smallest set, or where the read-out is not linear the
+    best order tried.
 
     ``way_to_best`` is (random − it) / (random − smallest set), at most 1, negative where
     it is worse than a random order; NaN where a random order needs the least.
@@ -343,7 +343,7 @@ def erasure(
         others |= {"no_set_flips": none, "way_to_best": way}
         others["regret"] = {name: n - best for name, n in removals.items()}
     of_prediction = observation.explains is None or observation.probs.shape[-1] == 2
-    if of_prediction and observation.model.prediction.kind == "classes":
+    if of_prediction and not observation.model.prediction.is_number:
         others["fraction_to_lose_lead"] = _losing_lead(
             observation, attention, order, lost, gathered
         )
@@ -398,6 +398,22 @@ def _raise(logits: Tensor) -> Tensor:
     Shape: [..., classes] -> the same, 0 for the predicted class.
     """
     return LEAD_KEPT * (logits.amax(-1, keepdim=True) - logits)
+
+
+def _raised(observation: Observation) -> Tensor:
+    """Factors of probabilities by which a lead of a tenth is none, in every part.
+
+    Shape: [batch, entries].
+    """
+    probs, prediction = observation.probs, observation.model.prediction
+    if prediction.is_number:
+        return torch.ones_like(probs)
+    n_outcomes = prediction.n_outcomes or 1
+    if prediction.n_parts is not None:
+        n_outcomes = probs.shape[-1] // prediction.n_parts
+    rounding = torch.finfo(probs.dtype).eps  # see `log_odds`
+    logs = probs.clamp_min(rounding).log().unflatten(-1, (-1, n_outcomes))
+    return _raise(logs).exp().flatten(-2)
 
 
 @torch.no_grad()
@@ -499,8 +515,7 @@ def _removals_by_replay(
     turn = order.argsort(-1)
     steps = torch.cartesian_prod(torch.arange(len(order)), torch.arange(longest))
     flips, loses = [], []
-    rounding = torch.finfo(observation.probs.dtype).eps  # see `log_odds`
-    raised = _raise(observation.probs.clamp_min(rounding).log()).exp()
+    raised = _raised(observation)
     n_layers = len(observation.model.members(site))
     for part in steps.to(order.device).split(max(1, COPIES_AT_ONCE // n_layers)):
         which, n_before = part.unbind(1)
