@@ -80,8 +80,8 @@ def rows_readme(
     lines += ["", "```python", "from datasets import load_dataset", ""]
     lines += [f"rows = load_dataset({named})", "```", ""]
     lines += [
-        "The split `control`, where there is one, holds the same numbers of the model "
-        "without what it learned. `texts.json` and the reports show a few texts of the "
+        "The split `control`, where there is one, holds the same numbers of the control, "
+        "the mean over its draws. `texts.json` and the reports show a few texts of the "
         "data audited; their terms are those of these data.",
         "",
         *markdown.table(["column", "what it is"], COLUMNS.items()),

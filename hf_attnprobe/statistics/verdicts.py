@@ -17,7 +17,7 @@ from hf_attnprobe.statistics.bootstrap import Estimate
 
 
 MIN_TEXTS = 30
-"""Below this many texts a bootstrap interval of a mean covers too seldom to be read."""
+"""Below this many texts an interval of a mean covers too seldom to be read."""
 
 
 class Answer(StrEnum):
