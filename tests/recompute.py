@@ -166,14 +166,19 @@ class Graded:
     def value(self):
         return self.of_means(*self.columns.mean(0)) if self.n else np.nan
 
-    def resampled(self, n_resamples=2000):
-        """The number on resamples of the texts."""
-        generator = np.random.default_rng(12345)
-        drawn = generator.integers(0, self.n, (n_resamples, self.n))
-        means = self.columns[drawn].mean(1)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            found = self.of_means(*means.T)
-        return found[np.isfinite(found)]
+    def interval(self):
+        """By Tukey's pseudo-values where several means are in it; None without texts."""
+        n = self.n
+        if not n:
+            return None
+        if self.columns.shape[1] == 1 and self.of_means(2.0) == 2.0:
+            return mean_and_interval(self.columns[:, 0])[1]
+        without = [
+            self.of_means(*np.delete(self.columns, k, axis=0).mean(0)) for k in range(n)
+        ]
+        pseudo = n * self.value - (n - 1) * np.array(without)
+        low, high = mean_and_interval(pseudo)[1]
+        return min(low, self.value), min(max(high, self.value), 1.0)
 
 
 def beyond_chance(own, chance):

@@ -386,6 +386,7 @@ def test_texts_of_one_token(cli, checkpoint, tmp_path):
     assert undefined - shares == {
         *(f"{pair}_{end}" for pair in PAIRS for end in ("tau", "p_value")),
         *("leave_one_out_tau_difference", "gradient_tau_difference"),
+        *("attention_leave_one_out_agreement", "attention_leave_one_out_precision"),
     }
     assert shares and shares <= undefined  # a share of no room at all
     for name in undefined:

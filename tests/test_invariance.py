@@ -173,7 +173,8 @@ def test_another_seed_shuffles_otherwise(rows_of, examples):
     changed = {
         statistic for _, statistic, *_ in first.index[(first - second).abs() > 1e-12]
     }
-    assert changed == {"median_tvd"}
+    drawn = {"median_tvd", "median_share_of_log_odds", "largest_drawn_change"}
+    assert changed == drawn
     longer = first.index[
         (first.index.get_level_values("statistic") == "median_tvd") & (first > 0)
     ]

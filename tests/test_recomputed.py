@@ -175,7 +175,7 @@ def test_rows_of_another_audit_are_refused(tokenizer, rows, folder, tmp_path):
     torch.manual_seed(1)
     other = BertForSequenceClassification(make(tokenizer).config).eval()
     audit((other, tokenizer), rows[:4], **given, output_dir=others)
-    for kind in ("rows", "control/rows"):
+    for kind in ("rows", "control/draw-0/rows"):
         spoilt = shutil.copytree(mine, tmp_path / kind.replace("/", "-"))
         shutil.rmtree(spoilt / kind)
         shutil.copytree(others / kind, spoilt / kind)

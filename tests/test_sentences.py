@@ -55,15 +55,6 @@ def check_statistics(report, rows):
     assert len(report.statistics) == len(expected)
 
 
-def near(end, expected, graded):
-    """Two ends of bootstrap intervals of one number, up to the noise of resampling."""
-    return abs(end - expected) < 0.4 * np.std(graded.resampled()) + 1e-9
-
-
-def interval_of(graded):
-    return np.quantile(graded.resampled(), [0.025, 0.975]) if graded.n else None
-
-
 def check_findings(report, rows, control, *, shares_draws):
     """Number, interval, answer and words of every finding."""
     limits = recompute.thresholds()
@@ -87,12 +78,11 @@ def check_findings(report, rows, control, *, shares_draws):
             assert finding.rule in alone or finding.ci95 is None
             assert finding.answer == "cannot say" and finding.open_because
             continue
-        interval = interval_of(highest)
-        for end, expected in zip(finding.ci95, interval, strict=True):
-            assert near(end, expected, highest)
+        interval = highest.interval()
+        assert finding.ci95 == pytest.approx(interval, abs=1e-6)
         low = finding.ci95[0]
         if lowest is not highest:
-            low = interval_of(lowest)[0]
+            low = lowest.interval()[0]
         interval = low, finding.ci95[1]
         possible = recompute.possible_grades(interval, finding.n, limits[finding.rule])
         expected = possible.pop() if len(possible) == 1 else "cannot say"

@@ -10,8 +10,8 @@ from transformers import BertConfig, BertForSequenceClassification
 
 from by_name import audit_by_name
 from hf_attnprobe.auditing.examples import choose_texts
+from hf_attnprobe.auditing.forms.notes import attention_line
 from hf_attnprobe.auditing.page import audit_page
-from hf_attnprobe.auditing.which_attention import attention_line
 from shown_page import Reader
 from test_head_sentences import TEXTS, pair_tokenizer
 

@@ -60,7 +60,7 @@ from hf_attnprobe.auditing.sweep import (
     run_parts,
 )
 from hf_attnprobe.auditing.verdict import findings, site_of_model
-from hf_attnprobe.auditing.which_attention import attention_in_words
+from hf_attnprobe.auditing.which_attention import attention_meant
 from hf_attnprobe.data.examples import (
     dataset_name,
 )
@@ -176,7 +176,7 @@ def audit(
             if outcome.facts:
                 besides = {**besides, MARK: outcome.facts}
             first_token = getattr(subject.tokenizer, "cls_token", None)
-            which = attention_in_words(sweep, choice.groups, first_token)
+            which = attention_meant(sweep, choice.groups, first_token)
             besides = {**besides, **({"attention": which} if which else {})}
             provenance = provenance_of(job.identity, sweep, choice.left_out, besides)
             shown = options if limits.seconds is None else without_extras(options)

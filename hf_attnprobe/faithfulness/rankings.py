@@ -28,7 +28,7 @@ from hf_attnprobe.attention_model import (
 )
 from hf_attnprobe.faithfulness.attention_maps import OF_HEADS, OF_LAYERS
 from hf_attnprobe.faithfulness.correlation import leave_one_out_ranks, ranks
-from hf_attnprobe.functional.intervention import random_order
+from hf_attnprobe.functional.intervention import drawn_order
 
 
 RELATIVE = ("attention", "norm_based", "input_gradient", "rollout", "last_layer")
@@ -200,7 +200,7 @@ def _random(observation: Observation, seed: int) -> Tensor:
     values = torch.zeros(content.shape, dtype=torch.float64)
     texts = zip(observation.batch.example_ids, content.cpu(), strict=True)
     for row, (example_id, real) in enumerate(texts):
-        draw = random_order(seed, int(example_id), RANDOM_STREAM, int(real.sum()))
+        draw = drawn_order(seed, int(example_id), RANDOM_STREAM, int(real.sum()))
         values[row, real] = torch.from_numpy(draw.astype(np.float64))
     return values.to(content.device)
 

@@ -13,7 +13,7 @@ from hf_attnprobe.attention_model import LinearReadout, Observation, Site
 from hf_attnprobe.faithfulness.rankings import attention_of
 from hf_attnprobe.functional.divergence import jsd
 from hf_attnprobe.functional.erasure import erase_each
-from hf_attnprobe.functional.intervention import random_place, zero_out
+from hf_attnprobe.functional.intervention import drawn_place, zero_out
 
 
 DRAW_STREAM = 3  # apart from the other tests' random numbers
@@ -70,7 +70,7 @@ def other_positions(
         others = (
             positions[1:] if draw == "released" else positions[positions != top[row]]
         )
-        place = random_place(seed, int(example_id), DRAW_STREAM, len(others))
+        place = drawn_place(seed, int(example_id), DRAW_STREAM, len(others))
         drawn[row] = others[place]
     return drawn
 

@@ -78,7 +78,7 @@ def random_generator(
 
 
 @lru_cache(maxsize=1 << 14)
-def random_order(seed: int, example_id: int, stream: int, n: int) -> np.ndarray:
+def drawn_order(seed: int, example_id: int, stream: int, n: int) -> np.ndarray:
     """A permutation of n places by :func:`random_generator`; not to be written to.
 
     Kept, since every head and every draw of a control has the same one of a text.
@@ -89,8 +89,8 @@ def random_order(seed: int, example_id: int, stream: int, n: int) -> np.ndarray:
 
 
 @lru_cache(maxsize=1 << 14)
-def random_place(seed: int, example_id: int, stream: int, n: int) -> int:
-    """One of n places by :func:`random_generator`; kept as :func:`random_order` is."""
+def drawn_place(seed: int, example_id: int, stream: int, n: int) -> int:
+    """One of n places by :func:`random_generator`; kept as :func:`drawn_order` is."""
     return int(random_generator(seed, example_id, stream).integers(n))
 
 

@@ -3,18 +3,18 @@
 from copy import deepcopy
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 
 from hf_attnprobe import AttnProbeError, AuditOptions, audit
 from hf_attnprobe.attention_model import Site
+from hf_attnprobe.auditing.control import DRAWS
 from hf_attnprobe.calibration.constructed import Knobs, Role, draw
 from hf_attnprobe.calibration.constructs import CONSTRUCTS, WHOLE
 from hf_attnprobe.calibration.grafts import HIDDEN, N_HEADS
 from hf_attnprobe.calibration.run import TESTS, batch_of, rows_of
 from hf_attnprobe.statistics.verdicts import RULES
-from hf_attnprobe.storage.rows import KEY, read_rows
+from hf_attnprobe.storage.rows import KEY, draw_folder, read_rows
 from hf_attnprobe.testing import check_adapter
 
 
@@ -234,11 +234,6 @@ def test_the_share_of_a_role_is_its_attention_at_mean_length():
 # --- rows --------------------------------------------------------------------------------
 
 
-def in_order(rows: pd.DataFrame) -> pd.DataFrame:
-    key = list(KEY)
-    return rows[[*key, "value"]].sort_values(key).reset_index(drop=True)
-
-
 @pytest.mark.parametrize("name", ["soft pointer", "three classes", "half around"])
 def test_rows_are_those_of_an_audit_whatever_its_batches(name, tmp_path):
     drawn = drawn_as(name, n_texts=20)
@@ -252,9 +247,16 @@ def test_rows_are_those_of_an_audit_whatever_its_batches(name, tmp_path):
         progress=False,
     )
     rows, control = rows_of(drawn, seed=1)
-    theirs = read_rows(tmp_path / "control" / "rows")
-    for found, expected in ((rows, report.rows), (control, theirs)):
+    own = [(rows, report.rows)]
+    draws = [
+        (control[control.draw == n], read_rows(draw_folder(tmp_path, n)))
+        for n in range(DRAWS)
+    ]
+    for found, expected in own + draws:  # an audit measures more than a verdict reads
+        key = list(KEY)
+        both = found.merge(expected, on=key, suffixes=("", "_of_audit"))
+        assert len(both) == len(found)
         # counts of erasures are divided in float32
-        pd.testing.assert_frame_equal(
-            in_order(found), in_order(expected), check_dtype=False, rtol=1e-6, atol=1e-9
+        np.testing.assert_allclose(
+            both.value, both.value_of_audit, rtol=1e-6, atol=1e-9
         )

@@ -626,7 +626,7 @@ def test_in_lower_layers_columns_rank_better_than_the_row_that_is_read():
                 ranking(observation, site, name, rows=r) for r in ("read", "reaching")
             ]
             order = removal_order(torch.stack(ranks).double(), content)
-            n_removed = _removals_by_replay(
+            n_removed, _ = _removals_by_replay(
                 observation, site, order, content, renormalise=True, all_zero=False
             )
             found.append((n_removed / n_tokens).nan_to_num(1.0))

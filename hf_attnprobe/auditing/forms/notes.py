@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from hf_attnprobe.auditing.group_tables import (
     BY_PART,
+    EVERYWHERE,
     MOST_PARTS,
     group_section,
     group_sentences,
@@ -13,10 +14,9 @@ from hf_attnprobe.auditing.heads.sentences import head_sentences
 from hf_attnprobe.auditing.heads.values import has_several
 from hf_attnprobe.auditing.result import AuditResult
 from hf_attnprobe.auditing.verdict import conclusion_sentence, zero_ablation_only
-from hf_attnprobe.auditing.which_attention import attention_line
 from hf_attnprobe.faithfulness.adversarial import EPSILONS
 from hf_attnprobe.statistics.contrasts import Contrast
-from hf_attnprobe.statistics.summary import Statistic, key_of
+from hf_attnprobe.statistics.summary import ALL_TEXTS, Statistic, key_of
 
 
 def predicts_note(report: AuditResult) -> list[str]:
@@ -138,3 +138,27 @@ def place_of(s: Statistic | Contrast) -> Key:
 def controls_of(report: AuditResult) -> dict[Key, Contrast]:
     """What the control says, by what it is said of."""
     return {place_of(c): c for c in report.contrasts if c.n}
+
+
+def attention_line(report: AuditResult) -> str:
+    """Which attention is meant, and its share that is not shown; empty if not known."""
+    which = report.provenance.get("attention")
+    if not which:
+        return ""
+    share = _special_share(report)
+    if share is None or share < 0.005:
+        return f"Attention: {which}"
+    held = " and the text that is held" if report.provenance.get("segment") else ""
+    return f"Attention: {which}; {share:.0%} of it on special tokens{held}, not shown"
+
+
+def _special_share(report: AuditResult) -> float | None:
+    """Of all heads at once, else of the only one."""
+    known = {
+        (s.layer, s.head): s.mean
+        for s in report.statistics
+        if s.statistic == "special_attention" and s.group == ALL_TEXTS and s.n
+    }
+    if EVERYWHERE in known:
+        return known[EVERYWHERE]
+    return next(iter(known.values())) if len(known) == 1 else None

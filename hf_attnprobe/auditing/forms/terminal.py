@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hf_attnprobe import markdown
+from hf_attnprobe.auditing.forms.notes import attention_line
 from hf_attnprobe.auditing.group_tables import EVERYWHERE, of_groups
 from hf_attnprobe.auditing.heads.values import AGREES, MATTERS, by_head, head_intervals
 from hf_attnprobe.auditing.result import AuditResult
 from hf_attnprobe.auditing.verdict import ALL_TEXTS, QUESTION, grounds
-from hf_attnprobe.auditing.which_attention import attention_line
 from hf_attnprobe.statistics.verdict_lines import (
     WIDTH,
     cut,

@@ -2,7 +2,12 @@
 
 from collections.abc import Sequence
 
-from hf_attnprobe.auditing.forms.notes import predicts_note, target_note, units_note
+from hf_attnprobe.auditing.forms.notes import (
+    attention_line,
+    predicts_note,
+    target_note,
+    units_note,
+)
 from hf_attnprobe.auditing.pages.at_a_glance import counted, glance
 from hf_attnprobe.auditing.pages.by_class import classes_note
 from hf_attnprobe.auditing.pages.cards import card
@@ -15,7 +20,6 @@ from hf_attnprobe.auditing.pages.which_heads import (
 )
 from hf_attnprobe.auditing.result import AuditResult
 from hf_attnprobe.auditing.verdict import QUESTION
-from hf_attnprobe.auditing.which_attention import attention_line
 from hf_attnprobe.page.elements import bullets, grade, paragraphs, section
 from hf_attnprobe.page.html import Html, tag
 from hf_attnprobe.statistics.known_truth import row_of
