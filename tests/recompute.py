@@ -173,9 +173,13 @@ class Graded:
             return None
         if self.columns.shape[1] == 1 and self.of_means(2.0) == 2.0:
             return mean_and_interval(self.columns[:, 0])[1]
-        without = [
-            self.of_means(*np.delete(self.columns, k, axis=0).mean(0)) for k in range(n)
-        ]
+        if n == 1:
+            return None
+        others = [np.delete(self.columns, k, axis=0).mean(0) for k in range(n)]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            without = [self.of_means(*means) for means in others]
+        if not np.isfinite(without).all():
+            return None
         pseudo = n * self.value - (n - 1) * np.array(without)
         low, high = mean_and_interval(pseudo)[1]
         return min(low, self.value), min(max(high, self.value), 1.0)

@@ -244,11 +244,11 @@ def function_estimate(
     value = float(of_means(mean))
     if np.isnan(value):
         return Estimate(value, None, 0)
-    without = of_means((n * mean - real) / max(n - 1, 1))
+    without = of_means((n * mean - real) / (n - 1)) if n > 1 else np.array(np.nan)
+    if not np.isfinite(without).all():
+        return Estimate(value, None, n)
     pseudo = n * value - (n - 1) * without
     low, high = mean_interval(pseudo[:, None])[:, 0].tolist()
-    if not np.isfinite([low, high]).all():
-        return Estimate(value, None, n)
     return Estimate(value, (min(low, value), max(high, value)), n)
 
 
