@@ -22,6 +22,8 @@ from hf_attnprobe.storage.provenance import versions
 
 
 Outcome = Literal["right", "wrong", "undecided"]
+Table = tuple[list[str], list[list[Any]]]
+"""Head and rows."""
 NOTHING = "no answer"
 """Of a question that no text of a model answers, such as when no erasure flips any."""
 ASKED = ("accuracy", "importance", "assignment", "uniqueness", "erasure", "removal")
@@ -82,7 +84,9 @@ class Calibration:
     models: pd.DataFrame | None = None
 
     def __str__(self) -> str:
-        return "\n".join([*_by_rule(self), "", *_by_construct(self)])
+        return "\n".join(
+            [*markdown.table(*by_rule(self)), "", *markdown.table(*by_construct(self))]
+        )
 
 
 def outcome_of(answer: str, truth: bool) -> Outcome:
@@ -243,17 +247,17 @@ def to_markdown(found: Calibration) -> str:
             "",
             "## By question",
             "",
-            *_by_rule(found),
+            *markdown.table(*by_rule(found)),
             "",
             f"## Answers on {found.texts[-1]} texts",
             "",
-            "What is true, and how many models were told what; wrong answers are bold.",
+            TOLD,
             "",
-            *_by_construct(found),
+            *markdown.table(*by_construct(found)),
             "",
             "## Right answers by number of texts",
             "",
-            *_by_texts(found),
+            *markdown.table(*by_texts(found)),
             "",
             "## What is true, and why",
             "",
@@ -262,6 +266,7 @@ def to_markdown(found: Calibration) -> str:
     )
 
 
+TOLD = "What is true, and how many models were told what."
 OPENING = (
     "`attnprobe calibrate` makes models by hand whose truth follows from their formula "
     "(`hf_attnprobe/calibration/constructs.py`), audits them, and counts what the verdict "
@@ -274,7 +279,7 @@ OPENING = (
 )
 
 
-def _by_rule(found: Calibration) -> list[str]:
+def by_rule(found: Calibration) -> Table:
     head = ["question", "texts", "false yes", "false no", "undecided", "AUROC"]
     head += ["changed by another control"]
     rows = [
@@ -289,10 +294,10 @@ def _by_rule(found: Calibration) -> list[str]:
         ]
         for row in found.rules
     ]
-    return markdown.table(head, rows)
+    return head, rows
 
 
-def _by_construct(found: Calibration) -> list[str]:
+def by_construct(found: Calibration) -> Table:
     head = ["model", *[_name(rule) for rule in (*ASKED, WHOLE)]]
     cells = {(c.construct, c.rule): c for c in found.cells}  # the last is of most texts
     most = {cell.construct: cell.n for cell in found.cells}
@@ -303,7 +308,7 @@ def _by_construct(found: Calibration) -> list[str]:
         ]
         for kind, n in most.items()
     ]
-    return markdown.table(head, rows)
+    return head, rows
 
 
 def _told(cell: Cell) -> str:
@@ -311,7 +316,7 @@ def _told(cell: Cell) -> str:
     if cell.truth is None:
         return markdown.MISSING
     told = [
-        f"**{answer} {models}**"
+        f"{answer} {models} (wrong)"
         if outcome_of(answer, cell.truth) == "wrong"
         else f"{answer} {models}"
         for answer, models in sorted(cell.answers.items(), key=lambda pair: -pair[1])
@@ -319,7 +324,7 @@ def _told(cell: Cell) -> str:
     return f"({'yes' if cell.truth else 'no'}) {', '.join(told)}"
 
 
-def _by_texts(found: Calibration) -> list[str]:
+def by_texts(found: Calibration) -> Table:
     """Shares of right answers."""
     known = [cell for cell in found.cells if cell.truth is not None]
     head = ["question", "truth", *[f"{n} texts" for n in found.texts]]
@@ -331,7 +336,7 @@ def _by_texts(found: Calibration) -> list[str]:
                 by_n = [[c for c in own if c.n == n] for n in found.texts]
                 right = [_right(cells) for cells in by_n]
                 rows.append([_name(rule), "yes" if truth else "no", *right])
-    return markdown.table(head, rows)
+    return head, rows
 
 
 def _right(cells: Sequence[Cell]) -> str:
@@ -341,13 +346,23 @@ def _right(cells: Sequence[Cell]) -> str:
 
 def _reasons(found: Calibration) -> list[str]:
     lines = []
+    for name, says, truths in reasons(found):
+        lines += [f"- **{name}**: {says}.", *(f"    - {truth}" for truth in truths)]
+    return lines
+
+
+def reasons(found: Calibration) -> Iterator[tuple[str, str, list[str]]]:
+    """Of each kind its name, what it is, and what is true of it and why."""
     for name in dict.fromkeys(cell.construct for cell in found.cells):
         construct = CONSTRUCTS[name]
-        lines += [f"- **{name}**: {construct.says}."]
-        for rule, truth in construct.truths.items():
-            answer = "yes" if truth.holds else "no"
-            lines += [f"    - {_name(rule)} {answer}: {truth.why}."]
-    return lines
+        yield (
+            name,
+            construct.says,
+            [
+                f"{_name(rule)} {'yes' if truth.holds else 'no'}: {truth.why}."
+                for rule, truth in construct.truths.items()
+            ],
+        )
 
 
 def _name(rule: str) -> str:

@@ -17,6 +17,7 @@ from hf_attnprobe.auditing.verdict import conclusion, evidence_of, findings_from
 from hf_attnprobe.calibration.constructed import Drawn
 from hf_attnprobe.calibration.constructs import CONSTRUCTS, WHOLE, Construct
 from hf_attnprobe.calibration.options import CalibrationOptions
+from hf_attnprobe.calibration.page import calibration_page
 from hf_attnprobe.calibration.report import Calibration, calibration_of, write
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness import InputErasure
@@ -24,6 +25,7 @@ from hf_attnprobe.statistics.contrasts import DRAW
 from hf_attnprobe.statistics.sites import predictions_of
 from hf_attnprobe.statistics.summary import PREDICTION
 from hf_attnprobe.statistics.verdicts import Answer, Finding
+from hf_attnprobe.storage.folders import write_atomically
 from hf_attnprobe.storage.rows import NO_SITE
 
 
@@ -45,8 +47,8 @@ def calibrate(
     texts; the verdict on fewer is made of the rows of the first of them.
 
     Args:
-        output_dir: where ``calibration.json``, ``calibration.md`` and ``answers.csv``, an
-            answer a row, go; None writes nothing.
+        output_dir: where ``calibration.json``, its page, ``calibration.md`` and
+            ``answers.csv``, an answer a row, go; None writes nothing.
         options: which kinds of models, how many of each, and on how many texts.
 
     Returns:
@@ -65,6 +67,7 @@ def calibrate(
     found = calibration_of(pd.DataFrame(answers), options, time.process_time() - begun)
     if output_dir is not None:
         write(found, Path(output_dir))
+        write_atomically(Path(output_dir) / "calibration.html", calibration_page(found))
     return found
 
 

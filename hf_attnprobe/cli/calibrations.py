@@ -13,7 +13,7 @@ def add_calibrate(parser: argparse.ArgumentParser) -> None:
     """Flags of calibrate."""
     parser.add_argument(
         "--output-dir",
-        help="folder for calibration.json, calibration.md and the answers of each model",
+        help="folder for calibration.json, its page (html, md) and the answers of each model",
     )
     add_options(parser, CalibrationOptions)
     add_json(parser)

@@ -1,5 +1,6 @@
 """The verb: counts are right, the small table is the stored one, the page is its own."""
 
+import html
 import json
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from hf_attnprobe import AttnProbeError, CalibrationOptions, calibrate
 from hf_attnprobe.auditing.control import DRAWS
 from hf_attnprobe.calibration import report
 from hf_attnprobe.calibration.constructs import CONSTRUCTS, WHOLE
+from hf_attnprobe.calibration.page import calibration_page
 from hf_attnprobe.statistics import known_truth
 from hf_attnprobe.statistics.verdicts import RULES
 from hf_attnprobe.storage.plain_data import plain
@@ -18,6 +20,7 @@ from hf_attnprobe.storage.plain_data import plain
 
 STORED = Path(__file__).with_name("quick.json")
 ROOT = Path(__file__).parents[2]
+TABLES = (report.by_rule, report.by_construct, report.by_texts)
 
 
 def told(found) -> dict[str, dict[str, dict[str, int]]]:
@@ -152,6 +155,16 @@ def test_the_command_prints_the_tables(cli, tmp_path):
 def test_the_page_is_made_of_what_comes_with_the_package():
     page = (ROOT / "docs" / "calibration.md").read_text()
     assert page == report.to_markdown(report.measured())
+
+
+def test_the_html_page_has_every_table_and_reason():
+    measured = report.measured()
+    text = html.unescape(calibration_page(measured))
+    for head, rows in (f(measured) for f in TABLES):
+        assert all(f">{name}<" in text for name in head)
+        assert all(str(cell) in text for row in rows for cell in row)
+    for name, _, truths in report.reasons(measured):
+        assert name in text and all(truth in text for truth in truths)
 
 
 def test_what_comes_with_the_package_is_of_these_rules_and_constructs():
