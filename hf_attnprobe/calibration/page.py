@@ -24,6 +24,7 @@ def calibration_page(found: Calibration) -> str:
         f"{found.draws} models of each kind, seeds from {found.seed} on, "
         f"{', '.join(map(str, found.texts))} texts; {found.seconds:.0f} s of one processor."
     )
+    plain = [line.replace("`", "") for line in OPENING]
     told = table(*by_construct(found), caption=f"On {found.texts[-1]} texts")
     kinds = [
         [tag("h3", name), *paragraphs([f"{says}."]), bullets(truths)]
@@ -31,7 +32,7 @@ def calibration_page(found: Calibration) -> str:
     ]
     return document(
         TITLE,
-        tag("header", tag("h1", TITLE), *paragraphs([*OPENING, drawn])),
+        tag("header", tag("h1", TITLE), *paragraphs([*plain, drawn])),
         section("By question", table(*by_rule(found), caption="Errors"), id="rules"),
         section("What was told", *paragraphs([TOLD]), told, id="told"),
         section(
