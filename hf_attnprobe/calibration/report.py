@@ -280,6 +280,7 @@ OPENING = (
 
 
 def by_rule(found: Calibration) -> Table:
+    """Errors of each question by number of texts."""
     head = ["question", "texts", "false yes", "false no", "undecided", "AUROC"]
     head += ["changed by another control"]
     rows = [
@@ -298,6 +299,7 @@ def by_rule(found: Calibration) -> Table:
 
 
 def by_construct(found: Calibration) -> Table:
+    """What is true of each kind, and what its models were told, on most texts."""
     head = ["model", *[_name(rule) for rule in (*ASKED, WHOLE)]]
     cells = {(c.construct, c.rule): c for c in found.cells}  # the last is of most texts
     most = {cell.construct: cell.n for cell in found.cells}
