@@ -338,7 +338,7 @@ def test_the_number_of_texts_that_an_interval_needs():
 
 def test_it_says_how_many_texts_are_missing(classifier):
     report = read_audit(classifier)
-    removal = Finding("removal", "all", Answer.CANNOT_SAY, "s", 0.06, (0.04, 0.08), 100)
+    removal = Finding("removal", "all", Answer.CANNOT_SAY, "s", 0.11, (0.09, 0.13), 100)
     told = dataclasses.replace(report, findings=(report.findings[0], removal))
     said = " ".join(change_sentences(told))
     assert "about 300 more texts would settle it" in said and "estimate" in said
