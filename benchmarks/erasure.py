@@ -92,34 +92,23 @@ def ours(known: Known) -> Tensor:
 
 
 @torch.no_grad()
-def plain(
-    known: Known, decode: Callable[[Tensor], Tensor], dtype: torch.dtype
-) -> Tensor:
+def plain(known: Known, decode: Callable[[Tensor], Tensor], dtype: torch.dtype) -> Tensor:
     """The same by the paper's loop, order by order; decode: from contexts [batch, hidden] to logits."""
     states, attention = known.states.to(dtype), known.attention.to(dtype)
     orders = removal_order(known.scores, known.mask)
     return torch.stack(
-        [
-            _one_order(states, attention, known.mask.sum(-1), order, decode)
-            for order in orders
-        ]
+        [_one_order(states, attention, known.mask.sum(-1), order, decode) for order in orders]
     )
 
 
-def _one_order(
-    states: Tensor, attention: Tensor, lengths: Tensor, order: Tensor, decode
-) -> Tensor:
+def _one_order(states: Tensor, attention: Tensor, lengths: Tensor, order: Tensor, decode) -> Tensor:
     first, weights = decode(_contexts(attention, states)).argmax(-1), attention.clone()
     found = torch.full(lengths.shape, torch.nan, dtype=torch.float64)
     for n in range(1, int(lengths.max())):
         weights.scatter_(1, order[:, n - 1 : n], 0)
-        weights /= weights.sum(-1, keepdim=True).clamp_min(
-            torch.finfo(weights.dtype).tiny
-        )
+        weights /= weights.sum(-1, keepdim=True).clamp_min(torch.finfo(weights.dtype).tiny)
         flipped = (
-            (decode(_contexts(weights, states)).argmax(-1) != first)
-            & (n < lengths)
-            & found.isnan()
+            (decode(_contexts(weights, states)).argmax(-1) != first) & (n < lengths) & found.isnan()
         )
         found[flipped] = n
         if not (found.isnan() & (n < lengths - 1)).any():
@@ -196,9 +185,7 @@ def timed(
 
 def differing(one: Sequence[Tensor], other: Sequence[Tensor]) -> tuple[int, int]:
     """How many of how many fractions differ."""
-    pairs = [
-        (a.nan_to_num(-1), b.nan_to_num(-1)) for a, b in zip(one, other, strict=True)
-    ]
+    pairs = [(a.nan_to_num(-1), b.nan_to_num(-1)) for a, b in zip(one, other, strict=True)]
     return sum(int((a != b).sum()) for a, b in pairs), sum(a.numel() for a, _ in pairs)
 
 
@@ -258,8 +245,7 @@ def main() -> None:
             )
         )
     below = sum(
-        int((a < b).sum())
-        for a, b in zip(results["ours"], results["smallest sets"], strict=True)
+        int((a < b).sum()) for a, b in zip(results["ours"], results["smallest sets"], strict=True)
     )
     print(f"rankings that need less than the smallest set: {below}")
 

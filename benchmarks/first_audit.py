@@ -95,16 +95,11 @@ class Timing:
         """Per round, what the plain side needs for the same."""
         return [
             sum(parts)
-            for parts in zip(
-                *(self.seconds[x, PLAIN] for x in MADE_OF[part]), strict=True
-            )
+            for parts in zip(*(self.seconds[x, PLAIN] for x in MADE_OF[part]), strict=True)
         ]
 
     def ratios(self, part: str, side: str) -> list[float]:
-        return [
-            a / b
-            for a, b in zip(self.plain(part), self.seconds[part, side], strict=True)
-        ]
+        return [a / b for a, b in zip(self.plain(part), self.seconds[part, side], strict=True)]
 
 
 def one_round(timing: Timing, theirs: PlainSide, ours: dict[str, OurSide]) -> None:
@@ -141,9 +136,7 @@ def table(
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for part, title in TITLES.items():
-        operations = sum(
-            WORK.get(part, getattr(work, part, None))(config, n) for n in lengths
-        )
+        operations = sum(WORK.get(part, getattr(work, part, None))(config, n) for n in lengths)
         for side in sides:
             ratios, ours = timing.ratios(part, side), median(timing.seconds[part, side])
             numbers = f"{median(timing.plain(part)):.3f} | {ours:.4f} | {median(ratios):.1f}x ({min(ratios):.1f}–{max(ratios):.1f})"
@@ -174,8 +167,7 @@ def checks(
     """What is compared, how far apart the two sides are, and how far they may be."""
     result = timing.results
     ours, plains = (
-        {x: result[x, key] for x in TIMED if (x, key) in result}
-        for key in (name, PLAIN)
+        {x: result[x, key] for x in TIMED if (x, key) in result} for key in (name, PLAIN)
     )
     exact, found = result["exact", name], plains["epsilon_max_jsd"]
     above = max(found[e][row] - exact[e][row] for e in EPSILONS for row in found[e])
@@ -226,9 +218,7 @@ def prepare(
     texts = tokenize(tokenizer, examples, PretrainedFacts(model)).texts
     documents = {text.example_id: text.inputs["input_ids"] for text in texts}
     random = np.random.default_rng(arguments.seed)
-    noise = {
-        row: random.standard_normal((5, len(ids))) for row, ids in documents.items()
-    }
+    noise = {row: random.standard_normal((5, len(ids))) for row, ids in documents.items()}
     ours = {
         name: OurSide(
             model,
@@ -264,9 +254,7 @@ def parse() -> argparse.Namespace:
         default=["float64", "float32"],
         choices=("float64", "float32"),
     )
-    parser.add_argument(
-        "--batch-size", type=int, default=64, help="of ours, as of attnprobe audit"
-    )
+    parser.add_argument("--batch-size", type=int, default=64, help="of ours, as of attnprobe audit")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(

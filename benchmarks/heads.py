@@ -58,18 +58,14 @@ class Timing:
     seconds: dict[tuple[str, str], list[float]] = field(default_factory=dict)
     gflop: dict[tuple[str, str], float] = field(default_factory=dict)
 
-    def run(
-        self, job: str, side: str, function: Callable[[], object], scale: float = 1.0
-    ):
+    def run(self, job: str, side: str, function: Callable[[], object], scale: float = 1.0):
         """Times ``function``, which does 1/``scale`` of the job, and returns what it returns."""
         start = self.clock()
         result = function()
         self.seconds.setdefault((job, side), []).append(scale * (self.clock() - start))
         return result
 
-    def count(
-        self, job: str, side: str, function: Callable[[], object], scale: float = 1.0
-    ):
+    def count(self, job: str, side: str, function: Callable[[], object], scale: float = 1.0):
         """Counts the operations of the matrix products in ``function``; not timed, for counting takes time."""
         with FlopCounterMode(display=False) as counter:
             result = function()
@@ -79,8 +75,7 @@ class Timing:
     def rounds(self, jobs: Sequence[str], side: str) -> list[float]:
         """Per round, the seconds of all ``jobs``."""
         return [
-            sum(parts)
-            for parts in zip(*(self.seconds[job, side] for job in jobs), strict=True)
+            sum(parts) for parts in zip(*(self.seconds[job, side] for job in jobs), strict=True)
         ]
 
 
@@ -141,9 +136,7 @@ class Bench:
             load_model(arguments.model).eval(),
             load_tokenizer(arguments.model),
         )
-        examples = load_examples(
-            arguments.dataset, arguments.split, limit=arguments.limit
-        )
+        examples = load_examples(arguments.dataset, arguments.split, limit=arguments.limit)
         self.strings = dict(zip(examples["example_id"], examples["text"], strict=True))
         self.adapter, self.loop = wrap(self.model, level="token"), HookSide(self.model)
         self.texts = tokenize(self.tokenizer, examples, self.adapter).texts
@@ -151,18 +144,12 @@ class Bench:
             arguments.n_permutations,
             arguments.loop_permutations,
         )
-        size = partial(
-            self.adapter.bytes_per_example, n_copies=self.n_permutations, backward=False
-        )
+        size = partial(self.adapter.bytes_per_example, n_copies=self.n_permutations, backward=False)
         self.jobs = [
-            texts
-            for _, texts in plan(
-                self.texts, ["permutation"], {}, size, BUDGET, BATCH_SIZE
-            )
+            texts for _, texts in plan(self.texts, ["permutation"], {}, size, BUDGET, BATCH_SIZE)
         ]
         self.batches = [
-            collate(self.adapter, texts, self.tokenizer.pad_token_id)
-            for texts in self.jobs
+            collate(self.adapter, texts, self.tokenizer.pad_token_id) for texts in self.jobs
         ]
         self.sites = self.adapter.sites()
         self.n_layers = len(self.adapter.layers)
@@ -259,9 +246,7 @@ def check_layer(bench: Bench, timing: Timing, layer: int) -> float:
     )
     probe()  # what the heads share is paid here
     ours = timing.count(job, OURS, probe, scale)
-    return max(
-        float((a.median_tvd - b).abs().max()) for a, b in zip(ours, theirs, strict=True)
-    )
+    return max(float((a.median_tvd - b).abs().max()) for a, b in zip(ours, theirs, strict=True))
 
 
 def screened(bench: Bench, seen: Sequence[Observation]) -> list:
@@ -272,9 +257,7 @@ def screened(bench: Bench, seen: Sequence[Observation]) -> list:
 def uniform_job(bench: Bench, timing: Timing) -> str | None:
     """Uniform attention in one head at a time, all heads, ours and nnsight; how far apart they are."""
     seen, changes = bench.observe(), {}
-    ours = timing.run(
-        "uniform", OURS, lambda: bench.per_site(uniform_attention, bench.sites, seen)
-    )
+    ours = timing.run("uniform", OURS, lambda: bench.per_site(uniform_attention, bench.sites, seen))
     changes[OURS] = [result.uniform_tvd for result in ours]
     if not peers.installed("nnsight"):
         return None
@@ -353,9 +336,7 @@ def leave_one_out_job(bench: Bench, timing: Timing) -> str | None:
         peers.Ferret(bench.model, bench.tokenizer),
         [bench.strings[t.example_id] for t in texts],
     )
-    theirs = timing.run(
-        "leave-one-out", "ferret", lambda: ferret.leave_one_out(strings, targets)
-    )
+    theirs = timing.run("leave-one-out", "ferret", lambda: ferret.leave_one_out(strings, targets))
     scores = [
         one.read(Site(bench.n_layers - 1, 0))[row][: len(t.inputs["input_ids"])]
         for one, row, t in _rows(bench, seen)
@@ -377,9 +358,7 @@ def leave_one_out_job(bench: Bench, timing: Timing) -> str | None:
     return _parted(bench, seen, ours, theirs, targets)
 
 
-def _rows(
-    bench: Bench, seen: Sequence[Observation]
-) -> Iterator[tuple[Observation, int, Text]]:
+def _rows(bench: Bench, seen: Sequence[Observation]) -> Iterator[tuple[Observation, int, Text]]:
     """Every text with its observation and its row there."""
     for one, job in zip(seen, bench.jobs, strict=True):
         yield from ((one, row, text) for row, text in enumerate(job))
@@ -391,9 +370,7 @@ def _parted(
     """In how many of all deletions ferret's number is another one: there the shorter text was tokenized differently."""
     place = {id(one): number for number, one in enumerate(seen)}
     n_parted, n_all = 0, 0
-    for (one, row, _), found, target in zip(
-        _rows(bench, seen), theirs, targets, strict=True
-    ):
+    for (one, row, _), found, target in zip(_rows(bench, seen), theirs, targets, strict=True):
         content = one.batch.content_mask[row]
         changes = ours[place[id(one)]][row, content, target] - one.probs[row, target]
         if len(changes) != len(found):
@@ -401,7 +378,9 @@ def _parted(
         else:
             n_parted += int(((changes - found).abs() > TOLERANCE).sum())
         n_all += len(changes)
-    return f"ferret's change differs by more than {TOLERANCE:.0e} in {n_parted} of {n_all} deletions"
+    return (
+        f"ferret's change differs by more than {TOLERANCE:.0e} in {n_parted} of {n_all} deletions"
+    )
 
 
 def sweep_table(bench: Bench, timing: Timing, rate: float) -> str:
@@ -416,18 +395,10 @@ def sweep_table(bench: Bench, timing: Timing, rate: float) -> str:
         ("all layers", names, 2 * n / (n + 1))
     ]
     for title, jobs, limit in rows:
-        bar = (
-            BARS["all"]
-            if title == "all layers"
-            else BARS["top"]
-            if jobs == names[-1:]
-            else "–"
-        )
+        bar = BARS["all"] if title == "all layers" else BARS["top"] if jobs == names[-1:] else "–"
         theirs, ours = timing.rounds(jobs, LOOP), timing.rounds(jobs, OURS)
         ratios = [a / b for a, b in zip(theirs, ours, strict=True)]
-        work = {
-            side: sum(timing.gflop[job, side] for job in jobs) for side in (OURS, LOOP)
-        }
+        work = {side: sum(timing.gflop[job, side] for job in jobs) for side in (OURS, LOOP)}
         share = {
             OURS: work[OURS] * 1e9 / rate / median(ours),
             LOOP: work[LOOP] * 1e9 / rate / median(theirs),
@@ -471,9 +442,7 @@ def peer_table(timing: Timing) -> str:
             continue
         ratios = [a / b for a, b in zip(theirs, ours, strict=False)]
         spread = f"{median(ratios):.2f}x ({min(ratios):.2f}–{max(ratios):.2f})"
-        lines.append(
-            f"| {title} | {median(ours):.2f} | {side} | {median(theirs):.2f} | {spread} |"
-        )
+        lines.append(f"| {title} | {median(ours):.2f} | {side} | {median(theirs):.2f} | {spread} |")
     return "\n".join(lines)
 
 
@@ -492,9 +461,7 @@ def memory_of_audit(arguments: argparse.Namespace) -> dict[str, float]:
     run = partial(
         audit,
         model,
-        options=AuditOptions(
-            heads=arguments.memory_heads, memory_budget=arguments.memory_of
-        ),
+        options=AuditOptions(heads=arguments.memory_heads, memory_budget=arguments.memory_of),
         tokenizer=tokenizer,
         progress=False,
     )
@@ -580,9 +547,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--model", required=True, help="a fine-tuned BERT, two labels")
     parser.add_argument("--dataset", required=True, help="name, folder or Hub id")
     parser.add_argument("--split", default="test")
-    parser.add_argument(
-        "--limit", type=int, default=24, help="only the first so many texts"
-    )
+    parser.add_argument("--limit", type=int, default=24, help="only the first so many texts")
     parser.add_argument("--n-permutations", type=int, default=32)
     parser.add_argument(
         "--loop-permutations",
@@ -612,9 +577,7 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--only-memory", action="store_true")
     parser.add_argument("--memory-texts", type=int, default=12, help="the longest ones")
-    parser.add_argument(
-        "--memory-heads", type=int, nargs="+", default=[0], help="of each layer"
-    )
+    parser.add_argument("--memory-heads", type=int, nargs="+", default=[0], help="of each layer")
     parser.add_argument("--memory-permutations", type=int, default=100)
     parser.add_argument(
         "--base-words",

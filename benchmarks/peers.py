@@ -47,9 +47,7 @@ class NNsight:
         """[batch, classes] with ``weights`` [batch, queries, keys] in one head."""
         attention = self.traced.bert.encoder.layer[layer].attention.self
         with self.traced.trace(**inputs):
-            dropped = (
-                attention.source.attention_interface_1.source.nn_functional_dropout_0
-            )
+            dropped = attention.source.attention_interface_1.source.nn_functional_dropout_0
             edited = dropped.output.clone()
             edited[:, head] = weights
             dropped.output = edited
@@ -64,9 +62,7 @@ class Captum:
         from captum.attr import FeatureAblation
 
         self.mask_id = mask_id
-        self.ablation = FeatureAblation(
-            lambda ids: model(input_ids=ids).logits.softmax(-1)
-        )
+        self.ablation = FeatureAblation(lambda ids: model(input_ids=ids).logits.softmax(-1))
 
     @torch.no_grad()
     def leave_one_out(
@@ -100,14 +96,11 @@ class Ferret:
         )
 
     @torch.no_grad()
-    def leave_one_out(
-        self, texts: Sequence[str], targets: Sequence[int]
-    ) -> list[Tensor]:
+    def leave_one_out(self, texts: Sequence[str], targets: Sequence[int]) -> list[Tensor]:
         """p(without token) − p of the target class, [tokens] per text."""
         pairs = zip(texts, targets, strict=True)
         return [
-            self.tau.compute_leave_one_out_occlusion(text, target=target)
-            for text, target in pairs
+            self.tau.compute_leave_one_out_occlusion(text, target=target) for text, target in pairs
         ]
 
     @torch.no_grad()
@@ -119,9 +112,7 @@ class Ferret:
 
         found = []
         for text, target, score in zip(texts, targets, scores, strict=True):
-            tokens = self.tokenizer.convert_ids_to_tokens(
-                self.tokenizer(text)["input_ids"]
-            )
+            tokens = self.tokenizer.convert_ids_to_tokens(self.tokenizer(text)["input_ids"])
             explanation = Explanation(text, tokens, score.numpy(), "attention", target)
             found.append(self.aopc.compute_evaluation(explanation, target=target).score)
         return found
@@ -134,15 +125,11 @@ def comprehensiveness(adapter: AttentionModel, batch: Batch, scores: Tensor) -> 
     Shape: scores [batch, keys] -> [batch], NaN where nothing counts.
     """
     observation, content = adapter.observe(batch), batch.content_mask
-    counts = (
-        content.sum(-1)
-        * torch.tensor(FERRET_PERCENT, device=content.device)[:, None]
-        // 100
-    )
+    counts = content.sum(-1) * torch.tensor(FERRET_PERCENT, device=content.device)[:, None] // 100
     new = counts.diff(dim=0, prepend=torch.zeros_like(counts[:1])) > 0
     top = (removal_rank(scores, content) < counts[..., None]) & content & new[..., None]
     place = observation.target(None)[None, :, None].expand(len(top), -1, -1)
-    drops = observation.probs.gather(-1, place[0]) - adapter.erase_inputs(
-        observation, top
-    ).gather(-1, place)
+    drops = observation.probs.gather(-1, place[0]) - adapter.erase_inputs(observation, top).gather(
+        -1, place
+    )
     return (drops[..., 0] * new).sum(0) / new.sum(0)

@@ -50,18 +50,13 @@ def batches(
 ) -> list[Documents]:
     """Documents (row in the data: ids) sorted by length and padded to the longest of their batch."""
     order = sorted(documents, key=lambda row: len(documents[row]))
-    return [
-        _pad(documents, order[i : i + batch_size])
-        for i in range(0, len(order), batch_size)
-    ]
+    return [_pad(documents, order[i : i + batch_size]) for i in range(0, len(order), batch_size)]
 
 
 def _pad(documents: Mapping[int, Sequence[int]], rows: Sequence[int]) -> Documents:
     tokens = [torch.tensor(documents[row]) for row in rows]
     lengths = torch.tensor([len(t) for t in tokens])
-    return Documents(
-        torch.nn.utils.rnn.pad_sequence(tokens, batch_first=True), lengths, rows
-    )
+    return Documents(torch.nn.utils.rnn.pad_sequence(tokens, batch_first=True), lengths, rows)
 
 
 class Plain:
@@ -81,9 +76,7 @@ class Plain:
 
     def decode(self, attention: Tensor, states: Tensor) -> Tensor:
         """Probability of the positive class from Σ_t a_t h_t; leading axes as they come."""
-        return (
-            self.model.classifier(self.context(attention, states)).squeeze(-1).sigmoid()
-        )
+        return self.model.classifier(self.context(attention, states)).squeeze(-1).sigmoid()
 
     def context(self, attention: Tensor, states: Tensor) -> Tensor:
         """Σ_t a_t h_t as the authors' program has it: everything multiplied, then summed."""
@@ -114,12 +107,8 @@ class Plain:
         """
         change = torch.zeros(documents.tokens.shape)
         for t in range(1, documents.tokens.shape[1] - 1):
-            shorter = torch.cat(
-                [documents.tokens[:, :t], documents.tokens[:, t + 1 :]], dim=1
-            )
-            rest = Documents(
-                shorter, (documents.lengths - 1).clamp_min(1), documents.rows
-            )
+            shorter = torch.cat([documents.tokens[:, :t], documents.tokens[:, t + 1 :]], dim=1)
+            rest = Documents(shorter, (documents.lengths - 1).clamp_min(1), documents.rows)
             states = self.encode(rest)
             # A document of one word has no attention left without it: its softmax is NaN, its context nothing.
             attention = self.attend(states, rest.words).nan_to_num(0)
@@ -170,14 +159,8 @@ class Plain:
         for _ in range(N_STEPS):
             attention = logits.masked_fill(~words, -torch.inf).softmax(-1)
             change = (self.decode(attention, states) - prob.unsqueeze(1)).abs()
-            loss = (
-                PENALTY * (change - SEARCH_EPSILON).relu() - jsd(attention, original)
-            ).sum()
-            loss = (
-                loss
-                - jsd(attention.unsqueeze(1), attention.unsqueeze(2)).sum()
-                / N_STARTS**2
-            )
+            loss = (PENALTY * (change - SEARCH_EPSILON).relu() - jsd(attention, original)).sum()
+            loss = loss - jsd(attention.unsqueeze(1), attention.unsqueeze(2)).sum() / N_STARTS**2
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -234,8 +217,6 @@ def all_kendall_tau(documents: Documents, triple: Sequence[np.ndarray]) -> np.nd
     found = np.zeros((len(first), 3, 2))
     for row, length in enumerate(documents.lengths.tolist()):
         words = slice(1, length - 1)
-        for pair, (x, y) in enumerate(
-            ((first, second), (first, third), (second, third))
-        ):
+        for pair, (x, y) in enumerate(((first, second), (first, third), (second, third))):
             found[row, pair] = kendalltau(x[row, words], y[row, words])
     return found

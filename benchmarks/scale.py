@@ -80,8 +80,7 @@ def measure(n_texts: int, folder: Path, partitions: int) -> dict[str, object]:
     found["work"] = measured("work", str(job))
     found["report"] = measured("report", str(job), "--output", str(folder / "r.json"))
     sizes = {
-        name: sum(f.stat().st_size for f in (job / name).iterdir())
-        for name in ("texts", "parts")
+        name: sum(f.stat().st_size for f in (job / name).iterdir()) for name in ("texts", "parts")
     }
     return found | {"bytes": sizes}
 

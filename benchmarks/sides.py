@@ -70,9 +70,7 @@ class PlainSide:
             plain.PlainMatmul(model),
             plain.batches(documents),
         )
-        self.noise = [
-            _padded(noise, batch.rows, batch.tokens.shape[1]) for batch in self.batches
-        ]
+        self.noise = [_padded(noise, batch.rows, batch.tokens.shape[1]) for batch in self.batches]
         self.forward()
 
     def forward(self) -> None:
@@ -89,9 +87,7 @@ class PlainSide:
 
     def leave_one_out(self) -> Rows:
         pairs = zip(self.batches, self.known, strict=True)
-        return self._rows(
-            [self.plain.leave_one_out(batch, prob) for batch, (_, _, prob) in pairs]
-        )
+        return self._rows([self.plain.leave_one_out(batch, prob) for batch, (_, _, prob) in pairs])
 
     def permutation(self, orders: Rows | None = None) -> Rows:
         draws = [None if orders is None else _replayed(orders) for _ in self.batches]
@@ -104,9 +100,7 @@ class PlainSide:
 
     def search(self) -> Rows:
         triples = zip(self.batches, self.known, self.noise, strict=True)
-        self.found = [
-            self.plain.search(batch, *known, noise) for batch, known, noise in triples
-        ]
+        self.found = [self.plain.search(batch, *known, noise) for batch, known, noise in triples]
         return self._rows(self.found)
 
     def search_in_double(self, n_batches: int = 2) -> Rows:
@@ -118,10 +112,7 @@ class PlainSide:
         batches = self.batches[middle : middle + n_batches]
         noise = [noise.double() for noise in self.noise[middle : middle + n_batches]]
         pairs = list(zip(batches, noise, strict=True))
-        found = [
-            double.search(batch, *double.forward(batch), noise)
-            for batch, noise in pairs
-        ]
+        found = [double.search(batch, *double.forward(batch), noise) for batch, noise in pairs]
         return _by_text(
             batches,
             [_words(x, batch.lengths) for x, batch in zip(found, batches, strict=True)],
@@ -129,9 +120,7 @@ class PlainSide:
 
     def search_by_matmul(self) -> None:
         """The same search, kinder to the yardstick; only for its time."""
-        for batch, known, noise in zip(
-            self.batches, self.known, self.noise, strict=True
-        ):
+        for batch, known, noise in zip(self.batches, self.known, self.noise, strict=True):
             self.kinder.search(batch, *known, noise)
 
     def epsilon_max_jsd(self) -> dict[float, Rows]:
@@ -140,25 +129,20 @@ class PlainSide:
         return {
             epsilon: _by_text(
                 self.batches,
-                [
-                    self.plain.epsilon_max_jsd(found, *known, epsilon)
-                    for found, known in pairs
-                ],
+                [self.plain.epsilon_max_jsd(found, *known, epsilon) for found, known in pairs],
             )
             for epsilon in EPSILONS
         }
 
     def take_ranks(self, ranks: Rows) -> None:
         self.ranks = [
-            _stacked(ranks, batch.rows, batch.tokens.shape[1]).numpy()
-            for batch in self.batches
+            _stacked(ranks, batch.rows, batch.tokens.shape[1]).numpy() for batch in self.batches
         ]
 
     def tau(self) -> Rows:
         """Of the ranks taken."""
         found = [
-            plain.all_kendall_tau(*pair)
-            for pair in zip(self.batches, self.ranks, strict=True)
+            plain.all_kendall_tau(*pair) for pair in zip(self.batches, self.ranks, strict=True)
         ]
         return _by_text(self.batches, found)
 
@@ -184,9 +168,7 @@ class OurSide:
         self.jobs = plan(texts, TESTS, {}, self._bytes, BUDGET, batch_size)
         self.batches = [collate(self.adapter, job, 0) for _, job in self.jobs]
         self.noise = [
-            _padded(noise, batch.example_ids, batch.mask.shape[1])
-            .to(dtype)
-            .transpose(0, 1)
+            _padded(noise, batch.example_ids, batch.mask.shape[1]).to(dtype).transpose(0, 1)
             for batch in self.batches
         ]
         self.observe()
@@ -215,9 +197,7 @@ class OurSide:
     def leave_one_out(self) -> Rows:
         """The change of the output, as of the predicted class; for two classes it is that of either."""
         return self._rows(
-            lambda o: (
-                self.adapter.leave_one_out(o)[..., 1] - o.probs[:, None, 1]
-            ).abs()
+            lambda o: (self.adapter.leave_one_out(o)[..., 1] - o.probs[:, None, 1]).abs()
         )
 
     def permutation(self) -> Rows:
@@ -229,13 +209,8 @@ class OurSide:
 
     def orders(self) -> Rows:
         """The permutations behind :meth:`permutation`, [100, keys] by text."""
-        orders = [
-            o.permutations(0, N_PERMUTATIONS, self.seed)[:, :, 0]
-            for o in self.observations
-        ]
-        return _by_text(
-            self.batches, [order.transpose(0, 1).numpy() for order in orders]
-        )
+        orders = [o.permutations(0, N_PERMUTATIONS, self.seed)[:, :, 0] for o in self.observations]
+        return _by_text(self.batches, [order.transpose(0, 1).numpy() for order in orders])
 
     def search(self) -> Rows:
         return self._rows(self._search, self.noise)
@@ -260,9 +235,7 @@ class OurSide:
         }
 
     def probability(self) -> Rows:
-        return _by_text(
-            self.batches, [o.probs[:, 1].numpy() for o in self.observations]
-        )
+        return _by_text(self.batches, [o.probs[:, 1].numpy() for o in self.observations])
 
     def attention(self) -> Rows:
         return self._rows(lambda o: o.read(SITE))
@@ -286,8 +259,7 @@ class OurSide:
 
     def take_ranks(self, ranks: Rows) -> None:
         self.ranks = [
-            _stacked(ranks, b.example_ids, b.mask.shape[1]).to(self.dtype)
-            for b in self.batches
+            _stacked(ranks, b.example_ids, b.mask.shape[1]).to(self.dtype) for b in self.batches
         ]
 
     def tau(self) -> Rows:
@@ -301,33 +273,22 @@ class OurSide:
             "gradient_leave_one_out",
         )
         tables = [
-            [
-                [getattr(r, f"{name}_{x}").numpy() for x in ("tau", "p_value")]
-                for name in names
-            ]
+            [[getattr(r, f"{name}_{x}").numpy() for x in ("tau", "p_value")] for name in names]
             for r in found
         ]
-        return _by_text(
-            self.batches, [np.array(table).transpose(2, 0, 1) for table in tables]
-        )
+        return _by_text(self.batches, [np.array(table).transpose(2, 0, 1) for table in tables])
 
     def _rows(self, compute: Callable[..., Tensor], *more: Sequence) -> Rows:
         """Words only, by text, of what comes as [batch, ..., keys]."""
-        values = [
-            compute(o, *extra)
-            for o, *extra in zip(self.observations, *more, strict=True)
-        ]
+        values = [compute(o, *extra) for o, *extra in zip(self.observations, *more, strict=True)]
         lengths = [batch.mask.sum(-1) + 2 for batch in self.batches]
-        return _by_text(
-            self.batches, [_words(x, n) for x, n in zip(values, lengths, strict=True)]
-        )
+        return _by_text(self.batches, [_words(x, n) for x, n in zip(values, lengths, strict=True)])
 
 
 def _by_text(batches: Sequence, values: Sequence[Sequence]) -> Rows:
     """Values of batches, each [batch, ...], by the row of their text in the data."""
     rows = [
-        batch.rows if isinstance(batch, plain.Documents) else batch.example_ids
-        for batch in batches
+        batch.rows if isinstance(batch, plain.Documents) else batch.example_ids for batch in batches
     ]
     return {
         row: x
@@ -339,8 +300,7 @@ def _by_text(batches: Sequence, values: Sequence[Sequence]) -> Rows:
 def _words(values: Tensor, lengths: Tensor) -> list[np.ndarray]:
     """[batch, ..., keys] without start, end and padding."""
     return [
-        x[..., 1 : n - 1].detach().numpy()
-        for x, n in zip(values, lengths.tolist(), strict=True)
+        x[..., 1 : n - 1].detach().numpy() for x, n in zip(values, lengths.tolist(), strict=True)
     ]
 
 

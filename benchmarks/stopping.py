@@ -92,9 +92,7 @@ def report_races(values: np.ndarray, args: argparse.Namespace) -> None:
 def report_until(values: np.ndarray, args: argparse.Namespace) -> None:
     for width in args.widths:
         generator = np.random.default_rng(1)
-        results = [
-            until(generator.permutation(values), width) for _ in range(args.n_orders)
-        ]
+        results = [until(generator.permutation(values), width) for _ in range(args.n_orders)]
         holds = np.array([h for h, _ in results])
         taken = np.array([t for _, t in results])
         print(

@@ -74,11 +74,7 @@ def main() -> None:
     given = parser.parse_args()
     for n_texts in given.texts:
         job = given.folder / f"job-{n_texts}"
-        print(
-            json.dumps(
-                {"texts": n_texts, **made(job, n_texts, given.distinct), **shown(job)}
-            )
-        )
+        print(json.dumps({"texts": n_texts, **made(job, n_texts, given.distinct), **shown(job)}))
 
 
 @functools.cache
@@ -107,9 +103,7 @@ def made(job: Path, n_texts: int, distinct: int) -> dict[str, float]:
         "making_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         "bytes_of_rows": sizes["parquet"],
         "bytes_of_summaries": sizes["summary"],
-        "bytes_per_value": sizes["parquet"]
-        / n_texts
-        / (sum(map(len, TESTS.values())) + 4),
+        "bytes_per_value": sizes["parquet"] / n_texts / (sum(map(len, TESTS.values())) + 4),
     }
 
 
@@ -136,9 +130,7 @@ def rows_of(k: int) -> pd.DataFrame:
     """Long rows of one part; ids are its own."""
     draw = np.random.default_rng(k)
     ids = np.arange(k * PER_PART, (k + 1) * PER_PART)
-    parts = [
-        _rows(t, name, ids, _values(draw, name)) for t in TESTS for name in TESTS[t]
-    ]
+    parts = [_rows(t, name, ids, _values(draw, name)) for t in TESTS for name in TESTS[t]]
     label = draw.integers(0, 2, PER_PART)
     says = np.where(draw.uniform(size=PER_PART) < 0.9, label, 1 - label)
     of_model = {

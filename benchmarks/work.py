@@ -12,9 +12,7 @@ import torch
 
 FRONTIER = 9  # values of ε of the exact answer by default
 STEP = 60  # element-wise operations per weight and step of the search: a softmax, two logarithms, ratios, Adam
-EDGE = (
-    60  # per edge, end and ε of the exact answer: four logarithms and what joins them
-)
+EDGE = 60  # per edge, end and ε of the exact answer: four logarithms and what joins them
 
 
 def forward(config, words: int) -> float:
@@ -50,9 +48,7 @@ def gradient(config, words: int) -> float:
     if config.encoder == "bilstm":
         return 2 * n * 2 * 4 * size * size
     return (
-        forward(config, words) - 2 * n * readout(config, config.hidden_size)
-        if embedding
-        else 0.0
+        forward(config, words) - 2 * n * readout(config, config.hidden_size) if embedding else 0.0
     )
 
 
@@ -60,9 +56,7 @@ def leave_one_out(config, words: int) -> float:
     """LSTM: T(T − 1) resumed steps over both directions; convolution: its reach around each of T; else sums."""
     size, sums = config.encoder_size, 4 * words**2
     if config.encoder == "bilstm":
-        return sums + words * (words - 1) * 2 * (
-            4 * size * size + readout(config, size)
-        )
+        return sums + words * (words - 1) * 2 * (4 * size * size + readout(config, size))
     if config.encoder == "cnn":
         taps = (
             2
@@ -100,8 +94,7 @@ def tau(config, words: int) -> float:
 def whole(config, words: int) -> float:
     """All that an audit does."""
     return sum(
-        part(config, words)
-        for part in (forward, gradient, leave_one_out, permutation, exact, tau)
+        part(config, words) for part in (forward, gradient, leave_one_out, permutation, exact, tau)
     )
 
 

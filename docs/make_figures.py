@@ -90,9 +90,7 @@ def example_page(model: Path) -> None:
     page = DOCS / "demo_report.html"
     report.save_html(page)
     if page.stat().st_size > LARGEST:
-        sys.exit(
-            f"{page} has {page.stat().st_size} bytes, {LARGEST} at most; show less"
-        )
+        sys.exit(f"{page} has {page.stat().st_size} bytes, {LARGEST} at most; show less")
 
 
 def draw(report: object, names: tuple[str, ...], folder: Path) -> None:

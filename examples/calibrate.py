@@ -17,9 +17,7 @@ def main(n_examples: int) -> None:
         f"{'encoder':<8} {'accuracy':>8} {'attention':>10} {'gradient':>9} {'leave-one-out':>14}  (deciding word first)"
     )
     for encoder in ("bilstm", "cnn", "mlp", "none"):
-        config = AttentionClassifierConfig(
-            encoder=encoder, embedding_size=64, encoder_size=64
-        )
+        config = AttentionClassifierConfig(encoder=encoder, embedding_size=64, encoder_size=64)
         with tempfile.TemporaryDirectory() as folder:
             model, tokenizer, metrics = train_classifier(
                 config,
@@ -31,7 +29,9 @@ def main(n_examples: int) -> None:
                 options=TrainingOptions(epochs=4, learning_rate=2e-3),
             )
         found = rationale_scores(model, tokenizer, data["test"]).top_in_rationale
-        shares = f"{found['attention']:>10.0%} {found['gradient']:>9.0%} {found['leave-one-out']:>14.0%}"
+        shares = (
+            f"{found['attention']:>10.0%} {found['gradient']:>9.0%} {found['leave-one-out']:>14.0%}"
+        )
         print(f"{encoder:<8} {metrics['test_accuracy']:>8.3f} {shares}")
 
 

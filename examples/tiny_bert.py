@@ -41,9 +41,7 @@ def _review(draw: random.Random) -> dict:
     return {"text": " ".join(words), "label": label, "rationale": [place]}
 
 
-def train_tiny_bert(
-    data: DatasetDict, folder: Path, epochs: int = 5
-) -> TrainedClassifier:
+def train_tiny_bert(data: DatasetDict, folder: Path, epochs: int = 5) -> TrainedClassifier:
     """A BERT of 2 layers × 2 heads, trained on these reviews alone."""
     tokenizer = build_tokenizer(data["train"]["text"][:])
     torch.manual_seed(0)

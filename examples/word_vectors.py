@@ -25,9 +25,7 @@ def write_vectors(model: str, texts: list[str], output: str) -> int:
             ids = pieces(word, add_special_tokens=False)["input_ids"]
             if ids:
                 numbers = embeddings.weight[ids].detach().mean(0).tolist()
-                file.write(
-                    f"{word} {' '.join(f'{number:.5f}' for number in numbers)}\n"
-                )
+                file.write(f"{word} {' '.join(f'{number:.5f}' for number in numbers)}\n")
                 n_written += 1
     return n_written
 

@@ -111,9 +111,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-AutoConfig.register(
-    AttentionClassifierConfig.model_type, AttentionClassifierConfig, exist_ok=True
-)
+AutoConfig.register(AttentionClassifierConfig.model_type, AttentionClassifierConfig, exist_ok=True)
 AutoModel.register(AttentionClassifierConfig, AttentionClassifierModel, exist_ok=True)
 AutoModelForSequenceClassification.register(
     AttentionClassifierConfig,

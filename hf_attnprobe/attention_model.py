@@ -24,9 +24,7 @@ from hf_attnprobe.functional.predictions import Prediction
 
 T = TypeVar("T")
 
-NO_INPUTS = frozenset(
-    ["special_tokens_mask", "word_ids", "segment_ids", "held", "labelled"]
-)
+NO_INPUTS = frozenset(["special_tokens_mask", "word_ids", "segment_ids", "held", "labelled"])
 """Columns of encoded texts that are this package's own, and no model's."""
 
 
@@ -148,9 +146,7 @@ class AttentionModel(Protocol):
         """
 
     @abstractmethod
-    def read_map(
-        self, observation: "Observation", values: Tensor, site: Site
-    ) -> Tensor:
+    def read_map(self, observation: "Observation", values: Tensor, site: Site) -> Tensor:
         """The row of a map that the prediction is read from, or the row of ``site.query``.
 
         Shape: values [batch, queries, keys] -> [batch, keys]. The pieces of a word are
@@ -162,9 +158,7 @@ class AttentionModel(Protocol):
         return ""
 
     @abstractmethod
-    def replay(
-        self, observation: "Observation", attention: Mapping[int, Tensor]
-    ) -> Tensor:
+    def replay(self, observation: "Observation", attention: Mapping[int, Tensor]) -> Tensor:
         """Probabilities with the attention of some layers replaced.
 
         Shape: attention by layer, each [copies, batch, heads, queries, keys] ->
@@ -182,9 +176,7 @@ class Differentiable(Protocol):
         Shape: target int [batch] -> signed [batch, keys].
         """
 
-    def attention_gradient(
-        self, observation: "Observation", target: Tensor
-    ) -> list[Tensor]:
+    def attention_gradient(self, observation: "Observation", target: Tensor) -> list[Tensor]:
         """Gradient with respect to the attention; not zero at masked keys.
 
         Shape: target int [batch] -> per layer [batch, heads, queries, keys].
@@ -282,9 +274,7 @@ class HeadOutputs(Protocol):
     def set_reference(self, batch: Batch) -> None:
         """Keeps the head outputs of ``batch``, once per audit."""
 
-    def replay_outputs(
-        self, observation: "Observation", site: Site, outputs: Tensor
-    ) -> Tensor:
+    def replay_outputs(self, observation: "Observation", site: Site, outputs: Tensor) -> Tensor:
         """Probabilities with the output of one head replaced.
 
         Shape: outputs [copies, batch, queries, width] -> [copies, batch, classes]; only
@@ -296,9 +286,7 @@ class HeadOutputs(Protocol):
 class MaskedReplay(Protocol):
     """Attention of several layers scaled at once, as pruning several heads needs it."""
 
-    def replay_masked(
-        self, observation: "Observation", kept: Mapping[int, Tensor]
-    ) -> Tensor:
+    def replay_masked(self, observation: "Observation", kept: Mapping[int, Tensor]) -> Tensor:
         """Probabilities with the attention of some layers multiplied by ``kept``.
 
         Each layer recomputes its attention on top of the edited layers below. Shape:
@@ -319,9 +307,7 @@ class Stack(Protocol):
 class BlockOutputs(Protocol):
     """Layers in blocks whose output can be read."""
 
-    def block_output(
-        self, observation: "Observation", layer: int, kept: Tensor
-    ) -> Tensor:
+    def block_output(self, observation: "Observation", layer: int, kept: Tensor) -> Tensor:
         """Output of the block that holds ``layer``, its attention multiplied by ``kept``.
 
         Shape: kept [copies, batch, 1, 1, keys] -> [copies, batch, queries, hidden].
@@ -459,9 +445,7 @@ class AttentionModelBase(AttentionModel):
         """
         return None
 
-    def bytes_per_example(
-        self, n_keys: int, n_copies: int, *, backward: bool = True
-    ) -> int:
+    def bytes_per_example(self, n_keys: int, n_copies: int, *, backward: bool = True) -> int:
         """Upper estimate of the memory that one text needs, in bytes.
 
         Args:
@@ -471,9 +455,7 @@ class AttentionModelBase(AttentionModel):
         """
         return 1_000_000 + 64 * n_keys**2 * n_copies
 
-    def positions(
-        self, observation: "Observation", layer: int, units: Tensor
-    ) -> Tensor:
+    def positions(self, observation: "Observation", layer: int, units: Tensor) -> Tensor:
         """Every position of ``layer`` that belongs to one of the units.
 
         Shape: bool [..., batch, keys] -> the same.
@@ -588,17 +570,13 @@ class Observation:
         """
         return self.read_mean(site, self.attention)
 
-    def read_mean(
-        self, site: Site, maps: Mapping[int, Tensor] | Sequence[Tensor]
-    ) -> Tensor:
+    def read_mean(self, site: Site, maps: Mapping[int, Tensor] | Sequence[Tensor]) -> Tensor:
         """The rows that the prediction is read from, averaged over a site's heads.
 
         Shape: maps by layer, each [batch, heads, queries, keys] -> [batch, keys].
         """
         rows = [
-            self.model.read_map(
-                self, maps[layer][:, head], Site(layer, head, site.query)
-            )
+            self.model.read_map(self, maps[layer][:, head], Site(layer, head, site.query))
             for layer, heads in self.model.members(site).items()
             for head in heads
         ]

@@ -41,8 +41,8 @@ BATCH_SIZE = 128
 class DemoOptions(Options):
     """The classifier of :func:`hf_attnprobe.demo`, and how much it is trained."""
 
-    encoder: Literal["bilstm", "bigru", "orthogonal_lstm", "cnn", "mlp", "none"] = (
-        option("bilstm", "encoder of the classifier")
+    encoder: Literal["bilstm", "bigru", "orthogonal_lstm", "cnn", "mlp", "none"] = option(
+        "bilstm", "encoder of the classifier"
     )
     n_examples: int = option(
         3000,
@@ -123,9 +123,7 @@ def _trained(
         data["validation"],
         test=data["test"],
         output_dir=folder / "model",
-        options=TrainingOptions(
-            seed=options.seed, epochs=options.epochs, learning_rate=2e-3
-        ),
+        options=TrainingOptions(seed=options.seed, epochs=options.epochs, learning_rate=2e-3),
         progress=progress,
     )
 
@@ -178,18 +176,13 @@ def rationale_scores(
 def _rationale_mask(content: Tensor, rationales: list[list[int]]) -> Tensor:
     """Bool [batch, keys], True at the n-th content position for every word number n."""
     order = content.cumsum(-1) - 1
-    rows = [
-        torch.isin(order[row], torch.tensor(words))
-        for row, words in enumerate(rationales)
-    ]
+    rows = [torch.isin(order[row], torch.tensor(words)) for row, words in enumerate(rationales)]
     return torch.stack(rows) & content
 
 
 def rationale_line(found: RationaleScores) -> str:
     """What was found on one line of a terminal."""
-    first = " · ".join(
-        f"{name} {share:.0%}" for name, share in found.top_in_rationale.items()
-    )
+    first = " · ".join(f"{name} {share:.0%}" for name, share in found.top_in_rationale.items())
     return f"deciding word first: {first} · chance {found.chance:.0%} ({found.n} texts)"
 
 

@@ -73,9 +73,7 @@ class Options:
             value = getattr(self, field.name)
             if not fits(value, hints[field.name]):
                 expected = describe(hints[field.name])
-                raise AttnProbeError(
-                    f"expected {expected} for {field.name}, got {in_short(value)}"
-                )
+                raise AttnProbeError(f"expected {expected} for {field.name}, got {in_short(value)}")
             check_at_least(field.metadata.get("at_least"), **{field.name: value})
             check_at_most(field.metadata.get("at_most"), **{field.name: value})
 
@@ -117,9 +115,7 @@ def check_known(values: Mapping[str, Any], kinds: Sequence[type[Options]]) -> No
     known = names_of(kinds)
     unknown = sorted(set(values) - set(known))
     if unknown:
-        raise AttnProbeError(
-            f"expected options of {', '.join(sorted(known))}, got {unknown[0]!r}"
-        )
+        raise AttnProbeError(f"expected options of {', '.join(sorted(known))}, got {unknown[0]!r}")
 
 
 def check_at_least(least: float | None, **values: Any) -> None:
@@ -130,9 +126,7 @@ def check_at_least(least: float | None, **values: Any) -> None:
         items = value if isinstance(value, list | tuple) else [value]
         for item in items:
             if item is not None and not item >= least:
-                raise AttnProbeError(
-                    f"{name} must be at least {least:g}, got {in_short(item)}"
-                )
+                raise AttnProbeError(f"{name} must be at least {least:g}, got {in_short(item)}")
 
 
 def check_at_most(most: float | None, **values: Any) -> None:

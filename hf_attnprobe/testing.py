@@ -69,9 +69,7 @@ def _expect_close(found: Tensor, expected: Tensor, message: str) -> None:
     """Equal up to rounding in the precision of the model."""
     _expect_shape(found, expected.shape, message)
     tolerance = 1000 * torch.finfo(expected.dtype).eps
-    close = torch.allclose(
-        found.to(expected.dtype), expected, rtol=tolerance, atol=tolerance
-    )
+    close = torch.allclose(found.to(expected.dtype), expected, rtol=tolerance, atol=tolerance)
     _expect(close, f"expected {message}; they differ")
 
 
@@ -168,9 +166,7 @@ def _check_replay(observation: Observation) -> None:
         first[1:] = own[1:]
         edits = torch.stack([own, other, first])
         after = model.replay(observation, {layer: edits})
-        _expect_shape(
-            after, (3, *probs.shape), f"replayed probabilities of layer {layer}"
-        )
+        _expect_shape(after, (3, *probs.shape), f"replayed probabilities of layer {layer}")
         same = f"the attention put back in layer {layer} to change no probability"
         _expect_close(after[0], probs, same)
         editable = (_visible(observation, layer).sum(-1) > 1).any()
@@ -266,9 +262,7 @@ def _check_integrated(observation: Observation) -> None:
         )
 
 
-def _check_slope(
-    observation: Observation, layer: int, gradient: Tensor, target: Tensor
-) -> None:
+def _check_slope(observation: Observation, layer: int, gradient: Tensor, target: Tensor) -> None:
     """Along a random direction, against the change of the replayed probabilities."""
     attention = observation.attention[layer]
     draw = torch.Generator().manual_seed(layer)
@@ -400,9 +394,7 @@ def _check_masked_replay(observation: Observation) -> None:
         kept[1, :, 0] = 0
         found = model.replay_masked(observation, {layer: kept})
         expected = observation.model.replay(observation, {layer: own * kept})
-        _expect_close(
-            found, expected, f"masked attention of layer {layer} to be an edit"
-        )
+        _expect_close(found, expected, f"masked attention of layer {layer} to be an edit")
 
 
 def _check_stack(observation: Observation) -> None:

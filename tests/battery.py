@@ -110,9 +110,7 @@ def outcome_of(class_name: str, model_type: str) -> Outcome:
             return Outcome(class_name, REFUSED, _one_line(error))
 
 
-def _examined(
-    class_name: str, model_type: str, model: PreTrainedModel, adapter: Any
-) -> Outcome:
+def _examined(class_name: str, model_type: str, model: PreTrainedModel, adapter: Any) -> Outcome:
     """The audit first: what it refuses need not be examined."""
     report = audit(
         model,
@@ -147,10 +145,7 @@ def _is_image(model: PreTrainedModel) -> bool:
 
 
 def _pixels(model: PreTrainedModel) -> torch.Tensor:
-    size = (
-        getattr(model.config, "image_size", None)
-        or model.config.vision_config.image_size
-    )
+    size = getattr(model.config, "image_size", None) or model.config.vision_config.image_size
     height, width = (size, size) if isinstance(size, int) else size
     shape = (len(TEXTS), 3, height, width)
     return torch.randn(shape, generator=torch.Generator().manual_seed(0))
@@ -206,9 +201,7 @@ def _check_edits(adapter: Any, observation: Observation) -> None:
             _close(f"a replay of {name}", found, expected)
 
 
-def _rerun(
-    adapter: Any, observation: Observation, layer: int, edit: torch.Tensor
-) -> torch.Tensor:
+def _rerun(adapter: Any, observation: Observation, layer: int, edit: torch.Tensor) -> torch.Tensor:
     """The whole model with one edit, nothing resumed."""
 
     def edited(n: int, weights: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:

@@ -116,9 +116,7 @@ def make_checkpoint(make_model, tokenizer, tmp_path_factory):
 
     def make(*kind):
         if kind not in folders:
-            folders[kind] = tmp_path_factory.mktemp(
-                "-".join(map(str, kind or ("bilstm",)))
-            )
+            folders[kind] = tmp_path_factory.mktemp("-".join(map(str, kind or ("bilstm",))))
             make_model(*kind).save_pretrained(folders[kind])
             tokenizer.save_pretrained(folders[kind])
         return folders[kind]
@@ -154,9 +152,7 @@ def run_python(tmp_path_factory):
 
     def run(*arguments, env=None, cwd=elsewhere, timeout=300):
         command = [sys.executable, *map(str, arguments)]
-        environment = {
-            k: v for k, v in (os.environ | (env or {})).items() if v is not None
-        }
+        environment = {k: v for k, v in (os.environ | (env or {})).items() if v is not None}
         done = subprocess.run(
             command,
             env=environment,
@@ -173,9 +169,7 @@ def run_python(tmp_path_factory):
 @pytest.fixture(scope="session")
 def run_module(run_python):
     """``python -m hf_attnprobe arguments`` in a process of its own."""
-    return lambda *arguments, **options: run_python(
-        "-m", "hf_attnprobe", *arguments, **options
-    )
+    return lambda *arguments, **options: run_python("-m", "hf_attnprobe", *arguments, **options)
 
 
 @pytest.fixture(scope="session")
@@ -208,6 +202,4 @@ def chromium():
 def open_page(chromium):
     """``open_page(path, dark=False, width=1200, scripts=True)``: see ``browser.Opened``."""
     with ExitStack() as stack:
-        yield lambda path, **options: stack.enter_context(
-            opened(chromium, path, **options)
-        )
+        yield lambda path, **options: stack.enter_context(opened(chromium, path, **options))

@@ -217,8 +217,7 @@ CELLS: dict[tuple[str, str], Cell] = {
     },
     ("R²", "predictions that explain .36"): of_r_squared,
     **{
-        ("F1 over texts and seeds", f"{k} trainings with it"): of_trainings(k)
-        for k in (2, 3, 5, 8)
+        ("F1 over texts and seeds", f"{k} trainings with it"): of_trainings(k) for k in (2, 3, 5, 8)
     },
     **{("largest of 24 heads", name): of_heads(name, "largest") for name in HEADS},
     **{("all of 24 heads", name): of_heads(name, "all") for name in HEADS},
@@ -226,9 +225,7 @@ CELLS: dict[tuple[str, str], Cell] = {
 BEFORE: dict[tuple[str, str], Cell] = {
     **{("mean", name): of_means(name, by_percentiles) for name in POPULATIONS},
     **{
-        (f"difference of {metric}", name): of_score(
-            metric.lower(), *models, by_resamples
-        )
+        (f"difference of {metric}", name): of_score(metric.lower(), *models, by_resamples)
         for metric in ("F1", "accuracy")
         for name, models in TWO.items()
     },
@@ -262,8 +259,7 @@ def expected() -> str:
     for row in json.loads(STORED.read_text()):
         # The widths of what must hold for all heads at once are no interval's.
         shown = [
-            f"{held:.1%}"
-            + (f" ({width:.3g})" if not row["kind"].startswith("all") else "")
+            f"{held:.1%}" + (f" ({width:.3g})" if not row["kind"].startswith("all") else "")
             for held, width in row["found"].values()
         ]
         before = row.get("percentiles", {}).values()

@@ -160,9 +160,7 @@ def charts() -> list[Chart]:
 def heads(n_layers: int, n_heads: int, key: str = "heads") -> HeatMap:
     """A map with both signs and heads that were not tested."""
     draw = random.Random(0)
-    values = [
-        [round(draw.gauss(0, 0.1), 4) for _ in range(n_heads)] for _ in range(n_layers)
-    ]
+    values = [[round(draw.gauss(0, 0.1), 4) for _ in range(n_heads)] for _ in range(n_layers)]
     values[0][0] = math.nan
     return HeatMap(
         key,
@@ -235,9 +233,7 @@ def demo_page(large: bool = False) -> str:
                 "It could not.",
                 scale(math.nan, None, None, {"other": 0.4}, {"ceiling": 0.69}),
             ),
-            answer(
-                "Is it plausible?", "cannot say", "There are no rationales.", scale(0.1)
-            ),
+            answer("Is it plausible?", "cannot say", "There are no rationales.", scale(0.1)),
             id="answers",
         ),
         section("Figures", *map(figure, charts()), id="figures"),

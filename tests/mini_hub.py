@@ -159,9 +159,7 @@ class Store:
                 if folder not in seen and (recursive or depth == 1):
                     seen.add(folder)
                     oid = hashlib.sha1(folder.encode()).hexdigest()
-                    out.append(
-                        {"type": "directory", "path": folder, "size": 0, "oid": oid}
-                    )
+                    out.append({"type": "directory", "path": folder, "size": 0, "oid": oid})
             if recursive or len(parts) == 1:
                 out.append(e.as_json())
         return out
@@ -191,9 +189,7 @@ class Store:
         if kind == "models":
             info["modelId"] = repo
             with contextlib.suppress(OSError, ValueError):
-                info["config"] = json.loads(
-                    (self.repo_dir(kind, repo) / "config.json").read_text()
-                )
+                info["config"] = json.loads((self.repo_dir(kind, repo) / "config.json").read_text())
         return info
 
     def apply(self, kind: str, repo: str, operations: list[dict]) -> str:
@@ -205,9 +201,7 @@ class Store:
             if op.get("key") in ("file", "deletedFile", "deletedFolder"):
                 target = (folder / value["path"]).resolve()
                 if not target.is_relative_to(folder) or target == folder:
-                    raise HubError(
-                        400, "BadPath", f"path leaves the repository: {value['path']}"
-                    )
+                    raise HubError(400, "BadPath", f"path leaves the repository: {value['path']}")
                 plan.append((op["key"], target, value))
             elif op.get("key") != "header":
                 raise HubError(
@@ -254,9 +248,7 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
         self.server.note(self.command, self.path, status)
 
-    def _json(
-        self, status: int, value: object, headers: dict[str, str] | None = None
-    ) -> None:
+    def _json(self, status: int, value: object, headers: dict[str, str] | None = None) -> None:
         body = json.dumps(value).encode()
         self._send(
             status,
@@ -265,9 +257,7 @@ class Handler(BaseHTTPRequestHandler):
         )
 
     def _fail(self, err: HubError, headers: dict[str, str] | None = None) -> None:
-        status = (
-            self.server.missing_status if err.code == "RepoNotFound" else err.status
-        )
+        status = self.server.missing_status if err.code == "RepoNotFound" else err.status
         told = {
             "X-Error-Code": err.code,
             "X-Error-Message": err.message,
@@ -330,14 +320,11 @@ class Handler(BaseHTTPRequestHandler):
         head = store.check_revision(kind, repo, revision)
         try:
             file = store.file(kind, repo, path)
-        except (
-            HubError
-        ) as err:  # clients remember, for this commit, that the file is not there
+        except HubError as err:  # clients remember, for this commit, that the file is not there
             return self._fail(err, {"X-Repo-Commit": head})
         size = file.stat().st_size
         headers = {
-            "Content-Type": mimetypes.guess_type(file.name)[0]
-            or "application/octet-stream",
+            "Content-Type": mimetypes.guess_type(file.name)[0] or "application/octet-stream",
             "ETag": f'"{store.blob_id(file)}"',
             "X-Repo-Commit": head,
             "Accept-Ranges": "bytes",
@@ -345,9 +332,9 @@ class Handler(BaseHTTPRequestHandler):
             "Content-Disposition": f'inline; filename="{file.name}"',
         }
         first, last, status = 0, size - 1, 200
-        if (
-            m := re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", ""))
-        ) and (m[1] or m[2]):
+        if (m := re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", ""))) and (
+            m[1] or m[2]
+        ):
             first, last = (
                 (int(m[1]), int(m[2]) if m[2] else size - 1)
                 if m[1]
@@ -415,12 +402,7 @@ class Handler(BaseHTTPRequestHandler):
                 plan = {"uploadMode": "regular", "shouldIgnore": False}
                 return self._json(
                     200,
-                    {
-                        "files": [
-                            {"path": f["path"], **plan}
-                            for f in json.loads(body)["files"]
-                        ]
-                    },
+                    {"files": [{"path": f["path"], **plan} for f in json.loads(body)["files"]]},
                 )
             head = store.apply(
                 kind,
@@ -438,9 +420,7 @@ class Handler(BaseHTTPRequestHandler):
                     "hookOutput": "",
                 },
             )
-        raise HubError(
-            404, "EntryNotFound", f"not served here: {self.command} {self.path}"
-        )
+        raise HubError(404, "EntryNotFound", f"not served here: {self.command} {self.path}")
 
     def _paths_info(self, kind: str, repo: str, body: bytes) -> list[dict]:
         if self.headers.get("Content-Type", "").startswith("application/json"):
@@ -448,9 +428,7 @@ class Handler(BaseHTTPRequestHandler):
         else:
             wanted = parse_qs(body.decode()).get("paths", [])
         wanted = [wanted] if isinstance(wanted, str) else wanted
-        everything = {
-            e["path"]: e for e in self.server.store.tree(kind, repo, "", recursive=True)
-        }
+        everything = {e["path"]: e for e in self.server.store.tree(kind, repo, "", recursive=True)}
         return [everything[p.strip("/")] for p in wanted if p.strip("/") in everything]
 
     def _other_api(self, path: str, body: bytes) -> None:
@@ -458,18 +436,13 @@ class Handler(BaseHTTPRequestHandler):
             return self._json(200, {"errors": [], "warnings": []})
         if path == "/api/whoami-v2" and self.server.writable:
             token = {"type": "access_token", "accessToken": {"role": "write"}}
-            return self._json(
-                200, {"type": "user", "name": "local", "orgs": [], "auth": token}
-            )
+            return self._json(200, {"type": "user", "name": "local", "orgs": [], "auth": token})
         if path == "/api/repos/create" and self.command == "POST":
             self._need_writable()
             wish = json.loads(body)
             kind = wish.get("type", "model") + "s"
             repo = f"{wish.get('organization') or 'local'}/{wish['name']}"
-            if (
-                self.server.orgs is not None
-                and repo.split("/")[0] not in self.server.orgs
-            ):
+            if self.server.orgs is not None and repo.split("/")[0] not in self.server.orgs:
                 raise HubError(404, "NotFound", "Organization not found")
             if kind not in KINDS or not re.fullmatch(_ID, repo):
                 raise HubError(400, "BadRequest", f"not a repository id: {kind}/{repo}")
@@ -481,9 +454,7 @@ class Handler(BaseHTTPRequestHandler):
                 "id": repo,
             }
             if folder.is_dir():
-                return self._json(
-                    409, {**answer, "error": "You already created this repo"}
-                )
+                return self._json(409, {**answer, "error": "You already created this repo"})
             folder.mkdir(parents=True)
             return self._json(200, answer)
         raise HubError(
@@ -499,9 +470,7 @@ class Handler(BaseHTTPRequestHandler):
         if self._token() in self.server.read_only:
             raise HubError(403, "Forbidden", "this token may only read")
         if not self.server.writable:
-            raise HubError(
-                403, "Forbidden", "this hub is read-only (start it with writable=True)"
-            )
+            raise HubError(403, "Forbidden", "this hub is read-only (start it with writable=True)")
 
 
 class Server(ThreadingHTTPServer):

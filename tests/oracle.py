@@ -29,9 +29,7 @@ def load() -> dict[str, torch.Tensor]:
         pytest.skip("the oracle of the reference implementation is not on this machine")
     with np.load(FILE) as arrays:
         widened = {
-            name: arrays[name].astype(np.int64)
-            if arrays[name].dtype.kind in "iu"
-            else arrays[name]
+            name: arrays[name].astype(np.int64) if arrays[name].dtype.kind in "iu" else arrays[name]
             for name in arrays
         }
     return {name: torch.from_numpy(array) for name, array in widened.items()}
@@ -41,16 +39,12 @@ def load_model(
     oracle: dict[str, torch.Tensor],
 ) -> AttentionClassifierForSequenceClassification:
     """Our classifier with the reference implementation's weights."""
-    config = AttentionClassifierConfig(
-        vocab_size=len(oracle["w.encoder.embedding.weight"])
-    )
+    config = AttentionClassifierConfig(vocab_size=len(oracle["w.encoder.embedding.weight"]))
     model = AttentionClassifierForSequenceClassification(config)
     lstm = {
         f"attention_classifier.encoder.lstm.{k.rsplit('.', 1)[1]}": k
         for k in oracle
         if ".rnn." in k
     }
-    model.load_state_dict(
-        {ours: oracle[theirs] for ours, theirs in (NAMES | lstm).items()}
-    )
+    model.load_state_dict({ours: oracle[theirs] for ours, theirs in (NAMES | lstm).items()})
     return model.eval()

@@ -107,9 +107,7 @@ class ByHand:
 
     def question(self, second):
         """q of the ids of a second text."""
-        vectors = self.w["attention_classifier.query_reader.embeddings.weight"][
-            [2, *second, 3]
-        ]
+        vectors = self.w["attention_classifier.query_reader.embeddings.weight"][[2, *second, 3]]
         states = self.encoder("attention_classifier.query_reader", vectors)
         if self.config.encoder == "bilstm":
             half = states.shape[1] // 2

@@ -69,9 +69,7 @@ def accuracy(own):
     right, usual = own.correct.mean(), None
     sides = own.filter(regex="^label@")
     if len(sides.columns):
-        usual = np.mean(
-            [max(column.mean(), 1 - column.mean()) for _, column in sides.items()]
-        )
+        usual = np.mean([max(column.mean(), 1 - column.mean()) for _, column in sides.items()])
     shares = own.filter(regex="^label_share@")
     if len(shares.columns):
         usual = shares.mean().max()
@@ -95,9 +93,7 @@ def mean_and_interval(values):
     ends = []
     for share in (0.975, 0.025):
         wanted = scipy.stats.t.ppf(share, n - 1)
-        t = scipy.optimize.brentq(
-            lambda t, w=wanted: np.polyval(cubic, t) - w, -1e6, 1e6
-        )
+        t = scipy.optimize.brentq(lambda t, w=wanted: np.polyval(cubic, t) - w, -1e6, 1e6)
         ends.append(np.clip(mean - t * error, values.min(), values.max()))
     return mean, tuple(ends), n
 
@@ -317,8 +313,7 @@ def possible_grades(interval, n, limits):
         grades = ["yes" if end > 0 else "no" for end in (low, high)]
     else:
         grades = [
-            "yes" if end >= yes else "partly" if end >= partly else "no"
-            for end in (low, high)
+            "yes" if end >= yes else "partly" if end >= partly else "no" for end in (low, high)
         ]
     between = {"partly"} if set(grades) == {"no", "yes"} and partly != yes else set()
     return set(grades) | between

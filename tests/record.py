@@ -133,9 +133,7 @@ def record_hierarchical(folder: Path) -> None:
         attention_size=4,
     )
     model = new_model(config, tokenizer, ["negative", "positive"]).eval()
-    rows = [
-        {"example_id": k, "text": text, "label": k % 2} for k, text in enumerate(TEXTS)
-    ]
+    rows = [{"example_id": k, "text": text, "label": k % 2} for k, text in enumerate(TEXTS)]
     audit(
         model,
         rows,
@@ -172,9 +170,7 @@ def record_study(folder: Path) -> None:
     for name, examples in rationale_dataset(150, seed=0).items():
         frame = examples.remove_columns("rationale").to_pandas()
         (folder / "reviews").mkdir(exist_ok=True)
-        frame.to_json(
-            folder / "reviews" / f"{name}.jsonl", orient="records", lines=True
-        )
+        frame.to_json(folder / "reviews" / f"{name}.jsonl", orient="records", lines=True)
     content = {
         "title": "A tiny study",
         "grid": {"dataset": ["reviews"], "encoder": ["mlp", "bilstm"]},
@@ -319,9 +315,7 @@ def name_of(record, place: int) -> str:
         "metric",
         "name",
     )
-    return ".".join(
-        Path(str(record[word])).name for word in words if word in record
-    ) or str(place)
+    return ".".join(Path(str(record[word])).name for word in words if word in record) or str(place)
 
 
 def compare(kept: dict, now: dict) -> list[str]:

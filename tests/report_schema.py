@@ -18,9 +18,7 @@ from hf_attnprobe.statistics.verdicts import QUESTIONS, RULES, Answer, Finding
 
 
 FILE = Path(__file__).parent.parent / "docs" / "report.schema.json"
-TEXT, COUNT, TRUE_OR_FALSE = (
-    {"type": kind} for kind in ("string", "integer", "boolean")
-)
+TEXT, COUNT, TRUE_OR_FALSE = ({"type": kind} for kind in ("string", "integer", "boolean"))
 NUMBER = {"type": ["number", "null"], "description": "null where it is not defined"}
 GRADES = {"enum": [str(answer) for answer in Answer]}
 TEXTS = {"type": "array", "items": TEXT}
@@ -81,10 +79,7 @@ def expected() -> dict:
     }
     finding = object_of(Finding)
     finding["properties"]["rule"] = {"enum": list(RULES)}
-    short = {
-        name: finding["properties"][name]
-        for name in ("rule", "group", "answer", "sentence")
-    }
+    short = {name: finding["properties"][name] for name in ("rule", "group", "answer", "sentence")}
     properties = {
         "schema_version": {"const": SCHEMA_VERSION},
         "model": {**TEXT, "description": "folder, Hub id, or class of the model"},

@@ -31,9 +31,7 @@ def test_hand_computed():
 def test_the_papers_half_scale():
     """Half the TVD with half the λ is half the loss: the same optimum."""
     half = adversary_loss(*batch(), lambda_=0.05, tvd_factor=0.5)
-    assert half.item() == pytest.approx(
-        adversary_loss(*batch(), lambda_=0.1).item() / 2, abs=1e-7
-    )
+    assert half.item() == pytest.approx(adversary_loss(*batch(), lambda_=0.1).item() / 2, abs=1e-7)
 
 
 def test_an_underflowed_base_weight_counts_as_1e_minus_10():
@@ -51,20 +49,14 @@ def test_an_underflowed_base_weight_counts_as_1e_minus_10():
     assert loss.item() == pytest.approx(0.5 - 2 * divergence, abs=1e-4)
 
 
-@pytest.mark.parametrize(
-    "scores", [[0.0, 0.0, 0.0], [200.0, 0.0, -200.0], [-300.0, 300.0, 0.0]]
-)
+@pytest.mark.parametrize("scores", [[0.0, 0.0, 0.0], [200.0, 0.0, -200.0], [-300.0, 300.0, 0.0]])
 def test_gradients_are_finite_at_masked_and_underflowed_positions(scores):
     scores = torch.tensor([scores], requires_grad=True)
     mask = torch.tensor([[True, True, False]])
-    attention = (
-        scores.masked_fill(~mask, torch.finfo(torch.float32).min).softmax(-1) * mask
-    )
+    attention = scores.masked_fill(~mask, torch.finfo(torch.float32).min).softmax(-1) * mask
     probs = torch.tensor([[0.5, 0.5]])
     for base in ([1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.5, 0.5, 0.0]):
-        loss = adversary_loss(
-            probs, attention, probs, torch.tensor([base]), mask, lambda_=1.0
-        )
+        loss = adversary_loss(probs, attention, probs, torch.tensor([base]), mask, lambda_=1.0)
         (slope,) = torch.autograd.grad(loss, scores, retain_graph=True)
         assert loss.isfinite() and slope.isfinite().all() and slope[0, 2] == 0
 
@@ -72,9 +64,9 @@ def test_gradients_are_finite_at_masked_and_underflowed_positions(scores):
 def test_what_is_masked_does_not_count():
     probs, attention, base_probs, base, mask = batch()
     attention[1, 2], base[1, 2] = 0.9, 0.1  # no weight that a model would give
-    assert adversary_loss(
-        probs, attention, base_probs, base, mask, lambda_=0.1
-    ) == adversary_loss(*batch(), lambda_=0.1)
+    assert adversary_loss(probs, attention, base_probs, base, mask, lambda_=0.1) == adversary_loss(
+        *batch(), lambda_=0.1
+    )
 
 
 def test_the_gradient_against_finite_differences():
@@ -86,6 +78,4 @@ def test_the_gradient_against_finite_differences():
     def loss(probs, attention):
         return adversary_loss(probs, attention, base_probs, base, mask, lambda_=0.3)
 
-    assert torch.autograd.gradcheck(
-        loss, (probs.requires_grad_(), attention.requires_grad_())
-    )
+    assert torch.autograd.gradcheck(loss, (probs.requires_grad_(), attention.requires_grad_()))

@@ -72,17 +72,14 @@ DATA = {
     "labels": [{"text": t, "labels": [k % 2, 0, 1]} for k, t in enumerate(TEXTS)],
     "number": [{"text": t, "label": k / 3} for k, t in enumerate(TEXTS)],
     "tags": [
-        {"tokens": t.split(), "ner_tags": [k % 2 for k in range(len(t.split()))]}
-        for t in TEXTS
+        {"tokens": t.split(), "ner_tags": [k % 2 for k in range(len(t.split()))]} for t in TEXTS
     ],
     "span": [question(text) for text in TEXTS],
     "choice": [
         {"text": t, "choices": ["a film", "the dull plot", "ben"], "label": k % 3}
         for k, t in enumerate(TEXTS)
     ],
-    "words": [
-        {"text": f"[MASK] {t.split(' ', 1)[1]}", "label": t.split()[0]} for t in TEXTS
-    ],
+    "words": [{"text": f"[MASK] {t.split(' ', 1)[1]}", "label": t.split()[0]} for t in TEXTS],
 }
 
 
@@ -138,9 +135,7 @@ def test_batches_padding_and_order_change_nothing(rows_of, head):
 
 
 @pytest.mark.parametrize("head", ["classes", "tags"])
-def test_an_audit_that_was_stopped_goes_on_to_the_same_rows(
-    rows_of, head, tmp_path, monkeypatch
-):
+def test_an_audit_that_was_stopped_goes_on_to_the_same_rows(rows_of, head, tmp_path, monkeypatch):
     expected = rows_of(head, DATA[head], batch_size=2)
     store, calls = sweeping.append_rows, []
 
@@ -167,10 +162,7 @@ def test_swapped_segments_are_other_data(rows_of, tmp_path):
         {**row, "premise": row["hypothesis"], "hypothesis": row["premise"]}
         for row in DATA["classes"]
     ]
-    prints = [
-        dataset_fingerprint(load_examples(d, "test"))
-        for d in (DATA["classes"], swapped)
-    ]
+    prints = [dataset_fingerprint(load_examples(d, "test")) for d in (DATA["classes"], swapped)]
     assert prints[0] != prints[1]
     with pytest.raises(AttnProbeError, match="data"):
         rows_of("classes", swapped, output_dir=tmp_path)
@@ -294,9 +286,7 @@ def test_columns_that_are_not_there():
 def test_labels_that_the_data_does_not_name_are_not_known(rows_of):
     """Of three labels the data has columns for two: the third counts neither way."""
     rows = [{"text": t, "toxic": k % 2, "rude": 1} for k, t in enumerate(TEXTS)]
-    both = rows_of(
-        "labels", Data(rows, label_column=["toxic", "rude"]), ["correlation"]
-    )
+    both = rows_of("labels", Data(rows, label_column=["toxic", "rude"]), ["correlation"])
     found = both[both.statistic == "correct"].value
     assert found.isin([0, 0.5, 1]).all()  # shares of two, not of three
 
@@ -319,9 +309,7 @@ def test_the_right_choice_by_letter_text_or_number(rows_of):
         lambda k, row: row["choices"][row["label"]],
         lambda k, row: str(row["label"]),
     ):
-        assert_same(
-            rows_of("choice", changed("choice", label=name), ["correlation"]), expected
-        )
+        assert_same(rows_of("choice", changed("choice", label=name), ["correlation"]), expected)
 
 
 def test_a_word_beyond_the_likeliest_is_another_decision(model_of, tokenizer):
@@ -343,9 +331,7 @@ def audit_prediction(model, tokenizer):
 
 
 OTHERS = {
-    "causal": lambda n: GPT2LMHeadModel(
-        GPT2Config(vocab_size=n, n_embd=16, n_layer=1, n_head=2)
-    ),
+    "causal": lambda n: GPT2LMHeadModel(GPT2Config(vocab_size=n, n_embd=16, n_layer=1, n_head=2)),
     "text to text": lambda n: T5ForConditionalGeneration(
         T5Config(vocab_size=n, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2)
     ),
@@ -353,9 +339,7 @@ OTHERS = {
         XLNetConfig(vocab_size=n, d_model=16, n_layer=1, n_head=2, d_inner=16)
     ),
     "depends on padding": lambda n: NystromformerForSequenceClassification(
-        NystromformerConfig(
-            vocab_size=n, pad_token_id=0, initializer_range=0.3, **SMALL
-        )
+        NystromformerConfig(vocab_size=n, pad_token_id=0, initializer_range=0.3, **SMALL)
     ),
 }
 
@@ -395,9 +379,7 @@ def test_xlnets_answers_without_a_beam_are_audited(tokenizer, tmp_path):
     model.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     options = AuditOptions(single_heads=False, prune=False)
-    report = audit(
-        tmp_path, DATA["span"][:4], ["correlation"], options=options, progress=False
-    )
+    report = audit(tmp_path, DATA["span"][:4], ["correlation"], options=options, progress=False)
     rows = report.to_pandas()
     found = rows[rows.statistic == "probability"].sort_values("example_id").value
     for row, probability in zip(DATA["span"], found, strict=False):
@@ -405,10 +387,7 @@ def test_xlnets_answers_without_a_beam_are_audited(tokenizer, tmp_path):
         inside = torch.tensor([s == 1 for s in encoded.sequence_ids(0)])
         with torch.no_grad():
             out = model(**encoded)
-        tops = [
-            float(x[0][inside].softmax(-1).max())
-            for x in (out.start_logits, out.end_logits)
-        ]
+        tops = [float(x[0][inside].softmax(-1).max()) for x in (out.start_logits, out.end_logits)]
         assert probability == pytest.approx(np.mean(tops), abs=1e-5)
 
 

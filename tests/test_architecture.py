@@ -85,26 +85,18 @@ def room_of(file: Path) -> str:
 
 def rooms_imported(file: Path) -> set[str]:
     """Names in FLOORS of what a file imports from other rooms."""
-    ours = {
-        name.split(".")[1]
-        for name in imports_of(file)
-        if name.startswith("hf_attnprobe.")
-    }
+    ours = {name.split(".")[1] for name in imports_of(file) if name.startswith("hf_attnprobe.")}
     return (ours & HEIGHT.keys()) - {room_of(file)}
 
 
-@pytest.mark.parametrize(
-    "file", MODULES, ids=lambda file: str(file.relative_to(PACKAGE))
-)
+@pytest.mark.parametrize("file", MODULES, ids=lambda file: str(file.relative_to(PACKAGE)))
 def test_imports_go_strictly_down(file):
     own = room_of(file)
     assert own in HEIGHT, f"say where {own} stands in DESIGN.md"
     wrong = {name for name in rooms_imported(file) if HEIGHT[name] >= HEIGHT[own]}
     assert not wrong, f"{own} imports from above itself or beside it: {wrong}"
     if "hf_attnprobe" in {name for name in imports_of(file) if name.count(".") < 1}:
-        assert (
-            own == "evaluate_module"
-        )  # it is loaded by path, as a stranger to the package
+        assert own == "evaluate_module"  # it is loaded by path, as a stranger to the package
     assert rooms_imported(file) <= KNOWS.get(own, HEIGHT.keys())
     outside = (
         {name.split(".")[0] for name in imports_of(file)}
@@ -129,9 +121,7 @@ def test_no_module_is_part_of_a_cycle_or_of_a_long_chain():
     graph = {}
     for file in MODULES:
         imported = imports_of(file)
-        modules = {
-            name if name in names else name.rpartition(".")[0] for name in imported
-        }
+        modules = {name if name in names else name.rpartition(".")[0] for name in imported}
         graph[name_of(file)] = (modules & names) - {name_of(file)}
     n_floors = 0
     while graph:  # a module that imports nothing that is left goes; a cycle never does
@@ -268,20 +258,14 @@ def test_every_argument_is_documented(function):
         assert re.search(rf"\b{name}\b", function.__doc__), name
 
 
-@pytest.mark.parametrize(
-    "file", MODULES, ids=lambda file: str(file.relative_to(PACKAGE))
-)
+@pytest.mark.parametrize("file", MODULES, ids=lambda file: str(file.relative_to(PACKAGE)))
 def test_modules_and_public_functions_say_what_they_are(file):
     tree = ast.parse(file.read_text())
     if tree.body:
         assert ast.get_docstring(tree), file
     for node in tree.body:
-        if isinstance(
-            node, ast.FunctionDef | ast.ClassDef
-        ) and not node.name.startswith("_"):
-            inherits = isinstance(node, ast.ClassDef) and "PreTrained" in ast.unparse(
-                node
-            )
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+            inherits = isinstance(node, ast.ClassDef) and "PreTrained" in ast.unparse(node)
             assert ast.get_docstring(node) or inherits, f"{file.name}: {node.name}"
 
 
@@ -298,11 +282,7 @@ def commands() -> dict[str, argparse.ArgumentParser]:
 
 
 def parameters(*functions) -> set[str]:
-    return {
-        name
-        for function in functions
-        for name in inspect.signature(function).parameters
-    }
+    return {name for function in functions for name in inspect.signature(function).parameters}
 
 
 def options_of(function) -> set[str]:

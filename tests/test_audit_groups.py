@@ -103,18 +103,14 @@ def test_refused_in_one_line(folder, data, checkpoint, reviews, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_left_out_on_request_and_in_models_of_one_head(
-    folder, data, checkpoint, reviews
-):
+def test_left_out_on_request_and_in_models_of_one_head(folder, data, checkpoint, reviews):
     report = quick(folder, data, groups=False, test_limit=2)
     assert places(report, "permutation") == HEADS
     report = quick(folder, data, groups=False, test_limit=2, head_sets=["0.0+1.1"])
     assert places(report, "permutation") == {*HEADS, (SET, 0)}
     report = quick(checkpoint, reviews["test"], tests=["permutation"], test_limit=2)
     assert places(report, "permutation") == {(0, 0)}
-    assert (
-        group_section(report.statistics, []) == group_sentences(report.statistics) == []
-    )
+    assert group_section(report.statistics, []) == group_sentences(report.statistics) == []
 
 
 def test_a_part_of_the_heads_has_the_groups_that_are_whole(folder, data):
@@ -136,9 +132,9 @@ def test_groups_alone(folder, data):
     assert places(report, "permutation") == {EVERYWHERE, *LAYERS}
     assert report.provenance["tests"] == ["permutation"]
     assert "single heads" in report.provenance["left_out"]["conicity"]
-    assert "| all attention |" in report.to_text(
+    assert "| all attention |" in report.to_text(verbose=True) and "Assignment" in report.to_text(
         verbose=True
-    ) and "Assignment" in report.to_text(verbose=True)
+    )
     for options, message in (
         ({"tests": ["conicity"]}, "a test of groups"),
         ({"screen": 1}, "--screen"),
@@ -156,9 +152,7 @@ def test_a_screen_leaves_the_groups_whole(folder, data):
 
 def test_texts_one_by_one_in_another_order_give_the_same(folder, data):
     def rows(texts, batch_size):
-        report = quick(
-            folder, texts, test_limit=None, batch_size=batch_size, head_sets=["0.1+1.2"]
-        )
+        report = quick(folder, texts, test_limit=None, batch_size=batch_size, head_sets=["0.1+1.2"])
         return report.to_pandas().set_index(KEY).value.sort_index()
 
     texts = data.to_list()[:5]
@@ -171,15 +165,11 @@ def test_the_table_says_what_the_rows_say(folder, data):
     report = quick(folder, data, head_sets=["0.1+1.2"])
     names = report.provenance["head_sets"]
     lines = group_section(report.statistics, names)
-    table = [
-        [c.strip() for c in line.split("|")[1:-1]] for line in lines if "|" in line
-    ]
+    table = [[c.strip() for c in line.split("|")[1:-1]] for line in lines if "|" in line]
     head, cells = table[0], {row[0]: row for row in table[2:]}
     assert list(cells) == ["all attention", "layer 0", "layer 1", "heads 0.1+1.2"]
     rows = report.to_pandas()
-    for place, name in zip(
-        (EVERYWHERE, (0, ALL), (1, ALL), (SET, 0)), cells, strict=True
-    ):
+    for place, name in zip((EVERYWHERE, (0, ALL), (1, ALL), (SET, 0)), cells, strict=True):
         here = rows[(rows.layer == place[0]) & (rows["head"] == place[1])]
         means = here.groupby("statistic").value.mean()
         expected = [
@@ -200,10 +190,7 @@ def test_the_table_says_what_the_rows_say(folder, data):
     whole = uniform[uniform.layer == ALL].value.mean()
     heads = uniform[(uniform.layer >= 0) & (uniform["head"] >= 0)]
     most = heads.groupby(["layer", "head"]).value.mean()
-    assert (
-        f"moves the output by {whole:.2f} [" in said[1]
-        and "mean over 4 texts" in said[1]
-    )
+    assert f"moves the output by {whole:.2f} [" in said[1] and "mean over 4 texts" in said[1]
     layer, number = most.idxmax()
     assert f"does is {most.max():.2f} ({layer}.{number}, the largest" in said[1]
 
@@ -212,8 +199,7 @@ def test_groups_are_no_heads(folder, data):
     """Head tables, layer tables and what is read by head are as without groups."""
     tests = [*EDITS, "explanations"]
     with_groups, without = (
-        quick(folder, data, tests=tests, groups=groups, test_limit=2)
-        for groups in (True, False)
+        quick(folder, data, tests=tests, groups=groups, test_limit=2) for groups in (True, False)
     )
     assert of_groups(with_groups.statistics, "zero_tvd").keys() == {EVERYWHERE, *LAYERS}
     assert by_head(with_groups.statistics, "zero_tvd").keys() == HEADS
@@ -260,16 +246,12 @@ def test_rankings_that_take_no_attention_stand_once(folder, data):
     assert "mean_attention" in elsewhere and not elsewhere & set(alone)
     rows = report.to_pandas()
     same = rows[rows.statistic.isin([f"comprehensiveness@{name}" for name in alone])]
-    spread = same.groupby(["statistic", "example_id"]).value.agg(
-        lambda v: v.max() - v.min()
-    )
+    spread = same.groupby(["statistic", "example_id"]).value.agg(lambda v: v.max() - v.min())
     assert spread.max() < 1e-9
 
 
 def test_groups_alone_say_nothing_of_single_heads(folder, data):
-    report = quick(
-        folder, data, tests=["head_ablation"], single_heads=False, test_limit=3
-    )
+    report = quick(folder, data, tests=["head_ablation"], single_heads=False, test_limit=3)
     statistics = [s for s in report.statistics if s.statistic != "mean_tvd"]
     assert {s.statistic for s in statistics} >= {"zero_tvd"}
     assert zero_ablation_only(statistics) is None

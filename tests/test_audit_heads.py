@@ -67,9 +67,7 @@ def folder(config, tokenizer, tmp_path):
 
 
 def quick(model, data, **options):
-    return audit_by_name(
-        model, data, **{"test_limit": 4, "n_permutations": 3} | options
-    )
+    return audit_by_name(model, data, **{"test_limit": 4, "n_permutations": 3} | options)
 
 
 def test_every_head_and_every_test(folder, data, tmp_path):
@@ -85,22 +83,16 @@ def test_every_head_and_every_test(folder, data, tmp_path):
     ):
         assert by_head(report.statistics, name).keys() == heads
     text = (tmp_path / "out" / "report.md").read_text()
-    assert (
-        "| layer | head 0 | head 1 | head 2 |" in text
-        and "heads zero-ablated together" in text
-    )
+    assert "| layer | head 0 | head 1 | head 2 |" in text and "heads zero-ablated together" in text
     assert report.prune.n_removed[-1] == len(heads) and report.prune.agreement[0] == 1.0
 
 
 def test_the_prune_curve_can_be_left_out(folder, data, tmp_path, cli):
     kept, left_out = (
-        quick(folder, data, tests=["head_ablation"], prune=prune)
-        for prune in (True, False)
+        quick(folder, data, tests=["head_ablation"], prune=prune) for prune in (True, False)
     )
     assert (
-        kept.prune is not None
-        and left_out.prune is None
-        and kept.statistics == left_out.statistics
+        kept.prune is not None and left_out.prune is None and kept.statistics == left_out.statistics
     )
     data.select(range(4)).save_to_disk(tmp_path / "data")
     command = (
@@ -135,9 +127,7 @@ def halves(report):
     return [[i for i in ids if half_of(i) == half] for half in (0, 1)]
 
 
-def test_a_screen_tests_the_heads_that_the_other_half_puts_first(
-    config, tokenizer, data
-):
+def test_a_screen_tests_the_heads_that_the_other_half_puts_first(config, tokenizer, data):
     """No text has a say in which heads it is tested at."""
     chosen_in_sample = []
     for model_seed in range(4):
@@ -195,17 +185,14 @@ def test_a_screened_audit_is_continued_with_the_same_heads(folder, data, tmp_pat
     whole = quick(folder, data, output_dir=tmp_path / "whole", **options)
     shutil.copytree(tmp_path / "whole", tmp_path / "cut")
     parts = sorted((tmp_path / "cut" / "rows").glob("part-*.parquet"))
-    for (
-        part
-    ) in parts:  # as if it had been interrupted before the tests, after the screen
+    for part in parts:  # as if it had been interrupted before the tests, after the screen
         if "uniform_attention" in set(pd.read_parquet(part).test):
             part.unlink()
     assert len(list((tmp_path / "cut" / "rows").glob("part-*.parquet"))) < len(parts)
     again = quick(folder, data, output_dir=tmp_path / "cut", batch_size=1, **options)
     key = ["test", "statistic", "example_id", "layer", "head"]
     found, expected = (
-        report.to_pandas().set_index(key).value.sort_index()
-        for report in (again, whole)
+        report.to_pandas().set_index(key).value.sort_index() for report in (again, whole)
     )
     assert found.index.equals(expected.index)
     assert (found - expected).abs().max() < 1e-5
@@ -213,9 +200,7 @@ def test_a_screened_audit_is_continued_with_the_same_heads(folder, data, tmp_pat
 
 def test_a_screen_of_texts_of_one_half_is_refused(folder, data, tmp_path):
     ids = [i for i in range(100) if half_of(i) == 0][:3]
-    texts = [
-        row | {"example_id": i} for i, row in zip(ids, data.to_list()[:3], strict=True)
-    ]
+    texts = [row | {"example_id": i} for i, row in zip(ids, data.to_list()[:3], strict=True)]
     with pytest.raises(AttnProbeError, match="take more texts"):
         quick(folder, texts, screen=1, output_dir=tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -232,16 +217,12 @@ def test_halves_are_even_and_depend_on_the_id_alone():
         assert 0.3 < sum(half_of(i) for i in drawn) / n < 0.7
 
 
-def test_the_prune_curve_of_a_text_has_its_order_from_the_other_half(
-    config, tokenizer, data
-):
+def test_the_prune_curve_of_a_text_has_its_order_from_the_other_half(config, tokenizer, data):
     differs = False
     for model_seed in range(4):
         torch.manual_seed(model_seed)
         model = BertForSequenceClassification(config)
-        report = quick(
-            model, data, test_limit=10, tests=["head_ablation"], tokenizer=tokenizer
-        )
+        report = quick(model, data, test_limit=10, tests=["head_ablation"], tokenizer=tokenizer)
         rows, curve = report.to_pandas(), report.prune
         adapter = wrap(model, mask_id=tokenizer.mask_token_id)
         limited = data.select(sample(range(len(data)), data["example_id"], 10))
@@ -274,14 +255,11 @@ def test_the_prune_curve_of_a_text_has_its_order_from_the_other_half(
 def test_batch_size_does_not_matter(folder, data):
     key = ["test", "statistic", "example_id", "layer", "head"]
     one, many = (
-        quick(folder, data, batch_size=size).to_pandas().set_index(key).value
-        for size in (1, 64)
+        quick(folder, data, batch_size=size).to_pandas().set_index(key).value for size in (1, 64)
     )
     assert one.index.sort_values().equals(many.index.sort_values())
     apart = (one - many).abs()
-    ranks = apart.index.get_level_values("statistic").str.contains(
-        "tau|p_value|significant"
-    )
+    ranks = apart.index.get_level_values("statistic").str.contains("tau|p_value|significant")
     assert apart[~ranks].max() < 1e-4  # float32, as loaded
 
 
@@ -327,9 +305,7 @@ def test_long_texts_are_cut_and_counted_or_refused(folder, data):
     ]
     report = quick(folder, long, tests=["uniform_attention"])
     assert report.provenance["truncated"] == 1 and report.n == 3
-    with pytest.raises(
-        AttnProbeError, match="text 7 has 202 tokens, the model reads 64"
-    ):
+    with pytest.raises(AttnProbeError, match="text 7 has 202 tokens, the model reads 64"):
         quick(folder, long, tests=["uniform_attention"], truncate=False)
 
 

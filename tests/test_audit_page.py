@@ -176,9 +176,7 @@ def test_the_page_is_small_the_same_every_time_and_knows_no_clock(shown):
     assert audit_page(report) == page
     assert str(time.localtime().tm_year) not in read.text
     assert all(name not in ("img", "iframe", "form") for name, _ in read.tags)
-    assert not [
-        a for _, a in read.tags if a.get("src") or a.get("href", "#")[:1] not in "#d"
-    ]
+    assert not [a for _, a in read.tags if a.get("src") or a.get("href", "#")[:1] not in "#d"]
 
 
 def test_every_section_can_be_linked_to(shown):
@@ -250,9 +248,7 @@ def test_text_of_the_user_stays_text(classifier):
 EVERYTHING = f"{EVIL} 😀 \u202e[U+0000] " + "word " * 5000
 
 
-@pytest.mark.parametrize(
-    ("kind", "dark"), [("classifier", False), ("transformer", True)]
-)
+@pytest.mark.parametrize(("kind", "dark"), [("classifier", False), ("transformer", True)])
 def test_pages_in_a_browser(kind, dark, open_page, request, tmp_path):
     """Silent, alone, no wider than a telephone, nothing serious for axe-core."""
     folder = request.getfixturevalue(kind)
@@ -448,9 +444,7 @@ def test_every_answer_has_a_symbol_and_a_tone():
 # --- the command that repeats it --------------------------------------------------------
 
 
-def test_the_command_repeats_the_audit(
-    cli, classifier, checkpoint, reviews_folder, tmp_path
-):
+def test_the_command_repeats_the_audit(cli, classifier, checkpoint, reviews_folder, tmp_path):
     page = Read(audit_page(read_audit(classifier))).text
     line = re.search(r"attnprobe audit --model .*?(?= The same command)", page)[0]
     asked = shlex.split(line)[1:]
@@ -469,9 +463,7 @@ def assert_same_numbers(records, expected):
     )
     assert len(leaves) == len(expected_leaves)
     for left, right in zip(leaves, expected_leaves, strict=True):
-        for (name, value), (expected_name, expected_value) in zip(
-            left, right, strict=True
-        ):
+        for (name, value), (expected_name, expected_value) in zip(left, right, strict=True):
             assert name == expected_name
             if isinstance(expected_value, float):
                 expected_value = pytest.approx(expected_value, 1e-6, 1e-7, nan_ok=True)
@@ -492,9 +484,7 @@ def flattened(value, name=""):
 
 def test_only_what_differs_from_the_defaults_is_recorded_and_no_secret():
     options = AuditOptions(layers=[1], groups=False, token="hf_secret", batch_size=3)
-    asked = asked_for(
-        "org/m", Data("sst", test_limit=9), [Permutation(n_permutations=7)], options
-    )
+    asked = asked_for("org/m", Data("sst", test_limit=9), [Permutation(n_permutations=7)], options)
     assert asked == {
         "model": "org/m",
         "dataset": "sst",
@@ -589,9 +579,7 @@ def test_a_million_rows(transformer):
     own = report.rows[report.rows.test == "prediction"]
     rows = pd.concat([rows, own], ignore_index=True)
     assert len(rows) > 990_000
-    known = readings() | {
-        "permutation": {**readings()["permutation"], **dict.fromkeys(names, "")}
-    }
+    known = readings() | {"permutation": {**readings()["permutation"], **dict.fromkeys(names, "")}}
     statistics = summarize(rows, report.provenance["classes"], known)
     large = dataclasses.replace(report, rows=rows, statistics=statistics)
     start = time.perf_counter()

@@ -33,9 +33,7 @@ ROWS = [
 def write(folder, rows, name="test"):
     """A data set of JSON lines."""
     folder.mkdir(exist_ok=True)
-    (folder / f"{name}.jsonl").write_text(
-        "".join(json.dumps(row) + "\n" for row in rows)
-    )
+    (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder
 
 
@@ -97,10 +95,7 @@ def refused_audit(refused, checkpoint, reviews_folder, tmp_path):
 
 def test_no_model_there(refused_audit, tmp_path):
     line = refused_audit(model=tmp_path / "bilstm")
-    assert (
-        "expected a model folder or a Hub id" in line
-        and str(tmp_path / "bilstm") in line
-    )
+    assert "expected a model folder or a Hub id" in line and str(tmp_path / "bilstm") in line
     assert "no folder here" in refused_audit(model="acme/unheard-of")
 
 
@@ -122,9 +117,7 @@ def test_no_model_there(refused_audit, tmp_path):
         (["*"], "found no config.json there"),
     ],
 )
-def test_a_model_folder_that_lacks_something(
-    removed, message, refused_audit, checkpoint, copy_of
-):
+def test_a_model_folder_that_lacks_something(removed, message, refused_audit, checkpoint, copy_of):
     folder = copy_of(checkpoint)
     for pattern in removed:
         for file in folder.glob(pattern):
@@ -169,13 +162,9 @@ def test_spoilt_configuration(text, refused_audit, checkpoint, copy_of):
 
 def test_code_in_the_folder_is_run_on_request_only(refused_audit, checkpoint, copy_of):
     file = copy_of(checkpoint) / "config.json"
-    file.write_text(
-        json.dumps(json.loads(file.read_text()) | {"model_type": "something else"})
-    )
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"model_type": "something else"}))
     line = refused_audit(model=file.parent)
-    assert "contains custom code" in line and line.endswith(
-        "Allow it with --trust-remote-code\n"
-    )
+    assert "contains custom code" in line and line.endswith("Allow it with --trust-remote-code\n")
 
 
 def test_spoilt_tokenizer(refused_audit, checkpoint, copy_of):
@@ -212,9 +201,7 @@ def test_a_tokenizer_of_another_model(refused_audit, make_model, tokenizer, tmp_
     model.save_pretrained(tmp_path / "small")
     tokenizer.save_pretrained(tmp_path / "small")
     line = refused_audit(model=tmp_path / "small")
-    assert (
-        "the model embeds ids below 20; load the tokenizer saved with the model" in line
-    )
+    assert "the model embeds ids below 20; load the tokenizer saved with the model" in line
 
 
 def test_a_model_that_is_an_object_without_a_tokenizer(make_model):
@@ -226,9 +213,7 @@ def test_a_model_that_is_an_object_without_a_tokenizer(make_model):
 
 
 def test_a_base_model_as_an_object(make_model, tokenizer):
-    with pytest.raises(
-        AttnProbeError, match="load it with AutoModelForSequenceClassification"
-    ):
+    with pytest.raises(AttnProbeError, match="load it with AutoModelForSequenceClassification"):
         audit(make_model().attention_classifier, ROWS, tokenizer=tokenizer)
 
 
@@ -288,10 +273,7 @@ def test_what_the_data_set_does_not_have(arguments, message, refused_audit):
             "label 'angry'",
         ),
         (
-            [
-                {"text": "a film", "label": name}
-                for name in ("negative", "positive", "zen")
-            ],
+            [{"text": "a film", "label": name} for name in ("negative", "positive", "zen")],
             "label 'zen'",
         ),
         (
@@ -311,9 +293,7 @@ def test_labels_are_matched_by_name(checkpoint):
         {"text": "superb", "label": "positive"},
     ]
     for named in (rows, [row | {"label": "Positive"} for row in rows]):
-        found = audit(
-            checkpoint, named, tests=["permutation"], progress=False
-        ).to_pandas()
+        found = audit(checkpoint, named, tests=["permutation"], progress=False).to_pandas()
         assert found[found.statistic == "label"].value.tolist() == [1, 1]
 
 
@@ -341,9 +321,7 @@ def test_texts_of_no_token_are_skipped_and_counted(cli, checkpoint, tmp_path):
     )
     found = json.loads(done.out)
     assert (done.code, found["n"], found["provenance"]["skipped_empty"]) == (0, 2, 2)
-    assert {
-        s["n"] + s["undefined"] for s in found["statistics"] if s["group"] == "all"
-    } == {2}
+    assert {s["n"] + s["undefined"] for s in found["statistics"] if s["group"] == "all"} == {2}
 
 
 def test_texts_of_one_token(cli, checkpoint, tmp_path):
@@ -365,16 +343,9 @@ def test_texts_of_one_token(cli, checkpoint, tmp_path):
         "adversarial",
     )
     assert (
-        "NaN"
-        not in done.out
-        + (out / "summary.json").read_text()
-        + (out / "report.md").read_text()
+        "NaN" not in done.out + (out / "summary.json").read_text() + (out / "report.md").read_text()
     )
-    found = {
-        s["statistic"]: s
-        for s in json.loads(done.out)["statistics"]
-        if s["group"] == "all"
-    }
+    found = {s["statistic"]: s for s in json.loads(done.out)["statistics"] if s["group"] == "all"}
     values = read_rows(out / "rows").pivot_table(
         index="example_id", columns="statistic", values="value"
     )
@@ -394,13 +365,9 @@ def test_texts_of_one_token(cli, checkpoint, tmp_path):
         assert values[name].isna().tolist() == [True, False, False, True]
         assert found[name]["mean"] == pytest.approx(values[name].mean())
     single = values.loc[[0, 3]]
-    still = single[
-        ["median_tvd", "max_tvd", "flip_possible", "logit_variance", "largest_jsd"]
-    ]
+    still = single[["median_tvd", "max_tvd", "flip_possible", "logit_variance", "largest_jsd"]]
     assert (still.abs() < 1e-12).all(axis=None)
-    assert (single["max_attention"] == 1).all() and (
-        single["epsilon_max_jsd@0.05"] == 0
-    ).all()
+    assert (single["max_attention"] == 1).all() and (single["epsilon_max_jsd@0.05"] == 0).all()
 
 
 PAIRS = ("attention_gradient", "attention_leave_one_out", "gradient_leave_one_out")
@@ -437,9 +404,7 @@ def test_an_unknown_test(refused_audit):
     )
 
 
-@pytest.mark.parametrize(
-    "budget", ["much", "-1GB", "0", "2TB2", "", "nan", "inf", "1e999GB", "GB"]
-)
+@pytest.mark.parametrize("budget", ["much", "-1GB", "0", "2TB2", "", "nan", "inf", "1e999GB", "GB"])
 def test_a_memory_budget_that_is_none(budget, refused_audit):
     assert "expected a memory budget such as 500MB or 2GB" in refused_audit(
         f"--memory-budget={budget}"
@@ -475,15 +440,11 @@ def test_a_target_the_model_has_not(target, refused_audit):
 def test_a_place_the_model_has_not(flag, value, refused_audit):
     flags = f"--{flag}" if flag == "query" else f"--{flag}s"
     line = refused_audit(f"{flags}={value}")
-    assert re.search(
-        f"expected a {flag} from 0 to 0.* got {value}; choose another {flags}", line
-    )
+    assert re.search(f"expected a {flag} from 0 to 0.* got {value}; choose another {flags}", line)
 
 
 def test_the_exact_method_where_there_is_none(refused_audit, make_checkpoint):
-    line = refused_audit(
-        "--method", "exact", model=make_checkpoint("bilstm", "additive", 4)
-    )
+    line = refused_audit("--method", "exact", model=make_checkpoint("bilstm", "additive", 4))
     assert "use method='search'" in line
 
 
@@ -595,10 +556,7 @@ def test_a_folder_with_other_files(refused_audit, tmp_path, checkpoint, copy_of)
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.tex").write_text("important")
     line = refused_audit(output_dir=tmp_path / "thesis")
-    assert (
-        "expected a new or an empty folder" in line
-        and "choose another --output-dir" in line
-    )
+    assert "expected a new or an empty folder" in line and "choose another --output-dir" in line
     assert "holds other files" in refused_audit(output_dir=copy_of(checkpoint))
 
 
@@ -612,9 +570,7 @@ def test_a_file_in_place_of_the_folder(refused_audit, tmp_path):
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", "null"])
 def test_spoilt_identity(text, audited, refused_audit):
     (audited / "audit.json").write_text(text)
-    assert "choose another --output-dir" in refused_audit(
-        "--test-limit", "8", output_dir=audited
-    )
+    assert "choose another --output-dir" in refused_audit("--test-limit", "8", output_dir=audited)
 
 
 @pytest.mark.parametrize("spoil", ["cut", "empty", "other columns"])
@@ -632,9 +588,7 @@ def test_spoilt_rows(spoil, audited, refused_audit, refused):
         assert str(part) in line and "delete it and run the audit again" in line
 
 
-def test_leftovers_of_an_interrupted_write_do_no_harm(
-    audited, cli, checkpoint, reviews_folder
-):
+def test_leftovers_of_an_interrupted_write_do_no_harm(audited, cli, checkpoint, reviews_folder):
     """A process that is killed leaves hidden files; nobody reads them, and they may be another process's."""
     (audited / "rows" / ".0123456789abcdef").write_bytes(b"half a part")
     (audited / ".summary.json.123").write_text("{")
@@ -677,10 +631,7 @@ def test_more_processes_than_accelerate_sees(refused_audit, monkeypatch):
     assert audit_in_one_process.num_processes == 1
     monkeypatch.setenv("WORLD_SIZE", "2")
     line = refused_audit("--test-limit", "2")
-    assert (
-        "expected 2 processes (WORLD_SIZE), Accelerate sees 1" in line
-        and "cpu=True" in line
-    )
+    assert "expected 2 processes (WORLD_SIZE), Accelerate sees 1" in line and "cpu=True" in line
 
 
 def test_several_processes_need_a_folder_to_meet_in(checkpoint, monkeypatch):
@@ -690,9 +641,7 @@ def test_several_processes_need_a_folder_to_meet_in(checkpoint, monkeypatch):
         is_main_process=True,
         device=torch.device("cpu"),
     )
-    monkeypatch.setattr(
-        "hf_attnprobe.auditing.jobs.prepared.process_state", lambda: two
-    )
+    monkeypatch.setattr("hf_attnprobe.auditing.jobs.prepared.process_state", lambda: two)
     with pytest.raises(
         AttnProbeError,
         match="several processes meet in the output folder; give one with --output-dir",
@@ -731,9 +680,7 @@ def refused_training(refused, reviews_folder, tmp_path):
     """A training of which everything is right but what is given."""
 
     def run(*arguments, dataset=reviews_folder, output_dir=tmp_path / "out"):
-        return refused(
-            "train", "--dataset", dataset, "--output-dir", output_dir, *arguments
-        )
+        return refused("train", "--dataset", dataset, "--output-dir", output_dir, *arguments)
 
     return run
 
@@ -811,9 +758,7 @@ def test_a_test_split_without_labels_is_not_scored(cli, tmp_path):
         "--json",
     )
     assert done.code == 0
-    assert not [
-        name for name in json.loads(done.out)["metrics"] if name.startswith("test_")
-    ]
+    assert not [name for name in json.loads(done.out)["metrics"] if name.startswith("test_")]
 
 
 def test_classes_of_the_splits_are_matched_by_name(tmp_path):
@@ -856,9 +801,7 @@ def test_training_into_a_folder_with_other_files(refused_training, tmp_path):
         output_dir=tmp_path / "thesis"
     )
     (tmp_path / "file").write_text("important")
-    assert "choose another --output-dir" in refused_training(
-        output_dir=tmp_path / "file"
-    )
+    assert "choose another --output-dir" in refused_training(output_dir=tmp_path / "file")
 
 
 def test_training_into_the_folder_of_another_model(refused_training, tmp_path):
@@ -907,9 +850,7 @@ def test_training_again_after_an_interruption(monkeypatch, cli, tmp_path):
     assert cli(*command).code == 0  # over its own result
 
 
-def test_a_demo_never_touches_the_results_of_real_work(
-    refused, audited, checkpoint, tmp_path
-):
+def test_a_demo_never_touches_the_results_of_real_work(refused, audited, checkpoint, tmp_path):
     results = tmp_path / "results"
     shutil.copytree(checkpoint, results / "model")
     shutil.copytree(audited, results / "audit")

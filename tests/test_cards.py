@@ -236,9 +236,7 @@ def test_what_a_user_wrote_stays(eol, tmp_path):
     assert "license: mit  # mine" in once and "# a comment of the user" in once
     read = reread(once, tmp_path)
     assert read.data.license == "mit" and read.data["widget"] == [{"text": "hello"}]
-    assert (
-        read.data.tags[:2] == ["mine", "attention"] and "hf_attnprobe" in read.data.tags
-    )
+    assert read.data.tags[:2] == ["mine", "attention"] and "hf_attnprobe" in read.data.tags
     assert read.data.model_name == "theirs"
     assert read.data.eval_results[0].metric_value == 0.9
     assert read.data.eval_results[1:] == eval_results(card(finding()))
@@ -329,10 +327,7 @@ def test_a_trained_checkpoint_has_a_card_whose_code_runs(
     text = (tmp_path / "model" / "README.md").read_text()
     read = reread(text, tmp_path)
     scores = json.loads(done.out)["metrics"]
-    told = {
-        f"{r.dataset_split}_{r.metric_type}": r.metric_value
-        for r in read.data.eval_results
-    }
+    told = {f"{r.dataset_split}_{r.metric_type}": r.metric_value for r in read.data.eval_results}
     assert told == scores
     assert "train 160 texts" in text and str(tmp_path) not in text
     assert f"`{reviews_folder.name}`" in text
@@ -340,9 +335,7 @@ def test_a_trained_checkpoint_has_a_card_whose_code_runs(
     monkeypatch.chdir(tmp_path)
     capsys.readouterr()
     exec(code, {})
-    probs = [
-        float(line.split(": ")[1]) for line in capsys.readouterr().out.splitlines()
-    ]
+    probs = [float(line.split(": ")[1]) for line in capsys.readouterr().out.splitlines()]
     assert len(probs) == 2 and sum(probs) == pytest.approx(1, abs=2e-3)
 
 
@@ -384,9 +377,7 @@ def test_the_cards_here_parse_and_name_no_folder_of_a_machine(file):
     """Both formats and the table say the same numbers."""
     read, text = ModelCard.load(file), file.read_text()
     assert read.data.model_name == file.parent.name
-    told = [
-        r for r in read.data.eval_results if r.metric_type == "attention_faithfulness"
-    ]
+    told = [r for r in read.data.eval_results if r.metric_type == "attention_faithfulness"]
     assert told and "accuracy" in {r.metric_type for r in read.data.eval_results}
     results = file.parent / ".eval_results" / "attention_faithfulness.yaml"
     found = yaml.safe_load(results.read_text())

@@ -92,18 +92,12 @@ def test_regularised_training_ties_states_to_words(checkpoints, reviews):
             AutoTokenizer.from_pretrained(folder),
         )
         if name in ("base", "tying"):
-            batch = tokenizer(
-                reviews["test"]["text"][:], padding=True, return_tensors="pt"
-            )
+            batch = tokenizer(reviews["test"]["text"][:], padding=True, return_tensors="pt")
             outputs = model(**batch, output_hidden_states=True)
             vectors = model.get_input_embeddings()(batch["input_ids"])
             content = batch["attention_mask"].bool()
             distances[name] = (
-                (outputs.hidden_states[0] - vectors)
-                .square()
-                .sum(-1)[content]
-                .mean()
-                .item()
+                (outputs.hidden_states[0] - vectors).square().sum(-1)[content].mean().item()
             )
     assert distances["tying"] < distances["base"] / 2
 
@@ -118,9 +112,7 @@ def test_masked_training_is_reproducible_and_the_record_does_not_hide_it(
         assert torch.equal(one, two)
 
 
-def test_masks_are_the_same_after_an_interruption(
-    checkpoints, reviews, tmp_path, monkeypatch
-):
+def test_masks_are_the_same_after_an_interruption(checkpoints, reviews, tmp_path, monkeypatch):
     class Stop(Exception):
         """As if the process were gone."""
 
@@ -134,9 +126,7 @@ def test_masks_are_the_same_after_an_interruption(
         train_again(base, reviews, tmp_path / "cut")
     torch.manual_seed(77)  # where another process would be
     continued = train_again(base, reviews, tmp_path / "cut")
-    for one, two in zip(
-        continued.model.parameters(), base.model.parameters(), strict=True
-    ):
+    for one, two in zip(continued.model.parameters(), base.model.parameters(), strict=True):
         assert torch.equal(one, two)
 
 
@@ -165,12 +155,8 @@ def test_the_whole_audit_of_a_model_that_cannot_be_resumed(changes, tokenizer, t
     }
 
 
-def test_a_context_free_model_beside_a_tied_one_is_a_plain_one(
-    checkpoints, reviews, tmp_path
-):
-    result = diagnostic_mlp(
-        load_base(checkpoints[1], epochs=1), reviews, output_dir=tmp_path
-    )
+def test_a_context_free_model_beside_a_tied_one_is_a_plain_one(checkpoints, reviews, tmp_path):
+    result = diagnostic_mlp(load_base(checkpoints[1], epochs=1), reviews, output_dir=tmp_path)
     assert {run.model.config.tying for run in result.trained} == {0.0}
 
 
@@ -224,9 +210,7 @@ def test_scores_by_hand():
     assert found["uniform_change"].value == pytest.approx(2 * 1 / (2 + 2) - f1)
     assert found["permuted_change"].value == pytest.approx(2 * 1.5 / (2 + 2) - f1)
     assert found["accuracy"].value == pytest.approx(0.75)
-    assert found["accuracy_permuted_change"].value == pytest.approx(
-        (1 + 0.5 + 0.5 + 1) / 4 - 0.75
-    )
+    assert found["accuracy_permuted_change"].value == pytest.approx((1 + 0.5 + 0.5 + 1) / 4 - 0.75)
 
 
 @pytest.mark.parametrize("n_classes", [2, 4])
@@ -234,9 +218,7 @@ def test_scores_are_those_of_scores_where_predictions_are_whole(n_classes):
     rng = np.random.default_rng(0)
     labels, trained, uniform = rng.integers(0, n_classes, (3, 80))
     shares = [one_hot(p, n_classes) for p in (trained, uniform)]
-    found = fragility_scores(
-        rows_of(shares[0], shares[1], shares[1], labels), n_classes
-    )
+    found = fragility_scores(rows_of(shares[0], shares[1], shares[1], labels), n_classes)
     own, theirs = (metrics(labels, share) for share in shares)
     assert found["f1"].value == pytest.approx(own["f1"]) and found[
         "accuracy"
@@ -351,9 +333,7 @@ def test_what_cannot_be_told_follows_from_plain_pandas(case):
 
     differences = [
         f1(part, "other") - f1(part, "first")
-        for part in (
-            frame.sample(frac=1, replace=True, random_state=k) for k in range(600)
-        )
+        for part in (frame.sample(frac=1, replace=True, random_state=k) for k in range(600))
     ]
     low, high = np.nanpercentile(differences, [2.5, 97.5])
     difference = found[1].minus(found[0])["f1"]
@@ -377,18 +357,14 @@ def test_names_say_how_they_were_trained(compared):
         "mlm 0.5",
         "concat",
     ]
-    assert {c.attention for c in comparison.checkpoints} == {
-        "additive"
-    } and comparison.n == 40
+    assert {c.attention for c in comparison.checkpoints} == {"additive"} and comparison.n == 40
     both = AttentionClassifierConfig(
         encoder="orthogonal_lstm", residual_connection="concat", conicity_weight=0.5
     )
     assert regulariser_name(both) == "concat + conicity 0.5 + orthogonal"
 
 
-def test_numbers_are_those_of_the_models_and_audits(
-    compared, checkpoints, reviews, reviews_folder
-):
+def test_numbers_are_those_of_the_models_and_audits(compared, checkpoints, reviews, reviews_folder):
     comparison, _ = compared
     texts, labels = reviews["test"]["text"][:], reviews["test"]["label"][:]
     for row, folder in zip(comparison.checkpoints, checkpoints, strict=True):
@@ -424,9 +400,7 @@ def test_differences_stand_beside_the_first(compared):
     assert not first.differences
     audits = sorted(folder.glob("*/audit/rows"))
     wide = [
-        pd.read_parquet(rows).pivot_table(
-            index="example_id", columns="statistic", values="value"
-        )
+        pd.read_parquet(rows).pivot_table(index="example_id", columns="statistic", values="value")
         for rows in audits
     ]
     shares = [w["epsilon_max_jsd@0.01"] / w.largest_jsd for w in wide]
@@ -434,9 +408,7 @@ def test_differences_stand_beside_the_first(compared):
         found = row.differences["share_of_largest@0.01"]
         assert found.value == pytest.approx((share - shares[0]).mean())
         f1 = row.differences["f1"]
-        assert f1.value == pytest.approx(
-            row.found["f1"].value - first.found["f1"].value
-        )
+        assert f1.value == pytest.approx(row.found["f1"].value - first.found["f1"].value)
     text = str(comparison)
     assert "| difference to the first |" in text
     assert "ε-max JSD (.01) / largest JSD" in text and "mean top probability" in text
@@ -453,9 +425,7 @@ def test_differences_stand_beside_the_first(compared):
 def test_it_continues_to_the_same_table(compared, checkpoints, reviews_folder):
     comparison, folder = compared
     before = {f: f.stat().st_mtime_ns for f in folder.rglob("part-*")}
-    again = compare_checkpoints(
-        checkpoints, reviews_folder, output_dir=folder, progress=False
-    )
+    again = compare_checkpoints(checkpoints, reviews_folder, output_dir=folder, progress=False)
     assert again == comparison and before == {
         f: f.stat().st_mtime_ns for f in folder.rglob("part-*")
     }
@@ -485,9 +455,7 @@ def test_adversaries_of_several_bases(checkpoints, reviews_folder, tmp_path):
 
 
 def test_the_published_row_stands_beside():
-    config = AttentionClassifierConfig(
-        embedding_size=256, tying=1.0, attention="dot_product"
-    )
+    config = AttentionClassifierConfig(embedding_size=256, tying=1.0, attention="dot_product")
     assert published_for("sst", config) == (83.5, -9.9, -20.0)
     for other in (
         {"encoder": "mlp", "encoder_size": 256},
@@ -542,9 +510,7 @@ def test_bad_input(checkpoints, reviews_folder, tmp_path):
             progress=False,
         )
 
-    with pytest.raises(
-        AttnProbeError, match="expected tests of fragility, single_token"
-    ):
+    with pytest.raises(AttnProbeError, match="expected tests of fragility, single_token"):
         run(tests=["erasure"])
     with pytest.raises(AttnProbeError, match="not adversary alone"):
         run(tests=["adversary"])
@@ -559,9 +525,7 @@ def test_bad_input(checkpoints, reviews_folder, tmp_path):
         )
     )
     bert.save_pretrained(tmp_path / "bert")
-    with pytest.raises(
-        AttnProbeError, match="expected an attention classifier to compare"
-    ):
+    with pytest.raises(AttnProbeError, match="expected an attention classifier to compare"):
         run([tmp_path / "bert"])
     with pytest.raises(AttnProbeError, match="a finite number for lambdas, got inf"):
         run(checkpoints[:1], tests=["conicity", "adversary"], lambdas=[math.inf])
@@ -588,9 +552,7 @@ def test_what_cannot_be_a_base_is_refused_before_any_work(
 def test_a_folder_of_other_files(name, checkpoints, reviews_folder, tmp_path):
     (tmp_path / name).write_text("mine")
     with pytest.raises(AttnProbeError, match="holds other files"):
-        compare_checkpoints(
-            checkpoints, reviews_folder, output_dir=tmp_path, progress=False
-        )
+        compare_checkpoints(checkpoints, reviews_folder, output_dir=tmp_path, progress=False)
     assert [f.name for f in tmp_path.iterdir()] == [name]
 
 

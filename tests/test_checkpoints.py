@@ -30,9 +30,7 @@ FEW = {"tests": ["permutation"], "options": AuditOptions(single_heads=False)}
 
 def bert(vocab_size, kind="BertForSequenceClassification", **options):
     torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=vocab_size, max_position_embeddings=64, **SIZES, **options
-    )
+    config = BertConfig(vocab_size=vocab_size, max_position_embeddings=64, **SIZES, **options)
     return getattr(transformers, kind)(config).eval()
 
 
@@ -114,9 +112,7 @@ def test_a_causal_language_model_is_refused(tmp_path):
 
 
 def test_a_head_of_tokens_is_audited_as_what_it_is(tokenizer, tmp_path):
-    config = LlamaConfig(
-        vocab_size=len(tokenizer), **SIZES, num_key_value_heads=2, pad_token_id=0
-    )
+    config = LlamaConfig(vocab_size=len(tokenizer), **SIZES, num_key_value_heads=2, pad_token_id=0)
     model = transformers.LlamaForTokenClassification(config)
     model.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
@@ -285,9 +281,7 @@ def test_a_tokenizer_that_is_not_the_models(bert_folder, tokenizer):
         ({"pad_token": "[nothing]"}, "the tokenizer pads with '[nothing]'"),
     ],
 )
-def test_a_tokenizer_configuration_of_the_wrong_kind(
-    values, message, bert_folder, copy_of
-):
+def test_a_tokenizer_configuration_of_the_wrong_kind(values, message, bert_folder, copy_of):
     folder = copy_of(bert_folder)
     file = folder / "tokenizer_config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | values))
@@ -298,9 +292,7 @@ def test_unknown_tokens_are_counted_said_and_refused(bert_folder, texts):
     known = [{"text": text, "label": -1} for text in texts[:3]]
     report = audit(str(bert_folder), known, **FEW)
     assert report.provenance["unknown_tokens"] == 0 and report.notes == ()
-    report = audit(
-        str(bert_folder), [{"text": "the film was grzlb .", "label": 0}], **FEW
-    )
+    report = audit(str(bert_folder), [{"text": "the film was grzlb .", "label": 0}], **FEW)
     tokens = load_tokenizer(bert_folder).tokenize("the film was grzlb .")
     share = tokens.count("<unk>") / len(tokens)
     assert 0.1 < share < 0.5
@@ -325,9 +317,7 @@ def test_an_adapter_says_what_the_model_says(family):
     torch.testing.assert_close(adapter.observe(batch).probs, own, atol=1e-6, rtol=0)
 
 
-def test_probabilities_that_are_not_the_models_stop_the_audit(
-    bert_folder, make_checkpoint
-):
+def test_probabilities_that_are_not_the_models_stop_the_audit(bert_folder, make_checkpoint):
     """One weight that the adapter reads and the model does not is enough, for both kinds of adapter."""
     for folder in (bert_folder, make_checkpoint()):
         adapter = wrap(load_model(folder))

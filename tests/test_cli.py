@@ -33,9 +33,7 @@ STATISTIC = [
 
 def strict(text):
     """JSON as other languages read it."""
-    return json.loads(
-        text, parse_constant=lambda name: pytest.fail(f"{name} is not JSON")
-    )
+    return json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
 
 
 def parts(folder):
@@ -92,9 +90,7 @@ def test_json_is_as_documented(command, cli, checkpoint, reviews_folder):
         assert statistic["statistic"].split("@")[0] in readings()[statistic["test"]]
         assert statistic["group"] in ("all", "negative", "positive")
         assert (statistic["layer"], statistic["head"]) == (0, 0)
-        assert all(
-            type(statistic[name]) is int for name in ("layer", "head", "n", "undefined")
-        )
+        assert all(type(statistic[name]) is int for name in ("layer", "head", "n", "undefined"))
         for value in (
             statistic["mean"],
             statistic["median"],
@@ -107,22 +103,14 @@ def test_json_is_as_documented(command, cli, checkpoint, reviews_folder):
             assert low <= statistic["mean"] <= high
         seen.add((statistic["test"], statistic["statistic"], statistic["group"]))
     assert len(seen) == len(found["statistics"])
-    assert {test for test, *_ in seen} == set(TESTS) and {
-        group for *_, group in seen
-    } == {
+    assert {test for test, *_ in seen} == set(TESTS) and {group for *_, group in seen} == {
         "all",
         "negative",
         "positive",
     }
     provenance = found["provenance"]
-    assert (
-        len(provenance["model_fingerprint"])
-        == len(provenance["data_fingerprint"])
-        == 16
-    )
-    assert {"hf_attnprobe", "torch", "transformers", "python"} <= provenance[
-        "versions"
-    ].keys()
+    assert len(provenance["model_fingerprint"]) == len(provenance["data_fingerprint"]) == 16
+    assert {"hf_attnprobe", "torch", "transformers", "python"} <= provenance["versions"].keys()
     assert (
         provenance["tests"],
         provenance["skipped_empty"],
@@ -154,9 +142,7 @@ def test_the_folder_holds_what_was_printed(command, cli, tmp_path):
         "head",
         "value",
     ]
-    assert not rows.duplicated(
-        ["test", "statistic", "example_id", "layer", "head"]
-    ).any()
+    assert not rows.duplicated(["test", "statistic", "example_id", "layer", "head"]).any()
     assert rows.example_id.nunique() == 20
 
 
@@ -244,17 +230,15 @@ def test_options_reach_the_tests(cli, checkpoint, reviews_folder):
     def mean(name, *options, test="permutation"):
         found = strict(cli(*base, test, *options).out)
         return next(
-            s["mean"]
-            for s in found["statistics"]
-            if s["statistic"] == name and s["group"] == "all"
+            s["mean"] for s in found["statistics"] if s["statistic"] == name and s["group"] == "all"
         )
 
     usual = mean("median_tvd")
     assert mean("median_tvd", "--n-permutations", "3") != usual
     assert mean("median_tvd", "--seed", "1") != usual
-    assert mean(
-        "median_tvd", "--batch-size", "1", "--memory-budget", "1KB"
-    ) == pytest.approx(usual, abs=1e-9)
+    assert mean("median_tvd", "--batch-size", "1", "--memory-budget", "1KB") == pytest.approx(
+        usual, abs=1e-9
+    )
     assert mean("median_tvd", "--dtype", "float32") == pytest.approx(usual, abs=1e-4)
     found = strict(cli(*base, "adversarial", "--method", "search").out)
     assert {s["statistic"] for s in found["statistics"]} == {
@@ -266,13 +250,9 @@ def test_options_reach_the_tests(cli, checkpoint, reviews_folder):
         "largest_jsd",
     }
     found = strict(
-        cli(
-            *base, "permutation", "permutation", "--split", "train", "--target", "1"
-        ).out
+        cli(*base, "permutation", "permutation", "--split", "train", "--target", "1").out
     )
-    assert found["dataset"].endswith("(train)") and found["provenance"]["tests"] == [
-        "permutation"
-    ]
+    assert found["dataset"].endswith("(train)") and found["provenance"]["tests"] == ["permutation"]
 
 
 def test_all_tests_by_default(cli, checkpoint, reviews_folder):
@@ -292,9 +272,7 @@ def test_all_tests_by_default(cli, checkpoint, reviews_folder):
 
 
 @pytest.mark.parametrize("form", ["csv", "parquet", "saved"])
-def test_columns_of_other_names_in_other_forms(
-    form, cli, checkpoint, reviews, tmp_path
-):
+def test_columns_of_other_names_in_other_forms(form, cli, checkpoint, reviews, tmp_path):
     data = (
         reviews["test"]
         .rename_columns({"text": "review", "label": "stars"})
@@ -318,9 +296,7 @@ def test_columns_of_other_names_in_other_forms(
         "permutation",
         "--json",
     )
-    done = cli(
-        "audit", "--model", checkpoint, "--dataset", tmp_path / "data", *arguments
-    )
+    done = cli("audit", "--model", checkpoint, "--dataset", tmp_path / "data", *arguments)
     assert strict(done.out)["n"] == 40
 
 
@@ -422,10 +398,7 @@ def test_train_and_audit(cli, reviews_folder, tmp_path):
         model.config.attention,
         model.config.embedding_size,
     ) == ("cnn", "dot_product", 8)
-    assert (
-        AutoTokenizer.from_pretrained(tmp_path / "model").vocab_size
-        == model.config.vocab_size
-    )
+    assert AutoTokenizer.from_pretrained(tmp_path / "model").vocab_size == model.config.vocab_size
     assert (
         cli(
             "audit",
@@ -450,9 +423,7 @@ def test_names_of_labels_survive_training(cli, tmp_path):
         {"text": "a fine film", "label": "good"},
     ] * 4
     for split in ("train", "validation"):
-        (tmp_path / f"{split}.jsonl").write_text(
-            "".join(json.dumps(row) + "\n" for row in rows)
-        )
+        (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     done = cli(
         "train",
         "--dataset",
@@ -498,12 +469,8 @@ def test_a_model_from_a_hub(run_module, checkpoint, reviews_folder, tmp_path):
     found = strict(run.out)
     assert (found["model"], found["n"]) == ("acme/bilstm", 5)
     assert {
-        line.split(":")[0]
-        for line in run.err.replace("\r", "\n").split("\n")
-        if line.strip()
-    } <= {"audit", "control"} | {
-        line for line in run.err.splitlines() if "about" in line
-    }
+        line.split(":")[0] for line in run.err.replace("\r", "\n").split("\n") if line.strip()
+    } <= {"audit", "control"} | {line for line in run.err.splitlines() if "about" in line}
 
 
 def test_an_error_is_one_line_in_a_process_too(run_module, tmp_path):
@@ -519,9 +486,7 @@ def test_interrupted_by_hand(cli, monkeypatch, command, tmp_path):
     monkeypatch.setattr("hf_attnprobe.auditing.sweep.run_batch", stop)
     done = cli(*command, "--output-dir", tmp_path / "out")
     assert (done.code, done.out) == (130, "")
-    assert done.err.endswith(
-        "attnprobe: interrupted; run the same command again to continue\n"
-    )
+    assert done.err.endswith("attnprobe: interrupted; run the same command again to continue\n")
     assert not (tmp_path / "out").exists()  # there was nothing to keep yet
 
 

@@ -57,9 +57,7 @@ def column(rows, name):
 
 
 def one(comparisons, statistic, second):
-    (found,) = (
-        c for c in comparisons if (c.statistic, c.second) == (statistic, second)
-    )
+    (found,) = (c for c in comparisons if (c.statistic, c.second) == (statistic, second))
     return found
 
 
@@ -68,9 +66,7 @@ def one(comparisons, statistic, second):
 
 @pytest.mark.parametrize("n", [2, 5, 9, 13])
 def test_with_few_texts_all_signs_are_tried_as_scipy_does(n):
-    differences = np.round(
-        np.random.default_rng(n).normal(0.3, 1, (n, 2)), 1
-    )  # rounded: with ties
+    differences = np.round(np.random.default_rng(n).normal(0.3, 1, (n, 2)), 1)  # rounded: with ties
     for k, p in enumerate(sign_flip_p_values(differences)):
         theirs = scipy.stats.permutation_test(
             (differences[:, k],),
@@ -95,11 +91,7 @@ def test_with_many_texts_the_signs_are_drawn_and_agree_with_scipys():
     )
     ours = sign_flip_p_values(differences)[0]
     assert ours == pytest.approx(theirs.pvalue, abs=5 * math.sqrt(ours / 9_999))
-    assert (
-        ours
-        == sign_flip_p_values(differences)[0]
-        != sign_flip_p_values(differences, seed=1)[0]
-    )
+    assert ours == sign_flip_p_values(differences)[0] != sign_flip_p_values(differences, seed=1)[0]
 
 
 def test_texts_without_a_value_count_in_nothing():
@@ -170,9 +162,7 @@ def test_holm_equals_statsmodels():
         "statsmodels.stats.multitest", reason="statsmodels is not installed"
     )
     p_values = np.random.default_rng(0).random(20) ** 3
-    assert holm(p_values) == pytest.approx(
-        multitest.multipletests(p_values, method="holm")[1]
-    )
+    assert holm(p_values) == pytest.approx(multitest.multipletests(p_values, method="holm")[1])
 
 
 # --- from rows ----------------------------------------------------------------------------------------------------
@@ -235,9 +225,7 @@ def test_mean_fractions_are_of_the_same_texts_with_never_as_all():
         "fraction_to_flip@gradient": gradient,
         "never_flips@gradient": np.zeros(80),
     }
-    found = one(
-        compare_rankings(rows_of("erasure", values)), "fraction_to_flip", "gradient"
-    )
+    found = one(compare_rankings(rows_of("erasure", values)), "fraction_to_flip", "gradient")
     assert (found.n, found.dropped) == (80, 0)
     expected = (60 * -0.05 + 20 * 0.75) / 80  # dropped, it would be -0.05
     assert found.difference == pytest.approx(expected) and found.adjusted_p_value < 0.01
@@ -251,10 +239,7 @@ def test_mean_fractions_are_of_the_same_texts_with_never_as_all():
 
 def test_the_interval_of_many_pairs_is_near_the_bootstraps():
     rows = erasure_rows(400)
-    a, b = (
-        pd.Series(column(rows, f"fraction_to_flip@{r}"))
-        for r in ("attention", "random")
-    )
+    a, b = (pd.Series(column(rows, f"fraction_to_flip@{r}")) for r in ("attention", "random"))
     theirs = scipy.stats.bootstrap(
         ((a - b).dropna(),), np.mean, method="percentile", n_resamples=5_000, rng=0
     )
@@ -270,15 +255,11 @@ def test_p_values_are_corrected_within_each_test():
         for r in ("attention", "random")
     ]
     other = {name: draws.random(50) + name.endswith("random") for name in names}
-    comparisons = compare_rankings(
-        pd.concat([erasure_rows(), rows_of("input_erasure", other)])
-    )
+    comparisons = compare_rankings(pd.concat([erasure_rows(), rows_of("input_erasure", other)]))
     for test, n in (("erasure", 1 + 2 + 2), ("input_erasure", 2)):
         of_test = [c for c in comparisons if c.test == test]
         assert len(of_test) == n
-        assert [c.adjusted_p_value for c in of_test] == holm(
-            [c.p_value for c in of_test]
-        )
+        assert [c.adjusted_p_value for c in of_test] == holm([c.p_value for c in of_test])
 
 
 def test_against_one_ranking_or_every_pair():
@@ -305,9 +286,7 @@ def test_a_flip_at_the_last_token_is_sooner_than_never():
         "fraction_to_flip@random": [0.4, 0.88, 1.0, 1.0],
         "never_flips@random": [0.0, 0.8, 0.2, 1.0],
     }
-    comparisons = compare_rankings(
-        rows_of("erasure", {k: np.array(v) for k, v in values.items()})
-    )
+    comparisons = compare_rankings(rows_of("erasure", {k: np.array(v) for k, v in values.items()}))
     sign = one(comparisons, "fewer_removals", "random")
     # .5 against .4, against .88, at last against sometimes never; never is a tie
     assert (sign.n_first, sign.n_second, sign.n) == (2, 1, 4)
@@ -316,8 +295,7 @@ def test_a_flip_at_the_last_token_is_sooner_than_never():
 def test_regrets_are_compared_too():
     rows = erasure_rows()
     fractions = {
-        r: column(rows, f"fraction_to_flip@{r}")
-        for r in ("attention", "random", "gradient")
+        r: column(rows, f"fraction_to_flip@{r}") for r in ("attention", "random", "gradient")
     }
     regrets = {f"regret@{r}": f * np.arange(120) for r, f in fractions.items()}
     comparisons = compare_rankings(pd.concat([rows, rows_of("erasure", regrets)]))
@@ -328,9 +306,7 @@ def test_regrets_are_compared_too():
 
 
 def test_one_site_or_the_one_that_is_asked_for():
-    many = pd.concat(
-        [erasure_rows(layer=1, head=2), erasure_rows(layer=0, head=1, seed=3)]
-    )
+    many = pd.concat([erasure_rows(layer=1, head=2), erasure_rows(layer=0, head=1, seed=3)])
     assert compare_rankings(many) == ()
     assert (
         compare_rankings(many, site=(1, 2))
@@ -338,18 +314,12 @@ def test_one_site_or_the_one_that_is_asked_for():
         != compare_rankings(many, site=(0, 1))
         != ()
     )
-    assert (
-        compare_rankings(many, site=(5, 5))
-        == ()
-        == compare_rankings(many[many.test == "none"])
-    )
+    assert compare_rankings(many, site=(5, 5)) == () == compare_rankings(many[many.test == "none"])
 
 
 def test_the_order_of_rows_does_not_matter():
     rows = erasure_rows()
-    assert compare_rankings(rows) == compare_rankings(
-        rows.sample(frac=1, random_state=0)
-    )
+    assert compare_rankings(rows) == compare_rankings(rows.sample(frac=1, random_state=0))
 
 
 def test_no_text_with_both_values_gives_no_comparison():
@@ -367,28 +337,17 @@ def test_an_audit_of_one_head_compares_and_its_folder_renders_again(
     make_checkpoint, reviews, tmp_path, cli
 ):
     folder = tmp_path / "audit"
-    report = audit(
-        make_checkpoint(), reviews, tests=["erasure"], output_dir=folder, progress=False
-    )
+    report = audit(make_checkpoint(), reviews, tests=["erasure"], output_dir=folder, progress=False)
     assert {c.method for c in report.comparisons} == {"mcnemar", "sign", "permutation"}
     assert report.comparisons == compare_rankings(report.to_pandas(), seed=0)
     rendered = (folder / "report.md").read_text()
-    assert (
-        "### erasure: rankings compared" in rendered
-        and "| smallest set (exact) |" in rendered
-    )
+    assert "### erasure: rankings compared" in rendered and "| smallest set (exact) |" in rendered
     assert cli("report", folder).out == rendered
     assert str(read_audit(folder)) == str(report)
 
 
-def test_no_ranking_flips_with_fewer_removals_than_the_exact_margins(
-    make_checkpoint, reviews
-):
+def test_no_ranking_flips_with_fewer_removals_than_the_exact_margins(make_checkpoint, reviews):
     report = audit(make_checkpoint("mlp"), reviews, tests=["erasure"], progress=False)
     against_best = compare_rankings(report.to_pandas(), against="margin")
     assert len([c for c in against_best if c.method == "sign"]) >= 5
-    assert all(
-        c.n_second == 0
-        for c in against_best
-        if c.method == "sign" and c.second != "random"
-    )
+    assert all(c.n_second == 0 for c in against_best if c.method == "sign" and c.second != "random")

@@ -65,9 +65,7 @@ def test_differences_equal_numpy(two_audits):
         assert found.control_mean == pytest.approx(of_control[paired].mean())
         assert found.difference == pytest.approx((of_model - of_control)[paired].mean())
     of_all_heads = find_contrast(contrasts, "tau", layer=-1, head=-1)
-    assert of_all_heads.difference == pytest.approx(
-        find_contrast(contrasts, "tau").difference + 2
-    )
+    assert of_all_heads.difference == pytest.approx(find_contrast(contrasts, "tau").difference + 2)
 
 
 def test_pairing_takes_out_what_the_models_share(two_audits):

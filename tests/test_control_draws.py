@@ -33,9 +33,7 @@ def whole(make_model, tokenizer, data, tmp_path_factory):
 
 def draws_in(folder):
     found = sorted((folder / "control").iterdir())
-    return {
-        place.name: recompute.read(place / "rows") for place in found if place.is_dir()
-    }
+    return {place.name: recompute.read(place / "rows") for place in found if place.is_dir()}
 
 
 def bert(vocabulary):
@@ -96,8 +94,7 @@ def same_audit(report, folder, other, other_folder):
     key = ["test", "statistic", "example_id", "layer", "head"]
     for name, rows in first.items():
         ours, theirs = (
-            x.sort_values(key, ignore_index=True)[[*key, "value"]]
-            for x in (rows, second[name])
+            x.sort_values(key, ignore_index=True)[[*key, "value"]] for x in (rows, second[name])
         )
         pd.testing.assert_frame_equal(ours, theirs, rtol=0, atol=1e-6)
 
@@ -115,9 +112,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("n_written", [2, 5])
-def test_after_a_kill_too(
-    whole, make_model, tokenizer, data, tmp_path, monkeypatch, n_written
-):
+def test_after_a_kill_too(whole, make_model, tokenizer, data, tmp_path, monkeypatch, n_written):
     left, write = [n_written], sweep.append_rows
 
     def until_killed(*args, **kwargs):

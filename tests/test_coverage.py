@@ -9,9 +9,7 @@ from coverage_table import CELLS, SIZES, STORED, measured
 from hf_attnprobe.statistics.bootstrap import function_estimate
 
 
-FOUND = {
-    (row["kind"], row["texts"]): row["found"] for row in json.loads(STORED.read_text())
-}
+FOUND = {(row["kind"], row["texts"]): row["found"] for row in json.loads(STORED.read_text())}
 ENOUGH = 0.93
 BELOW = {
     ("mean", "lognormal, σ 1"): (30,),

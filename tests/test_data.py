@@ -44,9 +44,7 @@ def write_folder(folder, rows, form):
         "test": rows[8:],
     }.items():
         table, path = datasets.Dataset.from_list(part), folder / f"{split}.{form}"
-        {"parquet": table.to_parquet, "csv": table.to_csv, "json": table.to_json}[form](
-            path
-        )
+        {"parquet": table.to_parquet, "csv": table.to_csv, "json": table.to_json}[form](path)
     return folder
 
 
@@ -63,29 +61,19 @@ def message(*args, **options):
 
 @pytest.mark.parametrize("form", ["parquet", "csv", "json"])
 def test_a_folder_gives_the_three_columns(tmp_path, form):
-    examples = load_examples(
-        str(write_folder(tmp_path / "d", ROWS, form)), "validation"
-    )
+    examples = load_examples(str(write_folder(tmp_path / "d", ROWS, form)), "validation")
     assert examples.column_names == ["example_id", "text", "label"]
     assert examples[:] == {
         "example_id": [0, 1],
         "text": [row["text"] for row in ROWS[6:8]],
         "label": [0, 1],
     }
-    assert (
-        examples.features["example_id"].dtype
-        == examples.features["label"].dtype
-        == "int64"
-    )
+    assert examples.features["example_id"].dtype == examples.features["label"].dtype == "int64"
 
 
 def test_a_path_object_and_a_dataset_saved_to_disk_can_be_read(tmp_path):
-    datasets.DatasetDict(test=datasets.Dataset.from_list(ROWS)).save_to_disk(
-        tmp_path / "saved"
-    )
-    assert load_examples(tmp_path / "saved", "test")["text"][:] == [
-        row["text"] for row in ROWS
-    ]
+    datasets.DatasetDict(test=datasets.Dataset.from_list(ROWS)).save_to_disk(tmp_path / "saved")
+    assert load_examples(tmp_path / "saved", "test")["text"][:] == [row["text"] for row in ROWS]
 
 
 def test_memory_folder_and_order_have_one_fingerprint_and_other_content_another(
@@ -94,9 +82,7 @@ def test_memory_folder_and_order_have_one_fingerprint_and_other_content_another(
     whole = load_examples(ROWS[:6], "train")
     folder = load_examples(write_folder(tmp_path / "d", ROWS, "csv"), "train")
     shuffled = whole.shuffle(seed=1)
-    fingerprints = {
-        dataset_fingerprint(examples) for examples in (whole, folder, shuffled)
-    }
+    fingerprints = {dataset_fingerprint(examples) for examples in (whole, folder, shuffled)}
     assert len(fingerprints) == 1 and len(fingerprints.pop()) == 16
     changed = load_examples([{**ROWS[0], "label": 1}, *ROWS[1:6]], "train")
     assert (
@@ -167,9 +153,9 @@ def test_columns_are_text_then_sentence_then_as_named():
 
 
 def test_texts_of_white_space_only_are_left_in():
-    assert load_examples(
-        [{"text": " \n ", "label": 0}, {"text": "", "label": 1}], "test"
-    )["text"][:] == [" \n ", ""]
+    assert load_examples([{"text": " \n ", "label": 0}, {"text": "", "label": 1}], "test")["text"][
+        :
+    ] == [" \n ", ""]
 
 
 # --- labels -------------------------------------------------------------------------------------------------------
@@ -200,12 +186,10 @@ def test_string_labels_are_numbered_alike_in_all_splits():
 
 def test_unlabelled_rows_have_minus_one():
     assert load_examples([{"text": "a"}], "test")["label"][:] == [-1]
-    assert load_examples([{"text": "a"}, {"text": "b", "label": 1}], "test")["label"][
-        :
-    ] == [-1, 1]
-    assert load_examples(
-        [{"text": "a", "label": None}, {"text": "b", "label": "x"}], "test"
-    )["label"][:] == [-1, 0]
+    assert load_examples([{"text": "a"}, {"text": "b", "label": 1}], "test")["label"][:] == [-1, 1]
+    assert load_examples([{"text": "a", "label": None}, {"text": "b", "label": "x"}], "test")[
+        "label"
+    ][:] == [-1, 0]
 
 
 def test_integer_labels_have_the_names_of_transformers_and_truth_values_are_integers():
@@ -238,18 +222,13 @@ def test_classes_are_kept_by_name_and_renumbered_in_the_order_of_the_recipe(tmp_
         for i, name in enumerate(["rec.sport.hockey", "sci.med"] * 5)
     ]
     rows[8]["label_text"] = "rec.sport.baseball"
-    examples = load_examples(
-        local("20news", write_folder(tmp_path / "d", rows, "json")), "test"
-    )
+    examples = load_examples(local("20news", write_folder(tmp_path / "d", rows, "json")), "test")
     assert label_names(examples) == ["rec.sport.baseball", "rec.sport.hockey"]
     assert (examples["example_id"][:], examples["label"][:]) == ([0], [0])
 
 
 def test_length_bounds_are_strict_and_ids_are_rows_before_the_filter(tmp_path):
-    rows = [
-        {"text": " ".join(["w"] * n), "label": 0}
-        for n in (6, 7, 399, 400, 8, 9, 1, 1, 1, 1)
-    ]
+    rows = [{"text": " ".join(["w"] * n), "label": 0} for n in (6, 7, 399, 400, 8, 9, 1, 1, 1, 1)]
     examples = load_examples(
         local("imdb", write_folder(tmp_path / "d", rows, "parquet")), "train", limit=3
     )
@@ -263,14 +242,11 @@ def test_validation_is_set_apart_from_train_where_the_source_has_none():
 
     def ids(split, seed=0, **more):
         return list(
-            _choose_split(
-                {"train": source, "test": source, **more}, split, recipe, seed
-            )[1]
+            _choose_split({"train": source, "test": source, **more}, split, recipe, seed)[1]
         )
 
     assert (
-        sorted(ids("train") + ids("validation")) == list(range(50))
-        and len(ids("validation")) == 10
+        sorted(ids("train") + ids("validation")) == list(range(50)) and len(ids("validation")) == 10
     )
     assert ids("validation") == ids("validation") != ids("validation", seed=1)
     assert (
@@ -284,10 +260,7 @@ def test_validation_is_set_apart_from_train_where_the_source_has_none():
 def test_the_test_split_of_sst2_is_the_labelled_one(tmp_path):
     rows = [{"sentence": row["text"], "label": row["label"]} for row in ROWS]
     folder = write_folder(tmp_path / "d", rows, "csv")
-    assert (
-        load_examples(local("sst2", folder), "test")[:]
-        == load_examples(folder, "validation")[:]
-    )
+    assert load_examples(local("sst2", folder), "test")[:] == load_examples(folder, "validation")[:]
 
 
 def test_several_text_columns_are_joined_leaving_out_what_is_missing(tmp_path):
@@ -300,9 +273,7 @@ def test_several_text_columns_are_joined_leaving_out_what_is_missing(tmp_path):
         }
         for i, content in enumerate(["it rains", None, ""] + ["it rains"] * 7)
     ]
-    examples = load_examples(
-        local("yahoo", write_folder(tmp_path / "d", rows, "json")), "test"
-    )
+    examples = load_examples(local("yahoo", write_folder(tmp_path / "d", rows, "json")), "test")
     assert examples["text"][:] == [
         "why 8? it rains because .",
         "why 9? it rains because .",
@@ -314,17 +285,12 @@ def test_several_text_columns_are_joined_leaving_out_what_is_missing(tmp_path):
         label_column="topic",
     )
     assert in_memory["text"][:3] == ["because . it rains", "because .", "because ."]
-    assert "--text-column" in message(
-        rows, "test", text_column=["best_answer", "question"]
-    )
+    assert "--text-column" in message(rows, "test", text_column=["best_answer", "question"])
     assert "row 0 is int" in message(rows, "test", text_column=["best_answer", "topic"])
 
 
 def test_the_command_line_takes_several_text_columns(tmp_path, cli, checkpoint):
-    rows = [
-        {"title": "the film", "body": f"was good {i}", "label": "positive"}
-        for i in range(10)
-    ]
+    rows = [{"title": "the film", "body": f"was good {i}", "label": "positive"} for i in range(10)]
     folder = write_folder(tmp_path / "d", rows, "json")
     command = (
         "audit",
@@ -347,9 +313,7 @@ def test_classes_that_are_numbered_from_one(tmp_path):
         {"class_index": i % 5 + 1, "review_title": None, "review_text": f"fine {i}"}
         for i in range(10)
     ]
-    examples = load_examples(
-        local("amazon", write_folder(tmp_path / "d", rows, "csv")), "test"
-    )
+    examples = load_examples(local("amazon", write_folder(tmp_path / "d", rows, "csv")), "test")
     assert examples["label"][:] == [3, 4] and label_names(examples)[0] == "1 star"
     ratings = [{"text": "a", "label": label} for label in (1, 10, -1, 5, 6)] * 2
     rated = load_examples(
@@ -357,9 +321,7 @@ def test_classes_that_are_numbered_from_one(tmp_path):
     )
     assert rated["label"][:] == [0, 9, -1, 4, 5, 0] and label_names(rated)[9] == "10"
     for wrong in (0, 11):
-        spoilt = write_folder(
-            tmp_path / f"w{wrong}", [{"text": "a", "label": wrong}] * 10, "csv"
-        )
+        spoilt = write_folder(tmp_path / f"w{wrong}", [{"text": "a", "label": wrong}] * 10, "csv")
         assert f"from 1 to 10, or -1 for none, row 0 has {wrong}" in message(
             local("imdb10", spoilt), "test"
         )
@@ -369,9 +331,7 @@ def test_labels_with_names_of_their_own_start_at_zero(tmp_path):
     features = datasets.Features(
         text=datasets.Value("string"), label=datasets.ClassLabel(num_classes=10)
     )
-    source = datasets.Dataset.from_dict(
-        {"text": ["a", "b"], "label": [0, 9]}, features=features
-    )
+    source = datasets.Dataset.from_dict({"text": ["a", "b"], "label": [0, 9]}, features=features)
     datasets.DatasetDict(test=source).save_to_disk(tmp_path / "d")
     assert load_examples(local("imdb10", tmp_path / "d"), "test")["label"][:] == [0, 9]
 
@@ -400,28 +360,22 @@ def test_outliers_are_dropped_from_training_and_validation_only(
         for text in fits + outliers
     ]
     source = datasets.DatasetDict(
-        {
-            split: datasets.Dataset.from_list(rows)
-            for split in ("train", "validation", "test")
-        }
+        {split: datasets.Dataset.from_list(rows) for split in ("train", "validation", "test")}
     )
     source.save_to_disk(tmp_path / "d")
     for split, kept in (("train", 3), ("validation", 3), ("test", 6)):
-        assert load_examples(local(name, tmp_path / "d"), split)["example_id"][
-            :
-        ] == list(range(kept))
+        assert load_examples(local(name, tmp_path / "d"), split)["example_id"][:] == list(
+            range(kept)
+        )
 
 
 def test_a_tenth_of_every_class_is_set_apart(tmp_path):
     rows = [
         {"text": f"word {i}", "label": min(i % 8, 4)} for i in range(320)
     ]  # 40 of four classes, 160 of one
-    datasets.DatasetDict(train=datasets.Dataset.from_list(rows)).save_to_disk(
-        tmp_path / "d"
-    )
+    datasets.DatasetDict(train=datasets.Dataset.from_list(rows)).save_to_disk(tmp_path / "d")
     apart, rest = (
-        load_examples(local("yelp", tmp_path / "d"), split)
-        for split in ("validation", "train")
+        load_examples(local("yelp", tmp_path / "d"), split) for split in ("validation", "train")
     )
     assert [apart["label"][:].count(k) for k in range(5)] == [4, 4, 4, 4, 16]
     assert sorted(apart["example_id"][:] + rest["example_id"][:]) == list(range(320))
@@ -467,8 +421,7 @@ def test_recipes_on_the_real_data(name, folder, sizes, names):
 def test_an_unknown_name_lists_the_known_ones_and_the_reason(monkeypatch):
     def unreachable(*_):
         raise ConnectionError(
-            "Couldn't reach 'sstt' on the Hub\n(LocalEntryNotFoundError)"
-            + " and so on" * 99
+            "Couldn't reach 'sstt' on the Hub\n(LocalEntryNotFoundError)" + " and so on" * 99
         )
 
     monkeypatch.setattr(datasets, "load_dataset", unreachable)
@@ -486,9 +439,7 @@ def test_a_folder_without_data_says_so(tmp_path):
 
 
 def test_a_missing_split_lists_the_splits(tmp_path):
-    assert "train, validation, test" in message(
-        write_folder(tmp_path / "d", ROWS, "csv"), "dev"
-    )
+    assert "train, validation, test" in message(write_folder(tmp_path / "d", ROWS, "csv"), "dev")
 
 
 def test_a_missing_column_lists_the_columns_and_the_flag():
@@ -515,9 +466,7 @@ def test_labels_must_be_integers_from_zero_or_strings():
 
 def test_labels_must_fit_the_names_of_the_recipe(tmp_path):
     rows = [{"text": "w " * 9, "label": 5}] * 10
-    assert "from 0 to 1" in message(
-        local("sst", write_folder(tmp_path / "d", rows, "csv")), "test"
-    )
+    assert "from 0 to 1" in message(local("sst", write_folder(tmp_path / "d", rows, "csv")), "test")
     assert "World, Business" in message(local("agnews-binary", tmp_path / "d"), "test")
 
 
@@ -537,9 +486,7 @@ def test_no_row_left_and_other_misuse(tmp_path):
 def test_datasets_is_imported_only_where_it_is_used(module):
     tree = ast.parse((ROOT / "hf_attnprobe/data" / module).read_text(encoding="utf-8"))
     at_import = [
-        ast.unparse(node)
-        for node in tree.body
-        if isinstance(node, ast.Import | ast.ImportFrom)
+        ast.unparse(node) for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)
     ]
     assert not any("datasets" in line for line in at_import)
 
@@ -559,9 +506,7 @@ def test_vectors_of_all_the_text_formats(tmp_path, header, line_end, zipped):
     path.write_bytes(gzip.compress(content) if zipped else content)
     vectors, ids = read_vectors(path, VOCAB)
     assert ids.tolist() == [1, 2, 3] and ids.dtype == torch.int64
-    torch.testing.assert_close(
-        vectors, torch.tensor([[1, 2, 3], [4, 5, 6], [-1, 0.5, 0.1]])
-    )
+    torch.testing.assert_close(vectors, torch.tensor([[1, 2, 3], [4, 5, 6], [-1, 0.5, 0.1]]))
 
 
 def test_no_word_found_gives_empty_tensors_of_the_right_width(tmp_path):
@@ -616,12 +561,8 @@ WORDS = st.text(
 )
 def test_any_table_is_read_back(tmp_path_factory, table):
     path = tmp_path_factory.mktemp("vectors") / "v"
-    lines = [
-        f"{word} {' '.join(map(repr, values))}\n" for word, values in table.items()
-    ]
-    path.write_text(
-        f"{len(table)} 2\n" + "".join(lines), encoding="utf-8", newline="\n"
-    )
+    lines = [f"{word} {' '.join(map(repr, values))}\n" for word, values in table.items()]
+    path.write_text(f"{len(table)} 2\n" + "".join(lines), encoding="utf-8", newline="\n")
     vectors, ids = read_vectors(path, {word: i for i, word in enumerate(table)})
     assert ids.tolist() == list(range(len(table)))
     assert torch.equal(vectors, torch.tensor(list(table.values()), dtype=torch.float32))
@@ -657,9 +598,7 @@ def test_the_fingerprint_is_the_one_that_is_documented():
         ("", []),
     ],
 )
-def test_sentences_end_at_punctuation_before_white_space_and_at_line_ends(
-    text, sentences
-):
+def test_sentences_end_at_punctuation_before_white_space_and_at_line_ends(text, sentences):
     assert split_sentences(text) == sentences
 
 

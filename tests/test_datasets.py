@@ -162,9 +162,7 @@ def test_cnn_as_question_files(tmp_path):
     ]
     spoilt = tmp_path / "cnn/questions/training/b.question"
     spoilt.write_text(question.replace("\n\n@entity10\n", "\n\nMary\n"))
-    assert "b.question: expected an answer such as @entity3, got 'Mary'" in message(
-        data
-    )
+    assert "b.question: expected an answer such as @entity3, got 'Mary'" in message(data)
     spoilt.write_text("http://x\n\narticle")
     assert "b.question: expected address, article, question" in message(data)
 
@@ -194,10 +192,7 @@ def pair(label, number):
     }
 
 
-PAIRS = [
-    pair(label, k)
-    for k, label in enumerate(["neutral", "-", "entailment", "contradiction"])
-]
+PAIRS = [pair(label, k) for k, label in enumerate(["neutral", "-", "entailment", "contradiction"])]
 
 
 def test_snli_and_multinli_as_json_lines(tmp_path):
@@ -222,9 +217,7 @@ def test_snli_and_multinli_as_json_lines(tmp_path):
         "test": 4,
     }
     (tmp_path / "m/multinli_1.0_train.jsonl").write_text("{}\n")
-    assert ".jsonl, line 1: expected the field 'sentence1'" in message(
-        f"multinli={tmp_path / 'm'}"
-    )
+    assert ".jsonl, line 1: expected the field 'sentence1'" in message(f"multinli={tmp_path / 'm'}")
     (tmp_path / "m/multinli_1.0_train.jsonl").write_text("no json\n")
     assert "line 1: expected a JSON object" in message(f"multinli={tmp_path / 'm'}")
 
@@ -309,17 +302,13 @@ def test_eraser_with_choices(tmp_path):
     assert (found["label"][:], found["rationale"][:]) == ([1], [[2, 3]])
     assert found["text"][:] == ["where do fish live ?"]
     eraser(folder, [note("c1", "G", choices, [])], documents)
-    assert "expected one of the letters A, B, C, D, E" in message(
-        f"eraser-cose={folder}"
-    )
+    assert "expected one of the letters A, B, C, D, E" in message(f"eraser-cose={folder}")
 
 
 def test_what_is_wrong_with_eraser_files(tmp_path):
     notes = [note("r", "NEG", "?", [[evidence("r", 0, 9)]])]
     data = f"eraser-movies={eraser(tmp_path / 'e', notes, {'r': 'too short'})}"
-    assert "expected evidence within the 2 tokens of 'r', got tokens 0 to 9" in message(
-        data
-    )
+    assert "expected evidence within the 2 tokens of 'r', got tokens 0 to 9" in message(data)
     (tmp_path / "e/docs/r").unlink()
     assert "expected the document 'r'" in message(data)
     (tmp_path / "e/docs").rmdir()
@@ -355,9 +344,7 @@ def test_adr_as_the_papers_table_with_its_lengths(tmp_path):
 
 def test_adr_as_tweets_with_labels(tmp_path):
     lines = [f'{tweet(9, k)} "so"\t{int(k < 20)}' for k in range(100)]
-    folder = write(
-        tmp_path / "t", tweets__tsv="\n".join(["text\tlabel", *lines]) + "\n"
-    )
+    folder = write(tmp_path / "t", tweets__tsv="\n".join(["text\tlabel", *lines]) + "\n")
     splits = load_splits(f"adr={folder}")
     test = splits["test"]["label"][:]
     assert (len(test), sum(test)) == (20, 4)  # a fifth of either class
@@ -462,11 +449,7 @@ def test_diabetes_from_mimics_own_tables(tmp_path, gz):
 def test_anemia_leaves_out_both_and_neither(tmp_path):
     folder = mimic(tmp_path / "m")
     splits = load_splits(f"anemia={folder}").values()
-    found = {
-        re.search(r"is (\d+)", row["text"])[1]: row["label"]
-        for s in splits
-        for row in s
-    }
+    found = {re.search(r"is (\d+)", row["text"])[1]: row["label"] for s in splits for row in s}
     # 13 has both, 14 neither of the two.
     assert found == {"11": 1, "12": 0, "15": 1, "16": 1, "17": 0, "18": 1}
     (folder / "DIAGNOSES_ICD.csv").unlink()
@@ -510,9 +493,7 @@ def _labels(dataset, split):
 # --- name=folder --------------------------------------------------------------------------------------------------
 
 
-def test_a_folder_stands_for_a_name_in_every_command(
-    tmp_path, cli, checkpoint, reviews
-):
+def test_a_folder_stands_for_a_name_in_every_command(tmp_path, cli, checkpoint, reviews):
     folder = tmp_path / "films"
     for split, part in reviews.items():
         part = part.remove_columns("rationale")
@@ -538,9 +519,7 @@ def test_what_a_folder_lacks_is_said(tmp_path, monkeypatch):
     folder = write(tmp_path / "n", train__jsonl=[{"text": "a", "label": 0}])
     assert "expected the classes rec.sport.baseball" in message(f"20news={folder}")
     other = write(tmp_path / "o", train__jsonl=[{"tekst": "a", "label": 0}])
-    assert "expected the columns text, label_text of 20news in" in message(
-        f"20news={other}"
-    )
+    assert "expected the columns text, label_text of 20news in" in message(f"20news={other}")
     assert "the columns question1, question2, label of qqp" in message(f"qqp={folder}")
     assert "the columns text, text_pair, label of cnn" in message(f"cnn={folder}")
     assert "did you mean imdb=" in message(f"imbd={folder}")
@@ -677,9 +656,7 @@ def hub_folder(root, name, columns, names):
     )
 
 
-def test_every_data_set_of_the_hub_is_loaded_from_a_folder_of_its_layout(
-    tmp_path, run_python
-):
+def test_every_data_set_of_the_hub_is_loaded_from_a_folder_of_its_layout(tmp_path, run_python):
     on_hub = [name for name, r in RECIPES.items() if not r.hub_id.startswith("./")]
     assert set(on_hub) == EXPECTED.keys() == {*HUB, "agnews-binary"}
     for name, (columns, names) in HUB.items():
@@ -730,9 +707,7 @@ def test_the_command_lists_describes_and_counts(tmp_path, cli, monkeypatch):
     write(tmp_path / "babi1", **files)
     assert "at hand   ./babi1" in cli("datasets", "babi1").out
     done = cli("datasets", "babi1=babi1", "anemia")
-    assert (
-        "  found     train 8, validation 1, test 9, after the rules below" in done.out
-    )
+    assert "  found     train 8, validation 1, test 9, after the rules below" in done.out
     assert "DIAGNOSES_ICD.csv" in done.out and "at hand   no" in done.out
     (known,) = json.loads(cli("datasets", "snli", "--json").out)
     assert (known["name"], known["n_classes"]) == ("snli", 3)

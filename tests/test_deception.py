@@ -84,9 +84,7 @@ def data():
     return DatasetDict(
         {
             name: texts(n, k)
-            for k, (name, n) in enumerate(
-                {"train": 200, "validation": 40, "test": 60}.items()
-            )
+            for k, (name, n) in enumerate({"train": 200, "validation": 40, "test": 60}.items())
         }
     )
 
@@ -155,21 +153,17 @@ def test_the_penalty_by_hand():
     )
     named = torch.tensor([[True, False, False], [False, False, False]])
     costs = -math.log(0.5), -math.log(0.1)
-    assert deception_penalty(attention, named).tolist() == pytest.approx(
-        [sum(costs) / 2, 0.0]
+    assert deception_penalty(attention, named).tolist() == pytest.approx([sum(costs) / 2, 0.0])
+    assert deception_penalty(attention, named, over_heads="max").tolist() == pytest.approx(
+        [costs[1], 0.0]
     )
-    assert deception_penalty(
-        attention, named, over_heads="max"
-    ).tolist() == pytest.approx([costs[1], 0.0])
 
 
 def test_the_penalty_has_a_gradient_where_all_attention_is_on_named_tokens():
     scores = torch.tensor(
         [[[200.0, 0.0, 0.0]], [[1.0, 2.0, 3.0]], [[0.0, 0.0, 0.0]]], requires_grad=True
     )
-    named = torch.tensor(
-        [[True, False, False], [True, True, True], [False, False, False]]
-    )
+    named = torch.tensor([[True, False, False], [True, True, True], [False, False, False]])
     penalty = deception_penalty(scores.softmax(-1), named)
     assert penalty.isfinite().all() and penalty[0] > 20
     (slope,) = torch.autograd.grad(penalty.sum(), scores)
@@ -177,9 +171,7 @@ def test_the_penalty_has_a_gradient_where_all_attention_is_on_named_tokens():
     nearly = torch.tensor(
         [[[17.0, 0.0, 0.0]]], requires_grad=True
     )  # 1 − mass is below a float's step there
-    (slope,) = torch.autograd.grad(
-        deception_penalty(nearly.softmax(-1), named[:1]).sum(), nearly
-    )
+    (slope,) = torch.autograd.grad(deception_penalty(nearly.softmax(-1), named[:1]).sum(), nearly)
     assert slope[0, 0, 0] == pytest.approx(1.0, abs=1e-3)
 
 
@@ -194,9 +186,7 @@ def test_a_dropout_of_weights_is_no_attention_elsewhere():
 
 
 def test_rows_that_predictions_are_read_from(bert):
-    model = AutoModelForSequenceClassification.from_pretrained(
-        bert, attn_implementation="eager"
-    )
+    model = AutoModelForSequenceClassification.from_pretrained(bert, attn_implementation="eager")
     ids = torch.tensor([[2, 5, 6, 7, 3], [2, 5, 3, 0, 0]])
     attentions = model(ids, (ids > 0).long(), output_attentions=True).attentions
     rows = read_rows(model.config, attentions, (ids > 0).long())
@@ -218,10 +208,7 @@ def test_a_causal_model_is_read_at_its_last_token():
     model = GPT2ForSequenceClassification(config).eval()
     attentions = model(ids, attention_mask=mask, output_attentions=True).attentions
     rows = read_rows(config, attentions, mask)
-    expected = [
-        torch.cat([a[row, :, last] for a in attentions])
-        for row, last in ((0, 4), (1, 2))
-    ]
+    expected = [torch.cat([a[row, :, last] for a in attentions]) for row, last in ((0, 4), (1, 2))]
     torch.testing.assert_close(rows, torch.stack(expected))
 
 
@@ -229,12 +216,7 @@ def test_mass_goes_and_accuracy_stays(deceived, classifier, folder, data):
     found, output_dir = deceived
     before, after = (found.masses[name].value for name in ("before", "after"))
     scores = {s.model: s.value for s in found.scores if s.metric == "accuracy"}
-    assert (
-        before > 0.3
-        and after < 0.05
-        and scores["before"] > 0.9
-        and scores["after"] > 0.9
-    )
+    assert before > 0.3 and after < 0.05 and scores["before"] > 0.9 and scores["after"] > 0.9
     assert found.n == found.n_named == 60
     assert found.masses["tokens"].value == pytest.approx(
         sum(1 / len(text.split()) for text in data["test"]["text"][:]) / 60
@@ -246,14 +228,11 @@ def test_mass_goes_and_accuracy_stays(deceived, classifier, folder, data):
         and record["learning_rate"] == 1e-2
     )
     assert (
-        json.loads((output_dir / "deception.json").read_text())["masses"]["after"][
-            "value"
-        ]
-        == after
+        json.loads((output_dir / "deception.json").read_text())["masses"]["after"]["value"] == after
     )
-    assert "| accuracy |" in str(
+    assert "| accuracy |" in str(found) and "λ 1 on attention to dull, poor, superb, witty" in str(
         found
-    ) and "λ 1 on attention to dull, poor, superb, witty" in str(found)
+    )
 
 
 def test_what_is_reported_is_what_the_models_do(deceived, classifier, data):
@@ -262,25 +241,15 @@ def test_what_is_reported_is_what_the_models_do(deceived, classifier, data):
     for when, place in (("before", classifier), ("after", output_dir)):
         model = AutoModelForSequenceClassification.from_pretrained(place).double()
         tokenizer, masses, hits = AutoTokenizer.from_pretrained(place), [], 0
-        for text, label in zip(
-            data["test"]["text"][:], data["test"]["label"][:], strict=True
-        ):
-            outputs = model(
-                **tokenizer(text, return_tensors="pt"), output_attentions=True
-            )
+        for text, label in zip(data["test"]["text"][:], data["test"]["label"][:], strict=True):
+            outputs = model(**tokenizer(text, return_tensors="pt"), output_attentions=True)
             hits += outputs.logits.argmax().item() == label
             weights = outputs.attentions[0][0, 0, 0, 1:-1].tolist()
             masses.append(
-                sum(
-                    w
-                    for w, word in zip(weights, text.split(), strict=True)
-                    if word in NAMED
-                )
+                sum(w for w, word in zip(weights, text.split(), strict=True) if word in NAMED)
             )
         assert found.masses[when].value == pytest.approx(sum(masses) / 60, abs=1e-6)
-        (accuracy,) = (
-            s.value for s in found.scores if (s.model, s.metric) == (when, "accuracy")
-        )
+        (accuracy,) = (s.value for s in found.scores if (s.model, s.metric) == (when, "accuracy"))
         assert accuracy == pytest.approx(hits / 60)
 
 
@@ -310,9 +279,7 @@ def test_the_control_is_what_the_models_do(deceived, classifier, data):
         assert control == pytest.approx(np.mean(means), rel=0.25)
 
 
-def test_deleting_the_named_tokens_tells_whether_they_are_used(
-    deceived, classifier, data
-):
+def test_deleting_the_named_tokens_tells_whether_they_are_used(deceived, classifier, data):
     """From the checkpoints' own forward passes over texts without them: hidden, and used as before."""
     found, output_dir = deceived
     for when, place in (("before", classifier), ("after", output_dir)):
@@ -373,9 +340,7 @@ TOLD = {
     ],
 )
 def test_what_is_said_of_use_goes_by_the_control(before, after, overall, said):
-    found = deception_of(
-        measured(200, **before), measured(200, **before | after), seed=0, **TOLD
-    )
+    found = deception_of(measured(200, **before), measured(200, **before | after), seed=0, **TOLD)
     sentence = verdict(found)
     assert sentence.startswith(f"Hiding: {overall}.") and said in sentence
     assert "nan" not in sentence and to_json(found)["verdict"] == sentence
@@ -443,9 +408,7 @@ def test_words_follow_from_an_independent_recomputation(case):
         return possible
 
     of_named = table[table["before"]["named"] > 0]
-    use = {
-        when: of_named[when]["moved"] - of_named[when]["control"] for when in columns
-    }
+    use = {when: of_named[when]["moved"] - of_named[when]["control"] for when in columns}
     hidden = of_named["before"]["mass"] / 2 - of_named["after"]["mass"]
     lost = table["before"]["right"] - table["after"]["right"]
     said = answers(found)
@@ -517,9 +480,7 @@ def test_without_weight_attention_stays_where_it_was(classifier, folder, tmp_pat
 
 
 def test_reproducible(deceived, classifier, folder, tmp_path):
-    again = deceive(
-        classifier, folder, tokens=NAMED, output_dir=tmp_path / "m", progress=False
-    )
+    again = deceive(classifier, folder, tokens=NAMED, output_dir=tmp_path / "m", progress=False)
     assert again == deceived[0]
 
 
@@ -538,15 +499,11 @@ def test_a_transformer_too(over_heads, layers, bert, folder, tmp_path):
         ),
     )
     scores = {s.model: s.value for s in found.scores if s.metric == "accuracy"}
-    before, after = (
-        found.masses[f"largest {name}"].value for name in ("before", "after")
-    )
+    before, after = (found.masses[f"largest {name}"].value for name in ("before", "after"))
     assert scores["before"] > 0.9 and scores["after"] > 0.9
     assert before > 0.2 and after < before / 3
     assert (
-        AutoModelForSequenceClassification.from_pretrained(
-            tmp_path / "m"
-        ).config.model_type
+        AutoModelForSequenceClassification.from_pretrained(tmp_path / "m").config.model_type
         == "bert"
     )
 
@@ -606,9 +563,7 @@ def test_training_needs_a_padding_token(bert, folder, copy_of, tmp_path):
     tokenizer = AutoTokenizer.from_pretrained(own)
     tokenizer.pad_token = None
     tokenizer.save_pretrained(own)
-    with pytest.raises(
-        AttnProbeError, match="expected a tokenizer with a padding token"
-    ):
+    with pytest.raises(AttnProbeError, match="expected a tokenizer with a padding token"):
         deceive(
             own,
             folder,

@@ -26,9 +26,7 @@ def test_demo_ends_in_a_verdict(tmp_path):
     assert report.n == 50 and "Verdict" in report.to_text(verbose=True)
     line = rationale_line(found)
     assert "\n" not in line and f"chance {found.chance:.0%} (50 texts)" in line
-    assert (tmp_path / "audit" / "report.md").exists() and 0 <= metrics[
-        "test_accuracy"
-    ] <= 1
+    assert (tmp_path / "audit" / "report.md").exists() and 0 <= metrics["test_accuracy"] <= 1
     assert found.n == 50 and 0 < found.chance < 0.5
     assert any("deciding word first" in line for line in rationale_sentences(found))
 
@@ -80,18 +78,14 @@ def test_the_demos_way_from_chance_to_best_is_of_one_population(tmp_path):
     assert never["attention"].mean() == pytest.approx(103 / 487, abs=0.03)
     assert contradictions(report.rows) == []
     (compared,) = (
-        c
-        for c in report.comparisons
-        if (c.statistic, c.second) == ("fraction_to_flip", "gradient")
+        c for c in report.comparisons if (c.statistic, c.second) == ("fraction_to_flip", "gradient")
     )  # REVIEW A2: it was -.071 on 384 texts, p .001
     assert compared.difference == pytest.approx(0.018, abs=0.01)
     assert compared.n == n_texts.iloc[0] and compared.adjusted_p_value > 0.05
 
 
 def test_rationale_positions_are_word_numbers():
-    content = torch.tensor(
-        [[False, True, True, True, False], [False, True, False, True, False]]
-    )
+    content = torch.tensor([[False, True, True, True, False], [False, True, False, True, False]])
     assert _rationale_mask(content, [[0, 2], [1]]).tolist() == [
         [False, True, False, True, False],
         [False, False, False, True, False],
@@ -99,9 +93,7 @@ def test_rationale_positions_are_word_numbers():
 
 
 @pytest.mark.parametrize("attended", ["cue", "other"])
-def test_a_model_that_attends_to_the_rationale_is_told_from_one_that_does_not(
-    tmp_path, attended
-):
+def test_a_model_that_attends_to_the_rationale_is_told_from_one_that_does_not(tmp_path, attended):
     """The attention of a context-free model is set by hand: all on the word "wonderful", or all on "film"."""
     from datasets import Dataset
 
@@ -128,7 +120,4 @@ def test_a_model_that_attends_to_the_rationale_is_told_from_one_that_does_not(
         {"example_id": [0], "text": [text], "label": [1], "rationale": [[3]]}
     )
     found = rationale_scores(model, tokenizer, examples)
-    assert (
-        found.top_in_rationale["attention"] == (attended == "cue")
-        and found.chance == 0.25
-    )
+    assert found.top_in_rationale["attention"] == (attended == "cue") and found.chance == 0.25

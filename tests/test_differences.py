@@ -192,9 +192,7 @@ def test_other_texts_are_no_pairs(base):
     assert comparison.n_shared == (0,)
     assert any("no text is a pair" in caution for caution in comparison.cautions)
     found = by_name(comparison)["attention_leave_one_out_tau"].differences[0]
-    ours, theirs = (
-        values(r, "attention_leave_one_out_tau").to_numpy() for r in (base.rows, rows)
-    )
+    ours, theirs = (values(r, "attention_leave_one_out_tau").to_numpy() for r in (base.rows, rows))
     assert not found.paired and found.n == 60
     assert found.value == pytest.approx(theirs.mean() - ours.mean())
     by_scipy = scipy.stats.bootstrap(
@@ -223,9 +221,7 @@ def test_only_shared_texts_are_compared(base):
 
 
 def test_tests_with_other_options_are_not_compared(base):
-    other = report_of(
-        rows_of(2), model="b", options={"permutation": {"n_permutations": 10}}
-    )
+    other = report_of(rows_of(2), model="b", options={"permutation": {"n_permutations": 10}})
     comparison = differences([base, other])
     assert {s.test for s in comparison.statistics} == {"correlation"}
     assert any("other options: permutation" in c for c in comparison.cautions)
@@ -244,10 +240,7 @@ def test_other_units_leave_only_accuracy(base):
 
 
 def test_accuracy_is_paired_by_text(base, moved, compared):
-    right = [
-        values(r.rows, "predicted_class") == values(r.rows, "label")
-        for r in (base, moved)
-    ]
+    right = [values(r.rows, "predicted_class") == values(r.rows, "label") for r in (base, moved)]
     question = next(q for q in compared.questions if q.rule == "accuracy")
     wanted = right[1].mean() - right[0].mean()
     assert question.differences[0].value == pytest.approx(wanted)
@@ -257,8 +250,7 @@ def with_losses(rows, ids=range(N), *, lost=0.0):
     """The rows with what texts lose without tokens of most attention, and of random ones."""
     text = np.random.default_rng([7, 1]).uniform(0.2, 0.4, 1000)[np.asarray(ids)]
     added = [
-        tidy("input_erasure", name, text * k + lost / (2 - k), ids)
-        for k, name in enumerate(LOSSES)
+        tidy("input_erasure", name, text * k + lost / (2 - k), ids) for k, name in enumerate(LOSSES)
     ]
     return pd.concat([rows, *added], ignore_index=True)
 
@@ -311,15 +303,11 @@ def test_assignment_is_compared_in_what_is_graded(base, moved):
 
     def in_log_odds(report, factor):
         tvd = report.rows[report.rows.statistic == "median_tvd"]
-        share = tvd.assign(
-            statistic="median_share_of_log_odds", value=factor * tvd.value
-        )
+        share = tvd.assign(statistic="median_share_of_log_odds", value=factor * tvd.value)
         return report_of(pd.concat([report.rows, share]), model=report.model)
 
     for factors, said in (((3, 2), "log-odds"), ((3, 0.5), "change of the output")):
-        reports = [
-            in_log_odds(r, f) for r, f in zip((base, moved), factors, strict=True)
-        ]
+        reports = [in_log_odds(r, f) for r, f in zip((base, moved), factors, strict=True)]
         question = question_of(differences(reports), "assignment")
         assert said in question.measure
     name = "median_tvd"
@@ -396,15 +384,13 @@ def test_the_page_escapes_what_users_wrote(base):
     page = comparison_page([base, evil])
     assert "<script>alert" not in page
     assert "alert(1)</script> 🦊" in Reader(page).words
-    assert Reader(page).tags.count("script") == Reader(
-        comparison_page([base, base])
-    ).tags.count("script")
+    assert Reader(page).tags.count("script") == Reader(comparison_page([base, base])).tags.count(
+        "script"
+    )
 
 
 def test_heads_have_maps_and_a_map_of_differences():
-    reports = [
-        report_of(rows_of(k, heads=3, moved=k / 10), model=f"m{k}") for k in (1, 2)
-    ]
+    reports = [report_of(rows_of(k, heads=3, moved=k / 10), model=f"m{k}") for k in (1, 2)]
     comparison = differences(reports)
     assert any("Heads are compared by their numbers" in c for c in comparison.cautions)
     ids = Reader(comparison_page(comparison)).ids

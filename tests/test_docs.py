@@ -80,9 +80,7 @@ def run_python_blocks(page: str, folder: Path, monkeypatch) -> dict:
 )
 def test_every_command_is_understood(page, command, registries, tmp_path, monkeypatch):
     if page == "docs/new_test.md":
-        (file,) = re.findall(
-            r"<!-- file: \S+ -->\n```python\n(.*?)```", read(page), re.S
-        )
+        (file,) = re.findall(r"<!-- file: \S+ -->\n```python\n(.*?)```", read(page), re.S)
         exec(compile(file, page, "exec"), {})
     assert build_parser().parse_args(shlex.split(command)[1:])
 
@@ -149,9 +147,7 @@ def test_the_page_on_training_loops_runs(tmp_path, monkeypatch, caplog):
     logged = {key for line in names["trainer"].state.log_history for key in line}
     told = "eval_attention_faithfulness/permutation.median_tvd"
     assert {told, f"{told}_low", f"{told}_high", f"{told}_n"} <= logged
-    keys = re.findall(
-        r"^\| (`.*?`) \|", read("docs/training_loops.md"), flags=re.MULTILINE
-    )
+    keys = re.findall(r"^\| (`.*?`) \|", read("docs/training_loops.md"), flags=re.MULTILINE)
     documented = {key for row in keys for key in re.findall(r"`(\w+)`", row)}
     assert set(names["told"]) <= documented
 
@@ -216,16 +212,12 @@ def test_public_names_are_documented():
         assert (getattr(hf_attnprobe, name).__doc__ or "").strip(), name
 
 
-def test_word_vectors_of_a_transformer_are_means_of_its_pieces(
-    tmp_path, monkeypatch, capsys
-):
+def test_word_vectors_of_a_transformer_are_means_of_its_pieces(tmp_path, monkeypatch, capsys):
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "dull", "won", "##derful"]
     (tmp_path / "vocab.txt").write_text("\n".join(pieces))
     torch.manual_seed(0)
     model = BertModel(
-        BertConfig(
-            vocab_size=8, hidden_size=8, num_hidden_layers=1, num_attention_heads=1
-        )
+        BertConfig(vocab_size=8, hidden_size=8, num_hidden_layers=1, num_attention_heads=1)
     )
     model.save_pretrained(tmp_path)
     BertTokenizer(str(tmp_path / "vocab.txt")).save_pretrained(tmp_path)
@@ -244,9 +236,7 @@ def test_word_vectors_of_a_transformer_are_means_of_its_pieces(
     monkeypatch.setattr(sys, "argv", arguments)
     runpy.run_path(str(ROOT / "examples/word_vectors.py"), run_name="__main__")
     assert capsys.readouterr().out.startswith("3 vectors in ")
-    vectors, ids = read_vectors(
-        tmp_path / "vectors", {"wonderful": 0, "dull": 1, "film": 2}
-    )
+    vectors, ids = read_vectors(tmp_path / "vectors", {"wonderful": 0, "dull": 1, "film": 2})
     table = model.get_input_embeddings().weight.detach()
     expected = torch.stack([table[[6, 7]].mean(0), table[5], table[1]])
     assert ids.tolist() == [0, 1, 2]

@@ -163,9 +163,7 @@ def test_batches_by_measured_memory_are_larger_and_stay_within_the_budget(
     assert len(whole) < n_worst / 1.5 and sum(sizes) >= 40
     assert max(peaks) <= budget
     found, expected = (
-        report.to_pandas().sort_values(
-            ["test", "statistic", "layer", "head", "example_id"]
-        )
+        report.to_pandas().sort_values(["test", "statistic", "layer", "head", "example_id"])
         for report in (measured, worst)
     )
     np.testing.assert_allclose(found.value, expected.value, atol=1e-5)

@@ -39,9 +39,7 @@ def executed(tmp_path, monkeypatch):
 
 def results(outputs):
     """What the last lines of cells gave, as plain text."""
-    return [
-        out.data["text/plain"] for out in outputs if out.output_type == "execute_result"
-    ]
+    return [out.data["text/plain"] for out in outputs if out.output_type == "execute_result"]
 
 
 def kinds(outputs):

@@ -64,9 +64,7 @@ def a_chart(**changes):
 
 
 def texts_of(svg):
-    return [
-        t.text for t in ElementTree.fromstring(svg).iter() if t.tag.endswith("text")
-    ]
+    return [t.text for t in ElementTree.fromstring(svg).iter() if t.tag.endswith("text")]
 
 
 # --- what is drawn ------------------------------------------------------------------
@@ -139,12 +137,8 @@ def test_a_yardstick_is_a_line_with_its_name():
 def test_long_names_are_written_below_each_other():
     names = tuple(f"a ranking with a long name {k}" for k in range(5))
     series = (Series("mean", names, (1.0, 2.0, 3.0, 4.0, float("nan"))),)
-    ax = figures.draw(
-        a_chart(kind="dots", series=series, references=(Reference("r", 2),))
-    )
-    assert [t.get_text().replace("\n", " ") for t in ax.get_yticklabels()] == list(
-        names
-    )
+    ax = figures.draw(a_chart(kind="dots", series=series, references=(Reference("r", 2),)))
+    assert [t.get_text().replace("\n", " ") for t in ax.get_yticklabels()] == list(names)
     assert ax.get_xlabel() == "y"
     (line,) = [line for line in ax.lines if line.get_label() == "r"]
     assert list(line.get_xdata()) == [2, 2]  # on the axis of the values
@@ -160,9 +154,7 @@ def test_the_head_map_writes_every_number(report_of_heads):
 
 def test_a_map_with_holes_and_one_of_many_heads():
     nan = float("nan")
-    small = HeatMap(
-        "k", "t", "f", "s", ((0.1, nan), (-0.2, nan)), (), (), "τ", (0, 1), (0, 1), 0
-    )
+    small = HeatMap("k", "t", "f", "s", ((0.1, nan), (-0.2, nan)), (), (), "τ", (0, 1), (0, 1), 0)
     assert [t.get_text() for t in figures.draw(small).texts] == [
         ".10",
         "–",
@@ -280,10 +272,7 @@ def save_all(folder):
 
 def digests(folder):
     files = sorted(p for p in folder.rglob("*") if p.is_file())
-    return {
-        str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest()
-        for p in files
-    }
+    return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
 
 
 @pytest.fixture(scope="module")
@@ -329,9 +318,7 @@ def test_captions_say_what_is_to_be_seen(saved, report):
 
 
 def test_png_is_for_slides(tmp_path):
-    (path, caption) = figures.save_charts(
-        [a_chart()], tmp_path / "new" / "folder", ["png"]
-    )
+    (path, caption) = figures.save_charts([a_chart()], tmp_path / "new" / "folder", ["png"])
     assert path.read_bytes().startswith(PNG_START)
     assert caption.name == "captions.md"
 

@@ -10,9 +10,7 @@ from hf_attnprobe.inference.batching import collate
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_an_attention_classifier_is_audited_in_any_format(
-    dtype, checkpoint, reviews_folder
-):
+def test_an_attention_classifier_is_audited_in_any_format(dtype, checkpoint, reviews_folder):
     options = AuditOptions(dtype=dtype, shown_texts=3, control="none")
     tests = ["adversarial", "permutation"]  # the shown adversary is of float64
     report = audit(checkpoint, reviews_folder, tests, options=options, progress=False)
@@ -32,10 +30,7 @@ def test_the_difference_is_that_of_the_two_models(
 
     model = make_model()
     half, exact = wrap(model, dtype=torch.bfloat16), wrap(model, dtype=torch.float32)
-    rows = [
-        {"text": text, "example_id": k}
-        for k, text in enumerate(reviews["test"]["text"][:8])
-    ]
+    rows = [{"text": text, "example_id": k} for k, text in enumerate(reviews["test"]["text"][:8])]
     texts = tokenize(tokenizer, load_examples(rows, "test"), half).texts
     found = half_precision.compared_with_float32(half, lambda: exact, texts, 0)
     batch = collate(half, sorted(texts, key=lambda t: (t.n_tokens, t.example_id)), 0)

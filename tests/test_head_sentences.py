@@ -223,10 +223,7 @@ def test_r_squared_is_that_of_the_models_own_forward(reports):
     model, rows = model_of("number")
     tokenizer = pair_tokenizer()
     with torch.no_grad():
-        said = [
-            model(**tokenizer(r["text"], return_tensors="pt")).logits.item()
-            for r in rows
-        ]
+        said = [model(**tokenizer(r["text"], return_tensors="pt")).logits.item() for r in rows]
     missed, spread = np.subtract(NUMBERS, said), np.var(NUMBERS)
     found = finding(reports["number"][0], "accuracy")
     assert found.value == pytest.approx(1 - np.mean(missed**2) / spread, rel=1e-4)
@@ -244,9 +241,7 @@ def test_changes_by_part_average_to_the_change(reports, kind):
     np.testing.assert_allclose(parts.mean(axis=1), wide.uniform_tvd, atol=1e-6)
     means = wide.filter(regex="^median_tvd_of@").mean()
     for name, mean in means.items():
-        assert f"| {name.partition('@')[2]} | {mean:.3f} [" in report.to_text(
-            verbose=True
-        )
+        assert f"| {name.partition('@')[2]} | {mean:.3f} [" in report.to_text(verbose=True)
 
 
 def test_a_threshold_gives_a_number_sides(tmp_path):
@@ -324,11 +319,6 @@ def test_a_single_logit_is_a_probability_only_of_labels_0_and_1():
         report = audit(pair, given, ["uniform_attention"], progress=False)
         assert any("log-odds of a probability" in note for note in report.notes)
         with torch.no_grad():
-            logits = [
-                model(**pair[1](r["text"], return_tensors="pt")).logits.item()
-                for r in rows
-            ]
-        right = np.mean(
-            [(x > 0) == r["label"] for x, r in zip(logits, sides, strict=True)]
-        )
+            logits = [model(**pair[1](r["text"], return_tensors="pt")).logits.item() for r in rows]
+        right = np.mean([(x > 0) == r["label"] for x, r in zip(logits, sides, strict=True)])
         assert f"right in {right:.2f} [" in finding(report, "accuracy").sentence

@@ -185,9 +185,7 @@ def test_agreement_stands_beside_its_yardsticks():
 
 def test_a_largest_head_below_0_is_no_agreement():
     tau = {(0, 0): exactly(-0.02, 0.1), (0, 1): exactly(-0.1, 0.1, seed=1)}
-    statistics, rows = described(
-        rows_of("correlation", "attention_leave_one_out_tau", tau)
-    )
+    statistics, rows = described(rows_of("correlation", "attention_leave_one_out_tau", tau))
     said = the(head_sentences(statistics, rows), "Importance")
     assert "0 of 2 heads (0 surely" in said and "0.0 with -0.02 [-0.0" in said
     table = "\n".join(head_tables(statistics, rows))
@@ -335,7 +333,5 @@ def test_the_prune_table_has_intervals_and_says_that_it_is_crossed():
     table = prune_table(curve)
     expected = scipy.stats.binomtest(176, 200).proportion_ci(method="exact")
     assert f"| 48 | 0.880 [{expected.low:.3f}, {expected.high:.3f}] | 0.800 |" in table
-    assert "200 texts, crossed: each half's order comes from the other half" in (
-        prune_title(curve)
-    )
+    assert "200 texts, crossed: each half's order comes from the other half" in (prune_title(curve))
     assert "crossed" not in prune_title(PruneCurve((0,), (1.0,), (1.0,)))

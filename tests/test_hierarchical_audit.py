@@ -62,9 +62,7 @@ def run(han, texts, **options):
 @pytest.fixture(scope="module")
 def report(han, tmp_path_factory):
     folder = tmp_path_factory.mktemp("audit") / "out"
-    return run(
-        han, list(enumerate(REAL + NOTHING)), tests=TESTS, output_dir=folder
-    ), folder
+    return run(han, list(enumerate(REAL + NOTHING)), tests=TESTS, output_dir=folder), folder
 
 
 def test_texts_without_a_word_are_counted_and_left_out(report):
@@ -91,16 +89,10 @@ def test_single_sentences_are_those_of_the_plain_model(han, report):
     with torch.no_grad():
         predicted = model(**tokenizer(text, return_tensors="pt")).logits.argmax()
         alone = [
-            model(**tokenizer(p, return_tensors="pt"))
-            .logits.softmax(-1)[0, predicted]
-            .item()
+            model(**tokenizer(p, return_tensors="pt")).logits.softmax(-1)[0, predicted].item()
             for p in parts
         ]
-    own = (
-        rows[(rows.example_id == 0) & (rows.test == "single_token")]
-        .set_index("statistic")
-        .value
-    )
+    own = rows[(rows.example_id == 0) & (rows.test == "single_token")].set_index("statistic").value
     assert own["lowest_probability"] == pytest.approx(min(alone), abs=1e-6)
     assert own["highest_probability"] == pytest.approx(max(alone), abs=1e-6)
 
@@ -111,9 +103,7 @@ def test_no_sentence_has_no_probability(han):
         wrap(model),
         tokenizer(["<sep>", "dull . fine"], padding=True, return_tensors="pt"),
     )
-    found = single_token(
-        adapter.observe(adapter.prepare(encoded, (0, 1))), adapter.sites()[0]
-    )
+    found = single_token(adapter.observe(adapter.prepare(encoded, (0, 1))), adapter.sites()[0])
     for values in vars(found).values():
         assert values[0].isnan() and 0 <= values[1] <= 1
 
@@ -121,9 +111,7 @@ def test_no_sentence_has_no_probability(han):
 def test_batches_and_order_change_nothing(han, report):
     again = run(han, list(enumerate(REAL + NOTHING))[::-1], tests=TESTS, batch_size=1)
     key = ["test", "statistic", "example_id"]
-    ours, theirs = (
-        r.rows.sort_values(key).reset_index(drop=True) for r in (report[0], again)
-    )
+    ours, theirs = (r.rows.sort_values(key).reset_index(drop=True) for r in (report[0], again))
     assert ours[key].equals(theirs[key])
     np.testing.assert_allclose(ours.value, theirs.value, atol=1e-9)
 
@@ -131,9 +119,7 @@ def test_batches_and_order_change_nothing(han, report):
 def test_the_table_by_largest_weight_is_that_of_the_sentences(report):
     found, _ = report
     largest = found.rows[found.rows.statistic == "max_attention"].value
-    section = (
-        to_markdown(found).split("## by largest attention weight")[1].split("##")[0]
-    )
+    section = to_markdown(found).split("## by largest attention weight")[1].split("##")[0]
     assert f"| [0.75, 1.00] | {(largest >= 0.75).sum()} |" in section
 
 

@@ -65,16 +65,13 @@ def test_the_rows_hold_the_models_own_predictions(model, rows, pixels, tmp_path)
     assert [names[int(label)] for label in own.label] == rows["label"]
     left_out = report.provenance["left_out"]
     assert "from which no token can be removed" in left_out["correlation"]
-    assert {"permutation", "uniform_attention", "adversarial"} <= set(
-        report.provenance["tests"]
-    )
+    assert {"permutation", "uniform_attention", "adversarial"} <= set(report.provenance["tests"])
 
 
 def test_batches_and_order_change_nothing(model, rows):
     options = [AuditOptions(batch_size=size) for size in (1, 4)]
     first, second = (
-        audit(model, rows, "uniform_attention", options=o, progress=False).rows
-        for o in options
+        audit(model, rows, "uniform_attention", options=o, progress=False).rows for o in options
     )
     assert np.allclose(first.value, second.value, atol=1e-6, equal_nan=True)
 
@@ -102,9 +99,7 @@ def test_images_go_through_the_processor(model):
 
 def test_fingerprints_differ_by_pixels(rows):
     other = {**rows, "pixel_values": rows["pixel_values"][::-1]}
-    first, second = (
-        dataset_fingerprint(load_examples(r, "test")) for r in (rows, other)
-    )
+    first, second = (dataset_fingerprint(load_examples(r, "test")) for r in (rows, other))
     assert first != second
 
 

@@ -62,9 +62,7 @@ def test_a_file_is_one_split_with_its_cells_as_they_are(tmp_path, kind):
     path = write(tmp_path / f"test.{kind}")
     examples = load_examples(path, "test")
     assert examples["text"][:] == TEXTS
-    assert dataset_fingerprint(examples) == dataset_fingerprint(
-        load_examples(ROWS, "test")
-    )
+    assert dataset_fingerprint(examples) == dataset_fingerprint(load_examples(ROWS, "test"))
     with pytest.raises(AttnProbeError, match=r"one split alone .* got a file"):
         load_splits(path)
 
@@ -81,9 +79,7 @@ COMMAS = {
 
 @pytest.mark.parametrize("where", COMMAS)
 @pytest.mark.parametrize("kind", ["csv", "tsv", "folder", "published"])
-def test_a_row_of_more_or_fewer_fields_than_the_header_is_refused(
-    where, kind, tmp_path
-):
+def test_a_row_of_more_or_fewer_fields_than_the_header_is_refused(where, kind, tmp_path):
     """pandas takes the first field of such rows for an index, and another for the text."""
     row, table = COMMAS[where]
     if kind == "tsv":
@@ -233,9 +229,7 @@ def test_ids_of_a_table_are_kept(tmp_path):
 
 def test_a_folder_of_empty_files_is_said_to_be_empty(tmp_path):
     (tmp_path / "d").mkdir()
-    pd.DataFrame({"text": ["a"], "label": [0]}).iloc[:0].to_parquet(
-        tmp_path / "d" / "test.parquet"
-    )
+    pd.DataFrame({"text": ["a"], "label": [0]}).iloc[:0].to_parquet(tmp_path / "d" / "test.parquet")
     assert "empty" in message(tmp_path / "d", "test")
 
 
@@ -279,9 +273,7 @@ def test_a_named_set_in_a_folder_with_the_usual_columns(tmp_path):
         for name in ("rec.sport.hockey", "rec.sport.baseball", "sci.med")
     ]
     (tmp_path / "d").mkdir()
-    pd.DataFrame(rows).to_json(
-        tmp_path / "d" / "test.jsonl", orient="records", lines=True
-    )
+    pd.DataFrame(rows).to_json(tmp_path / "d" / "test.jsonl", orient="records", lines=True)
     recipe = replace(RECIPES["20news"], hub_id=str(tmp_path / "d"))
     assert labels(recipe) == [1, 0]
 
@@ -295,9 +287,7 @@ def test_words_with_labels():
         tokens=datasets.List(datasets.Value("string")),
         ner_tags=datasets.List(datasets.ClassLabel(names=["O", "PER", "LOC"])),
     )
-    examples = load_examples(
-        datasets.Dataset.from_list(rows[:1], features=features), "test"
-    )
+    examples = load_examples(datasets.Dataset.from_list(rows[:1], features=features), "test")
     assert examples["text"][:] == ["Anna in Bonn"]
     assert examples["word_labels"][:] == [[1, 0, 2]]
     assert examples.features["word_labels"].feature.names == ["O", "PER", "LOC"]

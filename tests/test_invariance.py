@@ -26,18 +26,14 @@ from hf_attnprobe.storage.rows import read_rows
 
 TESTS = ("correlation", "permutation", "adversarial")
 KEY = ["test", "statistic", "example_id", "layer", "head"]
-KINDS = [
-    (e, a, 2) for e in ("bilstm", "cnn", "mlp") for a in ("additive", "dot_product")
-] + [("bilstm", "additive", 4)]
+KINDS = [(e, a, 2) for e in ("bilstm", "cnn", "mlp") for a in ("additive", "dot_product")] + [
+    ("bilstm", "additive", 4)
+]
 
 
-def assert_same(
-    found: pd.DataFrame, expected: pd.DataFrame, tolerance: float = 1e-6
-) -> None:
+def assert_same(found: pd.DataFrame, expected: pd.DataFrame, tolerance: float = 1e-6) -> None:
     """The same rows, whatever their order, with the same values."""
-    found, expected = (
-        rows.set_index(KEY).value.sort_index() for rows in (found, expected)
-    )
+    found, expected = (rows.set_index(KEY).value.sort_index() for rows in (found, expected))
     assert found.index.is_unique and found.index.equals(expected.index)
     worst = (found - expected).abs()
     assert worst.max() <= tolerance, worst.nlargest(5)
@@ -59,9 +55,7 @@ def rows_of(make_checkpoint):
     """A function to the rows of an audit of the given kind of model."""
 
     def run(data, kind=(), tests=TESTS, **options):
-        return audit_by_name(
-            make_checkpoint(*kind), data, tests=tests, **options
-        ).to_pandas()
+        return audit_by_name(make_checkpoint(*kind), data, tests=tests, **options).to_pandas()
 
     return run
 
@@ -72,9 +66,7 @@ def rows_of(make_checkpoint):
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_one_text_at_a_time_or_all_together(kind, rows_of, examples):
     """One at a time is unpadded, together is padded to the longest."""
-    data = (
-        examples if kind[2] == 2 else examples[-4:]
-    )  # more classes mean the slow search
+    data = examples if kind[2] == 2 else examples[-4:]  # more classes mean the slow search
     assert_same(rows_of(data, kind, batch_size=1), rows_of(data, kind, batch_size=64))
 
 
@@ -97,16 +89,13 @@ def test_far_more_padding_than_needed(kind, make_checkpoint, examples):
     texts = tokenize(tokenizer, load_examples(examples[-3:], "test"), adapter).texts
     plain = collate(adapter, texts, tokenizer.pad_token_id)
     inputs = {
-        name: torch.nn.functional.pad(values, (0, 30))
-        for name, values in plain.inputs.items()
+        name: torch.nn.functional.pad(values, (0, 30)) for name, values in plain.inputs.items()
     }
     padded = adapter.prepare(inputs, plain.example_ids, plain.labels)
     assert padded.mask.shape[1] == plain.mask.shape[1] + 30
     tests = (*TESTS[: 2 if kind[2] > 2 else 3], PREDICTION)
     where = dict.fromkeys(tests, adapter.sites())
-    found, expected = (
-        run_batch(adapter, batch, where, {}, 0) for batch in (padded, plain)
-    )
+    found, expected = (run_batch(adapter, batch, where, {}, 0) for batch in (padded, plain))
     assert_same(found, expected)
 
 
@@ -131,9 +120,7 @@ def test_the_summary_does_not_depend_on_the_order_either(make_checkpoint, exampl
             other.group,
             other.n,
         )
-        assert (one.mean, *one.ci95) == pytest.approx(
-            (other.mean, *other.ci95), abs=1e-6
-        )
+        assert (one.mean, *one.ci95) == pytest.approx((other.mean, *other.ci95), abs=1e-6)
 
 
 def test_which_other_texts_are_audited(rows_of, examples):
@@ -142,13 +129,9 @@ def test_which_other_texts_are_audited(rows_of, examples):
     assert_same(some, whole[whole.example_id.isin(some.example_id)])
 
 
-def test_the_model_as_an_object_in_training_mode(
-    make_model, tokenizer, rows_of, examples
-):
+def test_the_model_as_an_object_in_training_mode(make_model, tokenizer, rows_of, examples):
     model = make_model().train()
-    found = audit(
-        model, examples, tokenizer=tokenizer, tests=TESTS, progress=False
-    ).to_pandas()
+    found = audit(model, examples, tokenizer=tokenizer, tests=TESTS, progress=False).to_pandas()
     assert_same(found, rows_of(examples))
     assert model.training and {p.dtype for p in model.parameters()} == {torch.float32}
     assert all(p.requires_grad and p.grad is None for p in model.parameters())
@@ -167,17 +150,12 @@ def test_the_state_of_the_random_numbers(rows_of, examples):
 
 def test_another_seed_shuffles_otherwise(rows_of, examples):
     first, second = (
-        rows_of(examples, seed=seed).set_index(KEY).value.sort_index()
-        for seed in (0, 1)
+        rows_of(examples, seed=seed).set_index(KEY).value.sort_index() for seed in (0, 1)
     )
-    changed = {
-        statistic for _, statistic, *_ in first.index[(first - second).abs() > 1e-12]
-    }
+    changed = {statistic for _, statistic, *_ in first.index[(first - second).abs() > 1e-12]}
     drawn = {"median_tvd", "median_share_of_log_odds", "largest_drawn_change"}
     assert changed == drawn
-    longer = first.index[
-        (first.index.get_level_values("statistic") == "median_tvd") & (first > 0)
-    ]
+    longer = first.index[(first.index.get_level_values("statistic") == "median_tvd") & (first > 0)]
     assert (first[longer] != second[longer]).mean() > 0.9
 
 
@@ -189,9 +167,7 @@ def parts(folder):
 
 
 def names_in(folder, names):
-    return set(
-        pd.concat(pd.read_parquet(folder / "rows" / name) for name in names).test
-    )
+    return set(pd.concat(pd.read_parquet(folder / "rows" / name) for name in names).test)
 
 
 def test_tests_added_later(rows_of, examples, tmp_path):
@@ -217,13 +193,9 @@ def test_texts_added_later(rows_of, examples, tmp_path):
     after = parts(tmp_path)
     assert before.items() <= after.items()
     new = pd.concat(
-        pd.read_parquet(tmp_path / "rows" / name)
-        for name in after.keys() - before.keys()
+        pd.read_parquet(tmp_path / "rows" / name) for name in after.keys() - before.keys()
     )
-    assert (
-        len(few) == 4
-        and set(new.example_id) == {row["example_id"] for row in examples} - few
-    )
+    assert len(few) == 4 and set(new.example_id) == {row["example_id"] for row in examples} - few
     assert_same(found, rows_of(examples))
     assert_same(
         rows_of(examples, test_limit=4, output_dir=tmp_path),
@@ -272,9 +244,7 @@ def command(checkpoint, data, folder, *options):
 @pytest.fixture(scope="module")
 def data_folder(examples, tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
-    (folder / "test.jsonl").write_text(
-        "".join(json.dumps(row) + "\n" for row in examples)
-    )
+    (folder / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in examples))
     return folder
 
 
@@ -300,9 +270,7 @@ def test_killed_and_resumed(checkpoint, data_folder, uninterrupted, cli, tmp_pat
         time.sleep(0.005)
     running.send_signal(signal.SIGKILL)
     assert running.wait() == -signal.SIGKILL  # it was still at work
-    before = {
-        name: time_ for name, time_ in parts(folder).items() if name.startswith("part-")
-    }
+    before = {name: time_ for name, time_ in parts(folder).items() if name.startswith("part-")}
     assert 2 <= len(before) < 12 and not (folder / "summary.json").exists()
     done = cli(*command(checkpoint, data_folder, folder))
     assert done.code == 0, done.err
@@ -339,9 +307,7 @@ def test_two_processes_give_up_together(
     run = torchrun(*command(checkpoint, data_folder, folder))
     assert run.code == 1 and run.out == ""
     assert (
-        run.err.count(
-            f"attnprobe: {folder} belongs to another audit: its model fingerprint"
-        )
+        run.err.count(f"attnprobe: {folder} belongs to another audit: its model fingerprint")
         == 1  # the first process says it for all
     )
     assert "auditing.py" not in run.err  # the only traceback is the launcher's

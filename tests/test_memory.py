@@ -48,9 +48,7 @@ print(json.dumps([worst, whole, parts]))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_AS of Linux")
-def test_a_batch_that_does_not_fit_is_halved_until_it_does(
-    checkpoint, reviews_folder, run_python
-):
+def test_a_batch_that_does_not_fit_is_halved_until_it_does(checkpoint, reviews_folder, run_python):
     run = run_python("-c", SMALL, checkpoint, reviews_folder, 150_000_000, 10_000)
     assert run.code == 0, run.err
     worst, whole, parts = json.loads(run.out)
@@ -60,9 +58,7 @@ def test_a_batch_that_does_not_fit_is_halved_until_it_does(
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_AS of Linux")
-def test_a_text_that_does_not_fit_by_itself_is_one_line(
-    checkpoint, reviews_folder, run_python
-):
+def test_a_text_that_does_not_fit_by_itself_is_one_line(checkpoint, reviews_folder, run_python):
     run = run_python("-c", SMALL, checkpoint, reviews_folder, 60_000_000, 100_000)
     assert run.code == 1
     last = run.err.strip().splitlines()[-1]
@@ -77,9 +73,7 @@ def test_of_an_accelerator_too_and_the_next_batches_are_smaller(
 ):
     options = AuditOptions(control="none", shown_texts=0, batch_size=20)
     tests = [Permutation(n_permutations=3)]
-    expected = rows_of(
-        audit(checkpoint, reviews_folder, tests, options=options, progress=False)
-    )
+    expected = rows_of(audit(checkpoint, reviews_folder, tests, options=options, progress=False))
     failed_after, done, run_batch = [], set(), sweeps.run_batch
 
     def on_a_small_device(adapter, batch, *rest):
@@ -91,16 +85,12 @@ def test_of_an_accelerator_too_and_the_next_batches_are_smaller(
         return rows
 
     monkeypatch.setattr(sweeps, "run_batch", on_a_small_device)
-    found = rows_of(
-        audit(checkpoint, reviews_folder, tests, options=options, progress=False)
-    )
+    found = rows_of(audit(checkpoint, reviews_folder, tests, options=options, progress=False))
     pd.testing.assert_series_equal(found, expected, rtol=1e-12)
     assert failed_after and max(failed_after) < 20  # the second batch is cut at once
 
 
-def test_a_text_is_named_that_does_not_fit_on_a_device(
-    checkpoint, reviews, monkeypatch, tmp_path
-):
+def test_a_text_is_named_that_does_not_fit_on_a_device(checkpoint, reviews, monkeypatch, tmp_path):
     run_batch = sweeps.run_batch
     texts = sorted(reviews["test"]["text"][:6], key=len)
 

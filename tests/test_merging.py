@@ -118,9 +118,7 @@ def test_paired_differences_have_intervals_of_their_own(rows, parts):
     name = "comprehensiveness@attention − comprehensiveness@random"
     ours = estimate_of(every, ("input_erasure", name, 0, 0))
     wide = rows.pivot_table(index="example_id", columns="statistic", values="value")
-    paired = (
-        wide["comprehensiveness@attention"] - wide["comprehensiveness@random"]
-    ).to_numpy()
+    paired = (wide["comprehensiveness@attention"] - wide["comprehensiveness@random"]).to_numpy()
     assert ours.value == pytest.approx(np.nanmean(paired), abs=1e-12)
     assert ours.ci95 == pytest.approx(mean_estimate(paired).ci95, abs=1e-9)
 

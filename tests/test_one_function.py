@@ -78,9 +78,7 @@ def same(first, second):
 
 
 def test_an_audit_says_the_same_of_both(twins, tokenizer, data):
-    first, second = (
-        audit(twin, data, tokenizer=tokenizer, progress=False) for twin in twins
-    )
+    first, second = (audit(twin, data, tokenizer=tokenizer, progress=False) for twin in twins)
     assert first.answer == second.answer
     assert sum(f.answer != "cannot say" for f in first.findings) >= 3
     assert len(first.findings) == len(second.findings) >= 6
@@ -96,9 +94,7 @@ def test_an_audit_says_the_same_of_both(twins, tokenizer, data):
         assert same(ours.yardsticks, theirs.yardsticks)
         assert ours.other_draws == theirs.other_draws
     asked = {f.rule: f.yardsticks for f in first.findings}
-    assert all(
-        "control" in asked[rule] for rule in ("importance", "erasure", "removal")
-    )
+    assert all("control" in asked[rule] for rule in ("importance", "erasure", "removal"))
     key = ["test", "statistic", "example_id", "layer", "head"]
     both = first.rows.merge(second.rows, on=key)
     assert len(both) == len(first.rows) == len(second.rows)

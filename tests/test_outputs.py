@@ -42,16 +42,12 @@ def outputs(make_model, tokenizer, examples):
     return read_outputs(make_model(), tokenizer, examples)
 
 
-def test_outputs_are_those_of_the_model_run_on_each_text_alone(
-    outputs, make_model, tokenizer
-):
+def test_outputs_are_those_of_the_model_run_on_each_text_alone(outputs, make_model, tokenizer):
     model = make_model().double()
     assert outputs.example_ids == (4, 17, 31)
     for k, example_id in enumerate(outputs.example_ids):
         row = next(row for row in ROWS if row["example_id"] == example_id)
-        plain = model(
-            **tokenizer(row["text"], return_tensors="pt"), output_attentions=True
-        )
+        plain = model(**tokenizer(row["text"], return_tensors="pt"), output_attentions=True)
         n_tokens = len(row["text"].split())
         assert outputs.mask[k].sum() == n_tokens and outputs.labels[k] == row["label"]
         assert torch.allclose(outputs.probs[k], plain.logits.softmax(-1)[0], atol=1e-9)
@@ -113,9 +109,7 @@ def test_an_empty_text_needs_no_weights(tokenizer):
     assert guide_rows({}, empty, ids, special_ids(tokenizer)) == [[0.0] * len(ids[0])]
 
 
-def test_a_guided_model_reads_out_the_weights_it_is_given(
-    make_model, tokenizer, examples, outputs
-):
+def test_a_guided_model_reads_out_the_weights_it_is_given(make_model, tokenizer, examples, outputs):
     """Against Σ a_t h_t of the states, text by text."""
     model = make_model("mlp", "guided")
     found = predict(model, tokenizer, examples, guide=to_guide(outputs), batch_size=2)
@@ -123,13 +117,11 @@ def test_a_guided_model_reads_out_the_weights_it_is_given(
     for k, example_id in enumerate(outputs.example_ids):
         text = next(row["text"] for row in ROWS if row["example_id"] == example_id)
         inputs = tokenizer(text, return_tensors="pt")
-        states = base.encode(
-            base.embeddings(inputs["input_ids"]), inputs["attention_mask"]
-        )[0, 1:-1]
+        states = base.encode(base.embeddings(inputs["input_ids"]), inputs["attention_mask"])[
+            0, 1:-1
+        ]
         context = outputs.attention[k, : len(states)].float() @ states
-        assert torch.allclose(
-            found[k].float(), model.decode(context).softmax(-1), atol=1e-6
-        )
+        assert torch.allclose(found[k].float(), model.decode(context).softmax(-1), atol=1e-6)
 
 
 def test_a_guided_model_without_a_guide_says_so(make_model, tokenizer, examples):
@@ -138,9 +130,7 @@ def test_a_guided_model_without_a_guide_says_so(make_model, tokenizer, examples)
     inputs = tokenizer("the film", return_tensors="pt")
     with pytest.raises(ValueError, match="expected no guide"):
         make_model("mlp", "additive")(**inputs, guide=torch.ones(1, 4))
-    assert not list(
-        make_model("mlp", "guided").attention_classifier.attention.parameters()
-    )
+    assert not list(make_model("mlp", "guided").attention_classifier.attention.parameters())
 
 
 def test_a_guided_model_cannot_be_wrapped(make_model):
@@ -161,9 +151,7 @@ def test_a_hierarchical_model_can_guide(examples, tokenizer):
         sep_token_id=4,
     )
     model = AttentionClassifierForSequenceClassification(config).eval()
-    rows = [
-        {"example_id": 2, "text": "the film was dull . we left . rain fell", "label": 0}
-    ]
+    rows = [{"example_id": 2, "text": "the film was dull . we left . rain fell", "label": 0}]
     outputs = read_outputs(model, cutting, load_examples(rows, "test"))
     inputs = cutting(rows[0]["text"], return_tensors="pt")
     words, sentences = model(**inputs, output_attentions=True).attentions
@@ -172,14 +160,9 @@ def test_a_hierarchical_model_can_guide(examples, tokenizer):
     expected = per_word[
         [token not in special_ids(cutting) for token in inputs["input_ids"][0].tolist()]
     ]
-    assert (
-        torch.allclose(outputs.attention[0].float(), expected, atol=1e-6)
-        and len(expected) == 10
-    )
+    assert torch.allclose(outputs.attention[0].float(), expected, atol=1e-6) and len(expected) == 10
     flat = [tokenizer(rows[0]["text"])["input_ids"]]
-    assert guide_rows(
-        to_guide(outputs), load_examples(rows, "test"), flat, special_ids(tokenizer)
-    )
+    assert guide_rows(to_guide(outputs), load_examples(rows, "test"), flat, special_ids(tokenizer))
 
 
 @pytest.fixture(scope="module")

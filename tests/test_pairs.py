@@ -122,13 +122,9 @@ def test_the_tokens_are_those_of_the_tokenizer_given_both_texts(kind):
             assert text.inputs[name] == values
         n_words = len((row["premise"] + " " + row["hypothesis"]).split())
         numbers = [k for k in text.inputs["word_ids"] if k >= 0]
-        assert sorted(set(numbers)) == list(range(n_words)) and numbers == sorted(
-            numbers
-        )
+        assert sorted(set(numbers)) == list(range(n_words)) and numbers == sorted(numbers)
         for segment, words in enumerate((row["premise"], row["hypothesis"])):
-            marks = zip(
-                text.inputs["input_ids"], text.inputs["segment_ids"], strict=True
-            )
+            marks = zip(text.inputs["input_ids"], text.inputs["segment_ids"], strict=True)
             ids = [k for k, s in marks if s == segment]
             assert ids == tokenizer(words, add_special_tokens=False)["input_ids"]
 
@@ -139,9 +135,7 @@ def test_a_pretrained_tokenizer_pairs_as_it_was_trained_to():
     tokenizer = AutoTokenizer.from_pretrained(folder)
     facts = PretrainedFacts(make_model("bert", n_words=len(tokenizer)))
     rows = [row for row in ROWS if row["hypothesis"]]
-    for text, row in zip(
-        tokenize(tokenizer, pairs(rows), facts).texts, rows, strict=True
-    ):
+    for text, row in zip(tokenize(tokenizer, pairs(rows), facts).texts, rows, strict=True):
         for name, values in tokenizer(row["premise"], row["hypothesis"]).items():
             assert text.inputs[name] == values
         assert 1 in text.inputs["token_type_ids"]
@@ -151,22 +145,16 @@ def test_long_pairs_are_cut_at_the_longer_text_and_counted():
     made = encoded("bert", n_positions=8)
     tokenizer = make_tokenizer("bert")
     for text, row in zip(made.texts, ROWS, strict=True):
-        expected = tokenizer(
-            [row["premise"]], [row["hypothesis"]], truncation=True, max_length=8
-        )
+        expected = tokenizer([row["premise"]], [row["hypothesis"]], truncation=True, max_length=8)
         assert text.inputs["input_ids"] == expected["input_ids"][0]
-    lengths = [
-        len(tokenizer([r["premise"]], [r["hypothesis"]])["input_ids"][0]) for r in ROWS
-    ]
+    lengths = [len(tokenizer([r["premise"]], [r["hypothesis"]])["input_ids"][0]) for r in ROWS]
     assert made.n_cut == sum(length > 8 for length in lengths) > 0
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta"])
 def test_an_audit_of_pairs_predicts_what_the_pipeline_does(kind):
     model, tokenizer = make_model(kind), make_tokenizer(kind)
-    report = audit(
-        model, ROWS, ["uniform_attention"], tokenizer=tokenizer, progress=False
-    )
+    report = audit(model, ROWS, ["uniform_attention"], tokenizer=tokenizer, progress=False)
     rows = report.rows[report.rows.test == "prediction"]
     ours = rows.pivot(index="example_id", columns="statistic", values="value")
     classify = pipeline("text-classification", model=model, tokenizer=tokenizer)
@@ -200,10 +188,7 @@ def test_segments_reach_the_batch_and_single_texts_have_none():
 
 
 def test_swapped_texts_are_other_data_with_another_answer():
-    swapped = [
-        {**row, "premise": row["hypothesis"], "hypothesis": row["premise"]}
-        for row in ROWS
-    ]
+    swapped = [{**row, "premise": row["hypothesis"], "hypothesis": row["premise"]} for row in ROWS]
     assert dataset_fingerprint(pairs()) != dataset_fingerprint(pairs(swapped))
     adapter = wrap(make_model("bert"))
     probs = [
@@ -297,9 +282,7 @@ def test_an_audit_of_a_segment_is_another_audit_and_says_which(tmp_path):
     whole, second = run(None), run("text_pair", folder=tmp_path / "out")
     assert "second text of each pair" in str(second)
     assert "second text of each pair" in second.to_text(verbose=True)
-    assert "Columns read as texts: premise with hypothesis." in whole.to_text(
-        verbose=True
-    )
+    assert "Columns read as texts: premise with hypothesis." in whole.to_text(verbose=True)
     assert (whole.n, second.n, second.provenance["skipped_empty"]) == (5, 4, 1)
     report = (tmp_path / "out" / "report.md").read_text()
     assert "segment: text_pair" in report

@@ -92,8 +92,7 @@ def rows_of(job: Path | str) -> pd.DataFrame:
     store = Store(str(job))
     plan = read_plan(store)
     parts = [
-        from_wide(read_wide(read_part(store, plan, k, "parquet")))
-        for k in range(plan.n_partitions)
+        from_wide(read_wide(read_part(store, plan, k, "parquet"))) for k in range(plan.n_partitions)
     ]
     keys = ["test", "statistic", "example_id", "layer", "head"]
     return pd.concat(parts).sort_values(keys, ignore_index=True)
@@ -143,18 +142,14 @@ def test_one_worker_three_and_seventeen_write_the_same_bytes(job, expected):
     for n_workers in (1, 3, 17):
         for file in (job / "parts").glob("*") if (job / "parts").exists() else ():
             file.unlink()
-        assert wait_for([start(worker, job) for _ in range(n_workers)]) == (
-            [0] * n_workers
-        )
+        assert wait_for([start(worker, job) for _ in range(n_workers)]) == ([0] * n_workers)
         assert hashes(job) == expected
 
 
 def kill_at_random(job: Path, n_kills: int, n_workers: int, seed: int) -> int:
     """Workers of which one after the other is killed at random, and replaced."""
     draw = random.Random(seed)
-    alive = {
-        start(worker, job, draw.choice([0, 3600, -3600])) for _ in range(n_workers)
-    }
+    alive = {start(worker, job, draw.choice([0, 3600, -3600])) for _ in range(n_workers)}
     killed = 0
     while killed < n_kills:
         time.sleep(draw.uniform(0, 0.12))
@@ -211,9 +206,7 @@ def test_killed_in_the_middle_of_writing(job, expected, monkeypatch):
 
 def test_different_bytes_are_an_alarm(job, monkeypatch):
     run_partition(job, 0)
-    auditor = run_module.auditor_of(
-        str(job), read_plan(Store(str(job))).name, run_module.Trust()
-    )
+    auditor = run_module.auditor_of(str(job), read_plan(Store(str(job))).name, run_module.Trust())
     true = run_module._run
     monkeypatch.setattr(
         run_module,
@@ -279,9 +272,7 @@ def test_changed_texts_and_other_weights_are_refused(job, copy_of, monkeypatch):
     monkeypatch.setattr(
         "hf_attnprobe.adapters.pretrained.model_fingerprint", lambda model: "0" * 16
     )
-    with pytest.raises(
-        AttnProbeError, match="expected the model fingerprint of the plan, "
-    ):
+    with pytest.raises(AttnProbeError, match="expected the model fingerprint of the plan, "):
         work(job)
 
 
@@ -363,9 +354,7 @@ def test_a_limit_draws_the_texts_of_an_audit(checkpoint, reviews_folder, tmp_pat
 
 def test_texts_without_tokens_and_partitions_without_texts(checkpoint, tmp_path):
     texts = [{"text": "", "label": 0}] * 3 + [{"text": "a good film", "label": 1}] * 2
-    plan_audit(
-        checkpoint, texts, "uniform_attention", output_dir=tmp_path, partitions=40
-    )
+    plan_audit(checkpoint, texts, "uniform_attention", output_dir=tmp_path, partitions=40)
     done = work(tmp_path)
     assert done.is_complete and not done.set_aside
     store = Store(str(tmp_path))

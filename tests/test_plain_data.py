@@ -42,9 +42,7 @@ def test_there_and_back(result):
 
 
 def test_json_without_nan():
-    found = plain(
-        {"rows": (Result("a", float("nan"), (0.0, float("nan"))), [float("nan"), 1])}
-    )
+    found = plain({"rows": (Result("a", float("nan"), (0.0, float("nan"))), [float("nan"), 1])})
     assert json.loads(json.dumps(found, allow_nan=False))["rows"][1] == [None, 1]
 
 

@@ -111,25 +111,19 @@ def result(run):
 
 
 def test_the_card_says_what_the_audit_says(cli, model, audited, tmp_path):
-    done = cli(
-        "card", model, audited[1], "--data-id", "acme/reviews", "--license", "mit"
-    )
+    done = cli("card", model, audited[1], "--data-id", "acme/reviews", "--license", "mit")
     assert done.code == 0, done.err
     assert str(model / "README.md") in done.out
     report = read_audit(audited[1])
     card = ModelCard.load(model / "README.md")
-    told = [
-        r for r in card.data.eval_results if r.metric_type == "attention_faithfulness"
-    ]
+    told = [r for r in card.data.eval_results if r.metric_type == "attention_faithfulness"]
     wanted = [f for f in report.findings if f.rule != "accuracy"]
     assert wanted and [r.metric_value for r in told] == [f.value for f in wanted]
     assert {r.dataset_type for r in told} == {"acme/reviews"}
     right = next(r for r in card.data.eval_results if r.metric_type == "accuracy")
     predicted = report.rows[report.rows.test == "prediction"]
     wide = predicted.pivot(index="example_id", columns="statistic", values="value")
-    assert right.metric_value == pytest.approx(
-        (wide.predicted_class == wide.label).mean()
-    )
+    assert right.metric_value == pytest.approx((wide.predicted_class == wide.label).mean())
     file = model / ".eval_results" / "attention_faithfulness.yaml"
     entries = parse_eval_result_entries(yaml.safe_load(file.read_text()))
     assert [e.value for e in entries] == [f.value for f in wanted]
@@ -137,9 +131,7 @@ def test_the_card_says_what_the_audit_says(cli, model, audited, tmp_path):
     for finding in report.findings:
         assert finding.sentence.partition("<")[0] in text
     (again,) = re.findall("Repeat it: `(.*)`", text)
-    assert again == "attnprobe audit --model bilstm --dataset reviews --tests " + (
-        " ".join(TESTS)
-    )
+    assert again == "attnprobe audit --model bilstm --dataset reviews --tests " + (" ".join(TESTS))
     assert card.data.license == "mit" and str(tmp_path) not in text
     assert str(audited[0].parent) not in text
     # Once more with nothing: what was found is not dropped without a word.
@@ -181,9 +173,7 @@ def test_offline_is_one_line(cli, model, audited):
 # --- over HTTP ----------------------------------------------------------------------
 
 
-def test_a_life_on_the_hub(
-    model, audited, texts, make_model, tokenizer, run_python, tmp_path
-):
+def test_a_life_on_the_hub(model, audited, texts, make_model, tokenizer, run_python, tmp_path):
     """Push; load without the package; rows; the metric from its Space; audit by id."""
     root = tmp_path / "hub"
     shutil.copytree(
@@ -210,9 +200,7 @@ def test_a_life_on_the_hub(
         env = {
             "HF_ENDPOINT": hub.url,
             "HF_HOME": str(tmp_path / "home"),
-            **dict.fromkeys(
-                ["HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "HF_EVALUATE_OFFLINE"]
-            ),
+            **dict.fromkeys(["HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "HF_EVALUATE_OFFLINE"]),
         }
         given = json.dumps([said, texts[:4]])
         ours = result(run_python("-c", OURS, given, env=env))

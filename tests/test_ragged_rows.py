@@ -14,9 +14,7 @@ from hf_attnprobe.statistics.stopped import MARK
 
 
 LOSSES = ("comprehensiveness@attention", "comprehensiveness@random")
-LEAD = [
-    f"fraction_to_lose_lead@{ranking}" for ranking in ("attention", "random", "best")
-]
+LEAD = [f"fraction_to_lose_lead@{ranking}" for ranking in ("attention", "random", "best")]
 TESTS = {
     "correlation": ("attention_leave_one_out_agreement",),
     "permutation": ("median_tvd", "max_attention"),
@@ -47,9 +45,7 @@ def rows_of(frame, predictions):
             values = {"example_id": known.index, "value": known.to_numpy()}
             parts.append(pd.DataFrame({"test": test, "statistic": name, **values}))
     rows = pd.concat(parts, ignore_index=True)
-    return rows.assign(
-        layer=rows.layer.fillna(0).astype(int), head=rows["head"].fillna(0)
-    )
+    return rows.assign(layer=rows.layer.fillna(0).astype(int), head=rows["head"].fillna(0))
 
 
 def predictions_of(n):

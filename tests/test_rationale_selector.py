@@ -71,14 +71,10 @@ def base(splits):
         for word, label in CUES.items():
             row = tokenizer.convert_tokens_to_ids(word)
             table[row] = torch.tensor([1.0, 8 * (2 * label - 1)])
-        model.attention_classifier.attention.query.weight[:] = torch.tensor(
-            [math.sqrt(2), 0.0]
-        )
+        model.attention_classifier.attention.query.weight[:] = torch.tensor([math.sqrt(2), 0.0])
         model.classifier.weight[:] = torch.tensor([0.0, 1.0])
         model.classifier.bias.zero_()
-    return Base(
-        "made by hand", model, tokenizer, TrainingOptions(seed=0, batch_size=16)
-    )
+    return Base("made by hand", model, tokenizer, TrainingOptions(seed=0, batch_size=16))
 
 
 @pytest.fixture(scope="module")
@@ -162,9 +158,7 @@ def test_a_finished_selector_is_loaded_and_other_settings_are_refused(
         rationale(base, splits, other, output_dir=folder)
 
 
-def test_an_interrupted_training_goes_on_to_the_same_weights(
-    base, splits, tmp_path, monkeypatch
-):
+def test_an_interrupted_training_goes_on_to_the_same_weights(base, splits, tmp_path, monkeypatch):
     options = Rationale(selector_size=4, selector_epochs=3)
     whole = token_selector.train_selector(base, splits, tmp_path / "whole", options)
     evaluate, n_epochs = SelectorTrainer.evaluate, []

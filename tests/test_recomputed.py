@@ -81,9 +81,7 @@ def test_rows_that_depend_on_the_batch_are_refused_and_kept(tokenizer, rows, tmp
     audit(subject, rows, **FEW | {"options": one})  # as the error says
 
 
-def test_a_hook_between_two_audits_is_found_before_anything_is_written(
-    tokenizer, rows, tmp_path
-):
+def test_a_hook_between_two_audits_is_found_before_anything_is_written(tokenizer, rows, tmp_path):
     model = make(tokenizer)
     audit((model, tokenizer), rows[:6], **FEW, output_dir=tmp_path)
     before = parts(tmp_path)

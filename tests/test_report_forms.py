@@ -23,9 +23,7 @@ def audited(checkpoint, reviews, tmp_path_factory):
     """An audit of 40 texts with its control, and its folder."""
     folder = tmp_path_factory.mktemp("forms") / "audit"
     tests = ["correlation", "permutation", "adversarial"]
-    report = audit(
-        checkpoint, reviews["test"], tests, output_dir=folder, progress=False
-    )
+    report = audit(checkpoint, reviews["test"], tests, output_dir=folder, progress=False)
     return report, folder
 
 
@@ -64,9 +62,7 @@ def test_the_verdict_comes_first_in_about_ten_lines(audited):
 def test_what_has_no_labels_says_so(checkpoint, reviews):
     texts = list(reviews["test"]["text"])[:5]
     said = str(audit(checkpoint, texts, "permutation", progress=False))
-    assert re.search(
-        r"^Is the model any good\? +cannot say +The texts have no labels$", said, re.M
-    )
+    assert re.search(r"^Is the model any good\? +cannot say +The texts have no labels$", said, re.M)
     assert "nan" not in said
 
 
@@ -89,9 +85,7 @@ def test_frames_are_the_rows(audited):
     assert len(wide) == report.n and "predicted_class" in wide
     assert wide.size == len(rows.drop_duplicates())
     summary = report.summary_frame()
-    row = summary[
-        (summary.statistic == tau.statistic.iloc[0]) & (summary.group == "all")
-    ]
+    row = summary[(summary.statistic == tau.statistic.iloc[0]) & (summary.group == "all")]
     assert row["mean"].item() == pytest.approx(by_hand.mean())
     others = read_draws(folder)
     others = others[others.statistic == tau.statistic.iloc[0]]

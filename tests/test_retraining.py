@@ -45,9 +45,7 @@ OPTIONS = RetrainOptions(n_seeds=2, lambdas=[0.05, 0.001], adversary_epochs=3)
 
 def run(model, data, folder, tests=None, **changes):
     options = replace(OPTIONS, **changes)
-    return retrain(
-        model, data, tests, output_dir=folder, options=options, progress=False
-    )
+    return retrain(model, data, tests, output_dir=folder, options=options, progress=False)
 
 
 @pytest.fixture(scope="module")
@@ -129,20 +127,14 @@ def test_every_model_is_an_ordinary_checkpoint(folder, report):
         f"diagnostic_mlp/{guide}"
         for guide in ("uniform", "trained", "base", "adversary-lambda-0.001")
     ]
-    assert [m.name for m in report.models] == expected and models_in(
-        folder
-    ).keys() == set(expected)
+    assert [m.name for m in report.models] == expected and models_in(folder).keys() == set(expected)
     assert all(
         m.seconds > 0 and m.n_epochs in (2, 3) and "test_accuracy" in m.metrics
         for m in report.models
     )
-    model = AutoModelForSequenceClassification.from_pretrained(
-        folder / "adversary" / "lambda-0.05"
-    )
+    model = AutoModelForSequenceClassification.from_pretrained(folder / "adversary" / "lambda-0.05")
     tokenizer = AutoTokenizer.from_pretrained(folder / "adversary" / "lambda-0.05")
-    assert model(
-        **tokenizer("the film was superb", return_tensors="pt")
-    ).logits.shape == (1, 2)
+    assert model(**tokenizer("the film was superb", return_tensors="pt")).logits.shape == (1, 2)
     assert not list(folder.rglob(".steps"))
     assert {f.name for f in folder.iterdir() if f.is_file()} == {
         "retraining.json",
@@ -160,9 +152,7 @@ def test_the_adversary_guides_that_is_nearest_to_the_papers(folder):
 
     base = load_base(folder.parent / "out" / "seeds" / "1")  # for its tokenizer
     examples = load_splits(
-        json.loads((folder / "summary.json").read_text())["dataset"].removesuffix(
-            " (test)"
-        )
+        json.loads((folder / "summary.json").read_text())["dataset"].removesuffix(" (test)")
     )["test"]
     adversary = AutoModelForSequenceClassification.from_pretrained(
         folder / "adversary" / "lambda-0.001"
@@ -174,9 +164,7 @@ def test_the_adversary_guides_that_is_nearest_to_the_papers(folder):
     found = predict(guided, base.tokenizer, examples, guide=guide).argmax(-1)
     rows = read_retraining(folder).to_pandas()
     expected = (
-        rows[rows.statistic == "adversary_guide_correct"]
-        .sort_values("example_id")
-        .value.to_numpy()
+        rows[rows.statistic == "adversary_guide_correct"].sort_values("example_id").value.to_numpy()
     )
     labels = rows[rows.statistic == "label"].sort_values("example_id").value.to_numpy()
     assert np.array_equal(found.numpy() == labels, expected == 1)
@@ -209,10 +197,7 @@ def test_the_curve_has_what_it_is_compared_with(report):
     assert points["trained with uniform attention"].jsd == means["uniform_model_jsd"]
     assert points["exactly, within 0.05"].tvd == "≤ 0.05"
     assert points["search within 0.05"].jsd <= points["exactly, within 0.05"].jsd + 1e-9
-    assert (
-        points["no weights at all are farther"].jsd
-        >= max(p.jsd for p in points.values()) - 1e-9
-    )
+    assert points["no weights at all are farther"].jsd >= max(p.jsd for p in points.values()) - 1e-9
 
 
 def test_the_report_says_what_it_is(folder, report):
@@ -245,9 +230,7 @@ def test_json_and_back(folder, report, cli):
 # --- again, and killed --------------------------------------------------------------------------------------------
 
 
-def test_the_same_again_trains_nothing(
-    base, reviews_folder, folder, report, monkeypatch, cli
-):
+def test_the_same_again_trains_nothing(base, reviews_folder, folder, report, monkeypatch, cli):
     before = models_in(folder)
     monkeypatch.setattr(
         "transformers.Trainer.train", lambda *args, **options: pytest.fail("trained")
@@ -281,9 +264,7 @@ def test_tests_and_seeds_added_later(base, reviews_folder, copy_of, folder):
     before = models_in(copy)
     found = run(base, reviews_folder, copy, ["seeds"], n_seeds=3)
     after = models_in(copy)
-    assert before.items() <= after.items() and after.keys() - before.keys() == {
-        "seeds/3"
-    }
+    assert before.items() <= after.items() and after.keys() - before.keys() == {"seeds/3"}
     assert {s.test for s in found.statistics} == {"seeds"} and "one_seed_jsd@3" in {
         s.statistic for s in found.statistics
     }
@@ -310,13 +291,9 @@ def test_another_adversary_guides_another_model(base, reviews_folder, copy_of, f
         ({"adversary_epochs": 2}, "adversary"),
     ],
 )
-def test_another_run_in_the_same_folder_is_refused(
-    change, what, base, reviews_folder, folder
-):
+def test_another_run_in_the_same_folder_is_refused(change, what, base, reviews_folder, folder):
     before = models_in(folder)
-    with pytest.raises(
-        AttnProbeError, match=f"belongs to another retraining: its {what}"
-    ):
+    with pytest.raises(AttnProbeError, match=f"belongs to another retraining: its {what}"):
         run(base, reviews_folder, folder, **change)
     assert models_in(folder) == before
 
@@ -378,9 +355,7 @@ def test_killed_in_the_middle_of_a_model(base, reviews_folder, tmp_path, cli):
     assert first.code == again.code == 0, again.err
     assert models_in(killed / "uniform") == before  # what was finished was left alone
     found, expected = json.loads(again.out), json.loads(first.out)
-    assert all(
-        found[key] == expected[key] for key in ("statistics", "scores", "verdict")
-    )
+    assert all(found[key] == expected[key] for key in ("statistics", "scores", "verdict"))
     one, other = (
         AutoModelForSequenceClassification.from_pretrained(
             f / "adversary" / "lambda-0.02"
@@ -400,11 +375,7 @@ def test_bad_flags_are_one_line(base, reviews_folder, tmp_path, cli):
         "attnprobe: expected tests of uniform, seeds, adversary, diagnostic_mlp"
     )
     done = cli(*command, "--model", tmp_path / "nowhere")
-    assert (
-        done.code == 1
-        and done.err.count("\n") == 1
-        and "expected a model folder" in done.err
-    )
+    assert done.code == 1 and done.err.count("\n") == 1 and "expected a model folder" in done.err
     assert cli(*command, "--model", base, "--lambdas", "-1").code == 2
     assert cli(*command, "--model", base, "--tvd-scale", "double").code == 2
     assert not (tmp_path / "out").exists()
@@ -424,9 +395,7 @@ def bert(tokenizer, tmp_path):
     return tmp_path / "bert"
 
 
-def test_a_base_that_cannot_be_trained_again(
-    bert, make_checkpoint, reviews_folder, tmp_path
-):
+def test_a_base_that_cannot_be_trained_again(bert, make_checkpoint, reviews_folder, tmp_path):
     for model, message in (
         (bert, "expected an attention classifier to train again from scratch"),
         (make_checkpoint("bilstm", "uniform"), "has uniform attention"),
@@ -440,16 +409,12 @@ def test_data_that_does_not_fit(base, reviews, tmp_path):
     splits = {name: reviews[name] for name in ("train", "validation")}
     with pytest.raises(AttnProbeError, match="there are no test texts"):
         run(base, type(reviews)(splits), tmp_path / "out")
-    rows = [
-        {"text": f"{word} and so on", "label": word} for word in ("red", "green")
-    ] * 10
+    rows = [{"text": f"{word} and so on", "label": word} for word in ("red", "green")] * 10
     (tmp_path / "data").mkdir()
     for name in ("train", "validation", "test"):
         lines = "".join(json.dumps(row) + "\n" for row in rows)
         (tmp_path / "data" / f"{name}.jsonl").write_text(lines)
-    with pytest.raises(
-        AttnProbeError, match="with the classes negative, positive, got green, red"
-    ):
+    with pytest.raises(AttnProbeError, match="with the classes negative, positive, got green, red"):
         run(base, tmp_path / "data", tmp_path / "out")
 
 

@@ -109,9 +109,7 @@ def test_few_texts_cannot_say(seeds):
         (0.110, (0.088, 0.131), SST_SEEDS, NO),
     ],
 )
-def test_a_guide_is_judged_beyond_the_spread_of_the_seeds(
-    lost, interval, seeds, answer
-):
+def test_a_guide_is_judged_beyond_the_spread_of_the_seeds(lost, interval, seeds, answer):
     guides = (
         f1("trained guide", 0.8, reference="trained guide"),
         f1("base guide", 0.8 - lost, lost, interval, "trained guide"),
@@ -248,9 +246,7 @@ def test_the_farthest_of_equals_is_not_far_on_other_texts():
     naive, crossed = [], []
     for seed in range(100):
         noise = rng.normal(0, 0.1, (20, 60))
-        place = crossed_choice(
-            labels, base, [base] * 20, list(noise), tolerance=0.02, seed=seed
-        )
+        place = crossed_choice(labels, base, [base] * 20, list(noise), tolerance=0.02, seed=seed)
         naive.append(noise.mean(1).max())
         crossed.append(noise[place, np.arange(60)].mean())
     error = np.std(crossed) / 10
@@ -265,9 +261,7 @@ def test_each_half_chooses_the_farthest_that_keeps_f1():
     far, near = np.full(40, 0.6), np.full(40, 0.1)
 
     def choice(adversaries, divergences):
-        return set(
-            crossed_choice(labels, base, adversaries, divergences, tolerance=0.02)
-        )
+        return set(crossed_choice(labels, base, adversaries, divergences, tolerance=0.02))
 
     assert choice([base, base], [near, far]) == {1}
     assert choice([base, bad], [near, far]) == {0}
@@ -286,8 +280,7 @@ def plain_f1(labels, predicted):
 def plain_interval(frame, statistic, n_resamples=600):
     """Percentiles over resamples that pandas draws."""
     values = [
-        statistic(frame.sample(frac=1, replace=True, random_state=k))
-        for k in range(n_resamples)
+        statistic(frame.sample(frac=1, replace=True, random_state=k)) for k in range(n_resamples)
     ]
     return np.nanpercentile(values, [2.5, 97.5])
 
@@ -332,9 +325,7 @@ def test_words_follow_from_an_independent_recomputation(case):
         ),
     }
     if seeds:
-        scores["seeds"] = compare_scores(
-            labels, {"base": models["base"]} | seeds, reference="base"
-        )
+        scores["seeds"] = compare_scores(labels, {"base": models["base"]} | seeds, reference="base")
     found = verdict(statistics, scores, n=n, beyond_seed=beyond)
 
     frame = pd.DataFrame({"labels": labels, "chosen": chosen.argmax(1)})

@@ -91,9 +91,7 @@ def test_what_cannot_be_written_is_one_line_each_and_nothing_is_lost(
         assert here == there
 
 
-def test_a_full_disk_is_one_line(
-    cli, checkpoint, reviews_folder, full_for, monkeypatch, tmp_path
-):
+def test_a_full_disk_is_one_line(cli, checkpoint, reviews_folder, full_for, monkeypatch, tmp_path):
     command = ("audit", "--model", checkpoint, "--dataset", reviews_folder)
     command += ("--test-limit", 4, "--tests", "permutation", "--output-dir", tmp_path)
     full_for("summary.json")
@@ -115,14 +113,10 @@ def test_half_a_file_is_taken_away(tmp_path):
 # --- a folder that was changed --------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "provenance", [None, [1], {"prediction": {"kind": "alien"}}, {"tests": 3}]
-)
+@pytest.mark.parametrize("provenance", [None, [1], {"prediction": {"kind": "alien"}}, {"tests": 3}])
 def test_a_spoilt_provenance_is_one_line(cli, spoilt, provenance):
     file = spoilt / "summary.json"
-    file.write_text(
-        json.dumps({**json.loads(file.read_text()), "provenance": provenance})
-    )
+    file.write_text(json.dumps({**json.loads(file.read_text()), "provenance": provenance}))
     assert "cannot read the summary" in refused(cli("report", spoilt))
 
 
@@ -173,9 +167,7 @@ def test_classes_that_are_called_as_all_or_alike_have_their_own_numbers():
 
 
 def test_a_cell_keeps_to_its_place():
-    lines = markdown.table(
-        ["class", "n"], [["a|b\nc", 1], ["<b>x</b>", 2], ["p < .05", 3]]
-    )
+    lines = markdown.table(["class", "n"], [["a|b\nc", 1], ["<b>x</b>", 2], ["p < .05", 3]])
     cells = [re.split(r"(?<!\\)\|", line) for line in lines]
     assert {len(row) for row in cells} == {4} and len(lines) == 5
     assert r"\<b>" in lines[3] and "p < .05" in lines[4]

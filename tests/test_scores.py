@@ -18,9 +18,7 @@ def binary(p):
 def test_metrics_on_a_hand_computed_case():
     # Predicted 0 1 1 1 0 0: two hits, one false alarm, one miss. Pairs (negative, positive) in order: 8 of 9.
     found = metrics(LABELS, binary([0.1, 0.6, 0.7, 0.9, 0.4, 0.2]))
-    assert found == pytest.approx(
-        {"f1": 2 * 2 / (3 + 3), "accuracy": 4 / 6, "roc_auc": 8 / 9}
-    )
+    assert found == pytest.approx({"f1": 2 * 2 / (3 + 3), "accuracy": 4 / 6, "roc_auc": 8 / 9})
 
 
 def test_f1_of_three_classes_is_the_mean_over_them():
@@ -71,9 +69,7 @@ def test_differences_are_paired():
     }
     found = {
         (s.model, s.metric): s
-        for s in compare_scores(
-            labels, probs, reference="base", seed=3, n_resamples=200
-        )
+        for s in compare_scores(labels, probs, reference="base", seed=3, n_resamples=200)
     }
     for metric in ("f1", "accuracy", "roc_auc"):
         same, worse = found["same", metric], found["worse", metric]
@@ -88,9 +84,7 @@ def test_differences_are_paired():
     differences = []
     for row in counts:
         rows = np.repeat(np.arange(80), row)
-        scores = [
-            area(p[rows, 1], labels[rows]) for p in (probs["base"], probs["worse"])
-        ]
+        scores = [area(p[rows, 1], labels[rows]) for p in (probs["base"], probs["worse"])]
         differences.append(scores[0] - scores[1])
     expected = tuple(np.percentile(differences, [2.5, 97.5]))
     assert found["worse", "roc_auc"].difference_ci95 == pytest.approx(expected)

@@ -110,9 +110,7 @@ ALLOWING = ["trust_remote_code", "allow_pickle"]
 
 @pytest.mark.parametrize("option", ALLOWING)
 @pytest.mark.parametrize("by_grid", [False, True])
-def test_a_study_file_alone_allows_no_code(
-    option, by_grid, model, canary, tmp_path, cli
-):
+def test_a_study_file_alone_allows_no_code(option, by_grid, model, canary, tmp_path, cli):
     """It may ask; the command line must say so too."""
     set_modules(model, canary)
     own = {
@@ -234,9 +232,7 @@ def test_an_index_names_files_beside_it(named, model):
     (model / "b.safetensors").write_bytes(b"")
     index["weight_map"] = dict.fromkeys(weights, "../a.safetensors")
     (model / name).write_text(json.dumps(index))
-    with pytest.raises(
-        AttnProbeError, match=r"files beside the index .*got '\.\./a\."
-    ) as e:
+    with pytest.raises(AttnProbeError, match=r"files beside the index .*got '\.\./a\.") as e:
         load_model(model)
     assert "\n" not in str(e.value)
 

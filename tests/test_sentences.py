@@ -117,9 +117,7 @@ def check_accuracy(report, rows):
     (finding,) = [f for f in report.findings if f.rule == "accuracy"]
     right, usual, graded, n = recompute.accuracy(own)
     assert f" {right:.2f} [" in finding.sentence
-    assert own.probability.isna().all() or (
-        f"{own.probability.mean():.2f} [" in finding.sentence
-    )
+    assert own.probability.isna().all() or (f"{own.probability.mean():.2f} [" in finding.sentence)
     if graded is None:  # nothing to compare with: no answer, and no claim
         assert finding.answer == "cannot say" and finding.n == 0
         assert "more" not in finding.sentence
@@ -185,9 +183,7 @@ def check_contrasts(report, rows, control):
         assert len(chosen) == c.n
         if c.n:
             assert c.difference == pytest.approx(chosen.difference.mean(), abs=1e-9)
-            assert c.control_mean == pytest.approx(
-                chosen.value_control.mean(), abs=1e-9
-            )
+            assert c.control_mean == pytest.approx(chosen.value_control.mean(), abs=1e-9)
 
 
 @given(
@@ -210,9 +206,7 @@ def test_every_number_and_answer_follows_from_the_rows(
 ):
     folder = tmp_path_factory.mktemp("audit")
     vocabulary = len(tokenizer)
-    model = random_classifier(
-        encoder, n_labels, sharpness, confidence, vocabulary, seed
-    )
+    model = random_classifier(encoder, n_labels, sharpness, confidence, vocabulary, seed)
     texts = random_texts(tokenizer, n, n_labels, seed)
     report = audit(model, texts, tokenizer=tokenizer, output_dir=folder, progress=False)
     check(report, folder)

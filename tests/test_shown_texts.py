@@ -74,9 +74,7 @@ def test_scores_are_those_of_the_model_run_by_hand(report, make_model, tokenizer
         assert shown.predicted == model.config.id2label[predicted]
         assert shown.probability == pytest.approx(float(probs[predicted]))
         special = torch.tensor(
-            tokenizer.get_special_tokens_mask(
-                ids[0].tolist(), already_has_special_tokens=True
-            )
+            tokenizer.get_special_tokens_mask(ids[0].tolist(), already_has_special_tokens=True)
         ).bool()
         content = ~special
         attention = output.attentions[-1].flatten()
@@ -94,9 +92,7 @@ def test_scores_are_those_of_the_model_run_by_hand(report, make_model, tokenizer
             shorter = torch.cat([ids[:, :place], ids[:, place + 1 :]], 1)
             with torch.no_grad():
                 after = model(shorter, attention_mask=torch.ones_like(shorter))
-            without.append(
-                float(probs[predicted] - after.logits.softmax(-1)[0, predicted])
-            )
+            without.append(float(probs[predicted] - after.logits.softmax(-1)[0, predicted]))
         assert shown.scores["leave_one_out"] == pytest.approx(without, abs=1e-9)
 
 
@@ -105,9 +101,7 @@ def test_the_adversary_keeps_the_output_and_is_as_far_as_the_rows_say(
 ):
     model, base = classifier(make_model)
     found = report[0].to_pandas()
-    found = (
-        found[found.statistic == "epsilon_max_jsd@0.05"].set_index("example_id").value
-    )
+    found = found[found.statistic == "epsilon_max_jsd@0.05"].set_index("example_id").value
     for shown in report[0].examples:
         text = next(r["text"] for r in rows if r["example_id"] == shown.example_id)
         ids = torch.tensor([tokenizer(text)["input_ids"]])
@@ -122,9 +116,7 @@ def test_the_adversary_keeps_the_output_and_is_as_far_as_the_rows_say(
         with torch.no_grad():
             probs = model.decode((adversary[:, None] * states).sum(0)).softmax(-1)
         told = shown.numbers[ADVERSARY_PROBABILITY]
-        assert told == pytest.approx(
-            float(probs[model.config.label2id[shown.predicted]])
-        )
+        assert told == pytest.approx(float(probs[model.config.label2id[shown.predicted]]))
         assert abs(told - shown.probability) <= 0.05 + 1e-9
         assert shown.numbers[ADVERSARY_JSD] == pytest.approx(found[shown.example_id])
         mean = (adversary + torch.tensor(shown.scores["attention"])) / 2
@@ -133,9 +125,7 @@ def test_the_adversary_keeps_the_output_and_is_as_far_as_the_rows_say(
         assert float(jsd) == pytest.approx(shown.numbers[ADVERSARY_JSD], abs=1e-6)
 
 
-def test_the_smallest_set_flips_and_no_smaller_one_does(
-    report, make_model, rows, tokenizer
-):
+def test_the_smallest_set_flips_and_no_smaller_one_does(report, make_model, rows, tokenizer):
     model, base = classifier(make_model)
     n_checked = 0
     for shown in report[0].examples:
@@ -177,9 +167,7 @@ def test_the_choice_depends_on_neither_batches_nor_order(run, report, rows):
 
 def test_texts_are_shown_for_reasons_that_the_rows_bear_out(report):
     found = (
-        report[0]
-        .to_pandas()
-        .pivot_table(index="example_id", columns="statistic", values="value")
+        report[0].to_pandas().pivot_table(index="example_id", columns="statistic", values="value")
     )
     by_why = {text.why.split("(")[0]: text for text in report[0].examples}
     first = by_why["attention and gradients disagree most on the order of its tokens "]
@@ -220,17 +208,13 @@ def test_texts_are_kept_and_not_scored_twice(run, rows, report, monkeypatch, tmp
     monkeypatch.setattr(
         Explainer,
         "explain",
-        lambda self, text, *a: (
-            scored.append(text.example_id) or explain(self, text, *a)
-        ),
+        lambda self, text, *a: scored.append(text.example_id) or explain(self, text, *a),
     )
     assert run(rows, folder, ["adversarial"]).examples == first.examples
     assert scored == []
     more = run(rows, folder, ["adversarial"], shown_texts=SHOWN + 3).examples
     assert len(more) == SHOWN + 3
-    assert set(scored) == {t.example_id for t in more} - {
-        t.example_id for t in first.examples
-    }
+    assert set(scored) == {t.example_id for t in more} - {t.example_id for t in first.examples}
 
 
 def test_a_spoilt_file_of_texts_is_made_anew(run, rows, tmp_path):
@@ -239,9 +223,7 @@ def test_a_spoilt_file_of_texts_is_made_anew(run, rows, tmp_path):
     (folder / "texts.json").write_text("{")
     assert read_audit(folder).examples == ()
     assert (
-        run(rows, folder, ["adversarial"]).examples
-        == first.examples
-        == read_audit(folder).examples
+        run(rows, folder, ["adversarial"]).examples == first.examples == read_audit(folder).examples
     )
 
 
@@ -301,11 +283,7 @@ def test_every_head_of_a_transformer_has_texts(head, berts, pairs):
     )
     strings = [json.dumps(row).lower() for row in DATA[head][:4]]
     tau = report.to_pandas().query("layer == -1 and head == -1")
-    tau = (
-        tau[tau.statistic == "attention_leave_one_out_tau"]
-        .set_index("example_id")
-        .value
-    )
+    tau = tau[tau.statistic == "attention_leave_one_out_tau"].set_index("example_id").value
     assert len(report.examples) == 3
     for text in report.examples:
         assert set(text.scores) == {"attention", "gradient", "leave_one_out"}

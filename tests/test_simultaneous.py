@@ -70,13 +70,9 @@ def test_all_means_are_covered_at_once():
     """With normal values and heads that share texts: at least 95%, less a Monte Carlo error, and not always."""
     rng = np.random.default_rng(2)
     covered = [
-        (
-            np.abs(np.diff(np.sign(simultaneous_interval(sample, n_draws=250)), axis=0))
-            == 2
-        ).all()
+        (np.abs(np.diff(np.sign(simultaneous_interval(sample, n_draws=250)), axis=0)) == 2).all()
         for sample in (
-            rng.standard_normal((200, 40)) + rng.standard_normal((200, 1))
-            for _ in range(400)
+            rng.standard_normal((200, 40)) + rng.standard_normal((200, 1)) for _ in range(400)
         )
     ]
     assert 0.92 <= np.mean(covered) < 0.99
@@ -101,9 +97,7 @@ def test_the_critical_value_lies_between_one_column_and_independent_ones():
     apart = critical_value(rng.standard_normal((n, 20)))
     some = critical_value(alone + rng.standard_normal((n, 20)))
     sidak = scipy.stats.norm.ppf((1 + 0.95 ** (1 / 20)) / 2)
-    assert same == pytest.approx(1.96, abs=0.15) and apart == pytest.approx(
-        sidak, abs=0.1
-    )
+    assert same == pytest.approx(1.96, abs=0.15) and apart == pytest.approx(sidak, abs=0.1)
     assert same < some < apart <= sidak
     assert effective_columns(same) == pytest.approx(1, abs=0.6)
     assert 14 < effective_columns(apart) <= 20 + 1e-9
@@ -130,9 +124,7 @@ def test_columns_without_variation():
     constant = np.column_stack([np.full(100, 0.1), np.zeros(100), np.ones(100)])
     values = np.hstack([varying, constant])
     low, high = simultaneous_interval(values)
-    np.testing.assert_array_equal(
-        np.stack([low, high])[:, :5], simultaneous_interval(varying)
-    )
+    np.testing.assert_array_equal(np.stack([low, high])[:, :5], simultaneous_interval(varying))
     assert low[5] == high[5] == pytest.approx(0.1)
     # All texts agree: a share is still not known to a point.
     assert low[6] == 0 and high[6] > 0.03 and high[7] == 1 and low[7] < 0.97

@@ -129,9 +129,7 @@ def test_every_verb_is_told_of(site):
         for action in build_parser()._actions
         if isinstance(action, argparse._SubParsersAction)
     )
-    told = " ".join(
-        page.text for path, page in site[1].items() if path != "CHANGELOG.html"
-    )
+    told = " ".join(page.text for path, page in site[1].items() if path != "CHANGELOG.html")
     assert [name for name in commands if f"attnprobe {name}" not in told] == []
 
 

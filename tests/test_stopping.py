@@ -170,9 +170,7 @@ def test_a_mark_stays_with_selections_and_leaves_finished_columns_alone():
     stopping = Stopping(n_texts=4, seed=0)
     rows = marked(pd.DataFrame({"example_id": range(4), "layer": 0}), stopping)
     assert stopping_of(rows[rows.example_id > 1].reset_index(drop=True)) == stopping
-    frame = pd.DataFrame(
-        {"full": [0.1, 0.2, 0.3, 0.2], "cut": [0.1, 0.2, np.nan, np.nan]}
-    )
+    frame = pd.DataFrame({"full": [0.1, 0.2, 0.3, 0.2], "cut": [0.1, 0.2, np.nan, np.nan]})
     ordinary = np.array([[0.15, 0.1], [0.25, 0.2]])
     ends = widened(ordinary, frame, [(0.0, 1.0)] * 2, stopping)
     assert ends[:, 0].tolist() == [0.15, 0.25]
@@ -197,25 +195,19 @@ def test_work_is_resumed_by_test_site_and_text():
     assert ran == [("a", 0, 2), ("a", 1, 0), ("a", 1, 2)]
 
 
-@pytest.mark.parametrize(
-    "text", ["", "10 minutes", "-1s", "0", "nan", "1e400s", "10mm"]
-)
+@pytest.mark.parametrize("text", ["", "10 minutes", "-1s", "0", "nan", "1e400s", "10mm"])
 def test_a_time_that_is_none_is_refused(text):
     with pytest.raises(AttnProbeError, match="expected a time"):
         seconds_of(text)
 
 
-@pytest.mark.parametrize(
-    "text", ["", ".02", "width", "width=0", "width=2", "width=nan"]
-)
+@pytest.mark.parametrize("text", ["", ".02", "width", "width=0", "width=2", "width=nan"])
 def test_a_width_that_is_none_is_refused(text):
     with pytest.raises(AttnProbeError, match="expected --until width="):
         width_of(text)
 
 
-@pytest.mark.parametrize(
-    "options", [{"top": 2, "screen": 3}, {"top": 2, "single_heads": False}]
-)
+@pytest.mark.parametrize("options", [{"top": 2, "screen": 3}, {"top": 2, "single_heads": False}])
 def test_options_that_contradict_each_other_are_refused(options):
     with pytest.raises(AttnProbeError, match="expected"):
         limits_of(AuditOptions(**options))
@@ -256,9 +248,7 @@ def run(model, folder=None, **options):
 
 
 def means_of(report):
-    return {
-        (s.statistic, s.layer, s.head): s for s in report.statistics if s.group == "all"
-    }
+    return {(s.statistic, s.layer, s.head): s for s in report.statistics if s.group == "all"}
 
 
 @pytest.fixture(scope="module")
@@ -300,9 +290,7 @@ def test_the_first_heads_are_those_of_the_full_audit(model, full):
     race = report.provenance["stopping"]["race"]
     assert race["first"] == [f"{layer}.{head}" for layer, head in first]
     tested = {
-        (s.layer, s.head)
-        for s in report.statistics
-        if s.statistic == "median_tvd" and s.head >= 0
+        (s.layer, s.head) for s in report.statistics if s.statistic == "median_tvd" and s.head >= 0
     }
     assert tested == set(first)
     assert not any(s.head == -1 and s.layer >= 0 for s in report.statistics)
@@ -349,9 +337,7 @@ def test_a_timetable_keeps_its_time_and_its_order(cheap, dear, limit):
     Timetable(known, deadline, 16, clock=worker.clock).run(stages)
     # A step whose cost is not known yet may be begun with little time left.
     assert worker.now <= limit + max(cheap, dear)
-    tested = [
-        (test, site) for test, site, n in worker.ran if n and test != "prediction"
-    ]
+    tested = [(test, site) for test, site, n in worker.ran if n and test != "prediction"]
     assert tested[0][1] in whole
     n_cheap = len(known.done.get(("cheap", -1, -1), ()))
     assert 2 * cheap > dear or n_cheap >= len(known.done.get(("dear", -1, -1), ()))
@@ -378,9 +364,7 @@ def test_what_was_done_before_a_time_was_up_is_kept(model, monkeypatch, tmp_path
     monkeypatch.setattr(Timetable, "run", lambda self, stages: predict_all(self.known))
     with pytest.raises(AttnProbeError, match="give more with --time"):
         run(model, tmp_path / "out", time="1m")
-    kept = {
-        part: part.stat().st_mtime_ns for part in (tmp_path / "out").rglob("part-*")
-    }
+    kept = {part: part.stat().st_mtime_ns for part in (tmp_path / "out").rglob("part-*")}
     assert kept
     monkeypatch.undo()
     report = run(model, tmp_path / "out", time="1m")
@@ -397,9 +381,7 @@ def test_a_deadline_keeps_time_for_the_report():
     assert Deadline(None).left == float("inf")
 
 
-@pytest.mark.parametrize(
-    ("said", "expected"), [((), 10), (("--n-permutations", "100"), 100)]
-)
+@pytest.mark.parametrize(("said", "expected"), [((), 10), (("--n-permutations", "100"), 100)])
 def test_in_haste_tests_do_less_unless_something_else_is_said(
     said, expected, on_disk, cli, tmp_path
 ):
@@ -450,9 +432,7 @@ def stopped_rows(folder):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("limit", [("--until", "width=.35"), ("--top", "2")])
-def test_two_processes_stop_where_one_does(
-    limit, on_disk, run_python, torchrun, tmp_path
-):
+def test_two_processes_stop_where_one_does(limit, on_disk, run_python, torchrun, tmp_path):
     alone, together = tmp_path / "alone", tmp_path / "together"
     one = run_python("-m", "hf_attnprobe", *on_disk, *limit, "--output-dir", alone)
     assert one.code == 0, one.err

@@ -112,9 +112,7 @@ TINY = {
         {
             "title": "By length",
             "lengths": [12, 25],
-            "columns": [
-                {"name": "room", "step": "audit", "statistic": "epsilon_max_jsd@0.05"}
-            ],
+            "columns": [{"name": "room", "step": "audit", "statistic": "epsilon_max_jsd@0.05"}],
         },
     ],
 }
@@ -123,9 +121,7 @@ TINY = {
 def write(folder: Path, content, name: str = "tiny.yaml") -> Path:
     file = folder / name
     file.write_text(
-        content
-        if isinstance(content, str)
-        else yaml.safe_dump(content, sort_keys=False)
+        content if isinstance(content, str) else yaml.safe_dump(content, sort_keys=False)
     )
     return file
 
@@ -189,8 +185,7 @@ def test_every_step_has_a_folder_for_every_cell_that_it_depends_on(folder, summa
         "transfer/reviews-bilstm/guided",
     }
     assert (
-        all(s["seconds"] > 0 for s in steps.values())
-        and steps["base/reviews-mlp"]["epochs"] == 2
+        all(s["seconds"] > 0 for s in steps.values()) and steps["base/reviews-mlp"]["epochs"] == 2
     )
     (data,) = summary["data"]
     assert data["sizes"] == {"train": 160, "validation": 40, "test": 40}
@@ -203,36 +198,21 @@ def test_the_numbers_of_a_table_are_those_of_the_rows(folder, summary):
         rows = pd.read_parquet(folder / "audit" / f"reviews-{row[1]}" / "rows")
         wide = rows.pivot_table(index="example_id", columns="statistic", values="value")
         room = wide["epsilon_max_jsd@0.05"]
-        assert (
-            row[2]["value"] == pytest.approx(room.mean())
-            and row[2]["n"] == len(wide) == 40
-        )
+        assert row[2]["value"] == pytest.approx(room.mean()) and row[2]["n"] == len(wide) == 40
         assert row[2]["ci95"][0] < row[2]["value"] < row[2]["ci95"][1]
         assert row[3]["value"] == pytest.approx((room / wide.largest_jsd).mean())
-        assert row[4]["value"] == pytest.approx(
-            (wide.label == wide.predicted_class).mean()
-        )
-        found = json.loads(
-            (folder / "transfer" / f"reviews-{row[1]}" / "summary.json").read_text()
-        )
+        assert row[4]["value"] == pytest.approx((wide.label == wide.predicted_class).mean())
+        found = json.loads((folder / "transfer" / f"reviews-{row[1]}" / "summary.json").read_text())
         (score,) = [
-            s
-            for s in found["scores"]["transfer"]
-            if (s["model"], s["metric"]) == ("guided", "f1")
+            s for s in found["scores"]["transfer"] if (s["model"], s["metric"]) == ("guided", "f1")
         ]
-        assert (
-            row[5]["value"] == score["difference"]
-            and row[5]["ci95"] == score["difference_ci95"]
-        )
+        assert row[5]["value"] == score["difference"] and row[5]["ci95"] == score["difference_ci95"]
     values = sorted(row[2]["value"] for row in table["rows"])
     assert (
         f"from {values[0]:.3f} (" in table["sentences"][0]
         and f"to {values[1]:.3f} (" in table["sentences"][0]
     )
-    assert (
-        "There is room (from 0.01, the whole interval) in 2 of 2"
-        in table["sentences"][0]
-    )
+    assert "There is room (from 0.01, the whole interval) in 2 of 2" in table["sentences"][0]
 
 
 def test_lengths_divide_the_texts(folder, summary):
@@ -241,9 +221,9 @@ def test_lengths_divide_the_texts(folder, summary):
     rows = pd.read_parquet(folder / "audit" / "reviews-mlp" / "rows")
     wide = rows.pivot_table(index="example_id", columns="statistic", values="value")
     long = wide[wide.n_tokens >= 25]["epsilon_max_jsd@0.05"]
-    assert table["rows"][2][3]["value"] == pytest.approx(long.mean()) and table["rows"][
-        2
-    ][3]["n"] == len(long)
+    assert table["rows"][2][3]["value"] == pytest.approx(long.mean()) and table["rows"][2][3][
+        "n"
+    ] == len(long)
     assert sum(row[3]["n"] for row in table["rows"][:3]) == 40
 
 
@@ -258,9 +238,7 @@ def test_a_guided_model_is_trained_with_the_guides_weights(folder, summary):
     source = summary["data"][0]["name"].partition("=")[2]
     examples = load_examples(source, "test")
     tokenizer = AutoTokenizer.from_pretrained(out / "guided")
-    guide = AutoModelForSequenceClassification.from_pretrained(
-        folder / "base" / "reviews-bilstm"
-    )
+    guide = AutoModelForSequenceClassification.from_pretrained(folder / "base" / "reviews-bilstm")
     guided = AutoModelForSequenceClassification.from_pretrained(out / "guided")
     probs = predict(
         guided,
@@ -270,9 +248,9 @@ def test_a_guided_model_is_trained_with_the_guides_weights(folder, summary):
     )
     found = metrics(np.asarray(examples["label"][:]), probs.numpy())
     scores = json.loads((out / "summary.json").read_text())["scores"]["transfer"]
-    assert {
-        s["metric"]: s["value"] for s in scores if s["model"] == "guided"
-    } == pytest.approx(found)
+    assert {s["metric"]: s["value"] for s in scores if s["model"] == "guided"} == pytest.approx(
+        found
+    )
 
 
 def test_the_same_again_does_nothing(folder, flags, summary, monkeypatch, cli):
@@ -325,15 +303,12 @@ def test_killed_in_the_middle(folder, flags, summary, tmp_path, cli):
     assert json.loads(done.out)["tables"] == summary["tables"]
     for name in ("base/reviews-bilstm", "transfer/reviews-bilstm/guided"):
         one, other = (
-            load_file(out / name / "model.safetensors")
-            for out in (tmp_path / "killed", folder)
+            load_file(out / name / "model.safetensors") for out in (tmp_path / "killed", folder)
         )
         assert all(torch.equal(one[k], other[k]) for k in one)
 
 
-def test_a_deleted_step_and_what_was_made_of_it_are_done_again(
-    copy_of, folder, flags, cli
-):
+def test_a_deleted_step_and_what_was_made_of_it_are_done_again(copy_of, folder, flags, cli):
     import shutil
 
     copy = copy_of(folder)
@@ -373,9 +348,7 @@ def test_quick_says_so(file, reviews_folder, tmp_path):
     )
     assert str(report).splitlines()[2] == first and to_json(report)["quick"] is True
     assert sum(row[3].n for row in report.tables[0].rows) == 10
-    with pytest.raises(
-        AttnProbeError, match="holds the quick study tiny, not the full study tiny"
-    ):
+    with pytest.raises(AttnProbeError, match="holds the quick study tiny, not the full study tiny"):
         study(
             file,
             options=StudyOptions(dataset=f"reviews={reviews_folder}"),
@@ -395,16 +368,12 @@ def test_other_arguments_or_texts_are_refused(
         "output_dir": folder,
         "progress": False,
     }
-    with pytest.raises(
-        AttnProbeError, match="step base/reviews-mlp was done with epochs 2, not 3"
-    ):
+    with pytest.raises(AttnProbeError, match="step base/reviews-mlp was done with epochs 2, not 3"):
         study(write(tmp_path, content), **options)
     with pytest.raises(AttnProbeError, match="was done with train_limit None, not 100"):
         limited = StudyOptions(dataset=f"reviews={reviews_folder}", train_limit=100)
         study(file, **options | {"options": limited})
-    with pytest.raises(
-        AttnProbeError, match="holds the full study tiny, not the full study other"
-    ):
+    with pytest.raises(AttnProbeError, match="holds the full study tiny, not the full study other"):
         study(write(tmp_path, TINY, "other.yaml"), **options)
     copy, data = copy_of(folder), copy_of(reviews_folder, "data")
     lines = (data / "test.jsonl").read_text().splitlines(keepends=True)
@@ -476,14 +445,8 @@ def test_wiegreffe_and_pinter_beside_ours(reviews_folder, tmp_path, monkeypatch)
     )
     tables = {t.title.split("?")[0]: t for t in report.tables}
     rows = {row["attention"]: row for row in cells(tables["Is attention needed"])}
-    assert (
-        rows["base"]["published F1"] == 0.831
-        and rows["base"]["Jain & Wallace's F1"] == 0.81
-    )
-    assert (
-        rows["uniform"]["published F1"] == 0.822
-        and rows["uniform"]["F1 lost"].ci95 is not None
-    )
+    assert rows["base"]["published F1"] == 0.831 and rows["base"]["Jain & Wallace's F1"] == 0.81
+    assert rows["uniform"]["published F1"] == 0.822 and rows["uniform"]["F1 lost"].ci95 is not None
     guides = {
         row["guide"]: row["published F1"]
         for row in cells(tables["Do the weights tell another model something"])
@@ -531,19 +494,15 @@ def test_jain_and_wallace_beside_ours(reviews_folder, tmp_path):
         progress=False,
     )
     tau, together, differences, room, shuffled, overall, first = report.tables
-    audited = pd.read_parquet(
-        tmp_path / "out" / "audit" / "sst-bilstm-additive" / "rows"
-    )
+    audited = pd.read_parquet(tmp_path / "out" / "audit" / "sst-bilstm-additive" / "rows")
     wide = audited.pivot_table(index="example_id", columns="statistic", values="value")
     for row in cells(tau):
         if row["encoder"] == "mlp":
             continue
-        own = wide[wide.predicted_class == row["predicted"]][
-            f"attention_{row['τ with']}_tau"
-        ]
-        assert row["τ"].value == pytest.approx(own.mean()) and row[
-            "std"
-        ] == pytest.approx(own.std(ddof=0), abs=1e-3)
+        own = wide[wide.predicted_class == row["predicted"]][f"attention_{row['τ with']}_tau"]
+        assert row["τ"].value == pytest.approx(own.mean()) and row["std"] == pytest.approx(
+            own.std(ddof=0), abs=1e-3
+        )
     theirs = {
         (r["τ with"], r["predicted"]): r["published τ"]
         for r in cells(tau)
@@ -628,9 +587,7 @@ def test_questions_get_a_model_of_pairs_and_are_not_divided_by_class(tmp_path):
     content["steps"][0]["datasets"]["babi1"] = changes | {"epochs": 1}
     report = study(
         write(tmp_path, content),
-        options=StudyOptions(
-            dataset=f"babi1={stories(tmp_path)}", epochs=3, test_limit=9
-        ),
+        options=StudyOptions(dataset=f"babi1={stories(tmp_path)}", epochs=3, test_limit=9),
         output_dir=tmp_path / "out",
         progress=False,
     )
@@ -710,9 +667,7 @@ def test_tutek_and_snajder_beside_ours(reviews_folder, tmp_path):
         "compared": {"adversary_epochs": 2, "models": ["base", "tying"]},
     }
     content = yaml.safe_load(shrunk("tutek-snajder", tmp_path, changes).read_text())
-    content["steps"] = [
-        s for s in content["steps"] if s["name"] in ("base", "tying", "compared")
-    ]
+    content["steps"] = [s for s in content["steps"] if s["name"] in ("base", "tying", "compared")]
     content["grid"]["attention"] = ["additive"]
     report = study(
         write(tmp_path, content),
@@ -723,18 +678,12 @@ def test_tutek_and_snajder_beside_ours(reviews_folder, tmp_path):
     changes, left, harder = map(cells, report.tables)
     assert [row["model"] for row in changes] == ["base", "tying 0.1"]
     assert [row["published permuted"] for row in changes] == [-5.0, -18.0]
-    record = json.loads(
-        (tmp_path / "out" / "tying" / "sst-additive" / "training.json").read_text()
-    )
-    assert changes[1]["F1 trained"].value == pytest.approx(
-        100 * record["metrics"]["test_f1"]
-    )
+    record = json.loads((tmp_path / "out" / "tying" / "sst-additive" / "training.json").read_text())
+    assert changes[1]["F1 trained"].value == pytest.approx(100 * record["metrics"]["test_f1"])
     assert 0 < left[1]["exact ε-max JSD (.01) / largest JSD"].value <= 1
     assert 0.5 <= left[1]["mean top probability"].value <= 1 and len(harder) == 2 * 3
     made = [m.name for m in report.made]
-    assert (
-        "compared/sst-additive/2-sst-additive/retrained/adversary/lambda-0.001" in made
-    )
+    assert "compared/sst-additive/2-sst-additive/retrained/adversary/lambda-0.001" in made
 
 
 def test_serrano_and_smith_beside_ours(reviews, tmp_path):
@@ -742,21 +691,15 @@ def test_serrano_and_smith_beside_ours(reviews, tmp_path):
     data = tmp_path / "data"
     data.mkdir()
     for name, examples in reviews.items():
-        rows = [
-            {"text": row["text"], "label": 1 + k % 10} for k, row in enumerate(examples)
-        ]
-        (data / f"{name}.jsonl").write_text(
-            "".join(json.dumps(row) + "\n" for row in rows)
-        )
+        rows = [{"text": row["text"], "label": 1 + k % 10} for k, row in enumerate(examples)]
+        (data / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     sizes = {
         "procedure": "jain-wallace",
         "embedding_size": 12,
         "encoder_size": 6,
         "epochs": 1,
     }
-    content = yaml.safe_load(
-        shrunk("serrano-smith", tmp_path, {"train": sizes}).read_text()
-    )
+    content = yaml.safe_load(shrunk("serrano-smith", tmp_path, {"train": sizes}).read_text())
     content["grid"]["encoder"] = ["bigru"]
     report = study(
         write(tmp_path, content),
@@ -798,9 +741,7 @@ def test_serrano_and_smith_beside_ours(reviews, tmp_path):
     assert sum(row["texts"] * row["ΔJS below 0"] for row in flat) == pytest.approx(
         (js < -1e-9).sum()
     )
-    assert all(
-        row[share].value >= rows["smallest set"][share].value for row in rows.values()
-    )
+    assert all(row[share].value >= rows["smallest set"][share].value for row in rows.values())
 
 
 def test_deception_in_a_table(reviews_folder, tmp_path):
@@ -822,17 +763,12 @@ def test_deception_in_a_table(reviews_folder, tmp_path):
         output_dir=tmp_path / "out",
         progress=False,
     )
-    found = json.loads(
-        (tmp_path / "out" / "deceived" / "reviews" / "deception.json").read_text()
-    )
+    found = json.loads((tmp_path / "out" / "deceived" / "reviews" / "deception.json").read_text())
     (row,) = cells(report.tables[0])
     assert (
-        row["mass"].value == found["masses"]["after"]["value"]
-        and row["mass"].n == found["n_named"]
+        row["mass"].value == found["masses"]["after"]["value"] and row["mass"].n == found["n_named"]
     )
-    record = json.loads(
-        (tmp_path / "out" / "deceived" / "reviews" / "training.json").read_text()
-    )
+    record = json.loads((tmp_path / "out" / "deceived" / "reviews" / "training.json").read_text())
     assert (
         row["kept"].value == pytest.approx(record["metrics"]["test_accuracy"])
         and row["kept"].n == 40
@@ -1033,9 +969,7 @@ def step(name="base", verb="train", quick=None, **arguments) -> dict:
             "step a: unknown test magic",
         ),
         (
-            changed(
-                steps=[step(), step("a", "audit", model="base", tests="permutation")]
-            ),
+            changed(steps=[step(), step("a", "audit", model="base", tests="permutation")]),
             "expected a list of texts for tests",
         ),
         (
@@ -1053,18 +987,14 @@ def step(name="base", verb="train", quick=None, **arguments) -> dict:
                 tables=[
                     {
                         "title": "t",
-                        "columns": [
-                            {"name": "c", "step": "b", "statistic": "accuracy"}
-                        ],
+                        "columns": [{"name": "c", "step": "b", "statistic": "accuracy"}],
                     }
                 ]
             ),
             "expected a step of base, audit, got 'b'",
         ),
         (
-            changed(
-                tables=[{"title": "t", "columns": [{"name": "c", "step": "audit"}]}]
-            ),
+            changed(tables=[{"title": "t", "columns": [{"name": "c", "step": "audit"}]}]),
             "either a statistic or a score",
         ),
         (
@@ -1072,9 +1002,7 @@ def step(name="base", verb="train", quick=None, **arguments) -> dict:
                 tables=[
                     {
                         "title": "t",
-                        "columns": [
-                            {"name": "c", "step": "audit", "statistic": "magic"}
-                        ],
+                        "columns": [{"name": "c", "step": "audit", "statistic": "magic"}],
                     }
                 ]
             ),
@@ -1117,28 +1045,20 @@ def test_what_is_wrong_is_said_in_one_line(content, message, tmp_path, cli):
         read_study(file)
     assert "\n" not in str(error.value) and "tiny.yaml" in str(error.value)
     done = cli("study", file, "--output-dir", tmp_path / "out")
-    assert (
-        done.code == 1 and done.err.count("\n") == 1 and not (tmp_path / "out").exists()
-    )
+    assert done.code == 1 and done.err.count("\n") == 1 and not (tmp_path / "out").exists()
 
 
 def test_bad_flags(tmp_path, cli, file):
-    assert cli(
-        "study", tmp_path / "nowhere.yaml", "--output-dir", tmp_path / "out"
-    ).err.startswith(
+    assert cli("study", tmp_path / "nowhere.yaml", "--output-dir", tmp_path / "out").err.startswith(
         "attnprobe: expected a study file or one of encoders, jain-wallace"
     )
-    done = cli(
-        "study", file, "--dataset", "sst", "sst=x", "--output-dir", tmp_path / "out"
-    )
+    done = cli("study", file, "--dataset", "sst", "sst=x", "--output-dir", tmp_path / "out")
     assert done.code == 1 and "data sets of different names" in done.err
 
 
 def test_errors_of_a_step_name_it(tmp_path, reviews_folder):
     content = changed(steps=[step(**SMALL | {"batch_size": 0})])
-    with pytest.raises(
-        AttnProbeError, match=r"step base.*: batch_size must be at least 1"
-    ):
+    with pytest.raises(AttnProbeError, match=r"step base.*: batch_size must be at least 1"):
         study(
             write(tmp_path, content),
             options=StudyOptions(dataset=f"reviews={reviews_folder}"),
@@ -1148,25 +1068,18 @@ def test_errors_of_a_step_name_it(tmp_path, reviews_folder):
 
 
 def test_a_folder_stands_for_a_named_data_set():
-    assert (
-        load_as("sst=folder").hub_id == "folder"
-        and load_as("sst=folder").longer_than == 5
-    )
+    assert load_as("sst=folder").hub_id == "folder" and load_as("sst=folder").longer_than == 5
     assert (
         load_as("mine=folder") == "folder"
         and load_as("sst") == "sst"
         and load_as("/data/sst") == "/data/sst"
     )
-    assert (
-        name_of("/data/IMDB") == "imdb" and name_of("agnews-binary") == "agnews-binary"
-    )
+    assert name_of("/data/IMDB") == "imdb" and name_of("agnews-binary") == "agnews-binary"
 
 
 def test_the_files_names_of_data_sets_and_what_replaces_them(tmp_path):
     content = changed(
-        datasets={
-            "sst": {"dataset": "sst=here", "dataset_config": "a", "train_limit": 7}
-        }
+        datasets={"sst": {"dataset": "sst=here", "dataset_config": "a", "train_limit": 7}}
     )
     (train, audit) = read_study(write(tmp_path, content)).jobs
     assert (
@@ -1175,8 +1088,7 @@ def test_the_files_names_of_data_sets_and_what_replaces_them(tmp_path):
         train.arguments["train_limit"],
     ) == ("sst=here", "a", 7)
     assert (
-        audit.arguments["dataset_config"] == "a"
-        and "train_limit" not in audit.arguments
+        audit.arguments["dataset_config"] == "a" and "train_limit" not in audit.arguments
     )  # of training texts
     assert audit.arguments["model"] == FolderOf("base/sst")
     (train, _) = read_study(
@@ -1188,9 +1100,7 @@ def test_the_files_names_of_data_sets_and_what_replaces_them(tmp_path):
         train.arguments["dataset_config"],
         train.arguments["train_limit"],
     ) == ("sst=there", "b", 9)
-    (train, _) = read_study(
-        tmp_path / "tiny.yaml", StudyOptions(dataset="/data/other")
-    ).jobs
+    (train, _) = read_study(tmp_path / "tiny.yaml", StudyOptions(dataset="/data/other")).jobs
     assert (
         train.arguments["dataset"] == "/data/other"
         and train.folder == "base/other"
@@ -1207,9 +1117,7 @@ def test_the_documented_study_is_sound(tmp_path):
         "base/sst-0.1",
         "base/sst-1",
     ]
-    example = study_file.__doc__.partition("is YAML:\n\n")[2].partition("\n\nSteps\n")[
-        0
-    ]
+    example = study_file.__doc__.partition("is YAML:\n\n")[2].partition("\n\nSteps\n")[0]
     assert len(read_study(write(tmp_path, textwrap.dedent(example))).jobs) == 4
 
 
@@ -1254,8 +1162,7 @@ def test_a_transformer_as_a_step(tokenizer, reviews_folder, tmp_path):
     assert report.tables[0].rows[0][1].n == 8 and report.made[0].epochs == 1
     before = files_in(tmp_path / "out")
     assert (
-        to_json(study(file, **options)) == to_json(report)
-        and files_in(tmp_path / "out") == before
+        to_json(study(file, **options)) == to_json(report) and files_in(tmp_path / "out") == before
     )
 
 
@@ -1284,9 +1191,7 @@ def test_a_table_of_one_head_is_not_made_of_many(tokenizer, reviews_folder, tmp_
         "columns": [{"name": "c", "step": "audit", "statistic": "median_tvd"}],
     }
     file = write(tmp_path, changed(steps=steps, tables=[table]))
-    with pytest.raises(
-        AttnProbeError, match=r"expected the audit of one head .* has 2"
-    ):
+    with pytest.raises(AttnProbeError, match=r"expected the audit of one head .* has 2"):
         study(
             file,
             options=StudyOptions(dataset=f"reviews={reviews_folder}"),
@@ -1328,9 +1233,7 @@ def test_a_guide_must_have_the_same_words_under_the_same_numbers(
         (own, own, "expected as uniform a model with uniform attention"),
     ):
         with pytest.raises(AttnProbeError, match=message):
-            transfer(
-                own, guide=guide, **options, options=TransferOptions(uniform=uniform)
-            )
+            transfer(own, guide=guide, **options, options=TransferOptions(uniform=uniform))
     assert not (tmp_path / "out").exists()
 
 

@@ -20,6 +20,4 @@ from hf_attnprobe.studies.grid import _against_threshold
 def test_a_threshold_is_passed_by_a_whole_interval_of_enough_texts(value, group):
     said = _against_threshold(0.4, "it matters", {"sst": value})
     n_there = int(group == "there")
-    assert said == (
-        f"It matters (from 0.4, the whole interval) in {n_there} of 1; {group}: sst."
-    )
+    assert said == (f"It matters (from 0.4, the whole interval) in {n_there} of 1; {group}: sst.")

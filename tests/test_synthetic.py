@@ -51,9 +51,7 @@ def label_of(tokens):
     negation_rate=st.floats(0, 1),
     decoy_rate=st.floats(0, 1),
 )
-def test_the_generator_agrees_with_the_rule(
-    seed, shortest, more, negation_rate, decoy_rate
-):
+def test_the_generator_agrees_with_the_rule(seed, shortest, more, negation_rate, decoy_rate):
     for example in rationale_examples(
         20,
         seed=seed,
@@ -103,13 +101,13 @@ def test_lengths_negation_and_decoys_are_as_asked():
     lengths = [len(example["tokens"]) for example in MANY]
     assert set(lengths) == set(range(5, 41))
     long = [example for example in MANY if len(example["tokens"]) >= 12]
-    assert sum(len(example["rationale"]) == 2 for example in long) / len(
-        long
-    ) == pytest.approx(0.25, abs=0.03)
+    assert sum(len(example["rationale"]) == 2 for example in long) / len(long) == pytest.approx(
+        0.25, abs=0.03
+    )
     cues = [sum(token in CUES for token in example["tokens"]) for example in long]
-    assert set(cues) == {1, 2} and sum(n == 2 for n in cues) / len(
-        long
-    ) == pytest.approx(0.5, abs=0.03)
+    assert set(cues) == {1, 2} and sum(n == 2 for n in cues) / len(long) == pytest.approx(
+        0.5, abs=0.03
+    )
 
 
 def test_labels_are_balanced_in_every_prefix_of_even_length():
@@ -130,17 +128,14 @@ def test_decoys_negators_and_length_say_nothing_of_the_label():
 def test_tokens_are_those_of_the_tokenizer():
     tokenizer = build_tokenizer(example["text"] for example in MANY)
     assert len(tokenizer) < 130
-    assert all(
-        tokenizer.tokenize(example["text"]) == example["tokens"] for example in MANY
-    )
+    assert all(tokenizer.tokenize(example["text"]) == example["tokens"] for example in MANY)
 
 
 def test_counting_words_is_not_enough():
     """Logistic regression on word counts, fitted on the very examples that it is asked for: .74 measured."""
     tokenizer = build_tokenizer(example["text"] for example in MANY)
     ids = [
-        tokenizer(example["text"], add_special_tokens=False)["input_ids"]
-        for example in MANY[:2000]
+        tokenizer(example["text"], add_special_tokens=False)["input_ids"] for example in MANY[:2000]
     ]
     counts = torch.stack(
         [torch.bincount(torch.tensor(row), minlength=len(tokenizer)) for row in ids]
@@ -151,9 +146,7 @@ def test_counting_words_is_not_enough():
 
     def loss():
         optimizer.zero_grad()
-        value = torch.nn.functional.binary_cross_entropy_with_logits(
-            counts @ weights, labels
-        )
+        value = torch.nn.functional.binary_cross_entropy_with_logits(counts @ weights, labels)
         value.backward()
         return value
 
@@ -172,17 +165,14 @@ def test_splits_are_disjoint_and_load_as_they_are():
     texts = [text for part in splits.values() for text in part["text"]]
     assert len(set(texts)) == 600
     test = load_examples(splits, "test")
-    assert test[:] == splits["test"][:] and test["example_id"][:] == list(
-        range(500, 600)
-    )
+    assert test[:] == splits["test"][:] and test["example_id"][:] == list(range(500, 600))
     assert test.features["label"].names == ["negative", "positive"]
     assert sum(test["label"]) == 50
 
 
 def test_seeds_give_different_sentences():
     first, second = (
-        dataset_fingerprint(rationale_dataset(60, seed=seed)["train"])
-        for seed in (0, 1)
+        dataset_fingerprint(rationale_dataset(60, seed=seed)["train"]) for seed in (0, 1)
     )
     assert first != second
 

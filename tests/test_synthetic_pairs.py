@@ -51,9 +51,7 @@ def test_the_generator_agrees_with_the_rule():
 def test_labels_are_balanced_and_decoys_as_asked():
     labels = np.array([pair["label"] for pair in MANY]).reshape(-1, 3)
     assert (np.sort(labels, axis=1) == [0, 1, 2]).all()
-    decoys = [
-        sum(t in ATTRIBUTES for t in pair["premise"].split()) == 2 for pair in MANY
-    ]
+    decoys = [sum(t in ATTRIBUTES for t in pair["premise"].split()) == 2 for pair in MANY]
     assert np.mean(decoys) == pytest.approx(0.5, abs=0.03)
     for rate in (0, 1):
         for pair in evidence_pairs(30, decoy_rate=rate):
@@ -100,9 +98,7 @@ def test_the_data_set_loads_as_pairs_with_evidence_in_both():
         "validation": 30,
         "test": 30,
     }
-    pairs = {
-        (row["premise"], row["hypothesis"]) for part in splits.values() for row in part
-    }
+    pairs = {(row["premise"], row["hypothesis"]) for part in splits.values() for row in part}
     assert len(pairs) == 180
     rows, given = load_examples(splits, "test"), splits["test"]
     for name, column in {

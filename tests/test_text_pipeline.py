@@ -34,9 +34,7 @@ def numbers_of_audit(model, rows, tests, site):
     report = audit(model, rows, tests, progress=False)
     found = report.to_pandas()
     found = found[(found.layer == site[0]) & (found["head"] == site[1])]
-    return report, found.pivot_table(
-        index="example_id", columns="statistic", values="value"
-    )
+    return report, found.pivot_table(index="example_id", columns="statistic", values="value")
 
 
 def test_the_numbers_are_those_of_the_tests(explain, make_checkpoint, texts):
@@ -112,9 +110,7 @@ def test_what_is_no_text_is_one_line(explain):
 def test_the_pipeline_is_known_by_name_and_imported_when_it_is_used():
     name, entry, _ = check_task("attention-explain")
     assert name == "attention-explain"
-    assert (
-        entry["impl"] == "hf_attnprobe.integrations.pipeline.AttentionExplainPipeline"
-    )
+    assert entry["impl"] == "hf_attnprobe.integrations.pipeline.AttentionExplainPipeline"
 
 
 def test_text_and_page_of_a_loaded_model(make_checkpoint, texts):

@@ -93,9 +93,7 @@ def test_a_long_text_with_markup_and_emoji_is_whole_and_harmless():
     page = Page(html)
     assert page.tokens(0) == page.tokens(1) == tokens
     scripts = [own for tag, own in page.elements if tag == "script"]
-    assert scripts == [
-        own for tag, own in Page(document("texts")).elements if tag == "script"
-    ]
+    assert scripts == [own for tag, own in Page(document("texts")).elements if tag == "script"]
     assert len(html) < 2 * 100 * 5000
 
 
@@ -126,16 +124,12 @@ def test_shading_is_by_the_rows_largest_and_signs_are_classes():
     assert titles == ["-2", "+1", "+0", "+0.1"]
 
 
-@pytest.mark.parametrize(
-    "correct, word", [(True, "right"), (False, "wrong"), (None, None)]
-)
+@pytest.mark.parametrize("correct, word", [(True, "right"), (False, "wrong"), (None, None)])
 def test_right_and_wrong_are_words_and_data(correct, word):
     html = text_view(shown(["a"], correct=correct))
     told = {True: "true", False: "false", None: "unknown"}[correct]
     assert Page(html).articles[0]["data-right"] == told
-    assert [w for w in ("right", "wrong") if f" {w}</span>" in html] == (
-        [word] if word else []
-    )
+    assert [w for w in ("right", "wrong") if f" {w}</span>" in html] == ([word] if word else [])
 
 
 def test_the_smallest_set_is_boxed_and_told():
@@ -151,9 +145,7 @@ def test_the_smallest_set_is_boxed_and_told():
 def test_pieces_are_read_as_words():
     tokens, glued = without_marks(["em", "##bed", "##ding", "s", "##"])
     html = text_view(shown(tokens, glued=glued))
-    text = re.sub(
-        "<[^>]+>", "", html[html.index("<h4>") : html.index("</p>", html.index("<h4>"))]
-    )
+    text = re.sub("<[^>]+>", "", html[html.index("<h4>") : html.index("</p>", html.index("<h4>"))])
     assert text.endswith("embedding s ##")
     assert without_marks(["▁An", "t", "▁bee"]) == (("An", "t", "bee"), (1,))
 

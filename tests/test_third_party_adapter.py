@@ -152,9 +152,7 @@ def test_the_adapter_keeps_the_protocol(adapter, batch):
 
 
 def test_the_adapter_is_short():
-    source = (
-        Path(__file__).read_text().split("has to write.")[1].split("# The end of")[0]
-    )
+    source = Path(__file__).read_text().split("has to write.")[1].split("# The end of")[0]
     assert len(source.strip().splitlines()) <= 80
 
 
@@ -185,9 +183,7 @@ def test_it_is_audited(adapter, tokenizer):
     settings = {"tokenizer": tokenizer, "progress": False}
     report = audit(adapter, ROWS, TESTS, **settings)
     assert {s.test for s in report.statistics} == set(TESTS) and report.n == 2
-    assert "### uniform_tvd: output change with uniform attention" in report.to_text(
-        verbose=True
-    )
+    assert "### uniform_tvd: output change with uniform attention" in report.to_text(verbose=True)
     # The same through the registered factory.
     again = audit(adapter.model, ROWS, TESTS, **settings)
     assert again.rows.equals(report.rows)
@@ -199,9 +195,7 @@ def test_what_it_has_not_is_left_out(adapter, tokenizer):
     reason = report.provenance["left_out"]["conicity"]
     assert "expected a model with HeadValues, got ReaderAdapter" in reason
     assert report.prune is None and "zero_tvd" in set(report.rows.statistic)
-    with pytest.raises(
-        AttnProbeError, match="the test conicity cannot be run: expected"
-    ):
+    with pytest.raises(AttnProbeError, match="the test conicity cannot be run: expected"):
         audit(adapter, ROWS, ["conicity"], **settings)
     with pytest.raises(AttnProbeError, match="expected no level with an adapter"):
         audit(adapter, ROWS, options=AuditOptions(level="word"), **settings)

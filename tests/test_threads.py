@@ -22,9 +22,7 @@ def two_threads(monkeypatch):
     torch.set_num_threads(before)
 
 
-def test_a_small_model_has_one_thread_and_gives_the_others_back(
-    make_model, two_threads
-):
+def test_a_small_model_has_one_thread_and_gives_the_others_back(make_model, two_threads):
     with pytest.raises(ValueError), suited_threads(make_model()) as n:
         assert n == torch.get_num_threads() == 1
         with suited_threads(make_model("cnn")) as inner:
@@ -56,9 +54,7 @@ def test_what_the_user_set_is_kept(make_model, two_threads):
         assert n == torch.get_num_threads() == 3
 
 
-def test_audits_and_trainings_use_it(
-    checkpoint, reviews, tmp_path, two_threads, monkeypatch
-):
+def test_audits_and_trainings_use_it(checkpoint, reviews, tmp_path, two_threads, monkeypatch):
     from hf_attnprobe import (
         AttentionClassifierConfig,
         TrainingOptions,

@@ -74,21 +74,14 @@ def test_examples_of_every_rule(text, expected):
 def test_sst_comes_out_as_it_went_in(split):
     """Measured: .997, .999 and .996 of the sentences; what differs is mostly `no.` and rare abbreviations."""
     if not SST.is_dir():
-        pytest.skip(
-            "the real SST is not on this machine (expected in ../shared/data/sst)"
-        )
+        pytest.skip("the real SST is not on this machine (expected in ../shared/data/sst)")
     import pyarrow.parquet
 
-    texts = pyarrow.parquet.read_table(next(SST.glob(f"{split}-*.parquet")))[
-        "text"
-    ].to_pylist()
+    texts = pyarrow.parquet.read_table(next(SST.glob(f"{split}-*.parquet")))["text"].to_pylist()
     expected = [
-        [re.sub(r".*\d.*", "qqq", word) for word in text.lower().split(" ")]
-        for text in texts
+        [re.sub(r".*\d.*", "qqq", word) for word in text.lower().split(" ")] for text in texts
     ]
-    same = sum(
-        words(text) == tokens for text, tokens in zip(texts, expected, strict=True)
-    )
+    same = sum(words(text) == tokens for text, tokens in zip(texts, expected, strict=True))
     assert same / len(texts) > 0.995
 
 
@@ -107,12 +100,9 @@ def test_folding_digits_changes_no_boundary(text):
     text = text.replace("\ufdd0", "")
     lower = normalizers.Lowercase().normalize_str(text)
     unfolded = [
-        word
-        for word, _ in TOKENIZER.backend_tokenizer.pre_tokenizer.pre_tokenize_str(lower)
+        word for word, _ in TOKENIZER.backend_tokenizer.pre_tokenizer.pre_tokenize_str(lower)
     ]
-    assert words(text) == [
-        "qqq" if re.search(r"\d", word) else word for word in unfolded
-    ]
+    assert words(text) == ["qqq" if re.search(r"\d", word) else word for word in unfolded]
 
 
 @settings(max_examples=100, deadline=None)
@@ -122,10 +112,7 @@ def test_no_digit_no_space_and_nothing_lost(text):
     assert not any(re.search(r"[\d \t\n]", token) for token in tokens)
     letters = "".join(c for c in text.lower() if c in string.ascii_lowercase)
     if not re.search(r"\d|\ufdd0", text) and text.isascii():
-        assert (
-            "".join(c for c in "".join(tokens) if c in string.ascii_lowercase)
-            == letters
-        )
+        assert "".join(c for c in "".join(tokens) if c in string.ascii_lowercase) == letters
 
 
 @settings(max_examples=100, deadline=None)
@@ -170,9 +157,7 @@ def test_vocabulary_does_not_depend_on_the_order_of_the_texts(texts):
 
 
 def test_special_tokens_have_the_ids_of_the_papers():
-    ids = [
-        getattr(TOKENIZER, f"{name}_token_id") for name in ("pad", "unk", "bos", "eos")
-    ]
+    ids = [getattr(TOKENIZER, f"{name}_token_id") for name in ("pad", "unk", "bos", "eos")]
     assert ids == [0, 1, 2, 3]
     assert (
         TOKENIZER.model_input_names == ["input_ids", "attention_mask"]
@@ -181,9 +166,7 @@ def test_special_tokens_have_the_ids_of_the_papers():
 
 
 def test_rare_words_and_words_beyond_the_bound_are_unknown():
-    assert build_tokenizer(TEXTS, min_document_frequency=2).tokenize(
-        "the film was dull"
-    ) == [
+    assert build_tokenizer(TEXTS, min_document_frequency=2).tokenize("the film was dull") == [
         "the",
         "film",
         "was",
@@ -261,9 +244,7 @@ def test_words_given_as_such(tokenizer):
 
 
 def test_a_literal_special_token_is_ordinary_text(tokenizer):
-    assert not {0, 2, 3} & set(
-        tokenizer("<sos> <pad><eos>", add_special_tokens=False)["input_ids"]
-    )
+    assert not {0, 2, 3} & set(tokenizer("<sos> <pad><eos>", add_special_tokens=False)["input_ids"])
     assert tokenizer("the <eos> film").tokens() == [
         "<sos>",
         "the",
@@ -283,10 +264,7 @@ def test_folded_tokens_keep_the_offsets_of_the_whole_word(tokenizer):
 
 def test_decoding_gives_the_words_back(tokenizer):
     ids = tokenizer("the film was n't moving , the")["input_ids"]
-    assert (
-        tokenizer.decode(ids, skip_special_tokens=True)
-        == "the film was n't moving , the"
-    )
+    assert tokenizer.decode(ids, skip_special_tokens=True) == "the film was n't moving , the"
 
 
 # --- what goes wrong ----------------------------------------------------------------------------------------------
@@ -392,14 +370,11 @@ def test_sentences_survive_saving_and_keep_their_offsets(tmp_path):
     text = "The film. Was 21st!<br /> the cast <sep> was"
     encoded = loaded(text, return_offsets_mapping=True)
     assert (
-        encoded["input_ids"] == SENTENCES(text)["input_ids"]
-        and encoded["input_ids"].count(4) == 3
+        encoded["input_ids"] == SENTENCES(text)["input_ids"] and encoded["input_ids"].count(4) == 3
     )
     shown = [
         text[a:b]
-        for token, (a, b) in zip(
-            encoded.tokens(), encoded["offset_mapping"], strict=True
-        )
+        for token, (a, b) in zip(encoded.tokens(), encoded["offset_mapping"], strict=True)
         if token != "<sep>"
     ]
     assert shown == [
@@ -419,15 +394,11 @@ def test_sentences_survive_saving_and_keep_their_offsets(tmp_path):
 
 @settings(max_examples=100, deadline=None)
 @given(
-    text=st.one_of(
-        ANYTHING, DENSE, st.text(st.sampled_from("aB. !?\n\"'(.)<br/>"), max_size=30)
-    )
+    text=st.one_of(ANYTHING, DENSE, st.text(st.sampled_from("aB. !?\n\"'(.)<br/>"), max_size=30))
 )
 def test_separators_change_no_word(text):
     """Without the separators the words are those of the plain tokenizer on the text's lines, tags aside."""
     bare = re.sub(r"(?i)<br\s*/?>", "\n", text)
     assert [word for word in cut(bare) if word != "<sep>"] == words(bare)
-    spans = SENTENCES(text, return_offsets_mapping=True, add_special_tokens=False)[
-        "offset_mapping"
-    ]
+    spans = SENTENCES(text, return_offsets_mapping=True, add_special_tokens=False)["offset_mapping"]
     assert all(before[1] <= after[0] for before, after in pairwise(spans))

@@ -52,9 +52,7 @@ def make_trainer(reviews, tokenizer, tmp_path, monkeypatch):
     def encoded(split):
         kept = reviews[split].select(range(32))
         columns = [name for name in kept.column_names if name != "label"]
-        return kept.map(
-            lambda rows: tokenizer(rows["text"]), batched=True, remove_columns=columns
-        )
+        return kept.map(lambda rows: tokenizer(rows["text"]), batched=True, remove_columns=columns)
 
     def make(**settings):
         torch.manual_seed(0)
@@ -106,9 +104,7 @@ def test_the_numbers_reach_what_report_to_names(make_trainer, reviews):
         if any(name.startswith(PREFIX) for name in logs)
     ]
     assert [step for step, _ in logged] == [2, 6]  # of evaluations at 2, 4, 6 and 8
-    kept = [
-        e for e in trainer.state.log_history if f"{PREFIX}permutation.median_tvd" in e
-    ]
+    kept = [e for e in trainer.state.log_history if f"{PREFIX}permutation.median_tvd" in e]
     assert [(e["step"], {k: v for k, v in e.items() if k != "step"}) for e in kept] == [
         (step, logs) for step, logs in logged
     ]
@@ -139,8 +135,7 @@ def test_training_is_the_same_to_the_last_bit(make_trainer, reviews):
     for name, weight in plain.model.state_dict().items():
         assert torch.equal(weight, weights[name]), name
     losses = [
-        [e["eval_loss"] for e in t.state.log_history if "eval_loss" in e]
-        for t in (plain, watched)
+        [e["eval_loss"] for e in t.state.log_history if "eval_loss" in e] for t in (plain, watched)
     ]
     assert losses[0] == losses[1] and len(set(losses[0])) > 2  # it did learn
     assert watched.model.config.to_dict() == plain.model.config.to_dict()
@@ -169,9 +164,7 @@ def test_a_sample_audited_by_the_callback_is_the_one_that_audit_draws(
         progress=False,
     )
     pd.testing.assert_frame_equal(apart.rows, callback.report.rows)
-    (entry,) = (
-        e for e in trainer.state.log_history if f"{PREFIX}permutation.median_tvd" in e
-    )
+    (entry,) = (e for e in trainer.state.log_history if f"{PREFIX}permutation.median_tvd" in e)
     assert {name for name in entry if name.startswith(PREFIX)} == {
         f"{PREFIX}permutation.median_tvd{end}" for end in ("", "_low", "_high", "_n")
     }
@@ -208,9 +201,7 @@ def test_what_cannot_be_audited_is_said_before_the_training(make_trainer, review
     assert trainer.state.global_step == 0
 
 
-def test_what_would_never_be_logged_is_said_before_the_training(
-    make_trainer, reviews, caplog
-):
+def test_what_would_never_be_logged_is_said_before_the_training(make_trainer, reviews, caplog):
     trainer = make_trainer()
     data, tests = reviews["test"].select(range(4)), ["permutation"]
     callback = AttentionFaithfulnessCallback(data, tests, statistics="no_such_number")
@@ -310,9 +301,7 @@ def test_two_processes_share_the_texts_and_log_the_same(run_python, tmp_path):
         cwd=tmp_path,
     )
     assert run.code == 0, run.err
-    first, second = (
-        json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1)
-    )
+    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
     assert (first["of"], second["of"]) == (2, 2)
     assert first["logged"] == second["logged"] and len(first["logged"]) == 1
     assert first["logged"][0][f"{PREFIX}permutation.median_tvd_n"] == 12
@@ -323,9 +312,7 @@ def test_a_model_in_peft_s_wrapper_is_audited(make_trainer, reviews):
     """Pairs, whose second text only `**kwargs` of the wrapper take."""
     peft = pytest.importorskip("peft")
     trainer = make_trainer(max_steps=2)
-    settings = peft.LoraConfig(
-        task_type="SEQ_CLS", r=2, target_modules=["query", "value"]
-    )
+    settings = peft.LoraConfig(task_type="SEQ_CLS", r=2, target_modules=["query", "value"])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # of peft's own making
         model = peft.get_peft_model(trainer.model, settings)

@@ -76,13 +76,9 @@ def test_loss_is_the_papers_weighted_binary_cross_entropy():
     labels = Dataset.from_dict({"label": [0, 0, 0, 1]})
     z, y = torch.tensor([0.3, -1.2, 2.0]), torch.tensor([1, 0, 1])
     outputs = type("Outputs", (), {"logits": torch.stack([torch.zeros(3), z], dim=-1)})
-    theirs = torch.nn.functional.binary_cross_entropy_with_logits(
-        z, y.float(), reduction="none"
-    )
+    theirs = torch.nn.functional.binary_cross_entropy_with_logits(z, y.float(), reduction="none")
     expected = (theirs * torch.tensor([3.0, 1.0, 3.0])).sum()
-    assert papers_loss(labels, 2)(outputs, y).item() == pytest.approx(
-        expected.item(), abs=1e-6
-    )
+    assert papers_loss(labels, 2)(outputs, y).item() == pytest.approx(expected.item(), abs=1e-6)
 
 
 def test_metrics_on_hand_computed_cases():
@@ -98,8 +94,7 @@ def test_metrics_on_hand_computed_cases():
 
 def test_more_than_two_classes(tmp_path):
     rows = [
-        {"text": f"{word} and so on", "label": k}
-        for k, word in enumerate(("red", "green", "blue"))
+        {"text": f"{word} and so on", "label": k} for k, word in enumerate(("red", "green", "blue"))
     ] * 20
     config = AttentionClassifierConfig(encoder="mlp", **SMALL)
     model, _, metrics = train_classifier(
@@ -125,9 +120,7 @@ def test_pretrained_vectors_are_used(data, tmp_path):
         weight_decay=0.0,
     )
     weight = model.get_input_embeddings().weight
-    assert torch.equal(
-        weight[tokenizer.convert_tokens_to_ids("film")], torch.full((32,), 0.5)
-    )
+    assert torch.equal(weight[tokenizer.convert_tokens_to_ids("film")], torch.full((32,), 0.5))
 
 
 def test_bad_input(data, tmp_path):
@@ -154,9 +147,7 @@ def test_bad_input(data, tmp_path):
 
 def test_the_architectures_of_serrano_and_smith():
     """The numbers of their released code for IMDB."""
-    han, flan = (
-        papers_config("serrano-smith", hierarchical=value) for value in (True, False)
-    )
+    han, flan = (papers_config("serrano-smith", hierarchical=value) for value in (True, False))
     for config in (han, flan):
         assert (
             config.encoder,
@@ -175,12 +166,7 @@ def test_the_architectures_of_serrano_and_smith():
     conv = papers_config("serrano-smith", encoder="cnn")
     assert (tuple(conv.kernel_sizes), conv.encoder_size) == ((3, 5), 100)
     assert papers_config("serrano-smith", encoder="none").attention_size == 200
-    assert (
-        papers_config(
-            "serrano-smith", embedding_size=7, logit_dropout=0.0
-        ).embedding_size
-        == 7
-    )
+    assert papers_config("serrano-smith", embedding_size=7, logit_dropout=0.0).embedding_size == 7
     assert papers_config().to_dict() == AttentionClassifierConfig().to_dict()
 
 
@@ -204,9 +190,7 @@ def test_the_procedures():
         60,
         10,
     )
-    own = papers_procedure(
-        "serrano-smith", "none", epochs=3, patience=None, weight_decay=0.1
-    )
+    own = papers_procedure("serrano-smith", "none", epochs=3, patience=None, weight_decay=0.1)
     assert (own.epochs, own.patience, own.weight_decay) == (3, 10, 0.1)
     old = papers_procedure("jain-wallace", "bilstm")
     assert (
@@ -299,19 +283,14 @@ def test_no_progress_halves_the_rate_and_ends_the_training(tmp_path, monkeypatch
     )
     assert rates == pytest.approx([4e-4, 4e-4, 2e-4, 1e-4])
     (trainer,) = trainers
-    assert (
-        trainer.args.max_grad_norm == 10
-        and trainer.args.per_device_train_batch_size == 64
-    )
+    assert trainer.args.max_grad_norm == 10 and trainer.args.per_device_train_batch_size == 64
     assert not trainer.optimizer.param_groups[0]["amsgrad"]
 
 
 def test_the_loss_of_serrano_and_smith_is_the_plain_mean():
     labels, logits = torch.tensor([1, 0, 1]), torch.randn(3, 2)
     outputs = type("Outputs", (), {"logits": logits})
-    found = papers_loss(Dataset.from_dict({"label": [0, 0, 1]}), 2, weighted=False)(
-        outputs, labels
-    )
+    found = papers_loss(Dataset.from_dict({"label": [0, 0, 1]}), 2, weighted=False)(outputs, labels)
     expected = -logits.log_softmax(-1)[torch.arange(3), labels].mean()
     assert found.item() == pytest.approx(expected.item(), abs=1e-6)
 
@@ -329,9 +308,7 @@ def test_what_the_procedure_needs(data, tmp_path):
     with pytest.raises(AttnProbeError, match="separates sentences"):
         plain = training.build_tokenizer(data["train"]["text"][:])
         config = papers_config("serrano-smith", hierarchical=True)
-        train_classifier(
-            config, data["train"], data["validation"], tokenizer=plain, **options
-        )
+        train_classifier(config, data["train"], data["validation"], tokenizer=plain, **options)
     assert not (tmp_path / "m").exists()
 
 
@@ -360,8 +337,7 @@ def test_validation_texts_of_one_class_choose_by_accuracy(tmp_path, monkeypatch)
             options=TrainingOptions(epochs=2),
         )
         assert (
-            seen[-1].state.best_metric is not None
-            and seen[-1].args.metric_for_best_model == name
+            seen[-1].state.best_metric is not None and seen[-1].args.metric_for_best_model == name
         )
 
 
@@ -388,23 +364,14 @@ def test_tokens_that_begin_and_end_a_text_are_no_content_whatever_they_are_calle
     model = training.new_model(config, tokenizer, ["neg", "pos"]).eval()
     inputs = tokenizer("dull film", return_tensors="pt")
     weights = model(**inputs, output_attentions=True).attentions[0][0, 0, 0].detach()
-    assert weights[0] == weights[-1] == 0 and weights[1:-1].sum() == pytest.approx(
-        1, abs=1e-6
-    )
+    assert weights[0] == weights[-1] == 0 and weights[1:-1].sum() == pytest.approx(1, abs=1e-6)
 
 
 def test_a_limit_takes_the_same_texts_of_every_class(tmp_path):
-    rows = [
-        {"example_id": k, "text": f"text {k}", "label": int(k >= 90)}
-        for k in range(100)
-    ]
+    rows = [{"example_id": k, "text": f"text {k}", "label": int(k >= 90)} for k in range(100)]
     pd.DataFrame(rows).to_json(tmp_path / "train.jsonl", orient="records", lines=True)
-    pd.DataFrame(rows[85:95]).to_json(
-        tmp_path / "validation.jsonl", orient="records", lines=True
-    )
-    chosen = {
-        n: splits.load_splits(str(tmp_path), limit=n)["train"] for n in (4, 12, 50, 500)
-    }
+    pd.DataFrame(rows[85:95]).to_json(tmp_path / "validation.jsonl", orient="records", lines=True)
+    chosen = {n: splits.load_splits(str(tmp_path), limit=n)["train"] for n in (4, 12, 50, 500)}
     assert [sum(chosen[n]["label"][:]) for n in (4, 12, 50, 500)] == [2, 6, 10, 10]
     ids = [set(chosen[n]["example_id"][:]) for n in (4, 12, 50, 500)]
     assert ids[0] < ids[1] < ids[2] < ids[3] and len(ids[3]) == 100
@@ -468,9 +435,7 @@ def test_what_means_nothing_to_a_pretrained_model_is_refused(
     arguments, message, checkpoint, reviews_folder, tmp_path
 ):
     with pytest.raises(AttnProbeError, match=message):
-        verb.train(
-            reviews_folder, output_dir=tmp_path / "m", model=checkpoint, **arguments
-        )
+        verb.train(reviews_folder, output_dir=tmp_path / "m", model=checkpoint, **arguments)
     assert not (tmp_path / "m").exists()
 
 

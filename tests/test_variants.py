@@ -117,9 +117,7 @@ def test_the_best_checkpoint_of_a_training_is_taken_and_said(run_folder, caplog)
     report = audit(str(folder), ROWS, **FEW)
     assert report.provenance["origin"]["checkpoint"] == best
     assert f"the best checkpoint is taken, {best.rpartition('/')[2]}" in caplog.text
-    assert same_weights(
-        load_model(folder), trainer.model
-    )  # which was loaded at the end
+    assert same_weights(load_model(folder), trainer.model)  # which was loaded at the end
 
 
 def test_checkpoints_without_a_best_one_are_not_guessed(run_folder, tmp_path):
@@ -174,12 +172,8 @@ def lora(tokenizer, tmp_path_factory):
     body = tiny_bert(tokenizer, seed=1, kind=BertModel)
     body.save_pretrained(folder / "base")
     tokenizer.save_pretrained(folder / "base")
-    base = AutoModelForSequenceClassification.from_pretrained(
-        folder / "base", num_labels=3
-    )
-    settings = peft.LoraConfig(
-        task_type="SEQ_CLS", r=2, target_modules=["query", "value"]
-    )
+    base = AutoModelForSequenceClassification.from_pretrained(folder / "base", num_labels=3)
+    settings = peft.LoraConfig(task_type="SEQ_CLS", r=2, target_modules=["query", "value"])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # of peft's own making
         model = peft.get_peft_model(base, settings)
@@ -229,9 +223,7 @@ def test_an_adapter_whose_head_is_nowhere_is_refused(lora, tmp_path):
 
 
 def test_without_peft_the_error_says_what_to_install(lora, monkeypatch):
-    monkeypatch.setattr(
-        "hf_attnprobe.checkpoints.peft_adapters.is_peft_available", lambda: False
-    )
+    monkeypatch.setattr("hf_attnprobe.checkpoints.peft_adapters.is_peft_available", lambda: False)
     with pytest.raises(AttnProbeError, match="pip install peft"):
         load_model(lora[0])
 
@@ -319,8 +311,4 @@ def test_revision_subfolder_token_and_adapter_from_a_hub(
     assert "does not load from the Hub" in told["closed"]["error"]
     assert told["open"]["commit"] == commits["private"]
     assert not any(part.get("token") for part in told.values())
-    assert all(
-        len(part["error"].splitlines()) == 1
-        for part in told.values()
-        if "error" in part
-    )
+    assert all(len(part["error"].splitlines()) == 1 for part in told.values() if "error" in part)

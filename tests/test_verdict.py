@@ -70,9 +70,7 @@ def predictions(predicted, labels, probability=0.9):
 def good_model(n, **tests):
     """Rows of a model that is right, with the statistics of some tests."""
     labels = np.arange(n) % 2.0
-    return pd.concat(
-        [predictions(labels, labels), *(rows_of(t, c) for t, c in tests.items())]
-    )
+    return pd.concat([predictions(labels, labels), *(rows_of(t, c) for t, c in tests.items())])
 
 
 def found(rule, rows, control=None, labels=("neg", "pos")):
@@ -88,9 +86,7 @@ def found(rule, rows, control=None, labels=("neg", "pos")):
     st.floats(0, 0.5),
     st.integers(0, 200),
 )
-def test_an_answer_needs_texts_and_an_interval_that_crosses_no_threshold(
-    key, value, half, n
-):
+def test_an_answer_needs_texts_and_an_interval_that_crosses_no_threshold(key, value, half, n):
     rule = RULES[key]
     low, high = value - half, value + half
     answer = grade(Estimate(value, (low, high), n), rule)
@@ -439,9 +435,7 @@ def test_a_saturated_output_is_graded_by_its_log_odds():
 def test_two_modes_are_two_verdicts():
     n = 200
     moved = np.where(np.arange(n) % 2, 0.69, 0.02)
-    first, second = found(
-        "assignment", good_model(n, permutation={"median_tvd": moved})
-    )
+    first, second = found("assignment", good_model(n, permutation={"median_tvd": moved}))
     assert (first.group, first.answer) == ("neg", "no")
     assert (second.group, second.answer) == ("pos", "yes")
     assert second.value == pytest.approx(0.69) and "predicted pos" in second.sentence
@@ -509,9 +503,7 @@ def spread(rows, by):
 def test_draws_of_reassigned_attention_are_averaged():
     """A draw for every text: their spread is the texts'."""
     rows, control = evidence(200, 0.9)
-    several = pd.concat(
-        spread(control, by).assign(draw=k) for k, by in enumerate([-0.2, 0.0, 0.5])
-    )
+    several = pd.concat(spread(control, by).assign(draw=k) for k, by in enumerate([-0.2, 0.0, 0.5]))
     (mean,) = found("importance", rows, several)
     name = "attention_leave_one_out_agreement"
     own = rows[rows.statistic == name].value.mean()
@@ -534,14 +526,10 @@ def test_draws_of_other_weights_widen_the_interval():
     """One model for all texts: another one may be elsewhere, by Student's t."""
     rows, control = evidence(200, 0.9)
     shifts = [-0.2, 0.0, 0.5]
-    several = pd.concat(
-        spread(control, by).assign(draw=k) for k, by in enumerate(shifts)
-    )
+    several = pd.concat(spread(control, by).assign(draw=k) for k, by in enumerate(shifts))
     (by_texts,) = [f for f in findings(rows, several, "np") if f.rule == "importance"]
     (by_both,) = [
-        f
-        for f in findings(rows, several, "np", shares_draws=True)
-        if f.rule == "importance"
+        f for f in findings(rows, several, "np", shares_draws=True) if f.rule == "importance"
     ]
     name = "attention_leave_one_out_agreement"
     own = rows[rows.statistic == name].value.mean()
@@ -565,9 +553,7 @@ def test_draws_of_other_weights_widen_the_interval():
 def test_many_heads_are_answered_for_together_or_not_at_all():
     n = 60
     moved = {"median_tvd": np.full(n, 0.3)}
-    heads = pd.concat(
-        [good_model(n, permutation=moved), rows_of("permutation", moved, head=1)]
-    )
+    heads = pd.concat([good_model(n, permutation=moved), rows_of("permutation", moved, head=1)])
     assert [f.rule for f in findings(heads, None, "np")] == ["accuracy"]
     whole = {"median_tvd": np.full(n, 0.01)}
     together = pd.concat([heads, rows_of("permutation", whole, layer=-1, head=-1)])
@@ -625,16 +611,12 @@ def test_the_control_is_the_same_tests_on_the_shuffled_weights(tokenizer, tmp_pa
     texts = generated_texts(tokenizer, n=12, length=7)
     run = {"tokenizer": tokenizer, "progress": False}
     options = AuditOptions(control="randomised", control_draws=1)
-    report = audit(
-        model, texts, ["permutation"], options=options, output_dir=tmp_path / "a", **run
-    )
+    report = audit(model, texts, ["permutation"], options=options, output_dir=tmp_path / "a", **run)
     other = wrap(control_of(model, "randomised", n_layers=None, seed=0))
     batch = reference_batch(wrap(model), tokenizer, texts)
     assert sharpen_like(other, wrap(model), batch)
     other.given.load_state_dict(other.model.state_dict())  # an audit compares the two
-    alone = audit(
-        other, texts, ["permutation"], options=AuditOptions(control="none"), **run
-    )
+    alone = audit(other, texts, ["permutation"], options=AuditOptions(control="none"), **run)
     assert alone.contrasts == () and "control" not in alone.provenance
     held = pd.read_parquet(tmp_path / "a" / "control" / "draw-0" / "rows")
     key = ["test", "statistic", "example_id"]
@@ -642,9 +624,7 @@ def test_the_control_is_the_same_tests_on_the_shuffled_weights(tokenizer, tmp_pa
     assert len(both) == len(held) == len(alone.rows)
     np.testing.assert_allclose(both.value_x, both.value_y, atol=1e-12)
     means = held[held.statistic == "median_tvd"].value.mean()
-    (beside,) = [
-        c for c in report.contrasts if (c.statistic, c.group) == ("median_tvd", "all")
-    ]
+    (beside,) = [c for c in report.contrasts if (c.statistic, c.group) == ("median_tvd", "all")]
     assert beside.control_mean == pytest.approx(means)
     assert beside.difference == pytest.approx(beside.mean - means)
     assert f"(control {means:.3f})" in report.to_text(verbose=True)
@@ -660,9 +640,7 @@ def test_what_a_control_keeps_and_what_it_loses(tokenizer):
     other = control_of(model, "randomised", n_layers=None, seed=1)
     for name, weights in model.named_parameters():
         changed = dict(other.named_parameters())[name]
-        torch.testing.assert_close(
-            weights.flatten().sort().values, changed.flatten().sort().values
-        )
+        torch.testing.assert_close(weights.flatten().sort().values, changed.flatten().sort().values)
         if weights.numel() > 8:
             assert not torch.equal(weights, changed)
     again = control_of(model, "randomised", n_layers=None, seed=1)
@@ -729,11 +707,7 @@ def test_from_the_top_down_lower_layers_stay():
     model = BertForSequenceClassification(config)
 
     def changed(n_layers):
-        other = dict(
-            control_of(
-                model, "randomised", n_layers=n_layers, seed=0
-            ).named_parameters()
-        )
+        other = dict(control_of(model, "randomised", n_layers=n_layers, seed=0).named_parameters())
         return {
             name
             for name, weights in model.named_parameters()
@@ -764,8 +738,7 @@ def test_a_report_of_a_folder_is_of_the_texts_of_its_summary(tokenizer, tmp_path
     run = {"tokenizer": tokenizer, "progress": False, "output_dir": tmp_path}
     audit(model, Data(texts, test_limit=6), ["permutation"], **run)
     held = {
-        name: (tmp_path / name).read_text()
-        for name in ("summary.json", "report.md", "texts.json")
+        name: (tmp_path / name).read_text() for name in ("summary.json", "report.md", "texts.json")
     }
     audit(model, texts, ["permutation", "uniform_attention"], **run)
     for name, text in held.items():
@@ -819,8 +792,7 @@ def test_three_classes_get_bounds_and_no_word_of_pinned_down():
     generator = np.random.default_rng(0)
     data = datasets.Dataset.from_list(
         [
-            {"text": " ".join(generator.choice(words, 12)), "label": k % 3}
-            | {"example_id": k}
+            {"text": " ".join(generator.choice(words, 12)), "label": k % 3} | {"example_id": k}
             for k in range(40)
         ]
     )
@@ -907,9 +879,7 @@ def test_a_control_that_attends_less_sharply_is_a_weak_yardstick():
     n = 100
     name = "attention_leave_one_out_agreement"
     own = {name: np.full(n, 0.6)}
-    rows = good_model(
-        n, correlation=own, permutation={"max_attention": np.full(n, 0.7)}
-    )
+    rows = good_model(n, correlation=own, permutation={"max_attention": np.full(n, 0.7)})
     agreement = rows_of("correlation", {name: np.full(n, 0.1)})
     for sharpness, answer in ((0.6, Answer.YES), (0.1, Answer.CANNOT_SAY)):
         weights = {"max_attention": np.full(n, sharpness)}

@@ -97,9 +97,7 @@ def test_the_demo_runs_from_the_wheel(installed, tmp_path):
     found = run(installed / "python", "-c", where, cwd=tmp_path)
     assert Path(found.stdout.strip()).is_relative_to(installed.parent), found.stderr
     small = ("--encoder", "mlp", "--n-examples", 240, "--epochs", 1)
-    done = run(
-        *(installed / "attnprobe", "demo", *small, "--output-dir", "made"), cwd=tmp_path
-    )
+    done = run(*(installed / "attnprobe", "demo", *small, "--output-dir", "made"), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "Does this attention explain the predictions?" in done.stdout
     made = {file.name for file in (tmp_path / "made/audit").iterdir()}
@@ -111,18 +109,12 @@ def test_evaluate_finds_the_metric_of_the_wheel(installed, tmp_path):
     by_name = "evaluate.load('attention_faithfulness').name"
     code = f"import evaluate, hf_attnprobe; print({by_name})"
     home = str(tmp_path / "home")
-    done = run(
-        *(installed / "python", "-c", code), cwd=tmp_path, HOME=home, HF_HOME=home
-    )
-    assert (done.returncode, done.stdout) == (0, "attention_faithfulness\n"), (
-        done.stderr
-    )
+    done = run(*(installed / "python", "-c", code), cwd=tmp_path, HOME=home, HF_HOME=home)
+    assert (done.returncode, done.stdout) == (0, "attention_faithfulness\n"), done.stderr
 
 
 def test_the_source_distribution_holds_what_is_tracked(source, tmp_path, run_python):
-    tracked = subprocess.run(
-        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True
-    )
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
     if tracked.returncode:
         pytest.skip("this is no git repository, so that nobody knows what is tracked")
     build = f"from setuptools import build_meta as b; b.build_sdist({str(tmp_path)!r})"

@@ -53,9 +53,7 @@ def test_the_share_on_special_tokens_by_hand(bert):
         expected.append(float(row[0] + row[-1]))
     found = report.rows[report.rows.statistic == "special_attention"]
     found = found[(found.layer == -1) & (found["head"] == -1)]
-    assert found.sort_values("example_id").value.tolist() == pytest.approx(
-        expected, abs=1e-5
-    )
+    assert found.sort_values("example_id").value.tolist() == pytest.approx(expected, abs=1e-5)
     share = np.mean(expected)
     line = f"Attention: mean of 4 heads from [CLS]; {share:.0%} of it on special tokens"
     assert attention_line(report) == f"{line}, not shown"
@@ -70,17 +68,13 @@ def test_heads_one_by_one_are_no_one_attention(bert):
 
 
 def test_a_text_of_a_pair_that_is_held_is_not_explained(bert):
-    pairs = [
-        {"text": a, "text_pair": b} for a, b in zip(TEXTS[:4], TEXTS[4:8], strict=True)
-    ]
+    pairs = [{"text": a, "text_pair": b} for a, b in zip(TEXTS[:4], TEXTS[4:8], strict=True)]
     line = attention_line(audited(bert, pairs, segment="text", single_heads=False))
     assert "special tokens and the text that is held, not shown" in line
 
 
 def test_a_classifier_attends_to_its_text_alone(checkpoint, reviews):
-    report = audit_by_name(
-        str(checkpoint), reviews["test"], tests=["permutation"], test_limit=5
-    )
+    report = audit_by_name(str(checkpoint), reviews["test"], tests=["permutation"], test_limit=5)
     rows = report.rows
     assert (rows[rows.statistic == "special_attention"].value == 0).all()
     assert attention_line(report) == "Attention: the only head"
@@ -98,9 +92,7 @@ def test_nothing_is_said_of_a_token_that_is_not_shown():
     told = {"predicted_class": [0, 0], "label": [0, 0], "probability": [0.9, 0.9]}
     told["n_tokens"] = [9, 9]
     parts = [
-        pd.DataFrame(
-            {"test": test, "statistic": name, "example_id": [0, 1], "value": values}
-        )
+        pd.DataFrame({"test": test, "statistic": name, "example_id": [0, 1], "value": values})
         for test, group in (("permutation", of_texts), ("prediction", told))
         for name, values in group.items()
     ]

@@ -50,9 +50,7 @@ def test_rows_come_back_and_their_order_leaves_no_trace(values, random):
     rows = _frame(values)
     expected = rows.sort_values(list(KEY)).reset_index(drop=True)
     data = parquet_bytes(to_wide(rows))
-    pd.testing.assert_frame_equal(
-        from_wide(read_wide(data)), expected, check_exact=True
-    )
+    pd.testing.assert_frame_equal(from_wide(read_wide(data)), expected, check_exact=True)
     shuffled = [*range(len(rows)), 0]  # and one row twice
     random.shuffle(shuffled)
     assert parquet_bytes(to_wide(rows.iloc[shuffled])) == data

@@ -121,9 +121,7 @@ OF_FAMILY: dict[str, dict[str, Any]] = {
     "canine": {"num_hash_buckets": 64, "local_transformer_stride": 8},
     "cohere_compass_text": {
         "layer_types": ["full_attention"] * 2,
-        "rope_parameters": {
-            "full_attention": {"rope_type": "default", "rope_theta": 1e4}
-        },
+        "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 1e4}},
     },
     "convnext": FOUR,
     "convnextv2": FOUR,

@@ -83,9 +83,7 @@ def erased_probs(
     if new:
         rows = torch.tensor(list(new.values()), device=gone.device)
         example, sets = rows % len(batch.mask), gone[rows]
-        probs = torch.where(
-            sets.any(1, keepdim=True), empty[example], observation.probs[example]
-        )
+        probs = torch.where(sets.any(1, keepdim=True), empty[example], observation.probs[example])
         inputs, kept, ids = _edited(inputs or batch.inputs, example, sets, by, mask_id)
         texts = shortened(
             inputs,

@@ -106,9 +106,7 @@ class AttentionClassifierConfig(PreTrainedConfig):
         self._check_choice("residual_connection", CONNECTIONS)
         self._check_sizes()
         if self.hierarchical and self.attention == "guided":
-            raise ValueError(
-                "guided attention is of one level: expected hierarchical=False"
-            )
+            raise ValueError("guided attention is of one level: expected hierarchical=False")
         if self.encoder == "cnn":
             self._check_kernels()
         self._check_penalties()
@@ -118,9 +116,7 @@ class AttentionClassifierConfig(PreTrainedConfig):
     def _check_choice(self, name: str, choices: tuple[str, ...]) -> None:
         value = getattr(self, name)
         if value not in choices:
-            raise ValueError(
-                f"{name} must be one of {', '.join(choices)}, got {value!r}"
-            )
+            raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
 
     def _check_sizes(self) -> None:
         if self.num_labels is None or self.num_labels < 2:
@@ -160,8 +156,7 @@ class AttentionClassifierConfig(PreTrainedConfig):
         is_connected = self.residual_connection != "none"
         if self.hierarchical and (self.is_regularised or is_connected):
             raise ValueError(
-                "penalties and connections are for one level of states: expected "
-                "hierarchical=False"
+                "penalties and connections are for one level of states: expected hierarchical=False"
             )
 
     def _check_widths(self) -> None:
@@ -182,8 +177,7 @@ class AttentionClassifierConfig(PreTrainedConfig):
     def _check_pairs(self) -> None:
         if self.query_encoder and self.hierarchical:
             raise ValueError(
-                "a query encoder is for one level of states: expected "
-                "hierarchical=False"
+                "a query encoder is for one level of states: expected hierarchical=False"
             )
         if self.query_encoder and self.residual_connection != "none":
             raise ValueError(

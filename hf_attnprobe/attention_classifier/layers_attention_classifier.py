@@ -14,9 +14,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from .configuration_attention_classifier import AttentionClassifierConfig
 
 
-def run_recurrent(
-    rnn: nn.LSTM | nn.GRU, vectors: Tensor, attention_mask: Tensor
-) -> Tensor:
+def run_recurrent(rnn: nn.LSTM | nn.GRU, vectors: Tensor, attention_mask: Tensor) -> Tensor:
     """States of a bidirectional layer that never reads padding.
 
     The backward direction starts at the last token.
@@ -34,12 +32,8 @@ def run_recurrent(
     # step, so training goes another way.
     if rnn.training and vectors.device.type == "cpu":
         return _run_each_way(rnn, vectors, lengths)
-    packed = pack_padded_sequence(
-        vectors, lengths.cpu(), batch_first=True, enforce_sorted=False
-    )
-    states, _ = pad_packed_sequence(
-        rnn(packed)[0], batch_first=True, total_length=vectors.shape[1]
-    )
+    packed = pack_padded_sequence(vectors, lengths.cpu(), batch_first=True, enforce_sorted=False)
+    states, _ = pad_packed_sequence(rnn(packed)[0], batch_first=True, total_length=vectors.shape[1])
     return states
 
 
@@ -52,9 +46,7 @@ def lengths_of(attention_mask: Tensor) -> Tensor:
     """
     is_real = attention_mask.bool()
     if (is_real[:, 1:] & ~is_real[:, :-1]).any():
-        raise ValueError(
-            "expected padding on the right only; set tokenizer.padding_side = 'right'"
-        )
+        raise ValueError("expected padding on the right only; set tokenizer.padding_side = 'right'")
     return is_real.sum(-1).clamp(min=1)
 
 
@@ -85,9 +77,7 @@ class BiLSTMEncoder(nn.Module):
 
     def __init__(self, config: AttentionClassifierConfig, input_size: int) -> None:
         super().__init__()
-        self.lstm = nn.LSTM(
-            input_size, config.encoder_size, batch_first=True, bidirectional=True
-        )
+        self.lstm = nn.LSTM(input_size, config.encoder_size, batch_first=True, bidirectional=True)
 
     def forward(self, vectors: Tensor, attention_mask: Tensor) -> Tensor:
         return run_recurrent(self.lstm, vectors, attention_mask)
@@ -98,9 +88,7 @@ class BiGRUEncoder(nn.Module):
 
     def __init__(self, config: AttentionClassifierConfig, input_size: int) -> None:
         super().__init__()
-        self.gru = nn.GRU(
-            input_size, config.encoder_size, batch_first=True, bidirectional=True
-        )
+        self.gru = nn.GRU(input_size, config.encoder_size, batch_first=True, bidirectional=True)
 
     def forward(self, vectors: Tensor, attention_mask: Tensor) -> Tensor:
         return run_recurrent(self.gru, vectors, attention_mask)

@@ -126,9 +126,7 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
         assert inputs is not None  # ``forward`` checks that one of both is given
         return torch.ones(inputs.shape[:2], dtype=torch.long, device=self.device)
 
-    def content_mask(
-        self, attention_mask: Tensor, input_ids: Tensor | None = None
-    ) -> Tensor:
+    def content_mask(self, attention_mask: Tensor, input_ids: Tensor | None = None) -> Tensor:
         """Tokens that may receive attention: no padding, start, end or separator.
 
         Args:
@@ -158,9 +156,7 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
         states = self.encoder(embeddings, attention_mask)
         return connect(states, embeddings, self.config.residual_connection)
 
-    def attend(
-        self, states: Tensor, content_mask: Tensor, query: Tensor | None = None
-    ) -> Tensor:
+    def attend(self, states: Tensor, content_mask: Tensor, query: Tensor | None = None) -> Tensor:
         """Attention a [batch, keys] over states [batch, keys, hidden].
 
         It sums to 1 over the content and is exactly 0 elsewhere; all 0 for an empty
@@ -180,9 +176,7 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
         of_second = self.query_reader.embeddings(input_ids)
         return torch.where(is_first.unsqueeze(-1), of_first, of_second)
 
-    def read_query(
-        self, embeddings: Tensor, pair: Pair, input_ids: Tensor | None = None
-    ) -> Tensor:
+    def read_query(self, embeddings: Tensor, pair: Pair, input_ids: Tensor | None = None) -> Tensor:
         """What the second text asks, q [batch, hidden].
 
         Args:
@@ -240,9 +234,7 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
             attention = attention.index_copy(0, positions[mask], weights[mask])
         return vectors, attention.view(embeddings.shape[:2])
 
-    def read_sentences(
-        self, vectors: Tensor, sentences: Sentences
-    ) -> tuple[Tensor, Tensor]:
+    def read_sentences(self, vectors: Tensor, sentences: Sentences) -> tuple[Tensor, Tensor]:
         """The second level of a hierarchical model.
 
         Args:
@@ -319,9 +311,7 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
             inputs = mask_vector.where(masked.unsqueeze(-1), embeddings)
             return self.encode(inputs, attention_mask)
 
-        return self.regulariser(
-            states, embeddings, content_mask, input_ids, encode_masked
-        )
+        return self.regulariser(states, embeddings, content_mask, input_ids, encode_masked)
 
     @can_return_tuple
     def forward(
@@ -492,9 +482,7 @@ class AttentionClassifierForSequenceClassification(AttentionClassifierPreTrained
         return RegularisedClassifierOutput(
             loss=loss,
             logits=logits,
-            hidden_states=(outputs.last_hidden_state,)
-            if output_hidden_states
-            else None,
+            hidden_states=(outputs.last_hidden_state,) if output_hidden_states else None,
             attentions=outputs.attentions,
             regularization=outputs.regularization,
         )

@@ -57,8 +57,7 @@ def split_pair(attention_mask: Tensor, token_type_ids: Tensor | None) -> Pair:
             )
     if (first[:, 1:] & second[:, :-1]).any() or (first & ~is_real[:, :1]).any():
         raise ValueError(
-            "expected the first text (token type 0) before the second (1) and padding "
-            "on the right"
+            "expected the first text (token type 0) before the second (1) and padding on the right"
         )
     n_second = int(second.sum(-1).max())
     order = (~second).long().argsort(dim=-1, stable=True)[:, :n_second]
@@ -82,9 +81,7 @@ class QueryReader(nn.Module):
         )
         self.encoder = ENCODERS[config.encoder](config, config.embedding_size)
 
-    def forward(
-        self, vectors: Tensor, attention_mask: Tensor, content_mask: Tensor
-    ) -> Tensor:
+    def forward(self, vectors: Tensor, attention_mask: Tensor, content_mask: Tensor) -> Tensor:
         """q of word vectors [batch, second, embedding] and masks [batch, second]."""
         states = self.encoder(vectors, attention_mask)
         if self.kind in ("mlp", "none"):
@@ -151,9 +148,7 @@ class PairDecoder(nn.Module):
         return self.output((self.context(context) + self.query(query)).tanh())
 
 
-def find_candidates(
-    input_ids: Tensor, first: Tensor, answer_token_ids: list[int]
-) -> Tensor:
+def find_candidates(input_ids: Tensor, first: Tensor, answer_token_ids: list[int]) -> Tensor:
     """Which labels occur in the first text, bool [batch, classes].
 
     All of them where none occurs.

@@ -139,8 +139,7 @@ class Regulariser(nn.Module):
         """
         if input_ids is None:
             raise ValueError(
-                "expected input_ids to mask words of, got only inputs_embeds; set "
-                "mlm_weight=0"
+                "expected input_ids to mask words of, got only inputs_embeds; set mlm_weight=0"
             )
         is_known = input_ids != self.config.unk_token_id
         masked = draw_masked(content & is_known, self.config.mlm_rate)

@@ -54,9 +54,7 @@ class Sentences(NamedTuple):
     def mask(self) -> Tensor:
         """Which sentences are real, bool [batch, sentences]; at least one column."""
         n_sentences = max(1, int(self.counts.max()))
-        return (
-            torch.arange(n_sentences, device=self.counts.device) < self.counts[:, None]
-        )
+        return torch.arange(n_sentences, device=self.counts.device) < self.counts[:, None]
 
     def stack(self, rows: Tensor) -> Tensor:
         """Values of sentences [rows, ...] as [batch, sentences, ...], 0 for padding."""

@@ -76,9 +76,7 @@ def _tests_asked(
     return asked
 
 
-def repeating(
-    provenance: Mapping[str, Any], model: str, dataset: DatasetName, n: int
-) -> str:
+def repeating(provenance: Mapping[str, Any], model: str, dataset: DatasetName, n: int) -> str:
     """The line for a shell that repeats an audit.
 
     Args:
@@ -130,9 +128,7 @@ def _recorded(provenance: Mapping[str, Any]) -> dict[str, Any]:
         if name in provenance.get("tests", []) and name in tests():
             default = dataclasses.asdict(tests()[name].options())
             asked |= {
-                key: value
-                for key, value in values.items()
-                if _plain(default.get(key)) != value
+                key: value for key, value in values.items() if _plain(default.get(key)) != value
             }
     return asked
 

@@ -50,9 +50,7 @@ def comparison_page(audits: AuditComparison | Sequence[Report]) -> str:
             elements.bullets([*comparison.cautions, reading_note(comparison)]),
             id="cautions",
         ),
-        elements.section(
-            "Heads", *map(elements.head_map, maps_of_all(comparison)), id="heads"
-        ),
+        elements.section("Heads", *map(elements.head_map, maps_of_all(comparison)), id="heads"),
         elements.section(
             "Charts of all",
             *map(elements.figure, charts_of_all(comparison)),
@@ -219,9 +217,7 @@ def _line(difference: Difference | None) -> Html | None:
     if difference is None or difference.value != difference.value:
         return None
     low, high = difference.simultaneous
-    return elements.scale(
-        difference.value, low, high, thresholds={"no difference": 0.0}
-    )
+    return elements.scale(difference.value, low, high, thresholds={"no difference": 0.0})
 
 
 # --- tables -------------------------------------------------------------------------

@@ -63,14 +63,11 @@ def reassigned(
     """
     model = adapter.require(Reassignable)
     return tuple(
-        model.reassigned(options.seed + STREAM + draw)
-        for draw in range(n_draws(options, adapter))
+        model.reassigned(options.seed + STREAM + draw) for draw in range(n_draws(options, adapter))
     )
 
 
-def control_of(
-    model: nn.Module, control: Control, *, n_layers: int | None, seed: int
-) -> nn.Module:
+def control_of(model: nn.Module, control: Control, *, n_layers: int | None, seed: int) -> nn.Module:
     """A copy of a model without what it has learned.
 
     Args:
@@ -127,9 +124,7 @@ def finish(
 
 
 @torch.no_grad()
-def sharpen_like(
-    control: AttentionModelBase, model: AttentionModelBase, batch: Batch
-) -> bool:
+def sharpen_like(control: AttentionModelBase, model: AttentionModelBase, batch: Batch) -> bool:
     """Scales the query of a control until its attention is as peaked as the model's.
 
     By the mean over the texts of the largest weight, within a factor of 2^±12.
@@ -204,8 +199,7 @@ def _from_the_top(model: nn.Module, n_layers: int) -> dict[str, nn.Parameter]:
     blocks = _blocks(model)
     if n_layers > len(blocks):
         raise AttnProbeError(
-            f"expected at most {len(blocks)} --control-layers, which the model has, got "
-            f"{n_layers}"
+            f"expected at most {len(blocks)} --control-layers, which the model has, got {n_layers}"
         )
     kept = {id(p) for b in blocks[: len(blocks) - n_layers] for p in b.parameters()}
     in_blocks = {id(p) for p in blocks.parameters()}

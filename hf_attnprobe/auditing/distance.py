@@ -46,8 +46,7 @@ class Distance:
     def sentence(self) -> str:
         """What the two say, with intervals."""
         shares = [
-            markdown.interval(e.value, e.ci95, digits=2)
-            for e in (self.attention, self.random)
+            markdown.interval(e.value, e.ci95, digits=2) for e in (self.attention, self.random)
         ]
         return (
             f"Distance: without the fifth of their tokens of most attention {shares[0]} "

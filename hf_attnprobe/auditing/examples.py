@@ -97,9 +97,7 @@ def shown_texts(
     return tuple(shown)
 
 
-def _strings_of(
-    examples: "datasets.Dataset", ids: set[int]
-) -> dict[int, list[Strings]]:
+def _strings_of(examples: "datasets.Dataset", ids: set[int]) -> dict[int, list[Strings]]:
     """What was tokenized of some texts: one text or pair, or one of every choice."""
     numbers = column_of(examples, "example_id")
     rows = [row for row, number in enumerate(numbers) if number in ids]
@@ -170,8 +168,7 @@ DISAGREEMENTS = (
         lambda largest, moved, special: (largest - moved).where(special < largest),
     ),
     Disagreement(
-        "attention and leaving tokens out disagree most on the order of its tokens (τ "
-        "{0:.2f})",
+        "attention and leaving tokens out disagree most on the order of its tokens (τ {0:.2f})",
         ("attention_leave_one_out_tau",),
         lambda tau: -tau,
     ),
@@ -181,9 +178,7 @@ OF_CLASS = "drawn by chance from the texts predicted {name}"
 DRAWN = "drawn by chance"
 
 
-def choose_texts(
-    rows: pd.DataFrame, n: int, *, classes: Sequence[str] = ()
-) -> list[Chosen]:
+def choose_texts(rows: pd.DataFrame, n: int, *, classes: Sequence[str] = ()) -> list[Chosen]:
     """Up to ``n`` texts to show.
 
     Args:
@@ -232,9 +227,7 @@ def _disagreeing(
         if not set(kind.needs) <= set(wide):
             continue
         columns = [wide[name] for name in kind.needs]
-        measured = (
-            kind.measure(*columns).drop(index=[*chosen], errors="ignore").dropna()
-        )
+        measured = kind.measure(*columns).drop(index=[*chosen], errors="ignore").dropna()
         if len(measured):
             best = measured.idxmax()
             said = kind.words.format(*(column[best] for column in columns))
@@ -287,9 +280,7 @@ def shown_site(rows: pd.DataFrame) -> Site | None:
     return Site(*(heads or sites)[0]) if sites else None
 
 
-def attention_in_words(
-    model: AttentionModelBase, site: Site, rows: pd.DataFrame
-) -> str:
+def attention_in_words(model: AttentionModelBase, site: Site, rows: pd.DataFrame) -> str:
     """Which attention is shown; empty where a model has only one."""
     n_heads = len(model.sites())
     if n_heads == 1:
@@ -300,7 +291,5 @@ def attention_in_words(
         return f"the mean of all {n_heads} heads"
     if site.head == ALL:
         return f"the mean of the heads of layer {site.layer}"
-    moves = (
-        " that moves the output most" if len(values_by_head(rows, "zero_tvd")) else ""
-    )
+    moves = " that moves the output most" if len(values_by_head(rows, "zero_tvd")) else ""
     return f"the head{moves}: layer {site.layer}, head {site.head}"

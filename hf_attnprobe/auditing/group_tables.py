@@ -90,10 +90,7 @@ def part_section(statistics: Sequence[Statistic]) -> list[str]:
     if not parts:
         return []
     parts.sort(key=lambda part: -max(v[part].mean for v in columns.values()))
-    rows = [
-        [part, *(_cell(v.get(part)) for v in columns.values())]
-        for part in parts[:MOST_PARTS]
-    ]
+    rows = [[part, *(_cell(v.get(part)) for v in columns.values())] for part in parts[:MOST_PARTS]]
     n_left = len(parts) - len(rows)
     left = f" {n_left} more are in summary.json." if n_left else ""
     note = f"Total variation distance of each alone, 0 to 1; the most first.{left}"
@@ -149,16 +146,12 @@ def _order(place: Place) -> tuple[int, Place]:
 
 def of_groups(statistics: Sequence[Statistic], name: str) -> dict[Place, Statistic]:
     """A statistic over all texts, by group of heads."""
-    return {
-        place: s for place, s in _by_place(statistics, name).items() if min(place) < 0
-    }
+    return {place: s for place, s in _by_place(statistics, name).items() if min(place) < 0}
 
 
 def _by_place(statistics: Sequence[Statistic], name: str) -> dict[Place, Statistic]:
     return {
-        (s.layer, s.head): s
-        for s in statistics
-        if s.statistic == name and s.group == "all" and s.n
+        (s.layer, s.head): s for s in statistics if s.statistic == name and s.group == "all" and s.n
     }
 
 
@@ -166,10 +159,7 @@ def _edit_table(
     statistics: Sequence[Statistic], head_sets: Sequence[str], words: Words
 ) -> list[str]:
     """Groups down, what is done to them across."""
-    columns = {
-        words.fill(title): of_groups(statistics, name)
-        for name, title in COLUMNS.items()
-    }
+    columns = {words.fill(title): of_groups(statistics, name) for name, title in COLUMNS.items()}
     columns = {title: values for title, values in columns.items() if values}
     places = sorted(set().union(*columns.values()), key=_order)
     if not places:
@@ -214,9 +204,7 @@ def _cell(s: Statistic | None) -> str:
     return markdown.MISSING if s is None else markdown.interval(s.mean, s.ci95)
 
 
-def group_sentences(
-    statistics: Sequence[Statistic], words: Words = CLASSES
-) -> list[str]:
+def group_sentences(statistics: Sequence[Statistic], words: Words = CLASSES) -> list[str]:
     """All attention beside the layer and the head of most effect, one line per edit."""
     lines = []
     for name, edit in EDITS.items():
@@ -226,9 +214,7 @@ def group_sentences(
     return lines
 
 
-def _whole_model(
-    values: Mapping[Place, Statistic], edit: str, of_one: str, words: Words
-) -> str:
+def _whole_model(values: Mapping[Place, Statistic], edit: str, of_one: str, words: Words) -> str:
     """
     Args:
         values: of all attention, layers and heads.

@@ -28,9 +28,7 @@ reserve_options(Data)
 class AuditOptions(Options):
     """Where an audit looks, and how it runs."""
 
-    layers: Sequence[int] | None = option(
-        None, "layers to test (default: all)", metavar="LAYER"
-    )
+    layers: Sequence[int] | None = option(None, "layers to test (default: all)", metavar="LAYER")
     heads: Sequence[int] | None = option(
         None, "heads to test in each layer (default: all)", metavar="HEAD"
     )
@@ -40,8 +38,7 @@ class AuditOptions(Options):
     )
     head_sets: Sequence[str] | None = option(
         None,
-        "sets of heads to test as a whole, each written as layer.head joined by +, such "
-        "as 5.0+5.3",
+        "sets of heads to test as a whole, each written as layer.head joined by +, such as 5.0+5.3",
         metavar="SET",
     )
     query: int | None = option(
@@ -74,9 +71,7 @@ class AuditOptions(Options):
         "attention and layers first, then the heads that promise most; go on any time",
         metavar="TIME",
     )
-    prune: bool = option(
-        True, "measure how accuracy falls as more and more heads are zero-ablated"
-    )
+    prune: bool = option(True, "measure how accuracy falls as more and more heads are zero-ablated")
     control: Control = option(
         "auto",
         "yardstick on which the same tests run: attention reassigned to other tokens of "
@@ -146,9 +141,7 @@ class AuditOptions(Options):
     memory_budget: str | int = option(
         "2GB", "memory that a batch may take, such as 500MB", metavar="SIZE"
     )
-    seed: int = option(
-        0, "seed of all random numbers", at_least=0, at_most=LARGEST_SEED
-    )
+    seed: int = option(0, "seed of all random numbers", at_least=0, at_most=LARGEST_SEED)
     task: Task | None = option(
         None, "head that is meant, where the model's configuration names none"
     )
@@ -165,9 +158,7 @@ class AuditOptions(Options):
         "variable HF_TOKEN); it is not recorded",
         secret=True,
     )
-    trust_remote_code: bool = option(
-        False, "run code that comes with a model from the Hub"
-    )
+    trust_remote_code: bool = option(False, "run code that comes with a model from the Hub")
     allow_pickle: bool = option(
         False,
         "read weights that are not safetensors; reading those can run code hidden in them",
@@ -192,9 +183,7 @@ def flat_options() -> list[type[Options]]:
     return [AuditOptions, *(test.options for test in tests().values())]
 
 
-def from_names(
-    names: Sequence[str] | str | None, values: Mapping[str, Any]
-) -> AuditRequest:
+def from_names(names: Sequence[str] | str | None, values: Mapping[str, Any]) -> AuditRequest:
     """An audit's tests and options, as command line, study file and metric give them.
 
     Args:

@@ -64,15 +64,11 @@ def ranked_lines(statistics: Sequence[Statistic]) -> list[str]:
     return lines
 
 
-def section_in_words(
-    test: str, statistics: Sequence[Statistic], rows: pd.DataFrame
-) -> list[str]:
+def section_in_words(test: str, statistics: Sequence[Statistic], rows: pd.DataFrame) -> list[str]:
     """What stands before the numbers of a test, in Markdown."""
     if test == "erasure":
         singles = flip_table(statistics) + delta_table(rows)
-        return (
-            singles + fraction_table(statistics, rows) + erasure_sentences(statistics)
-        )
+        return singles + fraction_table(statistics, rows) + erasure_sentences(statistics)
     if test == "input_erasure":
         return ["", CAUTION]
     if test == "attention_by_tag":
@@ -116,9 +112,7 @@ def flip_table(statistics: Sequence[Statistic]) -> list[str]:
     cells = [known[name] for name in names if name in known]
     if len(cells) < len(names):
         return []
-    both, top, random, neither = (
-        f"{s.mean:.1%} ({round(s.mean * s.n)})" for s in cells
-    )
+    both, top, random, neither = (f"{s.mean:.1%} ({round(s.mean * s.n)})" for s in cells)
     table = markdown.table(
         ["", "a random one flips", "a random one does not"],
         [
@@ -126,10 +120,7 @@ def flip_table(statistics: Sequence[Statistic]) -> list[str]:
             ["**the largest does not**", random, neither],
         ],
     )
-    title = (
-        f"Share (number) of {cells[0].n} texts whose decision flips when one weight is "
-        "erased:"
-    )
+    title = f"Share (number) of {cells[0].n} texts whose decision flips when one weight is erased:"
     return ["", title, "", *table]
 
 
@@ -147,17 +138,13 @@ def fraction_table(statistics: Sequence[Statistic], rows: pd.DataFrame) -> list[
     names = [
         name
         for name in sorted(values, key=position)
-        if name.partition("@")[0] in ("fraction_to_flip", "minimal_fraction")
-        and len(values[name])
+        if name.partition("@")[0] in ("fraction_to_flip", "minimal_fraction") and len(values[name])
     ]
     if not names:
         return []
     is_exact = "minimal_fraction" in names
     way = "way_to_best" if is_exact else "way_to_best_tried"
-    table = [
-        _fraction_row(name.partition("@")[2], values[name], known, way)
-        for name in names
-    ]
+    table = [_fraction_row(name.partition("@")[2], values[name], known, way) for name in names]
     head = [
         "ranking",
         "share of tokens erased, mean",

@@ -22,8 +22,7 @@ from hf_attnprobe.storage.rows import prediction_statistics
 N_AFTER, N_BEFORE = 8, 2
 """Texts that are recomputed after an audit, and before one that goes on."""
 CHANGED = (
-    "model, tokenizer or hooks have changed since; bring them back, or choose another "
-    "--output-dir"
+    "model, tokenizer or hooks have changed since; bring them back, or choose another --output-dir"
 )
 NOT_ALONE = (
     "it changed meanwhile, or looks at padding or at the texts beside; the rows are kept, "
@@ -40,9 +39,7 @@ def said_of(
     return prediction_statistics(adapter.prediction, probs, batch.labels, n_tokens)
 
 
-def drawn_texts(
-    texts: Sequence[Text], rows: pd.DataFrame, n_texts: int, seed: int
-) -> list[Text]:
+def drawn_texts(texts: Sequence[Text], rows: pd.DataFrame, n_texts: int, seed: int) -> list[Text]:
     """Some of the texts that have rows, drawn by a hash of their ids and the seed."""
     known = set(rows.example_id)
     by_id = {text.example_id: text for text in texts if text.example_id in known}

@@ -167,9 +167,7 @@ def audit(
             check_kept(sweep, N_AFTER, NOT_ALONE)
             others = None
             if subject.controls:
-                repeat_on_control(
-                    sweep, subject.controls, outcome, limits, deadline, job.control
-                )
+                repeat_on_control(sweep, subject.controls, outcome, limits, deadline, job.control)
                 drawn = audited_rows(sweep, read_draws(folder))
                 others = drawn if len(drawn) else None
                 besides = {**besides, "control": job.control}
@@ -206,9 +204,7 @@ def _run_tests(
         heads = choice.sites if options.single_heads else []
         return run_until_sure(sweep, choice, heads, limits, deadline)
     if options.screen is None:
-        parts: list[Part] = [
-            (sweep.texts, choice.sites if options.single_heads else [])
-        ]
+        parts: list[Part] = [(sweep.texts, choice.sites if options.single_heads else [])]
         run_parts(sweep, parts, choice.groups, done=None)
         return Outcome(parts, choice.groups)
     run(sweep, sites_by_test(["screen"], sweep.adapter, choice.sites))

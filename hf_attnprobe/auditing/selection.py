@@ -55,8 +55,7 @@ def tests_given(
         return asked, by_default
     if not options.single_heads:
         raise AttnProbeError(
-            "expected single heads for --screen to choose from; leave it or "
-            "--no-single-heads out"
+            "expected single heads for --screen to choose from; leave it or --no-single-heads out"
         )
     return {**asked, "screen": asked.get("screen", Screen())}, by_default
 
@@ -105,8 +104,7 @@ def select_sites(
     return [
         site._replace(query=query)
         for site in known
-        if (layers is None or site.layer in layers)
-        and (heads is None or site.head in heads)
+        if (layers is None or site.layer in layers) and (heads is None or site.head in heads)
     ]
 
 
@@ -114,20 +112,15 @@ def _check_numbers(name: str, asked: Sequence[int] | None, known: set[int]) -> N
     if asked is None:
         return
     if not asked:
-        raise AttnProbeError(
-            f"expected at least one {name}; leave {name}s out for all of them"
-        )
+        raise AttnProbeError(f"expected at least one {name}; leave {name}s out for all of them")
     missing = sorted(set(asked) - known)
     if missing:
         raise AttnProbeError(
-            f"expected a {name} from 0 to {max(known)}, got {missing[0]}; choose another "
-            f"--{name}s"
+            f"expected a {name} from 0 to {max(known)}, got {missing[0]}; choose another --{name}s"
         )
 
 
-def parse_head_sets(
-    adapter: AttentionModelBase, names: Sequence[str]
-) -> list[list[Site]]:
+def parse_head_sets(adapter: AttentionModelBase, names: Sequence[str]) -> list[list[Site]]:
     """Sets of heads from their names, such as "5.0+5.3".
 
     Raises:
@@ -157,9 +150,7 @@ def _parse_head_set(adapter: AttentionModelBase, name: str) -> list[Site]:
     known = adapter.sites()
     for member in members:
         if member not in known:
-            first, last = (
-                f"{site.layer}.{site.head}" for site in (known[0], known[-1])
-            )
+            first, last = (f"{site.layer}.{site.head}" for site in (known[0], known[-1]))
             raise AttnProbeError(
                 f"expected heads from {first} to {last} that the model has, got "
                 f"{member.layer}.{member.head} in {name!r}; change --head-sets"
@@ -201,9 +192,7 @@ def group_sites(
     for site in known:
         layers.setdefault(site.layer, []).append(site)
     complete = [
-        layer
-        for layer, members in layers.items()
-        if all(site[:2] in audited for site in members)
+        layer for layer, members in layers.items() if all(site[:2] in audited for site in members)
     ]
     groups: list[Site] = []
     if whole and len(complete) == len(layers):

@@ -171,8 +171,7 @@ def _unpacked(model: Any, tokenizer: Tokenizer | None) -> tuple[Any, Tokenizer |
         if not is_image and not is_text:
             kinds = ", ".join(type(part).__name__ for part in model)
             raise AttnProbeError(
-                f"expected a pair of model and tokenizer, got ({kinds}); give both, in "
-                "this order"
+                f"expected a pair of model and tokenizer, got ({kinds}); give both, in this order"
             )
         pair = model[0], model[1]
     else:
@@ -193,8 +192,7 @@ def _loaded(model: Any, tokenizer: Tokenizer | None, options: AuditOptions) -> L
         given = getattr(options, name)
         if given is not None:
             raise AttnProbeError(
-                f"expected no {name} with a model given as an object, got {given!r}; "
-                "leave it out"
+                f"expected no {name} with a model given as an object, got {given!r}; leave it out"
             )
     origin = str(getattr(model, "name_or_path", "") or "")
     if tokenizer is None and not origin and not takes_images(model):
@@ -210,9 +208,7 @@ def _loaded(model: Any, tokenizer: Tokenizer | None, options: AuditOptions) -> L
     return Loaded(origin or type(model).__name__, model, reads, {})
 
 
-def _loaded_from(
-    name: str, tokenizer: Tokenizer | None, options: AuditOptions
-) -> Loaded:
+def _loaded_from(name: str, tokenizer: Tokenizer | None, options: AuditOptions) -> Loaded:
     origin = origin_of(
         name,
         revision=options.revision,
@@ -258,17 +254,13 @@ def _recorded(name: str, origin: Origin, commit: str | None) -> dict[str, Any]:
     return {key: value for key, value in known.items() if value is not None}
 
 
-def _head_options(
-    model: Any, options: AuditOptions, spread: float | None
-) -> dict[str, Any]:
+def _head_options(model: Any, options: AuditOptions, spread: float | None) -> dict[str, Any]:
     """What the adapter of a Transformers model must be told about its head."""
     given: dict[str, Any] = {"threshold": options.threshold}
     if options.predicts != "auto":
         given["predicts"] = options.predicts
     config = getattr(model, "config", None)
-    if isinstance(config, PreTrainedConfig) and predicts_number(
-        config, options.predicts
-    ):
+    if isinstance(config, PreTrainedConfig) and predicts_number(config, options.predicts):
         given["scale"] = options.scale or spread
     elif options.scale is not None:
         raise AttnProbeError(
@@ -288,9 +280,7 @@ def _check_tokenizer_of(loaded: Loaded, adapter: AttentionModelBase) -> None:
         check_belongs(loaded.tokenizer, config, adapter.n_embeddings)
 
 
-def _say_what_is_slow(
-    model: nn.Module, options: AuditOptions, device: torch.device
-) -> None:
+def _say_what_is_slow(model: nn.Module, options: AuditOptions, device: torch.device) -> None:
     kind = getattr(model, "dtype", None)
     if device.type == "cpu" and options.dtype is None and kind in SLOW_ON_A_CPU:
         logger.warning(
@@ -315,8 +305,7 @@ def _check_adapter_options(options: AuditOptions) -> None:
         given = getattr(options, name)
         if given is not None:
             raise AttnProbeError(
-                f"expected no {name} with an adapter, which has its own, got {given}; "
-                "leave it out"
+                f"expected no {name} with an adapter, which has its own, got {given}; leave it out"
             )
 
 
@@ -349,9 +338,7 @@ def _controls(
 
 
 def _without_training(model: nn.Module, options: AuditOptions, seed: int) -> nn.Module:
-    return controls.control_of(
-        model, options.control, n_layers=options.control_layers, seed=seed
-    )
+    return controls.control_of(model, options.control, n_layers=options.control_layers, seed=seed)
 
 
 def _copy_without_training(

@@ -163,9 +163,7 @@ def _in_measured_batches(sweep: Sweep, share: Sequence[Work]) -> list[Work]:
     again = []
     for todo, texts in together.values():
         few = {
-            test: [*dict.fromkeys((s[0], s[len(s) // 2], s[-1]))]
-            for test, s in todo.items()
-            if s
+            test: [*dict.fromkeys((s[0], s[len(s) // 2], s[-1]))] for test, s in todo.items() if s
         }
         size = measured_memory(texts, partial(_try, sweep, few), sweep.state.device)
         batches = [*in_batches(texts, size, sweep.budget, sweep.batch_size)]
@@ -194,9 +192,7 @@ def _run_and_keep(sweep: Sweep, todo: Where, texts: Sequence[Text], room: Room) 
     def rows_of(part: Sequence[Text]) -> pd.DataFrame:
         sweep.pace.begin(steps_of(todo, part))
         batch = collate(sweep.adapter, part, sweep.pad_token_id)
-        return run_batch(
-            sweep.adapter, batch, todo, sweep.options, sweep.seed, sweep.pace.tick
-        )
+        return run_batch(sweep.adapter, batch, todo, sweep.options, sweep.seed, sweep.pace.tick)
 
     def smaller(halves: Sequence[Sequence[Text]]) -> None:
         room.did_not_fit(halves)

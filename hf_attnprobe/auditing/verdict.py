@@ -90,9 +90,7 @@ def evidence_of(
     if site is None:
         return None
     texts = at_site(rows, site)
-    draws = tuple(
-        at_site(draw, site).reindex(texts.index) for draw in draws_of(control)
-    )
+    draws = tuple(at_site(draw, site).reindex(texts.index) for draw in draws_of(control))
     return Evidence(texts, draws, seed, words, stopping_of(rows))
 
 
@@ -125,8 +123,7 @@ def _answered(
 ) -> list[Finding]:
     """One finding, or one of each predicted class where their answers differ."""
     members = {
-        name: predicted.index[predicted == k]
-        for k, name in enumerate(group_names(label_names))
+        name: predicted.index[predicted == k] for k, name in enumerate(group_names(label_names))
     }
     of_classes = ((name, evidence.of(m)) for name, m in members.items() if len(m))
     return pooled_or_by_class(question, evidence, of_classes)
@@ -155,9 +152,7 @@ def pooled_or_by_class(
     return [replace(pooled, other_draws=_other_draws(question, evidence, pooled))]
 
 
-def _other_draws(
-    question: Question, evidence: Evidence, pooled: Finding
-) -> float | None:
+def _other_draws(question: Question, evidence: Evidence, pooled: Finding) -> float | None:
     """The share of single draws of the control with which the answer is another one.
 
     None where no control is counted, or there is only one draw.

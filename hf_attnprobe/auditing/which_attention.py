@@ -10,9 +10,7 @@ from hf_attnprobe.inference.batching import collate
 FIRST = "the first token"
 
 
-def attention_meant(
-    sweep: Sweep, groups: Sequence[Site], first_token: str | None
-) -> str:
+def attention_meant(sweep: Sweep, groups: Sequence[Site], first_token: str | None) -> str:
     """ "mean of 72 heads from [CLS]"; empty where heads are tested one by one alone.
 
     Args:

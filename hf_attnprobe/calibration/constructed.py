@@ -103,9 +103,7 @@ class Knobs:
         if not self.roles:
             return self.logit
         attended = sum((r.share or self.filler_share) * r.evidence for r in self.roles)
-        return self.logit / (
-            (1 - self.shared) * attended + self.shared * self.total_evidence
-        )
+        return self.logit / ((1 - self.shared) * attended + self.shared * self.total_evidence)
 
     @property
     def total_evidence(self) -> float:
@@ -189,9 +187,7 @@ class ConstructedAdapter(AttentionModelBase):
             leaves them where they are.
     """
 
-    def __init__(
-        self, model: ConstructedModel, *, reassignment: int | None = None
-    ) -> None:
+    def __init__(self, model: ConstructedModel, *, reassignment: int | None = None) -> None:
         self.model: ConstructedModel = model.double().eval()
         self.reassignment = reassignment
         n_words, n_classes = model.values.shape
@@ -214,9 +210,7 @@ class ConstructedAdapter(AttentionModelBase):
         example_ids: tuple[int, ...],
         labels: Tensor | None = None,
     ) -> Batch:
-        content = (
-            inputs["attention_mask"].bool() & ~inputs["special_tokens_mask"].bool()
-        )
+        content = inputs["attention_mask"].bool() & ~inputs["special_tokens_mask"].bool()
         kept = {name: inputs[name] for name in ("input_ids", "attention_mask")}
         return Batch(kept, content, content, tuple(example_ids), labels)
 
@@ -249,9 +243,7 @@ class ConstructedAdapter(AttentionModelBase):
     def read_map(self, observation: Observation, values: Tensor, site: Site) -> Tensor:
         return values[:, 0]
 
-    def replay(
-        self, observation: Observation, attention: Mapping[int, Tensor]
-    ) -> Tensor:
+    def replay(self, observation: Observation, attention: Mapping[int, Tensor]) -> Tensor:
         _, states, rest = observation.state
         weights = attention[0][:, :, 0, 0].transpose(0, 1)
         return ((weights @ states).transpose(0, 1) + rest).softmax(-1)
@@ -274,9 +266,7 @@ class ConstructedAdapter(AttentionModelBase):
             (slope,) = torch.autograd.grad(small_side(probs, target).sum(), present)
         return slope * observation.batch.mask
 
-    def attention_gradient(
-        self, observation: Observation, target: Tensor
-    ) -> list[Tensor]:
+    def attention_gradient(self, observation: Observation, target: Tensor) -> list[Tensor]:
         """In closed form: p (z_target − Σ_k p_k z_k) with the states z."""
         _, states, _ = observation.state
         probs = observation.probs
@@ -413,9 +403,7 @@ def _text(knobs: Knobs, draws: np.random.Generator) -> tuple[str, int]:
     sides = {"label": label, "one": 0, "left": left, "right": left ^ label ^ 1}
     words: list[int] = []
     for place, role in enumerate(knobs.roles):
-        side = (
-            int(draws.integers(n_classes)) if role.side == "any" else sides[role.side]
-        )
+        side = int(draws.integers(n_classes)) if role.side == "any" else sides[role.side]
         own = words_of(place, side, n_classes)
         last = own.start + 1 if role.side == "one" else own.stop
         words += draws.integers(own.start, last, role.n).tolist()

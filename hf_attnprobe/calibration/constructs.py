@@ -67,12 +67,8 @@ POINTS = RIGHT | {
     "importance": Truth(
         True, "attention is on the words that decide, and only they move the output"
     ),
-    "assignment": Truth(
-        True, "the key's weight on another word would leave the output undecided"
-    ),
-    "erasure": Truth(
-        True, "the words of most attention are the ones that the decision rests on"
-    ),
+    "assignment": Truth(True, "the key's weight on another word would leave the output undecided"),
+    "erasure": Truth(True, "the words of most attention are the ones that the decision rests on"),
     "removal": Truth(True, "without the words of most attention nothing decides"),
     WHOLE: Truth(True, "attention is the only path, and lies on the words that decide"),
 }
@@ -80,12 +76,8 @@ MISLEADS = RIGHT | {
     "importance": Truth(
         False, "the words of most attention say nothing, the key has a filler's weight"
     ),
-    "erasure": Truth(
-        False, "to erase what has most attention leaves the decision where it is"
-    ),
-    "removal": Truth(
-        False, "without the words of most attention the key still decides"
-    ),
+    "erasure": Truth(False, "to erase what has most attention leaves the decision where it is"),
+    "removal": Truth(False, "without the words of most attention the key still decides"),
     WHOLE: Truth(False, "attention is on words that are worth nothing"),
 }
 VOID = RIGHT | {
@@ -98,7 +90,9 @@ HALF = RIGHT | {
     "assignment": Truth(True, "half of the evidence goes by where the weights are"),
     "removal": POINTS["removal"],
 }
-BY_CHANCE = "scores and values were drawn apart: weights name what matters no better than any as sharp"
+BY_CHANCE = (
+    "scores and values were drawn apart: weights name what matters no better than any as sharp"
+)
 UNTRAINED = _all(False, BY_CHANCE, "importance", "erasure", "removal") | {
     WHOLE: Truth(False, "attention has learned nothing")
 }
@@ -120,12 +114,8 @@ CONSTRUCTS: dict[str, Construct] = {
         Knobs(roles=(Role(share=0.55),), logit=4.0),
         POINTS,
     ),
-    "three classes": Construct(
-        "a pointer with three classes", Knobs(n_classes=3), POINTS
-    ),
-    "five classes": Construct(
-        "a pointer with five classes", Knobs(n_classes=5), POINTS
-    ),
+    "three classes": Construct("a pointer with three classes", Knobs(n_classes=3), POINTS),
+    "five classes": Construct("a pointer with five classes", Knobs(n_classes=5), POINTS),
     "two equal keys": Construct(
         "two keys of one class share .85 of the attention; one of them is enough",
         Knobs(roles=(Role(share=0.425, n=2),)),
@@ -215,8 +205,7 @@ CONSTRUCTS: dict[str, Construct] = {
     "untrained": Construct(
         "scores and values of all words drawn apart, sharp; the labels are chance",
         Knobs(roles=(), logit=4.0, score_noise=2.5, value_noise=1.0, labels="chance"),
-        UNTRAINED
-        | _all(False, "the labels have nothing to do with the text", "accuracy"),
+        UNTRAINED | _all(False, "the labels have nothing to do with the text", "accuracy"),
     ),
     "untrained, own labels": Construct(
         "the same, the labels are what the model says",

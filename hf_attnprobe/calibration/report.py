@@ -110,9 +110,7 @@ def calibration_of(
 ) -> Calibration:
     """The errors, from what was answered of each model."""
     cells = tuple(_cells(models, options))
-    rules = [
-        _rule_row(models, cells, r, n) for r in (*ASKED, WHOLE) for n in options.n_texts
-    ]
+    rules = [_rule_row(models, cells, r, n) for r in (*ASKED, WHOLE) for n in options.n_texts]
     return Calibration(
         options.n_draws,
         options.n_texts,
@@ -132,9 +130,7 @@ def _cells(models: pd.DataFrame, options: CalibrationOptions) -> Iterator[Cell]:
         for rule in (*ASKED, WHOLE):
             for n in sizes(options.n_texts):
                 own = models[
-                    (models.construct == construct)
-                    & (models.rule == rule)
-                    & (models.n == n)
+                    (models.construct == construct) & (models.rule == rule) & (models.n == n)
                 ]
                 answers = own.answer.value_counts().to_dict()
                 if len(own) < options.n_draws:
@@ -152,9 +148,7 @@ def _cells(models: pd.DataFrame, options: CalibrationOptions) -> Iterator[Cell]:
                 )
 
 
-def _rule_row(
-    models: pd.DataFrame, cells: Sequence[Cell], rule: str, n: int
-) -> RuleRow:
+def _rule_row(models: pd.DataFrame, cells: Sequence[Cell], rule: str, n: int) -> RuleRow:
     own = [c for c in cells if (c.rule, c.n) == (rule, n) and c.truth is not None]
     values = models[(models.rule == rule) & (models.n == n)].dropna(subset=["value"])
     by_truth = {truth: [c for c in own if c.truth is truth] for truth in (False, True)}

@@ -106,9 +106,7 @@ def _transformer(checkpoint: Checkpoint) -> list[str]:
     if layers and heads:
         width = config.get("hidden_size")
         beside = f", states of {width} numbers" if width else ""
-        lines.append(
-            f"Attention: {layers} layers of {heads} heads, self-attention{beside}"
-        )
+        lines.append(f"Attention: {layers} layers of {heads} heads, self-attention{beside}")
     return lines
 
 
@@ -228,8 +226,7 @@ def how_to_use(card: Card) -> list[str]:
         "To test whether its attention explains its predictions on your texts:",
         "",
         "```bash",
-        f"attnprobe audit --model {_word(name)} --dataset {_data_word(card)} "
-        "--output-dir audit",
+        f"attnprobe audit --model {_word(name)} --dataset {_data_word(card)} --output-dir audit",
         "```",
     ]
     return markdown.section("How to use it", lines)

@@ -37,8 +37,7 @@ PAPERS = {
     "[arXiv:1906.03731](https://arxiv.org/abs/1906.03731)",
     "wiegreffe-pinter": "Wiegreffe & Pinter 2019, Attention is not not Explanation, "
     "[arXiv:1908.04626](https://arxiv.org/abs/1908.04626)",
-    "deyoung": "DeYoung et al. 2020, ERASER, "
-    "[arXiv:1911.03429](https://arxiv.org/abs/1911.03429)",
+    "deyoung": "DeYoung et al. 2020, ERASER, [arXiv:1911.03429](https://arxiv.org/abs/1911.03429)",
     "pruthi": "Pruthi et al. 2020, Learning to Deceive with Attention-Based Explanations, "
     "[arXiv:1909.07913](https://arxiv.org/abs/1909.07913)",
     "tutek-snajder": "Tutek & Šnajder 2020, Staying True to Your Word, "
@@ -52,10 +51,7 @@ def summary(card: Card) -> list[str]:
     """The answer, before anything else is said."""
     if not card.audits:
         return ["", f"**{NOT_AUDITED}**"]
-    said = [
-        prose(a.conclusion or f"{QUESTION} No question was answered.")
-        for a in card.audits
-    ]
+    said = [prose(a.conclusion or f"{QUESTION} No question was answered.") for a in card.audits]
     return ["", *(f"**{sentence}**" for sentence in dict.fromkeys(said))]
 
 
@@ -75,9 +71,7 @@ def _of_audit(card: Card, audit: AuditedOn) -> list[str]:
     where += f" (split {code(audit.split)})" if audit.split else ""
     said = prose(audit.conclusion) if audit.conclusion else "No question was answered."
     lines = [f"**{where}:** {said}", ""]
-    lines += markdown.bullets(
-        f"CONTRADICTION, report it: {prose(s)}" for s in audit.contradictions
-    )
+    lines += markdown.bullets(f"CONTRADICTION, report it: {prose(s)}" for s in audit.contradictions)
     lines += markdown.bullets(prose(f.sentence) for f in audit.findings)
     lines += markdown.bullets(prose(note) for note in audit.notes)
     if audit.findings:
@@ -110,9 +104,7 @@ def _table(findings: tuple[Finding, ...]) -> list[str]:
 
 
 def _group(finding: Finding) -> str:
-    return (
-        "" if finding.group == "all" else f" (texts predicted {shown(finding.group)})"
-    )
+    return "" if finding.group == "all" else f" (texts predicted {shown(finding.group)})"
 
 
 def _besides(audit: AuditedOn) -> list[str]:
@@ -121,13 +113,9 @@ def _besides(audit: AuditedOn) -> list[str]:
     lines = []
     control = known.get("control", "none")
     if control != "none":
-        lines.append(
-            f"Control: the same tests on this model with {prose(str(control))}"
-        )
+        lines.append(f"Control: the same tests on this model with {prose(str(control))}")
     else:
-        lines.append(
-            "No control was run: what the same weights at other tokens reach is not known"
-        )
+        lines.append("No control was run: what the same weights at other tokens reach is not known")
     left_out = known.get("left_out") or {}
     if isinstance(left_out, Mapping):
         lines += [
@@ -139,9 +127,7 @@ def _besides(audit: AuditedOn) -> list[str]:
     if audit.command:
         lines.append(f"Repeat it: {code(audit.command, most=LONGEST)}")
     if audit.rows_url:
-        lines.append(
-            f"Every number of every text: [{prose(audit.rows_url)}]({audit.rows_url})"
-        )
+        lines.append(f"Every number of every text: [{prose(audit.rows_url)}]({audit.rows_url})")
     return lines
 
 
@@ -150,16 +136,13 @@ def use_and_limits(card: Card) -> list[str]:
     intended = [INTENDED]
     if card.audits and all(audit.answer == Answer.YES for audit in card.audits):
         intended.append(
-            "On the texts audited its weights passed every question that decides the "
-            "verdict."
+            "On the texts audited its weights passed every question that decides the verdict."
         )
     else:
         intended.append("**Do not show its attention as an explanation.**")
     return [
         *markdown.section("Intended use", [" ".join(intended)]),
-        *markdown.section(
-            "Limits of attention as explanation", markdown.bullets(LIMITS)
-        ),
+        *markdown.section("Limits of attention as explanation", markdown.bullets(LIMITS)),
     ]
 
 

@@ -85,9 +85,7 @@ def _of_audit(card: Card, audit: AuditedOn) -> Iterator[EvalResult]:
             majority = f.yardsticks.get("majority")
             if majority is not None and f"{audit.split}_accuracy" not in recorded:
                 value, more = f.value + majority, {"n": f.n, "seed": audit.seed}
-                yield _result(
-                    card, data, audit.split, "accuracy", "accuracy", value, more
-                )
+                yield _result(card, data, audit.split, "accuracy", "accuracy", value, more)
         elif math.isfinite(f.value):
             told = {
                 "measure": RULES[f.rule].measure if f.rule in RULES else None,
@@ -194,9 +192,7 @@ def _parsed(existing: str | None) -> list[Any]:
 
 def _no_entries(found: object) -> str:
     said = str(found).splitlines()[0]
-    return (
-        f"expected a list of results in {EVAL_RESULTS}, got {said}; mend or delete it"
-    )
+    return f"expected a list of results in {EVAL_RESULTS}, got {said}; mend or delete it"
 
 
 def _is_ours(item: Any) -> bool:

@@ -75,8 +75,7 @@ def public_record(record: Mapping[str, Any]) -> dict[str, Any]:
     {'start': 'base', 'seed': 1}
     """
     return {
-        name: public(value) if isinstance(value, str) else value
-        for name, value in record.items()
+        name: public(value) if isinstance(value, str) else value for name, value in record.items()
     }
 
 

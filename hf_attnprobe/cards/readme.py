@@ -24,16 +24,12 @@ from hf_attnprobe.cards.names import shown
 from hf_attnprobe.errors import AttnProbeError
 
 
-BEGIN = (
-    "<!-- attnprobe card: begin; what follows is rewritten, write above or below -->"
-)
+BEGIN = "<!-- attnprobe card: begin; what follows is rewritten, write above or below -->"
 END = "<!-- attnprobe card: end -->"
 LISTS = ("tags", "datasets", "metrics")  # of which a user's and ours stand together
 INDEX = "model-index"
 # As huggingface_hub finds it.
-FRONT = re.compile(
-    r"^(\s*---(?:\r\n|\r|\n))([\S\s]*?)((?:\r\n|\r|\n)---[ \t]*(?:\r\n|\n|$))"
-)
+FRONT = re.compile(r"^(\s*---(?:\r\n|\r|\n))([\S\s]*?)((?:\r\n|\r|\n)---[ \t]*(?:\r\n|\n|$))")
 
 
 @dataclass(frozen=True)
@@ -82,10 +78,7 @@ class Readme:
 
 def _no_mapping(found: object) -> str:
     said = str(found).splitlines()[0]
-    return (
-        "expected names with values in YAML between the --- of README.md, got "
-        f"{said}; mend it"
-    )
+    return f"expected names with values in YAML between the --- of README.md, got {said}; mend it"
 
 
 def part(card: Card) -> str:

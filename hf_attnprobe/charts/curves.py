@@ -62,15 +62,11 @@ def curve_points(statistics: Sequence[Statistic]) -> tuple[CurvePoint, ...]:
     points += _single(means, "uniform_model", UNIFORM)
     if "largest_jsd" in means:
         most = means["largest_jsd"]
-        points.append(
-            CurvePoint(CEILING, "", most.mean, math.nan, None, most.ci95, most.n)
-        )
+        points.append(CurvePoint(CEILING, "", most.mean, math.nan, None, most.ci95, most.n))
     return tuple(points)
 
 
-def _keyed(
-    means: dict[str, Statistic], family: str, series: str, unit: str
-) -> list[CurvePoint]:
+def _keyed(means: dict[str, Statistic], family: str, series: str, unit: str) -> list[CurvePoint]:
     """``family_jsd@key`` with ``family_tvd@key``, by key."""
     found = []
     for name in means:
@@ -173,9 +169,7 @@ def _finding(drawn: Sequence[CurvePoint], ceiling: Sequence[CurvePoint]) -> str:
     n = max(p.n for p in drawn)
     texts = f" (means over {n} texts)" if n else ""
     limit = f"; {CEILING} than {ceiling[0].jsd:.2f}" if ceiling else ""
-    farthest = (
-        f"Farthest from the base's attention by JSD{texts}: {'; '.join(parts)}{limit}."
-    )
+    farthest = f"Farthest from the base's attention by JSD{texts}: {'; '.join(parts)}{limit}."
     return " ".join([*_ways(drawn), farthest, *_reading(drawn)])
 
 

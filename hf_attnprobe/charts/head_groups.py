@@ -29,9 +29,7 @@ WHOLE = (-1, -1)  # layer and head of all attention
 ALL = "all attention"
 
 
-def group_charts(
-    rows: pd.DataFrame, *, seed: int = 0, words: Words = CLASSES
-) -> tuple[Chart, ...]:
+def group_charts(rows: pd.DataFrame, *, seed: int = 0, words: Words = CLASSES) -> tuple[Chart, ...]:
     """Groups of heads edited at once, beside the largest single head of each.
 
     Args:
@@ -49,9 +47,7 @@ def group_charts(
     return tuple(chart for chart in charts if chart is not None)
 
 
-def _group_chart(
-    statistic: str, rows: pd.DataFrame, seed: int, words: Words
-) -> Chart | None:
+def _group_chart(statistic: str, rows: pd.DataFrame, seed: int, words: Words) -> Chart | None:
     groups = rows[(rows["head"] < 0) & (rows.layer >= -1)]
     if groups.empty:
         return None
@@ -103,9 +99,7 @@ def _together(groups: pd.DataFrame) -> Series:
         m if m.ci95 is None else replace(m, ci95=(low, high))
         for m, (low, high) in zip(means, ends, strict=True)
     ]
-    return series_of_means(
-        "all its heads at once", dict(zip(names, means, strict=True))
-    )
+    return series_of_means("all its heads at once", dict(zip(names, means, strict=True)))
 
 
 def _largest(heads: Heads, names: tuple) -> Iterator[Series]:

@@ -20,9 +20,7 @@ from hf_attnprobe.statistics.verdicts import MIN_TEXTS
 from hf_attnprobe.statistics.wording import CLASSES, Words
 
 
-def head_maps(
-    rows: pd.DataFrame, *, seed: int = 0, words: Words = CLASSES
-) -> tuple[HeatMap, ...]:
+def head_maps(rows: pd.DataFrame, *, seed: int = 0, words: Words = CLASSES) -> tuple[HeatMap, ...]:
     """A map of every statistic of ``MEASURES`` that more than one head has.
 
     Args:

@@ -165,6 +165,4 @@ def head_name(place: tuple[int, int]) -> str:
 def with_interval(heads: Heads, place: tuple[int, int]) -> str:
     """The mean of a head with its interval, where it has one."""
     ends = heads.low[place], heads.high[place]
-    return markdown.interval(
-        heads.means[place], ends if ends[0] == ends[0] else None, digits=2
-    )
+    return markdown.interval(heads.means[place], ends if ends[0] == ends[0] else None, digits=2)

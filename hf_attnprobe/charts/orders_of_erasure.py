@@ -83,8 +83,7 @@ def _finding(evidence: Evidence, best_name: str, best: pd.Series) -> str:
     failing = ""
     if never.n:
         failing = (
-            f" Attention's order never flips {never.value:.0%} of them, which counts as "
-            "all tokens."
+            f" Attention's order never flips {never.value:.0%} of them, which counts as all tokens."
         )
     return (
         f"{evidence.words.decision.capitalize()} flips after {', '.join(parts)}, where "

@@ -31,8 +31,7 @@ def sufficiency(evidence: Evidence) -> Chart | None:
         source="DeYoung et al. 2020, sufficiency",
         said_of=f"On the first tokens of {{name}} alone {words.said} loses {{value}} "
         f"{words.amount}{words.aside}",
-        yardstick="Here less is better. Texts with tokens erased are unlike those of "
-        "the training.",
+        yardstick="Here less is better. Texts with tokens erased are unlike those of the training.",
     )
 
 
@@ -68,9 +67,7 @@ def _by_ranking(
         return None
     means = {ranking_name(key): evidence.mean(name) for key, name in found.items()}
     random = found.get("random")
-    references = (
-        [Reference("random order", evidence.mean(random).value)] if random else []
-    )
+    references = [Reference("random order", evidence.mean(random).value)] if random else []
     return Chart(
         key="plausibility" if family == "auprc" else family,
         title=title,
@@ -85,9 +82,7 @@ def _by_ranking(
     )
 
 
-def _finding(
-    evidence: Evidence, found: dict[str, str], said_of: str, yardstick: str
-) -> str:
+def _finding(evidence: Evidence, found: dict[str, str], said_of: str, yardstick: str) -> str:
     own = [key for key in ("attention", "mean_attention") if key in found]
     key = [*own, *found][0]
     mean = evidence.mean(found[key])

@@ -198,9 +198,7 @@ def numbers_of(rows: pd.DataFrame, n_classes: int, *, seed: int = 0) -> Numbers:
     return Numbers(resampled, wide[names], labelled)
 
 
-def resampled_scores(
-    rows: pd.DataFrame, n_classes: int, *, seed: int = 0
-) -> dict[str, np.ndarray]:
+def resampled_scores(rows: pd.DataFrame, n_classes: int, *, seed: int = 0) -> dict[str, np.ndarray]:
     """F1 and accuracy with trained attention, and what other attention changes of them.
 
     All are of the same resamples of the texts, [1 + resamples], behind the value over all
@@ -283,8 +281,7 @@ def number_table(checkpoints: Sequence[ComparedCheckpoint]) -> Table:
 
 
 ADVERSARY_NOTE = (
-    "Adversaries are trained with the penalties of their checkpoint, and scored on all "
-    "test texts."
+    "Adversaries are trained with the penalties of their checkpoint, and scored on all test texts."
 )
 
 

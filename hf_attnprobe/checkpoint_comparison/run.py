@@ -103,12 +103,8 @@ def _compared(
         report = _audit(model, data, own_folder / "audit", options, progress)
         points: tuple[Point, ...] = ()
         if "adversary" in options.tests:
-            points = _adversaries(
-                model, data, own_folder / "retrained", options, progress
-            )
-        numbers = numbers_of(
-            report.to_pandas(), len(class_names(config)), seed=options.seed
-        )
+            points = _adversaries(model, data, own_folder / "retrained", options, progress)
+        numbers = numbers_of(report.to_pandas(), len(class_names(config)), seed=options.seed)
         row = _row(str(model), config, report, points, numbers, options.seed)
         if first is not None:
             row = replace(row, differences=numbers.minus(first))

@@ -159,9 +159,7 @@ def check_weights(
             f"{_some(missing)}; fine-tune it first with attnprobe train --model"
         )
     over = [
-        key
-        for key in sorted(info["unexpected_keys"])
-        if not any(part in key for part in HARMLESS)
+        key for key in sorted(info["unexpected_keys"]) if not any(part in key for part in HARMLESS)
     ]
     if over and not new_head:
         below = [key for key in over if key.startswith(f"{base_prefix}.")]

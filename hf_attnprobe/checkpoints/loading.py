@@ -47,9 +47,7 @@ def load_model(
             an unknown model type, a head that is not understood or not meant, or weights
             that are missing, left over, pickled or of another shape.
     """
-    origin = origin_of(
-        model, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle
-    )
+    origin = origin_of(model, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle)
     if origin.folder is not None:
         _check_folder(origin.folder)
     adapter = adapter_config(origin)
@@ -117,6 +115,5 @@ def _check_folder(folder: Path) -> None:
         )
     if not any(folder.glob("*.safetensors")) and not any(folder.glob("*.bin")):
         raise AttnProbeError(
-            f"expected weights in {folder}, found a configuration only; save the model "
-            "there again"
+            f"expected weights in {folder}, found a configuration only; save the model there again"
         )

@@ -111,14 +111,11 @@ def origin_of(
                 "a Hub id, or leave it out"
             )
         chosen = _folder_meant(Path(name), subfolder)
-        return Origin(
-            chosen, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle
-        )
+        return Origin(chosen, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle)
     name, found, behind = name.partition("@")
     if found and revision not in (None, behind):
         raise AttnProbeError(
-            f"expected one revision of {name}, got {behind!r} and {revision!r}; leave one "
-            "out"
+            f"expected one revision of {name}, got {behind!r} and {revision!r}; leave one out"
         )
     at = behind if found else revision
     return Origin(name, at, token, subfolder, trust_remote_code, allow_pickle)
@@ -149,8 +146,7 @@ def _folder_meant(folder: Path, subfolder: str | None) -> str:
     if subfolder is not None:
         if not (folder / subfolder).is_dir():
             raise AttnProbeError(
-                f"expected a folder {subfolder} in {folder}, found none; leave subfolder "
-                "out"
+                f"expected a folder {subfolder} in {folder}, found none; leave subfolder out"
             )
         folder = folder / subfolder
     if any((folder / name).exists() for name in ("config.json", "adapter_config.json")):

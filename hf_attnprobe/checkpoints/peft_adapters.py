@@ -83,9 +83,7 @@ def has_tokenizer(origin: Origin) -> bool:
     return file is not None
 
 
-def load_adapted(
-    origin: Origin, values: Mapping[str, Any], task: str | None
-) -> PreTrainedModel:
+def load_adapted(origin: Origin, values: Mapping[str, Any], task: str | None) -> PreTrainedModel:
     """The base model with an adapter's weights added into its own.
 
     Its outputs are those of the two side by side, but for rounding.
@@ -175,8 +173,6 @@ def _labels_of(
         empty = head.auto.from_config(config)
     last = None
     for name, module in empty.named_modules():
-        if isinstance(module, torch.nn.Linear) and (
-            module.out_features == config.num_labels
-        ):
+        if isinstance(module, torch.nn.Linear) and (module.out_features == config.num_labels):
             last = weights.get(f"{PREFIX}{name}.weight", last)
     return None if last is None else len(last)

@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 README = "README.md"
 
 
-def describe(
-    folder: Path, model: "PreTrainedModel", name: str | None = None
-) -> Checkpoint:
+def describe(folder: Path, model: "PreTrainedModel", name: str | None = None) -> Checkpoint:
     """A checkpoint in words and numbers.
 
     Args:
@@ -77,6 +75,4 @@ def read_text(file: Path) -> str | None:
         with file.open(newline="", encoding="utf-8-sig") as opened:
             return opened.read()
     except (OSError, ValueError) as error:
-        raise AttnProbeError(
-            f"cannot read {file} ({error}); mend or delete it"
-        ) from error
+        raise AttnProbeError(f"cannot read {file} ({error}); mend or delete it") from error

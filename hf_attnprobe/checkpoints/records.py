@@ -87,6 +87,4 @@ def read_record(folder: Path) -> dict[str, Any]:
     try:
         return dict(json.loads(file.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
-        raise AttnProbeError(
-            f"cannot read {file} ({error}); train the model again"
-        ) from error
+        raise AttnProbeError(f"cannot read {file} ({error}); train the model again") from error

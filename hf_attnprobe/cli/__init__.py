@@ -110,22 +110,14 @@ def build_parser() -> argparse.ArgumentParser:
     trainings.add_retrain(
         add("retrain", "run the tests that train models (Wiegreffe & Pinter 2019)")
     )
-    studies.add_study(
-        add("study", "run a study file or a paper's tables, with one report")
-    )
-    audits.add_compare(
-        add("compare", "put checkpoints beside one another, regularised or not")
-    )
-    trainings.add_deceive(
-        add("deceive", "train a model to hide its attention to some tokens")
-    )
+    studies.add_study(add("study", "run a study file or a paper's tables, with one report"))
+    audits.add_compare(add("compare", "put checkpoints beside one another, regularised or not"))
+    trainings.add_deceive(add("deceive", "train a model to hide its attention to some tokens"))
     calibrations.add_calibrate(
         add("calibrate", "count the verdict's wrong answers where the truth is known")
     )
     audits.add_report(add("report", "render the report of an audit"))
-    publishing.add_card(
-        add("card", "write a checkpoint's model card, and publish both on the Hub")
-    )
+    publishing.add_card(add("card", "write a checkpoint's model card, and publish both on the Hub"))
     catalogue.add_datasets(
         add("datasets", "list the data sets that have a name, and what to bring")
     )

@@ -40,8 +40,7 @@ def add_audit(parser: argparse.ArgumentParser) -> None:
         choices=list(FAILING),
         default=(),
         metavar="ANSWER",
-        help=f"end with exit code {FAILED} where the answer is one of these: "
-        f"{', '.join(FAILING)}",
+        help=f"end with exit code {FAILED} where the answer is one of these: {', '.join(FAILING)}",
     )
     add_audited(parser)
 

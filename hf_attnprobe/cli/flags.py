@@ -74,9 +74,7 @@ def add_verbose(parser: Parser) -> None:
     )
 
 
-def _add_option(
-    parser: Parser, field: dataclasses.Field, kinds: list[Any]
-) -> argparse.Action:
+def _add_option(parser: Parser, field: dataclasses.Field, kinds: list[Any]) -> argparse.Action:
     name, default, metadata = field.name, field.default, field.metadata
     flag = name.replace("_", "-")
     text = metadata["help"].replace("%", "%%")
@@ -85,9 +83,7 @@ def _add_option(
             f"--no-{flag}", dest=name, action="store_false", help=f"do not {text}"
         )
     if bool in kinds:
-        return parser.add_argument(
-            f"--{flag}", action="store_true", default=default, help=text
-        )
+        return parser.add_argument(f"--{flag}", action="store_true", default=default, help=text)
     lists = [kind for kind in kinds if get_origin(kind) not in (None, Literal)]
     item = get_args(lists[0])[0] if lists else kinds[0]
     required = default is dataclasses.MISSING

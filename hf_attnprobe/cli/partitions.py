@@ -49,9 +49,7 @@ def run_plan(arguments: dict[str, Any]) -> None:
         partitions=arguments["partitions"],
     )
     job = arguments["output_dir"]
-    show(
-        f"job {plan.name[:16]}: {plan.n_texts} texts in {plan.n_partitions} partitions"
-    )
+    show(f"job {plan.name[:16]}: {plan.n_texts} texts in {plan.n_partitions} partitions")
     show(f"attnprobe work {job}  # as many of these as you like, anywhere")
 
 

@@ -90,9 +90,7 @@ def add_retrain(parser: argparse.ArgumentParser) -> None:
 
 def add_deceive(parser: argparse.ArgumentParser) -> None:
     """Flags of deceive."""
-    parser.add_argument(
-        "--model", required=True, help="folder or Hub id of a trained classifier"
-    )
+    parser.add_argument("--model", required=True, help="folder or Hub id of a trained classifier")
     add_options(parser, Data, leave_out=TESTING)
     parser.add_argument(
         "--tokens",
@@ -148,9 +146,7 @@ def _publish(arguments: dict[str, Any]) -> None:
     """Publishes what was trained; says where on stderr, since stdout is for scores."""
     from hf_attnprobe.publishing.run import write_card
 
-    written = write_card(
-        arguments["output_dir"], options=from_flat(arguments, CardOptions)
-    )
+    written = write_card(arguments["output_dir"], options=from_flat(arguments, CardOptions))
     show(written, file=sys.stderr)
 
 

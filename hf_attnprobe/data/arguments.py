@@ -28,9 +28,7 @@ class Data(Options):
             "datasets.load_dataset reads, or a file (csv, tsv, json, jsonl, parquet)"
         )
     )
-    dataset_config: str | None = option(
-        None, "configuration of a data set that has several"
-    )
+    dataset_config: str | None = option(None, "configuration of a data set that has several")
     text_column: str | Sequence[str] | None = option(
         None,
         "column with the texts; several columns are joined by a space into one text "
@@ -45,8 +43,7 @@ class Data(Options):
     )
     label_column: str | Sequence[str] | None = option(
         None,
-        "column with the labels; several are one column of 0 and 1 per label "
-        "(default: label)",
+        "column with the labels; several are one column of 0 and 1 per label (default: label)",
         metavar="COLUMN",
     )
     split: str = option("test", "split to test on")
@@ -61,18 +58,14 @@ class Data(Options):
         at_least=1,
     )
 
-    def examples(
-        self, *, limit: int | None = None, seed: int = 0
-    ) -> "datasets.Dataset":
+    def examples(self, *, limit: int | None = None, seed: int = 0) -> "datasets.Dataset":
         """The tested split, see :func:`~hf_attnprobe.data.examples.load_examples`.
 
         Args:
             limit: number of rows to keep; at least 1.
             seed: chooses the rows of a validation split that has to be set apart.
         """
-        return load_examples(
-            self.dataset, self.split, **self._columns(), limit=limit, seed=seed
-        )
+        return load_examples(self.dataset, self.split, **self._columns(), limit=limit, seed=seed)
 
     def opened(self, *, seed: int = 0) -> OpenedSplit:
         """The tested split before it is read; ``seed`` as :meth:`examples`."""
@@ -83,9 +76,7 @@ class Data(Options):
 
         ``train_limit`` bounds the training texts.
         """
-        return load_splits(
-            self.dataset, **self._columns(), limit=self.train_limit, seed=seed
-        )
+        return load_splits(self.dataset, **self._columns(), limit=self.train_limit, seed=seed)
 
     def _columns(self) -> dict[str, Any]:
         return {

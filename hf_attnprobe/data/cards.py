@@ -108,8 +108,7 @@ def _eraser(
 
 _NLI_ROWS = (
     "pairs without agreement ('-' in the files, -1 on the Hub) are left out",
-    "classes in alphabetical order as in the paper's code: contradiction, entailment, "
-    "neutral",
+    "classes in alphabetical order as in the paper's code: contradiction, entailment, neutral",
 )
 _MIMIC = "PhysioNet Credentialed Health Data License: your own access to MIMIC-III"
 _NOTES_RULE = (
@@ -133,8 +132,7 @@ CARDS = {
         SOURCE,
         "none stated by its source",
         rules=(
-            "labels of the test split are secret: test is its validation split, do not "
-            "tune on it",
+            "labels of the test split are secret: test is its validation split, do not tune on it",
         ),
     ),
     "imdb": Card(
@@ -177,8 +175,7 @@ CARDS = {
         "none stated by its source",
         rules=(
             f"7 to 499 words; {WORDS}",
-            "the split is by date, the paper's is 80/20 at random; validation is a fifth "
-            "of train",
+            "the split is by date, the paper's is 80/20 at random; validation is a fifth of train",
             "a folder needs the columns text and label_text, with rec.sport.baseball "
             "and rec.sport.hockey among its values",
         ),
@@ -226,8 +223,7 @@ CARDS = {
         _MIMIC,
         (
             "NOTEEVENTS.csv and DIAGNOSES_ICD.csv of MIMIC-III 1.4 (may be .gz)",
-            "or CAML's train_full.csv, dev_full.csv and test_full.csv (columns TEXT and "
-            "LABELS)",
+            "or CAML's train_full.csv, dev_full.csv and test_full.csv (columns TEXT and LABELS)",
             "or a …_dataset.csv of the paper's notebook (text, label, exp_split)",
         ),
         (
@@ -253,8 +249,7 @@ CARDS = {
         ),
         (
             "text: the article; text_pair: the question; label: an @entity",
-            "classes are the entities of all articles, by number; all files are read "
-            "into memory",
+            "classes are the entities of all articles, by number; all files are read into memory",
         ),
     ),
     "babi1": _babi(1, "one sentence is"),
@@ -298,8 +293,7 @@ CARDS = {
         "terms of Quora, by its card on the Hub",
         rules=(
             "text: question1; text_pair: question2",
-            "labels of the test split are secret: test is its validation split, do not "
-            "tune on it",
+            "labels of the test split are secret: test is its validation split, do not tune on it",
         ),
     ),
     "yelp": _stars((650000, None, 50000), "43 sentences, or 200 words in one,"),

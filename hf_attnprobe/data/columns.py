@@ -130,8 +130,7 @@ def check_present(present: Sequence[str], column: str, flag: str) -> None:
     """Raises AttnProbeError where the column is not there."""
     if column not in present:
         raise AttnProbeError(
-            f"no column {column!r} among the columns {', '.join(present)}; "
-            f"name one with {flag}"
+            f"no column {column!r} among the columns {', '.join(present)}; name one with {flag}"
         )
 
 
@@ -151,10 +150,7 @@ def read_texts(
     if len(columns.text) == 1:
         texts = _strings(source, columns.text[0], "--text-column")
     else:
-        parts = [
-            _strings(source, name, "--text-column", may_lack=True)
-            for name in columns.text
-        ]
+        parts = [_strings(source, name, "--text-column", may_lack=True) for name in columns.text]
         texts = [" ".join(filter(None, row)) for row in zip(*parts, strict=True)]
     if columns.text_pair is None:
         return texts, None
@@ -168,9 +164,7 @@ def _strings(
 
     Lists of words are joined by a space.
     """
-    texts = [
-        _joined(cell, column, row) for row, cell in enumerate(column_of(source, column))
-    ]
+    texts = [_joined(cell, column, row) for row, cell in enumerate(column_of(source, column))]
     for row, text in enumerate(texts):
         if not isinstance(text, str) and not (may_lack and text is None):
             raise AttnProbeError(

@@ -338,8 +338,7 @@ def _choose_split(
     rows = range(len(source))
     if not rows:
         raise AttnProbeError(
-            f"expected examples in split {split!r}, got an empty one; choose another "
-            "with --split"
+            f"expected examples in split {split!r}, got an empty one; choose another with --split"
         )
     if not from_train:
         return source, rows
@@ -433,9 +432,7 @@ def _word_labels(
     return read_word_labels(column_of(source, column), names, texts, column)
 
 
-def _label_column(
-    source: "datasets.Dataset", recipe: Recipe
-) -> str | tuple[str, ...] | None:
+def _label_column(source: "datasets.Dataset", recipe: Recipe) -> str | tuple[str, ...] | None:
     """The column or columns with the labels; None where there are none."""
     given = recipe.label_column
     if given is None:

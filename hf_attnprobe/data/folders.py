@@ -45,9 +45,7 @@ def to_tables(contents: Contents) -> "dict[str, datasets.Dataset]":
             is_number = isinstance(rows[0][name], int)
             plain = datasets.Value("int64" if is_number else "string")
             features[name] = special.get(name, plain)
-        splits[split] = datasets.Dataset.from_dict(
-            columns, features=datasets.Features(features)
-        )
+        splits[split] = datasets.Dataset.from_dict(columns, features=datasets.Features(features))
     return splits
 
 

@@ -116,9 +116,7 @@ def from_memory(dataset: Any) -> "datasets.Dataset | None":
         frame = dataset.astype(object).where(dataset.notna(), None)
         return _from_columns({str(name): frame[name].tolist() for name in frame})
     if is_columns(dataset):
-        return _from_columns(
-            {str(name): _listed(values) for name, values in dataset.items()}
-        )
+        return _from_columns({str(name): _listed(values) for name, values in dataset.items()})
     if not isinstance(dataset, list | tuple):
         return None
     if dataset and all(isinstance(row, str) for row in dataset):

@@ -167,9 +167,7 @@ def _several(
         )
     rows = [None if v is None else [int(item) for item in v] for v in values]
     if _are_masks(lists, column):
-        rows = [
-            None if r is None else [k for k, on in enumerate(r) if on] for r in rows
-        ]
+        rows = [None if r is None else [k for k, on in enumerate(r) if on] for r in rows]
         n_labels = len(lists[0])
         names = names or [f"LABEL_{k}" for k in range(n_labels)]
     else:

@@ -72,12 +72,8 @@ STARS = ("1 star", "2 stars", "3 stars", "4 stars", "5 stars")
 _RECIPES: dict[str, Recipe] = {
     "sst": Recipe("SetFit/sst2", label_names=("neg", "pos"), longer_than=5),
     # GLUE's test labels are secret: its validation split is `test`. Do not tune on it.
-    "sst2": Recipe(
-        "stanfordnlp/sst2", text_column="sentence", splits={"test": "validation"}
-    ),
-    "imdb": Recipe(
-        "stanfordnlp/imdb", validation_fraction=0.2, longer_than=6, shorter_than=400
-    ),
+    "sst2": Recipe("stanfordnlp/sst2", text_column="sentence", splits={"test": "validation"}),
+    "imdb": Recipe("stanfordnlp/imdb", validation_fraction=0.2, longer_than=6, shorter_than=400),
     "agnews": Recipe("fancyzhx/ag_news", validation_fraction=0.15),
     "agnews-binary": Recipe(
         "fancyzhx/ag_news", keep_labels=("World", "Business"), validation_fraction=0.15

@@ -109,9 +109,7 @@ def has_splits(dataset: Any) -> bool:
     return isinstance(dataset, str | os.PathLike | Recipe) and not is_file(dataset)
 
 
-def open_splits(
-    dataset: Any, split: str, recipe: Recipe
-) -> "dict[str, datasets.Dataset]":
+def open_splits(dataset: Any, split: str, recipe: Recipe) -> "dict[str, datasets.Dataset]":
     """All splits by the source's names; one split alone is called ``split``."""
     if isinstance(dataset, str | os.PathLike | Recipe):
         return _load(recipe, split)
@@ -210,9 +208,7 @@ def _cannot_load(name: str, reason: Exception) -> str:
             "there, or set HF_HOME to a folder that can be written to"
         )
     if Path(name).exists() and is_empty_parquet(Path(name)):
-        return (
-            f"expected examples in {name}, its Parquet files have no rows; write some"
-        )
+        return f"expected examples in {name}, its Parquet files have no rows; write some"
     if Path(name).is_file():
         return (
             f"expected a file ending in {', '.join(FORMATS)}, got {name!r}, which "

@@ -63,16 +63,11 @@ def read_word_labels(
             f"expected whole numbers or names as labels of words in column {column!r}, "
             "got others; convert them"
         )
-    rows = [
-        [-1 if label in (None, IGNORED) else label for label in labels]
-        for labels in values
-    ]
+    rows = [[-1 if label in (None, IGNORED) else label for label in labels] for labels in values]
     return rows, None if names is None else tuple(names)
 
 
-def read_answers(
-    source: "datasets.Dataset", contexts: list[str]
-) -> dict[str, list[int]]:
+def read_answers(source: "datasets.Dataset", contexts: list[str]) -> dict[str, list[int]]:
     """Where the answer begins and ends in the context, -1 where there is none.
 
     Read from columns `answer_start` and `answer_end`, or from SQuAD's `answers`, of
@@ -121,9 +116,7 @@ def _are_answers(cell: Any) -> bool:
     """Whether a cell tells where answers are, or has none."""
     if isinstance(cell, list):
         return all(_are_answers(item) for item in cell)
-    return cell is None or (
-        isinstance(cell, Mapping) and {"text", "answer_start"} <= cell.keys()
-    )
+    return cell is None or (isinstance(cell, Mapping) and {"text", "answer_start"} <= cell.keys())
 
 
 def _first_answer(cell: Any) -> tuple[str, int] | None:
@@ -192,11 +185,7 @@ def right_choices(values: list[Any], cells: list[Any] | None) -> list[Any]:
     """
     numbers = []
     for row, value in enumerate(values):
-        names = (
-            cells[row].get("label")
-            if cells and isinstance(cells[row], Mapping)
-            else None
-        )
+        names = cells[row].get("label") if cells and isinstance(cells[row], Mapping) else None
         if names and value in names:
             value = list(names).index(value)
         elif isinstance(value, str) and value.isdigit():

@@ -41,9 +41,7 @@ SEP = "<sep>"  # between sentences, where wanted; its id is 4
 
 _LETTER = r"[^\W\d_]"
 _WORD_CHAR = r"[^\W_]"
-_IN_WORD = (
-    rf"(?:{_WORD_CHAR}|(?<={_WORD_CHAR})[-/'’](?={_WORD_CHAR})|(?<=\d)[.,](?=\d))"
-)
+_IN_WORD = rf"(?:{_WORD_CHAR}|(?<={_WORD_CHAR})[-/'’](?={_WORD_CHAR})|(?<=\d)[.,](?=\d))"
 _CLITIC = rf"['’](?:s|re|ve|ll|d|m|t|em|n['’]|tis|twas|til|cause)(?!{_IN_WORD})"
 _TITLES = "mr|mrs|ms|dr|prof|st|jr|sr|vs|etc|inc|corp|co"
 _DOTTED = rf"(?:(?:{_LETTER}\.)+{_LETTER}?|(?:{_TITLES})\.)(?!{_IN_WORD})"
@@ -63,8 +61,7 @@ _LINE_END = rf"\s*{_BREAK}(?:\s|{_BREAK})*"
 # A lookbehind allows no repetition, hence every abbreviation after every beginning.
 _ABBREVIATIONS = [_LETTER, *(rf"(?i:{title})" for title in _TITLES.split("|"))]
 _ABBREVIATED = "|".join(
-    [rf"\A{word}" for word in _ABBREVIATIONS]
-    + [rf"[^\w'’]{word}" for word in _ABBREVIATIONS]
+    [rf"\A{word}" for word in _ABBREVIATIONS] + [rf"[^\w'’]{word}" for word in _ABBREVIATIONS]
 )
 _SENTENCE_END = rf"(?:[!?…]|(?<!{_ABBREVIATED})\.)[\"'”’»)\]]*\K\s+(?=\S)(?!{SEP})"
 _MARK = "\ufdd0"  # a noncharacter that Unicode reserves for use inside programs
@@ -120,9 +117,7 @@ def build_tokenizer(
     if sentences:
         options["sep_token"] = SEP
     return PreTrainedTokenizerFast(
-        tokenizer_object=_word_level(
-            [*specials, *words][:max_vocab_size], sentences, pairs
-        ),
+        tokenizer_object=_word_level([*specials, *words][:max_vocab_size], sentences, pairs),
         pad_token=PAD,
         unk_token=UNK,
         bos_token=BOS,
@@ -148,17 +143,14 @@ def _check_options(
 def _document_frequencies(texts: Iterable[str], sentences: bool) -> Counter[str]:
     """Number of texts that each word occurs in, by the tokenizer's own rules."""
     if isinstance(texts, str):
-        raise AttnProbeError(
-            "expected a list of texts, got one string; put it in a list"
-        )
+        raise AttnProbeError("expected a list of texts, got one string; put it in a list")
     normalizer = _normalizer(sentences)
     pre_tokenizer = _pre_tokenizer(sentences)
     counts: Counter[str] = Counter()
     for row, text in enumerate(texts):
         if not isinstance(text, str):
             raise AttnProbeError(
-                f"expected strings, text {row} is {type(text).__name__}; drop or "
-                "convert it"
+                f"expected strings, text {row} is {type(text).__name__}; drop or convert it"
             )
         pieces = pre_tokenizer.pre_tokenize_str(normalizer.normalize_str(text))
         counts.update({word for word, _ in pieces} - {SEP})

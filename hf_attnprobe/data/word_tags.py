@@ -33,9 +33,7 @@ def read_word_tags(source: "datasets.Dataset") -> list[list[str]] | None:
     return None
 
 
-def tag_words(
-    examples: "datasets.Dataset", tagger: Tagger | str = NLTK
-) -> "datasets.Dataset":
+def tag_words(examples: "datasets.Dataset", tagger: Tagger | str = NLTK) -> "datasets.Dataset":
     """Adds a column ``word_tags``, one tag for each word that white space separates.
 
     Args:
@@ -61,9 +59,7 @@ def _nltk() -> Tagger:
         nltk: Any = import_module("nltk")
         nltk.pos_tag(["word"], tagset="universal")
     except (ImportError, LookupError) as error:
-        raise _missing(
-            "nltk with averaged_perceptron_tagger_eng and universal_tagset"
-        ) from error
+        raise _missing("nltk with averaged_perceptron_tagger_eng and universal_tagset") from error
     return lambda words: [tag for _, tag in nltk.pos_tag(words, tagset="universal")]
 
 

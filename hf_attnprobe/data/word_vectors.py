@@ -12,9 +12,7 @@ from torch import Tensor
 from hf_attnprobe.errors import AttnProbeError
 
 
-def read_vectors(
-    path: str | os.PathLike, vocab: Mapping[str, int]
-) -> tuple[Tensor, Tensor]:
+def read_vectors(path: str | os.PathLike, vocab: Mapping[str, int]) -> tuple[Tensor, Tensor]:
     """The vectors of the words in `vocab` that a file holds, and their ids.
 
     Reads the text formats of word2vec and fastText (first line `count dim`) and of
@@ -84,21 +82,16 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
     """
     opener = gzip.open if path.suffix == ".gz" else open
     try:
-        with opener(
-            path, "rt", encoding="utf-8", errors="replace", newline="\n"
-        ) as file:
+        with opener(path, "rt", encoding="utf-8", errors="replace", newline="\n") as file:
             for line_number, line in enumerate(file, start=1):
                 yield line_number, line.rstrip(" \r\n")
     except (OSError, EOFError, zlib.error) as reason:
         raise AttnProbeError(
-            f"cannot read the word vectors in {path}: {reason}; give a text file or a "
-            ".gz of one"
+            f"cannot read the word vectors in {path}: {reason}; give a text file or a .gz of one"
         ) from reason
 
 
-def _numbers(
-    fields: list[str], path: str | os.PathLike, line_number: int
-) -> list[float]:
+def _numbers(fields: list[str], path: str | os.PathLike, line_number: int) -> list[float]:
     try:
         return [float(field) for field in fields]
     except ValueError as reason:

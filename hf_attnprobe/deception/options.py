@@ -29,9 +29,7 @@ class DeceptionOptions(Options):
     seed: int = option(
         0, "seed of batches, dropout and bootstrap", at_least=0, at_most=LARGEST_SEED
     )
-    trust_remote_code: bool = option(
-        False, "run code that comes with a model from the Hub"
-    )
+    trust_remote_code: bool = option(False, "run code that comes with a model from the Hub")
     allow_pickle: bool = option(
         False,
         "read weights that are not safetensors; reading those can run code hidden in them",

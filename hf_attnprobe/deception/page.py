@@ -73,18 +73,14 @@ def deception_page(deception: Deception) -> str:
             tag("p", note_of(deception)),
             id="numbers",
         ),
-        elements.section(
-            "How it was made", tag("p", f"{title_of(deception)}."), id="provenance"
-        ),
+        elements.section("How it was made", tag("p", f"{title_of(deception)}."), id="provenance"),
         data=to_json(deception),
     )
 
 
 def _line(estimate: Estimate, threshold: float) -> Html:
     low, high = estimate.ci95 or (None, None)
-    return elements.scale(
-        estimate.value, low, high, thresholds={"yes above": threshold}
-    )
+    return elements.scale(estimate.value, low, high, thresholds={"yes above": threshold})
 
 
 def _kept(deception: Deception) -> str:

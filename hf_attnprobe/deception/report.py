@@ -90,9 +90,7 @@ class Measured:
     control: np.ndarray
 
 
-def deception_of(
-    before: Measured, after: Measured, *, seed: int, **settings: Any
-) -> Deception:
+def deception_of(before: Measured, after: Measured, *, seed: int, **settings: Any) -> Deception:
     """The result from the measurements before and after the training.
 
     Args:
@@ -129,9 +127,7 @@ def deception_of(
             reference="before",
             seed=seed,
         ),
-        masses={
-            name: mean_estimate(values[has_tokens]) for name, values in columns.items()
-        },
+        masses={name: mean_estimate(values[has_tokens]) for name, values in columns.items()},
         hidden=mean_estimate(hidden[has_tokens]),
         moved=moves["moved"],
         control=moves["control"],
@@ -195,9 +191,7 @@ def verdict(deception: Deception) -> str:
         ]
     else:
         used = _words(found.used_after, "uses", "hardly uses", "may or may not use")
-        seen = _words(
-            found.hidden, "no longer shows", "still shows", "may or may not show"
-        )
+        seen = _words(found.hidden, "no longer shows", "still shows", "may or may not show")
         said = [
             f"The model {used} the impermissible tokens ({_use(deception, 'after')}; "
             f"before: {_use(deception, 'before')}; used is from a "

@@ -123,17 +123,13 @@ def deceive(
     measure = partial(
         _measure, tokenizer=tokenizer, examples=splits["test"], ids=ids, options=options
     )
-    penalty = {
-        name: getattr(options, name) for name in ("weight", "over_heads", "layers")
-    }
+    penalty = {name: getattr(options, name) for name in ("weight", "over_heads", "layers")}
     deceives_on = {"deceives_on": list(tokens), "start": str(model)}
     data_name = dataset_name(data.dataset, "").name
     with begin(output_dir, options.seed) as folder:
         (folder / SUMMARY).unlink(missing_ok=True)  # of a model that is written over
         before = measure(loaded)
-        trainer, used = _trainer(
-            model, loaded, tokenizer, splits, folder, ids, options, progress
-        )
+        trainer, used = _trainer(model, loaded, tokenizer, splits, folder, ids, options, progress)
         record = {**used, **penalty, **deceives_on}
         trained = finish(trainer, tokenizer, folder, record, data_name=data_name)
         result = deception_of(
@@ -177,9 +173,7 @@ class DeceptionTrainer(PlainTrainer):
         assert self.compute_loss_func is not None  # _trainer gives one
         labels = inputs.pop("labels")
         outputs = model(**inputs, output_attentions=True)
-        impermissible = torch.isin(
-            inputs["input_ids"], self.impermissible.to(labels.device)
-        )
+        impermissible = torch.isin(inputs["input_ids"], self.impermissible.to(labels.device))
         layers = outputs.attentions
         if self.deception.layers == "last":
             layers = layers[-1:]
@@ -203,30 +197,25 @@ def read_rows(
     if is_attention_classifier(config):
         return attentions[-1][:, :, 0]
     visible = attentions[0].detach().gt(0).any(1)
-    rows = query_rows(
-        readout_of(config, None), "layer", visible, attention_mask.bool()
-    ).to(attentions[0].dtype)
+    rows = query_rows(readout_of(config, None), "layer", visible, attention_mask.bool()).to(
+        attentions[0].dtype
+    )
     read = [torch.einsum("bq,bhqk->bhk", rows, layer) for layer in attentions]
     return torch.cat(read, dim=1)
 
 
-def impermissible_ids(
-    tokenizer: PreTrainedTokenizerBase, tokens: Sequence[str]
-) -> Tensor:
+def impermissible_ids(tokenizer: PreTrainedTokenizerBase, tokens: Sequence[str]) -> Tensor:
     """Ids of the impermissible tokens, at the beginning of a text and inside of it.
 
     Raises:
         AttnProbeError: no tokens, or one that is not a single token of the vocabulary.
     """
     if isinstance(tokens, str) or not tokens:
-        raise AttnProbeError(
-            "expected a list of tokens to hide attention to; name at least one"
-        )
+        raise AttnProbeError("expected a list of tokens to hide attention to; name at least one")
     special, ids = set(tokenizer.all_special_ids), set()
     for token in tokens:
         at_start, inside = (
-            tokenizer(form, add_special_tokens=False)["input_ids"]
-            for form in (token, f" {token}")
+            tokenizer(form, add_special_tokens=False)["input_ids"] for form in (token, f" {token}")
         )
         single = {cut[0] for cut in (at_start, inside) if len(cut) == 1} - special
         if not single:
@@ -274,8 +263,7 @@ def _check_splits(
     """
     if "test" not in splits:
         raise AttnProbeError(
-            "expected test texts with labels to measure on, there are none; add the split "
-            "test"
+            "expected test texts with labels to measure on, there are none; add the split test"
         )
     train = splits["train"]
     labels = column_of(train, "label")
@@ -289,8 +277,7 @@ def _check_splits(
     wanted = set(ids.tolist())
     if not any(wanted.intersection(row) for row in rows):
         raise AttnProbeError(
-            "expected the impermissible tokens in the training texts, none has any; name "
-            "others"
+            "expected the impermissible tokens in the training texts, none has any; name others"
         )
     with torch.no_grad():
         outputs = model(torch.tensor(rows[:1]), output_attentions=True)
@@ -397,9 +384,7 @@ def without_named(text: Text, named: Collection[int]) -> list[int]:
     return [token for token in text.inputs["input_ids"] if token not in named]
 
 
-def without_others(
-    text: Text, named: Collection[int], *, seed: int, draw: int
-) -> list[int]:
+def without_others(text: Text, named: Collection[int], *, seed: int, draw: int) -> list[int]:
     """The ids of a text without as many others as it has named ones, drawn at random.
 
     Special tokens stay. A text with more named tokens than others comes back whole.

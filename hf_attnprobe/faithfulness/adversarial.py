@@ -72,8 +72,7 @@ READINGS: TestReadings = {
         "{key}; mean over texts)"
     ),
     "largest_jsd": (
-        "with no regard to the output, attention can be moved by a divergence of exactly "
-        "{mean:.2f}"
+        "with no regard to the output, attention can be moved by a divergence of exactly {mean:.2f}"
     ),
 }
 HEAD_TITLES = {
@@ -81,9 +80,7 @@ HEAD_TITLES = {
         "how far the attention can at least be moved with the output within .05 (JSD, of "
         "at most `largest_jsd`)"
     ),
-    "share_of_largest@0.01": (
-        "the same with the output within .01, as a share of `largest_jsd`"
-    ),
+    "share_of_largest@0.01": ("the same with the output within .01, as a share of `largest_jsd`"),
 }
 
 
@@ -98,14 +95,11 @@ class Adversarial(Options):
     )
     epsilons: Sequence[float] | None = option(
         None,
-        "distances that the output may move (default: .01 and .05; exact: nine from .001 "
-        "to .5)",
+        "distances that the output may move (default: .01 and .05; exact: nine from .001 to .5)",
         at_least=0,
         metavar="EPSILON",
     )
-    n_starts: int = option(
-        5, "random starts of the gradient search", at_least=1, at_most=1_000
-    )
+    n_starts: int = option(5, "random starts of the gradient search", at_least=1, at_most=1_000)
     n_steps: int | None = option(
         None,
         "steps of the gradient search (default: 500 with --method search and for models "

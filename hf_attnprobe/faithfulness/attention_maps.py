@@ -81,9 +81,7 @@ def norm_based(observation: Observation, site: Site) -> Tensor:
     head = slice(site.head, site.head + 1)
     attention = observation.attention[site.layer][:, head]
     values = observation.head_values[site.layer][:, head]
-    projection = observation.model.require(OutputProjections).output_projections()[
-        site.layer
-    ][head]
+    projection = observation.model.require(OutputProjections).output_projections()[site.layer][head]
     return explanations.norm_based(attention, values, projection)[:, 0]
 
 
@@ -95,18 +93,14 @@ def mean_attention(observation: Observation, site: Site) -> Tensor:
 def rollout(observation: Observation, site: Site) -> Tensor:
     """Attention rolled out from the input to a layer (Abnar & Zuidema 2020)."""
     below = observation.model.require(Stack).layers_below(site.layer)
-    return explanations.rollout(
-        [mean_attention(observation, Site(layer)) for layer in below]
-    )
+    return explanations.rollout([mean_attention(observation, Site(layer)) for layer in below])
 
 
 def layer_norm_based(observation: Observation, site: Site) -> Tensor:
     """Norms of the weighted values of a layer's heads together (Kobayashi et al. 2020)."""
     attention = observation.attention[site.layer]
     values = observation.head_values[site.layer]
-    projection = observation.model.require(OutputProjections).output_projections()[
-        site.layer
-    ]
+    projection = observation.model.require(OutputProjections).output_projections()[site.layer]
     return explanations.norm_based_layer(attention, values, projection)
 
 
@@ -129,9 +123,7 @@ def _value_zeroing(observation: Observation, layer: int) -> Tensor:
         output = model.block_output(observation, layer, part)
         columns.append(explanations.cosine_distance(original, output))
     distances = torch.cat(columns).permute(1, 2, 0)
-    return explanations.value_zeroing(
-        distances, observation.model.visible(observation, layer)
-    )
+    return explanations.value_zeroing(distances, observation.model.visible(observation, layer))
 
 
 def value_zeroing_rollout(observation: Observation, site: Site) -> Tensor:
@@ -143,12 +135,8 @@ def value_zeroing_rollout(observation: Observation, site: Site) -> Tensor:
 
 OF_HEADS = {
     "raw_attention": AttentionMap(raw_attention),
-    "attention_times_gradient": AttentionMap(
-        attention_times_gradient, (Differentiable,)
-    ),
-    "effective_attention": AttentionMap(
-        effective_attention, (HeadValues,), is_difference=True
-    ),
+    "attention_times_gradient": AttentionMap(attention_times_gradient, (Differentiable,)),
+    "effective_attention": AttentionMap(effective_attention, (HeadValues,), is_difference=True),
     "norm_based": AttentionMap(norm_based, (OutputProjections,)),
 }
 OF_LAYERS = {

@@ -26,16 +26,13 @@ from hf_attnprobe.functional.similarity import conicity as conicity_of
 
 READINGS = {
     "conicity": (
-        "the vectors that attention weighs have a mean cosine of {mean:.2f} with their "
-        "mean"
+        "the vectors that attention weighs have a mean cosine of {mean:.2f} with their mean"
     ),
     "absolute_conicity": "without the sign that mean cosine is {mean:.2f}",
 }
 HEAD_TITLES = {
     "conicity": "mean cosine of the head's value vectors with their mean",
-    "absolute_conicity": (
-        "mean absolute cosine of the head's value vectors with their mean"
-    ),
+    "absolute_conicity": ("mean absolute cosine of the head's value vectors with their mean"),
 }
 
 

@@ -79,31 +79,25 @@ READINGS: TestReadings = {
         "is the same order)"
     ),
     "attention_gradient_significant": share(
-        "attention and gradients agree significantly (p ≤ .05, τ > 0) in "
-        "{mean:.0%} of texts"
+        "attention and gradients agree significantly (p ≤ .05, τ > 0) in {mean:.0%} of texts"
     ),
     "attention_leave_one_out_tau": (
         "attention and leave-one-out order the tokens with rank correlation {mean:.2f}"
     ),
     "attention_leave_one_out_significant": share(
-        "attention and leave-one-out agree significantly (p ≤ .05, τ > 0) in "
-        "{mean:.0%} of texts"
+        "attention and leave-one-out agree significantly (p ≤ .05, τ > 0) in {mean:.0%} of texts"
     ),
     "gradient_leave_one_out_tau": (
-        "gradients and leave-one-out, the baseline, agree with rank correlation "
-        "{mean:.2f}"
+        "gradients and leave-one-out, the baseline, agree with rank correlation {mean:.2f}"
     ),
     "gradient_leave_one_out_significant": share(
-        "gradients and leave-one-out agree significantly (p ≤ .05, τ > 0) in "
-        "{mean:.0%} of texts"
+        "gradients and leave-one-out agree significantly (p ≤ .05, τ > 0) in {mean:.0%} of texts"
     ),
     "significant_by_chance": share(
         "orders that have nothing to do with each other agree as significantly in "
         "{mean:.1%} of texts (never in texts of 4 tokens or fewer)"
     ),
-    "attention_gradient_p_value": (
-        "the mean p-value of attention against gradients is {mean:.2f}"
-    ),
+    "attention_gradient_p_value": ("the mean p-value of attention against gradients is {mean:.2f}"),
     "attention_leave_one_out_p_value": (
         "the mean p-value of attention against leave-one-out is {mean:.2f}"
     ),
@@ -143,8 +137,7 @@ READINGS: TestReadings = {
         "{key} tokens (mean over longer texts)"
     ),
     "attention_gradient_top_tau": (
-        "on the {key} first tokens of both attention and gradients have rank "
-        "correlation {mean:.2f}"
+        "on the {key} first tokens of both attention and gradients have rank correlation {mean:.2f}"
     ),
     "attention_leave_one_out_top_tau": (
         "on the {key} first tokens of both attention and leave-one-out have rank "
@@ -192,12 +185,8 @@ class CorrelationResult:
     attention_leave_one_out_agreement: Tensor
     attention_leave_one_out_precision: Tensor
     attention_gradient_top_overlap: Mapping[int, Tensor] = field(default_factory=dict)
-    attention_leave_one_out_top_overlap: Mapping[int, Tensor] = field(
-        default_factory=dict
-    )
-    gradient_leave_one_out_top_overlap: Mapping[int, Tensor] = field(
-        default_factory=dict
-    )
+    attention_leave_one_out_top_overlap: Mapping[int, Tensor] = field(default_factory=dict)
+    gradient_leave_one_out_top_overlap: Mapping[int, Tensor] = field(default_factory=dict)
     top_overlap_by_chance: Mapping[int, Tensor] = field(default_factory=dict)
     attention_gradient_top_tau: Mapping[int, Tensor] = field(default_factory=dict)
     attention_leave_one_out_top_tau: Mapping[int, Tensor] = field(default_factory=dict)
@@ -260,9 +249,7 @@ def correlation(
     return CorrelationResult(*found_ones, **tops)
 
 
-def _weighted(
-    ranked: Tensor, importance: Tensor, content: Tensor
-) -> tuple[Tensor, Tensor]:
+def _weighted(ranked: Tensor, importance: Tensor, content: Tensor) -> tuple[Tensor, Tensor]:
     """Agreement of attention with leave-one-out by importance, and its precision, [batch].
 
     Shape: ranked [batch, 3, keys], see :data:`PAIRS`.

@@ -103,34 +103,24 @@ READINGS: TestReadings = {
     ),
     "delta_attention": "the largest weight is larger than that other one by {mean:.2f}",
     "top_moves_most": share(
-        "in {mean:.0%} of texts no other single weight moves the output more than the "
-        "largest"
+        "in {mean:.0%} of texts no other single weight moves the output more than the largest"
     ),
-    "top_flips": share(
-        "erasing the largest weight flips {decision} in {mean:.1%} of texts"
-    ),
-    "random_flips": share(
-        "erasing a random other weight flips {decision} in {mean:.1%} of texts"
-    ),
+    "top_flips": share("erasing the largest weight flips {decision} in {mean:.1%} of texts"),
+    "random_flips": share("erasing a random other weight flips {decision} in {mean:.1%} of texts"),
     "only_top_flips": share(
-        "in {mean:.1%} of texts the largest weight flips {decision} and the random "
-        "other does not"
+        "in {mean:.1%} of texts the largest weight flips {decision} and the random other does not"
     ),
     "only_random_flips": share(
-        "in {mean:.1%} of texts the random other weight flips {decision} and the "
-        "largest does not"
+        "in {mean:.1%} of texts the random other weight flips {decision} and the largest does not"
     ),
     "both_flip": share("in {mean:.1%} of texts either of the two flips {decision}"),
-    "neither_flips": share(
-        "in {mean:.1%} of texts neither of the two flips {decision}"
-    ),
+    "neither_flips": share("in {mean:.1%} of texts neither of the two flips {decision}"),
     "fraction_to_flip": share(
         "in the order of {key}, {decision} flips when {mean:.0%} of the tokens are "
         "erased (of texts that can be flipped; never counts as all)"
     ),
     "never_flips": share(
-        "in {mean:.0%} of the texts that can be flipped, the order of {key} never flips "
-        "{decision}"
+        "in {mean:.0%} of the texts that can be flipped, the order of {key} never flips {decision}"
     ),
     "probability_mass_removed": (
         "in the order of {key}, {median:.0%} of the attention is gone when "
@@ -139,13 +129,9 @@ READINGS: TestReadings = {
     "minimal_fraction": share(
         "the smallest set that flips {decision} holds {mean:.0%} of the tokens"
     ),
-    "minimal_size": (
-        "the smallest set that flips {decision} has {median:g} tokens (median)"
-    ),
+    "minimal_size": ("the smallest set that flips {decision} has {median:g} tokens (median)"),
     "no_set_flips": share("in {mean:.0%} of texts no set of tokens flips {decision}"),
-    "no_order_flips": share(
-        "in {mean:.0%} of texts none of the tried orders flips {decision}"
-    ),
+    "no_order_flips": share("in {mean:.0%} of texts none of the tried orders flips {decision}"),
     "regret": (
         "the order of {key} erases {mean:.1f} tokens more than are needed to flip "
         "{decision} (never counts as all)"
@@ -173,8 +159,7 @@ READINGS: TestReadings = {
 }
 HEAD_TITLES = {
     "no_order_flips": (
-        "share of texts in which no tried order of erasing the head's weights flips "
-        "{decision}"
+        "share of texts in which no tried order of erasing the head's weights flips {decision}"
     ),
     "never_flips@attention": (
         "share of the other texts in which erasing the head's weights, largest first, "
@@ -203,9 +188,7 @@ class Erasure(ExplainsClass):
         False,
         "count the decision without any attention too, as the released code does",
     )
-    n_random: int = option(
-        N_RANDOM, "random orders of erasure", at_least=1, at_most=10_000
-    )
+    n_random: int = option(N_RANDOM, "random orders of erasure", at_least=1, at_most=10_000)
     each_random: bool = option(
         False,
         "report every random order beside their mean, to pool them over texts as the "
@@ -299,9 +282,7 @@ def erasure(
     if exact is not None:
         ranked["margin"] = exact.margin
     if options.bottom_up:
-        ranked |= {
-            f"least_{name}": -ranked[name] for name in FROM_BELOW if name in ranked
-        }
+        ranked |= {f"least_{name}": -ranked[name] for name in FROM_BELOW if name in ranked}
     order = orders(observation, content, ranked, options.n_random, seed)
     lost: Tensor | None = None
     if token_logits is not None:
@@ -316,9 +297,7 @@ def erasure(
             **rules,
         )
     else:
-        n_removed, lost = _removals_by_replay(
-            observation, site, order, content, **rules
-        )
+        n_removed, lost = _removals_by_replay(observation, site, order, content, **rules)
     names = ("random", *ranked)
     gathered = partial(
         _by_ranking, names=names, n_random=options.n_random, each=options.each_random
@@ -330,9 +309,7 @@ def erasure(
     removals = gathered(counted)
     never = n_removed.isnan().double().masked_fill(~can_flip, torch.nan)
     mass = _mass(attention * content, order, counted)
-    way = {
-        name: way_to_best(removals[name], removals["random"], best) for name in ranked
-    }
+    way = {name: way_to_best(removals[name], removals["random"], best) for name in ranked}
     others: dict[str, Any] = {**single}  # fields of tensors and of tensors by ranking
     none = (~can_flip).double().masked_fill(n_tokens < 2, torch.nan)
     if exact is None:
@@ -520,9 +497,7 @@ def _removals_by_replay(
     for part in steps.to(order.device).split(max(1, COPIES_AT_ONCE // n_layers)):
         which, n_before = part.unbind(1)
         gone = (turn[which] <= n_before[:, None, None]) & content
-        after = erased(
-            observation, site, gone, renormalise=renormalise, all_zero=all_zero
-        )
+        after = erased(observation, site, gone, renormalise=renormalise, all_zero=all_zero)
         is_real = ~after.isnan().any(-1)
         flips.append(observation.flips(after) & is_real)
         loses.append(observation.flips(after * raised) & is_real)

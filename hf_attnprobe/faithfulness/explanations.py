@@ -41,8 +41,7 @@ from hf_attnprobe.options import option
 
 READINGS = {
     "raw_attention_tau": (
-        "this head's attention and leave-one-out order the tokens with rank "
-        "correlation {mean:.2f}"
+        "this head's attention and leave-one-out order the tokens with rank correlation {mean:.2f}"
     ),
     "attention_times_gradient_tau": (
         "attention × gradient and leave-one-out agree with rank correlation {mean:.2f}"
@@ -51,12 +50,10 @@ READINGS = {
         "effective attention and leave-one-out agree with rank correlation {mean:.2f}"
     ),
     "norm_based_tau": (
-        "the norms of weighted values and leave-one-out agree with rank correlation "
-        "{mean:.2f}"
+        "the norms of weighted values and leave-one-out agree with rank correlation {mean:.2f}"
     ),
     "mean_attention_tau": (
-        "the heads' mean attention and leave-one-out agree with rank correlation "
-        "{mean:.2f}"
+        "the heads' mean attention and leave-one-out agree with rank correlation {mean:.2f}"
     ),
     "rollout_tau": (
         "attention rollout up to this layer and leave-one-out agree with rank "
@@ -70,24 +67,16 @@ READINGS = {
         "the layer's norms of weighted values and leave-one-out agree with rank "
         "correlation {mean:.2f}"
     ),
-    "value_zeroing_tau": (
-        "value zeroing and leave-one-out agree with rank correlation {mean:.2f}"
-    ),
+    "value_zeroing_tau": ("value zeroing and leave-one-out agree with rank correlation {mean:.2f}"),
     "value_zeroing_rollout_tau": (
         "value zeroing rolled out up to this layer and leave-one-out agree with rank "
         "correlation {mean:.2f}"
     ),
 }
 HEAD_TITLES = {
-    "attention_times_gradient_tau": (
-        "rank correlation of attention × gradient with leave-one-out"
-    ),
-    "effective_attention_tau": (
-        "rank correlation of effective attention with leave-one-out"
-    ),
-    "norm_based_tau": (
-        "rank correlation of the norms of weighted values with leave-one-out"
-    ),
+    "attention_times_gradient_tau": ("rank correlation of attention × gradient with leave-one-out"),
+    "effective_attention_tau": ("rank correlation of effective attention with leave-one-out"),
+    "norm_based_tau": ("rank correlation of the norms of weighted values with leave-one-out"),
 }
 LAYER_TITLES = {
     "mean_attention_tau": "mean attention",

@@ -29,8 +29,7 @@ from hf_attnprobe.readings import TestReadings, share
 N_DRAWS = 10
 READINGS: TestReadings = {
     "trained_share": share(
-        "with its trained attention the model predicts class {key} in {mean:.0%} of "
-        "texts"
+        "with its trained attention the model predicts class {key} in {mean:.0%} of texts"
     ),
     "uniform_share": share(
         "with uniform attention class {key} is predicted in {mean:.0%} of texts"
@@ -41,19 +40,13 @@ READINGS: TestReadings = {
     "trained_correct": share(
         "with its trained attention the model is right in {mean:.1%} of texts"
     ),
-    "uniform_correct": share(
-        "with uniform attention the model is right in {mean:.1%} of texts"
-    ),
-    "permuted_correct": share(
-        "with permuted attention the model is right in {mean:.1%} of draws"
-    ),
+    "uniform_correct": share("with uniform attention the model is right in {mean:.1%} of texts"),
+    "permuted_correct": share("with permuted attention the model is right in {mean:.1%} of draws"),
 }
 HEAD_TITLES = {
     "trained_correct": "share of texts classified correctly (the same for all heads)",
     "uniform_correct": "share classified correctly with uniform attention in the head",
-    "permuted_correct": (
-        "share classified correctly with permuted attention in the head"
-    ),
+    "permuted_correct": ("share classified correctly with permuted attention in the head"),
 }
 
 
@@ -128,9 +121,7 @@ def _shares(observation: Observation, outputs: Tensor) -> dict[int, Tensor]:
     """
     prediction = observation.model.prediction
     decided = prediction.decision(outputs)[..., 0]
-    return {
-        k: (decided == k).double().mean(0) for k in range(len(prediction.class_names))
-    }
+    return {k: (decided == k).double().mean(0) for k in range(len(prediction.class_names))}
 
 
 def _right(observation: Observation, outputs: Tensor) -> Tensor:

@@ -35,26 +35,20 @@ DONOR_STREAM = 2  # apart from the permutations' and the adversary's random numb
 READINGS: TestReadings = {
     "zero_tvd": "zero ablation moves the output by {mean:.2f} {unit}",
     "zero_flip": share("after zero ablation {decision} flips in {mean:.0%} of texts"),
-    "mean_tvd": (
-        "with what it adds replaced by its mean the output moves by {mean:.2f} {unit}"
-    ),
+    "mean_tvd": ("with what it adds replaced by its mean the output moves by {mean:.2f} {unit}"),
     "mean_flip": share(
         "with what it adds replaced by its mean {decision} flips in {mean:.0%} of texts"
     ),
     "resample_tvd": (
-        "with what it adds taken from another text the output moves by "
-        "{mean:.2f} {unit}"
+        "with what it adds taken from another text the output moves by {mean:.2f} {unit}"
     ),
     "resample_flip": share(
-        "with what it adds taken from another text {decision} flips in "
-        "{mean:.0%} of texts"
+        "with what it adds taken from another text {decision} flips in {mean:.0%} of texts"
     ),
 }
 HEAD_TITLES = {
     "zero_tvd": "output change with the head zero-ablated",
-    "mean_tvd": (
-        "output change with the head's output replaced by its mean over other texts"
-    ),
+    "mean_tvd": ("output change with the head's output replaced by its mean over other texts"),
     "resample_tvd": "output change with the head's output taken from another text",
 }
 
@@ -100,9 +94,7 @@ def head_ablation(
             outputs are taken from.
     """
     model = observation.model
-    ablated = observation.edited(
-        site, lambda _, attention: torch.zeros_like(attention)[None]
-    )
+    ablated = observation.edited(site, lambda _, attention: torch.zeros_like(attention)[None])
     zero = _changes(observation, model.replay(observation, ablated)[0])
     reference = _reference(observation, site)
     if reference is None:
@@ -116,9 +108,7 @@ def head_ablation(
     mask = observation.batch.mask
     resampled = resampled_output(outputs, lengths, donors.clamp_min(0), mask)
     replaced = torch.stack([average, resampled])
-    mean, resample = model.require(HeadOutputs).replay_outputs(
-        observation, site, replaced
-    )
+    mean, resample = model.require(HeadOutputs).replay_outputs(observation, site, replaced)
     alone = donors < 0
     tvd_, flip = _changes(observation, resample)
     return HeadAblationResult(
@@ -162,9 +152,7 @@ def mean_output(outputs: Tensor, lengths: Tensor) -> Tensor:
     return outputs.sum((0, 1)) / lengths.sum()
 
 
-def resampled_output(
-    outputs: Tensor, lengths: Tensor, donors: Tensor, mask: Tensor
-) -> Tensor:
+def resampled_output(outputs: Tensor, lengths: Tensor, donors: Tensor, mask: Tensor) -> Tensor:
     """The donors' outputs laid on the real queries of each text, first on first.
 
     Beyond a donor's end its mean.

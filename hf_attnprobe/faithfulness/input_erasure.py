@@ -109,8 +109,7 @@ READINGS: TestReadings = {
         "the order of {key} never flip the decision"
     ),
     "no_tokens_flip": share(
-        "in {mean:.0%} of texts none of the orders of taking tokens out flips the "
-        "decision"
+        "in {mean:.0%} of texts none of the orders of taking tokens out flips the decision"
     ),
 }
 HEAD_TITLES = {
@@ -147,8 +146,7 @@ class InputErasure(ExplainsClass):
     )
     flip_steps: int = option(
         0,
-        "equal shares of a text in which its tokens leave until the decision flips; 0: "
-        "one by one",
+        "equal shares of a text in which its tokens leave until the decision flips; 0: one by one",
         at_least=0,
         at_most=1_000_000,
         metavar="STEPS",
@@ -289,9 +287,7 @@ def _tops(observation: Observation, by: str, turns: Tensor) -> Tensor:
     """
     top, content = _top(observation, turns), observation.batch.content_mask
     sets = torch.stack([top, content & ~top])  # [2, steps, rankings, batch, keys]
-    return (
-        _drops(observation, by, sets.flatten(0, 2)).unflatten(0, sets.shape[:3]).mean(1)
-    )
+    return _drops(observation, by, sets.flatten(0, 2)).unflatten(0, sets.shape[:3]).mean(1)
 
 
 def _chains(observation: Observation, by: str, turns: Tensor) -> Tensor:
@@ -302,17 +298,13 @@ def _chains(observation: Observation, by: str, turns: Tensor) -> Tensor:
     content = observation.batch.content_mask
     n_units = content.sum(-1)
     turns = torch.stack([turns, n_units[:, None] - 1 - turns])
-    steps = torch.arange(1, int(n_units.max()) + 1, device=content.device)[
-        :, None, None, None
-    ]
+    steps = torch.arange(1, int(n_units.max()) + 1, device=content.device)[:, None, None, None]
     sets = (turns < steps[..., None]) & content  # [steps, 2, rankings, batch, keys]
     drops = _drops(observation, by, sets.flatten(0, 2)).unflatten(0, sets.shape[:3])
     return (drops * (steps <= n_units)).sum(0) / n_units
 
 
-def _bounds(
-    observation: Observation, by: str, beam: int, seed: int, tried: Tensor
-) -> Tensor:
+def _bounds(observation: Observation, by: str, beam: int, seed: int, tried: Tensor) -> Tensor:
     """The least and the largest AOPC of each text, [2, batch].
 
     Exact for short texts. For others the furthest that were found, by the beam or among
@@ -383,9 +375,7 @@ def _flips(
     }
 
 
-def _removals_to_flip(
-    observation: Observation, by: str, turns: Tensor, *, n_steps: int
-) -> Tensor:
+def _removals_to_flip(observation: Observation, by: str, turns: Tensor, *, n_steps: int) -> Tensor:
     """Units gone when the decision first changes, [rankings, batch]; NaN where never."""
     content = observation.batch.content_mask
     n_removed = torch.full(turns.shape[:2], torch.nan, dtype=torch.float64)

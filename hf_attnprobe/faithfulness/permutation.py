@@ -45,8 +45,7 @@ READINGS: TestReadings = {
     ),
     "median_tvd": "shuffling attention moved the output by {mean:.2f} {unit}",
     "median_share_of_log_odds": (
-        "shuffling attention moved the log-odds of what is predicted by {mean:.2f} of "
-        "their range"
+        "shuffling attention moved the log-odds of what is predicted by {mean:.2f} of their range"
     ),
     "largest_drawn_change": (
         "the worst of the drawn shuffles moves the output by {mean:.2f} {unit}, or its "
@@ -56,12 +55,8 @@ READINGS: TestReadings = {
         "the worst of all possible shuffles moves the output, or the share of its "
         "log-odds, by {mean:.2f}"
     ),
-    "median_tvd_of": (
-        "shuffling attention moved what is said of {key} by {mean:.2f} of 1"
-    ),
-    "max_tvd": (
-        "the worst of all possible shuffles moves the output by {mean:.2f} {unit}"
-    ),
+    "median_tvd_of": ("shuffling attention moved what is said of {key} by {mean:.2f} of 1"),
+    "max_tvd": ("the worst of all possible shuffles moves the output by {mean:.2f} {unit}"),
     "flip_possible": share(
         "some shuffle of the same weights flips {decision} in {mean:.0%} of texts"
     ),
@@ -113,9 +108,7 @@ class PermutationResult:
 class Permutation(Options):
     """How many random shuffles."""
 
-    n_permutations: int = option(
-        100, "random shuffles per text", at_least=1, at_most=100_000
-    )
+    n_permutations: int = option(100, "random shuffles per text", at_least=1, at_most=100_000)
 
 
 @register_test(
@@ -155,9 +148,7 @@ def permutation(
         )
         share = _median(shares)
         most = torch.maximum(most, shares.amax(0))
-    return PermutationResult(
-        largest, special, _median(changes), most, share, by_part, **exact
-    )
+    return PermutationResult(largest, special, _median(changes), most, share, by_part, **exact)
 
 
 def _on_special(attention: Tensor, observation: Observation) -> Tensor:
@@ -166,9 +157,7 @@ def _on_special(attention: Tensor, observation: Observation) -> Tensor:
     return attention.masked_fill(batch.content_mask | ~batch.mask, 0).sum(-1)
 
 
-def _shuffled_probs(
-    observation: Observation, site: Site, n_copies: int, seed: int
-) -> Tensor:
+def _shuffled_probs(observation: Observation, site: Site, n_copies: int, seed: int) -> Tensor:
     """Probabilities under each shuffle, [copies, batch, classes].
 
     Of several layers the copies are replayed in parts, so that no more maps exist at
@@ -220,9 +209,7 @@ def _median(changes: Tensor) -> Tensor:
     return (in_order[middle - 1] + in_order[middle]) / 2
 
 
-def _exact(
-    token_logits: Tensor, observation: Observation, site: Site
-) -> dict[str, Tensor]:
+def _exact(token_logits: Tensor, observation: Observation, site: Site) -> dict[str, Tensor]:
     """What holds over all T! permutations."""
     attention, mask = observation.read(site), observation.batch.mask
     predicted = observation.target(None)

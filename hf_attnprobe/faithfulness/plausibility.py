@@ -62,15 +62,13 @@ READINGS: TestReadings = {
         "{mean:.2f} (1 is in front of all others)"
     ),
     "token_f1": share(
-        "of the words that people marked, {mean:.0%} are among as many that {key} "
-        "ranks first"
+        "of the words that people marked, {mean:.0%} are among as many that {key} ranks first"
     ),
     "iou_precision": share(
         "of the spans that {key} ranks first, {mean:.0%} match one that people marked"
     ),
     "iou_recall": (
-        "per span that people marked, {mean:.2f} of those that {key} ranks first match "
-        "one"
+        "per span that people marked, {mean:.2f} of those that {key} ranks first match one"
     ),
     "iou_f1": (
         "the spans that people marked and those that {key} ranks first match with F1 "
@@ -82,8 +80,7 @@ READINGS: TestReadings = {
         "that people marked"
     ),
     "rationale_size": share(
-        "these are {mean:.0%} of what is explained, which is what even attention would "
-        "give them"
+        "these are {mean:.0%} of what is explained, which is what even attention would give them"
     ),
 }
 HEAD_TITLES = {
@@ -100,9 +97,7 @@ HEAD_TITLES = {
 class Plausibility(Options):
     """Which rankings are compared with the rationales."""
 
-    rank_integrated: bool = option(
-        False, "compare |integrated gradients| with the rationales too"
-    )
+    rank_integrated: bool = option(False, "compare |integrated gradients| with the rationales too")
 
 
 @dataclass(frozen=True)
@@ -161,10 +156,7 @@ def plausibility(
     if options.rank_integrated:
         scores["integrated_gradient"] = _integrated_ranks(observation)
     n_marked = marked.sum(-1, keepdim=True)
-    chosen = {
-        name: (removal_rank(x, content) < n_marked) & content
-        for name, x in scores.items()
-    }
+    chosen = {name: (removal_rank(x, content) < n_marked) & content for name, x in scores.items()}
     by_span = {name: iou_scores(x, marked, content) for name, x in chosen.items()}
     attention = observation.read(site)
     return PlausibilityResult(

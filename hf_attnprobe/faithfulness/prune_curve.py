@@ -117,17 +117,13 @@ def _all_counts(
         raise AttnProbeError(
             f"expected numbers of heads from 0 to {len(ranking)}, got {list(points)}"
         )
-    counts = sum(
-        _counts(model, batch, [ranking[:n] for n in points]) for batch in batches
-    )
+    counts = sum(_counts(model, batch, [ranking[:n] for n in points]) for batch in batches)
     if not isinstance(counts, Tensor):
         raise AttnProbeError("expected at least one batch of texts, got none")
     return counts
 
 
-def _counts(
-    model: AttentionModelBase, batch: Batch, removed: Sequence[Sequence[Site]]
-) -> Tensor:
+def _counts(model: AttentionModelBase, batch: Batch, removed: Sequence[Sequence[Site]]) -> Tensor:
     """Numbers of texts: agreeing, correct, all, labelled; float64 [points, 4]."""
     observation = model.observe(batch)
     after = ablated(model, observation, removed)

@@ -81,9 +81,7 @@ def ranking(
             values = values * observation.side
         return tied(name, values, content)
     key = f"ranking {name}", seed, observation.explains
-    return observation.remember(
-        key, lambda: tied(name, _of_text(observation, name, seed), content)
-    )
+    return observation.remember(key, lambda: tied(name, _of_text(observation, name, seed), content))
 
 
 def is_possible(observation: Observation, site: Site, name: str) -> bool:
@@ -143,9 +141,7 @@ def _of_members(observation: Observation, site: Site, name: str, rows: Rows) -> 
     for layer, heads in observation.model.members(site).items():
         values = MAPS[name](observation, layer)[:, heads].sum(1)
         first = Site(layer, heads[0], site.query)
-        total = total + _row(
-            observation, values, first, rows, added=name != "attention"
-        )
+        total = total + _row(observation, values, first, rows, added=name != "attention")
     return torch.as_tensor(total)
 
 

@@ -155,9 +155,7 @@ def register_test(*, readings: TestReadings, **record: Any) -> Callable[[F], F]:
 
     def register(function: F) -> F:
         kind = get_type_hints(function)["options"]
-        test = FaithfulnessTest(
-            function.__name__, function, kind, readings=readings, **record
-        )
+        test = FaithfulnessTest(function.__name__, function, kind, readings=readings, **record)
         if test.name in (*_registered, DEFAULT):
             raise AttnProbeError(
                 f"expected a new name for a test, {test.name!r} exists already; rename "
@@ -274,15 +272,12 @@ def options_of_tests(
     by_default = DEFAULT in chosen
     chosen.pop(DEFAULT, None)
     options = {
-        name: given or known[name].usual(in_haste=in_haste)
-        for name, given in chosen.items()
+        name: given or known[name].usual(in_haste=in_haste) for name, given in chosen.items()
     }
     return options, by_default
 
 
-def parse_tests(
-    names: Sequence[str] | str | None, flat: Mapping[str, Any]
-) -> list[str | Options]:
+def parse_tests(names: Sequence[str] | str | None, flat: Mapping[str, Any]) -> list[str | Options]:
     """Tests with options that are given by name, as command line, study and metric do.
 
     Args:

@@ -27,16 +27,13 @@ from hf_attnprobe.functional.intervention import uniform
 
 READINGS = {
     "first_order_uniform": (
-        "to first order, uniform attention in this head moves the output by {mean:.3f} "
-        "{unit}"
+        "to first order, uniform attention in this head moves the output by {mean:.3f} {unit}"
     ),
     "first_order_zero": (
         "to first order, zero-ablating this head moves the output by {mean:.3f} {unit}"
     ),
 }
-HEAD_TITLES = {
-    "first_order_uniform": "first-order estimate of the effect of uniform attention"
-}
+HEAD_TITLES = {"first_order_uniform": "first-order estimate of the effect of uniform attention"}
 ESTIMATES = {"first_order_uniform": "uniform_tvd", "first_order_zero": "zero_tvd"}
 """Statistics of this test with those of other tests that they estimate."""
 
@@ -82,6 +79,4 @@ def screen(
         rows = slice(site.query, site.query + 1)
         attention, slope, visible = attention[:, rows], slope[:, rows], visible[:, rows]
     moved = slope * (uniform(attention, visible) - attention)
-    return ScreenResult(
-        moved.sum((-2, -1)).abs(), (slope * attention).sum((-2, -1)).abs()
-    )
+    return ScreenResult(moved.sum((-2, -1)).abs(), (slope * attention).sum((-2, -1)).abs())

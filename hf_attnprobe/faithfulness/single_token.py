@@ -27,12 +27,10 @@ from hf_attnprobe.faithfulness.registry import (
 
 READINGS = {
     "lowest_probability": (
-        "the token that speaks most against the prediction gives it {mean:.2f} {amount} "
-        "when alone"
+        "the token that speaks most against the prediction gives it {mean:.2f} {amount} when alone"
     ),
     "highest_probability": (
-        "the token that speaks most for the prediction gives it {mean:.2f} {amount} when "
-        "alone"
+        "the token that speaks most for the prediction gives it {mean:.2f} {amount} when alone"
     ),
     "probability_range": (
         "what single tokens of a text give {said} lies {mean:.2f} {amount} apart"

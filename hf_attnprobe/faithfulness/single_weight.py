@@ -67,9 +67,7 @@ def other_positions(
         positions = content[row].nonzero()[:, 0]
         if len(positions) < 2:
             continue
-        others = (
-            positions[1:] if draw == "released" else positions[positions != top[row]]
-        )
+        others = positions[1:] if draw == "released" else positions[positions != top[row]]
         place = drawn_place(seed, int(example_id), DRAW_STREAM, len(others))
         drawn[row] = others[place]
     return drawn
@@ -119,10 +117,7 @@ def single_weight(
 
 def _where(values: dict[str, Tensor], defined: Tensor) -> dict[str, Tensor]:
     """The values as float64, NaN where they are not defined."""
-    return {
-        name: value.double().masked_fill(~defined, torch.nan)
-        for name, value in values.items()
-    }
+    return {name: value.double().masked_fill(~defined, torch.nan) for name, value in values.items()}
 
 
 def _top_minus_other(observation: Observation, after: Tensor) -> Tensor:

@@ -25,12 +25,8 @@ from hf_attnprobe.readings import TestReadings, share
 
 READINGS: TestReadings = {
     "uniform_tvd": ("with uniform attention the output moves by {mean:.2f} {unit}"),
-    "uniform_tvd_of": (
-        "with uniform attention what is said of {key} moves by {mean:.2f} of 1"
-    ),
-    "uniform_flip": share(
-        "with uniform attention {decision} flips in {mean:.0%} of texts"
-    ),
+    "uniform_tvd_of": ("with uniform attention what is said of {key} moves by {mean:.2f} of 1"),
+    "uniform_flip": share("with uniform attention {decision} flips in {mean:.0%} of texts"),
 }
 HEAD_TITLES = {"uniform_tvd": "output change with uniform attention in the head"}
 

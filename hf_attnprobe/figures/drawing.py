@@ -32,9 +32,7 @@ ROOM = 0.8  # of the way between two categories
 LINE_HEIGHT = 0.135  # inches of a line of the legend
 
 
-def draw(
-    chart: Chart | HeatMap, ax: Axes | None = None, *, title: bool = False
-) -> Axes:
+def draw(chart: Chart | HeatMap, ax: Axes | None = None, *, title: bool = False) -> Axes:
     """A chart on axes.
 
     Args:
@@ -174,9 +172,7 @@ def _bars(series: Series) -> np.ndarray | None:
     """How far the bars reach below and above, [2, values]; None without any."""
     if not series.low:
         return None
-    y, low, high = (
-        np.asarray(v, np.float64) for v in (series.y, series.low, series.high)
-    )
+    y, low, high = (np.asarray(v, np.float64) for v in (series.y, series.low, series.high))
     reach = np.stack([y - low, high - y])
     return np.where(np.isnan(reach), 0, reach).clip(0)
 

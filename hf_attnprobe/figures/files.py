@@ -37,9 +37,7 @@ def save_charts(
     """
     unknown = [kind for kind in formats if kind not in UNDATED]
     if unknown:
-        raise AttnProbeError(
-            f"expected formats of {', '.join(UNDATED)}, got {unknown[0]!r}"
-        )
+        raise AttnProbeError(f"expected formats of {', '.join(UNDATED)}, got {unknown[0]!r}")
     charts = list(charts)
     if not charts:
         raise AttnProbeError(
@@ -86,8 +84,7 @@ def captions(charts: Iterable[Chart | HeatMap]) -> str:
         if isinstance(chart, Chart) and any(s.low for s in chart.series):
             bars = f" Bars: {chart.bars}."
         parts.append(
-            f"## {chart.key}\n\n**{chart.title}.** {chart.finding}{bars} "
-            f"(After {chart.source}.)"
+            f"## {chart.key}\n\n**{chart.title}.** {chart.finding}{bars} (After {chart.source}.)"
         )
     return "\n\n".join(parts) + "\n"
 

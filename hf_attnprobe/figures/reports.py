@@ -110,16 +110,12 @@ def comprehensiveness(
     return _drawn(report, rankings.comprehensiveness, "input_erasure", ax, site)
 
 
-def plausibility(
-    report: Drawable, ax: Axes | None = None, *, site: Place | None = None
-) -> Axes:
+def plausibility(report: Drawable, ax: Axes | None = None, *, site: Place | None = None) -> Axes:
     """How well each ranking finds the words that people marked."""
     return _drawn(report, rankings.plausibility, "plausibility", ax, site)
 
 
-def head_map(
-    report: Drawable, ax: Axes | None = None, *, statistic: str = "median_tvd"
-) -> Axes:
+def head_map(report: Drawable, ax: Axes | None = None, *, statistic: str = "median_tvd") -> Axes:
     """A number of every head, layers down and heads across.
 
     Args:
@@ -248,9 +244,7 @@ def _evidence(report: Drawable, site: Place | None) -> Evidence:
 
 def _found(chart: Chart | None, test: str) -> Chart:
     if chart is None:
-        raise AttnProbeError(
-            f"expected rows of the test {test} at this site, got none; run it"
-        )
+        raise AttnProbeError(f"expected rows of the test {test} at this site, got none; run it")
     return chart
 
 

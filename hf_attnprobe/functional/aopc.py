@@ -147,9 +147,7 @@ def beam_bounds(
     return -_beam_search(lambda sets: -drop(sets), content, width), largest
 
 
-def _beam_search(
-    drop: Callable[[Tensor], Tensor], content: Tensor, width: int
-) -> Tensor:
+def _beam_search(drop: Callable[[Tensor], Tensor], content: Tensor, width: int) -> Tensor:
     """The largest AOPC found, [batch]."""
     n_keys = content.shape[1]
     n_units = content.sum(1)

@@ -107,9 +107,7 @@ def _bounds(
     for epsilon in epsilons:
         upper, pairs = _of_slabs(attention, logits, mask, probs, epsilon)
         edges = _on_edges(attention, logits, pairs, probs, epsilon)
-        farthest, lower = _farthest(
-            torch.cat([others, edges]), attention, logits, probs, epsilon
-        )
+        farthest, lower = _farthest(torch.cat([others, edges]), attention, logits, probs, epsilon)
         found.append((lower, upper, farthest))
     return JsdBounds(*map(torch.stack, zip(*found, strict=True)))
 
@@ -132,9 +130,7 @@ def _farthest(
     return candidates[index, rows], best.clamp_min(0)
 
 
-def slabs(
-    probs: Tensor, size: Tensor, epsilon: float
-) -> Iterator[tuple[int, int, Tensor, Tensor]]:
+def slabs(probs: Tensor, size: Tensor, epsilon: float) -> Iterator[tuple[int, int, Tensor, Tensor]]:
     """Classes i, j and the bounds of their log odds within ε, each [batch, 1]."""
     classes = range(probs.shape[-1])
     pairs = [(i, j) for i in classes for j in classes if i < j]

@@ -131,17 +131,13 @@ def pulled_back(
     for _ in range(N_BISECTIONS):
         middle = (near + far) / 2
         moved = attention + middle * (candidates - attention)
-        inside = (_outcome(moved, attention, replay, probs).change <= epsilon)[
-            ..., None
-        ]
+        inside = (_outcome(moved, attention, replay, probs).change <= epsilon)[..., None]
         near, far = torch.where(inside, middle, near), torch.where(inside, far, middle)
     return attention + near * (candidates - attention)
 
 
 @torch.no_grad()
-def _outcome(
-    candidates: Tensor, attention: Tensor, replay: Replay, probs: Tensor
-) -> _Outcome:
+def _outcome(candidates: Tensor, attention: Tensor, replay: Replay, probs: Tensor) -> _Outcome:
     after = replay(candidates)
     return _Outcome(jsd(candidates, attention), tvd(after, probs))
 
@@ -167,9 +163,7 @@ def _edges(attention: Tensor, visible: Tensor) -> tuple[_Points, Tensor]:
     return edges, places[:, 1:] < counts
 
 
-def _best(
-    attention: Tensor, points: _Points, outcome: _Outcome, epsilon: float
-) -> Tensor:
+def _best(attention: Tensor, points: _Points, outcome: _Outcome, epsilon: float) -> Tensor:
     """The farthest of some points within ε, [batch, keys]; the own attention if none."""
     if not len(points.weight):
         return attention

@@ -42,9 +42,7 @@ def permute(attention: Tensor, permutation: Tensor) -> Tensor:
     return attention.expand(shape).gather(-1, permutation.expand(shape))
 
 
-def zero_out(
-    attention: Tensor, positions: Tensor, *, renormalise: bool = True
-) -> Tensor:
+def zero_out(attention: Tensor, positions: Tensor, *, renormalise: bool = True) -> Tensor:
     """Attention with some weights set to 0 (Serrano & Smith 2019, Section 3).
 
     Args:
@@ -67,9 +65,7 @@ def normalise(weights: Tensor) -> Tensor:
     return weights / total.clamp_min(torch.finfo(weights.dtype).tiny)
 
 
-def random_generator(
-    seed: int, example_id: int, stream: int = 0
-) -> np.random.Generator:
+def random_generator(seed: int, example_id: int, stream: int = 0) -> np.random.Generator:
     """A generator that depends on the seed, the example and the stream alone.
 
     So batch, padding, order, resume and process change nothing.
@@ -184,9 +180,7 @@ def reassign(
     taker = torch.where(movable, place, behind).argsort(-1)
     giver = torch.where(movable, drawn, behind).argsort(-1)
     weights = attention.gather(-1, giver[:, None].expand_as(attention))
-    return torch.zeros_like(weights).scatter_(
-        -1, taker[:, None].expand_as(attention), weights
-    )
+    return torch.zeros_like(weights).scatter_(-1, taker[:, None].expand_as(attention), weights)
 
 
 def _row_streams(rows: np.ndarray, seed: int, example_ids: Sequence[int]) -> np.ndarray:
@@ -214,9 +208,7 @@ def at_head(attention: Tensor, head: int, query: int | None, new: Tensor) -> Ten
     return at_heads(attention, [head], query, new.unsqueeze(2))
 
 
-def at_heads(
-    attention: Tensor, heads: Sequence[int], query: int | None, new: Tensor
-) -> Tensor:
+def at_heads(attention: Tensor, heads: Sequence[int], query: int | None, new: Tensor) -> Tensor:
     """As :func:`at_head`, with several heads replaced at once.
 
     Args:

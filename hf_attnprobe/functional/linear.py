@@ -38,9 +38,7 @@ class FarthestAttention(NamedTuple):
     attention: Tensor
 
 
-def permutation_extremes(
-    attention: Tensor, scores: Tensor, mask: Tensor
-) -> tuple[Tensor, Tensor]:
+def permutation_extremes(attention: Tensor, scores: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     """Smallest and largest logit over all T! permutations of a text's weights.
 
     By the rearrangement inequality: sort both the same way for the largest, opposite
@@ -54,9 +52,7 @@ def permutation_extremes(
     return smallest, (weights * _sorted(scores, mask)).sum(-1)
 
 
-def permutation_moments(
-    attention: Tensor, scores: Tensor, mask: Tensor
-) -> tuple[Tensor, Tensor]:
+def permutation_moments(attention: Tensor, scores: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the logit over uniformly random permutations.
 
     The mean is T·ā·ū, the variance Σ(a − ā)² Σ(u − ū)² / (T − 1) (Hoeffding 1951).

@@ -61,9 +61,7 @@ def average_precision(scores: Tensor, marked: Tensor, content: Tensor) -> Tensor
     return _mean_of_marked(precision, marked, content)
 
 
-def _precisions(
-    scores: Tensor, marked: Tensor, content: Tensor
-) -> tuple[Tensor, Tensor]:
+def _precisions(scores: Tensor, marked: Tensor, content: Tensor) -> tuple[Tensor, Tensor]:
     """Precision of the units that score at least as much as each, and of those above.
 
     Each float64 [batch, keys]; 1 where none is above.

@@ -125,9 +125,7 @@ class Prediction:
             return torch.full_like(probs[:, 0], entry, dtype=torch.long)
         decided = self.decision(probs)
         n_parts = decided.shape[-1]
-        first = torch.arange(n_parts, device=probs.device) * (
-            probs.shape[-1] // n_parts
-        )
+        first = torch.arange(n_parts, device=probs.device) * (probs.shape[-1] // n_parts)
         entries = decided + first
         return entries[:, 0] if self.has_one_part else entries
 
@@ -153,8 +151,7 @@ class Prediction:
         is_decided = F.one_hot(decided, changed.shape[-1]).bool()
         own = whole.expand_as(changed).masked_fill(~is_decided, 0).sum(-1)
         sides = [
-            small_side(probs.expand_as(changed), decided, own > 0.5)
-            for probs in (whole, changed)
+            small_side(probs.expand_as(changed), decided, own > 0.5) for probs in (whole, changed)
         ]
         of_others = (changed - whole).abs().masked_fill(is_decided, 0).sum(-1)
         by_part = ((sides[1] - sides[0]).abs() + of_others) / 2
@@ -219,9 +216,7 @@ def labels(names: tuple[str, ...] | list[str]) -> Prediction:
     )
 
 
-def number(
-    *, scale: float = 1.0, threshold: float | None = None, n_parts: int = 1
-) -> Prediction:
+def number(*, scale: float = 1.0, threshold: float | None = None, n_parts: int = 1) -> Prediction:
     """A number, or several; with a threshold, on which side of it they are."""
     sides: tuple[str, ...] = ()
     if threshold is not None:

@@ -262,9 +262,7 @@ def _chance_of_top(values: Tensor, mask: Tensor, k: int) -> Tensor:
 
 def _least_of_top(values: Tensor, mask: Tensor, k: int) -> Tensor:
     """The k-th largest value, [batch, 1]; the least one of fewer than k."""
-    largest = (
-        values.masked_fill(~mask, -torch.inf).topk(min(k, values.shape[-1])).values
-    )
+    largest = values.masked_fill(~mask, -torch.inf).topk(min(k, values.shape[-1])).values
     last = mask.sum(-1, keepdim=True).clamp(1, k) - 1
     return largest.gather(-1, last.expand(*largest.shape[:-1], 1))
 
@@ -369,6 +367,4 @@ def precision(order: Tensor, wanted: Tensor, mask: Tensor) -> Tensor:
     n_left = (n_wanted - sure.sum(-1, keepdim=True)).double()
     chance = n_left / tied.sum(-1, keepdim=True)
     hits = (sure.double() + tied * chance) * wanted
-    return hits.sum(-1) / n_wanted[..., 0].double().masked_fill(
-        n_wanted[..., 0] == 0, torch.nan
-    )
+    return hits.sum(-1) / n_wanted[..., 0].double().masked_fill(n_wanted[..., 0] == 0, torch.nan)

@@ -28,9 +28,7 @@ N_BISECTIONS = 40
 LARGEST_MULTIPLIER = 1e4  # over the largest slope: there the change alone decides
 
 
-def steered_candidates(
-    attention: Tensor, slope: Tensor, movable: Tensor
-) -> Iterator[Tensor]:
+def steered_candidates(attention: Tensor, slope: Tensor, movable: Tensor) -> Iterator[Tensor]:
     """Candidates: the farthest attention, the two on either side of no change.
 
     Also, of the first and the last, those that keep the rows of most effect
@@ -75,9 +73,7 @@ def steered_candidates(
         yield from (attention + step * direction for step in STEPS_BACK)
 
 
-def _by_effect(
-    direction: Tensor, slope: Tensor, movable: Tensor
-) -> tuple[Tensor, Tensor]:
+def _by_effect(direction: Tensor, slope: Tensor, movable: Tensor) -> tuple[Tensor, Tensor]:
     """The place of each row by its first-order effect, most first, and their number.
 
     Shape: [batch, rows] and [batch]; rows that stay as they are come last.
@@ -88,9 +84,7 @@ def _by_effect(
     return place, is_movable.sum(-1)
 
 
-def _vertices(
-    value: Tensor, slope: Tensor, multiplier: Tensor, attention: Tensor
-) -> Tensor:
+def _vertices(value: Tensor, slope: Tensor, multiplier: Tensor, attention: Tensor) -> Tensor:
     """Each row's weight on its best key; a row that cannot move stays as it is."""
     scores = value - multiplier[:, None, None] * slope
     best = scores.argmax(-1, keepdim=True)

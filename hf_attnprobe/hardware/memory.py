@@ -169,9 +169,7 @@ class PeakMemory(TorchDispatchMode):
         if self._device is not None:
             self.peak = torch.cuda.max_memory_allocated(self._device) - self._before
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = {_key(x) for x in tree_leaves((args, kwargs)) if _is_plain(x)}
         result = func(*args, **(kwargs or {}))
         for x in tree_leaves(result):

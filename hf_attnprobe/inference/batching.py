@@ -125,10 +125,7 @@ def collate(
             filled.append([*padding, *row] if adapter.pads_left else [*row, *padding])
         return torch.tensor(filled)
 
-    inputs = {
-        name: padded(name, [text.inputs[name] for text in texts])
-        for name in texts[0].inputs
-    }
+    inputs = {name: padded(name, [text.inputs[name] for text in texts]) for name in texts[0].inputs}
     own = {name: value for name, value in inputs.items() if name not in NO_INPUTS}
     held = inputs.pop("held", None)
     ids = tuple(text.example_id for text in texts)
@@ -180,9 +177,7 @@ def _of_units(marked: Tensor, batch: Batch) -> Tensor | None:
     return marked & batch.content_mask
 
 
-def _tagged_units(
-    tags: Tensor, names: Sequence[str], batch: Batch
-) -> dict[str, Tensor] | None:
+def _tagged_units(tags: Tensor, names: Sequence[str], batch: Batch) -> dict[str, Tensor] | None:
     """Units by tag, each bool [batch, keys]; None where units are sentences."""
     tags = tags.to(batch.mask.device)
     found = {name: _of_units(tags == k, batch) for k, name in enumerate(names)}
@@ -208,7 +203,5 @@ def parse_bytes(size: str | int) -> int:
     except (ValueError, OverflowError):
         n_bytes = 0
     if n_bytes <= 0:
-        raise AttnProbeError(
-            f"expected a memory budget such as 500MB or 2GB, got {size!r}"
-        )
+        raise AttnProbeError(f"expected a memory budget such as 500MB or 2GB, got {size!r}")
     return n_bytes

@@ -83,9 +83,7 @@ def tokenize_choices(
         )
     choices = column_of(examples, "choices")
     n_choices = len(choices[0])
-    for example_id, of_text in zip(
-        column_of(examples, "example_id"), choices, strict=True
-    ):
+    for example_id, of_text in zip(column_of(examples, "example_id"), choices, strict=True):
         if len(of_text) != n_choices or n_choices < 2:
             raise AttnProbeError(
                 "expected as many choices for every text, two or more, the first has "
@@ -106,17 +104,13 @@ def tokenize_choices(
     return Tokenized([*texts], len(ids) - len(texts), tokenized.n_cut)
 
 
-def _flat(
-    examples: "datasets.Dataset", choices: Sequence[Sequence[str]]
-) -> "datasets.Dataset":
+def _flat(examples: "datasets.Dataset", choices: Sequence[Sequence[str]]) -> "datasets.Dataset":
     """A pair for every choice, numbered on, without labels."""
     import datasets
 
     texts = column_of(examples, "text")
     pairs = [
-        (text, choice)
-        for text, of_text in zip(texts, choices, strict=True)
-        for choice in of_text
+        (text, choice) for text, of_text in zip(texts, choices, strict=True) for choice in of_text
     ]
     return datasets.Dataset.from_dict(
         {

@@ -149,8 +149,7 @@ def tokenize(
         max_length=longest,
         return_offsets_mapping=tokenizer.is_fast
         and (
-            bool(PLACED & set(examples.column_names))
-            or needs_offsets(model.prediction, examples)
+            bool(PLACED & set(examples.column_names)) or needs_offsets(model.prediction, examples)
         ),
     )
     inputs = dict(encoded)
@@ -173,9 +172,7 @@ def tokenize(
     texts = []
     for row, (example_id, label) in enumerate(zip(ids, labels, strict=True)):
         of_row = {name: values[row] for name, values in inputs.items()}
-        texts.append(
-            Text(example_id, label, of_row, rationales[row], tags[row], tag_names)
-        )
+        texts.append(Text(example_id, label, of_row, rationales[row], tags[row], tag_names))
     texts = [text for text in texts if text.n_content > 0]
     if not texts:
         raise AttnProbeError(
@@ -211,9 +208,7 @@ def second_texts(examples: "datasets.Dataset") -> list[str] | None:
     return column_of(examples, "text_pair")
 
 
-def _attended(
-    model: TextModel, seconds: list[str] | None, segment: str | None
-) -> str | None:
+def _attended(model: TextModel, seconds: list[str] | None, segment: str | None) -> str | None:
     """The segment to explain, which is the model's own where it attends to one alone."""
     if model.segment is None:
         return segment
@@ -270,9 +265,7 @@ def _count_too_long(
     return len(too_long)
 
 
-def _mark_separators(
-    inputs: dict[str, list[list[int]]], separators: frozenset[int]
-) -> None:
+def _mark_separators(inputs: dict[str, list[list[int]]], separators: frozenset[int]) -> None:
     """Count separators as special tokens: alone they make no sentence."""
     rows = zip(inputs["input_ids"], inputs["special_tokens_mask"], strict=True)
     for tokens, special in rows:
@@ -336,8 +329,7 @@ def _token_rationales(
     in_second = _marked(examples, offsets, "text_pair", "rationale_pair")
     rows = zip(marked, in_second, segments, strict=True)
     return [
-        [(first, second, False)[s] for first, second, s in zip(*row, strict=True)]
-        for row in rows
+        [(first, second, False)[s] for first, second, s in zip(*row, strict=True)] for row in rows
     ]
 
 
@@ -399,9 +391,7 @@ def _token_tags(
     return found, names
 
 
-def rationale_spans(
-    example_id: int, text: str, rationale: Sequence[int]
-) -> list[tuple[int, int]]:
+def rationale_spans(example_id: int, text: str, rationale: Sequence[int]) -> list[tuple[int, int]]:
     """Character spans of the words of a rationale.
 
     Args:

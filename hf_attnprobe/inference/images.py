@@ -101,9 +101,7 @@ def reader_of(model: PreTrainedModel, processor: Any) -> ImageReader:
     return ImageReader(processor, image_shape(model.config))
 
 
-def encode_images(
-    reader: ImageReader, examples: "datasets.Dataset", model: TextModel
-) -> Tokenized:
+def encode_images(reader: ImageReader, examples: "datasets.Dataset", model: TextModel) -> Tokenized:
     """Images as :func:`~hf_attnprobe.inference.encoding.tokenize` gives texts."""
     pixels = reader.read(examples)
     labels = labels_of_model(model.prediction.outcomes, examples)

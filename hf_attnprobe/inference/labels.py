@@ -130,9 +130,7 @@ def _known(number: int | None) -> int:
     return number
 
 
-def _matched(
-    classes: Sequence[str], names: Sequence[str], has_names: bool
-) -> list[int | None]:
+def _matched(classes: Sequence[str], names: Sequence[str], has_names: bool) -> list[int | None]:
     """The model's number of each of the data's names; None where it has none.
 
     Labels without names are the model's numbers. Names are compared without case and
@@ -167,14 +165,10 @@ def _matched(
     return [*range(len(known))] if all(map(NUMBERED.fullmatch, known)) else numbers
 
 
-def _check_different(
-    classes: Sequence[str], known: Sequence[str], given: Sequence[str]
-) -> None:
+def _check_different(classes: Sequence[str], known: Sequence[str], given: Sequence[str]) -> None:
     twice = {name for name, count in Counter(known).items() if count > 1}
     if twice & set(given):
-        alike = [
-            repr(c) for c, name in zip(classes, known, strict=True) if name in twice
-        ]
+        alike = [repr(c) for c, name in zip(classes, known, strict=True) if name in twice]
         raise AttnProbeError(
             "expected classes of different names, to match the data's labels by, the model "
             f"has {', '.join(alike)}; rename them in its id2label, or give labels as its "
@@ -188,9 +182,7 @@ def _begun(name: str, known: Sequence[str]) -> int | None:
     return found[0] if len(found) == 1 else None
 
 
-def _check_kind(
-    labels: Sequence[Any], kind: type, expected: str, predicts: str
-) -> None:
+def _check_kind(labels: Sequence[Any], kind: type, expected: str, predicts: str) -> None:
     """Labels are of the kind that the model predicts."""
     for row, label in enumerate(labels):
         if label is not None and not isinstance(label, kind):
@@ -202,9 +194,7 @@ def _check_kind(
             )
 
 
-def _check_unlabelled(
-    prediction: Prediction, examples: "datasets.Dataset", expected: str
-) -> None:
+def _check_unlabelled(prediction: Prediction, examples: "datasets.Dataset", expected: str) -> None:
     """No label is said of the text as a whole, where the prediction is of its parts."""
     labels = column_of(examples, "label")
     _check_kind(labels, int, expected, prediction.name)
@@ -282,9 +272,7 @@ def _numbers(prediction: Prediction, examples: "datasets.Dataset") -> list[float
         )
     are_ids = str(examples.features["label"].dtype).startswith("int")
     nothing = are_ids and all(label == -1 for label in labels)
-    numbers = [
-        math.nan if nothing or label is None else float(label) for label in labels
-    ]
+    numbers = [math.nan if nothing or label is None else float(label) for label in labels]
     if not prediction.has_one_part and not all(map(math.isnan, numbers)):
         raise AttnProbeError(
             f"the model predicts {prediction.name}, whose labels are not read: expected "

@@ -164,9 +164,7 @@ def _inputs(
     return dict(tokenizer.pad(columns, return_tensors="pt"))
 
 
-def _guide_of(
-    guide: Guide, tokenizer: PreTrainedTokenizerBase, texts: list[Text]
-) -> Tensor:
+def _guide_of(guide: Guide, tokenizer: PreTrainedTokenizerBase, texts: list[Text]) -> Tensor:
     """The weights of the texts, [batch, keys]."""
     special = special_ids(tokenizer)
     rows = []

@@ -16,9 +16,7 @@ WORTH_SAYING = 0.1
 """Share beyond which a report says it."""
 
 
-def unknown_share(
-    texts: Sequence[Text], tokenizer: PreTrainedTokenizerBase | ImageReader
-) -> float:
+def unknown_share(texts: Sequence[Text], tokenizer: PreTrainedTokenizerBase | ImageReader) -> float:
     """The share, from 0 to 1, of the content tokens that are the unknown token.
 
     Raises:

@@ -40,8 +40,7 @@ class AttentionExplainPipeline(Pipeline):
     def _sanitize_parameters(self, **given: Any) -> tuple[dict, dict, dict]:
         if given:
             raise AttnProbeError(
-                f"expected no options of attention-explain, got {', '.join(given)}; "
-                "leave them out"
+                f"expected no options of attention-explain, got {', '.join(given)}; leave them out"
             )
         return {}, {}, {}
 
@@ -90,9 +89,7 @@ class AttentionExplainPipeline(Pipeline):
     def _forward(self, input_tensors: dict[str, Any], **given: Any) -> ModelOutput:
         return ModelOutput(shown=self.explainer.explain(**input_tensors))
 
-    def postprocess(
-        self, model_outputs: dict[str, Any], **given: Any
-    ) -> dict[str, Any]:
+    def postprocess(self, model_outputs: dict[str, Any], **given: Any) -> dict[str, Any]:
         """Plain data, to be printed or written as JSON."""
         return as_dict(model_outputs["shown"])
 

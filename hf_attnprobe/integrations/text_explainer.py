@@ -41,9 +41,7 @@ class TextExplainer:
         AttnProbeError: a model that cannot be audited, or another model's tokenizer.
     """
 
-    def __init__(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
-    ) -> None:
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
         self.model, self.tokenizer = model, tokenizer
 
     @cached_property
@@ -109,8 +107,7 @@ def _check_text(text: object) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         raise AttnProbeError(
-            f"expected a text of whole characters, got half of one at {error.start}; "
-            "mend it"
+            f"expected a text of whole characters, got half of one at {error.start}; mend it"
         ) from error
 
 

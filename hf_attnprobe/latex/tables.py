@@ -26,9 +26,7 @@ def escape(text: str) -> str:
     return "".join(ESCAPED.get(letter, letter) for letter in text)
 
 
-def table(
-    head: Sequence[str], rows: Sequence[Sequence[str]], caption: str, *, n_texts: int
-) -> str:
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], caption: str, *, n_texts: int) -> str:
     """A table; columns of text are aligned to the left, those of numbers to the right.
 
     Args:

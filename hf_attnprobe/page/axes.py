@@ -56,10 +56,7 @@ class Axis:
         first = math.ceil(self.low / step - 1e-6)
         last = math.floor(self.high / step + 1e-6)
         largest = max(abs(self.low), abs(self.high))
-        return [
-            (k * step, _written(k * step, step, largest))
-            for k in range(first, last + 1)
-        ]
+        return [(k * step, _written(k * step, step, largest)) for k in range(first, last + 1)]
 
 
 def reach(
@@ -171,9 +168,7 @@ def spread(
     return [found[k] for k in range(len(texts))]
 
 
-def _apart(
-    places: list[float], rooms: list[float], start: float, end: float
-) -> list[float]:
+def _apart(places: list[float], rooms: list[float], start: float, end: float) -> list[float]:
     """Centres in ascending order, a room apart, as near to their places as can be.
 
     Labels that touch move as one group, whose middle stays where its places are on average:

@@ -147,9 +147,7 @@ def scale(
         range: ends of the line; None for round numbers around all that is on it.
         before: what stands before the value, such as "at most".
     """
-    drawn = number_line(
-        value, low, high, thresholds or {}, yardsticks or {}, range, before
-    )
+    drawn = number_line(value, low, high, thresholds or {}, yardsticks or {}, range, before)
     return tag("div", drawn, class_="scale-line")
 
 
@@ -206,9 +204,7 @@ def _figure(
     caption_of = f"Numbers of “{shown.title}”"
     left_out = len(rows) - most
     if left_out > 0:
-        note = tag(
-            "p", f"{most} of {len(rows):,} values; all are in the report's rows."
-        )
+        note = tag("p", f"{most} of {len(rows):,} values; all are in the report's rows.")
     cut = _without_empty_columns(head, rows[:most])
     # The style aligns all cells of these tables, which are many, without a class each.
     numbers = Html(table(*cut, caption=caption_of).replace('<td class="n">', "<td>"))
@@ -247,9 +243,7 @@ def _without_empty_columns(
 
 
 def _scrolling(inner: Html, label: str) -> Html:
-    return tag(
-        "div", inner, class_="scroll", role="group", aria_label=label, tabindex=0
-    )
+    return tag("div", inner, class_="scroll", role="group", aria_label=label, tabindex=0)
 
 
 def _row(cells: Sequence[Child]) -> Html:
@@ -283,6 +277,4 @@ def _symbol(answer: str) -> Html | None:
         return None
     ring = tag("circle", cx=8, cy=8, r=7)
     mark = tag("path", d=SYMBOLS[answer])
-    return tag(
-        "svg", ring, mark, viewBox="0 0 16 16", class_="symbol", aria_hidden="true"
-    )
+    return tag("svg", ring, mark, viewBox="0 0 16 16", class_="symbol", aria_hidden="true")

@@ -97,9 +97,7 @@ def frame_of(chart: Chart) -> Frame:
     place_ends, value_ends = _place_ends(chart, names), _value_ends(chart)
     longest = max(map(width, names), default=0)
     across = bool(names) and (longest + 10) * len(names) > WIDTH - 80
-    to_the_right, upwards = (
-        (value_ends, place_ends) if across else (place_ends, value_ends)
-    )
+    to_the_right, upwards = (value_ends, place_ends) if across else (place_ends, value_ends)
     upright = _within(chart, "y" if across else "x", to_the_right)
     levels = [] if across else _within(chart, "y", upwards)
     # The left margin holds the labels of the axis, the right one the names of levels.
@@ -117,9 +115,7 @@ def frame_of(chart: Chart) -> Frame:
     other = Axis(*upwards, *((top, bottom) if across else (bottom, top)))
     places, values = (other, axis) if across else (axis, other)
     height = bottom + LINE * (1 + max(1, len(below))) + 8
-    return Frame(
-        places, values, names, across, top, bottom, height, uprights, tuple(levels)
-    )
+    return Frame(places, values, names, across, top, bottom, height, uprights, tuple(levels))
 
 
 def _within(chart: Chart, axis: str, ends: tuple[float, float]) -> list[Reference]:
@@ -132,8 +128,7 @@ def _placed(references: list[Reference], axis: Axis) -> tuple[Upright, ...]:
     places = [axis.place(r.value) for r in references]
     labels = spread(places, [cut(r.name, 44) for r in references], 0, WIDTH)
     return tuple(
-        Upright(r, x, *label)
-        for r, x, label in zip(references, places, labels, strict=True)
+        Upright(r, x, *label) for r, x, label in zip(references, places, labels, strict=True)
     )
 
 

@@ -45,9 +45,7 @@ def cells(heat_map: HeatMap) -> Html:
             tag("th", layer, scope="row"),
             *[_cell(heat_map, i, k, shades, written) for k in range(len(values))],
         )
-        for i, (layer, values) in enumerate(
-            zip(heat_map.layers, heat_map.values, strict=True)
-        )
+        for i, (layer, values) in enumerate(zip(heat_map.layers, heat_map.values, strict=True))
     ]
     return tag(
         "table",
@@ -68,9 +66,7 @@ def squares(heat_map: HeatMap) -> Html:
                 share = (value - centre) / most
                 shade = max(1, round(abs(share) * N_SHADES)) if share else 0
                 key = "below" if share < 0 else "above", shade
-                square = (
-                    f"M{k}.2 {i}.2h.6v.6h-.6z" if share < 0 else f"M{k} {i}h1v1h-1z"
-                )
+                square = f"M{k}.2 {i}.2h.6v.6h-.6z" if share < 0 else f"M{k} {i}h1v1h-1z"
                 paths[key] = paths.get(key, "") + square
     n_heads = max(map(len, heat_map.values), default=1)
     drawn = [
@@ -94,9 +90,7 @@ def scale_of_colours(heat_map: HeatMap) -> Html:
     known = [v for row in heat_map.values for v in row if drawable(v)]
     low, high = min(known, default=centre), max(known, default=centre)
     steps = [low + (high - low) * k / 6 for k in range(7)] if high > low else [low]
-    boxes = [
-        tag("i", class_=_side(v, centre), style=_shade(v, centre, most)) for v in steps
-    ]
+    boxes = [tag("i", class_=_side(v, centre), style=_shade(v, centre, most)) for v in steps]
     bar = tag("span", *boxes, aria_hidden="true")
     return tag(
         "p",
@@ -141,9 +135,7 @@ def _heads(heads: tuple[int, ...]) -> list[Html]:
     return [tag("th", head, scope="col") for head in heads]
 
 
-def _cell(
-    heat_map: HeatMap, i: int, k: int, shades: tuple[float, float], written: bool
-) -> Html:
+def _cell(heat_map: HeatMap, i: int, k: int, shades: tuple[float, float], written: bool) -> Html:
     value = heat_map.values[i][k]
     if not drawable(value):
         return tag("td", "·", class_="none")

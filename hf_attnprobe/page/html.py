@@ -72,11 +72,7 @@ def _attribute(item: tuple[str, object]) -> str:
     if value is None or value is False:
         return ""
     written = name.removesuffix("_").replace("_", "-")
-    return (
-        f" {written}"
-        if value is True
-        else f' {written}="{_legible(escape(str(value)))}"'
-    )
+    return f" {written}" if value is True else f' {written}="{_legible(escape(str(value)))}"'
 
 
 def _legible(text: str) -> str:

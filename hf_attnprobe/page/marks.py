@@ -71,16 +71,11 @@ def histogram(chart: Chart, key: str, point: Point, bin_width: float) -> list[Ht
             left, top = point(x, y)  # type: ignore[arg-type]
             right, base = point(x + bin_width, 0.0)  # type: ignore[operator]
             if y:
-                path += (
-                    f"M{write(left)} {write(base)}V{write(top)}"
-                    f"H{write(right)}V{write(base)}z"
-                )
+                path += f"M{write(left)} {write(base)}V{write(top)}H{write(right)}V{write(base)}z"
         if path:
             fill = f"url(#{key}-hatch-{k})"
             drawn.append(tag("path", d=path, class_=f"bar {colour(k)}", fill=fill))
-    top = min(
-        (point(0.0, y)[1] for s in chart.series for y in s.y if drawable(y)), default=0
-    )
+    top = min((point(0.0, y)[1] for s in chart.series for y in s.y if drawable(y)), default=0)
     for x, lines in labels.items():
         left, right = point(x, 0.0)[0], point(x + bin_width, 0.0)[0]
         text = "; ".join([f"{short(x)} to {short(x + bin_width)}", *lines])
@@ -142,9 +137,7 @@ def dots(
     return [mark for mark in drawn if mark]
 
 
-def curves(
-    chart: Chart, point: Point, places: Callable[[int, Series], list]
-) -> list[Html]:
+def curves(chart: Chart, point: Point, places: Callable[[int, Series], list]) -> list[Html]:
     """Lines with a band around each; a missing value leaves a gap."""
     drawn: list[Html] = []
     for k, s in enumerate(chart.series):
@@ -152,15 +145,11 @@ def curves(
         for run in _runs([drawable(low) and drawable(high) for *_, low, high in items]):
             there = [point(items[i][1], items[i][3]) for i in run]
             back = [point(items[i][1], items[i][4]) for i in reversed(run)]
-            drawn.append(
-                tag("path", d=f"{_line(there + back)}z", class_=f"band {colour(k)}")
-            )
+            drawn.append(tag("path", d=f"{_line(there + back)}z", class_=f"band {colour(k)}"))
         for run in _runs([drawable(y) for _, _, y, *_ in items]):
             line = _line([point(items[i][1], items[i][2]) for i in run])
             dash = DASHES[k % len(DASHES)]
-            drawn.append(
-                tag("path", d=line, class_=f"line {colour(k)}", stroke_dasharray=dash)
-            )
+            drawn.append(tag("path", d=line, class_=f"line {colour(k)}", stroke_dasharray=dash))
     return drawn + dots(chart, point, places, bars=False)
 
 
@@ -175,9 +164,7 @@ def said(chart: Chart, s: Series, i: int) -> str:
 def _distinct(centres: list[tuple[int, float, float]]) -> list[tuple[float, float]]:
     """Places that can be told apart; of very many points coarser ones."""
     step = 1 if len(centres) < 5000 else 4
-    return sorted(
-        {(step * round(x / step), step * round(y / step)) for _, x, y in centres}
-    )
+    return sorted({(step * round(x / step), step * round(y / step)) for _, x, y in centres})
 
 
 def _items(s: Series, places: list) -> Iterable[tuple[int, float, float, float, float]]:
@@ -189,9 +176,7 @@ def _items(s: Series, places: list) -> Iterable[tuple[int, float, float, float, 
             yield i, x, y, low, high
 
 
-def _bars(
-    k: int, items: Iterable[tuple[float, float, float]], point: Point
-) -> Html | None:
+def _bars(k: int, items: Iterable[tuple[float, float, float]], point: Point) -> Html | None:
     path = ""
     for x, low, high in items:
         if drawable(low) and drawable(high) and low < high:

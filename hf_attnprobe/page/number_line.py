@@ -52,9 +52,7 @@ def number_line(
     middle = 34 + LINE * _n_rows(above)
     return tag(
         "svg",
-        tag(
-            "path", d=f"M{write(axis.start)} {middle}H{write(axis.end)}", class_="rail"
-        ),
+        tag("path", d=f"M{write(axis.start)} {middle}H{write(axis.end)}", class_="rail"),
         _label(left, axis.start - 10, middle + 4.5, "end", "end"),
         _label(right, axis.end + 10, middle + 4.5, "end", "start"),
         [_mark(mark, middle, -1, "threshold") for mark in above],
@@ -87,9 +85,7 @@ def in_words(
     return " ".join(sentences)
 
 
-def _placed(
-    axis: Axis, marks: Mapping[str, float]
-) -> list[tuple[str, float, float, int]]:
+def _placed(axis: Axis, marks: Mapping[str, float]) -> list[tuple[str, float, float, int]]:
     """Label, place, centre of the label and its row, of what lies on the line."""
     held = {name: v for name, v in marks.items() if axis.holds(v)}
     labels = [cut(f"{name} {short(v)}", 44) for name, v in held.items()]
@@ -108,9 +104,7 @@ def _n_rows(marks: list[tuple[str, float, float, int]]) -> int:
     return max((row + 1 for *_, row in marks), default=0)
 
 
-def _mark(
-    mark: tuple[str, float, float, int], middle: float, side: int, kind: str
-) -> list[Html]:
+def _mark(mark: tuple[str, float, float, int], middle: float, side: int, kind: str) -> list[Html]:
     """A stroke through the line, bent to its label: above with side −1, below with 1."""
     text, x, centre, row = mark
     bend, stop = middle + 6 * side, middle + (15 + LINE * row) * side

@@ -105,18 +105,13 @@ def _grid(chart: Chart, frame: Frame) -> Html:
             parts = folded(name, 20, 2)
             first = y + 4.5 - 7 * (len(parts) - 1)
             texts += [
-                _text(line, x - 7, first + 14 * i, "end", full=name)
-                for i, line in enumerate(parts)
+                _text(line, x - 7, first + 14 * i, "end", full=name) for i, line in enumerate(parts)
             ]
         else:
             texts.append(_text(name, x, frame.bottom + LINE, "middle"))
     if frame.values.holds(0.0):
         x, y = frame.point(frame.places.low, 0.0)
-        axis += (
-            f"M{write(x)} {top}V{bottom}"
-            if frame.across
-            else f"M{start} {write(y)}H{end}"
-        )
+        axis += f"M{write(x)} {top}V{bottom}" if frame.across else f"M{start} {write(y)}H{end}"
     return tag(
         "g",
         tag("path", d=lines, class_="grid") if lines else None,
@@ -155,9 +150,7 @@ def _swatch(chart: Chart, k: int, x: float, y: float) -> Html:
     if chart.kind == "histogram":
         key = re.sub(r"[^\w-]", "-", chart.key)
         box = f"M{write(x + 2)} {y - 6}h20v12h-20z"
-        return tag(
-            "path", d=box, class_=f"bar {colour(k)}", fill=f"url(#{key}-hatch-{k})"
-        )
+        return tag("path", d=box, class_=f"bar {colour(k)}", fill=f"url(#{key}-hatch-{k})")
     mark = tag("path", d=shape(k, x + 12, y), class_=f"mark {colour(k)}")
     if chart.kind != "curve":
         return mark
@@ -192,9 +185,7 @@ def _references(frame: Frame) -> Html | None:
 
 
 def _reference(r: Reference, path: str) -> Html:
-    return tag(
-        "path", tag("title", f"{r.name}: {short(r.value)}"), d=path, class_="reference"
-    )
+    return tag("path", tag("title", f"{r.name}: {short(r.value)}"), d=path, class_="reference")
 
 
 def _clip(key: str, frame: Frame) -> Html:
@@ -211,9 +202,7 @@ def _hatches(chart: Chart, key: str) -> list[Html]:
     return [hatch(key, k) for k in range(len(chart.series))]
 
 
-def _text(
-    text: str, x: float, y: float, anchor: str | None = None, *, full: str = ""
-) -> Html:
+def _text(text: str, x: float, y: float, anchor: str | None = None, *, full: str = "") -> Html:
     """A text; where it was cut, the full one shows under the pointer."""
     title = tag("title", full) if full and full != text else None
     return tag("text", title, text, x=write(x), y=write(y), text_anchor=anchor)
@@ -234,7 +223,5 @@ def _described(chart: Chart) -> str:
         lines = ", ".join(f"{r.name} {short(r.value)}" for r in chart.references)
         said += f" Lines for comparison: {lines}."
     missing = sum(not drawable(y) for s in chart.series for y in s.y)
-    said += (
-        f" {missing} values are missing or infinite and not drawn." if missing else ""
-    )
+    said += f" {missing} values are missing or infinite and not drawn." if missing else ""
     return f"{said} The numbers are in the table below."

@@ -29,8 +29,7 @@ NAMES = {
 }
 MEANINGS = {
     "attention": "the weight that the model gives each token",
-    "adversary": "other weights, as far from these as were found, with nearly the same "
-    "output",
+    "adversary": "other weights, as far from these as were found, with nearly the same output",
     "gradient": "which tokens the output reacts to, with attention held fixed",
     "leave_one_out": "how far the output moves without the token",
 }
@@ -40,9 +39,7 @@ def texts_section(texts: Sequence[ShownText]) -> Html:
     """All texts with the legend; empty without texts."""
     if not texts:
         return Html("")
-    return section(
-        "Texts", _legend(texts), *[_article(text) for text in texts], id="texts"
-    )
+    return section("Texts", _legend(texts), *[_article(text) for text in texts], id="texts")
 
 
 def text_view(text: ShownText) -> Html:
@@ -53,10 +50,7 @@ def text_view(text: ShownText) -> Html:
 def _legend(texts: Sequence[ShownText]) -> Html:
     """What is shown, what shading means, and what it is scaled by."""
     names = [n for n in NAMES if any(n in text.scores for text in texts)]
-    steps = [
-        tag("span", f"{step / N_STEPS:.0%}", class_=f"s{step}")
-        for step in (0, 3, 6, N_STEPS)
-    ]
+    steps = [tag("span", f"{step / N_STEPS:.0%}", class_=f"s{step}") for step in (0, 3, 6, N_STEPS)]
     shades = join(steps, " ")
     lines: list[object] = [
         "Shading and the thickness of the line below say how large a token's score is, "
@@ -72,15 +66,12 @@ def _legend(texts: Sequence[ShownText]) -> Html:
     if any(text.smallest_set for text in texts):
         boxed = tag("span", "boxed", class_="flip")
         meaning = (
-            "the smallest set of tokens whose attention has to be erased to change "
-            "the decision."
+            "the smallest set of tokens whose attention has to be erased to change the decision."
         )
         rows.append([tag("dt", boxed), tag("dd", meaning)])
     if any(text.unknown for text in texts):
         dotted = tag("span", "dotted", class_="unknown")
-        rows.append(
-            [tag("dt", dotted), tag("dd", "a token the model has no word for.")]
-        )
+        rows.append([tag("dt", dotted), tag("dd", "a token the model has no word for.")])
     return tag(
         "div",
         tag("p", *lines),
@@ -161,17 +152,13 @@ def _of_adversary(text: ShownText) -> list[str]:
     found = []
     if ADVERSARY_EPSILON in text.numbers:
         within = text.numbers[ADVERSARY_EPSILON]
-        found.append(
-            f"other attention that changes the output by at most ε = {within:g}"
-        )
+        found.append(f"other attention that changes the output by at most ε = {within:g}")
     if ADVERSARY_JSD in text.numbers:
         distance = text.numbers[ADVERSARY_JSD]
         found.append(f"JSD {distance:.2f} from attention, of at most 0.69")
     if ADVERSARY_PROBABILITY in text.numbers:
         probability = text.numbers[ADVERSARY_PROBABILITY]
-        found.append(
-            f"probability of {harmless(text.predicted)} with it {probability:.3f}"
-        )
+        found.append(f"probability of {harmless(text.predicted)} with it {probability:.3f}")
     return found
 
 
@@ -263,11 +250,7 @@ def _numbers(text: ShownText) -> Html | None:
 
 def _number(value: float) -> float | str:
     """With three digits, however small it is."""
-    return (
-        value
-        if value == 0 or abs(value) >= 0.0005 or value != value
-        else f"{value:.1e}"
-    )
+    return value if value == 0 or abs(value) >= 0.0005 or value != value else f"{value:.1e}"
 
 
 UNSEEN = re.compile(

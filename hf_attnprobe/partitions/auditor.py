@@ -120,9 +120,7 @@ def load_auditor(store: Store, plan: Plan, trust: Trust) -> Auditor:
     """
     _check_versions(plan)
     options = replace(from_flat(plan.options, AuditOptions), **vars(trust))
-    subject = make_subject(
-        plan.model["name"], None, options, device_here(), spread=plan.spread
-    )
+    subject = make_subject(plan.model["name"], None, options, device_here(), spread=plan.spread)
     for name, found in fingerprints(subject).items():
         if found != plan.model.get(name):
             raise AttnProbeError(

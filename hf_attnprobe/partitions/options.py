@@ -31,9 +31,7 @@ class WorkOptions(Options):
     token: str | None = option(
         None, "token of the Hub for a private model; it is not recorded", secret=True
     )
-    trust_remote_code: bool = option(
-        False, "run code that comes with a model from the Hub"
-    )
+    trust_remote_code: bool = option(False, "run code that comes with a model from the Hub")
     allow_pickle: bool = option(
         False,
         "read weights that are not safetensors; reading those can run code hidden in them",

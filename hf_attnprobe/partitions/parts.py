@@ -106,8 +106,7 @@ def _record(plan: Plan, part: Part) -> dict[str, Any]:
     """What is said of a part; nothing of clocks or of who did it."""
     texts = plan.texts[part.index]["texts"]
     files = {
-        ending: {"bytes": len(data), "sha256": _sha256(data)}
-        for ending, data in part.files.items()
+        ending: {"bytes": len(data), "sha256": _sha256(data)} for ending, data in part.files.items()
     }
     aside = [{"example_id": key, "reason": why} for key, why in part.aside.items()]
     return {

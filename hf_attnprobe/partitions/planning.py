@@ -143,9 +143,7 @@ def _check_free(store: Store) -> None:
         )
 
 
-def _draft(
-    subject: Subject, data: Data, shared: Shared, options: AuditOptions, name: str
-) -> Plan:
+def _draft(subject: Subject, data: Data, shared: Shared, options: AuditOptions, name: str) -> Plan:
     """The plan before its tests are chosen."""
     adapter, commit = subject.adapter, subject.origin.get("commit")
     kept = {**_changed(options), **({"revision": commit} if commit else {})}

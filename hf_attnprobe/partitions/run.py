@@ -73,8 +73,7 @@ def check_partition(k: int, n_partitions: int) -> None:
     """Raises AttnProbeError where there is no such partition."""
     if not 0 <= k < n_partitions:
         raise AttnProbeError(
-            f"expected a partition from 0 to {n_partitions - 1}, got {k}; count them "
-            "from 0"
+            f"expected a partition from 0 to {n_partitions - 1}, got {k}; count them from 0"
         )
 
 
@@ -157,9 +156,7 @@ def _check(auditor: Auditor, texts: Sequence[Text], rows: pd.DataFrame) -> None:
     )
 
 
-def _rows(
-    auditor: Auditor, texts: Sequence[Text], aside: dict[int, str]
-) -> list[pd.DataFrame]:
+def _rows(auditor: Auditor, texts: Sequence[Text], aside: dict[int, str]) -> list[pd.DataFrame]:
     """Rows of the texts; where that fails, of halves, down to the text that fails."""
     try:
         return [_run(auditor, texts)]

@@ -87,13 +87,10 @@ def share_out(
             _look(seen, examples, limit)
             _spill(examples, Path(folder), n_partitions, seed)
         drawn = None if limit is None else np.asarray(seen.drawn, dtype=np.int64)
-        parts = [
-            _write_part(store, k, Path(folder), drawn) for k in range(n_partitions)
-        ]
+        parts = [_write_part(store, k, Path(folder), drawn) for k in range(n_partitions)]
     if not any(part["texts"] for part in parts):
         raise AttnProbeError(
-            "the split has no example left after the recipe's filters; choose another "
-            "with --split"
+            "the split has no example left after the recipe's filters; choose another with --split"
         )
     return Shared(parts, seen.columns, seen.rationales, _spread(seen), seen.reference)
 
@@ -202,9 +199,7 @@ def _with_text(examples: "datasets.Dataset") -> list[int]:
     return [example_id for example_id, a, b in pairs if (a + b).strip()]
 
 
-def _spill(
-    examples: "datasets.Dataset", folder: Path, n_partitions: int, seed: int
-) -> None:
+def _spill(examples: "datasets.Dataset", folder: Path, n_partitions: int, seed: int) -> None:
     """Appends a block's texts to the files of their partitions, on this machine."""
     table = examples.with_format("arrow")[:]
     ids = table["example_id"].to_numpy()
@@ -220,9 +215,7 @@ def _spill(
         (folder / "schema.arrow").write_bytes(table.schema.serialize())
 
 
-def _write_part(
-    store: Store, k: int, folder: Path, drawn: np.ndarray | None
-) -> dict[str, Any]:
+def _write_part(store: Store, k: int, folder: Path, drawn: np.ndarray | None) -> dict[str, Any]:
     """The texts of one partition as Parquet; its number of texts and its SHA-256."""
     schema = pa.ipc.read_schema(pa.py_buffer((folder / "schema.arrow").read_bytes()))
     tables = [schema.empty_table(), *_streams(folder / f"{k}.arrow")]

@@ -159,9 +159,7 @@ class _Worker:
 
 def _own_order(k: int) -> tuple[bool, bytes]:
     """The share of this process first, then by a hash that is this process's own."""
-    rank, world = (
-        int(os.environ.get(n, d)) for n, d in (("RANK", 0), ("WORLD_SIZE", 1))
-    )
+    rank, world = (int(os.environ.get(n, d)) for n, d in (("RANK", 0), ("WORLD_SIZE", 1)))
     order = hashlib.sha256(f"{_SALT} {rank} {k}".encode()).digest()
     return k % world != rank, order
 

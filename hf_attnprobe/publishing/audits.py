@@ -40,9 +40,7 @@ class ReadAudit:
         return names | dict.fromkeys(map(str, of_data), self.data.name)
 
 
-def read_audits(
-    folders: Sequence[str | Path], model: Path, fingerprint: str
-) -> list[ReadAudit]:
+def read_audits(folders: Sequence[str | Path], model: Path, fingerprint: str) -> list[ReadAudit]:
     """The audits in these folders.
 
     Args:

@@ -73,18 +73,14 @@ class Hub:
             with Path(file).open(newline="", encoding="utf-8-sig") as opened:
                 return opened.read()
 
-    def commit(
-        self, repository: str, kind: Kind, files: Mapping[str, Path | bytes]
-    ) -> None:
+    def commit(self, repository: str, kind: Kind, files: Mapping[str, Path | bytes]) -> None:
         """Writes files in one commit: all of them or none.
 
         Raises:
             AttnProbeError: as :meth:`make`.
         """
         operations = [
-            CommitOperationAdd(
-                path, str(file) if isinstance(file, Path) else io.BytesIO(file)
-            )
+            CommitOperationAdd(path, str(file) if isinstance(file, Path) else io.BytesIO(file))
             for path, file in files.items()
         ]
         with _reported(repository, kind):
@@ -120,9 +116,7 @@ def _reason(error: Exception) -> str:
                 "or hf auth login"
             )
         if status == 404:
-            return (
-                f"there is no such organisation or repository ({said}); mend ORG/NAME"
-            )
+            return f"there is no such organisation or repository ({said}); mend ORG/NAME"
         return f"{constants.ENDPOINT} refused it ({said}); {AGAIN}"
     return (
         f"the connection to {constants.ENDPOINT} failed ({type(error).__name__}: "

@@ -52,9 +52,7 @@ def _configs(audits: Sequence[ReadAudit]) -> list[str]:
     """A name for each audit: data and split; numbered where they are not different."""
     names: list[str] = []
     for audit in audits:
-        words = (
-            f"{public(audit.data.name).replace('/', '-')}-{audit.report.dataset.split}"
-        )
+        words = f"{public(audit.data.name).replace('/', '-')}-{audit.report.dataset.split}"
         name = re.sub(r"[^A-Za-z0-9_.-]+", "-", words).strip("-.") or "audit"
         number = 2
         free = name

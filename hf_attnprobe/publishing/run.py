@@ -110,9 +110,7 @@ def _publish(
     return WrittenCard(tuple(written), model_url, rows_url)
 
 
-def _files_of(
-    folder: Path, card: Card, hub: Hub, repository: str
-) -> dict[str, Path | bytes]:
+def _files_of(folder: Path, card: Card, hub: Hub, repository: str) -> dict[str, Path | bytes]:
     """The checkpoint's files, its card joined with what stands on the Hub."""
     files: dict[str, Path | bytes] = {
         file.name: file

@@ -67,19 +67,12 @@ READINGS: TestReadings = {
         "the adversary of λ {key} attends a divergence of {mean:.2f} (at most "
         "0.69) away from the base"
     ),
-    "adversary_tvd": (
-        "the adversary of λ {key} predicts {mean:.2f} of 1 away from the base "
-    ),
-    "adversary_correct": share(
-        "the adversary of λ {key} is right in {mean:.0%} of texts"
-    ),
+    "adversary_tvd": ("the adversary of λ {key} predicts {mean:.2f} of 1 away from the base "),
+    "adversary_correct": share("the adversary of λ {key} is right in {mean:.0%} of texts"),
     "adversary_jsd_over_bound": share(
-        "the adversary of λ {key} is as far as {mean:.0%} of the largest "
-        "divergence there is"
+        "the adversary of λ {key} is as far as {mean:.0%} of the largest divergence there is"
     ),
-    "chosen_lambda": (
-        "the λ that the other half of the texts chooses is {mean:g} on average"
-    ),
+    "chosen_lambda": ("the λ that the other half of the texts chooses is {mean:g} on average"),
     "chosen_jsd": (
         "the adversary that the other half of the texts chooses attends a divergence "
         "of {mean:.2f} (at most 0.69) away from the base"
@@ -89,23 +82,18 @@ READINGS: TestReadings = {
         "of 1 away from the base"
     ),
     "chosen_correct": share(
-        "the adversary that the other half of the texts chooses is right in "
-        "{mean:.0%} of texts"
+        "the adversary that the other half of the texts chooses is right in {mean:.0%} of texts"
     ),
     "frontier_jsd": (
         "with the base's encoder, weights within {key} of its output reach a "
         "divergence of {mean:.2f}"
     ),
     "search_jsd": (
-        "the search finds weights within {key} of the output at a divergence of "
-        "{mean:.2f}"
+        "the search finds weights within {key} of the output at a divergence of {mean:.2f}"
     ),
-    "search_tvd": (
-        "what the search finds within {key} moves the output by {mean:.3f} of 1 "
-    ),
+    "search_tvd": ("what the search finds within {key} moves the output by {mean:.3f} of 1 "),
     "largest_jsd": (
-        "no weights at all can be farther from the base's than a divergence of "
-        "{mean:.2f}"
+        "no weights at all can be farther from the base's than a divergence of {mean:.2f}"
     ),
 }
 
@@ -179,9 +167,7 @@ def adversary(
     probs = {"base": own.probs}
     for strength in options.sorted_lambdas():
         folder = lambda_folder(output_dir, strength)
-        run = train_adversary(
-            base, splits, folder, strength, options, progress=progress
-        )
+        run = train_adversary(base, splits, folder, strength, options, progress=progress)
         other = read_outputs(run.model, base.tokenizer, examples)
         trained.append(run)
         divergence[strength] = jsd(own.attention, other.attention)
@@ -271,15 +257,11 @@ def _baselines(
     return baselines
 
 
-def _baselines_of_batch(
-    observation: Observation, seed: int
-) -> Iterator[tuple[str, float, Tensor]]:
+def _baselines_of_batch(observation: Observation, seed: int) -> Iterator[tuple[str, float, Tensor]]:
     """Yields (statistic, ε, values [batch])."""
     model, site = observation.model, Site()
     if observation.probs.shape[-1] == 2:
-        exact = adversarial(
-            observation, site, Adversarial(method="exact", epsilons=FRONTIER)
-        )
+        exact = adversarial(observation, site, Adversarial(method="exact", epsilons=FRONTIER))
         for epsilon, values in exact.epsilon_max_jsd.items():
             yield "frontier_jsd", epsilon, values
     search = adversarial(

@@ -58,9 +58,7 @@ class AdversaryTrainer(PlainTrainer):
 
     objective: Callable[..., Tensor]
 
-    def __init__(
-        self, *args: Any, objective: Callable[..., Tensor], **options: Any
-    ) -> None:
+    def __init__(self, *args: Any, objective: Callable[..., Tensor], **options: Any) -> None:
         super().__init__(*args, **options)
         self.objective = objective
         self.reached: list[Tensor] = []
@@ -139,9 +137,7 @@ def train_adversary(
     with begin(folder, used.seed):
         names = label_names(splits["train"])
         model = new_model(base.config(), base.tokenizer, names, used.word_vectors)
-        objective = partial(
-            adversary_loss, lambda_=lambda_, tvd_factor=options.tvd_factor
-        )
+        objective = partial(adversary_loss, lambda_=lambda_, tvd_factor=options.tvd_factor)
         trainer = papers_trainer(
             model,
             base.tokenizer,

@@ -73,9 +73,7 @@ class Base:
         """Names of the classes, in the order of their labels."""
         return class_names(self.model.config)
 
-    def config(
-        self, changes: Mapping[str, Any] | None = None
-    ) -> AttentionClassifierConfig:
+    def config(self, changes: Mapping[str, Any] | None = None) -> AttentionClassifierConfig:
         """A copy of its configuration with some fields replaced."""
         fields = self.model.config.to_dict() | dict(changes or {})
         return AttentionClassifierConfig(**fields)
@@ -232,9 +230,7 @@ def train_again(
 def as_trained(folder: Path, result: TrainedClassifier) -> Trained:
     """A trained model with the figures in its folder's record."""
     record = read_record(folder)
-    return Trained(
-        folder, result.model, result.metrics, record["seconds"], record["n_epochs"]
-    )
+    return Trained(folder, result.model, result.metrics, record["seconds"], record["n_epochs"])
 
 
 def is_correct(probs: Tensor, labels: Tensor) -> Tensor:

@@ -36,8 +36,7 @@ def crossed_choice(
     half = np.random.default_rng(seed).permutation(len(labels)) % 2
     choosing = np.stack([half == 1, half == 0]).astype(float)  # [halves, texts]
     f1 = [
-        weighted_metrics(labels, one_hot(probs), choosing)["f1"]
-        for probs in (base, *adversaries)
+        weighted_metrics(labels, one_hot(probs), choosing)["f1"] for probs in (base, *adversaries)
     ]
     lost = f1[0] - np.stack(f1[1:])  # [adversaries, halves]
     distance = np.stack(divergences) @ choosing.T

@@ -94,9 +94,7 @@ def _of_models(
     return [Point(name, jsd.mean, tvd.mean, sum(f1) / len(f1))]
 
 
-def _pairs(
-    statistics: Statistics, first: str, second: str
-) -> Iterator[tuple[float, float, float]]:
+def _pairs(statistics: Statistics, first: str, second: str) -> Iterator[tuple[float, float, float]]:
     """(key, mean of first, mean of second) for every key of ``first``."""
     means = {s.statistic: s.mean for s in statistics if s.group == "all"}
     for statistic, mean in means.items():

@@ -46,20 +46,16 @@ UNREGULARISED = {
 }
 READINGS: TestReadings = {
     "uniform_guide_correct": share(
-        "guided by uniform weights, a model without context is right in {mean:.0%} "
-        "of texts"
+        "guided by uniform weights, a model without context is right in {mean:.0%} of texts"
     ),
     "trained_guide_correct": share(
-        "with attention of its own, a model without context is right in {mean:.0%} "
-        "of texts"
+        "with attention of its own, a model without context is right in {mean:.0%} of texts"
     ),
     "base_guide_correct": share(
-        "guided by the base's weights, a model without context is right in "
-        "{mean:.0%} of texts"
+        "guided by the base's weights, a model without context is right in {mean:.0%} of texts"
     ),
     "adversary_guide_correct": share(
-        "guided by the adversary's weights, a model without context is right in "
-        "{mean:.0%} of texts"
+        "guided by the adversary's weights, a model without context is right in {mean:.0%} of texts"
     ),
 }
 

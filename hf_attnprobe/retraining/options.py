@@ -20,9 +20,7 @@ its best for SST, 5.25e-4, is .00105 here."""
 class Seeds(Options):
     """Options of the test ``seeds``."""
 
-    n_seeds: int = option(
-        8, "models trained with another seed", at_least=1, at_most=1_000
-    )
+    n_seeds: int = option(8, "models trained with another seed", at_least=1, at_most=1_000)
 
 
 @dataclass(frozen=True)
@@ -77,17 +75,12 @@ class Rationale(Options):
     )
     selector_size: int = option(
         64,
-        "states per direction of the token selector (the paper: 64, without its "
-        "penalties 256)",
+        "states per direction of the token selector (the paper: 64, without its penalties 256)",
         at_least=1,
         at_most=100_000,
     )
-    selector_epochs: int = option(
-        40, "epochs of the token selector", at_least=1, at_most=100_000
-    )
-    selector_learning_rate: float = option(
-        1e-3, "learning rate of the token selector", at_least=0
-    )
+    selector_epochs: int = option(40, "epochs of the token selector", at_least=1, at_most=100_000)
+    selector_learning_rate: float = option(1e-3, "learning rate of the token selector", at_least=0)
 
 
 @dataclass(frozen=True)
@@ -97,9 +90,7 @@ class RetrainOptions(Seeds, Adversary, Rationale):
     A setting of the training that is None is the base's own.
     """
 
-    seed: int = option(
-        0, "seed of bootstrap and search", at_least=0, at_most=LARGEST_SEED
-    )
+    seed: int = option(0, "seed of bootstrap and search", at_least=0, at_most=LARGEST_SEED)
     procedure: ProcedureName | None = option(
         None, "the paper whose settings hold where none is given (default: the base's)"
     )
@@ -109,15 +100,9 @@ class RetrainOptions(Seeds, Adversary, Rationale):
         at_least=1,
         at_most=100_000,
     )
-    batch_size: int | None = option(
-        None, "texts per step (default: the base's)", at_least=1
-    )
-    learning_rate: float | None = option(
-        None, "learning rate (default: the base's)", at_least=0
-    )
-    weight_decay: float | None = option(
-        None, "weight decay (default: the base's)", at_least=0
-    )
+    batch_size: int | None = option(None, "texts per step (default: the base's)", at_least=1)
+    learning_rate: float | None = option(None, "learning rate (default: the base's)", at_least=0)
+    weight_decay: float | None = option(None, "weight decay (default: the base's)", at_least=0)
     word_vectors: str | Path | None = option(
         None, "pretrained word vectors (default: the base's)", metavar="FILE"
     )

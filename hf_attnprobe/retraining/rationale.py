@@ -59,8 +59,7 @@ READINGS: TestReadings = {
         "above their share of the tokens, which as many at random get on average"
     ),
     "rationale_correct": share(
-        "from the tokens that the selector keeps alone, the base is right in "
-        "{mean:.0%} of texts"
+        "from the tokens that the selector keeps alone, the base is right in {mean:.0%} of texts"
     ),
 }
 

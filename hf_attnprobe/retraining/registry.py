@@ -53,9 +53,7 @@ def register_retraining(
 
     def register(function: Function) -> Function:
         name = function.__name__
-        test = RetrainingTest(
-            name, title, function, options, readings, n_models, default
-        )
+        test = RetrainingTest(name, title, function, options, readings, n_models, default)
         RETRAININGS[name] = test
         READINGS[name] = readings
         return function

@@ -131,17 +131,10 @@ def to_latex(report: RetrainingResult, metric: str = "f1") -> str:
     Raises:
         AttnProbeError: a metric that no model was scored by.
     """
-    scores = [
-        (test, s)
-        for test, of in report.scores.items()
-        for s in of
-        if s.metric == metric
-    ]
+    scores = [(test, s) for test, of in report.scores.items() for s in of if s.metric == metric]
     if not scores:
         known = sorted({s.metric for of in report.scores.values() for s in of})
-        raise AttnProbeError(
-            f"expected {' or '.join(known)}, got the metric {metric!r}"
-        )
+        raise AttnProbeError(f"expected {' or '.join(known)}, got the metric {metric!r}")
     rows = [
         [
             latex.escape(test),
@@ -241,11 +234,7 @@ def _statistics_section(statistics: Sequence[Statistic]) -> list[str]:
     for test in dict.fromkeys(s.test for s in statistics):
         of_test = [s for s in statistics if s.test == test]
         table = markdown.table(head, map(_statistic_row, of_test))
-        readings = [
-            f"{s.statistic}: {sentence(s, READINGS)}."
-            for s in of_test
-            if s.group == "all"
-        ]
+        readings = [f"{s.statistic}: {sentence(s, READINGS)}." for s in of_test if s.group == "all"]
         lines = [*table, "", *markdown.bullets(readings)]
         parts += markdown.section(f"{test}: all statistics", lines)
     return parts

@@ -80,9 +80,7 @@ class RetrainingResult:
     @cached_property
     def verdict(self) -> Verdict:
         """What the tests say, one sentence each."""
-        return verdict(
-            self.statistics, self.scores, n=self.n, beyond_seed=self.beyond_seed
-        )
+        return verdict(self.statistics, self.scores, n=self.n, beyond_seed=self.beyond_seed)
 
 
 def to_json(report: RetrainingResult) -> dict:
@@ -130,9 +128,7 @@ def _estimate(fields: Mapping | None) -> Estimate | None:
     return None if fields is None else from_plain(Estimate, fields)
 
 
-def farther_than_a_seed(
-    rows: pd.DataFrame, statistics: Sequence[Statistic]
-) -> Estimate | None:
+def farther_than_a_seed(rows: pd.DataFrame, statistics: Sequence[Statistic]) -> Estimate | None:
     """JSD of the chosen adversary minus that of the farthest other seed, per text.
 
     Args:

@@ -153,9 +153,7 @@ def _run_tests(
     return results
 
 
-def _adversary_guide(
-    folder: Path, names: Sequence[str], options: RetrainOptions
-) -> Path | None:
+def _adversary_guide(folder: Path, names: Sequence[str], options: RetrainOptions) -> Path | None:
     """The adversary whose λ is nearest to that of the paper's Table 3, or None.
 
     It is among the folder's, or will be once the test ``adversary`` has run.

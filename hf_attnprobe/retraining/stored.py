@@ -22,9 +22,7 @@ def identity_of(base: Base, splits: Splits, seed: int) -> dict[str, Any]:
     """What has to be the same for a folder to be continued."""
     return {
         "model_fingerprint": model_fingerprint(base.model),
-        "data_fingerprint": {
-            name: dataset_fingerprint(splits[name]) for name in SPLITS
-        },
+        "data_fingerprint": {name: dataset_fingerprint(splits[name]) for name in SPLITS},
         "seed": seed,
         "settings": shared_settings(base.settings),
     }
@@ -45,7 +43,5 @@ def write_report(report: RetrainingReport, folder: Path) -> None:
 
 def read_retraining(folder: str | Path) -> RetrainingReport:
     """The report of a retraining's folder, with its rows."""
-    report = read_summary(
-        folder, from_json, kind="a retraining", verb="attnprobe retrain"
-    )
+    report = read_summary(folder, from_json, kind="a retraining", verb="attnprobe retrain")
     return dataclasses.replace(report, rows=read_rows(Path(folder) / "rows"))

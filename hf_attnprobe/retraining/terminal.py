@@ -31,9 +31,7 @@ MEASURES = {
 """What is graded, by rule."""
 
 
-def short_text(
-    title: str, trained: str, verdict: Verdict, statistics: Sequence[Statistic]
-) -> str:
+def short_text(title: str, trained: str, verdict: Verdict, statistics: Sequence[Statistic]) -> str:
     """A line per question, and how far another seed moves attention.
 
     Args:
@@ -43,8 +41,7 @@ def short_text(
         statistics: of the retrainings.
     """
     lines = [
-        verdict_line(QUESTIONS[f.rule], str(f.answer), _numbers(f))
-        for f in verdict.findings()
+        verdict_line(QUESTIONS[f.rule], str(f.answer), _numbers(f)) for f in verdict.findings()
     ]
     far = find_statistic(statistics, "seed_jsd")
     moved = find_statistic(statistics, "seed_tvd")

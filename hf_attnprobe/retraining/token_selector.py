@@ -68,9 +68,7 @@ class TokenSelector(PreTrainedModel):
         super().__init__(config)
         size = config.selector_size
         self.embeddings = nn.Embedding(config.vocab_size, config.embedding_size)
-        self.lstm = nn.LSTM(
-            config.embedding_size, size, batch_first=True, bidirectional=True
-        )
+        self.lstm = nn.LSTM(config.embedding_size, size, batch_first=True, bidirectional=True)
         self.classifier = nn.Linear(2 * size, 1)
         self.post_init()
 
@@ -131,9 +129,7 @@ class Judge:
         n_draws = len(selected)
         left = torch.where(selected | ~content, input_ids, self.pad_id)
         masks = attention_mask.expand(n_draws, -1, -1)
-        nn.Module.to(
-            self.model, input_ids.device
-        )  # as .to, whose annotation is narrower
+        nn.Module.to(self.model, input_ids.device)  # as .to, whose annotation is narrower
         logits = self.model(left.flatten(0, 1), masks.flatten(0, 1)).logits
         log_probs = logits.log_softmax(-1).unflatten(0, (n_draws, -1))
         of_label = labels.expand(n_draws, -1)[..., None]
@@ -166,9 +162,7 @@ class SelectorTrainer(PlainTrainer):
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
         """Minus the log probability of each selection times what it is worth."""
-        ids, mask, labels = (
-            inputs[n] for n in ("input_ids", "attention_mask", "labels")
-        )
+        ids, mask, labels = (inputs[n] for n in ("input_ids", "attention_mask", "labels"))
         odds = model(ids, mask)
         drawn = torch.rand(N_DRAWS, *odds.shape, device=odds.device) < odds.sigmoid()
         reward = self.judge.read(ids, mask, labels, drawn).reward
@@ -185,9 +179,7 @@ class SelectorTrainer(PlainTrainer):
         assert isinstance(model, TokenSelector)
         model.eval()
         for batch in self.get_eval_dataloader():
-            ids, mask = (
-                batch[n].to(model.device) for n in ("input_ids", "attention_mask")
-            )
+            ids, mask = (batch[n].to(model.device) for n in ("input_ids", "attention_mask"))
             selected = model(ids, mask) > 0
             labels = batch["labels"].to(model.device)
             rewards.append(self.judge.read(ids, mask, labels, selected[None]).reward[0])
@@ -257,18 +249,14 @@ def new_selector(base: Base, size: int) -> TokenSelector:
     assert isinstance(table, nn.Embedding)
     n_words, width = table.weight.shape
     selector = TokenSelector(
-        TokenSelectorConfig(
-            vocab_size=n_words, embedding_size=width, selector_size=size
-        )
+        TokenSelectorConfig(vocab_size=n_words, embedding_size=width, selector_size=size)
     )
     with torch.no_grad():
         selector.embeddings.weight.copy_(table.weight)
     return selector
 
 
-def _finished(
-    folder: Path, record: Mapping[str, Any], base: Base
-) -> TrainedClassifier | None:
+def _finished(folder: Path, record: Mapping[str, Any], base: Base) -> TrainedClassifier | None:
     """The finished training in a folder, or None."""
     if not (folder / RECORD).is_file():
         return None

@@ -75,17 +75,13 @@ def transfer(
     if options.uniform is not None:
         others["uniform"] = _load_other(base, "uniform", options.uniform)
     identity = identity_of(base, splits, options.seed)
-    identity["other_models"] = {
-        name: model_fingerprint(other) for name, other in others.items()
-    }
+    identity["other_models"] = {name: model_fingerprint(other) for name, other in others.items()}
     folder = Path(output_dir)
     with claim(folder, identity, process_state(), kind=KIND):
         own = base.outputs(splits["test"])
         # Rows first: from here on the folder is this run's, whatever interrupts it.
         _write_rows(folder, "own", own.probs, own)
-        trained, guided = _guided(
-            base, others["guide"], splits, folder / "guided", progress
-        )
+        trained, guided = _guided(base, others["guide"], splits, folder / "guided", progress)
         probs = {"own": own.probs, "guided": guided}
         if "uniform" in others:
             uniform = predict(others["uniform"], base.tokenizer, splits["test"])
@@ -130,8 +126,7 @@ def _load_other(base: Base, role: str, model: str | Path) -> PreTrainedModel:
         )
     if class_names(config) != base.labels:
         raise AttnProbeError(
-            f"expected the same classes in {model} and {base.name}; train both on the same "
-            "data"
+            f"expected the same classes in {model} and {base.name}; train both on the same data"
         )
     return loaded
 

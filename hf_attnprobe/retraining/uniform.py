@@ -36,12 +36,10 @@ from hf_attnprobe.statistics.scores import Score
 
 READINGS: TestReadings = {
     "uniform_model_tvd": (
-        "the model trained with uniform attention predicts {mean:.2f} of 1 away "
-        "from the base"
+        "the model trained with uniform attention predicts {mean:.2f} of 1 away from the base"
     ),
     "uniform_model_jsd": (
-        "the base's attention is a divergence of {mean:.2f} (at most 0.69) away "
-        "from uniform"
+        "the base's attention is a divergence of {mean:.2f} (at most 0.69) away from uniform"
     ),
     "uniform_model_correct": share(
         "the model trained with uniform attention is right in {mean:.0%} of texts "

@@ -90,9 +90,7 @@ def _f1_of_seeds(scores: Scores) -> list[float]:
     return [s.value for s in scores.get("seeds", ()) if s.metric == "f1"]
 
 
-def over_seeds(
-    over_texts: Estimate, f1_of_seeds: Sequence[float], n_averaged: int
-) -> Estimate:
+def over_seeds(over_texts: Estimate, f1_of_seeds: Sequence[float], n_averaged: int) -> Estimate:
     """A difference of F1 whose interval covers the texts and another seed.
 
     The half-width for seeds is Student's t times the standard deviation of one training
@@ -152,10 +150,7 @@ def _chance(statistics: Statistics, seeds: Sequence[float]) -> str | None:
         return None
     spread = ""
     if seeds:
-        spread = (
-            f"; F1 runs from {min(seeds):.3f} to {max(seeds):.3f} over {len(seeds)} "
-            "trainings"
-        )
+        spread = f"; F1 runs from {min(seeds):.3f} to {max(seeds):.3f} over {len(seeds)} trainings"
     return (
         f"Chance: another seed moves attention by a JSD of {jsd.mean:.2f} (of at most "
         f".69) and the output by {tvd.mean:.2f}; what is no farther is no "
@@ -220,9 +215,7 @@ def farthest_seed(statistics: Statistics) -> Statistic | None:
     return max(seeds, key=lambda s: s.mean, default=None)
 
 
-def _where(
-    far: Answer, distance: Estimate, jsd: Statistic, seed: Statistic | None
-) -> str:
+def _where(far: Answer, distance: Estimate, jsd: Statistic, seed: Statistic | None) -> str:
     """How far the adversary attends, beside its yardstick."""
     if seed is None:
         said = {Answer.YES: "attends far from it", Answer.NO: "does not attend far"}
@@ -242,9 +235,7 @@ def _where(
     )
 
 
-def _transfer(
-    scores: Sequence[Score], seeds: Sequence[float], n: int
-) -> Finding | None:
+def _transfer(scores: Sequence[Score], seeds: Sequence[float], n: int) -> Finding | None:
     """The base's weights against those that the context-free model learns itself."""
     trained = find_score(scores, "trained guide")
     base = find_score(scores, "base guide")

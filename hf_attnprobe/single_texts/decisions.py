@@ -103,7 +103,5 @@ def _words(numbers: list[int], batch: Batch, tokenizer: PreTrainedTokenizerBase)
     words = []
     for row, number in zip(kept.tolist(), numbers, strict=False):
         known = 0 <= number < len(row)
-        words.append(
-            str(tokenizer.decode([row[number]])).strip() if known else "another word"
-        )
+        words.append(str(tokenizer.decode([row[number]])).strip() if known else "another word")
     return ", ".join(words)

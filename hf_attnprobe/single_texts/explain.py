@@ -82,9 +82,7 @@ class Explainer:
         """
         batch = collate(self.model, [text], self.tokenizer.pad_token_id or 0)
         observation = self.model.observe(batch).explaining(self.target)
-        chosen = (
-            int(batch.inputs["chosen"].flatten()[0]) if "chosen" in batch.inputs else 0
-        )
+        chosen = int(batch.inputs["chosen"].flatten()[0]) if "chosen" in batch.inputs else 0
         return self.shown(observation, strings[chosen] if strings else None)
 
     def shown(self, observation: Observation, strings: Strings | None) -> ShownText:
@@ -119,9 +117,7 @@ class Explainer:
             numbers={name: n for name, n in numbers.items() if n == n},
             segments=() if segments is None else tuple(segments.tolist()),
             glued=glued,
-            unknown=tuple(
-                k for k, unit in enumerate(units) if unit and _all(unit, ids, unknown)
-            ),
+            unknown=tuple(k for k, unit in enumerate(units) if unit and _all(unit, ids, unknown)),
             attention_of=self.attention_of,
             speaks_for=self._speaks_for(observation),
         )
@@ -132,9 +128,7 @@ class Explainer:
         found = [getattr(options, "target", None) for options in self.tests.values()]
         return next((target for target in found if target is not None), None)
 
-    def _adversary(
-        self, observation: Observation
-    ) -> tuple[dict[str, Tensor], dict[str, float]]:
+    def _adversary(self, observation: Observation) -> tuple[dict[str, Tensor], dict[str, float]]:
         """Other attention with nearly the same output, where attention is one row."""
         is_one_row = [a.shape[1:3] == (1, 1) for a in observation.attention]
         layer = max(self.model.members(self.site))

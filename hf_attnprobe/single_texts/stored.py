@@ -20,9 +20,7 @@ from hf_attnprobe.storage.plain_data import from_plain, plain, values_from_plain
 TEXTS = "texts.json"
 
 
-def write_texts(
-    folder: Path, texts: Sequence[ShownText], made_with: Mapping[str, Any]
-) -> None:
+def write_texts(folder: Path, texts: Sequence[ShownText], made_with: Mapping[str, Any]) -> None:
     """Writes the texts, the whole file or nothing.
 
     Args:

@@ -122,21 +122,14 @@ def difference_interval(
 
     Degrees of freedom are those of Welch 1947.
     """
-    sides = [
-        (side, np.maximum(side.n, 1), np.maximum(side.n - 1, 1)) for side in (of, other)
-    ]
+    sides = [(side, np.maximum(side.n, 1), np.maximum(side.n - 1, 1)) for side in (of, other)]
     first, second = (side.m2 / n / less for side, n, less in sides)
-    squares = sum(
-        part**2 / less
-        for part, (_, _, less) in zip((first, second), sides, strict=True)
-    )
+    squares = sum(part**2 / less for part, (_, _, less) in zip((first, second), sides, strict=True))
     total = first + second
     freedom = np.divide(total**2, squares, out=np.ones_like(total), where=squares > 0)
     spread = sum(side.m2 / n**2 for side, n, _ in sides)
     skew = of.m3 / sides[0][1] ** 3 - other.m3 / sides[1][1] ** 3
-    ends = _hall(
-        of.mean - other.mean, np.sqrt(total), _skewness(spread, skew), freedom, critical
-    )
+    ends = _hall(of.mean - other.mean, np.sqrt(total), _skewness(spread, skew), freedom, critical)
     ends = ends.clip(of.low - other.high, of.high - other.low)
     return np.where((of.n > 0) & (other.n > 0), ends, np.nan)
 
@@ -171,9 +164,7 @@ def _hall(
     return np.stack(ends)
 
 
-def resample_counts(
-    n_texts: int, *, seed: int = 0, n_resamples: int = N_RESAMPLES
-) -> np.ndarray:
+def resample_counts(n_texts: int, *, seed: int = 0, n_resamples: int = N_RESAMPLES) -> np.ndarray:
     """How often each text is drawn in each resample (Efron 1979).
 
     Returns:
@@ -215,15 +206,11 @@ def mean_estimates(values: np.ndarray) -> list[Estimate]:
     ends = interval_of(of).T.tolist()
     return [
         Estimate(mean, (low, high), n) if n else Estimate(float("nan"), None, 0)
-        for mean, n, (low, high) in zip(
-            of.mean.tolist(), of.n.tolist(), ends, strict=True
-        )
+        for mean, n, (low, high) in zip(of.mean.tolist(), of.n.tolist(), ends, strict=True)
     ]
 
 
-def function_estimate(
-    values: np.ndarray, of_means: Callable[[np.ndarray], np.ndarray]
-) -> Estimate:
+def function_estimate(values: np.ndarray, of_means: Callable[[np.ndarray], np.ndarray]) -> Estimate:
     """A function of several means over the same texts, with its interval.
 
     Of Tukey's pseudo-values n·f − (n − 1)·f(without the text) as of any values: their
@@ -257,9 +244,7 @@ def student_t(degrees: int, level: float = 0.95) -> float:
     return float(stdtrit(degrees, (1 + level) / 2))
 
 
-def mean_estimate(
-    values: np.ndarray, *, share: bool = False, seed: int = 0
-) -> Estimate:
+def mean_estimate(values: np.ndarray, *, share: bool = False, seed: int = 0) -> Estimate:
     """The mean of the texts that have a value, with its interval and their number.
 
     Args:

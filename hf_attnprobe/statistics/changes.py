@@ -111,16 +111,12 @@ def changes(sides: Sequence[Sides], *, seed: int = 0) -> list[list[Difference]]:
     errors = pd.concat([m.errors for m in measured.values()], axis=1)
     critical = critical_value(errors.to_numpy(dtype=np.float64), seed=seed)
     return [
-        _differences(measured[number], critical, both.paired)
-        if number in measured
-        else []
+        _differences(measured[number], critical, both.paired) if number in measured else []
         for number, both in enumerate(sides)
     ]
 
 
-def _differences(
-    measured: _Measured, critical: float, paired: bool
-) -> list[Difference]:
+def _differences(measured: _Measured, critical: float, paired: bool) -> list[Difference]:
     """One difference per column."""
     ends = zip(measured.ci95.T.tolist(), measured.at(critical).T.tolist(), strict=True)
     return [
@@ -149,9 +145,7 @@ def _on_same_texts(both: Sides, number: int) -> _Measured:
 
     def at(critical: float) -> np.ndarray:
         interval = mean_interval(differences, critical=critical)
-        interval[:, shares] = paired_share_interval(
-            differences[:, shares], critical=critical
-        )
+        interval[:, shares] = paired_share_interval(differences[:, shares], critical=critical)
         return interval
 
     return _Measured(
@@ -173,9 +167,7 @@ def _on_other_texts(both: Sides, number: int) -> _Measured:
     shares = is_share(values) & is_share(others)
 
     def at(critical: float) -> np.ndarray:
-        interval = difference_interval(
-            moments(values), moments(others), critical=critical
-        )
+        interval = difference_interval(moments(values), moments(others), critical=critical)
         interval[:, shares] = share_difference_interval(
             values[:, shares], others[:, shares], critical=critical
         )

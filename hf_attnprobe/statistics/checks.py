@@ -99,11 +99,7 @@ SHARES = {
 CHANGES = ("median_tvd", "max_tvd")
 INFINITY = float("inf")
 RANGES = (
-    *(
-        Range(test, name, 0.0, 1.0, SHARE)
-        for test, names in SHARES.items()
-        for name in names
-    ),
+    *(Range(test, name, 0.0, 1.0, SHARE) for test, names in SHARES.items() for name in names),
     Range(
         "erasure",
         "way_to_best",
@@ -188,9 +184,7 @@ def _table(rows: pd.DataFrame) -> _Table:
     )
     return _Table(
         pd.DataFrame(values, index=index, columns=names),
-        pd.DataFrame(
-            is_measured.repeat(len(texts), axis=0), index=index, columns=names
-        ),
+        pd.DataFrame(is_measured.repeat(len(texts), axis=0), index=index, columns=names),
     )
 
 
@@ -222,9 +216,7 @@ def _pairs(rule: Order, names: Sequence[str]) -> Iterator[tuple[str, str]]:
                 yield smaller, larger
 
 
-def _ranges(
-    test: str, table: _Table, ranges: Iterable[Range]
-) -> Iterator[tuple[Place, str]]:
+def _ranges(test: str, table: _Table, ranges: Iterable[Range]) -> Iterator[tuple[Place, str]]:
     for rule in ranges:
         for name in _of_family(rule.statistic, table) if rule.test == test else ():
             values = table.values[name]

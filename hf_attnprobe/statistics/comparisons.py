@@ -130,9 +130,7 @@ def _pairs_of(test: str, wide: pd.DataFrame, against: str | None) -> list[_Pair]
                 sides = np.sign(values[second] - values[first])
                 later = np.sign(never[second] - never[first])
                 sides = np.where(sides == 0, later, sides)
-                pairs.append(
-                    _Pair("fewer_removals", "sign", first, second, sides, sides)
-                )
+                pairs.append(_Pair("fewer_removals", "sign", first, second, sides, sides))
         for first, second in names:
             difference = values[first] - values[second]
             pairs.append(_Pair(family, "permutation", first, second, difference))
@@ -181,10 +179,7 @@ def _measured(test: str, pairs: Sequence[_Pair], seed: int) -> list[Comparison]:
             )
         )
     adjusted = holm([c.p_value for c in comparisons])
-    return [
-        replace(c, adjusted_p_value=p)
-        for c, p in zip(comparisons, adjusted, strict=True)
-    ]
+    return [replace(c, adjusted_p_value=p) for c, p in zip(comparisons, adjusted, strict=True)]
 
 
 def _permutation_p_values(
@@ -238,10 +233,7 @@ def sign_flip_p_values(
     sums = values.sum(0)
     threshold = np.abs(sums) - 1e-12 * np.abs(values).sum(0)  # as far, up to rounding
     exact = n_texts <= np.log2(n_permutations)
-    if exact:
-        parts = _all_flips(n_texts)
-    else:
-        parts = _drawn_flips(n_texts, n_permutations, seed)
+    parts = _all_flips(n_texts) if exact else _drawn_flips(n_texts, n_permutations, seed)
     extreme = np.zeros(values.shape[1])
     n_drawn = 0
     for flips in parts:

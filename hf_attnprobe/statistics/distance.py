@@ -10,9 +10,7 @@ held-out texts. Pure numpy.
 import numpy as np
 
 
-def masf_p_values(
-    reference: np.ndarray, held_out: np.ndarray, texts: np.ndarray
-) -> np.ndarray:
+def masf_p_values(reference: np.ndarray, held_out: np.ndarray, texts: np.ndarray) -> np.ndarray:
     """How likely a text of the data is as far from the data as each of ``texts``.
 
     Args:

@@ -90,7 +90,6 @@ def share(hits: int, n: int) -> str:
     if not n:
         return markdown.MISSING
     low, high = (
-        f"{end:.2f}".removeprefix("0")
-        for end in share_interval(np.array(hits), np.array(n))
+        f"{end:.2f}".removeprefix("0") for end in share_interval(np.array(hits), np.array(n))
     )
     return f"{hits} of {n} [{low}, {high}]"

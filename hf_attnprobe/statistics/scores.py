@@ -74,9 +74,7 @@ def compare_scores(
     counts = resample_counts(len(labels), seed=seed, n_resamples=n_resamples)
     counts = with_all_texts(counts)
     values = {
-        model: weighted_metrics(
-            labels, one_hot(outputs), counts, ranked_by=outputs[:, 1]
-        )
+        model: weighted_metrics(labels, one_hot(outputs), counts, ranked_by=outputs[:, 1])
         for model, outputs in probs.items()
     }
     scores = []
@@ -123,9 +121,7 @@ def difference_intervals(
     weights = np.concatenate([np.ones(len(labels)), shares, shares])
     true = np.concatenate([classes[labels], classes, classes])
     scores = _values_and_errors(true, np.concatenate([first, classes, wrong]), weights)
-    others_scores = _values_and_errors(
-        true, np.concatenate([second, wrong, classes]), weights
-    )
+    others_scores = _values_and_errors(true, np.concatenate([second, wrong, classes]), weights)
     intervals = {}
     for metric, (value, errors) in scores.items():
         other, other_errors = others_scores[metric]

@@ -12,9 +12,7 @@ ONE_COLUMN = float(ndtri((1 + LEVEL) / 2))
 """1.96: as many standard errors as the interval of one mean has on either side."""
 
 
-def share_interval(
-    hits: np.ndarray, n: np.ndarray, *, level: float = LEVEL
-) -> np.ndarray:
+def share_interval(hits: np.ndarray, n: np.ndarray, *, level: float = LEVEL) -> np.ndarray:
     """Exact intervals of the share of texts that an event happens in.
 
     Clopper & Pearson (1934): covers the true share in at least 95% of samples, also
@@ -37,9 +35,7 @@ def share_interval(
     return np.where(n > 0, np.stack([low, high]), np.nan)
 
 
-def paired_share_interval(
-    differences: np.ndarray, *, critical: float = ONE_COLUMN
-) -> np.ndarray:
+def paired_share_interval(differences: np.ndarray, *, critical: float = ONE_COLUMN) -> np.ndarray:
     """95% intervals of the difference of two shares of the same texts.
 
     Bonet & Price (2012): one text is added to those where only the first is a hit, and

@@ -56,9 +56,7 @@ def interval_at(values: np.ndarray, critical: float) -> np.ndarray:
     return interval
 
 
-def critical_value(
-    values: np.ndarray, *, seed: int = 0, n_draws: int = N_DRAWS
-) -> float:
+def critical_value(values: np.ndarray, *, seed: int = 0, n_draws: int = N_DRAWS) -> float:
     """How many standard errors all means together stay from the truth, 95% of times.
 
     The 95% quantile of the largest of the columns' means over draws of the texts'

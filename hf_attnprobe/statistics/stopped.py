@@ -211,9 +211,7 @@ def widened(
     level = 1 - (1 - LEVEL) / together
     for kind in {b for b in bounds if b is not None}:
         these = np.array([b == kind for b in bounds]) & unfinished
-        ends = confidence_sequence(
-            drawn[:, these], stopping.n_texts, bounds=kind, level=level
-        )
+        ends = confidence_sequence(drawn[:, these], stopping.n_texts, bounds=kind, level=level)
         low[these] = np.fmin(low[these], ends[0])
         high[these] = np.fmax(high[these], ends[1])
     return np.stack([low, high])

@@ -143,8 +143,7 @@ def _describe(frame: pd.DataFrame, group: str, readings: Readings) -> list[Stati
     for k, (test, statistic, layer, head) in enumerate(frame.columns):
         real = values[~np.isnan(values[:, k]), k]
         mean, median, std = (
-            float(f(real)) if len(real) else float("nan")
-            for f in (np.mean, np.median, np.std)
+            float(f(real)) if len(real) else float("nan") for f in (np.mean, np.median, np.std)
         )
         described.append(
             Statistic(

@@ -471,9 +471,7 @@ def grade_between(lowest: Estimate, highest: Estimate, rule: Rule) -> Answer:
     return possible[0] if len(possible) == 1 else Answer.CANNOT_SAY
 
 
-def possible_answers(
-    lowest: Estimate, highest: Estimate, rule: Rule
-) -> tuple[Answer, ...]:
+def possible_answers(lowest: Estimate, highest: Estimate, rule: Rule) -> tuple[Answer, ...]:
     """The answers that the intervals leave open, the lowest first.
 
     All of them where there is no interval, or where there are too few texts.
@@ -595,9 +593,7 @@ def conclude(findings: Sequence[Finding]) -> Conclusion:
 def _joint(answers: Iterable[Answer]) -> Answer:
     """Of the predicted classes: what all say that say something, else "partly"."""
     said = set(answers) - {Answer.CANNOT_SAY}
-    return (
-        said.pop() if len(said) == 1 else Answer.PARTLY if said else Answer.CANNOT_SAY
-    )
+    return said.pop() if len(said) == 1 else Answer.PARTLY if said else Answer.CANNOT_SAY
 
 
 def overall(answers: Mapping[str, Answer]) -> Answer:

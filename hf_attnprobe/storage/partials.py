@@ -101,9 +101,7 @@ def _from_table(table: pa.Table, texts: dict[int, int]) -> Partial:
     bins = table["bins"].combine_chunks()
     return Partial(
         keys=keys,
-        bins=from_lists(
-            bins.offsets.to_numpy(), _inner(table["bins"]), _inner(table["counts"])
-        ),
+        bins=from_lists(bins.offsets.to_numpy(), _inner(table["bins"]), _inner(table["counts"])),
         texts=texts,
         **numbers,
     )

@@ -55,8 +55,7 @@ def read_summary(
     file = Path(folder) / SUMMARY
     if not file.is_file():
         raise AttnProbeError(
-            f"expected {kind} in {folder}, found no {SUMMARY} there; finish or run "
-            f"{verb} first"
+            f"expected {kind} in {folder}, found no {SUMMARY} there; finish or run {verb} first"
         )
     unreadable = AttnProbeError(f"cannot read the summary in {file}; run {verb} again")
     try:

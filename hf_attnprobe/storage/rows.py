@@ -105,9 +105,7 @@ def prediction_statistics(
     }
 
 
-def _labels_by_name(
-    prediction: Prediction, labels: torch.Tensor
-) -> dict[str, torch.Tensor]:
+def _labels_by_name(prediction: Prediction, labels: torch.Tensor) -> dict[str, torch.Tensor]:
     """Which labels a text has, so that what is most frequent can be counted.
 
     ``label@name`` is 1, 0 or −1 of every label that may hold, ``label_share@name`` the
@@ -223,8 +221,7 @@ def draw_folder(audit: Path, draw: int) -> Path:
 def read_draws(audit: Path) -> pd.DataFrame:
     """The rows of all draws of an audit's control, numbered in a column; may be empty."""
     draws = sorted(
-        int(folder.name.partition("-")[2])
-        for folder in (audit / "control").glob("draw-[0-9]*")
+        int(folder.name.partition("-")[2]) for folder in (audit / "control").glob("draw-[0-9]*")
     )
     parts = [read_rows(draw_folder(audit, n)).assign(**{DRAW: n}) for n in draws]
     empty = pd.DataFrame({name: [] for name in (*COLUMNS, DRAW)})
@@ -249,8 +246,7 @@ def ids_by_place(rows: pd.DataFrame) -> dict[Place, list[int]]:
     pairs = rows[list(PLACE_OF_ID)].drop_duplicates()
     by_place = pairs.groupby(["test", "layer", "head"], sort=False).example_id
     return {
-        (str(test), int(layer), int(head)): ids.tolist()
-        for (test, layer, head), ids in by_place
+        (str(test), int(layer), int(head)): ids.tolist() for (test, layer, head), ids in by_place
     }
 
 

@@ -119,9 +119,7 @@ def _described(sites: Mapping[str, list[list[int]]]) -> bytes:
 def _with_all_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """Null where the test has no such statistic."""
     columns = [
-        table[field.name]
-        if field.name in table.column_names
-        else pa.nulls(len(table), field.type)
+        table[field.name] if field.name in table.column_names else pa.nulls(len(table), field.type)
         for field in schema
     ]
     return pa.table(columns, schema=schema)
@@ -139,8 +137,7 @@ def sites_of(table: pa.Table) -> dict[str, list[tuple[int, int]]]:
         version, sites = int(described["attnprobe_rows"]), described["sites"]
     except (KeyError, TypeError, ValueError) as error:
         raise AttnProbeError(
-            "expected a file of wide rows, its metadata name no sites; run the "
-            "partition again"
+            "expected a file of wide rows, its metadata name no sites; run the partition again"
         ) from error
     if version > VERSION:
         raise AttnProbeError(
@@ -248,6 +245,5 @@ def read_wide(source: str | Path | bytes) -> pa.Table:
         return pq.read_table(pa.BufferReader(source) if where == "bytes" else where)
     except (OSError, ValueError, NotImplementedError) as error:  # what pyarrow raises
         raise AttnProbeError(
-            f"cannot read the wide rows in {where}; delete the part and run its "
-            "partition again"
+            f"cannot read the wide rows in {where}; delete the part and run its partition again"
         ) from error

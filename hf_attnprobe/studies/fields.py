@@ -98,9 +98,7 @@ def read_table(file: str, table: Any, steps: Mapping[str, str]) -> Table:
             "texts, got a score",
         )
     with_lengths = ("audit", "retrain")
-    unmeasured = [
-        c.step for c in columns if lengths and steps[c.step] not in with_lengths
-    ]
+    unmeasured = [c.step for c in columns if lengths and steps[c.step] not in with_lengths]
     if unmeasured:
         refuse(
             file,

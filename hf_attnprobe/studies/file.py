@@ -139,9 +139,7 @@ class _Reader:
         self.settings: list[str] = []  # what data sets replaced
 
     def study(self, content: Any) -> Study:
-        check_fields(
-            self.file.name, content, FIELDS, "the file", needed=("title", "steps")
-        )
+        check_fields(self.file.name, content, FIELDS, "the file", needed=("title", "steps"))
         paper = content.get("paper")
         if paper not in (None, *PAPERS):
             self._refuse(f"expected a paper of {', '.join(PAPERS)}, got {paper!r}")
@@ -151,10 +149,7 @@ class _Reader:
         for step in content["steps"]:
             self.jobs[step["name"]] = self._jobs(step, names)
         verbs = {step["name"]: step["verb"] for step in content["steps"]}
-        tables = [
-            read_table(self.file.name, table, verbs)
-            for table in content.get("tables", [])
-        ]
+        tables = [read_table(self.file.name, table, verbs) for table in content.get("tables", [])]
         return Study(
             name=self.file.stem,
             title=content["title"],
@@ -198,14 +193,10 @@ class _Reader:
         unknown = [name for name in quick if name not in grid]
         if unknown:
             lists = ", ".join(grid) or "lists"
-            self._refuse(
-                f"expected quick to change the grid's {lists}, got {unknown[0]!r}"
-            )
+            self._refuse(f"expected quick to change the grid's {lists}, got {unknown[0]!r}")
         for name, values in (*grid.items(), *quick.items()):
             if not values or not fits(values, list[Scalar]):
-                self._refuse(
-                    f"expected a list of values for {name} in the grid, got {values!r}"
-                )
+                self._refuse(f"expected a list of values for {name} in the grid, got {values!r}")
         self.grid = {str(name): values for name, values in grid.items()}
         replaced = dict(quick) if self.options.quick else {}
         if self.options.datasets:
@@ -224,9 +215,7 @@ class _Reader:
             )
         names = [name_of(dataset) for dataset in self.options.datasets]
         if len(set(names)) < len(names):
-            self._refuse(
-                f"expected data sets of different names, got {', '.join(names)}"
-            )
+            self._refuse(f"expected data sets of different names, got {', '.join(names)}")
         return names
 
     # --- steps --------------------------------------------------------------------------
@@ -246,8 +235,7 @@ class _Reader:
             name = step["name"]
             if not name or name in names or set(name) & set("/\\$. "):
                 self._refuse(
-                    "expected a name of its own without / \\ $ . and blanks, "
-                    f"got {name!r}",
+                    f"expected a name of its own without / \\ $ . and blanks, got {name!r}",
                     where,
                 )
             names.append(name)
@@ -313,8 +301,7 @@ class _Reader:
                     steps.add(step)
                 elif step in names:
                     self._refuse(
-                        f"expected a step before it as {argument}, got {value!r}, "
-                        "which is not",
+                        f"expected a step before it as {argument}, got {value!r}, which is not",
                         name,
                     )
                 elif not slash and value is not None:
@@ -326,9 +313,7 @@ class _Reader:
                     )
         return steps
 
-    def _variables(
-        self, name: str, given: Sequence[Mapping], earlier: set[str]
-    ) -> list[str]:
+    def _variables(self, name: str, given: Sequence[Mapping], earlier: set[str]) -> list[str]:
         """The grid's lists, in its order, that a step or one before it uses."""
         used = {variable for step in earlier for variable in self.jobs[step][0].cell}
         for arguments in given:
@@ -344,8 +329,7 @@ class _Reader:
         for dataset, settings in step.get("datasets", {}).items():
             if not isinstance(settings, dict):
                 self._refuse(
-                    f"expected names with values for data set {dataset}, "
-                    f"got {settings!r}",
+                    f"expected names with values for data set {dataset}, got {settings!r}",
                     step["name"],
                 )
             with self.inside(step["name"], f"data set {dataset}: "):
@@ -391,9 +375,7 @@ class _Reader:
         after: list[str] = []
         for argument in verb.references:
             if argument in filled:
-                resolved = each(
-                    filled[argument], lambda item: self._resolved(item, cell)
-                )
+                resolved = each(filled[argument], lambda item: self._resolved(item, cell))
                 filled[argument] = resolved
                 folders = [v for v in _items(resolved) if isinstance(v, FolderOf)]
                 after += [folder.job for folder in folders]

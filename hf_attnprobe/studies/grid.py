@@ -141,9 +141,7 @@ def _cell_name(cell: Mapping[str, Scalar]) -> str:
     return " ".join(words)
 
 
-def _sentence(
-    column: Column, values: Sequence[tuple[str, Estimate | None]]
-) -> list[str]:
+def _sentence(column: Column, values: Sequence[tuple[str, Estimate | None]]) -> list[str]:
     """Lowest and highest cell, and what the threshold says; none without a value."""
     defined = {}
     for name, value in values:
@@ -163,9 +161,7 @@ def _sentence(
     return [sentence]
 
 
-def _against_threshold(
-    threshold: float, means: str, values: Mapping[str, Estimate]
-) -> str:
+def _against_threshold(threshold: float, means: str, values: Mapping[str, Estimate]) -> str:
     """Where the whole interval is above the threshold, where below, where neither.
 
     Without an interval, or of too few texts, nothing can be said.

@@ -22,9 +22,7 @@ ON_ONE_AXIS = 1.5
 def study_page(report: StudyReport) -> str:
     """The page of a study: one self-contained HTML file."""
     tables = [_section(table, k) for k, table in enumerate(report.tables, 1)]
-    notes = elements.section(
-        "How to read it", elements.bullets(report.notes), id="notes"
-    )
+    notes = elements.section("How to read it", elements.bullets(report.notes), id="notes")
     return document(
         report.title,
         tag("header", tag("h1", report.title), tag("p", f"Study {report.study}.")),
@@ -123,6 +121,4 @@ def _made(report: StudyReport) -> Iterator[Html]:
         elements.table(head, steps, caption="Steps, and models that they trained"),
     )
     quick = " with --quick" if report.quick else ""
-    yield tag(
-        "p", f"Repeated by attnprobe study{quick}, with the same file and options."
-    )
+    yield tag("p", f"Repeated by attnprobe study{quick}, with the same file and options.")

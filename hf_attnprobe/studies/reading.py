@@ -32,9 +32,7 @@ def plain_yaml(text: str) -> Any:
             that is no text, or a number that no table holds.
     """
     if len(text) > MOST_CHARACTERS:
-        raise AttnProbeError(
-            f"expected at most {MOST_CHARACTERS:,} characters, got {len(text):,}"
-        )
+        raise AttnProbeError(f"expected at most {MOST_CHARACTERS:,} characters, got {len(text):,}")
     try:
         _check_size(text)
         return yaml.load(text, _Loader)  # nosec B506: it is a safe loader, see above
@@ -63,9 +61,7 @@ def _check_size(text: str) -> None:
             anchor, before = open_parts.pop()
             sizes |= {anchor: n_values - before + 1} if anchor else {}
         if len(open_parts) > DEEPEST:
-            raise AttnProbeError(
-                f"expected at most {DEEPEST} levels of nesting, got more"
-            )
+            raise AttnProbeError(f"expected at most {DEEPEST} levels of nesting, got more")
         if n_values > MOST_VALUES:
             raise AttnProbeError(
                 f"expected at most {MOST_VALUES:,} values, aliases written out, got more"
@@ -81,17 +77,14 @@ def _check_untagged(event: Any) -> None:
 class _Loader(yaml.SafeLoader):
     """Dates stay texts, and a name stands once in a mapping."""
 
-    def construct_mapping(
-        self, node: yaml.MappingNode, deep: bool = False
-    ) -> dict[Hashable, Any]:
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         """A mapping whose names are texts, each there once."""
         names = [key.value for key, _ in node.value]
         for (key, _), name in zip(node.value, names, strict=True):
             kind = key.tag.rpartition(":")[2]
             if kind not in ("str", "merge"):
                 raise AttnProbeError(
-                    f"expected texts as names, got {in_short(name)}; put it in quotation "
-                    "marks"
+                    f"expected texts as names, got {in_short(name)}; put it in quotation marks"
                 )
             if names.count(name) > 1:
                 raise AttnProbeError(f"expected each name once, got {name!r} twice")
@@ -103,9 +96,7 @@ class _Loader(yaml.SafeLoader):
             number = super().construct_yaml_int(node)
             if -LARGEST <= number <= LARGEST:
                 return number
-        raise AttnProbeError(
-            f"expected whole numbers within ± {LARGEST:,}, got {node.value:.40}"
-        )
+        raise AttnProbeError(f"expected whole numbers within ± {LARGEST:,}, got {node.value:.40}")
 
 
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)

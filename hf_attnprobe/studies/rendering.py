@@ -90,8 +90,7 @@ def save_figures(folder: Folders, output_dir: str | Path) -> None:
     shown = kind_of(folders[0])
     if len(folders) != 1 or shown not in (AUDIT, RETRAINING):
         raise AttnProbeError(
-            "expected the folder of one audit or retraining for --figures; give one such "
-            "folder"
+            "expected the folder of one audit or retraining for --figures; give one such folder"
         )
     from hf_attnprobe.figures.reports import save  # matplotlib is slow to import
 
@@ -125,9 +124,7 @@ def _compared(folders: Sequence[Path], ending: str, output: object) -> str:
     seen: set[Path] = set()
     for folder in folders:
         if folder.resolve() in seen:
-            raise AttnProbeError(
-                f"expected every audit once, got {folder} twice; leave one out"
-            )
+            raise AttnProbeError(f"expected every audit once, got {folder} twice; leave one out")
         seen.add(folder.resolve())
     form = _chosen(COMPARED, "several audits", ending, output)
     return form(compare_audits(folders))

@@ -71,9 +71,7 @@ def report_of(
     tables, notes = grid_tables(results), []
     if quick:
         shortened = "; ".join(plan.shortened) or "nothing is shorter"
-        notes.append(
-            f"Quick: not the study itself, but a short run of it ({shortened})."
-        )
+        notes.append(f"Quick: not the study itself, but a short run of it ({shortened}).")
     if plan.settings:
         notes.append(f"Settings by data set: {'; '.join(plan.settings)}.")
     if plan.paper is not None:

@@ -44,8 +44,7 @@ class StudyState:
         wanted = _kind(plan.name, quick)
         if present != wanted:
             raise AttnProbeError(
-                f"{folder} holds the {present}, not the {wanted}; choose another "
-                "--output-dir"
+                f"{folder} holds the {present}, not the {wanted}; choose another --output-dir"
             )
 
     def _read(self) -> dict[str, Any]:

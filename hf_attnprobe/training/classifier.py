@@ -119,9 +119,7 @@ def train_classifier(
         trainer, tokenizer = _trainer(
             config, splits, folder, procedure, options, tokenizer, guides, progress
         )
-        return finish(
-            trainer, tokenizer, folder, record, resume=resume, data_name=data_name
-        )
+        return finish(trainer, tokenizer, folder, record, resume=resume, data_name=data_name)
 
 
 def _trainer(
@@ -161,9 +159,7 @@ def _trainer(
     return trainer, tokenizer
 
 
-def procedure_of(
-    options: TrainingOptions, config: AttentionClassifierConfig
-) -> Procedure:
+def procedure_of(options: TrainingOptions, config: AttentionClassifierConfig) -> Procedure:
     """The procedure that options name, with the settings they give."""
     names = PROCEDURES[DEFAULT].settings()
     changes = {name: getattr(options, name) for name in names}
@@ -179,9 +175,7 @@ def _record(
 ) -> dict[str, Any]:
     """What has to be the same for a training to be the same."""
     vectors = options.word_vectors
-    architecture = {
-        field.name: getattr(config, field.name) for field in fields(Architecture)
-    }
+    architecture = {field.name: getattr(config, field.name) for field in fields(Architecture)}
     record = {
         "procedure": options.procedure or DEFAULT,
         **procedure.settings(),
@@ -276,9 +270,7 @@ def check_answers_in_texts(
             )
 
 
-def _check_guides(
-    config: AttentionClassifierConfig, guides: Mapping[str, Guide] | None
-) -> None:
+def _check_guides(config: AttentionClassifierConfig, guides: Mapping[str, Guide] | None) -> None:
     if (config.attention == "guided") != (guides is not None):
         with_or_without = "without" if guides is None else "with"
         raise AttnProbeError(

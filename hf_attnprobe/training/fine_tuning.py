@@ -87,9 +87,7 @@ def fine_tune(
             return done
     with begin(output_dir, options.seed) as folder:
         trainer, tokenizer = _trainer(model, splits, folder, used, options, progress)
-        return finish(
-            trainer, tokenizer, folder, record, resume=resume, data_name=data_name
-        )
+        return finish(trainer, tokenizer, folder, record, resume=resume, data_name=data_name)
 
 
 def _trainer(
@@ -116,9 +114,7 @@ def _trainer(
         # Decoders find the last token by it.
         loaded.config.pad_token_id = tokenizer.pad_token_id
     settings = trainer_settings(used) | {"seed": options.seed}
-    trainer = make_trainer(
-        loaded, tokenizer, splits, folder, settings=settings, progress=progress
-    )
+    trainer = make_trainer(loaded, tokenizer, splits, folder, settings=settings, progress=progress)
     return trainer, tokenizer
 
 

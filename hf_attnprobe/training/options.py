@@ -83,9 +83,7 @@ class TrainingOptions(Options):
         False,
         "pairs: only labels whose word occurs in the first text may be predicted",
     )
-    trust_remote_code: bool = option(
-        False, "run code that comes with a model from the Hub"
-    )
+    trust_remote_code: bool = option(False, "run code that comes with a model from the Hub")
     allow_pickle: bool = option(
         False,
         "read weights that are not safetensors; reading those can run code hidden in them",
@@ -95,9 +93,7 @@ class TrainingOptions(Options):
         super().__post_init__()
         factor = self.plateau_factor
         if factor is not None and not 0 < factor <= 1:
-            raise AttnProbeError(
-                f"plateau_factor must be above 0 and at most 1, got {factor}"
-            )
+            raise AttnProbeError(f"plateau_factor must be above 0 and at most 1, got {factor}")
 
 
 WIDEST = 100_000
@@ -137,8 +133,7 @@ _HELP = {
     "encoder": "encoder (default: bilstm, serrano-smith bigru)",
     "encoder_size": "width of the encoder in each direction (default: 128, serrano-smith 50)",
     "kernel_sizes": (
-        "widths of the convolutions of the encoder cnn "
-        "(default: 1 3 5 7, serrano-smith 3 5)"
+        "widths of the convolutions of the encoder cnn (default: 1 3 5 7, serrano-smith 3 5)"
     ),
     "attention": "kind of attention (default: additive)",
     "attention_size": (

@@ -135,9 +135,7 @@ def _given(changes: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in changes.items() if value is not None}
 
 
-def _serrano_smith(
-    encoder: str = "bigru", hierarchical: bool = False, **_: Any
-) -> dict[str, Any]:
+def _serrano_smith(encoder: str = "bigru", hierarchical: bool = False, **_: Any) -> dict[str, Any]:
     two_directions = encoder in ("bigru", "bilstm")
     return {
         "encoder": encoder,
@@ -151,9 +149,7 @@ def _serrano_smith(
     }
 
 
-def papers_optimizer(
-    model: torch.nn.Module, procedure: Procedure
-) -> torch.optim.Optimizer:
+def papers_optimizer(model: torch.nn.Module, procedure: Procedure) -> torch.optim.Optimizer:
     """Adam with weight decay on everything but attention; of pairs on attention too.
 
     Source: Jain & Wallace 2019, released code.
@@ -180,7 +176,5 @@ def optimizer_and_schedule(
     optimizer = papers_optimizer(model, procedure)
     if procedure.plateau_factor == 1:
         return optimizer, get_constant_schedule(optimizer)
-    schedule = ReduceLROnPlateau(
-        optimizer, mode="max", factor=procedure.plateau_factor, patience=0
-    )
+    schedule = ReduceLROnPlateau(optimizer, mode="max", factor=procedure.plateau_factor, patience=0)
     return optimizer, schedule

@@ -190,9 +190,7 @@ def _tidy(folder: Path, model: PreTrainedModel) -> None:
             shutil.rmtree(folder / STEPS, ignore_errors=True)
 
 
-def check_same(
-    folder: Path, held: Mapping[str, Any], record: Mapping[str, Any]
-) -> None:
+def check_same(folder: Path, held: Mapping[str, Any], record: Mapping[str, Any]) -> None:
     """Checks that a folder's training had the settings asked for.
 
     Raises:
@@ -205,9 +203,7 @@ def check_same(
         )
 
 
-def _train(
-    trainer: PlainTrainer, steps: Path, record: Mapping[str, Any], resume: bool
-) -> None:
+def _train(trainer: PlainTrainer, steps: Path, record: Mapping[str, Any], resume: bool) -> None:
     """Trains from the start, or from the last epoch of an interrupted run."""
     with trainer.args.main_process_first(local=False):
         last = _last_checkpoint(steps) if resume else None

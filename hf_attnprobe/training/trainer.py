@@ -70,8 +70,7 @@ def make_trainer(
         **settings,
     }
     encoded = {
-        name: _encode(name, examples, tokenizer, columns)
-        for name, examples in splits.items()
+        name: _encode(name, examples, tokenizer, columns) for name, examples in splits.items()
     }
     trainer = (kind or PlainTrainer)(
         model,

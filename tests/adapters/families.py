@@ -170,9 +170,7 @@ def make(
         **{"pad_token_id": 0, "num_labels": num_labels} | sizes | options
     )
     auto = (
-        AutoModelForImageClassification
-        if family == "vit"
-        else AutoModelForSequenceClassification
+        AutoModelForImageClassification if family == "vit" else AutoModelForSequenceClassification
     )
     model = auto.from_config(config, attn_implementation=attn_implementation).eval()
     with torch.no_grad():
@@ -191,9 +189,7 @@ def shared(family: str):
 def encode(model, texts=TEXTS, words=None) -> dict[str, torch.Tensor]:
     """Padded as the model asks, with the masks that a tokenizer gives; for images as many random ones as texts."""
     if model.main_input_name == "pixel_values":
-        pixels = torch.randn(
-            len(TEXTS), 3, 8, 8, generator=torch.Generator().manual_seed(0)
-        )
+        pixels = torch.randn(len(TEXTS), 3, 8, 8, generator=torch.Generator().manual_seed(0))
         return {"pixel_values": pixels[: len(texts)]}
     n_keys = max(map(len, texts))
 
@@ -201,26 +197,19 @@ def encode(model, texts=TEXTS, words=None) -> dict[str, torch.Tensor]:
         padding = [[filler] * (n_keys - len(row)) for row in rows]
         left = model.config.model_type == "xlnet"
         return torch.tensor(
-            [
-                [*p, *row] if left else [*row, *p]
-                for row, p in zip(rows, padding, strict=True)
-            ]
+            [[*p, *row] if left else [*row, *p] for row, p in zip(rows, padding, strict=True)]
         )
 
     inputs = {
         "input_ids": pad(texts, model.config.pad_token_id),
         "attention_mask": pad([[1] * len(text) for text in texts], 0),
-        "special_tokens_mask": pad(
-            [[int(token in (2, 3)) for token in text] for text in texts], 1
-        ),
+        "special_tokens_mask": pad([[int(token in (2, 3)) for token in text] for text in texts], 1),
     }
     return inputs if words is None else inputs | {"word_ids": pad(words, -1)}
 
 
 def prepare(adapter, texts=TEXTS, words=None):
-    return adapter.prepare(
-        encode(adapter.model, texts, words), tuple(range(len(texts)))
-    )
+    return adapter.prepare(encode(adapter.model, texts, words), tuple(range(len(texts))))
 
 
 class Given:

@@ -20,9 +20,7 @@ SPELLINGS = {
     "Tensor.softmax": lambda x: x.softmax(3),
     "nn.Softmax": lambda x: nn.Softmax(dim=-1)(x),
     "torch.special.softmax": lambda x: torch.special.softmax(x, -1),
-    "F.softmax(input=)": lambda x: F.softmax(input=x, dim=-1, dtype=torch.float64).to(
-        x.dtype
-    ),
+    "F.softmax(input=)": lambda x: F.softmax(input=x, dim=-1, dtype=torch.float64).to(x.dtype),
 }
 
 
@@ -43,9 +41,7 @@ class Block(nn.Module):
     def forward(self, x):
         if x.isnan().any():
             raise FloatingPointError
-        return x + self.attention(x) * x.softmax(
-            -1
-        )  # the second softmax is outside of attention
+        return x + self.attention(x) * x.softmax(-1)  # the second softmax is outside of attention
 
 
 class Model(nn.Module):
@@ -97,9 +93,7 @@ def test_every_spelling_of_softmax_is_seen_once_inside_attention_only(spelling, 
     assert torch.equal(same, model(x)) and torch.equal(scores, x)
     torch.testing.assert_close(weights.float(), x.softmax(-1))
     with tapped(attention_modules(model), uniform):
-        torch.testing.assert_close(
-            model(x), x + x.mean(-2, keepdim=True) * x.softmax(-1)
-        )
+        torch.testing.assert_close(model(x), x + x.mean(-2, keepdim=True) * x.softmax(-1))
 
 
 def test_softmaxes_of_other_shape_or_axis_are_not_attention(x):
@@ -135,10 +129,7 @@ def test_attend_is_scaled_dot_product_attention(options):
     n_heads = 2 if "enable_gqa" in options else 4
     query = torch.randn(2, 4, 5, 8, generator=generator)
     key, value = torch.randn(2, 2, n_heads, 6, 8, generator=generator)
-    if (
-        options.get("attn_mask") is not None
-        and options["attn_mask"].dtype == torch.bool
-    ):
+    if options.get("attn_mask") is not None and options["attn_mask"].dtype == torch.bool:
         options["attn_mask"][..., 0] = True  # no row without a visible key
     expected = F.scaled_dot_product_attention(query, key, value, **options)
     found = attend(query, key, value, **options, edit=lambda weights, scores: weights)
@@ -148,25 +139,19 @@ def test_attend_is_scaled_dot_product_attention(options):
 def test_attend_in_half_precision_keeps_float32_weights():
     query, key, value = torch.randn(3, 1, 2, 4, 8).bfloat16()
     seen = []
-    found = attend(
-        query, key, value, edit=lambda weights, scores: seen.append(weights) or weights
-    )
+    found = attend(query, key, value, edit=lambda weights, scores: seen.append(weights) or weights)
     assert found.dtype == torch.bfloat16 and seen[0].dtype == torch.float32
     torch.testing.assert_close(seen[0].sum(-1), torch.ones(1, 2, 4))
 
 
 def test_fused_attention_is_edited_and_gradients_reach_the_edit(x):
-    model = Model(
-        lambda x: F.scaled_dot_product_attention(x, x, torch.eye(5).expand_as(x))
-    )
+    model = Model(lambda x: F.scaled_dot_product_attention(x, x, torch.eye(5).expand_as(x)))
     attention = torch.rand(2, 3, 5, 5).requires_grad_()
     with tapped(attention_modules(model), lambda layer, weights, scores: attention):
         found = model(x)
     torch.testing.assert_close(found, x + attention @ x * x.softmax(-1))
     (slope,) = torch.autograd.grad(found.sum(), attention)
-    torch.testing.assert_close(
-        slope, torch.einsum("...qd,...kd->...qk", x.softmax(-1), x)
-    )
+    torch.testing.assert_close(slope, torch.einsum("...qd,...kd->...qk", x.softmax(-1), x))
 
 
 def test_nothing_is_left_behind_also_after_an_exception(x):
@@ -234,8 +219,4 @@ def test_somebody_elses_forward_is_put_back(x):
 def test_repeated_leaves_what_the_batch_shares():
     hidden, bias = torch.arange(4.0).view(2, 2), torch.ones(1, 3)
     found, (kept, nothing) = repeated((hidden, (bias, None)), 2, 2)
-    assert (
-        found.tolist() == [[0, 1], [2, 3], [0, 1], [2, 3]]
-        and kept is bias
-        and nothing is None
-    )
+    assert found.tolist() == [[0, 1], [2, 3], [0, 1], [2, 3]] and kept is bias and nothing is None

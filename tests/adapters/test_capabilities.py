@@ -45,9 +45,7 @@ ALL = {
 
 
 def classifier(**options):
-    config = AttentionClassifierConfig(
-        vocab_size=60, embedding_size=8, encoder_size=8, **options
-    )
+    config = AttentionClassifierConfig(vocab_size=60, embedding_size=8, encoder_size=8, **options)
     return wrap(AttentionClassifierForSequenceClassification(config))
 
 

@@ -29,13 +29,9 @@ def test_transformers_keep_the_protocol(family, dtype):
 @pytest.mark.parametrize("num_labels", [2, 4])
 @pytest.mark.parametrize("encoder", ["bilstm", "cnn", "bigru+concat"])
 def test_classifiers_keep_the_protocol(encoder, num_labels):
-    adapter, seen = test_classifier.observe(
-        test_classifier.make(encoder, "additive", num_labels)
-    )
+    adapter, seen = test_classifier.observe(test_classifier.make(encoder, "additive", num_labels))
     check_adapter(adapter, seen.batch)
-    adapter, seen = test_hierarchical.observe(
-        test_hierarchical.make("bigru", num_labels)
-    )
+    adapter, seen = test_hierarchical.observe(test_hierarchical.make("bigru", num_labels))
     check_adapter(adapter, seen.batch)
 
 

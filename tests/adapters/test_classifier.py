@@ -39,9 +39,7 @@ IDS = torch.tensor(
 def make(encoder="bilstm", attention="additive", num_labels=2):
     torch.manual_seed(0)
     encoder, _, connection = encoder.partition("+")
-    width = (
-        10 if connection != "residual" else 16 if encoder in ("bilstm", "bigru") else 8
-    )
+    width = 10 if connection != "residual" else 16 if encoder in ("bilstm", "bigru") else 8
     config = AttentionClassifierConfig(
         vocab_size=12,
         embedding_size=width,
@@ -73,9 +71,7 @@ def test_observation_equals_the_models_own_forward(encoder, attention, num_label
 
 
 @pytest.mark.parametrize(("encoder", "attention", "num_labels"), KINDS)
-def test_leave_one_out_equals_deleting_and_encoding_again(
-    encoder, attention, num_labels
-):
+def test_leave_one_out_equals_deleting_and_encoding_again(encoder, attention, num_labels):
     model = make(encoder, attention, num_labels)
     _, observation = observe(model)
     model = model.double()
@@ -83,9 +79,7 @@ def test_leave_one_out_equals_deleting_and_encoding_again(
         ids = IDS[row][IDS[row] != 0]
         shorter = torch.cat([ids[:position], ids[position + 1 :]])[None]
         expected = model(shorter).logits.softmax(-1)[0]
-        assert torch.allclose(
-            observation.leave_one_out[row, position], expected, atol=1e-12
-        )
+        assert torch.allclose(observation.leave_one_out[row, position], expected, atol=1e-12)
 
 
 @pytest.mark.parametrize(("encoder", "attention", "num_labels"), KINDS)
@@ -118,9 +112,7 @@ def test_gradient_equals_finite_differences(encoder, attention, num_labels):
 @pytest.mark.parametrize("num_labels", [2, 4])
 def test_replay_of_the_own_attention_changes_nothing(num_labels):
     adapter, observation = observe(make(num_labels=num_labels))
-    again = adapter.replay(
-        observation, {0: observation.attention[0].expand(3, -1, -1, -1, -1)}
-    )
+    again = adapter.replay(observation, {0: observation.attention[0].expand(3, -1, -1, -1, -1)})
     assert again.shape == (3, len(IDS), num_labels)
     assert torch.allclose(again, observation.probs.expand_as(again), atol=1e-12)
 
@@ -136,17 +128,13 @@ def test_attention_gradient_is_that_of_attention_as_a_free_variable(num_labels):
     target = observation.target(None)
     probs = adapter.replay(observation, {0: free})[0]
     (slope,) = torch.autograd.grad(probs.gather(-1, target[:, None]).sum(), free)
-    assert torch.allclose(
-        adapter.attention_gradient(observation, target)[0], slope[0], atol=1e-12
-    )
+    assert torch.allclose(adapter.attention_gradient(observation, target)[0], slope[0], atol=1e-12)
 
 
 def test_token_logits_sum_to_the_logits():
     model = make(num_labels=4)
     adapter, observation = observe(model)
-    summed = torch.einsum(
-        "bk,bkn->bn", observation.read(Site()), adapter.token_logits(observation)
-    )
+    summed = torch.einsum("bk,bkn->bn", observation.read(Site()), adapter.token_logits(observation))
     assert torch.allclose(summed[:4].softmax(-1), observation.probs[:4], atol=1e-12)
 
 

@@ -18,12 +18,7 @@ MASK = 7
 
 def random_sets(content, n_copies=6, seed=0):
     """Sets of units, the first empty, the second everything."""
-    sets = (
-        torch.rand(
-            n_copies, *content.shape, generator=torch.Generator().manual_seed(seed)
-        )
-        < 0.4
-    )
+    sets = torch.rand(n_copies, *content.shape, generator=torch.Generator().manual_seed(seed)) < 0.4
     sets[0], sets[1] = False, True
     return sets & content
 
@@ -36,9 +31,9 @@ def by_hand(model, ids):
         if model.config.model_type in ("gpt2", "t5", "bart", "llama", "xlnet")
         else {}
     )
-    return model(
-        input_ids=ids, attention_mask=torch.ones_like(ids), **options
-    ).logits.softmax(-1)[0]
+    return model(input_ids=ids, attention_mask=torch.ones_like(ids), **options).logits.softmax(-1)[
+        0
+    ]
 
 
 def edited(ids, gone, by):
@@ -84,9 +79,9 @@ def test_words_go_with_all_their_pieces(by):
 def test_one_unit_less_is_leave_one_out(family):
     adapter = TransformerAdapter(shared(family))
     observation = adapter.observe(prepare(adapter, words=WORDS))
-    singles = torch.eye(observation.batch.mask.shape[1], dtype=torch.bool)[
-        :, None
-    ].expand(-1, len(TEXTS), -1)
+    singles = torch.eye(observation.batch.mask.shape[1], dtype=torch.bool)[:, None].expand(
+        -1, len(TEXTS), -1
+    )
     found = adapter.erase_inputs(observation, singles).transpose(0, 1)
     torch.testing.assert_close(found, observation.leave_one_out, atol=1e-6, rtol=1e-5)
 
@@ -104,12 +99,7 @@ def test_equal_sets_are_run_once_and_nothing_erased_not_at_all(monkeypatch):
     once = adapter.erase_inputs(observation, erased)
     n_once = sum(rows)
     assert n_once == len(
-        {
-            (row, tuple(s.tolist()))
-            for sets in erased
-            for row, s in enumerate(sets)
-            if s.any()
-        }
+        {(row, tuple(s.tolist())) for sets in erased for row, s in enumerate(sets) if s.any()}
     )
     thrice = adapter.erase_inputs(observation, erased.repeat(3, 1, 1))
     assert sum(rows) == n_once and torch.equal(thrice, once.repeat(3, 1, 1))
@@ -127,9 +117,7 @@ def test_special_tokens_and_padding_cannot_be_erased():
         adapter.erase_inputs(observation, everything),
         adapter.erase_inputs(observation, content[None]),
     )
-    assert torch.equal(
-        adapter.erase_inputs(observation, ~content[None])[0], observation.probs
-    )
+    assert torch.equal(adapter.erase_inputs(observation, ~content[None])[0], observation.probs)
 
 
 def test_a_text_of_which_nothing_is_left_answers_as_a_whole():
@@ -149,9 +137,7 @@ def test_a_text_of_which_nothing_is_left_answers_as_a_whole():
 def test_images_have_no_tokens():
     adapter = TransformerAdapter(shared("vit"))
     observation = adapter.observe(prepare(adapter))
-    with pytest.raises(
-        AttnProbeError, match="images, from which no token can be removed"
-    ):
+    with pytest.raises(AttnProbeError, match="images, from which no token can be removed"):
         adapter.erase_inputs(observation, observation.batch.content_mask[None])
 
 
@@ -168,9 +154,7 @@ def test_operators_that_cannot_be(by, message):
 
 # Classifiers
 
-IDS = torch.tensor(
-    [[2, 5, 6, 7, 7, 8, 9, 3], [2, 8, 9, 6, 3, 0, 0, 0], [2, 8, 3, 0, 0, 0, 0, 0]]
-)
+IDS = torch.tensor([[2, 5, 6, 7, 7, 8, 9, 3], [2, 8, 9, 6, 3, 0, 0, 0], [2, 8, 3, 0, 0, 0, 0, 0]])
 
 
 def classifier(encoder, num_labels, **options):
@@ -195,9 +179,7 @@ def test_classifiers_read_the_edited_token_list(encoder, num_labels, by):
     model = classifier(encoder, num_labels)
     adapter = wrap(model, mask_id=MASK)
     observation = adapter.observe(
-        adapter.prepare(
-            {"input_ids": IDS, "attention_mask": (IDS > 0).long()}, (4, 2, 9)
-        )
+        adapter.prepare({"input_ids": IDS, "attention_mask": (IDS > 0).long()}, (4, 2, 9))
     )
     erased = random_sets(observation.batch.content_mask, 12)
     found, model = adapter.erase_inputs(observation, erased, by=by), model.double()
@@ -219,6 +201,4 @@ def test_a_classifier_without_special_tokens_is_left_with_its_bias():
     bias = model.classifier.bias.double().detach()
     expected = torch.stack([(-bias).sigmoid(), bias.sigmoid()], dim=-1).expand(2, 2)
     torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
-    torch.testing.assert_close(
-        found[1], observation.leave_one_out[1, 0], atol=1e-12, rtol=0
-    )
+    torch.testing.assert_close(found[1], observation.leave_one_out[1, 0], atol=1e-12, rtol=0)

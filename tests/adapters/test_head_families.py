@@ -148,9 +148,7 @@ def test_what_is_not_covered_says_so_in_one_line(name):
         del sizes["vocab_size"]
     if family == "IBert":
         sizes["quant_mode"] = True
-    model = getattr(transformers, name)(
-        getattr(transformers, f"{family}Config")(**sizes)
-    )
+    model = getattr(transformers, name)(getattr(transformers, f"{family}Config")(**sizes))
     with pytest.raises(AttnProbeError, match=NOT_COVERED[name]) as error:
         wrap(model.eval(), mask_id=MASK)
     assert "\n" not in str(error.value)

@@ -44,13 +44,8 @@ def test_outputs_are_attention_times_values(family, implementation):
     before = state_of(adapter.model)
     observation = adapter.observe(batch)
     outputs, values = head_outputs(adapter, batch)
-    for attention, output, value in zip(
-        observation.attention, outputs, values, strict=True
-    ):
-        assert (
-            output.shape[:3] == attention.shape[:3]
-            and value.shape[1] == attention.shape[1]
-        )
+    for attention, output, value in zip(observation.attention, outputs, values, strict=True):
+        assert output.shape[:3] == attention.shape[:3] and value.shape[1] == attention.shape[1]
         torch.testing.assert_close(output, attention @ value, atol=1e-6, rtol=1e-5)
     assert adapter.lacks(HeadOutputs) is None
     assert state_of(adapter.model) == before
@@ -69,9 +64,7 @@ def test_replacing_outputs_is_editing_attention(adapter):
             rows = slice(None) if query is None else slice(query, query + 1)
             edited = own.expand(3, *own.shape).clone()
             edited[:, :, 2, rows] = edits[:, :, 2, rows]
-            expected = torch.stack(
-                [rerun(adapter, observation, layer, edit) for edit in edited]
-            )
+            expected = torch.stack([rerun(adapter, observation, layer, edit) for edit in edited])
             found = adapter.replay_outputs(
                 observation, Site(layer, 2, query), edits[:, :, 2] @ values[layer][:, 2]
             )
@@ -83,8 +76,7 @@ def test_masked_attention_is_what_the_layer_comes_to(adapter):
     observation = adapter.observe(prepare(adapter))
     last, n_texts = len(adapter.layers) - 1, len(observation.probs)
     kept = {
-        layer: torch.ones(2, n_texts, adapter.layers[layer].n_heads, 1, 1)
-        for layer in (0, last)
+        layer: torch.ones(2, n_texts, adapter.layers[layer].n_heads, 1, 1) for layer in (0, last)
     }
     kept[0][1, :, 1] = kept[last][1, :, 2] = 0
 
@@ -124,14 +116,10 @@ def test_block_outputs_are_those_of_a_full_pass(adapter):
 
 def test_projections_are_slices_of_the_weights(family, adapter):
     found = adapter.output_projections()
-    assert [p.shape for p in found] == [
-        (layer.n_heads, 8, 32) for layer in adapter.layers
-    ]
+    assert [p.shape for p in found] == [(layer.n_heads, 8, 32) for layer in adapter.layers]
     if family in PROJECTIONS:
         for layer, projection in enumerate(found):
-            weight = adapter.model.get_submodule(
-                PROJECTIONS[family].format(layer)
-            ).weight
+            weight = adapter.model.get_submodule(PROJECTIONS[family].format(layer)).weight
             weight = weight if family == "gpt2" else weight.T  # Conv1D
             assert torch.equal(projection.flatten(0, 1), weight)
 
@@ -151,9 +139,7 @@ def test_a_model_without_lists_of_layers_has_no_block_outputs():
     adapter = TransformerAdapter(make("bert"))
     adapter.layout = adapter.layout._replace(blocks=[])
     observation = adapter.observe(prepare(adapter))
-    with pytest.raises(
-        AttnProbeError, match="found none in BertForSequenceClassification"
-    ):
+    with pytest.raises(AttnProbeError, match="found none in BertForSequenceClassification"):
         adapter.block_output(observation, 0, torch.ones(1, 3, 1, 1, 9))
 
 

@@ -65,17 +65,11 @@ def test_observation_equals_the_models_own_forward(kind):
     model = make(*kind)
     adapter, observation = observe(model)
     outputs = model.double()(**batch_of(TEXTS), output_attentions=True)
-    assert type(adapter) is HierarchicalAdapter and adapter.sites() == [
-        Site(layer=1, head=0)
-    ]
-    torch.testing.assert_close(
-        observation.probs, outputs.logits.softmax(-1), atol=1e-12, rtol=0
-    )
+    assert type(adapter) is HierarchicalAdapter and adapter.sites() == [Site(layer=1, head=0)]
+    torch.testing.assert_close(observation.probs, outputs.logits.softmax(-1), atol=1e-12, rtol=0)
     for ours, theirs in zip(observation.attention, outputs.attentions, strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-12, rtol=0)
-    assert observation.batch.content_mask.sum(-1).tolist() == [
-        len(text) for text in TEXTS
-    ]
+    assert observation.batch.content_mask.sum(-1).tolist() == [len(text) for text in TEXTS]
     assert observation.read(Site(1)).shape == observation.batch.mask.shape == (4, 4)
 
 
@@ -86,9 +80,7 @@ def test_leave_one_out_equals_deleting_the_sentence_and_encoding_again(kind):
     model = model.double()
     for row, text in enumerate(TEXTS):
         for place in range(len(text)):
-            expected = model(
-                **batch_of([text[:place] + text[place + 1 :]])
-            ).logits.softmax(-1)[0]
+            expected = model(**batch_of([text[:place] + text[place + 1 :]])).logits.softmax(-1)[0]
             torch.testing.assert_close(
                 observation.leave_one_out[row, place], expected, atol=1e-12, rtol=0
             )
@@ -133,9 +125,9 @@ def test_gradient_equals_finite_differences(kind):
             rows = []
             for weights in words[row, : len(TEXTS[row])]:
                 inside = weights > 0
-                states = base.encode(
-                    vectors[row, inside][None], torch.ones(1, int(inside.sum()))
-                )[0]
+                states = base.encode(vectors[row, inside][None], torch.ones(1, int(inside.sum())))[
+                    0
+                ]
                 rows.append(weights[inside] @ states)
             context = torch.zeros(model.config.hidden_size, dtype=torch.float64)
             if rows:
@@ -147,9 +139,7 @@ def test_gradient_equals_finite_differences(kind):
         return torch.stack(probs)
 
     units = observation.batch.inputs["units"]
-    for sentence in range(
-        4
-    ):  # all words of a sentence scaled at once: the sum over them
+    for sentence in range(4):  # all words of a sentence scaled at once: the sum over them
         nudge = step * (units == sentence).double()
         slope = (explained(1 + nudge) - explained(1 - nudge)) / (2 * step)
         torch.testing.assert_close(ours[:, sentence], slope.detach(), atol=1e-7, rtol=0)
@@ -184,9 +174,7 @@ def test_neither_padding_nor_batch_changes_an_observation():
     _, together = observe(model, n_keys=20)
     for row, text in enumerate(TEXTS[:3]):
         _, alone = observe(model, [text])
-        torch.testing.assert_close(
-            together.probs[row], alone.probs[0], atol=1e-12, rtol=0
-        )
+        torch.testing.assert_close(together.probs[row], alone.probs[0], atol=1e-12, rtol=0)
         for name in ("leave_one_out_importance", "gradient_importance"):
             ours, theirs = (
                 getattr(together, name)()[row, : len(text)],
@@ -200,13 +188,9 @@ def test_a_class_that_is_never_predicted():
     with torch.no_grad():
         model.classifier.weight[2], model.classifier.bias[2] = 0, -60
     adapter, observation = observe(model)
-    assert (observation.probs[:, 2] < 1e-12).all() and 2 not in observation.target(
-        None
-    ).tolist()
+    assert (observation.probs[:, 2] < 1e-12).all() and 2 not in observation.target(None).tolist()
     assert torch.isfinite(observation.gradient_importance(target=2)).all()
-    assert torch.isfinite(
-        adapter.attention_gradient(observation, torch.full((4,), 2))[1]
-    ).all()
+    assert torch.isfinite(adapter.attention_gradient(observation, torch.full((4,), 2))[1]).all()
 
 
 @pytest.mark.parametrize("num_labels", [2, 4])
@@ -238,6 +222,4 @@ def test_memory_is_estimated_above_what_the_tensors_take():
     adapter, n_keys = observation.model, observation.batch.inputs["input_ids"].shape[1]
     held = sum(t.numel() for t in (*observation.attention, *observation.state)) * 8
     assert adapter.bytes_per_example(n_keys, 100) > held + 100 * 30 * 8
-    assert adapter.bytes_per_example(n_keys, 200) > adapter.bytes_per_example(
-        n_keys, 100
-    )
+    assert adapter.bytes_per_example(n_keys, 200) > adapter.bytes_per_example(n_keys, 100)

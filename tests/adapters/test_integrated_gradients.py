@@ -19,9 +19,7 @@ from hf_attnprobe.faithfulness.shares.attribution_agreement import (
 )
 
 
-IDS = torch.tensor(
-    [[2, 5, 6, 7, 8, 9, 3], [2, 9, 5, 3, 0, 0, 0], [2, 7, 7, 10, 11, 3, 0]]
-)
+IDS = torch.tensor([[2, 5, 6, 7, 8, 9, 3], [2, 9, 5, 3, 0, 0, 0], [2, 7, 7, 10, 11, 3, 0]])
 SENTENCES = torch.tensor([[2, 5, 6, 4, 8, 9, 4, 10, 3], [2, 9, 5, 4, 7, 3, 0, 0, 0]])
 N_POINTS = 301
 
@@ -99,9 +97,7 @@ def test_of_a_classifier_they_are_the_path_integral(through_attention):
         if not through_attention:
             attention = attention.detach()
         context = (attention[..., None] * states).sum(1)
-        probs = (context @ model.classifier.weight.t() + model.classifier.bias).softmax(
-            -1
-        )
+        probs = (context @ model.classifier.weight.t() + model.classifier.bias).softmax(-1)
         (slope,) = torch.autograd.grad(of_target(probs, target).sum(), inputs)
         integrand.append((slope * vectors).sum(-1))
     expected = trapezoid(torch.stack(integrand), steps)
@@ -122,10 +118,7 @@ def change_of_output(adapter, observation, target):
             zero[:, 0] = output[:, 0]
         return zero
 
-    handles = [
-        module.register_forward_hook(blank)
-        for module in adapter.layout.embeddings.modules
-    ]
+    handles = [module.register_forward_hook(blank) for module in adapter.layout.embeddings.modules]
     with torch.no_grad():
         without = adapter.logits(observation.batch.inputs).softmax(-1)
     for handle in handles:
@@ -142,9 +135,7 @@ def test_of_a_transformer_they_add_up_to_the_change_of_the_output(family):
     assert not found[~observation.batch.mask].any()
     expected = change_of_output(adapter, observation, target)
     assert expected.abs().max() > 1e-3
-    torch.testing.assert_close(
-        found.sum(-1), expected.to(found.dtype), atol=1e-5, rtol=0
-    )
+    torch.testing.assert_close(found.sum(-1), expected.to(found.dtype), atol=1e-5, rtol=0)
 
 
 def test_where_a_norm_stretches_tiny_embeddings_the_gap_is_said():

@@ -41,9 +41,7 @@ def observe(model, pairs=PAIRS, n_keys=None, **options):
 
 
 @pytest.mark.parametrize("num_labels", [2, 3])
-@pytest.mark.parametrize(
-    "encoder", ["bilstm", "bigru", "orthogonal_lstm", "cnn", "mlp", "none"]
-)
+@pytest.mark.parametrize("encoder", ["bilstm", "bigru", "orthogonal_lstm", "cnn", "mlp", "none"])
 def test_keeps_the_protocol(encoder, num_labels):
     adapter, observation = observe(
         make(encoder, num_labels=num_labels, answers=ANSWERS[:num_labels])
@@ -148,9 +146,7 @@ def test_integrated_gradients_add_up_to_what_the_first_text_changes(kind):
     for row, (first, second) in enumerate(PAIRS):
         q = hand.question(second)
         blank = hand.states(first, np.zeros(len(first) + 2))
-        without = hand.decode(
-            hand.attention(blank, q) @ blank, q, hand.candidates(first)
-        )
+        without = hand.decode(hand.attention(blank, q) @ blank, q, hand.candidates(first))
         expected = hand.run(first, second)[0][target[row]] - without[target[row]]
         changes.append(abs(expected))
         assert found[row].sum().item() == pytest.approx(expected, abs=1e-7)
@@ -249,9 +245,7 @@ def enumerated(observation, row, epsilon, n_weights=201):
 
 @pytest.mark.parametrize("n_steps", [0, 40])
 @pytest.mark.parametrize(("num_labels", "scale"), [(2, 1.0), (2, 4.0), (4, 1.0)])
-def test_no_attention_on_two_tokens_is_farther_than_what_is_found(
-    num_labels, scale, n_steps
-):
+def test_no_attention_on_two_tokens_is_farther_than_what_is_found(num_labels, scale, n_steps):
     model = make(num_labels=num_labels)
     with torch.no_grad():
         model.classifier.output.weight *= scale
@@ -263,9 +257,7 @@ def test_no_attention_on_two_tokens_is_farther_than_what_is_found(
         attention = result.attention[epsilon]
         probs = adapter.replay(observation, {0: attention[None, :, None]})[0]
         assert (tvd(probs, observation.probs) <= epsilon).all()
-        assert (attention >= 0).all() and not attention[
-            ~observation.batch.mask[:, None]
-        ].any()
+        assert (attention >= 0).all() and not attention[~observation.batch.mask[:, None]].any()
         torch.testing.assert_close(attention.sum(-1), torch.ones(4, 1).double())
         torch.testing.assert_close(jsd(attention, own)[:, 0], found)
         assert (found <= result.largest_jsd + 1e-9).all()
@@ -279,8 +271,7 @@ def test_the_search_goes_on_from_two_tokens():
     pairs = [([5, 9, 13, 7, 11], [8]), ([6, 10, 14, 12, 16, 17], [9, 4])]
     _, observation = observe(make(num_labels=4), pairs)
     on_edges, searched = (
-        adversarial(observation, Site(), Adversarial(n_steps=n)).epsilon_max_jsd
-        for n in (0, 300)
+        adversarial(observation, Site(), Adversarial(n_steps=n)).epsilon_max_jsd for n in (0, 300)
     )
     gains = torch.stack([searched[e] - on_edges[e] for e in on_edges])
     assert (gains >= -1e-12).all() and gains.max() > 0.01
@@ -290,10 +281,6 @@ def test_the_adversary_knows_neither_padding_nor_batch():
     model, options = make(num_labels=4), Adversarial(n_steps=20)
     _, whole = observe(model)
     _, padded = observe(model, n_keys=25)
-    ours, theirs = (
-        adversarial(observation, Site(), options) for observation in (whole, padded)
-    )
+    ours, theirs = (adversarial(observation, Site(), options) for observation in (whole, padded))
     for epsilon, found in ours.epsilon_max_jsd.items():
-        torch.testing.assert_close(
-            theirs.epsilon_max_jsd[epsilon], found, atol=1e-8, rtol=0
-        )
+        torch.testing.assert_close(theirs.epsilon_max_jsd[epsilon], found, atol=1e-8, rtol=0)

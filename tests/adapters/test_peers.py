@@ -16,9 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def peers():
-    spec = importlib.util.spec_from_file_location(
-        "peers", ROOT / "benchmarks" / "peers.py"
-    )
+    spec = importlib.util.spec_from_file_location("peers", ROOT / "benchmarks" / "peers.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -37,13 +35,8 @@ def test_comprehensiveness_by_ferrets_rule(peers):
 
         whole, places = probs(ids), range(1, len(ids) - 1)
         order = sorted(places, key=lambda place: -scores[row, place].item())
-        sizes = sorted(
-            {len(places) * percent // 100 for percent in range(10, 101, 10)} - {0}
-        )
-        after = [
-            probs([t for place, t in enumerate(ids) if place not in order[:n]])
-            for n in sizes
-        ]
+        sizes = sorted({len(places) * percent // 100 for percent in range(10, 101, 10)} - {0})
+        after = [probs([t for place, t in enumerate(ids) if place not in order[:n]]) for n in sizes]
         target = int(whole.argmax())
         expected = sum((whole - p)[target].item() for p in after) / len(sizes)
         assert found[row].item() == pytest.approx(expected, abs=1e-5)

@@ -40,9 +40,7 @@ def inputs_of(name, rows=None, more=0):
         chosen = [texts[k] for k in rows or range(len(texts))]
         return hierarchical.batch_of(chosen, more and 16 + more)
     if name in ("bert", "gpt2"):
-        chosen, words = (
-            [source[k] for k in rows or range(3)] for source in (TEXTS, WORDS)
-        )
+        chosen, words = ([source[k] for k in rows or range(3)] for source in (TEXTS, WORDS))
         return encode(shared(name), chosen, words)
     ids = classifiers.IDS[rows] if rows else classifiers.IDS
     ids = ids[:, : int((ids != 0).sum(1).max())]
@@ -110,9 +108,7 @@ def test_leaving_out_is_erasing_each_unit(adapter, name):
     other = adapter.reassigned(SEED)
     observation = observed(other, name)
     content = observation.batch.content_mask
-    each = torch.eye(content.shape[1], dtype=torch.bool)[:, None].expand(
-        -1, len(content), -1
-    )
+    each = torch.eye(content.shape[1], dtype=torch.bool)[:, None].expand(-1, len(content), -1)
     erased = other.erase_inputs(observation, each).transpose(0, 1)
     found = other.leave_one_out(observation)
     torch.testing.assert_close(found[content], erased[content])
@@ -123,9 +119,7 @@ def test_leaving_out_is_erasing_each_unit(adapter, name):
 def test_padding_and_batch_change_nothing(adapter, name):
     other = adapter.reassigned(SEED)
     together = observed(other, name)
-    rows = [
-        k for k in range(len(together.probs)) if together.batch.content_mask[k].any()
-    ]
+    rows = [k for k in range(len(together.probs)) if together.batch.content_mask[k].any()]
     for row in rows:
         more = 0 if name in ("bert", "gpt2") else 3
         alone = observed(other, name, [row], more)
@@ -142,18 +136,14 @@ def test_padding_and_batch_change_nothing(adapter, name):
 
 def test_seeds_differ_and_the_adapter_stays_as_it_was(adapter, name):
     before, weights = observed(adapter, name), copy.deepcopy(adapter.model.state_dict())
-    first, again, second = (
-        observed(adapter.reassigned(seed), name).probs for seed in (1, 1, 2)
-    )
+    first, again, second = (observed(adapter.reassigned(seed), name).probs for seed in (1, 1, 2))
     assert torch.equal(first, again) and not torch.allclose(first, second, atol=1e-6)
     after = observed(adapter, name)
     assert adapter.reassignment is None
     assert torch.equal(after.probs, before.probs)
     for ours, theirs in zip(after.attention, before.attention, strict=True):
         assert torch.equal(ours.nan_to_num(), theirs.nan_to_num())
-    assert all(
-        torch.equal(v, weights[k]) for k, v in adapter.model.state_dict().items()
-    )
+    assert all(torch.equal(v, weights[k]) for k, v in adapter.model.state_dict().items())
     assert adapter.native_probs(before.batch) is not None
     assert adapter.reassigned(1).native_probs(before.batch) is None
 

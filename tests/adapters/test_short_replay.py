@@ -65,9 +65,7 @@ def shuffled(observation, layer, n_copies=3, seed=0):
     """Random attention over visible keys, [copies, batch, heads, queries, keys]."""
     visible = observation.model.visible(observation, layer)[:, None]
     generator = torch.Generator().manual_seed(seed + layer)
-    weights = torch.rand(
-        n_copies, *observation.attention[layer].shape, generator=generator
-    )
+    weights = torch.rand(n_copies, *observation.attention[layer].shape, generator=generator)
     weights = weights.masked_fill(~visible, 0)
     return weights / weights.sum(-1, keepdim=True).clamp_min(1e-9)
 
@@ -135,9 +133,7 @@ def test_a_head_of_any_layer_is_what_hooks_give(family):
 def test_groups_are_what_hooks_give(family):
     adapter, observation = observed(shared(family))
     for site in (Site(1, ALL), Site(ALL, ALL)):
-        edits = observation.edited(
-            site, lambda layer, _: shuffled(observation, layer, seed=7)
-        )
+        edits = observation.edited(site, lambda layer, _: shuffled(observation, layer, seed=7))
         close(adapter.replay(observation, edits), hook_loop(family, edits))
 
 
@@ -211,9 +207,7 @@ class MixesRows(nn.Module):
 
 def test_a_block_that_mixes_rows_is_not_cut():
     model = make("bert")
-    model.bert.encoder.layer[1].intermediate = MixesRows(
-        model.bert.encoder.layer[1].intermediate
-    )
+    model.bert.encoder.layer[1].intermediate = MixesRows(model.bert.encoder.layer[1].intermediate)
     adapter, observation = observed(model)
     edited = shuffled(observation, 1)
     found = adapter.replay(observation, {1: edited})

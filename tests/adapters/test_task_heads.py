@@ -215,9 +215,7 @@ def mean_distance(before, after, kind):
     return sum(distances) / len(distances)
 
 
-@pytest.fixture(
-    scope="module", params=[(f, k) for f in FAMILIES for k in KINDS], ids="-".join
-)
+@pytest.fixture(scope="module", params=[(f, k) for f in FAMILIES for k in KINDS], ids="-".join)
 def case(request):
     """Family, kind, model, adapter, and what the adapter saw of two texts."""
     family, kind = request.param
@@ -230,16 +228,12 @@ def test_the_prediction_is_the_models_own(case):
     kind, model, adapter, observation = case
     about = adapter.prediction
     assert about.kind == {"logit": "classes"}.get(kind, kind)
-    torch.testing.assert_close(
-        adapter.native_probs(observation.batch), observation.probs
-    )
+    torch.testing.assert_close(adapter.native_probs(observation.batch), observation.probs)
     for row, ids in enumerate(texts_of(kind)):
         expected = by_hand(model, kind, ids)
         grouped = about.grouped(observation.probs[row])
         if kind == "number":
-            torch.testing.assert_close(
-                about.value(observation.probs[row]) / SCALE, expected[0]
-            )
+            torch.testing.assert_close(about.value(observation.probs[row]) / SCALE, expected[0])
             continue
         if kind == "words":
             kept = observation.batch.inputs["kept"][row, 0]
@@ -258,9 +252,7 @@ def test_the_identity_edit_changes_nothing(case):
 def test_an_edit_arrives_as_in_the_models_own_attention(case, monkeypatch):
     """Uniform attention in a head of the last layer, written into the model's code."""
     kind, model, _adapter, observation = case
-    module = (
-        modeling_bert if type(model).__name__.startswith("Bert") else modeling_roberta
-    )
+    module = modeling_bert if type(model).__name__.startswith("Bert") else modeling_roberta
     model.set_attn_implementation("eager")
     calls = []
 
@@ -329,9 +321,7 @@ def test_padding_changes_nothing(case):
     for row, ids in enumerate(texts_of(kind)):
         alone = adapter.observe(prepare(adapter, kind, [ids]))
         n_keys = len(ids)
-        together, apart = (
-            about.grouped(o.probs[r]) for o, r in ((observation, row), (alone, 0))
-        )
+        together, apart = (about.grouped(o.probs[r]) for o, r in ((observation, row), (alone, 0)))
         shape = apart.shape
         torch.testing.assert_close(together[: shape[0], : shape[1]], apart)
         for many, one in (
@@ -399,9 +389,7 @@ def test_a_threshold_makes_a_decision_of_a_number():
         adapter = wrap(model, level="token", threshold=threshold, scale=SCALE)
         observation = adapter.observe(prepare(adapter, "number", [FIRST]))
         assert adapter.prediction.decision(observation.probs).tolist() == [[side]]
-        assert float(adapter.prediction.value(observation.probs)) == pytest.approx(
-            value
-        )
+        assert float(adapter.prediction.value(observation.probs)) == pytest.approx(value)
         assert adapter.label_names[side].startswith(("above", f"{threshold:g}")[side])
 
 

@@ -78,12 +78,10 @@ def random_attention(adapter, observation, layer, n_copies=4):
     """Other attention over the keys that each query may see, [copies, batch, heads, queries, keys]."""
     visible = adapter.visible(observation, layer)[:, None]
     size = (n_copies, *observation.attention[layer].shape)
-    weights = torch.rand(
-        size, generator=torch.Generator().manual_seed(layer)
-    ).masked_fill(~visible, 0)
-    return (weights / weights.sum(-1, keepdim=True).clamp_min(1e-9)).to(
-        observation.probs.dtype
+    weights = torch.rand(size, generator=torch.Generator().manual_seed(layer)).masked_fill(
+        ~visible, 0
     )
+    return (weights / weights.sum(-1, keepdim=True).clamp_min(1e-9)).to(observation.probs.dtype)
 
 
 def rerun(adapter, observation, layer, attention):
@@ -113,19 +111,13 @@ def test_captured_attention_is_the_eager_models(family):
     )
     with torch.no_grad():
         result = eager(**inputs, output_attentions=True)
-    attentions = iter(
-        result.attentions if "attentions" in result else result.encoder_attentions
-    )
+    attentions = iter(result.attentions if "attentions" in result else result.encoder_attentions)
     if eager.config.is_encoder_decoder:
         pairs = zip(result.decoder_attentions, result.cross_attentions, strict=True)
-        attentions = iter(
-            [*result.encoder_attentions, *(x for pair in pairs for x in pair)]
-        )
+        attentions = iter([*result.encoder_attentions, *(x for pair in pairs for x in pair)])
     found, close = exact.observe(batch), default.observe(batch)
     assert torch.equal(found.probs, result.logits.softmax(-1))
-    for expected, captured, other in zip(
-        attentions, found.attention, close.attention, strict=True
-    ):
+    for expected, captured, other in zip(attentions, found.attention, close.attention, strict=True):
         assert torch.equal(captured, expected)
         torch.testing.assert_close(
             rows_of(batch.mask, other),
@@ -154,14 +146,10 @@ def test_padding_changes_nothing(adapter):
     together = adapter.observe(prepare(adapter))
     for row, text in enumerate(TEXTS):
         alone = adapter.observe(prepare(adapter, [text]))
-        torch.testing.assert_close(
-            together.probs[row], alone.probs[0], atol=1e-6, rtol=1e-5
-        )
+        torch.testing.assert_close(together.probs[row], alone.probs[0], atol=1e-6, rtol=1e-5)
         for a, b in zip(together.attention, alone.attention, strict=True):
             real = together.batch.mask[row]
-            torch.testing.assert_close(
-                a[row][:, real][:, :, real], b[0], atol=1e-6, rtol=1e-5
-            )
+            torch.testing.assert_close(a[row][:, real][:, :, real], b[0], atol=1e-6, rtol=1e-5)
             assert not a[row][:, real][:, :, ~real].any()
 
 
@@ -182,19 +170,11 @@ def test_visible_is_where_attention_can_go(adapter):
 def test_identity_changes_nothing_and_edits_arrive(adapter, family):
     observation = adapter.observe(prepare(adapter))
     for layer, attention in enumerate(observation.attention):
-        same = adapter.replay(
-            observation, {layer: attention.expand(2, *attention.shape)}
-        )
-        torch.testing.assert_close(
-            same, observation.probs.expand_as(same), atol=1e-6, rtol=0
-        )
+        same = adapter.replay(observation, {layer: attention.expand(2, *attention.shape)})
+        torch.testing.assert_close(same, observation.probs.expand_as(same), atol=1e-6, rtol=0)
         moved = adapter.replay(
             observation,
-            {
-                layer: least_attended(attention, adapter.visible(observation, layer))[
-                    None
-                ]
-            },
+            {layer: least_attended(attention, adapter.visible(observation, layer))[None]},
         )
         assert (moved - observation.probs).abs().max() > 1e-4
     assert adapter.vectorises == (family not in WITHOUT_VMAP)
@@ -204,9 +184,7 @@ def test_replay_is_a_rerun_with_the_edit(adapter):
     observation = adapter.observe(prepare(adapter))
     for layer in {0, len(adapter.layers) // 2, len(adapter.layers) - 1}:
         edits = random_attention(adapter, observation, layer)
-        expected = torch.stack(
-            [rerun(adapter, observation, layer, edit) for edit in edits]
-        )
+        expected = torch.stack([rerun(adapter, observation, layer, edit) for edit in edits])
         torch.testing.assert_close(
             adapter.replay(observation, {layer: edits}), expected, atol=1e-5, rtol=0
         )
@@ -314,15 +292,9 @@ def test_gradients_reach_the_edit_and_match_finite_differences(family):
     slopes = adapter.attention_gradient(observation, target)
     # models that compute norms or softmax in float32 whatever they are asked for leave only its digits
     step, tolerance = (1e-2, 2e-3) if family in UPCAST else (1e-3, 1e-6)
-    for layer, (attention, slope) in enumerate(
-        zip(observation.attention, slopes, strict=True)
-    ):
+    for layer, (attention, slope) in enumerate(zip(observation.attention, slopes, strict=True)):
         edit = attention[None].clone().requires_grad_()
-        explained = (
-            adapter.replay(observation, {layer: edit})[0]
-            .gather(-1, target[:, None])
-            .sum()
-        )
+        explained = adapter.replay(observation, {layer: edit})[0].gather(-1, target[:, None]).sum()
         (through_replay,) = torch.autograd.grad(explained, edit)
         torch.testing.assert_close(through_replay[0], slope, atol=1e-5, rtol=1e-4)
         direction = torch.randn(
@@ -331,15 +303,11 @@ def test_gradients_reach_the_edit_and_match_finite_differences(family):
             dtype=torch.float64,
         )
         direction = (
-            direction
-            * adapter.visible(observation, layer)[:, None]
-            / attention.numel() ** 0.5
+            direction * adapter.visible(observation, layer)[:, None] / attention.numel() ** 0.5
         )
 
         def explain(h, layer=layer, attention=attention, direction=direction):
-            edited = adapter.replay(
-                observation, {layer: (attention + h * direction)[None]}
-            )[0]
+            edited = adapter.replay(observation, {layer: (attention + h * direction)[None]})[0]
             return float(edited.gather(-1, target[:, None]).sum())
 
         expected = float((slope * direction).sum())
@@ -364,9 +332,7 @@ def test_gradient_times_input_matches_finite_differences(family):
     ):  # scaling an embedding by 1 + h moves the output by h · gradient · input
 
         def explain(h, place=place):
-            return scaled(adapter, observation, place, 1 + h).gather(
-                -1, target[:, None]
-            )[:, 0]
+            return scaled(adapter, observation, place, 1 + h).gather(-1, target[:, None])[:, 0]
 
         torch.testing.assert_close(
             found[:, place],
@@ -384,15 +350,10 @@ def scaled(adapter, observation, place, factor):
         calls.append(1)
         at = place + len(calls) - 1 - (adapter.layout.n_keys is not None)
         output = output.clone()
-        (
-            output[at] if adapter.layout.embeddings.sequence_first else output[:, at]
-        ).mul_(factor)
+        (output[at] if adapter.layout.embeddings.sequence_first else output[:, at]).mul_(factor)
         return output
 
-    handles = [
-        module.register_forward_hook(scale)
-        for module in adapter.layout.embeddings.modules
-    ]
+    handles = [module.register_forward_hook(scale) for module in adapter.layout.embeddings.modules]
     held = dict(enumerate(observation.attention))
     probs = adapter.logits(observation.batch.inputs, replacing(held)).softmax(-1)
     for handle in handles:
@@ -454,9 +415,7 @@ def test_words_are_explained_as_one():
             whole[0, :3], torch.stack([*pieces[0, :2], pieces[0, 2:4].sum()])
         )
     without = words.observe(prepare(words, [[3, 11, 12, 13, 14, 2]])).probs[0]
-    torch.testing.assert_close(
-        of_words.leave_one_out[0, 5], without, atol=1e-6, rtol=1e-5
-    )
+    torch.testing.assert_close(of_words.leave_one_out[0, 5], without, atol=1e-6, rtol=1e-5)
     assert of_words.leave_one_out_importance()[0, 5] > 1e-4
 
 
@@ -479,17 +438,11 @@ def test_the_row_of_the_prediction_is_read():
     }.items():
         adapter = TransformerAdapter(shared(family))
         observation = adapter.observe(prepare(adapter))
-        assert torch.equal(
-            observation.read(Site(1, 3)), observation.attention[1][row, 3, places]
-        )
-    assert torch.equal(
-        observation.read(Site(1, 3, query=2)), observation.attention[1][:, 3, 2]
-    )
+        assert torch.equal(observation.read(Site(1, 3)), observation.attention[1][row, 3, places])
+    assert torch.equal(observation.read(Site(1, 3, query=2)), observation.attention[1][:, 3, 2])
     adapter = TransformerAdapter(shared("modernbert"))  # its configuration says mean
     observation = adapter.observe(prepare(adapter))
-    expected = torch.stack(
-        [observation.attention[0][i, 1, : n[i]].mean(0) for i in range(3)]
-    )
+    expected = torch.stack([observation.attention[0][i, 1, : n[i]].mean(0) for i in range(3)])
     torch.testing.assert_close(observation.read(Site(0, 1)), expected)
     adapter = TransformerAdapter(shared("gpt2"), readout="first")
     observation = adapter.observe(prepare(adapter))
@@ -508,20 +461,14 @@ def test_encoder_decoders_are_read_where_their_classifier_looks(adapter):
     assert torch.equal(
         observation.read(Site(2)), torch.nn.functional.pad(decoder[:, 1:], (0, 1))
     )  # behind a start token
-    assert torch.equal(
-        observation.read(Site(3)), observation.attention[3][row, 0, last]
-    )
+    assert torch.equal(observation.read(Site(3)), observation.attention[3][row, 0, last])
 
 
 def test_images_have_patches_for_content():
     adapter = TransformerAdapter(shared("vit"))
     observation = adapter.observe(prepare(adapter))
-    assert (
-        observation.batch.content_mask.tolist() == [[False, True, True, True, True]] * 3
-    )
-    assert (
-        adapter.gradient(observation, observation.target(None))[:, 0].abs().max() == 0
-    )
+    assert observation.batch.content_mask.tolist() == [[False, True, True, True, True]] * 3
+    assert adapter.gradient(observation, observation.target(None))[:, 0].abs().max() == 0
     with pytest.raises(AttnProbeError, match="got images"):
         adapter.leave_one_out(observation)
 
@@ -534,9 +481,7 @@ def test_the_model_is_left_as_it_was_found(family):
     before, weights = state_of(model), [p.data_ptr() for p in model.parameters()]
     adapter = TransformerAdapter(model)
     twin = state_of(adapter.model)
-    assert [
-        p.data_ptr() for p in adapter.model.parameters()
-    ] == weights  # shared, not copied
+    assert [p.data_ptr() for p in adapter.model.parameters()] == weights  # shared, not copied
     observation = adapter.observe(prepare(adapter))
     adapter.replay(observation, {0: observation.attention[0][None]})
     adapter.gradient(observation, observation.target(None))
@@ -554,9 +499,7 @@ def test_another_dtype_is_a_copy():
     model = make("bert")
     adapter = wrap(model, dtype=torch.float64)
     assert adapter.observe(prepare(adapter)).probs.dtype == torch.float64
-    assert (
-        model.dtype == torch.float32 and model.classifier.weight.dtype == torch.float32
-    )
+    assert model.dtype == torch.float32 and model.classifier.weight.dtype == torch.float32
 
 
 @pytest.mark.parametrize("family", ["bert", "llama", "deberta_v2", "t5"])
@@ -586,9 +529,7 @@ def test_one_logit_is_a_sigmoid():
     adapter = TransformerAdapter(make("bert", num_labels=1))
     observation = adapter.observe(prepare(adapter))
     z = adapter.logits(observation.batch.inputs)
-    torch.testing.assert_close(
-        observation.probs, torch.cat([1 - z.sigmoid(), z.sigmoid()], -1)
-    )
+    torch.testing.assert_close(observation.probs, torch.cat([1 - z.sigmoid(), z.sigmoid()], -1))
 
 
 # The self-check
@@ -605,10 +546,7 @@ def test_self_check_names_the_layer_whose_edit_does_not_arrive(monkeypatch):
     def deaf(observation, attention):
         return replay(
             observation,
-            {
-                k: observation.attention[k][None] if k == 1 else v
-                for k, v in attention.items()
-            },
+            {k: observation.attention[k][None] if k == 1 else v for k, v in attention.items()},
         )
 
     monkeypatch.setattr(adapter, "replay_logits", deaf)
@@ -651,9 +589,7 @@ class PeakMemory(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
         for storage in [
-            x.untyped_storage()
-            for x in tree_leaves(result)
-            if isinstance(x, torch.Tensor)
+            x.untyped_storage() for x in tree_leaves(result) if isinstance(x, torch.Tensor)
         ]:
             if storage._cdata not in self.live:
                 self.live[storage._cdata] = storage.nbytes()
@@ -726,9 +662,7 @@ def from_config(name, **options):
             "banded, pooled or approximated",
         ),
         (
-            lambda: from_config(
-                "Nystromformer", num_landmarks=4, segment_means_seq_len=8
-            ),
+            lambda: from_config("Nystromformer", num_landmarks=4, segment_means_seq_len=8),
             "banded, pooled or approximated",
         ),
     ],
@@ -745,9 +679,7 @@ def test_sites_that_do_not_exist():
     observation = adapter.observe(prepare(adapter))
     with pytest.raises(AttnProbeError, match="expected a layer from 0 to 2, got 3"):
         observation.read(Site(3))
-    with pytest.raises(
-        AttnProbeError, match="expected a head from 0 to 3 in layer 1, got 4"
-    ):
+    with pytest.raises(AttnProbeError, match="expected a head from 0 to 3 in layer 1, got 4"):
         observation.read(Site(1, 4))
     with pytest.raises(AttnProbeError, match="expected a layer from 0 to 2, got 7"):
         adapter.replay(observation, {7: observation.attention[0][None]})
@@ -768,9 +700,7 @@ def test_batches_that_cannot_be_audited():
     ):
         adapter.prepare(inputs | {"input_ids": inputs["input_ids"] + 64}, (0, 1, 2))
     with pytest.raises(AttnProbeError, match="expected special_tokens_mask in a batch"):
-        adapter.prepare(
-            {k: v for k, v in inputs.items() if k != "special_tokens_mask"}, (0, 1, 2)
-        )
+        adapter.prepare({k: v for k, v in inputs.items() if k != "special_tokens_mask"}, (0, 1, 2))
     xlnet = TransformerAdapter(shared("xlnet"))
     with pytest.raises(AttnProbeError, match="expected padding on the left"):
         xlnet.prepare(inputs, (0, 1, 2))
@@ -810,10 +740,7 @@ def test_a_pretrained_bert():
         return_tensors="pt",
         return_special_tokens_mask=True,
     )
-    words = [
-        [-1 if word is None else word for word in encoded.word_ids(row)]
-        for row in range(2)
-    ]
+    words = [[-1 if word is None else word for word in encoded.word_ids(row)] for row in range(2)]
     adapter = wrap(model)
     batch = adapter.prepare({**encoded, "word_ids": torch.tensor(words)}, (0, 1))
     assert batch.content_mask.sum(1).tolist() == [6, 1] and len(adapter.sites()) == 72
@@ -831,9 +758,7 @@ def test_a_pretrained_bert():
         )
     for layer in (0, 3, 5):
         edits = random_attention(adapter, observation, layer, 2)
-        expected = torch.stack(
-            [rerun(adapter, observation, layer, edit) for edit in edits]
-        )
+        expected = torch.stack([rerun(adapter, observation, layer, edit) for edit in edits])
         torch.testing.assert_close(
             adapter.replay(observation, {layer: edits}), expected, atol=1e-5, rtol=0
         )

@@ -142,9 +142,7 @@ def pairs(reviews, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def without_the_package(
-    make_checkpoint, hierarchical, pairs, run_python, tmp_path_factory
-):
+def without_the_package(make_checkpoint, hierarchical, pairs, run_python, tmp_path_factory):
     """What a process without the package makes of all encoders in folders, of one on a Hub and of a hierarchical model."""
     folder = tmp_path_factory.mktemp("without")
     shutil.copytree(make_checkpoint(), folder / "hub/models/acme/bilstm")
@@ -199,9 +197,7 @@ def expected(make_model, tokenizer, hierarchical, pairs):
 
 def test_the_package_is_really_out_of_reach_there(without_the_package):
     assert without_the_package["blocked"]
-    assert {without_the_package[name]["module"] for name in NAMES} == {
-        "transformers_modules"
-    }
+    assert {without_the_package[name]["module"] for name in NAMES} == {"transformers_modules"}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -222,9 +218,7 @@ def test_saved_again_without_the_package_and_loaded_again(name, without_the_pack
         "context again": "context",
         "context of the saved": "context",
     }.items():
-        torch.testing.assert_close(
-            torch.tensor(found[again]), torch.tensor(found[first])
-        )
+        torch.testing.assert_close(torch.tensor(found[again]), torch.tensor(found[first]))
     assert {file.name for file in folder.iterdir()} >= CODE | {
         "model.safetensors",
         "tokenizer.json",
@@ -237,8 +231,7 @@ def test_saved_again_without_the_package_and_loaded_again(name, without_the_pack
 
 def test_a_pipeline_without_the_package(without_the_package):
     names = [
-        ("negative", "positive")[row[1] > 0]
-        for row in without_the_package["bilstm"]["logits"]
+        ("negative", "positive")[row[1] > 0] for row in without_the_package["bilstm"]["logits"]
     ]
     assert [found["label"] for found in without_the_package["labels"]] == names
 
@@ -257,10 +250,7 @@ def test_a_model_of_the_remote_classes_is_audited_like_ours(
     name = "modeling_attention_classifier.AttentionClassifierForSequenceClassification"
     stranger = get_class_from_dynamic_module(name, folder).from_pretrained(folder)
     assert not isinstance(stranger, AttentionClassifierForSequenceClassification)
-    data = [
-        {"text": f"{text} {other}"}
-        for text, other in zip(texts[:4], texts[4:], strict=False)
-    ]
+    data = [{"text": f"{text} {other}"} for text, other in zip(texts[:4], texts[4:], strict=False)]
     found = audit(stranger, data, tokenizer=tokenizer, progress=False).to_pandas()
     expected = audit(folder, data, progress=False).to_pandas()
     pd.testing.assert_frame_equal(found, expected)
@@ -307,9 +297,7 @@ def test_the_auto_classes_find_the_installed_code(
     for name, value in model.state_dict().items():
         assert torch.equal(classifier.state_dict()[name], value)
         if name.startswith("attention_classifier."):
-            assert torch.equal(
-                base.state_dict()[name.removeprefix("attention_classifier.")], value
-            )
+            assert torch.equal(base.state_dict()[name.removeprefix("attention_classifier.")], value)
 
 
 def test_the_tokenizer_comes_back(checkpoint, tokenizer):
@@ -324,8 +312,7 @@ def test_a_hierarchical_checkpoint_reads_raw_text(hierarchical):
     model, tokenizer, folder = hierarchical
     loaded = AutoModelForSequenceClassification.from_pretrained(folder)
     assert (
-        type(loaded) is AttentionClassifierForSequenceClassification
-        and loaded.config.hierarchical
+        type(loaded) is AttentionClassifierForSequenceClassification and loaded.config.hierarchical
     )
     text = "The film was dull. A wonderful plot!<br />Superb"
     batch = AutoTokenizer.from_pretrained(folder)(text, return_tensors="pt")
@@ -352,9 +339,7 @@ def test_a_base_model_is_a_checkpoint_too(make_model, tokenizer, tmp_path):
     }
     batch = tokenizer(SENTENCES, padding=True, return_tensors="pt")
     again = AutoModel.from_pretrained(tmp_path)
-    torch.testing.assert_close(
-        again(**batch).pooler_output, model(**batch).pooler_output
-    )
+    torch.testing.assert_close(again(**batch).pooler_output, model(**batch).pooler_output)
 
 
 def test_a_configuration_comes_back(tmp_path):
@@ -385,9 +370,7 @@ def test_loading_in_another_precision(checkpoint, dtype):
 def test_a_pipeline_gives_the_names_of_the_labels(checkpoint, make_model, tokenizer):
     classify = pipeline("text-classification", model=str(checkpoint))
     model = make_model()
-    for sentence, found in zip(
-        SENTENCES, classify(SENTENCES, batch_size=3), strict=True
-    ):
+    for sentence, found in zip(SENTENCES, classify(SENTENCES, batch_size=3), strict=True):
         probs = model(**tokenizer(sentence, return_tensors="pt")).logits.softmax(-1)[0]
         assert found["label"] == ("negative", "positive")[probs.argmax()]
         assert found["score"] == pytest.approx(probs.max().item(), abs=1e-5)
@@ -397,9 +380,9 @@ def test_a_pipeline_gives_the_names_of_the_labels(checkpoint, make_model, tokeni
 
 
 def test_a_pipeline_of_four_labels(make_checkpoint):
-    found = pipeline(
-        "text-classification", model=str(make_checkpoint("cnn", "dot_product", 4))
-    )(SENTENCES[0], top_k=None)
+    found = pipeline("text-classification", model=str(make_checkpoint("cnn", "dot_product", 4)))(
+        SENTENCES[0], top_k=None
+    )
     assert {one["label"] for one in found} == {"negative", "positive", "mixed", "none"}
 
 
@@ -430,10 +413,7 @@ def test_the_plain_trainer(make_model, tokenizer, reviews, tmp_path):
     unchanged = trainer.evaluate()["eval_loss"]
     trainer.train()
     assert trainer.evaluate()["eval_loss"] < unchanged
-    assert all(
-        not torch.equal(value, before[name])
-        for name, value in model.state_dict().items()
-    )
+    assert all(not torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert trainer.predict(data["test"]).predictions.shape == (40, 2)
     trainer.save_model(tmp_path / "saved")
     assert {file.name for file in (tmp_path / "saved").iterdir()} >= CODE | {

@@ -79,9 +79,7 @@ def plain(model, text):
     """Logits, attention of words per sentence, attention of sentences of one text [[word, …], …]."""
     base, kind = model.attention_classifier, model.config.encoder
     found = [
-        attended(
-            base.attention, encoded(base.encoder, kind, base.embeddings.weight[ids])
-        )
+        attended(base.attention, encoded(base.encoder, kind, base.embeddings.weight[ids]))
         for ids in text
     ]
     vectors = torch.stack([vector for _, vector in found])
@@ -101,17 +99,13 @@ def plain(model, text):
 def test_a_padded_batch_equals_the_plain_loop(kind, training):
     """Also while training, when recurrent layers on a CPU run each direction by itself."""
     model = make(*kind).train(training)
-    outputs = model(
-        **pad([ids_of(text) for text in TEXTS], n_keys=17), output_attentions=True
-    )
+    outputs = model(**pad([ids_of(text) for text in TEXTS], n_keys=17), output_attentions=True)
     words, sentences = outputs.attentions
     assert words.shape == (4, 1, 3, 17) and sentences.shape == (4, 1, 1, 3)
     for row, text in enumerate(TEXTS):
         logits, of_words, of_sentences = plain(model, text)
         torch.testing.assert_close(outputs.logits[row], logits, atol=1e-6, rtol=0)
-        torch.testing.assert_close(
-            sentences[row, 0, 0], F.pad(of_sentences, (0, 3 - len(text)))
-        )
+        torch.testing.assert_close(sentences[row, 0, 0], F.pad(of_sentences, (0, 3 - len(text))))
         expected, place = torch.zeros(3, 17, dtype=torch.float64), 1
         for number, weights in enumerate(of_words):
             expected[number, place : place + len(weights)] = weights
@@ -127,15 +121,14 @@ def test_the_attention_size_of_the_papers(encoder):
         model.attention_classifier.attention,
         model.attention_classifier.sentences.attention,
     ):
-        assert attention.projection.weight.shape[
-            0
-        ] == 100 and attention.query.weight.shape == (1, 100)
+        assert attention.projection.weight.shape[0] == 100 and attention.query.weight.shape == (
+            1,
+            100,
+        )
     assert model.config.hidden_size == {"bigru": 100, "cnn": 50, "none": 6}[encoder]
 
 
-texts = st.lists(
-    st.lists(st.integers(5, 11), min_size=1, max_size=6), min_size=1, max_size=5
-)
+texts = st.lists(st.lists(st.integers(5, 11), min_size=1, max_size=6), min_size=1, max_size=5)
 
 
 @settings(max_examples=30, deadline=None)
@@ -152,9 +145,7 @@ def test_neither_padding_nor_batch_nor_order_matter(batch, extra, encoder):
         backward = model(**pad(rows[::-1])).logits.flip(0)
     torch.testing.assert_close(together, backward, atol=1e-12, rtol=0)
     for row, text in enumerate(batch):
-        torch.testing.assert_close(
-            together[row], plain(model, text)[0], atol=1e-12, rtol=0
-        )
+        torch.testing.assert_close(together[row], plain(model, text)[0], atol=1e-12, rtol=0)
 
 
 @pytest.mark.parametrize("encoder", ["bigru", "cnn", "none"])
@@ -178,17 +169,13 @@ def test_a_text_without_words_gets_the_bias(rows):
     model = make(n_labels=3)
     outputs = model(**pad(rows), output_attentions=True)
     torch.testing.assert_close(outputs.logits[0], model.classifier.bias)
-    assert (outputs.attentions[0][0] == 0).all() and (
-        outputs.attentions[1][0] == 0
-    ).all()
+    assert (outputs.attentions[0][0] == 0).all() and (outputs.attentions[1][0] == 0).all()
 
 
 def test_embeddings_in_place_of_ids_are_one_sentence():
     model = make()
     vectors = model.get_input_embeddings().weight[torch.tensor([[2, 5, 6, 7, 3]])]
-    torch.testing.assert_close(
-        model(inputs_embeds=vectors).logits[0], plain(model, [[5, 6, 7]])[0]
-    )
+    torch.testing.assert_close(model(inputs_embeds=vectors).logits[0], plain(model, [[5, 6, 7]])[0])
 
 
 @pytest.mark.parametrize("encoder", ["bilstm", "bigru"])
@@ -203,17 +190,11 @@ def test_training_and_evaluation_have_the_same_gradients(encoder, hierarchical):
             **pad([ids_of(text) for text in TEXTS]), labels=torch.tensor([0, 1, 1, 0])
         ).loss.backward()
         found.append(
-            {
-                name: p.grad.clone()
-                for name, p in model.named_parameters()
-                if p.grad is not None
-            }
+            {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
         )
     assert found[0].keys() == found[1].keys() and len(found[0]) > 8
     for name in found[0]:
-        torch.testing.assert_close(
-            found[0][name], found[1][name], atol=1e-12, rtol=1e-9
-        )
+        torch.testing.assert_close(found[0][name], found[1][name], atol=1e-12, rtol=1e-9)
 
 
 def test_a_gru_starts_as_the_papers():
@@ -235,18 +216,11 @@ def test_a_gru_starts_as_the_papers():
             given.std().item() == pytest.approx(bound / 3**0.5, rel=0.02)
             and abs(given.mean().item()) < 0.005
         )
-        torch.testing.assert_close(
-            recurrent.t() @ recurrent, torch.eye(50), atol=1e-5, rtol=0
-        )
-        assert (
-            not weights[f"bias_ih_{suffix}"].any()
-            and not weights[f"bias_hh_{suffix}"].any()
-        )
+        torch.testing.assert_close(recurrent.t() @ recurrent, torch.eye(50), atol=1e-5, rtol=0)
+        assert not weights[f"bias_ih_{suffix}"].any() and not weights[f"bias_hh_{suffix}"].any()
 
 
-@pytest.mark.parametrize(
-    "name", ["embedding_dropout", "sentence_dropout", "logit_dropout"]
-)
+@pytest.mark.parametrize("name", ["embedding_dropout", "sentence_dropout", "logit_dropout"])
 def test_dropout_acts_while_training_only(name):
     model, batch = make("none", 5, **{name: 0.5}), pad([ids_of(text) for text in TEXTS])
     torch.testing.assert_close(
@@ -255,13 +229,9 @@ def test_dropout_acts_while_training_only(name):
     model.train()
     one, other = model(**batch).logits, model(**batch).logits
     assert not torch.equal(one, other)
-    if (
-        name == "logit_dropout"
-    ):  # after the linear layer: a logit is 0 or twice what it was
+    if name == "logit_dropout":  # after the linear layer: a logit is 0 or twice what it was
         plain_logits = model.eval()(**batch).logits
-        assert ((one == 0) | torch.isclose(one, 2 * plain_logits)).all() and (
-            one == 0
-        ).any()
+        assert ((one == 0) | torch.isclose(one, 2 * plain_logits)).all() and (one == 0).any()
 
 
 @pytest.mark.parametrize("value", [-0.1, 1.0])
@@ -279,9 +249,7 @@ def test_flat_models_have_no_weights_of_sentences_and_attend_to_no_separator():
     )
     model = AttentionClassifierForSequenceClassification(config).eval()
     assert not any("sentences" in name for name in model.state_dict())
-    attention = model(**pad([[2, 5, SEP, 6, 3]]), output_attentions=True).attentions[0][
-        0, 0, 0
-    ]
+    attention = model(**pad([[2, 5, SEP, 6, 3]]), output_attentions=True).attentions[0][0, 0, 0]
     assert attention[2] == 0 and attention[[1, 3]].sum().item() == pytest.approx(1)
 
 

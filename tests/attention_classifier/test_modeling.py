@@ -48,15 +48,11 @@ def expected_states(model, ids):
     base, config = model.attention_classifier, model.config
     embeddings = base.embeddings.weight[ids]
     if config.encoder == "bilstm":
-        lstm = nn.LSTM(
-            config.embedding_size, config.encoder_size, bidirectional=True
-        ).double()
+        lstm = nn.LSTM(config.embedding_size, config.encoder_size, bidirectional=True).double()
         lstm.load_state_dict(base.encoder.lstm.state_dict())
         return lstm(embeddings)[0]
     if config.encoder == "bigru":
-        gru = nn.GRU(
-            config.embedding_size, config.encoder_size, bidirectional=True
-        ).double()
+        gru = nn.GRU(config.embedding_size, config.encoder_size, bidirectional=True).double()
         gru.load_state_dict(base.encoder.gru.state_dict())
         return gru(embeddings)[0]
     if config.encoder == "cnn":
@@ -67,9 +63,7 @@ def expected_states(model, ids):
         ]
         return torch.cat(maps).relu().t()
     if config.encoder == "mlp":
-        return torch.tanh(
-            embeddings @ base.encoder.linear.weight.t() + base.encoder.linear.bias
-        )
+        return torch.tanh(embeddings @ base.encoder.linear.weight.t() + base.encoder.linear.bias)
     return embeddings
 
 
@@ -78,9 +72,7 @@ def expected_attention(model, states):
     attention, content = model.attention_classifier.attention, states[1:-1]
     if model.config.attention == "additive":
         scores = (
-            torch.tanh(
-                content @ attention.projection.weight.t() + attention.projection.bias
-            )
+            torch.tanh(content @ attention.projection.weight.t() + attention.projection.bias)
             @ attention.query.weight[0]
         )
     elif model.config.attention == "dot_product":
@@ -94,23 +86,17 @@ def expected_attention(model, states):
 def test_each_text_of_a_padded_batch_equals_the_oracle_on_it_alone(kind):
     model = make(*kind)
     with torch.no_grad():
-        outputs = model(
-            **pad(TEXTS, n_keys=13), output_attentions=True, output_hidden_states=True
-        )
+        outputs = model(**pad(TEXTS, n_keys=13), output_attentions=True, output_hidden_states=True)
         assert outputs.logits.shape == (4, kind[2])
         assert [a.shape for a in outputs.attentions] == [(4, 1, 1, 13)]
         for row, text in enumerate(TEXTS):
             states = expected_states(model, [2, *text, 3])
             attention = expected_attention(model, states)
-            logits = (
-                model.classifier.weight @ (attention @ states) + model.classifier.bias
-            )
+            logits = model.classifier.weight @ (attention @ states) + model.classifier.bias
             logits = F.pad(logits, (1, 0)) if kind[2] == 2 else logits
             n_keys = len(text) + 2
             torch.testing.assert_close(outputs.hidden_states[0][row, :n_keys], states)
-            torch.testing.assert_close(
-                outputs.attentions[0][row, 0, 0, :n_keys], attention
-            )
+            torch.testing.assert_close(outputs.attentions[0][row, 0, 0, :n_keys], attention)
             torch.testing.assert_close(outputs.logits[row], logits)
 
 
@@ -127,13 +113,9 @@ def test_attention_is_exactly_zero_off_the_content_and_sums_to_one_on_it(kind):
 def test_what_stands_under_the_padding_changes_nothing(kind):
     model, batch = make(*kind), pad(TEXTS, n_keys=11)
     other = batch | {
-        "input_ids": batch["input_ids"].where(
-            batch["attention_mask"].bool(), torch.tensor(7)
-        )
+        "input_ids": batch["input_ids"].where(batch["attention_mask"].bool(), torch.tensor(7))
     }
-    torch.testing.assert_close(
-        model(**other).logits, model(**batch).logits, rtol=0, atol=0
-    )
+    torch.testing.assert_close(model(**other).logits, model(**batch).logits, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("encoder", ["bilstm", "cnn", "mlp", "none"])
@@ -149,9 +131,9 @@ def test_the_padding_row_of_the_embeddings_may_hold_anything(encoder):
 
 
 def test_uniform_attention_is_one_over_the_number_of_words():
-    attention = make(attention="uniform")(
-        **pad(TEXTS), output_attentions=True
-    ).attentions[0][:, 0, 0]
+    attention = make(attention="uniform")(**pad(TEXTS), output_attentions=True).attentions[0][
+        :, 0, 0
+    ]
     for row, text in enumerate(TEXTS):
         assert attention[row, 1 : len(text) + 1].tolist() == pytest.approx(
             [1 / len(text)] * len(text), rel=1e-15
@@ -172,9 +154,7 @@ def test_the_loss_is_the_papers_binary_cross_entropy():
     model, labels = make(), torch.tensor([0, 1, 1, 0])
     outputs = model(**pad(TEXTS), labels=labels)
     z = outputs.logits[:, 1]
-    torch.testing.assert_close(
-        outputs.loss, F.binary_cross_entropy_with_logits(z, labels.double())
-    )
+    torch.testing.assert_close(outputs.loss, F.binary_cross_entropy_with_logits(z, labels.double()))
     halved = model(
         **pad(TEXTS), labels=labels, num_items_in_batch=8
     ).loss  # how the Trainer accumulates gradients
@@ -225,9 +205,7 @@ def test_an_empty_text_has_no_attention_and_the_logits_of_the_bias(kind):
     model = make(*kind)
     outputs = model(**pad([[], [5, 6]]), output_attentions=True)
     assert (outputs.attentions[0][0] == 0).all()
-    bias = (
-        F.pad(model.classifier.bias, (1, 0)) if kind[2] == 2 else model.classifier.bias
-    )
+    bias = F.pad(model.classifier.bias, (1, 0)) if kind[2] == 2 else model.classifier.bias
     assert torch.equal(outputs.logits[0], bias)
 
 
@@ -258,9 +236,7 @@ def test_low_precision(encoder, dtype):
 def on_the_left(batch):
     lengths = batch["attention_mask"].sum(-1).tolist()
     return {
-        name: torch.stack(
-            [row.roll(len(row) - n) for row, n in zip(values, lengths, strict=True)]
-        )
+        name: torch.stack([row.roll(len(row) - n) for row, n in zip(values, lengths, strict=True)])
         for name, values in batch.items()
     }
 
@@ -268,9 +244,7 @@ def on_the_left(batch):
 @pytest.mark.parametrize("encoder", ["cnn", "mlp", "none"])
 def test_padding_on_the_left(encoder):
     model, batch = make(encoder), pad(TEXTS)
-    torch.testing.assert_close(
-        model(**on_the_left(batch)).logits, model(**batch).logits
-    )
+    torch.testing.assert_close(model(**on_the_left(batch)).logits, model(**batch).logits)
 
 
 def test_padding_on_the_left_is_refused_where_it_would_be_read():
@@ -280,9 +254,7 @@ def test_padding_on_the_left_is_refused_where_it_would_be_read():
 
 def test_no_start_no_end_no_padding_token():
     model = make(bos_token_id=None, eos_token_id=None, pad_token_id=None)
-    attention = model(torch.tensor([[5, 6, 2, 3]]), output_attentions=True).attentions[
-        0
-    ]
+    attention = model(torch.tensor([[5, 6, 2, 3]]), output_attentions=True).attentions[0]
     assert (attention > 0).all()
     embeddings = model.get_input_embeddings()(torch.tensor([[5, 6, 2, 3]]))
     assert torch.equal(
@@ -342,9 +314,7 @@ def test_a_fresh_model_starts_from_pytorchs_own_distributions():
     )
     model = AttentionClassifierModel(config)
     vectors = model.embeddings.weight
-    assert (vectors[0] == 0).all() and vectors[1:].std().item() == pytest.approx(
-        1, rel=0.02
-    )
+    assert (vectors[0] == 0).all() and vectors[1:].std().item() == pytest.approx(1, rel=0.02)
     for parameter in model.encoder.lstm.parameters():
         assert 0.9 / 8 < parameter.abs().max() <= 1 / 8
 

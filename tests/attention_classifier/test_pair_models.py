@@ -50,9 +50,7 @@ def test_forward_is_the_papers_computation(kind, answers):
         assert (outside == 0).all()
 
 
-@pytest.mark.parametrize(
-    "encoder", ["bilstm", "bigru", "orthogonal_lstm", "cnn", "mlp", "none"]
-)
+@pytest.mark.parametrize("encoder", ["bilstm", "bigru", "orthogonal_lstm", "cnn", "mlp", "none"])
 def test_neither_padding_nor_batch_nor_order_matters(encoder):
     model = make(encoder, answers=ANSWERS)
     whole = model(**batch_of()).logits
@@ -118,9 +116,7 @@ def test_word_vectors_may_be_given_instead_of_ids():
         tables.embeddings(ids),
     )
     given = {name: batch[name] for name in ("token_type_ids", "attention_mask")}
-    torch.testing.assert_close(
-        model(inputs_embeds=vectors, **given).logits, model(**batch).logits
-    )
+    torch.testing.assert_close(model(inputs_embeds=vectors, **given).logits, model(**batch).logits)
     with pytest.raises(ValueError, match="to find the candidates in"):
         make("cnn", answers=ANSWERS)(inputs_embeds=vectors, **given)
 
@@ -194,26 +190,19 @@ def stories(n_rows, seed=0):
         colours, rooms = draw.permutation(COLOURS), draw.permutation(ROOMS)[:2]
         asked = int(draw.integers(2))
         text = " ".join(
-            f"the {colour} {room} ."
-            for colour, room in zip(colours, rooms, strict=True)
+            f"the {colour} {room} ." for colour, room in zip(colours, rooms, strict=True)
         )
         rows.append((text, f"which is {colours[asked]} ?", ROOMS.index(rooms[asked])))
     texts, questions, labels = (list(column) for column in zip(*rows, strict=True))
     columns = {"text": texts, "text_pair": questions, "label": labels}
-    return Dataset.from_dict(columns).cast_column(
-        "label", ClassLabel(names=list(ROOMS))
-    )
+    return Dataset.from_dict(columns).cast_column("label", ClassLabel(names=list(ROOMS)))
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """A small model trained on stories, by this package."""
-    config = AttentionClassifierConfig(
-        query_encoder=True, embedding_size=20, encoder_size=12
-    )
-    options = TrainingOptions(
-        epochs=20, batch_size=32, learning_rate=0.01, answers_in_text=True
-    )
+    config = AttentionClassifierConfig(query_encoder=True, embedding_size=20, encoder_size=12)
+    options = TrainingOptions(epochs=20, batch_size=32, learning_rate=0.01, answers_in_text=True)
     return train_classifier(
         config,
         stories(240),
@@ -251,9 +240,7 @@ def test_pipeline_saves_and_loads(trained, tmp_path):
     run = pipeline("text-classification", model=model, tokenizer=tokenizer)
     asked = [{"text": row["text"], "text_pair": row["text_pair"]} for row in rows]
     found = run(asked, batch_size=3, top_k=None)
-    batch = tokenizer(
-        rows["text"][:], rows["text_pair"][:], padding=True, return_tensors="pt"
-    )
+    batch = tokenizer(rows["text"][:], rows["text_pair"][:], padding=True, return_tensors="pt")
     with torch.no_grad():
         probs = trained.model.eval()(**batch).logits.softmax(-1)
     for answers, row in zip(found, probs.tolist(), strict=True):
@@ -335,9 +322,7 @@ def test_an_answer_that_its_text_does_not_have_is_refused_before_training(tmp_pa
     rows = rows.remove_columns(["text", "label"])
     rows = rows.add_column("text", texts)
     labels = [wrong, *stories(30)["label"][1:]]
-    rows = rows.add_column("label", labels).cast_column(
-        "label", ClassLabel(names=list(ROOMS))
-    )
+    rows = rows.add_column("label", labels).cast_column("label", ClassLabel(names=list(ROOMS)))
     with pytest.raises(AttnProbeError, match=f"text 0: its label '{ROOMS[wrong]}'"):
         train_classifier(
             AttentionClassifierConfig(query_encoder=True),
@@ -352,16 +337,13 @@ def test_an_answer_that_its_text_does_not_have_is_refused_before_training(tmp_pa
 def test_an_audit_is_of_the_first_text(trained):
     """Its probabilities are the pipeline's. The question is neither explained nor left out."""
     rows = stories(6, seed=4)
-    report = audit(
-        trained.model, rows, "correlation", tokenizer=trained.tokenizer, progress=False
-    )
+    report = audit(trained.model, rows, "correlation", tokenizer=trained.tokenizer, progress=False)
     run = pipeline("text-classification", trained.model, tokenizer=trained.tokenizer)
     asked = [{"text": row["text"], "text_pair": row["text_pair"]} for row in rows]
     assert report.n == 6
     assert "over the first text of a pair; the second is its query" in str(report)
-    assert (
-        "attends to the first text of each pair; the second is its query"
-        in report.to_text(verbose=True)
+    assert "attends to the first text of each pair; the second is its query" in report.to_text(
+        verbose=True
     )
     examples = load_examples(rows, "test")
     seen = observations(trained.model, trained.tokenizer, examples, level="token")

@@ -24,9 +24,7 @@ from hf_attnprobe.functional.similarity import conicity as functional_conicity
 from hf_attnprobe.training.losses import papers_loss
 
 
-IDS = torch.tensor(
-    [[2, 5, 6, 7, 7, 8, 1, 3], [2, 9, 8, 3, 0, 0, 0, 0], [2, 3, 0, 0, 0, 0, 0, 0]]
-)
+IDS = torch.tensor([[2, 5, 6, 7, 7, 8, 1, 3], [2, 9, 8, 3, 0, 0, 0, 0], [2, 3, 0, 0, 0, 0, 0, 0]])
 CONTENT = torch.isin(IDS, torch.tensor([0, 2, 3]), invert=True)
 LABELS = torch.tensor([1, 0, 1])
 PENALTIES = [
@@ -79,9 +77,7 @@ def test_conicity_by_hand():
 def test_both_definitions_of_conicity_agree():
     states, content = torch.randn(5, 7, 3), torch.rand(5, 7) < 0.7
     content[:, 0] = True
-    torch.testing.assert_close(
-        conicity(states, content), functional_conicity(states, content)
-    )
+    torch.testing.assert_close(conicity(states, content), functional_conicity(states, content))
 
 
 @pytest.mark.parametrize("rate", [0.15, 0.6])
@@ -133,11 +129,7 @@ def test_the_text_is_classified_without_masks():
 def test_weighted_and_of_the_states_that_attention_weighs(penalty, options):
     model = make(**options)
     states, vectors = states_of(model)
-    expected = (
-        penalty(states, vectors, CONTENT)
-        if penalty is tying
-        else penalty(states, CONTENT)
-    )
+    expected = penalty(states, vectors, CONTENT) if penalty is tying else penalty(states, CONTENT)
     (weight,) = options.values()
     torch.testing.assert_close(model(IDS).regularization, weight * expected)
     both = make(tying=0.5, conicity_weight=0.7)(IDS).regularization
@@ -176,9 +168,7 @@ def test_the_papers_loss_reduces_penalties_as_losses(options):
     )
     torch.testing.assert_close(papers_loss(train, 2)(outputs, LABELS), summed)
     averaged = F.cross_entropy(outputs.logits, LABELS) + outputs.regularization.mean()
-    torch.testing.assert_close(
-        papers_loss(train, 2, weighted=False)(outputs, LABELS), averaged
-    )
+    torch.testing.assert_close(papers_loss(train, 2, weighted=False)(outputs, LABELS), averaged)
 
 
 @pytest.mark.parametrize("options", PENALTIES, ids=str)
@@ -187,9 +177,7 @@ def test_its_gradient_reaches_encoder_and_embeddings(options):
     model(IDS).regularization.sum().backward()
     for name, parameter in model.named_parameters():
         if ".encoder." in name or "embeddings" in name:
-            assert parameter.grad.isfinite().all() and parameter.grad.abs().sum() > 0, (
-                name
-            )
+            assert parameter.grad.isfinite().all() and parameter.grad.abs().sum() > 0, name
 
 
 @pytest.mark.parametrize("options", PENALTIES, ids=str)
@@ -197,9 +185,7 @@ def test_nothing_of_it_outside_of_training(options):
     model, plain = make(**options).eval(), make().eval()
     plain.load_state_dict(model.state_dict(), strict=False)
     state = torch.get_rng_state()
-    ours, theirs = (
-        m(IDS, labels=LABELS, output_attentions=True) for m in (model, plain)
-    )
+    ours, theirs = (m(IDS, labels=LABELS, output_attentions=True) for m in (model, plain))
     assert torch.equal(state, torch.get_rng_state())
     assert ours.regularization is None and ours.keys() == theirs.keys()
     assert all(torch.equal(ours[k], theirs[k]) for k in ("loss", "logits"))
@@ -232,8 +218,7 @@ def test_connections():
         model.attention_classifier.encoder.load_state_dict(encoder)
     vectors = plain.attention_classifier.embeddings(IDS)
     states, beside, added = (
-        m.attention_classifier.encode(vectors, (IDS != 0).long())
-        for m in (plain, concat, residual)
+        m.attention_classifier.encode(vectors, (IDS != 0).long()) for m in (plain, concat, residual)
     )
     assert torch.equal(beside, torch.cat([states, vectors], dim=-1)) and torch.equal(
         added, states + vectors
@@ -288,15 +273,12 @@ def test_an_orthogonal_lstm_of_sentences():
             base.embeddings(torch.tensor([sentence])), torch.ones(1, len(sentence))
         )
         vectors.append(
-            base.attend(states, torch.ones(1, len(sentence), dtype=torch.bool))
-            @ states[0]
+            base.attend(states, torch.ones(1, len(sentence), dtype=torch.bool)) @ states[0]
         )
     states = base.sentences.encoder(torch.stack(vectors, dim=1), torch.ones(1, 2))
     weights = base.sentences.attend(states, torch.ones(1, 2, dtype=torch.bool))
     text = torch.tensor([[2, 5, 6, 1, 7, 8, 9, 3, 0], [2, 5, 6, 8, 8, 8, 8, 8, 3]])
-    torch.testing.assert_close(
-        model(text).logits[:1], model.decode(weights @ states[0])
-    )
+    torch.testing.assert_close(model(text).logits[:1], model.decode(weights @ states[0]))
 
 
 # --- the checkpoint says it ---------------------------------------------------------------------------------------

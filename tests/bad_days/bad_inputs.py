@@ -132,9 +132,7 @@ def outcome(case: Case, models: dict[str, Path]) -> tuple[str, str | None]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _outcome(
-    case: Case, models: dict[str, Path], folder: Path
-) -> tuple[str, str | None]:
+def _outcome(case: Case, models: dict[str, Path], folder: Path) -> tuple[str, str | None]:
     model = models[case.model]
     if case.change is not None:
         model = Path(shutil.copytree(model, folder / "model"))
@@ -277,9 +275,7 @@ def _wrong_with(report: Any, case: Case, model: Path) -> str | None:
     for (number, value), own in zip(said.items(), native, strict=True):
         if not abs(value - own) < 1e-5:
             text = case.texts[number]
-            return (
-                f"text {number} {text[:60]!r}: probability {value}, own forward {own}"
-            )
+            return f"text {number} {text[:60]!r}: probability {value}, own forward {own}"
     return None
 
 
@@ -348,12 +344,8 @@ ODD_TEXTS = [
 ]
 ODD_NUMBERS = [0, 1, 2, -1, -2, 10**9, 4 * 10**18, 2**63, 10**30, -(10**30), 0.5, 1e308]
 ODD_VALUES = st.one_of(
-    st.sampled_from(
-        [*ODD_NUMBERS, None, True, False, "", "x", "0", [], {}, [0], [None], {"a": 1}]
-    ),
-    st.sampled_from(
-        [float("nan"), float("inf"), ["a", 1], [[1]], "１", "0 1", "a" * 300]
-    ),
+    st.sampled_from([*ODD_NUMBERS, None, True, False, "", "x", "0", [], {}, [0], [None], {"a": 1}]),
+    st.sampled_from([float("nan"), float("inf"), ["a", 1], [[1]], "１", "0 1", "a" * 300]),
     st.integers(-(2**70), 2**70),
     st.floats(),
     st.text(max_size=8),
@@ -487,9 +479,7 @@ def bad_data(draw: Callable) -> Case:
     for name in dict.fromkeys(names):
         columns[name] = draw(column_of(name, n_rows))
     rows = [{name: columns[name][k] for name in columns} for k in range(n_rows)]
-    form = draw(
-        st.sampled_from(["csv", "jsonl", "parquet", "rows", "columns", "frame", "tsv"])
-    )
+    form = draw(st.sampled_from(["csv", "jsonl", "parquet", "rows", "columns", "frame", "tsv"]))
     model = draw(st.sampled_from(["bilstm", "bilstm", "bert"]))
     say = f"{model} {form} {rows!r:.700}"
     if form in ("rows", "columns", "frame"):
@@ -503,9 +493,7 @@ def bad_data(draw: Callable) -> Case:
     content = table_bytes(rows, form)
     texts = _known(columns) if not flags else None
     arguments = audit_of(data_name, *flags, keep=draw(st.integers(0, 2)) == 0)
-    return Case(
-        "data", f"{say} {flags}", arguments, {where: content}, None, model, texts
-    )
+    return Case("data", f"{say} {flags}", arguments, {where: content}, None, model, texts)
 
 
 def _known(columns: dict[str, list]) -> dict[int, str] | None:
@@ -671,23 +659,17 @@ def bad_checkpoints(draw: Callable) -> Case:
     """A model's folder with a value, a file or a tensor that is off."""
     model = draw(st.sampled_from(["bilstm", "bert"]))
     change, say = draw(
-        st.one_of(
-            config_change(), config_change(), tokenizer_change(), weights_change()
-        )
+        st.one_of(config_change(), config_change(), tokenizer_change(), weights_change())
     )
     arguments = audit_of("HERE/data.jsonl", keep=draw(st.integers(0, 2)) == 0)
     files = {"data.jsonl": GOOD}
-    return Case(
-        "checkpoints", f"{model} {say}", arguments, files, change, model, GOOD_TEXTS
-    )
+    return Case("checkpoints", f"{model} {say}", arguments, files, change, model, GOOD_TEXTS)
 
 
 @st.composite
 def config_change(draw: Callable) -> tuple[Callable, str]:
     changes = draw(
-        st.dictionaries(
-            st.sampled_from(CONFIG_KEYS), odd_setting, min_size=1, max_size=2
-        )
+        st.dictionaries(st.sampled_from(CONFIG_KEYS), odd_setting, min_size=1, max_size=2)
     )
     gone = draw(st.lists(st.sampled_from(CONFIG_KEYS), max_size=1))
     if draw(st.integers(0, 3)):

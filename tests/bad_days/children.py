@@ -61,9 +61,7 @@ def _be_child(function: Callable[[], int | None], out: int, err: int) -> None:
         os.dup2(out, 1)
         os.dup2(err, 2)
         sys.stdout = io.TextIOWrapper(os.fdopen(1, "wb", closefd=False))
-        sys.stderr = io.TextIOWrapper(
-            os.fdopen(2, "wb", closefd=False), write_through=True
-        )
+        sys.stderr = io.TextIOWrapper(os.fdopen(2, "wb", closefd=False), write_through=True)
         try:
             code = function() or 0
         except BaseException:

@@ -64,9 +64,7 @@ def check_goes_on(command, whole, tmp_path, at):
     assert again.code == 0, (at, again.err)
     assert weights_of(folder) == weights_of(whole), at
     assert not hidden_in(folder), at
-    assert {file.name for file in folder.iterdir()} == {
-        file.name for file in whole.iterdir()
-    }
+    assert {file.name for file in folder.iterdir()} == {file.name for file in whole.iterdir()}
     shutil.rmtree(folder)
 
 
@@ -90,9 +88,7 @@ def test_killed_at_every_write(verb, commands, tmp_path):
         check_goes_on(command, whole, tmp_path, at)
 
 
-def test_a_model_half_written_over_another_is_not_taken_for_one(
-    few, commands, cli, tmp_path
-):
+def test_a_model_half_written_over_another_is_not_taken_for_one(few, commands, cli, tmp_path):
     """Weights of the new model, tokenizer of the old one, as a kill between the two leaves them."""
     splits = as_data(few).splits(seed=0)
     config = papers_config(None, encoder="none", embedding_size=4)
@@ -125,9 +121,7 @@ def test_a_model_half_written_over_another_is_not_taken_for_one(
     assert cli(*audit, "--test-limit", 2).code == 0
 
 
-def test_what_a_killed_audit_left_is_taken_away_and_nothing_else(
-    commands, cli, tmp_path
-):
+def test_what_a_killed_audit_left_is_taken_away_and_nothing_else(commands, cli, tmp_path):
     command = commands["audit"]
     folder = tmp_path / "out"
     folder.mkdir()

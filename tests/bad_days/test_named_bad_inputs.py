@@ -95,9 +95,7 @@ def test_a_file_is_a_data_set_and_its_cells_stay_texts(form, tmp_path):
         lines = ["text,label", *(f"{t},{k % 2}" for k, t in enumerate(texts))]
         file.write_text("\n".join(lines).replace(",", mark))
     elif form == "jsonl":
-        file.write_bytes(
-            json_lines([{"text": t, "label": k % 2} for k, t in enumerate(texts)])
-        )
+        file.write_bytes(json_lines([{"text": t, "label": k % 2} for k, t in enumerate(texts)]))
     else:
         pa.parquet.write_table(pa.table({"text": texts, "label": [0, 1, 0, 1]}), file)
     examples = load_examples(str(file), "test")
@@ -150,9 +148,7 @@ def test_parquet_without_rows_is_told_so(tmp_path):
     empty = pa.table({"text": pa.array([], pa.string())})
     pa.parquet.write_table(empty, tmp_path / "test.parquet")
     for place in (tmp_path, tmp_path / "test.parquet"):
-        with pytest.raises(
-            AttnProbeError, match=r"Parquet files have no rows|empty one"
-        ):
+        with pytest.raises(AttnProbeError, match=r"Parquet files have no rows|empty one"):
             load_examples(str(place), "test")
 
 
@@ -164,9 +160,7 @@ def test_a_column_called_image_beside_texts_is_none():
 
 @pytest.mark.parametrize("cells", [[0, 1], [[], []], [None, None]])
 def test_a_column_of_images_that_holds_none_is_one_line(cells):
-    with pytest.raises(
-        AttnProbeError, match="column 'image' must hold images"
-    ) as error:
+    with pytest.raises(AttnProbeError, match="column 'image' must hold images") as error:
         load_examples([{"image": cell} for cell in cells], "test")
     one_line(error)
 
@@ -198,9 +192,7 @@ def test_a_word_of_a_hundred_thousand_letters_costs_linear_time():
     ],
 )
 def test_a_value_of_a_configuration_that_is_no_such_thing(key, value):
-    with pytest.raises(
-        AttnProbeError, match=f"for {key} in the configuration"
-    ) as error:
+    with pytest.raises(AttnProbeError, match=f"for {key} in the configuration") as error:
         check_values({key: value}, "model")
     one_line(error)
 
@@ -297,9 +289,7 @@ def test_plain_yaml_is_read_as_it_is():
         ("statistic: median_tvd", "score: a/b/c", "expected a step with scores"),
     ],
 )
-def test_a_study_that_cannot_be_is_refused_before_it_runs(
-    before, after, said, tmp_path
-):
+def test_a_study_that_cannot_be_is_refused_before_it_runs(before, after, said, tmp_path):
     text = STUDY.replace(before, after)
     if "x-y" in after:  # of an argument that takes texts
         text = text.replace("seed: $seed", "revision: $seed")

@@ -124,9 +124,7 @@ def test_every_file_damaged_in_every_way(verb, commands, tmp_path):
 # --- rows and folders of others -------------------------------------------------------
 
 
-def test_the_report_of_more_rows_than_the_summary_is_the_audits(
-    commands, cli, copy_of, tmp_path
-):
+def test_the_report_of_more_rows_than_the_summary_is_the_audits(commands, cli, copy_of, tmp_path):
     """An audit extended and interrupted: rows of more texts than the summary tells of."""
     small, large = tmp_path / "small", tmp_path / "large"
     command = commands["audit"](small)

@@ -33,17 +33,13 @@ def told(found) -> dict[str, dict[str, dict[str, int]]]:
 
 def test_the_small_table_is_the_stored_one():
     """A change of the verdict shows here; `python tests/calibration/test_calibrate.py` stores it."""
-    assert told(calibrate(options=CalibrationOptions(quick=True))) == json.loads(
-        STORED.read_text()
-    )
+    assert told(calibrate(options=CalibrationOptions(quick=True))) == json.loads(STORED.read_text())
 
 
 @pytest.fixture(scope="module")
 def few(tmp_path_factory):
     folder = tmp_path_factory.mktemp("calibration")
-    options = CalibrationOptions(
-        constructs=["pointer", "decoy"], draws=2, texts=[60, 30], seed=5
-    )
+    options = CalibrationOptions(constructs=["pointer", "decoy"], draws=2, texts=[60, 30], seed=5)
     return calibrate(folder, options=options), folder
 
 
@@ -169,9 +165,7 @@ def test_the_html_page_has_every_table_and_reason():
 
 def test_what_comes_with_the_package_is_of_these_rules_and_constructs():
     measured = report.measured()
-    assert measured.thresholds == {
-        key: (RULES[key].partly, RULES[key].yes) for key in report.ASKED
-    }
+    assert measured.thresholds == {key: (RULES[key].partly, RULES[key].yes) for key in report.ASKED}
     asked = {n for n, kind in CONSTRUCTS.items() if kind.sizes(measured.texts)}
     assert {cell.construct for cell in measured.cells} == asked
 

@@ -34,8 +34,7 @@ def by_hand(model, ids, attention=None):
     """Probabilities and attention of one text, by loops over its words."""
     gain, shared, around = model.paths.tolist()
     scores, values, halves = (
-        getattr(model, name).detach().numpy()[ids]
-        for name in ("scores", "values", "halves")
+        getattr(model, name).detach().numpy()[ids] for name in ("scores", "values", "halves")
     )
     n_words, n_classes = values.shape
     worth = np.array(values)
@@ -121,9 +120,7 @@ def test_reassigned_weights_are_the_same_and_stay_with_their_words():
 def other_attentions(observation, n_copies: int = 50):
     """Random attention over each text's words, [copies, batch, 1, 1, keys]."""
     mask = observation.batch.mask
-    draws = torch.rand(
-        n_copies, *mask.shape, generator=torch.Generator().manual_seed(0)
-    )
+    draws = torch.rand(n_copies, *mask.shape, generator=torch.Generator().manual_seed(0))
     weights = draws.double().pow(4) * mask  # some sharp, some even
     return (weights / weights.sum(-1, keepdim=True))[:, :, None, None]
 
@@ -249,14 +246,11 @@ def test_rows_are_those_of_an_audit_whatever_its_batches(name, tmp_path):
     rows, control = rows_of(drawn, seed=1)
     own = [(rows, report.rows)]
     draws = [
-        (control[control.draw == n], read_rows(draw_folder(tmp_path, n)))
-        for n in range(DRAWS)
+        (control[control.draw == n], read_rows(draw_folder(tmp_path, n))) for n in range(DRAWS)
     ]
     for found, expected in own + draws:  # an audit measures more than a verdict reads
         key = list(KEY)
         both = found.merge(expected, on=key, suffixes=("", "_of_audit"))
         assert len(both) == len(found)
         # counts of erasures are divided in float32
-        np.testing.assert_allclose(
-            both.value, both.value_of_audit, rtol=1e-6, atol=1e-9
-        )
+        np.testing.assert_allclose(both.value, both.value_of_audit, rtol=1e-6, atol=1e-9)

@@ -59,9 +59,7 @@ def test_tau_is_counted_by_class(rows, drawn, predicted, measure):
         assert sum(series.y) == pytest.approx(1)
         for low, n, share in zip(series.x, series.n, series.y, strict=True):
             last = low == pytest.approx(0.9)
-            inside = (own >= low) & (
-                (own <= 1) if last else (own < round(low + 0.1, 1))
-            )
+            inside = (own >= low) & ((own <= 1) if last else (own < round(low + 0.1, 1)))
             assert n == inside.sum()
             assert share == pytest.approx(inside.mean())
         assert f"{own.mean():z.2f} [" in chart.finding
@@ -75,9 +73,7 @@ def test_the_mean_of_a_finding_has_the_interval_of_resampled_texts(rows, drawn):
     """Against a plain loop over resamples, to within what another draw changes."""
     values = values_of(rows, "comprehensiveness@attention").to_numpy()
     draw = np.random.default_rng(1)
-    means = [
-        values[draw.integers(0, len(values), len(values))].mean() for _ in range(4000)
-    ]
+    means = [values[draw.integers(0, len(values), len(values))].mean() for _ in range(4000)]
     low, high = np.percentile(means, [2.5, 97.5])
     series = drawn["comprehensiveness"].series[0]
     k = series.x.index("attention")
@@ -94,14 +90,10 @@ def test_shuffles_in_four_bins(rows, drawn, predicted):
         for b in range(4):
             inside = (largest >= edges[b]) & (largest < edges[b + 1]) & (predicted == k)
             quartiles = moved[inside].quantile([0.25, 0.5, 0.75]).tolist()
-            assert [series.low[b], series.y[b], series.high[b]] == pytest.approx(
-                quartiles
-            )
+            assert [series.low[b], series.y[b], series.high[b]] == pytest.approx(quartiles)
             assert series.n[b] == inside.sum()
     low = moved[largest < 0.25]
-    said = (
-        f"{low.median():.2f} in the {len(low)} texts whose largest weight is in [0.00"
-    )
+    said = f"{low.median():.2f} in the {len(low)} texts whose largest weight is in [0.00"
     assert said in chart.finding
     assert sum(sum(s.n) for s in chart.series) == 400  # a weight of exactly 1 too
 
@@ -164,9 +156,7 @@ def test_single_texts_are_a_sample_and_the_median_is_of_all(rows, drawn):
     assert set(zip(points.x, points.y, strict=True)) <= set(zip(gap, js, strict=True))
     assert medians.joined
     tenth = np.floor(gap * 10)
-    assert medians.x == pytest.approx(
-        ((tenth.drop_duplicates().sort_values()) + 0.5) / 10
-    )
+    assert medians.x == pytest.approx(((tenth.drop_duplicates().sort_values()) + 0.5) / 10)
     assert medians.y == pytest.approx(js.groupby(tenth).median())
     assert medians.n == tuple(js.groupby(tenth).size())
     assert f"{js.median():.3f} nats" in chart.finding
@@ -199,8 +189,7 @@ def test_without_an_exact_minimum_the_best_ranking_stands_for_it(rows):
     known = rows[~rows.statistic.isin(["minimal_fraction", "fraction_to_flip@margin"])]
     chart = by_key(known)["fraction_to_flip"]
     attention, product = (
-        values_of(rows, f"fraction_to_flip@{name}").dropna()
-        for name in ("attention", "product")
+        values_of(rows, f"fraction_to_flip@{name}").dropna() for name in ("attention", "product")
     )
     assert chart.series[1].x == ("best ranking of each text",)
     assert chart.series[1].y[0] == np.minimum(attention, product).median()
@@ -226,9 +215,7 @@ def test_rankings_beside_a_random_one(rows, drawn, key, family):
 
 def test_published_numbers_stand_beside_ours(rows):
     drawn = by_key(rows, published=Published("sst", "bilstm"))
-    theirs = [
-        r.value for r in drawn["tau_gradient"].references if "published" in r.name
-    ]
+    theirs = [r.value for r in drawn["tau_gradient"].references if "published" in r.name]
     assert theirs == [row[0] for row in TAU["sst"]["bilstm", "gradient"]]
     bins = drawn["permutation_by_max_attention"].series[2:]
     for k, series in enumerate(bins):

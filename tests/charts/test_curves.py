@@ -65,9 +65,7 @@ def test_the_sentence_has_the_farthest_of_each_kind():
 
 @pytest.mark.parametrize("n_adversaries", [1, 2, 3])
 def test_two_points_are_not_read_as_a_curve(n_adversaries):
-    names = [
-        f"adversary_{of}@{k}" for k in range(n_adversaries) for of in ("jsd", "tvd")
-    ]
+    names = [f"adversary_{of}@{k}" for k in range(n_adversaries) for of in ("jsd", "tvd")]
     finding = penalty_curve(curve_points([statistic(n, 0.3) for n in names])).finding
     assert ("rises late" in finding) == (n_adversaries == 3)
     assert "exact frontier" not in finding and "seeds is" not in finding

@@ -42,12 +42,8 @@ def test_every_cell_is_a_mean_within_its_interval(rows_of_heads, maps, statistic
 def test_intervals_hold_for_all_heads_at_once(rows_of_heads, maps):
     """Wider than those of one head, and no wider than Bonferroni's."""
     chart = maps["heads_median_tvd"]
-    own = rows_of_heads[
-        (rows_of_heads.statistic == "median_tvd") & (rows_of_heads["head"] >= 0)
-    ]
-    wide = own.pivot_table(
-        index="example_id", columns=["layer", "head"], values="value"
-    )
+    own = rows_of_heads[(rows_of_heads.statistic == "median_tvd") & (rows_of_heads["head"] >= 0)]
+    wide = own.pivot_table(index="example_id", columns=["layer", "head"], values="value")
     error = (wide.std(ddof=1) / np.sqrt(len(wide))).to_numpy().reshape(3, 4)
     half = (np.array(chart.high) - np.array(chart.low)) / 2
     assert (half > 1.97 * error).all()
@@ -111,23 +107,16 @@ def test_groups_beside_their_largest_head(rows_of_heads):
     places = [(-1, -1), (0, -1), (1, -1), (2, -1)]
     expected = [mean_of(rows_of_heads, "median_tvd", *place) for place in places]
     assert together.y == pytest.approx(expected)
-    by_layer = [
-        max(mean_of(rows_of_heads, "median_tvd", k, h) for h in range(4))
-        for k in range(3)
-    ]
+    by_layer = [max(mean_of(rows_of_heads, "median_tvd", k, h) for h in range(4)) for k in range(3)]
     assert single.y == pytest.approx([max(by_layer), *by_layer])
     assert f"{expected[0]:.2f} [" in chart.finding
 
 
 def test_the_interval_of_a_group_is_that_of_its_texts(rows_of_heads):
     (chart,) = group_charts(rows_of_heads)
-    own = rows_of_heads[
-        (rows_of_heads.statistic == "median_tvd") & (rows_of_heads.layer == -1)
-    ]
+    own = rows_of_heads[(rows_of_heads.statistic == "median_tvd") & (rows_of_heads.layer == -1)]
     low, high = mean_interval(own.sort_values("example_id").value.to_numpy()[:, None])
-    assert (chart.series[0].low[0], chart.series[0].high[0]) == pytest.approx(
-        (low[0], high[0])
-    )
+    assert (chart.series[0].low[0], chart.series[0].high[0]) == pytest.approx((low[0], high[0]))
 
 
 def test_groups_without_single_heads(rows_of_heads):

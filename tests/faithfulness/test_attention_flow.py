@@ -46,8 +46,7 @@ def program(maps, source, sink):
         (
             0,
             0
-            if (tail[0] == top and tail[1] != source)
-            or (head[0] == 0 and head[1] != sink)
+            if (tail[0] == top and tail[1] != source) or (head[0] == 0 and head[1] != sink)
             else capacity,
         )
         for (tail, head), capacity in zip(edges, capacities, strict=True)
@@ -69,9 +68,7 @@ def test_flow_against_linear_programs(n_layers, n, sparse):
     maps = random_maps(n_layers, n, seed=n, sparse=sparse)
     for source in (0, n - 1):
         expected = [program(maps, source, sink) for sink in range(n)]
-        np.testing.assert_allclose(
-            attention_flow(maps, source), expected, atol=n * 2**-31 + 1e-9
-        )
+        np.testing.assert_allclose(attention_flow(maps, source), expected, atol=n * 2**-31 + 1e-9)
 
 
 def test_flow_by_hand():
@@ -84,9 +81,7 @@ def test_flow_by_hand():
 
 def test_of_one_layer_flow_is_the_map_and_of_several_never_below_rollout():
     (one,) = random_maps(1, 6, seed=1)
-    np.testing.assert_allclose(
-        attention_flow([one], 2), (one[2] + np.eye(6)[2]) / 2, atol=2**-30
-    )
+    np.testing.assert_allclose(attention_flow([one], 2), (one[2] + np.eye(6)[2]) / 2, atol=2**-30)
     maps = random_maps(4, 6, seed=2)
     rolled = rollout([torch.from_numpy(m)[None] for m in maps])[0].numpy()
     flows = np.stack([attention_flow(maps, source) for source in range(6)])
@@ -103,9 +98,7 @@ def test_of_a_model_it_is_read_at_the_row_of_the_prediction(family, readout):
     found = flow_to_tokens(observation, Site(2, ALL), longest=20)
     for text, real in enumerate(observation.batch.mask):
         places = real.nonzero()[:, 0]
-        maps = [
-            a[text].mean(0)[places][:, places].numpy() for a in observation.attention
-        ]
+        maps = [a[text].mean(0)[places][:, places].numpy() for a in observation.attention]
         row = 0 if readout == "first" else len(places) - 1
         expected = [program(maps, row, sink) for sink in range(len(places))]
         np.testing.assert_allclose(found[text, places].numpy(), expected, atol=1e-6)
@@ -120,13 +113,8 @@ def test_longer_texts_have_no_flow_and_all_too_long_is_an_error():
     short = explanations(observation, Site(1, ALL), Explanations(flow_positions=7))
     assert short.flow_tau.isnan().tolist() == [True, False, False]
     assert explanations(observation, Site(1, ALL)).flow_tau is None
-    assert (
-        explanations(observation, Site(1, 1), Explanations(flow_positions=7)).flow_tau
-        is None
-    )
+    assert explanations(observation, Site(1, 1), Explanations(flow_positions=7)).flow_tau is None
     preview = AuditPreview(observation, adapter.sites(), False)
     check = all_tests()["explanations"].check
-    with pytest.raises(
-        AttnProbeError, match=r"short enough for attention flow, the .*"
-    ):
+    with pytest.raises(AttnProbeError, match=r"short enough for attention flow, the .*"):
         check(preview, Explanations(flow_positions=4))

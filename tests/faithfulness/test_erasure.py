@@ -48,16 +48,13 @@ def observe(make_model, tokenizer, texts):
 
     def run(*kind, n_texts=12, chosen=None):
         adapter = wrap(make_model(*kind))
-        cut = [
-            " ".join(text.split()[: 4 + k % 8])
-            for k, text in enumerate(texts[:n_texts])
-        ] + ["superb"]
+        cut = [" ".join(text.split()[: 4 + k % 8]) for k, text in enumerate(texts[:n_texts])] + [
+            "superb"
+        ]
         cut = cut if chosen is None else [cut[k] for k in chosen]
         ids = range(len(cut)) if chosen is None else chosen
         inputs = tokenizer(cut, padding=True, return_tensors="pt")
-        return adapter, adapter.observe(
-            adapter.prepare(inputs, tuple(50 + k for k in ids))
-        )
+        return adapter, adapter.observe(adapter.prepare(inputs, tuple(50 + k for k in ids)))
 
     return run
 
@@ -89,19 +86,15 @@ def close(found, expected):
     return float(found) == pytest.approx(float(expected), abs=1e-9, nan_ok=True)
 
 
-@pytest.mark.parametrize(
-    "rules", [{}, {"renormalise": False}, {"all_zero": True}], ids=str
-)
-@pytest.mark.parametrize(
-    "kind", [("bilstm", "additive", 2), ("mlp", "dot_product", 4)], ids=str
-)
+@pytest.mark.parametrize("rules", [{}, {"renormalise": False}, {"all_zero": True}], ids=str)
+@pytest.mark.parametrize("kind", [("bilstm", "additive", 2), ("mlp", "dot_product", 4)], ids=str)
 def test_rankings_of_a_classifier_go_as_in_the_papers_loop(observe, kind, rules):
     adapter, observation = observe(*kind)
     found = erasure(observation, SITE, Erasure(**rules), seed=3)
     ids, content = observation.batch.example_ids, observation.batch.content_mask
-    shuffled = random_permutations(
-        content[:, None], 5, seed=3 + ORDER_STREAM, example_ids=ids
-    )[:, :, 0]
+    shuffled = random_permutations(content[:, None], 5, seed=3 + ORDER_STREAM, example_ids=ids)[
+        :, :, 0
+    ]
     for row in range(len(ids) - 1):
         decode, words = decoder(adapter, observation, row)
         attention = observation.read(SITE)[row, words]
@@ -229,9 +222,7 @@ def test_sentences_of_a_hierarchical_model():
     adapter = wrap(model)
     (site,) = adapter.sites()
     observation = adapter.observe(
-        adapter.prepare(
-            {"input_ids": ids, "attention_mask": (ids > 0).long()}, tuple(range(8))
-        )
+        adapter.prepare({"input_ids": ids, "attention_mask": (ids > 0).long()}, tuple(range(8)))
     )
     found = erasure(observation, site)
     n_flips = 0
@@ -239,20 +230,14 @@ def test_sentences_of_a_hierarchical_model():
         decode, sentences = decoder(adapter, observation, row)
         attention = observation.read(site)[row, sentences]
         order = attention.argsort(descending=True).tolist()
-        smallest = (
-            smallest_by_brute_force(decode, attention, True)
-            if n_sentences > 1
-            else math.nan
-        )
+        smallest = smallest_by_brute_force(decode, attention, True) if n_sentences > 1 else math.nan
         expected = plain_fraction(decode, attention, order)
         never_as_all = 1.0 if math.isnan(expected) else expected
         expected = math.nan if math.isnan(smallest) else never_as_all
         assert close(found.fraction_to_flip["attention"][row], expected)
         assert close(found.minimal_size[row], smallest)
         n_flips += not math.isnan(smallest)
-    assert n_flips > 1 and {1, 8} <= set(
-        observation.batch.content_mask.sum(-1).tolist()
-    )
+    assert n_flips > 1 and {1, 8} <= set(observation.batch.content_mask.sum(-1).tolist())
 
 
 def test_product_and_margins_differ_by_the_bias_alone(observe):
@@ -279,9 +264,7 @@ def test_single_weights_against_scipy(observe, n_labels, draw, divide):
     found = erasure(observation, SITE, Erasure(draw=draw, renormalise=divide), seed=2)
     attention, content = observation.read(SITE), observation.batch.content_mask
     top = attention.argmax(-1)
-    other = other_positions(
-        top, content, draw, seed=2, example_ids=observation.batch.example_ids
-    )
+    other = other_positions(top, content, draw, seed=2, example_ids=observation.batch.example_ids)
     for row in range(len(top) - 1):
         decode, words = decoder(adapter, observation, row)
         before = decode(attention[row, words])
@@ -312,11 +295,7 @@ def test_single_weights_against_scipy(observe, n_labels, draw, divide):
         cells = [getattr(found, name)[row] for name in CELLS]
         pair = (flip_top, flip_other)
         assert cells == [pair == (1, 0), pair == (0, 1), pair == (1, 1), pair == (0, 0)]
-        others = [
-            moved(place)[0]
-            for place in words.nonzero()[:, 0].tolist()
-            if place != top[row]
-        ]
+        others = [moved(place)[0] for place in words.nonzero()[:, 0].tolist() if place != top[row]]
         assert close(found.delta_js_expected[row], js_top - np.mean(others))
         assert found.top_moves_most[row] == float(js_top >= max(others))
 
@@ -335,9 +314,7 @@ def test_draws():
         counts = np.bincount(uniform, minlength=10)
         assert counts[top[0]] == 0 and counts[[0, *range(length + 1, 10)]].sum() == 0
         possible = [k for k in range(1, length + 1) if k != top[0]]
-        assert (
-            len(possible) == 1 or scipy.stats.chisquare(counts[possible]).pvalue > 1e-3
-        )
+        assert len(possible) == 1 or scipy.stats.chisquare(counts[possible]).pvalue > 1e-3
         counts = np.bincount(released, minlength=10)
         assert counts[[0, 1, *range(length + 1, 10)]].sum() == 0  # never the first word
         assert counts[top[0]] > 0 and (
@@ -348,9 +325,7 @@ def test_draws():
 def test_random_orders_need_the_expected_share():
     """One of n weights must go: a random order gets to it after (n + 1) / 2 removals on average."""
     content = torch.ones(4000, 1, 8, dtype=torch.bool)
-    order = random_permutations(content, 1, seed=ORDER_STREAM, example_ids=range(4000))[
-        0, :, 0
-    ]
+    order = random_permutations(content, 1, seed=ORDER_STREAM, example_ids=range(4000))[0, :, 0]
     turns = (order.argsort(descending=True) == 3).int().argmax(-1) + 1.0
     assert turns.mean() == pytest.approx(4.5, abs=0.15)
 
@@ -366,14 +341,10 @@ def test_a_classifiers_texts_alone_or_together(observe, rules):
         _one, alone = observe(chosen=chosen)
         found = statistics_of(erasure(alone, SITE, Erasure(**rules), seed=1))
         for name, values in found.items():
-            assert torch.allclose(
-                values, together[name][chosen], atol=1e-9, equal_nan=True
-            ), name
+            assert torch.allclose(values, together[name][chosen], atol=1e-9, equal_nan=True), name
     other = statistics_of(erasure(observation, SITE, Erasure(**rules), seed=2))
     changed = {
-        name
-        for name in together
-        if not torch.allclose(together[name], other[name], equal_nan=True)
+        name for name in together if not torch.allclose(together[name], other[name], equal_nan=True)
     }
     assert changed and all(
         "random" in name
@@ -405,13 +376,10 @@ def test_a_weight_of_one_leaves_nothing(observe):
     adapter.model.classifier.bias.data.fill_(-50.0)
     found = erasure(observation, SITE)
     assert found.delta_js.isnan().all() and found.top_flips.isnan().all()
-    assert (
-        found.no_set_flips[:-1] == 1
-    ).all() and found.delta_js_unnormalised.isnan().all()
+    assert (found.no_set_flips[:-1] == 1).all() and found.delta_js_unnormalised.isnan().all()
     counted = erasure(observation, SITE, Erasure(all_zero=True))
     assert (
-        not counted.delta_js[:-1].isnan().any()
-        and not counted.delta_js_expected[:-1].isnan().any()
+        not counted.delta_js[:-1].isnan().any() and not counted.delta_js_expected[:-1].isnan().any()
     )
     assert found.delta_js_expected.isnan().all() and found.top_moves_most.isnan().all()
     flips = observation.probs.argmax(-1)[:-1] == 1
@@ -500,11 +468,7 @@ def test_heads_against_single_replays(family, site, rules):
         shift = adapter.layers[site.layer].kind == "decoder"
         places = content[row].nonzero()[:, 0].tolist()
         pieces = {
-            u: [
-                k + shift
-                for k, own in enumerate(units)
-                if own == u and k + shift < len(units)
-            ]
+            u: [k + shift for k, own in enumerate(units) if own == u and k + shift < len(units)]
             for u in places
         }
         if len(places) < 2:
@@ -534,9 +498,7 @@ def test_heads_against_single_replays(family, site, rules):
         n_flips += len(flipping)
         single = erasure(alone, site, Erasure(n_random=2, **rules))
         for name, value in statistics_of(single).items():
-            assert close(value[0].float(), statistics_of(found)[name][row].float()), (
-                name
-            )
+            assert close(value[0].float(), statistics_of(found)[name][row].float()), name
     assert n_flips > 3 and found.minimal_size is None
 
 
@@ -622,9 +584,7 @@ def test_in_lower_layers_columns_rank_better_than_the_row_that_is_read():
     shares = {name: [] for name in ("attention", "gradient", "product")}
     for site in (Site(layer, head) for layer in (0, 1) for head in range(4)):
         for name, found in shares.items():
-            ranks = [
-                ranking(observation, site, name, rows=r) for r in ("read", "reaching")
-            ]
+            ranks = [ranking(observation, site, name, rows=r) for r in ("read", "reaching")]
             order = removal_order(torch.stack(ranks).double(), content)
             n_removed, _ = _removals_by_replay(
                 observation, site, order, content, renormalise=True, all_zero=False
@@ -645,9 +605,7 @@ def sharp_bert():
     """What a random BERT with far from uniform attention does with 20 texts, undecided between its classes."""
     torch.manual_seed(0)
     config = transformers.BertConfig(num_labels=5, initializer_range=0.4, **SIZES)
-    adapter = wrap(
-        transformers.BertForSequenceClassification(config).eval(), dtype=torch.float64
-    )
+    adapter = wrap(transformers.BertForSequenceClassification(config).eval(), dtype=torch.float64)
     random = np.random.default_rng(0)
     lengths = random.integers(5, 11, 20)
     texts = tuple([3, *random.integers(5, 60, n).tolist(), 2] for n in lengths)
@@ -725,9 +683,7 @@ def test_which_rankings_a_group_has():
     ]
     content = observation.batch.content_mask
     last = ranking(observation, Site(2, ALL), "attention") * content
-    assert torch.equal(
-        rankings(observation, Site(ALL, ALL))["last_layer"] * content, last
-    )
+    assert torch.equal(rankings(observation, Site(ALL, ALL))["last_layer"] * content, last)
     eye = total = torch.eye(content.shape[1], dtype=torch.float64)
     for attention in observation.attention:
         total = (attention.mean(1) + eye) / 2 @ total
@@ -827,8 +783,6 @@ def test_in_an_audit(checkpoint, reviews, tmp_path):
     )
     assert not other.rows.value.equals(report.rows.value)
     with pytest.raises(AttnProbeError, match="its options"):
-        audit_by_name(
-            checkpoint, reviews, output_dir=tmp_path, renormalise=False, **options
-        )
+        audit_by_name(checkpoint, reviews, output_dir=tmp_path, renormalise=False, **options)
     with pytest.raises(AttnProbeError, match="for draw"):
         audit_by_name(checkpoint, reviews, draw="some", **options)

@@ -55,9 +55,7 @@ def bert():
 def observe(model, rows=(0, 1, 2, 3), extra=0):
     adapter = wrap(model, dtype=torch.float64)
     width = max(len(TEXTS[row]) for row in rows) + extra
-    ids = torch.tensor(
-        [[*TEXTS[row], *[0] * (width - len(TEXTS[row]))] for row in rows]
-    )
+    ids = torch.tensor([[*TEXTS[row], *[0] * (width - len(TEXTS[row]))] for row in rows])
     inputs = {
         "input_ids": ids,
         "attention_mask": (ids > 0).long(),
@@ -98,25 +96,19 @@ def test_fragility_is_a_plain_loop_over_the_read_out(kind):
     order = observation.permutations(0, 7, 2)
     model = model.double()
     for row, text in enumerate(TEXTS):
-        outputs = model(
-            torch.tensor([text]), output_attentions=True, output_hidden_states=True
-        )
+        outputs = model(torch.tensor([text]), output_attentions=True, output_hidden_states=True)
         states, weights = outputs.hidden_states[0][0], outputs.attentions[0][0, 0, 0]
 
         def decide(weights, states=states):
             return model.decode(weights[: len(states)] @ states).argmax().item()
 
-        flat = torch.tensor(
-            [0.0, *[1 / (len(text) - 2)] * (len(text) - 2), 0.0]
-        ).double()
+        flat = torch.tensor([0.0, *[1 / (len(text) - 2)] * (len(text) - 2), 0.0]).double()
         padded = torch.nn.functional.pad(weights, (0, order.shape[-1] - len(weights)))
         permuted = [decide(padded[order[k, row, 0]]) for k in range(7)]
         for k in range(model.config.num_labels):
             assert result.trained_share[k][row] == (decide(weights) == k)
             assert result.uniform_share[k][row] == (decide(flat) == k)
-            assert result.permuted_share[k][row].item() == pytest.approx(
-                permuted.count(k) / 7
-            )
+            assert result.permuted_share[k][row].item() == pytest.approx(permuted.count(k) / 7)
 
 
 def test_right_is_what_goes_to_the_label(model):
@@ -131,25 +123,18 @@ def test_right_is_what_goes_to_the_label(model):
             sum(shares.values()), torch.ones(len(TEXTS), dtype=torch.float64)
         )
         for row, label in enumerate(LABELS):
-            assert (
-                correct[row].item() == shares[label][row]
-                if label >= 0
-                else correct[row].isnan()
-            )
+            assert correct[row].item() == shares[label][row] if label >= 0 else correct[row].isnan()
 
 
 def test_decisions_flip_where_the_probes_say(model):
     _adapter, observation = observe(model)
     result = fragility(observation, SITE)
-    same = sum(
-        result.trained_share[k] * result.uniform_share[k] for k in result.trained_share
-    )
+    same = sum(result.trained_share[k] * result.uniform_share[k] for k in result.trained_share)
     assert torch.equal(1 - same, uniform_attention(observation, SITE).uniform_flip)
     flips = permutation(observation, SITE).flip_possible
     if flips is not None:
         stays = sum(
-            result.trained_share[k] * result.permuted_share[k]
-            for k in result.trained_share
+            result.trained_share[k] * result.permuted_share[k] for k in result.trained_share
         )
         assert (stays[flips == 0] == 1).all()
 
@@ -175,22 +160,15 @@ def test_single_tokens_are_one_token_texts(model):
         ]
         mean = sum(alone) / len(alone)
         std = math.sqrt(sum((p - mean) ** 2 for p in alone) / len(alone))
-        assert result.lowest_probability[row].item() == pytest.approx(
-            min(alone), abs=1e-9
-        )
-        assert result.highest_probability[row].item() == pytest.approx(
-            max(alone), abs=1e-9
-        )
+        assert result.lowest_probability[row].item() == pytest.approx(min(alone), abs=1e-9)
+        assert result.highest_probability[row].item() == pytest.approx(max(alone), abs=1e-9)
         if len(alone) > 1:
             assert result.probability_range[row].item() == pytest.approx(
                 max(alone) - min(alone), abs=1e-9
             )
             assert result.probability_std[row].item() == pytest.approx(std, abs=1e-9)
         else:
-            assert (
-                result.probability_range[row].isnan()
-                and result.probability_std[row].isnan()
-            )
+            assert result.probability_range[row].isnan() and result.probability_std[row].isnan()
 
 
 # --- conicity -----------------------------------------------------------------------------------------------------
@@ -201,8 +179,7 @@ def by_hand(vectors):
     mean = [sum(v[i] for v in vectors) / len(vectors) for i in range(len(vectors[0]))]
     norm = math.hypot(*mean)
     cosines = [
-        sum(a * b for a, b in zip(v, mean, strict=True)) / (math.hypot(*v) * norm)
-        for v in vectors
+        sum(a * b for a, b in zip(v, mean, strict=True)) / (math.hypot(*v) * norm) for v in vectors
     ]
     return sum(cosines) / len(cosines), sum(map(abs, cosines)) / len(cosines)
 
@@ -213,9 +190,9 @@ def test_conicity_of_a_classifiers_states(kind):
     _adapter, observation = observe(model)
     result = conicity(observation, SITE)
     for row, text in enumerate(TEXTS):
-        states = model.double()(
-            torch.tensor([text]), output_hidden_states=True
-        ).hidden_states[0][0, 1:-1]
+        states = model.double()(torch.tensor([text]), output_hidden_states=True).hidden_states[0][
+            0, 1:-1
+        ]
         expected = by_hand(states.tolist())
         found = result.conicity[row].item(), result.absolute_conicity[row].item()
         assert found == pytest.approx(expected, abs=1e-9)
@@ -241,12 +218,8 @@ def test_conicity_of_a_hierarchical_models_sentences():
     adapter, observation = observe(model)
     assert observation.batch.mask.sum(-1).tolist() == [1, 2, 1, 1]
     result = conicity(observation, adapter.sites()[0])
-    states = model.double()(
-        torch.tensor([TEXTS[1]]), output_hidden_states=True
-    ).hidden_states[0][0]
-    assert result.conicity[1].item() == pytest.approx(
-        by_hand(states.tolist())[0], abs=1e-9
-    )
+    states = model.double()(torch.tensor([TEXTS[1]]), output_hidden_states=True).hidden_states[0][0]
+    assert result.conicity[1].item() == pytest.approx(by_hand(states.tolist())[0], abs=1e-9)
     assert result.conicity[0].item() == pytest.approx(1)
 
 

@@ -157,22 +157,16 @@ def test_a_shuffle_of_all_attention_only_moves_weights_between_visible_keys(
         original = observation.attention[layer].expand_as(shuffled)
         assert torch.equal(shuffled.sort(-1).values, original.sort(-1).values)
         visible = observation.model.visible(observation, layer)[:, None]
-        hidden = (
-            visible.any(-1, keepdim=True) & ~visible
-        )  # of queries that are no padding
+        hidden = visible.any(-1, keepdim=True) & ~visible  # of queries that are no padding
         assert not (shuffled * hidden).any()
         same = (shuffled[..., :, None] == original[..., None, :]).double()
         orders[layer] = same.argmax(-1)[:, 0, :, :, :]  # a text without padding
         assert torch.equal(orders[layer][:, 0], orders[layer][:, 1])
         assert len(set(map(str, orders[layer][:, 0].tolist()))) > 1
-    assert not torch.equal(orders[0], orders[1]) and not torch.equal(
-        orders[1], orders[2]
-    )
+    assert not torch.equal(orders[0], orders[1]) and not torch.equal(orders[1], orders[2])
     outputs = torch.cat([replay(observation, part) for part in seen])
     changes = (outputs - observation.probs).abs().sum(-1).numpy() / 2
-    assert np.allclose(
-        found["median_tvd"].numpy(), np.median(changes, axis=0), atol=1e-12
-    )
+    assert np.allclose(found["median_tvd"].numpy(), np.median(changes, axis=0), atol=1e-12)
 
 
 def test_the_shuffles_of_all_attention_are_those_of_its_lowest_layer_there():
@@ -182,9 +176,7 @@ def test_the_shuffles_of_all_attention_are_those_of_its_lowest_layer_there():
         for n in (1, 40)
     )
     assert not torch.allclose(few, many)
-    layer = permutation(
-        observe(), Site(0, ALL), Permutation(n_permutations=1)
-    ).median_tvd
+    layer = permutation(observe(), Site(0, ALL), Permutation(n_permutations=1)).median_tvd
     assert not torch.allclose(few, layer)
 
 
@@ -229,9 +221,7 @@ def test_a_query_alone_is_edited():
 
 def test_the_largest_attention_of_a_group_is_that_of_its_mean():
     observation = observe()
-    rows = torch.stack(observation.attention)[
-        :, :, :, 0
-    ]  # [layers, batch, heads, keys]
+    rows = torch.stack(observation.attention)[:, :, :, 0]  # [layers, batch, heads, keys]
     found = run(observation, EVERYWHERE, "permutation")["max_attention"]
     assert torch.allclose(found, rows.mean((0, 2)).amax(-1), atol=1e-12)
 

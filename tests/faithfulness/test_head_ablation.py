@@ -45,10 +45,7 @@ def make_model(implementation="sdpa"):
 
 def texts(seed, lengths):
     generator = torch.Generator().manual_seed(seed)
-    return [
-        [1, *torch.randint(5, 60, (n,), generator=generator).tolist(), 2]
-        for n in lengths
-    ]
+    return [[1, *torch.randint(5, 60, (n,), generator=generator).tolist(), 2] for n in lengths]
 
 
 AUDITED, SAMPLE = texts(1, (6, 6, 3, 1, 4)), texts(2, (3, 5, 1))
@@ -124,9 +121,7 @@ def by_hand(site, kind, seed):
                 for output, known in zip(outputs, SAMPLE_IDS, strict=True)
                 if known != example_id
             ]
-            draw = np.random.default_rng(
-                np.random.SeedSequence([seed, example_id, DONOR_STREAM])
-            )
+            draw = np.random.default_rng(np.random.SeedSequence([seed, example_id, DONOR_STREAM]))
             donor = others[draw.integers(len(others))]
             new += donor.mean(0)
             new[: len(donor)] = donor[: len(text)]
@@ -161,12 +156,8 @@ def test_nothing_depends_on_batch_padding_or_order(observed):
     together = statistics_of(head_ablation(observation, Site(1, 1), seed=3))
     for row in (4, 2):
         alone = adapter.observe(adapter.prepare(padded([AUDITED[row]]), (IDS[row],)))
-        for name, value in statistics_of(
-            head_ablation(alone, Site(1, 1), seed=3)
-        ).items():
-            assert value.item() == pytest.approx(
-                together[name][row].item(), abs=1e-6
-            ), name
+        for name, value in statistics_of(head_ablation(alone, Site(1, 1), seed=3)).items():
+            assert value.item() == pytest.approx(together[name][row].item(), abs=1e-6), name
 
 
 def test_the_seed_draws_the_other_text(observed):
@@ -184,9 +175,7 @@ def test_a_text_alone_in_the_sample_has_no_other():
     adapter.set_reference(adapter.prepare(padded(AUDITED[:1]), IDS[:1]))
     found = head_ablation(observation, Site())
     assert (
-        found.resample_tvd.isnan().tolist()
-        == found.resample_flip.isnan().tolist()
-        == [True, False]
+        found.resample_tvd.isnan().tolist() == found.resample_flip.isnan().tolist() == [True, False]
     )
     assert found.mean_tvd.isfinite().all()
 
@@ -198,12 +187,10 @@ def test_other_arithmetic_than_attention_times_values_leaves_zero_alone(monkeypa
         output, weights = plain(*args, **kwargs)
         return output + 0.1, weights
 
-    def transposed(
-        module, query, key, value, mask, scaling=None, dropout=0.0, **kwargs
-    ):
-        weights = (
-            query @ key.transpose(2, 3) * scaling + (0 if mask is None else mask)
-        ).softmax(-1)
+    def transposed(module, query, key, value, mask, scaling=None, dropout=0.0, **kwargs):
+        weights = (query @ key.transpose(2, 3) * scaling + (0 if mask is None else mask)).softmax(
+            -1
+        )
         return (value.transpose(2, 3) @ weights.transpose(2, 3)).permute(
             0, 3, 1, 2
         ).contiguous(), weights
@@ -213,9 +200,7 @@ def test_other_arithmetic_than_attention_times_values_leaves_zero_alone(monkeypa
         adapter = wrap(make_model("eager"))
         if not adapter.lacks(HeadOutputs):
             adapter.set_reference(adapter.prepare(padded(SAMPLE), SAMPLE_IDS))
-        found = head_ablation(
-            adapter.observe(adapter.prepare(padded(AUDITED), IDS)), Site(1, 1)
-        )
+        found = head_ablation(adapter.observe(adapter.prepare(padded(AUDITED), IDS)), Site(1, 1))
         assert found.zero_tvd.max() > 0
         assert (found.mean_tvd is None) == (changed is transposed)
 
@@ -229,14 +214,8 @@ def test_the_head_of_a_classifier_can_be_silenced():
     observation = adapter.observe(batch)
     found = head_ablation(observation, Site())
     bias = adapter.model.classifier.bias.detach()
-    base = (
-        torch.cat([torch.zeros(1), bias]).softmax(-1)
-        if len(bias) == 1
-        else bias.softmax(-1)
-    )
-    torch.testing.assert_close(
-        found.zero_tvd, (observation.probs - base).abs().sum(-1) / 2
-    )
+    base = torch.cat([torch.zeros(1), bias]).softmax(-1) if len(bias) == 1 else bias.softmax(-1)
+    torch.testing.assert_close(found.zero_tvd, (observation.probs - base).abs().sum(-1) / 2)
     assert found.mean_tvd is found.resample_flip is None
     with pytest.raises(AttnProbeError, match="expected a model with HeadOutputs"):
         adapter.require(HeadOutputs)
@@ -272,17 +251,12 @@ def test_prune_curve_equals_hooks(observed):
                 return (context, *output[1:])
 
             handles.append(
-                model.bert.encoder.layer[
-                    site.layer
-                ].attention.self.register_forward_hook(hook)
+                model.bert.encoder.layer[site.layer].attention.self.register_forward_hook(hook)
             )
         with torch.no_grad():
             predicted.append(
                 torch.stack(
-                    [
-                        model(input_ids=torch.tensor([t])).logits[0].argmax()
-                        for t in AUDITED
-                    ]
+                    [model(input_ids=torch.tensor([t])).logits[0].argmax() for t in AUDITED]
                 )
             )
         for handle in handles:
@@ -340,8 +314,7 @@ def test_an_audit_ablates_with_the_same_sample_whatever_its_limit(reviews):
         "batch_size": 3,
     }
     two, five = (
-        audit_by_name(model, reviews["test"], test_limit=limit, **options)
-        for limit in (2, 5)
+        audit_by_name(model, reviews["test"], test_limit=limit, **options) for limit in (2, 5)
     )
     key = ["test", "statistic", "example_id", "layer", "head"]
     both = two.to_pandas().merge(five.to_pandas(), on=key, suffixes=("_two", "_five"))
@@ -349,20 +322,14 @@ def test_an_audit_ablates_with_the_same_sample_whatever_its_limit(reviews):
         both.value_two, both.value_five, atol=1e-5, equal_nan=True
     )
     rows = both[both.test == "head_ablation"]
-    assert set(rows.statistic) == set(readings()["head_ablation"]) and set(
-        rows["head"]
-    ) == {ALL, 0, 1}
-    found = (
-        both[both.test == "explanations"]
-        .groupby("statistic")["head"]
-        .agg(set)
-        .to_dict()
-    )
-    assert found == {f"{n}_tau": {0, 1} for n in OF_HEADS} | {
-        f"{n}_tau": {ALL} for n in OF_LAYERS
+    assert set(rows.statistic) == set(readings()["head_ablation"]) and set(rows["head"]) == {
+        ALL,
+        0,
+        1,
     }
+    found = both[both.test == "explanations"].groupby("statistic")["head"].agg(set).to_dict()
+    assert found == {f"{n}_tau": {0, 1} for n in OF_HEADS} | {f"{n}_tau": {ALL} for n in OF_LAYERS}
     lines = "\n".join(head_tables(five.statistics, five.rows))
     assert (
-        "### resample_tvd" in lines
-        and "| layer | mean attention | rollout | norm-based |" in lines
+        "### resample_tvd" in lines and "| layer | mean attention | rollout | norm-based |" in lines
     )

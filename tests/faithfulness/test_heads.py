@@ -82,14 +82,12 @@ def test_uniform_attention_equals_a_hook(observed, site):
     _adapter, observation = observed
     visible = observation.batch.mask[:, None, None].expand(-1, -1, 8, -1).double()
     flat = (visible / visible.sum(-1, keepdim=True))[:, 0]
-    edited = at_head(
-        observation.attention[site.layer].double(), site.head, site.query, flat[None]
-    )[0]
+    edited = at_head(observation.attention[site.layer].double(), site.head, site.query, flat[None])[
+        0
+    ]
     expected = hooked(site, edited)
     found = uniform_attention(observation, site)
-    assert torch.allclose(
-        found.uniform_tvd, tvd(expected, observation.probs), atol=1e-6
-    )
+    assert torch.allclose(found.uniform_tvd, tvd(expected, observation.probs), atol=1e-6)
     assert torch.equal(
         found.uniform_flip,
         (expected.argmax(-1) != observation.probs.argmax(-1)).double(),
@@ -107,9 +105,7 @@ def test_permutation_equals_full_passes(observed, site):
         hooked(site, edited)
         for edited in at_head(attention, site.head, site.query, shuffled).double()
     ]
-    expected = torch.stack([tvd(p, observation.probs) for p in passes]).quantile(
-        0.5, dim=0
-    )
+    expected = torch.stack([tvd(p, observation.probs) for p in passes]).quantile(0.5, dim=0)
     assert torch.allclose(found.median_tvd, expected, atol=1e-6)
     assert found.max_tvd is None and found.logit_mean is None
 
@@ -124,9 +120,7 @@ def test_correlation_reads_the_first_row_and_leaves_special_tokens_out(observed)
     for row, n_tokens in enumerate((6, 6, 3, 1, 6)):
         tokens = slice(1, 1 + n_tokens)
         ranks = attention[row, tokens], importance[row, tokens]
-        theirs = (
-            scipy.stats.kendalltau(*ranks).statistic if n_tokens > 1 else float("nan")
-        )
+        theirs = scipy.stats.kendalltau(*ranks).statistic if n_tokens > 1 else float("nan")
         assert found.attention_leave_one_out_tau[row].item() == pytest.approx(
             theirs, abs=1e-9, nan_ok=True
         )
@@ -140,12 +134,10 @@ def test_adversary_is_what_it_says(observed, site, n_steps):
     if site.layer == 2:  # of the last layer only the first row is read
         rows = torch.zeros_like(rows).index_fill(1, torch.tensor([0]), True)
     for epsilon, attention in found.attention.items():
-        edited = at_head(
-            observation.attention[site.layer], site.head, site.query, attention[None]
-        )[0]
-        assert (
-            tvd(hooked(site, edited.double()), observation.probs) <= epsilon + 1e-5
-        ).all()
+        edited = at_head(observation.attention[site.layer], site.head, site.query, attention[None])[
+            0
+        ]
+        assert (tvd(hooked(site, edited.double()), observation.probs) <= epsilon + 1e-5).all()
         divergence = jsd(attention, own)
         mean = (
             (divergence * rows).sum(-1) / rows.sum(-1)
@@ -241,9 +233,7 @@ def test_heads_of_a_group_are_moved_together(observed, site, monkeypatch):
 def test_a_group_of_one_head_is_that_head(observed, monkeypatch):
     adapter, observation = observed
     monkeypatch.setattr(adapter, "head_sets", [[Site(1, 2)]])
-    alone, group = (
-        adversarial(observation, site) for site in (Site(1, 2), Site(SET, 0))
-    )
+    alone, group = (adversarial(observation, site) for site in (Site(1, 2), Site(SET, 0)))
     for epsilon, values in alone.epsilon_max_jsd.items():
         assert torch.equal(values, group.epsilon_max_jsd[epsilon])
 
@@ -253,9 +243,7 @@ def test_more_steps_only_add_candidates(observed):
     quick = adversarial(observation, SITES[0])
     thorough = adversarial(observation, SITES[0], Adversarial(n_steps=25, n_starts=2))
     for epsilon in quick.epsilon_max_jsd:
-        assert (
-            thorough.epsilon_max_jsd[epsilon] >= quick.epsilon_max_jsd[epsilon] - 1e-9
-        ).all()
+        assert (thorough.epsilon_max_jsd[epsilon] >= quick.epsilon_max_jsd[epsilon] - 1e-9).all()
 
 
 def test_groups_are_not_searched(observed):
@@ -284,9 +272,9 @@ def test_screen_is_the_slope_of_the_output_towards_the_edit(observed, site):
         nudged = [own + sign * step * (end - own) for sign in (1, -1)]
         place = observation.target(None)[:, None]
         up, down = (
-            hooked(
-                site, at_head(attention, site.head, site.query, x[None])[0].double()
-            ).gather(1, place)[:, 0]
+            hooked(site, at_head(attention, site.head, site.query, x[None])[0].double()).gather(
+                1, place
+            )[:, 0]
             for x in nudged
         )
         # Rows of padding queries are part of the edit here, but nothing reads them.
@@ -303,6 +291,7 @@ def test_padding_and_batch_do_not_matter(observed):
         together = statistics_of(test.function(observation, Site(1, 1), seed=3))
         single = statistics_of(test.function(alone, Site(1, 1), seed=3))
         for name, value in single.items():
-            assert value.item() == pytest.approx(
-                together[name][2].item(), abs=1e-5, nan_ok=True
-            ), (test.name, name)
+            assert value.item() == pytest.approx(together[name][2].item(), abs=1e-5, nan_ok=True), (
+                test.name,
+                name,
+            )

@@ -85,9 +85,7 @@ def units_of(observation, row):
     ]
     if "units" in observation.batch.inputs:
         ends[-1] = len(TEXTS[row]) - 1
-        return [
-            list(range(start, end)) for start, end in zip(firsts, ends, strict=True)
-        ]
+        return [list(range(start, end)) for start, end in zip(firsts, ends, strict=True)]
     return [[first] for first in firsts]
 
 
@@ -106,14 +104,9 @@ class ByHand:
         if key not in self.seen:
             places = {place for unit in key for place in self.units[unit]}
             if self.by == "mask":
-                ids = [
-                    MASK if place in places else token
-                    for place, token in enumerate(self.ids)
-                ]
+                ids = [MASK if place in places else token for place, token in enumerate(self.ids)]
             else:
-                ids = [
-                    token for place, token in enumerate(self.ids) if place not in places
-                ]
+                ids = [token for place, token in enumerate(self.ids) if place not in places]
             ids = torch.tensor([ids])
             self.seen[key] = (
                 self.model(ids, attention_mask=torch.ones_like(ids))
@@ -129,9 +122,7 @@ class ByHand:
 def orders(adapter, observation, site, row):
     """The units of a text in the order of every ranking, highest first, then by place; from the importances themselves."""
     content = observation.batch.content_mask[row]
-    slopes = (
-        observation.attention_gradient[site.layer] * observation.attention[site.layer]
-    )
+    slopes = observation.attention_gradient[site.layer] * observation.attention[site.layer]
     values = {
         "attention": observation.read(site),
         "product": adapter.read_map(observation, slopes[:, site.head], site),
@@ -141,8 +132,7 @@ def orders(adapter, observation, site, row):
     }
     scores = {name: x[row][content].tolist() for name, x in values.items()}
     return {
-        name: sorted(range(len(x)), key=lambda unit: (-x[unit], unit))
-        for name, x in scores.items()
+        name: sorted(range(len(x)), key=lambda unit: (-x[unit], unit)) for name, x in scores.items()
     }
 
 
@@ -155,19 +145,13 @@ def test_both_are_what_a_plain_loop_finds(make, site, by):
     model = make()
     adapter, observation = observe(model)
     found = input_erasure(observation, site, InputErasure(erase_by=by), seed=5)
-    assert (
-        found.comprehensiveness.keys()
-        == found.sufficiency.keys()
-        == {*OF_SITE, *OF_TEXT}
-    )
+    assert found.comprehensiveness.keys() == found.sufficiency.keys() == {*OF_SITE, *OF_TEXT}
     for row in range(len(TEXTS)):
         hand, n_units = None, None
         for name, order in orders(adapter, observation, site, row).items():
             hand, n_units = hand or ByHand(model, observation, row, by), len(order)
             hand.drop([])
-            hand.seen.setdefault(
-                frozenset(), observation.probs[row, hand.target].item()
-            )
+            hand.seen.setdefault(frozenset(), observation.probs[row, hand.target].item())
             counts = [
                 max(1, math.ceil(round(n_units * share, 9)))
                 for share in (0.01, 0.05, 0.1, 0.2, 0.5)
@@ -177,9 +161,7 @@ def test_both_are_what_a_plain_loop_finds(make, site, by):
             assert found.comprehensiveness[name][row].item() == pytest.approx(
                 comprehensiveness, abs=1e-6
             ), name
-            assert found.sufficiency[name][row].item() == pytest.approx(
-                sufficiency, abs=1e-6
-            ), name
+            assert found.sufficiency[name][row].item() == pytest.approx(sufficiency, abs=1e-6), name
 
 
 @pytest.mark.parametrize(("make", "site"), CASES[:2])
@@ -190,22 +172,16 @@ def test_normalised_is_placed_between_all_orders(make, site):
     for row in (1, 2):
         hand = ByHand(model, observation, row)
         hand.seen[frozenset()] = observation.probs[row, hand.target].item()
-        every = [
-            hand.aopc(order) for order in itertools.permutations(range(len(hand.units)))
-        ]
+        every = [hand.aopc(order) for order in itertools.permutations(range(len(hand.units)))]
         low, high = min(every), max(every)
         for name, order in orders(adapter, observation, site, row).items():
-            expected = [
-                (hand.aopc(o) - low) / (high - low) for o in (order, order[::-1])
-            ]
+            expected = [(hand.aopc(o) - low) / (high - low) for o in (order, order[::-1])]
             values = (
                 found.naopc_comprehensiveness[name][row].item(),
                 found.naopc_sufficiency[name][row].item(),
             )
             assert values == pytest.approx(expected, abs=1e-4), name
-    assert all(
-        x[3].isnan() for x in found.naopc_comprehensiveness.values()
-    )  # one unit, one order
+    assert all(x[3].isnan() for x in found.naopc_comprehensiveness.values())  # one unit, one order
 
 
 @pytest.mark.parametrize(("make", "site"), CASES[:2])
@@ -216,8 +192,7 @@ def test_a_wide_beam_is_exact_and_a_narrow_one_within(make, site, monkeypatch):
     monkeypatch.setattr(aopc, "EXACT_UP_TO", 0)
     _adapter, observation = observe(make(), TEXTS[1:], WORDS[1:], (1, 4, 15, 9))
     wide, narrow = (
-        statistics_of(input_erasure(observation, site, InputErasure(naopc_beam=k)))
-        for k in (40, 1)
+        statistics_of(input_erasure(observation, site, InputErasure(naopc_beam=k))) for k in (40, 1)
     )
     for name, values in exact.items():
         if name.startswith("naopc"):
@@ -239,13 +214,9 @@ def test_not_normalised_unless_asked():
 def test_batch_padding_and_order_do_not_matter(make, site, by):
     options = {"erase_by": by, "naopc_beam": 2}
     _adapter, observation = observe(make(), extra=3)
-    together = statistics_of(
-        input_erasure(observation, site, InputErasure(**options), seed=3)
-    )
+    together = statistics_of(input_erasure(observation, site, InputErasure(**options), seed=3))
     for row in (4, 2, 1):
-        one = observe(
-            make(), TEXTS[row : row + 1], WORDS[row : row + 1], ((3, 1, 4, 15, 9)[row],)
-        )
+        one = observe(make(), TEXTS[row : row + 1], WORDS[row : row + 1], ((3, 1, 4, 15, 9)[row],))
         for name, value in statistics_of(
             input_erasure(one[1], site, InputErasure(**options), seed=3)
         ).items():
@@ -257,8 +228,7 @@ def test_batch_padding_and_order_do_not_matter(make, site, by):
 def test_the_seed_is_of_the_random_ranking_alone():
     _adapter, observation = observe(bert())
     first, second = (
-        statistics_of(input_erasure(observation, Site(1, 0), seed=seed))
-        for seed in (0, 1)
+        statistics_of(input_erasure(observation, Site(1, 0), seed=seed)) for seed in (0, 1)
     )
     apart = {
         name.split("@")[1]

@@ -29,9 +29,7 @@ def is_lost(before, after):
     lead = (before[first] - before).tolist()
     left = (after[first] - after).tolist()
     return any(
-        now < then / 10
-        for k, (then, now) in enumerate(zip(lead, left, strict=True))
-        if k != first
+        now < then / 10 for k, (then, now) in enumerate(zip(lead, left, strict=True)) if k != first
     )
 
 

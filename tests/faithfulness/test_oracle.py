@@ -22,9 +22,7 @@ def oracle():
     return reference.load()
 
 
-@pytest.fixture(
-    scope="module", params=[torch.float32, torch.float64], ids=["float32", "float64"]
-)
+@pytest.fixture(scope="module", params=[torch.float32, torch.float64], ids=["float32", "float64"])
 def observed(request, oracle):
     """Adapter, observation, suffix of the arrays to compare with, and the tolerance of the issue."""
     adapter = wrap(reference.load_model(oracle), dtype=request.param)
@@ -64,9 +62,7 @@ def test_leave_one_out(observed, oracle):
     _, observation, suffix, tolerance = observed
     content = observation.batch.content_mask
     assert (
-        largest(
-            (observation.leave_one_out[..., 1] - oracle["loo_yhat" + suffix])[content]
-        )
+        largest((observation.leave_one_out[..., 1] - oracle["loo_yhat" + suffix])[content])
         < tolerance
     )
 
@@ -115,8 +111,7 @@ def search(observed, oracle, n_steps):
 def test_first_steps_of_the_search(observed, oracle, n_steps):
     assert (
         largest(
-            search(observed, oracle, n_steps).transpose(0, 1)
-            - oracle[f"adv_attn_step{n_steps}"]
+            search(observed, oracle, n_steps).transpose(0, 1) - oracle[f"adv_attn_step{n_steps}"]
         )
         < 1e-5
     )
@@ -126,22 +121,12 @@ def test_whole_search_and_exact_answer(observed, oracle):
     adapter, observation, suffix, _ = observed
     found = search(observed, oracle, 500)
     assert largest(found.transpose(0, 1) - oracle["adv_attn" + suffix]) < 1e-3
-    change = tvd(
-        adapter.replay(observation, {0: found[:, :, None, None]}), observation.probs
-    )
+    change = tvd(adapter.replay(observation, {0: found[:, :, None, None]}), observation.probs)
     own = observation.read(SITE)
-    searched = best_within(Candidates(found, jsd(found, own), change), own, (0.05,))[0][
-        0
-    ]
+    searched = best_within(Candidates(found, jsd(found, own), change), own, (0.05,))[0][0]
     assert largest(searched - oracle["emax_jsd" + suffix]) < 1e-3
 
-    exact = adversarial(
-        observation, SITE, Adversarial(method="exact", epsilons=(0.01, 0.05))
-    )
+    exact = adversarial(observation, SITE, Adversarial(method="exact", epsilons=(0.01, 0.05)))
     assert (exact.epsilon_max_jsd[0.05] >= searched - 1e-6).all()
-    assert exact.epsilon_max_jsd[0.05].quantile(0.5).item() == pytest.approx(
-        0.669, abs=0.002
-    )
-    assert exact.epsilon_max_jsd[0.01].quantile(0.5).item() == pytest.approx(
-        0.660, abs=0.002
-    )
+    assert exact.epsilon_max_jsd[0.05].quantile(0.5).item() == pytest.approx(0.669, abs=0.002)
+    assert exact.epsilon_max_jsd[0.01].quantile(0.5).item() == pytest.approx(0.660, abs=0.002)

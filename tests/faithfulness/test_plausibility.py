@@ -56,10 +56,7 @@ PIECES = [
 def pieces():
     """A WordPiece tokenizer that splits at punctuation, as BERT's does."""
     vocabulary = {
-        token: n
-        for n, token in enumerate(
-            ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *PIECES]
-        )
+        token: n for n, token in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *PIECES])
     }
     tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
     tokenizer.normalizer, tokenizer.pre_tokenizer = (
@@ -104,8 +101,7 @@ def batch_of(bert, pieces, level=None, rows=ROWS):
 def test_rationales_reach_the_tokens(bert, pieces):
     _, batch = batch_of(bert, pieces, "token")
     tokens = [
-        [pieces.convert_ids_to_tokens(int(i)) for i in row]
-        for row in batch.inputs["input_ids"]
+        [pieces.convert_ids_to_tokens(int(i)) for i in row] for row in batch.inputs["input_ids"]
     ]
     marked = [
         [t for t, m in zip(*pair, strict=True) if m]
@@ -193,9 +189,7 @@ def test_integrated_gradients_are_compared_where_asked_for(bert, pieces):
         order = units[values[row, units].abs().argsort(descending=True)]
         hits = batch.rationale[row, order].numpy()
         precision = np.cumsum(hits) / (1 + np.arange(len(hits)))
-        assert found["integrated_gradient"][row].item() == pytest.approx(
-            precision[hits].mean()
-        )
+        assert found["integrated_gradient"][row].item() == pytest.approx(precision[hits].mean())
 
 
 def test_a_rationale_that_is_not_of_its_text(make_checkpoint, tmp_path):
@@ -233,9 +227,7 @@ def test_an_audit_runs_it_where_there_are_rationales(make_checkpoint, reviews):
     assert {"auprc@attention", "auprc@random"} <= {
         s.statistic for s in found.statistics if s.test == "plausibility"
     }
-    without = audit_by_name(
-        make_checkpoint(), examples.remove_columns("rationale"), **options
-    )
+    without = audit_by_name(make_checkpoint(), examples.remove_columns("rationale"), **options)
     assert "plausibility" not in {s.test for s in without.statistics}
     assert "input_erasure" in {s.test for s in without.statistics}
 
@@ -274,9 +266,7 @@ def test_erasure_by_the_mask_or_the_unknown_token(
         "1",
         "--json",
     )
-    done = cli(
-        "audit", "--model", make_checkpoint(), "--dataset", reviews_folder, *flags
-    )
+    done = cli("audit", "--model", make_checkpoint(), "--dataset", reviews_folder, *flags)
     assert done.code == 0 and "naopc_comprehensiveness@attention" in done.out
     options = {
         "tokenizer": pieces,
@@ -298,9 +288,7 @@ def test_a_tokenizer_without_either(bert, pieces, tmp_path):
         pad_token="[PAD]",
         model_max_length=32,
     )
-    with pytest.raises(
-        AttnProbeError, match="the tokenizer has neither; erase by deletion"
-    ):
+    with pytest.raises(AttnProbeError, match="the tokenizer has neither; erase by deletion"):
         audit_by_name(
             bert,
             ROWS,
@@ -313,9 +301,7 @@ def test_a_tokenizer_without_either(bert, pieces, tmp_path):
 
 
 @pytest.mark.parametrize("kind", [(), ("cnn", "dot_product", 2)])
-def test_rows_do_not_depend_on_how_the_texts_are_batched(
-    kind, make_checkpoint, reviews
-):
+def test_rows_do_not_depend_on_how_the_texts_are_batched(kind, make_checkpoint, reviews):
     examples = reviews["test"].select(range(8))
     options = {
         "tests": ["input_erasure", "plausibility"],
@@ -323,9 +309,7 @@ def test_rows_do_not_depend_on_how_the_texts_are_batched(
         "progress": False,
     }
     whole, single, backwards = (
-        audit_by_name(
-            make_checkpoint(*kind), data, batch_size=size, **options
-        ).to_pandas()
+        audit_by_name(make_checkpoint(*kind), data, batch_size=size, **options).to_pandas()
         for data, size in (
             (examples, 64),
             (examples, 1),
@@ -336,7 +320,5 @@ def test_rows_do_not_depend_on_how_the_texts_are_batched(
     expected = whole.set_index(key).value.sort_index()
     for rows in (single, backwards):
         found = rows.set_index(key).value.sort_index()
-        assert found.index.equals(expected.index) and found.isna().equals(
-            expected.isna()
-        )
+        assert found.index.equals(expected.index) and found.isna().equals(expected.isna())
         assert (found - expected).abs().max() < 1e-6

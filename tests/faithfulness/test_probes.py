@@ -78,21 +78,18 @@ def test_correlation_equals_scipy(num_labels, target):
     ):
         for row in range(3):
             x, y = (
-                importances[name][row][real(observation, row)].numpy()
-                for name in (first, second)
+                importances[name][row][real(observation, row)].numpy() for name in (first, second)
             )
             theirs = scipy.stats.kendalltau(x, y)
             assert getattr(found, f"{first}_{second}_tau")[row].item() == pytest.approx(
                 theirs.statistic, abs=1e-12
             )
-            assert getattr(found, f"{first}_{second}_p_value")[
-                row
-            ].item() == pytest.approx(theirs.pvalue, abs=1e-12)
+            assert getattr(found, f"{first}_{second}_p_value")[row].item() == pytest.approx(
+                theirs.pvalue, abs=1e-12
+            )
             significant = getattr(found, f"{first}_{second}_significant")[row].item()
             assert significant == float(theirs.pvalue <= 0.05 and theirs.statistic > 0)
-    assert found.significant_by_chance.tolist() == pytest.approx(
-        [1 / math.factorial(5), 0, 0, 0]
-    )
+    assert found.significant_by_chance.tolist() == pytest.approx([1 / math.factorial(5), 0, 0, 0])
 
 
 def test_one_token_and_uniform_attention_have_no_rank():
@@ -120,8 +117,7 @@ def test_permutation_against_all_of_them(num_labels):
         logits = attention @ adapter.token_logits(observation)[row]
         changes = tvd(logits.softmax(-1), observation.probs[row])
         low, high = (
-            changes.quantile(q, interpolation=i)
-            for q, i in ((0.45, "lower"), (0.55, "higher"))
+            changes.quantile(q, interpolation=i) for q, i in ((0.45, "lower"), (0.55, "higher"))
         )
         assert (
             low - 1e-9 <= found.median_tvd[row] <= high + 1e-9
@@ -139,9 +135,7 @@ def test_permutation_against_all_of_them(num_labels):
             z.var(correction=0).item(), abs=1e-9
         )
         if num_labels == 2:
-            assert found.max_tvd[row].item() == pytest.approx(
-                changes.max().item(), abs=1e-9
-            )
+            assert found.max_tvd[row].item() == pytest.approx(changes.max().item(), abs=1e-9)
     assert (num_labels == 2) == (found.max_tvd is not None)
     assert found.median_tvd[3] == 0
 
@@ -158,9 +152,7 @@ def test_equal_states_make_permutation_harmless():
     observation = adapter.observe(observation.batch)
     assert permutation(observation, SITE).max_tvd.abs().max() < 1e-12
     everything = adversarial(observation, SITE)
-    assert torch.allclose(
-        everything.epsilon_max_jsd[0.001], everything.largest_jsd, atol=1e-9
-    )
+    assert torch.allclose(everything.epsilon_max_jsd[0.001], everything.largest_jsd, atol=1e-9)
 
 
 @pytest.mark.parametrize("num_labels", [2, 4])
@@ -178,13 +170,9 @@ def test_search_stays_feasible_and_below_the_exact_answer(num_labels):
         assert (found.epsilon_max_jsd[epsilon] <= found.largest_jsd + 1e-9).all()
     assert found.epsilon_max_jsd[0.05][3] == 0  # one token cannot move
     if num_labels == 2:
-        exact = adversarial(
-            observation, SITE, Adversarial(method="exact", epsilons=(0.01, 0.05))
-        )
+        exact = adversarial(observation, SITE, Adversarial(method="exact", epsilons=(0.01, 0.05)))
         for epsilon in (0.01, 0.05):
-            assert (
-                exact.epsilon_max_jsd[epsilon] >= found.epsilon_max_jsd[epsilon] - 1e-9
-            ).all()
+            assert (exact.epsilon_max_jsd[epsilon] >= found.epsilon_max_jsd[epsilon] - 1e-9).all()
 
 
 def test_exact_is_refused_where_it_does_not_hold():

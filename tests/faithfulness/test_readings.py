@@ -39,9 +39,7 @@ def make_model(implementation="sdpa"):
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if name.endswith("bias"):
-                weight.normal_(
-                    0, 0.4
-                )  # BERT's start at 0, where nobody sees them forgotten
+                weight.normal_(0, 0.4)  # BERT's start at 0, where nobody sees them forgotten
     return model
 
 
@@ -67,13 +65,9 @@ class ByHand:
         self.model = make_model("eager")
         ids = torch.tensor([text])
         with torch.enable_grad():
-            result = self.model(
-                input_ids=ids, output_attentions=True, output_hidden_states=True
-            )
+            result = self.model(input_ids=ids, output_attentions=True, output_hidden_states=True)
             probs = result.logits.softmax(-1)[0]
-            self.slopes = [
-                s[0] for s in torch.autograd.grad(probs.max(), result.attentions)
-            ]
+            self.slopes = [s[0] for s in torch.autograd.grad(probs.max(), result.attentions)]
         self.attention = [a[0].detach() for a in result.attentions]
         self.hidden = [h.detach() for h in result.hidden_states]
 
@@ -112,10 +106,7 @@ class ByHand:
         return total
 
     def layer_norm_based(self, layer, head):
-        parts = [
-            self.attention[layer][h][..., None] * self.f(layer, h)
-            for h in range(N_HEADS)
-        ]
+        parts = [self.attention[layer][h][..., None] * self.f(layer, h) for h in range(N_HEADS)]
         return sum(parts).norm(dim=-1)
 
     def value_zeroing(self, layer, head):
@@ -132,9 +123,7 @@ class ByHand:
                 moved = block(self.hidden[layer])
             handle.remove()
             moved = moved[0] if isinstance(moved, tuple) else moved
-            columns.append(
-                1 - torch.cosine_similarity(moved, self.hidden[layer + 1], dim=-1)[0]
-            )
+            columns.append(1 - torch.cosine_similarity(moved, self.hidden[layer + 1], dim=-1)[0])
         found = torch.stack(columns, dim=1)
         return found / found.sum(1, keepdim=True)
 
@@ -153,13 +142,9 @@ def check(observed, name, reading, site):
     importance = observation.leave_one_out_importance()
     for row, text in enumerate(TEXTS):
         expected, n = getattr(ByHand(text), name)(site.layer, site.head), len(text)
-        torch.testing.assert_close(
-            found[row, :n, :n].double(), expected, atol=1e-6, rtol=1e-5
-        )
+        torch.testing.assert_close(found[row, :n, :n].double(), expected, atol=1e-6, rtol=1e-5)
         tau = (
-            scipy.stats.kendalltau(
-                expected[0, 1:-1].abs(), importance[row, 1 : n - 1]
-            ).statistic
+            scipy.stats.kendalltau(expected[0, 1:-1].abs(), importance[row, 1 : n - 1]).statistic
             if n > 3
             else np.nan
         )
@@ -196,9 +181,7 @@ def test_another_query_is_read_from_its_own_row(observed):
     found = explanations(observation, Site(1, ALL, 1)).rollout_tau[0].item()
     row = ByHand(TEXTS[0]).rollout(1, ALL)[1, 1:-1]
     assert found == pytest.approx(
-        scipy.stats.kendalltau(
-            row, observation.leave_one_out_importance()[0, 1:8]
-        ).statistic
+        scipy.stats.kendalltau(row, observation.leave_one_out_importance()[0, 1:8]).statistic
     )
 
 
@@ -211,12 +194,10 @@ def test_the_pieces_of_a_word_add_up():
 
 
 def test_what_a_model_does_not_allow_is_left_out(monkeypatch):
-    def transposed(
-        module, query, key, value, mask, scaling=None, dropout=0.0, **kwargs
-    ):
-        weights = (
-            query @ key.transpose(2, 3) * scaling + (0 if mask is None else mask)
-        ).softmax(-1)
+    def transposed(module, query, key, value, mask, scaling=None, dropout=0.0, **kwargs):
+        weights = (query @ key.transpose(2, 3) * scaling + (0 if mask is None else mask)).softmax(
+            -1
+        )
         return (value.transpose(2, 3) @ weights.transpose(2, 3)).permute(
             0, 3, 1, 2
         ).contiguous(), weights
@@ -224,13 +205,10 @@ def test_what_a_model_does_not_allow_is_left_out(monkeypatch):
     monkeypatch.setattr(modeling_bert, "eager_attention_forward", transposed)
     adapter = wrap(make_model("eager"))
     observation = adapter.observe(adapter.prepare(padded(), (0, 1, 2)))
-    heads, layer = (
-        statistics_of(explanations(observation, Site(1, head))) for head in (1, ALL)
-    )
+    heads, layer = (statistics_of(explanations(observation, Site(1, head))) for head in (1, ALL))
     assert heads.keys() == {"raw_attention_tau", "attention_times_gradient_tau"}
     assert (
-        "layer_norm_based_tau" not in layer
-        and {"rollout_tau", "value_zeroing_tau"} <= layer.keys()
+        "layer_norm_based_tau" not in layer and {"rollout_tau", "value_zeroing_tau"} <= layer.keys()
     )
 
 
@@ -238,10 +216,7 @@ def test_two_stacks_have_no_rollout():
     adapter = wrap(families.make("bart"))
     observation = adapter.observe(families.prepare(adapter))
     encoder, decoder = (explanations(observation, Site(layer, ALL)) for layer in (1, 4))
-    assert (
-        encoder.rollout_tau is not None
-        and encoder.value_zeroing_rollout_tau is not None
-    )
+    assert encoder.rollout_tau is not None and encoder.value_zeroing_rollout_tau is not None
     assert decoder.rollout_tau is None and decoder.value_zeroing_rollout_tau is None
     assert decoder.value_zeroing_tau is not None
 

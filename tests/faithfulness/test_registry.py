@@ -56,9 +56,7 @@ def install(folder, code):
     info = folder / "entropy_probe-1.0.dist-info"
     info.mkdir()
     (folder / "entropy_probe.py").write_text(code)
-    (info / "METADATA").write_text(
-        "Metadata-Version: 2.1\nName: entropy-probe\nVersion: 1.0\n"
-    )
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: entropy-probe\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(
         "[hf_attnprobe.tests]\nattention_entropy = entropy_probe\n"
     )
@@ -204,9 +202,7 @@ def test_a_name_that_is_taken(alone):
     def erasure(observation, site, options: NoOptions, *, seed):
         """Another one."""
 
-    with pytest.raises(
-        AttnProbeError, match="'erasure' exists already; rename the func"
-    ):
+    with pytest.raises(AttnProbeError, match="'erasure' exists already; rename the func"):
         faithfulness.register_test(readings={})(erasure)
 
 
@@ -220,18 +216,14 @@ def test_an_option_that_means_something_else(name, alone):
         """A test whose option has the name of another's."""
 
     other.__annotations__ = {"options": kind}
-    with pytest.raises(
-        AttnProbeError, match=f"new name for the option '{name}' of Other"
-    ):
+    with pytest.raises(AttnProbeError, match=f"new name for the option '{name}' of Other"):
         faithfulness.register_test(readings={})(other)
 
 
 def test_an_option_that_means_the_same(alone):
     @dataclass(frozen=True)
     class Same(Options):
-        n_permutations: int = option(
-            100, "random shuffles per text", at_least=1, at_most=100_000
-        )
+        n_permutations: int = option(100, "random shuffles per text", at_least=1, at_most=100_000)
 
     def same(observation, site, options: Same, *, seed):
         """A test that shares an option."""
@@ -294,9 +286,7 @@ def without(monkeypatch):
     return lacks
 
 
-def test_what_a_model_lacks_is_left_out_and_said_once(
-    without, checkpoint, reviews, caplog
-):
+def test_what_a_model_lacks_is_left_out_and_said_once(without, checkpoint, reviews, caplog):
     without(EditableInputs)
     data = reviews["test"].select(range(3))
     report = audit(checkpoint, data, progress=False)
@@ -307,9 +297,7 @@ def test_what_a_model_lacks_is_left_out_and_said_once(
         f"the test {name} is left out: {reason}" for name, reason in left_out.items()
     ]
     assert "fraction_to_flip@leave_one_out" not in set(report.rows.statistic)
-    with pytest.raises(
-        AttnProbeError, match="test correlation cannot be run: this one"
-    ):
+    with pytest.raises(AttnProbeError, match="test correlation cannot be run: this one"):
         audit(checkpoint, data, ["correlation"], progress=False)
 
 
@@ -326,12 +314,8 @@ def test_one_of_two_needs_is_enough(without, checkpoint, reviews):
 # --- reports of many heads ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "name", ["conicity", "fragility", "plausibility", "single_token"]
-)
-def test_every_test_prints_something_of_many_heads(
-    name, make_model, tokenizer, reviews
-):
+@pytest.mark.parametrize("name", ["conicity", "fragility", "plausibility", "single_token"])
+def test_every_test_prints_something_of_many_heads(name, make_model, tokenizer, reviews):
     report = audit(
         _bert(tokenizer),
         reviews["test"].select(range(2)),

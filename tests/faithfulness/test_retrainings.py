@@ -58,9 +58,7 @@ def base(reviews, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def flat(base, reviews, tmp_path_factory):
-    return uniform(
-        base, reviews, output_dir=tmp_path_factory.mktemp("uniform") / "model"
-    )
+    return uniform(base, reviews, output_dir=tmp_path_factory.mktemp("uniform") / "model")
 
 
 def weights(model):
@@ -69,9 +67,7 @@ def weights(model):
 
 def assert_equal_weights(model, other):
     own, theirs = weights(model), weights(other)
-    assert own.keys() == theirs.keys() and all(
-        torch.equal(own[name], theirs[name]) for name in own
-    )
+    assert own.keys() == theirs.keys() and all(torch.equal(own[name], theirs[name]) for name in own)
 
 
 # --- the base -----------------------------------------------------------------------------------------------------
@@ -103,16 +99,12 @@ def test_the_uniform_model_reads_out_the_mean_state(flat, base, reviews):
         model.attention_classifier.attention.parameters()
     )
     outputs = read_outputs(model, base.tokenizer, reviews["test"])
-    texts = dict(
-        zip(reviews["test"]["example_id"], reviews["test"]["text"], strict=True)
-    )
+    texts = dict(zip(reviews["test"]["example_id"], reviews["test"]["text"], strict=True))
     for k, example_id in enumerate(outputs.example_ids[:10]):
         inputs = base.tokenizer(texts[example_id], return_tensors="pt")
         states = model.attention_classifier(**inputs).last_hidden_state[0, 1:-1]
         logit = states.mean(0) @ model.classifier.weight[0] + model.classifier.bias
-        assert outputs.probs[k, 1].item() == pytest.approx(
-            torch.sigmoid(logit).item(), abs=1e-9
-        )
+        assert outputs.probs[k, 1].item() == pytest.approx(torch.sigmoid(logit).item(), abs=1e-9)
 
 
 def test_uniform_against_scipy(flat, base, reviews):
@@ -122,17 +114,12 @@ def test_uniform_against_scipy(flat, base, reviews):
     )
     for k in range(len(own.labels)):
         n_tokens = int(own.mask[k].sum())
-        expected = (
-            jensenshannon(own.attention[k, :n_tokens], np.full(n_tokens, 1 / n_tokens))
-            ** 2
-        )
+        expected = jensenshannon(own.attention[k, :n_tokens], np.full(n_tokens, 1 / n_tokens)) ** 2
         assert flat.uniform_model_jsd[k].item() == pytest.approx(expected, abs=1e-9)
         assert flat.uniform_model_tvd[k].item() == pytest.approx(
             abs(own.probs[k, 1] - other.probs[k, 1]).item()
         )
-    accuracy = next(
-        s for s in flat.scores if (s.model, s.metric) == ("uniform", "accuracy")
-    )
+    accuracy = next(s for s in flat.scores if (s.model, s.metric) == ("uniform", "accuracy"))
     assert accuracy.value == pytest.approx(flat.uniform_model_correct.mean().item())
 
 
@@ -141,18 +128,16 @@ def test_uniform_against_scipy(flat, base, reviews):
 
 def test_seeds(base, reviews, tmp_path):
     found = seeds(base, reviews, Seeds(n_seeds=3), output_dir=tmp_path)
-    assert list(found.one_seed_jsd) == [0, 2, 3] and [
-        t.folder.name for t in found.trained
-    ] == ["0", "2", "3"]
+    assert list(found.one_seed_jsd) == [0, 2, 3] and [t.folder.name for t in found.trained] == [
+        "0",
+        "2",
+        "3",
+    ]
     each = np.stack([found.one_seed_jsd[k].numpy() for k in found.one_seed_jsd])
-    assert (
-        np.allclose(found.seed_jsd, np.median(each, axis=0)) and (each > 0).any(1).all()
-    )
+    assert np.allclose(found.seed_jsd, np.median(each, axis=0)) and (each > 0).any(1).all()
     changes = np.stack([found.one_seed_tvd[k].numpy() for k in found.one_seed_tvd])
     assert np.allclose(found.seed_tvd, changes.mean(0))
-    assert torch.allclose(
-        found.max_attention, base.outputs(reviews["test"]).attention.amax(-1)
-    )
+    assert torch.allclose(found.max_attention, base.outputs(reviews["test"]).attention.amax(-1))
     two = seeds(
         base, reviews, Seeds(n_seeds=2), output_dir=tmp_path
     )  # of an even number the mean of the two in the middle
@@ -166,9 +151,7 @@ def test_other_seeds_leave_out_the_base():
 # --- diagnostic MLP -----------------------------------------------------------------------------------------------
 
 
-def test_guided_by_uniform_weights_is_trained_as_uniform_attention(
-    base, reviews, tmp_path
-):
+def test_guided_by_uniform_weights_is_trained_as_uniform_attention(base, reviews, tmp_path):
     guides = {
         name: {
             k: torch.full_like(w, 1 / len(w))
@@ -184,9 +167,7 @@ def test_guided_by_uniform_weights_is_trained_as_uniform_attention(
         changes=changes | {"attention": "guided"},
         guides=guides,
     )
-    plain = train_again(
-        base, reviews, tmp_path / "b", changes=changes | {"attention": "uniform"}
-    )
+    plain = train_again(base, reviews, tmp_path / "b", changes=changes | {"attention": "uniform"})
     for name, tensor in weights(guided.model).items():
         assert torch.allclose(tensor, weights(plain.model)[name], atol=1e-4), name
     assert guided.metrics == pytest.approx(plain.metrics, abs=1e-4)
@@ -195,18 +176,15 @@ def test_guided_by_uniform_weights_is_trained_as_uniform_attention(
 def test_the_guides_are_what_they_say(base, reviews, tmp_path):
     found = diagnostic_mlp(base, reviews, output_dir=tmp_path)
     assert [t.folder.name for t in found.trained] == ["uniform", "trained", "base"]
-    assert (
-        found.adversary_guide_correct is None
-        and "adversary_guide_correct" not in statistics_of(found)
+    assert found.adversary_guide_correct is None and "adversary_guide_correct" not in statistics_of(
+        found
     )
     kinds = {t.folder.name: t.model.config.attention for t in found.trained}
     assert kinds == {"uniform": "uniform", "trained": "additive", "base": "guided"}
     assert all(t.model.config.encoder == "mlp" for t in found.trained)
     for name in ("uniform", "trained", "base"):
         accuracy = next(
-            s
-            for s in found.scores
-            if (s.model, s.metric) == (f"{name} guide", "accuracy")
+            s for s in found.scores if (s.model, s.metric) == (f"{name} guide", "accuracy")
         )
         assert accuracy.value == pytest.approx(
             getattr(found, f"{name}_guide_correct").mean().item()
@@ -216,9 +194,7 @@ def test_the_guides_are_what_they_say(base, reviews, tmp_path):
 def test_guides_are_read_of_the_split_that_they_are_for(base, reviews):
     guides = guides_of(base.model, base, reviews)
     expected = to_guide(read_outputs(base.model, base.tokenizer, reviews["train"]))
-    assert (
-        guides["train"].keys() == expected.keys() == set(reviews["train"]["example_id"])
-    )
+    assert guides["train"].keys() == expected.keys() == set(reviews["train"]["example_id"])
     assert all(torch.equal(guides["train"][k], expected[k]) for k in expected)
 
 
@@ -237,9 +213,7 @@ def test_guides_that_do_not_fit(base, reviews, tmp_path):
         train_again(base, reviews, tmp_path / "b", changes=changes, guides=spoilt)
     with pytest.raises(AttnProbeError, match="expected guides"):
         train_again(base, reviews, tmp_path / "c", changes=changes)
-    with pytest.raises(
-        AttnProbeError, match="expected guides for the validation texts"
-    ):
+    with pytest.raises(AttnProbeError, match="expected guides for the validation texts"):
         train_again(
             base,
             reviews,
@@ -263,16 +237,13 @@ def adversaries(base, reviews, tmp_path_factory):
 def test_the_second_term_moves_attention(adversaries):
     near, far = (adversaries.adversary_jsd[k].mean() for k in (0.0, 0.05))
     assert far > near + 0.05
-    assert len(adversaries.trained) == 2 and all(
-        t.n_epochs <= 6 for t in adversaries.trained
-    )
+    assert len(adversaries.trained) == 2 and all(t.n_epochs <= 6 for t in adversaries.trained)
 
 
 def test_adversaries_start_afresh(base, adversaries):
     """Not from the base, nor from what it started from: no word vector of a word that is in no text is shared."""
     own, other = (
-        m.get_input_embeddings().weight
-        for m in (base.model, adversaries.trained[0].model)
+        m.get_input_embeddings().weight for m in (base.model, adversaries.trained[0].model)
     )
     unused = base.tokenizer.unk_token_id
     assert not torch.allclose(own[unused], other[unused], atol=0.1)
@@ -307,14 +278,10 @@ def test_baselines_are_those_of_the_audit(adversaries, base, reviews, tmp_path):
 
     rows = audit(base.name, reviews, tests=["adversarial"], progress=False).to_pandas()
     exact = (
-        rows[rows.statistic == "epsilon_max_jsd@0.05"]
-        .sort_values("example_id")
-        .value.to_numpy()
+        rows[rows.statistic == "epsilon_max_jsd@0.05"].sort_values("example_id").value.to_numpy()
     )
     assert np.allclose(adversaries.frontier_jsd[0.05], exact, atol=1e-9)
-    search = audit_by_name(
-        base.name, reviews, tests=["adversarial"], method="search"
-    ).to_pandas()
+    search = audit_by_name(base.name, reviews, tests=["adversarial"], method="search").to_pandas()
     found = (
         search[search.statistic == "epsilon_max_jsd@0.05"]
         .sort_values("example_id")
@@ -331,29 +298,21 @@ def test_epochs_of_a_regularised_adversary_are_scored_by_what_it_is_to_reach(
 ):
     """With λ 0 a text's objective is a total variation distance, at most 1 and so at most 16 in a batch of 16; its penalty,
     100 · mean ‖h − e‖² over 12 numbers drawn from N(0, 1), is far above that."""
-    config = type(base.model.config).from_dict(
-        base.model.config.to_dict() | {"tying": 100.0}
-    )
+    config = type(base.model.config).from_dict(base.model.config.to_dict() | {"tying": 100.0})
     regularised = replace(base, model=type(base.model)(config).eval(), known={})
     found, own = [], adversary_training.AdversaryTrainer.evaluate
 
     def evaluate(self, *args, **options):
         found.append(own(self, *args, **options)["eval_loss"])
         logged.append(
-            next(
-                row["loss"] for row in reversed(self.state.log_history) if "loss" in row
-            )
+            next(row["loss"] for row in reversed(self.state.log_history) if "loss" in row)
         )
         return {"eval_loss": found[-1]}
 
     logged = []
     monkeypatch.setattr(adversary_training.AdversaryTrainer, "evaluate", evaluate)
     train_adversary(regularised, reviews, tmp_path, 0.0, Adversary(adversary_epochs=2))
-    assert (
-        len(found) == 2
-        and all(0 < value <= 16 for value in found)
-        and min(logged) > 100
-    )
+    assert len(found) == 2 and all(0 < value <= 16 for value in found) and min(logged) > 100
 
 
 def test_both_scales_weigh_the_two_terms_alike():
@@ -373,9 +332,7 @@ def test_options_of_the_adversary_that_are_none():
 def test_three_classes(tmp_path):
     """No exact frontier and no ROC curve; the rest is there, F1 as the mean over the classes."""
     words = ("red", "green", "blue")
-    rows = [
-        {"text": f"it was {word} and so on", "label": k} for k, word in enumerate(words)
-    ] * 8
+    rows = [{"text": f"it was {word} and so on", "label": k} for k, word in enumerate(words)] * 8
     data = {"train": rows, "validation": rows, "test": rows}
     sets = {name: load_examples(part, name) for name, part in data.items()}
     config = AttentionClassifierConfig(encoder="mlp", embedding_size=8, encoder_size=8)
@@ -394,10 +351,7 @@ def test_three_classes(tmp_path):
     )
     assert found.frontier_jsd == {} and set(found.search_jsd) == {0.01, 0.05}
     assert {s.metric for s in found.scores} == {"f1", "accuracy"}
-    assert (
-        next(s.value for s in found.scores if s.model == "base" and s.metric == "f1")
-        == 1.0
-    )
+    assert next(s.value for s in found.scores if s.model == "base" and s.metric == "f1") == 1.0
 
 
 # --- interrupted and finished -------------------------------------------------------------------------------------
@@ -433,9 +387,7 @@ def whole(base, reviews, tmp_path_factory):
 
 
 # In the first of three epochs of 10 steps each, at its end, in the third.
-@pytest.mark.parametrize(
-    ("train", "step"), [(plain, 3), (plain, 10), (plain, 27), (imitating, 27)]
-)
+@pytest.mark.parametrize(("train", "step"), [(plain, 3), (plain, 10), (plain, 27), (imitating, 27)])
 def test_an_interrupted_training_continues_to_the_same_weights(
     train, step, whole, base, reviews, tmp_path, monkeypatch
 ):
@@ -443,16 +395,12 @@ def test_an_interrupted_training_continues_to_the_same_weights(
         patched.setattr(Stopwatch, "on_step_end", stop_at(step))
         train(base, reviews, tmp_path / "cut")
     assert (
-        not (tmp_path / "cut" / "training.json").exists()
-        and (tmp_path / "cut" / ".steps").exists()
+        not (tmp_path / "cut" / "training.json").exists() and (tmp_path / "cut" / ".steps").exists()
     )
     torch.manual_seed(77)  # where another process would be
     continued = train(base, reviews, tmp_path / "cut")
     assert_equal_weights(continued.model, whole[train].model)
-    assert (
-        continued.metrics == whole[train].metrics
-        and continued.n_epochs == whole[train].n_epochs
-    )
+    assert continued.metrics == whole[train].metrics and continued.n_epochs == whole[train].n_epochs
     assert not (tmp_path / "cut" / ".steps").exists()
 
 
@@ -482,13 +430,9 @@ def test_half_a_checkpoint_is_none(whole, base, reviews, tmp_path, monkeypatch):
     with monkeypatch.context() as patched, pytest.raises(Stop):
         patched.setattr(Stopwatch, "on_step_end", stop_at(27))
         plain(base, reviews, tmp_path / "cut")
-    (state,) = (tmp_path / "cut" / ".steps" / "checkpoint-20").glob(
-        "trainer_state.json"
-    )
+    (state,) = (tmp_path / "cut" / ".steps" / "checkpoint-20").glob("trainer_state.json")
     state.write_text(state.read_text()[:100])
-    assert_equal_weights(
-        plain(base, reviews, tmp_path / "cut").model, whole[plain].model
-    )
+    assert_equal_weights(plain(base, reviews, tmp_path / "cut").model, whole[plain].model)
 
 
 def test_a_finished_model_is_not_trained_again(base, reviews, tmp_path, monkeypatch):

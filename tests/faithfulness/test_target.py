@@ -41,9 +41,9 @@ def observe(make_model, tokenizer, texts):
 
     def run(*kind):
         adapter = wrap(make_model(*kind))
-        cut = [
-            " ".join(text.split()[: 3 + k % 6]) for k, text in enumerate(texts[:16])
-        ] + ["superb"]
+        cut = [" ".join(text.split()[: 3 + k % 6]) for k, text in enumerate(texts[:16])] + [
+            "superb"
+        ]
         inputs = tokenizer(cut, padding=True, return_tensors="pt")
         batch = adapter.prepare(inputs, tuple(range(50, 50 + len(cut))))
         ids = tokenizer(cut)["input_ids"]
@@ -73,9 +73,7 @@ def descending(values):
     return sorted(range(len(values)), key=lambda k: (-round(float(values[k]), 9), k))
 
 
-@pytest.mark.parametrize(
-    "kind", [("bilstm", "additive", 4), ("mlp", "dot_product", 4)], ids=str
-)
+@pytest.mark.parametrize("kind", [("bilstm", "additive", 4), ("mlp", "dot_product", 4)], ids=str)
 def test_erasure_goes_on_until_the_text_changes_sides(observe, kind):
     adapter, observation, _ids = observe(*kind)
     options = Erasure(target=TARGET, bottom_up=True, each_random=True, n_random=3)
@@ -84,9 +82,9 @@ def test_erasure_goes_on_until_the_text_changes_sides(observe, kind):
     assert is_predicted.any() and not is_predicted.all()
     assert found.minimal_size is found.no_set_flips is None and not found.way_to_best
     ids, content = observation.batch.example_ids, observation.batch.content_mask
-    shuffled = random_permutations(
-        content[:, None], 3, seed=3 + ORDER_STREAM, example_ids=ids
-    )[:, :, 0]
+    shuffled = random_permutations(content[:, None], 3, seed=3 + ORDER_STREAM, example_ids=ids)[
+        :, :, 0
+    ]
     top = attention_of(observation, SITE).masked_fill(~content, -1).argmax(-1)
     other = other_positions(top, content, "uniform", seed=3, example_ids=ids)
     n_flipped = 0
@@ -109,9 +107,7 @@ def test_erasure_goes_on_until_the_text_changes_sides(observe, kind):
             return bool(decode(attention).argmax() == TARGET)
 
         n = int(words.sum())
-        counts = {
-            name: removed(is_for, weights, descending(x)) for name, x in scores.items()
-        }
+        counts = {name: removed(is_for, weights, descending(x)) for name, x in scores.items()}
         fewest = found.greedy_bound_size[row].item()
         flipped = [count for count in counts.values() if not math.isnan(count)]
         assert not flipped or fewest <= min(flipped)
@@ -195,9 +191,7 @@ def test_erasure_of_a_head_by_replay():
             gone[0, row, order[:n]] = True
             after = erased(observation, site, gone)[0, row]
             now = after.argmax() == target
-            flips.append(
-                bool((now != (predicted[row] == target)) & ~after.isnan().any())
-            )
+            flips.append(bool((now != (predicted[row] == target)) & ~after.isnan().any()))
         count = flips.index(True) + 1 if any(flips) else math.nan
         value = found.fraction_to_flip["attention"][row].item()
         if not math.isnan(count) and len(order) > 1:
@@ -239,16 +233,11 @@ def test_input_erasure_of_a_class(observe, n_steps):
             "product": product[row, content],
             "leave_one_out": importance[row, content],
         }
-        counts = [
-            max(1, math.ceil(round(n * s, 9))) for s in (0.01, 0.05, 0.1, 0.2, 0.5)
-        ]
+        counts = [max(1, math.ceil(round(n * s, 9))) for s in (0.01, 0.05, 0.1, 0.2, 0.5)]
         steps = (
             range(1, n)
             if not n_steps
-            else [
-                min(math.ceil(round(n * s / n_steps, 9)), n - 1)
-                for s in range(1, n_steps + 1)
-            ]
+            else [min(math.ceil(round(n * s / n_steps, 9)), n - 1) for s in range(1, n_steps + 1)]
         )
         needed = {}
         for name, x in values.items():
@@ -259,11 +248,7 @@ def test_input_erasure_of_a_class(observe, n_steps):
             assert found.comprehensiveness[name][row].item() == pytest.approx(
                 (1 if is_for else -1) * sum(lost) / 5, abs=1e-6
             )
-            flips = [
-                k
-                for k in steps
-                if k and (without(order[:k]).argmax() == TARGET) != is_for
-            ]
+            flips = [k for k in steps if k and (without(order[:k]).argmax() == TARGET) != is_for]
             needed[name] = min(flips, default=math.nan)
         none = found.no_tokens_flip[row].item()
         n_flipped += none == 0
@@ -301,11 +286,7 @@ def test_correlation_explanations_screen_and_single_tokens_of_a_class(observe):
         content = observation.batch.content_mask[row]
         whole = probability(adapter, ids, TARGET)[TARGET]
         left_out = [
-            abs(
-                float(
-                    probability(adapter, ids[:k] + ids[k + 1 :], TARGET)[TARGET] - whole
-                )
-            )
+            abs(float(probability(adapter, ids[:k] + ids[k + 1 :], TARGET)[TARGET] - whole))
             for k in range(1, len(ids) - 1)
         ]
         weights = attention[row, 0, content]
@@ -319,9 +300,7 @@ def test_correlation_explanations_screen_and_single_tokens_of_a_class(observe):
             (correlated.gradient_tau_difference, other - third),
         ):
             assert values[row].item() == pytest.approx(expected)
-        first = [
-            max(range(len(x)), key=x.__getitem__) for x in (weights.tolist(), left_out)
-        ]
+        first = [max(range(len(x)), key=x.__getitem__) for x in (weights.tolist(), left_out)]
         overlap = correlated.attention_leave_one_out_top_overlap[1][row].item()
         assert overlap == (first[0] == first[1])
         n = len(left_out)
@@ -332,12 +311,8 @@ def test_correlation_explanations_screen_and_single_tokens_of_a_class(observe):
         ]
         if observation.probs[row].argmax() != TARGET:
             probs = [1 - p for p in probs]
-        assert alone.lowest_probability[row].item() == pytest.approx(
-            min(probs), abs=1e-6
-        )
-        assert alone.highest_probability[row].item() == pytest.approx(
-            max(probs), abs=1e-6
-        )
+        assert alone.lowest_probability[row].item() == pytest.approx(min(probs), abs=1e-6)
+        assert alone.highest_probability[row].item() == pytest.approx(max(probs), abs=1e-6)
     assert correlated.attention_gradient_top_overlap[1][-1].isnan()  # one token
 
 
@@ -345,9 +320,7 @@ def test_a_view_shares_what_no_class_changes(observe, monkeypatch):
     adapter, observation, _ids = observe("bilstm", "additive", 4)
     runs = []
     leave_one_out = adapter.leave_one_out
-    monkeypatch.setattr(
-        adapter, "leave_one_out", lambda o: runs.append(1) or leave_one_out(o)
-    )
+    monkeypatch.setattr(adapter, "leave_one_out", lambda o: runs.append(1) or leave_one_out(o))
     for target in (None, 0, 2):
         correlation(observation, SITE, Correlation(target=target))
     assert len(runs) == 1
@@ -355,9 +328,7 @@ def test_a_view_shares_what_no_class_changes(observe, monkeypatch):
     assert view.explaining(None).explains is None and view.explaining(1) is view
     assert observation.explains is None
     plain, own = observation.attention_gradient[0], view.attention_gradient[0]
-    assert (
-        not torch.equal(plain, own) and view.leave_one_out is observation.leave_one_out
-    )
+    assert not torch.equal(plain, own) and view.leave_one_out is observation.leave_one_out
 
 
 def test_a_class_by_name_or_number(observe):

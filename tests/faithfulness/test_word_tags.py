@@ -58,8 +58,7 @@ def test_a_word_of_several_pieces_has_its_tag_once(tmp_path):
 
     pieces = Tokenizer(
         models.WordPiece(
-            {"[PAD]": 0, "[UNK]": 1}
-            | {x: k for k, x in enumerate(["a", "b", "##a", "##b"], 2)},
+            {"[PAD]": 0, "[UNK]": 1} | {x: k for k, x in enumerate(["a", "b", "##a", "##b"], 2)},
             unk_token="[UNK]",
         )
     )
@@ -79,9 +78,7 @@ def test_a_word_of_several_pieces_has_its_tag_once(tmp_path):
         {"text": "ab ba b", "label": 0, "word_tags": ["X", "Y", ""]},
         {"text": "a ab", "label": 1, "word_tags": ["Y", "Y"]},
     ]
-    report = audit(
-        model, data, ["attention_by_tag"], tokenizer=tokenizer, progress=False
-    )
+    report = audit(model, data, ["attention_by_tag"], tokenizer=tokenizer, progress=False)
     rows = report.to_pandas()
     shares = rows[rows.statistic.isin(["token_share@X", "token_share@Y"])]
     shares = shares[(shares["head"] == 0)].set_index(["statistic", "example_id"]).value
@@ -108,9 +105,7 @@ def test_tags_are_read_from_named_classes_and_change_the_fingerprint(tagged):
 
 
 def test_what_is_wrong_is_said_in_one_line(checkpoint, tagged, reviews, monkeypatch):
-    with pytest.raises(
-        AttnProbeError, match=r"tags of words for the test attention_by"
-    ):
+    with pytest.raises(AttnProbeError, match=r"tags of words for the test attention_by"):
         audit(checkpoint, reviews["test"], ["attention_by_tag"], progress=False)
     rows = [{"text": "the film", "label": 0, "word_tags": ["DET"]}]
     with pytest.raises(AttnProbeError, match=r"one tag for each of its 2 words, got 1"):

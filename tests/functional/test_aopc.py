@@ -51,18 +51,14 @@ def test_texts_of_different_lengths_share_a_table():
     drops = set_function(0, 5, 2)
     lower, upper = aopc.chain_bounds(drops, torch.tensor([3, 5]))
     found = all_orders(drops[:8, 0], 3)
-    assert (lower[0].item(), upper[0].item()) == pytest.approx(
-        (min(found), max(found)), abs=1e-12
-    )
+    assert (lower[0].item(), upper[0].item()) == pytest.approx((min(found), max(found)), abs=1e-12)
 
 
 def lookup(drops, positions):
     """The set function of one text, over its positions."""
 
     def drop(sets):
-        numbers = (sets[:, 0][:, positions].long() << torch.arange(len(positions))).sum(
-            -1
-        )
+        numbers = (sets[:, 0][:, positions].long() << torch.arange(len(positions))).sum(-1)
         return drops[numbers]
 
     return drop
@@ -81,12 +77,8 @@ def test_a_beam_finds_orders_and_a_wide_one_the_best(n_units, seed, width):
     lower, upper = aopc.beam_bounds(lookup(drops, positions), content, width)
     assert exact[0] - 1e-12 <= lower <= upper + 1e-12 <= exact[1] + 2e-12
     for bound in (lower, upper):
-        assert (
-            min(abs(bound.item() - x) for x in found) < 1e-12
-        )  # it is the value of an order
-    wide = aopc.beam_bounds(
-        lookup(drops, positions), content, math.comb(n_units, n_units // 2)
-    )
+        assert min(abs(bound.item() - x) for x in found) < 1e-12  # it is the value of an order
+    wide = aopc.beam_bounds(lookup(drops, positions), content, math.comb(n_units, n_units // 2))
     assert torch.allclose(torch.stack(wide), torch.stack(exact), atol=1e-12)
 
 
@@ -99,16 +91,13 @@ def test_a_beam_of_several_texts_is_that_of_each():
 
     def drop(sets):
         numbers = [
-            (sets[:, t][:, u].long() << torch.arange(len(u))).sum(-1)
-            for t, u in enumerate(units)
+            (sets[:, t][:, u].long() << torch.arange(len(u))).sum(-1) for t, u in enumerate(units)
         ]
         return torch.stack([drops[n, t] for t, n in enumerate(numbers)], dim=1)
 
     together = aopc.beam_bounds(drop, content, 2)
     for text, u in enumerate(units):
-        alone = aopc.beam_bounds(
-            lookup(drops[:, text : text + 1], u), content[text : text + 1], 2
-        )
+        alone = aopc.beam_bounds(lookup(drops[:, text : text + 1], u), content[text : text + 1], 2)
         assert [x[text].item() for x in together] == pytest.approx(
             [x[0].item() for x in alone], abs=1e-12
         )
@@ -147,6 +136,4 @@ def test_normalised_is_a_share_of_the_span():
         torch.tensor([0.0, 0.0, 0.0, 0.5, 0.4]),
         torch.tensor([0.5, 0.5, 0.5, 0.5, 0.6]),
     )
-    assert (
-        found[:3].tolist() == [0.5, 0.0, 1.0] and found[3].isnan() and found[4] == 0.0
-    )
+    assert found[:3].tolist() == [0.5, 0.0, 1.0] and found[3].isnan() and found[4] == 0.0

@@ -27,9 +27,7 @@ def cases(draw, classes=(3, 4, 5), smallest=1, largest=6):
     mask = torch.tensor([[False] + [True] * n + [False]])
     return (
         torch.nn.functional.pad(torch.from_numpy(attention), (1, 1))[None],
-        torch.nn.functional.pad(torch.from_numpy(logits), (0, 0, 1, 1), value=5.0)[
-            None
-        ],
+        torch.nn.functional.pad(torch.from_numpy(logits), (0, 0, 1, 1), value=5.0)[None],
         mask,
     )
 
@@ -92,9 +90,7 @@ def test_the_lower_bound_is_an_attention_within_epsilon(case, epsilon):
     p, q = adversary[mask].numpy(), attention[mask].numpy()
     theirs = (rel_entr(p, (p + q) / 2) + rel_entr(q, (p + q) / 2)).sum() / 2
     assert found.lower.item() == pytest.approx(theirs, abs=1e-7)
-    before, after = (
-        (a[mask] @ logits[mask]).softmax(-1) for a in (attention, adversary)
-    )
+    before, after = ((a[mask] @ logits[mask]).softmax(-1) for a in (attention, adversary))
     assert tvd(before, after).item() <= epsilon + 1e-12
     assert -1e-12 <= found.lower.item() <= found.upper.item() + 1e-12
 
@@ -214,10 +210,7 @@ def test_the_same_output_from_other_attention():
     attention = torch.randn(20, 12, dtype=torch.double).softmax(-1)
     logits = 4 * torch.randn(20, 12, 4, dtype=torch.double)
     found = same_output(attention, logits, torch.ones(20, 12, dtype=torch.bool))
-    outputs = (
-        torch.einsum("...bk,bkn->...bn", a, logits).softmax(-1)
-        for a in (found, attention)
-    )
+    outputs = (torch.einsum("...bk,bkn->...bn", a, logits).softmax(-1) for a in (found, attention))
     is_same = tvd(*outputs) < 1e-9
     assert is_same.double().mean() > 0.9
     assert jsd(found, attention).masked_fill(~is_same, 0).amax(0).min() > 0.2

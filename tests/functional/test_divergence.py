@@ -25,9 +25,7 @@ def distributions(size: int):
 
 @given(distributions(5), distributions(5))
 def test_equals_scipy_and_keeps_its_bounds(p, q):
-    assert jsd(p, q).item() == pytest.approx(
-        jensenshannon(p.numpy(), q.numpy()) ** 2, abs=1e-7
-    )
+    assert jsd(p, q).item() == pytest.approx(jensenshannon(p.numpy(), q.numpy()) ** 2, abs=1e-7)
     assert jsd(p, q).item() == pytest.approx(jsd(q, p).item(), abs=1e-12)
     assert -1e-12 <= jsd(p, q).item() <= math.log(2) + 1e-12
     assert 0 <= tvd(p, q).item() <= 1 + 1e-12
@@ -41,9 +39,7 @@ def test_kl_equals_scipy_and_is_finite_where_the_second_is_zero():
     assert kl_divergence(p, q).item() == pytest.approx(
         scipy_entropy(p.numpy(), q.numpy()), abs=1e-12
     )
-    assert torch.isfinite(
-        kl_divergence(p, torch.tensor([1.0, 0.0], dtype=torch.float64))
-    )
+    assert torch.isfinite(kl_divergence(p, torch.tensor([1.0, 0.0], dtype=torch.float64)))
 
 
 def test_disjoint_supports_give_ln_2_and_padding_changes_nothing():
@@ -77,9 +73,9 @@ def test_largest_jsd_is_the_largest_over_the_simplex(p):
 
 def test_largest_jsd_published_value_and_single_token():
     uniform = torch.full((19,), 1 / 19)
-    assert largest_jsd(
-        uniform, torch.ones(19, dtype=torch.bool)
-    ).item() == pytest.approx(0.589, abs=5e-4)
+    assert largest_jsd(uniform, torch.ones(19, dtype=torch.bool)).item() == pytest.approx(
+        0.589, abs=5e-4
+    )
     assert largest_jsd(
         torch.tensor([1.0, 0.0]), torch.tensor([True, False])
     ).item() == pytest.approx(0, abs=1e-6)

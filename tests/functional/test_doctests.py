@@ -11,9 +11,7 @@ import hf_attnprobe.functional
 
 NAMES = [
     m.name
-    for m in pkgutil.iter_modules(
-        hf_attnprobe.functional.__path__, "hf_attnprobe.functional."
-    )
+    for m in pkgutil.iter_modules(hf_attnprobe.functional.__path__, "hf_attnprobe.functional.")
 ]
 
 
@@ -23,10 +21,7 @@ def test_examples_in_docstrings(name):
 
 
 def test_there_are_some():
-    assert (
-        sum(doctest.testmod(importlib.import_module(name)).attempted for name in NAMES)
-        >= 3
-    )
+    assert sum(doctest.testmod(importlib.import_module(name)).attempted for name in NAMES) >= 3
 
 
 def test_the_namespace_is_sorted_and_documented():

@@ -24,9 +24,7 @@ def random_attention(*shape, dtype=torch.double):
 
 
 def test_attention_times_gradient_keeps_the_sign():
-    found = attention_times_gradient(
-        torch.tensor([[0.25, 0.75]]), torch.tensor([[-2.0, 4.0]])
-    )
+    found = attention_times_gradient(torch.tensor([[0.25, 0.75]]), torch.tensor([[-2.0, 4.0]]))
     assert found.tolist() == [[-0.5, 3.0]]
 
 
@@ -38,9 +36,7 @@ def test_rollout_is_the_matrix_product_of_the_layers():
             expected = np.eye(5)
             for layer in layers:
                 mean = layer[row].mean(0).numpy()
-                expected = (
-                    (0.5 * mean + 0.5 * np.eye(5)) if residual else mean
-                ) @ expected
+                expected = ((0.5 * mean + 0.5 * np.eye(5)) if residual else mean) @ expected
             np.testing.assert_allclose(found[row].numpy(), expected, rtol=1e-12)
 
 
@@ -62,9 +58,7 @@ def test_effective_attention_gives_the_same_output_without_the_null_space(dtype)
     found = effective_attention(attention, values)
     T = (values @ projection).double()  # the head's contribution to the layer
     tolerance = 1e-4 if dtype == torch.float32 else 1e-12
-    torch.testing.assert_close(
-        found @ T, attention.double() @ T, atol=tolerance, rtol=0
-    )
+    torch.testing.assert_close(found @ T, attention.double() @ T, atol=tolerance, rtol=0)
     assert (found - attention).abs().amax((-2, -1)).min() > 0.01
     left = torch.linalg.svd(T).U
     null = left[..., 4:]  # nine keys, rank four
@@ -112,8 +106,7 @@ def test_norm_based_is_the_norm_of_each_summand():
         for i in range(5):
             for j in range(6):
                 parts = [
-                    attention[b, h, i, j] * (values[b, h, j] @ projection[h])
-                    for h in range(3)
+                    attention[b, h, i, j] * (values[b, h, j] @ projection[h]) for h in range(3)
                 ]
                 for h, part in enumerate(parts):
                     assert heads[b, h, i, j].item() == pytest.approx(part.norm().item())
@@ -132,10 +125,7 @@ def test_heads_that_cancel_leave_nothing_of_the_layer():
 
 def test_cosine_distance_is_exactly_zero_for_the_same():
     a, b = torch.randn(2, 7, 5, generator=generator())
-    assert (
-        not cosine_distance(a, a.clone()).any()
-        and cosine_distance(a, 3 * a).max() < 1e-13
-    )
+    assert not cosine_distance(a, a.clone()).any() and cosine_distance(a, 3 * a).max() < 1e-13
     expected = 1 - torch.nn.functional.cosine_similarity(a.double(), b.double(), dim=-1)
     torch.testing.assert_close(cosine_distance(a, b), expected)
     assert cosine_distance(
@@ -146,6 +136,4 @@ def test_cosine_distance_is_exactly_zero_for_the_same():
 def test_value_zeroing_shares_out_what_is_visible():
     distances = torch.tensor([[[1.0, 3.0, 9.0], [0.0, 0.0, 0.0]]])
     visible = torch.tensor([[[True, True, False], [True, True, False]]])
-    assert value_zeroing(distances, visible).tolist() == [
-        [[0.25, 0.75, 0.0], [0.0, 0.0, 0.0]]
-    ]
+    assert value_zeroing(distances, visible).tolist() == [[[0.25, 0.75, 0.0], [0.0, 0.0, 0.0]]]

@@ -35,9 +35,7 @@ def instance(kind, n_classes, n_keys, random):
         logits = random.integers(-2, 3, (n_keys, n_classes)).astype(float)
     if kind == "near":  # the runner-up is close behind
         logits -= (weights @ logits) * (1 - 1e-4)
-    if (
-        kind == "one_sided"
-    ):  # one class is ahead at every token, in some instances but one
+    if kind == "one_sided":  # one class is ahead at every token, in some instances but one
         logits[:, random.integers(n_classes)] += 8
         logits[0] -= 8 * random.integers(2) * logits[0]
     if kind == "peaked":
@@ -144,12 +142,7 @@ def by_the_paper(weights, logits, bias, order, renormalise, all_zero):
             weights = weights / weights.sum()
         steps.append(decode(weights))
         allowed = all_zero or weights.sum() > 0
-        if (
-            np.isnan(fraction)
-            and allowed
-            and steps[-1].argmax() != first
-            and len(weights) > 1
-        ):
+        if np.isnan(fraction) and allowed and steps[-1].argmax() != first and len(weights) > 1:
             fraction = n / len(weights)
     return fraction, np.array(steps)
 
@@ -159,29 +152,21 @@ def by_the_paper(weights, logits, bias, order, renormalise, all_zero):
 @pytest.mark.parametrize("n_classes", [2, 4])
 def test_one_cumulative_sum_is_the_papers_loop(n_classes, all_zero, renormalise):
     random = np.random.default_rng(5)
-    instances = [
-        instance(KINDS[k % 6], n_classes, 1 + k % 17, random) for k in range(120)
-    ]
+    instances = [instance(KINDS[k % 6], n_classes, 1 + k % 17, random) for k in range(120)]
     instances = [(weights / weights.sum(), u) for weights, u in instances]
     attention, logits, mask = padded(instances, 20)
     bias = torch.from_numpy(random.standard_normal(n_classes))
-    scores = torch.stack(
-        [attention, *torch.from_numpy(random.standard_normal((3, *mask.shape)))]
-    )
+    scores = torch.stack([attention, *torch.from_numpy(random.standard_normal((3, *mask.shape)))])
     order = removal_order(scores, mask)
     options = {"bias": bias, "renormalise": renormalise}
-    n_removed = removals_to_flip(
-        attention, logits, mask, order, all_zero=all_zero, **options
-    )
+    n_removed = removals_to_flip(attention, logits, mask, order, all_zero=all_zero, **options)
     fractions = n_removed / mask.sum(-1)
     n_ties = 0
     for ranking, row in itertools.product(range(len(order)), range(len(instances))):
         weights, u = instances[row]
         places = order[ranking, row, : len(weights)].numpy()
         assert sorted(places) == list(range(len(weights)))
-        fraction, steps = by_the_paper(
-            weights, u, bias.numpy(), places, renormalise, all_zero
-        )
+        fraction, steps = by_the_paper(weights, u, bias.numpy(), places, renormalise, all_zero)
         found = fractions[ranking, row].item()
         best = np.sort([weights @ u, *steps], axis=-1)
         if (
@@ -205,9 +190,7 @@ def test_the_released_rule_counts_the_bias_alone():
         torch.tensor([[0, 1]]),
     )
     assert removals_to_flip(attention, logits, mask, order, bias=bias).isnan().all()
-    n_removed = removals_to_flip(
-        attention, logits, mask, order, bias=bias, all_zero=True
-    )
+    n_removed = removals_to_flip(attention, logits, mask, order, bias=bias, all_zero=True)
     assert n_removed.tolist() == [2.0]
 
 
@@ -234,11 +217,7 @@ def test_constant_attention_and_a_class_that_never_leads():
     assert found.size.item() == 2
     erased = smallest_set(found, mask)[0]
     assert erased[:3].sum() == 2 and not erased[3:].any()
-    assert (
-        removals_to_flip(attention, votes, mask, torch.tensor([[3, 4, 0, 1, 2]]))
-        .isnan()
-        .all()
-    )
+    assert removals_to_flip(attention, votes, mask, torch.tensor([[3, 4, 0, 1, 2]])).isnan().all()
 
 
 @settings(deadline=None, max_examples=60)
@@ -246,33 +225,24 @@ def test_constant_attention_and_a_class_that_never_leads():
 def test_padding_and_order_of_the_batch_change_nothing(seed, n_classes, more):
     random = np.random.default_rng(seed)
     instances = [
-        instance(KINDS[k % 6], n_classes, int(random.integers(1, 9)), random)
-        for k in range(6)
+        instance(KINDS[k % 6], n_classes, int(random.integers(1, 9)), random) for k in range(6)
     ]
     attention, logits, mask = padded(instances, 8)
     found = minimal_flip_set(attention, logits, mask)
-    n_removed = removals_to_flip(
-        attention, logits, mask, removal_order(attention, mask)
-    )
+    n_removed = removals_to_flip(attention, logits, mask, removal_order(attention, mask))
     other = padded(instances[::-1], 8 + more)
     again = minimal_flip_set(*other)
     n_again = removals_to_flip(*other, removal_order(other[0], other[2]))
     assert torch.equal(again.size.flip(0).nan_to_num(-1), found.size.nan_to_num(-1))
-    assert torch.equal(
-        smallest_set(again, other[2]).flip(0)[:, :8], smallest_set(found, mask)
-    )
+    assert torch.equal(smallest_set(again, other[2]).flip(0)[:, :8], smallest_set(found, mask))
     assert torch.equal(n_again.flip(0).nan_to_num(-1), n_removed.nan_to_num(-1))
 
 
 @pytest.mark.parametrize("renormalise", [True, False])
 def test_erasing_each_alone(renormalise):
     random = np.random.default_rng(0)
-    attention, logits, mask = padded(
-        [instance("peaked", 3, n, random) for n in (7, 4, 1)], 7
-    )
-    attention[0] = torch.tensor(
-        [1 - 1e-13, 1e-13, 0, 0, 0, 0, 0]
-    )  # what is left must not drown
+    attention, logits, mask = padded([instance("peaked", 3, n, random) for n in (7, 4, 1)], 7)
+    attention[0] = torch.tensor([1 - 1e-13, 1e-13, 0, 0, 0, 0, 0])  # what is left must not drown
     bias = torch.from_numpy(random.standard_normal(3))
     found = erase_each(attention, logits, bias=bias, renormalise=renormalise)
     for row, n in enumerate(mask.sum(-1).tolist()):
@@ -280,13 +250,9 @@ def test_erasing_each_alone(renormalise):
             weights = attention[row].clone()
             weights[place] = 0
             total = weights.sum() if renormalise else torch.tensor(1.0)
-            expected = (
-                weights[:, None] * (logits[row] - (0 if renormalise else bias))
-            ).sum(0) / total
-            expected = (
-                expected if renormalise and total > 0 else expected.nan_to_num() + bias
-            )
-            assert torch.allclose(
-                found[row, place], expected, rtol=1e-9, atol=0, equal_nan=True
-            )
+            expected = (weights[:, None] * (logits[row] - (0 if renormalise else bias))).sum(
+                0
+            ) / total
+            expected = expected if renormalise and total > 0 else expected.nan_to_num() + bias
+            assert torch.allclose(found[row, place], expected, rtol=1e-9, atol=0, equal_nan=True)
     assert torch.equal(found[2, 0], bias)

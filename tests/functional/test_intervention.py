@@ -14,9 +14,7 @@ from hf_attnprobe.functional.intervention import (
 )
 
 
-MASK = torch.tensor(
-    [[False, True, True, True, False], [False, True, False, False, False]]
-)
+MASK = torch.tensor([[False, True, True, True, False], [False, True, False, False, False]])
 ATTENTION = torch.tensor([[0.0, 0.5, 0.3, 0.2, 0.0], [0.0, 1.0, 0.0, 0.0, 0.0]])
 
 
@@ -46,12 +44,8 @@ def test_permutations_move_the_visible_positions_and_nothing_else():
     assert (order[:, ~MASK] == torch.arange(5).expand(2, 5)[~MASK]).all()
     shuffled = permute(ATTENTION, order)
     assert (shuffled[:, ~MASK] == 0).all()
-    assert torch.allclose(
-        shuffled.sort(-1).values, ATTENTION.sort(-1).values.expand(50, 2, 5)
-    )
-    assert (
-        len({tuple(row.tolist()) for row in order[:, 0]}) == 6
-    )  # all 3! occur among 50
+    assert torch.allclose(shuffled.sort(-1).values, ATTENTION.sort(-1).values.expand(50, 2, 5))
+    assert len({tuple(row.tolist()) for row in order[:, 0]}) == 6  # all 3! occur among 50
 
 
 def test_causal_rows_are_shuffled_within_what_they_see_and_each_on_its_own():
@@ -92,6 +86,4 @@ def test_at_head_replaces_one_head_or_one_row_of_it():
     assert torch.equal(edited[:, :, [0, 2]], attention[:, [0, 2]].expand(5, 2, 2, 4, 4))
     row = at_head(attention, 1, 2, new)
     assert torch.equal(row[:, :, 1, 2], new[:, :, 2])
-    assert torch.equal(
-        row[:, :, 1, [0, 1, 3]], attention[:, 1, [0, 1, 3]].expand(5, 2, 3, 4)
-    )
+    assert torch.equal(row[:, :, 1, [0, 1, 3]], attention[:, 1, [0, 1, 3]].expand(5, 2, 3, 4))

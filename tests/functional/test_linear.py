@@ -21,12 +21,8 @@ def cases(draw, smallest=2, largest=6):
     """A binary model's attention and token scores for one text, with padding."""
     n = draw(st.integers(smallest, largest))
     rng = np.random.default_rng(draw(st.integers(0, 10**6)))
-    attention = torch.from_numpy(
-        rng.dirichlet(np.full(n, draw(st.sampled_from([0.1, 1.0, 10.0]))))
-    )
-    scores = torch.from_numpy(
-        rng.normal(size=n) * draw(st.sampled_from([0.1, 1.0, 10.0]))
-    )
+    attention = torch.from_numpy(rng.dirichlet(np.full(n, draw(st.sampled_from([0.1, 1.0, 10.0])))))
+    scores = torch.from_numpy(rng.normal(size=n) * draw(st.sampled_from([0.1, 1.0, 10.0])))
     mask = torch.tensor([[False] + [True] * n + [False]])
     return (
         torch.nn.functional.pad(attention, (1, 1))[None],
@@ -40,9 +36,7 @@ def cases(draw, smallest=2, largest=6):
 def test_permutations_equal_brute_force(case):
     attention, scores, mask = case
     a, u = attention[mask], scores[mask]
-    outputs = torch.stack(
-        [(a[list(p)] * u).sum() for p in itertools.permutations(range(len(a)))]
-    )
+    outputs = torch.stack([(a[list(p)] * u).sum() for p in itertools.permutations(range(len(a)))])
     low, high = permutation_extremes(attention, scores, mask)
     mean, variance = permutation_moments(attention, scores, mask)
     expected = (outputs.min(), outputs.max(), outputs.mean(), outputs.var(correction=0))
@@ -64,9 +58,7 @@ def best_over_vertices(attention, scores, mask, epsilon):
         x = np.linalg.solve(matrix, np.array([1.0, *(bound for _, bound in chosen)]))
         change = abs(1 / (1 + math.exp(-float(np.clip(x @ u, -500, 500)))) - p)
         if (x >= -1e-12).all() and change <= epsilon + 1e-12:
-            best = max(
-                best, jsd(torch.from_numpy(x.clip(0)), torch.from_numpy(a)).item()
-            )
+            best = max(best, jsd(torch.from_numpy(x.clip(0)), torch.from_numpy(a)).item())
     return best
 
 
@@ -141,9 +133,7 @@ def test_adversary_is_what_it_says(case, epsilon):
     assert adversary.sum().item() == pytest.approx(1, abs=1e-12)
     assert (adversary >= 0).all() and (adversary[~mask] == 0).all()
     assert jsd(adversary, attention).item() == pytest.approx(found.jsd.item(), abs=1e-9)
-    before, after = (
-        (a * scores * mask).sum().sigmoid() for a in (attention, adversary)
-    )
+    before, after = ((a * scores * mask).sum().sigmoid() for a in (attention, adversary))
     assert (after - before).abs().item() <= epsilon + 1e-9
     assert found.jsd.item() <= largest_jsd(attention, mask).item() + 1e-9
 
@@ -153,9 +143,7 @@ def test_adversary_is_what_it_says(case, epsilon):
 def test_no_random_feasible_attention_is_farther(case):
     attention, scores, mask = case
     a, u = attention[mask], scores[mask]
-    others = torch.from_numpy(
-        np.random.default_rng(1).dirichlet(np.full(len(a), 0.3), size=2000)
-    )
+    others = torch.from_numpy(np.random.default_rng(1).dirichlet(np.full(len(a), 0.3), size=2000))
     feasible = ((others @ u).sigmoid() - (a @ u).sigmoid()).abs() <= 0.05
     found = epsilon_max_jsd(attention, scores, mask, (0.05,)).jsd.item()
     assert (jsd(others[feasible], a) <= found + 1e-9).all()
@@ -165,36 +153,24 @@ def test_no_random_feasible_attention_is_farther(case):
 @given(cases(2, 8))
 def test_frontier_is_monotone_and_reaches_the_largest_jsd(case):
     attention, scores, mask = case
-    frontier = epsilon_max_jsd(
-        attention, scores, mask, (0.0, 0.001, 0.01, 0.1, 0.5, 1.0)
-    ).jsd[:, 0]
+    frontier = epsilon_max_jsd(attention, scores, mask, (0.0, 0.001, 0.01, 0.1, 0.5, 1.0)).jsd[:, 0]
     assert (frontier.diff() >= -1e-12).all()
-    assert frontier[-1].item() == pytest.approx(
-        largest_jsd(attention, mask).item(), abs=1e-9
-    )
+    assert frontier[-1].item() == pytest.approx(largest_jsd(attention, mask).item(), abs=1e-9)
 
 
 def test_equal_states_leave_every_attention_feasible():
     attention = torch.tensor([[0.6, 0.3, 0.1]], dtype=torch.float64)
     mask = torch.ones(1, 3, dtype=torch.bool)
-    found = epsilon_max_jsd(
-        attention, torch.full((1, 3), 0.7, dtype=torch.float64), mask, (0.01,)
-    )
-    assert found.jsd.item() == pytest.approx(
-        largest_jsd(attention, mask).item(), abs=1e-12
-    )
+    found = epsilon_max_jsd(attention, torch.full((1, 3), 0.7, dtype=torch.float64), mask, (0.01,))
+    assert found.jsd.item() == pytest.approx(largest_jsd(attention, mask).item(), abs=1e-12)
     assert found.attention[0, 0].tolist() == [0, 0, 1]
 
 
 def test_one_token_cannot_move():
     for n_pad in (0, 2):
         attention = torch.nn.functional.pad(torch.ones(1, 1), (0, n_pad))
-        found = epsilon_max_jsd(
-            attention, torch.ones(1, 1 + n_pad), attention.bool(), (0.05,)
-        )
-        assert found.jsd.item() == 0 and torch.equal(
-            found.attention[0], attention.double()
-        )
+        found = epsilon_max_jsd(attention, torch.ones(1, 1 + n_pad), attention.bool(), (0.05,))
+        assert found.jsd.item() == 0 and torch.equal(found.attention[0], attention.double())
 
 
 def test_a_batch_equals_its_rows():

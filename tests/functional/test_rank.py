@@ -24,9 +24,7 @@ def pairs(draw):
     )
     rng = np.random.default_rng(draw(st.integers(0, 10**6)))
     x = rng.integers(0, n_values, n) / 7
-    y = np.where(
-        rng.random(n) < draw(st.floats(0, 1)), x, rng.integers(0, n_values, n) / 3
-    )
+    y = np.where(rng.random(n) < draw(st.floats(0, 1)), x, rng.integers(0, n_values, n) / 3)
     return x, y, n_pad
 
 
@@ -35,14 +33,10 @@ def pairs(draw):
 def test_equals_scipy(pair):
     x, y, n_pad = pair
     mask = torch.arange(len(x) + n_pad)[None] < len(x)
-    ours = kendall_tau_b(
-        tensor([[*x, *range(n_pad)]]), tensor([[*y, *range(n_pad)]]), mask
-    )
+    ours = kendall_tau_b(tensor([[*x, *range(n_pad)]]), tensor([[*y, *range(n_pad)]]), mask)
     theirs = scipy.stats.kendalltau(x, y)
     assert ours.tau.item() == pytest.approx(theirs.statistic, abs=1e-12, nan_ok=True)
-    assert ours.p_value.item() == pytest.approx(
-        theirs.pvalue, rel=1e-9, abs=1e-12, nan_ok=True
-    )
+    assert ours.p_value.item() == pytest.approx(theirs.pvalue, rel=1e-9, abs=1e-12, nan_ok=True)
 
 
 @pytest.mark.parametrize("n", [2, 3, 4, 5, 33, 34, 60, 171, 200])
@@ -53,9 +47,7 @@ def test_p_value_at_the_ends_of_the_exact_range(n, n_swaps):
         place = (2 * k) % (n - 1)
         y[[place, place + 1]] = y[[place + 1, place]]
     for sign in (1, -1):
-        ours = kendall_tau_b(
-            tensor([x]), tensor([sign * y]), torch.ones(1, n, dtype=torch.bool)
-        )
+        ours = kendall_tau_b(tensor([x]), tensor([sign * y]), torch.ones(1, n, dtype=torch.bool))
         assert ours.p_value.item() == pytest.approx(
             scipy.stats.kendalltau(x, sign * y).pvalue, rel=1e-8, abs=1e-300
         )
@@ -71,9 +63,9 @@ def test_undefined_where_there_is_nothing_to_rank():
 
 def test_four_values_can_never_be_significant():
     x = tensor([[1, 2, 3, 4]])
-    assert kendall_tau_b(
-        x, x, torch.ones(1, 4, dtype=torch.bool)
-    ).p_value.item() == pytest.approx(2 / 24)
+    assert kendall_tau_b(x, x, torch.ones(1, 4, dtype=torch.bool)).p_value.item() == pytest.approx(
+        2 / 24
+    )
 
 
 def test_a_batch_equals_its_rows():
@@ -100,9 +92,7 @@ def test_dense_rank_without_tolerance_is_scipys(pair):
     x, _, n_pad = pair
     mask = torch.arange(len(x) + n_pad)[None] < len(x)
     ours = dense_rank(tensor([[*x, *range(n_pad)]]), mask)[0, : len(x)]
-    np.testing.assert_array_equal(
-        ours.numpy() + 1, scipy.stats.rankdata(x, method="dense")
-    )
+    np.testing.assert_array_equal(ours.numpy() + 1, scipy.stats.rankdata(x, method="dense"))
 
 
 @pytest.mark.parametrize("n", range(2, 8))

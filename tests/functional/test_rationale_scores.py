@@ -110,14 +110,10 @@ def test_rows_do_not_mix():
     ):
         together = function(values, marked, content)
         alone = torch.cat(
-            [
-                function(values[i : i + 1], marked[i : i + 1], content[i : i + 1])
-                for i in range(20)
-            ]
+            [function(values[i : i + 1], marked[i : i + 1], content[i : i + 1]) for i in range(20)]
         )
         assert (
-            torch.equal(together.nan_to_num(-1), alone.nan_to_num(-1))
-            and together.isfinite().any()
+            torch.equal(together.nan_to_num(-1), alone.nan_to_num(-1)) and together.isfinite().any()
         )
 
 
@@ -140,9 +136,7 @@ def test_the_data_set_score_of_eraser_follows_from_the_means():
     n_marked = marked.sum(1, keepdim=True)
     chosen = scores.argsort(1, descending=True).argsort(1) < n_marked
     found = iou_scores(chosen, marked, content)
-    each = [
-        span_scores(a.tolist(), b.tolist()) for a, b in zip(chosen, marked, strict=True)
-    ]
+    each = [span_scores(a.tolist(), b.tolist()) for a, b in zip(chosen, marked, strict=True)]
     eraser = f1(*np.mean(each, axis=0))
     ours = f1(found.precision.mean().item(), found.recall.mean().item())
     assert ours == pytest.approx(eraser)

@@ -88,9 +88,7 @@ def test_padding_batch_and_neighbours_change_nothing():
     backwards = reassign(before.flip(0), movable.flip(0), seed=9, example_ids=ids[::-1])
     assert torch.equal(backwards.flip(0), together)
     left = torch.nn.functional.pad
-    shifted = reassign(
-        left(before, (2, 0)), left(movable, (2, 0)), seed=9, example_ids=ids
-    )
+    shifted = reassign(left(before, (2, 0)), left(movable, (2, 0)), seed=9, example_ids=ids)
     assert torch.equal(shifted[..., 2:], together)
 
 

@@ -55,18 +55,10 @@ def test_on_a_linear_model_none_is_beyond_the_exact_answer():
     attention, scores, visible = problem(n_queries=1)
     attention, scores = attention[:1], scores[:1]
     prob = (attention * scores).sum((-2, -1)).sigmoid()
-    found = steered_candidates(
-        attention, (prob * (1 - prob))[:, None, None] * scores, visible[:1]
-    )
+    found = steered_candidates(attention, (prob * (1 - prob))[:, None, None] * scores, visible[:1])
     after = (found * scores).sum((-2, -1)).sigmoid()
-    exact = epsilon_max_jsd(attention[:, 0], scores[:, 0], visible[:1, 0], (0.05,)).jsd[
-        0
-    ]
-    kept = (
-        jsd(found, attention)[:, :, 0]
-        .masked_fill((after - prob).abs() > 0.05, 0)
-        .amax(0)
-    )
+    exact = epsilon_max_jsd(attention[:, 0], scores[:, 0], visible[:1, 0], (0.05,)).jsd[0]
+    kept = jsd(found, attention)[:, :, 0].masked_fill((after - prob).abs() > 0.05, 0).amax(0)
     assert 0 < kept.item() <= exact.item() + 1e-9 <= math.log(2) + 1e-9
 
 

@@ -75,9 +75,7 @@ def rank(values, place):
 @settings(max_examples=60, deadline=None)
 @given(
     st.integers(2, 6).flatmap(
-        lambda n: st.tuples(
-            st.permutations(range(n)), st.permutations(range(n)), st.integers(1, n)
-        )
+        lambda n: st.tuples(st.permutations(range(n)), st.permutations(range(n)), st.integers(1, n))
     )
 )
 def test_tau_of_the_union_is_fagins_distance(case):
@@ -101,11 +99,8 @@ def test_steps_of_removal_leave_one(n_steps):
     n_units = torch.tensor([1, 2, 3, 9])
     found = removal_steps(n_units, n_steps).T.tolist()
     for n, steps in zip(n_units.tolist(), found, strict=True):
-        shares = [s / n_steps for s in range(1, n_steps + 1)] or [
-            s / n for s in range(1, n)
-        ]
+        shares = [s / n_steps for s in range(1, n_steps + 1)] or [s / n for s in range(1, n)]
         expected = {
-            min(next(m for m in range(n + 1) if m / n >= share - 1e-12), n - 1)
-            for share in shares
+            min(next(m for m in range(n + 1) if m / n >= share - 1e-12), n - 1) for share in shares
         } or {0}
         assert set(steps) == expected and steps == sorted(steps)

@@ -51,9 +51,7 @@ def test_gini_correlation_is_the_ratio_of_covariances():
     """Schechtman & Yitzhaki 1987."""
     draw = np.random.default_rng(0)
     values, order = draw.exponential(size=(30, 12)), draw.normal(size=(30, 12))
-    found = gini_correlation(
-        torch.tensor(values), torch.tensor(order), torch.ones(30, 12).bool()
-    )
+    found = gini_correlation(torch.tensor(values), torch.tensor(order), torch.ones(30, 12).bool())
     for k in range(30):
         by_order = np.cov(values[k], scipy.stats.rankdata(order[k]))[0, 1]
         by_itself = np.cov(values[k], scipy.stats.rankdata(values[k]))[0, 1]

@@ -73,12 +73,8 @@ def test_loading_by_name_and_by_path(status, run_python, checkpoint, texts, tmp_
                 "HF_EVALUATE_OFFLINE": None,
                 "HF_HUB_OFFLINE": None,
             }
-        run = run_python(
-            "-c", LOAD, checkpoint, json.dumps(texts[:5]), env=env, cwd=elsewhere
-        )
-        assert {status for *_, status in hub.requests} == (
-            {status} if status else set()
-        )
+        run = run_python("-c", LOAD, checkpoint, json.dumps(texts[:5]), env=env, cwd=elsewhere)
+        assert {status for *_, status in hub.requests} == ({status} if status else set())
     assert run.code == 0, run.err
     found = json.loads(run.out.split("RESULT")[1])
     assert found.keys() == {
@@ -92,12 +88,8 @@ def test_loading_by_name_and_by_path(status, run_python, checkpoint, texts, tmp_
         tests=["permutation"],
         progress=False,
     ).to_pandas()
-    expected = (
-        rows[rows.statistic == "median_tvd"].sort_values("example_id").value.tolist()
-    )
-    assert found["hf_attnprobe"]["permutation_median_tvd"] == pytest.approx(
-        expected, rel=1e-12
-    )
+    expected = rows[rows.statistic == "median_tvd"].sort_values("example_id").value.tolist()
+    assert found["hf_attnprobe"]["permutation_median_tvd"] == pytest.approx(expected, rel=1e-12)
 
 
 BY_NAME = """
@@ -162,9 +154,7 @@ def test_no_home_at_all(monkeypatch):
         raise KeyError(uid)
 
     monkeypatch.setattr("pwd.getpwuid", unknown)
-    assert metrics.modules_cache() == Path(
-        "~/.cache/huggingface/modules"
-    )  # as evaluate has it
+    assert metrics.modules_cache() == Path("~/.cache/huggingface/modules")  # as evaluate has it
 
 
 @pytest.mark.parametrize(
@@ -184,9 +174,7 @@ def test_the_cache_is_where_evaluate_has_it(env, monkeypatch):
     for name, value in env.items():
         monkeypatch.setenv(name, value)
     # A second instance of evaluate's own configuration, read under this environment.
-    spec = importlib.util.spec_from_file_location(
-        "evaluate.config_again", evaluate.config.__file__
-    )
+    spec = importlib.util.spec_from_file_location("evaluate.config_again", evaluate.config.__file__)
     config = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(config)
     assert metrics.modules_cache() == config.HF_MODULES_CACHE
@@ -197,9 +185,7 @@ def test_processes_that_install_at_once_leave_one_whole_file(tmp_path):
     command = [sys.executable, "-S", "-c", code, str(INSTALLER), str(tmp_path)]
     running = [subprocess.Popen(command) for _ in range(8)]
     assert [process.wait(timeout=60) for process in running] == [0] * 8
-    files = sorted(
-        p for p in tmp_path.rglob("*") if p.is_file() and p.name != "__init__.py"
-    )
+    files = sorted(p for p in tmp_path.rglob("*") if p.is_file() and p.name != "__init__.py")
     assert [file.read_text() for file in files] == [metrics.SHIM]
     assert len(files[0].parent.name) == 64
     for folder in files[0].relative_to(tmp_path).parents[:-1]:
@@ -229,9 +215,7 @@ def test_the_folder_holds_what_a_space_needs():
 
 
 @pytest.mark.parametrize("references", [None, [0, 1] * 4])
-def test_values_are_those_of_audit_in_the_order_of_the_texts(
-    references, metric, checkpoint, texts
-):
+def test_values_are_those_of_audit_in_the_order_of_the_texts(references, metric, checkpoint, texts):
     chosen = texts[7::-1]  # of different lengths, so that batching reorders them
     found = metric.compute(
         predictions=chosen,
@@ -241,13 +225,9 @@ def test_values_are_those_of_audit_in_the_order_of_the_texts(
         seed=3,
     )
     data = [{"example_id": k, "text": text} for k, text in enumerate(chosen)]
-    rows = audit(
-        checkpoint, data, TESTS, options=AuditOptions(seed=3), progress=False
-    ).to_pandas()
+    rows = audit(checkpoint, data, TESTS, options=AuditOptions(seed=3), progress=False).to_pandas()
     names = set()
-    for (test, statistic), group in rows[rows.test != "prediction"].groupby(
-        ["test", "statistic"]
-    ):
+    for (test, statistic), group in rows[rows.test != "prediction"].groupby(["test", "statistic"]):
         values = group.sort_values("example_id").value.tolist()
         assert found[f"{test}_{statistic}"] == pytest.approx(values, rel=1e-9, abs=1e-9)
         assert found[f"mean_{test}_{statistic}"] == pytest.approx(
@@ -280,16 +260,12 @@ def test_all_tests_by_default_and_options_of_audit(metric, checkpoint, texts):
     found = metric.compute(
         predictions=texts[:3], model_id=str(checkpoint), n_permutations=7, batch_size=1
     )
-    assert all(
-        any(name.startswith(f"mean_{test}_") for name in found) for test in BY_DEFAULT
-    )
+    assert all(any(name.startswith(f"mean_{test}_") for name in found) for test in BY_DEFAULT)
 
 
 def test_texts_without_a_value_are_nan_and_in_no_mean(metric, checkpoint, texts):
     predictions = [texts[0], "", "superb", texts[1]]
-    found = metric.compute(
-        predictions=predictions, model_id=str(checkpoint), tests=TESTS
-    )
+    found = metric.compute(predictions=predictions, model_id=str(checkpoint), tests=TESTS)
     taus = found["correlation_attention_gradient_tau"]
     assert [math.isnan(tau) for tau in taus] == [False, True, True, False]
     assert found["mean_correlation_attention_gradient_tau"] == pytest.approx(
@@ -352,12 +328,9 @@ def test_bad_input_and_the_metric_still_works_after_it(
     arguments, message, metric, checkpoint, texts
 ):
     arguments = {
-        k: v.format(checkpoint=checkpoint) if k == "model_id" else v
-        for k, v in arguments.items()
+        k: v.format(checkpoint=checkpoint) if k == "model_id" else v for k, v in arguments.items()
     }
     with pytest.raises(AttnProbeError, match=message) as caught:
         metric.compute(**{"predictions": texts[:2]} | arguments)
     assert "\n" not in str(caught.value)
-    assert metric.compute(
-        predictions=texts[:1], model_id=str(checkpoint), tests="permutation"
-    )
+    assert metric.compute(predictions=texts[:1], model_id=str(checkpoint), tests="permutation")

@@ -105,9 +105,7 @@ def test_the_policy_names_the_script_that_is_there():
     html = demo_page()
     (script,) = re.findall(r"<script>(.*?)</script>", html, re.DOTALL)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    (allowed,) = re.findall(
-        r'http-equiv="Content-Security-Policy" content="([^"]*)"', html
-    )
+    (allowed,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', html)
     rules = dict(rule.strip().split(" ", 1) for rule in unescape(allowed).split(";"))
     assert rules["default-src"] == "'none'"
     assert rules["script-src"] == f"'sha256-{digest}'"
@@ -150,9 +148,7 @@ def test_titles_and_contents():
     read = Read(document("<b>", *sections))
     assert read.data["title"] == "<b>"
     assert read.tags.count("h1") == 1
-    assert [
-        a["href"] for a in read.attributes if a.get("href", "").startswith("#s")
-    ] == [
+    assert [a["href"] for a in read.attributes if a.get("href", "").startswith("#s")] == [
         "#s0",
         "#s1",
         "#s2",
@@ -165,9 +161,7 @@ def test_every_id_is_there_once_and_every_link_leads_somewhere():
     ids = [a["id"] for a in read.attributes if "id" in a]
     assert len(set(ids)) == len(ids)
     named = " ".join(a.get("aria-labelledby") or "" for a in read.attributes).split()
-    links = [
-        a["href"][1:] for a in read.attributes if (a.get("href") or "").startswith("#")
-    ]
+    links = [a["href"][1:] for a in read.attributes if (a.get("href") or "").startswith("#")]
     assert {*named, *links} <= set(ids)
 
 

@@ -83,9 +83,7 @@ def test_a_click_on_a_head_sorts(open_page, page_file):
     assert head.get_attribute("aria-sort") is None
 
 
-def test_what_is_missing_is_sorted_last_and_small_numbers_are_numbers(
-    open_page, page_file
-):
+def test_what_is_missing_is_sorted_last_and_small_numbers_are_numbers(open_page, page_file):
     opened = open_page(page_file)
     button = opened.page.locator("#tables thead button").nth(2)
     button.click()
@@ -162,7 +160,4 @@ def test_a_fragment_leaves_the_notebook_as_it_is(open_page, tmp_path):
             )
         )
     assert looks[0] == looks[1]
-    assert (
-        page.locator(".answer").evaluate("e => getComputedStyle(e).borderLeftWidth")
-        != "0px"
-    )
+    assert page.locator(".answer").evaluate("e => getComputedStyle(e).borderLeftWidth") != "0px"

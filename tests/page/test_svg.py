@@ -68,9 +68,7 @@ def test_every_chart_is_well_formed_and_stays_in_its_frame(chart):
         assert 0 <= float(text.get("y")) <= high + 400
     for path in svg.iter("path"):
         assert not re.search("nan|inf|e", path.get("d"))
-    assert ElementTree.tostring(svg) == ElementTree.tostring(
-        ElementTree.fromstring(draw(chart))
-    )
+    assert ElementTree.tostring(svg) == ElementTree.tostring(ElementTree.fromstring(draw(chart)))
 
 
 @pytest.mark.parametrize("chart", charts(), ids=lambda chart: chart.key)
@@ -104,9 +102,7 @@ def test_series_differ_by_more_than_colour():
     fills = set(re.findall(r'fill="(url[^"]*)"', draw(one)))
     angles = set(re.findall(r"rotate\(([-\d]+)\)", draw(one)))
     assert len(fills) == len(angles) == 2
-    assert (
-        len(set(re.findall(r'stroke-dasharray="([^"]*)"', draw(two)))) == 2
-    )  # one solid
+    assert len(set(re.findall(r'stroke-dasharray="([^"]*)"', draw(two)))) == 2  # one solid
 
 
 def test_hidden_words_say_what_is_drawn():
@@ -161,11 +157,7 @@ def test_ticks_are_round():
 
 
 @settings(deadline=None)
-@given(
-    st.lists(
-        st.tuples(st.floats(0, 600), st.text("ab", min_size=1, max_size=20)), max_size=8
-    )
-)
+@given(st.lists(st.tuples(st.floats(0, 600), st.text("ab", min_size=1, max_size=20)), max_size=8))
 def test_labels_do_not_run_into_each_other(labels):
     places = [place for place, _ in labels]
     texts = [text for _, text in labels]
@@ -195,12 +187,8 @@ def test_a_label_with_room_stays_where_it_belongs():
     st.dictionaries(TEXTS, NUMBERS, max_size=4),
     st.none() | st.tuples(NUMBERS, NUMBERS),
 )
-def test_every_number_line_is_well_formed(
-    value, low, high, thresholds, yardsticks, ends
-):
-    svg = ElementTree.fromstring(
-        scale(value, low, high, thresholds, yardsticks, ends)
-    ).find("svg")
+def test_every_number_line_is_well_formed(value, low, high, thresholds, yardsticks, ends):
+    svg = ElementTree.fromstring(scale(value, low, high, thresholds, yardsticks, ends)).find("svg")
     assert svg.get("aria-label").startswith("The value is")
     assert not any(re.search("nan|inf", path.get("d")) for path in svg.iter("path"))
 

@@ -79,9 +79,7 @@ class SingleHeadAdapter(PretrainedFacts, AttentionModelBase):
         if self.reassignment is None:
             return attention
         movable = batch.content_mask[:, None]
-        return reassign(
-            attention, movable, seed=self.reassignment, example_ids=batch.example_ids
-        )
+        return reassign(attention, movable, seed=self.reassignment, example_ids=batch.example_ids)
 
     def _given(self, observation: Observation) -> Tensor | None:
         """The weights [batch, keys] that tokens keep when others go; None: new ones."""
@@ -189,9 +187,7 @@ class SingleHeadAdapter(PretrainedFacts, AttentionModelBase):
             hold_attention: lets no gradient flow through the attention.
         """
 
-    def bytes_per_example(
-        self, n_keys: int, n_copies: int, *, backward: bool = True
-    ) -> int:
+    def bytes_per_example(self, n_keys: int, n_copies: int, *, backward: bool = True) -> int:
         states = n_keys * 60 * self.model.config.hidden_size
         edits = n_keys * 8 * n_copies
         shorter = n_keys**2 * (8 + 4 * len(self.label_names))
@@ -227,9 +223,7 @@ class ClassifierAdapter(SingleHeadAdapter):
         probs = self._probs(attention[None], token_logits.detach())[0]
         return Observation(self, batch, probs, (attention,), state)
 
-    def replay(
-        self, observation: Observation, attention: Mapping[int, Tensor]
-    ) -> Tensor:
+    def replay(self, observation: Observation, attention: Mapping[int, Tensor]) -> Tensor:
         return self._probs(attention[self.layer], self.token_logits(observation))
 
     def _probs(self, attention: Tensor, token_logits: Tensor) -> Tensor:
@@ -239,9 +233,7 @@ class ClassifierAdapter(SingleHeadAdapter):
         """
         # An exact adversary is found in float64, whatever the audit computes in.
         finest = torch.promote_types(attention.dtype, token_logits.dtype)
-        weights = (
-            attention[:, :, 0, 0].transpose(0, 1).to(finest)
-        )  # [batch, copies, keys]
+        weights = attention[:, :, 0, 0].transpose(0, 1).to(finest)  # [batch, copies, keys]
         bias = self.readout_bias().to(finest)
         values = token_logits.to(finest) - bias
         if len(bias) == 2:  # [0, z]: half the work, and a sigmoid does not cancel
@@ -267,9 +259,7 @@ class ClassifierAdapter(SingleHeadAdapter):
             (slope,) = torch.autograd.grad(explained, state.factor, retain_graph=True)
         return slope
 
-    def attention_gradient(
-        self, observation: Observation, target: Tensor
-    ) -> list[Tensor]:
+    def attention_gradient(self, observation: Observation, target: Tensor) -> list[Tensor]:
         """In closed form: p (z_target − Σ_k p_k z_k) with z_t = W h_t."""
         probs = observation.probs
         logits = self.token_logits(observation) - self.readout_bias()
@@ -283,12 +273,8 @@ class ClassifierAdapter(SingleHeadAdapter):
     ) -> Tensor:
         batch = observation.batch
         embeddings = self.base.embeddings(batch.inputs["input_ids"])
-        states = self.base.encode(
-            embeddings * factor[..., None], batch.inputs["attention_mask"]
-        )
-        attention = self.base.attend(
-            states.detach() if hold_attention else states, batch.mask
-        )
+        states = self.base.encode(embeddings * factor[..., None], batch.inputs["attention_mask"])
+        attention = self.base.attend(states.detach() if hold_attention else states, batch.mask)
         return self._probs(attention[None, :, None, None], self.model.decode(states))[0]
 
     @torch.no_grad()

@@ -71,9 +71,7 @@ def trace_gru(
     halves = (states * attention_mask.unsqueeze(-1)).chunk(2, dim=-1)
     directions = positions(attention_mask)
     traces = []
-    for suffix, half, (position, step) in zip(
-        SUFFIXES, halves, directions, strict=True
-    ):
+    for suffix, half, (position, step) in zip(SUFFIXES, halves, directions, strict=True):
         weight, recurrent, bias, bias_hidden = gate_weights(gru, suffix)
         inputs = align(F.linear(embeddings, weight, bias), position).transpose(0, 1)
         hidden = align(half, position).transpose(0, 1)

@@ -117,9 +117,7 @@ class HierarchicalAdapter(ClassifierAdapter):
             attention = attention.detach() if given is None else given
         return self._probs(attention[None, :, None, None], self.model.decode(states))[0]
 
-    def attention_gradient(
-        self, observation: Observation, target: Tensor
-    ) -> list[Tensor]:
+    def attention_gradient(self, observation: Observation, target: Tensor) -> list[Tensor]:
         """As in the protocol; NaN for words, which are no site."""
         slope = super().attention_gradient(observation, target)[-1]
         words = slope.new_full((), torch.nan).expand_as(observation.attention[0])
@@ -196,9 +194,7 @@ class HierarchicalAdapter(ClassifierAdapter):
             parts.append(self._probs(attention, self.model.decode(states))[0])
         return torch.cat(parts)
 
-    def bytes_per_example(
-        self, n_keys: int, n_copies: int, *, backward: bool = True
-    ) -> int:
+    def bytes_per_example(self, n_keys: int, n_copies: int, *, backward: bool = True) -> int:
         """With every second token a sentence, which no text exceeds.
 
         Words are encoded once, with a graph.

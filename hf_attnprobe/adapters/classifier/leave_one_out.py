@@ -294,9 +294,7 @@ def _at(rows: Tensor, text: Tensor, position: Tensor, step: Tensor) -> Tensor:
     return placed
 
 
-Part = Callable[
-    [nn.Module, Readout, ClassifierState, Tensor, Tensor], tuple[Tensor, Tensor]
-]
+Part = Callable[[nn.Module, Readout, ClassifierState, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 PARTS: dict[str, Part] = {
     "bilstm": _bilstm,

@@ -133,9 +133,7 @@ def trace(
     return traces
 
 
-def _run(
-    inputs: Tensor, alive: Tensor, recurrent: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
+def _run(inputs: Tensor, alive: Tensor, recurrent: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Gates, cell and hidden of a trace."""
     n_steps, n_batch, width = inputs.shape
     gates = inputs.clone()

@@ -86,9 +86,7 @@ class PairAdapter(SingleHeadAdapter):
 
     def observe(self, batch: Batch) -> Observation:
         ids = batch.inputs["input_ids"]
-        pair = split_pair(
-            batch.inputs["attention_mask"], batch.inputs["token_type_ids"]
-        )
+        pair = split_pair(batch.inputs["attention_mask"], batch.inputs["token_type_ids"])
         with torch.no_grad():
             query = self.base.read_query(self.base.embed(ids, pair), pair, ids)
         with torch.enable_grad():
@@ -108,9 +106,7 @@ class PairAdapter(SingleHeadAdapter):
     def _decoder(self) -> PairDecoder:
         return self.model.classifier
 
-    def replay(
-        self, observation: Observation, attention: Mapping[int, Tensor]
-    ) -> Tensor:
+    def replay(self, observation: Observation, attention: Mapping[int, Tensor]) -> Tensor:
         inner = self._inner_of(observation)
         return self._probs(attention[self.layer], inner, observation.state.candidates)
 
@@ -164,9 +160,7 @@ class PairAdapter(SingleHeadAdapter):
         return self._probs(attention[None, :, None, None], inner, state.candidates)[0]
 
     @torch.no_grad()
-    def attention_gradient(
-        self, observation: Observation, target: Tensor
-    ) -> list[Tensor]:
+    def attention_gradient(self, observation: Observation, target: Tensor) -> list[Tensor]:
         """In closed form: p (∂z_target − Σ_k p_k ∂z_k), ∂z_k/∂a_t = W_k · tanh' · W_p h_t."""
         inner, probs = self._inner_of(observation), observation.probs
         weights = observation.attention[self.layer][:, 0]
@@ -189,9 +183,7 @@ class PairAdapter(SingleHeadAdapter):
     ) -> Tensor:
         """As in the protocol; q alone classifies a first text without any token."""
         batch, state = observation.batch, observation.state
-        pair = split_pair(
-            batch.inputs["attention_mask"], batch.inputs["token_type_ids"]
-        )
+        pair = split_pair(batch.inputs["attention_mask"], batch.inputs["token_type_ids"])
         # What is held has an axis of 1, so that it is not taken for values of tokens.
         inputs = {
             "input_ids": batch.inputs["input_ids"],

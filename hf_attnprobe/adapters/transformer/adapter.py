@@ -148,17 +148,11 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
         threshold: float | None = None,
     ) -> None:
         if level not in (None, *LEVELS):
-            raise AttnProbeError(
-                f"expected level to be one of {', '.join(LEVELS)}, got {level!r}"
-            )
+            raise AttnProbeError(f"expected level to be one of {', '.join(LEVELS)}, got {level!r}")
         self.readout = readout_of(model.config, readout)
-        head = head_of(
-            model, predicts=predicts, scale=scale, threshold=threshold, mask_id=mask_id
-        )
+        head = head_of(model, predicts=predicts, scale=scale, threshold=threshold, mask_id=mask_id)
         PretrainedFacts.__init__(self, model)
-        TappedTransformer.__init__(
-            self, model, head, dtype=dtype, tokens_per_pass=tokens_per_pass
-        )
+        TappedTransformer.__init__(self, model, head, dtype=dtype, tokens_per_pass=tokens_per_pass)
         self.label_names = list(head.prediction.class_names)
         self.level, self.mask_id = level, mask_id
         self.unit = level or "word"
@@ -187,9 +181,7 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
             return self._heads.no_outputs
         if capability is BlockOutputs and not self.layout.blocks:
             name = type(self.model).__name__
-            return (
-                f"expected layers in a list, found none in {name}; leave the test out"
-            )
+            return f"expected layers in a list, found none in {name}; leave the test out"
         if capability is Stack and site is not None and self._joins_stacks(site.layer):
             name = self.layer_names[site.layer]
             return f"expected a single stack up to {name}, which joins two"
@@ -311,23 +303,18 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
         precise = torch.promote_types(scores.dtype, torch.float32)
         return self.head.probabilities(scores.to(precise), inputs)
 
-    def replay(
-        self, observation: Observation, attention: Mapping[int, Tensor]
-    ) -> Tensor:
+    def replay(self, observation: Observation, attention: Mapping[int, Tensor]) -> Tensor:
         scores = self.replay_logits(observation, attention)
         return self.head.probabilities(scores, observation.batch.inputs)
 
-    def replay_logits(
-        self, observation: Observation, attention: Mapping[int, Tensor]
-    ) -> Tensor:
+    def replay_logits(self, observation: Observation, attention: Mapping[int, Tensor]) -> Tensor:
         """As :meth:`replay`, the head's scores: [copies, batch, scores]."""
         for layer, edited in attention.items():
             self.check_site(Site(layer))
             if edited.shape[1:] != observation.attention[layer].shape:
                 expected = ["copies", *observation.attention[layer].shape]
                 raise AttnProbeError(
-                    f"expected attention {expected} for layer {layer}, "
-                    f"got {list(edited.shape)}"
+                    f"expected attention {expected} for layer {layer}, got {list(edited.shape)}"
                 )
         n_copies = len(next(iter(attention.values())))
         held = {
@@ -336,9 +323,7 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
         }
         return replay_logits(self, observation, {**held, **attention}, replacing)
 
-    def replay_masked(
-        self, observation: Observation, kept: Mapping[int, Tensor]
-    ) -> Tensor:
+    def replay_masked(self, observation: Observation, kept: Mapping[int, Tensor]) -> Tensor:
         masked = partial(masking, n_heads=self.n_heads)
         scores = replay_logits(self, observation, kept, masked)
         return self.head.probabilities(scores, observation.batch.inputs)
@@ -348,9 +333,7 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
         with _in_one_line(batch.inputs):
             self.reference = reference_of(self, batch)
 
-    def replay_outputs(
-        self, observation: Observation, site: Site, outputs: Tensor
-    ) -> Tensor:
+    def replay_outputs(self, observation: Observation, site: Site, outputs: Tensor) -> Tensor:
         self.check_site(site)
         self.require(HeadOutputs, site)
         return replay_outputs(self, observation, site, outputs)
@@ -372,9 +355,7 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
         assert self._heads.projections is not None
         return self._heads.projections
 
-    def block_output(
-        self, observation: Observation, layer: int, kept: Tensor
-    ) -> Tensor:
+    def block_output(self, observation: Observation, layer: int, kept: Tensor) -> Tensor:
         self.require(BlockOutputs)
         return block_output(self, observation, layer, kept)
 
@@ -395,9 +376,7 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
     def read_from(self, observation: Observation) -> str:
         """Of the first text; empty where stacks differ, or where parts are read apart."""
         batch = observation.batch
-        if {layer.kind for layer in self.layers} != {
-            "layer"
-        } or "reads" in batch.inputs:
+        if {layer.kind for layer in self.layers} != {"layer"} or "reads" in batch.inputs:
             return ""
         rows = self._rows_read(observation, "layer", observation.state.visible[0])[0]
         if rows.count_nonzero() > 1:
@@ -405,9 +384,7 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
         is_first = rows.argmax() == batch.mask[0].long().argmax()
         return "the first token" if is_first else "the last token"
 
-    def _rows_read(
-        self, observation: Observation, kind: str, visible: Tensor
-    ) -> Tensor:
+    def _rows_read(self, observation: Observation, kind: str, visible: Tensor) -> Tensor:
         """How much each query row counts in a reading, [batch, queries].
 
         The tokens that the prediction is read from count alike; where it is read from
@@ -437,9 +414,7 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
         mask = observation.batch.mask
         return observation.state.visible[layer] & mask[:, None] & mask[:, :, None]
 
-    def _explained(
-        self, inputs: Mapping[str, Tensor], edit: Edit | None, target: Tensor
-    ) -> Tensor:
+    def _explained(self, inputs: Mapping[str, Tensor], edit: Edit | None, target: Tensor) -> Tensor:
         """The sum over texts of the probability of the class ``target`` [batch]."""
         probs = self.head.probabilities(self.logits(inputs, edit), inputs)
         return small_side(probs, target).sum()
@@ -471,14 +446,10 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
     @torch.no_grad()
     def probs_without_embeddings(self, observation: Observation) -> Tensor:
         inputs = observation.batch.inputs
-        scores = without_embeddings(
-            self.layout.embeddings, partial(self.logits, inputs)
-        )
+        scores = without_embeddings(self.layout.embeddings, partial(self.logits, inputs))
         return self.head.probabilities(scores, inputs)
 
-    def attention_gradient(
-        self, observation: Observation, target: Tensor
-    ) -> list[Tensor]:
+    def attention_gradient(self, observation: Observation, target: Tensor) -> list[Tensor]:
         """As in the protocol, in one backward pass."""
         seen: list[Tensor] = []
         edit = replacing(self._imposed(observation))
@@ -585,16 +556,12 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
         native = _comparable(self.logits(batch.inputs))
         names, dtype = self.layer_names, self.model.dtype
 
-        def replayed(
-            observation: Observation, attention: Mapping[int, Tensor]
-        ) -> Tensor:
+        def replayed(observation: Observation, attention: Mapping[int, Tensor]) -> Tensor:
             return _comparable(self.replay_logits(observation, attention))
 
         self_check(observation, native, replayed, names, dtype)
 
-    def bytes_per_example(
-        self, n_keys: int, n_copies: int, *, backward: bool = True
-    ) -> int:
+    def bytes_per_example(self, n_keys: int, n_copies: int, *, backward: bool = True) -> int:
         """Without gradients (``backward=False``) much less is needed."""
         return bytes_per_example(
             self.model,

@@ -45,9 +45,7 @@ class FollowsWeights(Protocol):
         """Called with ``weights @ values``; returns the result to go on with."""
 
 
-def attention_modules(
-    model: nn.Module, run: Callable[[], object]
-) -> dict[str, nn.Module]:
+def attention_modules(model: nn.Module, run: Callable[[], object]) -> dict[str, nn.Module]:
     """The modules that compute attention, by qualified name.
 
     They are found by what they do in ``run()``, one forward pass of a single text: the

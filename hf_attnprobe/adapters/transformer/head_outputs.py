@@ -74,9 +74,7 @@ def examine_heads(transformer: TappedTransformer) -> Heads:
     return Heads(projections, no_values, no_projections, no_outputs)
 
 
-def _missing(
-    transformer: TappedTransformer, seen: Collection[int], what: str
-) -> str | None:
+def _missing(transformer: TappedTransformer, seen: Collection[int], what: str) -> str | None:
     """Says which layer was not seen to compute ``what``; None where all were."""
     for layer, name in enumerate(transformer.layer_names):
         if layer not in seen:
@@ -138,7 +136,5 @@ def reference_of(transformer: TappedTransformer, batch: Batch) -> Reference:
     order = (~mask).sort(dim=1, stable=True).indices
     real = mask.gather(1, order)[:, None, :, None]
     rows = order[:, None, :, None]
-    together = tuple(
-        output.gather(2, rows.expand(output.shape)) * real for output in outputs
-    )
+    together = tuple(output.gather(2, rows.expand(output.shape)) * real for output in outputs)
     return Reference(batch.example_ids, mask.sum(1), together)

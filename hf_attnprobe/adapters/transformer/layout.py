@@ -110,9 +110,7 @@ def find_layout(model: PreTrainedModel, head: TaskHead) -> Layout:
     return Layout(used, blocks, layers, embeddings, n_keys if is_image else None)
 
 
-def _attention_of(
-    model: PreTrainedModel, run: Callable[[], object]
-) -> dict[str, nn.Module]:
+def _attention_of(model: PreTrainedModel, run: Callable[[], object]) -> dict[str, nn.Module]:
     """The modules with attention, where the model runs on a text and nothing else."""
     try:
         return attention_modules(model, run)

@@ -37,16 +37,14 @@ def masks(
     missing = needed - inputs.keys()
     if missing:
         raise AttnProbeError(
-            f"expected {', '.join(sorted(missing))} in a batch; "
-            "the tokenizer gives them when asked"
+            f"expected {', '.join(sorted(missing))} in a batch; the tokenizer gives them when asked"
         )
     largest = int(inputs["input_ids"].max())
     table = model.get_input_embeddings().weight
     assert isinstance(table, Tensor)  # a module's attributes may be modules too
     if largest >= len(table):
         raise AttnProbeError(
-            f"expected token ids below {len(table)}, got {largest}; "
-            "use the tokenizer of this model"
+            f"expected token ids below {len(table)}, got {largest}; use the tokenizer of this model"
         )
     mask = inputs["attention_mask"].bool()
     if pads_left(model.config) and not mask[:, -1].all():
@@ -67,8 +65,7 @@ def units(level: str | None, inputs: Mapping[str, Tensor], mask: Tensor) -> Tens
     """
     if level == "word" and "word_ids" not in inputs:
         raise AttnProbeError(
-            "expected word_ids in a batch, got none; "
-            "use a fast tokenizer or level='token'"
+            "expected word_ids in a batch, got none; use a fast tokenizer or level='token'"
         )
     if level == "token" or "word_ids" not in inputs:
         return torch.arange(mask.shape[1], device=mask.device).expand(mask.shape)

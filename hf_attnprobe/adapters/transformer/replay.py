@@ -66,9 +66,7 @@ def _resume(
     return run(inputs, outputs, flat).unflatten(0, (n_copies, n_batch))
 
 
-def short_replay(
-    transformer: TappedTransformer, observation: Observation
-) -> ShortReplay | None:
+def short_replay(transformer: TappedTransformer, observation: Observation) -> ShortReplay | None:
     """The observation, ready for short replays; None where they do not hold."""
     sublayers = transformer.sublayers
     if sublayers is None:
@@ -86,9 +84,7 @@ def short_replay(
 
 
 @torch.no_grad()
-def check_short_replays(
-    transformer: TappedTransformer, observation: Observation
-) -> None:
+def check_short_replays(transformer: TappedTransformer, observation: Observation) -> None:
     """Short replays of other attention must give what whole passes give, in every layer.
 
     Where they do not, the transformer makes no short ones any more.
@@ -168,10 +164,7 @@ def replay_outputs(
     short = short_replay(transformer, observation)
     if short is not None:
         n_at_once = transformer.tokens_per_pass // observation.batch.mask.numel()
-        replayed = [
-            short.replay_output(*site, part)
-            for part in outputs.split(max(1, n_at_once))
-        ]
+        replayed = [short.replay_output(*site, part) for part in outputs.split(max(1, n_at_once))]
         logits = torch.cat(replayed)
         return transformer.head.probabilities(logits, observation.batch.inputs)
 

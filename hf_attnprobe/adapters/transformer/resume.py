@@ -14,9 +14,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 
-def attention_blocks(
-    model: nn.Module, modules: Mapping[str, nn.Module]
-) -> list[nn.Module]:
+def attention_blocks(model: nn.Module, modules: Mapping[str, nn.Module]) -> list[nn.Module]:
     """For each attention module the outermost element of a ModuleList that holds it.
 
     Each block is listed once.

@@ -32,9 +32,7 @@ def self_check(
         dtype: what the model computes in.
     """
     tolerance = relative_tolerance(dtype) * float(native.abs().max())
-    for layer, (name, attention) in enumerate(
-        zip(layer_names, observation.attention, strict=True)
-    ):
+    for layer, (name, attention) in enumerate(zip(layer_names, observation.attention, strict=True)):
         same = replay_logits(observation, {layer: attention[None]})[0]
         error = float((same - native).abs().max())
         if not error <= tolerance:

@@ -194,9 +194,7 @@ class ShortReplay:
         values = self.captured(layer).values[:, heads]
         return self.run(layer, heads, rows, change.to(values.dtype) @ values, above)
 
-    def replay_output(
-        self, layer: int, head: int, query: int | None, output: Tensor
-    ) -> Tensor:
+    def replay_output(self, layer: int, head: int, query: int | None, output: Tensor) -> Tensor:
         """Scores [copies, batch, …] with another output of a head.
 
         Args:
@@ -264,9 +262,7 @@ class ShortReplay:
         n_batch = len(self.mask)
         n_copies, sublayer = len(hidden) // n_batch, self.sublayers[-1]
         modules = {one.name: one.attention for one in self.sublayers}
-        editing = (
-            nullcontext() if above is None else tapped(modules, above, first=first)
-        )
+        editing = nullcontext() if above is None else tapped(modules, above, first=first)
         with editing:
             for call in self.calls[first:-1]:
                 hidden = call.repeated(n_copies, n_batch).run(hidden)

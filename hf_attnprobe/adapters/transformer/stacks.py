@@ -13,9 +13,7 @@ PLACE = re.compile(r"(.*?)\.(\d+)(?:\.|$)")
 MOST = 8  # numbers that are named
 
 
-def stack_notes(
-    model: nn.Module, layers: Sequence[Layer], names: Sequence[str]
-) -> list[str]:
+def stack_notes(model: nn.Module, layers: Sequence[Layer], names: Sequence[str]) -> list[str]:
     """What a reader must know of layers that are not numbered as the model's own.
 
     Args:

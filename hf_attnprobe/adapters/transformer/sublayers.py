@@ -106,9 +106,7 @@ def _returned(
     return seen
 
 
-def _joins_rows(
-    call: BlockCall, args: tuple[Any, ...], projected: Tensor, joined: Any
-) -> bool:
+def _joins_rows(call: BlockCall, args: tuple[Any, ...], projected: Tensor, joined: Any) -> bool:
     """Whether the projection is of [batch, queries, …] and the joint returns the same."""
     rows, given = call.before.shape[:2], args[0]
     if given.dim() != 3 or not given.shape[:2] == projected.shape[:2] == rows:
@@ -133,9 +131,7 @@ def capture(call: BlockCall, sublayer: Sublayer) -> Captured:
     return Captured(values.repeat_interleave(n_shared, dim=1), projected)
 
 
-def finish(
-    call: BlockCall, sublayer: Sublayer, hidden: Tensor, projected: Tensor
-) -> Tensor:
+def finish(call: BlockCall, sublayer: Sublayer, hidden: Tensor, projected: Tensor) -> Tensor:
     """A block's output [rows, hidden] from what its attention adds to these rows.
 
     Args:

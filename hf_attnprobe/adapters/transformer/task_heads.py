@@ -53,9 +53,7 @@ class TaskHead:
         """The inputs of the texts that are explained, [batch, keys] each."""
         return dict(inputs)
 
-    def place(
-        self, inputs: Inputs, mask: Tensor, content: Tensor, run: Run
-    ) -> dict[str, Tensor]:
+    def place(self, inputs: Inputs, mask: Tensor, content: Tensor, run: Run) -> dict[str, Tensor]:
         """The inputs with what the whole text fixes for all that is made of it.
 
         Args:
@@ -115,17 +113,14 @@ class OfTokens(TaskHead):
         logits = getattr(result, "logits", None)
         return logits is not None and logits.dim() == 3
 
-    def place(
-        self, inputs: Inputs, mask: Tensor, content: Tensor, run: Run
-    ) -> dict[str, Tensor]:
+    def place(self, inputs: Inputs, mask: Tensor, content: Tensor, run: Run) -> dict[str, Tensor]:
         """Reads the labelled words' first tokens, or every word's."""
         read = content
         if "labelled" in inputs:
             read = inputs["labelled"].bool() & mask
         if not read.any(1).all():
             raise AttnProbeError(
-                "expected a word with a tag in every text, got a text without one; "
-                "leave it out"
+                "expected a word with a tag in every text, got a text without one; leave it out"
             )
         return dict(inputs) | _numbered(read)
 
@@ -158,9 +153,7 @@ class MaskedWords(OfTokens):
         super().__init__(prediction)
         self.mask_id = mask_id
 
-    def place(
-        self, inputs: Inputs, mask: Tensor, content: Tensor, run: Run
-    ) -> dict[str, Tensor]:
+    def place(self, inputs: Inputs, mask: Tensor, content: Tensor, run: Run) -> dict[str, Tensor]:
         """Reads the masks; ``kept`` [batch, slots, words] are the likeliest words."""
         read = (inputs["input_ids"] == self.mask_id) & mask
         if not read.any(1).all():
@@ -202,9 +195,7 @@ class Span(TaskHead):
             getattr(result, "end_logits", None) is not None
         )
 
-    def place(
-        self, inputs: Inputs, mask: Tensor, content: Tensor, run: Run
-    ) -> dict[str, Tensor]:
+    def place(self, inputs: Inputs, mask: Tensor, content: Tensor, run: Run) -> dict[str, Tensor]:
         """Reads every token of the second segment, as Transformers' pipeline does."""
         read = mask & ~inputs["special_tokens_mask"].bool()
         segments = inputs.get("segment_ids")
@@ -255,8 +246,7 @@ class Choice(TaskHead):
         """The chosen text of [batch, choices, keys], and the logits of all choices."""
         if inputs["input_ids"].dim() != 3:
             raise AttnProbeError(
-                "expected several choices per text, got one; name the columns of the "
-                "choices"
+                "expected several choices per text, got one; name the columns of the choices"
             )
         logits = run(inputs).logits
         chosen = logits.argmax(-1)
@@ -373,9 +363,7 @@ def _tags(model: PreTrainedModel, mask_id: int | None) -> OfTokens:
 
 def _span(model: PreTrainedModel, mask_id: int | None) -> Span:
     where = ("start", "end")
-    return Span(
-        Prediction("span", "where the answer starts and ends", parts=where, n_parts=2)
-    )
+    return Span(Prediction("span", "where the answer starts and ends", parts=where, n_parts=2))
 
 
 def _choice(model: PreTrainedModel, mask_id: int | None) -> Choice:
@@ -391,8 +379,7 @@ def _masked_words(model: PreTrainedModel, mask_id: int | None) -> MaskedWords:
     n_kept = _n_kept(model.config.get_text_config().vocab_size)
     words = Prediction(
         "words",
-        f"the masked word: its {n_kept} likeliest candidates, the next one, and the "
-        "others as one",
+        f"the masked word: its {n_kept} likeliest candidates, the next one, and the others as one",
         n_parts=None,
         n_outcomes=n_kept + 2,
         has_rest=True,
@@ -430,9 +417,7 @@ def _of_texts(
                 f"classes: {', '.join(names[:5])}; leave it out"
             )
         unit = 1.0 if scale is None else scale
-        about = predictions.number(
-            scale=unit, threshold=threshold, n_parts=max(len(names), 1)
-        )
+        about = predictions.number(scale=unit, threshold=threshold, n_parts=max(len(names), 1))
         return Number(about)
     if threshold is not None:
         number = ", or say --predicts number" if len(names) == 1 else ""

@@ -51,9 +51,7 @@ def accuracy(predictions: pd.DataFrame, words: Words, seed: int) -> Finding:
 def no_accuracy(rest: str, why: str = "The texts have no labels.") -> Finding:
     """That there is nothing to grade, and why."""
     sentence = f"Accuracy: cannot say. {why}{rest}"
-    return Finding(
-        "accuracy", ALL_TEXTS, Answer.CANNOT_SAY, sentence, float("nan"), None, 0
-    )
+    return Finding("accuracy", ALL_TEXTS, Answer.CANNOT_SAY, sentence, float("nan"), None, 0)
 
 
 def _numbers(found: NumberQuality, sides: Quality) -> Finding:
@@ -96,9 +94,7 @@ def graded_accuracy(found: Quality, words: Words) -> Finding:
         return no_accuracy(f" {certainty}. {why}")
     if found.beyond_majority is None:
         no_baseline = "Nothing is known here that it could be compared with."
-        return no_accuracy(
-            f" {no_baseline} {certainty}. {why}", f"{_right(found, words)}."
-        )
+        return no_accuracy(f" {no_baseline} {certainty}. {why}", f"{_right(found, words)}.")
     beyond = found.beyond_majority
     answer = grade(beyond, rule)
     how = {

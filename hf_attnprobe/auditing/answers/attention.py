@@ -35,9 +35,7 @@ NOTHING_KNOWN = Estimate(0.0, (0.0, 0.0), 10**9)
 """The least that a share can be, with no text to doubt it."""
 NO_CONTROL = "no control was run"
 ONE_DRAW = "one draw of such a control says nothing of the next one"
-LEAD = tuple(
-    f"fraction_to_lose_lead@{ranking}" for ranking in ("attention", "random", "best")
-)
+LEAD = tuple(f"fraction_to_lose_lead@{ranking}" for ranking in ("attention", "random", "best"))
 FLIPS = ("fraction_to_flip@attention", "fraction_to_flip@random", "minimal_fraction")
 
 
@@ -167,15 +165,11 @@ def uniqueness(evidence: Evidence, group: str) -> Finding | None:
     if control.n:
         yardsticks["control"] = control.value
         sentence += f" In the control others lie {said_as(control)} of the way."
-    found = as_finding(
-        "uniqueness", group, answer, sentence, pinned_at_most, yardsticks, rule
-    )
+    found = as_finding("uniqueness", group, answer, sentence, pinned_at_most, yardsticks, rule)
     is_open = answer == Answer.CANNOT_SAY and pinned_at_most.value >= rule.partly
     unbounded = is_open and not exact and not upper.n
     why = "how far other attention can go is only known from below"
-    return replace(
-        found, is_upper_bound=not exact, open_because=why if unbounded else ""
-    )
+    return replace(found, is_upper_bound=not exact, open_because=why if unbounded else "")
 
 
 def _room(rule: Rule) -> str:
@@ -215,14 +209,11 @@ def erasure(evidence: Evidence, group: str) -> Finding | None:
         "the way from a random order to the smallest set."
     )
     after = (
-        " The attention that is left is divided by its sum, which the model never saw "
-        "in training."
+        " The attention that is left is divided by its sum, which the model never saw in training."
     )
     control = evidence.share_of_means(names, _way, control=True)
     if not control.n:
-        return _without_control(
-            evidence, "erasure", group, own, said + after, yardsticks
-        )
+        return _without_control(evidence, "erasure", group, own, said + after, yardsticks)
     yardsticks["control"] = control.value
     way = evidence.share_beyond_control(names, _way)
     if not way.n:
@@ -231,9 +222,7 @@ def erasure(evidence: Evidence, group: str) -> Finding | None:
         f" The control goes {said_as(control)} of its way. From there attention goes "
         f"{said_as(way)} of the rest ({thresholds(evidence.rules['erasure'])})."
     )
-    return _finding(
-        evidence.rules["erasure"], "erasure", group, way, said + after, yardsticks
-    )
+    return _finding(evidence.rules["erasure"], "erasure", group, way, said + after, yardsticks)
 
 
 def _way(attention: np.ndarray, random: np.ndarray, best: np.ndarray) -> np.ndarray:
@@ -266,18 +255,14 @@ def removal(evidence: Evidence, group: str) -> Finding | None:
     after = " Texts with tokens erased are unlike those of the training."
     control = evidence.control_beyond(known[0], chance)
     if not control.n:
-        return _without_control(
-            evidence, "removal", group, beyond, said + after, yardsticks
-        )
+        return _without_control(evidence, "removal", group, beyond, said + after, yardsticks)
     yardsticks["control"] = control.value
     less = evidence.less_control(known[0], chance)
     said += (
         f" In the control it is {said_as(control)}, which leaves {said_as(less)} "
         f"({thresholds(evidence.rules['removal'])})."
     )
-    return _finding(
-        evidence.rules["removal"], "removal", group, less, said + after, yardsticks
-    )
+    return _finding(evidence.rules["removal"], "removal", group, less, said + after, yardsticks)
 
 
 def _finding(

@@ -120,9 +120,7 @@ class Evidence:
             return (own - control) / room
 
         found = function_estimate(np.stack(columns, 1), of_means)
-        found = self._over_draws(
-            found, lambda e: e.share_beyond_control(names, share).value
-        )
+        found = self._over_draws(found, lambda e: e.share_beyond_control(names, share).value)
         if found.ci95 is None:
             return found
         return replace(found, ci95=(found.ci95[0], min(found.ci95[1], 1.0)))
@@ -152,9 +150,7 @@ class Evidence:
         draws = tuple(draw.reindex(texts) for draw in self.draws)
         return replace(self, texts=self.texts.loc[texts], draws=draws, _means={})
 
-    def _over_draws(
-        self, found: Estimate, of_draw: Callable[["Evidence"], float]
-    ) -> Estimate:
+    def _over_draws(self, found: Estimate, of_draw: Callable[["Evidence"], float]) -> Estimate:
         """The interval widened by the spread of draws that all texts share.
 
         √(texts² + draws²) on either side, the mean's over draws by Student's t; no
@@ -172,9 +168,7 @@ class Evidence:
         low, high = found.ci95
         below = np.hypot(found.value - low, half)
         above = np.hypot(high - found.value, half)
-        return replace(
-            found, ci95=(float(found.value - below), float(found.value + above))
-        )
+        return replace(found, ci95=(float(found.value - below), float(found.value + above)))
 
     def _bounds(self, name: str) -> Bounds | None:
         return None if self.stopping is None else self.stopping.bounds(name)

@@ -38,8 +38,7 @@ def merged_findings(
     of_classes = [
         (name, of_class)
         for k, name in enumerate(group_names(label_names))
-        if partial.texts.get(k)
-        and (of_class := merged_evidence(partial, k, words)) is not None
+        if partial.texts.get(k) and (of_class := merged_evidence(partial, k, words)) is not None
     ]
     for question in ASKED.values():
         found += pooled_or_by_class(question, evidence, of_classes)

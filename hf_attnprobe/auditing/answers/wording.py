@@ -52,11 +52,7 @@ def start(
     rule: Rule | None = None,
 ) -> str:
     """How the sentence of an answer begins: what it is about, and what is left open."""
-    possible = (
-        ()
-        if estimate is None
-        else possible_answers(estimate, estimate, rule or RULES[key])
-    )
+    possible = () if estimate is None else possible_answers(estimate, estimate, rule or RULES[key])
     return begin(key, group, answer, possible)
 
 

@@ -110,8 +110,7 @@ def differences(
 def _check(reports: Sequence[Report]) -> None:
     if len(reports) < 2:
         raise AttnProbeError(
-            f"expected two audits or more to compare, got {len(reports)}; give another "
-            "folder"
+            f"expected two audits or more to compare, got {len(reports)}; give another folder"
         )
     for report in reports:
         if not len(report.rows):
@@ -179,8 +178,7 @@ def _questions(
             if found[0] is not None and found[number] is not None
         ]
         first, other = (
-            pd.DataFrame({rule: chosen[rule][1][k] for rule in both})
-            for k in (0, number)
+            pd.DataFrame({rule: chosen[rule][1][k] for rule in both}) for k in (0, number)
         )
         sides.append(Sides(first, other, n > 0))
     found_changes = _by_column(sides, seed)
@@ -190,13 +188,9 @@ def _questions(
         words, numbers = chosen.get(rule, ("", [None] * len(reports)))
         question = ComparedQuestion(
             rule=rule,
-            findings=tuple(
-                tuple(f for f in r.findings if f.rule == rule) for r in reports
-            ),
+            findings=tuple(tuple(f for f in r.findings if f.rule == rule) for r in reports),
             measure=words,
-            means=tuple(
-                None if v is None else mean_estimate(v.to_numpy()) for v in numbers
-            ),
+            means=tuple(None if v is None else mean_estimate(v.to_numpy()) for v in numbers),
             differences=tuple(changed.get(rule) for changed in found_changes),
             sentences=(),
         )

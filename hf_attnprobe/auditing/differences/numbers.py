@@ -133,9 +133,7 @@ def _right(predictions: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame({"right": is_right.where(predictions.label >= 0)})
 
 
-def numbers_of(
-    measure: Measure, audits: Sequence[Texts]
-) -> tuple[str, list[pd.Series | None]]:
+def numbers_of(measure: Measure, audits: Sequence[Texts]) -> tuple[str, list[pd.Series | None]]:
     """A measure of every audit, in words and by text; None of an audit without it.
 
     The controls are subtracted where every audit that has the number has one.
@@ -143,9 +141,7 @@ def numbers_of(
     own = [measure.of(audit.values) for audit in audits]
     if not measure.beyond_control:
         return measure.words, own
-    controls = [
-        None if audit.control is None else measure.of(audit.control) for audit in audits
-    ]
+    controls = [None if audit.control is None else measure.of(audit.control) for audit in audits]
     asked = [c for c, number in zip(controls, own, strict=True) if number is not None]
     if not asked or any(c is None for c in asked):
         return measure.words, own

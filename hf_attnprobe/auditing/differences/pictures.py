@@ -71,9 +71,7 @@ def maps_of_all(comparison: AuditComparison) -> Iterator[HeatMap]:
                     yield from _difference_map(comparison, maps[0][key], number)
 
 
-def _difference_map(
-    comparison: AuditComparison, first: HeatMap, number: int
-) -> Iterator[HeatMap]:
+def _difference_map(comparison: AuditComparison, first: HeatMap, number: int) -> Iterator[HeatMap]:
     """What an audit's heads do more than the first's."""
     statistic = first.key.removeprefix("heads_")
     by_head = {}

@@ -151,17 +151,14 @@ def signed(difference: Difference | None, *, digits: int = 3) -> str:
     return f"{shown} {bounds}"
 
 
-def difference_sentence(
-    question: ComparedQuestion, number: int, names: Sequence[str]
-) -> str:
+def difference_sentence(question: ComparedQuestion, number: int, names: Sequence[str]) -> str:
     """What the difference of an audit to the first says of a question."""
     rule = RULES[question.rule].name
     first, other = names[0], names[number]
     answers = question.answer(0), question.answer(number)
     difference = question.differences[number - 1]
     sides = (
-        f"{rule}: {answers[0] or 'not asked'} for {first}, "
-        f"{answers[1] or 'not asked'} for {other}"
+        f"{rule}: {answers[0] or 'not asked'} for {first}, {answers[1] or 'not asked'} for {other}"
     )
     if difference is None or difference.value != difference.value:
         return f"{sides}; the numbers are not compared."
@@ -169,9 +166,7 @@ def difference_sentence(
     pairs = f"{difference.n} texts that both have"
     if not difference.paired:
         pairs = f"other texts, {difference.n} or more of each"
-    measured = (
-        f"{question.measure}: {values} over {pairs}, difference {signed(difference)}"
-    )
+    measured = f"{question.measure}: {values} over {pairs}, difference {signed(difference)}"
     if difference.can_be_told:
         moved = "higher" if difference.value > 0 else "lower"
         said = f"the number of {other} is {moved}"
@@ -186,12 +181,8 @@ def difference_sentence(
 
 def reading_note(comparison: AuditComparison) -> str:
     """How the intervals are to be read."""
-    n_statistics = sum(
-        d is not None for s in comparison.statistics for d in s.differences
-    )
-    n_questions = sum(
-        d is not None for q in comparison.questions for d in q.differences
-    )
+    n_statistics = sum(d is not None for s in comparison.statistics for d in s.differences)
+    n_questions = sum(d is not None for q in comparison.questions for d in q.differences)
     return (
         f"Differences are the audit's minus that of {comparison.names[0]}. Intervals hold "
         f"at once with 95% probability: those of the questions over all {n_questions} "

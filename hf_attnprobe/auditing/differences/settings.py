@@ -67,9 +67,7 @@ def differing_settings(reports: Sequence[AuditResult]) -> tuple[Setting, ...]:
     found = []
     for name in names:
         values = tuple(settings.get(name, MISSING) for settings in flat)
-        if len(set(values)) > 1 and not (
-            name.startswith(OPTIONS) and MISSING in values
-        ):
+        if len(set(values)) > 1 and not (name.startswith(OPTIONS) and MISSING in values):
             found.append(Setting(name, values))
     return tuple(found)
 

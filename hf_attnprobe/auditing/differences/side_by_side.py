@@ -14,9 +14,7 @@ def of_controls(comparison: AuditComparison) -> str:
     return f"The control's number is taken off for {names}, and for no other question."
 
 
-def by_class(
-    comparison: AuditComparison, question: ComparedQuestion, number: int
-) -> str:
+def by_class(comparison: AuditComparison, question: ComparedQuestion, number: int) -> str:
     """Both audits' answers where one has several, by class, and they are not the same."""
     several = any(len(question.findings[k]) > 1 for k in (0, number))
     answers = [question.answer(k) or "not asked" for k in (0, number)]

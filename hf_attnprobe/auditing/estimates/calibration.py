@@ -42,23 +42,17 @@ def work_of(sweep: Sweep, choice: Choice, options: AuditOptions) -> list[Work]:
     heads = choice.sites if options.single_heads else []
     names = [*sweep.options]
     if options.screen is None:
-        return work_left(
-            sweep, sites_by_test(names, sweep.adapter, heads, choice.groups)
-        )
+        return work_left(sweep, sites_by_test(names, sweep.adapter, heads, choice.groups))
     screened = sites_by_test(["screen"], sweep.adapter, choice.sites)
     return [*work_left(sweep, screened), *work_after_screen(sweep, choice, options)]
 
 
-def work_after_screen(
-    sweep: Sweep, choice: Choice, options: AuditOptions
-) -> list[Work]:
+def work_after_screen(sweep: Sweep, choice: Choice, options: AuditOptions) -> list[Work]:
     """The batches at the heads that a screen chooses, and at the groups."""
     n = options.screen or 0
     every = max(len(choice.sites) // max(n, 1), 1)
     names = [name for name in sweep.options if name != "screen"]
-    where = sites_by_test(
-        names, sweep.adapter, choice.sites[::every][:n], choice.groups
-    )
+    where = sites_by_test(names, sweep.adapter, choice.sites[::every][:n], choice.groups)
     parts = [[t for t in sweep.texts if half_of(t.example_id) == h] for h in (0, 1)]
     return [w for half in parts for w in work_left(replace(sweep, texts=half), where)]
 
@@ -131,9 +125,7 @@ def _samples(
         yield texts[-longest:]
 
 
-def _time(
-    sweep: Sweep, where: Where, texts: Sequence[Text], found: Calibration
-) -> None:
+def _time(sweep: Sweep, where: Where, texts: Sequence[Text], found: Calibration) -> None:
     steps, clock = iter(steps_of(where, texts)), sweep.pace.clock
     last = [clock()]
 
@@ -148,9 +140,7 @@ def _time(
     found.texts.update(text.example_id for text in texts)
 
 
-def _count(
-    sweep: Sweep, where: Where, texts: Sequence[Text], found: Calibration
-) -> None:
+def _count(sweep: Sweep, where: Where, texts: Sequence[Text], found: Calibration) -> None:
     adapter, steps = sweep.adapter, iter(steps_of(where, texts))
     batch = collate(adapter, texts, sweep.pad_token_id)
     with counting(adapter) as since, PeakMemory(sweep.state.device) as memory:

@@ -43,12 +43,9 @@ def compared_with_float32(
         return {}
     some = by_length(texts)[-N_TEXTS:]
     ours, theirs = (
-        _outputs(model, collate(model, some, pad_token_id))
-        for model in (adapter, exact())
+        _outputs(model, collate(model, some, pad_token_id)) for model in (adapter, exact())
     )
-    probability, change = (
-        float((a - b).abs().max()) for a, b in zip(ours, theirs, strict=True)
-    )
+    probability, change = (float((a - b).abs().max()) for a, b in zip(ours, theirs, strict=True))
     largest = max(probability, change)
     said = f"{largest:.3f} from float32 on {len(some)} texts"
     if not largest <= TOO_MUCH:
@@ -62,9 +59,7 @@ def compared_with_float32(
     return {"rounding": rounding}
 
 
-def _outputs(
-    model: AttentionModelBase, batch: Batch
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _outputs(model: AttentionModelBase, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
     """Probabilities [batch, classes] and the changes of an edit [batch], exactly kept."""
     observation = model.observe(batch)
     change = uniform_attention(observation, model.sites()[-1]).uniform_tvd

@@ -97,9 +97,7 @@ def estimate_audit(
         return estimate(sweep, plan, found, report_on, prepared, Path(elsewhere))
 
 
-def _plan(
-    job: "PreparedAudit", sweep: Sweep, options: AuditOptions
-) -> dict[str, list[Work]]:
+def _plan(job: "PreparedAudit", sweep: Sweep, options: AuditOptions) -> dict[str, list[Work]]:
     """The batches that are left, of the model and of its control."""
     left = work_of_control(sweep, job.subject.controls, job.choice, options)
     return {"audit": work_of(sweep, job.choice, options), "control": left}

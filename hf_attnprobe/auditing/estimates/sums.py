@@ -45,9 +45,7 @@ def estimate(
     """
     works = [*chain.from_iterable(plan.values())]
     steps = [step for todo, texts in works for step in steps_of(todo, texts)]
-    tested = [
-        sites for todo, _ in works for test, sites in todo.items() if test != PREDICTION
-    ]
+    tested = [sites for todo, _ in works for test, sites in todo.items() if test != PREDICTION]
     heads = {site for sites in tested for site in sites}
     n_values = _n_values(found, steps)
     report, disk = _try_report(sweep, found, report_on, n_values, folder)
@@ -111,9 +109,7 @@ def _try_report(
     return seconds, int(n_bytes) + besides
 
 
-def _write_rows(
-    sweep: Sweep, found: Calibration, n: int, folder: Path
-) -> tuple[int, float]:
+def _write_rows(sweep: Sweep, found: Calibration, n: int, folder: Path) -> tuple[int, float]:
     """Rows of n texts, those measured again and again; how many, seconds to sum them up."""
     rows = found.rows[-1].drop_duplicates(list(KEY))
     measured = sorted(rows.example_id.unique())

@@ -28,9 +28,7 @@ def wide_frame(rows: pd.DataFrame) -> pd.DataFrame:
     if not several:
         return (
             rows.assign(name=names)
-            .pivot(index="example_id", columns="name", values="value")[
-                list(names.unique())
-            ]
+            .pivot(index="example_id", columns="name", values="value")[list(names.unique())]
             .rename_axis(columns="statistic")
         )
     levels = [names]
@@ -38,9 +36,7 @@ def wide_frame(rows: pd.DataFrame) -> pd.DataFrame:
         levels.append(rows[level].astype(object).where(tested, ""))
     table = rows.assign(statistic=levels[0], layer=levels[1], head=levels[2])
     order = table[["statistic", "layer", "head"]].drop_duplicates()
-    wide = table.pivot(
-        index="example_id", columns=["statistic", "layer", "head"], values="value"
-    )
+    wide = table.pivot(index="example_id", columns=["statistic", "layer", "head"], values="value")
     return wide[list(order.itertuples(index=False, name=None))]
 
 
@@ -51,9 +47,7 @@ def _names(rows: pd.DataFrame) -> pd.Series:
     return rows.statistic.where(~ambiguous, rows.test + "." + rows.statistic)
 
 
-def summary_frame(
-    report: AuditResult, statistics: Collection[str] | None = None
-) -> pd.DataFrame:
+def summary_frame(report: AuditResult, statistics: Collection[str] | None = None) -> pd.DataFrame:
     """A statistic per row, over all texts and by predicted class.
 
     Args:

@@ -64,9 +64,7 @@ def _test_lines(report: AuditResult) -> list[str]:
     return lines
 
 
-def _statistic_line(
-    s: Statistic, width: int, control: Contrast | None, words: Words
-) -> str:
+def _statistic_line(s: Statistic, width: int, control: Contrast | None, words: Words) -> str:
     value = markdown.interval(s.mean, s.ci95) if s.n else "undefined"
     aside = f"({s.undefined} undefined) " if s.undefined and s.n else ""
     if control is not None:

@@ -47,9 +47,7 @@ def to_latex(report: AuditResult, statistics: Collection[str] | None = None) -> 
     return table(head, rows, _caption(report), n_texts=2 if several else 1)
 
 
-def _chosen(
-    report: AuditResult, statistics: Collection[str] | None
-) -> Sequence[Statistic]:
+def _chosen(report: AuditResult, statistics: Collection[str] | None) -> Sequence[Statistic]:
     overall = [s for s in report.statistics if s.group == "all"]
     if statistics is None:
         groups = [s for s in overall if min(s.layer, s.head) < 0]

@@ -49,13 +49,9 @@ def to_markdown(report: AuditResult) -> str:
         *predicts_note(report),
         *units_note(report),
         "",
-        *markdown.bullets(
-            [*target_note(report), *quality_lines(report), *verdict_lines(report)]
-        ),
+        *markdown.bullets([*target_note(report), *quality_lines(report), *verdict_lines(report)]),
     ]
-    if has_several(
-        report.statistics
-    ):  # all the numbers are in summary.json and the rows
+    if has_several(report.statistics):  # all the numbers are in summary.json and the rows
         parts += group_lines(report)
         parts += head_tables(report.statistics, report.rows, report.words)
         parts += _prune_section(report.prune, report.words)
@@ -81,8 +77,7 @@ def _test_section(test: str, report: AuditResult) -> list[str]:
         return []
     control = controls_of(report)
     rows = [
-        _statistic_row(s)
-        + (_control_cells(control.get(place_of(s))) if control else [])
+        _statistic_row(s) + (_control_cells(control.get(place_of(s))) if control else [])
         for s in statistics
         if s.group == "all" or not is_of_ranking(s)
     ]

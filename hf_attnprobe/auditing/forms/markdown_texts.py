@@ -30,9 +30,7 @@ def _text(text: ShownText) -> list[str]:
     sure = ""
     if text.probability is not None:
         sure = f" with probability {text.probability:.3f}"
-    lines = [
-        f"Text {text.example_id}{truth}: predicted {_escaped(text.predicted)}{sure}."
-    ]
+    lines = [f"Text {text.example_id}{truth}: predicted {_escaped(text.predicted)}{sure}."]
     if text.why:
         lines[0] += f" Shown: {text.why}."
     of = f" ({text.attention_of})" if text.attention_of else ""
@@ -54,9 +52,7 @@ def _text(text: ShownText) -> list[str]:
             lines.append(f"- {NAMES[name]}, largest: {_largest(text, name)}")
     if text.smallest_set is not None:
         words = ", ".join(_escaped(text.tokens[k]) for k in text.smallest_set)
-        lines.append(
-            f"- smallest set that flips the decision: {words or 'there is none'}"
-        )
+        lines.append(f"- smallest set that flips the decision: {words or 'there is none'}")
     return lines
 
 

@@ -48,8 +48,7 @@ def units_note(report: AuditResult) -> list[str]:
         )
     if report.provenance.get("units") == "sentences":
         notes.append(
-            "This model's attention weighs sentences: what is called a token here is a "
-            "sentence."
+            "This model's attention weighs sentences: what is called a token here is a sentence."
         )
     return notes
 
@@ -76,9 +75,7 @@ def quality_lines(report: AuditResult) -> list[str]:
     lines += [f"{which}."] if which else []
     lines += [f.sentence for f in report.findings if f.rule == "accuracy"]
     if "control" in report.provenance:
-        lines.append(
-            f"Control: the same tests on this model with {report.provenance['control']}."
-        )
+        lines.append(f"Control: the same tests on this model with {report.provenance['control']}.")
     return lines
 
 

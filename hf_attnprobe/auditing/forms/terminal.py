@@ -98,9 +98,7 @@ def _unusual_lines(provenance: Mapping) -> list[str]:
     for target in targets:
         lines.append(f"Explained is why a text is decided for {target} or not.")
     if provenance.get("attended") == "text":
-        lines.append(
-            "Attention is over the first text of a pair; the second is its query."
-        )
+        lines.append("Attention is over the first text of a pair; the second is its query.")
     segment = provenance.get("segment")
     if segment is not None:
         which = "first" if segment == "text" else "second"

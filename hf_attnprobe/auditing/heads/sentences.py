@@ -165,9 +165,7 @@ def _failures(statistics: Sequence[Statistic], words: Words) -> str | None:
     )
 
 
-def _removal(
-    statistics: Sequence[Statistic], rows: pd.DataFrame, words: Words
-) -> str | None:
+def _removal(statistics: Sequence[Statistic], rows: pd.DataFrame, words: Words) -> str | None:
     """Without a head's tokens, beyond what random tokens cost; paired by text."""
     attention, random = (f"comprehensiveness@{by}" for by in ("attention", "random"))
     first, second = by_head(statistics, attention), by_head(statistics, random)

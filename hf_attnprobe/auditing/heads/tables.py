@@ -88,9 +88,7 @@ def _titles(statistics: Sequence[Statistic]) -> dict[str, str]:
 def _texts(statistics: Sequence[Statistic], name: str) -> str:
     """How many texts the means of the heads are over."""
     sizes = {
-        s.n
-        for s in statistics
-        if s.statistic == name and s.group == "all" and s.n and is_head(s)
+        s.n for s in statistics if s.statistic == name and s.group == "all" and s.n and is_head(s)
     }
     if len(sizes) == 1:
         return f"{sizes.pop()} texts"
@@ -115,8 +113,7 @@ def _head_table(values: ByHead, sure: set[HeadKey]) -> list[str]:
     rows = []
     for layer in sorted(set(layers)):
         cells = [
-            markdown.number(values.get((layer, h)), digits=2)
-            + ("*" if (layer, h) in sure else "")
+            markdown.number(values.get((layer, h)), digits=2) + ("*" if (layer, h) in sure else "")
             for h in numbers
         ]
         rows.append([layer, *cells])
@@ -147,11 +144,7 @@ def _by_layer(statistics: Sequence[Statistic], name: str) -> dict[int, float]:
     return {
         s.layer: s.mean
         for s in statistics
-        if s.statistic == name
-        and s.group == "all"
-        and s.n
-        and s.layer >= 0
-        and s.head < 0
+        if s.statistic == name and s.group == "all" and s.n and s.layer >= 0 and s.head < 0
     }
 
 
@@ -176,10 +169,7 @@ def prune_title(curve: PruneCurve) -> str:
     """What the table of the prune curve is of."""
     title = "heads zero-ablated together, the least important (zero_tvd) first"
     if curve.crossed:
-        title += (
-            f"; {curve.n_texts} texts, crossed: each half's order comes from the other "
-            "half"
-        )
+        title += f"; {curve.n_texts} texts, crossed: each half's order comes from the other half"
     return title
 
 

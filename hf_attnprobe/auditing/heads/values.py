@@ -83,14 +83,10 @@ def values_by_head(rows: pd.DataFrame, statistic: str) -> pd.DataFrame:
     if not len(rows):
         return pd.DataFrame()
     wanted = (rows.statistic == statistic) & (rows.layer >= 0) & (rows["head"] >= 0)
-    return rows[wanted].pivot_table(
-        index="example_id", columns=["layer", "head"], values="value"
-    )
+    return rows[wanted].pivot_table(index="example_id", columns=["layer", "head"], values="value")
 
 
-def head_intervals(
-    rows: pd.DataFrame, statistic: str
-) -> dict[HeadKey, tuple[float, float]]:
+def head_intervals(rows: pd.DataFrame, statistic: str) -> dict[HeadKey, tuple[float, float]]:
     """95% intervals of a statistic's means that hold for all heads at once.
 
     Heads with a value for fewer than ``MIN_TEXTS`` texts have none.

@@ -169,9 +169,7 @@ def _tokenized(
     """The texts of the audit, ready for the model."""
     limited = _limited(examples, data.test_limit)
     adapter, cut = subject.adapter, options.truncate
-    tokenized = encode(
-        subject.tokenizer, limited, adapter, truncate=cut, segment=options.segment
-    )
+    tokenized = encode(subject.tokenizer, limited, adapter, truncate=cut, segment=options.segment)
     check_unit(subject)
     if options.screen is not None:
         check_both_halves(text.example_id for text in tokenized.texts)
@@ -235,9 +233,7 @@ def _options_of_rows(given: Mapping[str, Options]) -> dict[str, dict[str, Any]]:
     return recorded
 
 
-def _finish_control(
-    subject: Subject, examples: "datasets.Dataset", options: AuditOptions
-) -> str:
+def _finish_control(subject: Subject, examples: "datasets.Dataset", options: AuditOptions) -> str:
     """Makes the control's attention as peaked as the model's; what it is, in words."""
     if not subject.controls:
         return "none"

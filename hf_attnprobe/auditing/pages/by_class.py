@@ -72,10 +72,7 @@ def classes_note(report: AuditResult) -> str | None:
     classes = [str(c) for c in report.provenance.get("classes", [])]
     if not classes:
         return None
-    counts = {
-        c: max((s.n for s in report.statistics if s.group == c), default=0)
-        for c in classes
-    }
+    counts = {c: max((s.n for s in report.statistics if s.group == c), default=0) for c in classes}
     if len(classes) > MOST:
         return f"{len(classes)} classes"
     if not any(counts.values()):

@@ -105,9 +105,7 @@ def site_table(report: AuditResult) -> Html:
 
 
 def _in_table(s: Statistic) -> bool:
-    return (
-        bool(s.n) and has_line(s.statistic) and not isinstance(key_of(s.statistic), str)
-    )
+    return bool(s.n) and has_line(s.statistic) and not isinstance(key_of(s.statistic), str)
 
 
 def _groups_first(item: tuple[Place, object]) -> tuple[int, Place]:
@@ -117,9 +115,7 @@ def _groups_first(item: tuple[Place, object]) -> tuple[int, Place]:
     return kind, (layer, head)
 
 
-def _intervals_of_heads(
-    rows: pd.DataFrame, names: Sequence[str]
-) -> dict[str, Intervals]:
+def _intervals_of_heads(rows: pd.DataFrame, names: Sequence[str]) -> dict[str, Intervals]:
     """Simultaneous intervals by statistic; nothing without rows."""
     if not len(rows):
         return {}

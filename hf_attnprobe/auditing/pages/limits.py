@@ -14,13 +14,10 @@ from hf_attnprobe.statistics.verdicts import QUESTIONS, RULES
 
 
 LIMITS = (
-    "Everything here is a mean over these texts. Of a single text the opposite may be "
-    "true.",
-    "The model was trained once. Another seed may attend otherwise: attnprobe retrain "
-    "tells.",
+    "Everything here is a mean over these texts. Of a single text the opposite may be true.",
+    "The model was trained once. Another seed may attend otherwise: attnprobe retrain tells.",
     "Intervals are over texts; they say nothing about other kinds of texts.",
-    "Edited attention and texts with tokens taken out are not what the model was trained "
-    "on.",
+    "Edited attention and texts with tokens taken out are not what the model was trained on.",
     "A yes means that a test found no disagreement of this size. It is no proof that "
     "people draw the right conclusions from a heat map.",
 )

@@ -110,8 +110,7 @@ def _tested(report: AuditResult) -> str:
     one_by_one = f"{n_heads} heads one by one" if n_heads != 1 else "one head"
     if n_heads < n_all:
         one_by_one = (
-            f"{n_heads} of {n_all} heads one by one; all {n_all} were screened by a "
-            "quick estimate"
+            f"{n_heads} of {n_all} heads one by one; all {n_all} were screened by a quick estimate"
         )
     if (-1, -1) not in places:
         return one_by_one
@@ -159,8 +158,7 @@ def for_users(report: AuditResult) -> Html:
     """May it be shown, what speaks for and against, and what would change that."""
     headed = what_is_shown(report.findings)
     reasons = [
-        [tag("dt", heading), tag("dd", bullets(sentences))]
-        for heading, sentences in headed.items()
+        [tag("dt", heading), tag("dd", bullets(sentences))] for heading, sentences in headed.items()
     ]
     return section(
         "May this attention be shown to users as an explanation?",

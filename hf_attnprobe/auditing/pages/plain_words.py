@@ -32,8 +32,7 @@ GLOSSARY = {
     "(no token in common)",
     "ε": "by how much other attention may move the output and still counts as keeping it",
     "adversary": "the attention farthest from the model's that keeps the output within ε",
-    "comprehensiveness": "what the prediction loses without the tokens that a ranking "
-    "puts first",
+    "comprehensiveness": "what the prediction loses without the tokens that a ranking puts first",
     "sufficiency": "what it loses on the tokens that a ranking puts first alone",
     "smallest set": "the fewest weights whose erasure flips the decision",
     "95% interval": "where the mean over all such texts lies, if these were drawn from "

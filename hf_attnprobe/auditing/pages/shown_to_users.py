@@ -6,9 +6,7 @@ from hf_attnprobe.auditing.verdict import ALL_TEXTS, reason
 from hf_attnprobe.statistics.verdicts import RULES, Answer, Finding, conclude
 
 
-WARN = (
-    "Only with a warning. Highlighting shows where the model looked, not why it decided"
-)
+WARN = "Only with a warning. Highlighting shows where the model looked, not why it decided"
 MAY = {
     Answer.YES: "Yes, with the note below. All questions that decide support it",
     Answer.MOSTLY_YES: WARN,

@@ -19,9 +19,7 @@ MOST_TEXTS = 1_000_000
 """An estimate beyond this says only that the mean is too near to the threshold."""
 
 
-def texts_needed(
-    value: float, ci95: tuple[float, float], n: int, threshold: float
-) -> float:
+def texts_needed(value: float, ci95: tuple[float, float], n: int, threshold: float) -> float:
     """How many texts would make an interval exclude a threshold, if the mean stayed.
 
     n · (half width / distance)², since an interval narrows with √n; the half is the one
@@ -41,9 +39,7 @@ def change_sentences(report: AuditResult) -> list[str]:
     asked = [f for f in report.findings if f.rule != "accuracy"]
     sentences = []
     if concluded.at_chance:
-        sentences.append(
-            "The verdict waits for a model that is shown to be better than guessing."
-        )
+        sentences.append("The verdict waits for a model that is shown to be better than guessing.")
     elif concluded.is_nothing:
         sentences.append(
             "No further test would change the verdict: attention has no effect to explain."

@@ -55,9 +55,7 @@ def tested_heads(report: AuditResult) -> set[Place]:
     return tested & heads_of_model(report)
 
 
-def _single(
-    report: AuditResult, name: str, means: Mapping[Place, float], edited: str
-) -> str:
+def _single(report: AuditResult, name: str, means: Mapping[Place, float], edited: str) -> str:
     rows = report.rows
     intervals = {}
     if len(rows):
@@ -117,9 +115,7 @@ def _beside(report: AuditResult, name: str, all_edited: str) -> str:
     said = []
     if layers:
         place = max(layers, key=lambda p: layers[p].mean)
-        said.append(
-            f"of whole layers layer {place[0]} moves it most, by {_shown(layers[place])}"
-        )
+        said.append(f"of whole layers layer {place[0]} moves it most, by {_shown(layers[place])}")
     if (-1, -1) in found:
         said.append(f"{all_edited} moves it by {_shown(found[-1, -1])}")
     if not said:

@@ -53,8 +53,7 @@ def limits_of(options: AuditOptions) -> Limits:
         )
     if options.top is not None and not options.single_heads:
         raise AttnProbeError(
-            "expected single heads for --top to choose from; leave it or "
-            "--no-single-heads out"
+            "expected single heads for --top to choose from; leave it or --no-single-heads out"
         )
     return limits
 

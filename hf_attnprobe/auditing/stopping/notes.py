@@ -12,9 +12,7 @@ from hf_attnprobe.statistics.summary import Statistic
 N_NAMED = 12
 
 
-def stopping_notes(
-    facts: Mapping[str, Any] | None, statistics: Sequence[Statistic]
-) -> list[str]:
+def stopping_notes(facts: Mapping[str, Any] | None, statistics: Sequence[Statistic]) -> list[str]:
     """The sentences; none of an ordinary audit.
 
     Args:
@@ -35,9 +33,7 @@ def stopping_notes(
     return notes
 
 
-def _work(
-    facts: Mapping[str, Any], statistics: Sequence[Statistic], stopping: Stopping
-) -> str:
+def _work(facts: Mapping[str, Any], statistics: Sequence[Statistic], stopping: Stopping) -> str:
     done, full = facts["runs_done"], facts["runs_of_full_audit"]
     share = done / full if full else 1.0
     sizes = [s.n + s.undefined for s in statistics if s.group == "all"]
@@ -120,16 +116,12 @@ def _race(race: Mapping[str, Any]) -> list[str]:
     least, most = race["texts"]
     named = [
         f"{name} ({mean:.3f} [{low:.3f}, {high:.3f}])"
-        for name, mean, (low, high) in zip(
-            first, race["means"], race["intervals"], strict=True
-        )
+        for name, mean, (low, high) in zip(first, race["means"], race["intervals"], strict=True)
     ]
     sure = f"{len(surely)} of them are decided" if undecided else "all are decided"
     rest = ""
     if undecided:
-        rest = (
-            f" Not decided, so that others could stand there: {', '.join(undecided)}."
-        )
+        rest = f" Not decided, so that others could stand there: {', '.join(undecided)}."
     return [
         f"Top {n} of {race['n_heads']} heads by {race['statistic']}: {', '.join(named)}. "
         f"{sure[0].upper()}{sure[1:]}: with 95% probability for all decisions together, "

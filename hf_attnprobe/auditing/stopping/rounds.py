@@ -55,9 +55,7 @@ def run_until_narrow(known: Known, where: Where, width: float | None) -> None:
         left = still_wide(known, left, width)
 
 
-def still_wide(
-    known: Known, where: Where, width: float | None
-) -> dict[str, Sequence[Site]]:
+def still_wide(known: Known, where: Where, width: float | None) -> dict[str, Sequence[Site]]:
     """The tests and sites with an interval that is wider, or not known yet."""
     left: dict[str, Sequence[Site]] = {}
     for test, sites in where.items():

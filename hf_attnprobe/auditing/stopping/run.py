@@ -317,9 +317,7 @@ def _read_by_verdict(chosen: Mapping[str, Options]) -> dict[str, Options]:
     return options
 
 
-def _run_controlled(
-    sweep: Sweep, where: Where, limits: Limits, deadline: Deadline
-) -> None:
+def _run_controlled(sweep: Sweep, where: Where, limits: Limits, deadline: Deadline) -> None:
     if limits.seconds is None:
         run(sweep, where)
         return

@@ -90,9 +90,7 @@ def evidence_pairs(
         AttnProbeError: a rate out of range, or too few different pairs.
     """
     if not 0 <= decoy_rate <= 1:
-        raise AttnProbeError(
-            f"expected a decoy_rate from 0 to 1, got {decoy_rate}; it is a share"
-        )
+        raise AttnProbeError(f"expected a decoy_rate from 0 to 1, got {decoy_rate}; it is a share")
     rng = random.Random(seed)
     seen: set[tuple[str, str]] = set()
     labels: list[int] = []
@@ -112,9 +110,7 @@ def evidence_pairs(
         yield {"example_id": example_id, **pair}
 
 
-def evidence_pair_dataset(
-    n_pairs: int = 6000, **options: Any
-) -> "datasets.DatasetDict":
+def evidence_pair_dataset(n_pairs: int = 6000, **options: Any) -> "datasets.DatasetDict":
     """:func:`evidence_pairs` as train (two thirds), validation and test.
 
     Validation and test are a sixth each. No pair and no `example_id` occurs twice,
@@ -142,9 +138,7 @@ def evidence_pair_dataset(
         rationale=List(Value("int64")),
         rationale_pair=List(Value("int64")),
     )
-    pairs = Dataset.from_list(
-        list(evidence_pairs(n_pairs, **options)), features=features
-    )
+    pairs = Dataset.from_list(list(evidence_pairs(n_pairs, **options)), features=features)
     return in_splits(pairs)
 
 
@@ -176,9 +170,7 @@ def _claims(told: str, label: int) -> list[str]:
     ]
 
 
-def _premise(
-    rng: random.Random, thing: str, told: str, decoy_rate: float
-) -> tuple[list[str], int]:
+def _premise(rng: random.Random, thing: str, told: str, decoy_rate: float) -> tuple[list[str], int]:
     """The words of a premise, and the place of what it tells."""
     clauses = [
         _fill(rng, template, thing, "")

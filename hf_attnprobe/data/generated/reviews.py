@@ -188,8 +188,7 @@ def rationale_examples(
                 break
         else:
             raise AttnProbeError(
-                f"found only {example_id} different sentences of {n_examples}; raise "
-                "max_tokens"
+                f"found only {example_id} different sentences of {n_examples}; raise max_tokens"
             )
         seen.add(tuple(tokens))
         yield {
@@ -218,8 +217,7 @@ def rationale_dataset(n_examples: int = 3000, **options: Any) -> "datasets.Datas
 
     if n_examples < 6:
         raise AttnProbeError(
-            f"expected at least 6 examples to fill three splits, got {n_examples}; ask "
-            "for more"
+            f"expected at least 6 examples to fill three splits, got {n_examples}; ask for more"
         )
     features = Features(
         example_id=Value("int64"),

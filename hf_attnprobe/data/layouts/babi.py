@@ -54,9 +54,7 @@ def read_babi(folder: Path, name: str) -> Contents | None:
 
 def _say_which(place: Path, is_small: bool) -> None:
     if is_small:
-        log.warning(
-            f"{place} is the version with 1,000 questions, the paper takes 10,000"
-        )
+        log.warning(f"{place} is the version with 1,000 questions, the paper takes 10,000")
 
 
 def _stories(path: Path) -> list[Row]:
@@ -129,9 +127,7 @@ def _check(examples: "datasets.Dataset", place: Path, task: int) -> None:
         )
 
 
-def _row(
-    sentences: Iterable[str], supporting: Sequence[int], question: str, answer: str
-) -> Row:
+def _row(sentences: Iterable[str], supporting: Sequence[int], question: str, answer: str) -> Row:
     words: list[str] = []
     rationale: list[int] = []
     for place, sentence in enumerate(sentences):

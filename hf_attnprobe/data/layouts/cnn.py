@@ -20,9 +20,7 @@ ENTITY = "@entity"
 
 def read_cnn(folder: Path, name: str) -> Contents | None:
     """Rows of `text`, `text_pair` and `label`; None without such files."""
-    place = find(
-        folder, list(FOLDERS.values()), ("", "questions", "cnn/questions", "cnn")
-    )
+    place = find(folder, list(FOLDERS.values()), ("", "questions", "cnn/questions", "cnn"))
     if place is not None and not (place / FILES["train"]).exists():
         return _contents({s: _folder(place, FOLDERS[s], name) for s in FOLDERS})
     place = find(folder, [FILES["train"]], ("", "cnn"))

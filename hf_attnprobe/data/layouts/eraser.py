@@ -151,9 +151,7 @@ def _query(note: Row) -> str:
     return query if isinstance(query, str) else " ".join(query)
 
 
-def _marked(
-    note: Row, docids: Sequence[str], documents: _Documents
-) -> tuple[str, list[int]]:
+def _marked(note: Row, docids: Sequence[str], documents: _Documents) -> tuple[str, list[int]]:
     """The words of documents, and the places of those that are evidence."""
     words: list[str] = []
     starts: dict[str, int] = {}

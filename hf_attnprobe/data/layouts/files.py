@@ -224,6 +224,5 @@ def check_fields(path: Path, separator: str, quoting: Literal[0, 1, 2, 3] = 0) -
     named = list(filter(None, header))
     if len(set(named)) < len(named):
         raise AttnProbeError(
-            f"{path}: expected a header of different names, got {', '.join(header)}; "
-            "rename one"
+            f"{path}: expected a header of different names, got {', '.join(header)}; rename one"
         )

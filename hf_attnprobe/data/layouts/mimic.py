@@ -40,9 +40,7 @@ def read_mimic(folder: Path, name: str) -> Contents | None:
     ending = "50" if name == "diabetes" else "full"
     files = [f"{split}_{ending}.csv" for split in SPLITS]
     if find(folder, files, ("",)):
-        tables = {
-            split: require(folder, f"{split}_{ending}.csv", name) for split in SPLITS
-        }
+        tables = {split: require(folder, f"{split}_{ending}.csv", name) for split in SPLITS}
         return _labelled(tables, name)
     return None
 
@@ -53,9 +51,7 @@ def _labelled(tables: Mapping[str, Path], name: str) -> Contents:
     for split, path in tables.items():
         table = _table(path, ("TEXT", "LABELS"))
         notes = zip(table["TEXT"], table["LABELS"], strict=True)
-        splits[SPLITS[split]] = _rows(
-            ((text, codes.split(";")) for text, codes in notes), name
-        )
+        splits[SPLITS[split]] = _rows(((text, codes.split(";")) for text, codes in notes), name)
     if name == "diabetes":
         return Contents(splits)
     return Contents(_cut_anemia([row for part in splits.values() for row in part]))
@@ -83,8 +79,7 @@ def _admissions(folder: Path, name: str) -> dict[str, set[str]]:
     """CAML's lists of admissions by split, a number per line."""
     files = {split: f"{split}_50_hadm_ids.csv" for split in SPLITS}
     return {
-        split: set(require(folder, file, name).read_text().split())
-        for split, file in files.items()
+        split: set(require(folder, file, name).read_text().split()) for split, file in files.items()
     }
 
 

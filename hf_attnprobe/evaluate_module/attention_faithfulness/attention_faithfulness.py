@@ -70,9 +70,7 @@ class AttentionFaithfulness(evaluate.Metric):
             description=_DESCRIPTION,
             citation=_CITATION,
             inputs_description=_KWARGS_DESCRIPTION,
-            features=[
-                _features(text, label) for label in (NUMBER, SEVERAL) for text in TEXTS
-            ],
+            features=[_features(text, label) for label in (NUMBER, SEVERAL) for text in TEXTS],
             reference_urls=["https://arxiv.org/abs/1902.10186"],
         )
 
@@ -133,9 +131,7 @@ class AttentionFaithfulness(evaluate.Metric):
     ) -> dict[str, Any]:
         subject = model_id or model
         if subject is None or None not in (model_id, model):
-            raise hf_attnprobe.AttnProbeError(
-                "expected exactly one of model_id and model"
-            )
+            raise hf_attnprobe.AttnProbeError("expected exactly one of model_id and model")
         texts = [
             {"example_id": k, **_texts(text), "label": label}
             for k, (text, label) in enumerate(zip(predictions, references, strict=True))

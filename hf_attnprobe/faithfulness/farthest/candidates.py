@@ -30,9 +30,7 @@ class Candidates(NamedTuple):
     change: Tensor
 
 
-def checked_by_model(
-    observation: Observation, site: Site, attention: Tensor
-) -> Candidates:
+def checked_by_model(observation: Observation, site: Site, attention: Tensor) -> Candidates:
     """Candidates with the change of the output when the model is run with them."""
     model, layer = observation.model, observation.attention[site.layer]
     edited = at_head(layer, site.head, site.query, attention)

@@ -63,13 +63,9 @@ def model_distance(observation: Observation, site: Site) -> Distance:
 
     def distance(candidates: Tensor) -> tuple[Tensor, Tensor]:
         with torch.enable_grad():
-            leaf = (
-                candidates.unflatten(1, (n_batch, n_queries)).detach().requires_grad_()
-            )
+            leaf = candidates.unflatten(1, (n_batch, n_queries)).detach().requires_grad_()
             edited = at_head(attention, site.head, site.query, leaf)
-            change = tvd(
-                model.replay(observation, {site.layer: edited}), observation.probs
-            )
+            change = tvd(model.replay(observation, {site.layer: edited}), observation.probs)
             (slope,) = torch.autograd.grad(change.sum(), leaf)
         rows = change.detach()[:, :, None].expand(-1, -1, n_queries)
         return rows.flatten(1, 2), slope.flatten(1, 2)
@@ -77,9 +73,7 @@ def model_distance(observation: Observation, site: Site) -> Distance:
     return distance
 
 
-def _noise(
-    visible: Tensor, example_ids: Sequence[int], n_starts: int, seed: int
-) -> Tensor:
+def _noise(visible: Tensor, example_ids: Sequence[int], n_starts: int, seed: int) -> Tensor:
     """Standard normal draws where attention may be, [starts, batch, queries, keys]."""
     rows = visible.cpu().numpy()
     noise = np.zeros((n_starts, *rows.shape))

@@ -17,9 +17,7 @@ from hf_attnprobe.faithfulness.farthest.rows import (
 from hf_attnprobe.functional.divergence import jsd, largest_jsd, tvd
 
 
-def of_group(
-    observation: Observation, site: Site, epsilons: Sequence[float]
-) -> AdversarialResult:
+def of_group(observation: Observation, site: Site, epsilons: Sequence[float]) -> AdversarialResult:
     """The best candidate of all; there is no search.
 
     One candidate at a time: copies of all attention of a model are large.
@@ -48,10 +46,7 @@ def _replay_rows(observation: Observation, site: Site, rows: Tensor) -> Tensor:
     Shape: [batch, rows, keys] -> [batch, classes].
     """
     members = observation.model.members(site)
-    sizes = [
-        len(heads) * observation.attention[layer].shape[2]
-        for layer, heads in members.items()
-    ]
+    sizes = [len(heads) * observation.attention[layer].shape[2] for layer, heads in members.items()]
     parts = dict(zip(members, rows.split(sizes, dim=1), strict=True))
 
     def change(layer: int, own: Tensor) -> Tensor:

@@ -69,9 +69,7 @@ def of_row(
         edited = {site.layer: rows[:, :, None, None]}
         return observation.model.replay(observation, edited)
 
-    on_edges = farthest_on_edges(
-        attention, visible, replay, observation.probs, epsilons
-    )
+    on_edges = farthest_on_edges(attention, visible, replay, observation.probs, epsilons)
     checked.append(checked_by_model(observation, site, on_edges[:, :, None]))
     largest = largest_jsd(attention, visible)
     distance = model_distance(observation, site)

@@ -71,9 +71,7 @@ def within_bounds(
                 n_steps=n_steps,
             )
             candidates = checked_by_model(observation, site, moved[:, :, None])
-            ((found, searched),) = best_within(
-                candidates, attention[:, None], [epsilon]
-            )
+            ((found, searched),) = best_within(candidates, attention[:, None], [epsilon])
             is_farther = found > lower[k]
             lower[k] = torch.where(is_farther, found, lower[k])
             farthest[k] = torch.where(

@@ -38,9 +38,7 @@ class AdversarialResult:
     def __post_init__(self) -> None:
         for name in ("", "_upper"):
             known = getattr(self, "epsilon_max_jsd" + name)
-            shares = {
-                e: _share(values, self.largest_jsd) for e, values in known.items()
-            }
+            shares = {e: _share(values, self.largest_jsd) for e, values in known.items()}
             object.__setattr__(self, "share_of_largest" + name, shares)
 
 

@@ -48,9 +48,7 @@ def stacked_rows(
     Shape: maps by layer, each [batch, heads, queries, keys] -> [batch, rows, keys].
     """
     members = observation.model.members(site)
-    return torch.cat(
-        [maps[k][:, heads].flatten(1, 2) for k, heads in members.items()], 1
-    )
+    return torch.cat([maps[k][:, heads].flatten(1, 2) for k, heads in members.items()], 1)
 
 
 def counting_rows(observation: Observation, site: Site) -> Tensor:

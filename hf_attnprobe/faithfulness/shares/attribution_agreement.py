@@ -79,9 +79,7 @@ READINGS = {
 }
 HEAD_TITLES = {
     "attention_gradient_pearson": "correlation of attention with |gradient × input|",
-    "attention_integrated_pearson": (
-        "correlation of attention with |integrated gradients|"
-    ),
+    "attention_integrated_pearson": ("correlation of attention with |integrated gradients|"),
     "attention_integrated_jsd": "divergence of attention from |integrated gradients|",
 }
 

@@ -25,9 +25,7 @@ class AuditStep:
     job: str
     trust_remote_code: bool = False
 
-    def __call__(
-        self, data: Any = None, rank: int = 0, world_size: int = 1
-    ) -> Iterator[Any]:
+    def __call__(self, data: Any = None, rank: int = 0, world_size: int = 1) -> Iterator[Any]:
         """Computes this rank's partitions, and passes nothing on.
 
         Args:

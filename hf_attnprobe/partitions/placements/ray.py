@@ -32,8 +32,7 @@ class PartitionAuditor:
 
         trusted = self.trust_remote_code
         found = [
-            run_partition(self.job, int(k), trust_remote_code=trusted)
-            for k in batch["partition"]
+            run_partition(self.job, int(k), trust_remote_code=trusted) for k in batch["partition"]
         ]
         return {
             "partition": [record["partition"] for record in found],

@@ -143,9 +143,7 @@ def all_statistics(report: RetrainingResult) -> Iterator[Html]:
     for test in dict.fromkeys(s.test for s in report.statistics):
         own = [s for s in report.statistics if s.test == test]
         table = elements.table(head, map(_row, own), caption=f"Statistics of {test}")
-        said = [
-            f"{s.statistic}: {sentence(s, READINGS)}." for s in own if s.group == "all"
-        ]
+        said = [f"{s.statistic}: {sentence(s, READINGS)}." for s in own if s.group == "all"]
         yield elements.details(
             f"{test}: {len(own)} numbers and what they say",
             elements.bullets(said),

@@ -48,10 +48,7 @@ def opening(report: RetrainingResult) -> Html:
     """What the answers say together, how good the base is, and what was done."""
     n = len(report.models)
     models = "1 model was" if n == 1 else f"{n} models were"
-    made = (
-        f"Base: {report.model}. Data: {report.dataset}, {report.n} test texts. {models} "
-        "trained."
-    )
+    made = f"Base: {report.model}. Data: {report.dataset}, {report.n} test texts. {models} trained."
     title = f"What another training of {report.model} would have learned"
     said = [_together(report), _quality(report), LEAD, made]
     return tag("header", tag("h1", title), *elements.paragraphs(filter(None, said)))
@@ -121,7 +118,5 @@ def constant_guess(report: RetrainingResult) -> tuple[float, float] | None:
         return None
     predicted = own.value[own.statistic == "predicted_class"].dropna().to_numpy(int)
     n_classes = max(2, labels.max() + 1, predicted.max(initial=0) + 1)
-    guesses = [
-        metrics(labels, np.tile(one, (len(labels), 1))) for one in np.eye(n_classes)
-    ]
+    guesses = [metrics(labels, np.tile(one, (len(labels), 1))) for one in np.eye(n_classes)]
     return max(g["f1"] for g in guesses), max(g["accuracy"] for g in guesses)

@@ -70,9 +70,7 @@ def as_reason(report: RetrainingResult) -> Iterator[Html]:
 def limits(report: RetrainingResult) -> Iterator[Child]:
     """What was not tested, how sure the rest is, and what would change an answer."""
     tests = report.provenance.get("tests", list(report.scores))
-    left = [
-        f"{name} ({t.title})" for name, t in RETRAININGS.items() if name not in tests
-    ]
+    left = [f"{name} ({t.title})" for name, t in RETRAININGS.items() if name not in tests]
     said = [ONE_TRAINING]
     n_seeds = len({s.model for s in report.scores.get("seeds", ())})
     if n_seeds > 1:
@@ -86,9 +84,7 @@ def limits(report: RetrainingResult) -> Iterator[Child]:
             "chance alone does to F1 and attention."
         )
     undecided = [
-        f
-        for f in report.verdict.findings()
-        if f.answer == Answer.CANNOT_SAY and f.ci95 is not None
+        f for f in report.verdict.findings() if f.answer == Answer.CANNOT_SAY and f.ci95 is not None
     ]
     for f in undecided:
         rule = RULES[f.rule]

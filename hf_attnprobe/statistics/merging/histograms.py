@@ -85,9 +85,7 @@ def to_lists(counts: csr_array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return counts.indptr, counts.indices - _OFFSET, counts.data
 
 
-def from_lists(
-    offsets: np.ndarray, numbers: np.ndarray, counts: np.ndarray
-) -> csr_array:
+def from_lists(offsets: np.ndarray, numbers: np.ndarray, counts: np.ndarray) -> csr_array:
     """The inverse of :func:`to_lists`."""
     data = counts.astype(np.int64), numbers.astype(np.int64) + _OFFSET, offsets
     return csr_array(data, shape=(len(offsets) - 1, N_BINS))

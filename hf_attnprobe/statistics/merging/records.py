@@ -40,9 +40,7 @@ def merged_statistics(
     if not groups:
         return ()
     wanted = in_order(columns_of(groups[ALL_TEXTS]), readings)
-    described = [
-        _described(group, name, wanted, readings) for name, group in groups.items()
-    ]
+    described = [_described(group, name, wanted, readings) for name, group in groups.items()]
     return tuple(s for of_column in zip(*described, strict=True) for s in of_column)
 
 
@@ -67,9 +65,7 @@ def _described(
 ) -> list[Statistic]:
     """A statistic for each column, also for those that no text of the group has."""
     place = group.keys.get_indexer(
-        pd.MultiIndex.from_tuples(
-            [(EVERY, *c) for c in columns], names=group.keys.names
-        )
+        pd.MultiIndex.from_tuples([(EVERY, *c) for c in columns], names=group.keys.names)
     )
     total = n_texts(group)
     declared = np.zeros(len(group.keys), dtype=bool)
@@ -85,9 +81,7 @@ def _described(
         low, high = map(float, ends[:, k]) if n else (np.nan, np.nan)
         place_of = int(layer), int(head), name
         found.append(
-            Statistic(
-                test, statistic, *place_of, mean, median, std, (low, high), n, total - n
-            )
+            Statistic(test, statistic, *place_of, mean, median, std, (low, high), n, total - n)
         )
     return found
 

@@ -171,8 +171,7 @@ def _differences(results: Results) -> ResultTable:
                 table.append(_difference_row(job, name, statistic, rows[statistic]))
     for average, bilstm in _encoder_pairs(results):
         tau = [
-            results.rows(job.folder).get("attention_leave_one_out_tau")
-            for job in (average, bilstm)
+            results.rows(job.folder).get("attention_leave_one_out_tau") for job in (average, bilstm)
         ]
         if tau[0] is not None and tau[1] is not None:
             texts = tau[0] - tau[1]  # by example id
@@ -195,9 +194,7 @@ def _differences(results: Results) -> ResultTable:
     )
 
 
-def _difference_row(
-    job: Job, name: str, statistic: str, texts: pd.Series
-) -> tuple[Cell, ...]:
+def _difference_row(job: Job, name: str, statistic: str, texts: pd.Series) -> tuple[Cell, ...]:
     """Published averages stand beside BiLSTMs with additive attention."""
     attention = str(job.cell.get("attention", "additive"))
     is_theirs = (attention, job.cell.get("encoder", "bilstm")) == ("additive", "bilstm")

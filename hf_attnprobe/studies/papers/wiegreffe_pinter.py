@@ -125,8 +125,7 @@ def _adversaries(one: _Retrained) -> ResultTable:
     sentences = [report.verdict.sentence("elsewhere"), _best_adversary(report)]
     sentences += [FRONTIER_NOTE, PUBLISHED_NOTE if theirs else None]
     return ResultTable(
-        "Can a model be trained to look elsewhere? "
-        f"{one.dataset} (Table 4 and Figure 5)",
+        f"Can a model be trained to look elsewhere? {one.dataset} (Table 4 and Figure 5)",
         ("", "mean JSD", "mean TVD", "F1"),
         tuple(table),
         tuple(filter(None, sentences)),
