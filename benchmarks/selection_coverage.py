@@ -12,12 +12,13 @@ import argparse
 from pathlib import Path
 
 import numpy as np
+from scipy.special import ndtr
 
 from hf_attnprobe.auditing.heads.values import values_by_head
-from hf_attnprobe.statistics.simultaneous import (
+from hf_attnprobe.statistics.estimates import (
+    LEVEL,
     ONE_COLUMN,
     critical_value,
-    effective_columns,
     interval_at,
 )
 from hf_attnprobe.storage.rows import read_rows
@@ -67,9 +68,10 @@ def main() -> None:
             f"its low ends are right for all heads {shares[2]:.1%}"
         )
     found = np.mean(critical)
+    n_independent = np.log(LEVEL) / np.log(2 * ndtr(found) - 1)  # Šidák
     print(
         f"standard errors to either side {found:.2f} (one head 1.96): as of "
-        f"{effective_columns(found):.0f} independent heads of {values.shape[1]}"
+        f"{n_independent:.0f} independent heads of {values.shape[1]}"
     )
 
 

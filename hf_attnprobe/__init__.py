@@ -94,7 +94,7 @@ if TYPE_CHECKING:
     from hf_attnprobe.retraining.run import retrain
     from hf_attnprobe.retraining.stored import read_retraining
     from hf_attnprobe.retraining.transfer import transfer
-    from hf_attnprobe.statistics.comparisons import Comparison, compare_rankings
+    from hf_attnprobe.statistics.differences import Comparison, compare_rankings
     from hf_attnprobe.statistics.scores import Score
     from hf_attnprobe.statistics.summary import Statistic
     from hf_attnprobe.studies.options import StudyOptions
@@ -134,7 +134,7 @@ _LATER = {
     "CalibrationOptions": "calibration.options",
     "CardOptions": "publishing.options",
     "CheckpointComparison": "checkpoint_comparison.report",
-    "Comparison": "statistics.comparisons",
+    "Comparison": "statistics.differences",
     "ComparisonOptions": "checkpoint_comparison.options",
     "Correlation": "faithfulness.correlation",
     "Data": "data.arguments",
@@ -190,7 +190,7 @@ _LATER = {
     "AuditComparison": "auditing.differences.report",
     "compare_audits": "auditing.differences.compare",
     "compare_checkpoints": "checkpoint_comparison.run",
-    "compare_rankings": "statistics.comparisons",
+    "compare_rankings": "statistics.differences",
     "deceive": "deception.run",
     "demo": "demonstration",
     "evidence_pair_dataset": "data.generated.pairs",

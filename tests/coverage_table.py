@@ -17,11 +17,15 @@ from scipy.special import betaincinv, ndtr, ndtri
 
 from hf_attnprobe import markdown
 from hf_attnprobe.retraining.verdict import over_seeds
-from hf_attnprobe.statistics.bootstrap import Estimate, mean_interval, resample_counts
-from hf_attnprobe.statistics.quality import number_quality
-from hf_attnprobe.statistics.scores import difference_intervals, weighted_metrics
-from hf_attnprobe.statistics.shares import paired_share_interval, share_interval
-from hf_attnprobe.statistics.simultaneous import simultaneous_interval
+from hf_attnprobe.statistics.estimates import (
+    Estimate,
+    mean_interval,
+    paired_share_interval,
+    resample_counts,
+    share_interval,
+    simultaneous_interval,
+)
+from hf_attnprobe.statistics.scores import difference_intervals, number_quality, weighted_metrics
 
 
 N_SAMPLES, SEED = 2000, 0

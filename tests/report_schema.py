@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Union, get_args, get_origin, get_type_hints
 
 from hf_attnprobe.auditing.result import COUNTED, SCHEMA_VERSION
-from hf_attnprobe.statistics.comparisons import Comparison
-from hf_attnprobe.statistics.contrasts import Contrast
+from hf_attnprobe.statistics.differences import Comparison, Contrast
 from hf_attnprobe.statistics.summary import Statistic
 from hf_attnprobe.statistics.verdicts import QUESTIONS, RULES, Answer, Finding
 

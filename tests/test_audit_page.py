@@ -43,7 +43,7 @@ from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.faithfulness import Permutation, readings
 from hf_attnprobe.page import elements
 from hf_attnprobe.page.elements import SYMBOLS
-from hf_attnprobe.statistics.bootstrap import Estimate, mean_estimate
+from hf_attnprobe.statistics.estimates import Estimate, mean_estimate
 from hf_attnprobe.statistics.summary import summarize
 from hf_attnprobe.statistics.verdicts import RULES, Answer, Finding, grade
 

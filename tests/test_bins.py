@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from hf_attnprobe.auditing.single_weight_table import delta_table
-from hf_attnprobe.statistics.bins import js_by_gap
+from hf_attnprobe.statistics.summary import js_by_gap
 
 
 def test_every_text_is_in_the_tenth_of_its_gap():

@@ -38,7 +38,7 @@ from hf_attnprobe.checkpoint_comparison.report import (
 from hf_attnprobe.checkpoint_comparison.run import compare_checkpoints
 from hf_attnprobe.retraining.base import load_base, train_again
 from hf_attnprobe.retraining.diagnostic_mlp import diagnostic_mlp
-from hf_attnprobe.statistics.bootstrap import Estimate
+from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.statistics.scores import metrics
 from hf_attnprobe.training.options import TrainingOptions
 from hf_attnprobe.training.trainer import Stopwatch

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 import scipy.stats
 
-from hf_attnprobe.statistics.contrasts import contrast, find_contrast
+from hf_attnprobe.statistics.differences import contrast, find_contrast
 
 
 def tidy(test, statistic, values, *, layer=0, head=0, ids=None):

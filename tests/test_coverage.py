@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from coverage_table import CELLS, SIZES, STORED, measured
-from hf_attnprobe.statistics.bootstrap import function_estimate
+from hf_attnprobe.statistics.estimates import function_estimate
 
 
 FOUND = {(row["kind"], row["texts"]): row["found"] for row in json.loads(STORED.read_text())}

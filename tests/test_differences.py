@@ -22,8 +22,8 @@ from hf_attnprobe.auditing.report import Report
 from hf_attnprobe.auditing.verdict import findings
 from hf_attnprobe.data.examples import DatasetName
 from hf_attnprobe.faithfulness import readings
-from hf_attnprobe.statistics.bootstrap import mean_estimate
-from hf_attnprobe.statistics.changes import Sides, changes
+from hf_attnprobe.statistics.differences import Sides, changes
+from hf_attnprobe.statistics.estimates import mean_estimate
 from hf_attnprobe.statistics.summary import summarize
 from shown_page import Reader
 

@@ -8,10 +8,9 @@ from hf_attnprobe import AttentionClassifierConfig, audit, wrap
 from hf_attnprobe.attention_classifier.modeling_attention_classifier import (
     AttentionClassifierForSequenceClassification,
 )
-from hf_attnprobe.auditing.distance import _without
+from hf_attnprobe.auditing.distance import _without, masf_p_values
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.encoding import tokenize
-from hf_attnprobe.statistics.distance import masf_p_values
 
 
 def draws(n, generator, shift=0.0):

@@ -17,7 +17,7 @@ from hf_attnprobe.auditing.heads.tables import (
 from hf_attnprobe.auditing.heads.values import by_head, has_heads, head_intervals
 from hf_attnprobe.faithfulness import readings
 from hf_attnprobe.faithfulness.prune_curve import PruneCurve
-from hf_attnprobe.statistics.simultaneous import simultaneous_interval
+from hf_attnprobe.statistics.estimates import simultaneous_interval
 from hf_attnprobe.statistics.summary import summarize
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from hf_attnprobe.statistics import bootstrap as module
-from hf_attnprobe.statistics.bootstrap import (
+from hf_attnprobe.statistics import estimates as module
+from hf_attnprobe.statistics.estimates import (
     difference_interval,
     interval_of,
     mean_estimate,

@@ -7,26 +7,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_attnprobe.faithfulness import readings
-from hf_attnprobe.statistics.bootstrap import mean_estimate
-from hf_attnprobe.statistics.merging.histograms import (
+from hf_attnprobe.statistics.estimates import mean_estimate
+from hf_attnprobe.statistics.merging import (
+    EVERY,
     bin_of,
     edges,
+    estimate_of,
     histogram,
+    merge,
+    merged,
+    merged_quality,
+    merged_statistics,
+    nothing,
+    of_cell,
     quantile,
     to_lists,
 )
-from hf_attnprobe.statistics.merging.partial import (
-    EVERY,
-    merge,
-    merged,
-    nothing,
-    of_cell,
-)
-from hf_attnprobe.statistics.merging.predictions import merged_quality
-from hf_attnprobe.statistics.merging.records import estimate_of, merged_statistics
-from hf_attnprobe.statistics.quality import quality
-from hf_attnprobe.statistics.sites import predictions_of
-from hf_attnprobe.statistics.summary import summarize
+from hf_attnprobe.statistics.scores import quality
+from hf_attnprobe.statistics.summary import predictions_of, summarize
 from hf_attnprobe.storage.partials import (
     partial_bytes,
     read_partial,

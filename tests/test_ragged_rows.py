@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_attnprobe.auditing.verdict import findings
-from hf_attnprobe.statistics.contrasts import contrast
-from hf_attnprobe.statistics.stopped import MARK
+from hf_attnprobe.statistics.differences import contrast
+from hf_attnprobe.statistics.stopping import MARK
 
 
 LOSSES = ("comprehensiveness@attention", "comprehensiveness@random")

@@ -12,7 +12,7 @@ from hf_attnprobe.retraining.choice import crossed_choice
 from hf_attnprobe.retraining.registry import READINGS
 from hf_attnprobe.retraining.result import farther_than_a_seed
 from hf_attnprobe.retraining.verdict import CHOSEN, over_seeds, verdict
-from hf_attnprobe.statistics.bootstrap import Estimate
+from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.statistics.scores import Score, compare_scores
 from hf_attnprobe.statistics.summary import summarize
 from hf_attnprobe.statistics.verdicts import Answer

@@ -8,10 +8,9 @@ from scipy.stats import binomtest
 from hf_attnprobe.faithfulness import readings
 from hf_attnprobe.readings import Reading, is_declared_share, share
 from hf_attnprobe.retraining.registry import READINGS as READINGS_OF_RETRAININGS
-from hf_attnprobe.statistics.bootstrap import mean_estimate
-from hf_attnprobe.statistics.contrasts import contrast, find_contrast
-from hf_attnprobe.statistics.quality import quality
-from hf_attnprobe.statistics.shares import paired_share_interval, share_interval
+from hf_attnprobe.statistics.differences import contrast, find_contrast
+from hf_attnprobe.statistics.estimates import mean_estimate, paired_share_interval, share_interval
+from hf_attnprobe.statistics.scores import quality
 from hf_attnprobe.statistics.summary import find_statistic, summarize
 
 

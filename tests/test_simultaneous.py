@@ -1,17 +1,13 @@
 """Intervals of many means at once: what they must cover, and where they must agree with the textbook."""
 
-import doctest
-
 import numpy as np
 import pytest
 import scipy.stats
 
-from hf_attnprobe.statistics import simultaneous
-from hf_attnprobe.statistics.bootstrap import mean_interval
-from hf_attnprobe.statistics.simultaneous import (
+from hf_attnprobe.statistics.estimates import (
     ONE_COLUMN,
     critical_value,
-    effective_columns,
+    mean_interval,
     simultaneous_interval,
 )
 
@@ -99,9 +95,6 @@ def test_the_critical_value_lies_between_one_column_and_independent_ones():
     sidak = scipy.stats.norm.ppf((1 + 0.95 ** (1 / 20)) / 2)
     assert same == pytest.approx(1.96, abs=0.15) and apart == pytest.approx(sidak, abs=0.1)
     assert same < some < apart <= sidak
-    assert effective_columns(same) == pytest.approx(1, abs=0.6)
-    assert 14 < effective_columns(apart) <= 20 + 1e-9
-    assert effective_columns(sidak) == pytest.approx(20)
 
 
 def test_texts_without_a_value_are_left_out_of_their_column_alone():
@@ -157,8 +150,3 @@ def test_the_same_seed_gives_the_same_interval_and_the_order_of_heads_no_other()
     np.testing.assert_allclose(
         found[:, ::-1], simultaneous_interval(values[:, ::-1], seed=3), rtol=1e-9
     )
-
-
-def test_examples():
-    found = doctest.testmod(simultaneous)
-    assert found.attempted and not found.failed

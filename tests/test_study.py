@@ -25,7 +25,7 @@ from hf_attnprobe import options as study_options
 from hf_attnprobe import published_results as published
 from hf_attnprobe.data.cards import CARDS
 from hf_attnprobe.retraining.options import TransferOptions
-from hf_attnprobe.statistics.bootstrap import Estimate
+from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.statistics.scores import metrics
 from hf_attnprobe.studies import file as study_file
 from hf_attnprobe.studies import grid as study_grid

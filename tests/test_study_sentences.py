@@ -2,7 +2,7 @@
 
 import pytest
 
-from hf_attnprobe.statistics.bootstrap import Estimate
+from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.studies.grid import _against_threshold
 
 

@@ -12,7 +12,7 @@ from hf_attnprobe.auditing.heads.tables import head_tables
 from hf_attnprobe.auditing.report import Report, from_json
 from hf_attnprobe.auditing.result import extras_to_json, to_json
 from hf_attnprobe.faithfulness import readings
-from hf_attnprobe.statistics.comparisons import compare_rankings
+from hf_attnprobe.statistics.differences import compare_rankings
 from hf_attnprobe.statistics.summary import (
     Statistic,
     find_statistic,

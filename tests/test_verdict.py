@@ -27,8 +27,8 @@ from hf_attnprobe.attention_classifier.modeling_attention_classifier import (
 from hf_attnprobe.auditing.verdict import conclusion, conclusion_sentence, findings
 from hf_attnprobe.demonstration import DemoOptions
 from hf_attnprobe.functional.linear import epsilon_max_jsd
-from hf_attnprobe.statistics.bootstrap import Estimate
-from hf_attnprobe.statistics.quality import quality
+from hf_attnprobe.statistics.estimates import Estimate
+from hf_attnprobe.statistics.scores import quality
 from hf_attnprobe.statistics.verdicts import (
     DECISIVE,
     GRADES,

@@ -24,7 +24,7 @@ from hf_attnprobe.auditing.report import Report
 from hf_attnprobe.page import elements
 from hf_attnprobe.page.document import document
 from hf_attnprobe.page.html import Child, Html, tag
-from hf_attnprobe.statistics.changes import Difference
+from hf_attnprobe.statistics.differences import Difference
 from hf_attnprobe.statistics.verdicts import RULES
 
 

@@ -25,8 +25,7 @@ from hf_attnprobe.single_texts.explain import Explainer
 from hf_attnprobe.single_texts.stored import read_texts, write_texts
 from hf_attnprobe.single_texts.tokens import Strings
 from hf_attnprobe.statistics.samples import by_hash
-from hf_attnprobe.statistics.sites import predictions_of, site_of_model
-from hf_attnprobe.statistics.summary import PREDICTION
+from hf_attnprobe.statistics.summary import PREDICTION, predictions_of, site_of_model
 
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from hf_attnprobe.charts.head_maps import head_maps
 from hf_attnprobe.page.document import document, fragment
 from hf_attnprobe.page.html import Html
 from hf_attnprobe.page.texts import texts_section
-from hf_attnprobe.statistics.sites import site_of_model
+from hf_attnprobe.statistics.summary import site_of_model
 
 
 MOST_EMBEDDED = 60

@@ -11,7 +11,7 @@ import pandas as pd
 from hf_attnprobe import markdown
 from hf_attnprobe.auditing.single_weight_table import delta_table
 from hf_attnprobe.faithfulness.input_erasure import CAUTION
-from hf_attnprobe.statistics.comparisons import Comparison
+from hf_attnprobe.statistics.differences import Comparison
 from hf_attnprobe.statistics.summary import Statistic, key_of, position
 
 

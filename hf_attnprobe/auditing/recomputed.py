@@ -14,7 +14,7 @@ from hf_attnprobe.attention_model import AttentionModelBase, Batch
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.encoding import Text
-from hf_attnprobe.statistics.stopped import random_order
+from hf_attnprobe.statistics.samples import random_order
 from hf_attnprobe.statistics.summary import PREDICTION
 from hf_attnprobe.storage.rows import prediction_statistics
 

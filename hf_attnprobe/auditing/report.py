@@ -16,7 +16,7 @@ from hf_attnprobe.auditing.page import audit_fragment, audit_page
 from hf_attnprobe.auditing.result import AuditResult, check_schema, fields_from_json
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.single_texts.stored import read_texts
-from hf_attnprobe.statistics.stopped import MARK, rows_that_count
+from hf_attnprobe.statistics.stopping import MARK, rows_that_count
 from hf_attnprobe.statistics.summary import PREDICTION
 from hf_attnprobe.statistics.verdict_lines import tail
 from hf_attnprobe.storage.folders import write_atomically

@@ -20,8 +20,7 @@ from hf_attnprobe.data.examples import DatasetName
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.prune_curve import PruneCurve
 from hf_attnprobe.single_texts.stored import text_from_plain
-from hf_attnprobe.statistics.comparisons import Comparison
-from hf_attnprobe.statistics.contrasts import Contrast
+from hf_attnprobe.statistics.differences import Comparison, Contrast
 from hf_attnprobe.statistics.summary import Statistic
 from hf_attnprobe.statistics.verdicts import QUESTIONS, Answer, Finding, conclude
 from hf_attnprobe.statistics.wording import Words, words_of

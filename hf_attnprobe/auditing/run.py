@@ -70,9 +70,8 @@ from hf_attnprobe.inference.unknown_tokens import unknown_note
 from hf_attnprobe.options import Options
 from hf_attnprobe.progress import quiet_libraries
 from hf_attnprobe.statistics.checks import contradictions
-from hf_attnprobe.statistics.comparisons import compare_rankings
-from hf_attnprobe.statistics.contrasts import Contrast, contrast
-from hf_attnprobe.statistics.stopped import MARK, rows_that_count
+from hf_attnprobe.statistics.differences import Contrast, compare_rankings, contrast
+from hf_attnprobe.statistics.stopping import MARK, rows_that_count
 from hf_attnprobe.statistics.summary import PREDICTION, summarize
 from hf_attnprobe.statistics.verdicts import with_thresholds
 from hf_attnprobe.statistics.wording import words_of

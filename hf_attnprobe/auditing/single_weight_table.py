@@ -6,7 +6,7 @@ Pure: rows in, lines out.
 import pandas as pd
 
 from hf_attnprobe import markdown
-from hf_attnprobe.statistics.bins import js_by_gap
+from hf_attnprobe.statistics.summary import js_by_gap
 
 
 TITLE = (

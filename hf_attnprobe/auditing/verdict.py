@@ -19,10 +19,16 @@ from hf_attnprobe.auditing.answers.attention import (
     uniqueness,
 )
 from hf_attnprobe.auditing.answers.evidence import Evidence
-from hf_attnprobe.statistics.contrasts import draws_of
-from hf_attnprobe.statistics.sites import at_site, predictions_of, site_of_model
-from hf_attnprobe.statistics.stopped import stopping_of
-from hf_attnprobe.statistics.summary import ALL_TEXTS, Statistic, group_names
+from hf_attnprobe.statistics.differences import draws_of
+from hf_attnprobe.statistics.stopping import stopping_of
+from hf_attnprobe.statistics.summary import (
+    ALL_TEXTS,
+    Statistic,
+    at_site,
+    group_names,
+    predictions_of,
+    site_of_model,
+)
 from hf_attnprobe.statistics.verdicts import (
     QUESTIONS,
     RULES,
@@ -104,7 +110,7 @@ def findings_from(
     """As :func:`findings`, of evidence at hand.
 
     Args:
-        predictions: of :func:`~hf_attnprobe.statistics.sites.predictions_of`.
+        predictions: of :func:`~hf_attnprobe.statistics.summary.predictions_of`.
     """
     found = [accuracy(predictions, words, seed)]
     if evidence is None:

@@ -21,9 +21,8 @@ from hf_attnprobe.calibration.page import calibration_page
 from hf_attnprobe.calibration.report import Calibration, calibration_of, write
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness import InputErasure
-from hf_attnprobe.statistics.contrasts import DRAW
-from hf_attnprobe.statistics.sites import predictions_of
-from hf_attnprobe.statistics.summary import PREDICTION
+from hf_attnprobe.statistics.differences import DRAW
+from hf_attnprobe.statistics.summary import PREDICTION, predictions_of
 from hf_attnprobe.statistics.verdicts import Answer, Finding
 from hf_attnprobe.storage.folders import write_atomically
 from hf_attnprobe.storage.rows import NO_SITE

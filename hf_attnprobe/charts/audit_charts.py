@@ -47,7 +47,7 @@ def audit_charts(
     Args:
         rows: of the audit.
         classes: names of the classes.
-        site: layer and head, see :func:`~hf_attnprobe.statistics.sites.site_of_model`.
+        site: layer and head, see :func:`~hf_attnprobe.statistics.summary.site_of_model`.
         words: of the kind of prediction.
         published: what the papers call data and model, for their numbers.
         seed: of the intervals.

@@ -10,7 +10,7 @@ from hf_attnprobe.charts.evidence import (
     series_of_medians,
 )
 from hf_attnprobe.published_results import PERMUTATION
-from hf_attnprobe.statistics.bins import attention_bin, bin_names
+from hf_attnprobe.statistics.summary import attention_bin, bin_names
 
 
 BARS = "middle half of the texts"

@@ -10,9 +10,8 @@ import pandas as pd
 
 from hf_attnprobe import markdown
 from hf_attnprobe.charts.chart import Series
-from hf_attnprobe.statistics.bootstrap import Estimate, mean_estimates
-from hf_attnprobe.statistics.sites import at_site, predictions_of
-from hf_attnprobe.statistics.summary import position
+from hf_attnprobe.statistics.estimates import Estimate, mean_estimates
+from hf_attnprobe.statistics.summary import at_site, position, predictions_of
 from hf_attnprobe.statistics.wording import Words
 
 
@@ -120,7 +119,7 @@ def evidence_at(
     Args:
         rows: of an audit.
         classes: their names.
-        site: layer and head, see :func:`~hf_attnprobe.statistics.sites.site_of_model`.
+        site: layer and head, see :func:`~hf_attnprobe.statistics.summary.site_of_model`.
         words: of the kind of prediction.
         published: what the papers call data and model.
     """

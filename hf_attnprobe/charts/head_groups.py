@@ -20,7 +20,7 @@ from hf_attnprobe.charts.heads import (
     heads_of,
     with_interval,
 )
-from hf_attnprobe.statistics.bootstrap import mean_estimates
+from hf_attnprobe.statistics.estimates import mean_estimates
 from hf_attnprobe.statistics.verdicts import RULES
 from hf_attnprobe.statistics.wording import CLASSES, Words
 

@@ -1,7 +1,7 @@
 """Layer × head maps. Pure: rows in.
 
 Whoever reads a map looks for its largest number, so its intervals hold for all heads at
-once; see :mod:`hf_attnprobe.statistics.simultaneous`.
+once; see :mod:`hf_attnprobe.statistics.estimates`.
 """
 
 import pandas as pd

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 
 from hf_attnprobe import markdown
-from hf_attnprobe.statistics.simultaneous import simultaneous_interval
-from hf_attnprobe.statistics.stopped import stopping_of, widened
+from hf_attnprobe.statistics.estimates import simultaneous_interval
+from hf_attnprobe.statistics.stopping import stopping_of, widened
 from hf_attnprobe.statistics.verdicts import MIN_TEXTS, RULES
 
 

@@ -4,8 +4,8 @@ import pandas as pd
 
 from hf_attnprobe.charts.chart import Chart, Reference, Series
 from hf_attnprobe.charts.evidence import Evidence
-from hf_attnprobe.statistics.bins import BY_ROUNDING, js_by_gap
 from hf_attnprobe.statistics.samples import sample
+from hf_attnprobe.statistics.summary import BY_ROUNDING, js_by_gap
 
 
 MOST_POINTS = 300

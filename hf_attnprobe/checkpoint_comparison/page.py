@@ -19,7 +19,7 @@ from hf_attnprobe.checkpoint_comparison.report import (
 from hf_attnprobe.page import elements
 from hf_attnprobe.page.document import document
 from hf_attnprobe.page.html import Html, tag
-from hf_attnprobe.statistics.bootstrap import Estimate
+from hf_attnprobe.statistics.estimates import Estimate
 
 
 LEAD = (

@@ -15,7 +15,7 @@ from hf_attnprobe.attention_classifier import AttentionClassifierConfig
 from hf_attnprobe.data.examples import DatasetName
 from hf_attnprobe.faithfulness.fragility import N_DRAWS
 from hf_attnprobe.retraining.curve import Point
-from hf_attnprobe.statistics.bootstrap import (
+from hf_attnprobe.statistics.estimates import (
     Estimate,
     mean_estimate,
     percentile_interval,

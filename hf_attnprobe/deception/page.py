@@ -12,7 +12,7 @@ from hf_attnprobe.deception.report import (
 from hf_attnprobe.page import elements
 from hf_attnprobe.page.document import document
 from hf_attnprobe.page.html import Html, tag
-from hf_attnprobe.statistics.bootstrap import Estimate
+from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.statistics.verdicts import RULES
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from hf_attnprobe import markdown
 from hf_attnprobe.data.examples import DatasetName
 from hf_attnprobe.retraining.verdict import all_of, opposite
-from hf_attnprobe.statistics.bootstrap import Estimate, mean_estimate
+from hf_attnprobe.statistics.estimates import Estimate, mean_estimate
 from hf_attnprobe.statistics.scores import Score, compare_scores
 from hf_attnprobe.statistics.verdicts import MIN_TEXTS, RULES, Answer, grade
 from hf_attnprobe.storage.plain_data import plain

@@ -25,8 +25,7 @@ from hf_attnprobe.charts.head_maps import head_maps
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.figures.drawing import draw
 from hf_attnprobe.figures.files import save_charts
-from hf_attnprobe.statistics.sites import site_of_model
-from hf_attnprobe.statistics.summary import Statistic
+from hf_attnprobe.statistics.summary import Statistic, site_of_model
 from hf_attnprobe.statistics.wording import Words, words_of
 
 

@@ -22,9 +22,14 @@ from hf_attnprobe.partitions.parts import read_part, records
 from hf_attnprobe.partitions.plan import Plan, read_plan
 from hf_attnprobe.partitions.store import Store
 from hf_attnprobe.statistics.checks import contradictions
-from hf_attnprobe.statistics.comparisons import compare_rankings
-from hf_attnprobe.statistics.merging.partial import MOST_CLASSES, Partial, merged
-from hf_attnprobe.statistics.merging.records import merged_statistics, n_texts
+from hf_attnprobe.statistics.differences import compare_rankings
+from hf_attnprobe.statistics.merging import (
+    MOST_CLASSES,
+    Partial,
+    merged,
+    merged_statistics,
+    n_texts,
+)
 from hf_attnprobe.statistics.summary import summarize
 from hf_attnprobe.statistics.wording import Words, words_of
 from hf_attnprobe.storage.partials import read_partial

@@ -15,10 +15,9 @@ from hf_attnprobe import published_results as published
 from hf_attnprobe.data.examples import DatasetName
 from hf_attnprobe.retraining.curve import Point, curve, published_point
 from hf_attnprobe.retraining.verdict import Verdict, farthest_seed, verdict
-from hf_attnprobe.statistics.bins import attention_bin
-from hf_attnprobe.statistics.bootstrap import Estimate, mean_estimate
+from hf_attnprobe.statistics.estimates import Estimate, mean_estimate
 from hf_attnprobe.statistics.scores import Score
-from hf_attnprobe.statistics.summary import Statistic
+from hf_attnprobe.statistics.summary import Statistic, attention_bin
 from hf_attnprobe.storage.plain_data import from_plain, plain, values_from_plain
 
 

@@ -13,7 +13,7 @@ from scipy.special import stdtrit
 
 from hf_attnprobe import markdown
 from hf_attnprobe.retraining.curve import Scores, Statistics
-from hf_attnprobe.statistics.bootstrap import Estimate
+from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.statistics.scores import Score, find_score
 from hf_attnprobe.statistics.summary import Statistic, find_statistic, key_of
 from hf_attnprobe.statistics.verdicts import MIN_TEXTS, RULES, Answer, Finding, grade

@@ -11,7 +11,7 @@ from importlib.resources import files
 import numpy as np
 
 from hf_attnprobe import markdown
-from hf_attnprobe.statistics.shares import share_interval
+from hf_attnprobe.statistics.estimates import share_interval
 
 
 MEASURED = "calibration.json"

@@ -1,14 +1,17 @@
-"""Rows to means, intervals and plain words. Pure: a data frame in, statistics out."""
+"""Rows to numbers: means with intervals, over all texts, by predicted class and by bin.
 
-from collections.abc import Iterable, Sequence
+Pure: a data frame in, statistics and plain words out.
+"""
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
 from hf_attnprobe.readings import Readings, is_declared_share, sentence_of
-from hf_attnprobe.statistics.bootstrap import mean_interval
-from hf_attnprobe.statistics.shares import is_share, share_interval
+from hf_attnprobe.statistics.estimates import is_share, mean_interval, share_interval
 from hf_attnprobe.statistics.wording import CLASSES, Words
 
 
@@ -66,7 +69,7 @@ def summarize(
     """All statistics of a run, for all texts and for the texts of each predicted class.
 
     A statistic whose reading says that it is a share, and whose values are all 0 or 1,
-    is a share of texts and has an exact interval; others have those of ``bootstrap.py``.
+    is a share of texts and has an exact interval; others have those of ``estimates.py``.
 
     Args:
         rows: as :func:`~hf_attnprobe.storage.rows.read_rows` gives them.
@@ -211,3 +214,104 @@ def find_statistic(
         if s.n and (s.statistic, s.group, s.layer, s.head) == wanted:
             return s
     return None
+
+
+# --- rows of one site -------------------------------------------------------------------------
+
+
+def site_of_model(rows: pd.DataFrame) -> tuple[int, int] | None:
+    """Layer and head that stand for the model's attention.
+
+    All heads at once where they were tested so, else the only head; None where several
+    heads were tested one by one.
+    """
+    tested = rows[rows.test != PREDICTION]
+    places = tested[["layer", "head"]].drop_duplicates()
+    sites = set(zip(places.layer.tolist(), places["head"].tolist(), strict=True))
+    if (-1, -1) in sites:
+        return -1, -1
+    heads = [site for site in sites if min(site) >= 0]
+    return heads[0] if len(heads) == 1 else None
+
+
+def predictions_of(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows about predictions, a text per row."""
+    own = rows[rows.test == PREDICTION].drop_duplicates(["example_id", "statistic"])
+    return own.pivot(index="example_id", columns="statistic", values="value")
+
+
+def at_site(rows: pd.DataFrame, site: tuple[int, int]) -> pd.DataFrame:
+    """Texts by statistics at one site."""
+    layer, head = site
+    wide = one_row_per_text(rows[(rows.layer == layer) & (rows["head"] == head)])
+    names = wide.columns.get_level_values("statistic")
+    return wide.set_axis(names, axis=1).loc[:, ~names.duplicated()]
+
+
+# --- bins of attention weights ----------------------------------------------------------------
+
+
+ATTENTION_BINS = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""Of the largest weight, as Jain & Wallace 2019, Figure 6."""
+N_GAP_BINS = 10
+BY_ROUNDING = 1e-9
+"""Differences of outputs up to this one may come from rounding."""
+
+
+def bin_names() -> list[str]:
+    """Names of the bins as intervals; the last one includes a weight of exactly 1."""
+    pairs = itertools.pairwise(ATTENTION_BINS)
+    names = [f"[{low:.2f}, {high:.2f})" for low, high in pairs]
+    names[-1] = f"{names[-1][:-1]}]"
+    return names
+
+
+def attention_bin(max_attention: pd.Series) -> pd.Series:
+    """The name of the bin of every text's largest weight."""
+    names = bin_names()
+    bins = pd.cut(max_attention, ATTENTION_BINS, right=False, labels=names)
+    return bins.fillna(names[-1])  # a weight of exactly 1
+
+
+@dataclass(frozen=True)
+class GapBin:
+    """Texts whose largest weight exceeds the other erased one by about as much.
+
+    Attributes:
+        name: the interval of Δα.
+        middle: of it.
+        n: texts.
+        median, quartiles: of ΔJS, in nats.
+        negative: the share of texts in which the smaller weight moved the output more.
+    """
+
+    name: str
+    middle: float
+    n: int
+    median: float
+    quartiles: tuple[float, float]
+    negative: float
+
+
+def js_by_gap(delta_attention: pd.Series, delta_js: pd.Series) -> Iterator[GapBin]:
+    """ΔJS in tenths of Δα that some text is in (Serrano & Smith 2019, Section 4.2).
+
+    Args:
+        delta_attention: how much larger the largest weight is than the other one.
+        delta_js: how much farther the output moves without it. Texts without a value of
+            either are left out.
+    """
+    both = pd.DataFrame({"gap": delta_attention, "js": delta_js}).dropna()
+    number = (both.gap * N_GAP_BINS + BY_ROUNDING).astype(int)
+    for k, texts in both.js.groupby(number.clip(0, N_GAP_BINS - 1)):
+        low, high = k / N_GAP_BINS, (k + 1) / N_GAP_BINS
+        end = "]" if k == N_GAP_BINS - 1 else ")"
+        first, median, third = texts.quantile([0.25, 0.5, 0.75])
+        yield GapBin(
+            f"[{low:.1f}, {high:.1f}{end}",
+            (k + 0.5) / N_GAP_BINS,
+            len(texts),
+            float(median),
+            (float(first), float(third)),
+            float((texts < -BY_ROUNDING).mean()),
+        )

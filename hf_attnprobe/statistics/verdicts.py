@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.statistics.bootstrap import Estimate
+from hf_attnprobe.statistics.estimates import Estimate
 
 
 MIN_TEXTS = 30

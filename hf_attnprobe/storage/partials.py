@@ -14,12 +14,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.statistics.merging.derived import with_derived
-from hf_attnprobe.statistics.merging.histograms import from_lists, to_lists
-from hf_attnprobe.statistics.merging.partial import (
+from hf_attnprobe.statistics.merging import (
     KEYS,
     Partial,
+    from_lists,
     summary_of_part,
+    to_lists,
+    with_derived,
 )
 from hf_attnprobe.storage.wide_rows import METADATA, matrices_of
 

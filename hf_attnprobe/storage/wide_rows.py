@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.statistics.merging.blocks import Block, Column
+from hf_attnprobe.statistics.merging import Block, Column
 from hf_attnprobe.storage.rows import COLUMNS, KEY, TYPES
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.statistics.bootstrap import Estimate
+from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.statistics.verdicts import MIN_TEXTS
 from hf_attnprobe.studies.plan import Column, Job, Scalar, Table
 from hf_attnprobe.studies.results import Cell, Results, ResultTable

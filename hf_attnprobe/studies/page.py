@@ -6,7 +6,7 @@ from hf_attnprobe.charts.chart import Chart, Series
 from hf_attnprobe.page import elements
 from hf_attnprobe.page.document import document
 from hf_attnprobe.page.html import Child, Html, tag
-from hf_attnprobe.statistics.bootstrap import Estimate
+from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.studies.report import StudyReport, shown, to_json
 from hf_attnprobe.studies.results import Cell, ResultTable
 

@@ -15,7 +15,7 @@ from hf_attnprobe.deception.run import SUMMARY as DECEPTION
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.retraining.report import RetrainingReport
 from hf_attnprobe.retraining.stored import read_retraining
-from hf_attnprobe.statistics.bootstrap import Estimate, mean_estimate
+from hf_attnprobe.statistics.estimates import Estimate, mean_estimate
 from hf_attnprobe.statistics.scores import Score, find_score
 from hf_attnprobe.statistics.summary import PREDICTION
 from hf_attnprobe.storage.plain_data import from_plain

@@ -9,7 +9,7 @@ import scipy.stats
 
 from hf_attnprobe.charts.head_groups import group_charts
 from hf_attnprobe.charts.head_maps import head_maps
-from hf_attnprobe.statistics.bootstrap import mean_interval
+from hf_attnprobe.statistics.estimates import mean_interval
 from made_up_rows import head_rows, long_rows
 
 

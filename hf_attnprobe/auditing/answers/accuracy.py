@@ -3,8 +3,8 @@
 import pandas as pd
 
 from hf_attnprobe.auditing.answers.wording import as_finding, said_as, start
-from hf_attnprobe.statistics.bootstrap import Estimate
-from hf_attnprobe.statistics.quality import (
+from hf_attnprobe.statistics.estimates import Estimate
+from hf_attnprobe.statistics.scores import (
     NumberQuality,
     Quality,
     number_quality,

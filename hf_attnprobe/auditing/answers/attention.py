@@ -17,7 +17,7 @@ from hf_attnprobe.auditing.answers.wording import (
     start,
     thresholds,
 )
-from hf_attnprobe.statistics.bootstrap import Estimate
+from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.statistics.verdicts import (
     Answer,
     Finding,

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pandas as pd
 
-from hf_attnprobe.statistics.bootstrap import (
+from hf_attnprobe.statistics.estimates import (
     Estimate,
     function_estimate,
     mean_estimate,
     student_t,
 )
-from hf_attnprobe.statistics.stopped import Bounds, Stopping, difference, widened
+from hf_attnprobe.statistics.stopping import Bounds, Stopping, difference, widened
 from hf_attnprobe.statistics.verdicts import RULES, Rule
 from hf_attnprobe.statistics.wording import CLASSES, Words
 

@@ -10,13 +10,17 @@ from hf_attnprobe.auditing.answers.accuracy import graded_accuracy, no_accuracy
 from hf_attnprobe.auditing.answers.evidence import Evidence
 from hf_attnprobe.auditing.answers.wording import said_as
 from hf_attnprobe.auditing.verdict import ASKED, pooled_or_by_class
-from hf_attnprobe.statistics.bootstrap import Estimate
-from hf_attnprobe.statistics.merging.derived import difference_of
-from hf_attnprobe.statistics.merging.partial import EVERY, Partial, of_cell
-from hf_attnprobe.statistics.merging.predictions import merged_quality
-from hf_attnprobe.statistics.merging.records import columns_of, estimate_of
-from hf_attnprobe.statistics.sites import site_of_model
-from hf_attnprobe.statistics.summary import PREDICTION, group_names
+from hf_attnprobe.statistics.estimates import Estimate
+from hf_attnprobe.statistics.merging import (
+    EVERY,
+    Partial,
+    columns_of,
+    difference_of,
+    estimate_of,
+    merged_quality,
+    of_cell,
+)
+from hf_attnprobe.statistics.summary import PREDICTION, group_names, site_of_model
 from hf_attnprobe.statistics.verdicts import Finding
 from hf_attnprobe.statistics.wording import CLASSES, Words
 

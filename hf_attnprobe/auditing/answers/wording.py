@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from hf_attnprobe import markdown
-from hf_attnprobe.statistics.bootstrap import Estimate
+from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.statistics.summary import ALL_TEXTS
 from hf_attnprobe.statistics.verdicts import (
     RULES,

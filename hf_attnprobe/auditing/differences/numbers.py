@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
-from hf_attnprobe.statistics.sites import at_site, predictions_of, site_of_model
+from hf_attnprobe.statistics.summary import at_site, predictions_of, site_of_model
 
 
 @dataclass(frozen=True)

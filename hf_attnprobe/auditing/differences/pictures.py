@@ -11,8 +11,8 @@ from hf_attnprobe.charts.audit_charts import audit_charts
 from hf_attnprobe.charts.chart import Chart, HeatMap, Reference, Series
 from hf_attnprobe.charts.evidence import NOTHING, series_of_means
 from hf_attnprobe.charts.head_maps import head_maps
-from hf_attnprobe.statistics.changes import Difference
-from hf_attnprobe.statistics.sites import site_of_model
+from hf_attnprobe.statistics.differences import Difference
+from hf_attnprobe.statistics.summary import site_of_model
 from hf_attnprobe.statistics.verdicts import RULES
 
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 from hf_attnprobe import markdown
 from hf_attnprobe.auditing.result import AuditResult
-from hf_attnprobe.statistics.bootstrap import Estimate
-from hf_attnprobe.statistics.changes import Difference
+from hf_attnprobe.statistics.differences import Difference
+from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.statistics.verdicts import MIN_TEXTS, RULES, Answer, Finding
 from hf_attnprobe.storage.plain_data import plain
 from hf_attnprobe.terminal import visible

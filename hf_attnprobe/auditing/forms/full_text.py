@@ -19,7 +19,7 @@ from hf_attnprobe.auditing.heads.values import has_several
 from hf_attnprobe.auditing.ranking_tables import comparison_sentences, ranked_lines
 from hf_attnprobe.auditing.result import AuditResult
 from hf_attnprobe.faithfulness.registry import readings
-from hf_attnprobe.statistics.contrasts import Contrast
+from hf_attnprobe.statistics.differences import Contrast
 from hf_attnprobe.statistics.summary import Statistic, sentence
 from hf_attnprobe.statistics.wording import Words
 from hf_attnprobe.terminal import visible

@@ -23,9 +23,8 @@ from hf_attnprobe.auditing.ranking_tables import comparison_section, section_in_
 from hf_attnprobe.auditing.result import AuditResult
 from hf_attnprobe.faithfulness.prune_curve import PruneCurve
 from hf_attnprobe.faithfulness.registry import readings
-from hf_attnprobe.statistics.bins import attention_bin
-from hf_attnprobe.statistics.contrasts import Contrast
-from hf_attnprobe.statistics.summary import Statistic, sentence
+from hf_attnprobe.statistics.differences import Contrast
+from hf_attnprobe.statistics.summary import Statistic, attention_bin, sentence
 from hf_attnprobe.statistics.wording import Words
 from hf_attnprobe.storage.provenance import provenance_section
 

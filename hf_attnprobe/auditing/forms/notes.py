@@ -15,7 +15,7 @@ from hf_attnprobe.auditing.heads.values import has_several
 from hf_attnprobe.auditing.result import AuditResult
 from hf_attnprobe.auditing.verdict import conclusion_sentence, zero_ablation_only
 from hf_attnprobe.faithfulness.adversarial import EPSILONS
-from hf_attnprobe.statistics.contrasts import Contrast
+from hf_attnprobe.statistics.differences import Contrast
 from hf_attnprobe.statistics.summary import ALL_TEXTS, Statistic, key_of
 
 

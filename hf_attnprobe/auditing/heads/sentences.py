@@ -22,8 +22,8 @@ from hf_attnprobe.auditing.heads.values import (
 )
 from hf_attnprobe.auditing.verdict import zero_ablation_only
 from hf_attnprobe.faithfulness.registry import tests
-from hf_attnprobe.statistics.simultaneous import ONE_COLUMN
-from hf_attnprobe.statistics.stopped import difference, stopping_of
+from hf_attnprobe.statistics.estimates import ONE_COLUMN
+from hf_attnprobe.statistics.stopping import difference, stopping_of
 from hf_attnprobe.statistics.summary import Statistic
 from hf_attnprobe.statistics.wording import CLASSES, Words
 

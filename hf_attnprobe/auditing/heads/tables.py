@@ -18,7 +18,7 @@ from hf_attnprobe.auditing.heads.values import (
 )
 from hf_attnprobe.faithfulness.prune_curve import PruneCurve
 from hf_attnprobe.faithfulness.registry import tests
-from hf_attnprobe.statistics.shares import share_interval
+from hf_attnprobe.statistics.estimates import share_interval
 from hf_attnprobe.statistics.summary import Statistic
 from hf_attnprobe.statistics.wording import CLASSES, Words
 

@@ -1,7 +1,7 @@
 """The numbers of single heads, with intervals that hold for all heads at once.
 
 Whoever reads a table looks for its largest number; see
-:mod:`hf_attnprobe.statistics.simultaneous`.
+:mod:`hf_attnprobe.statistics.estimates`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
-from hf_attnprobe.statistics.simultaneous import simultaneous_interval
-from hf_attnprobe.statistics.stopped import Bounds, Stopping, stopping_of, widened
+from hf_attnprobe.statistics.estimates import simultaneous_interval
+from hf_attnprobe.statistics.stopping import Bounds, Stopping, stopping_of, widened
 from hf_attnprobe.statistics.summary import Statistic
 from hf_attnprobe.statistics.verdicts import MIN_TEXTS, RULES
 

@@ -3,8 +3,7 @@
 from hf_attnprobe import markdown
 from hf_attnprobe.auditing.result import AuditResult
 from hf_attnprobe.auditing.verdict import ALL_TEXTS
-from hf_attnprobe.statistics.sites import site_of_model
-from hf_attnprobe.statistics.summary import Statistic
+from hf_attnprobe.statistics.summary import Statistic, site_of_model
 from hf_attnprobe.statistics.verdicts import MIN_TEXTS
 
 

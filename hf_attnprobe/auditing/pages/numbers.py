@@ -18,8 +18,7 @@ from hf_attnprobe.auditing.result import AuditResult
 from hf_attnprobe.faithfulness.registry import readings
 from hf_attnprobe.page.elements import bullets, details, section, table
 from hf_attnprobe.page.html import Child, Html, tag
-from hf_attnprobe.statistics.comparisons import Comparison
-from hf_attnprobe.statistics.contrasts import Contrast
+from hf_attnprobe.statistics.differences import Comparison, Contrast
 from hf_attnprobe.statistics.summary import Statistic, find_statistic, sentence
 
 

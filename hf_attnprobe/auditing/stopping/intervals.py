@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from hf_attnprobe.statistics.stopped import Stopping, stopping_of, widened
+from hf_attnprobe.statistics.stopping import Stopping, stopping_of, widened
 from hf_attnprobe.statistics.summary import (
     ALL_TEXTS,
     Statistic,

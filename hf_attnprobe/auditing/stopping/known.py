@@ -11,7 +11,7 @@ from accelerate.utils import broadcast_object_list
 from hf_attnprobe.attention_model import Site
 from hf_attnprobe.inference.batching import Where
 from hf_attnprobe.inference.encoding import Text
-from hf_attnprobe.statistics.stopped import Stopping, watched, without_gaps
+from hf_attnprobe.statistics.stopping import Stopping, watched, without_gaps
 from hf_attnprobe.storage.rows import Done, Place, ids_by_place, read_part
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from hf_attnprobe.auditing.stopping.intervals import without_bounds
 from hf_attnprobe.progress import in_words
-from hf_attnprobe.statistics.stopped import Stopping
+from hf_attnprobe.statistics.stopping import Stopping
 from hf_attnprobe.statistics.summary import Statistic
 
 

@@ -10,10 +10,8 @@ from hf_attnprobe.auditing.stopping.known import Known
 from hf_attnprobe.auditing.stopping.limits import Deadline
 from hf_attnprobe.inference.batching import Where
 from hf_attnprobe.inference.encoding import Text
-from hf_attnprobe.statistics.bootstrap import mean_interval
-from hf_attnprobe.statistics.racing import Standing, standing
-from hf_attnprobe.statistics.simultaneous import simultaneous_interval
-from hf_attnprobe.statistics.stopped import widened
+from hf_attnprobe.statistics.estimates import mean_interval, simultaneous_interval
+from hf_attnprobe.statistics.stopping import Standing, standing, widened
 from hf_attnprobe.statistics.summary import PREDICTION
 from hf_attnprobe.statistics.verdicts import MIN_TEXTS
 from hf_attnprobe.storage.rows import NO_SITE

@@ -33,8 +33,8 @@ from hf_attnprobe.inference.batching import Where
 from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.options import Options
 from hf_attnprobe.progress import in_words
-from hf_attnprobe.statistics.racing import Standing
-from hf_attnprobe.statistics.stopped import Stopping, random_order
+from hf_attnprobe.statistics.samples import random_order
+from hf_attnprobe.statistics.stopping import Standing, Stopping
 from hf_attnprobe.statistics.summary import PREDICTION
 from hf_attnprobe.statistics.verdicts import MIN_TEXTS
 from hf_attnprobe.storage.rows import NO_SITE, Done

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from hf_attnprobe import published_results as published
-from hf_attnprobe.statistics.bins import ATTENTION_BINS
+from hf_attnprobe.statistics.summary import ATTENTION_BINS
 from hf_attnprobe.studies.plan import Job
 from hf_attnprobe.studies.results import (
     Cell,

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import pandas as pd
 
 from hf_attnprobe import published_results as published
-from hf_attnprobe.statistics.bins import js_by_gap
+from hf_attnprobe.statistics.summary import js_by_gap
 from hf_attnprobe.studies.plan import Job
 from hf_attnprobe.studies.results import (
     Cell,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hf_attnprobe import published_results as published
-from hf_attnprobe.statistics.bootstrap import Estimate
+from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.studies.results import (
     Results,
     ResultTable,

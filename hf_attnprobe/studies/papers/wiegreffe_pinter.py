@@ -12,7 +12,7 @@ from hf_attnprobe.retraining.curve import (
     published_point,
 )
 from hf_attnprobe.retraining.report import RetrainingReport
-from hf_attnprobe.statistics.bootstrap import Estimate
+from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.statistics.scores import find_score
 from hf_attnprobe.statistics.verdicts import RULES
 from hf_attnprobe.studies.results import (

@@ -1,4 +1,4 @@
-"""A number over texts with its interval.
+"""A number over texts with its interval: means, shares of texts, many means at once.
 
 Means have an interval from their texts' first three moments. They are skewed where the
 texts are: a total variation is 0 for most of them and large for a few. A mean ± some
@@ -8,8 +8,8 @@ transformation", bends the t statistic by a cubic until it has no skewness to fi
 here the interval is read off Student's t. It needs no resamples, so it is the same for
 rows in any order and for summaries that merge.
 
-Shares of texts have the interval of ``shares.py``, scores that are no mean the percentile
-bootstrap over texts.
+Shares of texts, where every text says 0 or 1, have exact intervals, which have a width
+where all texts agree too. Scores that are no mean have the percentile bootstrap over texts.
 """
 
 from collections.abc import Callable
@@ -17,9 +17,117 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from scipy.special import ndtr, stdtrit
+from scipy.special import betaincinv, ndtr, ndtri, stdtrit
 
-from hf_attnprobe.statistics.shares import ONE_COLUMN, is_share, share_interval
+
+# --- shares of texts --------------------------------------------------------------------------
+
+
+LEVEL = 0.95
+ONE_COLUMN = float(ndtri((1 + LEVEL) / 2))
+"""1.96: as many standard errors as the interval of one mean has on either side."""
+
+
+def share_interval(hits: np.ndarray, n: np.ndarray, *, level: float = LEVEL) -> np.ndarray:
+    """Exact intervals of the share of texts that an event happens in.
+
+    Clopper & Pearson (1934): covers the true share in at least 95% of samples, also
+    where none or all of the texts are hits.
+
+    Args:
+        hits, n: how many of how many, any shape.
+        level: how often the interval covers, at least.
+
+    Returns:
+        Low and high, [2, ...]; NaN where n is 0.
+
+    >>> share_interval(np.array(0), np.array(249)).round(4).tolist()
+    [0.0, 0.0147]
+    """
+    hits, n = np.asarray(hits, dtype=np.float64), np.asarray(n, dtype=np.float64)
+    tail = (1 - level) / 2
+    low = np.where(hits > 0, betaincinv(hits, n - hits + 1, tail), 0.0)
+    high = np.where(hits < n, betaincinv(hits + 1, n - hits, 1 - tail), 1.0)
+    return np.where(n > 0, np.stack([low, high]), np.nan)
+
+
+def paired_share_interval(differences: np.ndarray, *, critical: float = ONE_COLUMN) -> np.ndarray:
+    """95% intervals of the difference of two shares of the same texts.
+
+    Bonet & Price (2012): one text is added to those where only the first is a hit, and
+    one to those where only the second is. So pairs that all agree still have a width.
+
+    Args:
+        differences: [texts, columns] of 1, 0 and -1; NaN where a text has no pair.
+        critical: standard errors on either side; more where several are read at once.
+
+    Returns:
+        Low and high, [2, columns]; NaN for a column without pairs.
+
+    >>> paired_share_interval(np.zeros((249, 1))).round(3).flatten().tolist()
+    [-0.011, 0.011]
+    """
+    n = (~np.isnan(differences)).sum(0)
+    only_first, only_second = ((differences == side).sum(0) for side in (1, -1))
+    return interval_of_pairs(only_first, only_second, n, critical=critical)
+
+
+def interval_of_pairs(
+    only_first: np.ndarray, only_second: np.ndarray, n: np.ndarray, *, critical: float = ONE_COLUMN
+) -> np.ndarray:
+    """:func:`paired_share_interval` from counts, each [columns].
+
+    Args:
+        only_first: texts that are a hit of the first side only. only_second: the reverse.
+        n: all texts.
+    """
+    first, second = (only_first + 1) / (n + 2), (only_second + 1) / (n + 2)
+    middle = first - second
+    half = critical * np.sqrt((first + second - middle**2) / (n + 2))
+    interval = np.stack([middle - half, middle + half]).clip(-1, 1)
+    return np.where(n > 0, interval, np.nan)
+
+
+def share_difference_interval(
+    values: np.ndarray, others: np.ndarray, *, critical: float = ONE_COLUMN
+) -> np.ndarray:
+    """Intervals of the difference of two shares, each of texts of its own.
+
+    Agresti & Caffo (2000): one hit and one miss are added to either side, so that shares
+    of 0 or 1 have a width too.
+
+    Args:
+        values: [texts, columns] of 0 and 1; NaN where a text has none.
+        others: the same of other texts, whose share is subtracted.
+        critical: standard errors on either side; more where several are read at once.
+
+    Returns:
+        Low and high, [2, columns].
+
+    >>> share_difference_interval(np.ones((8, 1)), np.ones((8, 1))).round(2).tolist()
+    [[-0.26], [0.26]]
+    """
+    shares, variances = [], []
+    for side in (values, others):
+        n = (~np.isnan(side)).sum(0) + 2
+        share = (np.nansum(side, 0) + 1) / n
+        shares.append(share)
+        variances.append(share * (1 - share) / n)
+    middle = shares[0] - shares[1]
+    half = critical * np.sqrt(variances[0] + variances[1])
+    return np.stack([middle - half, middle + half]).clip(-1, 1)
+
+
+def is_share(values: np.ndarray) -> np.ndarray:
+    """Columns in which every text that has a value says 0 or 1.
+
+    Shape: values [texts, columns] -> bool [columns]; False for a column without values.
+    """
+    real = ~np.isnan(values)
+    return ((values == 0) | (values == 1) | ~real).all(0) & real.any(0)
+
+
+# --- means ------------------------------------------------------------------------------------
 
 
 N_RESAMPLES = 1000
@@ -263,3 +371,73 @@ def mean_estimate(values: np.ndarray, *, share: bool = False, seed: int = 0) -> 
         interval = mean_interval(real[:, None])[:, 0]
     low, high = interval.tolist()
     return Estimate(float(real.mean()), (low, high), len(real))
+
+
+# --- many means at once -----------------------------------------------------------------------
+
+
+N_DRAWS = 2000
+DRAWS_AT_ONCE = 250
+
+
+def simultaneous_interval(
+    values: np.ndarray, *, seed: int = 0, n_draws: int = N_DRAWS
+) -> np.ndarray:
+    """Intervals of the means of columns that all hold at once with 95% probability.
+
+    A column of nothing but 0 and 1 is a share: its interval is the exact one of that
+    level, which does not shrink to a point where all texts agree. Any other column
+    without variation has its mean as both ends.
+
+    Args:
+        values: [texts, columns]; NaN where a text has no value in a column, which then
+            rests on the other texts.
+
+    Returns:
+        Low and high, [2, columns]; NaN for a column of fewer than two texts.
+    """
+    critical = critical_value(values, seed=seed, n_draws=n_draws)
+    return interval_at(values, critical)
+
+
+def interval_at(values: np.ndarray, critical: float) -> np.ndarray:
+    """Low and high of the means, [2, columns], by :func:`mean_interval` and shares.
+
+    Args:
+        values: [texts, columns], as in :func:`simultaneous_interval`.
+    """
+    sizes = (~np.isnan(values)).sum(0)
+    enough = sizes >= 2
+    interval = np.where(enough, mean_interval(values, critical=critical), np.nan)
+    shares = enough & is_share(values)
+    hits = np.nansum(values[:, shares], 0)
+    level = 2 * float(ndtr(critical)) - 1
+    interval[:, shares] = share_interval(hits, sizes[shares], level=level)
+    return interval
+
+
+def critical_value(values: np.ndarray, *, seed: int = 0, n_draws: int = N_DRAWS) -> float:
+    """How many standard errors all means together stay from the truth, 95% of times.
+
+    The 95% quantile of the largest of the columns' means over draws of the texts'
+    weights, in standard errors. It lies between that of one column, 1.96, and that of
+    independent ones (Šidák's inequality); the draws' own noise is cut off there.
+
+    Args:
+        values: [texts, columns], as in :func:`simultaneous_interval`.
+    """
+    of = moments(values)
+    varying = of.low < of.high
+    n_columns = int(varying.sum())
+    if n_columns < 2:
+        return ONE_COLUMN
+    centred = np.nan_to_num((values - of.mean)[:, varying]) / np.sqrt(of.m2[varying])
+    generator = np.random.default_rng(seed)
+    largest = []
+    for start in range(0, n_draws, DRAWS_AT_ONCE):
+        n_now = min(DRAWS_AT_ONCE, n_draws - start)
+        weights = generator.standard_normal((n_now, len(values)))
+        largest.append(np.abs(weights @ centred).max(1))
+    found = np.quantile(np.concatenate(largest), LEVEL)
+    independent = ndtri((1 + LEVEL ** (1 / n_columns)) / 2)
+    return float(np.clip(found, ONE_COLUMN, independent))
