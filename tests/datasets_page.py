@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from hf_attnprobe.data.cards import CARDS
-from hf_attnprobe.data.catalogue import KnownDataset, sizes_of
+from hf_attnprobe.data.catalogue import KnownDataset
 from hf_attnprobe.data.recipes import RECIPES
 
 
@@ -14,7 +13,7 @@ MARK = "<!-- from here on: python tests/datasets_page.py -->\n"
 def expected() -> str:
     """The page as it should be, whatever is at hand here."""
     kept = PAGE.read_text().partition(MARK)[0]
-    parts = [_section(KnownDataset(name, "", "", CARDS[name])) for name in RECIPES]
+    parts = [_section(KnownDataset(name, "", "", recipe.card)) for name, recipe in RECIPES.items()]
     return kept + MARK + "\n" + "\n".join(parts)
 
 
@@ -24,7 +23,7 @@ def _section(dataset: KnownDataset) -> str:
         f"## {dataset.name}\n",
         f"{card.task[0].upper()}{card.task[1:]}. Classes: "
         f"{card.n_classes or 'as many as the files show'}. "
-        f"Texts (train / validation / test, {card.sizes_from}): {sizes_of(card)}. "
+        f"Texts (train / validation / test, {card.sizes_from}): {card.sizes_in_words()}. "
         f"Licence: {card.licence}.\n",
     ]
     lines += [f"- Bring: {text}" for text in dataset.to_bring()]

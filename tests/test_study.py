@@ -22,8 +22,8 @@ from transformers import BertConfig, BertForSequenceClassification
 
 from hf_attnprobe import AttnProbeError, build_tokenizer
 from hf_attnprobe import options as study_options
-from hf_attnprobe import published_results as published
-from hf_attnprobe.data.cards import CARDS
+from hf_attnprobe.data.recipes import RECIPES
+from hf_attnprobe.published import PUBLISHED
 from hf_attnprobe.retraining.options import TransferOptions
 from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.statistics.scores import metrics
@@ -790,33 +790,35 @@ def test_a_token_that_looks_like_a_reference_stays_a_token(tmp_path):
 
 
 def test_published_numbers_are_the_papers():
-    assert published.TAU["imdb"]["bilstm", "leave_one_out"] == (
+    assert PUBLISHED.tau["imdb"]["leave_one_out"]["bilstm"] == (
         (0.30, 0.07, 0.99),
         (0.31, 0.07, 0.98),
     )
-    assert published.TAU["agnews-binary"]["mlp", "gradient"][0] == (0.77, 0.08, 1.00)
-    assert published.EPSILON_MAX_JSD["imdb"]["bilstm"] == (0.57, 0.56)
-    assert published.PERMUTATION["sst"]["bilstm", 2] == (0.079, 0.062)
-    assert published.TAU["babi2"]["mlp", "gradient"] == ((0.84, 0.09, 1.00),)
-    assert published.TAU["snli"]["bilstm", "gradient"][2] == (0.40, 0.20, 0.52)
-    assert published.TAU["anemia"]["bilstm", "leave_one_out"][1] == (0.44, 0.06, 1.00)
-    rerun = published.RERUNS["snli"]["cnn", "additive"]
+    assert PUBLISHED.tau["agnews-binary"]["gradient"]["mlp"][0] == (0.77, 0.08, 1.00)
+    assert PUBLISHED.epsilon_max_jsd["imdb"]["bilstm"] == (0.57, 0.56)
+    assert PUBLISHED.permutation["sst"]["bilstm"]["[0.50, 0.75)"] == (0.079, 0.062)
+    assert PUBLISHED.tau["babi2"]["gradient"]["mlp"] == ((0.84, 0.09, 1.00),)
+    assert PUBLISHED.tau["snli"]["gradient"]["bilstm"][2] == (0.40, 0.20, 0.52)
+    assert PUBLISHED.tau["anemia"]["leave_one_out"]["bilstm"][1] == (0.44, 0.06, 1.00)
+    rerun = PUBLISHED.reruns["snli"]["cnn"]["additive"]
     assert rerun == ((0.23, 0.25), (0.26, 0.29), (0.34, 0.43), 0.775)
-    assert published.RERUNS["imdb"]["mlp", "dot_product"][0] == (None, 0.84)
-    assert published.EPSILON_MAX_JSD["adr"]["cnn"] == (0.57, 0.30)
-    assert published.PERMUTATION["snli"]["bilstm", 3] == (0.592, 0.911, 0.685)
-    assert published.PERMUTATION["babi1"]["bilstm", 2] == (0.945,)
-    tables = published.TAU, published.EPSILON_MAX_JSD, published.PERMUTATION
-    assert all(set(table) == set(published.RERUNS) for table in tables)
-    for table in tables:
-        for name, rows in table.items():
-            n = 1 if name in published.POOLED else CARDS[name].n_classes
-            assert {len(values) for values in rows.values()} == {n}
-    assert published.REGULARISED["sst"]["additive"]["tying"] == (83.5, -7.0, -18.0)
-    assert published.REGULARISED["imdb"]["dot_product"]["mlm"] == (87.8, -15.3, -18.5)
-    assert published.FRACTION_TO_FLIP["imdb10"]["bigru"]["product"] == 0.04
-    assert published.UNIFORM["imdb"] == {"base": 0.902, "uniform": 0.879}
-    assert published.ADVERSARY["imdb"] == {
+    assert PUBLISHED.reruns["imdb"]["mlp"]["dot_product"][0] == (None, 0.84)
+    assert PUBLISHED.epsilon_max_jsd["adr"]["cnn"] == (0.57, 0.30)
+    assert PUBLISHED.permutation["snli"]["bilstm"]["[0.75, 1.00]"] == (0.592, 0.911, 0.685)
+    assert PUBLISHED.permutation["babi1"]["bilstm"]["[0.50, 0.75)"] == (0.945,)
+    tables = PUBLISHED.tau, PUBLISHED.epsilon_max_jsd, PUBLISHED.permutation
+    assert all(set(table) == set(PUBLISHED.reruns) for table in tables)
+    for name in PUBLISHED.reruns:
+        n = 1 if name in PUBLISHED.pooled else RECIPES[name].card.n_classes
+        by_class = [*PUBLISHED.epsilon_max_jsd[name].values()]
+        for table in (PUBLISHED.tau, PUBLISHED.permutation):
+            by_class += [found for below in table[name].values() for found in below.values()]
+        assert {len(values) for values in by_class} == {n}
+    assert PUBLISHED.regularised["sst"]["additive"]["tying"] == (83.5, -7.0, -18.0)
+    assert PUBLISHED.regularised["imdb"]["dot_product"]["mlm"] == (87.8, -15.3, -18.5)
+    assert PUBLISHED.fraction_to_flip["imdb10"]["bigru"]["product"] == 0.04
+    assert PUBLISHED.uniform["imdb"] == {"base": 0.902, "uniform": 0.879}
+    assert PUBLISHED.adversary["imdb"] == {
         "lambda": 0.0016,
         "f1": 0.906,
         "tvd": 0.028,
@@ -843,7 +845,7 @@ def test_ready_files_are_sound(name, quick):
 
 def test_the_four_questions_and_the_papers_are_there():
     assert {"which-tasks", "encoders", "transfer", "room"} <= ready_studies().keys()
-    assert set(published.PAPERS) <= ready_studies().keys()
+    assert set(PUBLISHED.papers) <= ready_studies().keys()
 
 
 def test_the_help_names_the_ready_studies(cli):

@@ -10,11 +10,12 @@ from hf_attnprobe.charts.by_largest_weight import (
 )
 from hf_attnprobe.charts.chart import Chart
 from hf_attnprobe.charts.distances import adversarial_distance, shown_epsilons
-from hf_attnprobe.charts.evidence import Evidence, Published, evidence_at
+from hf_attnprobe.charts.evidence import Evidence, evidence_at
 from hf_attnprobe.charts.orders_of_erasure import fraction_to_flip
 from hf_attnprobe.charts.rank_agreement import tau_histogram
 from hf_attnprobe.charts.rankings import comprehensiveness, plausibility, sufficiency
 from hf_attnprobe.charts.single_weights import js_against_attention
+from hf_attnprobe.published import Published
 from hf_attnprobe.statistics.wording import CLASSES, Words
 
 

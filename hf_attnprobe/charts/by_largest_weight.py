@@ -9,7 +9,7 @@ from hf_attnprobe.charts.evidence import (
     kind_of_distance,
     series_of_medians,
 )
-from hf_attnprobe.published_results import PERMUTATION
+from hf_attnprobe.published import PUBLISHED
 from hf_attnprobe.statistics.summary import attention_bin, bin_names
 
 
@@ -98,8 +98,8 @@ def _published(evidence: Evidence) -> list[Series]:
     encoder, found = evidence.published.encoder, []
     for group in evidence.groups:
         medians = [
-            evidence.published.of_class(PERMUTATION, (encoder, k), group.number)
-            for k in range(len(bin_names()))
+            evidence.published.of_class(PUBLISHED.permutation, encoder, name, number=group.number)
+            for name in bin_names()
         ]
         if any(m is not None for m in medians):
             y = tuple(float("nan") if m is None else m for m in medians)

@@ -6,7 +6,7 @@ import numpy as np
 
 from hf_attnprobe.charts.chart import Chart, Reference, Series
 from hf_attnprobe.charts.evidence import EXACT, Evidence, kind_of_distance
-from hf_attnprobe.published_results import EPSILON_MAX_JSD
+from hf_attnprobe.published import PUBLISHED
 from hf_attnprobe.statistics.summary import key_of
 
 
@@ -74,7 +74,9 @@ def _published(evidence: Evidence) -> list[Reference]:
     found = []
     for group in evidence.groups:
         encoder = evidence.published.encoder
-        median = evidence.published.of_class(EPSILON_MAX_JSD, encoder, group.number)
+        median = evidence.published.of_class(
+            PUBLISHED.epsilon_max_jsd, encoder, number=group.number
+        )
         if median is not None:
             name = f"published median (ε = .05), {group.name}"
             found.append(Reference(name, median, "x"))

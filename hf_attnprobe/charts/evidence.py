@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from hf_attnprobe import markdown
 from hf_attnprobe.charts.chart import Series
+from hf_attnprobe.published import Published
 from hf_attnprobe.statistics.estimates import Estimate, mean_estimates
 from hf_attnprobe.statistics.summary import at_site, position, predictions_of
 from hf_attnprobe.statistics.wording import Words
@@ -21,25 +21,6 @@ BESIDE_RANDOM = ("comprehensiveness@", "sufficiency@", "auprc@")
 BEYOND = "beyond random: "
 EXACT = "exact"
 NOTHING = Estimate(float("nan"), None, 0)
-
-
-class Published(NamedTuple):
-    """What the papers' numbers are looked up by, in the papers' own words."""
-
-    dataset: str
-    encoder: str
-    attention: str = "additive"
-
-    def of_class(
-        self, table: Mapping[str, Mapping[Any, Any]], key: object, number: int | None
-    ) -> Any:
-        """A number of a predicted class; None where the papers have none."""
-        if self.attention != "additive":
-            return None
-        by_class = table.get(self.dataset, {}).get(key, ())
-        if number is None:
-            return by_class[0] if len(by_class) == 1 else None
-        return by_class[number] if len(by_class) > max(1, number) else None
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from hf_attnprobe.charts.evidence import (
     said,
     series_of_medians,
 )
-from hf_attnprobe.published_results import FRACTION_TO_FLIP, NEAREST
+from hf_attnprobe.published import PUBLISHED
 
 
 SMALLEST = "minimal_fraction"
@@ -17,7 +17,7 @@ RANKING = "in the order of a ranking"
 EXACT, TRIED = "smallest set", "best ranking of each text"
 LEAST = {EXACT: "the least there is", TRIED: "the least that was tried"}
 OPTIMAL = "margin"  # the order that the smallest set is read from
-PUBLISHED = "Serrano & Smith (medians)"
+THEIRS = "Serrano & Smith (medians)"
 
 
 def fraction_to_flip(evidence: Evidence) -> Chart | None:
@@ -62,13 +62,13 @@ def _published(evidence: Evidence, keys: list[str]) -> list[Series]:
     if evidence.published is None:
         return []
     dataset, encoder, _ = evidence.published
-    by_encoder = FRACTION_TO_FLIP.get(NEAREST.get(dataset, dataset), {})
+    by_encoder = PUBLISHED.fraction_to_flip.get(PUBLISHED.nearest.get(dataset, dataset), {})
     theirs = by_encoder.get(encoder, {})
     known = [key for key in keys if key in theirs]
     if not known:
         return []
     places = tuple(map(ranking_name, known))
-    return [Series(PUBLISHED, places, tuple(theirs[key] for key in known))]
+    return [Series(THEIRS, places, tuple(theirs[key] for key in known))]
 
 
 def _finding(evidence: Evidence, best_name: str, best: pd.Series) -> str:

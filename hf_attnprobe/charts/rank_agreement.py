@@ -4,7 +4,7 @@ import numpy as np
 
 from hf_attnprobe.charts.chart import Chart, Reference, Series
 from hf_attnprobe.charts.evidence import NOTHING, Evidence, Group, said
-from hf_attnprobe.published_results import TAU
+from hf_attnprobe.published import PUBLISHED
 
 
 WIDTH = 0.1
@@ -60,10 +60,9 @@ def _published(evidence: Evidence, measure: str) -> list[Reference]:
     """The paper's mean of each class that is drawn."""
     if evidence.published is None:
         return []
-    key = (evidence.published.encoder, measure)
-    found = []
+    encoder, found = evidence.published.encoder, []
     for group in evidence.groups:
-        numbers = evidence.published.of_class(TAU, key, group.number)
+        numbers = evidence.published.of_class(PUBLISHED.tau, measure, encoder, number=group.number)
         if numbers is not None:
             found.append(Reference(f"published, {group.name}", numbers[0], "x"))
     return found

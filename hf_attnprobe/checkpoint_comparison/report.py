@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 
 from hf_attnprobe import markdown
-from hf_attnprobe import published_results as published
 from hf_attnprobe.attention_classifier import AttentionClassifierConfig
 from hf_attnprobe.data.examples import DatasetName
 from hf_attnprobe.faithfulness.fragility import N_DRAWS
+from hf_attnprobe.published import PUBLISHED
 from hf_attnprobe.retraining.curve import Point
 from hf_attnprobe.statistics.estimates import (
     Estimate,
@@ -128,7 +128,7 @@ def published_for(
     name = regulariser_name(config)
     if config.encoder != "bilstm" or "+" in name:
         return None
-    known = published.REGULARISED.get(dataset, {}).get(config.attention, {})
+    known = PUBLISHED.regularised.get(dataset, {}).get(config.attention, {})
     return known.get(name.partition(" ")[0])
 
 

@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 from hf_attnprobe.cli.flags import add_json
-from hf_attnprobe.data.catalogue import KnownDataset, known_datasets, sizes_of
+from hf_attnprobe.data.catalogue import KnownDataset, known_datasets
 from hf_attnprobe.terminal import show
 
 
@@ -60,7 +60,7 @@ def _cells(dataset: KnownDataset) -> tuple[str, ...]:
     return (
         dataset.name,
         card.task,
-        sizes_of(card),
+        card.sizes_in_words(),
         str(card.n_classes or "–"),
         "yes" if dataset.at_hand else "no",
         dataset.source if dataset.is_on_hub else "files to bring",

@@ -4,9 +4,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hf_attnprobe.data.cards import CARDS, Card
 from hf_attnprobe.data.examples import load_examples
-from hf_attnprobe.data.recipes import RECIPES
+from hf_attnprobe.data.recipes import RECIPES, Card
 from hf_attnprobe.data.sources import named
 from hf_attnprobe.errors import AttnProbeError, NoSuchSplit
 
@@ -45,7 +44,7 @@ class KnownDataset:
         lines = [
             f"{self.name}: {card.task}",
             f"  classes   {classes}",
-            f"  texts     {sizes_of(card)} (train / validation / test, {card.sizes_from})",
+            f"  texts     {card.sizes_in_words()} (train / validation / test, {card.sizes_from})",
             f"  licence   {card.licence}",
             f"  at hand   {self.at_hand or 'no'}",
         ]
@@ -98,7 +97,8 @@ def _describe(dataset: str) -> KnownDataset:
         )
     found = _count(dataset) if "=" in dataset else {}
     at_hand = recipe.hub_id if found else _at_hand(recipe.hub_id)
-    return KnownDataset(recipe.name, recipe.hub_id, at_hand, CARDS[recipe.name], found)
+    assert recipe.card is not None  # of a data set with a name
+    return KnownDataset(recipe.name, recipe.hub_id, at_hand, recipe.card, found)
 
 
 def _count(dataset: str) -> dict[str, int]:
@@ -127,12 +127,3 @@ def _at_hand(source: str) -> str:
     prepared = Path(datasets.config.HF_DATASETS_CACHE) / source.replace("/", "___")
     is_there = any((downloaded / "snapshots").glob("*/*")) or prepared.is_dir()
     return "in the Hub's cache" if is_there else ""
-
-
-def sizes_of(card: Card) -> str:
-    """Texts in train, validation and test.
-
-    >>> sizes_of(CARDS["sst"])
-    '6,355 / – / 1,725'
-    """
-    return " / ".join("–" if n is None else f"{n:,}" for n in card.sizes)

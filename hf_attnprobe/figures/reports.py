@@ -19,12 +19,13 @@ from hf_attnprobe.charts import (
 )
 from hf_attnprobe.charts.audit_charts import audit_charts
 from hf_attnprobe.charts.chart import Chart, HeatMap
-from hf_attnprobe.charts.evidence import Evidence, Published, evidence_at
+from hf_attnprobe.charts.evidence import Evidence, evidence_at
 from hf_attnprobe.charts.head_groups import group_charts
 from hf_attnprobe.charts.head_maps import head_maps
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.figures.drawing import draw
 from hf_attnprobe.figures.files import save_charts
+from hf_attnprobe.published import Published
 from hf_attnprobe.statistics.summary import Statistic, site_of_model
 from hf_attnprobe.statistics.wording import Words, words_of
 

@@ -6,7 +6,7 @@ Pure: statistics and scores in.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from hf_attnprobe import published_results as published
+from hf_attnprobe.published import PUBLISHED
 from hf_attnprobe.statistics.scores import Score, find_score
 from hf_attnprobe.statistics.summary import Statistic, find_statistic
 
@@ -75,7 +75,7 @@ def published_point(dataset: str) -> list[Point]:
     Args:
         dataset: as the papers call it.
     """
-    known = published.ADVERSARY.get(dataset)
+    known = PUBLISHED.adversary.get(dataset)
     if known is None:
         return []
     name = f"published, λ {known['lambda']:g} (in our scale)"

@@ -11,8 +11,8 @@ from typing import Any
 import pandas as pd
 
 from hf_attnprobe import markdown
-from hf_attnprobe import published_results as published
 from hf_attnprobe.data.examples import DatasetName
+from hf_attnprobe.published import PUBLISHED
 from hf_attnprobe.retraining.curve import Point, curve, published_point
 from hf_attnprobe.retraining.verdict import Verdict, farthest_seed, verdict
 from hf_attnprobe.statistics.estimates import Estimate, mean_estimate
@@ -22,8 +22,8 @@ from hf_attnprobe.storage.plain_data import from_plain, plain, values_from_plain
 
 
 PUBLISHED_F1 = {
-    "uniform": published.UNIFORM,
-    "diagnostic_mlp": published.DIAGNOSTIC_MLP,
+    "uniform": PUBLISHED.uniform,
+    "diagnostic_mlp": PUBLISHED.diagnostic_mlp,
 }
 """Published F1 by test, data set and model."""
 CLAMP_NOTE = "The loss clamps ln of the base's weights at ln 1e-10."

@@ -68,7 +68,7 @@ from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.data.sources import named
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.options import check_known, fits, in_short
-from hf_attnprobe.published_results import PAPERS
+from hf_attnprobe.published import PUBLISHED
 from hf_attnprobe.studies.cells import check_cells, check_number, folder_of_cell
 from hf_attnprobe.studies.fields import check_fields, read_table, refuse
 from hf_attnprobe.studies.options import StudyOptions
@@ -141,8 +141,8 @@ class _Reader:
     def study(self, content: Any) -> Study:
         check_fields(self.file.name, content, FIELDS, "the file", needed=("title", "steps"))
         paper = content.get("paper")
-        if paper not in (None, *PAPERS):
-            self._refuse(f"expected a paper of {', '.join(PAPERS)}, got {paper!r}")
+        if paper not in (None, *PUBLISHED.papers):
+            self._refuse(f"expected a paper of {', '.join(PUBLISHED.papers)}, got {paper!r}")
         self._read_sources(content.get("datasets", {}))
         self._read_grid(content.get("grid", {}), content.get("quick", {}))
         names = self._step_names(content["steps"])

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_attnprobe import markdown
-from hf_attnprobe.published_results import PAPERS
+from hf_attnprobe.published import PUBLISHED
 from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.storage.plain_data import from_plain, plain
 from hf_attnprobe.studies.grid import grid_tables
@@ -77,7 +77,7 @@ def report_of(
     if plan.paper is not None:
         tables = paper_tables(results) + tables
         differences = "; ".join(_differences(plan, used))
-        notes.append(f"What differs from {PAPERS[plan.paper]}: {differences}.")
+        notes.append(f"What differs from {PUBLISHED.papers[plan.paper]}: {differences}.")
     notes.append(OVER_TEXTS)
     made = []
     for job in plan.jobs:

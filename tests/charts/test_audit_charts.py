@@ -8,8 +8,7 @@ import pandas as pd
 import pytest
 
 from hf_attnprobe.charts.audit_charts import QUESTIONS, audit_charts
-from hf_attnprobe.charts.evidence import Published
-from hf_attnprobe.published_results import EPSILON_MAX_JSD, PERMUTATION, TAU
+from hf_attnprobe.published import PUBLISHED, Published
 from hf_attnprobe.statistics.wording import words_of
 from made_up_rows import audit_rows, long_rows
 
@@ -216,16 +215,16 @@ def test_rankings_beside_a_random_one(rows, drawn, key, family):
 def test_published_numbers_stand_beside_ours(rows):
     drawn = by_key(rows, published=Published("sst", "bilstm"))
     theirs = [r.value for r in drawn["tau_gradient"].references if "published" in r.name]
-    assert theirs == [row[0] for row in TAU["sst"]["bilstm", "gradient"]]
+    assert theirs == [row[0] for row in PUBLISHED.tau["sst"]["gradient"]["bilstm"]]
     bins = drawn["permutation_by_max_attention"].series[2:]
     for k, series in enumerate(bins):
-        for b in range(4):
-            known = PERMUTATION["sst"]["bilstm", b][k]
+        for b, medians in enumerate(PUBLISHED.permutation["sst"]["bilstm"].values()):
+            known = medians[k]
             assert series.y[b] == (
                 known if known is not None else pytest.approx(np.nan, nan_ok=True)
             )
     jsd = [r.value for r in drawn["adversarial_distance"].references]
-    assert tuple(jsd) == EPSILON_MAX_JSD["sst"]["bilstm"]
+    assert tuple(jsd) == PUBLISHED.epsilon_max_jsd["sst"]["bilstm"]
 
 
 def test_other_attention_or_unknown_data_has_no_published_numbers(rows):

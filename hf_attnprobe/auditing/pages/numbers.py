@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 
 from hf_attnprobe import markdown
-from hf_attnprobe import published_results as published
 from hf_attnprobe.auditing.forms.notes import (
     Key,
     controls_of,
@@ -18,6 +17,7 @@ from hf_attnprobe.auditing.result import AuditResult
 from hf_attnprobe.faithfulness.registry import readings
 from hf_attnprobe.page.elements import bullets, details, section, table
 from hf_attnprobe.page.html import Child, Html, tag
+from hf_attnprobe.published import PUBLISHED
 from hf_attnprobe.statistics.differences import Comparison, Contrast
 from hf_attnprobe.statistics.summary import Statistic, find_statistic, sentence
 
@@ -156,19 +156,19 @@ def published_beside_ours(report: AuditResult) -> Html | None:
 
 def _tau(report: AuditResult, dataset: str) -> list[list[Child]]:
     rows: list[list[Child]] = []
-    for (encoder, measure), values in published.TAU.get(dataset, {}).items():
-        name = f"attention_{measure}_tau"
-        for group, (theirs, *_) in _by_group(report, values):
-            ours = _ours(report, name, group)
-            if ours is not None:
-                label = f"τ of attention with {measure.replace('_', '-')}, mean"
-                rows.append([label, encoder, group, ours.mean, theirs])
+    for measure, by_encoder in PUBLISHED.tau.get(dataset, {}).items():
+        label = f"τ of attention with {measure.replace('_', '-')}, mean"
+        for encoder, values in by_encoder.items():
+            for group, (theirs, *_) in _by_group(report, values):
+                ours = _ours(report, f"attention_{measure}_tau", group)
+                if ours is not None:
+                    rows.append([label, encoder, group, ours.mean, theirs])
     return rows
 
 
 def _jsd(report: AuditResult, dataset: str) -> list[list[Child]]:
     rows: list[list[Child]] = []
-    for encoder, values in published.EPSILON_MAX_JSD.get(dataset, {}).items():
+    for encoder, values in PUBLISHED.epsilon_max_jsd.get(dataset, {}).items():
         for group, theirs in _by_group(report, values):
             ours = _ours(report, "epsilon_max_jsd@0.05", group)
             if ours is not None:

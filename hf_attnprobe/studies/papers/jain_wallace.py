@@ -7,8 +7,8 @@ from typing import Any
 
 import pandas as pd
 
-from hf_attnprobe import published_results as published
-from hf_attnprobe.statistics.summary import ATTENTION_BINS
+from hf_attnprobe.published import PUBLISHED, Published
+from hf_attnprobe.statistics.summary import ATTENTION_BINS, bin_names
 from hf_attnprobe.studies.plan import Job
 from hf_attnprobe.studies.results import (
     Cell,
@@ -51,14 +51,9 @@ class _Group:
         attention = str(self.job.cell.get("attention", "additive"))
         return dataset_of(self.job), self.encoder, attention
 
-    def published(self, table: Mapping[str, Mapping[Any, tuple]], key: Any) -> Any:
+    def published(self, table: Mapping[str, Mapping[str, Any]], *keys: str) -> Any:
         """The published value for the class; None where the paper has none."""
-        dataset, _, attention = self.labels
-        by_class = table.get(dataset, {}).get(key, ())
-        number = self.predicted or 0
-        if attention != "additive" or number >= len(by_class):
-            return None
-        return by_class[number]
+        return Published(*self.labels).of_class(table, *keys, number=self.predicted)
 
     @property
     def shown(self) -> Cell:
@@ -81,7 +76,7 @@ def tables(results: Results) -> list[ResultTable]:
 def _groups(results: Results) -> Iterator[_Group]:
     for job in results.jobs("audit"):
         rows = results.rows(job.folder)
-        if dataset_of(job) in published.POOLED:
+        if dataset_of(job) in PUBLISHED.pooled:
             yield _Group(job, None, rows)
             continue
         for predicted in sorted(rows.predicted_class.dropna().unique().astype(int)):
@@ -97,7 +92,7 @@ def _correlation(groups: Sequence[_Group]) -> ResultTable:
         # The paper counts both signs; our ``significant`` is agreement only.
         share = _share(group.rows[f"attention_{measure}_p_value"] <= 0.05)
         ours = mean_of(tau), round(tau.std(ddof=0), 3), share
-        paper = group.published(published.TAU, (group.encoder, measure))
+        paper = group.published(PUBLISHED.tau, measure, group.encoder)
         paper = paper or (None, None, None)
         table.append((*group.labels, measure, group.shown, *ours, *paper))
     return ResultTable(
@@ -121,8 +116,8 @@ def _overall(results: Results) -> ResultTable:
     for job in results.jobs("audit"):
         group = _Group(job, None, results.rows(job.folder))
         dataset, encoder, attention = group.labels
-        reruns = published.RERUNS.get(dataset, {})
-        *theirs, score = reruns.get((encoder, attention), (None,) * 4)
+        reruns = PUBLISHED.reruns.get(dataset, {}).get(encoder, {})
+        *theirs, score = reruns.get(attention, (None,) * 4)
         measure, ours = _performance(group.rows)
         table.append((*group.labels, measure, ours, None, score, None))
         for (name, measure), paper in zip(PAIRS, theirs, strict=True):
@@ -198,7 +193,7 @@ def _difference_row(job: Job, name: str, statistic: str, texts: pd.Series) -> tu
     """Published averages stand beside BiLSTMs with additive attention."""
     attention = str(job.cell.get("attention", "additive"))
     is_theirs = (attention, job.cell.get("encoder", "bilstm")) == ("additive", "bilstm")
-    paper = published.TAU_DIFFERENCES[statistic] if is_theirs else None
+    paper = PUBLISHED.tau_differences[statistic] if is_theirs else None
     texts = texts.dropna()
     above = mean_of((texts > 0).astype(float))
     numbers = mean_of(texts), median_of(texts), above
@@ -222,7 +217,7 @@ def _adversarial(results: Results, groups: Sequence[_Group]) -> ResultTable:
         search = results.rows(results.at("search", group.job.cell).folder)
         searched = median_of(search.reindex(group.rows.index)[column])
         exact = _exactly(group.rows, column)
-        paper = group.published(published.EPSILON_MAX_JSD, group.encoder)
+        paper = group.published(PUBLISHED.epsilon_max_jsd, group.encoder)
         table.append((*group.labels, group.shown, searched, exact, paper))
     return ResultTable(
         "Could attention have looked elsewhere? Median ε-max JSD (ε = .05)",
@@ -254,7 +249,7 @@ def _permutation(groups: Sequence[_Group]) -> ResultTable:
     table = []
     for group in groups:
         largest = group.rows.max_attention
-        for number, (low, high) in enumerate(itertools.pairwise(ATTENTION_BINS)):
+        for name, (low, high) in zip(bin_names(), itertools.pairwise(ATTENTION_BINS), strict=True):
             last = high == 1.0
             inside = (largest >= low) & ((largest < high) | last)
             if not inside.any():
@@ -262,7 +257,7 @@ def _permutation(groups: Sequence[_Group]) -> ResultTable:
             end = "]" if last else ")"
             weights = f"[{low:g}, {high:g}{end}"
             median = median_of(group.rows[inside].median_tvd)
-            paper = group.published(published.PERMUTATION, (group.encoder, number))
+            paper = group.published(PUBLISHED.permutation, group.encoder, name)
             table.append((*group.labels, group.shown, weights, median, paper))
     return ResultTable(
         "Does it matter which token got which weight?",

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from hf_attnprobe import published_results as published
+from hf_attnprobe.published import PUBLISHED
 from hf_attnprobe.statistics.summary import js_by_gap
 from hf_attnprobe.studies.plan import Job
 from hf_attnprobe.studies.results import (
@@ -39,8 +39,8 @@ def _fractions(results: Results, jobs: Sequence[Job]) -> ResultTable:
     table = []
     for job in jobs:
         name, model, encoder = _labels(job)
-        flat = published.FRACTION_TO_FLIP if model == "FLAN" else {}
-        theirs = flat.get(published.NEAREST.get(name, name), {}).get(encoder, {})
+        flat = PUBLISHED.fraction_to_flip if model == "FLAN" else {}
+        theirs = flat.get(PUBLISHED.nearest.get(name, name), {}).get(encoder, {})
         for order, *values in _orders(results.rows(job.folder)):
             paper = theirs.get(order.removesuffix(POOLED))
             table.append((name, model, encoder, order, *values, paper))

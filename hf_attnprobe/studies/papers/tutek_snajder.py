@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hf_attnprobe import published_results as published
+from hf_attnprobe.published import PUBLISHED
 from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.studies.results import (
     Results,
@@ -53,7 +53,7 @@ def _changes(checkpoints: Sequence[_Checkpoint]) -> ResultTable:
         dataset, attention, name = checkpoint.labels
         names = ("f1", "uniform_change", "permuted_change")
         ours = [checkpoint.value(statistic, scale=100) for statistic in names]
-        regularised = published.REGULARISED.get(dataset, {}).get(attention, {})
+        regularised = PUBLISHED.regularised.get(dataset, {}).get(attention, {})
         theirs = regularised.get(name.split(" ")[0], (None, None, None))
         table.append((*checkpoint.labels, *ours, *theirs))
     head = (

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from hf_attnprobe import published_results as published
+from hf_attnprobe.published import PUBLISHED
 from hf_attnprobe.retraining.curve import (
     FRONTIER_NOTE,
     PUBLISHED_NOTE,
@@ -73,9 +73,9 @@ def _sentences(retrained: Sequence[_Retrained], question: str) -> tuple[str, ...
 def _uniform(retrained: Sequence[_Retrained]) -> ResultTable:
     table = []
     for one in retrained:
-        theirs = published.UNIFORM.get(one.dataset, {})
+        theirs = PUBLISHED.uniform.get(one.dataset, {})
         for model, *cells in one.f1("uniform", ("base", "uniform"), theirs):
-            reported = published.REPORTED.get(one.dataset) if model == "base" else None
+            reported = PUBLISHED.reported.get(one.dataset) if model == "base" else None
             table.append((one.dataset, model, *cells, reported))
     head = (
         *("data set", "attention", "F1", "F1 lost"),
@@ -88,7 +88,7 @@ def _uniform(retrained: Sequence[_Retrained]) -> ResultTable:
 def _seeds(retrained: Sequence[_Retrained]) -> ResultTable:
     table = []
     for one in retrained:
-        theirs = published.SEED_JSD.get(one.dataset)
+        theirs = PUBLISHED.seed_jsd.get(one.dataset)
         for weights, predicted, n, median in one.report.bins:
             ours = Estimate(median, None, n)
             table.append((one.dataset, weights, predicted, ours, theirs))
@@ -103,7 +103,7 @@ def _seeds(retrained: Sequence[_Retrained]) -> ResultTable:
 def _guides(retrained: Sequence[_Retrained]) -> ResultTable:
     table = []
     for one in retrained:
-        theirs = published.DIAGNOSTIC_MLP.get(one.dataset, {})
+        theirs = PUBLISHED.diagnostic_mlp.get(one.dataset, {})
         for model, *cells in one.f1("diagnostic_mlp", GUIDES, theirs):
             table.append((one.dataset, model.removesuffix(" guide"), *cells))
     return ResultTable(
