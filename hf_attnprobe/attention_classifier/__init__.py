@@ -4,6 +4,9 @@
 the rest of the package.
 """
 
+# First and whole: once it is imported our classes are registered, for which both files are needed.
+import transformers  # noqa: F401
+
 from .configuration_attention_classifier import AttentionClassifierConfig
 from .modeling_attention_classifier import (
     AttentionClassifierForSequenceClassification,

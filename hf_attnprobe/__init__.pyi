@@ -1,0 +1,107 @@
+"""The public names, and the modules that define them: read by type checkers and by ``__init__.py``."""
+
+from hf_attnprobe.adapters import register_adapter as register_adapter
+from hf_attnprobe.adapters import wrap as wrap
+from hf_attnprobe.attention_classifier import AttentionClassifierConfig as AttentionClassifierConfig
+from hf_attnprobe.attention_classifier import (
+    AttentionClassifierForSequenceClassification as AttentionClassifierForSequenceClassification,
+)
+from hf_attnprobe.attention_classifier import AttentionClassifierModel as AttentionClassifierModel
+from hf_attnprobe.attention_model import AttentionModel as AttentionModel
+from hf_attnprobe.attention_model import AttentionModelBase as AttentionModelBase
+from hf_attnprobe.attention_model import Batch as Batch
+from hf_attnprobe.attention_model import BlockOutputs as BlockOutputs
+from hf_attnprobe.attention_model import Differentiable as Differentiable
+from hf_attnprobe.attention_model import EditableInputs as EditableInputs
+from hf_attnprobe.attention_model import HeadOutputs as HeadOutputs
+from hf_attnprobe.attention_model import HeadValues as HeadValues
+from hf_attnprobe.attention_model import IntegratedGradients as IntegratedGradients
+from hf_attnprobe.attention_model import LinearReadout as LinearReadout
+from hf_attnprobe.attention_model import MaskedReplay as MaskedReplay
+from hf_attnprobe.attention_model import Observation as Observation
+from hf_attnprobe.attention_model import OutputProjections as OutputProjections
+from hf_attnprobe.attention_model import Site as Site
+from hf_attnprobe.attention_model import Stack as Stack
+from hf_attnprobe.auditing.differences.compare import compare_audits as compare_audits
+from hf_attnprobe.auditing.differences.report import AuditComparison as AuditComparison
+from hf_attnprobe.auditing.options import AuditOptions as AuditOptions
+from hf_attnprobe.auditing.report import Report as Report
+from hf_attnprobe.auditing.report import read_audit as read_audit
+from hf_attnprobe.auditing.run import audit as audit
+from hf_attnprobe.calibration.options import CalibrationOptions as CalibrationOptions
+from hf_attnprobe.calibration.report import Calibration as Calibration
+from hf_attnprobe.calibration.run import calibrate as calibrate
+from hf_attnprobe.charts.shown_text import ShownText as ShownText
+from hf_attnprobe.checkpoint_comparison.options import ComparisonOptions as ComparisonOptions
+from hf_attnprobe.checkpoint_comparison.report import CheckpointComparison as CheckpointComparison
+from hf_attnprobe.checkpoint_comparison.run import compare_checkpoints as compare_checkpoints
+from hf_attnprobe.data.arguments import Data as Data
+from hf_attnprobe.data.catalogue import KnownDataset as KnownDataset
+from hf_attnprobe.data.catalogue import known_datasets as known_datasets
+from hf_attnprobe.data.examples import load_examples as load_examples
+from hf_attnprobe.data.generated.pairs import evidence_pair_dataset as evidence_pair_dataset
+from hf_attnprobe.data.generated.reviews import rationale_dataset as rationale_dataset
+from hf_attnprobe.data.splits import load_splits as load_splits
+from hf_attnprobe.data.tokenizer import build_tokenizer as build_tokenizer
+from hf_attnprobe.deception.options import DeceptionOptions as DeceptionOptions
+from hf_attnprobe.deception.report import Deception as Deception
+from hf_attnprobe.deception.run import deceive as deceive
+from hf_attnprobe.demonstration import DemoOptions as DemoOptions
+from hf_attnprobe.demonstration import demo as demo
+from hf_attnprobe.errors import AttnProbeError as AttnProbeError
+from hf_attnprobe.evaluate_module import install_metric as install_metric
+from hf_attnprobe.evaluate_module import metric_path as metric_path
+from hf_attnprobe.faithfulness.adversarial import Adversarial as Adversarial
+from hf_attnprobe.faithfulness.correlation import Correlation as Correlation
+from hf_attnprobe.faithfulness.erasure import Erasure as Erasure
+from hf_attnprobe.faithfulness.explanations import Explanations as Explanations
+from hf_attnprobe.faithfulness.input_erasure import InputErasure as InputErasure
+from hf_attnprobe.faithfulness.permutation import Permutation as Permutation
+from hf_attnprobe.faithfulness.plausibility import Plausibility as Plausibility
+from hf_attnprobe.faithfulness.registry import FaithfulnessTest as FaithfulnessTest
+from hf_attnprobe.faithfulness.registry import register_test as register_test
+from hf_attnprobe.faithfulness.screen import Screen as Screen
+from hf_attnprobe.faithfulness.single_token import SingleToken as SingleToken
+from hf_attnprobe.integrations.text_explainer import TextExplainer as TextExplainer
+from hf_attnprobe.integrations.text_explainer import explain_html as explain_html
+from hf_attnprobe.integrations.text_explainer import explain_text as explain_text
+from hf_attnprobe.integrations.trainer_callback import (
+    AttentionFaithfulnessCallback as AttentionFaithfulnessCallback,
+)
+from hf_attnprobe.options import Options as Options
+from hf_attnprobe.options import option as option
+from hf_attnprobe.partitions.options import WorkOptions as WorkOptions
+from hf_attnprobe.partitions.plan import Plan as Plan
+from hf_attnprobe.partitions.planning import plan_audit as plan_audit
+from hf_attnprobe.partitions.report import job_report as job_report
+from hf_attnprobe.partitions.report import rows_of_job as rows_of_job
+from hf_attnprobe.partitions.run import run_partition as run_partition
+from hf_attnprobe.partitions.workers import WorkDone as WorkDone
+from hf_attnprobe.partitions.workers import work as work
+from hf_attnprobe.publishing.options import CardOptions as CardOptions
+from hf_attnprobe.publishing.report import WrittenCard as WrittenCard
+from hf_attnprobe.publishing.run import write_card as write_card
+from hf_attnprobe.readings import Reading as Reading
+from hf_attnprobe.retraining.options import RetrainOptions as RetrainOptions
+from hf_attnprobe.retraining.options import TransferOptions as TransferOptions
+from hf_attnprobe.retraining.report import RetrainingReport as RetrainingReport
+from hf_attnprobe.retraining.run import retrain as retrain
+from hf_attnprobe.retraining.stored import read_retraining as read_retraining
+from hf_attnprobe.retraining.transfer import transfer as transfer
+from hf_attnprobe.statistics.differences import Comparison as Comparison
+from hf_attnprobe.statistics.differences import compare_rankings as compare_rankings
+from hf_attnprobe.statistics.scores import Score as Score
+from hf_attnprobe.statistics.summary import Statistic as Statistic
+from hf_attnprobe.studies.options import StudyOptions as StudyOptions
+from hf_attnprobe.studies.rendering import render_report as render_report
+from hf_attnprobe.studies.report import StudyReport as StudyReport
+from hf_attnprobe.studies.run import study as study
+from hf_attnprobe.testing import check_adapter as check_adapter
+from hf_attnprobe.training.classifier import train_classifier as train_classifier
+from hf_attnprobe.training.fine_tuning import fine_tune as fine_tune
+from hf_attnprobe.training.options import TrainingOptions as TrainingOptions
+from hf_attnprobe.training.resuming import TrainedClassifier as TrainedClassifier
+from hf_attnprobe.training.run import train as train
+
+__version__: str
+__all__: list[str]

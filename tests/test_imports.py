@@ -1,0 +1,79 @@
+"""What is imported when: a command answers at once, and what is registered is there in either order."""
+
+import json
+
+import pytest
+
+
+HEAVY = {
+    "accelerate",
+    "datasets",
+    "evaluate",
+    "huggingface_hub",
+    "matplotlib",
+    "numpy",
+    "pandas",
+    "pyarrow",
+    "scipy",
+    "torch",
+    "transformers",
+}
+SAYS = """
+import json, sys, time
+{code}
+print(json.dumps([sorted(sys.modules), time.process_time()]), file=sys.stderr)
+"""
+
+
+@pytest.fixture
+def imported(run_python):
+    """What a program imports of the heavy libraries, and the CPU seconds that it takes."""
+
+    def run(code):
+        done = run_python("-c", SAYS.format(code=code))
+        assert done.code == 0, done.err
+        modules, seconds = json.loads(done.err.splitlines()[-1])
+        return HEAVY & set(modules), seconds
+
+    return run
+
+
+def test_importing_the_package_imports_no_other(imported):
+    modules, seconds = imported("import hf_attnprobe; dir(hf_attnprobe)")
+    assert not modules
+    assert seconds < 1  # .1 on a machine at rest
+
+
+REGISTERED = """
+from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification
+from transformers.pipelines import PIPELINE_REGISTRY
+config = AutoConfig.for_model("attention_classifier", vocab_size=9, embedding_size=4, encoder_size=4)
+print(type(AutoModel.from_config(config)).__name__)
+print(type(AutoModelForSequenceClassification.from_config(config)).__name__)
+print("attention-explain" in PIPELINE_REGISTRY.get_supported_tasks())
+"""
+
+
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "import hf_attnprobe, transformers",
+        "import transformers, hf_attnprobe",
+        "import hf_attnprobe; from transformers import Trainer",
+        "import hf_attnprobe; import transformers.models.auto.modeling_auto",
+        "from hf_attnprobe import AttentionClassifierModel",
+        "from hf_attnprobe.attention_classifier.layers_attention_classifier import CNNEncoder",
+        "from hf_attnprobe.adapters import wrap",
+        "import hf_attnprobe, importlib.util; importlib.util.find_spec('transformers')",
+    ],
+)
+def test_the_auto_classes_know_ours_in_either_order(imports, run_python):
+    done = run_python("-c", imports + REGISTERED)
+    assert done.code == 0, done.err
+    names = ["AttentionClassifierModel", "AttentionClassifierForSequenceClassification", "True"]
+    assert done.out.split() == names
+
+
+def test_a_module_of_the_package_is_an_attribute_of_it(imported):
+    modules, _ = imported("import hf_attnprobe; hf_attnprobe.errors.AttnProbeError")
+    assert not modules
