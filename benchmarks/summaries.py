@@ -19,11 +19,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from hf_attnprobe.partitions.parts import Part, commit
-from hf_attnprobe.partitions.plan import Plan, read_plan, write_plan
+from hf_attnprobe.partitions.plan import Part, Plan, commit, read_plan, write_plan
 from hf_attnprobe.partitions.store import Store
-from hf_attnprobe.storage.partials import partial_bytes, summary_of_rows
-from hf_attnprobe.storage.wide_rows import parquet_bytes, to_wide
+from hf_attnprobe.storage.wide_rows import parquet_bytes, partial_bytes, summary_of_rows, to_wide
 
 
 PER_PART = 2000

@@ -26,7 +26,7 @@ from hf_attnprobe.options import LARGEST_SEED, Options, option
 from hf_attnprobe.storage.folders import alone_in, write_json
 from hf_attnprobe.training.classifier import train_classifier
 from hf_attnprobe.training.options import TrainingOptions
-from hf_attnprobe.training.resuming import TrainedClassifier
+from hf_attnprobe.training.trainer import TrainedClassifier
 
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from hf_attnprobe.adapters.transformer.self_check import least_attended
+from hf_attnprobe.adapters.transformer.replay import least_attended
 from hf_attnprobe.attention_model import (
     AttentionModelBase,
     Batch,

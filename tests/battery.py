@@ -18,7 +18,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from hf_attnprobe import AttnProbeError, AuditOptions, audit
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
-from hf_attnprobe.adapters.transformer.self_check import least_attended
+from hf_attnprobe.adapters.transformer.replay import least_attended
 from hf_attnprobe.attention_model import Batch, Observation
 from hf_attnprobe.faithfulness import Permutation
 from tiny_models import (

@@ -23,7 +23,7 @@ from hf_attnprobe.data.catalogue import known_datasets
 from hf_attnprobe.deception import run as deception
 from hf_attnprobe.faithfulness import tests as all_tests
 from hf_attnprobe.options import names_of
-from hf_attnprobe.partitions import planning, workers
+from hf_attnprobe.partitions import planning, work
 from hf_attnprobe.publishing import run as publishing
 from hf_attnprobe.publishing.options import PublishingOptions
 from hf_attnprobe.retraining import run as retraining
@@ -227,7 +227,7 @@ def test_public_names_are_sorted_and_no_others():
     [
         audit,
         planning.plan_audit,
-        workers.work,
+        work.work,
         run_partition,
         retraining.retrain,
         study.study,
@@ -301,7 +301,7 @@ FUNCTIONS = {
     "demo": parameters(demo.demo) | options_of(demo.demo) | {"verbose"},
     "audit": parameters(audit) | set(names_of([Data, *flat_options()])) | OF_OUTPUT,
     "plan": parameters(planning.plan_audit) | set(names_of([Data, *flat_options()])),
-    "work": parameters(workers.work) | options_of(workers.work),
+    "work": parameters(work.work) | options_of(work.work),
     "study": parameters(study.study, StudyOptions) | {"json"},
     "calibrate": parameters(calibrate) | options_of(calibrate) | {"json"},
     "report": {"folders", "output", "figures"},

@@ -641,7 +641,7 @@ def test_several_processes_need_a_folder_to_meet_in(checkpoint, monkeypatch):
         is_main_process=True,
         device=torch.device("cpu"),
     )
-    monkeypatch.setattr("hf_attnprobe.auditing.jobs.prepared.process_state", lambda: two)
+    monkeypatch.setattr("hf_attnprobe.auditing.prepare.process_state", lambda: two)
     with pytest.raises(
         AttnProbeError,
         match="several processes meet in the output folder; give one with --output-dir",

@@ -341,12 +341,12 @@ def test_a_trained_checkpoint_has_a_card_whose_code_runs(
 
 def test_no_training_fails_because_of_its_card(monkeypatch, tmp_path, reviews, caplog):
     from hf_attnprobe import AttentionClassifierConfig, TrainingOptions, train
-    from hf_attnprobe.training import resuming
+    from hf_attnprobe.training import trainer
 
     def broken(*_):
         raise RuntimeError("no room for cards")
 
-    monkeypatch.setattr(resuming, "write_files", broken)
+    monkeypatch.setattr(trainer, "write_files", broken)
     config = AttentionClassifierConfig(embedding_size=4, encoder_size=2, encoder="none")
     few = {name: part.select(range(20)) for name, part in reviews.items()}
     trained = train(

@@ -11,8 +11,7 @@ from adapters import families
 from hf_attnprobe import AttnProbeError, audit, wrap
 from hf_attnprobe.auditing.options import AuditOptions, Task
 from hf_attnprobe.checkpoints import load_model, load_tokenizer
-from hf_attnprobe.checkpoints.configurations import check_values
-from hf_attnprobe.checkpoints.heads import HEADS
+from hf_attnprobe.checkpoints.loading import HEADS, check_values
 
 
 SIZES = {

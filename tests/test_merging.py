@@ -25,12 +25,7 @@ from hf_attnprobe.statistics.merging import (
 )
 from hf_attnprobe.statistics.scores import quality
 from hf_attnprobe.statistics.summary import predictions_of, summarize
-from hf_attnprobe.storage.partials import (
-    partial_bytes,
-    read_partial,
-    summary_of_rows,
-)
-from hf_attnprobe.storage.wide_rows import to_wide
+from hf_attnprobe.storage.wide_rows import partial_bytes, read_partial, summary_of_rows, to_wide
 from made_up_rows import audit_rows, head_rows, long_rows
 
 

@@ -29,16 +29,14 @@ from hf_attnprobe import (
     work,
 )
 from hf_attnprobe.inference.encoding import Text
-from hf_attnprobe.partitions import leases as leases_module
-from hf_attnprobe.partitions import run as run_module
-from hf_attnprobe.partitions import texts as texts_module
-from hf_attnprobe.partitions import workers as workers_module
+from hf_attnprobe.partitions import plan as texts_module
+from hf_attnprobe.partitions import store as leases_module
+from hf_attnprobe.partitions import work as run_module
+from hf_attnprobe.partitions import work as workers_module
 from hf_attnprobe.partitions.auditor import Trust, load_auditor
-from hf_attnprobe.partitions.leases import Leases
-from hf_attnprobe.partitions.parts import read_part, records
-from hf_attnprobe.partitions.plan import partition_of, read_plan
-from hf_attnprobe.partitions.store import Store
-from hf_attnprobe.partitions.trials import DEATHS, TOGETHER, Trial, lives_through
+from hf_attnprobe.partitions.plan import partition_of, read_part, read_plan, records
+from hf_attnprobe.partitions.store import Leases, Store
+from hf_attnprobe.partitions.work import DEATHS, TOGETHER, Trial, lives_through
 from hf_attnprobe.storage.wide_rows import from_wide, read_wide
 
 

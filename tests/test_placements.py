@@ -13,8 +13,7 @@ import pytest
 
 from hf_attnprobe import AttnProbeError, plan_audit, run_partition
 from hf_attnprobe.data.generated.reviews import rationale_dataset
-from hf_attnprobe.partitions.placements.datatrove import AuditStep, tasks_of
-from hf_attnprobe.partitions.placements.ray import PartitionAuditor, run_on_ray
+from hf_attnprobe.partitions.engines import AuditStep, PartitionAuditor, run_on_ray, tasks_of
 from hf_attnprobe.partitions.plan import read_plan
 from hf_attnprobe.partitions.store import Store
 
@@ -71,7 +70,7 @@ def test_without_ray_it_says_what_to_install(job, monkeypatch):
 DATATROVE = """
 import sys
 from datatrove.executor import LocalPipelineExecutor
-from hf_attnprobe.partitions.placements.datatrove import AuditStep, tasks_of
+from hf_attnprobe.partitions.engines import AuditStep, tasks_of
 if __name__ == "__main__":
     job, logs = sys.argv[1:]
     LocalPipelineExecutor(pipeline=[AuditStep(job)], workers=2, logging_dir=logs, **tasks_of(job)).run()
@@ -79,7 +78,7 @@ if __name__ == "__main__":
 RAY = """
 import sys
 import ray
-from hf_attnprobe.partitions.placements.ray import run_on_ray
+from hf_attnprobe.partitions.engines import run_on_ray
 if __name__ == "__main__":
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     run_on_ray(sys.argv[1], n_workers=2)

@@ -8,8 +8,8 @@ import pytest
 
 from hf_attnprobe import markdown
 from hf_attnprobe.data import examples as data
-from hf_attnprobe.storage import plain_data
-from hf_attnprobe.storage.plain_data import from_plain, plain
+from hf_attnprobe.storage import provenance
+from hf_attnprobe.storage.provenance import from_plain, plain
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def test_other_fields_are_refused():
         from_plain(Result, {"name": "a", "mean": 0.5, "ci95": [0, 1], "more": 1})
 
 
-@pytest.mark.parametrize("module", [data, markdown, plain_data])
+@pytest.mark.parametrize("module", [data, markdown, provenance])
 def test_the_examples_of_the_docstrings(module):
     found = doctest.testmod(module)
     assert found.failed == 0 < found.attempted

@@ -13,8 +13,7 @@ from transformers import BertConfig
 from hf_attnprobe import AuditOptions, Data, audit, read_audit
 from hf_attnprobe.auditing.examples import choose_texts
 from hf_attnprobe.charts.shown_text import ADVERSARY_JSD, ADVERSARY_PROBABILITY
-from hf_attnprobe.single_texts.explain import Explainer
-from hf_attnprobe.single_texts.tokens import as_read
+from hf_attnprobe.texts import Explainer, as_read
 from test_any_head import DATA, HEADS, SMALL
 from test_head_sentences import pair_tokenizer
 

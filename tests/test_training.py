@@ -17,10 +17,10 @@ from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.statistics.scores import classification_metrics
 from hf_attnprobe.training import classifier as training
 from hf_attnprobe.training import run as verb
-from hf_attnprobe.training.losses import papers_loss
 from hf_attnprobe.training.options import Architecture, TrainingOptions
 from hf_attnprobe.training.procedures import (
     papers_config,
+    papers_loss,
     papers_optimizer,
     papers_procedure,
 )

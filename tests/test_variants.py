@@ -223,7 +223,7 @@ def test_an_adapter_whose_head_is_nowhere_is_refused(lora, tmp_path):
 
 
 def test_without_peft_the_error_says_what_to_install(lora, monkeypatch):
-    monkeypatch.setattr("hf_attnprobe.checkpoints.peft_adapters.is_peft_available", lambda: False)
+    monkeypatch.setattr("hf_attnprobe.checkpoints.loading.is_peft_available", lambda: False)
     with pytest.raises(AttnProbeError, match="pip install peft"):
         load_model(lora[0])
 

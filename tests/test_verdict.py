@@ -605,7 +605,7 @@ def test_an_untrained_network_is_not_said_to_agree(tokenizer, encoder, sharpness
 def test_the_control_is_the_same_tests_on_the_shuffled_weights(tokenizer, tmp_path):
     from hf_attnprobe import wrap
     from hf_attnprobe.auditing.control import control_of, sharpen_like
-    from hf_attnprobe.inference.reference import reference_batch
+    from hf_attnprobe.auditing.prepare import reference_batch
 
     model = untrained("cnn", 5, len(tokenizer))
     texts = generated_texts(tokenizer, n=12, length=7)
@@ -659,7 +659,7 @@ def test_a_control_attends_as_sharply_as_the_model(tokenizer, attention):
     """Peaked attention agrees with leave-one-out by algebra, whatever it learned."""
     from hf_attnprobe import wrap
     from hf_attnprobe.auditing.control import control_of, sharpen_like
-    from hf_attnprobe.inference.reference import reference_batch
+    from hf_attnprobe.auditing.prepare import reference_batch
 
     torch.manual_seed(0)
     config = AttentionClassifierConfig(

@@ -13,7 +13,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from hf_attnprobe.adapters.transformer.inputs import embeddings_of
+from hf_attnprobe.adapters.transformer.layout import embeddings_of
 from hf_attnprobe.attention_classifier.configuration_attention_classifier import (
     AttentionClassifierConfig,
 )

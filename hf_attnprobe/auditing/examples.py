@@ -21,11 +21,10 @@ from hf_attnprobe.auditing.sweep import Sweep
 from hf_attnprobe.charts.shown_text import ShownText
 from hf_attnprobe.data.examples import column_of
 from hf_attnprobe.inference.images import ImageReader
-from hf_attnprobe.single_texts.explain import Explainer
-from hf_attnprobe.single_texts.stored import read_texts, write_texts
-from hf_attnprobe.single_texts.tokens import Strings
 from hf_attnprobe.statistics.samples import by_hash
 from hf_attnprobe.statistics.summary import PREDICTION, predictions_of, site_of_model
+from hf_attnprobe.storage.texts import read_texts, write_texts
+from hf_attnprobe.texts import Explainer, Strings
 
 
 if TYPE_CHECKING:

@@ -15,13 +15,13 @@ from hf_attnprobe.auditing.forms.terminal import short_text
 from hf_attnprobe.auditing.page import audit_fragment, audit_page
 from hf_attnprobe.auditing.result import AuditResult, check_schema, fields_from_json
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.single_texts.stored import read_texts
 from hf_attnprobe.statistics.stopping import MARK, rows_that_count
 from hf_attnprobe.statistics.summary import PREDICTION
 from hf_attnprobe.statistics.verdict_lines import tail
 from hf_attnprobe.storage.folders import write_atomically
 from hf_attnprobe.storage.provenance import read_summary
 from hf_attnprobe.storage.rows import read_rows
+from hf_attnprobe.storage.texts import read_texts
 
 
 if TYPE_CHECKING:

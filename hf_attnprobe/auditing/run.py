@@ -19,9 +19,9 @@ from hf_attnprobe.attention_model import (
 from hf_attnprobe.auditing.distance import distance_of_erased
 from hf_attnprobe.auditing.estimates.half_precision import compared_with_float32
 from hf_attnprobe.auditing.examples import shown_texts
-from hf_attnprobe.auditing.jobs.prepared import PreparedAudit, prepare_audit, sweep_of
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.page import audit_page
+from hf_attnprobe.auditing.prepare import PreparedAudit, prepare_audit, sweep_of
 from hf_attnprobe.auditing.progress import Pace
 from hf_attnprobe.auditing.recomputed import (
     CHANGED,
@@ -66,7 +66,7 @@ from hf_attnprobe.data.examples import (
 )
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness import readings
-from hf_attnprobe.inference.unknown_tokens import unknown_note
+from hf_attnprobe.inference.choices import unknown_note
 from hf_attnprobe.options import Options
 from hf_attnprobe.progress import quiet_libraries
 from hf_attnprobe.statistics.checks import contradictions

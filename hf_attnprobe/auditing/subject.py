@@ -19,7 +19,7 @@ from transformers import (
 
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.adapters.pretrained import unwrapped
-from hf_attnprobe.adapters.transformer.inputs import embeddings_of
+from hf_attnprobe.adapters.transformer.layout import embeddings_of
 from hf_attnprobe.adapters.transformer.task_heads import predicts_number
 from hf_attnprobe.attention_model import AttentionModelBase
 from hf_attnprobe.auditing import control as controls

@@ -17,8 +17,7 @@ from hf_attnprobe.calibration.options import CalibrationOptions
 from hf_attnprobe.statistics.known_truth import MEASURED, RuleRow, share
 from hf_attnprobe.statistics.verdicts import RULES
 from hf_attnprobe.storage.folders import write_atomically, write_json
-from hf_attnprobe.storage.plain_data import plain
-from hf_attnprobe.storage.provenance import versions
+from hf_attnprobe.storage.provenance import plain, versions
 
 
 Outcome = Literal["right", "wrong", "undecided"]

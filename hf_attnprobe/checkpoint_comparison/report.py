@@ -24,7 +24,7 @@ from hf_attnprobe.statistics.estimates import (
 from hf_attnprobe.statistics.scores import weighted_metrics, with_all_texts
 from hf_attnprobe.statistics.summary import PREDICTION
 from hf_attnprobe.statistics.verdicts import MIN_TEXTS
-from hf_attnprobe.storage.plain_data import plain
+from hf_attnprobe.storage.provenance import plain
 from hf_attnprobe.terminal import visible
 
 

@@ -1,21 +1,448 @@
-"""Models from folders or the Hub, with errors of one line."""
+"""A model from a folder or the Hub: the class that its configuration names, every weight used and found."""
 
+import json
+import warnings
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
-from transformers import PreTrainedConfig, PreTrainedModel
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModelForImageClassification,
+    AutoModelForMaskedLM,
+    AutoModelForMultipleChoice,
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
+from transformers.utils import cached_file, find_adapter_config_file, is_peft_available
 
 from hf_attnprobe.attention_classifier import (
     AttentionClassifierConfig,
     AttentionClassifierForSequenceClassification,
 )
-from hf_attnprobe.checkpoints.configurations import load_config
-from hf_attnprobe.checkpoints.heads import CLASSIFIER, check_weights, head_of
-from hf_attnprobe.checkpoints.origins import Origin, origin_of
-from hf_attnprobe.checkpoints.peft_adapters import adapter_config, load_adapted
+from hf_attnprobe.checkpoints.origins import (
+    Origin,
+    check_adapter_is_data,
+    check_names_no_code,
+    check_weights_are_data,
+    origin_of,
+)
 from hf_attnprobe.checkpoints.records import check_whole
-from hf_attnprobe.checkpoints.trust import check_weights_are_data
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.options import LARGEST
+
+
+MOST_LABELS = 1_000_000
+"""Transformers names every label when it reads a configuration: 10^12 take for ever."""
+ENDS_A_TEXT = "eos_token_id"
+"""Of a model that generates there may be several."""
+
+
+def load_config(origin: Origin, **labels: Any) -> PreTrainedConfig:
+    """The configuration of a checkpoint.
+
+    Args:
+        labels: ``id2label`` and ``label2id``, in place of the checkpoint's.
+
+    Raises:
+        AttnProbeError: there is none, one of its values is of the wrong type or range,
+            or names code.
+    """
+    with origin.reported():
+        values, _ = PreTrainedConfig.get_config_dict(origin.name, **origin.place)
+        values = dict(values)
+    check_values(values, origin.name)
+    check_names_no_code(origin, values)
+    with origin.reported():
+        # whose revision it is, the user says: `place` holds it
+        return AutoConfig.from_pretrained(  # nosec B615
+            origin.name,
+            trust_remote_code=origin.trust_remote_code,
+            return_dict=True,  # adapters read what a model returns by its names
+            **origin.place,
+            **labels,
+        )
+
+
+def check_values(values: Mapping[str, Any], name: str) -> None:
+    """Checks the values that Transformers takes as they are.
+
+    Args:
+        values: of a config.json.
+        name: of the model, for the error.
+
+    Raises:
+        AttnProbeError: the first that is of the wrong type or range.
+    """
+
+    def refuse(key: str, expected: str) -> None:
+        value = str(values[key])
+        value = value if len(value) <= 80 else value[:80] + "…"
+        raise AttnProbeError(
+            f"expected {expected} for {key} in the configuration of {name}, got {value}; "
+            "correct its config.json"
+        )
+
+    for key, value in values.items():
+        if key.endswith("_token_id") and not _is_id(value, several=key == ENDS_A_TEXT):
+            refuse(key, "a token id")
+    longest = values.get("max_position_embeddings")
+    if longest is not None and not (_is_int(longest) and longest <= LARGEST):
+        refuse("max_position_embeddings", f"a whole number up to {LARGEST:,}")
+    n_labels = values.get("num_labels")
+    if n_labels is not None and not (_is_int(n_labels) and n_labels <= MOST_LABELS):
+        refuse("num_labels", f"a whole number up to {MOST_LABELS:,}")
+    if not _is_list_of_names(values.get("architectures")):
+        refuse("architectures", "a list of names")
+    if not _is_numbered(values.get("id2label")):
+        refuse("id2label", "names for the numbers from 0 on")
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_id(value: Any, *, several: bool) -> bool:
+    """A number, where ``several`` may be a list of some, or none."""
+    values = value if isinstance(value, list) and value and several else [value]
+    return value is None or all(_is_int(v) and abs(v) <= LARGEST for v in values)
+
+
+def _is_list_of_names(value: Any) -> bool:
+    if value is None:
+        return True
+    return isinstance(value, list) and all(isinstance(name, str) for name in value)
+
+
+def _is_numbered(names: Any) -> bool:
+    if names is None:
+        return True
+    if not isinstance(names, dict):
+        return False
+    return {str(key) for key in names} == {str(k) for k in range(len(names))}
+
+
+# --- What a checkpoint predicts, by its head, and whether the head's weights are there -----------
+# The configuration names the class that was saved. Loaded as another class the weights of
+# the head may fit all the same, or be drawn at random, and nothing would say so.
+
+
+class Head(NamedTuple):
+    """A kind of head.
+
+    Attributes:
+        task: its name, as pipelines and the Hub call it.
+        suffix: how the names of such classes end.
+        auto: the class of Transformers that loads it.
+    """
+
+    task: str
+    suffix: str
+    auto: Any
+
+
+HEADS = (
+    Head(
+        "text-classification",
+        "ForSequenceClassification",
+        AutoModelForSequenceClassification,
+    ),
+    Head(
+        "token-classification",
+        "ForTokenClassification",
+        AutoModelForTokenClassification,
+    ),
+    Head("question-answering", "ForQuestionAnswering", AutoModelForQuestionAnswering),
+    Head("multiple-choice", "ForMultipleChoice", AutoModelForMultipleChoice),
+    Head("fill-mask", "ForMaskedLM", AutoModelForMaskedLM),
+    Head(
+        "image-classification",
+        "ForImageClassification",
+        AutoModelForImageClassification,
+    ),
+)
+"""All that is understood: a further kind of head is a further line."""
+
+CLASSIFIER = HEADS[0]
+HARMLESS = ("pooler.", "position_ids", "inv_freq", "masked_bias", "attn.bias")
+"""Left-over weights that no head reads: of poolers, and tables that are computed."""
+
+
+def head_named(class_name: str) -> Head | None:
+    """The kind of head of a class of models; None if it is none of those understood."""
+    plain = class_name.removesuffix("Simple")  # XLNetForQuestionAnsweringSimple
+    found = [head for head in HEADS if plain.endswith(head.suffix)]
+    return found[0] if found else None
+
+
+def head_for(task: str) -> Head:
+    """The kind of head for a task.
+
+    Raises:
+        AttnProbeError: an unknown task.
+    """
+    for head in HEADS:
+        if head.task == task:
+            return head
+    known = ", ".join(head.task for head in HEADS)
+    raise AttnProbeError(f"expected task to be one of {known}, got {task!r}")
+
+
+def head_of(config: PreTrainedConfig, name: str, task: str | None = None) -> Head:
+    """The head that a checkpoint was saved with.
+
+    Args:
+        config: its configuration.
+        name: of the model, for the error.
+        task: the head that is meant, where the configuration names none.
+
+    Raises:
+        AttnProbeError: no head is named, one that is not understood, or another one than
+            that of ``task``.
+    """
+    meant = None if task is None else head_for(task)
+    classes = [str(kind) for kind in config.architectures or []]
+    remote = getattr(config, "auto_map", None) or {}
+    own = [head for head in HEADS if head.auto.__name__ in remote]
+    named = head_named(classes[0]) if classes else None
+    if named is None and len(own) == 1:  # code of its own, whatever its classes' names
+        named = own[0]
+    if named is None and classes:
+        raise AttnProbeError(
+            f"expected a model with a head that is understood ({_understood()}), {name} "
+            f"is a {classes[0]}; fine-tune it first with attnprobe train --model"
+        )
+    if named is None and meant is None:
+        raise AttnProbeError(
+            f"expected the configuration of {name} to name the model's class, found no "
+            "architectures in it; say with --task which head it has"
+        )
+    if named is not None and meant is not None and named is not meant:
+        kind = classes[0] if classes else "model with code of its own"
+        raise AttnProbeError(
+            f"expected a model for {meant.task}, {name} is a {kind}, for {named.task}; "
+            "choose another"
+        )
+    found = named or meant
+    assert found is not None
+    return found
+
+
+def _understood() -> str:
+    return ", ".join(head.suffix for head in HEADS)
+
+
+def check_weights(
+    name: str,
+    base_prefix: str,
+    info: Mapping[str, Any],
+    *,
+    new_head: bool = False,
+    brought: Collection[str] = (),
+) -> None:
+    """Checks that a model is made of all weights of its checkpoint, and of no others.
+
+    Args:
+        name: of the model, for the error.
+        base_prefix: what the names of all weights below the head begin with.
+        info: ``output_loading_info`` of Transformers.
+        new_head: whether the head is to be trained, so that it may be missing and
+            another's may be left over.
+        brought: weights that come from elsewhere.
+
+    Raises:
+        AttnProbeError: weights of another shape, missing or left over.
+    """
+    for key, saved, needed in sorted(info["mismatched_keys"]):
+        if key not in brought:
+            raise AttnProbeError(
+                f"expected a model in {name}, but it does not load: the weights {key} are "
+                f"{list(saved)}, its configuration says {list(needed)}"
+            )
+    missing = sorted(set(info["missing_keys"]) - set(brought))
+    if missing and not new_head:
+        raise AttnProbeError(
+            f"expected a fine-tuned model in {name!r}, but it has no weights for "
+            f"{_some(missing)}; fine-tune it first with attnprobe train --model"
+        )
+    over = [
+        key for key in sorted(info["unexpected_keys"]) if not any(part in key for part in HARMLESS)
+    ]
+    if over and not new_head:
+        below = [key for key in over if key.startswith(f"{base_prefix}.")]
+        of = "layers that its configuration has not" if below else "another head"
+        raise AttnProbeError(
+            f"expected every weight of {name!r} in the model, left over are those of "
+            f"{of}: {_some(below or over)}; load it as the model that was saved"
+        )
+
+
+def _some(keys: list[str]) -> str:
+    more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
+    return ", ".join(keys[:3]) + more
+
+
+# --- LoRA and its like: weights that peft saved without the model that they change ---------------
+
+TASKS = {
+    "SEQ_CLS": "text-classification",
+    "TOKEN_CLS": "token-classification",
+    "QUESTION_ANS": "question-answering",
+}
+"""What peft calls the heads."""
+
+PREFIX = "base_model.model."
+"""What peft puts before the names of saved weights."""
+
+
+def adapter_config(origin: Origin) -> dict[str, Any] | None:
+    """What ``adapter_config.json`` says; None of a whole model.
+
+    Raises:
+        AttnProbeError: it cannot be read, or names no base.
+    """
+    with origin.reported():
+        file = find_adapter_config_file(origin.name, **origin.place)
+        if file is None:
+            return None
+        values = json.loads(Path(file).read_text())
+    if not isinstance(values, dict) or not _base_name(origin, values):
+        raise AttnProbeError(
+            f"expected a base model in adapter_config.json of {origin.name}, found none; "
+            "save the adapter again"
+        )
+    return values
+
+
+def base_of(origin: Origin, values: Mapping[str, Any]) -> Origin:
+    """Where an adapter's base model is: beside it, or where its configuration says."""
+    return origin_of(
+        _base_name(origin, values),
+        revision=values.get("revision"),
+        token=origin.token,
+        trust_remote_code=origin.trust_remote_code,
+        allow_pickle=origin.allow_pickle,
+    )
+
+
+def _base_name(origin: Origin, values: Mapping[str, Any]) -> str:
+    if origin.folder is not None and (origin.folder / "config.json").exists():
+        return origin.name
+    return str(values.get("base_model_name_or_path") or "")
+
+
+def has_tokenizer(origin: Origin) -> bool:
+    """Whether a tokenizer was saved beside the weights."""
+    with origin.reported():
+        file = cached_file(
+            origin.name,
+            "tokenizer_config.json",
+            _raise_exceptions_for_missing_entries=False,
+            **origin.place,
+        )
+    return file is not None
+
+
+def load_adapted(origin: Origin, values: Mapping[str, Any], task: str | None) -> PreTrainedModel:
+    """The base model with an adapter's weights added into its own.
+
+    Its outputs are those of the two side by side, but for rounding.
+
+    Raises:
+        AttnProbeError: peft is not installed, the base does not load, a head that is
+            nowhere, or an adapter whose weights cannot be added.
+    """
+    if not is_peft_available():
+        raise AttnProbeError(
+            f"expected a whole model in {origin.name}, found a peft adapter, and peft is "
+            "not installed; pip install peft, or save the merged model"
+        )
+    import peft
+
+    check_adapter_is_data(origin)
+    _check_can_be_added(origin, values)
+    base = base_of(origin, values)
+    config = load_config(base)
+    check_weights_are_data(base, config.to_dict())
+    head = _head(config, values, base, task)
+    with origin.reported():
+        weights = peft.load_peft_weights(origin.name, device="cpu", **origin.place)
+    brought = {name.removeprefix(PREFIX) for name in weights}
+    n_labels = _labels_of(weights, config, head)
+    if n_labels not in (None, config.num_labels):
+        config.num_labels = n_labels
+    with base.reported():
+        model, info = head.auto.from_pretrained(
+            base.name,
+            config=config,
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+            trust_remote_code=base.trust_remote_code,
+            use_safetensors=None if base.allow_pickle else True,
+            adapter_kwargs={},
+            **base.place,
+        )
+    # The base may have had another head, or none: then the adapter must bring all of it.
+    info["unexpected_keys"] = []
+    check_weights(base.name, model.base_model_prefix, info, brought=brought)
+    with origin.reported(), warnings.catch_warnings():
+        # peft asks Transformers by a name that goes with the next major version
+        warnings.simplefilter("ignore", FutureWarning)
+        adapted = peft.PeftModel.from_pretrained(model, origin.name, **origin.place)
+    with origin.reported():
+        return adapted.merge_and_unload().eval().requires_grad_(True)
+
+
+def _check_can_be_added(origin: Origin, values: Mapping[str, Any]) -> None:
+    """Before anything of it is loaded: prompts bring tokenizers and files of their own."""
+    from peft import PromptLearningConfig
+    from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING
+
+    name = str(values.get("peft_type"))
+    known = {kind.value: made for kind, made in PEFT_TYPE_TO_CONFIG_MAPPING.items()}
+    if name not in known or issubclass(known[name], PromptLearningConfig):
+        raise AttnProbeError(
+            f"expected an adapter whose weights can be added to the model's, as LoRA's, "
+            f"{origin.name} is {name}; it cannot be audited"
+        )
+
+
+def _head(
+    config: PreTrainedConfig,
+    values: Mapping[str, Any],
+    base: Origin,
+    task: str | None,
+) -> Head:
+    """The head that the adapter was trained with; else that of its base."""
+    named = TASKS.get(str(values.get("task_type")))
+    if named is not None and task not in (None, named):
+        raise AttnProbeError(
+            f"expected the task {named}, which the adapter was trained for, got {task!r}; "
+            "leave --task out"
+        )
+    if named is not None or task is not None:
+        return head_for(named or task or "")
+    return head_of(config, base.name)
+
+
+def _labels_of(
+    weights: Mapping[str, torch.Tensor], config: PreTrainedConfig, head: Head
+) -> int | None:
+    """How many outputs the head has that an adapter brings; None if it brings none."""
+    with torch.device("meta"):
+        empty = head.auto.from_config(config)
+    last = None
+    for name, module in empty.named_modules():
+        if isinstance(module, torch.nn.Linear) and (module.out_features == config.num_labels):
+            last = weights.get(f"{PREFIX}{name}.weight", last)
+    return None if last is None else len(last)
+
+
+# --- Models from folders or the Hub, with errors of one line -------------------------------------
 
 
 def load_model(

@@ -14,12 +14,8 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from hf_attnprobe.checkpoints.loading import adapter_config, base_of, has_tokenizer
 from hf_attnprobe.checkpoints.origins import Origin, first_line, origin_of
-from hf_attnprobe.checkpoints.peft_adapters import (
-    adapter_config,
-    base_of,
-    has_tokenizer,
-)
 from hf_attnprobe.errors import AttnProbeError
 
 

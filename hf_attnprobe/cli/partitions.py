@@ -8,7 +8,7 @@ from hf_attnprobe.cli.flags import add_audited, add_options
 from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.faithfulness.registry import parse_tests
 from hf_attnprobe.options import from_flat
-from hf_attnprobe.partitions.options import WorkOptions
+from hf_attnprobe.partitions.plan import WorkOptions
 from hf_attnprobe.terminal import show
 
 
@@ -55,6 +55,6 @@ def run_plan(arguments: dict[str, Any]) -> None:
 
 def run_work(arguments: dict[str, Any]) -> None:
     """Works on a job until nothing of it is left."""
-    from hf_attnprobe.partitions.workers import work
+    from hf_attnprobe.partitions.work import work
 
     show(work(arguments["job"], options=from_flat(arguments, WorkOptions)))

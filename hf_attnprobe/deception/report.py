@@ -11,7 +11,7 @@ from hf_attnprobe.retraining.verdict import all_of, opposite
 from hf_attnprobe.statistics.estimates import Estimate, mean_estimate
 from hf_attnprobe.statistics.scores import Score, compare_scores
 from hf_attnprobe.statistics.verdicts import MIN_TEXTS, RULES, Answer, grade
-from hf_attnprobe.storage.plain_data import plain
+from hf_attnprobe.storage.provenance import plain
 from hf_attnprobe.terminal import visible
 
 

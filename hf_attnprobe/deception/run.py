@@ -34,7 +34,7 @@ from transformers import (
 )
 
 from hf_attnprobe.adapters.pretrained import class_names
-from hf_attnprobe.adapters.transformer.readout import query_rows, readout_of
+from hf_attnprobe.adapters.transformer.layout import query_rows, readout_of
 from hf_attnprobe.attention_classifier import (
     AttentionClassifierForSequenceClassification,
 )
@@ -63,9 +63,8 @@ from hf_attnprobe.retraining.base import Splits, load_base, shared_settings
 from hf_attnprobe.storage.folders import write_atomically, write_json
 from hf_attnprobe.training.classifier import papers_trainer, procedure_of
 from hf_attnprobe.training.fine_tuning import USUAL, trainer_settings
-from hf_attnprobe.training.losses import papers_loss
-from hf_attnprobe.training.resuming import begin, finish
-from hf_attnprobe.training.trainer import PlainTrainer, check_pads, make_trainer
+from hf_attnprobe.training.procedures import papers_loss
+from hf_attnprobe.training.trainer import PlainTrainer, begin, check_pads, finish, make_trainer
 
 
 if TYPE_CHECKING:

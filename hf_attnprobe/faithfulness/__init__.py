@@ -19,8 +19,8 @@ from hf_attnprobe.faithfulness import plausibility as _plausibility
 from hf_attnprobe.faithfulness import conicity as _conicity
 from hf_attnprobe.faithfulness.fragility import Fragility
 from hf_attnprobe.faithfulness.single_token import SingleToken
-from hf_attnprobe.faithfulness.shares.attribution_agreement import AttributionAgreement
-from hf_attnprobe.faithfulness.shares import attention_by_tag as _attention_by_tag
+from hf_attnprobe.faithfulness.attribution_agreement import AttributionAgreement
+from hf_attnprobe.faithfulness import attention_by_tag as _attention_by_tag
 
 # isort: on
 from hf_attnprobe.faithfulness.registry import (

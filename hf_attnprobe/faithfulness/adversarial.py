@@ -35,11 +35,17 @@ from hf_attnprobe.attention_model import (
     Site,
 )
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.faithfulness.farthest.gradient_search import Search
-from hf_attnprobe.faithfulness.farthest.groups import of_group
-from hf_attnprobe.faithfulness.farthest.heads import has_one_row, of_head, of_row
-from hf_attnprobe.faithfulness.farthest.linear import by_search, exactly, within_bounds
-from hf_attnprobe.faithfulness.farthest.result import AdversarialResult
+from hf_attnprobe.faithfulness.farthest import (
+    AdversarialResult,
+    Search,
+    by_search,
+    exactly,
+    has_one_row,
+    of_group,
+    of_head,
+    of_row,
+    within_bounds,
+)
 from hf_attnprobe.faithfulness.registry import register_test
 from hf_attnprobe.options import Options, option
 from hf_attnprobe.readings import TestReadings, share

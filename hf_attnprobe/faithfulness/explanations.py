@@ -26,8 +26,7 @@ from torch import Tensor
 
 from hf_attnprobe.attention_model import ALL, EditableInputs, Observation, Site, Stack
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.faithfulness.attention_flow import flow_to_tokens
-from hf_attnprobe.faithfulness.attention_maps import OF_HEADS, OF_LAYERS
+from hf_attnprobe.faithfulness.attention_maps import OF_HEADS, OF_LAYERS, flow_to_tokens
 from hf_attnprobe.faithfulness.correlation import leave_one_out_ranks, ranks
 from hf_attnprobe.faithfulness.registry import (
     AuditPreview,

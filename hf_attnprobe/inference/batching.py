@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from hf_attnprobe.adapters.token_deletion import sum_pieces
+from hf_attnprobe.adapters.deletion import sum_pieces
 from hf_attnprobe.attention_model import NO_INPUTS, AttentionModel, Batch, Site
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.inference.encoding import Text

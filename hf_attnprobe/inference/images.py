@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from hf_attnprobe.adapters.transformer.inputs import image_shape
+from hf_attnprobe.adapters.transformer.layout import image_shape
 from hf_attnprobe.data.examples import column_of
 from hf_attnprobe.data.images import image_column
 from hf_attnprobe.errors import AttnProbeError

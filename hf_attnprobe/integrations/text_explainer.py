@@ -20,7 +20,7 @@ from hf_attnprobe.inference.images import ImageReader
 from hf_attnprobe.page.document import fragment
 from hf_attnprobe.page.html import tag
 from hf_attnprobe.page.texts import text_view
-from hf_attnprobe.single_texts.explain import Explainer, whole_attention
+from hf_attnprobe.texts import Explainer, whole_attention
 
 
 CAUTION = (

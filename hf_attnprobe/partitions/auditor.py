@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from hf_attnprobe.auditing.jobs.fingerprints import fingerprints
-from hf_attnprobe.auditing.jobs.reference import set_reference
 from hf_attnprobe.auditing.options import AuditOptions
+from hf_attnprobe.auditing.prepare import fingerprints, set_reference
 from hf_attnprobe.auditing.rehearsal import rehearse
 from hf_attnprobe.auditing.selection import (
     Choice,
@@ -29,9 +28,8 @@ from hf_attnprobe.inference.batching import by_length, in_batches, parse_bytes
 from hf_attnprobe.inference.choices import encode
 from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.options import Options, from_flat
-from hf_attnprobe.partitions.plan import Plan, partition_of
+from hf_attnprobe.partitions.plan import Plan, partition_of, read_texts_of
 from hf_attnprobe.partitions.store import Store
-from hf_attnprobe.partitions.texts import read_texts_of
 from hf_attnprobe.statistics.summary import PREDICTION
 from hf_attnprobe.storage.provenance import versions
 from hf_attnprobe.storage.rows import NO_SITE

@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hf_attnprobe.auditing.jobs.fingerprints import fingerprints
 from hf_attnprobe.auditing.options import AuditOptions
+from hf_attnprobe.auditing.prepare import fingerprints
 from hf_attnprobe.auditing.selection import tests_given
 from hf_attnprobe.auditing.stopping.limits import limits_of
 from hf_attnprobe.auditing.subject import Subject, make_subject
@@ -24,9 +24,17 @@ from hf_attnprobe.partitions.auditor import (
     examined,
     reference_examples,
 )
-from hf_attnprobe.partitions.plan import PLAN, Plan, read_plan, write_plan
+from hf_attnprobe.partitions.plan import (
+    PLAN,
+    TEXTS,
+    Plan,
+    Shared,
+    read_plan,
+    share_out,
+    texts_name,
+    write_plan,
+)
 from hf_attnprobe.partitions.store import Store
-from hf_attnprobe.partitions.texts import TEXTS, Shared, share_out, texts_name
 from hf_attnprobe.progress import quiet_libraries
 from hf_attnprobe.storage.provenance import versions
 

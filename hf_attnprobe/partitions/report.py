@@ -18,8 +18,7 @@ from hf_attnprobe.auditing.verdict import findings
 from hf_attnprobe.data.examples import dataset_name
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness import readings
-from hf_attnprobe.partitions.parts import read_part, records
-from hf_attnprobe.partitions.plan import Plan, read_plan
+from hf_attnprobe.partitions.plan import Plan, read_part, read_plan, records
 from hf_attnprobe.partitions.store import Store
 from hf_attnprobe.statistics.checks import contradictions
 from hf_attnprobe.statistics.differences import compare_rankings
@@ -32,8 +31,7 @@ from hf_attnprobe.statistics.merging import (
 )
 from hf_attnprobe.statistics.summary import summarize
 from hf_attnprobe.statistics.wording import Words, words_of
-from hf_attnprobe.storage.partials import read_partial
-from hf_attnprobe.storage.wide_rows import from_wide, read_wide
+from hf_attnprobe.storage.wide_rows import from_wide, read_partial, read_wide
 
 
 FEW_VALUES = 1_000_000

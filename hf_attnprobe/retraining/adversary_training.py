@@ -30,9 +30,8 @@ from hf_attnprobe.retraining.base import (
 )
 from hf_attnprobe.retraining.options import Adversary
 from hf_attnprobe.training.classifier import new_model, papers_trainer, procedure_of
-from hf_attnprobe.training.losses import with_penalties
-from hf_attnprobe.training.resuming import begin, finish, finished
-from hf_attnprobe.training.trainer import PlainTrainer
+from hf_attnprobe.training.procedures import with_penalties
+from hf_attnprobe.training.trainer import PlainTrainer, begin, finish, finished
 
 
 if TYPE_CHECKING:

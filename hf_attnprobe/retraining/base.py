@@ -27,7 +27,7 @@ from hf_attnprobe.statistics.scores import Score, compare_scores
 from hf_attnprobe.training.classifier import procedure_of, train_classifier
 from hf_attnprobe.training.options import TrainingOptions
 from hf_attnprobe.training.procedures import DEFAULT
-from hf_attnprobe.training.resuming import TrainedClassifier
+from hf_attnprobe.training.trainer import TrainedClassifier
 
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from hf_attnprobe.retraining.verdict import Verdict, farthest_seed, verdict
 from hf_attnprobe.statistics.estimates import Estimate, mean_estimate
 from hf_attnprobe.statistics.scores import Score
 from hf_attnprobe.statistics.summary import Statistic, attention_bin
-from hf_attnprobe.storage.plain_data import from_plain, plain, values_from_plain
+from hf_attnprobe.storage.provenance import from_plain, plain, values_from_plain
 
 
 PUBLISHED_F1 = {

@@ -27,13 +27,14 @@ from hf_attnprobe.retraining.base import (
     silent,
 )
 from hf_attnprobe.retraining.options import Rationale
-from hf_attnprobe.training.resuming import (
+from hf_attnprobe.training.trainer import (
+    PlainTrainer,
     TrainedClassifier,
     begin,
     check_same,
     finish,
+    make_trainer,
 )
-from hf_attnprobe.training.trainer import PlainTrainer, make_trainer
 
 
 N_DRAWS = 4

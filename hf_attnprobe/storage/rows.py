@@ -20,7 +20,7 @@ from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.functional.predictions import Prediction
 from hf_attnprobe.statistics.differences import DRAW
 from hf_attnprobe.statistics.summary import PREDICTION
-from hf_attnprobe.storage.locks import half_written
+from hf_attnprobe.storage.folders import half_written
 
 
 KEY = ("test", "statistic", "example_id", "layer", "head")  # there is one value of each

@@ -8,7 +8,7 @@ from typing import Any
 from hf_attnprobe import markdown
 from hf_attnprobe.published import PUBLISHED
 from hf_attnprobe.statistics.estimates import Estimate
-from hf_attnprobe.storage.plain_data import from_plain, plain
+from hf_attnprobe.storage.provenance import from_plain, plain
 from hf_attnprobe.studies.grid import grid_tables
 from hf_attnprobe.studies.papers import paper_tables
 from hf_attnprobe.studies.plan import DataUsed, Job, Study

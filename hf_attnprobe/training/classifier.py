@@ -24,7 +24,6 @@ from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.inference.encoding import second_texts
 from hf_attnprobe.inference.guides import Guide, guide_rows, special_ids
 from hf_attnprobe.progress import quiet_libraries
-from hf_attnprobe.training.losses import papers_loss
 from hf_attnprobe.training.options import Architecture, TrainingOptions
 from hf_attnprobe.training.procedures import (
     DEFAULT,
@@ -32,10 +31,17 @@ from hf_attnprobe.training.procedures import (
     Procedure,
     optimizer_and_schedule,
     papers_config,
+    papers_loss,
     papers_procedure,
 )
-from hf_attnprobe.training.resuming import TrainedClassifier, begin, finish, finished
-from hf_attnprobe.training.trainer import PlainTrainer, make_trainer
+from hf_attnprobe.training.trainer import (
+    PlainTrainer,
+    TrainedClassifier,
+    begin,
+    finish,
+    finished,
+    make_trainer,
+)
 
 
 if TYPE_CHECKING:

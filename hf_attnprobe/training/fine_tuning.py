@@ -15,8 +15,14 @@ from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.progress import quiet_libraries
 from hf_attnprobe.training.classifier import named_labels, with_max_length
 from hf_attnprobe.training.options import ONLY_CLASSIFIER, TrainingOptions
-from hf_attnprobe.training.resuming import TrainedClassifier, begin, finish, finished
-from hf_attnprobe.training.trainer import PlainTrainer, make_trainer
+from hf_attnprobe.training.trainer import (
+    PlainTrainer,
+    TrainedClassifier,
+    begin,
+    finish,
+    finished,
+    make_trainer,
+)
 
 
 if TYPE_CHECKING:

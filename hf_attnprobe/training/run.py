@@ -14,7 +14,7 @@ from hf_attnprobe.training.classifier import train_classifier
 from hf_attnprobe.training.fine_tuning import check_pretrained_options, fine_tune
 from hf_attnprobe.training.options import Architecture, TrainingOptions
 from hf_attnprobe.training.procedures import papers_config
-from hf_attnprobe.training.resuming import TrainedClassifier
+from hf_attnprobe.training.trainer import TrainedClassifier
 
 
 def train(

@@ -13,7 +13,7 @@ from hf_attnprobe.attention_classifier import (
     AttentionClassifierForSequenceClassification,
 )
 from hf_attnprobe.attention_model import Site
-from hf_attnprobe.faithfulness.shares.attribution_agreement import (
+from hf_attnprobe.faithfulness.attribution_agreement import (
     AttributionAgreement,
     attribution_agreement,
 )

@@ -24,8 +24,8 @@ from transformers import AutoModelForSequenceClassification, BertForMaskedLM, Be
 from hf_attnprobe import Site
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
-from hf_attnprobe.adapters.transformer.attention_tap import replacing
-from hf_attnprobe.adapters.transformer.self_check import least_attended
+from hf_attnprobe.adapters.transformer.replay import least_attended
+from hf_attnprobe.adapters.transformer.taps import replacing
 from hf_attnprobe.errors import AttnProbeError
 
 

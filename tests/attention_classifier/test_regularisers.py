@@ -21,7 +21,7 @@ from hf_attnprobe.attention_classifier.regularisers_attention_classifier import 
     tying,
 )
 from hf_attnprobe.functional.similarity import conicity as functional_conicity
-from hf_attnprobe.training.losses import papers_loss
+from hf_attnprobe.training.procedures import papers_loss
 
 
 IDS = torch.tensor([[2, 5, 6, 7, 7, 8, 1, 3], [2, 9, 8, 3, 0, 0, 0, 0], [2, 3, 0, 0, 0, 0, 0, 0]])

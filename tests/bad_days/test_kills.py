@@ -11,8 +11,7 @@ from hf_attnprobe import AttnProbeError, TrainingOptions, train_classifier
 from hf_attnprobe.checkpoints.loading import load_model
 from hf_attnprobe.cli import main
 from hf_attnprobe.data.arguments import as_data
-from hf_attnprobe.storage.folders import write_atomically
-from hf_attnprobe.storage.locks import LOCK, half_written
+from hf_attnprobe.storage.folders import LOCK, half_written, write_atomically
 from hf_attnprobe.training.procedures import papers_config
 
 

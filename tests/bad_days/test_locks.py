@@ -13,8 +13,7 @@ from children import in_child
 
 from hf_attnprobe import AttnProbeError
 from hf_attnprobe.cli import main
-from hf_attnprobe.storage.folders import alone_in
-from hf_attnprobe.storage.locks import LOCK, lock
+from hf_attnprobe.storage.folders import LOCK, alone_in, lock
 
 
 VERBS = ("train", "audit", "study")

@@ -12,7 +12,7 @@ from bad_inputs import GOOD, STUDY, bomb, huge_grid, json_lines
 
 from hf_attnprobe import AttnProbeError, audit, build_tokenizer, read_audit
 from hf_attnprobe.auditing.options import AuditOptions
-from hf_attnprobe.checkpoints.configurations import check_values
+from hf_attnprobe.checkpoints.loading import check_values
 from hf_attnprobe.checkpoints.origins import origin_of
 from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.data.examples import load_examples

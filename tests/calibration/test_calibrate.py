@@ -15,7 +15,7 @@ from hf_attnprobe.calibration.constructs import CONSTRUCTS, WHOLE
 from hf_attnprobe.calibration.page import calibration_page
 from hf_attnprobe.statistics import known_truth
 from hf_attnprobe.statistics.verdicts import RULES
-from hf_attnprobe.storage.plain_data import plain
+from hf_attnprobe.storage.provenance import plain
 
 
 STORED = Path(__file__).with_name("quick.json")

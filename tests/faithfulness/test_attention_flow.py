@@ -9,7 +9,7 @@ from adapters.families import make, prepare
 from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
 from hf_attnprobe.attention_model import ALL, Site
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.faithfulness.attention_flow import attention_flow, flow_to_tokens
+from hf_attnprobe.faithfulness.attention_maps import attention_flow, flow_to_tokens
 from hf_attnprobe.faithfulness.explanations import (
     Explanations,
     explanations,

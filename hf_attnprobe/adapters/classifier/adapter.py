@@ -16,8 +16,8 @@ from hf_attnprobe.adapters.classifier.leave_one_out import (
     leave_one_out_outputs,
     readout_of,
 )
-from hf_attnprobe.adapters.classifier.lstm import States, Trace, trace
-from hf_attnprobe.adapters.input_erasure import erased_probs
+from hf_attnprobe.adapters.classifier.recurrent import States, Trace, trace
+from hf_attnprobe.adapters.deletion import erased_probs
 from hf_attnprobe.adapters.pretrained import PretrainedFacts
 from hf_attnprobe.attention_classifier.modeling_attention_classifier import (
     AttentionClassifierForSequenceClassification,

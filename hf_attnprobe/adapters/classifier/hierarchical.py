@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hf_attnprobe.adapters.classifier.adapter import ClassifierAdapter
-from hf_attnprobe.adapters.input_erasure import check_operator
+from hf_attnprobe.adapters.deletion import check_operator
 from hf_attnprobe.attention_classifier.sentences_attention_classifier import (
     Sentences,
     find_sentences,

@@ -16,8 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hf_attnprobe.adapters.classifier.gru import GRUTrace, trace_gru
-from hf_attnprobe.adapters.classifier.lstm import Trace, align
+from hf_attnprobe.adapters.classifier.recurrent import GRUTrace, Trace, align, trace_gru
 from hf_attnprobe.functional.intervention import normalise
 
 

@@ -16,7 +16,7 @@ from hf_attnprobe.adapters.classifier.adapter import (
     TOKENS_PER_PASS,
     SingleHeadAdapter,
 )
-from hf_attnprobe.adapters.input_erasure import erased_probs
+from hf_attnprobe.adapters.deletion import erased_probs
 from hf_attnprobe.attention_classifier.pairs_attention_classifier import (
     PairDecoder,
     split_pair,

@@ -1,4 +1,4 @@
-"""Any Transformer with a classification head as an :class:`AttentionModel`."""
+"""How much memory a Transformer needs under the tests, from the shapes of its weights."""
 
 import contextlib
 import copy
@@ -11,18 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from hf_attnprobe.adapters.input_erasure import erased_probs
+from hf_attnprobe.adapters.deletion import erased_probs, shortened, sum_pieces, units_of_words
 from hf_attnprobe.adapters.pretrained import PretrainedFacts, taken
-from hf_attnprobe.adapters.token_deletion import shortened, sum_pieces
-from hf_attnprobe.adapters.transformer.attention_forms import unpacked
-from hf_attnprobe.adapters.transformer.attention_tap import (
-    Edit,
-    detached,
-    masking,
-    replacing,
-    untouched,
-    visible_keys,
-)
 from hf_attnprobe.adapters.transformer.embedding_gradient import (
     gradient_times_input,
     integrated_gradient,
@@ -34,22 +24,31 @@ from hf_attnprobe.adapters.transformer.head_outputs import (
     head_outputs,
     reference_of,
 )
-from hf_attnprobe.adapters.transformer.memory import bytes_per_example
-from hf_attnprobe.adapters.transformer.preparation import LEVELS, masks, units
-from hf_attnprobe.adapters.transformer.readout import (
+from hf_attnprobe.adapters.transformer.layout import (
+    Layout,
+    n_patches,
     pads_left,
     query_rows,
     readout_of,
 )
 from hf_attnprobe.adapters.transformer.replay import (
+    TappedTransformer,
     block_output,
     check_short_replays,
     replay_logits,
     replay_outputs,
+    self_check,
 )
 from hf_attnprobe.adapters.transformer.resume import BlockCall, recorded_calls
-from hf_attnprobe.adapters.transformer.self_check import self_check
-from hf_attnprobe.adapters.transformer.tapped_model import TappedTransformer
+from hf_attnprobe.adapters.transformer.taps import (
+    Edit,
+    detached,
+    masking,
+    replacing,
+    unpacked,
+    untouched,
+    visible_keys,
+)
 from hf_attnprobe.adapters.transformer.task_heads import OURS, head_of
 from hf_attnprobe.attention_model import (
     NO_INPUTS,
@@ -70,6 +69,112 @@ from hf_attnprobe.functional.divergence import small_side
 from hf_attnprobe.functional.intervention import normalise, reassign
 from hf_attnprobe.functional.predictions import Prediction
 
+
+def bytes_per_example(
+    model: PreTrainedModel,
+    layout: Layout,
+    n_keys: int,
+    n_copies: int,
+    *,
+    tokens_per_pass: int,
+    backward: bool,
+) -> int:
+    """Upper estimate for one text, in bytes.
+
+    Args:
+        model, layout: the model and what it looks like.
+        n_keys: positions of the text.
+        n_copies: edits that are replayed at once.
+        tokens_per_pass: how many tokens are fed at once.
+        backward: with a graph through all layers and copies, as a search needs it.
+    """
+    size = max(model.dtype.itemsize, 4)
+    maps = [layer.n_heads * n_keys**2 * size for layer in layout.layers]
+    hidden, widest = _widths(model, layout)
+    # feed-forward, residuals, projections and norms of one layer
+    per_token = (3 * widest + 12 * hidden) * size
+    # scores, position scores, masks and weights of one text in one layer
+    working = 8 * max(maps)
+    # one layer's edits, their origins, the caller's copy; or an edit of every layer
+    edits = 4 * max(n_copies * max(maps), sum(maps))
+    kept = 2 * sum(maps) + len(maps) * (n_keys**2 + n_keys * hidden * size)
+    if backward:
+        graph = max(n_copies, 1) * len(maps) * (n_keys * per_token + working)
+        return kept + edits + graph
+    n_tokens = min(max(n_copies, n_keys) * n_keys, max(tokens_per_pass, n_keys))
+    return kept + edits + n_tokens * (per_token + working // n_keys)
+
+
+def _widths(model: PreTrainedModel, layout: Layout) -> tuple[int, int]:
+    """The model's width and the largest width of any projection in its layers."""
+    widest = 0
+    for block in layout.blocks or [model]:
+        for weight in block.parameters():
+            if weight.dim() == 2:
+                widest = max(widest, *weight.shape)
+    return model.config.get_text_config().hidden_size, widest
+
+
+# --- From tokenizer output to a batch for a Transformer ------------------------------------------
+# Which positions are real, which are special, and which tokens are one word.
+
+LEVELS = ("token", "word")
+
+
+def masks(
+    model: PreTrainedModel, layout: Layout, inputs: Mapping[str, Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Positions that may receive attention, and special ones, both bool [batch, keys].
+
+    Raises:
+        AttnProbeError: inputs are missing, or are not those of this model.
+    """
+    if layout.n_keys is not None:
+        # before the patches come [CLS] and its like
+        positions = torch.arange(layout.n_keys, device=model.device)
+        special = positions < layout.n_keys - n_patches(model.config)
+        special = special.expand(len(inputs["pixel_values"]), -1)
+        return torch.ones_like(special), special
+    needed = {"input_ids", "attention_mask", "special_tokens_mask"}
+    missing = needed - inputs.keys()
+    if missing:
+        raise AttnProbeError(
+            f"expected {', '.join(sorted(missing))} in a batch; the tokenizer gives them when asked"
+        )
+    largest = int(inputs["input_ids"].max())
+    table = model.get_input_embeddings().weight
+    assert isinstance(table, Tensor)  # a module's attributes may be modules too
+    if largest >= len(table):
+        raise AttnProbeError(
+            f"expected token ids below {len(table)}, got {largest}; use the tokenizer of this model"
+        )
+    mask = inputs["attention_mask"].bool()
+    if pads_left(model.config) and not mask[:, -1].all():
+        raise AttnProbeError(
+            "expected padding on the left, got it on the right; "
+            f"{type(model).__name__} classifies at the last position"
+        )
+    return mask, inputs["special_tokens_mask"].bool()
+
+
+def units(level: str | None, inputs: Mapping[str, Tensor], mask: Tensor) -> Tensor:
+    """For each position the one that stands for it, int64 [batch, keys].
+
+    That is the first piece of its word, or itself.
+
+    Raises:
+        AttnProbeError: words are asked for, and the batch has none.
+    """
+    if level == "word" and "word_ids" not in inputs:
+        raise AttnProbeError(
+            "expected word_ids in a batch, got none; use a fast tokenizer or level='token'"
+        )
+    if level == "token" or "word_ids" not in inputs:
+        return torch.arange(mask.shape[1], device=mask.device).expand(mask.shape)
+    return units_of_words(inputs["word_ids"])
+
+
+# --- Any Transformer with a classification head as an :class:`AttentionModel` --------------------
 
 DELETION_TOKENS_ON_CPU = 1024
 """Whole passes over a core's cache: smaller ones are faster, of 512 to 4,096 tokens."""
@@ -117,7 +222,7 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
             ``word_ids``.
         readout: the query row that the prediction is read from, "first", "last" or
             "mean"; ``None``: found out, see
-            :func:`~hf_attnprobe.adapters.transformer.readout.query_rows`.
+            :func:`~hf_attnprobe.adapters.transformer.layout.query_rows`.
         mask_id: the token that stands in for an erased one.
         tokens_per_pass: how many tokens to feed at once in replays and leave-one-out;
             ``None``: by device.

@@ -10,11 +10,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from hf_attnprobe.adapters.transformer.attention_forms import unpacked
-from hf_attnprobe.adapters.transformer.attention_tap import replacing
 from hf_attnprobe.adapters.transformer.layout import example_inputs
-from hf_attnprobe.adapters.transformer.output_tap import OutputTap, replacing_output
-from hf_attnprobe.adapters.transformer.tapped_model import TappedTransformer
+from hf_attnprobe.adapters.transformer.replay import TappedTransformer
+from hf_attnprobe.adapters.transformer.taps import OutputTap, replacing, replacing_output, unpacked
 from hf_attnprobe.attention_model import Batch, Reference
 
 

@@ -1,25 +1,185 @@
-"""What a Transformer looks like to the tests.
-
-It is found by running the model once on a few tokens, never from the model's class.
-"""
+"""How a Transformer is built: its stacks, attention modules, inputs and read-out."""
 
 import copy
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
-from hf_attnprobe.adapters.transformer.attention_tap import attention_modules, tapped
-from hf_attnprobe.adapters.transformer.inputs import embeddings_of, image_shape
-from hf_attnprobe.adapters.transformer.readout import Layer, layer_kind
 from hf_attnprobe.adapters.transformer.resume import attention_blocks, hooked, recorded
+from hf_attnprobe.adapters.transformer.taps import attention_modules, tapped
 from hf_attnprobe.adapters.transformer.task_heads import TaskHead
 from hf_attnprobe.errors import AttnProbeError
 
+
+READOUTS = ("first", "last", "mean")
+POOLINGS = {"mean": "mean", "cls": "first"}
+"""The read-outs that ModernBERT's ``classifier_pooling`` names."""
+
+LAST_POSITION = {"xlnet"}
+"""Model types that classify at the last position: their texts are padded on the left."""
+
+CROSS_ATTENTION = ("encoder_attn", "encdecattention", "crossattention", "cross_attn")
+
+
+class Layer(NamedTuple):
+    """One attention layer; its number is its place in the order of calls.
+
+    Attributes:
+        module: qualified name.
+        kind: "encoder", "decoder" or "cross"; "layer" in a model with only one stack.
+        n_heads: number of heads.
+        n_skipped: how many block calls are over when it runs, which a resumed pass can
+            leave out.
+    """
+
+    module: str
+    kind: str
+    n_heads: int
+    n_skipped: int
+
+
+def layer_kind(module: str, is_encoder_decoder: bool) -> str:
+    """What a layer of this qualified module name attends to."""
+    if not is_encoder_decoder:
+        return "layer"
+    parts = module.lower().split(".")
+    if not set(parts).isdisjoint(CROSS_ATTENTION):
+        return "cross"
+    return "decoder" if "decoder" in parts else "encoder"
+
+
+def layer_names(layers: list[Layer]) -> list[str]:
+    """ "layer.3", or "encoder.0", "decoder.0", "cross.0" where there are two stacks.
+
+    Numbers count within the kind.
+    """
+    kinds = [layer.kind for layer in layers]
+    return [f"{kind}.{kinds[:n].count(kind)}" for n, kind in enumerate(kinds)]
+
+
+def readout_of(config: PreTrainedConfig, readout: str | None) -> str | None:
+    """The asked read-out, or the one that the configuration tells.
+
+    None leaves it to the attention, see :func:`query_rows`.
+
+    Raises:
+        AttnProbeError: an unknown read-out.
+    """
+    if readout not in (None, *READOUTS):
+        raise AttnProbeError(
+            f"expected readout to be one of {', '.join(READOUTS)}, got {readout!r}"
+        )
+    pooling = POOLINGS.get(getattr(config, "classifier_pooling", ""))
+    last = "last" if pads_left(config) else None
+    return readout or pooling or last
+
+
+def pads_left(config: PreTrainedConfig) -> bool:
+    """Whether texts must be padded on the left."""
+    return config.model_type in LAST_POSITION
+
+
+def query_rows(readout: str | None, kind: str, visible: Tensor, mask: Tensor) -> Tensor:
+    """How much each query row counts in the reading of a layer, rows summing to 1.
+
+    Without an asked read-out: the last real token where no query sees a later key (GPT-2,
+    Llama) and in decoders, whose classifiers take the last token; the mean over all real
+    tokens in the encoder under a decoder; else the first, [CLS].
+
+    Args:
+        readout: "first", "last", "mean" or None.
+        kind: of the layer, see :class:`Layer`.
+        visible: bool [batch, queries, keys].
+        mask: bool [batch, keys], real tokens.
+
+    Returns:
+        [batch, queries].
+    """
+    if readout is None:
+        is_causal = kind == "layer" and not visible.triu(diagonal=1).any()
+        default = {"encoder": "mean", "layer": "last" if is_causal else "first"}
+        readout = default.get(kind, "last")
+    if readout == "mean":
+        return mask / mask.sum(1, keepdim=True).clamp_min(1)
+    n_keys = mask.shape[1]
+    positions = torch.arange(n_keys, device=mask.device) * mask
+    chosen = positions.argmax(1)
+    if readout == "first":
+        chosen = torch.zeros_like(chosen)
+    return F.one_hot(chosen, n_keys)
+
+
+# --- The input of a model: the images that it takes, and where it embeds what it reads -----------
+
+USUAL = {"num_channels": 3, "image_size": 224, "patch_size": 16}
+"""Of configurations that say nothing: of convolutions, which take any size."""
+
+
+def image_shape(config: PreTrainedConfig) -> tuple[int, int, int]:
+    """Channels, height and width."""
+    channels = _of_images(config, "num_channels")
+    return (channels, *height_and_width(_of_images(config, "image_size")))
+
+
+def n_patches(config: PreTrainedConfig) -> int:
+    """Into how many patches an image is cut."""
+    height, width = height_and_width(_of_images(config, "image_size"))
+    down, right = height_and_width(_of_images(config, "patch_size"))
+    return (height // down) * (width // right)
+
+
+def height_and_width(size: int | Sequence[int]) -> tuple[int, int]:
+    """Of an image or patch whose configuration gives both, or one number for a square."""
+    if isinstance(size, int):
+        return size, size
+    height, width = size
+    return height, width
+
+
+def embeddings_of(model: PreTrainedModel) -> nn.Module:
+    """The table of a model's tokens, or what makes patches of its images.
+
+    Raises:
+        AttnProbeError: it reads texts and has none.
+    """
+    is_image = model.main_input_name == "pixel_values"
+    try:
+        found = model.get_input_embeddings()
+    except NotImplementedError as error:
+        if is_image:
+            return _patch_embeddings(model)
+        raise AttnProbeError(
+            "expected a model that embeds tokens by a table, "
+            f"{type(model).__name__} does otherwise and cannot be audited"
+        ) from error
+    # what SigLIP names is the convolution, whose output is no row of patches
+    return _patch_embeddings(model) if isinstance(found, nn.Conv2d) else found
+
+
+def _patch_embeddings(model: PreTrainedModel) -> nn.Module:
+    """The first module that is named like embeddings; the model itself without one."""
+    for module in model.modules():
+        if type(module).__name__.endswith("Embeddings"):
+            return module
+    return model
+
+
+def _of_images(config: PreTrainedConfig, name: str) -> Any:
+    """A value of the part for images, where a configuration has parts."""
+    part = getattr(config, "vision_config", config)
+    value = getattr(part, name, None)
+    return USUAL[name] if value is None else value
+
+
+# --- What a Transformer looks like to the tests --------------------------------------------------
+# It is found by running the model once on a few tokens, never from the model's class.
 
 COVERED = (
     "classifiers of texts, images and tokens, extractive question answering, multiple "
@@ -224,3 +384,62 @@ def _check_attention(
                 f"positions, got {list(shape)} in {name}; "
                 "banded, pooled or approximated attention cannot be audited"
             )
+
+
+# --- Stacks that are not one attention per layer: hybrids, and layers with two attentions --------
+
+PLACE = re.compile(r"(.*?)\.(\d+)(?:\.|$)")
+"""The list of a model's layers, and the number of one of them."""
+MOST = 8  # numbers that are named
+
+
+def stack_notes(model: nn.Module, layers: Sequence[Layer], names: Sequence[str]) -> list[str]:
+    """What a reader must know of layers that are not numbered as the model's own.
+
+    Args:
+        model: with the modules that ``layers`` name.
+        layers: those with softmax attention, in the order of their calls.
+        names: of the layers, as reports have them.
+
+    Returns:
+        A sentence where layers have no softmax attention, as in hybrids (MiniMax,
+        Jamba), and one where a layer has several (DiffLlama, LiLT).
+    """
+    seen: dict[str, set[int]] = {}
+    for layer in layers:
+        found = PLACE.match(layer.module)
+        if found is not None:
+            seen.setdefault(found[1], set()).add(int(found[2]))
+    notes = _doubled(layers, names)
+    for prefix, numbers in seen.items():
+        n_layers = len(list(model.get_submodule(prefix).children()))
+        notes += _unseen(prefix, n_layers, numbers)
+    return notes
+
+
+def _unseen(prefix: str, n_layers: int, seen: set[int]) -> list[str]:
+    unseen = sorted(set(range(n_layers)) - seen)
+    if not unseen:
+        return []
+    return [
+        f"Layers: {len(unseen)} of {n_layers} in {prefix} have no softmax attention "
+        f"({_some(unseen)}) and are not tested; of them nothing is said here."
+    ]
+
+
+def _doubled(layers: Sequence[Layer], names: Sequence[str]) -> list[str]:
+    """Attentions of one call of one module: ALBERT's layers are calls of their own."""
+    calls: dict[tuple[str, int], list[str]] = {}
+    for layer, name in zip(layers, names, strict=True):
+        calls.setdefault((layer.module, layer.n_skipped), []).append(name)
+    several = [(module, named) for (module, _), named in calls.items() if named[1:]]
+    return [
+        f"Layers: {module} has {len(named)} attentions, counted as layers of their own: "
+        f"{', '.join(named)}, in the order of their calls; so do all layers like it."
+        for module, named in several[:1]
+    ]
+
+
+def _some(numbers: Sequence[int]) -> str:
+    more = ", …" if len(numbers) > MOST else ""
+    return ", ".join(map(str, numbers[:MOST])) + more

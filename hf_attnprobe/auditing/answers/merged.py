@@ -31,7 +31,7 @@ def merged_findings(
     """As :func:`findings`, from the merged summary of all texts in place of their rows.
 
     Args:
-        partial: with derived columns, as ``storage/partials.py`` makes it.
+        partial: with derived columns, as ``storage/wide_rows.py`` makes it.
         label_names: names of the classes.
         words: of the kind of prediction.
     """

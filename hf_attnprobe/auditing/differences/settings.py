@@ -6,7 +6,7 @@ from pathlib import PurePath
 from hf_attnprobe.auditing.differences.report import Setting
 from hf_attnprobe.auditing.result import AuditResult
 from hf_attnprobe.markdown import MISSING
-from hf_attnprobe.storage.plain_data import in_words
+from hf_attnprobe.storage.provenance import in_words
 
 
 OPTIONS = "options: "

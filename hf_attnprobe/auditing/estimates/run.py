@@ -16,8 +16,8 @@ from hf_attnprobe.auditing.estimates.calibration import (
 )
 from hf_attnprobe.auditing.estimates.estimate import Estimate
 from hf_attnprobe.auditing.estimates.sums import estimate
-from hf_attnprobe.auditing.jobs.prepared import PreparedAudit, prepare_audit, sweep_of
 from hf_attnprobe.auditing.options import AuditOptions
+from hf_attnprobe.auditing.prepare import PreparedAudit, prepare_audit, sweep_of
 from hf_attnprobe.auditing.progress import Pace
 from hf_attnprobe.auditing.rehearsal import rehearse
 from hf_attnprobe.auditing.run import (

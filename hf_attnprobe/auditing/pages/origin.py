@@ -6,7 +6,7 @@ from hf_attnprobe.auditing.command import is_repeatable, repeating
 from hf_attnprobe.auditing.result import AuditResult
 from hf_attnprobe.page.elements import details, section, table
 from hf_attnprobe.page.html import Child, Html, tag
-from hf_attnprobe.storage.plain_data import in_words
+from hf_attnprobe.storage.provenance import in_words
 
 
 OF_PYTHON = (

@@ -20,7 +20,7 @@ from hf_attnprobe.retraining.result import (
 )
 from hf_attnprobe.statistics.scores import find_score
 from hf_attnprobe.statistics.verdicts import RULES, Finding
-from hf_attnprobe.storage.plain_data import in_words
+from hf_attnprobe.storage.provenance import in_words
 
 
 MEASURED = (

@@ -25,17 +25,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from hf_attnprobe.attention_model import (
-    Differentiable,
-    IntegratedGradients,
-    Observation,
-    Site,
-)
-from hf_attnprobe.faithfulness.registry import (
-    ExplainsClass,
-    check_target,
-    register_test,
-)
+from hf_attnprobe.attention_model import Differentiable, IntegratedGradients, Observation, Site
+from hf_attnprobe.faithfulness.registry import ExplainsClass, check_target, register_test
 from hf_attnprobe.functional.divergence import jsd
 from hf_attnprobe.functional.intervention import normalise
 from hf_attnprobe.functional.predictions import entry_sum

@@ -1,24 +1,23 @@
-"""Everything that an audit needs is loaded, encoded and chosen."""
+"""An audit before its first test: model, texts and tests loaded, checked and told apart from others."""
 
 import contextlib
 import dataclasses
+import hashlib
+import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from accelerate import PartialState
-from transformers import PreTrainedTokenizerBase
+from torch import nn
+from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from hf_attnprobe.attention_classifier import AttentionClassifierConfig
-from hf_attnprobe.attention_model import (
-    AttentionModelBase,
-)
+from hf_attnprobe.attention_model import AttentionModelBase, Batch, HeadOutputs
 from hf_attnprobe.auditing import control as controls
 from hf_attnprobe.auditing.command import asked_for
-from hf_attnprobe.auditing.jobs.fingerprints import fingerprints
-from hf_attnprobe.auditing.jobs.reference import set_reference
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.progress import Pace
 from hf_attnprobe.auditing.selection import (
@@ -28,38 +27,139 @@ from hf_attnprobe.auditing.selection import (
     head_set_names,
     tests_given,
 )
-from hf_attnprobe.auditing.subject import (
-    Model,
-    Subject,
-    check_unit,
-    make_subject,
-)
-from hf_attnprobe.auditing.sweep import (
-    Sweep,
-)
+from hf_attnprobe.auditing.subject import Model, Subject, check_unit, make_subject
+from hf_attnprobe.auditing.sweep import Sweep
 from hf_attnprobe.data.arguments import Data, as_data
-from hf_attnprobe.data.examples import (
-    columns_read,
-    dataset_fingerprint,
-    sample,
-)
+from hf_attnprobe.data.examples import column_of, columns_read, dataset_fingerprint, sample
+from hf_attnprobe.data.images import has_images
 from hf_attnprobe.distributed import process_state
 from hf_attnprobe.faithfulness import tests
+from hf_attnprobe.functional.fingerprint import hash_of_tensors
 from hf_attnprobe.functional.predictions import Prediction
 from hf_attnprobe.hardware.memory import one_line_without_memory
 from hf_attnprobe.hardware.threads import suited_threads
-from hf_attnprobe.inference.batching import parse_bytes
-from hf_attnprobe.inference.choices import encode
-from hf_attnprobe.inference.encoding import Tokenized, has_rationales
+from hf_attnprobe.inference.batching import collate, parse_bytes
+from hf_attnprobe.inference.choices import encode, unknown_share
+from hf_attnprobe.inference.encoding import Tokenized, has_rationales, second_texts
+from hf_attnprobe.inference.images import ImageReader
 from hf_attnprobe.inference.labels import spread_of_labels
-from hf_attnprobe.inference.reference import reference_batch
-from hf_attnprobe.inference.unknown_tokens import unknown_share
 from hf_attnprobe.options import Options
 
 
 if TYPE_CHECKING:
     import datasets
 
+
+NO_SETTINGS = ("architectures", "auto_map", "dtype", "torch_dtype")
+"""Of a configuration what saving adds; of what kind the weights are, they say."""
+ELSEWHERE = ("name", "path", "file", "version")
+"""Parts of the names of settings that say where a model is from."""
+OF_TOKENIZER = (
+    "model_input_names",
+    "model_max_length",
+    "padding_side",
+    "special_tokens_map",
+    "truncation_side",
+)
+
+
+def fingerprints(subject: Subject) -> dict[str, str]:
+    """16 hexadecimal digits each of the model's weights, its configuration, its tokenizer.
+
+    They are the same wherever the model was saved, and before and after it was run.
+    """
+    model = getattr(subject.adapter, "given", subject.adapter.model)
+    return {
+        "model_fingerprint": subject.adapter.fingerprint(),
+        "configuration_fingerprint": _of_configuration(model),
+        "tokenizer_fingerprint": _of_tokenizer(subject.tokenizer),
+    }
+
+
+def _of_configuration(model: nn.Module) -> str:
+    """Of the settings, and of buffers that are not saved with the weights."""
+    config, saved = getattr(model, "config", None), model.state_dict().keys()
+    settings = config.to_dict() if isinstance(config, PreTrainedConfig) else {}
+    buffers = {n: b for n, b in model.named_buffers() if n not in saved}
+    return _hash([_kept(settings), hash_of_tensors(buffers)])
+
+
+def _of_tokenizer(tokenizer: PreTrainedTokenizerBase | ImageReader) -> str:
+    if isinstance(tokenizer, ImageReader):
+        return _hash(_kept(getattr(tokenizer.processor, "to_dict", dict)()))
+    if tokenizer.is_fast:
+        # what truncates and pads is what the last call asked for
+        backend = json.loads(tokenizer.backend_tokenizer.to_str())
+        content = {**backend, "truncation": None, "padding": None}
+    else:
+        content = {"vocabulary": tokenizer.get_vocab(), **_kept(tokenizer.init_kwargs)}
+    return _hash([content, {name: getattr(tokenizer, name) for name in OF_TOKENIZER}])
+
+
+def _kept(settings: Any) -> Any:
+    """Nested settings without names, paths and versions."""
+    if not isinstance(settings, Mapping):
+        return settings
+    return {
+        str(name): _kept(value)
+        for name, value in settings.items()
+        if name not in NO_SETTINGS
+        and not str(name).startswith("_")
+        and not any(word in str(name).split("_") for word in ELSEWHERE)
+    }
+
+
+def _hash(content: Any) -> str:
+    text = json.dumps(content, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+# --- The sample of texts whose head outputs stand in for those of an ablated head ----------------
+
+# Texts, and tokens with padding, of the batch.
+N_REFERENCE, REFERENCE_TOKENS = 32, 4096
+
+
+def reference_batch(
+    adapter: AttentionModelBase,
+    tokenizer: PreTrainedTokenizerBase | ImageReader,
+    examples: "datasets.Dataset",
+) -> Batch:
+    """The texts whose head outputs replace those of an ablated head.
+
+    They are sampled by id from the whole split, so neither a limit, the order of the
+    texts nor the number of processes changes them.
+    """
+    ids = column_of(examples, "example_id")
+    seconds = second_texts(examples) or [""] * len(ids)
+    strings = zip(column_of(examples, "text"), seconds, strict=True)
+    rows = [row for row, pair in enumerate(strings) if "".join(pair).strip()] or [0]
+    if has_images(examples):
+        rows = list(range(len(ids)))
+    rows = sample(rows, [ids[row] for row in rows], N_REFERENCE)
+    rows = sorted(rows, key=ids.__getitem__)
+    texts = encode(tokenizer, examples.select(rows), adapter).texts
+    n_texts = REFERENCE_TOKENS // max(text.n_tokens for text in texts)
+    return collate(adapter, texts[: max(2, n_texts)], tokenizer.pad_token_id or 0)
+
+
+# --- Head outputs of other texts, which replace those of an ablated head -------------------------
+
+
+def set_reference(
+    adapter: AttentionModelBase,
+    tokenizer: PreTrainedTokenizerBase | ImageReader,
+    examples: "datasets.Dataset",
+    chosen: Iterable[str],
+) -> None:
+    """Keeps the head outputs of a sample of texts, where a chosen test needs them."""
+    is_used = any(tests()[name].uses_reference for name in chosen)
+    if is_used and adapter.lacks(HeadOutputs) is None:
+        batch = reference_batch(adapter, tokenizer, examples)
+        adapter.require(HeadOutputs).set_reference(batch)
+
+
+# --- Everything that an audit needs is loaded, encoded and chosen --------------------------------
 
 logger = logging.getLogger(__name__)
 

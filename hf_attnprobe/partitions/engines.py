@@ -1,17 +1,55 @@
-"""A job's partitions on a Ray cluster that may grow and shrink.
+"""Engines that place the work of a job: thin, and none of them a dependency."""
 
-pip install "hf_attnprobe[ray]"
-
-records = run_on_ray(job, n_workers=8, num_gpus=1)
-"""
-
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.partitions.parts import records
-from hf_attnprobe.partitions.plan import read_plan
+from hf_attnprobe.partitions.plan import read_plan, records
 from hf_attnprobe.partitions.store import Store
+
+
+@dataclass(frozen=True)
+class AuditStep:
+    """A step of a datatrove pipeline: task ``rank`` computes partition ``rank``.
+
+    Attributes:
+        job: folder or URL of a plan that every task can read.
+        trust_remote_code: run code that comes with the model.
+    """
+
+    job: str
+    trust_remote_code: bool = False
+
+    def __call__(self, data: Any = None, rank: int = 0, world_size: int = 1) -> Iterator[Any]:
+        """Computes this rank's partitions, and passes nothing on.
+
+        Args:
+            data: of the step before; there is none.
+            rank: of the task.
+            world_size: number of tasks. Fewer than partitions take several each.
+        """
+        from hf_attnprobe.partitions.work import run_partition
+
+        n_partitions = read_plan(Store(self.job)).n_partitions
+        for k in range(rank, n_partitions, world_size):
+            run_partition(self.job, k, trust_remote_code=self.trust_remote_code)
+        yield from ()
+
+
+def tasks_of(job: str) -> dict[str, int]:
+    """The keyword ``tasks`` of an executor: one task for each partition.
+
+    datatrove's markers of what is done forget everything, without a word, where the
+    number of tasks changes; here it is the plan's.
+    """
+    return {"tasks": read_plan(Store(job)).n_partitions}
+
+
+# --- A job's partitions on a Ray cluster that may grow and shrink --------------------------------
+# pip install "hf_attnprobe[ray]"
+#
+# records = run_on_ray(job, n_workers=8, num_gpus=1)
 
 
 class PartitionAuditor:
@@ -28,7 +66,7 @@ class PartitionAuditor:
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, list[Any]]:
         """Computes the partitions of a batch with the column ``partition``."""
-        from hf_attnprobe.partitions.run import run_partition
+        from hf_attnprobe.partitions.work import run_partition
 
         trusted = self.trust_remote_code
         found = [

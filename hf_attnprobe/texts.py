@@ -1,10 +1,9 @@
-"""The scores of a text's tokens, from the same functions that the tests use.
+"""What the tests measure of one text: scores of its tokens, its prediction in words."""
 
-A text is run alone, so that its numbers depend on no other one.
-"""
-
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -14,6 +13,7 @@ from transformers import PreTrainedTokenizerBase
 from hf_attnprobe.attention_model import (
     ALL,
     AttentionModelBase,
+    Batch,
     Decisions,
     Differentiable,
     EditableInputs,
@@ -25,17 +25,207 @@ from hf_attnprobe.charts.shown_text import (
     ADVERSARY_JSD,
     ADVERSARY_PROBABILITY,
     ShownText,
+    without_marks,
 )
 from hf_attnprobe.faithfulness.adversarial import Adversarial, adversarial
 from hf_attnprobe.faithfulness.correlation import Correlation, correlation
 from hf_attnprobe.faithfulness.erasure import Erasure, smallest_set
 from hf_attnprobe.functional.divergence import small_side
+from hf_attnprobe.functional.predictions import Prediction
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.encoding import Text
+from hf_attnprobe.inference.tokenizer_state import leaves_tokenizer
 from hf_attnprobe.options import Options
-from hf_attnprobe.single_texts.decisions import labelled, predicted
-from hf_attnprobe.single_texts.tokens import Strings, as_read, tokens_of_units
 
+
+Strings = tuple[str, str | None]
+"""A text, and of a pair the second one."""
+
+
+def tokens_of_units(batch: Batch, row: int) -> list[list[int]]:
+    """The positions of the tokens of every unit that is explained: word or sentence."""
+    content = batch.content_mask[row]
+    places = content.nonzero().flatten().tolist()
+    units = batch.inputs.get("units")
+    if units is None:
+        return [[place] for place in places]
+    found: dict[int, list[int]] = {place: [] for place in places}
+    for position, unit in enumerate(units[row].tolist()):
+        if unit in found:
+            found[unit].append(position)
+    return [found[place] or [place] for place in places]
+
+
+def as_read(
+    tokenizer: PreTrainedTokenizerBase,
+    ids: Sequence[int],
+    units: Sequence[Sequence[int]],
+    strings: Strings | None,
+) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """The units as a reader expects them, and which follow without a space.
+
+    Args:
+        ids: of all tokens of the text.
+        units: of :func:`tokens_of_units`.
+        strings: what was tokenized; None where it is not known.
+    """
+    found = None if strings is None else _cut_out(tokenizer, ids, units, strings)
+    if found is not None:
+        return found
+    pieces = tokenizer.convert_ids_to_tokens(list(ids))
+    if all(len(unit) == 1 for unit in units):
+        return without_marks([pieces[unit[0]] for unit in units])
+    return tuple(_joined([pieces[place] for place in unit]) for unit in units), ()
+
+
+def _joined(pieces: Sequence[str]) -> str:
+    shown, glued = without_marks(pieces)
+    spaced = [part if k in glued else f" {part}" for k, part in enumerate(shown)]
+    return "".join(spaced).strip()
+
+
+@leaves_tokenizer
+def _cut_out(
+    tokenizer: PreTrainedTokenizerBase,
+    ids: Sequence[int],
+    units: Sequence[Sequence[int]],
+    strings: Strings,
+) -> tuple[tuple[str, ...], tuple[int, ...]] | None:
+    """The units cut out of the text itself; None where the tokens' places are not known."""
+    if not tokenizer.is_fast:
+        return None
+    encoded = tokenizer(
+        *strings,
+        return_offsets_mapping=True,
+        truncation="longest_first",
+        max_length=len(ids),
+    )
+    if list(encoded["input_ids"]) != list(ids):
+        return None
+    segments, offsets = encoded.sequence_ids(0), encoded["offset_mapping"]
+    shown: list[str] = []
+    places: list[tuple[int, int, int]] = []  # segment, start, end
+    for unit in units:
+        segment = segments[unit[0]]
+        start, end = offsets[unit[0]][0], offsets[unit[-1]][1]
+        if segment is None or end <= start:
+            return None
+        string = strings[segment] or ""
+        start = start + len(string[start:end]) - len(string[start:end].lstrip())
+        if places and places[-1][0] == segment:  # bytes of one character share a place
+            start = max(start, min(places[-1][2], end))
+        shown.append(string[start:end].rstrip() or "…")
+        places.append((segment, start, start + len(string[start:end].rstrip())))
+    glued = [
+        k
+        for k, (before, own) in enumerate(pairwise(places), 1)
+        if before[0] == own[0] and own[1] <= before[2]
+    ]
+    return tuple(shown), tuple(glued)
+
+
+# --- What a model predicts of a text, and what its label says, in words --------------------------
+
+
+def predicted(
+    prediction: Prediction,
+    probs: Tensor,
+    batch: Batch,
+    tokenizer: PreTrainedTokenizerBase,
+) -> tuple[str, float | None]:
+    """What is predicted of a batch of one text, and its probability.
+
+    Of several parts it is the mean of their probabilities, of a number there is none.
+
+    Args:
+        probs: [1, entries].
+    """
+    if prediction.is_number:
+        return _numbers(prediction.value(probs)[0]), None
+    parts = prediction.grouped(probs)[0]
+    present = parts.sum(-1) > 0
+    decided = prediction.decision(probs)[0].masked_fill(~present, -1)
+    probability = parts.amax(-1).sum() / present.sum()
+    return _decisions(prediction, decided, batch, tokenizer), float(probability)
+
+
+def labelled(
+    prediction: Prediction,
+    probs: Tensor,
+    batch: Batch,
+    tokenizer: PreTrainedTokenizerBase,
+) -> tuple[str | None, bool | None]:
+    """The label of a batch of one text, and whether it is what is predicted.
+
+    None without a label, or where a number makes no decision.
+    """
+    labels = batch.labels
+    if labels is None:
+        return None, None
+    own = labels[0].flatten()
+    if prediction.is_number:
+        if bool(own.isnan().any()):
+            return None, None
+        words = _numbers(own)
+    elif not (own >= 0).any():
+        return None, None
+    else:
+        words = _decisions(prediction, own.long(), batch, tokenizer)
+    if not prediction.decides:
+        return words, None
+    share = float(prediction.right(probs, labels)[0])
+    return words, None if share != share else share == 1
+
+
+def _numbers(values: Tensor) -> str:
+    return ", ".join(f"{value:.4g}" for value in values.tolist())
+
+
+def _decisions(
+    prediction: Prediction,
+    decided: Tensor,
+    batch: Batch,
+    tokenizer: PreTrainedTokenizerBase,
+) -> str:
+    """Decisions int [parts], −1 where there is none, in words."""
+    numbers, kind = decided.tolist(), prediction.kind
+    if kind == "labels":
+        held = [n for n, k in zip(prediction.parts, numbers, strict=True) if k == 1]
+        return ", ".join(held) or "none of the labels"
+    if kind == "tags":
+        counted = Counter(prediction.outcomes[k] for k in numbers if k >= 0)
+        return ", ".join(f"{name} × {n}" for name, n in counted.most_common())
+    if kind == "span":
+        return _answer(numbers, batch, tokenizer)
+    if kind == "words":
+        return _words(numbers, batch, tokenizer)
+    if kind == "choice":
+        return f"choice {numbers[0] + 1}"
+    names = prediction.outcomes
+    return names[numbers[0]] if numbers[0] < len(names) else str(numbers[0])
+
+
+def _answer(places: list[int], batch: Batch, tokenizer: PreTrainedTokenizerBase) -> str:
+    """The text between start and end."""
+    start, end = places[:2]
+    ids = batch.inputs["input_ids"][0]
+    if not 0 <= start <= end < len(ids):
+        return "no answer"
+    return str(tokenizer.decode(ids[start : end + 1]))
+
+
+def _words(numbers: list[int], batch: Batch, tokenizer: PreTrainedTokenizerBase) -> str:
+    """The words under the masks, by their places among the likeliest."""
+    kept = batch.inputs.get("kept", torch.empty(1, len(numbers), 0))[0]
+    words = []
+    for row, number in zip(kept.tolist(), numbers, strict=False):
+        known = 0 <= number < len(row)
+        words.append(str(tokenizer.decode([row[number]])).strip() if known else "another word")
+    return ", ".join(words)
+
+
+# --- The scores of a text's tokens, from the same functions that the tests use -------------------
+# A text is run alone, so that its numbers depend on no other one.
 
 SHOWN_EPSILON = 0.05
 """The output's distance within which the shown adversary is the farthest, where known."""

@@ -14,7 +14,7 @@ from hf_attnprobe.charts.shown_text import (
     without_marks,
 )
 from hf_attnprobe.storage.folders import as_json, write_json
-from hf_attnprobe.storage.plain_data import from_plain, plain, values_from_plain
+from hf_attnprobe.storage.provenance import from_plain, plain, values_from_plain
 
 
 TEXTS = "texts.json"

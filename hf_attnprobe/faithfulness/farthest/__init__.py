@@ -1,1 +1,0 @@
-"""The farthest attention within ε, found in the ways that models and heads allow."""

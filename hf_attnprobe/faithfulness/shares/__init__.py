@@ -1,1 +1,0 @@
-"""Tests that read attention as shares of a text (Mohankumar et al. 2020, Section 5)."""

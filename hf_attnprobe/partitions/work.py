@@ -1,0 +1,600 @@
+"""Workers of a planned audit: parts taken, run, tried again, set aside."""
+
+import contextlib
+import functools
+import hashlib
+import logging
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+
+from hf_attnprobe.auditing.recomputed import N_AFTER, check_rows, drawn_texts
+from hf_attnprobe.auditing.sweep import run_batch
+from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.hardware.memory import give_back_pages
+from hf_attnprobe.inference.batching import collate
+from hf_attnprobe.inference.encoding import Text
+from hf_attnprobe.partitions.auditor import Auditor, Trust, load_auditor
+from hf_attnprobe.partitions.plan import (
+    Part,
+    Plan,
+    WorkOptions,
+    commit,
+    part_name,
+    read_plan,
+    read_record,
+    records,
+)
+from hf_attnprobe.partitions.store import FOLDER, Leases, Store
+from hf_attnprobe.progress import quiet_libraries
+from hf_attnprobe.storage.rows import COLUMNS
+from hf_attnprobe.storage.wide_rows import parquet_bytes, partial_bytes, summary_of_rows, to_wide
+
+
+DEATHS = 2
+"""How often texts must kill before they are held guilty."""
+TOGETHER = 20
+"""How often worker and child must die together at the same texts, for the same.
+
+Of 200 kills at random three workers had two such pairs at one batch: two prove nothing.
+"""
+REASON = f"killed a worker {DEATHS} times"
+
+
+@dataclass
+class Trial:
+    """What is known of the texts of one partition, and how they are tried.
+
+    Attributes:
+        died: the texts that dead workers had begun, once for each death.
+        tried: the same of workers that died with the child they tried them in.
+        survives: tries texts in a child; whether it lived.
+    """
+
+    died: Collection[frozenset[int]]
+    tried: Collection[frozenset[int]]
+    survives: Callable[[Sequence[Text]], bool]
+    aside: dict[int, str] = field(default_factory=dict)
+
+    def pieces(self, batch: Sequence[Text]) -> list[list[Text]]:
+        """The batch as it can be run: whole, or without those that kill, in parts."""
+        ids = frozenset(text.example_id for text in batch)
+        if not any(ids & suspects for suspects in self.died):
+            return [list(batch)]
+        return self._harmless(list(batch))
+
+    def _harmless(self, texts: list[Text]) -> list[list[Text]]:
+        ids = frozenset(text.example_id for text in texts)
+        together = sum(ids == others for others in self.tried)
+        for _ in range(DEATHS if together < TOGETHER else 0):
+            if self.survives(texts):
+                return [texts]
+        if len(texts) == 1:
+            self.aside[texts[0].example_id] = REASON
+            return []
+        middle = len(texts) // 2
+        return self._harmless(texts[:middle]) + self._harmless(texts[middle:])
+
+
+def lives_through(work: Callable[[], object]) -> bool:
+    """Does the work in a child of this process; False where a signal killed the child.
+
+    An error is not death: whoever does the work then meets it too. Only where a process
+    can be copied: on Linux, before any GPU is used.
+    """
+    child = multiprocessing.get_context("fork").Process(target=_quietly, args=(work,))
+    child.start()
+    child.join()
+    return child.exitcode is not None and child.exitcode >= 0
+
+
+def lives_anew(target: Callable[..., object], *arguments: object) -> bool:
+    """The same in a fresh process, where a copy cannot use the GPU."""
+    context = multiprocessing.get_context("spawn")
+    child = context.Process(target=target, args=arguments)
+    child.start()
+    child.join()
+    return child.exitcode is not None and child.exitcode >= 0
+
+
+def can_be_copied(device: torch.device) -> bool:
+    """Whether a child may be a copy of this process."""
+    return sys.platform == "linux" and device.type == "cpu"
+
+
+def _quietly(work: Callable[[], object]) -> None:
+    try:
+        work()
+    except Exception:
+        os._exit(1)
+    os._exit(0)
+
+
+# --- Several workers on one machine, started again when they are killed --------------------------
+
+logger = logging.getLogger(__name__)
+LOOK = 0.2
+"""Seconds between looks at the workers."""
+DEATHS_IN_A_ROW = 50
+"""Workers that may be killed while no partition is finished."""
+
+
+def supervise(job: str, options: WorkOptions) -> None:
+    """Runs ``options.processes`` workers until each has ended by itself.
+
+    Raises:
+        AttnProbeError: a worker gave up, having said why; or they are killed again and
+            again, and nothing gets done.
+    """
+    n_workers = options.processes or 1
+    workers = {number: _start(job, number, options) for number in range(n_workers)}
+    n_deaths, n_done = 0, _n_done(job)
+    try:
+        while workers:
+            time.sleep(LOOK)
+            for number, worker in [*workers.items()]:
+                if worker.poll() is None:
+                    continue
+                del workers[number]
+                if worker.returncode > 0:
+                    raise AttnProbeError(
+                        f"worker {number} gave up with exit code {worker.returncode}, "
+                        "see above; what is done stays"
+                    )
+                if worker.returncode < 0:
+                    n_deaths = n_deaths + 1 if _n_done(job) == n_done else 1
+                    n_done = _n_done(job)
+                    _check_deaths(n_deaths)
+                    logger.warning(
+                        "worker %d was killed by signal %d and is started again",
+                        number,
+                        -worker.returncode,
+                    )
+                    workers[number] = _start(job, number, options)
+    finally:
+        for worker in workers.values():
+            worker.terminate()
+        for worker in workers.values():
+            worker.wait()
+
+
+def _check_deaths(n_deaths: int) -> None:
+    if n_deaths > DEATHS_IN_A_ROW:
+        raise AttnProbeError(
+            f"{n_deaths} workers were killed and no partition got done; give them more "
+            "memory, or plan with a smaller --batch-size"
+        )
+
+
+def _n_done(job: str) -> int:
+    return sum(name.endswith(".json") for name in Store(job).names("parts"))
+
+
+def _start(job: str, number: int, options: WorkOptions) -> "subprocess.Popen[bytes]":
+    """One worker, in one thread, with a GPU of its own where there are several."""
+    command = [sys.executable, "-m", "hf_attnprobe", "work", job]
+    command += ["--fail-on-error", str(options.fail_on_error)]
+    if options.trust_remote_code:
+        command.append("--trust-remote-code")
+    if options.allow_pickle:
+        command.append("--allow-pickle")
+    environment = {
+        **os.environ,
+        "RANK": str(number),
+        "LOCAL_RANK": str(number),
+        "WORLD_SIZE": str(options.processes),
+        "OMP_NUM_THREADS": "1",
+        **({"HF_TOKEN": options.token} if options.token else {}),
+    }
+    # The command is this Python and this package, without a shell.
+    return subprocess.Popen(  # nosec B603
+        command, env=environment, stdout=subprocess.DEVNULL
+    )
+
+
+# --- ``run_partition``: one part of a job, the same bytes whoever computes it and how often ------
+
+
+def run_partition(
+    job: str | Path,
+    k: int,
+    *,
+    token: str | None = None,
+    trust_remote_code: bool = False,
+    allow_pickle: bool = False,
+) -> Mapping[str, Any]:
+    """Computes one partition of a job and commits it, if nobody has yet.
+
+    Needs no other process, and may be called any number of times, anywhere: by a loop,
+    by an array of a scheduler, by an engine. The model stays loaded between calls.
+
+    Args:
+        job: folder or URL of :func:`~hf_attnprobe.partitions.planning.plan_audit`.
+        k: the partition, from 0.
+        token: of the Hub, for a private model.
+        trust_remote_code: run code that comes with the model.
+        allow_pickle: read weights that are not safetensors.
+
+    Returns:
+        The part's record: rows, SHA-256 and the texts that were set aside.
+
+    Raises:
+        AttnProbeError: no such partition; another model, other texts or versions than
+            the plan's; or other bytes than somebody else's.
+    """
+    store = Store(str(job))
+    plan = read_plan(store)
+    check_partition(k, plan.n_partitions)
+    held = read_record(store, plan, k)
+    if held is not None:
+        return held
+    trust = Trust(token, trust_remote_code, allow_pickle)
+    auditor = auditor_of(store.url, plan.name, trust)
+    return run_open(auditor, k, Leases(store))
+
+
+def check_partition(k: int, n_partitions: int) -> None:
+    """Raises AttnProbeError where there is no such partition."""
+    if not 0 <= k < n_partitions:
+        raise AttnProbeError(
+            f"expected a partition from 0 to {n_partitions - 1}, got {k}; count them from 0"
+        )
+
+
+@functools.lru_cache(maxsize=1)
+def auditor_of(url: str, job: str, trust: Trust) -> Auditor:
+    """The loaded model of a job, kept for its next partition.
+
+    Args:
+        url: of the job.
+        job: name of the plan, which the plan there must still have.
+        trust: what the user says.
+    """
+    store = Store(url)
+    plan = read_plan(store)
+    if plan.name != job:
+        raise AttnProbeError(f"the plan in {url} was replaced; start the worker again")
+    return load_auditor(store, plan, trust)
+
+
+def run_open(auditor: Auditor, k: int, leases: Leases) -> Mapping[str, Any]:
+    """Computes a partition that is not done, and commits it; its record."""
+    leases.say(k, [])
+    with one_thread():
+        try:
+            part = _compute(auditor, k, leases)
+            record = commit(auditor.store, auditor.plan, part)
+        finally:  # whoever gets here was not killed
+            leases.end(k)
+    leases.forget(k)
+    give_back_pages()
+    return record
+
+
+def _compute(auditor: Auditor, k: int, leases: Leases) -> Part:
+    texts = auditor.texts(k)
+    dead = [lease for lease in leases.others() if lease.partition == k]
+    dead = [lease for lease in dead if leases.is_dead(lease)]
+
+    def survives(some: Sequence[Text]) -> bool:
+        leases.say(k, [text.example_id for text in some], trial=True)
+        return _survives(auditor, k, some)
+
+    trial = Trial(
+        died=[lease.ids for lease in dead],
+        tried=[lease.ids for lease in dead if lease.trial],
+        survives=survives,
+    )
+    rows, n_split = [], 0
+    for batch in auditor.batches(texts):
+        pieces = trial.pieces(batch)
+        leases.say(k, [text.example_id for text in batch])
+        n_before = len(trial.aside)
+        found = [part for p in pieces for part in _rows(auditor, p, trial.aside)]
+        n_split += len(pieces) != 1 or len(found) != 1 or len(trial.aside) > n_before
+        rows += found
+    long = pd.concat(rows) if rows else pd.DataFrame({name: [] for name in COLUMNS})
+    _check(auditor, texts, long)
+    ids = sorted({text.example_id for text in texts} - trial.aside.keys())
+    table = to_wide(long)
+    summary = summary_of_rows(table, len(auditor.plan.classes))
+    return Part(
+        index=k,
+        ids=ids,
+        n_rows=table.num_rows,
+        aside=dict(sorted(trial.aside.items())),
+        n_split=n_split,
+        files={"parquet": parquet_bytes(table), "summary": partial_bytes(summary)},
+    )
+
+
+def _check(auditor: Auditor, texts: Sequence[Text], rows: pd.DataFrame) -> None:
+    """Recomputes some texts of a partition; what differs is not committed."""
+    check_rows(
+        auditor.subject.adapter,
+        drawn_texts(texts, rows, N_AFTER, auditor.plan.seed),
+        rows,
+        auditor.pad_token_id,
+        where="in the partition",
+        cause="it looks at padding or at the texts beside; plan with --batch-size 1",
+    )
+
+
+def _rows(auditor: Auditor, texts: Sequence[Text], aside: dict[int, str]) -> list[pd.DataFrame]:
+    """Rows of the texts; where that fails, of halves, down to the text that fails."""
+    try:
+        return [_run(auditor, texts)]
+    except Exception as error:
+        if isinstance(error, AttnProbeError):  # concerns all texts alike
+            raise
+        if len(texts) == 1:
+            aside[texts[0].example_id] = _said(error)
+            return []
+    middle = len(texts) // 2
+    first = _rows(auditor, texts[:middle], aside)
+    return first + _rows(auditor, texts[middle:], aside)
+
+
+def _run(auditor: Auditor, texts: Sequence[Text]) -> pd.DataFrame:
+    adapter, plan = auditor.subject.adapter, auditor.plan
+    batch = collate(adapter, texts, auditor.pad_token_id)
+    return run_batch(adapter, batch, auditor.where, auditor.tests, plan.seed)
+
+
+def _said(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def _survives(auditor: Auditor, k: int, texts: Sequence[Text]) -> bool:
+    if can_be_copied(next(auditor.subject.adapter.model.parameters()).device):
+        return lives_through(lambda: _run(auditor, texts))
+    options = auditor.options
+    trust = Trust(options.token, options.trust_remote_code, options.allow_pickle)
+    ids = [text.example_id for text in texts]
+    plan = auditor.plan
+    return lives_anew(_try_anew, auditor.store.url, plan.name, trust, k, ids)
+
+
+def _try_anew(url: str, job: str, trust: Trust, k: int, ids: Sequence[int]) -> None:
+    """What a fresh process does to try some texts of a partition."""
+    auditor = auditor_of(url, job, trust)
+    with one_thread():
+        _run(auditor, [text for text in auditor.texts(k) if text.example_id in ids])
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Computes in one thread: sums are then in one order, whatever the machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+# --- The public function ``work``: one worker of a job, of as many as anyone starts --------------
+
+
+POLL = 0.5
+"""Seconds between looks at partitions that others work on."""
+
+
+@dataclass(frozen=True)
+class WorkDone:
+    """How far a job is.
+
+    Attributes:
+        job: folder or URL.
+        here: partitions that this worker computed.
+        done: partitions that are done, by whomever.
+        partitions: of the job.
+        texts: of the job.
+        set_aside: by id of a text without rows, why.
+    """
+
+    job: str
+    here: int
+    done: int
+    partitions: int
+    texts: int
+    set_aside: Mapping[int, str]
+
+    def __str__(self) -> str:
+        lines = [f"{self.done} of {self.partitions} partitions are done"]
+        if self.here:
+            lines[0] += f", {self.here} of them by this worker"
+        if self.set_aside:
+            share = len(self.set_aside) / self.texts
+            lines.append(
+                f"{len(self.set_aside)} of {self.texts} texts ({share:.2%}) were set "
+                f"aside: {_listed(self.set_aside)}"
+            )
+        again = f"attnprobe work {self.job} goes on"
+        lines.append(f"attnprobe report {self.job}" if self.is_complete else again)
+        return "\n".join(lines)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether no partition is left."""
+        return self.done == self.partitions
+
+
+@quiet_libraries()
+def work(job: str | Path, *, options: WorkOptions = WorkOptions()) -> WorkDone:
+    """Computes partitions of a planned audit until none is left.
+
+    Start as many workers as you like, anywhere, at any time, and stop them at any time:
+    each takes open partitions in an order of its own, waits for those that others have,
+    and takes over from those that died. Under ``torchrun`` and ``accelerate launch``
+    each process begins with its share.
+
+    Args:
+        job: folder or URL of a plan.
+        options: which share, and how much may go wrong.
+
+    Returns:
+        How far the job is.
+
+    Raises:
+        AttnProbeError: no plan; another model than the plan's; more texts set aside
+            than ``fail_on_error`` allows; or a part that came out differently twice.
+    """
+    store = Store(str(job))
+    plan = read_plan(store)
+    _check_share(store, plan, options)
+    if options.processes is not None and options.partition is None:
+        supervise(store.url, options)
+        here = 0
+    else:
+        with _ended_by_a_word():
+            here = _Worker(store, plan, options).run()
+    _check_share(store, plan, options)
+    done = _progress(store, plan, here)
+    if done.is_complete:
+        for folder in ("parts", "texts", FOLDER):
+            store.sweep(folder)
+    return done
+
+
+@dataclass
+class _Worker:
+    """One worker: what it has seen, and what it did."""
+
+    store: Store
+    plan: Plan
+    options: WorkOptions
+    done: set[int] = field(default_factory=set)
+
+    def run(self) -> int:
+        """Computes partitions until none is left; how many."""
+        leases, n_here = Leases(self.store), 0
+        only = self.options.partition
+        wanted = range(self.plan.n_partitions)
+        if only is not None:
+            k = _parsed(only, self.plan.n_partitions)
+            wanted = range(k, k + 1)
+        while left := self._open(wanted):
+            k = left[0] if only else self._next(left, leases)
+            if k < 0:
+                time.sleep(POLL)
+                continue
+            self._compute(k, leases)
+            n_here += 1
+        return n_here
+
+    def _compute(self, k: int, leases: Leases) -> None:
+        said = self.options
+        trust = Trust(said.token, said.trust_remote_code, said.allow_pickle)
+        auditor = auditor_of(self.store.url, self.plan.name, trust)
+        record = run_open(auditor, k, leases)
+        logger.info("partition %d of %d is done", k, self.plan.n_partitions)
+        if record["set_aside"]:
+            _check_share(self.store, self.plan, self.options)
+
+    def _open(self, wanted: range) -> list[int]:
+        """The partitions that are not done, those first that no one else will take."""
+        present = set(self.store.names("parts"))
+        for k in set(wanted) - self.done:
+            is_said = part_name(k, "json").rpartition("/")[2] in present
+            if is_said and read_record(self.store, self.plan, k) is not None:
+                self.done.add(k)
+        return sorted(set(wanted) - self.done, key=_own_order)
+
+    def _next(self, left: list[int], leases: Leases) -> int:
+        """The first open partition on which no living worker is; −1 for none."""
+        others = leases.others()
+        taken = {lease.partition for lease in others if not leases.is_dead(lease)}
+        return next((k for k in left if k not in taken), -1)
+
+
+def _own_order(k: int) -> tuple[bool, bytes]:
+    """The share of this process first, then by a hash that is this process's own."""
+    rank, world = (int(os.environ.get(n, d)) for n, d in (("RANK", 0), ("WORLD_SIZE", 1)))
+    order = hashlib.sha256(f"{_SALT} {rank} {k}".encode()).digest()
+    return k % world != rank, order
+
+
+_SALT = os.urandom(8).hex()
+
+
+def _parsed(text: str, n_partitions: int) -> int:
+    """The partition of "17/512"."""
+    number, _, total = text.partition("/")
+    if not number.isdecimal() or total != str(n_partitions):
+        raise AttnProbeError(
+            f"expected a partition from 0/{n_partitions} to "
+            f"{n_partitions - 1}/{n_partitions}, as many as the plan has, got {text!r}"
+        )
+    check_partition(int(number), n_partitions)
+    return int(number)
+
+
+def _progress(store: Store, plan: Plan, here: int) -> WorkDone:
+    held = records(store, plan)
+    return WorkDone(
+        job=store.url,
+        here=here,
+        done=len(held),
+        partitions=plan.n_partitions,
+        texts=plan.n_texts,
+        set_aside=_set_aside(held),
+    )
+
+
+def _set_aside(held: Mapping[int, Mapping[str, Any]]) -> dict[int, str]:
+    return {
+        text["example_id"]: text["reason"]
+        for record in held.values()
+        for text in record["set_aside"]
+    }
+
+
+def _check_share(store: Store, plan: Plan, options: WorkOptions) -> None:
+    """Raises AttnProbeError where too many texts were set aside."""
+    aside = _set_aside(records(store, plan))
+    allowed = options.fail_on_error
+    if len(aside) > allowed * plan.n_texts:
+        raise AttnProbeError(
+            f"{len(aside)} of {plan.n_texts} texts were set aside "
+            f"({_listed(aside)}), more than --fail-on-error {allowed:g} allows; mend or "
+            "drop them, or allow more"
+        )
+
+
+def _listed(aside: Mapping[int, str]) -> str:
+    """The first texts that were set aside, and why."""
+    first = [f"{example_id} ({why})" for example_id, why in [*aside.items()][:3]]
+    return ", ".join(first) + (", …" if len(aside) > 3 else "")
+
+
+@contextlib.contextmanager
+def _ended_by_a_word() -> Iterator[None]:
+    """SIGTERM, which schedulers send before they kill, ends the worker in good order.
+
+    So the texts that it had begun are not suspected.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
