@@ -70,14 +70,14 @@ from hf_attnprobe.integrations.trainer_callback import (
 )
 from hf_attnprobe.options import Options as Options
 from hf_attnprobe.options import option as option
-from hf_attnprobe.partitions.options import WorkOptions as WorkOptions
 from hf_attnprobe.partitions.plan import Plan as Plan
+from hf_attnprobe.partitions.plan import WorkOptions as WorkOptions
 from hf_attnprobe.partitions.planning import plan_audit as plan_audit
 from hf_attnprobe.partitions.report import job_report as job_report
 from hf_attnprobe.partitions.report import rows_of_job as rows_of_job
-from hf_attnprobe.partitions.run import run_partition as run_partition
-from hf_attnprobe.partitions.workers import WorkDone as WorkDone
-from hf_attnprobe.partitions.workers import work as work
+from hf_attnprobe.partitions.work import WorkDone as WorkDone
+from hf_attnprobe.partitions.work import run_partition as run_partition
+from hf_attnprobe.partitions.work import work as work
 from hf_attnprobe.publishing.options import CardOptions as CardOptions
 from hf_attnprobe.publishing.report import WrittenCard as WrittenCard
 from hf_attnprobe.publishing.run import write_card as write_card
@@ -100,8 +100,8 @@ from hf_attnprobe.testing import check_adapter as check_adapter
 from hf_attnprobe.training.classifier import train_classifier as train_classifier
 from hf_attnprobe.training.fine_tuning import fine_tune as fine_tune
 from hf_attnprobe.training.options import TrainingOptions as TrainingOptions
-from hf_attnprobe.training.resuming import TrainedClassifier as TrainedClassifier
 from hf_attnprobe.training.run import train as train
+from hf_attnprobe.training.trainer import TrainedClassifier as TrainedClassifier
 
 __version__: str
 __all__: list[str]
