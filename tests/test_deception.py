@@ -27,14 +27,14 @@ from hf_attnprobe import (
     train_classifier,
 )
 from hf_attnprobe.deception.options import DeceptionOptions
-from hf_attnprobe.deception.page import deception_page
 from hf_attnprobe.deception.report import (
     Measured,
     answers,
     deception_of,
-    rows_of,
+    overall,
     to_json,
     verdict,
+    what_became,
 )
 from hf_attnprobe.deception.run import (
     deceive,
@@ -44,6 +44,7 @@ from hf_attnprobe.deception.run import (
     without_others,
 )
 from hf_attnprobe.inference.encoding import Text
+from hf_attnprobe.reports.document import written
 from hf_attnprobe.training.fine_tuning import fine_tune
 from hf_attnprobe.training.options import TrainingOptions
 from shown_page import Reader
@@ -230,9 +231,9 @@ def test_mass_goes_and_accuracy_stays(deceived, classifier, folder, data):
     assert (
         json.loads((output_dir / "deception.json").read_text())["masses"]["after"]["value"] == after
     )
-    assert "| accuracy |" in str(found) and "λ 1 on attention to dull, poor, superb, witty" in str(
-        found
-    )
+    said = " ".join(str(found).split())
+    assert "λ 1 on attention to dull, poor, superb, witty" in said
+    assert f"accuracy {written(found.score('before', 'accuracy'))}" in said
 
 
 def test_what_is_reported_is_what_the_models_do(deceived, classifier, data):
@@ -293,8 +294,8 @@ def test_deleting_the_named_tokens_tells_whether_they_are_used(deceived, classif
             ]
             moved.append(abs(probs[0] - probs[1]).item())
         assert found.moved[when].value == pytest.approx(sum(moved) / 60, abs=1e-6)
-    assert "Hiding: yes. The model uses the impermissible tokens" in str(found)
-    assert "its attention no longer shows it" in str(found)
+    assert "Hiding: yes. The model uses the impermissible tokens" in verdict(found)
+    assert "its attention no longer shows it" in verdict(found)
 
 
 def measured(n, *, named=0.1, mass=0.5, moved=0.3, control=0.0, right=0.8):
@@ -632,13 +633,20 @@ def test_from_the_command_line(cli, classifier, folder, tmp_path):
     )
 
 
-def test_the_page_answers_and_holds_the_table(deceived):
+def test_every_form_answers_and_holds_the_numbers(deceived):
     deception, folder = deceived
-    page = (folder / "report.html").read_text()
-    assert page == deception_page(deception)
-    seen = Reader(page)
-    assert verdict(deception) in seen.words
-    for row in rows_of(deception):
-        assert all(cell in seen.words for cell in row)
+    page, text = (folder / "report.html").read_text(), (folder / "report.md").read_text()
+    assert page == deception.to_html() and text == deception.to_markdown()
+    scores = [s.value for s in deception.scores if s.metric == "accuracy"]
+    numbers = [
+        *scores,
+        *(e.value for e in [*deception.masses.values(), *deception.beyond.values()]),
+    ]
+    for form in (Reader(page).words, text, str(deception)):
+        said = " ".join(form.split())
+        assert f"{overall(deception)}" in said and what_became(deception) in said
+        assert "on attention to dull, poor, superb, witty" in said
+        for value in numbers:
+            assert f"{value:z.3f}" in said or f"{value:.1%}" in said
     evil = replace(deception, model="<b>bold</b>")
-    assert "<b>" not in deception_page(evil)
+    assert "<b>" not in evil.to_html() and "\\<b>bold" in evil.to_markdown()

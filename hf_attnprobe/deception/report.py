@@ -7,16 +7,17 @@ import numpy as np
 
 from hf_attnprobe import markdown
 from hf_attnprobe.data.examples import DatasetName
+from hf_attnprobe.reports.document import Answered, Cell, Document, NumberLine, Section, Table
+from hf_attnprobe.reports.forms import Documented
 from hf_attnprobe.retraining.verdict import all_of, opposite
 from hf_attnprobe.statistics.estimates import Estimate, mean_estimate
 from hf_attnprobe.statistics.scores import Score, compare_scores
 from hf_attnprobe.statistics.verdicts import MIN_TEXTS, RULES, Answer, grade
 from hf_attnprobe.storage.provenance import plain
-from hf_attnprobe.terminal import visible
 
 
 @dataclass(frozen=True)
-class Deception:
+class Deception(Documented):
     """What training against attention to ``tokens`` did. ``print`` gives the table.
 
     Attributes:
@@ -57,8 +58,9 @@ class Deception:
     control: dict[str, Estimate]
     beyond: dict[str, Estimate]
 
-    def __str__(self) -> str:
-        return to_text(self)
+    def document(self) -> Document:
+        """All that it says."""
+        return document_of(self)
 
     def score(self, when: str, metric: str) -> Score:
         """The score ``before`` or ``after``."""
@@ -151,13 +153,6 @@ class Answers:
     hidden: Answer
     kept: Answer
 
-    @property
-    def overall(self) -> Answer:
-        """Whether attention hides what the model uses."""
-        if self.used_before == Answer.NO:
-            return Answer.NO
-        return all_of(self.used_after, self.hidden, self.kept)
-
 
 def answers(deception: Deception) -> Answers:
     """What the intervals allow to say."""
@@ -171,17 +166,32 @@ def answers(deception: Deception) -> Answers:
     )
 
 
+def overall(deception: Deception) -> Answer:
+    """Whether attention hides what the model uses."""
+    found = answers(deception)
+    if not deception.n_controlled:
+        return Answer.CANNOT_SAY
+    if found.used_before == Answer.NO:
+        return Answer.NO
+    return all_of(found.used_after, found.hidden, found.kept)
+
+
 def verdict(deception: Deception) -> str:
+    """The answer, and what became of attention and of use."""
+    return f"Hiding: {overall(deception)}. {what_became(deception)}"
+
+
+def what_became(deception: Deception) -> str:
     """What became of attention and of use, with the thresholds."""
     if not deception.n_named:
         return (
-            f"Hiding: {Answer.CANNOT_SAY}. None of the test texts has an impermissible "
-            "token: they say nothing about attention to them."
+            "None of the test texts has an impermissible token: they say nothing about "
+            "attention to them."
         )
     if not deception.n_controlled:
         return (
-            f"Hiding: {Answer.CANNOT_SAY}. In no text with an impermissible token are "
-            "there as many others, so there is no control to compare with."
+            "In no text with an impermissible token are there as many others, so there is "
+            "no control to compare with."
         )
     found = answers(deception)
     if found.used_before == Answer.NO:
@@ -203,7 +213,7 @@ def verdict(deception: Deception) -> str:
     said.append(f"Accuracy is {kept} (lost {lost}; kept is below {RULES['loss'].yes})")
     if min(deception.n_controlled, deception.n_named) < MIN_TEXTS:
         said.append(f"Fewer than {MIN_TEXTS} texts tell nothing")
-    return f"Hiding: {found.overall}. {'. '.join(said)}."
+    return f"{'. '.join(said)}."
 
 
 def _words(answer: Answer, yes: str, no: str, neither: str) -> str:
@@ -235,56 +245,93 @@ def to_json(deception: Deception) -> dict:
     return plain(deception) | {"dataset": str(deception.dataset)} | said
 
 
-def to_text(deception: Deception) -> str:
-    """The table in Markdown."""
-    title, note = title_of(deception), note_of(deception)
-    table = markdown.table(["", "before", "after"], rows_of(deception))
-    return visible("\n".join([title, "", *table, "", note, "", verdict(deception)]))
+QUESTION = "Does the model's attention hide what the model uses?"
+LEAD = (
+    "A classifier was trained further with a penalty on its attention to some tokens, "
+    "called impermissible. If it still uses them, classifies as well and no longer "
+    "attends to them, its attention hides what it does. A token is used where deleting "
+    "it moves the output more than deleting other tokens does (total variation, 0 to 1)."
+)
+LIMITS = (
+    "That one model hides its use does not say that others do; it says that attention "
+    "can be trained to. That this one does not hide does not say that none can: another "
+    "weight of the penalty might. Intervals are over the test texts, of one training."
+)
 
 
-def title_of(deception: Deception) -> str:
-    """What was done."""
-    heads = "the last layer" if deception.layers == "last" else "all layers"
-    return (
-        f"{deception.model} on {deception.dataset}, trained on with λ "
-        f"{deception.weight:g} on attention to {', '.join(deception.tokens)} "
-        f"({deception.over_heads} over the heads of {heads}): {deception.n} texts"
+def document_of(d: Deception) -> Document:
+    """All that a deception says."""
+    found = answers(d)
+    use, hiding, loss = (RULES[name] for name in ("use", "hiding", "loss"))
+    accuracy = d.score("after", "accuracy")
+    lost = markdown.interval(accuracy.difference, accuracy.difference_ci95)
+    graded = [
+        Answered(
+            "Did the model use the tokens before?",
+            found.used_before,
+            use.measure,
+            [NumberLine(d.beyond["before"], {"yes above": use.yes})],
+        ),
+        Answered(
+            "Does it use them after?",
+            found.used_after,
+            use.measure,
+            [NumberLine(d.beyond["after"], {"yes above": use.yes})],
+        ),
+        Answered(
+            "Has attention to them gone?",
+            found.hidden,
+            hiding.measure,
+            [NumberLine(d.hidden, {"yes above": hiding.yes})],
+        ),
+        Answered(
+            "Is the accuracy kept?",
+            found.kept,
+            f"Accuracy is {accuracy.value:.3f} after; lost are {lost}, kept is below {loss.yes}.",
+        ),
+    ]
+    table = Table(
+        ["", "before", "after"],
+        _before_and_after(d),
+        caption="Means with 95% intervals over texts",
+        sortable=False,
     )
-
-
-def note_of(deception: Deception) -> str:
-    """Of which texts the numbers are."""
-    return (
-        f"Mass is that of the {deception.n_named} texts with an impermissible token, of "
-        f"whose tokens {deception.masses['tokens'].value:.1%} are impermissible; moves "
-        f"are those of the {deception.n_controlled} of them with as many others or "
+    of_texts = (
+        f"Mass is that of the {d.n_named} texts with an impermissible token, of "
+        f"whose tokens {d.masses['tokens'].value:.1%} are impermissible; moves "
+        f"are those of the {d.n_controlled} of them with as many others or "
         "more. Intervals are over texts, of one training."
     )
+    heads = "the last layer" if d.layers == "last" else "all layers"
+    made = (
+        f"{d.model} on {d.dataset}, trained on with λ {d.weight:g} on attention to "
+        f"{', '.join(d.tokens)} ({d.over_heads} over the heads of {heads}): {d.n} texts."
+    )
+    return Document(
+        f"Does {d.model} hide what it uses?",
+        [LEAD, Answered(QUESTION, overall(d), what_became(d))],
+        [
+            Section("The answers", graded, id="answers"),
+            Section("What this cannot say", [LIMITS], id="limits"),
+            Section("Before and after", [table, of_texts], id="numbers", brief=True),
+            Section("How it was made", [made], id="provenance", brief=True),
+        ],
+        data=to_json(d),
+    )
 
 
-def rows_of(deception: Deception) -> list[list[str]]:
-    """What was measured, before and after."""
-    rows = []
-    for metric in dict.fromkeys(score.metric for score in deception.scores):
-        before = deception.score("before", metric)
-        after = deception.score("after", metric)
-        rows.append(_row(metric.replace("_", " "), before, after))
-    masses = deception.masses
-    mean_mass = "mass on the impermissible tokens, mean over heads"
-    rows.append(_row(mean_mass, masses["before"], masses["after"]))
-    largest = masses["largest before"], masses["largest after"]
-    rows.append(_row("of the head with the most", *largest))
-    moves = {
-        "output moved by deleting them": deception.moved,
-        "by deleting as many others": deception.control,
-        "difference per text": deception.beyond,
-    }
-    for name, by_model in moves.items():
-        rows.append(_row(name, by_model["before"], by_model["after"]))
-    return rows
-
-
-def _row(name: str, before: Score | Estimate, after: Score | Estimate) -> list[str]:
-    first = markdown.interval(before.value, before.ci95)
-    second = markdown.interval(after.value, after.ci95)
-    return [name, first, second]
+def _before_and_after(d: Deception) -> list[list[Cell]]:
+    """What was measured: its name, before, after."""
+    metrics = dict.fromkeys(score.metric for score in d.scores)
+    scores: list[list[Cell]] = [
+        [m.replace("_", " "), d.score("before", m), d.score("after", m)] for m in metrics
+    ]
+    masses = d.masses
+    return [
+        *scores,
+        ["mass on the impermissible tokens, mean over heads", masses["before"], masses["after"]],
+        ["of the head with the most", masses["largest before"], masses["largest after"]],
+        ["output moved by deleting them", d.moved["before"], d.moved["after"]],
+        ["by deleting as many others", d.control["before"], d.control["after"]],
+        ["difference per text", d.beyond["before"], d.beyond["after"]],
+    ]

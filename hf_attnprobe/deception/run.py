@@ -49,7 +49,6 @@ from hf_attnprobe.data.arguments import as_data
 from hf_attnprobe.data.examples import column_of, dataset_name
 from hf_attnprobe.data.splits import check_sets
 from hf_attnprobe.deception.options import DeceptionOptions
-from hf_attnprobe.deception.page import deception_page
 from hf_attnprobe.deception.report import Deception, Measured, deception_of, to_json
 from hf_attnprobe.distributed import check_one_process
 from hf_attnprobe.errors import AttnProbeError
@@ -97,8 +96,8 @@ def deceive(
             or a name, a folder, a Hub id or a DatasetDict.
         tokens: the impermissible tokens, which the model must not be seen to attend to.
             Each is a single token of its vocabulary.
-        output_dir: a new or empty folder, for the checkpoint, ``deception.json`` and
-            ``report.html``.
+        output_dir: a new or empty folder, for the checkpoint, ``deception.json``,
+            ``report.html`` and ``report.md``.
         options: the penalty, and how long is trained.
         progress: show a bar on stderr.
 
@@ -141,7 +140,8 @@ def deceive(
             **penalty,
         )
         write_json(folder / SUMMARY, to_json(result))
-        write_atomically(folder / "report.html", deception_page(result))
+        write_atomically(folder / "report.html", result.to_html())
+        write_atomically(folder / "report.md", result.to_markdown())
     return result
 
 

@@ -106,7 +106,7 @@ def table(
 
 def grade(answer: str) -> Html:
     """An answer as symbol and word: colour never stands alone."""
-    return tag("strong", _symbol(answer), tag("span", answer), class_="grade")
+    return tag("strong", symbol(answer), tag("span", answer), class_="grade")
 
 
 def answer(question: str, answer: str, sentence: Child, *children: Child) -> Html:
@@ -272,7 +272,8 @@ def _is_number(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
-def _symbol(answer: str) -> Html | None:
+def symbol(answer: str) -> Html | None:
+    """The sign of an answer, beside its word; None of any other word."""
     if answer not in SYMBOLS:
         return None
     ring = tag("circle", cx=8, cy=8, r=7)

@@ -64,7 +64,7 @@ def _rendered(child: Child) -> str:
         return child
     if isinstance(child, (list, tuple)):
         return join(child)
-    return _legible(escape(str(child), quote=False))
+    return legible(escape(str(child), quote=False))
 
 
 def _attribute(item: tuple[str, object]) -> str:
@@ -72,9 +72,12 @@ def _attribute(item: tuple[str, object]) -> str:
     if value is None or value is False:
         return ""
     written = name.removesuffix("_").replace("_", "-")
-    return f" {written}" if value is True else f' {written}="{_legible(escape(str(value)))}"'
+    return f" {written}" if value is True else f' {written}="{legible(escape(str(value)))}"'
 
 
-def _legible(text: str) -> str:
+def legible(text: str) -> str:
+    """A text as HTML can hold it: see :class:`Html`; what is HTML already stays."""
+    if hasattr(text, "__html__"):
+        return text
     named = TURNING.sub(lambda found: f"[U+{ord(found[0]):04X}]", text)
     return FORBIDDEN.sub("\ufffd", named)

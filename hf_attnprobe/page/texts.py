@@ -37,9 +37,12 @@ MEANINGS = {
 
 def texts_section(texts: Sequence[ShownText]) -> Html:
     """All texts with the legend; empty without texts."""
-    if not texts:
-        return Html("")
-    return section("Texts", _legend(texts), *[_article(text) for text in texts], id="texts")
+    return section("Texts", texts_view(texts), id="texts") if texts else Html("")
+
+
+def texts_view(texts: Sequence[ShownText]) -> Html:
+    """All texts under one legend."""
+    return join([_legend(texts), *map(_article, texts)])
 
 
 def text_view(text: ShownText) -> Html:

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from hf_attnprobe import markdown
-from hf_attnprobe.auditing.forms.markdown_texts import texts_section
 from hf_attnprobe.auditing.forms.notes import (
     controls_of,
     few_parts,
@@ -23,6 +22,8 @@ from hf_attnprobe.auditing.ranking_tables import comparison_section, section_in_
 from hf_attnprobe.auditing.result import AuditResult
 from hf_attnprobe.faithfulness.prune_curve import PruneCurve
 from hf_attnprobe.faithfulness.registry import readings
+from hf_attnprobe.reports.document import Section, Texts
+from hf_attnprobe.reports.markdown import blocks
 from hf_attnprobe.statistics.differences import Contrast
 from hf_attnprobe.statistics.summary import Statistic, attention_bin, sentence
 from hf_attnprobe.statistics.wording import Words
@@ -59,7 +60,8 @@ def to_markdown(report: AuditResult) -> str:
             parts += _test_section(test, report)
             parts += comparison_section(test, report.comparisons)
         parts += _bins_section(report)
-    parts += texts_section(report.examples)
+    for block in blocks([Section("texts", [Texts(report.examples)])]):
+        parts += ["", block]
     return markdown.document(parts + provenance_section(report.provenance))
 
 

@@ -1,0 +1,44 @@
+"""What every result can do with its document: print it, save it, show it in a notebook."""
+
+from pathlib import Path
+
+from hf_attnprobe.reports.document import Document
+from hf_attnprobe.reports.html import to_cell, to_html
+from hf_attnprobe.reports.markdown import to_markdown
+from hf_attnprobe.reports.text import to_text
+from hf_attnprobe.storage.folders import write_atomically
+
+
+class Documented:
+    """The forms of a result that has a document. ``print(result)`` shows it."""
+
+    def document(self) -> Document:
+        """All that the result says."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return self.to_text()
+
+    def to_text(self, *, verbose: bool = True) -> str:
+        """The report for a terminal.
+
+        Args:
+            verbose: all of it; else the answer, and the sections that are read first.
+        """
+        return to_text(self.document(), verbose=verbose)
+
+    def to_markdown(self) -> str:
+        """The whole report as Markdown."""
+        return to_markdown(self.document())
+
+    def to_html(self) -> str:
+        """The whole page, self-contained, as ``report.html`` has it."""
+        return to_html(self.document())
+
+    def save_html(self, path: str | Path) -> None:
+        """Writes the page to a file."""
+        write_atomically(Path(path), self.to_html())
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the lead."""
+        return to_cell(self.document().lead)

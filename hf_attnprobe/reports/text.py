@@ -1,0 +1,160 @@
+"""A document as text for a terminal, which no text of a user steers. Pure."""
+
+from collections.abc import Iterable
+from functools import singledispatch
+from io import StringIO
+from textwrap import fill, indent
+from typing import Literal
+
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from hf_attnprobe.charts.chart import Chart, HeatMap
+from hf_attnprobe.reports.document import (
+    Answered,
+    Block,
+    Cell,
+    Document,
+    Facts,
+    Folded,
+    Link,
+    Listing,
+    Note,
+    NumberLine,
+    Section,
+    Table,
+    Texts,
+    Words,
+    is_number,
+    number_line_in_words,
+    written,
+)
+from hf_attnprobe.reports.shown_texts import in_words
+from hf_attnprobe.terminal import one_line, visible
+
+
+WIDTH = 100
+"""Letters of a line of words; tables whose numbers need more room have it."""
+
+
+def to_text(report: Document, *, verbose: bool = True) -> str:
+    """The report, without colours.
+
+    Args:
+        report: a document.
+        verbose: all of it; else its lead and the sections that are ``brief``.
+    """
+    sections = [s for s in report.sections if s is not None and (verbose or s.brief)]
+    return "\n\n".join([_words(report.heading), *_blocks([*report.lead, *sections])])
+
+
+def _blocks(parts: Iterable[Block]) -> list[str]:
+    return [_block(part) for part in parts if part]
+
+
+def _words(said: Words, hang: str = "") -> str:
+    """A sentence in lines; the lines behind the first begin with ``hang``."""
+    text = " ".join(visible(written(said)).split())
+    return fill(text, WIDTH, subsequent_indent=hang, break_long_words=False, break_on_hyphens=False)
+
+
+@singledispatch
+def _block(block: object) -> str:
+    raise TypeError(f"expected a block of a document, got {type(block).__name__}")
+
+
+@_block.register(str)
+@_block.register(tuple)
+@_block.register(Link)
+def _paragraph(block: Words) -> str:
+    return _words(block)
+
+
+@_block.register
+def _(block: list) -> str:
+    return "\n".join(_words(("- ", *_spans(item)), hang="  ") for item in block)
+
+
+@_block.register
+def _(block: Note) -> str:
+    return _words(block.words)
+
+
+@_block.register
+def _(block: Facts) -> str:
+    width = max(map(len, block.said))
+    lines = []
+    for term, said, _ in block.items():
+        for k, item in enumerate(said):
+            name = one_line(term) if k == 0 else ""
+            text = _words(item)
+            lines.append(indent(text, " " * (width + 2)).replace(" " * width, name.ljust(width), 1))
+    return "\n".join(lines)
+
+
+@_block.register
+def _(block: Table) -> str:
+    table = RichTable(box=None, pad_edge=False, title=None, header_style="", padding=(0, 2, 0, 0))
+    for k, name in enumerate(block.head):
+        numbers = [_cell(row[k]).cell_len for row in block.rows if is_number(row[k])]
+        side: Literal["left", "right"] = "right" if numbers else "left"
+        table.add_column(_cell(name), justify=side, min_width=max(numbers, default=1))
+    for row in block.rows:
+        table.add_row(*map(_cell, row))
+    console = Console(file=StringIO(), color_system=None)
+    needed = Measurement.get(console, console.options.update(width=100_000), table).minimum
+    console.width = max(WIDTH, needed + 2 * len(block.head))  # what is between the columns
+    with console.capture() as captured:
+        console.print(table)
+    lines = [line.rstrip() for line in captured.get().splitlines()]
+    return "\n".join([_words(block.caption), *lines] if block.caption else lines)
+
+
+def _cell(cell: Cell) -> Text:
+    return Text(one_line(written(cell)))  # a Text has no markup
+
+
+@_block.register
+def _(block: Answered) -> str:
+    asked = (block.question, " ") if block.question else ()
+    said = _words((*asked, f"{block.answer}. ", *_spans(block.sentence)))
+    return "\n".join([said, *(indent(part, "  ") for part in _blocks(block.blocks))])
+
+
+@_block.register
+def _(block: NumberLine) -> str:
+    return _words(number_line_in_words(block))
+
+
+@_block.register
+def _(block: Listing) -> str:
+    return indent(visible(block.text), "  ")
+
+
+@_block.register(Chart)
+@_block.register(HeatMap)
+def _drawn(block: Chart | HeatMap) -> str:
+    source = f" Source: {block.source}." if block.source else ""
+    return _words(f"{block.title}: {block.finding}{source}")
+
+
+@_block.register
+def _(block: Texts) -> str:
+    return "\n\n".join("\n".join(_blocks(in_words(text))) for text in block.texts)
+
+
+@_block.register
+def _(block: Folded) -> str:
+    return "\n".join([_words(block.summary), *_blocks(block.blocks)])
+
+
+@_block.register
+def _(block: Section) -> str:
+    parts = (indent(part, "  ") for part in _blocks(block.blocks))
+    return "\n".join([_words(block.title), "\n\n".join(parts)])
+
+
+def _spans(said: Words) -> tuple[str | Link, ...]:
+    return said if isinstance(said, tuple) else (said,)
