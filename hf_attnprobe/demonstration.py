@@ -17,8 +17,8 @@ from hf_attnprobe.attention_classifier import AttentionClassifierConfig
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.report import Report
 from hf_attnprobe.auditing.run import audit
-from hf_attnprobe.data.examples import column_of
-from hf_attnprobe.data.generated.reviews import rationale_dataset
+from hf_attnprobe.data.columns import column_of
+from hf_attnprobe.data.synthetic import rationale_dataset
 from hf_attnprobe.distributed import check_one_process
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.encoding import tokenize

@@ -38,7 +38,7 @@ from hf_attnprobe import (  # noqa: E402
     build_tokenizer,
 )
 from hf_attnprobe.cli import main  # noqa: E402
-from hf_attnprobe.data.generated.reviews import LABEL_NAMES, rationale_dataset  # noqa: E402
+from hf_attnprobe.data.synthetic import LABEL_NAMES, rationale_dataset  # noqa: E402
 
 
 torch.set_num_threads(1)

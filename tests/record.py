@@ -37,7 +37,7 @@ from hf_attnprobe import (
 )
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.data.arguments import Data
-from hf_attnprobe.data.word_tags import tag_words
+from hf_attnprobe.data.labels import tag_words
 from hf_attnprobe.demonstration import DemoOptions, demo
 from hf_attnprobe.faithfulness import (
     Adversarial,

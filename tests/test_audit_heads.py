@@ -23,11 +23,11 @@ from hf_attnprobe.auditing.heads.values import by_head
 from hf_attnprobe.auditing.report import from_json
 from hf_attnprobe.auditing.result import extras_to_json, to_json
 from hf_attnprobe.auditing.selection import half_of
-from hf_attnprobe.data.examples import sample
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.prune_curve import prune_curve
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.encoding import tokenize
+from hf_attnprobe.statistics.samples import sample
 
 
 N_LAYERS, N_HEADS = 2, 3

@@ -18,9 +18,8 @@ from hf_attnprobe.data.examples import (
     label_names,
     load_examples,
 )
-from hf_attnprobe.data.lengths import split_sentences
-from hf_attnprobe.data.recipes import RECIPES, Recipe
-from hf_attnprobe.data.word_vectors import read_vectors
+from hf_attnprobe.data.recipes import RECIPES, Recipe, split_sentences
+from hf_attnprobe.data.tokenizer import read_vectors
 from hf_attnprobe.errors import AttnProbeError
 
 

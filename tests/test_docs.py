@@ -18,7 +18,7 @@ import hf_attnprobe
 import rules_table
 from hf_attnprobe import adapters, attention_model, figures, functional
 from hf_attnprobe.cli import build_parser
-from hf_attnprobe.data.word_vectors import read_vectors
+from hf_attnprobe.data.tokenizer import read_vectors
 from hf_attnprobe.faithfulness import registry
 from hf_attnprobe.testing import CHECKS
 

@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_attnprobe.data.examples import _choose_split, dataset_fingerprint, load_examples
-from hf_attnprobe.data.generated.reviews import (
+from hf_attnprobe.data.recipes import Recipe
+from hf_attnprobe.data.synthetic import (
     CUES,
     HEARSAY_VERBS,
     NEGATORS,
     rationale_dataset,
     rationale_examples,
 )
-from hf_attnprobe.data.recipes import Recipe
 from hf_attnprobe.data.tokenizer import build_tokenizer
 from hf_attnprobe.errors import AttnProbeError
 

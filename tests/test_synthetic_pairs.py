@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from hf_attnprobe.data.examples import dataset_fingerprint, load_examples
-from hf_attnprobe.data.generated.pairs import (
+from hf_attnprobe.data.synthetic import (
     ATTRIBUTES,
+    HEARSAY_VERBS,
     PAIR_LABELS,
     evidence_pair_dataset,
     evidence_pairs,
 )
-from hf_attnprobe.data.generated.reviews import HEARSAY_VERBS
 from hf_attnprobe.data.tokenizer import build_tokenizer
 from hf_attnprobe.errors import AttnProbeError
 

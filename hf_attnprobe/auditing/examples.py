@@ -19,7 +19,7 @@ from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.subject import Subject
 from hf_attnprobe.auditing.sweep import Sweep
 from hf_attnprobe.charts.shown_text import ShownText
-from hf_attnprobe.data.examples import column_of
+from hf_attnprobe.data.columns import column_of
 from hf_attnprobe.inference.images import ImageReader
 from hf_attnprobe.statistics.samples import by_hash
 from hf_attnprobe.statistics.summary import PREDICTION, predictions_of, site_of_model

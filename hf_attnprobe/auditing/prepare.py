@@ -30,7 +30,8 @@ from hf_attnprobe.auditing.selection import (
 from hf_attnprobe.auditing.subject import Model, Subject, check_unit, make_subject
 from hf_attnprobe.auditing.sweep import Sweep
 from hf_attnprobe.data.arguments import Data, as_data
-from hf_attnprobe.data.examples import column_of, columns_read, dataset_fingerprint, sample
+from hf_attnprobe.data.columns import column_of
+from hf_attnprobe.data.examples import columns_read, dataset_fingerprint
 from hf_attnprobe.data.images import has_images
 from hf_attnprobe.distributed import process_state
 from hf_attnprobe.faithfulness import tests
@@ -44,6 +45,7 @@ from hf_attnprobe.inference.encoding import Tokenized, has_rationales, second_te
 from hf_attnprobe.inference.images import ImageReader
 from hf_attnprobe.inference.labels import spread_of_labels
 from hf_attnprobe.options import Options
+from hf_attnprobe.statistics.samples import sample
 
 
 if TYPE_CHECKING:

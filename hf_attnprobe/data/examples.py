@@ -1,13 +1,15 @@
 """Data sets by name, folder, Hub id or in memory, all in one form.
 
 Whatever it was read from, a split becomes rows of `example_id`, `text` and `label`, of
-`text_pair` where texts come in pairs, and `rationale` if there is one. `datasets` is imported where it is used, so that the
-package imports without it.
+`text_pair` where texts come in pairs, and `rationale` if there is one. `datasets` is imported
+where it is used, so that the package imports without it.
 """
 
+import hashlib
+import json
 import logging
+import math
 import os
-import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,33 +24,27 @@ from hf_attnprobe.data.columns import (
     column_of,
     read_texts,
 )
-from hf_attnprobe.data.frames import LARGEST_ID
+from hf_attnprobe.data.images import digest as image_digest
 from hf_attnprobe.data.images import image_column, not_images, read_images
-from hf_attnprobe.data.labels import Labels, join_columns, keep_classes, read_labels
-from hf_attnprobe.data.lengths import fits
-from hf_attnprobe.data.rationales import read_rationales
-from hf_attnprobe.data.recipes import RECIPES, Recipe
-from hf_attnprobe.data.rows import (
-    READ_FROM,
-    columns_read,
-    dataset_fingerprint,
-    has_labels,
-    label_kind,
-    label_names,
-    names_of,
-)
-from hf_attnprobe.data.sources import open_splits, recipe_of
-from hf_attnprobe.data.tasks import (
+from hf_attnprobe.data.labels import (
+    Labels,
+    join_columns,
+    keep_classes,
     read_answers,
     read_choices,
+    read_labels,
+    read_rationales,
     read_word_labels,
+    read_word_tags,
     right_choices,
     word_label_column,
 )
-from hf_attnprobe.data.word_tags import read_word_tags
+from hf_attnprobe.data.layouts.files import hold_out
+from hf_attnprobe.data.recipes import RECIPES, Recipe
+from hf_attnprobe.data.sources import LARGEST_ID, open_splits, recipe_of
 from hf_attnprobe.errors import AttnProbeError, NoSuchSplit
 from hf_attnprobe.options import check_at_least
-from hf_attnprobe.statistics.samples import by_hash, sample
+from hf_attnprobe.statistics.samples import sample
 
 
 if TYPE_CHECKING:
@@ -68,24 +64,24 @@ if TYPE_CHECKING:
     )
 
 
-__all__ = [
-    "DatasetName",
-    "by_hash",
-    "column_of",
-    "columns_read",
-    "dataset_fingerprint",
-    "dataset_name",
-    "has_labels",
-    "label_kind",
-    "label_names",
-    "load_examples",
-    "sample",
-]
-
 logger = logging.getLogger(__name__)
 
 LABEL_COLUMNS = ("label", "labels", "answerKey")
 """Where labels are looked for; the last is that of questions with choices."""
+
+
+FURTHER = (
+    "rationale",
+    "text_pair",
+    "rationale_pair",
+    "word_labels",
+    "answer_start",
+    "answer_end",
+    "choices",
+    "word_tags",
+)
+"""Columns that only some data has, in the order of the fingerprint."""
+READ_FROM = "texts read from "
 
 
 def load_examples(
@@ -260,7 +256,7 @@ def read_split(opened: OpenedSplit, *, limit: int | None = None) -> "datasets.Da
     is_training = split in ("train", "validation")
     if recipe.keep_labels is not None:
         rows = [row for row in rows if labels.values[row] is not None]
-    rows = [row for row in rows if fits(texts[row], recipe, training=is_training)]
+    rows = [row for row in rows if recipe.admits(texts[row], training=is_training)]
     rows = sample(rows, [ids[row] for row in rows], limit)
     for name, values in table.items():
         table[name] = [values[row] for row in rows]
@@ -342,33 +338,10 @@ def _choose_split(
         )
     if not from_train:
         return source, rows
-    held_out = _held_out_rows(source, splits, recipe, seed)
+    of_class = recipe.balanced_validation
+    labels = _read_labels(source, splits, recipe).values if of_class else [0] * len(source)
+    held_out = hold_out(labels, recipe.validation_fraction or 0.0, seed)
     return source, [row for row in rows if (row in held_out) == (split == "validation")]
-
-
-def _held_out_rows(
-    source: "datasets.Dataset",
-    splits: "Mapping[str, datasets.Dataset]",
-    recipe: Recipe,
-    seed: int,
-) -> set[int]:
-    """The rows of `train` that become `validation`."""
-    fraction = recipe.validation_fraction or 0.0
-    groups: list[Sequence[int]] = [range(len(source))]
-    if recipe.balanced_validation:
-        groups = _rows_by_class(_read_labels(source, splits, recipe).values)
-    draw = random.Random(seed)
-    held_out: set[int] = set()
-    for group in groups:
-        held_out.update(draw.sample(group, round(fraction * len(group))))
-    return held_out
-
-
-def _rows_by_class(labels: list[int]) -> list[Sequence[int]]:
-    groups: dict[int, list[int]] = {}
-    for row, label in enumerate(labels):
-        groups.setdefault(label, []).append(row)
-    return [groups[label] for label in sorted(groups)]
 
 
 def _example_ids(source: "datasets.Dataset") -> list[int]:
@@ -531,3 +504,73 @@ def _to_dataset(
         if name is None:
             raise
         raise not_images(name, reason) from reason
+
+
+# --- what the rows hold --------------------------------------------------------------------------
+
+
+def label_kind(examples: "datasets.Dataset") -> str:
+    """ "classes", "numbers" (a regression's) or "several" (labels at once)."""
+    feature = examples.features["label"]
+    if hasattr(feature, "feature"):
+        return "several"
+    return "numbers" if str(feature.dtype).startswith("float") else "classes"
+
+
+def has_labels(examples: "datasets.Dataset") -> bool:
+    """Whether any row has a label, an answer or labelled words."""
+    if {"word_labels", "answer_start"} & set(examples.column_names):
+        return True
+    kind, labels = label_kind(examples), column_of(examples, "label")
+    if kind == "classes":
+        return max(labels, default=-1) >= 0
+    if kind == "numbers":
+        return not all(math.isnan(label) for label in labels)
+    return any(label is not None for label in labels)
+
+
+def label_names(examples: "datasets.Dataset") -> list[str]:
+    """Names of the classes or labels; none of numbers.
+
+    `LABEL_0`, `LABEL_1`, … as in Transformers where they have none.
+    """
+    kind, names = label_kind(examples), names_of(examples.features["label"])
+    if names is not None:
+        return list(names)
+    if kind == "numbers":
+        return []
+    labels = column_of(examples, "label")
+    if kind == "several":
+        labels = [number for row in labels for number in row or []]
+    n_labels = max(labels, default=-1) + 1
+    return [f"LABEL_{label}" for label in range(n_labels)]
+
+
+def columns_read(examples: "datasets.Dataset") -> str:
+    """The columns of the source that :func:`load_examples` read as texts, in words."""
+    return examples.info.description.removeprefix(READ_FROM)
+
+
+def names_of(feature: Any) -> tuple[str, ...] | None:
+    """The names of a ClassLabel, or of the ClassLabels in a list."""
+    names = getattr(getattr(feature, "feature", feature), "names", None)
+    return None if names is None else tuple(names)
+
+
+def dataset_fingerprint(examples: "datasets.Dataset") -> str:
+    """16 hex digits (SHA-256) of ids, texts, labels and what else the rows have.
+
+    Equal for equal examples, in any order and from any source.
+    """
+    names = ["example_id", "text", "label"]
+    names += [name for name in FURTHER if name in examples.column_names]
+    columns = [column_of(examples, name) for name in names]
+    image = image_column(examples.column_names)
+    if image is not None:
+        columns.append([image_digest(pixels) for pixels in column_of(examples, image)])
+    digest = hashlib.sha256()
+    rows = [json.dumps(row) for row in zip(*columns, strict=True)]
+    order = zip(columns[0], columns[1], rows, strict=True)
+    for _, _, row in sorted(order):
+        digest.update(row.encode() + b"\n")
+    return digest.hexdigest()[:16]

@@ -1,17 +1,24 @@
-"""What a label column holds: classes, numbers to be predicted, or several labels.
+"""What is known of a text besides its words: labels, answers, choices, rationales, tags.
 
 Classes become numbers from 0, -1 for none. Numbers with a fraction are a regression's,
 NaN for none. Several labels at once are lists of the numbers of those that hold, None
 for none known.
 """
 
+import logging
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
+from hf_attnprobe.data.columns import column_of
 from hf_attnprobe.errors import AttnProbeError
+
+
+if TYPE_CHECKING:
+    import datasets
 
 
 MAX_CLASSES = 100_000
@@ -264,3 +271,334 @@ def keep_classes(labels: Labels, kept: tuple[str, ...] | None) -> Labels:
         )
     new = {names.index(name): index for index, name in enumerate(kept)}
     return Labels(labels.kind, [new.get(label) for label in labels.values], kept)
+
+
+WORD_LABELS = ("word_labels", "ner_tags", "pos_tags", "chunk_tags", "tags", "labels")
+"""Columns with a list of one label per word, the first our own name."""
+IGNORED = -100
+"""Transformers' number of a word that is not labelled."""
+
+
+def word_label_column(source: "datasets.Dataset", given: str | None) -> str | None:
+    """The column with the labels of the words, where the words come in a list.
+
+    Raises:
+        AttnProbeError: several such columns.
+    """
+    if given is not None:
+        return given
+    present = [name for name in WORD_LABELS if name in source.column_names]
+    if len(present) > 1 and present[0] != "word_labels":
+        raise AttnProbeError(
+            f"expected one column with labels of words, got {', '.join(present)}; "
+            "choose one with --label-column"
+        )
+    return present[0] if present else None
+
+
+def read_word_labels(
+    values: list[Any], names: Sequence[str] | None, texts: list[str], column: str
+) -> tuple[list[list[int]], tuple[str, ...] | None]:
+    """One label per word of each text, -1 for none, and the names of the labels.
+
+    Raises:
+        AttnProbeError: another number of labels than of words, or labels that are
+            neither names nor numbers.
+    """
+    for row, (labels, text) in enumerate(zip(values, texts, strict=True)):
+        n_words = len(text.split())
+        if not isinstance(labels, list) or len(labels) != n_words:
+            got = len(labels) if isinstance(labels, list) else type(labels).__name__
+            raise AttnProbeError(
+                f"expected {n_words} labels in column {column!r}, one per word, row "
+                f"{row} has {got}; give each word one label"
+            )
+    items = {label for labels in values for label in labels if label is not None}
+    if items and all(isinstance(item, str) for item in items):
+        names = names or tuple(sorted(items))
+        numbers: dict[Any, int] = {name: k for k, name in enumerate(names)}
+        rows = [[numbers.get(label, -1) for label in labels] for labels in values]
+        return rows, tuple(names)
+    if not all(isinstance(item, int) for item in items):
+        raise AttnProbeError(
+            f"expected whole numbers or names as labels of words in column {column!r}, "
+            "got others; convert them"
+        )
+    rows = [[-1 if label in (None, IGNORED) else label for label in labels] for labels in values]
+    return rows, None if names is None else tuple(names)
+
+
+def read_answers(source: "datasets.Dataset", contexts: list[str]) -> dict[str, list[int]]:
+    """Where the answer begins and ends in the context, -1 where there is none.
+
+    Read from columns `answer_start` and `answer_end`, or from SQuAD's `answers`, of
+    which the first is taken. Empty where the data has neither.
+
+    Raises:
+        AttnProbeError: an answer that is not where it is said to be.
+    """
+    present = source.column_names
+    if {"answer_start", "answer_end"} <= set(present):
+        starts = [-1 if k is None else k for k in column_of(source, "answer_start")]
+        ends = [-1 if k is None else k for k in column_of(source, "answer_end")]
+        for row, place in enumerate(zip(starts, ends, strict=True)):
+            if not all(isinstance(k, int) for k in place):
+                raise AttnProbeError(
+                    "expected whole numbers in columns 'answer_start' and 'answer_end', "
+                    f"row {row} has {place[0]!r} and {place[1]!r}; count characters of "
+                    "the context from 0"
+                )
+    elif "answers" in present:
+        cells = column_of(source, "answers")
+        if not all(_are_answers(cell) for cell in cells):
+            return {}
+        spans = [_first_answer(cell) for cell in cells]
+        starts = [-1 if span is None else span[1] for span in spans]
+        ends = [-1 if span is None else span[1] + len(span[0]) for span in spans]
+        for row, span in enumerate(spans):
+            if span is not None and contexts[row][starts[row] : ends[row]] != span[0]:
+                raise AttnProbeError(
+                    f"expected the answer {span[0]!r} at character {starts[row]} of "
+                    f"the context of row {row}, found "
+                    f"{contexts[row][starts[row] : ends[row]]!r}; mend answer_start"
+                )
+    else:
+        return {}
+    for row, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        if (start, end) != (-1, -1) and not 0 <= start < end <= len(contexts[row]):
+            raise AttnProbeError(
+                f"expected an answer within the {len(contexts[row])} characters of the "
+                f"context of row {row}, got {start} to {end}; give -1 and -1 for none"
+            )
+    return {"answer_start": starts, "answer_end": ends}
+
+
+def _are_answers(cell: Any) -> bool:
+    """Whether a cell tells where answers are, or has none."""
+    if isinstance(cell, list):
+        return all(_are_answers(item) for item in cell)
+    return cell is None or (isinstance(cell, Mapping) and {"text", "answer_start"} <= cell.keys())
+
+
+def _first_answer(cell: Any) -> tuple[str, int] | None:
+    """Text and start of the first of SQuAD's answers, lists in a dict or the reverse."""
+    if isinstance(cell, list):
+        cell = cell[0] if cell else None
+        return None if cell is None else (cell["text"], cell["answer_start"])
+    if not isinstance(cell, Mapping) or not cell.get("text"):
+        return None
+    texts, starts = cell["text"], cell["answer_start"]
+    if isinstance(texts, str):
+        return texts, starts
+    return texts[0], starts[0]
+
+
+def read_choices(source: "datasets.Dataset") -> tuple[str, list[list[str]]] | None:
+    """The column of the text and the choices beside it; None where there are none.
+
+    The columns are `choices` (texts, or `text` and `label` as in ARC), `endings`
+    (HellaSwag), or `ending0`, `ending1`, … (SWAG, of which `sent2` begins each) and
+    `choice1`, `choice2`, … (COPA).
+    """
+    present = source.column_names
+    numbered = sorted(
+        (name for name in present if re.fullmatch(r"(ending|choice)\d", name)),
+    )
+    if "choices" in present or "endings" in present:
+        name = "choices" if "choices" in present else "endings"
+        cells = column_of(source, name)
+        rows = [cell["text"] if isinstance(cell, Mapping) else cell for cell in cells]
+    elif len(numbered) > 1:
+        columns = [column_of(source, name) for name in numbered]
+        rows = [list(row) for row in zip(*columns, strict=True)]
+        if "sent2" in present:
+            begins = column_of(source, "sent2")
+            rows = [
+                [f"{begin} {ending}" for ending in row]
+                for begin, row in zip(begins, rows, strict=True)
+            ]
+    else:
+        return None
+    _check_choices(rows)
+    known = ("text", "sent1", "startphrase", "ctx", "question", "premise", "sentence")
+    return next((name for name in known if name in present), "text"), rows
+
+
+def _check_choices(rows: list[Any]) -> None:
+    for row, choices in enumerate(rows):
+        is_list = isinstance(choices, list) and len(choices) > 1
+        if not is_list or not all(isinstance(choice, str) for choice in choices):
+            raise AttnProbeError(
+                f"expected a list of at least two texts as choices, row {row} has "
+                f"{choices!r:.60}; mend or drop it"
+            )
+
+
+def right_choices(values: list[Any], cells: list[Any] | None) -> list[Any]:
+    """Labels as numbers of choices, from numbers, digits, letters (A is 0) or texts.
+
+    Args:
+        values: of the label column.
+        cells: of the column `choices`, whose `label` names each choice; None: no names.
+
+    Raises:
+        AttnProbeError: a label that is none of these.
+    """
+    numbers = []
+    for row, value in enumerate(values):
+        names = cells[row].get("label") if cells and isinstance(cells[row], Mapping) else None
+        if names and value in names:
+            value = list(names).index(value)
+        elif isinstance(value, str) and value.isdigit():
+            value = int(value)
+        elif isinstance(value, str) and cells and value in cells[row]:
+            value = list(cells[row]).index(value)
+        elif isinstance(value, str) and re.fullmatch("[A-Z]", value):
+            value = ord(value) - ord("A")
+        elif isinstance(value, str) and value:
+            raise AttnProbeError(
+                "expected as label the number, from 0, of the right choice, its letter "
+                f"or its text, row {row} has {value!r}; renumber it"
+            )
+        numbers.append(None if value == "" else value)
+    return numbers
+
+
+logger = logging.getLogger(__name__)
+
+# Columns that may hold a human rationale; the second is ERASER's name for it.
+RATIONALE_COLUMNS = ("rationale", "evidence")
+
+
+def read_rationales(
+    source: "datasets.Dataset", texts: list[str], ending: str = ""
+) -> list[list[int]] | None:
+    """The rationale of each text as positions of its words; None without a column.
+
+    A mask of 0 and 1, one per word, is taken for one where the whole column is masks:
+    as positions some of its rows would name a word twice or one that is not there.
+
+    Args:
+        source: the split.
+        texts: those that the positions are of.
+        ending: of the column's name, "_pair" for second texts.
+    """
+    for name in RATIONALE_COLUMNS:
+        column = name + ending
+        if column not in source.column_names:
+            continue
+        rows = _positions(column_of(source, column), column)
+        if rows is not None:
+            return _of_masks(rows, [len(text.split()) for text in texts])
+    return None
+
+
+def _positions(cells: list[Any], column: str) -> list[list[int]] | None:
+    """Lists of integers; None where the column holds something else, such as quotes."""
+    rows = [_parse(cell) for cell in cells]
+    n_read = sum(row is not None for row in rows)
+    if n_read == len(rows):
+        return [row or [] for row in rows]
+    if any(rows):
+        first = next(k for k, row in enumerate(rows) if row is None)
+        logger.warning(
+            "the column %s is not read as rationales: row %d holds no positions",
+            column,
+            first,
+        )
+    return None
+
+
+def _parse(cell: Any) -> list[int] | None:
+    """Positions of a list, of a text such as "0 3 4" or "[0, 3]", or of one number."""
+    if cell is None or cell != cell:  # NaN is not itself
+        return []
+    if isinstance(cell, str):
+        if not re.fullmatch(r"\s*\[?[\s,\d]*\]?\s*", cell):
+            return None
+        return [int(number) for number in re.findall(r"\d+", cell)]
+    items = cell if isinstance(cell, list) else [cell]
+    if not all(isinstance(item, int | float) and item == int(item) for item in items):
+        return None
+    return [int(item) for item in items]
+
+
+def _of_masks(rows: list[list[int]], n_words: list[int]) -> list[list[int]]:
+    """The positions of the ones, where all rows are masks; else the rows."""
+    pairs = [pair for pair in zip(rows, n_words, strict=True) if pair[0]]
+    may_be_masks = all(len(r) == n and set(r) <= {0, 1} for r, n in pairs)
+    are_positions = all(len(set(r)) == len(r) and max(r) < n for r, n in pairs)
+    if not may_be_masks or are_positions:
+        return rows
+    return [[k for k, marked in enumerate(row) if marked] for row in rows]
+
+
+TAG_COLUMNS = ("word_tags", "pos_tags", "pos")
+NLTK, SPACY = "nltk", "spacy"
+Tagger = Callable[[Sequence[str]], Sequence[str]]
+"""The words of a text -> one tag per word."""
+
+
+def read_word_tags(source: "datasets.Dataset") -> list[list[str]] | None:
+    """The tags of the words of every row, or None where there is no such column.
+
+    Lists of strings, or of numbers of named classes, in one of :data:`TAG_COLUMNS`.
+    """
+    for name in TAG_COLUMNS:
+        items = getattr(source.features.get(name), "feature", None)
+        names = getattr(items, "names", None)
+        if names is None and str(getattr(items, "dtype", "")) != "string":
+            continue
+        rows = source.with_format(None)[name][:]
+        if names is None:
+            return [[tag or "" for tag in row or []] for row in rows]
+        return [[names[tag] for tag in row or []] for row in rows]
+    return None
+
+
+def tag_words(examples: "datasets.Dataset", tagger: Tagger | str = NLTK) -> "datasets.Dataset":
+    """Adds a column ``word_tags``, one tag for each word that white space separates.
+
+    Args:
+        examples: rows with a column ``text``.
+        tagger: "nltk" (universal tags of its perceptron tagger, as in Mohankumar et al.
+            2020), "spacy" (universal tags of ``en_core_web_sm``), or a function from the
+            words of a text to their tags. Nothing is downloaded.
+
+    Raises:
+        AttnProbeError: the tagger or its model is not installed.
+    """
+    tag = _taggers()[tagger]() if isinstance(tagger, str) else tagger
+    texts = examples.with_format(None)["text"][:]
+    return examples.add_column("word_tags", [list(tag(t.split())) for t in texts])
+
+
+def _taggers() -> dict[str, Callable[[], Tagger]]:
+    return {NLTK: _nltk, SPACY: _spacy}
+
+
+def _nltk() -> Tagger:
+    try:
+        nltk: Any = import_module("nltk")
+        nltk.pos_tag(["word"], tagset="universal")
+    except (ImportError, LookupError) as error:
+        raise _missing("nltk with averaged_perceptron_tagger_eng and universal_tagset") from error
+    return lambda words: [tag for _, tag in nltk.pos_tag(words, tagset="universal")]
+
+
+def _spacy() -> Tagger:
+    try:
+        pipeline: Any = import_module("spacy").load("en_core_web_sm")
+        document: Any = import_module("spacy.tokens").Doc
+    except (ImportError, OSError) as error:
+        raise _missing("spacy with en_core_web_sm") from error
+    return lambda words: [
+        token.pos_ for token in pipeline(document(pipeline.vocab, words=list(words)))
+    ]
+
+
+def _missing(what: str) -> AttnProbeError:
+    return AttnProbeError(
+        f"expected {what} to tag words, it is not installed; install it, or give the "
+        "data a column 'word_tags' with one tag per word"
+    )

@@ -3,11 +3,17 @@
 They stand in ``recipes.yaml``.
 """
 
+import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hf_attnprobe.packaged import read_packaged
+
+
+# White space after . ! ? … and a closing quote or bracket, or a line's end.
+_END = re.compile(r"""(?<=[.!?…])\s+|(?<=[.!?…]["'”’)\]])\s+|\s*\n\s*""")
 
 
 @dataclass(frozen=True)
@@ -96,6 +102,34 @@ class Recipe:
         if self.layout == "eraser":
             return self.name != "eraser-movies"
         return self.text_pair_column is not None or self.layout in ("babi", "cnn")
+
+    def admits(self, text: str, *, training: bool) -> bool:
+        """Whether a text is within the bounds on its length.
+
+        The bounds on sentences hold for texts of ``training`` and validation only.
+        """
+        length = len(text.split())
+        if self.longer_than is not None and length <= self.longer_than:
+            return False
+        if self.shorter_than is not None and length >= self.shorter_than:
+            return False
+        if not training or self.max_sentences is self.max_sentence_tokens is None:
+            return True
+        lengths = [len(sentence.split()) for sentence in split_sentences(text)]
+        most_sentences = self.max_sentences or math.inf
+        most_tokens = self.max_sentence_tokens or math.inf
+        return len(lengths) <= most_sentences and max(lengths, default=0) <= most_tokens
+
+
+def split_sentences(text: str) -> list[str]:
+    """The sentences of a text in order, without the white space between them.
+
+    A rule, not a model: abbreviations such as "Dr. No" end a sentence too.
+
+    >>> split_sentences('He asked "why?" Nobody knew... It was 3.5 metres\\nby two .')
+    ['He asked "why?"', 'Nobody knew...', 'It was 3.5 metres', 'by two .']
+    """
+    return [sentence for sentence in _END.split(text.strip()) if sentence]
 
 
 _READ = read_packaged(Path(__file__).with_suffix(".yaml"), Mapping[str, Recipe])

@@ -1,7 +1,8 @@
-"""Where data sets come from: names, folders, the Hub, memory."""
+"""Where data sets come from: names, folders, single files, the Hub, memory."""
 
 import difflib
 import errno
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -9,28 +10,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_attnprobe.data.folders import (
-    check_columns,
-    check_there,
-    state_of,
-    to_tables,
-)
-from hf_attnprobe.data.frames import (
-    CSV_OPTIONS,
-    FORMATS,
-    from_memory,
-    is_columns,
-    is_empty_parquet,
-    read_file,
-    without_gaps,
-)
 from hf_attnprobe.data.layouts.babi import read_babi
 from hf_attnprobe.data.layouts.cnn import read_cnn
 from hf_attnprobe.data.layouts.eraser import read_eraser
-from hf_attnprobe.data.layouts.files import check_fields
+from hf_attnprobe.data.layouts.files import Contents, check_fields, read_nli, read_tables
 from hf_attnprobe.data.layouts.mimic import read_mimic
-from hf_attnprobe.data.layouts.nli import read_nli
-from hf_attnprobe.data.layouts.tables import read_tables
 from hf_attnprobe.data.recipes import RECIPES, Recipe
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.options import check_name
@@ -40,6 +24,21 @@ if TYPE_CHECKING:
     import datasets
 
 
+FORMATS = {
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".json": "json",
+    ".jsonl": "json",
+    ".parquet": "parquet",
+}
+CSV_OPTIONS: dict[str, Any] = {
+    "keep_default_na": False,
+    "na_values": [""],
+    "converters": {"example_id": str},
+}
+"""So that cells such as NA and None stay texts, and ids past int64 can be read."""
+LARGEST_ID = 2**63 - 1
+DATA_FILES = (".parquet", ".csv", ".json", ".jsonl", ".tsv", ".arrow")
 CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 """The system's numbers of a full disk, a full share of one, one that is only read."""
 LAYOUTS = {
@@ -105,7 +104,7 @@ def is_file(dataset: Any) -> bool:
 def has_splits(dataset: Any) -> bool:
     """Whether the data set may have several splits."""
     if isinstance(dataset, Mapping):
-        return not is_columns(dataset)
+        return not _is_columns(dataset)
     return isinstance(dataset, str | os.PathLike | Recipe) and not is_file(dataset)
 
 
@@ -113,7 +112,7 @@ def open_splits(dataset: Any, split: str, recipe: Recipe) -> "dict[str, datasets
     """All splits by the source's names; one split alone is called ``split``."""
     if isinstance(dataset, str | os.PathLike | Recipe):
         return _load(recipe, split)
-    if isinstance(dataset, Mapping) and not is_columns(dataset):
+    if isinstance(dataset, Mapping) and not _is_columns(dataset):
         return {
             name: _one_split(examples, f"split {name!r} of the data set")
             for name, examples in dataset.items()
@@ -122,7 +121,7 @@ def open_splits(dataset: Any, split: str, recipe: Recipe) -> "dict[str, datasets
 
 
 def _one_split(dataset: Any, name: str) -> "datasets.Dataset":
-    examples = from_memory(dataset)
+    examples = _from_memory(dataset)
     if examples is None:
         raise AttnProbeError(
             "expected a name, a folder, a file, a Hub id, a Dataset, a DatasetDict, a "
@@ -139,13 +138,13 @@ def _load(recipe: Recipe, split: str) -> "dict[str, datasets.Dataset]":
     markers = ("dataset_dict.json", "state.json")
     is_saved = any((path / name).is_file() for name in markers)
     if recipe.layout is not None and path.is_dir():
-        splits = _read(recipe.layout, recipe.name, path, state_of(path))
+        splits = _read(recipe.layout, recipe.name, path, _state_of(path))
         if splits is not None:
             return dict(splits)
-    check_there(path, recipe)
+    _check_there(path, recipe)
     try:
         if is_file(path):
-            return {recipe.splits.get(split, split): read_file(path)}
+            return {recipe.splits.get(split, split): _read_file(path)}
         if is_saved:
             loaded = datasets.load_from_disk(path)
         else:
@@ -157,7 +156,7 @@ def _load(recipe: Recipe, split: str) -> "dict[str, datasets.Dataset]":
         raise AttnProbeError(_cannot_load(recipe.hub_id, reason)) from reason
     splits = dict(loaded) if isinstance(loaded, dict) else {"train": loaded}
     if path.is_dir():
-        check_columns(splits, recipe)
+        _check_columns(splits, recipe)
     return splits
 
 
@@ -170,7 +169,7 @@ def _read(
     ``state`` changes where the files do.
     """
     contents = LAYOUTS[layout](folder, name)
-    return None if contents is None else to_tables(contents)
+    return None if contents is None else _to_tables(contents)
 
 
 def _load_dataset(name: str, config: str | None) -> Any:
@@ -183,7 +182,7 @@ def _load_dataset(name: str, config: str | None) -> Any:
         return datasets.load_dataset(name, config)  # nosec B615
     _check_tables(builder.config)
     loaded = datasets.load_dataset(name, config, **CSV_OPTIONS)  # nosec B615
-    return {split: without_gaps(examples) for split, examples in loaded.items()}
+    return {split: _without_gaps(examples) for split, examples in loaded.items()}
 
 
 def _check_tables(config: Any) -> None:
@@ -207,7 +206,7 @@ def _cannot_load(name: str, reason: Exception) -> str:
             f"cannot write to Hugging Face's cache ({_in_short(reason)}); make room "
             "there, or set HF_HOME to a folder that can be written to"
         )
-    if Path(name).exists() and is_empty_parquet(Path(name)):
+    if Path(name).exists() and _is_empty_parquet(Path(name)):
         return f"expected examples in {name}, its Parquet files have no rows; write some"
     if Path(name).is_file():
         return (
@@ -236,3 +235,251 @@ def _in_short(reason: Exception) -> str:
     text = " ".join(": ".join(filter(None, messages)).split())
     text = text or type(reason).__name__
     return text if len(text) <= 200 else text[:199] + "…"
+
+
+# --- folders ------------------------------------------------------------------------------------
+
+
+def _state_of(folder: Path) -> int:
+    """A number that changes where a file below a folder does: names, times and sizes."""
+    found = []
+    for path in folder.rglob("*"):
+        seen = path.stat()
+        found.append((str(path), seen.st_mtime_ns, seen.st_size))
+    return hash(tuple(sorted(found)))
+
+
+def _to_tables(contents: Contents) -> "dict[str, datasets.Dataset]":
+    """The splits, with the types of their columns."""
+    import datasets
+
+    places = datasets.List(datasets.Value("int64"))
+    special = {
+        "rationale": places,
+        "rationale_pair": places,
+        "choices": datasets.List(datasets.Value("string")),
+    }
+    if contents.classes is not None:
+        special["label"] = datasets.ClassLabel(names=list(contents.classes))
+    splits = {}
+    for split, rows in contents.splits.items():
+        columns = {name: [row[name] for row in rows] for name in (rows or [{}])[0]}
+        features = {}
+        for name in columns:
+            is_number = isinstance(rows[0][name], int)
+            plain = datasets.Value("int64" if is_number else "string")
+            features[name] = special.get(name, plain)
+        splits[split] = datasets.Dataset.from_dict(columns, features=datasets.Features(features))
+    return splits
+
+
+def _check_there(path: Path, recipe: Recipe) -> None:
+    """Raises AttnProbeError where the files to bring are not there."""
+    if not recipe.name or path.is_file():
+        return
+    if recipe.hub_id.startswith("./") and not path.exists():
+        raise AttnProbeError(
+            f"expected a folder of data files at {recipe.hub_id}, which is not there; "
+            f"`attnprobe datasets {recipe.name}` says what to bring, and "
+            f"{recipe.name}=FOLDER as the data set says where it is"
+        )
+    if recipe.layout is None or not path.is_dir():
+        return
+    names = sorted(file.name for file in path.iterdir())
+    inside = [file.name for file in path.glob("*/*")]
+    if not any(name.endswith(DATA_FILES) for name in [*names, *inside]):
+        raise AttnProbeError(
+            f"expected the files of {recipe.name} in {path}, found "
+            f"{', '.join(names[:5]) or 'nothing'}; `attnprobe datasets {recipe.name}` "
+            "says which to bring"
+        )
+
+
+def _check_columns(splits: "Mapping[str, datasets.Dataset]", recipe: Recipe) -> None:
+    """Raises AttnProbeError where a folder lacks columns of the data set it stands for."""
+    if not recipe.name:
+        return
+    texts = recipe.text_column or "text"
+    expected = [texts] if isinstance(texts, str) else list(texts)
+    if recipe.layout in ("babi", "cnn", "eraser"):
+        beside = {"eraser-movies": [], "eraser-cose": ["choices"]}
+        expected = ["text", *beside.get(recipe.name, ["text_pair"])]
+    expected += [recipe.text_pair_column] if recipe.text_pair_column else []
+    label = recipe.label_column or "label"
+    expected += [label] if isinstance(label, str) else list(label)
+    present = {name for examples in splits.values() for name in examples.column_names}
+    if present & {"text", "sentence"} and not recipe.text_pair_column:
+        present.update(texts if isinstance(texts, list | tuple) else [texts])
+    if "label" in present:  # the usual names are read in place of the source's own
+        present.update([label] if isinstance(label, str) else label)
+    lacking = [name for name in expected if name not in present]
+    if lacking:
+        raise AttnProbeError(
+            f"expected the columns {', '.join(expected)} of {recipe.name} in "
+            f"{recipe.hub_id}, got {', '.join(sorted(present))}; rename them, or name "
+            "them with --text-column, --text-pair-column and --label-column "
+            f"(`attnprobe datasets {recipe.name}` says what else it may hold)"
+        )
+
+
+# --- tables and memory ---------------------------------------------------------------------------
+
+
+def _read_file(path: Path) -> "datasets.Dataset":
+    """A single file as one split."""
+    import datasets
+
+    kind, options = FORMATS[path.suffix.lower()], {}
+    if kind == "csv":
+        separator = "\t" if path.suffix.lower() == ".tsv" else ","
+        check_fields(path, separator)
+        options = CSV_OPTIONS | {"sep": separator}
+    # a file of this machine, which has no revision
+    loaded = datasets.load_dataset(  # nosec B615
+        kind, data_files=str(path), **options
+    )
+    return _without_gaps(loaded["train"]) if kind == "csv" else loaded["train"]
+
+
+def _is_empty_parquet(path: Path) -> bool:
+    """Whether a file, or all of a folder, is Parquet that can be read and has no rows."""
+    import pyarrow as pa
+    import pyarrow.parquet as parquet
+
+    files = [path] if path.is_file() else sorted(path.rglob("*.parquet"))
+    try:
+        rows = [parquet.read_metadata(file).num_rows for file in files]
+    except (OSError, pa.ArrowException):
+        return False
+    return bool(rows) and not any(rows)
+
+
+def _without_gaps(examples: "datasets.Dataset") -> "datasets.Dataset":
+    """A table without blanks around its names, empty cells of texts as empty texts.
+
+    Ids are numbers.
+    """
+    import datasets
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    blank = [name for name in examples.column_names if name != name.strip()]
+    examples = examples.rename_columns({name: name.strip() for name in blank})
+    table = examples.data.table
+    for position, (name, feature) in enumerate(examples.features.items()):
+        kind = getattr(feature, "dtype", "")
+        if kind in ("string", "large_string") and table[name].null_count:
+            filled = pc.fill_null(table[name], "")
+            table = table.set_column(position, name, filled)
+    filled = datasets.Dataset(table, info=examples.info, split=examples.split)
+    if "example_id" not in filled.column_names:
+        return filled
+    ids = filled.with_format(None)["example_id"][:]
+    if not all(str(k).isdecimal() and int(k) <= LARGEST_ID for k in ids):
+        return filled
+    numbers = pa.array([int(k) for k in ids], pa.int64())
+    position = filled.column_names.index("example_id")
+    return datasets.Dataset(table.set_column(position, "example_id", numbers))
+
+
+def _is_columns(dataset: Any) -> bool:
+    """Whether a mapping is of columns by name, and not of splits."""
+    if not isinstance(dataset, Mapping):
+        return False
+    return not dataset or not all(_is_split(value) for value in dataset.values())
+
+
+def _is_split(value: Any) -> bool:
+    if isinstance(value, list):
+        return bool(value) and isinstance(value[0], Mapping)
+    return hasattr(value, "column_names") or hasattr(value, "columns")
+
+
+def _from_memory(dataset: Any) -> "datasets.Dataset | None":
+    """Examples in memory as one split; None for what is no such thing.
+
+    A list of texts or of dicts, a dict of columns, a data frame, a `Dataset`.
+
+    Raises:
+        AttnProbeError: a column with values of several types, or of different lengths.
+    """
+    import datasets
+    import pandas as pd
+
+    if isinstance(dataset, datasets.Dataset):
+        return dataset
+    if isinstance(dataset, pd.DataFrame):
+        frame = dataset.astype(object).where(dataset.notna(), None)
+        return _from_columns({str(name): frame[name].tolist() for name in frame})
+    if _is_columns(dataset):
+        return _from_columns({str(name): _listed(values) for name, values in dataset.items()})
+    if not isinstance(dataset, list | tuple):
+        return None
+    if dataset and all(isinstance(row, str) for row in dataset):
+        return _from_columns({"text": list(dataset)})
+    if all(isinstance(row, Mapping) for row in dataset):
+        names = dict.fromkeys(name for row in dataset for name in row)
+        return _from_columns({n: [row.get(n) for row in dataset] for n in names})
+    return None
+
+
+def _listed(values: Any) -> Any:
+    """Plain Python values of arrays, series and tuples."""
+    return values.tolist() if hasattr(values, "tolist") else values
+
+
+def _from_columns(columns: Mapping[str, Any]) -> "datasets.Dataset":
+    import datasets
+
+    for name, values in columns.items():
+        if not isinstance(values, list | tuple):
+            raise AttnProbeError(
+                f"expected a list of values in column {name!r}, got "
+                f"{type(values).__name__}; give every column as a list"
+            )
+    lengths = {name: len(values) for name, values in columns.items()}
+    if len(set(lengths.values())) > 1:
+        counts = ", ".join(f"{name} {length}" for name, length in lengths.items())
+        raise AttnProbeError(
+            f"expected columns of one length, got {counts}; give each text one value"
+        )
+    usable = {n: values for n, values in columns.items() if _can_be_kept(n, values)}
+    for name, values in usable.items():
+        _check_one_type(name, values)
+        try:
+            datasets.Dataset.from_dict({name: values})
+        except Exception as reason:  # pyarrow raises many kinds
+            short = " ".join(str(reason).split())[:120]
+            raise AttnProbeError(
+                f"column {name!r} must hold values of one type, also within lists: "
+                f"{short}; convert them"
+            ) from reason
+    return datasets.Dataset.from_dict(usable)
+
+
+def _can_be_kept(name: str, values: list[Any]) -> bool:
+    """Ids past int64 name no text: the rows are numbered instead."""
+    if name != "example_id":
+        return True
+    return not any(isinstance(k, int) and abs(k) > LARGEST_ID for k in values)
+
+
+def _check_one_type(column: str, values: list[Any]) -> None:
+    """Numbers are of one type, whole or not; NaN and None are of any."""
+    present = [(row, value) for row, value in enumerate(values) if _is_there(value)]
+    kinds = [float if _is_number(value) else type(value) for _, value in present]
+    for (row, value), kind in zip(present, kinds, strict=True):
+        if kind is not kinds[0]:
+            raise AttnProbeError(
+                f"column {column!r} must hold values of one type, row {row} is "
+                f"{type(value).__name__} after {type(present[0][1]).__name__}; convert "
+                "them"
+            )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_there(value: Any) -> bool:
+    return value is not None and not (isinstance(value, float) and math.isnan(value))

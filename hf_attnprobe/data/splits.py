@@ -6,18 +6,13 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hf_attnprobe.data.examples import (
-    by_hash,
-    column_of,
-    has_labels,
-    label_kind,
-    label_names,
-    load_examples,
-)
+from hf_attnprobe.data.columns import column_of
+from hf_attnprobe.data.examples import has_labels, label_kind, label_names, load_examples
 from hf_attnprobe.data.recipes import Recipe
 from hf_attnprobe.data.sources import has_splits, is_file
 from hf_attnprobe.errors import AttnProbeError, NoSuchSplit
 from hf_attnprobe.options import check_at_least
+from hf_attnprobe.statistics.samples import by_hash
 
 
 if TYPE_CHECKING:

@@ -46,7 +46,8 @@ from hf_attnprobe.checkpoints.loading import (
 from hf_attnprobe.checkpoints.records import check_not_itself, read_record
 from hf_attnprobe.checkpoints.tokenizers import load_tokenizer
 from hf_attnprobe.data.arguments import as_data
-from hf_attnprobe.data.examples import column_of, dataset_name
+from hf_attnprobe.data.columns import column_of
+from hf_attnprobe.data.examples import dataset_name
 from hf_attnprobe.data.splits import check_sets
 from hf_attnprobe.deception.options import DeceptionOptions
 from hf_attnprobe.deception.report import Deception, Measured, deception_of, to_json

@@ -10,7 +10,7 @@ Reading:  above 0 the tag gets more attention than its words' number would give 
           nothing of what those words do to the output.
 
 Tags come with the data, in a column ``word_tags`` with one tag per word that white space
-separates; :func:`hf_attnprobe.data.word_tags.tag_words` adds it.
+separates; :func:`hf_attnprobe.data.labels.tag_words` adds it.
 """
 
 from collections.abc import Mapping
@@ -53,7 +53,7 @@ def _check(preview: AuditPreview, options: NoOptions) -> None:
         raise AttnProbeError(
             "expected tags of words for the test attention_by_tag, found none that a "
             "fast tokenizer could place in what the model attends to; give the data a "
-            "column 'word_tags' with one tag per word (hf_attnprobe.data.word_tags."
+            "column 'word_tags' with one tag per word (hf_attnprobe.data.labels."
             "tag_words adds one), or leave the test out"
         )
 

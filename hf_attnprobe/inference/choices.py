@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from transformers import PreTrainedTokenizerBase
 
-from hf_attnprobe.data.examples import column_of
+from hf_attnprobe.data.columns import column_of
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.inference.encoding import Text, TextModel, Tokenized, tokenize
 from hf_attnprobe.inference.images import ImageReader, encode_images

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hf_attnprobe.data.examples import column_of
+from hf_attnprobe.data.columns import column_of
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.functional.predictions import Prediction
 from hf_attnprobe.inference.labels import Label, labels_of, needs_offsets

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import PreTrainedTokenizerBase
 
-from hf_attnprobe.data.examples import column_of, label_names
+from hf_attnprobe.data.columns import column_of
+from hf_attnprobe.data.examples import label_names
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.functional.predictions import Prediction
 

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from hf_attnprobe.attention_classifier import (
     AttentionClassifierForSequenceClassification,
 )
-from hf_attnprobe.data.examples import column_of, label_names
+from hf_attnprobe.data.columns import column_of
+from hf_attnprobe.data.examples import label_names
 from hf_attnprobe.inference.guides import guide_rows, special_ids
 from hf_attnprobe.inference.outputs import to_guide
 from hf_attnprobe.retraining.base import (

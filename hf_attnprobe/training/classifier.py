@@ -16,10 +16,10 @@ from hf_attnprobe.attention_classifier import (
     AttentionClassifierConfig,
     AttentionClassifierForSequenceClassification,
 )
-from hf_attnprobe.data.examples import column_of, dataset_fingerprint, label_names
+from hf_attnprobe.data.columns import column_of
+from hf_attnprobe.data.examples import dataset_fingerprint, label_names
 from hf_attnprobe.data.splits import check_sets
-from hf_attnprobe.data.tokenizer import build_tokenizer
-from hf_attnprobe.data.word_vectors import read_vectors
+from hf_attnprobe.data.tokenizer import build_tokenizer, read_vectors
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.inference.encoding import second_texts
 from hf_attnprobe.inference.guides import Guide, guide_rows, special_ids

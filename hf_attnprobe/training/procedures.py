@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from transformers import get_constant_schedule
 
 from hf_attnprobe.attention_classifier import AttentionClassifierConfig
-from hf_attnprobe.data.examples import column_of
+from hf_attnprobe.data.columns import column_of
 from hf_attnprobe.errors import AttnProbeError
 
 

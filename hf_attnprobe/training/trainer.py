@@ -37,7 +37,7 @@ from hf_attnprobe.checkpoints.records import (
     weights_digest,
 )
 from hf_attnprobe.checkpoints.tokenizers import load_tokenizer
-from hf_attnprobe.data.examples import column_of
+from hf_attnprobe.data.columns import column_of
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.hardware.threads import suited_threads
 from hf_attnprobe.progress import Bar

@@ -19,7 +19,7 @@ steps:
 @pytest.fixture(scope="session")
 def few(tmp_path_factory):
     """A folder of 40 training, 10 validation and 10 test texts."""
-    from hf_attnprobe.data.generated.reviews import rationale_dataset
+    from hf_attnprobe.data.synthetic import rationale_dataset
 
     folder = tmp_path_factory.mktemp("few")
     for name, examples in rationale_dataset(60, seed=0).items():

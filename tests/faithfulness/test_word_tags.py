@@ -5,9 +5,9 @@ import torch
 from datasets import ClassLabel, Dataset, Features, List, Value
 
 from hf_attnprobe import AttnProbeError, audit, load_examples
-from hf_attnprobe.data import word_tags
+from hf_attnprobe.data import labels
 from hf_attnprobe.data.examples import dataset_fingerprint
-from hf_attnprobe.data.word_tags import tag_words
+from hf_attnprobe.data.labels import tag_words
 
 
 def tag(word):
@@ -114,7 +114,7 @@ def test_what_is_wrong_is_said_in_one_line(checkpoint, tagged, reviews, monkeypa
     def none_installed(name):
         raise ImportError(name)
 
-    monkeypatch.setattr(word_tags, "import_module", none_installed)
+    monkeypatch.setattr(labels, "import_module", none_installed)
     for tagger in ("nltk", "spacy"):
         with pytest.raises(AttnProbeError, match=rf"expected {tagger} with .* install"):
             tag_words(reviews["test"], tagger)

@@ -1,4 +1,8 @@
-"""What all layouts need: files found or named as missing, lines, JSON, tables."""
+"""What all layouts need: files found or named as missing, lines, JSON, tables.
+
+And the two layouts that are little more: the pairs of SNLI and MultiNLI in JSON lines, and the
+tables of texts and labels of Jain & Wallace, whose code writes every data set as one CSV file.
+"""
 
 import csv
 import json
@@ -226,3 +230,63 @@ def check_fields(path: Path, separator: str, quoting: Literal[0, 1, 2, 3] = 0) -
         raise AttnProbeError(
             f"{path}: expected a header of different names, got {', '.join(header)}; rename one"
         )
+
+
+# MultiNLI's test labels are secret; the splits are named as on the Hub.
+NLI_FILES = {
+    "snli": {
+        "train": "snli_1.0_train.jsonl",
+        "validation": "snli_1.0_dev.jsonl",
+        "test": "snli_1.0_test.jsonl",
+    },
+    "multinli": {
+        "train": "multinli_1.0_train.jsonl",
+        "validation_matched": "multinli_1.0_dev_matched.jsonl",
+        "validation_mismatched": "multinli_1.0_dev_mismatched.jsonl",
+    },
+}
+
+
+def read_nli(folder: Path, name: str) -> Contents | None:
+    """Rows of `premise`, `hypothesis` and `label`; None without such files.
+
+    Pairs without agreement, whose label is "-", are left out, as everywhere.
+    """
+    files = NLI_FILES[name]
+    place = find(folder, list(files.values()), ("", f"{name}_1.0"))
+    if place is None:
+        return None
+    fields = {"premise": "sentence1", "hypothesis": "sentence2", "label": "gold_label"}
+    paths = {split: require(place, file, name) for split, file in files.items()}
+    return Contents(
+        {
+            split: [
+                {ours: row[theirs] for ours, theirs in fields.items()}
+                for row in json_lines(path, tuple(fields.values()))
+                if row["gold_label"] != "-"
+            ]
+            for split, path in paths.items()
+        }
+    )
+
+
+def read_tables(folder: Path, name: str) -> Contents | None:
+    """Rows of `text` and `label`; None without a CSV file of the paper's, or tweets in TSV files.
+
+    A TSV file alone has no splits: a fifth of every class becomes the test split.
+    """
+    prepared = read_prepared(folder, name)
+    if prepared is not None:
+        return prepared
+    files = sorted(folder.glob("*.tsv"))
+    if not files:
+        return None
+    if len(files) > 1:
+        named = {path.stem: path for path in files}
+        if {"train", "test"} <= named.keys() <= {"train", "validation", "test"}:
+            return Contents({split: read_table(named[split], "\t") for split in named})
+        raise AttnProbeError(
+            f"expected one TSV file, or train.tsv and test.tsv, in {folder}, got "
+            f"{', '.join(path.name for path in files)}; leave the others out"
+        )
+    return Contents(cut(read_table(files[0], "\t"), share=0.2, seed=13020))

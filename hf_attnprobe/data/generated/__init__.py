@@ -1,1 +1,0 @@
-"""Generated texts of which is known what decides their labels."""
