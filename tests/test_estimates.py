@@ -18,12 +18,8 @@ from hf_attnprobe import (
 )
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.auditing import sweep as sweeps
-from hf_attnprobe.auditing.estimates.counting import counting
-from hf_attnprobe.auditing.estimates.estimate import in_bytes
-from hf_attnprobe.auditing.estimates.fitted import Fitted
-from hf_attnprobe.auditing.estimates.measured import measured_memory
-from hf_attnprobe.auditing.estimates.run import estimate_audit
-from hf_attnprobe.auditing.progress import Step
+from hf_attnprobe.auditing.estimate import estimate_audit
+from hf_attnprobe.auditing.steps import Fitted, Step, counting, in_bytes, measured_memory
 from hf_attnprobe.hardware.memory import PeakMemory
 
 
@@ -60,7 +56,7 @@ def test_edited_texts_are_those_that_an_audit_runs(bert, reviews_folder, monkeyp
         return result
 
     monkeypatch.setattr(kind, "replay", counted)
-    monkeypatch.setattr("hf_attnprobe.auditing.estimates.run.rehearse", lambda *_: None)
+    monkeypatch.setattr("hf_attnprobe.auditing.estimate.rehearse", lambda *_: None)
     audit(bert, data, tests, options=options, progress=False)
     assert told.edited_texts == pytest.approx(ran[0], rel=0.02)
     assert (told.n_texts, told.n_left, told.n_tests) == (12, 12, 1)

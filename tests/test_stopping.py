@@ -21,15 +21,13 @@ from hf_attnprobe import (
 )
 from hf_attnprobe.attention_model import Site
 from hf_attnprobe.auditing.report import Report
-from hf_attnprobe.auditing.stopping.known import Known
-from hf_attnprobe.auditing.stopping.limits import (
+from hf_attnprobe.auditing.rounds import RowsSoFar, Stage, Timetable
+from hf_attnprobe.auditing.stopping import (
     Deadline,
     limits_of,
     seconds_of,
     width_of,
 )
-from hf_attnprobe.auditing.stopping.rounds import predict_all
-from hf_attnprobe.auditing.stopping.schedule import Stage, Timetable
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.inference.batching import plan
 from hf_attnprobe.inference.encoding import Text
@@ -43,6 +41,8 @@ from hf_attnprobe.statistics.stopping import (
     widened,
     without_gaps,
 )
+from hf_attnprobe.statistics.summary import PREDICTION
+from hf_attnprobe.storage.rows import NO_SITE
 
 
 # confseq 0.0.11 (the authors' package), hedged_cs with 20,000 grid points, ¾ as the most
@@ -323,7 +323,7 @@ class Worker:
 @given(st.floats(0.001, 3), st.floats(0.001, 3), st.floats(10, 300))
 def test_a_timetable_keeps_its_time_and_its_order(cheap, dear, limit):
     worker = Worker({"cheap": cheap, "dear": dear})
-    known = Known(Path("none"), texts_of(40), Stopping(40, 0), worker)
+    known = RowsSoFar(Path("none"), texts_of(40), Stopping(40, 0), worker)
     deadline = Deadline(limit, worker.clock)
     whole, layers = [Site(-1, -1)], [Site(k, -1) for k in range(3)]
     stages = [
@@ -343,7 +343,7 @@ def test_a_timetable_keeps_its_time_and_its_order(cheap, dear, limit):
 
 def test_a_test_that_comes_to_no_answer_waits_for_those_that_do():
     worker = Worker({"cheap": 3.0, "dear": 20.0})  # 30 texts of it take 600 s
-    known = Known(Path("none"), texts_of(40), Stopping(40, 0), worker)
+    known = RowsSoFar(Path("none"), texts_of(40), Stopping(40, 0), worker)
     stage = Stage({"dear": [Site(-1, -1)], "cheap": [Site(-1, -1)]}, 1.0)
     deadline = Deadline(250.0, worker.clock)
     Timetable(known, deadline, 16, clock=worker.clock).run([stage])
@@ -357,7 +357,12 @@ def test_a_test_that_comes_to_no_answer_waits_for_those_that_do():
 
 def test_what_was_done_before_a_time_was_up_is_kept(model, monkeypatch, tmp_path):
     """Nothing but predictions: refused, and the same command goes on with more time."""
-    monkeypatch.setattr(Timetable, "run", lambda self, stages: predict_all(self.known))
+
+    def only_predict(timetable, stages):
+        so_far = timetable.so_far
+        so_far.run(so_far.texts, {PREDICTION: [NO_SITE]})
+
+    monkeypatch.setattr(Timetable, "run", only_predict)
     with pytest.raises(AttnProbeError, match="give more with --time"):
         run(model, tmp_path / "out", time="1m")
     kept = {part: part.stat().st_mtime_ns for part in (tmp_path / "out").rglob("part-*")}

@@ -102,25 +102,33 @@ def finish(
     batch: Batch,
     options: AuditOptions,
 ) -> str:
-    """Makes the draws' attention as peaked as the model's; what the control is, in words.
+    """Makes the draws' attention as peaked as the model's; what kind they are, in words.
 
     Args:
         draws: of the control, at least one.
         batch: texts on which they attend as sharply as the model then.
     """
-    times = f", {len(draws)} draws" if len(draws) > 1 else ", one draw"
     if draws[0].reassignment is not None:
-        return f"its weights at other tokens of each text{times}"
+        return "its weights at other tokens of each text"
     layers, where = options.control_layers, ""
     if layers is not None:
         blocks = {0: "", 1: "the last layer and "}
         last = blocks.get(layers, f"the last {layers} layers and ")
         where = f" of {last}what stands above"
     if options.control == "untrained":
-        return f"model weights{where} freshly initialised{times}"
-    sharp = min([sharpen_like(draw, model, batch) for draw in draws])
-    like = ", attention as peaked as the model's" if sharp else ""
-    return f"model weights{where} shuffled{like}{times}"
+        return f"model weights{where} freshly initialised"
+    sharpened = [sharpen_like(draw, model, batch) for draw in draws]
+    like = ", attention as peaked as the model's" if all(sharpened) else ""
+    return f"model weights{where} shuffled{like}"
+
+
+def with_draws(kind: str, draws: int) -> str:
+    """A control as a report names it: what kind it is, and how often it was drawn.
+
+    >>> with_draws("model weights shuffled", 5)
+    'model weights shuffled, 5 draws'
+    """
+    return f"{kind}, {draws} draws" if draws > 1 else f"{kind}, one draw"
 
 
 @torch.no_grad()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hf_attnprobe.attention_model import Site
-from hf_attnprobe.auditing.estimates.fitted import Kind, Place, Step, alike
+from hf_attnprobe.auditing.steps import Kind, Place, Step, alike
 from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.progress import Bar, in_words
 

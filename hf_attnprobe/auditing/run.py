@@ -16,8 +16,8 @@ from hf_attnprobe.attention_model import (
     AttentionModelBase,
     Site,
 )
+from hf_attnprobe.auditing.control import with_draws
 from hf_attnprobe.auditing.distance import distance_of_erased
-from hf_attnprobe.auditing.estimates.half_precision import compared_with_float32
 from hf_attnprobe.auditing.examples import shown_texts
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.page import audit_page
@@ -28,27 +28,27 @@ from hf_attnprobe.auditing.recomputed import (
     N_AFTER,
     N_BEFORE,
     NOT_ALONE,
+    compared_with_float32,
 )
 from hf_attnprobe.auditing.rehearsal import rehearse
 from hf_attnprobe.auditing.report import Report
 from hf_attnprobe.auditing.result import extras_to_json, to_json
+from hf_attnprobe.auditing.rounds import (
+    Outcome,
+    repeat_on_control,
+    run_until_sure,
+)
 from hf_attnprobe.auditing.selection import (
     Choice,
     crossed,
     sites_by_test,
 )
-from hf_attnprobe.auditing.stopping.intervals import valid_statistics
-from hf_attnprobe.auditing.stopping.limits import (
+from hf_attnprobe.auditing.stopping import (
     Deadline,
     Limits,
     limits_of,
+    stopping_notes,
     without_extras,
-)
-from hf_attnprobe.auditing.stopping.notes import stopping_notes
-from hf_attnprobe.auditing.stopping.run import (
-    Outcome,
-    repeat_on_control,
-    run_until_sure,
 )
 from hf_attnprobe.auditing.subject import Model
 from hf_attnprobe.auditing.sweep import (
@@ -71,7 +71,7 @@ from hf_attnprobe.options import Options
 from hf_attnprobe.progress import quiet_libraries
 from hf_attnprobe.statistics.checks import contradictions
 from hf_attnprobe.statistics.differences import Contrast, compare_rankings, contrast
-from hf_attnprobe.statistics.stopping import MARK, rows_that_count
+from hf_attnprobe.statistics.stopping import MARK, rows_that_count, valid_statistics
 from hf_attnprobe.statistics.summary import PREDICTION, summarize
 from hf_attnprobe.statistics.verdicts import with_thresholds
 from hf_attnprobe.statistics.wording import words_of
@@ -169,7 +169,8 @@ def audit(
                 repeat_on_control(sweep, subject.controls, outcome, limits, deadline, job.control)
                 drawn = audited_rows(sweep, read_draws(folder))
                 others = drawn if len(drawn) else None
-                besides = {**besides, "control": job.control}
+                said = with_draws(job.control, len(subject.controls))
+                besides = {**besides, "control": said}
             if outcome.facts:
                 besides = {**besides, MARK: outcome.facts}
             first_token = getattr(subject.tokenizer, "cls_token", None)

@@ -17,14 +17,12 @@ from hf_attnprobe.attention_model import (
     MaskedReplay,
     Site,
 )
-from hf_attnprobe.auditing.estimates.counting import work_in_words
-from hf_attnprobe.auditing.estimates.measured import measured_memory
-from hf_attnprobe.auditing.estimates.room import Room
 from hf_attnprobe.auditing.heads.values import values_by_head
 from hf_attnprobe.auditing.progress import FIRST_BATCH, Pace, Step, steps_of
 from hf_attnprobe.auditing.recomputed import check_rows, drawn_texts, said_of
 from hf_attnprobe.auditing.selection import half_of, sites_by_test
-from hf_attnprobe.faithfulness import tests
+from hf_attnprobe.auditing.steps import Room, measured_memory, work_in_words
+from hf_attnprobe.faithfulness import InputErasure, tests
 from hf_attnprobe.faithfulness.prune_curve import (
     PruneCurve,
     crossed_prune_curve,
@@ -222,11 +220,37 @@ def run_parts(
         run(part, sites_by_test(names, sweep.adapter, sites, groups))
 
 
-def beside(sweep: Sweep, control: AttentionModelBase, draw: int = 0) -> Sweep:
-    """The same sweep of a draw of the control, its rows in a folder of their own."""
+def beside(sweep: Sweep, control: AttentionModelBase, draw: int) -> Sweep:
+    """The same sweep of a draw of the control, its rows in a folder of their own.
+
+    A draw that is not whole measures only what a verdict reads of each test.
+    """
     control.head_sets = sweep.adapter.head_sets
-    folder = draw_folder(sweep.folder.parent, draw)
-    return replace(sweep, adapter=control, folder=folder, name="control")
+    return replace(
+        sweep,
+        adapter=control,
+        folder=draw_folder(sweep.folder.parent, draw),
+        options=sweep.options if is_whole(control, draw) else read_by_verdict(sweep.options),
+        name="control",
+    )
+
+
+def is_whole(control: AttentionModelBase, draw: int) -> bool:
+    """Whether a draw of the control runs all that the audit runs.
+
+    The first one of a model with other weights does: what it says of every head stands
+    beside the model's numbers.
+    """
+    return draw == 0 and control.reassignment is None
+
+
+def read_by_verdict(options: Mapping[str, Options]) -> dict[str, Options]:
+    """The same options of the tests, without what no verdict reads."""
+    brief = dict(options)
+    erased = brief.get("input_erasure")
+    if isinstance(erased, InputErasure):
+        brief["input_erasure"] = replace(erased, comprehensiveness_only=True)
+    return brief
 
 
 CONTROLLED = ("correlation", "erasure", "input_erasure")
@@ -255,11 +279,10 @@ def claimed_control(sweep: Sweep, kind: str) -> contextlib.AbstractContextManage
         sweep: of :func:`beside`.
         kind: of control, in words.
     """
-    seed = sweep.adapter.reassignment
-    folder = sweep.folder.parent
+    seed, folder = sweep.adapter.reassignment, sweep.folder.parent
     identity = {
         "model_fingerprint": sweep.adapter.fingerprint(),
-        "kind": kind.rpartition(",")[0],
+        "kind": kind,
         "audit": owner(folder.parent),
         **({} if seed is None else {"reassignment": seed}),
     }

@@ -12,7 +12,7 @@ import torch
 from hf_attnprobe.attention_model import ALL, AttentionModelBase, Batch, Site
 from hf_attnprobe.auditing.control import reassigned
 from hf_attnprobe.auditing.options import AuditOptions
-from hf_attnprobe.auditing.sweep import CONTROLLED, run_batch
+from hf_attnprobe.auditing.sweep import CONTROLLED, read_by_verdict, run_batch
 from hf_attnprobe.auditing.verdict import conclusion, evidence_of, findings_from
 from hf_attnprobe.calibration.constructed import Drawn
 from hf_attnprobe.calibration.constructs import CONSTRUCTS, WHOLE, Construct
@@ -31,8 +31,8 @@ from hf_attnprobe.storage.rows import NO_SITE
 logger = logging.getLogger(__name__)
 TESTS = ("correlation", "permutation", "adversarial", "erasure", "input_erasure")
 """What the questions about attention need."""
-READ_BY_VERDICT = {"input_erasure": InputErasure(comprehensiveness_only=True)}
-"""Options of these tests: what no verdict reads is left out."""
+OPTIONS = read_by_verdict({"input_erasure": InputErasure()})
+"""Of these tests: what no verdict reads is left out."""
 
 
 def calibrate(
@@ -160,4 +160,4 @@ def _tested(
     sites = adapter.sites()
     whole = sites if len(sites) == 1 else [Site(ALL, ALL)]
     where = dict.fromkeys(tests, whole) | {PREDICTION: [NO_SITE]}
-    return run_batch(adapter, batch, where, READ_BY_VERDICT, seed)
+    return run_batch(adapter, batch, where, OPTIONS, seed)

@@ -86,7 +86,7 @@ def add_report(parser: argparse.ArgumentParser) -> None:
 
 def run_audit(arguments: dict[str, Any]) -> int:
     """Audits and prints the report; its exit code is that of ``--fail-on``."""
-    from hf_attnprobe.auditing.estimates.run import estimate_audit
+    from hf_attnprobe.auditing.estimate import estimate_audit
     from hf_attnprobe.auditing.forms.terminal import place_lines
     from hf_attnprobe.auditing.result import to_json
     from hf_attnprobe.auditing.run import audit

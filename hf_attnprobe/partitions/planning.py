@@ -13,7 +13,7 @@ from typing import Any
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.prepare import fingerprints
 from hf_attnprobe.auditing.selection import tests_given
-from hf_attnprobe.auditing.stopping.limits import limits_of
+from hf_attnprobe.auditing.stopping import limits_of
 from hf_attnprobe.auditing.subject import Subject, make_subject
 from hf_attnprobe.data.arguments import Data, as_data
 from hf_attnprobe.errors import AttnProbeError

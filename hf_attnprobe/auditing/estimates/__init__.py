@@ -1,1 +1,0 @@
-"""What an audit will take, measured before it runs: work, time, memory, disk."""
