@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from hf_attnprobe.evaluate_module import install_metric
-from hf_attnprobe.integrations import once_transformers_is_imported, register_with_transformers
+from hf_attnprobe.importing import once_imported
+from hf_attnprobe.integrations import register_with_transformers
 
 
 __version__ = "0.1.0"
@@ -28,7 +29,9 @@ def _homes() -> dict[str, str]:
 _HOMES = _homes()
 __all__ = sorted(_HOMES)
 
-once_transformers_is_imported(register_with_transformers)
+once_imported("transformers", register_with_transformers)
+# How many threads PyTorch begins with: another number is then the user's.
+once_imported("torch", lambda: importlib.import_module(f"{__name__}.hardware"))
 install_metric()
 
 

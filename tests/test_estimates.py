@@ -20,7 +20,7 @@ from hf_attnprobe.adapters import wrap
 from hf_attnprobe.auditing import sweep as sweeps
 from hf_attnprobe.auditing.estimate import estimate_audit
 from hf_attnprobe.auditing.steps import Fitted, Step, counting, in_bytes, measured_memory
-from hf_attnprobe.hardware.memory import PeakMemory
+from hf_attnprobe.hardware import PeakMemory
 
 
 OPTIONS = AuditOptions(shown_texts=2)

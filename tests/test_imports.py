@@ -77,3 +77,17 @@ def test_the_auto_classes_know_ours_in_either_order(imports, run_python):
 def test_a_module_of_the_package_is_an_attribute_of_it(imported):
     modules, _ = imported("import hf_attnprobe; hf_attnprobe.errors.AttnProbeError")
     assert not modules
+
+
+THREADS = """
+import hf_attnprobe, torch
+torch.set_num_threads(7)
+from hf_attnprobe.hardware import suited_threads
+with suited_threads(torch.nn.Linear(2, 2)) as n:
+    print(n)
+"""
+
+
+def test_a_number_of_threads_that_was_set_before_anything_was_used_is_kept(run_python):
+    done = run_python("-c", THREADS, env={"OMP_NUM_THREADS": None})
+    assert (done.out, done.code) == ("7\n", 0), done.err

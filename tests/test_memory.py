@@ -9,7 +9,7 @@ import torch
 
 from hf_attnprobe import AttnProbeError, AuditOptions, Permutation, audit
 from hf_attnprobe.auditing import sweep as sweeps
-from hf_attnprobe.hardware.memory import PeakMemory, in_halves, is_out_of_memory
+from hf_attnprobe.hardware import PeakMemory, in_halves, is_out_of_memory
 
 
 KEY = ["test", "statistic", "example_id", "layer", "head"]

@@ -180,7 +180,7 @@ def test_libraries_are_quiet_for_a_while():
 
 
 def test_a_training_in_python_prints_nothing_but_its_bar(reviews, tmp_path, capfd, monkeypatch):
-    monkeypatch.setattr("hf_attnprobe.progress.bar.SECONDS_BETWEEN_LINES", 0.0)
+    monkeypatch.setattr("hf_attnprobe.progress.SECONDS_BETWEEN_LINES", 0.0)
     train_classifier(
         AttentionClassifierConfig(embedding_size=4, encoder_size=2, encoder="mlp"),
         reviews["train"],

@@ -6,18 +6,18 @@ import pytest
 import torch
 from transformers import BertConfig, BertForSequenceClassification
 
-from hf_attnprobe.hardware import threads
-from hf_attnprobe.hardware.threads import is_small, suited_threads
+from hf_attnprobe import hardware
+from hf_attnprobe.hardware import is_small, suited_threads
 
 
 @pytest.fixture
 def two_threads(monkeypatch):
     """A process that started with two threads, and nobody set a number."""
-    for name in threads._SAID:
+    for name in hardware._THREADS_SAID:
         monkeypatch.delenv(name, raising=False)
     before = torch.get_num_threads()
     torch.set_num_threads(2)
-    monkeypatch.setattr(threads, "_AT_START", 2)
+    monkeypatch.setattr(hardware, "_AT_START", 2)
     yield
     torch.set_num_threads(before)
 

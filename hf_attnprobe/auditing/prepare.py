@@ -37,8 +37,7 @@ from hf_attnprobe.distributed import process_state
 from hf_attnprobe.faithfulness import tests
 from hf_attnprobe.functional.fingerprint import hash_of_tensors
 from hf_attnprobe.functional.predictions import Prediction
-from hf_attnprobe.hardware.memory import one_line_without_memory
-from hf_attnprobe.hardware.threads import suited_threads
+from hf_attnprobe.hardware import one_line_without_memory, suited_threads
 from hf_attnprobe.inference.batching import collate, parse_bytes
 from hf_attnprobe.inference.choices import encode, unknown_share
 from hf_attnprobe.inference.encoding import Tokenized, has_rationales, second_texts

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from hf_attnprobe.attention_model import AttentionModelBase
-from hf_attnprobe.hardware.memory import PeakMemory
+from hf_attnprobe.hardware import PeakMemory
 from hf_attnprobe.inference.batching import by_length
 from hf_attnprobe.inference.encoding import Text
 

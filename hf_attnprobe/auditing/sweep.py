@@ -28,7 +28,7 @@ from hf_attnprobe.faithfulness.prune_curve import (
     crossed_prune_curve,
     least_first,
 )
-from hf_attnprobe.hardware.memory import give_back_pages, in_halves
+from hf_attnprobe.hardware import give_back_pages, in_halves
 from hf_attnprobe.inference.batching import (
     Where,
     collate,

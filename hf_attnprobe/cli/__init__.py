@@ -26,8 +26,7 @@ from hf_attnprobe.cli import (
     trainings,
 )
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.progress import quiet_libraries
-from hf_attnprobe.progress.bar import say
+from hf_attnprobe.progress import quiet_libraries, say
 from hf_attnprobe.terminal import one_line, show
 
 

@@ -3,11 +3,6 @@
 What is registered is known as soon as both packages are imported, in either order.
 """
 
-import sys
-from collections.abc import Callable, Sequence
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
-from types import ModuleType
 from typing import Any
 
 
@@ -58,45 +53,3 @@ def register_with_transformers() -> None:
         "pt": (AnyHead,),
         "type": "text",
     }
-
-
-def once_transformers_is_imported(act: Callable[[], None]) -> None:
-    """Calls ``act`` now if Transformers is imported, otherwise as soon as it is."""
-    if "transformers" in sys.modules:
-        act()
-    else:
-        sys.meta_path.insert(0, _AfterTransformers(act))
-
-
-class _AfterTransformers(MetaPathFinder):
-    """Finds Transformers as the other finders do, and acts once it has been executed.
-
-    Its submodules are imported after the package itself, so that all of them find ours
-    registered, whichever is imported first.
-    """
-
-    def __init__(self, act: Callable[[], None]) -> None:
-        self.act = act
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """The specification of Transformers; None for every other module.
-
-        Libraries ask for it too where they only want to know whether there is one.
-        """
-        if name != "transformers":
-            return None
-        others = (finder for finder in sys.meta_path if finder is not self)
-        found = (finder.find_spec(name, path, target) for finder in others)
-        spec = next(filter(None, found), None)
-        if spec is not None and spec.loader is not None:
-            execute = spec.loader.exec_module
-
-            def execute_and_act(module: ModuleType) -> None:
-                execute(module)
-                sys.meta_path.remove(self)
-                self.act()
-
-            spec.loader.exec_module = execute_and_act  # type: ignore[method-assign]
-        return spec

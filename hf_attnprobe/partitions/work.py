@@ -22,7 +22,7 @@ import torch
 from hf_attnprobe.auditing.recomputed import N_AFTER, check_rows, drawn_texts
 from hf_attnprobe.auditing.sweep import run_batch
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.hardware.memory import give_back_pages
+from hf_attnprobe.hardware import give_back_pages
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.partitions.auditor import Auditor, Trust, load_auditor

@@ -12,7 +12,7 @@ from hf_attnprobe.data.arguments import as_data
 from hf_attnprobe.data.examples import DatasetName, dataset_name
 from hf_attnprobe.distributed import check_one_process, process_state
 from hf_attnprobe.functional.predictions import classes
-from hf_attnprobe.hardware.threads import suited_threads
+from hf_attnprobe.hardware import suited_threads
 from hf_attnprobe.inference.outputs import Outputs
 from hf_attnprobe.options import from_flat
 from hf_attnprobe.progress import Bar, quiet_libraries

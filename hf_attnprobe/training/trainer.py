@@ -39,7 +39,7 @@ from hf_attnprobe.checkpoints.records import (
 from hf_attnprobe.checkpoints.tokenizers import load_tokenizer
 from hf_attnprobe.data.columns import column_of
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.hardware.threads import suited_threads
+from hf_attnprobe.hardware import suited_threads
 from hf_attnprobe.progress import Bar
 from hf_attnprobe.statistics.scores import classification_metrics
 from hf_attnprobe.storage.folders import LOCK, alone_in, differing, disk_errors, write_json

@@ -1,12 +1,14 @@
-"""One bar for all that takes long: what is done, what is left, and how long that takes."""
+"""While a verb works: one bar on stderr, and none of the libraries below.
+
+The bar says what is done, what is left, and how long that takes.
+"""
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
-
-from tqdm import tqdm
 
 from hf_attnprobe.terminal import one_line, show, visible
 
@@ -113,6 +115,8 @@ class Bar:
                 show(f"{self.name}: {said}", file=sys.stderr)
             return
         if self._line is None:
+            from tqdm import tqdm
+
             self._line = tqdm(
                 total=1.0,
                 desc=one_line(self.name),
@@ -128,6 +132,8 @@ class Bar:
 
 def say(line: str) -> None:
     """Writes a line to stderr, above a bar that is open."""
+    from tqdm import tqdm
+
     tqdm.write(visible(line), file=sys.stderr)
 
 
@@ -148,3 +154,46 @@ def in_words(seconds: float) -> str:
     if seconds < 100 * 60:
         return f"about {round(seconds / 60)} min"
     return f"about {seconds / 3600:.1f} h"
+
+
+@contextmanager
+def quiet_libraries() -> Iterator[None]:
+    """Bars of Transformers, the Hub and datasets are off, and Transformers' warnings too.
+
+    Afterwards everything is as it was. Also a decorator: ``@quiet_libraries()``.
+    """
+    with _quiet_transformers(), quiet_datasets():
+        yield
+
+
+@contextmanager
+def _quiet_transformers() -> Iterator[None]:
+    import transformers
+
+    log = transformers.logging
+    had_bars, verbosity = log.is_progress_bar_enabled(), log.get_verbosity()
+    log.disable_progress_bar()
+    log.set_verbosity_error()
+    try:
+        yield
+    finally:
+        log.set_verbosity(verbosity)
+        if had_bars:
+            log.enable_progress_bar()
+
+
+@contextmanager
+def quiet_datasets() -> Iterator[None]:
+    """Bars of datasets are off; as :func:`quiet_libraries`."""
+    try:
+        import datasets
+    except ImportError:  # then it shows nothing
+        yield
+        return
+    had_bars = not datasets.are_progress_bars_disabled()
+    datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        if had_bars:
+            datasets.enable_progress_bars()
