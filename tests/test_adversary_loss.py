@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from hf_attnprobe.retraining.adversary_training import adversary_loss
+from hf_attnprobe.retraining.adversary import adversary_loss
 
 
 def batch():

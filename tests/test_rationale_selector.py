@@ -14,16 +14,11 @@ from hf_attnprobe import (
     AttnProbeError,
     build_tokenizer,
 )
-from hf_attnprobe.retraining import token_selector
+from hf_attnprobe.retraining import rationale as token_selector
 from hf_attnprobe.retraining.base import Base
 from hf_attnprobe.retraining.options import Rationale, RetrainOptions
-from hf_attnprobe.retraining.rationale import rationale
+from hf_attnprobe.retraining.rationale import Judge, SelectorTrainer, TokenSelector, rationale
 from hf_attnprobe.retraining.run import retrain
-from hf_attnprobe.retraining.token_selector import (
-    Judge,
-    SelectorTrainer,
-    TokenSelector,
-)
 from hf_attnprobe.storage.folders import write_json
 from hf_attnprobe.training.options import TrainingOptions
 

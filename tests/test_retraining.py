@@ -26,7 +26,6 @@ from hf_attnprobe import AttentionClassifierConfig, AttnProbeError, train_classi
 from hf_attnprobe.cli import build_parser
 from hf_attnprobe.data.examples import DatasetName
 from hf_attnprobe.options import from_flat
-from hf_attnprobe.retraining.curve import curve
 from hf_attnprobe.retraining.options import RetrainOptions
 from hf_attnprobe.retraining.pages.page import command as retraining_command
 from hf_attnprobe.retraining.pages.page import retraining_page
@@ -34,6 +33,7 @@ from hf_attnprobe.retraining.report import from_json, to_markdown
 from hf_attnprobe.retraining.result import to_json
 from hf_attnprobe.retraining.run import retrain
 from hf_attnprobe.retraining.stored import read_retraining
+from hf_attnprobe.retraining.verdict import curve
 from hf_attnprobe.statistics.verdicts import RULES, Answer
 from hf_attnprobe.training.options import TrainingOptions
 from shown_page import Reader

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from hf_attnprobe.retraining.choice import crossed_choice
+from hf_attnprobe.retraining.adversary import crossed_choice
 from hf_attnprobe.retraining.registry import READINGS
 from hf_attnprobe.retraining.result import farther_than_a_seed
 from hf_attnprobe.retraining.verdict import CHOSEN, over_seeds, verdict

@@ -3,7 +3,7 @@
 import pytest
 
 from hf_attnprobe.statistics.estimates import Estimate
-from hf_attnprobe.studies.grid import _against_threshold
+from hf_attnprobe.studies.results import _against_threshold
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from hf_attnprobe.attention_classifier import AttentionClassifierConfig
 from hf_attnprobe.data.examples import DatasetName
 from hf_attnprobe.faithfulness.fragility import N_DRAWS
 from hf_attnprobe.published import PUBLISHED
-from hf_attnprobe.retraining.curve import Point
+from hf_attnprobe.retraining.verdict import Point
 from hf_attnprobe.statistics.estimates import (
     Estimate,
     mean_estimate,

@@ -31,9 +31,9 @@ from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.options import from_flat
 from hf_attnprobe.retraining.base import load_base_model
-from hf_attnprobe.retraining.curve import Point, adversaries
 from hf_attnprobe.retraining.options import RetrainOptions
 from hf_attnprobe.retraining.run import retrain
+from hf_attnprobe.retraining.verdict import Point, adversaries
 from hf_attnprobe.storage.folders import alone_in, write_atomically, write_json
 
 

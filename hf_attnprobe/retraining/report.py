@@ -11,11 +11,6 @@ import pandas as pd
 from hf_attnprobe import markdown
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.latex import tables as latex
-from hf_attnprobe.retraining.curve import (
-    FRONTIER_NOTE,
-    PUBLISHED_NOTE,
-    published_point,
-)
 from hf_attnprobe.retraining.pages.page import retraining_fragment
 from hf_attnprobe.retraining.registry import READINGS
 from hf_attnprobe.retraining.result import (
@@ -26,6 +21,7 @@ from hf_attnprobe.retraining.result import (
     score_table,
 )
 from hf_attnprobe.retraining.terminal import short_text
+from hf_attnprobe.retraining.verdict import FRONTIER_NOTE, PUBLISHED_NOTE, published_point
 from hf_attnprobe.statistics.summary import Statistic, sentence
 from hf_attnprobe.statistics.verdict_lines import tail
 from hf_attnprobe.storage.provenance import provenance_section

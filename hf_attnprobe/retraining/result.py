@@ -13,8 +13,14 @@ import pandas as pd
 from hf_attnprobe import markdown
 from hf_attnprobe.data.examples import DatasetName
 from hf_attnprobe.published import PUBLISHED
-from hf_attnprobe.retraining.curve import Point, curve, published_point
-from hf_attnprobe.retraining.verdict import Verdict, farthest_seed, verdict
+from hf_attnprobe.retraining.verdict import (
+    Point,
+    Verdict,
+    curve,
+    farthest_seed,
+    published_point,
+    verdict,
+)
 from hf_attnprobe.statistics.estimates import Estimate, mean_estimate
 from hf_attnprobe.statistics.scores import Score
 from hf_attnprobe.statistics.summary import Statistic, attention_bin

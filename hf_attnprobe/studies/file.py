@@ -56,24 +56,27 @@ Papers
     ``paper`` adds the tables of a paper, with its published numbers.
 """
 
+import hashlib
 import itertools
 import math
+import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
+import yaml
+
+from hf_attnprobe import faithfulness
 from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.data.sources import named
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.options import check_known, fits, in_short
+from hf_attnprobe.options import LARGEST, check_known, describe, fits, in_short
 from hf_attnprobe.published import PUBLISHED
-from hf_attnprobe.studies.cells import check_cells, check_number, folder_of_cell
-from hf_attnprobe.studies.fields import check_fields, read_table, refuse
+from hf_attnprobe.retraining import registry
 from hf_attnprobe.studies.options import StudyOptions
-from hf_attnprobe.studies.plan import FolderOf, Job, Scalar, Study, each, name_of
-from hf_attnprobe.studies.reading import plain_yaml
+from hf_attnprobe.studies.plan import Column, FolderOf, Job, Scalar, Study, Table, each, name_of
 from hf_attnprobe.studies.verbs import Verb, verb_of
 
 
@@ -415,3 +418,316 @@ def _is_variable(value: Any) -> bool:
     (True, False, False)
     """
     return isinstance(value, str) and bool(re.match(r"\$[^\W\d_]", value))
+
+
+# --- The fields of a study file and their types; tables; errors that name the file ---------------
+
+TABLE_FIELDS = {"title": str, "columns": list, "lengths": list[int]}
+COLUMN_FIELDS = {
+    "name": str,
+    "step": str,
+    "statistic": str,
+    "score": str,
+    "difference": bool,
+    "threshold": float,
+    "means": str,
+}
+
+WITH_STATISTICS = ("audit", "retrain", "transfer")
+WITH_SCORES = ("retrain", "transfer", "deceive")
+"""Verbs whose results have numbers per text, and scores of all texts."""
+
+
+def statistics() -> set[str]:
+    """The statistics that a column can show, without the part after an @."""
+    names = {"accuracy", "probability"}  # of the predictions
+    for readings in (faithfulness.readings(), registry.READINGS):
+        names = names.union(*readings.values())
+    return names
+
+
+def refuse(file: str, message: str, step: str | None = None) -> NoReturn:
+    """An error that says where."""
+    where = file if step is None else f"{file}, step {step}"
+    raise AttnProbeError(f"{where}: {message}")
+
+
+def check_fields(
+    file: str,
+    content: Any,
+    fields: Mapping[str, Any],
+    what: str,
+    *,
+    needed: Sequence[str] = (),
+    step: str | None = None,
+) -> None:
+    """Checks that ``content`` maps the names of ``fields`` to values of their types.
+
+    Args:
+        file: name of the file, for errors.
+        content: a part of it.
+        fields: types by name.
+        what: the part, for errors.
+        needed: names that must be there.
+        step: name of the step that the part is in, for errors.
+
+    Raises:
+        AttnProbeError: for other names, missing ones, and values of other types.
+    """
+    if not isinstance(content, dict):
+        refuse(
+            file,
+            f"expected {what} to be names with values, got {in_short(content)}",
+            step,
+        )
+    unknown = [str(name) for name in content if name not in fields]
+    missing = [name for name in needed if name not in content]
+    if unknown or missing:
+        got = f"got {unknown[0]!r}" if unknown else f"{missing[0]} is missing"
+        refuse(file, f"expected {what} to have {', '.join(fields)}; {got}", step)
+    words = {dict: "names with values", list: "a list"}
+    for name, value in content.items():
+        if not fits(value, fields[name]):
+            expected = words.get(fields[name]) or describe(fields[name])
+            refuse(file, f"expected {expected} for {name}, got {in_short(value)}", step)
+
+
+def read_table(file: str, table: Any, steps: Mapping[str, str]) -> Table:
+    """Reads a table, whose columns show results of ``steps``, given with their verbs.
+
+    Raises:
+        AttnProbeError: for what cannot be shown.
+    """
+    check_fields(file, table, TABLE_FIELDS, "a table", needed=("title", "columns"))
+    columns = tuple(_read_column(file, column, steps) for column in table["columns"])
+    if not columns:
+        refuse(file, f"table {table['title']!r}: expected at least one column")
+    lengths = tuple(table.get("lengths", ()))
+    if lengths and any(column.statistic is None for column in columns):
+        refuse(
+            file,
+            f"table {table['title']!r}: expected statistics where lengths divide the "
+            "texts, got a score",
+        )
+    with_lengths = ("audit", "retrain")
+    unmeasured = [c.step for c in columns if lengths and steps[c.step] not in with_lengths]
+    if unmeasured:
+        refuse(
+            file,
+            f"table {table['title']!r}: expected {' or '.join(with_lengths)} where lengths "
+            f"divide the texts, "
+            f"{unmeasured[0]} is {steps[unmeasured[0]]}",
+        )
+    return Table(table["title"], columns, lengths)
+
+
+def _read_column(file: str, content: Any, steps: Mapping[str, str]) -> Column:
+    check_fields(file, content, COLUMN_FIELDS, "a column", needed=("name", "step"))
+    column = Column(**content)
+    problem = _problem_of(column, steps)
+    if problem is not None:
+        refuse(file, f"column {column.name!r}: {problem}")
+    return column
+
+
+def _problem_of(column: Column, steps: Mapping[str, str]) -> str | None:
+    """What is wrong with a column, in words; None if nothing is."""
+    if column.step not in steps:
+        return f"expected a step of {', '.join(steps)}, got {column.step!r}"
+    if (column.statistic is None) == (column.score is None):
+        return "expected either a statistic or a score"
+    verbs = WITH_STATISTICS if column.score is None else WITH_SCORES
+    if steps[column.step] not in verbs:
+        what = "statistics" if column.score is None else "scores"
+        return (
+            f"expected a step with {what} ({', '.join(verbs)}), {column.step} is "
+            f"{steps[column.step]}"
+        )
+    if column.score is not None and column.score.count("/") != 2:
+        return f"expected a score as test/model/metric, got {column.score!r}"
+    if column.statistic is not None:
+        for name in column.statistic.split("/"):
+            if name.split("@")[0] not in statistics():
+                return f"unknown statistic {name!r}"
+    if (column.threshold is None) != (column.means is None):
+        return "expected threshold and means together"
+    return None
+
+
+# --- The cells of a grid: how many there may be, and a folder of its own for each ----------------
+
+MOST_JOBS = 2_000
+"""Steps times cells: each is a training or an audit."""
+LONGEST_NAME = 200
+"""Bytes of a folder's name; file systems take 255, and verbs write longer ones inside."""
+
+
+def _slug(value: Scalar) -> str:
+    """A value as part of the name of a folder.
+
+    Never one that means another folder, as two dots do.
+
+    >>> _slug("a/b-c"), _slug(0.5), _slug(""), _slug("..")
+    ('a_b_c', '0.5', '_', '__')
+    """
+    name = re.sub(r"[^\w.+]", "_", str(value)) or "_"
+    return name if name.strip(".") else "_" * len(name)
+
+
+def check_number(n_jobs: int) -> None:
+    """Refuses too many runs of steps, before any of them is planned.
+
+    Raises:
+        AttnProbeError: there are more than :data:`MOST_JOBS`.
+    """
+    if n_jobs > MOST_JOBS:
+        raise AttnProbeError(
+            f"expected at most {MOST_JOBS:,} runs of steps, the grid asks for "
+            f"{n_jobs:,} up to here; shorten its lists"
+        )
+
+
+def folder_of_cell(name: str, cell: Mapping[str, Scalar], taken: set[str]) -> str:
+    """The folder of a cell; where another's has that name, with a digest behind it.
+
+    >>> folder_of_cell("base", {"size": "x_y"}, set())
+    'base/x_y'
+    >>> folder_of_cell("base", {"size": "x-y"}, {"base/x_y"})
+    'base/x_y-07f132'
+
+    Args:
+        name: of the step.
+        cell: of the grid.
+        taken: the folders of the cells before, in small letters, since some disks do not
+            tell them from capital ones.
+    """
+    if not cell:
+        return name
+    folder = f"{name}/{'-'.join(_slug(value) for value in cell.values())}"
+    if folder.casefold() not in taken:
+        return folder
+    digest = hashlib.sha256(repr(tuple(cell.values())).encode()).hexdigest()
+    return f"{folder}-{digest[:6]}"
+
+
+def check_cells(jobs: Sequence[Job]) -> None:
+    """Checks that cells differ, and that a file system takes their folders' names.
+
+    Raises:
+        AttnProbeError: two cells are equal, or the name of a folder is too long.
+    """
+    seen: dict[tuple[Scalar, ...], Job] = {}
+    for job in jobs:
+        values = tuple(job.cell.values())
+        if values in seen:  # 0 and false are equal, and nothing could tell them apart
+            raise AttnProbeError(
+                f"expected values of the grid that differ, got {_written(seen[values])} "
+                f"and {_written(job)}; leave one out"
+            )
+        seen[values] = job
+        if max(len(os.fsencode(part)) for part in job.folder.split("/")) > LONGEST_NAME:
+            raise AttnProbeError(
+                f"expected a name and values that make the name of a folder, of at most "
+                f"{LONGEST_NAME} bytes, got {job.folder:.60}…; shorten them"
+            )
+
+
+def _written(job: Job) -> str:
+    return ", ".join(str(value)[:60] for value in job.cell.values())
+
+
+# --- YAML as plain data within bounds: what is absurd in itself is refused while it is read ------
+# YAML can say more than a study needs: tags that make other objects, aliases that multiply
+# ("a billion laughs"), nesting that no reader stands, and numbers of any length. The events
+# of its parser are counted first, which takes no memory, and only then are objects made.
+
+MOST_CHARACTERS = 1_000_000
+DEEPEST = 20
+MOST_VALUES = 100_000
+LONGEST_NUMBER = 100
+"""Bounds of a file: its length, its nesting, its values with all aliases written out, and
+the characters of a whole number."""
+
+
+def plain_yaml(text: str) -> Any:
+    """The content of a YAML file as mappings, lists, texts, numbers and truth values.
+
+    A date is the text that it is written as. Names of a mapping are texts.
+
+    Raises:
+        AttnProbeError: it is not YAML, beyond the bounds, has tags, a name twice or one
+            that is no text, or a number that no table holds.
+    """
+    if len(text) > MOST_CHARACTERS:
+        raise AttnProbeError(f"expected at most {MOST_CHARACTERS:,} characters, got {len(text):,}")
+    try:
+        _check_size(text)
+        return yaml.load(text, _Loader)  # nosec B506: it is a safe loader, see above
+    except yaml.YAMLError as error:
+        reason = " ".join(str(error).split())
+        raise AttnProbeError(f"is not YAML: {reason[:300]}") from error
+
+
+def _check_size(text: str) -> None:
+    """Counts what the file stands for, from the events of the parser."""
+    sizes: dict[str, int] = {}  # values below each anchor, aliases written out
+    open_parts: list[tuple[str | None, int]] = []  # anchor, values counted before it
+    n_values = 0
+    for event in yaml.parse(text, yaml.SafeLoader):
+        if isinstance(event, yaml.AliasEvent):
+            inside_itself = 2 * MOST_VALUES
+            n_values += sizes.get(event.anchor or "", inside_itself)
+        if isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent):
+            _check_untagged(event)
+        if isinstance(event, yaml.ScalarEvent):
+            n_values += 1
+            sizes |= {event.anchor: 1} if event.anchor else {}
+        if isinstance(event, yaml.CollectionStartEvent):
+            open_parts.append((event.anchor, n_values))
+        if isinstance(event, yaml.CollectionEndEvent):
+            anchor, before = open_parts.pop()
+            sizes |= {anchor: n_values - before + 1} if anchor else {}
+        if len(open_parts) > DEEPEST:
+            raise AttnProbeError(f"expected at most {DEEPEST} levels of nesting, got more")
+        if n_values > MOST_VALUES:
+            raise AttnProbeError(
+                f"expected at most {MOST_VALUES:,} values, aliases written out, got more"
+            )
+
+
+def _check_untagged(event: Any) -> None:
+    if event.tag not in (None, "!"):
+        tag = event.tag.replace("tag:yaml.org,2002:", "!!")
+        raise AttnProbeError(f"expected plain values, got the tag {in_short(tag)}")
+
+
+class _Loader(yaml.SafeLoader):
+    """Dates stay texts, and a name stands once in a mapping."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        """A mapping whose names are texts, each there once."""
+        names = [key.value for key, _ in node.value]
+        for (key, _), name in zip(node.value, names, strict=True):
+            kind = key.tag.rpartition(":")[2]
+            if kind not in ("str", "merge"):
+                raise AttnProbeError(
+                    f"expected texts as names, got {in_short(name)}; put it in quotation marks"
+                )
+            if names.count(name) > 1:
+                raise AttnProbeError(f"expected each name once, got {name!r} twice")
+        return super().construct_mapping(node, deep=deep)
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        """A whole number that a table holds."""
+        if len(node.value) <= LONGEST_NUMBER:
+            number = super().construct_yaml_int(node)
+            if -LARGEST <= number <= LARGEST:
+                return number
+        raise AttnProbeError(f"expected whole numbers within ± {LARGEST:,}, got {node.value:.40}")
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
+_Loader.yaml_implicit_resolvers = {
+    first: [entry for entry in entries if "timestamp" not in entry[0]]
+    for first, entries in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}

@@ -10,6 +10,8 @@ from hf_attnprobe.data.sources import named
 
 
 Scalar = str | int | float | bool
+STATE = "study.json"
+"""Which steps are done; it marks the folder of a study."""
 
 
 @dataclass(frozen=True)

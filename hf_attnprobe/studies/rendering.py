@@ -24,8 +24,8 @@ from hf_attnprobe.retraining.result import to_json as retraining_to_json
 from hf_attnprobe.retraining.stored import KIND, read_retraining
 from hf_attnprobe.storage.folders import write_atomically
 from hf_attnprobe.studies.page import study_page
+from hf_attnprobe.studies.plan import STATE
 from hf_attnprobe.studies.report import from_json
-from hf_attnprobe.studies.state import STATE
 
 
 T = TypeVar("T")

@@ -9,10 +9,9 @@ from hf_attnprobe import markdown
 from hf_attnprobe.published import PUBLISHED
 from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.storage.provenance import from_plain, plain
-from hf_attnprobe.studies.grid import grid_tables
 from hf_attnprobe.studies.papers import paper_tables
 from hf_attnprobe.studies.plan import DataUsed, Job, Study
-from hf_attnprobe.studies.results import Cell, Results, ResultTable
+from hf_attnprobe.studies.results import Cell, Results, ResultTable, grid_tables
 from hf_attnprobe.terminal import visible
 
 

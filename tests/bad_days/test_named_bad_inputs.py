@@ -20,8 +20,7 @@ from hf_attnprobe.faithfulness import tests as known_tests
 from hf_attnprobe.faithfulness.adversarial import Adversarial
 from hf_attnprobe.faithfulness.permutation import Permutation
 from hf_attnprobe.retraining.options import RetrainOptions
-from hf_attnprobe.studies.file import read_study
-from hf_attnprobe.studies.reading import plain_yaml
+from hf_attnprobe.studies.file import plain_yaml, read_study
 from hf_attnprobe.training.options import Architecture, TrainingOptions
 
 

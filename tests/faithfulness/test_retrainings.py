@@ -19,13 +19,13 @@ from hf_attnprobe import (
 )
 from hf_attnprobe.functional.divergence import largest_jsd
 from hf_attnprobe.inference.outputs import read_outputs, to_guide
-from hf_attnprobe.retraining import adversary_training
+from hf_attnprobe.retraining import adversary as adversary_training
 from hf_attnprobe.retraining.adversary import (
     adversary,
     lambda_folder,
     over_bound,
+    train_adversary,
 )
-from hf_attnprobe.retraining.adversary_training import train_adversary
 from hf_attnprobe.retraining.base import load_base, train_again
 from hf_attnprobe.retraining.diagnostic_mlp import diagnostic_mlp, guides_of
 from hf_attnprobe.retraining.options import LAMBDAS, Adversary, Seeds

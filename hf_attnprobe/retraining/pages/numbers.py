@@ -6,11 +6,6 @@ from hf_attnprobe.charts.chart import Chart, Series
 from hf_attnprobe.charts.curves import curve_points, penalty_curve
 from hf_attnprobe.page import elements
 from hf_attnprobe.page.html import Child, Html, tag
-from hf_attnprobe.retraining.curve import (
-    FRONTIER_NOTE,
-    PUBLISHED_NOTE,
-    published_point,
-)
 from hf_attnprobe.retraining.registry import READINGS
 from hf_attnprobe.retraining.result import (
     CLAMP_NOTE,
@@ -18,6 +13,7 @@ from hf_attnprobe.retraining.result import (
     curve_table,
     score_table,
 )
+from hf_attnprobe.retraining.verdict import FRONTIER_NOTE, PUBLISHED_NOTE, published_point
 from hf_attnprobe.statistics.summary import Statistic, sentence
 
 
