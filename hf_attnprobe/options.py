@@ -5,21 +5,25 @@
         n_permutations: int = option(100, "random shuffles per text", at_least=1)
 
 A field carries its help text and its range. Values are checked when the object is made,
-so a wrong one is refused wherever it came from.
+so a wrong one is refused wherever it came from. The options of several tests are one
+mapping from names of tests to such objects, see :func:`options_by_test`.
 """
 
 import dataclasses
+import difflib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from hf_attnprobe.errors import AttnProbeError
 
 
 T = TypeVar("T", bound="Options")
+DEFAULT = "default"
+"""Stands for the tests that suit model and data, among the names of tests."""
 LARGEST = 2**63 - 1
 """The largest number of any option: tensors and tables hold no larger whole one."""
 LARGEST_SEED = 2**32 - 1
@@ -78,6 +82,12 @@ class Options:
             check_at_most(field.metadata.get("at_most"), **{field.name: value})
 
 
+Asked: TypeAlias = (
+    str | Options | Sequence[str | Options] | Mapping[str, Mapping[str, Any] | Options | None]
+)
+"""Tests as a user asks for them: names, option objects, or options by name of the test."""
+
+
 @cache
 def hints_of(kind: type[Options]) -> dict[str, Any]:
     """The types of a class's fields; a study makes the same options thousands of times."""
@@ -100,22 +110,101 @@ def in_short(value: Any) -> str:
 
 
 def names_of(kinds: Sequence[type[Options]]) -> dict[str, dataclasses.Field]:
-    """The fields of several option classes by name; a name they share means the same."""
+    """The fields of several option classes by name."""
     return {field.name: field for kind in kinds for field in dataclasses.fields(kind)}
 
 
 def from_flat(values: Mapping[str, Any], kind: type[T]) -> T:
     """The options of ``kind`` among values by name; other names are left alone."""
-    names = {field.name for field in dataclasses.fields(kind)}
-    return kind(**{name: value for name, value in values.items() if name in names})
+    return kind(**{name: values[name] for name in names_of([kind]) if name in values})
 
 
-def check_known(values: Mapping[str, Any], kinds: Sequence[type[Options]]) -> None:
-    """Raises AttnProbeError where a name belongs to none of ``kinds``."""
-    known = names_of(kinds)
-    unknown = sorted(set(values) - set(known))
-    if unknown:
-        raise AttnProbeError(f"expected options of {', '.join(sorted(known))}, got {unknown[0]!r}")
+def from_names(values: Mapping[str, Any], kind: type[T], of: str = "") -> T:
+    """The options of ``kind`` from values by name.
+
+    Args:
+        of: whose options they are, for errors: " of permutation".
+
+    Raises:
+        AttnProbeError: an unknown name, or a value of a wrong type or out of its range.
+    """
+    check_known("option", values, names_of([kind]), of=of)
+    return kind(**values)
+
+
+def options_by_test(asked: Asked, kinds: Mapping[str, type[Options]]) -> dict[str, Options | None]:
+    """The tests that are asked for, with their options.
+
+        options_by_test(["erasure", Permutation(n_permutations=50)], kinds)
+        options_by_test({"erasure": {}, "permutation": {"n_permutations": 50}}, kinds)
+
+    Args:
+        asked: a list of names and option objects, or a mapping from names to options,
+            which may be values by name.
+        kinds: the classes of the options of all tests, by name of the test.
+
+    Returns:
+        Options by name of the test, in the order asked for; None where nothing is said
+        of them.
+
+    Raises:
+        AttnProbeError: no test, an unknown one, two options for one test, or an option
+            or value that the test does not have.
+    """
+    chosen: dict[str, Options | None] = {}
+    for name, given in _named(asked, kinds):
+        check_known("test", [name], kinds)
+        if isinstance(given, Mapping):
+            given = from_names(given, kinds[name], of=f" of {name}") if given else None
+        if given is not None and not isinstance(given, kinds[name]):
+            raise AttnProbeError(f"expected names with values for {name}, got {in_short(given)}")
+        if None not in (given, chosen.get(name)) and given != chosen[name]:
+            raise AttnProbeError(f"expected options of {name} once, got them twice")
+        chosen[name] = given or chosen.get(name)
+    if not chosen:
+        raise AttnProbeError(f"expected at least one test of {', '.join(kinds)}, got none")
+    return chosen
+
+
+def _named(asked: Asked, kinds: Mapping[str, type[Options]]) -> list[tuple[str, Any]]:
+    """Name and options, or None, of everything asked for."""
+    if isinstance(asked, Mapping):
+        return [(str(name), given) for name, given in asked.items()]
+    items = [asked] if isinstance(asked, str | Options) else asked
+    if not isinstance(items, Iterable):
+        raise AttnProbeError(f"expected names of tests, or options by name, got {in_short(asked)}")
+    names = {kind: name for name, kind in kinds.items() if dataclasses.fields(kind)}
+    return [
+        (names.get(type(item), repr(item)), item)
+        if isinstance(item, Options)
+        else (str(item), None)
+        for item in items
+    ]
+
+
+def check_known(what: str, names: Iterable[str], known: Iterable[str], of: str = "") -> None:
+    """Raises AttnProbeError where a name is not among those known.
+
+    >>> check_known("test", ["erasures"], ["erasure", "permutation"])
+    Traceback (most recent call last):
+    hf_attnprobe.errors.AttnProbeError: unknown test 'erasures'; did you mean erasure?
+    """
+    known = list(known)
+    for name in names:
+        if name in known:
+            continue
+        meant = near(str(name), known)
+        advice = f"did you mean {meant}?" if meant else f"expected one of {', '.join(known)}"
+        raise AttnProbeError(f"unknown {what} {in_short(name)}{of}; {advice}")
+
+
+def near(name: str, known: Iterable[str]) -> str | None:
+    """Which of the known names a mistyped one may mean.
+
+    >>> near("--modle", ["--model", "--heads"])
+    '--model'
+    """
+    return next(iter(difflib.get_close_matches(name, list(known), n=1)), None)
 
 
 def check_at_least(least: float | None, **values: Any) -> None:
@@ -207,3 +296,89 @@ def describe(hint: Any) -> str:
         return f"a list of {item}s"
     words = {int: "a whole number", float: "a number", bool: "true or false"}
     return words.get(hint, "a text")
+
+
+# --- options as text --------------------------------------------------------------------
+
+
+def alternatives(hint: Any) -> list[Any]:
+    """The types of a union, without None.
+
+    >>> alternatives(int | None), alternatives(str)
+    ([<class 'int'>], [<class 'str'>])
+    """
+    if get_origin(hint) not in (Union, UnionType):
+        return [hint]
+    return [kind for kind in get_args(hint) if kind is not NoneType]
+
+
+def item_of(hint: Any) -> tuple[Any, bool]:
+    """What a text of an option is read as, and whether there may be several.
+
+    >>> item_of(Sequence[float] | None), item_of(str | int | None)
+    ((<class 'float'>, True), (<class 'str'>, False))
+    """
+    kinds = alternatives(hint)
+    lists = [kind for kind in kinds if get_origin(kind) not in (None, Literal)]
+    return (get_args(lists[0])[0], True) if lists else (kinds[0], False)
+
+
+def from_text(kind: type[Options], name: str, text: str) -> Any:
+    """The value of a field that is written as text; those of a list are divided by commas.
+
+    Raises:
+        AttnProbeError: a text that is not of the field's type.
+    """
+    hint = hints_of(kind)[name]  # type: ignore[arg-type]  # a class has a hash
+    item, several = item_of(hint)
+    if text == "none" and fits(None, hint):
+        return None
+    try:
+        return [_read(item, part) for part in text.split(",")] if several else _read(item, text)
+    except (ValueError, KeyError) as error:
+        raise AttnProbeError(f"expected {describe(hint)} for {name}, got {text!r}") from error
+
+
+def _read(kind: Any, text: str) -> Any:
+    if kind is bool:
+        return {"true": True, "false": False}[text]
+    return kind(text) if kind in (int, float) else text
+
+
+def asked_in_words(
+    names: Sequence[str] | None, words: Sequence[str], kinds: Mapping[str, type[Options]]
+) -> dict[str, dict[str, Any]]:
+    """The tests that a command line asks for, as :func:`options_by_test` takes them.
+
+        asked_in_words(None, ["permutation.n_permutations=50"], kinds)
+        {"default": {}, "permutation": {"n_permutations": 50}}
+
+    Args:
+        names: of the tests; None is "default".
+        words: options as TEST.OPTION=VALUE; a test whose option is set is asked for too.
+        kinds: the classes of the options of all tests, by name of the test.
+
+    Raises:
+        AttnProbeError: another form, an unknown test or option, or a value of a wrong type.
+    """
+    asked: dict[str, dict[str, Any]] = {name: {} for name in names or [DEFAULT]}
+    for word in words:
+        path, equals, text = word.partition("=")
+        test, dot, name = path.partition(".")
+        if not (dot and equals):
+            raise AttnProbeError(f"expected TEST.OPTION=VALUE behind --set, got {word!r}")
+        check_known("test", [test], kinds)
+        check_known("option", [name], names_of([kinds[test]]), of=f" of {test}")
+        asked.setdefault(test, {})[name] = from_text(kinds[test], name, text)
+    return asked
+
+
+def as_text(value: Any) -> str:
+    """A value as :func:`from_text` reads it.
+
+    >>> as_text([0.01, 0.05]), as_text(True), as_text(None)
+    ('0.01,0.05', 'true', 'none')
+    """
+    if isinstance(value, list | tuple):
+        return ",".join(map(as_text, value))
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)

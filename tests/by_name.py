@@ -2,9 +2,9 @@
 
 import dataclasses
 
-from hf_attnprobe import Data, audit
-from hf_attnprobe.auditing.options import from_names
+from hf_attnprobe import AuditOptions, Data, Permutation, audit
 from hf_attnprobe.faithfulness.registry import tests as all_tests
+from hf_attnprobe.options import from_names
 
 
 DATA = {field.name for field in dataclasses.fields(Data)}
@@ -15,19 +15,25 @@ def audit_by_name(
     dataset,
     *,
     tests=None,
+    n_permutations=None,
     output_dir=None,
     tokenizer=None,
     progress=False,
     **values,
 ):
-    """Data arguments, options of the audit, and options of its tests, all flat."""
+    """Data arguments and options of the audit, all flat.
+
+    ``n_permutations`` is of the test ``permutation``, where it is run.
+    """
+    tests = ["default"] if tests is None else tests
+    if n_permutations is not None and ("default" in tests or "permutation" in tests):
+        tests = [*tests, Permutation(n_permutations)]
     data = {name: values.pop(name) for name in DATA & values.keys()}
-    request = from_names(tests, values)
     return audit(
         model,
         Data(dataset, **data),
-        request.tests,
-        options=request.options,
+        tests,
+        options=from_names(values, AuditOptions),
         output_dir=output_dir,
         tokenizer=tokenizer,
         progress=progress,

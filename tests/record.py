@@ -106,7 +106,7 @@ def record_bert(folder: Path) -> None:
             *tests(),
             Permutation(n_permutations=5),
             Adversarial(n_steps=3, n_starts=2),
-            InputErasure(naopc_beam=2),
+            InputErasure(beam_width=2),
         ],
         output_dir=folder / "bert-audit",
         progress=False,
@@ -114,7 +114,7 @@ def record_bert(folder: Path) -> None:
     audit(
         folder / "bert",
         Data(data, test_limit=6),
-        ["default", Permutation(n_permutations=5), InputErasure(erase_by="mask")],
+        ["default", Permutation(n_permutations=5), InputErasure(by="mask")],
         options=AuditOptions(screen=2, level="token", seed=3),
         output_dir=folder / "bert-screened",
         progress=False,

@@ -14,14 +14,13 @@ import pytest
 import hf_attnprobe
 from hf_attnprobe import audit, cli, run_partition
 from hf_attnprobe import demonstration as demo
-from hf_attnprobe.auditing.options import flat_options
+from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.calibration.run import calibrate
 from hf_attnprobe.checkpoint_comparison import run as checkpoint_comparison
 from hf_attnprobe.data import examples as data
 from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.data.catalogue import known_datasets
 from hf_attnprobe.deception import run as deception
-from hf_attnprobe.faithfulness import tests as all_tests
 from hf_attnprobe.options import names_of
 from hf_attnprobe.partitions import planning, work
 from hf_attnprobe.publishing import run as publishing
@@ -299,8 +298,8 @@ OF_ARCHITECTURE = {field.name for field in dataclasses.fields(Architecture)}
 OF_OUTPUT = {"json", "verbose", "fail_on", "estimate"}
 FUNCTIONS = {
     "demo": parameters(demo.demo) | options_of(demo.demo) | {"verbose"},
-    "audit": parameters(audit) | set(names_of([Data, *flat_options()])) | OF_OUTPUT,
-    "plan": parameters(planning.plan_audit) | set(names_of([Data, *flat_options()])),
+    "audit": parameters(audit) | OF_DATA | options_of(audit) | OF_OUTPUT | {"set"},
+    "plan": parameters(planning.plan_audit) | OF_DATA | options_of(audit) | {"set"},
     "work": parameters(work.work) | options_of(work.work),
     "study": parameters(study.study, StudyOptions) | {"json"},
     "calibrate": parameters(calibrate) | options_of(calibrate) | {"json"},
@@ -335,19 +334,14 @@ def test_every_flag_is_a_keyword_argument(name):
 def test_every_keyword_argument_of_audit_is_a_flag():
     flags = {action.dest for action in commands()["audit"]._actions}
     assert parameters(audit) - flags == {"options", "tokenizer", "progress"}
-    assert names_of(flat_options()).keys() <= flags
+    assert options_of(audit) <= flags
 
 
 def test_defaults_and_choices_of_flags_are_those_of_the_options():
-    """Options of tests that are not given are left to the tests."""
-    options = names_of([Data, *flat_options()])
-    of_tests = names_of([test.options for test in all_tests().values()])
+    options = names_of([Data, AuditOptions])
     for action in commands()["audit"]._actions:
         if action.dest in options and not action.required:
-            expected = options[action.dest].default
-            if action.dest in of_tests:
-                expected = argparse.SUPPRESS
-            assert action.default == expected, action.dest
+            assert action.default == options[action.dest].default, action.dest
             assert options[action.dest].metadata["help"].split()[0] in action.help
 
 

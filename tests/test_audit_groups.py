@@ -72,7 +72,7 @@ def places(report, test):
 def test_from_the_command_line(folder, data, tmp_path, cli):
     data.select(range(3)).save_to_disk(tmp_path / "data")
     command = ["audit", "--model", folder, "--dataset", tmp_path / "data"]
-    command += ["--split", "train", "--n-permutations", "3", "--tests"]
+    command += ["--split", "train", "--set", "permutation.n_permutations=3", "--tests"]
     command += [*EDITS, "correlation", "input_erasure", "explanations"]
     command += ["--output-dir", tmp_path / "out", "--head-sets", "1.0", "1.2+0.1"]
     done = cli(*command)

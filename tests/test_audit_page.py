@@ -39,8 +39,10 @@ from hf_attnprobe.auditing.result import to_json
 from hf_attnprobe.auditing.verdict import QUESTION, conclusion_sentence
 from hf_attnprobe.charts.shown_text import ShownText
 from hf_attnprobe.cli import build_parser
+from hf_attnprobe.cli.flags import audited_tests
 from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.faithfulness import Permutation, readings
+from hf_attnprobe.faithfulness.registry import asked_tests
 from hf_attnprobe.page import elements
 from hf_attnprobe.page.elements import SYMBOLS
 from hf_attnprobe.statistics.estimates import Estimate, mean_estimate
@@ -229,7 +231,7 @@ def test_text_of_the_user_stays_text(classifier):
         provenance={
             **report.provenance,
             "left_out": {EVIL: EVIL},
-            "asked_for": {"model": EVIL},
+            "asked_for": {"model": EVIL, "dataset": EVIL},
         },
     )
     page = audit_page(spoilt)
@@ -484,24 +486,25 @@ def flattened(value, name=""):
 
 def test_only_what_differs_from_the_defaults_is_recorded_and_no_secret():
     options = AuditOptions(layers=[1], groups=False, token="hf_secret", batch_size=3)
-    asked = asked_for("org/m", Data("sst", test_limit=9), [Permutation(n_permutations=7)], options)
+    asked = asked_for(
+        "org/m", Data("sst", test_limit=9), {"permutation": Permutation(n_permutations=7)}, options
+    )
     assert asked == {
         "model": "org/m",
         "dataset": "sst",
         "test_limit": 9,
         "layers": [1],
         "groups": False,
-        "tests": ["permutation"],
-        "n_permutations": 7,
+        "tests": {"permutation": {"n_permutations": 7}},
     }
-    line = shlex.split(repeating({"asked_for": asked}, "", None, 0))
+    line = shlex.split(repeating({"asked_for": asked}))
     read = vars(build_parser().parse_args(line[1:]))
-    assert {name: read[name] for name in asked} == asked
-    assert asked_for("m", Data("sst"), None, AuditOptions()) == {
+    assert {**{name: read[name] for name in asked}, "tests": audited_tests(read)} == asked
+    assert asked_for("m", Data("sst"), asked_tests(None), AuditOptions()) == {
         "model": "m",
         "dataset": "sst",
     }
-    assert asked_for(object(), Data([]), ["default"], AuditOptions()) == {
+    assert asked_for(object(), Data([]), asked_tests("default"), AuditOptions()) == {
         "model": OBJECT,
         "dataset": OBJECT,
     }

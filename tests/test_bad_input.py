@@ -398,9 +398,10 @@ def test_nothing_but_texts_of_one_token(cli, checkpoint, tmp_path):
 
 def test_an_unknown_test(refused_audit):
     line = refused_audit("--tests", "permutation", "erasures", "shuffle")
-    assert (
-        f"unknown test erasures, shuffle; the known ones are {', '.join(faithfulness.tests())}"
-        in line
+    assert "unknown test 'erasures'; did you mean erasure?" in line
+    known = ", ".join(faithfulness.tests())
+    assert f"unknown test 'shuffle'; expected one of {known}, default" in refused_audit(
+        "--tests", "shuffle"
     )
 
 
@@ -444,7 +445,9 @@ def test_a_place_the_model_has_not(flag, value, refused_audit):
 
 
 def test_the_exact_method_where_there_is_none(refused_audit, make_checkpoint):
-    line = refused_audit("--method", "exact", model=make_checkpoint("bilstm", "additive", 4))
+    line = refused_audit(
+        "--set", "adversarial.method=exact", model=make_checkpoint("bilstm", "additive", 4)
+    )
     assert "use method='search'" in line
 
 
@@ -453,11 +456,11 @@ def test_the_exact_method_where_there_is_none(refused_audit, make_checkpoint):
     [
         ({"test_limit": 0}, "test_limit must be at least 1, got 0"),
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
-        ({"n_starts": 0}, "n_starts must be at least 1, got 0"),
+        ({"tests": {"adversarial": {"n_starts": 0}}}, "n_starts must be at least 1, got 0"),
         ({"n_permutations": 0}, "n_permutations must be at least 1, got 0"),
         ({"seed": -1}, "seed must be at least 0, got -1"),
         (
-            {"method": "guess"},
+            {"tests": {"adversarial": {"method": "guess"}}},
             "expected auto or exact or search for method, got 'guess'",
         ),
         (
@@ -467,8 +470,18 @@ def test_the_exact_method_where_there_is_none(refused_audit, make_checkpoint):
         ({"tests": []}, "expected at least one test"),
         ({"memory_budget": "inf"}, "expected a memory budget"),
         ({"memory_budget": 0.5}, "for memory_budget, got 0.5"),
-        ({"n_permutations": "ten"}, "expected a whole number for n_permutations"),
-        ({"n_shuffles": 3}, "got 'n_shuffles'"),
+        (
+            {"tests": {"permutation": {"n_permutations": "ten"}}},
+            "expected a whole number for n_permutations",
+        ),
+        ({"n_shuffles": 3}, "unknown option 'n_shuffles'; expected one of layers, "),
+        ({"layer": [1]}, r"unknown option 'layer'; did you mean layers\?"),
+        (
+            {"tests": {"permutation": {"n_permutation": 3}}},
+            r"unknown option 'n_permutation' of permutation; did you mean n_permutations\?",
+        ),
+        ({"tests": ["permutations"]}, r"unknown test 'permutations'; did you mean permutation\?"),
+        ({"tests": {"permutation": False}}, "expected names with values for permutation"),
     ],
 )
 def test_options_of_the_function(options, message, checkpoint, tmp_path):
@@ -489,9 +502,7 @@ def test_options_of_the_function(options, message, checkpoint, tmp_path):
         ["audit", "--model", "x", "--dataset", "y", "--seed", "-1"],
         ["audit", "--model", "x", "--dataset", "y", "--test-limit", "0"],
         ["audit", "--model", "x", "--dataset", "y", "--batch-size", "0"],
-        ["audit", "--model", "x", "--dataset", "y", "--n-permutations", "-3"],
         ["audit", "--model", "x", "--dataset", "y", "--dtype", "int8"],
-        ["audit", "--model", "x", "--dataset", "y", "--method", "guess"],
         ["train", "--dataset", "x", "--output-dir", "y", "--encoder", "rnn"],
         ["train", "--dataset", "x", "--output-dir", "y", "--epochs", "0"],
         ["train", "--dataset", "x", "--output-dir", "y", "--embedding-size", "0"],
@@ -544,7 +555,7 @@ def test_a_folder_of_another_model(audited, refused_audit, make_checkpoint):
         (["--seed", "1"], "seed"),
         (["--split", "train"], "data fingerprint"),
         (["--dtype", "float32"], "dtype"),
-        (["--n-permutations", "7"], "options"),
+        (["--set", "permutation.n_permutations=7"], "options"),
     ],
 )
 def test_a_folder_of_another_audit(arguments, what, audited, refused_audit):

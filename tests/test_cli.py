@@ -234,13 +234,13 @@ def test_options_reach_the_tests(cli, checkpoint, reviews_folder):
         )
 
     usual = mean("median_tvd")
-    assert mean("median_tvd", "--n-permutations", "3") != usual
+    assert mean("median_tvd", "--set", "permutation.n_permutations=3") != usual
     assert mean("median_tvd", "--seed", "1") != usual
     assert mean("median_tvd", "--batch-size", "1", "--memory-budget", "1KB") == pytest.approx(
         usual, abs=1e-9
     )
     assert mean("median_tvd", "--dtype", "float32") == pytest.approx(usual, abs=1e-4)
-    found = strict(cli(*base, "adversarial", "--method", "search").out)
+    found = strict(cli(*base, "adversarial", "--set", "adversarial.method=search").out)
     assert {s["statistic"] for s in found["statistics"]} == {
         "epsilon_max_jsd@0.01",
         "epsilon_max_jsd@0.05",

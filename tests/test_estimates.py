@@ -99,7 +99,7 @@ def test_nothing_is_written_and_what_is_done_is_not_counted(
     folder = tmp_path / "audit"
     asked = ["audit", "--model", checkpoint, "--dataset", reviews_folder]
     asked += ["--tests", "permutation", "--control", "none", "--output-dir", folder]
-    asked += ["--shown-texts", 0, "--n-permutations", 5]
+    asked += ["--shown-texts", 0, "--set", "permutation.n_permutations=5"]
     done = cli(*asked, "--estimate", "--test-limit", 30)
     assert done.code == 0 and not folder.exists()
     assert "nothing was written" in done.out and "on 30 texts" in done.out

@@ -18,6 +18,7 @@ from by_name import audit_by_name
 from hf_attnprobe import audit, load_examples
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.auditing.sweep import run_batch
+from hf_attnprobe.faithfulness import Adversarial
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.encoding import tokenize
 from hf_attnprobe.statistics.summary import PREDICTION
@@ -72,7 +73,7 @@ def test_one_text_at_a_time_or_all_together(kind, rows_of, examples):
 
 def test_the_papers_search_too(rows_of, examples):
     alone, together = (
-        rows_of(examples[-4:], tests=["adversarial"], method="search", batch_size=size)
+        rows_of(examples[-4:], tests=[Adversarial(method="search")], batch_size=size)
         for size in (1, 64)
     )
     assert_same(alone, together)
@@ -234,8 +235,8 @@ def command(checkpoint, data, folder, *options):
         data,
         "--output-dir",
         folder,
-        "--method",
-        "search",
+        "--set",
+        "adversarial.method=search",
         "--json",
     )
     return [str(argument) for argument in (*arguments, "--tests", *TESTS, *options)]
@@ -250,7 +251,7 @@ def data_folder(examples, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def uninterrupted(rows_of, examples):
-    return rows_of(examples, method="search")
+    return rows_of(examples, tests=[*TESTS, Adversarial(method="search")])
 
 
 def test_killed_and_resumed(checkpoint, data_folder, uninterrupted, cli, tmp_path):

@@ -382,7 +382,9 @@ def test_a_deadline_keeps_time_for_the_report():
     assert Deadline(None).left == float("inf")
 
 
-@pytest.mark.parametrize(("said", "expected"), [((), 10), (("--n-permutations", "100"), 100)])
+@pytest.mark.parametrize(
+    ("said", "expected"), [((), 10), (("--set", "permutation.n_permutations=100"), 100)]
+)
 def test_in_haste_tests_do_less_unless_something_else_is_said(
     said, expected, on_disk, cli, tmp_path
 ):
@@ -401,13 +403,13 @@ def test_in_haste_tests_do_less_unless_something_else_is_said(
     provenance = json.loads(done.out)["provenance"]
     assert provenance["options"]["permutation"] == {"n_permutations": expected}
     repeated = provenance["asked_for"]
-    assert repeated.get("n_permutations", expected) == expected
-    note = "as with --n-permutations 10, unless"
+    assert repeated["tests"]["permutation"].get("n_permutations", 10) == expected
+    note = "as with --set permutation.n_permutations=10, unless"
     assert (note in (tmp_path / "out" / "report.md").read_text()) == (not said)
     if not said:
         other = cli(*limited)
         assert other.code == 1 and "belongs to another audit" in other.err
-        assert cli(*limited, "--n-permutations", "10").code == 0
+        assert cli(*limited, "--set", "permutation.n_permutations=10").code == 0
 
 
 # --- several processes --------------------------------------------------------------------

@@ -248,9 +248,7 @@ def _commands(comparison: AuditComparison) -> list[Html]:
     """What repeats each audit."""
     found = []
     for name, report in zip(comparison.names, comparison.reports, strict=True):
-        said = report.provenance
-        n = report.n + said.get("skipped_empty", 0)
-        line = repeating(said, report.model, report.dataset, n)
+        line = repeating(report.provenance)
         found += [tag("h3", name), tag("pre", tag("code", line), tabindex="0")]
     return found
 

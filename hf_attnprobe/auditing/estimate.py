@@ -42,7 +42,7 @@ from hf_attnprobe.faithfulness import readings
 from hf_attnprobe.hardware import PeakMemory, resident_bytes
 from hf_attnprobe.inference.batching import by_length, collate
 from hf_attnprobe.inference.encoding import Text
-from hf_attnprobe.options import Options
+from hf_attnprobe.options import Asked
 from hf_attnprobe.progress import in_words, quiet_libraries
 from hf_attnprobe.statistics.summary import PREDICTION, summarize
 from hf_attnprobe.storage.folders import check_claim
@@ -169,7 +169,7 @@ class Share:
 def estimate_audit(
     model: Model,
     dataset: Any,
-    tests: "Sequence[str | Options] | str | Options | None" = None,
+    tests: Asked | None = None,
     *,
     options: AuditOptions = AuditOptions(),
     output_dir: str | Path | None = None,

@@ -1,12 +1,11 @@
 """The options of an audit, beside those of its tests."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
-from hf_attnprobe.data.arguments import Data
-from hf_attnprobe.faithfulness.registry import parse_tests, reserve_options, tests
-from hf_attnprobe.options import LARGEST_SEED, Options, check_known, from_flat, option
+from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.options import LARGEST_SEED, Options, option
 
 
 Control = Literal["auto", "reassigned", "randomised", "untrained", "none"]
@@ -20,10 +19,7 @@ Task = Literal[
     "image-classification",
 ]
 
-reserve_options(Data)
 
-
-@reserve_options
 @dataclass(frozen=True)
 class AuditOptions(Options):
     """Where an audit looks, and how it runs."""
@@ -43,6 +39,12 @@ class AuditOptions(Options):
     )
     query: int | None = option(
         None, "test only this query position of each head (default: all of them)"
+    )
+    target: str | int | None = option(
+        None,
+        "class, by name or number: explained is why a text is decided for it or not, in the "
+        "tests that can (default: the predicted one)",
+        metavar="CLASS",
     )
     screen: int | None = option(
         None,
@@ -164,34 +166,15 @@ class AuditOptions(Options):
         "read weights that are not safetensors; reading those can run code hidden in them",
     )
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.screen is not None and not self.single_heads:
+            raise AttnProbeError(
+                "expected single heads for --screen to choose from; leave it or "
+                "--no-single-heads out"
+            )
+
     @property
     def in_haste(self) -> bool:
         """Whether tests of which nothing is said do less for each text."""
         return self.time is not None
-
-
-@dataclass(frozen=True)
-class AuditRequest:
-    """The arguments ``tests`` and ``options`` of an audit."""
-
-    tests: list[str | Options]
-    options: AuditOptions = field(default_factory=AuditOptions)
-
-
-def flat_options() -> list[type[Options]]:
-    """All classes whose fields an audit takes by name."""
-    return [AuditOptions, *(test.options for test in tests().values())]
-
-
-def from_names(names: Sequence[str] | str | None, values: Mapping[str, Any]) -> AuditRequest:
-    """An audit's tests and options, as command line, study file and metric give them.
-
-    Args:
-        names: names of tests; None for those that suit the model.
-        values: options of the audit and its tests, by name.
-
-    Raises:
-        AttnProbeError: an unknown option, or a value out of its range.
-    """
-    check_known(values, flat_options())
-    return AuditRequest(parse_tests(names, values), from_flat(values, AuditOptions))

@@ -5,7 +5,7 @@ import dataclasses
 import hashlib
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,6 @@ from hf_attnprobe.auditing.selection import (
     check_both_halves,
     choose,
     head_set_names,
-    tests_given,
 )
 from hf_attnprobe.auditing.subject import Model, Subject, check_unit, make_subject
 from hf_attnprobe.auditing.sweep import Sweep
@@ -35,6 +34,7 @@ from hf_attnprobe.data.examples import columns_read, dataset_fingerprint
 from hf_attnprobe.data.images import has_images
 from hf_attnprobe.distributed import process_state
 from hf_attnprobe.faithfulness import tests
+from hf_attnprobe.faithfulness.registry import asked_tests
 from hf_attnprobe.functional.fingerprint import hash_of_tensors
 from hf_attnprobe.functional.predictions import Prediction
 from hf_attnprobe.hardware import one_line_without_memory, suited_threads
@@ -43,7 +43,7 @@ from hf_attnprobe.inference.choices import encode, unknown_share
 from hf_attnprobe.inference.encoding import Tokenized, has_rationales, second_texts
 from hf_attnprobe.inference.images import ImageReader
 from hf_attnprobe.inference.labels import spread_of_labels
-from hf_attnprobe.options import Options
+from hf_attnprobe.options import Asked, Options
 from hf_attnprobe.statistics.samples import sample
 
 
@@ -199,20 +199,20 @@ class PreparedAudit:
 def prepare_audit(
     model: Model,
     dataset: Any,
-    tests: "Sequence[str | Options] | str | Options | None",
+    tests: Asked | None,
     options: AuditOptions,
     tokenizer: PreTrainedTokenizerBase | None,
 ) -> PreparedAudit:
     """Loads, encodes and chooses; for the arguments see :func:`audit`."""
     budget, data = parse_bytes(options.memory_budget), as_data(dataset)
-    given = tests_given(tests, options)
+    asked = asked_tests(tests, in_haste=options.in_haste)
     examples = data.examples(seed=options.seed)
     state = process_state()
     spread = spread_of_labels(examples)
     subject = make_subject(model, tokenizer, options, state.device, spread=spread)
     usable = has_rationales(examples, subject.adapter.unit)
     rationales = usable and subject.tokenizer.is_fast
-    choice = choose(subject.adapter, given, rationales, options)
+    choice = choose(subject.adapter, asked, rationales, options)
     _log_left_out(choice.left_out)
     identity = _identity(subject, examples, data, options, choice)
     set_reference(subject.adapter, subject.tokenizer, examples, choice.tests)
@@ -225,7 +225,7 @@ def prepare_audit(
         **_unit_of_number(subject.adapter.prediction, spread, options),
         **({"origin": dict(subject.origin)} if subject.origin else {}),
         "text_columns": columns_read(examples),
-        "asked_for": asked_for(model, data, tests, options),
+        "asked_for": asked_for(model, data, asked, options),
         **_architecture(subject.adapter),
     }
     return PreparedAudit(

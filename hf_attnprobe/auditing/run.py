@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +67,7 @@ from hf_attnprobe.data.examples import (
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness import readings
 from hf_attnprobe.inference.choices import unknown_note
-from hf_attnprobe.options import Options
+from hf_attnprobe.options import Asked
 from hf_attnprobe.progress import quiet_libraries
 from hf_attnprobe.statistics.checks import contradictions
 from hf_attnprobe.statistics.differences import Contrast, compare_rankings, contrast
@@ -93,7 +93,7 @@ PAGE = "report.html"
 def audit(
     model: Model,
     dataset: Any,
-    tests: "Sequence[str | Options] | str | Options | None" = None,
+    tests: Asked | None = None,
     *,
     options: AuditOptions = AuditOptions(),
     output_dir: str | Path | None = None,
@@ -119,7 +119,7 @@ def audit(
             :class:`~hf_attnprobe.data.arguments.Data` that says split, columns and
             limit.
         tests: names of tests, see :func:`hf_attnprobe.faithfulness.tests`, or their
-            options. "default" among them stands for those that suit model and data, and
+            options, also as ``{"permutation": {"n_permutations": 10}}``. "default" among them stands for those that suit model and data, and
             so does None. Of these a test is left out whose needs the model does not
             meet; the report's provenance says which, and why.
         options: where to look, and how to run.

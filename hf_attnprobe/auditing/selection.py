@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pandas as pd
 
@@ -15,8 +15,7 @@ from hf_attnprobe.attention_model import (
 )
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.faithfulness import FaithfulnessTest, Screen, tests
-from hf_attnprobe.faithfulness.registry import options_of_tests
+from hf_attnprobe.faithfulness import DEFAULT, ExplainsClass, FaithfulnessTest, Screen, tests
 from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.options import Options
 
@@ -42,49 +41,40 @@ class Choice:
     left_out: Mapping[str, str]
 
 
-def tests_given(
-    tests: Sequence[str | Options] | str | Options | None, options: AuditOptions
-) -> tuple[dict[str, Options], bool]:
-    """The tests asked for, with the screen, and whether those that suit run besides.
-
-    Raises:
-        AttnProbeError: an unknown test, or a screen without heads to choose from.
-    """
-    asked, by_default = options_of_tests(tests, in_haste=options.in_haste)
-    if options.screen is None:
-        return asked, by_default
-    if not options.single_heads:
-        raise AttnProbeError(
-            "expected single heads for --screen to choose from; leave it or --no-single-heads out"
-        )
-    return {**asked, "screen": asked.get("screen", Screen())}, by_default
-
-
 def choose(
     adapter: AttentionModelBase,
-    given: tuple[dict[str, Options], bool],
+    asked: Mapping[str, Options],
     rationales: bool,
     options: AuditOptions,
 ) -> Choice:
     """What the options, the model and the data allow.
 
     Args:
-        given: of :func:`tests_given`.
+        asked: of :func:`~hf_attnprobe.faithfulness.registry.asked_tests`.
         rationales: whether the data says what people marked.
     """
-    asked, by_default = given
     sites = select_sites(adapter, options.layers, options.heads, options.query)
     if options.head_sets is not None:
         adapter.head_sets = parse_head_sets(adapter, options.head_sets)
     groups = group_sites(adapter, sites, whole=options.groups)
-    wanted = asked
-    if by_default:
-        haste = options.in_haste
-        wanted = with_suitable(asked, len(sites), rationales, in_haste=haste)
-    chosen, left_out = select_tests(wanted, asked, adapter, sites)
+    named = {name: given for name, given in asked.items() if name != DEFAULT}
+    if options.screen is not None:
+        named.setdefault("screen", Screen())
+    wanted = named
+    if DEFAULT in asked:
+        wanted = with_suitable(named, len(sites), rationales, in_haste=options.in_haste)
+    wanted = {name: _explaining(given, options.target) for name, given in wanted.items()}
+    chosen, left_out = select_tests(wanted, named, adapter, sites)
     if not options.single_heads:
         chosen, left_out = of_groups_alone(chosen, left_out, groups)
-    return Choice(sites, groups, rationales, chosen, asked, left_out)
+    return Choice(sites, groups, rationales, chosen, named, left_out)
+
+
+def _explaining(given: Options, target: str | int | None) -> Options:
+    """A test's options with the class that the audit explains, where they name none."""
+    if isinstance(given, ExplainsClass) and given.target is None:
+        return replace(given, target=target)
+    return given
 
 
 def select_sites(

@@ -9,6 +9,7 @@ from typing import Any
 
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.options import as_text
 from hf_attnprobe.progress import in_words
 from hf_attnprobe.statistics.stopping import Stopping, without_bounds
 from hf_attnprobe.statistics.summary import Statistic
@@ -194,13 +195,13 @@ def _in_haste(options: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """What tests do less of, and how to go on."""
     if not options:
         return []
-    flags = [
-        f"--{name.replace('_', '-')} {value}"
-        for of_test in options.values()
+    said = [
+        f"{test}.{name}={as_text(value)}"
+        for test, of_test in options.items()
         for name, value in of_test.items()
     ]
     return [
-        f"With --time tests do less for each text: as with {' '.join(flags)}, unless "
+        f"With --time tests do less for each text: as with --set {' '.join(said)}, unless "
         "something else is said. To go on in this folder without --time, say that."
     ]
 

@@ -6,9 +6,14 @@ from typing import Any
 
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.checkpoint_comparison.options import ComparisonOptions
-from hf_attnprobe.cli.flags import add_audited, add_json, add_options, add_verbose
+from hf_attnprobe.cli.flags import (
+    add_audited,
+    add_json,
+    add_options,
+    add_verbose,
+    audited_tests,
+)
 from hf_attnprobe.data.arguments import Data
-from hf_attnprobe.faithfulness.registry import parse_tests
 from hf_attnprobe.options import from_flat
 from hf_attnprobe.statistics.verdicts import Answer
 from hf_attnprobe.terminal import show
@@ -95,7 +100,7 @@ def run_audit(arguments: dict[str, Any]) -> int:
     asked = {
         "model": arguments["model"],
         "dataset": from_flat(arguments, Data),
-        "tests": parse_tests(arguments["tests"], arguments),
+        "tests": audited_tests(arguments),
         "options": from_flat(arguments, AuditOptions),
         "output_dir": arguments["output_dir"],
     }

@@ -4,9 +4,8 @@ import argparse
 from typing import Any
 
 from hf_attnprobe.auditing.options import AuditOptions
-from hf_attnprobe.cli.flags import add_audited, add_options
+from hf_attnprobe.cli.flags import add_audited, add_options, audited_tests
 from hf_attnprobe.data.arguments import Data
-from hf_attnprobe.faithfulness.registry import parse_tests
 from hf_attnprobe.options import from_flat
 from hf_attnprobe.partitions.plan import WorkOptions
 from hf_attnprobe.terminal import show
@@ -43,7 +42,7 @@ def run_plan(arguments: dict[str, Any]) -> None:
     plan = plan_audit(
         arguments["model"],
         from_flat(arguments, Data),
-        parse_tests(arguments["tests"], arguments),
+        audited_tests(arguments),
         options=from_flat(arguments, AuditOptions),
         output_dir=arguments["output_dir"],
         partitions=arguments["partitions"],

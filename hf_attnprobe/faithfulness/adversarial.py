@@ -108,7 +108,7 @@ class Adversarial(Options):
     n_starts: int = option(5, "random starts of the gradient search", at_least=1, at_most=1_000)
     n_steps: int | None = option(
         None,
-        "steps of the gradient search (default: 500 with --method search and for models "
+        "steps of the gradient search (default: 500 with method=search and for models "
         "of pairs; else 0, no search: the best of candidates that are checked); where the "
         "answer is exact and for groups of heads there is no search",
         at_least=0,

@@ -16,7 +16,7 @@ change of the output from embeddings of 0; ``integrated_gap`` is what is missing
 large where a norm stretches tiny embeddings to full size, as without position embeddings:
 no number of points finds that jump. The paper's released code lets no gradient flow
 through the attention, which is computed anew at every point, and takes 50 points by the
-trapezoid rule; ``--attribution-attention held`` does the first, with Gauss-Legendre points.
+trapezoid rule; ``attention=held`` does the first, with Gauss-Legendre points.
 """
 
 from dataclasses import dataclass
@@ -99,10 +99,10 @@ class AttributionAgreementResult:
 class AttributionAgreement(ExplainsClass):
     """Which class is explained, and how the integral is taken."""
 
-    n_steps_integrated: int = option(
+    n_steps: int = option(
         50, "points of the integral of integrated gradients", at_least=1, at_most=10_000
     )
-    attribution_attention: Literal["free", "held"] = option(
+    attention: Literal["free", "held"] = option(
         "free",
         "whether integrated gradients go through the attention (free: they add up to "
         "the change of the output) or not (held, as the paper's code)",
@@ -141,7 +141,7 @@ def attribution_agreement(
     for a, b in PAIRS:
         found[f"{a}_{b}_pearson"] = pearson(shares[a], shares[b], content)
         found[f"{a}_{b}_jsd"] = jsd(shares[a], shares[b])
-    if options.attribution_attention == "free":
+    if options.attention == "free":
         found["integrated_gap"] = _gap(observation, integrated)
     return AttributionAgreementResult(**found)
 
@@ -155,8 +155,8 @@ def integrated_gradients(
         return observation.model.require(IntegratedGradients).integrated_gradient(
             observation,
             observation.target(None),
-            options.n_steps_integrated,
-            through_attention=options.attribution_attention == "free",
+            options.n_steps,
+            through_attention=options.attention == "free",
         )
 
     key = "integrated gradients", observation.explains, options

@@ -136,7 +136,7 @@ def _check(preview: AuditPreview, options: Explanations) -> None:
     if 0 < options.flow_positions < n_positions:
         raise AttnProbeError(
             "expected texts short enough for attention flow, the shortest has "
-            f"{n_positions} positions and --flow-positions is {options.flow_positions}; "
+            f"{n_positions} positions and flow_positions is {options.flow_positions}; "
             "raise it, or leave it out"
         )
 

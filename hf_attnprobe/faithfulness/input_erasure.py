@@ -72,7 +72,7 @@ CAUTION = (
     "half of a text, sufficiency up to all but one of its tokens. Read both against the "
     "random ranking, which erases as many; other operators give other numbers."
 )
-OPERATOR = "deleted, or masked with --erase-by mask"
+OPERATOR = "deleted, or masked where by=mask"
 READINGS: TestReadings = {
     "comprehensiveness": (
         "with what {key} ranks first taken out of the text "
@@ -123,10 +123,10 @@ HEAD_TITLES = {
 class InputErasure(ExplainsClass):
     """How tokens are taken out of the input, and whether the result is normalised."""
 
-    erase_by: Literal["deletion", "mask"] = option(
+    by: Literal["deletion", "mask"] = option(
         "deletion", "delete tokens, or replace them by the tokenizer's mask token"
     )
-    naopc_beam: int = option(
+    beam_width: int = option(
         0,
         "width of the beam search that normalises the scores (NAOPC); it runs the model "
         "about width × T² times for a text of T tokens; 0 leaves them as they are",
@@ -144,7 +144,7 @@ class InputErasure(ExplainsClass):
         "also take tokens out in the order of each ranking until the decision flips; "
         "runs the model up to once per ranking and step",
     )
-    flip_steps: int = option(
+    n_steps: int = option(
         0,
         "equal shares of a text in which its tokens leave until the decision flips; 0: one by one",
         at_least=0,
@@ -159,7 +159,7 @@ def _check(preview: AuditPreview, options: InputErasure) -> None:
     shortest = preview.shortest
     everything = shortest.batch.content_mask[None]
     model = shortest.model.require(EditableInputs)
-    model.erase_inputs(shortest, everything, by=options.erase_by)
+    model.erase_inputs(shortest, everything, by=options.by)
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ def input_erasure(
         AttnProbeError: there is no token to mask with.
     """
     observation = observation.explaining(options.target)
-    by, content = options.erase_by, observation.batch.content_mask
+    by, content = options.by, observation.batch.content_mask
     own = _of_site(observation, site)
     names_of_text: tuple[str, ...] = OF_TEXT
     if options.comprehensiveness_only:
@@ -240,11 +240,11 @@ def input_erasure(
     if options.tokens_to_flip:
         names = (*own, *names_of_text)
         on_request |= _flips(observation, options, names, of_site, of_text, seed)
-    if not options.naopc_beam:
+    if not options.beam_width:
         return InputErasureResult(comprehensiveness, sufficiency, share, **on_request)
     chains = measure(_chains)
     tried = chains[:, len(own) :]
-    lower, upper = _bounds(observation, by, options.naopc_beam, seed, tried)
+    lower, upper = _bounds(observation, by, options.beam_width, seed, tried)
     comprehensive, sufficient = map(named, aopc.normalised(chains, lower, upper))
     on_request["naopc_comprehensiveness"] = comprehensive
     on_request["naopc_sufficiency"] = sufficient
@@ -358,9 +358,9 @@ def _flips(
         seed: of the random one among them.
     """
     content = observation.batch.content_mask
-    n_units, by = content.sum(-1), options.erase_by
-    removed = partial(_removals_to_flip, observation, by, n_steps=options.flip_steps)
-    key = "tokens to flip", by, options.flip_steps, seed, observation.explains
+    n_units, by = content.sum(-1), options.by
+    removed = partial(_removals_to_flip, observation, by, n_steps=options.n_steps)
+    key = "tokens to flip", by, options.n_steps, seed, observation.explains
     shared = observation.remember(key, lambda: removed(of_text))
     n_removed = torch.cat([removed(of_site), shared])
     flips = ~n_removed.isnan()

@@ -12,7 +12,7 @@ Measure:  area under the precision-recall curve of the ranking, with straight li
           and the mean recall R, 2PR / (P + R), not the mean of the texts' F1. Marked
           words that were cut off with the end of a text that is too long count in
           nothing. And the share of the attention on the units that is on marked ones.
-Compare:  gradients, leave-one-out, and a random ranking; with ``--rank-integrated``
+Compare:  gradients, leave-one-out, and a random ranking; with ``integrated_gradients``
           integrated gradients too. Even attention would give the marked units their
           share of all units.
 Reading:  1 the people's words, in front of all others. It says nothing on faithfulness:
@@ -97,7 +97,9 @@ HEAD_TITLES = {
 class Plausibility(Options):
     """Which rankings are compared with the rationales."""
 
-    rank_integrated: bool = option(False, "compare |integrated gradients| with the rationales too")
+    integrated_gradients: bool = option(
+        False, "compare |integrated gradients| with the rationales too"
+    )
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,7 @@ def _check(preview: AuditPreview, options: Plausibility) -> None:
             "a hierarchical one); give the data a column 'rationale' with the positions of "
             "the decisive words, or leave the test out"
         )
-    if options.rank_integrated:
+    if options.integrated_gradients:
         preview.shortest.model.require(IntegratedGradients)
 
 
@@ -153,7 +155,7 @@ def plausibility(
     marked = observation.batch.rationale
     marked = torch.zeros_like(content) if marked is None else marked & content
     scores = {name: ranking(observation, site, name, seed=seed) for name in RANKINGS}
-    if options.rank_integrated:
+    if options.integrated_gradients:
         scores["integrated_gradient"] = _integrated_ranks(observation)
     n_marked = marked.sum(-1, keepdim=True)
     chosen = {name: (removal_rank(x, content) < n_marked) & content for name, x in scores.items()}

@@ -21,13 +21,11 @@ from typing import Any, Literal, TypeVar, get_type_hints
 
 from hf_attnprobe.attention_model import AttentionModelBase, Observation, Site
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.options import Options, from_flat, names_of, option
+from hf_attnprobe.options import DEFAULT, Asked, Options, option, options_by_test
 from hf_attnprobe.readings import TestReadings
 
 
 GROUP = "hf_attnprobe.tests"
-DEFAULT = "default"
-"""Stands for the tests that suit model and data, among the names of tests."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 When = Literal["always", "many heads", "rationales", "on request"]
@@ -138,7 +136,6 @@ class FaithfulnessTest:
 
 
 _registered: dict[str, FaithfulnessTest] = {}
-_reserved: list[type[Options]] = []
 
 
 def register_test(*, readings: TestReadings, **record: Any) -> Callable[[F], F]:
@@ -149,8 +146,7 @@ def register_test(*, readings: TestReadings, **record: Any) -> Callable[[F], F]:
         record: other attributes of :class:`FaithfulnessTest`.
 
     Raises:
-        AttnProbeError: there is a test of that name, or an option of that name with
-            another meaning.
+        AttnProbeError: there is a test of that name.
     """
 
     def register(function: F) -> F:
@@ -161,35 +157,10 @@ def register_test(*, readings: TestReadings, **record: Any) -> Callable[[F], F]:
                 f"expected a new name for a test, {test.name!r} exists already; rename "
                 f"the function {function.__module__}.{test.name}"
             )
-        known = [*_reserved, *(other.options for other in _registered.values())]
-        check_same_meaning(kind, known)
         _registered[test.name] = test
         return function
 
     return register
-
-
-def reserve_options(kind: type[Options]) -> type[Options]:
-    """A class decorator: the verb that runs tests has these options itself."""
-    check_same_meaning(kind, [test.options for test in _registered.values()])
-    _reserved.append(kind)
-    return kind
-
-
-def check_same_meaning(kind: type[Options], others: Sequence[type[Options]]) -> None:
-    """Raises AttnProbeError where an option has another meaning in another class."""
-    known = names_of(others)
-    for field in dataclasses.fields(kind):
-        same = known.get(field.name, field)
-        if _meaning(same) != _meaning(field):
-            raise AttnProbeError(
-                f"expected a new name for the option {field.name!r} of {kind.__name__}, "
-                "another test or the audit has one of that name; rename it"
-            )
-
-
-def _meaning(field: dataclasses.Field) -> tuple[Any, Any, Mapping[str, Any]]:
-    return field.type, field.default, field.metadata
 
 
 def tests() -> dict[str, FaithfulnessTest]:
@@ -225,75 +196,23 @@ def _load(entry: EntryPoint) -> None:
         ) from error
 
 
-def options_of_tests(
-    asked: Sequence[str | Options] | str | Options | None, *, in_haste: bool = False
-) -> tuple[dict[str, Options], bool]:
-    """The tests that were asked for.
+def asked_tests(asked: Asked | None, *, in_haste: bool = False) -> dict[str, Options]:
+    """The options of the tests that are asked for, by name and in their order.
 
     Args:
-        asked: names of tests or their options; "default" stands for the tests that suit
-            model and data, and so does None.
-        in_haste: whether tests given by name alone run as in haste.
+        asked: as :func:`~hf_attnprobe.options.options_by_test` takes it; None is "default".
+        in_haste: whether tests of which nothing is said run as in haste.
 
     Returns:
-        The options of the tests asked for by name, in order, and whether those that
-        suit the model are to be run besides.
+        "default" is among the names where the tests that suit model and data are run too.
 
     Raises:
-        AttnProbeError: an unknown test, no test, or two options for one test.
+        AttnProbeError: what :func:`~hf_attnprobe.options.options_by_test` refuses.
     """
-    if asked is None:
-        return {}, True
-    if isinstance(asked, str | Options):
-        asked = [asked]
     known = tests()
-    names = {test.options: name for name, test in known.items()}
-    del names[NoOptions]  # it tells no test
-    chosen: dict[str, Options | None] = {}
-    unknown = []
-    for item in asked:
-        given = item if isinstance(item, Options) else None
-        name = str(item) if given is None else names.get(type(given), str(given))
-        if name not in known and name != DEFAULT:
-            unknown.append(name)
-        if given is not None and chosen.get(name) not in (None, given):
-            raise AttnProbeError(f"expected options of {name} once, got them twice")
-        chosen[name] = given or chosen.get(name)
-    if unknown:
-        raise AttnProbeError(
-            f"unknown test {', '.join(sorted(unknown))}; the known ones are "
-            f"{', '.join(known)}, or {DEFAULT} for those that suit the model"
-        )
-    if not asked:
-        raise AttnProbeError(
-            f"expected at least one test of {', '.join(known)}; leave it out for those "
-            "that suit the model"
-        )
-    by_default = DEFAULT in chosen
-    chosen.pop(DEFAULT, None)
-    options = {
-        name: given or known[name].usual(in_haste=in_haste) for name, given in chosen.items()
+    kinds = {name: test.options for name, test in known.items()}
+    given = options_by_test(DEFAULT if asked is None else asked, {**kinds, DEFAULT: NoOptions})
+    return {
+        name: options or (NoOptions() if name == DEFAULT else known[name].usual(in_haste=in_haste))
+        for name, options in given.items()
     }
-    return options, by_default
-
-
-def parse_tests(names: Sequence[str] | str | None, flat: Mapping[str, Any]) -> list[str | Options]:
-    """Tests with options that are given by name, as command line, study and metric do.
-
-    Args:
-        names: tests; None for those that suit the model.
-        flat: values of options by name, those that were said. Those of tests that are
-            not run are left alone.
-
-    Returns:
-        Names and options, as ``audit(model, dataset, tests)`` takes them.
-    """
-    names = [names] if isinstance(names, str) else names
-    chosen: list[str | Options] = [DEFAULT] if names is None else list(names)
-    for name, test in tests().items():
-        by_default = DEFAULT in chosen and test.default != "on request"
-        if name not in chosen and not by_default:
-            continue
-        if names_of([test.options]).keys() & flat.keys():
-            chosen.append(from_flat(flat, test.options))
-    return chosen

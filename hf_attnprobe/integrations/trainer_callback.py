@@ -23,7 +23,7 @@ from hf_attnprobe.auditing.verdict import site_of_model
 from hf_attnprobe.data.arguments import Data, as_data
 from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.options import Options
+from hf_attnprobe.options import Asked
 
 
 logger = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ class AttentionFaithfulnessCallback(TrainerCallback):
     def __init__(
         self,
         dataset: Any,
-        tests: "Sequence[str | Options] | str | Options" = (
+        tests: Asked = (
             "correlation",
             "permutation",
         ),

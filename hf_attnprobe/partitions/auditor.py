@@ -23,7 +23,7 @@ from hf_attnprobe.auditing.subject import (
 from hf_attnprobe.auditing.sweep import Where, bytes_per_text
 from hf_attnprobe.data.columns import column_of
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.faithfulness import tests
+from hf_attnprobe.faithfulness.registry import asked_tests
 from hf_attnprobe.inference.batching import by_length, in_batches, parse_bytes
 from hf_attnprobe.inference.choices import encode
 from hf_attnprobe.inference.encoding import Text
@@ -126,10 +126,8 @@ def load_auditor(store: Store, plan: Plan, trust: Trust) -> Auditor:
                 f"{plan.model['name']} has {found}; bring the model back as it was, or "
                 "make another plan"
             )
-    known = tests()
-    given = {name: known[name].options(**held) for name, held in plan.tests.items()}
     examples = reference_examples(store, plan.texts, plan.reference, plan.seed)
-    return examined(store, plan, subject, options, (given, False), examples)[0]
+    return examined(store, plan, subject, options, asked_tests(plan.tests), examples)[0]
 
 
 def examined(
@@ -137,13 +135,13 @@ def examined(
     plan: Plan,
     subject: Subject,
     options: AuditOptions,
-    given: tuple[dict[str, Options], bool],
+    asked: Mapping[str, Options],
     examples: "datasets.Dataset",
 ) -> tuple[Auditor, Choice]:
     """An auditor whose model was tried on a sample of the texts, and what it runs.
 
     Args:
-        given: of :func:`~hf_attnprobe.auditing.selection.tests_given`.
+        asked: of :func:`~hf_attnprobe.faithfulness.registry.asked_tests`.
         examples: the sample, whose head outputs also replace those of ablated heads.
 
     Raises:
@@ -151,7 +149,7 @@ def examined(
             own, or what a test refuses.
     """
     adapter = subject.adapter
-    choice = choose(adapter, given, plan.rationales, options)
+    choice = choose(adapter, asked, plan.rationales, options)
     check_unit(subject)
     set_reference(adapter, subject.tokenizer, examples, choice.tests)
     sites = choice.sites if options.single_heads else []

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import hashlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,12 +12,12 @@ from typing import Any
 
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.prepare import fingerprints
-from hf_attnprobe.auditing.selection import tests_given
 from hf_attnprobe.auditing.stopping import limits_of
 from hf_attnprobe.auditing.subject import Subject, make_subject
 from hf_attnprobe.data.arguments import Data, as_data
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.options import Options, check_at_least
+from hf_attnprobe.faithfulness.registry import asked_tests
+from hf_attnprobe.options import Asked, Options, check_at_least
 from hf_attnprobe.partitions.auditor import (
     Auditor,
     device_here,
@@ -51,7 +51,7 @@ WEIGHTS = ("*.safetensors", "*.bin")
 def plan_audit(
     model: str | os.PathLike[str],
     dataset: Any,
-    tests: "Sequence[str | Options] | str | Options | None" = None,
+    tests: Asked | None = None,
     *,
     options: AuditOptions = AuditOptions(),
     output_dir: str | Path,
@@ -83,7 +83,7 @@ def plan_audit(
     data, name = as_data(dataset), _named(model)
     _check_options(options)
     options = replace(options, control="none")
-    given = tests_given(tests, options)
+    asked = asked_tests(tests, in_haste=options.in_haste)
     store = Store(str(output_dir))
     _check_free(store)
     limit, seed = data.test_limit, options.seed
@@ -93,7 +93,7 @@ def plan_audit(
         subject = make_subject(name, None, options, device_here(), spread=shared.spread)
         draft = _draft(subject, data, shared, options, name)
         examples = reference_examples(store, shared.texts, shared.reference, seed)
-        auditor, choice = examined(store, draft, subject, options, given, examples)
+        auditor, choice = examined(store, draft, subject, options, asked, examples)
         left_out = dict(choice.left_out)
         plan = replace(draft, tests=_plain_tests(auditor), left_out=left_out)
         write_plan(store, plan)

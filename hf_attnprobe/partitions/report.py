@@ -13,11 +13,16 @@ from typing import Any
 import pandas as pd
 
 from hf_attnprobe.auditing.answers.merged import merged_findings
+from hf_attnprobe.auditing.command import asked_for
+from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.report import Report
 from hf_attnprobe.auditing.verdict import findings
+from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.data.examples import dataset_name
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness import readings
+from hf_attnprobe.faithfulness.registry import asked_tests
+from hf_attnprobe.options import from_flat
 from hf_attnprobe.partitions.plan import Plan, read_part, read_plan, records
 from hf_attnprobe.partitions.store import Store
 from hf_attnprobe.statistics.checks import contradictions
@@ -192,7 +197,12 @@ def _provenance(job: Job) -> dict[str, Any]:
         "tests": list(plan.tests),
         "classes": list(plan.classes),
         "text_columns": plan.data.get("columns", ""),
-        "asked_for": {"audit": dict(plan.options), "data": dict(plan.data)},
+        "asked_for": asked_for(
+            plan.model["name"],
+            from_flat(plan.data, Data),
+            asked_tests(plan.tests),
+            from_flat(plan.options, AuditOptions),
+        ),
         "versions": dict(plan.versions),
         **({"unit_of_number": unit} if unit else {}),
         **({"left_out": dict(plan.left_out)} if plan.left_out else {}),

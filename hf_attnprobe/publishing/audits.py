@@ -9,7 +9,6 @@ from hf_attnprobe.auditing.report import Report, read_audit
 from hf_attnprobe.auditing.verdict import conclusion_sentence
 from hf_attnprobe.cards.contents import AuditedOn
 from hf_attnprobe.cards.names import DataName, public_record
-from hf_attnprobe.data.examples import DatasetName
 from hf_attnprobe.errors import AttnProbeError
 
 
@@ -92,12 +91,5 @@ def as_told(audit: ReadAudit, model: str) -> AuditedOn:
 
 def _command(audit: ReadAudit, model: str) -> str:
     """The line that repeats an audit, with public names."""
-    report = audit.report
-    provenance = dict(report.provenance)
-    if "asked_for" in provenance:
-        asked = public_record(provenance["asked_for"])
-        asked |= {"model": model, "dataset": audit.data.name}
-        provenance["asked_for"] = asked
-    dataset = DatasetName(audit.data.name, report.dataset.split)
-    n = report.n + provenance.get("skipped_empty", 0)
-    return repeating(provenance, model, dataset, n)
+    asked = public_record(audit.report.provenance["asked_for"])
+    return repeating({"asked_for": {**asked, "model": model, "dataset": audit.data.name}})

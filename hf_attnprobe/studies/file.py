@@ -27,10 +27,12 @@ Steps
     ``verb`` is ``train``, ``audit``, ``retrain``, ``transfer``, ``compare`` or
     ``deceive``; ``train`` with a ``model`` fine-tunes that one. ``with`` holds the verb's
     arguments by their flat names: those of the data (``dataset_config``,
-    ``train_limit``, …), of the verb, of its tests, and for ``train`` of the architecture.
+    ``train_limit``, …), of the verb, and for ``train`` of the architecture. ``tests`` is a
+    list of names, or has the options of each: ``tests: {permutation: {n_permutations: 50}}``.
     ``pairs`` replaces some of them for data sets whose texts come in pairs, by the data
     set's name or because a ``text_pair_column`` is given; ``datasets`` for data sets by
-    name; and ``quick`` in a quick study, the last of them first.
+    name; and ``quick`` in a quick study, the last of them first. Of tests they replace the
+    options that they name.
 
 Grid
     ``$encoder`` is a value of the grid's list ``encoder``. A step is done once for each
@@ -72,7 +74,7 @@ from hf_attnprobe import faithfulness
 from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.data.sources import named
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.options import LARGEST, check_known, describe, fits, in_short
+from hf_attnprobe.options import LARGEST, describe, fits, from_names, in_short
 from hf_attnprobe.published import PUBLISHED
 from hf_attnprobe.retraining import registry
 from hf_attnprobe.studies.options import StudyOptions
@@ -184,8 +186,7 @@ class _Reader:
                 self._refuse(f"expected a folder for data set {name}, got {source!r}")
             data: dict[str, Any] = {"dataset": str(name)} | given
             with self.inside(None, f"data set {name}: "):
-                check_known(data, [Data])
-                Data(**data)
+                from_names(data, Data)
             self.sources[str(name)] = data
         for dataset in self.options.datasets:
             name = name_of(dataset)
@@ -255,10 +256,10 @@ class _Reader:
         self._check_by_dataset(step, verb)
         arguments = dict(step["with"])
         if self.options.quick:
-            arguments |= quick
+            arguments = _merged(arguments, quick)
             self.shortened += [
                 f"{name}: {key} {value}"
-                for key, value in quick.items()
+                for key, value in _leaves(quick).items()
                 if key not in self.options.replaced
             ]
         earlier = self._earlier_steps(name, verb, arguments, names)
@@ -347,16 +348,19 @@ class _Reader:
                 step["name"],
             )
         settings = dict(step.get("pairs", {})) if self._is_pairs(dataset) else {}
-        settings |= step.get("datasets", {}).get(dataset, {})
+        settings = _merged(settings, step.get("datasets", {}).get(dataset, {}))
         if self.options.quick:
-            settings |= step.get("quick", {})
-        settings = {k: v for k, v in settings.items() if arguments.get(k) != v}
-        changed = {k: v for k, v in settings.items() if k not in self.options.replaced}
+            settings = _merged(settings, step.get("quick", {}))
+        before = _leaves(arguments)
+        changed = [
+            f"{name} {value}"
+            for name, value in _leaves(settings).items()
+            if before.get(name) != value and name not in self.options.replaced
+        ]
         if changed:
-            values = ", ".join(f"{name} {value}" for name, value in changed.items())
-            note = f"{step['name']} of {dataset}: {values}"
+            note = f"{step['name']} of {dataset}: {', '.join(changed)}"
             self.settings += [note] if note not in self.settings else []
-        return {**arguments, **settings}
+        return _merged(arguments, settings)
 
     def _is_pairs(self, dataset: Any) -> bool:
         """Whether a data set's recipe, the file or the options say that it has pairs."""
@@ -402,8 +406,41 @@ class _Reader:
 
 
 def _items(value: Any) -> list:
-    """The values of an argument that may be a list."""
+    """The values of an argument that may be a list, or names with values."""
+    if isinstance(value, dict):
+        return [item for inner in value.values() for item in _items(inner)]
     return value if isinstance(value, list) else [value]
+
+
+def _merged(arguments: Mapping, changes: Mapping) -> dict:
+    """Arguments with others in their place; of tests only the options that are named.
+
+    >>> _merged({"tests": ["erasure", "permutation"]}, {"tests": {"erasure": {"n_random": 1}}})
+    {'tests': {'erasure': {'n_random': 1}, 'permutation': {}}}
+    """
+    merged = dict(arguments)
+    for name, value in changes.items():
+        before = merged.get(name)
+        if isinstance(value, dict) and isinstance(before, list):
+            before = {str(item): {} for item in before}
+        if isinstance(value, dict) and isinstance(before, dict):
+            value = _merged(before, value)
+        merged[name] = value
+    return merged
+
+
+def _leaves(arguments: Mapping) -> dict[str, Any]:
+    """Arguments by name, options with the name of their test.
+
+    >>> _leaves({"epochs": 2, "tests": {"erasure": {"n_random": 1}}})
+    {'epochs': 2, 'erasure.n_random': 1}
+    """
+    leaves: dict[str, Any] = {}
+    for name, value in arguments.items():
+        inner = _leaves(value) if isinstance(value, dict) else {}
+        within = "" if name == "tests" else f"{name}."
+        leaves |= {f"{within}{key}": item for key, item in inner.items()} or {name: value}
+    return leaves
 
 
 def _filled(value: Any, cell: Mapping) -> Any:

@@ -113,7 +113,9 @@ class Study:
 
 
 def each(value: Any, function: Callable[[Any], Any]) -> Any:
-    """A function of an argument, or of each of its values where it is a list."""
+    """A function of an argument, or of each of its values where it has several."""
+    if isinstance(value, dict):
+        return {name: each(item, function) for name, item in value.items()}
     if isinstance(value, list):
         return [function(item) for item in value]
     return function(value)

@@ -1,15 +1,16 @@
 """The verbs of a study: which arguments a step may have, and what it calls.
 
-The arguments of a step are flat, ``{model: base, dataset: sst, n_permutations: 50}``. A
-verb reads them with option classes, each of which takes the fields that it has. So a step
-is checked by making these options, long before it runs.
+The arguments of a step are flat, ``{model: base, dataset: sst, seed: 1}``, but for those of
+tests, ``{tests: {permutation: {n_permutations: 50}}}``. A verb reads them with option
+classes, each of which takes the fields that it has. So a step is checked by making these
+options, long before it runs.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass
 from typing import Any
 
-from hf_attnprobe.auditing.options import flat_options, from_names
+from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.run import audit
 from hf_attnprobe.checkpoint_comparison.options import ComparisonOptions
 from hf_attnprobe.checkpoint_comparison.run import compare_checkpoints
@@ -17,8 +18,8 @@ from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.deception.options import DeceptionOptions
 from hf_attnprobe.deception.run import deceive
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.faithfulness.registry import options_of_tests
-from hf_attnprobe.options import Options, from_flat, names_of, option
+from hf_attnprobe.faithfulness.registry import asked_tests
+from hf_attnprobe.options import Options, check_known, from_flat, names_of, option
 from hf_attnprobe.retraining.options import RetrainOptions, TransferOptions
 from hf_attnprobe.retraining.registry import check_retrainings
 from hf_attnprobe.retraining.run import retrain
@@ -56,7 +57,7 @@ class ModelStep(Step):
 class TestStep(ModelStep):
     """A step that runs tests on one model."""
 
-    tests: Sequence[str] | None = option(None, "names of tests")
+    tests: Any = option(None, "names of tests, or options by name of the test")
 
 
 @dataclass(frozen=True)
@@ -118,10 +119,7 @@ class Verb:
 
     def check_names(self, arguments: Arguments) -> None:
         """Raises AttnProbeError for an argument too many or too few."""
-        for name in arguments:
-            if name not in self.names:
-                names = ", ".join(sorted(self.names))
-                raise AttnProbeError(f"expected options of {names}, got {name!r}")
+        check_known("option", arguments, sorted(self.names))
         for name, field in names_of([self.step]).items():
             if field.default is MISSING and name not in arguments:
                 raise AttnProbeError(f"expected {name} to be given")
@@ -154,11 +152,6 @@ def _check_train(keywords: dict[str, Any]) -> None:
     check_training(keywords.get("model"), keywords["architecture"], keywords["options"])
 
 
-def _prepare_audit(arguments: Arguments) -> dict[str, Any]:
-    values = _named(arguments, flat_options())
-    return vars(from_names(arguments.get("tests"), values))
-
-
 VERBS: dict[str, Verb] = {
     "train": Verb(
         train,
@@ -171,11 +164,10 @@ VERBS: dict[str, Verb] = {
     "audit": Verb(
         audit,
         TestStep,
-        tuple(flat_options()),
+        (AuditOptions,),
         unused=("train_limit", "token"),  # a study is written down, a token is not
         trains=False,
-        prepare=_prepare_audit,
-        check=lambda keywords: options_of_tests(keywords["tests"]),
+        check=lambda keywords: asked_tests(keywords["tests"]),
     ),
     "retrain": Verb(
         retrain,

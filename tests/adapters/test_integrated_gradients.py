@@ -148,7 +148,7 @@ def test_where_a_norm_stretches_tiny_embeddings_the_gap_is_said():
     found = attribution_agreement(observation, Site(1, 2)).integrated_gap
     torch.testing.assert_close(found, expected.to(found.dtype), atol=1e-9, rtol=0)
     assert found.max() > 0.01
-    held = AttributionAgreement(attribution_attention="held", n_steps_integrated=5)
+    held = AttributionAgreement(attention="held", n_steps=5)
     assert attribution_agreement(observation, Site(1, 2), held).integrated_gap is None
 
 
@@ -177,7 +177,7 @@ def test_agreement_of_attention_and_attributions_against_scipy():
     from scipy.stats import pearsonr
 
     adapter, observation = observe(classifier(encoder="bilstm"))
-    options = AttributionAgreement(n_steps_integrated=20, target=1)
+    options = AttributionAgreement(n_steps=20, target=1)
     found = attribution_agreement(observation, Site(), options)
     target = torch.ones(len(IDS), dtype=torch.int64)
     measures = {

@@ -46,7 +46,7 @@ SECONDS = 60
 """No command on a handful of texts takes longer."""
 TEXTS = ["the film was dull .", "a wonderful plot", "never again , a film"]
 LABELS = {0: "negative", 1: "positive"}
-QUICK = ["--tests", "permutation", "--n-permutations", "2", "--control", "none"]
+QUICK = ["--tests", "permutation", "--set", "permutation.n_permutations=2", "--control", "none"]
 QUICK += ["--shown-texts", "0"]
 
 
@@ -812,6 +812,9 @@ ODD_FLAGS = [
     "999999TB",
     "permutation",
     "correlation",
+    "permutation.n_permutations=2",
+    "permutation.n_permutations=",
+    "adversarial.epsilons=.1,x",
     "default",
     "\x1b[2J",
     "\x00",
@@ -906,8 +909,7 @@ steps:
     with:
       model: MODELS/bilstm
       dataset: HERE/data.jsonl
-      tests: [permutation]
-      n_permutations: 2
+      tests: {permutation: {n_permutations: 2}}
       control: none
       seed: $seed
 tables:

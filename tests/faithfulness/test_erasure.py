@@ -773,16 +773,11 @@ def test_in_an_audit(checkpoint, reviews, tmp_path):
         "fraction_to_flip@margin",
     } <= names
     assert "flips the decision" in report.to_text(verbose=True)
-    other = audit_by_name(
-        checkpoint,
-        reviews,
-        renormalise=False,
-        draw="released",
-        all_zero=True,
-        **options,
-    )
+    released = Erasure(renormalise=False, draw="released", all_zero=True)
+    other = audit_by_name(checkpoint, reviews, **options | {"tests": released})
     assert not other.rows.value.equals(report.rows.value)
     with pytest.raises(AttnProbeError, match="its options"):
-        audit_by_name(checkpoint, reviews, output_dir=tmp_path, renormalise=False, **options)
+        options["tests"] = Erasure(renormalise=False)
+        audit_by_name(checkpoint, reviews, output_dir=tmp_path, **options)
     with pytest.raises(AttnProbeError, match="for draw"):
-        audit_by_name(checkpoint, reviews, draw="some", **options)
+        audit_by_name(checkpoint, reviews, tests={"erasure": {"draw": "some"}})

@@ -144,7 +144,7 @@ CASES = [(classifier, Site()), (bert, Site(0, 1)), (bert, Site(1, 2, 0))]
 def test_both_are_what_a_plain_loop_finds(make, site, by):
     model = make()
     adapter, observation = observe(model)
-    found = input_erasure(observation, site, InputErasure(erase_by=by), seed=5)
+    found = input_erasure(observation, site, InputErasure(by=by), seed=5)
     assert found.comprehensiveness.keys() == found.sufficiency.keys() == {*OF_SITE, *OF_TEXT}
     for row in range(len(TEXTS)):
         hand, n_units = None, None
@@ -168,7 +168,7 @@ def test_both_are_what_a_plain_loop_finds(make, site, by):
 def test_normalised_is_placed_between_all_orders(make, site):
     model = make()
     adapter, observation = observe(model)
-    found = input_erasure(observation, site, InputErasure(naopc_beam=1), seed=5)
+    found = input_erasure(observation, site, InputErasure(beam_width=1), seed=5)
     for row in (1, 2):
         hand = ByHand(model, observation, row)
         hand.seen[frozenset()] = observation.probs[row, hand.target].item()
@@ -188,11 +188,11 @@ def test_normalised_is_placed_between_all_orders(make, site):
 def test_a_wide_beam_is_exact_and_a_narrow_one_within(make, site, monkeypatch):
     _, observation = observe(make(), TEXTS[1:], WORDS[1:], (1, 4, 15, 9))
     short = observation.batch.content_mask.sum(-1) <= 8
-    exact = statistics_of(input_erasure(observation, site, InputErasure(naopc_beam=1)))
+    exact = statistics_of(input_erasure(observation, site, InputErasure(beam_width=1)))
     monkeypatch.setattr(aopc, "EXACT_UP_TO", 0)
     _adapter, observation = observe(make(), TEXTS[1:], WORDS[1:], (1, 4, 15, 9))
     wide, narrow = (
-        statistics_of(input_erasure(observation, site, InputErasure(naopc_beam=k))) for k in (40, 1)
+        statistics_of(input_erasure(observation, site, InputErasure(beam_width=k))) for k in (40, 1)
     )
     for name, values in exact.items():
         if name.startswith("naopc"):
@@ -212,7 +212,7 @@ def test_not_normalised_unless_asked():
 @pytest.mark.parametrize(("make", "site"), CASES[:2])
 @pytest.mark.parametrize("by", ["deletion", "mask"])
 def test_batch_padding_and_order_do_not_matter(make, site, by):
-    options = {"erase_by": by, "naopc_beam": 2}
+    options = {"by": by, "beam_width": 2}
     _adapter, observation = observe(make(), extra=3)
     together = statistics_of(input_erasure(observation, site, InputErasure(**options), seed=3))
     for row in (4, 2, 1):

@@ -15,6 +15,7 @@ from hf_attnprobe import audit, load_examples
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import Site
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.faithfulness import InputErasure
 from hf_attnprobe.faithfulness.plausibility import (
     RANKINGS,
     Plausibility,
@@ -181,7 +182,7 @@ def test_integrated_gradients_are_compared_where_asked_for(bert, pieces):
     """Average precision by scikit-learn's definition, of attributions that the adapter gives."""
     adapter, batch = batch_of(bert, pieces)
     observation = adapter.observe(batch)
-    options = Plausibility(rank_integrated=True)
+    options = Plausibility(integrated_gradients=True)
     found = plausibility(observation, Site(0, 0), options).average_precision
     values = adapter.integrated_gradient(observation, observation.target(None), 50)
     for row in (0, 2):
@@ -258,25 +259,23 @@ def test_erasure_by_the_mask_or_the_unknown_token(
     flags = (
         "--tests",
         "input_erasure",
-        "--erase-by",
-        "mask",
+        "--set",
+        "input_erasure.by=mask",
+        "input_erasure.beam_width=1",
         "--test-limit",
         "2",
-        "--naopc-beam",
-        "1",
         "--json",
     )
     done = cli("audit", "--model", make_checkpoint(), "--dataset", reviews_folder, *flags)
     assert done.code == 0 and "naopc_comprehensiveness@attention" in done.out
     options = {
         "tokenizer": pieces,
-        "tests": ["input_erasure"],
         "layers": [0],
         "heads": [0],
         "progress": False,
     }
     masked, deleted = (
-        audit_by_name(bert, ROWS, erase_by=by, **options).to_pandas().value
+        audit_by_name(bert, ROWS, tests=[InputErasure(by=by)], **options).to_pandas().value
         for by in ("mask", "deletion")
     )
     assert not masked.equals(deleted)
@@ -293,8 +292,7 @@ def test_a_tokenizer_without_either(bert, pieces, tmp_path):
             bert,
             ROWS,
             tokenizer=bare,
-            tests=["input_erasure"],
-            erase_by="mask",
+            tests=[InputErasure(by="mask")],
             output_dir=tmp_path / "out",
         )
     assert not (tmp_path / "out").exists()
@@ -304,8 +302,7 @@ def test_a_tokenizer_without_either(bert, pieces, tmp_path):
 def test_rows_do_not_depend_on_how_the_texts_are_batched(kind, make_checkpoint, reviews):
     examples = reviews["test"].select(range(8))
     options = {
-        "tests": ["input_erasure", "plausibility"],
-        "naopc_beam": 1,
+        "tests": [InputErasure(beam_width=1), "plausibility"],
         "progress": False,
     }
     whole, single, backwards = (

@@ -1,10 +1,11 @@
 """How tests register, what is refused, and what follows for a test of an installed package."""
 
-import dataclasses
 import json
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import pytest
 import torch
@@ -13,7 +14,8 @@ from by_name import audit_by_name
 from hf_attnprobe import AttnProbeError, Options, audit, faithfulness, option
 from hf_attnprobe.attention_model import Differentiable, EditableInputs, LinearReadout
 from hf_attnprobe.faithfulness import Erasure, NoOptions, Permutation, registry
-from hf_attnprobe.faithfulness.registry import options_of_tests, parse_tests
+from hf_attnprobe.faithfulness.registry import asked_tests
+from hf_attnprobe.options import as_text, asked_in_words, from_text
 from hf_attnprobe.storage.rows import read_rows
 
 
@@ -91,13 +93,13 @@ def test_an_installed_test_is_one_of_the_tests(
     few = ["--test-limit", "3", "--json", "--output-dir", str(tmp_path / "out")]
     commands = [
         ["audit", "--help"],
-        [*command, *few, "--base", "10"],
-        [*command, "--base", "1"],
+        [*command, *few, "--set", "attention_entropy.base=10"],
+        [*command, "--set", "attention_entropy.base=1"],
     ]
     run = run_python("-c", COMMANDS, json.dumps(commands), env=installed)
     assert run.code == 0, run.err
     shown, audited, refused, _ = re.split(r"\nENDED ", run.out)
-    assert "attention_entropy" in shown and "--base BASE" in shown
+    assert "attention_entropy" in shown
     ended, _, report = audited.partition("\n")
     assert ended == "0", run.err  # of the command before
     found = json.loads(report)
@@ -106,7 +108,7 @@ def test_an_installed_test_is_one_of_the_tests(
     report = (tmp_path / "out" / "report.md").read_text()
     assert "## attention_entropy" in report
     assert "the attention of a text has an entropy of" in report
-    assert refused.startswith("0\n") and run.out.endswith("ENDED 2\n")
+    assert refused.startswith("0\n") and run.out.endswith("ENDED 1\n")
     assert "must be at least 1.5" in run.err
 
 
@@ -115,7 +117,7 @@ title: entropies
 steps:
   - name: audit
     verb: audit
-    with: {model: "%s", dataset: "%s", tests: [attention_entropy], base: 10}
+    with: {model: "%s", dataset: "%s", tests: {attention_entropy: {base: 10}}}
     quick: {test_limit: 3}
 tables:
   - title: entropy
@@ -150,7 +152,7 @@ metric = evaluate.load(hf_attnprobe.metric_path())
 model, texts = sys.argv[1], json.loads(sys.argv[2])
 for base in (2.0, 4.0):
     found = metric.compute(
-        predictions=texts, model_id=model, tests=["attention_entropy"], base=base
+        predictions=texts, model_id=model, tests={"attention_entropy": {"base": base}}
     )
     print(found["mean_attention_entropy_entropy"])
 """
@@ -206,62 +208,101 @@ def test_a_name_that_is_taken(alone):
         faithfulness.register_test(readings={})(erasure)
 
 
-@pytest.mark.parametrize("name", ["n_permutations", "seed", "layers", "dataset"])
-def test_an_option_that_means_something_else(name, alone):
-    kind = dataclasses.make_dataclass(
-        "Other", [(name, int, option(3, "other"))], bases=(Options,), frozen=True
-    )
+def test_an_option_of_another_tests_name(alone):
+    """Every test's options are its own, whatever others call theirs."""
 
-    def other(observation, site, options, *, seed):
-        """A test whose option has the name of another's."""
-
-    other.__annotations__ = {"options": kind}
-    with pytest.raises(AttnProbeError, match=f"new name for the option '{name}' of Other"):
-        faithfulness.register_test(readings={})(other)
-
-
-def test_an_option_that_means_the_same(alone):
     @dataclass(frozen=True)
-    class Same(Options):
-        n_permutations: int = option(100, "random shuffles per text", at_least=1, at_most=100_000)
+    class Other(Options):
+        n_permutations: int = option(3, "other")
+        seed: int = option(4, "other")
 
-    def same(observation, site, options: Same, *, seed):
-        """A test that shares an option."""
+    def other(observation, site, options: Other, *, seed):
+        """A test that shares the names of options."""
 
-    same.__annotations__ = {"options": Same}
-    faithfulness.register_test(readings={})(same)
-    assert parse_tests(["same"], {"n_permutations": 7}) == ["same", Same(7)]
-    several = parse_tests(None, {"n_permutations": 7})
-    assert several == ["default", Permutation(7), Same(7)]
+    other.__annotations__ = {"options": Other}
+    faithfulness.register_test(readings={})(other)
+    asked = {"other": {"n_permutations": 7}, "permutation": {"n_permutations": 8}}
+    assert asked_tests(asked) == {"other": Other(7), "permutation": Permutation(8)}
 
 
 # --- what is asked for --------------------------------------------------------------------
 
 
 def test_names_and_options_together():
-    asked, by_default = options_of_tests(["erasure", Permutation(n_permutations=7)])
-    assert asked == {"erasure": Erasure(), "permutation": Permutation(7)}
-    assert not by_default
-    asked, by_default = options_of_tests(["default", "fragility", "permutation"])
-    assert list(asked) == ["fragility", "permutation"] and by_default
-    assert options_of_tests(None) == options_of_tests("default") == ({}, True)
-    once, _ = options_of_tests(["permutation", Permutation(7), "permutation"])
-    assert once == {"permutation": Permutation(7)}
+    expected = {"erasure": Erasure(), "permutation": Permutation(7)}
+    assert asked_tests(["erasure", Permutation(n_permutations=7)]) == expected
+    assert asked_tests({"erasure": None, "permutation": {"n_permutations": 7}}) == expected
+    assert asked_tests({"erasure": {}, "permutation": Permutation(7)}) == expected
+    assert [*asked_tests(["default", "fragility"])] == ["default", "fragility"]
+    assert asked_tests(None) == asked_tests("default") == {"default": NoOptions()}
+    assert asked_tests(["permutation", Permutation(7), "permutation"]) == {
+        "permutation": Permutation(7)
+    }
     with pytest.raises(AttnProbeError, match="options of permutation once"):
-        options_of_tests([Permutation(7), Permutation(8)])
+        asked_tests([Permutation(7), Permutation(8)])
     for wrong in ([NoOptions()], ["erasures"], [3]):
         with pytest.raises(AttnProbeError, match="unknown test"):
-            options_of_tests(wrong)
+            asked_tests(wrong)
 
 
-def test_values_by_name():
-    assert parse_tests(None, {}) == ["default"]
-    said = parse_tests(None, {"n_permutations": 100})  # also where it is the default
-    assert said == ["default", Permutation(100)]
-    assert parse_tests("erasure", {"n_permutations": 7}) == ["erasure"]
-    assert parse_tests(None, {"n_draws": 3}) == ["default"]  # fragility is on request
-    with pytest.raises(AttnProbeError, match="expected uniform or released for draw"):
-        parse_tests(None, {"draw": "some"})
+def test_of_tests_in_haste_only_those_of_which_nothing_is_said():
+    assert asked_tests("permutation", in_haste=True) == {"permutation": Permutation(10)}
+    assert asked_tests({"permutation": {"n_permutations": 100}}, in_haste=True) == {
+        "permutation": Permutation(100)
+    }
+
+
+KINDS = {name: test.options for name, test in faithfulness.tests().items()}
+
+
+def test_options_in_words():
+    assert asked_in_words(None, [], KINDS) == {"default": {}}
+    words = ["permutation.n_permutations=7", "erasure.renormalise=false", "erasure.draw=uniform"]
+    words += ["correlation.tops=1,3", "adversarial.epsilons=.01", "adversarial.n_steps=none"]
+    assert asked_in_words(["erasure"], words, KINDS) == {
+        "erasure": {"renormalise": False, "draw": "uniform"},
+        "permutation": {"n_permutations": 7},
+        "correlation": {"tops": [1, 3]},
+        "adversarial": {"epsilons": [0.01], "n_steps": None},
+    }
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("n_permutations=7", "expected TEST.OPTION=VALUE behind --set"),
+        ("permutation.n_permutations", "expected TEST.OPTION=VALUE behind --set"),
+        ("permutations.n=7", r"unknown test 'permutations'; did you mean permutation\?"),
+        ("erasure.normalise=true", "of erasure; did you mean renormalise"),
+        ("permutation.x=1", "'x' of permutation; expected one of n_permutations"),
+        ("permutation.n_permutations=ten", "expected a whole number for n_permutations"),
+        ("erasure.renormalise=1", "expected true or false for renormalise, got '1'"),
+        ("correlation.tops=1,", "expected a list of whole numbers for tops"),
+    ],
+)
+def test_wrong_words(word, message):
+    with pytest.raises(AttnProbeError, match=message):
+        asked_in_words(None, [word], KINDS)
+
+
+@pytest.mark.parametrize(
+    "value", [50, 0.25, True, False, None, "mask", [1, 3], [0.01, 0.05]], ids=str
+)
+def test_words_are_read_as_they_are_written(value):
+    field = {int: "a", float: "b", bool: "c", type(None): "d", str: "e"}
+    name = field.get(type(value)) or ("f" if isinstance(value[0], int) else "g")
+
+    @dataclass(frozen=True)
+    class Every(Options):
+        a: int = option(0)
+        b: float = option(0.0)
+        c: bool = option(False)
+        d: int | None = option(3)
+        e: Literal["deletion", "mask"] = option("deletion")
+        f: Sequence[int] = option(())
+        g: Sequence[float] = option(())
+
+    assert from_text(Every, name, as_text(value)) == value
 
 
 # --- needs --------------------------------------------------------------------------------

@@ -136,7 +136,7 @@ def test_of_two_classes_a_target_changes_nothing(observe):
     _adapter, observation, _ids = observe("bilstm", "additive", 2)
     tests = {
         erasure: Erasure,
-        input_erasure: partial(InputErasure, tokens_to_flip=True, naopc_beam=1),
+        input_erasure: partial(InputErasure, tokens_to_flip=True, beam_width=1),
         correlation: Correlation,
         explanations: Explanations,
         screen: Screen,
@@ -212,7 +212,7 @@ def probability(adapter, ids, target):
 @pytest.mark.parametrize("n_steps", [0, 3])
 def test_input_erasure_of_a_class(observe, n_steps):
     adapter, observation, texts = observe("bilstm", "additive", 4)
-    options = InputErasure(target=TARGET, tokens_to_flip=True, flip_steps=n_steps)
+    options = InputErasure(target=TARGET, tokens_to_flip=True, n_steps=n_steps)
     found = input_erasure(observation, SITE, options, seed=5)
     slopes = adapter.attention_gradient(observation, observation.target(TARGET))[0]
     product = observation.read(SITE) * slopes[:, 0, 0]
@@ -357,7 +357,8 @@ def test_the_report_names_the_class(cli, make_checkpoint, reviews_folder, tmp_pa
     run = cli(
         *("audit", "--model", folder, "--dataset", reviews_folder, "--test-limit", 6),
         *("--tests", "correlation", "erasure", "input_erasure", "single_token"),
-        *("--target", name, "--tokens-to-flip", "--bottom-up", "--control", "none"),
+        *("--target", name, "--control", "none", "--set"),
+        *("input_erasure.tokens_to_flip=true", "erasure.bottom_up=true"),
         *("--output-dir", tmp_path / "out"),
     )
     assert run.code == 0, run.err

@@ -258,7 +258,10 @@ def test_a_model_as_an_object_with_its_tokenizer(metric, checkpoint, tokenizer, 
 
 def test_all_tests_by_default_and_options_of_audit(metric, checkpoint, texts):
     found = metric.compute(
-        predictions=texts[:3], model_id=str(checkpoint), n_permutations=7, batch_size=1
+        predictions=texts[:3],
+        model_id=str(checkpoint),
+        tests={"default": {}, "permutation": {"n_permutations": 7}},
+        batch_size=1,
     )
     assert all(any(name.startswith(f"mean_{test}_") for name in found) for test in BY_DEFAULT)
 

@@ -161,7 +161,7 @@ class HierarchicalAdapter(ClassifierAdapter):
         if self.reassignment is not None:
             raise AttnProbeError(
                 "expected sentences to be deleted where their attention is reassigned, "
-                f"got {by!r}; use --erase-by deletion, or --control none"
+                f"got {by!r}; use --set input_erasure.by=deletion, or --control none"
             )
         units = batch.inputs["units"]
         is_word = units >= 0

@@ -13,11 +13,6 @@ OF_PYTHON = (
     "Model or data were objects in Python, so no command repeats this by itself; with "
     "their names in place of the words in quotes it would be:"
 )
-OF_OLD = (
-    "Recorded by an older version, which does not say which columns of the data were "
-    "read; name them where they were not the usual ones:"
-)
-
 
 INSTALLED = "hf_attnprobe is installed from a clone of it by "
 ROWS = (
@@ -29,13 +24,8 @@ ROWS = (
 def origin(report: AuditResult) -> Html:
     """The command, versions, fingerprints, and every setting."""
     said = report.provenance
-    n = report.n + said.get("skipped_empty", 0)
-    line = repeating(said, report.model, report.dataset, n)
-    note = None
-    if not is_repeatable(said):
-        note = OF_PYTHON
-    elif "asked_for" not in said:
-        note = OF_OLD
+    line = repeating(said)
+    note = None if is_repeatable(said) else OF_PYTHON
     rows: list[list[Child]] = [[name, in_words(value)] for name, value in _flat(said)]
     return section(
         "How to repeat it, and where the numbers come from",

@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 import hf_attnprobe
-from hf_attnprobe.auditing.options import from_names
+from hf_attnprobe.options import Asked, from_names
 from hf_attnprobe.storage.provenance import plain
 
 
@@ -44,12 +44,13 @@ Args:
         labels at once lists of the numbers of those that hold.
     model_id (str): folder or Hub id of the model; or
     model, tokenizer: a loaded model with its tokenizer.
-    tests (list of str, optional): names of tests, by default those that suit the model.
+    tests (list of str, or dict, optional): names of tests, or their options by name, as
+        {"permutation": {"n_permutations": 10}}; by default those that suit the model.
     output_dir (str, optional): where rows and report go.
     progress (bool): whether to show a bar, no by default.
     summary (bool): whether the values of single texts are left out, no by default.
-    Further keyword arguments are options of the audit and its tests by name, such as
-    seed=1, layers=[0] or n_permutations=10; "attnprobe audit --help" lists them.
+    Further keyword arguments are options of the audit by name, such as seed=1 or
+    layers=[0]; "attnprobe audit --help-all" lists them and those of the tests.
 Returns:
     dict: "answer", whether attention explains the predictions (yes, partly, no or
     cannot say), and "findings", the questions behind it, each a dict with rule,
@@ -123,7 +124,7 @@ class AttentionFaithfulness(evaluate.Metric):
         model_id: str | None = None,
         model: torch.nn.Module | None = None,
         tokenizer: PreTrainedTokenizerBase | None = None,
-        tests: Sequence[str] | None = None,
+        tests: Asked | None = None,
         output_dir: str | None = None,
         progress: bool = False,
         summary: bool = False,
@@ -136,12 +137,11 @@ class AttentionFaithfulness(evaluate.Metric):
             {"example_id": k, **_texts(text), "label": label}
             for k, (text, label) in enumerate(zip(predictions, references, strict=True))
         ]
-        request = from_names(tests, options)
         report = hf_attnprobe.audit(
             subject,
             texts,
-            request.tests,
-            options=request.options,
+            tests,
+            options=from_names(options, hf_attnprobe.AuditOptions, of=" of an audit"),
             output_dir=output_dir,
             tokenizer=tokenizer,
             progress=progress,
