@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import re
 import sys
+from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -63,11 +64,17 @@ KNOWS = {
 }
 
 
+@cache
+def tree_of(file: Path) -> ast.Module:
+    return ast.parse(file.read_text())
+
+
+@cache
 def imports_of(file: Path) -> set[str]:
     """Full names of the modules that a file imports, also inside functions and for type checking."""
     found = set()
     package = ["hf_attnprobe", *file.relative_to(PACKAGE).parts[:-1]]
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in ast.walk(tree_of(file)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -88,21 +95,18 @@ def rooms_imported(file: Path) -> set[str]:
     return (ours & HEIGHT.keys()) - {room_of(file)}
 
 
-@pytest.mark.parametrize("file", MODULES, ids=lambda file: str(file.relative_to(PACKAGE)))
-def test_imports_go_strictly_down(file):
-    own = room_of(file)
-    assert own in HEIGHT, f"say where {own} stands in DESIGN.md"
-    wrong = {name for name in rooms_imported(file) if HEIGHT[name] >= HEIGHT[own]}
-    assert not wrong, f"{own} imports from above itself or beside it: {wrong}"
-    if "hf_attnprobe" in {name for name in imports_of(file) if name.count(".") < 1}:
-        assert own == "evaluate_module"  # it is loaded by path, as a stranger to the package
-    assert rooms_imported(file) <= KNOWS.get(own, HEIGHT.keys())
-    outside = (
-        {name.split(".")[0] for name in imports_of(file)}
-        - set(sys.stdlib_module_names)
-        - {"hf_attnprobe"}
-    )
-    assert outside <= ONLY.get(own, outside)
+def test_imports_go_strictly_down():
+    for file in MODULES:
+        own = room_of(file)
+        assert own in HEIGHT, f"say where {own} stands in DESIGN.md"
+        wrong = {name for name in rooms_imported(file) if HEIGHT[name] >= HEIGHT[own]}
+        assert not wrong, f"{file} imports from above itself or beside it: {wrong}"
+        if "hf_attnprobe" in imports_of(file):
+            assert own == "evaluate_module"  # it is loaded by path, as a stranger to the package
+        assert rooms_imported(file) <= KNOWS.get(own, HEIGHT.keys()), file
+        ours_or_pythons = {*sys.stdlib_module_names, "hf_attnprobe"}
+        outside = {name.split(".")[0] for name in imports_of(file)} - ours_or_pythons
+        assert outside <= ONLY.get(own, outside), file
 
 
 def test_every_floor_is_there():
@@ -132,10 +136,17 @@ def test_no_module_is_part_of_a_cycle_or_of_a_long_chain():
     assert n_floors < 20
 
 
-def test_no_file_is_a_heap():
-    """A file may be read in a sitting: a limit on files a folder would cut thoughts."""
+def test_no_file_is_a_heap_and_no_folder_holds_one_file():
+    """A file may be read in a sitting; a limit on files a folder would cut thoughts.
+
+    The metric's folder is one that evaluate asks for.
+    """
     for file in MODULES:
         assert len(file.read_text().splitlines()) <= 900, file
+    folders = {file.parent for file in MODULES} - {PACKAGE}
+    for folder in folders:
+        held = [file for file in folder.rglob("*.py") if file.name != "__init__.py"]
+        assert len(held) > 1, f"{folder} holds one module: make it a module"
 
 
 def test_nobody_catches_our_error_to_find_out_what_a_model_can_do():
@@ -148,7 +159,7 @@ def test_nobody_catches_our_error_to_find_out_what_a_model_can_do():
         if str(file.relative_to(PACKAGE)) not in may:
             handlers = [
                 ast.unparse(node.type)
-                for node in ast.walk(ast.parse(file.read_text()))
+                for node in ast.walk(tree_of(file))
                 if isinstance(node, ast.ExceptHandler) and node.type is not None
             ]
             assert not [name for name in handlers if "AttnProbeError" in name], file
@@ -157,7 +168,7 @@ def test_nobody_catches_our_error_to_find_out_what_a_model_can_do():
 def test_a_public_function_has_one_home_in_its_package():
     homes: dict[tuple[Path, str], Path] = {}
     for file in MODULES:
-        for node in ast.parse(file.read_text()).body:
+        for node in tree_of(file).body:
             public = isinstance(node, ast.FunctionDef) and node.name[0] != "_"
             # Each of studies/papers has its own ``tables``.
             if public and file.parent.name != "papers":
@@ -175,7 +186,7 @@ def test_no_module_is_named_like_a_public_function():
 def test_the_checkpoint_code_is_flat():
     """Transformers copies the files and their relative imports of one dot; anything else breaks without a word."""
     for file in (PACKAGE / "attention_classifier").glob("*_attention_classifier.py"):
-        for node in ast.walk(ast.parse(file.read_text())):
+        for node in ast.walk(tree_of(file)):
             if isinstance(node, ast.ImportFrom) and node.level:
                 assert node.level == 1 and node.module and "." not in node.module
             else:
@@ -205,11 +216,11 @@ def test_the_core_works_without_datasets_and_evaluate(run_python):
     assert run.code == 0, run.err
 
 
-@pytest.mark.parametrize("name", hf_attnprobe.__all__)
-def test_public_names_are_there_and_documented(name):
-    value = getattr(hf_attnprobe, name)
-    assert len(inspect.getdoc(value).split()) >= 4
-    assert name in dir(hf_attnprobe)
+def test_public_names_are_there_and_documented():
+    for name in hf_attnprobe.__all__:
+        value = getattr(hf_attnprobe, name)
+        assert len(inspect.getdoc(value).split()) >= 4, name
+        assert name in dir(hf_attnprobe)
 
 
 def test_public_names_are_sorted_and_no_others():
@@ -257,15 +268,14 @@ def test_every_argument_is_documented(function):
         assert re.search(rf"\b{name}\b", function.__doc__), name
 
 
-@pytest.mark.parametrize("file", MODULES, ids=lambda file: str(file.relative_to(PACKAGE)))
-def test_modules_and_public_functions_say_what_they_are(file):
-    tree = ast.parse(file.read_text())
-    if tree.body:
-        assert ast.get_docstring(tree), file
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
-            inherits = isinstance(node, ast.ClassDef) and "PreTrained" in ast.unparse(node)
-            assert ast.get_docstring(node) or inherits, f"{file.name}: {node.name}"
+def test_modules_and_public_functions_say_what_they_are():
+    for file in MODULES:
+        tree = tree_of(file)
+        assert ast.get_docstring(tree) or not tree.body, file
+        for node in tree.body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name[0] != "_":
+                inherits = isinstance(node, ast.ClassDef) and "PreTrained" in ast.unparse(node)
+                assert ast.get_docstring(node) or inherits, f"{file}: {node.name}"
 
 
 # --- the command line ---------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pandas as pd
 
 from hf_attnprobe import markdown
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.latex import tables as latex
+from hf_attnprobe.reports import latex
 from hf_attnprobe.retraining.pages.page import retraining_fragment
 from hf_attnprobe.retraining.registry import READINGS
 from hf_attnprobe.retraining.result import (

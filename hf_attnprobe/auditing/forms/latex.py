@@ -8,7 +8,7 @@ from hf_attnprobe.auditing.group_tables import place_name
 from hf_attnprobe.auditing.heads.values import has_several
 from hf_attnprobe.auditing.result import AuditResult
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.latex.tables import escape, table
+from hf_attnprobe.reports.latex import escape, table
 from hf_attnprobe.statistics.differences import Contrast
 from hf_attnprobe.statistics.summary import Statistic
 

@@ -1,1 +1,0 @@
-"""Tables of LaTeX, ready for a paper. Pure."""
