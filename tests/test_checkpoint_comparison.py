@@ -23,7 +23,6 @@ from hf_attnprobe import (
     train_classifier,
 )
 from hf_attnprobe.checkpoint_comparison.options import ComparisonOptions
-from hf_attnprobe.checkpoint_comparison.page import checkpoint_page
 from hf_attnprobe.checkpoint_comparison.report import (
     COLUMNS,
     CheckpointComparison,
@@ -33,7 +32,6 @@ from hf_attnprobe.checkpoint_comparison.report import (
     published_for,
     regulariser_name,
     to_json,
-    to_text,
 )
 from hf_attnprobe.checkpoint_comparison.run import compare_checkpoints
 from hf_attnprobe.retraining.base import load_base, train_again
@@ -409,7 +407,7 @@ def test_differences_stand_beside_the_first(compared):
         assert found.value == pytest.approx((share - shares[0]).mean())
         f1 = row.differences["f1"]
         assert f1.value == pytest.approx(row.found["f1"].value - first.found["f1"].value)
-    text = str(comparison)
+    text = comparison.to_markdown()
     assert "| difference to the first |" in text
     assert "ε-max JSD (.01) / largest JSD" in text and "mean top probability" in text
     marked = text.count("(?) |")
@@ -430,7 +428,7 @@ def test_it_continues_to_the_same_table(compared, checkpoints, reviews_folder):
         f: f.stat().st_mtime_ns for f in folder.rglob("part-*")
     }
     assert json.loads((folder / "comparison.json").read_text()) == to_json(comparison)
-    assert (folder / "comparison.md").read_text() == f"{comparison}\n"
+    assert (folder / "comparison.md").read_text() == comparison.to_markdown()
 
 
 def test_adversaries_of_several_bases(checkpoints, reviews_folder, tmp_path):
@@ -447,7 +445,7 @@ def test_adversaries_of_several_bases(checkpoints, reviews_folder, tmp_path):
     for row in found.checkpoints:
         (point,) = row.adversaries
         assert 0 <= point.jsd <= math.log(2) and 0 <= point.tvd <= 1
-    assert "| trained adversary |" in str(found) and "Un" not in str(found)
+    assert "| trained adversary |" in found.to_markdown() and "| Un |" not in found.to_markdown()
     tied = AutoModelForSequenceClassification.from_pretrained(
         tmp_path / "out" / "2-tying" / "retrained" / "adversary" / "lambda-0.002"
     )
@@ -478,7 +476,7 @@ def test_the_published_row_stands_beside():
         estimates,
         published=(83.5, -9.9, -20.0),
     )
-    text = to_text(CheckpointComparison("sst (test)", 9, 0, (row,)))
+    text = CheckpointComparison("sst (test)", 9, 0, (row,)).to_markdown()
     assert (
         "| tying 1 (m) | dot_product | 80.0 [75.0, 85.0] | -5.0 [-6.0, -4.0] | 83.5, -9.9, -20.0 |"
         in text
@@ -559,14 +557,14 @@ def test_a_folder_of_other_files(name, checkpoints, reviews_folder, tmp_path):
 def test_the_page_holds_all_numbers_and_what_can_be_told(compared):
     comparison, folder = compared
     page = (folder / "report.html").read_text()
-    assert page == checkpoint_page(comparison)
+    assert page == comparison.to_html()
     seen = Reader(page)
-    for line in to_text(comparison).splitlines():
-        for cell in line.strip("| ").split(" | "):
+    for line in comparison.to_markdown().splitlines():
+        for cell in line.strip("| ").split(" | ") if line.startswith("|") else ():
             if cell.strip("- "):
-                assert cell in seen.words or "checkpoints on" in cell
+                assert cell in seen.words and cell.split()[0] in str(comparison)
     n = len(comparison.checkpoints)
     assert seen.words.count(f"against {comparison.checkpoints[0].name}:") == n - 1
     evil = replace(comparison.checkpoints[0], model="<b>bold</b>")
-    page = checkpoint_page(replace(comparison, checkpoints=(evil,)))
+    page = replace(comparison, checkpoints=(evil,)).to_html()
     assert "<b>" not in page and "<b>bold</b>" in Reader(page).words

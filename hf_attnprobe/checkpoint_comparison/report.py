@@ -1,19 +1,18 @@
-"""Several checkpoints on the same texts: scores from their rows, and one table.
+"""Several checkpoints on the same texts: scores from their rows, and what they say. Pure."""
 
-Pure: data frames in, strings out.
-"""
-
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
 
-from hf_attnprobe import markdown
 from hf_attnprobe.attention_classifier import AttentionClassifierConfig
+from hf_attnprobe.charts.chart import Chart, Series
 from hf_attnprobe.data.examples import DatasetName
 from hf_attnprobe.faithfulness.fragility import N_DRAWS
 from hf_attnprobe.published import PUBLISHED
+from hf_attnprobe.reports.document import Cell, Document, Number, Section, Table
+from hf_attnprobe.reports.forms import Documented
 from hf_attnprobe.retraining.verdict import Point
 from hf_attnprobe.statistics.estimates import (
     Estimate,
@@ -25,7 +24,6 @@ from hf_attnprobe.statistics.scores import weighted_metrics, with_all_texts
 from hf_attnprobe.statistics.summary import PREDICTION
 from hf_attnprobe.statistics.verdicts import MIN_TEXTS
 from hf_attnprobe.storage.provenance import plain
-from hf_attnprobe.terminal import visible
 
 
 CHANGED = ("uniform", "permuted")  # attention put in place of the trained one
@@ -46,8 +44,8 @@ COLUMNS = {
 """Columns of the table by the name of the number."""
 NOT_COMPARED = ("epsilon_max_jsd@0.01", "largest_jsd")
 """Shown, but of no difference: the first is bounded by the second, each model's own."""
-Table = tuple[list[str], list[list[str]]]
-"""Head and rows."""
+DRAWN = ("f1", "uniform_change", "permuted_change", "accuracy", "share_of_largest@0.01")
+"""Numbers that have a chart."""
 IN_POINTS = ("f1", "uniform_change", "permuted_change")  # as the paper shows scores
 
 
@@ -79,7 +77,7 @@ class ComparedCheckpoint:
 
 
 @dataclass(frozen=True)
-class CheckpointComparison:
+class CheckpointComparison(Documented):
     """Checkpoints on the same texts; ``print`` gives the table.
 
     Attributes:
@@ -94,8 +92,9 @@ class CheckpointComparison:
     seed: int
     checkpoints: tuple[ComparedCheckpoint, ...]
 
-    def __str__(self) -> str:
-        return to_text(self)
+    def document(self) -> Document:
+        """All that it says."""
+        return document_of(self)
 
 
 def regulariser_name(config: AttentionClassifierConfig) -> str:
@@ -237,52 +236,62 @@ def resampled_scores(rows: pd.DataFrame, n_classes: int, *, seed: int = 0) -> di
     return resampled
 
 
-def to_text(comparison: CheckpointComparison) -> str:
-    """The tables in Markdown, with a note on what their numbers are."""
-    title = (
-        f"{len(comparison.checkpoints)} checkpoints on {comparison.dataset}: "
-        f"{comparison.n} texts, seed {comparison.seed}"
+LEAD = (
+    "The same tests on several trained checkpoints, on the same texts: how good each is, "
+    "how much other attention changes of it, and how far its attention can be moved with "
+    "nearly the same output."
+)
+ADVERSARY_NOTE = (
+    "Adversaries are trained with the penalties of their checkpoint, and scored on all test texts."
+)
+
+
+def document_of(comparison: CheckpointComparison) -> Document:
+    """All that a comparison says."""
+    checkpoints = comparison.checkpoints
+    n = len(checkpoints)
+    numbers, adversaries = number_table(checkpoints), adversary_table(checkpoints)
+    differences = difference_table(checkpoints)
+    return Document(
+        f"{n} checkpoint{'s' if n > 1 else ''} on {comparison.dataset}",
+        [LEAD, f"{comparison.n} texts, seed {comparison.seed}."],
+        [
+            Section(
+                "What differs from the first checkpoint",
+                [
+                    list(_told(comparison)),
+                    differences,
+                    difference_note(checkpoints) if differences else None,
+                ],
+                id="differences",
+            ),
+            Section("Every checkpoint", [numbers, *notes(checkpoints)], id="checkpoints"),
+            Section("The numbers as charts", list(charts(comparison)), id="charts"),
+            Section(
+                "Trained adversaries",
+                [adversaries, ADVERSARY_NOTE if adversaries else None],
+                id="curve",
+            ),
+        ],
+        data=to_json(comparison),
     )
-    lines = [
-        title,
-        "",
-        *markdown.table(*number_table(comparison.checkpoints)),
-        *_section(
-            difference_table(comparison.checkpoints),
-            difference_note(comparison.checkpoints),
-        ),
-        *_section(adversary_table(comparison.checkpoints), ADVERSARY_NOTE),
-        "",
-        *notes(comparison.checkpoints),
-    ]
-    return visible("\n".join(lines))
-
-
-def _section(table: Table, note: str) -> list[str]:
-    """A table with its note; nothing without rows."""
-    return ["", *markdown.table(*table), "", note] if table[1] else []
 
 
 def number_table(checkpoints: Sequence[ComparedCheckpoint]) -> Table:
-    """Head and rows: a checkpoint per row, a number per column."""
+    """A checkpoint per row, a number per column."""
     names = [name for name in COLUMNS if any(name in c.found for c in checkpoints)]
     has_published = any(c.published for c in checkpoints)
     head = ["checkpoint", "attention", *(COLUMNS[name] for name in names)]
     if has_published:
         head.append("published F1, Un, Pm")
-    rows = []
+    rows: list[list[Cell]] = []
     for c in checkpoints:
-        row: list[str] = [f"{c.name} ({c.model})", c.attention]
+        row: list[Cell] = [f"{c.name} ({c.model})", c.attention]
         row += [_cell(name, c.found.get(name)) for name in names]
         if has_published:
             row.append(_published_cell(c.published))
         rows.append(row)
-    return head, rows
-
-
-ADVERSARY_NOTE = (
-    "Adversaries are trained with the penalties of their checkpoint, and scored on all test texts."
-)
+    return Table(head, rows, caption="Every checkpoint")
 
 
 def difference_note(checkpoints: Sequence[ComparedCheckpoint]) -> str:
@@ -300,18 +309,19 @@ def difference_table(checkpoints: Sequence[ComparedCheckpoint]) -> Table:
     """What can be told of the differences to the first checkpoint."""
     compared = [c for c in checkpoints if c.differences]
     names = [name for name in COLUMNS if any(name in c.differences for c in compared)]
-    head = ["difference to the first", "attention"]
-    head += [COLUMNS[name] for name in names]
-    rows = []
+    head = ["difference to the first", "attention", *(COLUMNS[name] for name in names)]
+    rows: list[list[Cell]] = []
     for c in compared:
         cells = [_difference_cell(name, c.differences.get(name)) for name in names]
         rows.append([f"{c.name} ({c.model})", c.attention, *cells])
-    return head, rows
+    return Table(head, rows, caption="Differences")
 
 
-def _difference_cell(name: str, estimate: Estimate | None) -> str:
-    shown = _cell(name, estimate)
-    return shown if estimate is None or can_be_told(estimate) else f"{shown} (?)"
+def _difference_cell(name: str, estimate: Estimate | None) -> Number | None:
+    cell = _cell(name, estimate)
+    if cell is None or estimate is None or can_be_told(estimate):
+        return cell
+    return replace(cell, after="(?)")
 
 
 def can_be_told(difference: Estimate) -> bool:
@@ -322,42 +332,31 @@ def can_be_told(difference: Estimate) -> bool:
     return low > 0 or high < 0
 
 
-def _cell(name: str, estimate: Estimate | None) -> str:
+def _cell(name: str, estimate: Estimate | None) -> Number | None:
     if estimate is None:
-        return markdown.MISSING
+        return None
     if name in IN_POINTS:
-        return markdown.interval(estimate.value, estimate.ci95, digits=1, scale=100)
-    return markdown.interval(estimate.value, estimate.ci95)
+        return Number(estimate.value, estimate.ci95, digits=1, scale=100)
+    return Number(estimate.value, estimate.ci95)
 
 
-def _published_cell(published: tuple[float, float, float] | None) -> str:
+def _published_cell(published: tuple[float, float, float] | None) -> str | None:
     if published is None:
-        return markdown.MISSING
+        return None
     f1, uniform, permuted = published
     return f"{f1:.1f}, {uniform:+.1f}, {permuted:+.1f}"
 
 
 def adversary_table(checkpoints: Sequence[ComparedCheckpoint]) -> Table:
     """How far trained adversaries attend, by checkpoint and λ."""
-    rows = []
+    rows: list[list[Cell]] = []
     for c in checkpoints:
         for point in c.adversaries:
-            f1 = None if point.f1 is None else 100 * point.f1
-            numbers = [
-                markdown.number(point.jsd),
-                markdown.number(point.tvd, digits=4),
-                markdown.number(f1, digits=1),
-            ]
+            f1 = None if point.f1 is None else Number(point.f1, digits=1, scale=100)
+            numbers = [Number(point.jsd), Number(point.tvd, digits=4), f1]
             rows.append([f"{c.name} ({c.model})", c.attention, point.name, *numbers])
-    head = [
-        "checkpoint",
-        "attention",
-        "trained adversary",
-        "mean JSD",
-        "mean TVD",
-        "F1",
-    ]
-    return head, rows
+    head = ["checkpoint", "attention", "trained adversary", "mean JSD", "mean TVD", "F1"]
+    return Table(head, rows, "Distance of attention and output from the checkpoint's own")
 
 
 def notes(checkpoints: Sequence[ComparedCheckpoint]) -> list[str]:
@@ -379,6 +378,59 @@ def notes(checkpoints: Sequence[ComparedCheckpoint]) -> list[str]:
             "weighed. So a larger share alone does not mean that attention explains less."
         )
     return said
+
+
+def _told(comparison: CheckpointComparison) -> Iterator[str]:
+    """Of every checkpoint behind the first, what is surely higher or lower."""
+    first = comparison.checkpoints[0].name
+    for c in comparison.checkpoints[1:]:
+        higher: list[str] = []
+        lower: list[str] = []
+        for name, difference in c.differences.items():
+            if name in COLUMNS and can_be_told(difference):
+                side = higher if difference.value > 0 else lower
+                side.append(COLUMNS[name])
+        said = [f"higher in {', '.join(higher)}"] if higher else []
+        said += [f"lower in {', '.join(lower)}"] if lower else []
+        told = "; ".join(said) or "cannot be told apart in any number"
+        yield f"{c.name} ({c.model}) against {first}: {told}."
+
+
+def charts(comparison: CheckpointComparison) -> Iterator[Chart]:
+    """A chart per number, with the checkpoints side by side."""
+    checkpoints = comparison.checkpoints
+    if len(checkpoints) < 2:
+        return
+    places = tuple(f"{k}. {c.name}" for k, c in enumerate(checkpoints, 1))
+    for name in DRAWN:
+        found = [c.found.get(name) for c in checkpoints]
+        if all(e is None for e in found):
+            continue
+        scale = 100 if name in IN_POINTS else 1
+        ends = [_ends(e, scale) for e in found]
+        values, low, high = (tuple(e[k] for e in ends) for k in range(3))
+        finding = ", ".join(
+            f"{place} {value:.3g}" for place, value in zip(places, values, strict=True)
+        )
+        yield Chart(
+            key=f"checkpoints_{name.partition('@')[0]}",
+            title=COLUMNS[name],
+            finding=f"{finding}. Bars are 95% intervals of each over texts; whether two "
+            "differ is told by the paired differences above.",
+            source="Tutek & Šnajder 2020",
+            kind="dots",
+            x_label="checkpoint",
+            y_label=f"{COLUMNS[name]}{', points' if scale == 100 else ''}",
+            series=(Series("checkpoints", places, values, low, high),),
+        )
+
+
+def _ends(estimate: Estimate | None, scale: int) -> tuple[float, float, float]:
+    nan = float("nan")
+    if estimate is None:
+        return nan, nan, nan
+    low, high = estimate.ci95 or (nan, nan)
+    return scale * estimate.value, scale * low, scale * high
 
 
 def to_json(comparison: CheckpointComparison) -> dict:

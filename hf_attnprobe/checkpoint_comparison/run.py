@@ -14,7 +14,6 @@ from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.report import Report
 from hf_attnprobe.auditing.run import audit
 from hf_attnprobe.checkpoint_comparison.options import AUDITED, ComparisonOptions
-from hf_attnprobe.checkpoint_comparison.page import checkpoint_page
 from hf_attnprobe.checkpoint_comparison.report import (
     CheckpointComparison,
     ComparedCheckpoint,
@@ -23,7 +22,6 @@ from hf_attnprobe.checkpoint_comparison.report import (
     published_for,
     regulariser_name,
     to_json,
-    to_text,
 )
 from hf_attnprobe.checkpoints.loading import load_attention_classifier
 from hf_attnprobe.data.arguments import Data, as_data
@@ -82,8 +80,8 @@ def compare_checkpoints(
         comparison = _compared(models, configs, data, folder, options, progress)
         if process_state().is_main_process:
             write_json(folder / "comparison.json", to_json(comparison))
-            write_atomically(folder / "comparison.md", to_text(comparison) + "\n")
-            write_atomically(folder / "report.html", checkpoint_page(comparison))
+            write_atomically(folder / "comparison.md", comparison.to_markdown())
+            write_atomically(folder / "report.html", comparison.to_html())
     return comparison
 
 
