@@ -126,7 +126,7 @@ def forms(document):
     return {
         "page": " ".join(page.text),
         "markdown": to_markdown(document),
-        "text": to_text(document),
+        "text": to_text(document, verbose=True),
     }
 
 
@@ -187,7 +187,7 @@ OURS = {
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(documents(st.sampled_from(HOSTILE)))
 def test_no_text_is_anything_but_text(document):
-    page, text = to_html(document), to_text(document)
+    page, text = to_html(document), to_text(document, verbose=True)
     page.encode("utf-8")
     seen = Tags(page)
     assert seen.tags <= OURS and page.count("<script") == 1
@@ -259,7 +259,7 @@ def test_a_small_document_word_by_word():
     table = Table(["", "before"], [["F1", Number(0.5, (0.25, 0.75))], ["n", 7]], "Means")
     asked = Answered("Is it?", "no", "It is not.", [NumberLine(Number(0.1), {"yes from": 0.3})])
     document = Document("Title", [asked], [Section("More", [("run ", Code("x"), "."), table])])
-    assert to_text(document) == (
+    assert to_text(document, verbose=True) == (
         "Title\n\n"
         "Is it? no. It is not.\n  0.100; yes from 0.3\n\n"
         "More\n  run x.\n\n"
@@ -277,7 +277,7 @@ def test_a_report_in_brief_is_its_lead_and_what_is_read_first():
     sections = [Section("first", ["one"], brief=True), Section("then", ["two"])]
     document = Document("t", ["lead"], sections)
     assert to_text(document, verbose=False) == "t\n\nlead\n\nfirst\n  one"
-    assert "two" in to_text(document)
+    assert "two" in to_text(document, verbose=True)
     assert "lead" in to_cell(document.lead) and "<script" not in to_cell(document.lead)
 
 
@@ -298,7 +298,7 @@ def test_contents_are_the_sections():
 def test_numbers_of_a_table_are_never_cut():
     number = Number(0.123, (0.1, 0.2))
     row = ["a name of several words that may be broken", *[number] * 9]
-    said = to_text(Document("t", [Table(["", *"abcdefghi"], [row])], []))
+    said = to_text(Document("t", [Table(["", *"abcdefghi"], [row])], []), verbose=True)
     assert said.count("0.123 [0.100, 0.200]") == 9
 
 

@@ -11,9 +11,20 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from hf_attnprobe import markdown
 from hf_attnprobe.calibration.constructs import CONSTRUCTS, WHOLE
 from hf_attnprobe.calibration.options import CalibrationOptions
+from hf_attnprobe.reports.document import Cell as Entry
+from hf_attnprobe.reports.document import (
+    Code,
+    Document,
+    Facts,
+    Figures,
+    Number,
+    Section,
+    Table,
+    Words,
+)
+from hf_attnprobe.reports.forms import Documented
 from hf_attnprobe.statistics.known_truth import MEASURED, RuleRow, share
 from hf_attnprobe.statistics.verdicts import RULES
 from hf_attnprobe.storage.folders import write_atomically, write_json
@@ -21,8 +32,6 @@ from hf_attnprobe.storage.provenance import plain, versions
 
 
 Outcome = Literal["right", "wrong", "undecided"]
-Table = tuple[list[str], list[list[Any]]]
-"""Head and rows."""
 NOTHING = "no answer"
 """Of a question that no text of a model answers, such as when no erasure flips any."""
 ASKED = ("accuracy", "importance", "assignment", "uniqueness", "erasure", "removal")
@@ -59,7 +68,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Calibration:
+class Calibration(Documented):
     """How often each question is answered wrongly. ``print(found)`` shows the table.
 
     Attributes:
@@ -82,10 +91,9 @@ class Calibration:
     seconds: float
     models: pd.DataFrame | None = None
 
-    def __str__(self) -> str:
-        return "\n".join(
-            [*markdown.table(*by_rule(self)), "", *markdown.table(*by_construct(self))]
-        )
+    def document(self) -> Document:
+        """All that it says."""
+        return document_of(self)
 
 
 def outcome_of(answer: str, truth: bool) -> Outcome:
@@ -219,76 +227,66 @@ def write(found: Calibration, folder: Path) -> None:
     """Writes summary, Markdown and the answers of each model."""
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / MEASURED, to_json(found))
-    write_atomically(folder / "calibration.md", to_markdown(found))
+    write_atomically(folder / "calibration.md", found.to_markdown())
+    write_atomically(folder / "calibration.html", found.to_html())
     if found.models is not None:
         table = found.models.to_csv(index=False, float_format="%.6g")
         write_atomically(folder / "answers.csv", table)
 
 
-def to_markdown(found: Calibration) -> str:
-    """The page of the documentation."""
-    return markdown.document(
-        [
-            "# How often the verdict is wrong",
-            "",
-            *OPENING,
-            "",
-            f"{found.draws} models of each kind, seeds from {found.seed} on, "
-            f"{', '.join(map(str, found.texts))} texts of 8 to 14 words; "
-            f"{found.seconds:.0f} s of one processor. Versions: "
-            f"{', '.join(f'{k} {v}' for k, v in found.versions.items())}.",
-            "",
-            "## By question",
-            "",
-            *markdown.table(*by_rule(found)),
-            "",
-            f"## Answers on {found.texts[-1]} texts",
-            "",
-            TOLD,
-            "",
-            *markdown.table(*by_construct(found)),
-            "",
-            "## Right answers by number of texts",
-            "",
-            *markdown.table(*by_texts(found)),
-            "",
-            "## What is true, and why",
-            "",
-            *_reasons(found),
-        ]
-    )
-
-
 TOLD = "What is true, and how many models were told what."
 OPENING = (
-    "`attnprobe calibrate` makes models by hand whose truth follows from their formula "
-    "(`hf_attnprobe/calibration/constructs.py`), audits them, and counts what the verdict "
-    "says of them. A false yes is a yes, mostly yes or partly where the truth is no, a false "
-    "no a no or mostly no where it is yes; anything else that is not right is undecided. "
-    "Behind each count stands the exact 95% interval of its share. AUROC is how often the "
-    "graded number of a model whose truth is yes is above that of one whose truth is no; the "
-    "last column is the share of answers that another draw of the control changes. "
-    "Questions whose answer the formula does not give are left empty.",
+    Code("attnprobe calibrate"),
+    " makes models by hand whose truth follows from their formula (",
+    Code("hf_attnprobe/calibration/constructs.py"),
+    "), audits them, and counts what the verdict says of them. A false yes is a yes, mostly yes "
+    "or partly where the truth is no, a false no a no or mostly no where it is yes; anything "
+    "else that is not right is undecided. Behind each count stands the exact 95% interval of its "
+    "share. AUROC is how often the graded number of a model whose truth is yes is above that of "
+    "one whose truth is no; the last column is the share of answers that another draw of the "
+    "control changes. Questions whose answer the formula does not give are left empty.",
 )
+
+
+def document_of(found: Calibration) -> Document:
+    """All that a calibration says."""
+    drawn = (
+        f"{found.draws} models of each kind, seeds from {found.seed} on, "
+        f"{', '.join(map(str, found.texts))} texts of 8 to 14 words; "
+        f"{found.seconds:.0f} s of one processor. Versions: "
+        f"{', '.join(f'{k} {v}' for k, v in found.versions.items())}."
+    )
+    most = f"Answers on {found.texts[-1]} texts"
+    return Document(
+        "How often the verdict is wrong",
+        [OPENING, drawn],
+        [
+            Section("By question", [by_rule(found)], id="rules", brief=True),
+            Section(most, [TOLD, by_construct(found)], id="told", brief=True),
+            Section("Right answers by number of texts", [by_texts(found)], id="texts"),
+            Section("What is true, and why", [reasons(found)], id="truths"),
+        ],
+        data=to_json(found),
+    )
 
 
 def by_rule(found: Calibration) -> Table:
     """Errors of each question by number of texts."""
     head = ["question", "texts", "false yes", "false no", "undecided", "AUROC"]
     head += ["changed by another control"]
-    rows = [
+    rows: list[list[Entry]] = [
         [
             _name(row.rule),
             row.n,
-            share(row.false_yes, row.no),
-            share(row.false_no, row.yes),
-            share(row.undecided_no + row.undecided_yes, row.no + row.yes),
-            markdown.number(row.auroc, digits=2),
-            markdown.number(row.changed, digits=2),
+            Figures(share(row.false_yes, row.no)),
+            Figures(share(row.false_no, row.yes)),
+            Figures(share(row.undecided_no + row.undecided_yes, row.no + row.yes)),
+            None if row.auroc is None else Number(row.auroc, digits=2),
+            None if row.changed is None else Number(row.changed, digits=2),
         ]
         for row in found.rules
     ]
-    return head, rows
+    return Table(head, rows, "Wrong and undecided answers by question and number of texts")
 
 
 def by_construct(found: Calibration) -> Table:
@@ -303,13 +301,15 @@ def by_construct(found: Calibration) -> Table:
         ]
         for kind, n in most.items()
     ]
-    return head, rows
+    return Table(
+        head, rows, f"Models of each kind by what they were told, on {found.texts[-1]} texts"
+    )
 
 
-def _told(cell: Cell) -> str:
+def _told(cell: Cell) -> str | None:
     """What is true and what was said."""
     if cell.truth is None:
-        return markdown.MISSING
+        return None
     told = [
         f"{answer} {models} (wrong)"
         if outcome_of(answer, cell.truth) == "wrong"
@@ -331,33 +331,25 @@ def by_texts(found: Calibration) -> Table:
                 by_n = [[c for c in own if c.n == n] for n in found.texts]
                 right = [_right(cells) for cells in by_n]
                 rows.append([_name(rule), "yes" if truth else "no", *right])
-    return head, rows
+    return Table(head, rows, "Shares of right answers by what is true")
 
 
-def _right(cells: Sequence[Cell]) -> str:
+def _right(cells: Sequence[Cell]) -> Figures:
     models = sum(sum(cell.answers.values()) for cell in cells)
-    return share(sum(cell.count("right") for cell in cells), models)
+    return Figures(share(sum(cell.count("right") for cell in cells), models))
 
 
-def _reasons(found: Calibration) -> list[str]:
-    lines = []
-    for name, says, truths in reasons(found):
-        lines += [f"- **{name}**: {says}.", *(f"    - {truth}" for truth in truths)]
-    return lines
-
-
-def reasons(found: Calibration) -> Iterator[tuple[str, str, list[str]]]:
-    """Of each kind its name, what it is, and what is true of it and why."""
+def reasons(found: Calibration) -> Facts:
+    """Of each kind what it is, and what is true of it and why."""
+    said: dict[str, Words | list[Words] | None] = {}
     for name in dict.fromkeys(cell.construct for cell in found.cells):
         construct = CONSTRUCTS[name]
-        yield (
-            name,
-            construct.says,
-            [
-                f"{_name(rule)} {'yes' if truth.holds else 'no'}: {truth.why}."
-                for rule, truth in construct.truths.items()
-            ],
-        )
+        truths = [
+            f"{_name(rule)} {'yes' if truth.holds else 'no'}: {truth.why}."
+            for rule, truth in construct.truths.items()
+        ]
+        said[name] = [f"{construct.says}.", *truths]
+    return Facts(said)
 
 
 def _name(rule: str) -> str:

@@ -17,14 +17,12 @@ from hf_attnprobe.auditing.verdict import conclusion, evidence_of, findings_from
 from hf_attnprobe.calibration.constructed import Drawn
 from hf_attnprobe.calibration.constructs import CONSTRUCTS, WHOLE, Construct
 from hf_attnprobe.calibration.options import CalibrationOptions
-from hf_attnprobe.calibration.page import calibration_page
 from hf_attnprobe.calibration.report import Calibration, calibration_of, write
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness import InputErasure
 from hf_attnprobe.statistics.differences import DRAW
 from hf_attnprobe.statistics.summary import PREDICTION, predictions_of
 from hf_attnprobe.statistics.verdicts import Answer, Finding
-from hf_attnprobe.storage.folders import write_atomically
 from hf_attnprobe.storage.rows import NO_SITE
 
 
@@ -66,7 +64,6 @@ def calibrate(
     found = calibration_of(pd.DataFrame(answers), options, time.process_time() - begun)
     if output_dir is not None:
         write(found, Path(output_dir))
-        write_atomically(Path(output_dir) / "calibration.html", calibration_page(found))
     return found
 
 

@@ -264,13 +264,17 @@ def document_of(comparison: CheckpointComparison) -> Document:
                     difference_note(checkpoints) if differences else None,
                 ],
                 id="differences",
+                brief=True,
             ),
-            Section("Every checkpoint", [numbers, *notes(checkpoints)], id="checkpoints"),
+            Section(
+                "Every checkpoint", [numbers, *notes(checkpoints)], id="checkpoints", brief=True
+            ),
             Section("The numbers as charts", list(charts(comparison)), id="charts"),
             Section(
                 "Trained adversaries",
                 [adversaries, ADVERSARY_NOTE if adversaries else None],
                 id="curve",
+                brief=True,
             ),
         ],
         data=to_json(comparison),
@@ -353,8 +357,9 @@ def adversary_table(checkpoints: Sequence[ComparedCheckpoint]) -> Table:
     for c in checkpoints:
         for point in c.adversaries:
             f1 = None if point.f1 is None else Number(point.f1, digits=1, scale=100)
-            numbers = [Number(point.jsd), Number(point.tvd, digits=4), f1]
-            rows.append([f"{c.name} ({c.model})", c.attention, point.name, *numbers])
+            tvd = point.tvd if isinstance(point.tvd, str) else Number(point.tvd, digits=4)
+            own = [f"{c.name} ({c.model})", c.attention, point.name]
+            rows.append([*own, Number(point.jsd), tvd, f1])
     head = ["checkpoint", "attention", "trained adversary", "mean JSD", "mean TVD", "F1"]
     return Table(head, rows, "Distance of attention and output from the checkpoint's own")
 

@@ -37,7 +37,7 @@ verb writes ``table if rows else None``, or nothing at all, and asks no further.
 
 A cell, and a number on a line, is a text, an int, a float (None and NaN are a dash), an
 estimate (anything with ``value`` and ``ci95``), or a :class:`Number` that wants other digits,
-points, a sign or a word beside it. :func:`written` is the one place that makes text of a cell.
+points, a sign or a word beside it, or :class:`Figures`, written elsewhere. :func:`written` is the one place that makes text of a cell.
 
 Texts are plain: each form escapes them. Nothing here is HTML or Markdown. Pure.
 """
@@ -67,6 +67,12 @@ class Strong(str):
 
 class Quoted(str):
     """Words of somebody's text, of which no sign means anything."""
+
+    __slots__ = ()
+
+
+class Figures(str):
+    """A number that is a text already, such as "3 of 40 [.01, .20]"; it is never broken."""
 
     __slots__ = ()
 
@@ -361,6 +367,8 @@ def _number(cell: Number) -> str:
 
 def is_number(cell: Cell) -> bool:
     """Whether a cell is a number, which is aligned to the right."""
+    if isinstance(cell, Figures):
+        return True
     return not isinstance(cell, (str, tuple, Link, bool, type(None)))
 
 

@@ -19,11 +19,11 @@ class Documented:
     def __str__(self) -> str:
         return self.to_text()
 
-    def to_text(self, *, verbose: bool = True) -> str:
+    def to_text(self, *, verbose: bool = False) -> str:
         """The report for a terminal.
 
         Args:
-            verbose: all of it; else the answer, and the sections that are read first.
+            verbose: all of it; else its lead, and the sections that are ``brief``.
         """
         return to_text(self.document(), verbose=verbose)
 

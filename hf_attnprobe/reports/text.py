@@ -7,7 +7,6 @@ from textwrap import fill, indent
 from typing import Literal
 
 from rich.console import Console
-from rich.measure import Measurement
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -38,8 +37,11 @@ from hf_attnprobe.terminal import one_line, visible
 WIDTH = 100
 """Letters of a line of words; tables whose numbers need more room have it."""
 
+LONGEST = 30
+"""Letters of a word in a table that is not broken."""
 
-def to_text(report: Document, *, verbose: bool = True) -> str:
+
+def to_text(report: Document, *, verbose: bool = False) -> str:
     """The report, without colours.
 
     Args:
@@ -96,20 +98,36 @@ def _(block: Facts) -> str:
 
 @_block.register
 def _(block: Table) -> str:
-    table = RichTable(box=None, pad_edge=False, title=None, header_style="", padding=(0, 2, 0, 0))
-    for k, name in enumerate(block.head):
-        numbers = [_cell(row[k]).cell_len for row in block.rows if is_number(row[k])]
+    table = RichTable(box=None, pad_edge=False, header_style="", padding=(0, 2, 0, 0))
+    for k, width in enumerate(_widths(block)):
+        numbers = any(is_number(row[k]) for row in block.rows)
         side: Literal["left", "right"] = "right" if numbers else "left"
-        table.add_column(_cell(name), justify=side, min_width=max(numbers, default=1))
+        table.add_column(_cell(block.head[k]), justify=side, width=width)
     for row in block.rows:
         table.add_row(*map(_cell, row))
-    console = Console(file=StringIO(), color_system=None)
-    needed = Measurement.get(console, console.options.update(width=100_000), table).minimum
-    console.width = max(WIDTH, needed + 2 * len(block.head))  # what is between the columns
+    console = Console(file=StringIO(), width=100_000, color_system=None)
     with console.capture() as captured:
         console.print(table)
     lines = [line.rstrip() for line in captured.get().splitlines()]
     return "\n".join([_words(block.caption), *lines] if block.caption else lines)
+
+
+def _widths(table: Table) -> list[int]:
+    """Of the columns: numbers are never broken, words only between them, first ones last."""
+    least, most = [], []
+    for k, name in enumerate(table.head):
+        cells = [_cell(name), *(_cell(row[k]) for row in table.rows)]
+        whole = [_cell(row[k]) for row in table.rows if is_number(row[k])]
+        words = [Text(word[:LONGEST]) for cell in cells for word in cell.plain.split()]
+        least.append(max([1, *(text.cell_len for text in (*whole, *words))]))
+        most.append(max(cell.cell_len for cell in cells))
+    spare = WIDTH - sum(least) - 2 * (len(least) - 1)
+    widths = []
+    for low, high in zip(least, most, strict=True):
+        more = max(0, min(high - low, spare))
+        widths.append(low + more)
+        spare -= more
+    return widths
 
 
 def _cell(cell: Cell) -> Text:
