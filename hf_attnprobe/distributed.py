@@ -1,11 +1,13 @@
 """The processes of a run, on Accelerate's ``PartialState``."""
 
 import os
-
-import torch
-from accelerate import PartialState
+from typing import TYPE_CHECKING
 
 from hf_attnprobe.errors import AttnProbeError
+
+
+if TYPE_CHECKING:
+    from accelerate import PartialState
 
 
 def check_one_process(verb: str) -> None:
@@ -18,13 +20,16 @@ def check_one_process(verb: str) -> None:
         raise AttnProbeError(f"{verb} works in one process; start it without torchrun")
 
 
-def process_state() -> PartialState:
+def process_state() -> "PartialState":
     """Rank, number of processes and device of this process.
 
     Raises:
         AttnProbeError: a launcher started several processes but Accelerate sees one, so
             that each would silently do all the work.
     """
+    import torch
+    from accelerate import PartialState
+
     # An existing state stays as it is: `cpu` matters for the first one only. Without it
     # Accelerate sees one process under torchrun on a machine without an accelerator.
     state = PartialState(cpu=not torch.cuda.is_available())

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from hf_attnprobe.retraining.adversary import crossed_choice
-from hf_attnprobe.retraining.registry import READINGS
+from hf_attnprobe.retraining.registry import readings
 from hf_attnprobe.retraining.result import farther_than_a_seed
 from hf_attnprobe.retraining.verdict import CHOSEN, over_seeds, verdict
 from hf_attnprobe.statistics.estimates import Estimate
@@ -153,7 +153,7 @@ def elsewhere_of(lost, interval, jsd, seeds=None, *, n=200):
     for k, value in (seeds or {}).items():
         values["seeds", f"one_seed_jsd@{k}"] = value + noise[::-1]
     rows = rows_of(values, n)
-    statistics = summarize(rows, [], READINGS)
+    statistics = summarize(rows, [], readings())
     scores = {
         "adversary": (f1("base", 0.8), f1(CHOSEN, 0.8 - lost, lost, interval)),
     }
@@ -204,7 +204,7 @@ def test_the_difference_to_a_seed_is_paired_by_text():
         ("seeds", "one_seed_jsd@10"): text - 0.1,
     }
     rows = rows_of(values, 100).sample(frac=1, random_state=0)  # in any order
-    found = farther_than_a_seed(rows, summarize(rows, [], READINGS))
+    found = farther_than_a_seed(rows, summarize(rows, [], readings()))
     wide = rows.pivot_table(index="example_id", columns="statistic", values="value")
     expected = wide["chosen_jsd"] - wide["one_seed_jsd@3"]
     assert found.value == pytest.approx(expected.mean())
@@ -223,7 +223,7 @@ def test_chance_stands_beside_equal_weights(to_uniform, said):
     values = {("seeds", "seed_jsd"): 0.13, ("seeds", "seed_tvd"): 0.2}
     if to_uniform is not None:
         values["uniform", "uniform_model_jsd"] = to_uniform
-    statistics = summarize(rows_of(values, 40), [], READINGS)
+    statistics = summarize(rows_of(values, 40), [], readings())
     chance = verdict(statistics, {}, n=40).chance
     assert "JSD of 0.13" in chance
     assert said in chance if said else "Equal weights" not in chance
@@ -316,7 +316,7 @@ def test_words_follow_from_an_independent_recomputation(case):
     for k in range(len(seeds)):
         values["seeds", f"one_seed_jsd@{k}"] = rng.uniform(0, 0.5, n)
     rows = rows_of(values, n)
-    statistics = summarize(rows, [], READINGS)
+    statistics = summarize(rows, [], readings())
     beyond = farther_than_a_seed(rows, statistics)
     scores = {
         "uniform": compare_scores(labels, models, reference="base"),

@@ -1,3 +1,7 @@
+import dataclasses
+import inspect
+from typing import get_args, get_type_hints
+
 import datasets
 import numpy as np
 import pandas as pd
@@ -11,6 +15,9 @@ from hf_attnprobe import (
     AttnProbeError,
     rationale_dataset,
     train_classifier,
+)
+from hf_attnprobe.attention_classifier import (
+    configuration_attention_classifier as configuration,
 )
 from hf_attnprobe.data import splits
 from hf_attnprobe.data.arguments import Data
@@ -441,6 +448,15 @@ def test_what_means_nothing_to_a_pretrained_model_is_refused(
 
 def test_the_architecture_is_the_configurations():
     """Every field that a user chooses, with the choices of the checkpoint code."""
+    filled_in = {"model_type", "vocab_size"}
+    chosen = inspect.get_annotations(AttentionClassifierConfig)
+    chosen = [n for n in chosen if n not in filled_in and "_token_id" not in n]
+    assert [field.name for field in dataclasses.fields(Architecture)] == chosen
+    kinds = get_type_hints(Architecture)
+    choices = {name: get_args(get_args(kinds[name])[0]) for name in ("encoder", "attention")}
+    assert choices["encoder"] == configuration.ENCODERS
+    assert {*choices["attention"], "guided"} == {*configuration.ATTENTIONS}
+    assert get_args(get_args(kinds["residual_connection"])[0]) == configuration.CONNECTIONS
     options = Architecture(encoder="cnn", kernel_sizes=[3], hierarchical=True)
     config = papers_config(**vars(options))
     assert (config.encoder, config.hierarchical) == ("cnn", True)

@@ -21,9 +21,9 @@ from hf_attnprobe.demonstration import (
 from hf_attnprobe.distributed import process_state
 from hf_attnprobe.options import from_flat
 from hf_attnprobe.publishing.options import CardOptions, PublishingOptions
+from hf_attnprobe.retraining import TESTS
 from hf_attnprobe.retraining import result as retraining_result
 from hf_attnprobe.retraining.options import RetrainOptions
-from hf_attnprobe.retraining.registry import RETRAININGS
 from hf_attnprobe.retraining.run import retrain
 from hf_attnprobe.terminal import show
 from hf_attnprobe.training.options import Architecture, TrainingOptions
@@ -76,7 +76,7 @@ def add_retrain(parser: argparse.ArgumentParser) -> None:
         "--tests",
         nargs="+",
         metavar="TEST",
-        help=f"tests to run: {', '.join(RETRAININGS)} (default: all but rationale)",
+        help=f"tests to run: {', '.join(TESTS)} (default: all but rationale)",
     )
     parser.add_argument(
         "--output-dir",

@@ -1,16 +1,19 @@
-"""The data arguments of every verb, in one place."""
+"""The data arguments of every verb, in one place.
+
+What reads data is imported when data are read, so that a command knows its flags without it.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hf_attnprobe.data.examples import OpenedSplit, load_examples, open_split
-from hf_attnprobe.data.splits import load_splits
 from hf_attnprobe.options import Options, option
 
 
 if TYPE_CHECKING:
     import datasets
+
+    from hf_attnprobe.data.examples import OpenedSplit
 
 
 @dataclass(frozen=True)
@@ -65,10 +68,14 @@ class Data(Options):
             limit: number of rows to keep; at least 1.
             seed: chooses the rows of a validation split that has to be set apart.
         """
+        from hf_attnprobe.data.examples import load_examples
+
         return load_examples(self.dataset, self.split, **self._columns(), limit=limit, seed=seed)
 
-    def opened(self, *, seed: int = 0) -> OpenedSplit:
+    def opened(self, *, seed: int = 0) -> "OpenedSplit":
         """The tested split before it is read; ``seed`` as :meth:`examples`."""
+        from hf_attnprobe.data.examples import open_split
+
         return open_split(self.dataset, self.split, **self._columns(), seed=seed)
 
     def splits(self, *, seed: int = 0) -> "dict[str, datasets.Dataset]":
@@ -76,6 +83,8 @@ class Data(Options):
 
         ``train_limit`` bounds the training texts.
         """
+        from hf_attnprobe.data.splits import load_splits
+
         return load_splits(self.dataset, **self._columns(), limit=self.train_limit, seed=seed)
 
     def _columns(self) -> dict[str, Any]:

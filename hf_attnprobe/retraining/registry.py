@@ -1,12 +1,15 @@
 """The tests that train models: each registers itself in its own file."""
 
+import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, TypeVar
 
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.options import Options
 from hf_attnprobe.readings import TestReadings
+from hf_attnprobe.retraining import TESTS
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -35,10 +38,20 @@ class RetrainingTest:
     default: bool = True
 
 
-RETRAININGS: dict[str, RetrainingTest] = {}
-"""All of them by name, in the order in which one can use another's models."""
-READINGS: dict[str, TestReadings] = {}
-"""Their readings, by test and statistic."""
+_registered: dict[str, RetrainingTest] = {}
+
+
+@cache
+def retrainings() -> dict[str, RetrainingTest]:
+    """All of them by name, in the order in which one can use another's models."""
+    for name in TESTS:
+        importlib.import_module(f"hf_attnprobe.retraining.{name}")
+    return {name: _registered[name] for name in TESTS}
+
+
+def readings() -> dict[str, TestReadings]:
+    """Their readings, by test and statistic."""
+    return {name: test.readings for name, test in retrainings().items()}
 
 
 def register_retraining(
@@ -54,8 +67,7 @@ def register_retraining(
     def register(function: Function) -> Function:
         name = function.__name__
         test = RetrainingTest(name, title, function, options, readings, n_models, default)
-        RETRAININGS[name] = test
-        READINGS[name] = readings
+        _registered[name] = test
         return function
 
     return register
@@ -71,13 +83,13 @@ def check_retrainings(tests: str | Sequence[str] | None) -> tuple[str, ...]:
         AttnProbeError: an unknown name, or none at all.
     """
     if tests is None:
-        return tuple(name for name, test in RETRAININGS.items() if test.default)
+        return tuple(name for name, test in retrainings().items() if test.default)
     tests = [tests] if isinstance(tests, str) else tests
-    unknown = sorted(set(tests) - set(RETRAININGS))
+    unknown = sorted(set(tests) - set(TESTS))
     if unknown or not tests:
         got = ", ".join(unknown) or "none"
         raise AttnProbeError(
-            f"expected tests of {', '.join(RETRAININGS)}, got {got}; those that train no "
+            f"expected tests of {', '.join(TESTS)}, got {got}; those that train no "
             "model are attnprobe audit's"
         )
-    return tuple(name for name in RETRAININGS if name in tests)
+    return tuple(name for name in TESTS if name in tests)

@@ -11,8 +11,8 @@ import pandas as pd
 from hf_attnprobe import markdown
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.reports import latex
+from hf_attnprobe.retraining import registry
 from hf_attnprobe.retraining.pages.page import retraining_fragment
-from hf_attnprobe.retraining.registry import READINGS
 from hf_attnprobe.retraining.result import (
     CLAMP_NOTE,
     RetrainingResult,
@@ -230,7 +230,11 @@ def _statistics_section(statistics: Sequence[Statistic]) -> list[str]:
     for test in dict.fromkeys(s.test for s in statistics):
         of_test = [s for s in statistics if s.test == test]
         table = markdown.table(head, map(_statistic_row, of_test))
-        readings = [f"{s.statistic}: {sentence(s, READINGS)}." for s in of_test if s.group == "all"]
+        readings = [
+            f"{s.statistic}: {sentence(s, registry.readings())}."
+            for s in of_test
+            if s.group == "all"
+        ]
         lines = [*table, "", *markdown.bullets(readings)]
         parts += markdown.section(f"{test}: all statistics", lines)
     return parts

@@ -24,7 +24,7 @@ from hf_attnprobe.retraining.base import (
     load_base,
 )
 from hf_attnprobe.retraining.options import RetrainOptions
-from hf_attnprobe.retraining.registry import READINGS, RETRAININGS, check_retrainings
+from hf_attnprobe.retraining.registry import check_retrainings, readings, retrainings
 from hf_attnprobe.retraining.report import RetrainingReport
 from hf_attnprobe.retraining.result import attention_bins, farther_than_a_seed
 from hf_attnprobe.retraining.stored import KIND, as_row, identity_of, write_report
@@ -74,7 +74,7 @@ def retrain(
         dataset: the data it was trained on: a :class:`~hf_attnprobe.data.arguments.Data`,
             or a name, a folder, a Hub id or a DatasetDict. Where validation texts are set
             apart, the base's seed does it.
-        tests: names from :data:`hf_attnprobe.retraining.registry.RETRAININGS`; by default
+        tests: names from :data:`hf_attnprobe.retraining.TESTS`; by default
             all but ``rationale``.
         output_dir: a new or empty folder, or that of the same retraining.
         options: of the tests and of all trainings. The models are trained with the base's
@@ -107,7 +107,7 @@ def retrain(
         own = base.outputs(splits["test"])
         # Rows first: from here on the folder is this run's, whatever interrupts it.
         append_rows(folder / "rows", _prediction_rows(own), name=PREDICTION)
-        n_models = sum(RETRAININGS[name].n_models(options) for name in names)
+        n_models = sum(retrainings()[name].n_models(options) for name in names)
         with Bar("retrain", progress, n_models, of="model") as bar:
             results = _run_tests(base, splits, names, folder, options, bar)
         for test, result in results.items():
@@ -140,7 +140,7 @@ def _run_tests(
 
     results = {}
     for name in names:
-        test = RETRAININGS[name]
+        test = retrainings()[name]
         results[name] = test.function(
             base,
             splits,
@@ -187,7 +187,7 @@ def _report(
     rows = rows[rows.test.isin([*results, PREDICTION])].reset_index(drop=True)
     labels = base.labels
     f1 = f"of class {labels[1]}" if len(labels) == 2 else "mean over the classes"
-    statistics = summarize(rows, labels, READINGS)
+    statistics = summarize(rows, labels, readings())
     models = []
     for result in results.values():
         models += [as_row(trained, folder) for trained in result.trained]

@@ -11,14 +11,14 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import TypeVar, cast
-
-from accelerate import PartialState
-from accelerate.utils import broadcast_object_list
-from safetensors import SafetensorError
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
+
+
+if TYPE_CHECKING:
+    from accelerate import PartialState
 
 
 OF_SYSTEM = re.compile(r"\(os error (\d+)\)")
@@ -54,6 +54,8 @@ def _number_of(error: Exception, folder: Path) -> int | None:
     found = OF_SYSTEM.search(str(error))
     if found:
         return int(found[1])
+    from safetensors import SafetensorError
+
     if not isinstance(error, RuntimeError | SafetensorError):
         return None
     try:
@@ -303,7 +305,7 @@ def alone_in(folder: str | Path, *marks: str) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _taken_once(
-    folder: Path, state: PartialState, take: Callable[[contextlib.ExitStack], Taken]
+    folder: Path, state: "PartialState", take: Callable[[contextlib.ExitStack], Taken]
 ) -> Iterator[Taken]:
     """What the main process takes, given up after the block; its error is everybody's."""
     with contextlib.ExitStack() as held:
@@ -315,6 +317,8 @@ def _taken_once(
                 outcome = [(None, str(error))]
             except OSError as error:
                 outcome = [(None, str(cannot_use(folder, error)))]
+        from accelerate.utils import broadcast_object_list
+
         broadcast_object_list(outcome)  # no process may wait for one that has given up
         taken, wrong = outcome[0]
         if wrong is not None:
@@ -324,7 +328,7 @@ def _taken_once(
 
 @contextlib.contextmanager
 def claim(
-    folder: Path, identity: Mapping, state: PartialState, *, kind: str = "audit"
+    folder: Path, identity: Mapping, state: "PartialState", *, kind: str = "audit"
 ) -> Iterator[None]:
     """Marks a folder as this run's, on all processes together.
 

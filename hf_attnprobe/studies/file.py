@@ -478,7 +478,7 @@ WITH_SCORES = ("retrain", "transfer", "deceive")
 def statistics() -> set[str]:
     """The statistics that a column can show, without the part after an @."""
     names = {"accuracy", "probability"}  # of the predictions
-    for readings in (faithfulness.readings(), registry.READINGS):
+    for readings in (faithfulness.readings(), registry.readings()):
         names = names.union(*readings.values())
     return names
 

@@ -1,15 +1,9 @@
 """What can be set in a training, and the architecture of a classifier to be trained."""
 
-import inspect
-from dataclasses import dataclass, make_dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from hf_attnprobe.attention_classifier import AttentionClassifierConfig
-from hf_attnprobe.attention_classifier.configuration_attention_classifier import (
-    CONNECTIONS,
-    ENCODERS,
-)
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.options import LARGEST_SEED, Options, option
 
@@ -110,72 +104,74 @@ ONLY_CLASSIFIER = (
 """Training options that mean nothing to a pretrained model."""
 
 
-def _architecture_hints() -> dict[str, Any]:
-    """The fields of :class:`AttentionClassifierConfig` that a user chooses, with types."""
-    hints = inspect.get_annotations(AttentionClassifierConfig)
-    filled_in = ("model_type", "vocab_size")
-    return {
-        name: hint
-        for name, hint in hints.items()
-        if name not in filled_in and not name.endswith(("_token_id", "_token_ids"))
-    }
+@dataclass(frozen=True)
+class Architecture(Options):
+    """The architecture of an attention classifier.
 
+    The fields are those of :class:`~hf_attnprobe.AttentionClassifierConfig`, less what the
+    data fill in. None is the procedure's. Guided attention is not among the choices: it
+    needs guides.
+    """
 
-# Choices that a string field of the configuration has. Guided attention needs guides.
-_CHOICES: dict[str, Any] = {
-    "encoder": Literal[ENCODERS],
-    "attention": Literal["additive", "dot_product", "uniform"],
-    "residual_connection": Literal[CONNECTIONS],
-    "kernel_sizes": list[int],
-}
-_HELP = {
-    "embedding_size": "width of a word vector (default: 300, serrano-smith 200)",
-    "encoder": "encoder (default: bilstm, serrano-smith bigru)",
-    "encoder_size": "width of the encoder in each direction (default: 128, serrano-smith 50)",
-    "kernel_sizes": (
-        "widths of the convolutions of the encoder cnn (default: 1 3 5 7, serrano-smith 3 5)"
-    ),
-    "attention": "kind of attention (default: additive)",
-    "attention_size": (
-        "inner width of the attention (default: half of the states', serrano-smith 100)"
-    ),
-    "hierarchical": "attend to words within sentences, then to the sentences of the text",
-    "query_encoder": (
+    embedding_size: int | None = option(
+        None,
+        "width of a word vector (default: 300, serrano-smith 200)",
+        at_least=1,
+        at_most=WIDEST,
+    )
+    encoder: Literal["bilstm", "bigru", "orthogonal_lstm", "cnn", "mlp", "none"] | None = option(
+        None, "encoder (default: bilstm, serrano-smith bigru)"
+    )
+    encoder_size: int | None = option(
+        None,
+        "width of the encoder in each direction (default: 128, serrano-smith 50)",
+        at_least=1,
+        at_most=WIDEST,
+    )
+    kernel_sizes: list[int] | None = option(
+        None,
+        "widths of the convolutions of the encoder cnn (default: 1 3 5 7, serrano-smith 3 5)",
+        at_least=1,
+        at_most=WIDEST,
+    )
+    attention: Literal["additive", "dot_product", "uniform"] | None = option(
+        None, "kind of attention (default: additive)"
+    )
+    attention_size: int | None = option(
+        None,
+        "inner width of the attention (default: half of the states', serrano-smith 100)",
+        at_least=1,
+        at_most=WIDEST,
+    )
+    hierarchical: bool | None = option(
+        None, "attend to words within sentences, then to the sentences of the text"
+    )
+    query_encoder: bool | None = option(
+        None,
         "pairs: the second text, with an encoder of its own, is the query of the "
-        "attention over the first"
-    ),
-    "embedding_dropout": "dropout on word vectors (default: 0, or the procedure's)",
-    "sentence_dropout": "dropout on sentence vectors (default: 0, or the procedure's)",
-    "logit_dropout": "dropout on logits (default: 0, or the procedure's)",
-    "residual_connection": "how the encoder's states keep their word vectors (default: none)",
-    "tying": "weight of the distance between states and word vectors (default: 0)",
-    "mlm_weight": "weight of the loss of predicting masked words (default: 0)",
-    "mlm_rate": "share of words that are masked for it (default: 0.15)",
-    "conicity_weight": "weight of the penalty on the conicity of the states (default: 0)",
-}
-
-
-def _architecture_field(name: str, hint: Any) -> tuple[str, Any, Any]:
-    """Name, type and default of a field, as ``make_dataclass`` takes them."""
-    least: int | None = 0 if hint is float else None
-    most: int | None = None
-    if name.endswith(("_size", "_sizes")):
-        least, most = 1, WIDEST
-    if name.endswith(("_dropout", "_rate")):
-        most = 1
-    field = option(None, _HELP[name], at_least=least, at_most=most)
-    return name, _CHOICES.get(name, hint) | None, field
-
-
-Architecture: Any = make_dataclass(
-    "Architecture",
-    [_architecture_field(name, hint) for name, hint in _architecture_hints().items()],
-    bases=(Options,),
-    frozen=True,
-    namespace={"__module__": __name__},
-)
-Architecture.__doc__ = """The architecture of an attention classifier.
-
-The fields are those of :class:`~hf_attnprobe.AttentionClassifierConfig`, less what the
-data fill in. None is the procedure's.
-"""
+        "attention over the first",
+    )
+    embedding_dropout: float | None = option(
+        None, "dropout on word vectors (default: 0, or the procedure's)", at_least=0, at_most=1
+    )
+    sentence_dropout: float | None = option(
+        None, "dropout on sentence vectors (default: 0, or the procedure's)", at_least=0, at_most=1
+    )
+    logit_dropout: float | None = option(
+        None, "dropout on logits (default: 0, or the procedure's)", at_least=0, at_most=1
+    )
+    residual_connection: Literal["none", "concat", "residual"] | None = option(
+        None, "how the encoder's states keep their word vectors (default: none)"
+    )
+    tying: float | None = option(
+        None, "weight of the distance between states and word vectors (default: 0)", at_least=0
+    )
+    mlm_weight: float | None = option(
+        None, "weight of the loss of predicting masked words (default: 0)", at_least=0
+    )
+    mlm_rate: float | None = option(
+        None, "share of words that are masked for it (default: 0.15)", at_least=0, at_most=1
+    )
+    conicity_weight: float | None = option(
+        None, "weight of the penalty on the conicity of the states (default: 0)", at_least=0
+    )

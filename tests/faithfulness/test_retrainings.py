@@ -29,7 +29,7 @@ from hf_attnprobe.retraining.adversary import (
 from hf_attnprobe.retraining.base import load_base, train_again
 from hf_attnprobe.retraining.diagnostic_mlp import diagnostic_mlp, guides_of
 from hf_attnprobe.retraining.options import LAMBDAS, Adversary, Seeds
-from hf_attnprobe.retraining.registry import READINGS, RETRAININGS, check_retrainings
+from hf_attnprobe.retraining.registry import check_retrainings, readings, retrainings
 from hf_attnprobe.retraining.seeds import other_seeds, seeds
 from hf_attnprobe.retraining.uniform import uniform
 from hf_attnprobe.storage.rows import statistics_of
@@ -464,8 +464,8 @@ def test_other_settings_in_the_same_folder_are_refused(base, reviews, tmp_path):
 def test_every_statistic_has_a_reading(flat, adversaries):
     for test, result in (("uniform", flat), ("adversary", adversaries)):
         found = statistics_of(result)
-        assert {name.split("@")[0] for name in found} == set(READINGS[test])
+        assert {name.split("@")[0] for name in found} == set(readings()[test])
         assert {len(values) for values in found.values()} == {40}
     by_default = ("uniform", "seeds", "adversary", "diagnostic_mlp")
     assert check_retrainings(None) == by_default
-    assert tuple(RETRAININGS) == (*by_default, "rationale")
+    assert tuple(retrainings()) == (*by_default, "rationale")

@@ -6,7 +6,7 @@ from hf_attnprobe.charts.chart import Chart, Series
 from hf_attnprobe.charts.curves import curve_points, penalty_curve
 from hf_attnprobe.page import elements
 from hf_attnprobe.page.html import Child, Html, tag
-from hf_attnprobe.retraining.registry import READINGS
+from hf_attnprobe.retraining import registry
 from hf_attnprobe.retraining.result import (
     CLAMP_NOTE,
     RetrainingResult,
@@ -139,7 +139,9 @@ def all_statistics(report: RetrainingResult) -> Iterator[Html]:
     for test in dict.fromkeys(s.test for s in report.statistics):
         own = [s for s in report.statistics if s.test == test]
         table = elements.table(head, map(_row, own), caption=f"Statistics of {test}")
-        said = [f"{s.statistic}: {sentence(s, READINGS)}." for s in own if s.group == "all"]
+        said = [
+            f"{s.statistic}: {sentence(s, registry.readings())}." for s in own if s.group == "all"
+        ]
         yield elements.details(
             f"{test}: {len(own)} numbers and what they say",
             elements.bullets(said),

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from hf_attnprobe import markdown
 from hf_attnprobe.page import elements
 from hf_attnprobe.page.html import Child, Html, tag
-from hf_attnprobe.retraining.registry import RETRAININGS
+from hf_attnprobe.retraining.registry import retrainings
 from hf_attnprobe.retraining.result import (
     RetrainingResult,
 )
@@ -70,7 +70,7 @@ def as_reason(report: RetrainingResult) -> Iterator[Html]:
 def limits(report: RetrainingResult) -> Iterator[Child]:
     """What was not tested, how sure the rest is, and what would change an answer."""
     tests = report.provenance.get("tests", list(report.scores))
-    left = [f"{name} ({t.title})" for name, t in RETRAININGS.items() if name not in tests]
+    left = [f"{name} ({t.title})" for name, t in retrainings().items() if name not in tests]
     said = [ONE_TRAINING]
     n_seeds = len({s.model for s in report.scores.get("seeds", ())})
     if n_seeds > 1:
