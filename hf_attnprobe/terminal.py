@@ -48,3 +48,9 @@ def show(text: object, *, end: str = "\n", file: TextIO | None = None) -> None:
 def _written(found: re.Match[str]) -> str:
     number = ord(found[0])
     return f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}"
+
+
+# --- What is printed: texts, class names and file names cannot steer the terminal ----------------
+# lines.py  control characters made visible, and the one place that prints
+
+__all__ = ["one_line", "show", "visible"]

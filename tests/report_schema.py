@@ -12,8 +12,10 @@ from typing import Union, get_args, get_origin, get_type_hints
 
 from hf_attnprobe.auditing.result import COUNTED, SCHEMA_VERSION
 from hf_attnprobe.statistics.differences import Comparison, Contrast
+from hf_attnprobe.statistics.grades import Answer
+from hf_attnprobe.statistics.questions import QUESTIONS
 from hf_attnprobe.statistics.summary import Statistic
-from hf_attnprobe.statistics.verdicts import QUESTIONS, RULES, Answer, Finding
+from hf_attnprobe.statistics.verdicts import RULES, Finding
 
 
 FILE = Path(__file__).parent.parent / "docs" / "report.schema.json"

@@ -23,7 +23,6 @@ from transformers import BertConfig, BertForSequenceClassification
 import report_schema
 from by_name import audit_by_name
 from hf_attnprobe import build_tokenizer
-from hf_attnprobe.auditing.answers.attention import NO_CONTROL, ONE_DRAW
 from hf_attnprobe.auditing.command import OBJECT, asked_for, repeating
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.page import audit_fragment, audit_page
@@ -46,8 +45,9 @@ from hf_attnprobe.faithfulness.registry import asked_tests
 from hf_attnprobe.page import elements
 from hf_attnprobe.page.elements import SYMBOLS
 from hf_attnprobe.statistics.estimates import Estimate, mean_estimate
+from hf_attnprobe.statistics.grades import Answer, grade
 from hf_attnprobe.statistics.summary import summarize
-from hf_attnprobe.statistics.verdicts import RULES, Answer, Finding, grade
+from hf_attnprobe.statistics.verdicts import NO_CONTROL, ONE_DRAW, RULES, Finding
 
 
 TESTS = ("correlation", "permutation", "adversarial", "erasure", "input_erasure")
@@ -323,13 +323,13 @@ def test_the_number_of_texts_that_an_interval_needs():
     """Against intervals of so many values: they exclude the threshold from about there on."""
     rng = np.random.default_rng(0)
     values = rng.normal(0.13, 0.2, size=60)
-    now = mean_estimate(values, seed=0)
+    now = mean_estimate(values)
     assert now.ci95[0] < 0.1 < now.ci95[1]
     needed = texts_needed(now.value, now.ci95, len(values), 0.1)
 
     def excludes(n):
         more = np.tile(values, -(-int(n) // len(values)))
-        return mean_estimate(more, seed=0).ci95[0] > 0.1
+        return mean_estimate(more).ci95[0] > 0.1
 
     assert excludes(needed * 1.5) and not excludes(needed * 0.5)
 
@@ -385,7 +385,7 @@ def test_it_claims_no_more_than_the_answer(answer):
     yes = Finding("accuracy", "all", Answer.YES, "s", 0.3, (0.2, 0.4), 100)
     found = Finding("erasure", "all", answer, "s", 0.5, (0.4, 0.6), 100)
     assert may_be_shown([yes, found]).startswith("Not yet")
-    assert "1 of 5 questions asked" in may_be_shown([yes, found])
+    assert "because too few for a verdict, without " in may_be_shown([yes, found])
     heading = {
         "yes": "For it",
         "partly": "Between",
@@ -419,7 +419,7 @@ def test_every_form_counts_the_questions(classifier, said, answer, start):
     report = dataclasses.replace(read_audit(classifier), findings=(accuracy, *found))
     names = {"y": "yes", "p": "partly", "n": "no", "?": "undecided"}
     counts = [f"{said.count(k)} {word}" for k, word in names.items() if k in said]
-    count = f"of 5 questions {', '.join(counts)}"
+    count = f"5 of 5 questions asked: {', '.join(counts)}"
     headline = re.sub(r"\s+", " ", str(report))
     assert headline.startswith(f"{QUESTION} {answer.upper()} (")
     assert count in headline and count in conclusion_sentence(report.findings)

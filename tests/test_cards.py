@@ -13,8 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_attnprobe import AttnProbeError
-from hf_attnprobe.cards.contents import AuditedOn, Card, Checkpoint
 from hf_attnprobe.cards.metadata import (
+    AuditedOn,
+    Card,
+    Checkpoint,
     dumped,
     entries,
     eval_results,
@@ -23,7 +25,8 @@ from hf_attnprobe.cards.metadata import (
 )
 from hf_attnprobe.cards.names import DataName, public
 from hf_attnprobe.cards.readme import BEGIN, END, Readme, part, updated, with_others
-from hf_attnprobe.statistics.verdicts import Answer, Finding
+from hf_attnprobe.statistics.grades import Answer
+from hf_attnprobe.statistics.verdicts import Finding
 
 
 CONFIG = {

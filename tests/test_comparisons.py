@@ -11,11 +11,7 @@ from hypothesis import strategies as st
 
 from hf_attnprobe import audit
 from hf_attnprobe.auditing.report import read_audit
-from hf_attnprobe.statistics.differences import (
-    compare_rankings,
-    holm,
-    sign_flip_p_values,
-)
+from hf_attnprobe.statistics.differences import compare_rankings, holm, sign_flip_p_values
 
 
 def rows_of(test, values, *, layer=0, head=0):

@@ -14,7 +14,7 @@ from hf_attnprobe.demonstration import (
     rationale_sentences,
 )
 from hf_attnprobe.statistics.checks import contradictions
-from hf_attnprobe.statistics.verdicts import Answer
+from hf_attnprobe.statistics.grades import Answer
 
 
 def test_demo_ends_in_a_verdict(tmp_path):

@@ -16,7 +16,7 @@ from hf_attnprobe import (
 from hf_attnprobe.auditing.result import to_json
 from hf_attnprobe.partitions import report as job_reports
 from hf_attnprobe.partitions.report import job_report, rows_of_job
-from hf_attnprobe.statistics.verdicts import Answer
+from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.storage.rows import KEY
 
 

@@ -12,8 +12,9 @@ from hf_attnprobe.auditing.forms.terminal import finding_pieces
 from hf_attnprobe.auditing.result import to_json
 from hf_attnprobe.auditing.verdict import ALL_TEXTS
 from hf_attnprobe.cli import build_parser
+from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.statistics.verdict_lines import WIDTH, verdict_line
-from hf_attnprobe.statistics.verdicts import RULES, Answer, Finding
+from hf_attnprobe.statistics.verdicts import RULES, Finding
 from hf_attnprobe.statistics.wording import CLASSES
 from hf_attnprobe.storage.rows import read_draws
 

@@ -34,7 +34,8 @@ from hf_attnprobe.retraining.result import to_json
 from hf_attnprobe.retraining.run import retrain
 from hf_attnprobe.retraining.stored import read_retraining
 from hf_attnprobe.retraining.verdict import curve
-from hf_attnprobe.statistics.verdicts import RULES, Answer
+from hf_attnprobe.statistics.grades import Answer
+from hf_attnprobe.statistics.verdicts import RULES
 from hf_attnprobe.training.options import TrainingOptions
 from shown_page import Reader
 

@@ -13,9 +13,9 @@ from hf_attnprobe.retraining.registry import readings
 from hf_attnprobe.retraining.result import farther_than_a_seed
 from hf_attnprobe.retraining.verdict import CHOSEN, over_seeds, verdict
 from hf_attnprobe.statistics.estimates import Estimate
+from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.statistics.scores import Score, compare_scores
 from hf_attnprobe.statistics.summary import summarize
-from hf_attnprobe.statistics.verdicts import Answer
 
 
 YES, NO, CANNOT_SAY = Answer.YES, Answer.NO, Answer.CANNOT_SAY

@@ -28,22 +28,17 @@ from hf_attnprobe.auditing.verdict import conclusion, conclusion_sentence, findi
 from hf_attnprobe.demonstration import DemoOptions
 from hf_attnprobe.functional.linear import epsilon_max_jsd
 from hf_attnprobe.statistics.estimates import Estimate
-from hf_attnprobe.statistics.scores import quality
-from hf_attnprobe.statistics.verdicts import (
-    DECISIVE,
+from hf_attnprobe.statistics.grades import (
     GRADES,
     MIN_TEXTS,
-    QUESTIONS,
-    RANKINGS,
-    RULES,
     Answer,
-    Finding,
-    conclude,
     grade,
     grade_between,
-    overall,
     possible_answers,
 )
+from hf_attnprobe.statistics.questions import QUESTIONS
+from hf_attnprobe.statistics.scores import quality
+from hf_attnprobe.statistics.verdicts import DECISIVE, RANKINGS, RULES, Finding, conclude, overall
 
 
 def rows_of(test, columns, *, layer=0, head=0):
@@ -233,7 +228,7 @@ def test_three_of_the_four_questions_are_no_verdict(missing):
     concluded = conclude(answers)
     assert concluded.answer == Answer.CANNOT_SAY and concluded.missing == [missing]
     said = conclusion_sentence(answers)
-    assert f"4 of 5 questions asked, without {missing}" in said
+    assert f"(too few for a verdict, without {missing}; 4 of 5 questions asked: 4 yes: " in said
 
 
 def test_what_surely_does_nothing_explains_nothing():

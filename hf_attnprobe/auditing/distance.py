@@ -25,7 +25,7 @@ from hf_attnprobe.functional.intervention import random_generator
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.statistics.estimates import Estimate, mean_estimate
-from hf_attnprobe.statistics.verdicts import MIN_TEXTS
+from hf_attnprobe.statistics.grades import MIN_TEXTS
 
 
 ERASED = 0.2  # the share of a text's units that are deleted

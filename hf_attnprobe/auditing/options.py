@@ -168,6 +168,10 @@ class AuditOptions(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.thresholds:
+            from hf_attnprobe.statistics.verdicts import with_thresholds  # pandas is slow to import
+
+            with_thresholds(self.thresholds)
         if self.screen is not None and not self.single_heads:
             raise AttnProbeError(
                 "expected single heads for --screen to choose from; leave it or "

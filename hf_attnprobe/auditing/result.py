@@ -20,8 +20,10 @@ from hf_attnprobe.data.examples import DatasetName
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.prune_curve import PruneCurve
 from hf_attnprobe.statistics.differences import Comparison, Contrast
+from hf_attnprobe.statistics.grades import Answer
+from hf_attnprobe.statistics.questions import QUESTIONS
 from hf_attnprobe.statistics.summary import Statistic
-from hf_attnprobe.statistics.verdicts import QUESTIONS, Answer, Finding, conclude
+from hf_attnprobe.statistics.verdicts import Finding, conclude
 from hf_attnprobe.statistics.wording import Words, words_of
 from hf_attnprobe.storage.provenance import from_plain, plain
 from hf_attnprobe.storage.texts import text_from_plain

@@ -32,6 +32,7 @@ from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.options import Options
 from hf_attnprobe.progress import in_words
 from hf_attnprobe.statistics.estimates import mean_interval, simultaneous_interval
+from hf_attnprobe.statistics.grades import MIN_TEXTS
 from hf_attnprobe.statistics.samples import random_order
 from hf_attnprobe.statistics.stopping import (
     Standing,
@@ -42,7 +43,6 @@ from hf_attnprobe.statistics.stopping import (
     without_gaps,
 )
 from hf_attnprobe.statistics.summary import PREDICTION
-from hf_attnprobe.statistics.verdicts import MIN_TEXTS
 from hf_attnprobe.storage.rows import NO_SITE, Done, Place, ids_by_place, read_part
 
 

@@ -48,6 +48,7 @@ from hf_attnprobe.auditing.stopping import (
     Limits,
     limits_of,
     stopping_notes,
+    valid_statistics,
     without_extras,
 )
 from hf_attnprobe.auditing.subject import Model
@@ -71,7 +72,7 @@ from hf_attnprobe.options import Asked
 from hf_attnprobe.progress import quiet_libraries
 from hf_attnprobe.statistics.checks import contradictions
 from hf_attnprobe.statistics.differences import Contrast, compare_rankings, contrast
-from hf_attnprobe.statistics.stopping import MARK, rows_that_count, valid_statistics
+from hf_attnprobe.statistics.stopping import MARK, rows_that_count
 from hf_attnprobe.statistics.summary import PREDICTION, summarize
 from hf_attnprobe.statistics.verdicts import with_thresholds
 from hf_attnprobe.statistics.wording import words_of
@@ -137,7 +138,6 @@ def audit(
             written.
     """
     limits = limits_of(options)
-    with_thresholds(options.thresholds)  # what is wrong with them is said first
     deadline = Deadline(limits.seconds)
     job = prepare_audit(model, dataset, tests, options, tokenizer)
     subject, choice, state = job.subject, job.choice, job.state

@@ -5,21 +5,16 @@ of one with many all heads at once, where they were edited together. Rules, thre
 and their sources, and how the answers make a verdict, are in ``statistics/verdicts.py``.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import pandas as pd
 
-from hf_attnprobe.auditing.answers.accuracy import accuracy
-from hf_attnprobe.auditing.answers.attention import (
-    assignment,
-    erasure,
-    importance,
-    removal,
-    uniqueness,
-)
-from hf_attnprobe.auditing.answers.evidence import Evidence
 from hf_attnprobe.statistics.differences import draws_of
+from hf_attnprobe.statistics.estimates import Estimate
+from hf_attnprobe.statistics.grades import MIN_TEXTS, Answer, Rule, grade
+from hf_attnprobe.statistics.questions import QUESTIONS, Evidence, said_as
+from hf_attnprobe.statistics.scores import NumberQuality, Quality, number_quality, quality
 from hf_attnprobe.statistics.stopping import stopping_of
 from hf_attnprobe.statistics.summary import (
     ALL_TEXTS,
@@ -29,28 +24,11 @@ from hf_attnprobe.statistics.summary import (
     predictions_of,
     site_of_model,
 )
-from hf_attnprobe.statistics.verdicts import (
-    QUESTIONS,
-    RULES,
-    Answer,
-    Conclusion,
-    Finding,
-    Rule,
-    conclude,
-)
+from hf_attnprobe.statistics.verdicts import RULES, Conclusion, Finding, answered, conclude, finding
 from hf_attnprobe.statistics.wording import CLASSES, Words
 
 
 QUESTION = "Does this attention explain the predictions?"
-Question = Callable[[Evidence, str], Finding | None]
-ASKED: Mapping[str, Question] = {
-    "importance": importance,
-    "assignment": assignment,
-    "uniqueness": uniqueness,
-    "erasure": erasure,
-    "removal": removal,
-}
-"""About attention, in the order of the rules."""
 
 
 def findings(
@@ -73,39 +51,45 @@ def findings(
         control: of the same tests on the control; with a column ``draw`` where it was
             drawn several times.
         label_names: names of the classes.
-        seed: of the bootstrap.
+        seed: of the resamples behind R².
         words: of the kind of prediction.
         shares_draws: whether one draw of the control is the same for all texts.
         rules: by which the questions about attention are graded.
     """
-    evidence = evidence_of(rows, control, seed=seed, words=words)
-    if evidence is not None:
-        evidence = replace(evidence, shares_draws=shares_draws, rules=rules)
-    return findings_from(evidence, predictions_of(rows), label_names, words, seed)
+    evidence = evidence_of(rows, control, words=words, shares_draws=shares_draws)
+    return findings_from(
+        evidence, predictions_of(rows), label_names, words=words, seed=seed, rules=rules
+    )
 
 
 def evidence_of(
     rows: pd.DataFrame,
     control: pd.DataFrame | None,
     *,
-    seed: int = 0,
     words: Words = CLASSES,
+    shares_draws: bool = False,
 ) -> Evidence | None:
-    """What the questions are answered from; None where no attention stands for the model's."""
+    """What the questions are answered from; None where no attention stands for the model's.
+
+    Args:
+        rows, control, words, shares_draws: as of :func:`findings`.
+    """
     site = site_of_model(rows)
     if site is None:
         return None
     texts = at_site(rows, site)
     draws = tuple(at_site(draw, site).reindex(texts.index) for draw in draws_of(control))
-    return Evidence(texts, draws, seed, words, stopping_of(rows))
+    return Evidence(texts, draws, words, stopping_of(rows), shares_draws)
 
 
 def findings_from(
     evidence: Evidence | None,
     predictions: pd.DataFrame,
     label_names: Sequence[str],
+    *,
     words: Words = CLASSES,
     seed: int = 0,
+    rules: Mapping[str, Rule] = RULES,
 ) -> tuple[Finding, ...]:
     """As :func:`findings`, of evidence at hand.
 
@@ -116,49 +100,47 @@ def findings_from(
     if evidence is None:
         return tuple(found)
     predicted = predictions.predicted_class.reindex(evidence.texts.index)
-    for question in ASKED.values():
-        found += _answered(question, evidence, predicted, label_names)
-    return tuple(found)
-
-
-def _answered(
-    question: Question,
-    evidence: Evidence,
-    predicted: pd.Series,
-    label_names: Sequence[str],
-) -> list[Finding]:
-    """One finding, or one of each predicted class where their answers differ."""
     members = {
         name: predicted.index[predicted == k] for k, name in enumerate(group_names(label_names))
     }
-    of_classes = ((name, evidence.of(m)) for name, m in members.items() if len(m))
-    return pooled_or_by_class(question, evidence, of_classes)
+    of_classes = {name: evidence.of(texts) for name, texts in members.items() if len(texts)}
+    return (*found, *findings_about_attention(evidence, of_classes, rules))
 
 
-def pooled_or_by_class(
-    question: Question,
+def findings_about_attention(
     evidence: Evidence,
-    of_classes: Iterable[tuple[str, Evidence]],
-) -> list[Finding]:
-    """One finding, or one of each predicted class where their answers differ.
+    of_classes: Mapping[str, Evidence],
+    rules: Mapping[str, Rule] = RULES,
+) -> Iterator[Finding]:
+    """Of each question one finding, or one of each predicted class where answers differ.
 
     Args:
-        question: of ``auditing/answers/attention.py``.
         evidence: of all texts.
-        of_classes: names of the classes that are predicted, with their texts' evidence.
+        of_classes: of the texts of each class that is predicted, by its name.
+        rules: by which they are graded.
     """
-    pooled = question(evidence, ALL_TEXTS)
-    if pooled is None:
-        return []
-    answered = [question(of_class, name) for name, of_class in of_classes]
-    by_class = [found for found in answered if found is not None]
-    said = {f.answer for f in by_class} - {Answer.CANNOT_SAY}
-    if len(said) > 1:
-        return by_class
-    return [replace(pooled, other_draws=_other_draws(question, evidence, pooled))]
+    for key in QUESTIONS:
+        pooled = _answer(key, rules, evidence, ALL_TEXTS)
+        if pooled is None:
+            continue
+        by_class = [
+            found
+            for name, of_class in of_classes.items()
+            if (found := _answer(key, rules, of_class, name)) is not None
+        ]
+        if len({f.answer for f in by_class} - {Answer.CANNOT_SAY}) > 1:
+            yield from by_class
+        else:
+            yield replace(pooled, other_draws=_other_draws(pooled, rules, evidence))
 
 
-def _other_draws(question: Question, evidence: Evidence, pooled: Finding) -> float | None:
+def _answer(key: str, rules: Mapping[str, Rule], evidence: Evidence, group: str) -> Finding | None:
+    """What the evidence says to a question; None where it has no such numbers."""
+    measured = QUESTIONS[key].measured(evidence, rules[key])
+    return None if measured is None else answered(key, rules[key], group, measured)
+
+
+def _other_draws(pooled: Finding, rules: Mapping[str, Rule], evidence: Evidence) -> float | None:
     """The share of single draws of the control with which the answer is another one.
 
     None where no control is counted, or there is only one draw.
@@ -166,7 +148,9 @@ def _other_draws(question: Question, evidence: Evidence, pooled: Finding) -> flo
     if len(evidence.draws) < 2 or "control" not in pooled.yardsticks:
         return None
     single = replace(evidence, shares_draws=False)
-    answers = [question(single.of_draw(draw), ALL_TEXTS) for draw in evidence.draws]
+    answers = [
+        _answer(pooled.rule, rules, single.of_draw(draw), ALL_TEXTS) for draw in evidence.draws
+    ]
     differing = [f for f in answers if f is None or f.answer != pooled.answer]
     return len(differing) / len(answers)
 
@@ -187,58 +171,16 @@ def conclusion_sentence(found: Sequence[Finding]) -> str | None:
         return None
     answer = str(concluded.answer).capitalize()
     parts = [
-        f"{RULES[f.rule].name.lower()}{_of_group(f.group)} {f.answer}"
+        f"{RULES[f.rule].name.lower()}{'' if f.group == ALL_TEXTS else f' of {f.group}'} {f.answer}"
         for f in found
-        if f.rule != "accuracy"
+        if f.is_about_attention
     ]
     return f"{QUESTION} {answer} ({grounds(concluded)}: {', '.join(parts)})."
 
 
-COUNTED = {
-    Answer.YES: "yes",
-    Answer.PARTLY: "partly",
-    Answer.NO: "no",
-    Answer.CANNOT_SAY: "undecided",
-}
-
-
 def grounds(concluded: Conclusion) -> str:
-    """What a verdict rests on: its reason, and how many questions say what.
-
-    "of 5 questions 1 yes, 3 no, 1 undecided"
-    """
-    why, asked, n = reason(concluded), len(concluded.answers), len(QUESTIONS)
-    counts = {word: len(concluded.saying(a)) for a, word in COUNTED.items()}
-    said = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
-    start = f"of {n} questions" if asked == n else f"{asked} of {n} questions asked:"
-    if why.startswith(f"{asked} of {n}"):
-        return why
-    return f"{why}; {start} {said}" if why else f"{start} {said}"
-
-
-def reason(concluded: Conclusion) -> str:
-    """Why the verdict is what it is, where counting does not tell; else empty."""
-    if concluded.at_chance:
-        return "the model is not shown to be better than guessing"
-    if concluded.is_nothing:
-        return "attention has no effect on the output"
-    if concluded.missing and concluded.answer == Answer.CANNOT_SAY:
-        asked, missing = len(concluded.answers), _names(concluded.missing)
-        return f"{asked} of {len(QUESTIONS)} questions asked, without {missing}"
-    if concluded.answer == Answer.YES and concluded.answers.get("uniqueness") in (
-        Answer.NO,
-        Answer.PARTLY,
-    ):
-        return "other attention would do as well"
-    return ""
-
-
-def _names(rules: Sequence[str]) -> str:
-    return ", ".join(RULES[rule].name.lower() for rule in rules)
-
-
-def _of_group(group: str) -> str:
-    return "" if group == ALL_TEXTS else f" of {group}"
+    """What a verdict rests on: its reason, and how many questions say what."""
+    return "; ".join(filter(None, (concluded.why, concluded.counted())))
 
 
 def zero_ablation_only(statistics: Sequence[Statistic]) -> str | None:
@@ -252,3 +194,137 @@ def zero_ablation_only(statistics: Sequence[Statistic]) -> str | None:
         "another text, so the effects of zero ablation may exceed what the heads "
         "carry."
     )
+
+
+# --- accuracy: without it there is nothing to explain --------------------------------
+
+ALWAYS_SAYING = {
+    "labels": "always saying each label's more frequent side",
+    "tags": "always saying the most frequent tag",
+    "choice": "always choosing the most frequent place",
+}
+RIGHT_SHARE = {
+    "labels": "The model decides {share} of the labels of a text rightly",
+    "tags": "The model gives {share} of the labelled words of a text their tag",
+    "span": "The model finds {share} of the starts and ends of the answers",
+    "words": "The model's likeliest word is the masked one in {share} of the masks",
+}
+ALL_RIGHT = {
+    "labels": "all of them in {share} of the texts",
+    "tags": "all of them in {share} of the texts",
+    "span": "both in {share} of the texts (exact match)",
+}
+
+
+def accuracy(predictions: pd.DataFrame, words: Words, seed: int = 0) -> Finding:
+    """Whether there is anything to explain.
+
+    Args:
+        predictions: a text per row, of :func:`~hf_attnprobe.statistics.sites.predictions_of`.
+        words: of the kind of prediction.
+        seed: of the resamples behind R².
+    """
+    found = quality(predictions)
+    if not words.is_number:
+        return graded_accuracy(found, words)
+    numbers = number_quality(predictions, seed=seed)
+    return no_accuracy() if numbers is None else _numbers(numbers, found)
+
+
+def no_accuracy(why: str = "the texts have no labels", rest: str = "") -> Finding:
+    """That there is nothing to grade, and why.
+
+    Args:
+        why: a clause.
+        rest: what else is known, in sentences.
+    """
+    said = f"{why[0].upper()}{why[1:]}.{f' {rest}' if rest else ''}"
+    nothing = Estimate(float("nan"), None, 0)
+    found = _accuracy(Answer.CANNOT_SAY, said, nothing, {})
+    return replace(found, open_because=why)
+
+
+def _accuracy(
+    answer: Answer, said: str, number: Estimate, yardsticks: Mapping[str, float | None]
+) -> Finding:
+    return finding("accuracy", RULES["accuracy"], ALL_TEXTS, answer, said, number, yardsticks)
+
+
+def _numbers(found: NumberQuality, sides: Quality) -> Finding:
+    """Numbers against saying their mean; with a threshold their sides as well."""
+    beyond = found.r_squared
+    if beyond.value != beyond.value:
+        return no_accuracy(f"all {found.n_labelled} labels are equal, so R² is not defined")
+    answer = grade(beyond, RULES["accuracy"])
+    how = {
+        Answer.YES: "which is better than that",
+        Answer.NO: "which is not better than that",
+        Answer.CANNOT_SAY: f"{_too_few(beyond)}cannot be told from that",
+    }[answer]
+    said = (
+        f"The predicted number is off by "
+        f"{said_as(found.error)} on average over {found.n_labelled} texts, always saying "
+        f"the labels' mean by {said_as(found.error_of_mean)} (mean absolute error, in the "
+        f"labels' own unit). R² is {said_as(beyond)}, where saying the mean has 0, {how}."
+    )
+    yardsticks = {
+        "mean_absolute_error": found.error.value,
+        "mean_absolute_error_of_mean": found.error_of_mean.value,
+    }
+    if sides.accuracy is not None and sides.beyond_majority is not None:
+        said += (
+            f" The side of the threshold is right in {said_as(sides.accuracy)} of "
+            f"{sides.n_labelled} texts, always saying the more frequent one in "
+            f"{sides.majority:.2f}: {said_as(sides.beyond_majority)} more."
+        )
+    return _accuracy(answer, said, beyond, yardsticks)
+
+
+def graded_accuracy(found: Quality, words: Words) -> Finding:
+    """Of decisions against the most frequent one."""
+    rule, sure = RULES["accuracy"], found.top_probability
+    certainty = f"Its mean {words.likely} is {said_as(sure)}"
+    why = "The nearer that is to 1, the less the output shows of small changes."
+    if found.accuracy is None:
+        return no_accuracy(rest=f"{certainty}. {why}")
+    if found.beyond_majority is None:
+        right = _right(found, words)
+        nothing = "and nothing is known here that it could be compared with"
+        return no_accuracy(f"{right[0].lower()}{right[1:]}, {nothing}", f"{certainty}. {why}")
+    beyond = found.beyond_majority
+    answer = grade(beyond, rule)
+    how = {
+        Answer.YES: "more",
+        Answer.NO: "more, so not better",
+        Answer.CANNOT_SAY: f"more, {_too_few(beyond)}cannot be told from nothing",
+    }[answer]
+    usual = ALWAYS_SAYING.get(words.kind, "always saying the most frequent class")
+    calibration = ""
+    if found.calibration_error is not None:
+        calibration = f" Its calibration error is {found.calibration_error:.2f}."
+    said = f"{_right(found, words)}, {usual} in {found.majority:.2f}: {said_as(beyond)} {how}.{calibration} {certainty}. {why}"
+    yardsticks = {
+        "accuracy": found.accuracy.value,
+        "majority": found.majority,
+        "top_probability": sure.value,
+        "calibration_error": found.calibration_error,
+    }
+    return _accuracy(answer, said, beyond, yardsticks)
+
+
+def _too_few(estimate: Estimate) -> str:
+    few = (estimate.n or 0) < MIN_TEXTS
+    return f"which with fewer than {MIN_TEXTS} texts " if few else "which "
+
+
+def _right(found: Quality, words: Words) -> str:
+    """How often the model is right, without a full stop."""
+    assert found.accuracy is not None  # there are labels
+    n = found.n_labelled
+    if not found.has_parts:
+        return f"The model is right in {said_as(found.accuracy)} of {n} texts"
+    pattern = RIGHT_SHARE.get(words.kind, "The model is right in {share} of its parts")
+    said = pattern.format(share=said_as(found.accuracy))
+    if found.all_met is not None and words.kind in ALL_RIGHT:
+        said += f", {ALL_RIGHT[words.kind].format(share=said_as(found.all_met))}"
+    return f"{said} (mean over {n} texts)"

@@ -21,8 +21,9 @@ from hf_attnprobe.calibration.report import Calibration, calibration_of, write
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness import InputErasure
 from hf_attnprobe.statistics.differences import DRAW
+from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.statistics.summary import PREDICTION, predictions_of
-from hf_attnprobe.statistics.verdicts import Answer, Finding
+from hf_attnprobe.statistics.verdicts import Finding
 from hf_attnprobe.storage.rows import NO_SITE
 
 

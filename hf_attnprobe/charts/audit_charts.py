@@ -19,21 +19,6 @@ from hf_attnprobe.published import Published
 from hf_attnprobe.statistics.wording import CLASSES, Words
 
 
-QUESTIONS = {
-    "tau_leave_one_out": "importance",
-    "tau_gradient": "importance",
-    "permutation_by_max_attention": "assignment",
-    "adversarial_distance": "uniqueness",
-    "adversarial_by_max_attention": "uniqueness",
-    "js_against_attention": "erasure",
-    "fraction_to_flip": "erasure",
-    "comprehensiveness": "removal",
-    "sufficiency": "removal",
-    "plausibility": "plausibility",
-}
-"""By key of a chart, the question that it shows; the last is no rule."""
-
-
 def audit_charts(
     rows: pd.DataFrame,
     classes: Sequence[str],

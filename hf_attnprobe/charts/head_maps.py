@@ -16,7 +16,7 @@ from hf_attnprobe.charts.heads import (
     heads_of,
     with_interval,
 )
-from hf_attnprobe.statistics.verdicts import MIN_TEXTS
+from hf_attnprobe.statistics.grades import MIN_TEXTS
 from hf_attnprobe.statistics.wording import CLASSES, Words
 
 

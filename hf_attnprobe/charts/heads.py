@@ -7,8 +7,9 @@ import pandas as pd
 
 from hf_attnprobe import markdown
 from hf_attnprobe.statistics.estimates import simultaneous_interval
+from hf_attnprobe.statistics.grades import MIN_TEXTS
 from hf_attnprobe.statistics.stopping import stopping_of, widened
-from hf_attnprobe.statistics.verdicts import MIN_TEXTS, RULES
+from hf_attnprobe.statistics.verdicts import RULES
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,9 @@ from hf_attnprobe.statistics.estimates import (
     percentile_interval,
     resample_counts,
 )
+from hf_attnprobe.statistics.grades import MIN_TEXTS
 from hf_attnprobe.statistics.scores import weighted_metrics, with_all_texts
 from hf_attnprobe.statistics.summary import PREDICTION
-from hf_attnprobe.statistics.verdicts import MIN_TEXTS
 from hf_attnprobe.storage.provenance import plain
 
 

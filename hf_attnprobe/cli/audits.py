@@ -15,7 +15,7 @@ from hf_attnprobe.cli.flags import (
 )
 from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.options import from_flat
-from hf_attnprobe.statistics.verdicts import Answer
+from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.terminal import show
 
 

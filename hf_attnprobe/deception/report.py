@@ -11,8 +11,9 @@ from hf_attnprobe.reports.document import Answered, Cell, Document, NumberLine, 
 from hf_attnprobe.reports.forms import Documented
 from hf_attnprobe.retraining.verdict import all_of, opposite
 from hf_attnprobe.statistics.estimates import Estimate, mean_estimate
+from hf_attnprobe.statistics.grades import MIN_TEXTS, Answer, grade
 from hf_attnprobe.statistics.scores import Score, compare_scores
-from hf_attnprobe.statistics.verdicts import MIN_TEXTS, RULES, Answer, grade
+from hf_attnprobe.statistics.verdicts import RULES
 from hf_attnprobe.storage.provenance import plain
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pandas as pd
 
-from hf_attnprobe.auditing.answers.merged import merged_findings
 from hf_attnprobe.auditing.command import asked_for
+from hf_attnprobe.auditing.merged_findings import merged_findings
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.report import Report
 from hf_attnprobe.auditing.verdict import findings

@@ -7,7 +7,7 @@ from pathlib import Path
 from hf_attnprobe.auditing.command import repeating
 from hf_attnprobe.auditing.report import Report, read_audit
 from hf_attnprobe.auditing.verdict import conclusion_sentence
-from hf_attnprobe.cards.contents import AuditedOn
+from hf_attnprobe.cards.metadata import AuditedOn
 from hf_attnprobe.cards.names import DataName, public_record
 from hf_attnprobe.errors import AttnProbeError
 

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from hf_attnprobe.cards.contents import Card
-from hf_attnprobe.cards.metadata import EVAL_RESULTS, eval_results_yaml
+from hf_attnprobe.cards.metadata import EVAL_RESULTS, Card, eval_results_yaml
 from hf_attnprobe.cards.names import public_record
 from hf_attnprobe.cards.readme import Readme, has_findings, updated, with_others
 from hf_attnprobe.checkpoints.loading import load_model

@@ -5,12 +5,7 @@ from collections.abc import Sequence
 from hf_attnprobe import markdown
 from hf_attnprobe.retraining.verdict import Verdict
 from hf_attnprobe.statistics.summary import Statistic, find_statistic
-from hf_attnprobe.statistics.verdict_lines import (
-    WIDTH,
-    fitting,
-    tail,
-    verdict_line,
-)
+from hf_attnprobe.statistics.verdict_lines import WIDTH, fitting, tail, verdict_line
 from hf_attnprobe.statistics.verdicts import RULES, Finding
 
 

@@ -14,9 +14,10 @@ from scipy.special import stdtrit
 from hf_attnprobe import markdown
 from hf_attnprobe.published import PUBLISHED
 from hf_attnprobe.statistics.estimates import Estimate
+from hf_attnprobe.statistics.grades import MIN_TEXTS, Answer, grade
 from hf_attnprobe.statistics.scores import Score, find_score
 from hf_attnprobe.statistics.summary import Statistic, find_statistic, key_of
-from hf_attnprobe.statistics.verdicts import MIN_TEXTS, RULES, Answer, Finding, grade
+from hf_attnprobe.statistics.verdicts import RULES, Finding
 
 
 Statistics = Sequence[Statistic]

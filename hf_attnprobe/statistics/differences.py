@@ -23,8 +23,8 @@ from hf_attnprobe.statistics.estimates import (
     paired_share_interval,
     share_difference_interval,
 )
+from hf_attnprobe.statistics.grades import MIN_TEXTS
 from hf_attnprobe.statistics.summary import groups_of_texts, one_row_per_text, position
-from hf_attnprobe.statistics.verdicts import MIN_TEXTS
 
 
 # --- a model beside its control ---------------------------------------------------------------

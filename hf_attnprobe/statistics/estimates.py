@@ -352,14 +352,13 @@ def student_t(degrees: int, level: float = 0.95) -> float:
     return float(stdtrit(degrees, (1 + level) / 2))
 
 
-def mean_estimate(values: np.ndarray, *, share: bool = False, seed: int = 0) -> Estimate:
+def mean_estimate(values: np.ndarray, *, share: bool = False) -> Estimate:
     """The mean of the texts that have a value, with its interval and their number.
 
     Args:
         values: [texts]; texts with NaN are left out.
         share: whether the mean is a share of texts; where all values are 0 or 1 the
             interval is then the exact one.
-        seed: without effect, since no interval of a mean is drawn.
     """
     real = np.asarray(values, dtype=np.float64)
     real = real[~np.isnan(real)]

@@ -314,7 +314,7 @@ class NumberQuality:
     n_labelled: int
 
 
-def quality(predictions: pd.DataFrame, *, seed: int = 0) -> Quality:
+def quality(predictions: pd.DataFrame) -> Quality:
     """Accuracy, saturation and calibration.
 
     Args:
@@ -322,12 +322,11 @@ def quality(predictions: pd.DataFrame, *, seed: int = 0) -> Quality:
             ``label``, which is −1 for a text without one. Where there is ``correct``, a
             text has several labels; ``label@name`` is then 1, 0 or −1 for each, or
             ``label_share@name`` the share of its labels that are this one.
-        seed: of the bootstrap.
     """
     probability = predictions.probability.to_numpy(dtype=np.float64)
     sure = mean_estimate(probability)
     if "correct" in predictions:
-        return _of_parts(predictions, sure, seed)
+        return _of_parts(predictions, sure)
     labelled = predictions[predictions.label >= 0]
     n, n_labelled = len(predictions), len(labelled)
     if not n_labelled:
@@ -354,7 +353,7 @@ def _difference(paired: np.ndarray) -> Estimate:
     return Estimate(float(paired.mean()), (low, high), len(paired))
 
 
-def _of_parts(predictions: pd.DataFrame, sure: Estimate, seed: int) -> Quality:
+def _of_parts(predictions: pd.DataFrame, sure: Estimate) -> Quality:
     """Where a text has several labels, each met or not."""
     labelled = predictions[predictions.correct.notna()]
     n, n_labelled = len(predictions), len(labelled)

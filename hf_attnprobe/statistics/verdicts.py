@@ -1,100 +1,29 @@
-"""From numbers to answers: every rule, its thresholds and where they come from.
+"""The verdict: every rule, what is found by it, and how findings make one answer.
 
-A rule grades an estimate with its 95% interval. Only an interval that lies on one side
-of every threshold gives an answer; one that crosses a threshold, or stems from fewer
-than ``MIN_TEXTS`` texts, cannot say. The documentation prints this table. What is said
-of a rule anywhere (its question, measure, scale and yardsticks) stands in its record.
+The rules about attention are in ``questions.py``. The documentation prints the table.
 """
 
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 
+from hf_attnprobe import markdown
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.statistics.estimates import Estimate
-
-
-MIN_TEXTS = 30
-"""Below this many texts an interval of a mean covers too seldom to be read."""
-
-
-class Answer(StrEnum):
-    """What can be said to a question. Only the verdict can be "mostly" something."""
-
-    YES = "yes"
-    MOSTLY_YES = "mostly yes"
-    PARTLY = "partly"
-    MOSTLY_NO = "mostly no"
-    NO = "no"
-    CANNOT_SAY = "cannot say"
-
-
-GRADES = (Answer.NO, Answer.PARTLY, Answer.YES)
-
-
-@dataclass(frozen=True)
-class Rule:
-    """How a question is answered, and what is said of it.
-
-    Attributes:
-        name: one word, with which the sentence begins.
-        question: what is asked.
-        measure: the number that is graded, with its yardstick.
-        partly: the answer is at least "partly" from here on.
-        yes: it is "yes" from here on; a rule with two answers has the same twice.
-        source: where measure and thresholds come from.
-        done: what is done to the model, in plain words; has the places of
-            :class:`~hf_attnprobe.statistics.wording.Words`.
-        scale: what the graded number is, beneath its number line.
-        if_yes, if_no: what may be said where the answer is yes, or no.
-        ends: what stands at a place of the number line, whatever was measured.
-        yardsticks: what the numbers are that a finding is to be seen beside, by name.
-        asks: the question in at most thirty letters, for a line of a terminal.
-        line: how that line says the graded number, with a place for it.
-        labels: by name of a yardstick, a word for it where there is little room; the
-            most telling first, others are left out there.
-    """
-
-    name: str
-    question: str
-    measure: str
-    partly: float
-    yes: float
-    source: str
-    done: str = ""
-    scale: str = ""
-    if_yes: str = ""
-    if_no: str = ""
-    ends: Mapping[str, float] = field(default_factory=dict)
-    yardsticks: Mapping[str, str] = field(default_factory=dict)
-    asks: str = ""
-    line: str = "{}"
-    labels: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def thresholds(self) -> dict[str, float]:
-        """Where the answer changes, by what it then is."""
-        return thresholds_between(self.partly, self.yes)
-
-
-def thresholds_between(partly: float, yes: float) -> dict[str, float]:
-    """Where an answer changes, by what it then is."""
-    if partly == yes:
-        return {"yes above" if yes == 0 else "yes from": yes}
-    return {"partly from": partly, "yes from": yes}
-
-
-BY_CALIBRATION = (
-    "the first threshold is the least multiple of .05 that at most 1 in 20 models of any "
-    "kind exceed of which the truth is no (constructed models, 500 texts)"
+from hf_attnprobe.statistics.grades import (
+    GRADES,
+    Answer,
+    Measure,
+    Rule,
+    grade_between,
+    possible_answers,
 )
-"""The constructed models are those of ``docs/calibration.md``; a yes of two grades begins
-half of the way, which none of these models exceeds."""
+from hf_attnprobe.statistics.questions import QUESTIONS, Measured
+from hf_attnprobe.statistics.summary import ALL_TEXTS
 
 
-RULES = {
+RULES: dict[str, Rule] = {
     "accuracy": Rule(
         "Accuracy",
         "Is the model better than guessing?",
@@ -124,158 +53,12 @@ RULES = {
             "mean_absolute_error": "error",
             "mean_absolute_error_of_mean": "of always the mean",
         },
+        compared=(
+            Measure("share of a text's labels that are right", {"right": 1}),
+            Measure("error of the predicted number (less is better)", {"error": 1}),
+        ),
     ),
-    "importance": Rule(
-        "Importance",
-        "Do tokens with more attention matter more when they are left out?",
-        "Gini correlation of attention with leave-one-out importance, as a share of the "
-        "way from the control's to 1: (own − control) / (1 − control), of the means over "
-        "texts",
-        partly=0.35,
-        yes=0.5,
-        source="Jain & Wallace 2019, Section 4.1, weighted by importance (Schechtman & "
-        "Yitzhaki 1987) and corrected for chance as Cohen's κ is; " + BY_CALIBRATION,
-        done="Each token is left out in turn, and how far {said} then falls says how "
-        "much the token matters (leave-one-out). The Gini correlation says how well "
-        "attention puts the tokens that matter first: 1 is the best order, 0 chance. "
-        "Sharp attention agrees with leave-one-out by itself, so the same weights are "
-        "given to other tokens of the text at random (the control), and what they reach "
-        "is where the scale begins.",
-        scale="way from the same weights at random tokens to the best order",
-        if_yes="the tokens with most attention are those that matter when left out",
-        if_no="the same weights at random other tokens name what matters about as well",
-        ends={"the control": 0.0, "the best order": 1.0},
-        yardsticks={
-            "agreement": "Gini correlation of attention with leave-one-out",
-            "control": "Gini correlation of the control's attention",
-            "precision": "precision of the tokens that hold half of the importance",
-            "tau": "Kendall's τ of attention with leave-one-out, all pairs alike",
-            "gradient": "Kendall's τ of gradients with leave-one-out",
-        },
-        asks="Do weights name what matters?",
-        line="way {}",
-        labels={"agreement": "own", "control": "control", "tau": "τ"},
-    ),
-    "assignment": Rule(
-        "Assignment",
-        "Does it matter which token got which weight?",
-        "median change of the output over shuffles of the weights, the larger of total "
-        "variation (0 to 1; of numbers in standard deviations of the labels) and share "
-        "of the log-odds' range",
-        partly=0.1,
-        yes=0.1,
-        source="Jain & Wallace 2019, Section 4.2.1; " + BY_CALIBRATION,
-        done="The weights of a text are shuffled among its tokens again and again. If it "
-        "matters which token has which weight, the output moves ({measured}). Of a model "
-        "that is very sure the log-odds are looked at too, since its probability hardly "
-        "shows what happens.",
-        scale="how far the median shuffle moves the output",
-        if_yes="the output depends on which token has which weight",
-        if_no="giving the same weights to other tokens hardly changes the output",
-        ends={"nothing moves": 0.0},
-        yardsticks={
-            "total variation": "the median shuffle moves the output by",
-            "log-odds": "and the log-odds by this share of their range",
-            "worst shuffle": "the worst of the shuffles moves one of the two by",
-        },
-        asks="Do shuffled weights matter?",
-        line="moves {}",
-        labels={
-            "total variation": "output",
-            "log-odds": "log-odds",
-            "worst shuffle": "worst",
-        },
-    ),
-    "uniqueness": Rule(
-        "Uniqueness",
-        "Is this attention the only one that gives this output?",
-        "1 − the farthest attention within ε = .01 as a share of the farthest of all, "
-        "per text; a yes needs an upper bound of that distance",
-        partly=0.42,
-        yes=0.75,
-        source="Jain & Wallace 2019, Section 4.2.2 (ε); .42 = 1 − .40 / ln 2, the "
-        "distance of trained adversaries (Wiegreffe & Pinter 2019, Table 4); .75 is our "
-        "choice. It does not decide the verdict: another attention with the same output "
-        "does not make this one false (Wiegreffe & Pinter 2019, Section 2)",
-        done="All other attention that moves the output by at most ε = {within} is "
-        "searched for the one that is farthest from the model's. How far two are apart "
-        "is their Jensen-Shannon divergence (JSD: 0 is the same attention, .69 = ln 2 "
-        "attention to other tokens only). Graded is how tightly the output pins the "
-        "weights down: 0 not at all, 1 completely.",
-        scale="how tightly the output pins the weights down",
-        if_yes="very different attention gives another output",
-        if_no="the attention can be replaced by very different attention with almost "
-        "the same output",
-        ends={"any attention does": 0.0, "only this one does": 1.0},
-        yardsticks={
-            "largest_jsd": "JSD of the farthest attention of all",
-            "epsilon_max_jsd": "JSD of the farthest that keeps the output",
-            "upper_bound": "share of the way that none can exceed",
-            "control": "share of the way that the control's can go",
-        },
-        asks="Do only these weights do it?",
-        line="pinned down {}",
-        labels={"epsilon_max_jsd": "others at JSD", "largest_jsd": "of at most"},
-    ),
-    "erasure": Rule(
-        "Erasure",
-        "Does the decision rest on the largest weights?",
-        "1 − (tokens erased in attention's order beyond the smallest set) / (those of a "
-        "random order), until nine tenths of the decision's lead are gone, as a share of "
-        "the way from the control's to 1; of the means over texts that some order gets "
-        "there",
-        partly=0.35,
-        yes=0.5,
-        source="Serrano & Smith 2019, Section 5; nine tenths of the lead in place of the "
-        "flip, which the noise behind the deciding tokens makes; " + BY_CALIBRATION,
-        done="Attention weights are set to 0 one after the other, the largest first, "
-        "until nine tenths of the decision's lead are gone. The same is done with the "
-        "smallest set that does it, with random orders, and with the same weights at "
-        "other tokens (the control).",
-        scale="way from the same weights at random tokens to the smallest set",
-        if_yes="the largest weights are what the decision rests on",
-        if_no="the decision rests on the largest weights no more than it would if they "
-        "were at other tokens",
-        ends={"the control": 0.0, "the smallest set": 1.0},
-        yardsticks={
-            "attention": "share of tokens erased in attention's order",
-            "smallest": "share of tokens in the smallest set",
-            "random": "share of tokens erased in a random order",
-            "way": "way of attention from a random order to the smallest set",
-            "control": "way of the control's attention",
-            "flip way": "the same way until the decision flips (Serrano & Smith)",
-        },
-        asks="Do the top weights decide?",
-        line="way {}",
-        labels={"way": "own", "control": "control", "attention": "erased"},
-    ),
-    "removal": Rule(
-        "Removal",
-        "Does the prediction fall without the tokens of most attention?",
-        "comprehensiveness of attention's ranking minus a random one's, minus the same "
-        "of the control, per text",
-        partly=0.1,
-        yes=0.1,
-        source="DeYoung et al. 2020; " + BY_CALIBRATION,
-        done="The tokens of most attention are taken out of the text itself, and the "
-        "loss is compared with taking out as many random ones, and with what the same "
-        "weights at other tokens cost (the control).",
-        scale="what is lost beyond random tokens, less the control's",
-        if_yes="the prediction loses more without the tokens of most attention than "
-        "without random ones",
-        if_no="the prediction loses no more without the tokens of most attention than "
-        "it does without others",
-        ends={"the control": 0.0},
-        yardsticks={
-            "attention": "lost without the tokens of most attention",
-            "random": "lost without random tokens",
-            "beyond random": "the difference of the two",
-            "control": "that difference of the control",
-        },
-        asks="Do the top tokens decide?",
-        line="loses {} more",
-        labels={"attention": "own", "random": "random", "control": "control's"},
-    ),
+    **QUESTIONS,
     "head_effect": Rule(
         "One head: effect",
         "Does the output move when this head alone is edited?",
@@ -415,16 +198,34 @@ class Finding:
     yes: float | None = None
 
     @property
-    def limits(self) -> tuple[float, float]:
-        """From where on the answer is partly, and yes."""
+    def graded_by(self) -> Rule:
+        """The rule, with the thresholds that graded this finding."""
         rule = RULES[self.rule]
-        partly = rule.partly if self.partly is None else self.partly
-        return partly, rule.yes if self.yes is None else self.yes
+        if self.partly is None or self.yes is None:
+            return rule
+        return replace(rule, partly=self.partly, yes=self.yes)
 
     @property
-    def thresholds(self) -> dict[str, float]:
-        """Where the answer changes, by what it then is."""
-        return thresholds_between(*self.limits)
+    def where(self) -> str:
+        """Of which texts it is; empty of all."""
+        return "" if self.group == ALL_TEXTS else f" (texts predicted {self.group})"
+
+    @property
+    def name(self) -> str:
+        """The rule's name, and of which texts."""
+        return f"{RULES[self.rule].name}{self.where}"
+
+    @property
+    def is_about_attention(self) -> bool:
+        """Whether it counts for the verdict; accuracy says only whether there is one."""
+        return self.rule in QUESTIONS
+
+    @property
+    def number(self) -> str:
+        """What was graded, with its interval, two digits; empty without a number."""
+        if self.value != self.value:
+            return ""
+        return markdown.interval(self.value, self.ci95, digits=2)
 
 
 def with_thresholds(given: Sequence[str]) -> dict[str, Rule]:
@@ -443,63 +244,102 @@ def with_thresholds(given: Sequence[str]) -> dict[str, Rule]:
             values = [float(number) for number in numbers.split(",")]
         except ValueError:
             values = []
-        n_expected = (1, 2) if name in ("importance", "uniqueness", "erasure") else (1,)
+        rule = QUESTIONS.get(name)
         in_order = values == sorted(values) and all(map(math.isfinite, values))
-        if name not in QUESTIONS or len(values) not in n_expected or not in_order:
+        if rule is None or len(values) not in _n_thresholds(rule) or not in_order:
             raise AttnProbeError(
                 "expected thresholds such as importance=.2,.4 (partly and yes from) or "
                 f"removal=.1, of {', '.join(QUESTIONS)}, got {text!r}; change --thresholds"
             )
-        rules[name] = replace(rules[name], partly=values[0], yes=values[-1])
+        rules[name] = replace(rule, partly=values[0], yes=values[-1])
     return rules
 
 
-def grade(estimate: Estimate, rule: Rule) -> Answer:
-    """The answer that an estimate gives; "cannot say" where its interval crosses one.
+def _n_thresholds(rule: Rule) -> tuple[int, ...]:
+    """How many thresholds may be given; of a rule with two answers there is one."""
+    return (1,) if rule.partly == rule.yes else (1, 2)
 
-    >>> grade(Estimate(0.8, (0.77, 0.83), 200), RULES["erasure"]).value
-    'yes'
-    >>> grade(Estimate(0.74, (0.71, 0.77), 200), RULES["erasure"]).value
-    'cannot say'
+
+NO_CONTROL = "no control was run"
+ONE_DRAW = "one draw of such a control says nothing of the next one"
+
+
+def answered(key: str, rule: Rule, group: str, measured: Measured) -> Finding:
+    """What was measured, graded and put into a sentence.
+
+    Args:
+        key: of the rule.
+        rule: by which it is graded, perhaps with thresholds of a user's own.
+        group: "all" texts, or the predicted class whose texts it is about.
+        measured: by the rule's question.
     """
-    return grade_between(estimate, estimate, rule)
+    number, said = measured.graded, measured.said
+    lowest = number if measured.at_least is None else measured.at_least
+    answer = grade_between(lowest, number, rule)
+    possible = possible_answers(lowest, number, rule)
+    open_because = measured.open_because if answer == Answer.CANNOT_SAY else ""
+    if number.n and number.ci95 is None:
+        open_because = ONE_DRAW
+    if measured.caution and answer != Answer.NO:
+        answer, open_because = Answer.CANNOT_SAY, measured.caution
+    if measured.lacks_control:
+        possible, open_because = (), NO_CONTROL
+        said += " No control was run, and the same weights at other tokens may reach as much."
+        if answer != Answer.NO:
+            answer = Answer.CANNOT_SAY
+    found = finding(key, rule, group, answer, said, number, measured.yardsticks, possible)
+    return replace(
+        found,
+        is_upper_bound=measured.is_upper_bound,
+        is_nothing=measured.is_nothing,
+        open_because=open_because,
+    )
 
 
-def grade_between(lowest: Estimate, highest: Estimate, rule: Rule) -> Answer:
-    """As :func:`grade` of a number known only to lie between two estimates."""
-    possible = possible_answers(lowest, highest, rule)
-    return possible[0] if len(possible) == 1 else Answer.CANNOT_SAY
+def finding(
+    key: str,
+    rule: Rule,
+    group: str,
+    answer: Answer,
+    said: str,
+    number: Estimate,
+    yardsticks: Mapping[str, float | None],
+    possible: Sequence[Answer] = (),
+) -> Finding:
+    """A finding whose sentence begins with its answer, as in "Erasure: cannot say (partly or yes)."
 
-
-def possible_answers(lowest: Estimate, highest: Estimate, rule: Rule) -> tuple[Answer, ...]:
-    """The answers that the intervals leave open, the lowest first.
-
-    All of them where there is no interval, or where there are too few texts.
+    Args:
+        said: what was measured, in sentences.
+        possible: the answers that are open.
     """
-    n = min(lowest.n or 0, highest.n or 0)
-    if lowest.ci95 is None or highest.ci95 is None or n < MIN_TEXTS:
-        return tuple(answer for answer in GRADES if _has(rule, answer))
-    first = _place(lowest.ci95[0], rule)
-    last = _place(highest.ci95[1], rule)
-    return tuple(a for a in GRADES[first : last + 1] if _has(rule, a))
+    where = "" if group == ALL_TEXTS else f" (texts predicted {group})"
+    is_open = answer == Answer.CANNOT_SAY and len(possible) > 1
+    between = f" ({' or '.join(possible)})" if is_open else ""
+    has_own_thresholds = rule != RULES[key]
+    return Finding(
+        rule=key,
+        group=group,
+        answer=answer,
+        sentence=f"{rule.name}{where}: {answer}{between}. {said}",
+        value=number.value,
+        ci95=number.ci95,
+        n=number.n or 0,
+        yardsticks={n: v for n, v in yardsticks.items() if v is not None and v == v},
+        partly=rule.partly if has_own_thresholds else None,
+        yes=rule.yes if has_own_thresholds else None,
+    )
 
 
-def _place(value: float, rule: Rule) -> int:
-    """The grade of one number, as its place in GRADES; above 0 where a threshold is 0."""
-    if rule.partly == rule.yes == 0:
-        return 2 if value > 0 else 0
-    return (value >= rule.partly) + (value >= rule.yes)
-
-
-def _has(rule: Rule, answer: Answer) -> bool:
-    return answer != Answer.PARTLY or rule.partly != rule.yes
-
-
-EFFECT = "assignment"
-RANKINGS = ("importance", "erasure", "removal")
+(EFFECT,) = (key for key, q in QUESTIONS.items() if q.part == "effect")
+RANKINGS = tuple(key for key, q in QUESTIONS.items() if q.part == "ranking")
 DECISIVE = (EFFECT, *RANKINGS)
-QUESTIONS = ("importance", "assignment", "uniqueness", "erasure", "removal")
-"""About attention, in the order in which they are reported."""
+
+
+def _listed(keys: Iterable[str], last: str = "and") -> str:
+    """Names of rules in their order, as in "importance, erasure and removal"."""
+    *names, end = (RULES[key].name.lower() for key in QUESTIONS if key in set(keys))
+    return f"{', '.join(names)} {last} {end}"
+
 
 COMBINATIONS = (
     (
@@ -513,17 +353,17 @@ COMBINATIONS = (
         "what has no effect explains nothing, however well it ranks the tokens",
     ),
     (
-        "importance, erasure and removal all say no",
+        f"{_listed(RANKINGS)} all say no",
         Answer.NO,
         "the weights name what matters no better than at random tokens",
     ),
     (
-        "importance, assignment, erasure or removal was not asked",
+        f"{_listed(DECISIVE, 'or')} was not asked",
         Answer.CANNOT_SAY,
-        "a verdict needs all four",
+        "a verdict needs them all",
     ),
     (
-        "importance, assignment, erasure and removal all say yes",
+        f"{_listed(DECISIVE)} all say yes",
         Answer.YES,
         "the weights name what matters, and the output depends on them; uniqueness says "
         "whether other attention would do as well, which does not make this one false",
@@ -541,6 +381,19 @@ COMBINATIONS = (
     ("anything else", Answer.PARTLY, "the questions disagree"),
 )
 """The verdict by what the questions say, the first that fits; with the reason."""
+
+
+COUNTED = {
+    Answer.YES: "yes",
+    Answer.PARTLY: "partly",
+    Answer.NO: "no",
+    Answer.CANNOT_SAY: "undecided",
+}
+
+
+def names_of(rules: Iterable[str]) -> str:
+    """The names of rules in a sentence, as in "erasure, removal"."""
+    return ", ".join(RULES[rule].name.lower() for rule in rules)
 
 
 @dataclass(frozen=True)
@@ -564,6 +417,34 @@ class Conclusion:
     def missing(self) -> list[str]:
         """Questions without which there is no verdict, and that were not asked."""
         return [rule for rule in DECISIVE if rule not in self.answers]
+
+    @property
+    def why(self) -> str:
+        """Why the verdict is what it is, where counting does not tell; else empty."""
+        if self.at_chance:
+            return "the model is not shown to be better than guessing"
+        if self.is_nothing:
+            return "attention has no effect on the output"
+        if self.missing and self.answer == Answer.CANNOT_SAY:
+            return f"too few for a verdict, without {names_of(self.missing)}"
+        beside = (
+            QUESTIONS[rule].beside_yes
+            for rule, said in self.answers.items()
+            if self.answer == Answer.YES and said in (Answer.NO, Answer.PARTLY)
+        )
+        return "; ".join(filter(None, beside))
+
+    def counted(self, *, by_name: bool = False) -> str:
+        """How many questions were asked, and how many say what.
+
+        "5 of 5 questions asked: 1 yes, 3 no, 1 undecided"; by name "1 yes (removal), …".
+        """
+        said = []
+        for answer, word in COUNTED.items():
+            rules = self.saying(answer)
+            names = f" ({names_of(rules)})" if by_name else ""
+            said += [f"{len(rules)} {word}{names}"] if rules else []
+        return f"{len(self.answers)} of {len(QUESTIONS)} questions asked: {', '.join(said)}"
 
     def saying(self, answer: Answer) -> list[str]:
         """The questions with an answer, in their order."""

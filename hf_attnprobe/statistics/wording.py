@@ -26,6 +26,7 @@ class Words:
         unit: behind the number of a change of the output.
         distance: what such a change is, in brackets.
         measured: the same with its range or unit.
+        moves: what a shuffle moves, with its range or unit.
         within: the ε of uniqueness, with its unit.
         amount: behind a number of what is explained.
         aside: what that is a mean of, or where it points.
@@ -41,6 +42,7 @@ class Words:
     unit: str = "of 1"
     distance: str = "total variation"
     measured: str = "total variation distance, 0 to 1"
+    moves: str = "output or log-odds, 0 to 1"
     within: str = ".01"
     amount: str = OF_PROBABILITY
     aside: str = ""
@@ -134,6 +136,7 @@ def _of_number(prediction: Mapping[str, Any], unit: str) -> Words:
         unit=unit,
         distance=f"change of the number{several}",
         measured=f"change of the number in {unit}{several}",
+        moves=f"the output, {unit}",
         within=f".01 {unit}",
         amount=unit,
         aside=f", towards {origin:g} or past it{several}",

@@ -16,9 +16,9 @@ from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.retraining.report import RetrainingReport
 from hf_attnprobe.retraining.stored import read_retraining
 from hf_attnprobe.statistics.estimates import Estimate, mean_estimate
+from hf_attnprobe.statistics.grades import MIN_TEXTS
 from hf_attnprobe.statistics.scores import Score, find_score
 from hf_attnprobe.statistics.summary import PREDICTION
-from hf_attnprobe.statistics.verdicts import MIN_TEXTS
 from hf_attnprobe.storage.provenance import from_plain
 from hf_attnprobe.storage.rows import read_rows
 from hf_attnprobe.studies.plan import Column, Job, Scalar, Study, Table, name_of

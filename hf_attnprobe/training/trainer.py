@@ -25,7 +25,7 @@ from transformers import (
     set_seed,
 )
 
-from hf_attnprobe.cards.contents import Card
+from hf_attnprobe.cards.metadata import Card
 from hf_attnprobe.checkpoints.loading import load_model
 from hf_attnprobe.checkpoints.readme import describe, write_files
 from hf_attnprobe.checkpoints.records import (

@@ -9,8 +9,6 @@ import pandas as pd
 
 from hf_attnprobe.auditing.differences.numbers import (
     LESS_CONTROL,
-    MEASURES,
-    Measure,
     numbers_of,
     texts_of,
 )
@@ -31,6 +29,7 @@ from hf_attnprobe.auditing.report import Report, read_audit
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.statistics.differences import Difference, Sides, changes, mean_of_draws
 from hf_attnprobe.statistics.estimates import Estimate, mean_estimate
+from hf_attnprobe.statistics.questions import QUESTIONS
 from hf_attnprobe.statistics.summary import PREDICTION, one_row_per_text, site_of_model
 from hf_attnprobe.statistics.verdicts import RULES
 from hf_attnprobe.storage.rows import read_draws
@@ -38,14 +37,6 @@ from hf_attnprobe.storage.rows import read_draws
 
 Place = tuple[str, str, int, int]
 """Test, statistic, layer and head."""
-TESTS = {
-    "importance": "correlation",
-    "assignment": "permutation",
-    "uniqueness": "adversarial",
-    "erasure": "erasure",
-    "removal": "input_erasure",
-}
-"""The test that answers each question; accuracy needs none."""
 NOT_COMPARED = r"_p_value|@random_\d"
 """Statistics whose differences say nothing: p-values, single random orders."""
 
@@ -118,26 +109,24 @@ def _check(reports: Sequence[Report]) -> None:
             )
 
 
-RATIOS = ("importance", "erasure")
-"""Questions that are graded by a ratio of means over texts, which no text has."""
-
-
 def _own_numbers(questions: Sequence[ComparedQuestion]) -> list[str]:
     """Where what is compared is not what is graded."""
     compared = {q.rule: q.measure for q in questions if any(q.differences)}
     said = []
-    ratios = " and ".join(RULES[r].name.lower() for r in RATIOS if r in compared)
+    ratios = " and ".join(RULES[r].name.lower() for r in compared if RULES[r].is_ratio)
     if ratios:
         said.append(
             f"Of {ratios} the paired difference of the models' own numbers is given. "
             "What is graded is their share of the way from the control to the best, a "
             "ratio of means over texts that no single text has."
         )
-    if "removal" in compared and not compared["removal"].endswith(LESS_CONTROL):
-        said.append(
-            "Removal is graded beyond a control. Here the models' own numbers are "
-            "compared, as not every audit came with its control's rows."
-        )
+    for rule in compared:
+        beyond_control = any(measure.beyond_control for measure in RULES[rule].compared)
+        if beyond_control and not compared[rule].endswith(LESS_CONTROL):
+            said.append(
+                f"{RULES[rule].name} is graded beyond a control. Here the models' own numbers "
+                "are compared, as not every audit came with its control's rows."
+            )
     return said
 
 
@@ -162,12 +151,13 @@ def _questions(
     """Side by side, with simultaneous intervals over all questions of all audits."""
     audits = [texts_of(r.rows, c) for r, c in zip(reports, controls, strict=True)]
     chosen: dict[str, tuple[str, list[pd.Series | None]]] = {}
-    for measure in MEASURES:
-        words, found = numbers_of(measure, audits)
-        compared = _kept(measure, found, reports)
-        known = _n_known(compared)
-        if known > max(1, _n_known(chosen.get(measure.rule, ("", []))[1])):
-            chosen[measure.rule] = words, compared
+    for rule, record in RULES.items():
+        for measure in record.compared:
+            words, found = numbers_of(measure, audits)
+            compared = _kept(rule, found, reports)
+            known = _n_known(compared)
+            if known > max(1, _n_known(chosen.get(rule, ("", []))[1])):
+                chosen[rule] = words, compared
     sides = []
     for number, n in enumerate(n_shared, 1):
         both = [
@@ -197,13 +187,13 @@ def _questions(
 
 
 def _kept(
-    measure: Measure, found: Sequence[pd.Series | None], reports: Sequence[Report]
+    rule: str, found: Sequence[pd.Series | None], reports: Sequence[Report]
 ) -> list[pd.Series | None]:
     """Without the numbers that mean another thing than the first audit's."""
     kept = list(found)
     for number, report in enumerate(reports[1:], 1):
-        test = TESTS.get(measure.rule)
-        if test is not None and test not in _comparable(reports[0], report):
+        asked = QUESTIONS.get(rule)  # accuracy needs no test
+        if asked is not None and asked.test not in _comparable(reports[0], report):
             kept[number] = None
     return kept
 

@@ -1,95 +1,16 @@
 """The number behind each question, text by text. Pure: rows in, data frames out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pandas as pd
 
+from hf_attnprobe.statistics.grades import Measure
 from hf_attnprobe.statistics.summary import at_site, predictions_of, site_of_model
-
-
-@dataclass(frozen=True)
-class Measure:
-    """A number per text as a sum of statistics.
-
-    Attributes:
-        rule: key of the question.
-        words: what the number is.
-        terms: factors by statistic.
-        constant: what is added.
-        beyond_control: whether the control's is subtracted, where all audits have one.
-        larger_than: a statistic whose mean is smaller, else this is not what is graded.
-    """
-
-    rule: str
-    words: str
-    terms: Mapping[str, float]
-    constant: float = 0.0
-    beyond_control: bool = False
-    larger_than: str = ""
-
-    def of(self, texts: pd.DataFrame) -> pd.Series | None:
-        """The number of every text; None where a statistic is missing."""
-        if not set(self.terms) <= set(texts):
-            return None
-        if self.larger_than in texts:
-            own, other = (
-                texts[[*self.terms]].mean().sum(),
-                texts[self.larger_than].mean(),
-            )
-            if own <= other:
-                return None
-        parts = [factor * texts[name] for name, factor in self.terms.items()]
-        return sum(parts[1:], parts[0]) + self.constant
 
 
 LESS_CONTROL = ", minus the control's"
 """Ends the words of a number from which the control's is taken off."""
-SHUFFLED = "under shuffled attention"
-SOONER = "share of tokens that attention's order erases less than a random one, until"
-REMOVAL = "what is lost without the tokens of most attention, minus without random ones"
-MEASURES = (
-    Measure("accuracy", "share of a text's labels that are right", {"right": 1}),
-    Measure("accuracy", "error of the predicted number (less is better)", {"error": 1}),
-    Measure(
-        "importance",
-        "Gini correlation of attention with leave-one-out",
-        {"attention_leave_one_out_agreement": 1},
-    ),
-    Measure(
-        "assignment",
-        f"change of the log-odds {SHUFFLED}, as a share of their range",
-        {"median_share_of_log_odds": 1},
-        larger_than="median_tvd",
-    ),
-    Measure("assignment", f"change of the output {SHUFFLED}", {"median_tvd": 1}),
-    Measure(
-        "uniqueness",
-        "1 − the farthest attention found within ε, as a share of the farthest of all",
-        {"share_of_largest@0.01": -1},
-        constant=1,
-    ),
-    Measure(
-        "erasure",
-        f"{SOONER} nine tenths of the lead are gone",
-        {"fraction_to_lose_lead@random": 1, "fraction_to_lose_lead@attention": -1},
-    ),
-    Measure(
-        "erasure",
-        f"{SOONER} the decision flips",
-        {"fraction_to_flip@random": 1, "fraction_to_flip@attention": -1},
-    ),
-    *(
-        Measure(
-            "removal",
-            REMOVAL,
-            {f"comprehensiveness@{ranking}": 1, "comprehensiveness@random": -1},
-            beyond_control=True,
-        )
-        for ranking in ("attention", "mean_attention")
-    ),
-)
-"""In the order of the rules; of two for one rule the first that most audits have."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,8 @@ from hf_attnprobe import markdown
 from hf_attnprobe.auditing.result import AuditResult
 from hf_attnprobe.statistics.differences import Difference
 from hf_attnprobe.statistics.estimates import Estimate
-from hf_attnprobe.statistics.verdicts import MIN_TEXTS, RULES, Answer, Finding
+from hf_attnprobe.statistics.grades import MIN_TEXTS, Answer
+from hf_attnprobe.statistics.verdicts import RULES, Finding
 from hf_attnprobe.storage.provenance import plain
 from hf_attnprobe.terminal import visible
 

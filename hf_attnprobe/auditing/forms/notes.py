@@ -73,7 +73,7 @@ def quality_lines(report: AuditResult) -> list[str]:
     lines = [f"CONTRADICTION, report it: {s}" for s in report.contradictions]
     which = attention_line(report)
     lines += [f"{which}."] if which else []
-    lines += [f.sentence for f in report.findings if f.rule == "accuracy"]
+    lines += [f.sentence for f in report.findings if not f.is_about_attention]
     if "control" in report.provenance:
         lines.append(f"Control: the same tests on this model with {report.provenance['control']}.")
     return lines
@@ -83,7 +83,7 @@ def verdict_lines(report: AuditResult) -> list[str]:
     """The answer, what it rests on, and what the heads say one by one."""
     answer = conclusion_sentence(report.findings)
     lines = [answer] if answer else []
-    lines += [f.sentence for f in report.findings if f.rule != "accuracy"]
+    lines += [f.sentence for f in report.findings if f.is_about_attention]
     lines += report.notes
     if has_several(report.statistics):
         words = report.words

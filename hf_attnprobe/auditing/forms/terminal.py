@@ -10,13 +10,8 @@ from hf_attnprobe.auditing.group_tables import EVERYWHERE, of_groups
 from hf_attnprobe.auditing.heads.values import AGREES, MATTERS, by_head, head_intervals
 from hf_attnprobe.auditing.result import AuditResult
 from hf_attnprobe.auditing.verdict import ALL_TEXTS, QUESTION, grounds
-from hf_attnprobe.statistics.verdict_lines import (
-    WIDTH,
-    cut,
-    plain_line,
-    tail,
-    verdict_line,
-)
+from hf_attnprobe.statistics.questions import QUESTIONS
+from hf_attnprobe.statistics.verdict_lines import WIDTH, cut, plain_line, tail, verdict_line
 from hf_attnprobe.statistics.verdicts import RULES, Finding, conclude
 from hf_attnprobe.statistics.wording import Words
 from hf_attnprobe.terminal import visible
@@ -30,15 +25,7 @@ EDITS = {
     "resample_tvd": "output of another text",
 }
 """What is done to heads, by what it moves the output, in order of preference."""
-BEHIND_LINES = {
-    "correlation",
-    "permutation",
-    "adversarial",
-    "erasure",
-    "input_erasure",
-    "uniform_attention",
-    "head_ablation",
-}
+BEHIND_LINES = {"uniform_attention", "head_ablation"} | {q.test for q in QUESTIONS.values()}
 """Tests whose numbers stand in a line; others are named."""
 TAU = "attention_leave_one_out_tau"
 MOST_LAYERS = 12  # whose numbers stand in one line
@@ -139,23 +126,16 @@ def _finding_lines(report: AuditResult) -> list[str]:
 
 def finding_pieces(found: Finding, words: Words) -> list[str]:
     """The numbers of a finding's line, the most telling first."""
-    if not found.n:  # the sentence says why there is nothing to compare
-        return [found.sentence.split(". ")[1].rstrip(".")]
-    rule = RULES[found.rule]
-    graded = markdown.interval(found.value, found.ci95, digits=2)
-    graded = f"≤ {graded}" if found.is_upper_bound else graded
+    if not found.n:  # there is nothing to compare
+        return [f"{found.open_because[:1].upper()}{found.open_because[1:]}"]
+    rule = found.graded_by
+    graded = f"≤ {found.number}" if found.is_upper_bound else found.number
     is_number = found.rule == "accuracy" and words.is_number
     line = f"R² {graded}" if is_number else rule.line.format(graded)
-    beside = [
-        f"{label} {found.yardsticks[name]:z.2f}"
-        for name, label in rule.labels.items()
-        if name in found.yardsticks
-    ]
+    beside = rule.beside(found.yardsticks)
     if "the control" in rule.ends and "control" not in found.yardsticks:
         beside.append("no control run")
-    marks = [f"{name} {at:.2f}" for name, at in found.thresholds.items()]
-    graded_by = [] if found.rule == "accuracy" else [", ".join(marks)]
-    return [line, *beside, *graded_by]
+    return [line, *beside, *([rule.graded] if found.is_about_attention else [])]
 
 
 # --- the whole model, its layers, its heads ------------------------------------------
@@ -243,17 +223,9 @@ def _in_lines(pieces: Sequence[str]) -> list[str]:
 
 
 def _legend(report: AuditResult) -> list[str]:
-    rules = {f.rule for f in report.findings}
     legend = []
     if "control" in report.provenance:
         legend.append("control: the weights at other tokens")
-    if rules & {"importance", "erasure"}:
-        legend.append("way: from the control, 0, to the best, 1")
-    if rules & {"importance", "removal"}:
-        legend.append("own: with no control taken off")
-    if "assignment" in rules:
-        looked_at = {name for f in report.findings for name in f.yardsticks}
-        what = "output or log-odds" if "log-odds" in looked_at else "the output"
-        unit = report.words.unit if report.words.is_number else "0 to 1"
-        legend.append(f"moves: {what}, {unit}")
-    return legend
+    rules = dict.fromkeys(f.rule for f in report.findings)
+    legend += [report.words.fill(line) for rule in rules for line in RULES[rule].legend]
+    return list(dict.fromkeys(legend))

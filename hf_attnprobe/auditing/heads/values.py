@@ -11,9 +11,10 @@ import numpy as np
 import pandas as pd
 
 from hf_attnprobe.statistics.estimates import simultaneous_interval
+from hf_attnprobe.statistics.grades import MIN_TEXTS
 from hf_attnprobe.statistics.stopping import Bounds, Stopping, stopping_of, widened
 from hf_attnprobe.statistics.summary import Statistic
-from hf_attnprobe.statistics.verdicts import MIN_TEXTS, RULES
+from hf_attnprobe.statistics.verdicts import RULES
 
 
 MATTERS = RULES["head_effect"].yes

@@ -2,18 +2,11 @@
 
 from collections.abc import Sequence
 
-from hf_attnprobe import markdown
-from hf_attnprobe.auditing.pages.on_the_line import scale_of
 from hf_attnprobe.auditing.result import AuditResult
-from hf_attnprobe.auditing.verdict import ALL_TEXTS, COUNTED, reason
 from hf_attnprobe.page.elements import table
 from hf_attnprobe.page.html import Child, Html
-from hf_attnprobe.statistics.verdicts import (
-    QUESTIONS,
-    RULES,
-    Finding,
-    conclude,
-)
+from hf_attnprobe.statistics.summary import ALL_TEXTS
+from hf_attnprobe.statistics.verdicts import Finding, conclude
 
 
 def counted(findings: Sequence[Finding]) -> str:
@@ -24,22 +17,9 @@ def counted(findings: Sequence[Finding]) -> str:
     concluded = conclude(findings)
     if not concluded.answers:
         return ""
-    said = []
-    for answer, word in COUNTED.items():
-        rules = concluded.saying(answer)
-        if rules:
-            names = ", ".join(RULES[rule].name.lower() for rule in rules)
-            said.append(f"{len(rules)} {word} ({names})")
-    n_asked = len(concluded.answers)
-    asked = f"{n_asked} of {len(QUESTIONS)} questions asked"
-    why = reason(concluded)
-    start = f"{why[:1].upper()}{why[1:]}. " if why and asked not in why else ""
-    return f"{start}{asked}: {', '.join(said)}."
-
-
-def _name(finding: Finding) -> str:
-    where = "" if finding.group == ALL_TEXTS else f" of {finding.group}"
-    return f"{RULES[finding.rule].name}{where}"
+    why = concluded.why
+    start = f"{why[:1].upper()}{why[1:]}. " if why else ""
+    return f"{start}{concluded.counted(by_name=True)}."
 
 
 def glance(report: AuditResult) -> Html | None:
@@ -57,16 +37,14 @@ def glance(report: AuditResult) -> Html | None:
 
 
 def _row(finding: Finding) -> list[Child]:
-    value: Child = None
-    if finding.value == finding.value:
-        value = markdown.interval(finding.value, finding.ci95, digits=2)
-        value = f"at most {value}" if finding.is_upper_bound else value
-    rule = RULES[finding.rule]
-    marks = ", ".join(f"{k} {v:.2f}" for k, v in finding.thresholds.items())
-    beside = ", ".join(
-        f"{label} {markdown.number(finding.yardsticks[name], digits=2)}"
-        for name, label in rule.labels.items()
-        if name in finding.yardsticks
-    )
-    name = f"{_name(finding)}: {scale_of(finding)}"
-    return [name, str(finding.answer), value, marks, beside or None, finding.n]
+    value = f"at most {finding.number}" if finding.is_upper_bound else finding.number
+    rule = finding.graded_by
+    of = "" if finding.group == ALL_TEXTS else f" of {finding.group}"
+    return [
+        f"{rule.name}{of}: {rule.scale_of}",
+        str(finding.answer),
+        value or None,
+        rule.graded,
+        ", ".join(rule.beside(finding.yardsticks)) or None,
+        finding.n,
+    ]

@@ -3,26 +3,10 @@
 from hf_attnprobe import markdown
 from hf_attnprobe.auditing.result import AuditResult
 from hf_attnprobe.auditing.verdict import ALL_TEXTS
+from hf_attnprobe.statistics.grades import MIN_TEXTS
+from hf_attnprobe.statistics.questions import QUESTIONS
 from hf_attnprobe.statistics.summary import Statistic, site_of_model
-from hf_attnprobe.statistics.verdicts import MIN_TEXTS
 
-
-MEASURES = {
-    "importance": (
-        "attention_leave_one_out_agreement",
-        "the Gini correlation with leave-one-out is",
-    ),
-    "assignment": ("median_tvd", "shuffling moves the output by"),
-    "erasure": (
-        "fraction_to_lose_lead@attention",
-        "the share of tokens erased in attention's order is",
-    ),
-    "removal": (
-        "comprehensiveness@attention",
-        "without the tokens of most attention the loss is",
-    ),
-}
-"""By rule the statistic that tells, and words for its means."""
 
 MOST = 6
 
@@ -32,9 +16,10 @@ def class_sentence(report: AuditResult, rule: str) -> str | None:
 
     They are of the model alone, with nothing taken off for control or random tokens.
     """
-    if rule not in MEASURES or not len(report.rows):
+    by_class = QUESTIONS[rule].by_class
+    if by_class is None or not len(report.rows):
         return None
-    name, said = MEASURES[rule]
+    name, said = by_class
     found = _of_classes(report, name)
     if not found:
         return None

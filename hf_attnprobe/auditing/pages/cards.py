@@ -4,15 +4,16 @@ from collections.abc import Sequence
 
 from hf_attnprobe import markdown
 from hf_attnprobe.auditing.pages.by_class import class_sentence
-from hf_attnprobe.auditing.pages.on_the_line import number_line_of, scale_of
+from hf_attnprobe.auditing.pages.on_the_line import number_line_of
 from hf_attnprobe.auditing.result import AuditResult
 from hf_attnprobe.auditing.verdict import ALL_TEXTS
-from hf_attnprobe.charts.audit_charts import QUESTIONS as QUESTION_OF_CHART
 from hf_attnprobe.charts.chart import Chart
 from hf_attnprobe.page.elements import answer, bullets, details, figure, section
 from hf_attnprobe.page.html import Html, tag
+from hf_attnprobe.statistics.grades import MIN_TEXTS
 from hf_attnprobe.statistics.known_truth import row_of
-from hf_attnprobe.statistics.verdicts import MIN_TEXTS, RULES, Finding
+from hf_attnprobe.statistics.questions import QUESTIONS
+from hf_attnprobe.statistics.verdicts import RULES, Finding
 from hf_attnprobe.statistics.wording import Words
 
 
@@ -26,7 +27,7 @@ def card(finding: Finding, words: Words, *said: str | None) -> Html:
     """
     done = RULES[finding.rule].done
     return answer(
-        _question(finding),
+        f"{RULES[finding.rule].question}{finding.where}",
         str(finding.answer),
         finding.sentence,
         tag("p", words.fill(done), class_="note") if done else None,
@@ -41,20 +42,12 @@ def card(finding: Finding, words: Words, *said: str | None) -> Html:
     )
 
 
-def _question(finding: Finding) -> str:
-    asked = RULES[finding.rule].question
-    if finding.group == ALL_TEXTS:
-        return asked
-    return f"{asked} (texts predicted {finding.group})"
-
-
 def _graded(finding: Finding) -> Html | None:
     """What the line is of, and how many texts are behind it."""
-    if finding.value != finding.value:
+    if not finding.number:
         return None
-    shown = markdown.interval(finding.value, finding.ci95, digits=2)
     most = ": at most" if finding.is_upper_bound else ":"
-    said = f"On the line: {scale_of(finding)}{most} {shown}; {finding.n} texts."
+    said = f"On the line: {RULES[finding.rule].scale_of}{most} {finding.number}; {finding.n} texts."
     return tag("p", said, class_="note")
 
 
@@ -73,11 +66,10 @@ def _beside(finding: Finding) -> list[str]:
 
 
 def _rule(finding: Finding) -> list[Html]:
-    rule = RULES[finding.rule]
-    grades = ", ".join(f"{name} {at:.2f}" for name, at in finding.thresholds.items())
+    rule = finding.graded_by
     sentences = [
         f"Measured: {rule.measure}.",
-        f"Graded: {grades}; a 95% interval that crosses a threshold, or fewer than "
+        f"Graded: {rule.graded}; a 95% interval that crosses a threshold, or fewer than "
         f"{MIN_TEXTS} texts, cannot say.",
         f"Source: {rule.source}.",
     ]
@@ -89,7 +81,7 @@ def _rule(finding: Finding) -> list[Html]:
 
 def questions(report: AuditResult, charts: Sequence[Chart]) -> Html | None:
     """A card for each question about attention, its charts behind it."""
-    asked = [f for f in report.findings if f.rule != "accuracy"]
+    asked = [f for f in report.findings if f.is_about_attention]
     if not asked and not charts:
         return None
     parts: list[object] = []
@@ -101,6 +93,7 @@ def questions(report: AuditResult, charts: Sequence[Chart]) -> Html | None:
             for f in asked
             if f.rule == rule
         ]
-        parts += [figure(c) for c in charts if QUESTION_OF_CHART.get(c.key) == rule]
-    parts += [figure(c) for c in charts if QUESTION_OF_CHART.get(c.key) not in rules]
+        parts += [figure(c) for c in charts if c.key in QUESTIONS[rule].charts]
+    shown = {key for rule in rules for key in QUESTIONS[rule].charts}
+    parts += [figure(c) for c in charts if c.key not in shown]
     return section("The questions, one by one", *parts, id="questions")

@@ -10,7 +10,8 @@ from hf_attnprobe.auditing.verdict import zero_ablation_only
 from hf_attnprobe.faithfulness.registry import tests
 from hf_attnprobe.page.elements import bullets, section
 from hf_attnprobe.page.html import Html, tag
-from hf_attnprobe.statistics.verdicts import QUESTIONS, RULES
+from hf_attnprobe.statistics.questions import QUESTIONS
+from hf_attnprobe.statistics.verdicts import RULES
 
 
 LIMITS = (

@@ -19,7 +19,7 @@ def number_line_of(finding: Finding) -> Html | None:
         finding.value,
         low,
         high,
-        finding.thresholds,
+        finding.graded_by.thresholds,
         on_scale(finding),
         (0.0, 1.0) if is_share and finding.value >= 0 else None,
         "at most" if finding.is_upper_bound else "",
@@ -36,8 +36,3 @@ def on_scale(finding: Finding) -> dict[str, float]:
         ends = {"chance": 0.0, **{k: v for k, v in ends.items() if k != "the control"}}
     bound = finding.yardsticks.get("upper_bound")
     return ends if bound is None else {**ends, "certainly at least": 1 - bound}
-
-
-def scale_of(finding: Finding) -> str:
-    """What the graded number is."""
-    return RULES[finding.rule].scale or RULES[finding.rule].measure

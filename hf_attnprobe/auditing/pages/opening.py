@@ -120,7 +120,7 @@ def _tested(report: AuditResult) -> str:
 
 def _why(report: AuditResult) -> str:
     """What the answer rests on: how many questions say what."""
-    if not any(f.rule != "accuracy" for f in report.findings):
+    if not any(f.is_about_attention for f in report.findings):
         return NOT_ASKED
     return counted(report.findings)
 

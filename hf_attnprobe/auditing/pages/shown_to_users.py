@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from hf_attnprobe.auditing.verdict import ALL_TEXTS, reason
-from hf_attnprobe.statistics.verdicts import RULES, Answer, Finding, conclude
+from hf_attnprobe.statistics.grades import Answer
+from hf_attnprobe.statistics.verdicts import RULES, Finding, conclude, names_of
 
 
 WARN = "Only with a warning. Highlighting shows where the model looked, not why it decided"
@@ -31,7 +31,7 @@ CAUTIONS = {
 def may_be_shown(findings: Sequence[Finding]) -> str:
     """The answer in one or two sentences, no stronger than the graded one."""
     concluded = conclude(findings)
-    answer, why = concluded.answer, reason(concluded)
+    answer, why = concluded.answer, concluded.why
     if answer == Answer.CANNOT_SAY and not why:
         why = _why_not_known(findings)
     return f"{MAY[answer]}{f', because {why}' if why and answer != Answer.YES else ''}. {CAUTIONS[answer]}"
@@ -39,12 +39,11 @@ def may_be_shown(findings: Sequence[Finding]) -> str:
 
 def _why_not_known(findings: Sequence[Finding]) -> str:
     """What stands in the way of an answer, where it is known."""
-    asked = [f for f in findings if f.rule != "accuracy"]
+    asked = [f for f in findings if f.is_about_attention]
     if not asked:
         return "no question about the attention as a whole was asked"
     open_ones = [f for f in asked if f.answer == Answer.CANNOT_SAY]
-    names = ", ".join(dict.fromkeys(RULES[f.rule].name.lower() for f in open_ones))
-    return f"{names} had no clear answer"
+    return f"{names_of(dict.fromkeys(f.rule for f in open_ones))} had no clear answer"
 
 
 def what_is_shown(findings: Sequence[Finding]) -> dict[str, list[str]]:
@@ -52,7 +51,7 @@ def what_is_shown(findings: Sequence[Finding]) -> dict[str, list[str]]:
     said: dict[str, list[str]] = {}
     for f in findings:
         rule = RULES[f.rule]
-        if f.rule == "accuracy" or not rule.if_yes:
+        if not f.is_about_attention:
             continue
         heading, words = {
             Answer.YES: ("For it", rule.if_yes),
@@ -60,7 +59,6 @@ def what_is_shown(findings: Sequence[Finding]) -> dict[str, list[str]]:
             Answer.PARTLY: ("Between", f"only in part: {rule.if_yes}"),
             Answer.CANNOT_SAY: ("Not known", f"whether {rule.if_yes}"),
         }[f.answer]
-        where = "" if f.group == ALL_TEXTS else f" (texts predicted {f.group})"
-        said.setdefault(heading, []).append(f"{words}{where} [{rule.name}]")
+        said.setdefault(heading, []).append(f"{words}{f.where} [{rule.name}]")
     order = ("For it", "Between", "Against it", "Not known")
     return {heading: said[heading] for heading in order if heading in said}

@@ -3,16 +3,9 @@
 import math
 from collections.abc import Sequence
 
-from hf_attnprobe import markdown
 from hf_attnprobe.auditing.result import AuditResult
-from hf_attnprobe.auditing.verdict import ALL_TEXTS
-from hf_attnprobe.statistics.verdicts import (
-    MIN_TEXTS,
-    RULES,
-    Answer,
-    Finding,
-    conclude,
-)
+from hf_attnprobe.statistics.grades import MIN_TEXTS, Answer
+from hf_attnprobe.statistics.verdicts import Finding, conclude, names_of
 
 
 MOST_TEXTS = 1_000_000
@@ -36,7 +29,7 @@ def texts_needed(value: float, ci95: tuple[float, float], n: int, threshold: flo
 def change_sentences(report: AuditResult) -> list[str]:
     """One sentence for the verdict, one for what is settled, one for each open question."""
     concluded = conclude(report.findings)
-    asked = [f for f in report.findings if f.rule != "accuracy"]
+    asked = [f for f in report.findings if f.is_about_attention]
     sentences = []
     if concluded.at_chance:
         sentences.append("The verdict waits for a model that is shown to be better than guessing.")
@@ -45,31 +38,25 @@ def change_sentences(report: AuditResult) -> list[str]:
             "No further test would change the verdict: attention has no effect to explain."
         )
     elif concluded.missing and asked:
-        names = ", ".join(RULES[rule].name.lower() for rule in concluded.missing)
+        names = names_of(concluded.missing)
         sentences.append(f"A verdict needs the questions that were not asked: {names}.")
     settled = [f for f in report.findings if f.answer != Answer.CANNOT_SAY]
     if settled:
         sentences.append(_settled_sentence(settled))
     open_ones = [f for f in report.findings if f.answer == Answer.CANNOT_SAY]
-    return sentences + [f"{_name(f)}: {what_is_missing(f)}" for f in open_ones]
+    return sentences + [f"{f.name}: {what_is_missing(f)}" for f in open_ones]
 
 
 def _settled_sentence(settled: Sequence[Finding]) -> str:
     """Which answers more of the same texts would not change, and how far they are."""
     said = []
     for f in settled:
-        nearest = min(f.limits, key=lambda t: abs(f.value - t))
-        number = markdown.interval(f.value, f.ci95, digits=2)
-        said.append(f"{_name(f)} {f.answer} ({number}, the threshold is {nearest:.2f})")
+        nearest = min(f.graded_by.thresholds.values(), key=lambda t: abs(f.value - t))
+        said.append(f"{f.name} {f.answer} ({f.number}, the threshold is {nearest:.2f})")
     return (
         "Settled on these texts, so that more of the same kind would hardly change it: "
         f"{'; '.join(said)}."
     )
-
-
-def _name(finding: Finding) -> str:
-    where = "" if finding.group == ALL_TEXTS else f" (texts predicted {finding.group})"
-    return f"{RULES[finding.rule].name}{where}"
 
 
 def what_is_missing(finding: Finding) -> str:
@@ -98,7 +85,7 @@ def more_texts(finding: Finding) -> float | None:
     if finding.ci95 is None:
         return None
     low, high = finding.ci95
-    crossed = [t for t in set(finding.limits) if low <= t <= high]
+    crossed = [t for t in set(finding.graded_by.thresholds.values()) if low <= t <= high]
     if not crossed:
         return None
     needed = [texts_needed(finding.value, finding.ci95, finding.n, t) for t in crossed]

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from hf_attnprobe import markdown
 from hf_attnprobe.auditing.heads.values import MATTERS, by_head, head_intervals
 from hf_attnprobe.auditing.result import AuditResult
+from hf_attnprobe.statistics.grades import MIN_TEXTS
 from hf_attnprobe.statistics.summary import Statistic
-from hf_attnprobe.statistics.verdicts import MIN_TEXTS
 
 
 EDITS = {

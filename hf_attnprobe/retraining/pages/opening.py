@@ -8,8 +8,8 @@ from hf_attnprobe.retraining.result import (
     PUBLISHED_F1,
     RetrainingResult,
 )
+from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.statistics.scores import find_score, metrics
-from hf_attnprobe.statistics.verdicts import Answer
 
 
 LEAD = (

@@ -11,7 +11,8 @@ from hf_attnprobe.retraining.registry import retrainings
 from hf_attnprobe.retraining.result import (
     RetrainingResult,
 )
-from hf_attnprobe.statistics.verdicts import RULES, Answer
+from hf_attnprobe.statistics.grades import Answer
+from hf_attnprobe.statistics.verdicts import RULES
 
 
 ONE_TRAINING = (

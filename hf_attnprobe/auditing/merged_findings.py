@@ -6,10 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from hf_attnprobe.auditing.answers.accuracy import graded_accuracy, no_accuracy
-from hf_attnprobe.auditing.answers.evidence import Evidence
-from hf_attnprobe.auditing.answers.wording import said_as
-from hf_attnprobe.auditing.verdict import ASKED, pooled_or_by_class
+from hf_attnprobe.auditing.verdict import (
+    findings_about_attention,
+    graded_accuracy,
+    no_accuracy,
+)
 from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.statistics.merging import (
     EVERY,
@@ -20,6 +21,7 @@ from hf_attnprobe.statistics.merging import (
     merged_quality,
     of_cell,
 )
+from hf_attnprobe.statistics.questions import Evidence, said_as
 from hf_attnprobe.statistics.summary import PREDICTION, group_names, site_of_model
 from hf_attnprobe.statistics.verdicts import Finding
 from hf_attnprobe.statistics.wording import CLASSES, Words
@@ -35,18 +37,16 @@ def merged_findings(
         label_names: names of the classes.
         words: of the kind of prediction.
     """
-    found = [merged_accuracy(partial, words)]
+    found = merged_accuracy(partial, words)
     evidence = merged_evidence(partial, EVERY, words)
     if evidence is None:
-        return tuple(found)
-    of_classes = [
-        (name, of_class)
+        return (found,)
+    of_classes = {
+        name: of_class
         for k, name in enumerate(group_names(label_names))
         if partial.texts.get(k) and (of_class := merged_evidence(partial, k, words)) is not None
-    ]
-    for question in ASKED.values():
-        found += pooled_or_by_class(question, evidence, of_classes)
-    return tuple(found)
+    }
+    return (found, *findings_about_attention(evidence, of_classes))
 
 
 @dataclass(frozen=True)
@@ -69,15 +69,9 @@ class MergedEvidence(Evidence):
                 return estimate_of(self.summary, (test, statistic, *place))
         return Estimate(float("nan"), None, 0)
 
-    def control_mean(self, name: str) -> Estimate:
-        return Estimate(float("nan"), None, 0)
-
     def beyond(self, name: str, other: str) -> Estimate:
         """One statistic of the model − another one, paired by text."""
         return self.mean(difference_of(name, other))
-
-    def control_beyond(self, name: str, other: str) -> Estimate:
-        return self.control_mean(name)
 
     def share_of_means(
         self, names: Sequence[str], share: Callable[..., np.ndarray], *, control: bool
@@ -104,7 +98,7 @@ def merged_evidence(partial: Partial, cell: int, words: Words) -> MergedEvidence
     site = site_of_model(frame)
     if site is None:
         return None
-    return MergedEvidence(pd.DataFrame(), (), 0, words, summary=summary, site=site)
+    return MergedEvidence(pd.DataFrame(), (), words, summary=summary, site=site)
 
 
 def merged_accuracy(partial: Partial, words: Words) -> Finding:
@@ -114,13 +108,13 @@ def merged_accuracy(partial: Partial, words: Words) -> Finding:
     when all texts are: what is graded against these would need the rows.
     """
     if words.is_number:
-        return no_accuracy("", "R² is not kept in summaries of parts.")
+        return no_accuracy("R² is not kept in summaries of parts")
     met = estimate_of(of_cell(partial, EVERY), (PREDICTION, "correct", -1, -1))
     if met.n:
         why = (
-            f"The model is right in {said_as(met)} of the labels of a text (mean over "
+            f"the model is right in {said_as(met)} of the labels of a text (mean over "
             f"{met.n} texts); what saying the most frequent would reach is not kept in "
-            "summaries of parts."
+            "summaries of parts"
         )
-        return no_accuracy("", why)
+        return no_accuracy(why)
     return graded_accuracy(merged_quality(partial), words)

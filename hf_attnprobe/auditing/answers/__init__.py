@@ -1,1 +1,0 @@
-"""Numbers to answers: accuracy, and the questions about attention."""

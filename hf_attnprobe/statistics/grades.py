@@ -1,0 +1,184 @@
+"""How a number is graded: answers, rules and their thresholds.
+
+A rule grades an estimate with its 95% interval. Only an interval that lies on one side
+of every threshold gives an answer; one that crosses a threshold, or stems from fewer
+than ``MIN_TEXTS`` texts, cannot say.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import pandas as pd
+
+from hf_attnprobe.statistics.estimates import Estimate
+
+
+MIN_TEXTS = 30
+"""Below this many texts an interval of a mean covers too seldom to be read."""
+
+
+class Answer(StrEnum):
+    """What can be said to a question. Only the verdict can be "mostly" something."""
+
+    YES = "yes"
+    MOSTLY_YES = "mostly yes"
+    PARTLY = "partly"
+    MOSTLY_NO = "mostly no"
+    NO = "no"
+    CANNOT_SAY = "cannot say"
+
+
+GRADES = (Answer.NO, Answer.PARTLY, Answer.YES)
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A number per text as a sum of statistics.
+
+    Attributes:
+        words: what the number is.
+        terms: factors by statistic.
+        constant: what is added.
+        beyond_control: whether the control's is subtracted, where all audits have one.
+        larger_than: a statistic whose mean is smaller, else this is not what is graded.
+    """
+
+    words: str
+    terms: Mapping[str, float]
+    constant: float = 0.0
+    beyond_control: bool = False
+    larger_than: str = ""
+
+    def of(self, texts: pd.DataFrame) -> pd.Series | None:
+        """The number of every text; None where a statistic is missing.
+
+        Args:
+            texts: a text per row, a statistic per column.
+        """
+        if not set(self.terms) <= set(texts):
+            return None
+        if self.larger_than in texts:
+            own = texts[[*self.terms]].mean().sum()
+            if own <= texts[self.larger_than].mean():
+                return None
+        parts = [factor * texts[name] for name, factor in self.terms.items()]
+        return sum(parts[1:], parts[0]) + self.constant
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How a question is answered, and what is said of it.
+
+    Attributes:
+        name: one word, with which the sentence begins.
+        question: what is asked.
+        measure: the number that is graded, with its yardstick.
+        partly: the answer is at least "partly" from here on.
+        yes: it is "yes" from here on; a rule with two answers has the same twice.
+        source: where measure and thresholds come from.
+        done: what is done to the model, in plain words; has the places of
+            :class:`~hf_attnprobe.statistics.wording.Words`.
+        scale: what the graded number is, beneath its number line.
+        if_yes, if_no: what may be said where the answer is yes, or no.
+        ends: what stands at a place of the number line, whatever was measured.
+        yardsticks: what the numbers are that a finding is to be seen beside, by name.
+        asks: the question in at most thirty letters, for a line of a terminal.
+        line: how that line says the graded number, with a place for it.
+        labels: by name of a yardstick, a word for it where there is little room; the
+            most telling first, others are left out there.
+        legend: what the words of that line mean; with the places of ``Words`` too.
+        compared: the number behind it text by text, for differences between audits; of
+            several the first that most audits have.
+        is_ratio: whether what is graded is a ratio of means, which no single text has.
+    """
+
+    name: str
+    question: str
+    measure: str
+    partly: float
+    yes: float
+    source: str
+    done: str = ""
+    scale: str = ""
+    if_yes: str = ""
+    if_no: str = ""
+    ends: Mapping[str, float] = field(default_factory=dict)
+    yardsticks: Mapping[str, str] = field(default_factory=dict)
+    asks: str = ""
+    line: str = "{}"
+    labels: Mapping[str, str] = field(default_factory=dict)
+    legend: Sequence[str] = ()
+    compared: Sequence[Measure] = ()
+    is_ratio: bool = False
+
+    @property
+    def thresholds(self) -> dict[str, float]:
+        """Where the answer changes, by what it then is."""
+        if self.partly == self.yes:
+            return {"yes above" if self.yes == 0 else "yes from": self.yes}
+        return {"partly from": self.partly, "yes from": self.yes}
+
+    @property
+    def scale_of(self) -> str:
+        """What the graded number is, in few words where there are some."""
+        return self.scale or self.measure
+
+    @property
+    def graded(self) -> str:
+        """The thresholds in words.
+
+        >>> Rule("", "", "", partly=0.35, yes=0.5, source="").graded
+        'partly from 0.35, yes from 0.50'
+        """
+        return ", ".join(f"{name} {at:.2f}" for name, at in self.thresholds.items())
+
+    def beside(self, yardsticks: Mapping[str, float]) -> list[str]:
+        """The yardsticks with a word for each, as ``labels`` has them."""
+        return [
+            f"{label} {yardsticks[name]:z.2f}"
+            for name, label in self.labels.items()
+            if name in yardsticks
+        ]
+
+
+def grade(estimate: Estimate, rule: Rule) -> Answer:
+    """The answer that an estimate gives; "cannot say" where its interval crosses one.
+
+    >>> rule = Rule("", "", "", partly=0.35, yes=0.5, source="")
+    >>> grade(Estimate(0.8, (0.77, 0.83), 200), rule).value
+    'yes'
+    >>> grade(Estimate(0.52, (0.47, 0.57), 200), rule).value
+    'cannot say'
+    """
+    return grade_between(estimate, estimate, rule)
+
+
+def grade_between(lowest: Estimate, highest: Estimate, rule: Rule) -> Answer:
+    """As :func:`grade` of a number known only to lie between two estimates."""
+    possible = possible_answers(lowest, highest, rule)
+    return possible[0] if len(possible) == 1 else Answer.CANNOT_SAY
+
+
+def possible_answers(lowest: Estimate, highest: Estimate, rule: Rule) -> tuple[Answer, ...]:
+    """The answers that the intervals leave open, the lowest first.
+
+    All of them where there is no interval, or where there are too few texts.
+    """
+    n = min(lowest.n or 0, highest.n or 0)
+    if lowest.ci95 is None or highest.ci95 is None or n < MIN_TEXTS:
+        return tuple(answer for answer in GRADES if _has(rule, answer))
+    first = _place(lowest.ci95[0], rule)
+    last = _place(highest.ci95[1], rule)
+    return tuple(a for a in GRADES[first : last + 1] if _has(rule, a))
+
+
+def _place(value: float, rule: Rule) -> int:
+    """The grade of one number, as its place in GRADES; above 0 where a threshold is 0."""
+    if rule.partly == rule.yes == 0:
+        return 2 if value > 0 else 0
+    return (value >= rule.partly) + (value >= rule.yes)
+
+
+def _has(rule: Rule, answer: Answer) -> bool:
+    return answer != Answer.PARTLY or rule.partly != rule.yes

@@ -1,0 +1,743 @@
+"""The questions about attention that make the verdict of an audit. Pure.
+
+A question is one record: what is asked, the measure and its thresholds, their source,
+every word that is said of it, and the function that measures it. To add one, write it
+here; verdict, sentences, number lines, comparisons of audits and ``docs/verdicts.md``
+follow. Before them stand the numbers that they are measured from.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from hf_attnprobe import markdown
+from hf_attnprobe.statistics.estimates import Estimate, function_estimate, mean_estimate, student_t
+from hf_attnprobe.statistics.grades import Answer, Measure, Rule, grade
+from hf_attnprobe.statistics.stopping import Bounds, Stopping, difference, widened
+from hf_attnprobe.statistics.wording import CLASSES, Words
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Numbers of one site, a text per row and a statistic per column.
+
+    Attributes:
+        texts: of the model.
+        draws: of every draw of its control, the same texts; none without a control.
+        words: of the kind of prediction.
+        stopping: where the audit may have stopped before all texts were done.
+        shares_draws: whether a draw is one for all texts (a model with other weights),
+            so that another draw may differ by more than the texts show. Reassigned
+            attention is drawn for each text, and its spread is that of the texts.
+    """
+
+    texts: pd.DataFrame
+    draws: tuple[pd.DataFrame, ...]
+    words: Words = CLASSES
+    stopping: Stopping | None = None
+    shares_draws: bool = False
+
+    @property
+    def has_control(self) -> bool:
+        return bool(self.draws)
+
+    def column(self, name: str) -> np.ndarray:
+        """A statistic of the model by text; NaN where there is none."""
+        return _column(self.texts, name)
+
+    def control_column(self, name: str) -> np.ndarray:
+        """The mean over the control's draws by text; NaN where there is none."""
+        columns = np.array([_column(draw, name) for draw in self.draws])
+        columns = columns.reshape(len(self.draws), len(self.texts))
+        n_known = (~np.isnan(columns)).sum(0)
+        known = np.full(len(self.texts), np.nan)
+        np.divide(np.nansum(columns, 0), n_known, out=known, where=n_known > 0)
+        return known
+
+    def mean(self, name: str) -> Estimate:
+        """A statistic of the model; n is 0 where there is none."""
+        return self._estimate(self.column(name), self._bounds(name))
+
+    def control_mean(self, name: str) -> Estimate:
+        """The control's, on the texts where both have a value; n is 0 without one."""
+        both = self.column(name) * 0 + self.control_column(name)
+        return self._estimate(both, self._bounds(name))
+
+    def beyond(self, name: str, other: str) -> Estimate:
+        """One loss of the model − another of the same text, bounded as each of them is."""
+        values = self.column(name) - self.column(other)
+        return self._estimate(values, self._bounds(name))
+
+    def control_beyond(self, name: str, other: str) -> Estimate:
+        """:meth:`beyond` of the control, on the texts where the model has both too."""
+        own = (self.column(name) - self.column(other)) * 0
+        theirs = self.control_column(name) - self.control_column(other)
+        return self._estimate(own + theirs, self._bounds(name))
+
+    def less_control(self, name: str, other: str) -> Estimate:
+        """How far :meth:`beyond` is beyond the control's, paired by text.
+
+        Of a probability the interval is cut at −1 and 1, where that of :meth:`beyond`
+        ends. The difference itself could be ±2, with a control that loses less than
+        random tokens do; every threshold lies far within, so no answer depends on it.
+        """
+        own = self.column(name) - self.column(other)
+        theirs = self.control_column(name) - self.control_column(other)
+        bounds = self._bounds(name)
+        found = self._estimate(own - theirs, difference(bounds, bounds))
+        found = self._over_draws(found, lambda e: e.less_control(name, other).value)
+        if found.ci95 is None or self.words.is_number:
+            return found
+        low, high = found.ci95
+        return replace(found, ci95=(max(low, -1.0), min(high, 1.0)))
+
+    def share_beyond_control(
+        self, names: Sequence[str], share: Callable[..., np.ndarray]
+    ) -> Estimate:
+        """The way from the control's agreement to 1: (own − control) / (1 − control).
+
+        Cohen's κ with the control as chance. Of the means over the texts that have all
+        of the statistics, the control's too.
+
+        Args:
+            names: of the statistics.
+            share: their means, each [...], to the agreement [...]; 1 is the best.
+        """
+        n = len(names)
+        columns = [*map(self.column, names), *map(self.control_column, names)]
+
+        def of_means(means: np.ndarray) -> np.ndarray:
+            own, control = share(*means[..., :n].T), share(*means[..., n:].T)
+            room = np.where(control < 1, 1 - control, np.nan)
+            return (own - control) / room
+
+        found = function_estimate(np.stack(columns, 1), of_means)
+        found = self._over_draws(found, lambda e: e.share_beyond_control(names, share).value)
+        if found.ci95 is None:
+            return found
+        return replace(found, ci95=(found.ci95[0], min(found.ci95[1], 1.0)))
+
+    def share_of_means(
+        self, names: Sequence[str], share: Callable[..., np.ndarray], *, control: bool
+    ) -> Estimate:
+        """The agreement itself, of the model or its control, on the texts of both.
+
+        n is 0 of a control that there is not.
+        """
+        if control and not self.has_control:
+            return Estimate(float("nan"), None, 0)
+        own = [self.column(name) for name in names]
+        theirs = [self.control_column(name) for name in names]
+        both = np.stack([*own, *theirs] if self.has_control else own, 1)
+        chosen = both[:, len(names) :] if control else both[:, : len(names)]
+        chosen = chosen + 0 * both.sum(1, keepdims=True)
+        return function_estimate(chosen, lambda means: share(*means.T))
+
+    def of_draw(self, draw: pd.DataFrame) -> "Evidence":
+        """The same with a single draw of the control."""
+        return replace(self, draws=(draw,))
+
+    def of(self, texts: pd.Index) -> "Evidence":
+        """The evidence of some of the texts."""
+        draws = tuple(draw.reindex(texts) for draw in self.draws)
+        return replace(self, texts=self.texts.loc[texts], draws=draws)
+
+    def _over_draws(self, found: Estimate, of_draw: Callable[["Evidence"], float]) -> Estimate:
+        """The interval widened by the spread of draws that all texts share.
+
+        √(texts² + draws²) on either side, the mean's over draws by Student's t; no
+        interval where there is one such draw, since its spread is not known.
+        """
+        if not self.shares_draws or found.ci95 is None:
+            return found
+        if len(self.draws) < 2:
+            return replace(found, ci95=None) if self.draws else found
+        values = np.array([of_draw(self.of_draw(draw)) for draw in self.draws])
+        values = values[~np.isnan(values)]  # a draw may not have got to these texts
+        if len(values) < 2:
+            return replace(found, ci95=None)
+        half = student_t(len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5
+        low, high = found.ci95
+        below = np.hypot(found.value - low, half)
+        above = np.hypot(high - found.value, half)
+        return replace(found, ci95=(float(found.value - below), float(found.value + above)))
+
+    def _bounds(self, name: str) -> Bounds | None:
+        return None if self.stopping is None else self.stopping.bounds(name)
+
+    def _estimate(self, values: np.ndarray, bounds: Bounds | None) -> Estimate:
+        """The mean, with an interval that allows for stopping where there are bounds."""
+        estimate = mean_estimate(values)
+        if estimate.ci95 is None or bounds is None:
+            return estimate
+        frame = pd.DataFrame({0: values}, index=self.texts.index)
+        ordinary = np.array(estimate.ci95)[:, None]
+        low, high = widened(ordinary, frame, [bounds], self.stopping)[:, 0].tolist()
+        return replace(estimate, ci95=(low, high))
+
+
+def _column(frame: pd.DataFrame, name: str) -> np.ndarray:
+    if name not in frame:
+        return np.full(len(frame), np.nan)
+    return frame[name].to_numpy(dtype=np.float64)
+
+
+# --- what a question is --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a question measured.
+
+    Attributes:
+        graded: the number that is graded.
+        said: what was measured, in sentences.
+        yardsticks: the numbers it is to be seen beside, by name; NaN where one is not
+            known.
+        at_least: the lower of two numbers, where what is graded lies between this one
+            and ``graded``.
+        lacks_control: whether no control was run that would be taken off; the number
+            can then only say no, since a control makes no number larger.
+        caution: why a large number may not be taken for more than no; empty where
+            nothing is against it.
+        open_because: what keeps the answer open where more texts would not help.
+        is_upper_bound: whether the number is only known not to be larger.
+        is_nothing: whether what was done surely has no effect at all.
+    """
+
+    graded: Estimate
+    said: str
+    yardsticks: Mapping[str, float]
+    at_least: Estimate | None = None
+    lacks_control: bool = False
+    caution: str = ""
+    open_because: str = ""
+    is_upper_bound: bool = False
+    is_nothing: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question(Rule):
+    """A rule about attention, and how its number is measured.
+
+    Attributes:
+        measured: what the evidence says, given the rule with its thresholds; None where
+            the evidence has no such numbers.
+        part: in the verdict: whether attention has an effect, whether its order names
+            what matters, or what is only said beside these.
+        beside_yes: what stands beside a verdict of yes where this question says no.
+        test: the faithfulness test that is read.
+        charts: keys of the charts that show it.
+        by_class: a statistic, and words for its means by predicted class.
+    """
+
+    measured: Callable[[Evidence, Rule], Measured | None]
+    part: Literal["effect", "ranking", "beside"]
+    beside_yes: str = ""
+    test: str
+    charts: tuple[str, ...] = ()
+    by_class: tuple[str, str] | None = None
+
+
+QUESTIONS: dict[str, Question] = {}
+"""By key, in the order in which they are reported."""
+
+
+Measures = Callable[[Evidence, Rule], Measured | None]
+
+
+def question(name: str, asked: str, measure: str, **record: Any) -> Callable[[Measures], Measures]:
+    """Adds a question; its key is the name of the function that measures it.
+
+    Args:
+        name: one word, with which the sentence begins.
+        asked: the question.
+        measure: the number that is graded.
+        record: other attributes of :class:`Question`.
+    """
+
+    def register(measured: Measures) -> Measures:
+        key = measured.__name__
+        QUESTIONS[key] = Question(name, asked, measure, measured=measured, **record)
+        return measured
+
+    return register
+
+
+BY_CALIBRATION = (
+    "the first threshold is the least multiple of .05 that at most 1 in 20 models of any "
+    "kind exceed of which the truth is no (constructed models, 500 texts)"
+)
+"""The constructed models are those of ``docs/calibration.md``; a yes of two grades begins
+half of the way, which none of these models exceeds."""
+WAY = "way: from the control, 0, to the best, 1"
+OWN = "own: with no control taken off"
+AS_PEAKED = 0.8
+"""Of the model's mean largest weight: from there on a control is as peaked."""
+NOTHING_KNOWN = Estimate(0.0, (0.0, 0.0), 10**9)
+"""The least that a share can be, with no text to doubt it."""
+LEAD = tuple(f"fraction_to_lose_lead@{ranking}" for ranking in ("attention", "random", "best"))
+LEAD_GONE = "nine tenths of the lead are gone"
+FLIPS = ("fraction_to_flip@attention", "fraction_to_flip@random", "minimal_fraction")
+OF_ATTENTION = ("attention", "mean_attention")
+
+
+def said_as(estimate: Estimate) -> str:
+    """A number with its interval, two digits."""
+    return markdown.interval(estimate.value, estimate.ci95, digits=2)
+
+
+@question(
+    "Importance",
+    "Do tokens with more attention matter more when they are left out?",
+    "Gini correlation of attention with leave-one-out importance, as a share of the "
+    "way from the control's to 1: (own − control) / (1 − control), of the means over "
+    "texts",
+    partly=0.35,
+    yes=0.5,
+    source="Jain & Wallace 2019, Section 4.1, weighted by importance (Schechtman & "
+    "Yitzhaki 1987) and corrected for chance as Cohen's κ is; " + BY_CALIBRATION,
+    done="Each token is left out in turn, and how far {said} then falls says how "
+    "much the token matters (leave-one-out). The Gini correlation says how well "
+    "attention puts the tokens that matter first: 1 is the best order, 0 chance. "
+    "Sharp attention agrees with leave-one-out by itself, so the same weights are "
+    "given to other tokens of the text at random (the control), and what they reach "
+    "is where the scale begins.",
+    scale="way from the same weights at random tokens to the best order",
+    if_yes="the tokens with most attention are those that matter when left out",
+    if_no="the same weights at random other tokens name what matters about as well",
+    ends={"the control": 0.0, "the best order": 1.0},
+    yardsticks={
+        "agreement": "Gini correlation of attention with leave-one-out",
+        "control": "Gini correlation of the control's attention",
+        "precision": "precision of the tokens that hold half of the importance",
+        "tau": "Kendall's τ of attention with leave-one-out, all pairs alike",
+        "gradient": "Kendall's τ of gradients with leave-one-out",
+    },
+    asks="Do weights name what matters?",
+    line="way {}",
+    labels={"agreement": "own", "control": "control", "tau": "τ"},
+    part="ranking",
+    test="correlation",
+    charts=("tau_leave_one_out", "tau_gradient"),
+    by_class=(
+        "attention_leave_one_out_agreement",
+        "the Gini correlation with leave-one-out is",
+    ),
+    legend=(WAY, OWN),
+    is_ratio=True,
+    compared=(
+        Measure(
+            "Gini correlation of attention with leave-one-out",
+            {"attention_leave_one_out_agreement": 1},
+        ),
+    ),
+)
+def importance(evidence: Evidence, rule: Rule) -> Measured | None:
+    """Attention against leave-one-out, from reassigned attention on."""
+    name = "attention_leave_one_out_agreement"
+    own = evidence.mean(name)
+    if not own.n:
+        return None
+    tau = evidence.mean("attention_leave_one_out_tau")
+    yardsticks = {
+        "agreement": own.value,
+        "tau": tau.value,
+        "precision": evidence.mean("attention_leave_one_out_precision").value,
+        "gradient": evidence.mean("gradient_leave_one_out_tau").value,
+    }
+    said = (
+        "Attention puts the tokens that matter when left out first with a Gini "
+        f"correlation of {said_as(own)} (1 is the best order, 0 chance; over all pairs "
+        f"of tokens alike, Kendall's τ is {said_as(tau)})."
+    )
+    control = evidence.control_mean(name)
+    if not control.n:
+        return Measured(own, said, yardsticks, lacks_control=True)
+    yardsticks["control"] = control.value
+    way = evidence.share_beyond_control([name], lambda agreement: agreement)
+    if not way.n:  # the control's order is the best: there is no way to go
+        return None
+    said += (
+        f" The control reaches {said_as(control)}. From there attention goes "
+        f"{said_as(way)} of the way to the best order ({rule.graded})."
+    )
+    caution = _less_peaked(evidence)
+    if caution:
+        said += f" {caution}"
+    return Measured(way, said, yardsticks, caution=caution)
+
+
+def _less_peaked(evidence: Evidence) -> str:
+    """A caution where the control attends less sharply; empty where it does not.
+
+    Peaked attention agrees with leave-one-out by itself: randomised classifiers without
+    context reach a τ of .75 with attention as sharp as a trained one's. Reassigned
+    attention is as sharp by construction.
+    """
+    own = evidence.mean("max_attention")
+    control = evidence.control_mean("max_attention")
+    if not control.n or control.value >= AS_PEAKED * own.value:
+        return ""
+    return (
+        f"The control attends less sharply (mean largest weight {control.value:.2f} "
+        f"against {own.value:.2f}), which by itself lowers its agreement."
+    )
+
+
+@question(
+    "Assignment",
+    "Does it matter which token got which weight?",
+    "median change of the output over shuffles of the weights, the larger of total "
+    "variation (0 to 1; of numbers in standard deviations of the labels) and share "
+    "of the log-odds' range",
+    partly=0.1,
+    yes=0.1,
+    source="Jain & Wallace 2019, Section 4.2.1; " + BY_CALIBRATION,
+    done="The weights of a text are shuffled among its tokens again and again. If it "
+    "matters which token has which weight, the output moves ({measured}). Of a model "
+    "that is very sure the log-odds are looked at too, since its probability hardly "
+    "shows what happens.",
+    scale="how far the median shuffle moves the output",
+    if_yes="the output depends on which token has which weight",
+    if_no="giving the same weights to other tokens hardly changes the output",
+    ends={"nothing moves": 0.0},
+    yardsticks={
+        "total variation": "the median shuffle moves the output by",
+        "log-odds": "and the log-odds by this share of their range",
+        "worst shuffle": "the worst of the shuffles moves one of the two by",
+    },
+    asks="Do shuffled weights matter?",
+    line="moves {}",
+    labels={
+        "total variation": "output",
+        "log-odds": "log-odds",
+        "worst shuffle": "worst",
+    },
+    part="effect",
+    test="permutation",
+    charts=("permutation_by_max_attention",),
+    by_class=("median_tvd", "shuffling moves the output by"),
+    legend=("moves: {moves}",),
+    compared=(
+        Measure(
+            "change of the log-odds under shuffled attention, as a share of their range",
+            {"median_share_of_log_odds": 1},
+            larger_than="median_tvd",
+        ),
+        Measure("change of the output under shuffled attention", {"median_tvd": 1}),
+    ),
+)
+def assignment(evidence: Evidence, rule: Rule) -> Measured | None:
+    """The shuffles, in probability or in log-odds, whichever shows more."""
+    moved = evidence.mean("median_tvd")
+    if not moved.n:
+        return None
+    share = evidence.mean("median_share_of_log_odds")
+    in_log_odds = bool(share.n) and share.value > moved.value
+    graded = share if in_log_odds else moved
+    worst = evidence.mean("largest_change")
+    if not worst.n:
+        worst = evidence.mean("largest_drawn_change")
+    said = (
+        "Shuffling attention (the median of the shuffles) moves the output by "
+        f"{said_as(moved)} {evidence.words.unit}"
+    )
+    if share.n:
+        said += f", and its log-odds by {said_as(share)} of their range"
+    if worst.n:
+        moves = "moves one of the two" if share.n else "moves it"
+        said += f"; the worst shuffle {moves} by {said_as(worst)}"
+    which = ""
+    if share.n:
+        which = f"; the {'log-odds are' if in_log_odds else 'total variation is'} graded"
+    nothing = worst.n and grade(worst, rule) == grade(graded, rule) == Answer.NO
+    return Measured(
+        graded,
+        f"{said} ({rule.graded}{which}).",
+        {
+            "total variation": moved.value,
+            "log-odds": share.value,
+            "worst shuffle": worst.value,
+        },
+        is_nothing=bool(nothing),
+    )
+
+
+@question(
+    "Uniqueness",
+    "Is this attention the only one that gives this output?",
+    "1 − the farthest attention within ε = .01 as a share of the farthest of all, "
+    "per text; a yes needs an upper bound of that distance",
+    partly=0.42,
+    yes=0.75,
+    source="Jain & Wallace 2019, Section 4.2.2 (ε); .42 = 1 − .40 / ln 2, the "
+    "distance of trained adversaries (Wiegreffe & Pinter 2019, Table 4); .75 is our "
+    "choice. It does not decide the verdict: another attention with the same output "
+    "does not make this one false (Wiegreffe & Pinter 2019, Section 2)",
+    done="All other attention that moves the output by at most ε = {within} is "
+    "searched for the one that is farthest from the model's. How far two are apart "
+    "is their Jensen-Shannon divergence (JSD: 0 is the same attention, .69 = ln 2 "
+    "attention to other tokens only). Graded is how tightly the output pins the "
+    "weights down: 0 not at all, 1 completely.",
+    scale="how tightly the output pins the weights down",
+    if_yes="very different attention gives another output",
+    if_no="the attention can be replaced by very different attention with almost the same output",
+    ends={"any attention does": 0.0, "only this one does": 1.0},
+    yardsticks={
+        "largest_jsd": "JSD of the farthest attention of all",
+        "epsilon_max_jsd": "JSD of the farthest that keeps the output",
+        "upper_bound": "share of the way that none can exceed",
+        "control": "share of the way that the control's can go",
+    },
+    asks="Do only these weights do it?",
+    line="pinned down {}",
+    labels={"epsilon_max_jsd": "others at JSD", "largest_jsd": "of at most"},
+    part="beside",
+    beside_yes="other attention would do as well",
+    test="adversarial",
+    charts=("adversarial_distance", "adversarial_by_max_attention"),
+    compared=(
+        Measure(
+            "1 − the farthest attention found within ε, as a share of the farthest of all",
+            {"share_of_largest@0.01": -1},
+            constant=1,
+        ),
+    ),
+)
+def uniqueness(evidence: Evidence, rule: Rule) -> Measured | None:
+    """How much of the way to the farthest attention of all keeps the output."""
+    share = evidence.mean("share_of_largest@0.01")
+    if not share.n:
+        return None
+    upper = evidence.mean("share_of_largest_upper@0.01")
+    exact = evidence.mean("epsilon_max_jsd_exact").value == 1
+    pinned_at_most = one_minus(share)
+    pinned_at_least, bound = NOTHING_KNOWN, "no upper bound is known"
+    if exact:
+        pinned_at_least, bound = pinned_at_most, "exact"
+    elif upper.n:
+        pinned_at_least = one_minus(upper)
+        bound = f"certainly at most {said_as(upper)} of the way"
+    moved, largest = evidence.mean("epsilon_max_jsd@0.01"), evidence.mean("largest_jsd")
+    least = "" if exact else "at least "
+    said = (
+        f"Other attention that keeps the output within {evidence.words.within} lies "
+        f"{least}{said_as(share)} of the way to the farthest attention of all, on average "
+        f"over texts (JSD {moved.value:.2f} of {largest.value:.2f}; {bound}). "
+        f"{_room(rule)} Room also depends on {_room_depends(evidence.words)}, whatever "
+        "attention means."
+    )
+    control = evidence.control_mean("share_of_largest@0.01")
+    if control.n:
+        said += f" In the control others lie {said_as(control)} of the way."
+    unbounded = not exact and not upper.n and pinned_at_most.value >= rule.partly
+    return Measured(
+        pinned_at_most,
+        said,
+        {
+            "largest_jsd": largest.value,
+            "epsilon_max_jsd": moved.value,
+            "upper_bound": upper.value,
+            "control": control.value,
+        },
+        at_least=pinned_at_least,
+        open_because="how far other attention can go is only known from below" if unbounded else "",
+        is_upper_bound=not exact,
+    )
+
+
+def one_minus(estimate: Estimate) -> Estimate:
+    """What is left of 1, with its interval turned round."""
+    if estimate.ci95 is None:
+        return estimate
+    low, high = estimate.ci95
+    return Estimate(1 - estimate.value, (1 - high, 1 - low), estimate.n)
+
+
+def _room(rule: Rule) -> str:
+    """The thresholds of uniqueness, in shares of the way that others may go."""
+    return (
+        f"The answer is yes up to {1 - rule.yes:.2f} of the way, partly up to "
+        f"{1 - rule.partly:.2f}, and no beyond."
+    )
+
+
+def _room_depends(words: Words) -> str:
+    if words.is_number:
+        return "how little the number varies with attention at all"
+    return "how saturated the output is"
+
+
+@question(
+    "Erasure",
+    "Does the decision rest on the largest weights?",
+    "1 − (tokens erased in attention's order beyond the smallest set) / (those of a "
+    "random order), until nine tenths of the decision's lead are gone, as a share of "
+    "the way from the control's to 1; of the means over texts that some order gets "
+    "there",
+    partly=0.35,
+    yes=0.5,
+    source="Serrano & Smith 2019, Section 5; nine tenths of the lead in place of the "
+    "flip, which the noise behind the deciding tokens makes; " + BY_CALIBRATION,
+    done="Attention weights are set to 0 one after the other, the largest first, "
+    "until nine tenths of the decision's lead are gone. The same is done with the "
+    "smallest set that does it, with random orders, and with the same weights at "
+    "other tokens (the control).",
+    scale="way from the same weights at random tokens to the smallest set",
+    if_yes="the largest weights are what the decision rests on",
+    if_no="the decision rests on the largest weights no more than it would if they "
+    "were at other tokens",
+    ends={"the control": 0.0, "the smallest set": 1.0},
+    yardsticks={
+        "attention": "share of tokens erased in attention's order",
+        "smallest": "share of tokens in the smallest set",
+        "random": "share of tokens erased in a random order",
+        "way": "way of attention from a random order to the smallest set",
+        "control": "way of the control's attention",
+        "flip way": "the same way until the decision flips (Serrano & Smith)",
+    },
+    asks="Do the top weights decide?",
+    line="way {}",
+    labels={"way": "own", "control": "control", "attention": "erased"},
+    part="ranking",
+    test="erasure",
+    charts=("js_against_attention", "fraction_to_flip"),
+    by_class=(
+        "fraction_to_lose_lead@attention",
+        "the share of tokens erased in attention's order is",
+    ),
+    legend=(WAY,),
+    is_ratio=True,
+    compared=tuple(
+        Measure(
+            f"share of tokens that attention's order erases less than a random one, until {until}",
+            {f"{family}@random": 1, f"{family}@attention": -1},
+        )
+        for family, until in (
+            ("fraction_to_lose_lead", LEAD_GONE),
+            ("fraction_to_flip", "the decision flips"),
+        )
+    ),
+)
+def erasure(evidence: Evidence, rule: Rule) -> Measured | None:
+    """How few tokens attention's order wastes, from reassigned attention on."""
+    names, until = LEAD, LEAD_GONE
+    if not evidence.mean(LEAD[0]).n:
+        names, until = FLIPS, f"{evidence.words.decision} flips"
+    own = evidence.share_of_means(names, _way, control=False)
+    if not own.n:
+        return None
+    attention, random, best = map(evidence.mean, names)
+    yardsticks = {
+        "attention": attention.value,
+        "random": random.value,
+        "smallest": best.value,
+        "way": own.value,
+        "flip way": evidence.share_of_means(FLIPS, _way, control=False).value,
+    }
+    said = (
+        f"Until {until}, attention's order erases {attention.value:.2f} of the tokens, a "
+        f"random one {random.value:.2f}, the smallest set known {best.value:.2f} (means "
+        f"over {own.n} texts in which some order gets there). That is {said_as(own)} of "
+        "the way from a random order to the smallest set."
+    )
+    after = (
+        " The attention that is left is divided by its sum, which the model never saw in training."
+    )
+    control = evidence.share_of_means(names, _way, control=True)
+    if not control.n:
+        return Measured(own, said + after, yardsticks, lacks_control=True)
+    yardsticks["control"] = control.value
+    way = evidence.share_beyond_control(names, _way)
+    if not way.n:
+        return None
+    said += (
+        f" The control goes {said_as(control)} of its way. From there attention goes "
+        f"{said_as(way)} of the rest ({rule.graded})."
+    )
+    return Measured(way, said + after, yardsticks)
+
+
+def _way(attention: np.ndarray, random: np.ndarray, best: np.ndarray) -> np.ndarray:
+    """From a random order, 0, to the best, 1: by the tokens that each erases."""
+    room = random - best
+    return 1 - (attention - best) / np.where(room > 0, room, np.nan)
+
+
+@question(
+    "Removal",
+    "Does the prediction fall without the tokens of most attention?",
+    "comprehensiveness of attention's ranking minus a random one's, minus the same "
+    "of the control, per text",
+    partly=0.1,
+    yes=0.1,
+    source="DeYoung et al. 2020; " + BY_CALIBRATION,
+    done="The tokens of most attention are taken out of the text itself, and the "
+    "loss is compared with taking out as many random ones, and with what the same "
+    "weights at other tokens cost (the control).",
+    scale="what is lost beyond random tokens, less the control's",
+    if_yes="the prediction loses more without the tokens of most attention than "
+    "without random ones",
+    if_no="the prediction loses no more without the tokens of most attention than "
+    "it does without others",
+    ends={"the control": 0.0},
+    yardsticks={
+        "attention": "lost without the tokens of most attention",
+        "random": "lost without random tokens",
+        "beyond random": "the difference of the two",
+        "control": "that difference of the control",
+    },
+    asks="Do the top tokens decide?",
+    line="loses {} more",
+    labels={"attention": "own", "random": "random", "control": "control's"},
+    part="ranking",
+    test="input_erasure",
+    charts=("comprehensiveness", "sufficiency"),
+    by_class=(
+        "comprehensiveness@attention",
+        "without the tokens of most attention the loss is",
+    ),
+    legend=(OWN,),
+    compared=tuple(
+        Measure(
+            "what is lost without the tokens of most attention, minus without random ones",
+            {f"comprehensiveness@{ranking}": 1, "comprehensiveness@random": -1},
+            beyond_control=True,
+        )
+        for ranking in OF_ATTENTION
+    ),
+)
+def removal(evidence: Evidence, rule: Rule) -> Measured | None:
+    """Without the tokens of most attention, beyond what random ones cost."""
+    names = [f"comprehensiveness@{ranking}" for ranking in OF_ATTENTION]
+    known = [name for name in names if evidence.mean(name).n]
+    chance = "comprehensiveness@random"
+    if not known or not evidence.mean(chance).n:
+        return None
+    beyond = evidence.beyond(known[0], chance)
+    attention, random = evidence.mean(known[0]), evidence.mean(chance)
+    yardsticks = {
+        "attention": attention.value,
+        "random": random.value,
+        "beyond random": beyond.value,
+    }
+    words = evidence.words
+    said = (
+        f"Without the tokens of most attention {words.said} loses {said_as(attention)} "
+        f"{words.amount}{words.aside}, without random ones {said_as(random)}: "
+        f"{said_as(beyond)} more."
+    )
+    after = " Texts with tokens erased are unlike those of the training."
+    control = evidence.control_beyond(known[0], chance)
+    if not control.n:
+        return Measured(beyond, said + after, yardsticks, lacks_control=True)
+    yardsticks["control"] = control.value
+    less = evidence.less_control(known[0], chance)
+    said += (
+        f" In the control it is {said_as(control)}, which leaves {said_as(less)} ({rule.graded})."
+    )
+    return Measured(less, said + after, yardsticks)
