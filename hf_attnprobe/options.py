@@ -39,6 +39,7 @@ def option(
     at_least: float | None = None,
     at_most: float | None = None,
     metavar: str | None = None,
+    daily: bool = True,
     secret: bool = False,
 ) -> Any:
     """A field of an :class:`Options` dataclass.
@@ -50,6 +51,7 @@ def option(
         at_most: largest number allowed, likewise: what is absurd in itself is refused
             before memory is asked for.
         metavar: the name of the value in the command line's help.
+        daily: whether the help of a command shows it without being asked for all.
         secret: whether the value is never shown.
 
     Choices are stated in the type, as ``Literal["deletion", "mask"]``.
@@ -59,6 +61,7 @@ def option(
         "at_least": at_least,
         "at_most": at_most,
         "metavar": metavar,
+        "daily": daily,
     }
     return dataclasses.field(default=default, metadata=metadata, repr=not secret)
 
@@ -204,7 +207,7 @@ def near(name: str, known: Iterable[str]) -> str | None:
     >>> near("--modle", ["--model", "--heads"])
     '--model'
     """
-    return next(iter(difflib.get_close_matches(name, list(known), n=1)), None)
+    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=0.7)), None)
 
 
 def check_at_least(least: float | None, **values: Any) -> None:

@@ -15,13 +15,14 @@ import pytest
 import hf_attnprobe
 from hf_attnprobe import audit, cli, run_partition
 from hf_attnprobe import demonstration as demo
-from hf_attnprobe.auditing.options import AuditOptions
+from hf_attnprobe.auditing.options import TESTS, AuditOptions
 from hf_attnprobe.calibration.run import calibrate
 from hf_attnprobe.checkpoint_comparison import run as checkpoint_comparison
 from hf_attnprobe.data import examples as data
 from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.data.catalogue import known_datasets
 from hf_attnprobe.deception import run as deception
+from hf_attnprobe.faithfulness.registry import tests as all_tests
 from hf_attnprobe.options import names_of
 from hf_attnprobe.partitions import planning, work
 from hf_attnprobe.publishing import run as publishing
@@ -337,7 +338,7 @@ def test_every_verb_has_a_function_and_the_documentation_of_one():
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_every_flag_is_a_keyword_argument(name):
-    flags = {action.dest for action in commands()[name]._actions} - {"help"}
+    flags = {action.dest for action in commands()[name]._actions} - {"help", "help_all"}
     assert flags <= FUNCTIONS[name]
 
 
@@ -377,10 +378,34 @@ def test_what_is_not_given_to_train_is_left_to_the_procedure():
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_help_names_every_flag(name, cli):
-    done = cli(name, "--help")
+    """Where there are rare flags, the long help does."""
+    actions = commands()[name]._actions
+    all_of_them = any(action.dest == "help_all" for action in actions)
+    done = cli(name, "--help-all" if all_of_them else "--help")
     assert (done.code, done.err) == (0, "")
-    for action in commands()[name]._actions:
+    for action in actions:
         assert all(option in done.out for option in action.option_strings)
+        assert getattr(action, "daily", True) or all_of_them, action.dest
+
+
+def test_the_help_of_audit_is_short_and_the_long_one_has_the_options_of_tests(cli, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = cli("audit", "--help").out.splitlines()
+    flags = [line for line in lines if re.match(r"  (-h, )?--", line)]
+    assert len(flags) <= 32 and len(lines) <= 90
+    shown = cli("audit", "--help-all").out
+    for name, test in all_tests().items():
+        for field in dataclasses.fields(test.options):
+            assert f"\n  {name}.{field.name}=" in shown
+
+
+def test_the_tests_that_the_help_names_are_those_that_there_are():
+    built_in = [
+        name
+        for name, test in all_tests().items()
+        if test.function.__module__.startswith("hf_attnprobe.")
+    ]
+    assert list(TESTS) == built_in
 
 
 def test_the_script_is_the_command_line():

@@ -38,7 +38,8 @@ from hf_attnprobe.auditing.result import to_json
 from hf_attnprobe.auditing.verdict import QUESTION, conclusion_sentence
 from hf_attnprobe.charts.shown_text import ShownText
 from hf_attnprobe.cli import build_parser
-from hf_attnprobe.cli.flags import audited_tests
+from hf_attnprobe.cli.flags import asked as asked_by_flags
+from hf_attnprobe.cli.flags import of_audits
 from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.faithfulness import Permutation, readings
 from hf_attnprobe.faithfulness.registry import asked_tests
@@ -499,7 +500,10 @@ def test_only_what_differs_from_the_defaults_is_recorded_and_no_secret():
     }
     line = shlex.split(repeating({"asked_for": asked}))
     read = vars(build_parser().parse_args(line[1:]))
-    assert {**{name: read[name] for name in asked}, "tests": audited_tests(read)} == asked
+    assert {
+        **{name: read[name] for name in asked},
+        "tests": asked_by_flags(read, of_audits),
+    } == asked
     assert asked_for("m", Data("sst"), asked_tests(None), AuditOptions()) == {
         "model": "m",
         "dataset": "sst",

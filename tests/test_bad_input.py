@@ -516,7 +516,24 @@ def test_options_of_the_function(options, message, checkpoint, tmp_path):
 def test_usage_errors(arguments, cli):
     done = cli(*arguments)
     assert (done.code, done.out) == (2, "")
-    assert done.err.startswith("usage: attnprobe") and "error: " in done.err
+    assert done.err.startswith("attnprobe") and done.err.count("\n") == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["audti"], "attnprobe: unknown command 'audti'; did you mean audit?"),
+        (["--verison"], "attnprobe: unknown flag --verison; did you mean --version?"),
+        (["audit", "--modle", "x"], "attnprobe audit: unknown flag --modle; did you mean --model?"),
+        (["train", "--epoch=3", "--encoders", "mlp"], "unknown flag --encoders; did you mean"),
+        (["audit", "--n-permutations", "5"], "are written --set TEST.OPTION=VALUE, see --help-all"),
+    ],
+    ids=" ".join,
+)
+def test_a_mistyped_name_says_which_one_is_near(arguments, message, cli):
+    done = cli(*arguments)
+    assert (done.code, done.out) == (2, "")
+    assert message in done.err.splitlines()[0] and len(done.err.splitlines()) == 2
 
 
 # --- the output folder --------------------------------------------------------------------------------------------

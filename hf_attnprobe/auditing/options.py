@@ -20,6 +20,14 @@ Task = Literal[
 ]
 
 
+TESTS = (
+    *("correlation", "permutation", "adversarial", "erasure", "input_erasure"),
+    *("uniform_attention", "head_ablation", "explanations", "screen", "plausibility"),
+    *("conicity", "fragility", "single_token", "attribution_agreement", "attention_by_tag"),
+)
+"""The built-in tests, for the command line's help, which comes before they are imported."""
+
+
 @dataclass(frozen=True)
 class AuditOptions(Options):
     """Where an audit looks, and how it runs."""
@@ -28,7 +36,7 @@ class AuditOptions(Options):
     heads: Sequence[int] | None = option(
         None, "heads to test in each layer (default: all)", metavar="HEAD"
     )
-    groups: bool = option(True, "test layers and all attention as a whole too")
+    groups: bool = option(True, "test layers and all attention as a whole too", daily=False)
     single_heads: bool = option(
         True, "test every head by itself too; without, layers and all attention only"
     )
@@ -38,7 +46,7 @@ class AuditOptions(Options):
         metavar="SET",
     )
     query: int | None = option(
-        None, "test only this query position of each head (default: all of them)"
+        None, "test only this query position of each head (default: all of them)", daily=False
     )
     target: str | int | None = option(
         None,
@@ -59,6 +67,7 @@ class AuditOptions(Options):
         "width=.02: texts come in a fixed random order, and intervals hold whenever one "
         "stops; go on any time",
         metavar="width=W",
+        daily=False,
     )
     top: int | None = option(
         None,
@@ -66,6 +75,7 @@ class AuditOptions(Options):
         "race over the texts finds; layers are left out",
         at_least=1,
         metavar="N",
+        daily=False,
     )
     time: str | None = option(
         None,
@@ -73,7 +83,9 @@ class AuditOptions(Options):
         "attention and layers first, then the heads that promise most; go on any time",
         metavar="TIME",
     )
-    prune: bool = option(True, "measure how accuracy falls as more and more heads are zero-ablated")
+    prune: bool = option(
+        True, "measure how accuracy falls as more and more heads are zero-ablated", daily=False
+    )
     control: Control = option(
         "auto",
         "yardstick on which the same tests run: attention reassigned to other tokens of "
@@ -86,33 +98,39 @@ class AuditOptions(Options):
         at_least=1,
         at_most=1_000,
         metavar="N",
+        daily=False,
     )
     thresholds: Sequence[str] = option(
         (),
         "thresholds of your own, such as importance=.2,.4 (partly and yes from) or "
         "removal=.1; answers and sentences follow them",
         metavar="QUESTION=FROM",
+        daily=False,
     )
     control_layers: int | None = option(
         None,
         "take the training only from so many of the last layers and from what is above "
         "them (default: from the whole model)",
         at_least=0,
+        daily=False,
     )
     level: Literal["word", "token"] | None = option(
         None,
         "units that are explained and left out in Transformers (default: word, if the "
         "tokenizer tells which tokens form a word)",
+        daily=False,
     )
     predicts: Literal["auto", "probability", "number"] = option(
         "auto",
         "what a single logit is: a probability's log-odds, or a number (default: by the "
         "model's problem_type; without one a probability)",
+        daily=False,
     )
     threshold: float | None = option(
         None,
         "of a predicted number: it decides whether the number is above or not",
         metavar="NUMBER",
+        daily=False,
     )
     scale: float | None = option(
         None,
@@ -120,6 +138,7 @@ class AuditOptions(Options):
         "deviation of the labels)",
         at_least=1e-12,
         metavar="NUMBER",
+        daily=False,
     )
     shown_texts: int = option(
         12,
@@ -127,13 +146,15 @@ class AuditOptions(Options):
         "predictions, some of every class, others drawn; 0 for none",
         at_least=0,
         metavar="N",
+        daily=False,
     )
     segment: Literal["text", "text_pair"] | None = option(
         None,
         "text of a pair whose tokens are explained, left out and erased, the other one "
         "is held (default: both)",
+        daily=False,
     )
-    truncate: bool = option(True, "cut texts that are longer than the model can read")
+    truncate: bool = option(True, "cut texts that are longer than the model can read", daily=False)
     dtype: Literal["float32", "float64", "bfloat16", "float16"] | None = option(
         None,
         "number format to compute in (default: float64 for attention classifiers, that "
@@ -141,29 +162,31 @@ class AuditOptions(Options):
     )
     batch_size: int = option(64, "largest number of texts per batch", at_least=1)
     memory_budget: str | int = option(
-        "2GB", "memory that a batch may take, such as 500MB", metavar="SIZE"
+        "2GB", "memory that a batch may take, such as 500MB", metavar="SIZE", daily=False
     )
     seed: int = option(0, "seed of all random numbers", at_least=0, at_most=LARGEST_SEED)
     task: Task | None = option(
-        None, "head that is meant, where the model's configuration names none"
+        None, "head that is meant, where the model's configuration names none", daily=False
     )
     revision: str | None = option(
         None,
         "branch, tag or commit of a model on the Hub, also written as org/name@revision",
     )
     subfolder: str | None = option(
-        None, "folder of the model within its repository or folder", metavar="FOLDER"
+        None, "folder of the model within its repository or folder", metavar="FOLDER", daily=False
     )
     token: str | None = option(
         None,
         "token of the Hub for a private model (default: that of hf auth login, or of the "
         "variable HF_TOKEN); it is not recorded",
         secret=True,
+        daily=False,
     )
     trust_remote_code: bool = option(False, "run code that comes with a model from the Hub")
     allow_pickle: bool = option(
         False,
         "read weights that are not safetensors; reading those can run code hidden in them",
+        daily=False,
     )
 
     def __post_init__(self) -> None:

@@ -5,7 +5,6 @@ to stdout, progress and log to stderr. A known error is one line and exit code 1
 error exit code 2, an answer that ``audit --fail-on`` names exit code 3.
 """
 
-import argparse
 import errno
 import logging
 import os
@@ -25,6 +24,7 @@ from hf_attnprobe.cli import (
     studies,
     trainings,
 )
+from hf_attnprobe.cli.flags import CommandParser
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.progress import quiet_libraries, say
 from hf_attnprobe.terminal import one_line, show
@@ -83,18 +83,18 @@ def _say_once(message: str) -> None:
     show(f"attnprobe: {message}", file=sys.stderr)
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> CommandParser:
     """All commands and flags."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="attnprobe",
         description="Does this model's attention explain its predictions?",
     )
     parser.add_argument(
         "--version", action="version", version=f"%(prog)s {version('hf_attnprobe')}"
     )
-    commands = parser.add_subparsers(dest="command", required=True)
+    commands = parser.add_subparsers(dest="command", required=True, prog="attnprobe")
 
-    def add(name: str, said: str) -> argparse.ArgumentParser:
+    def add(name: str, said: str) -> CommandParser:
         return commands.add_parser(name, help=said)
 
     trainings.add_demo(

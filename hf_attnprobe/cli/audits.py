@@ -7,11 +7,14 @@ from typing import Any
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.checkpoint_comparison.options import ComparisonOptions
 from hf_attnprobe.cli.flags import (
+    CommandParser,
     add_audited,
+    add_help_all,
     add_json,
     add_options,
     add_verbose,
-    audited_tests,
+    asked,
+    of_audits,
 )
 from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.options import from_flat
@@ -24,10 +27,13 @@ FAILED = 3
 FAILING = {str(answer).replace(" ", "-"): answer for answer in Answer}
 
 
-def add_audit(parser: argparse.ArgumentParser) -> None:
-    """Flags of audit: of the data, the audit, and every test."""
+def add_audit(parser: CommandParser) -> None:
+    """Flags of audit: of the data, the audit, and its tests."""
+    add_help_all(parser)
+    add_audited(parser)
     parser.add_argument(
         "--output-dir",
+        metavar="FOLDER",
         help="folder for rows, summary.json, report.md and report.html; run again with "
         "the same folder to continue (default: keep nothing)",
     )
@@ -47,7 +53,6 @@ def add_audit(parser: argparse.ArgumentParser) -> None:
         metavar="ANSWER",
         help=f"end with exit code {FAILED} where the answer is one of these: {', '.join(FAILING)}",
     )
-    add_audited(parser)
 
 
 def add_compare(parser: argparse.ArgumentParser) -> None:
@@ -97,18 +102,18 @@ def run_audit(arguments: dict[str, Any]) -> int:
     from hf_attnprobe.auditing.run import audit
     from hf_attnprobe.distributed import process_state
 
-    asked = {
+    given = {
         "model": arguments["model"],
         "dataset": from_flat(arguments, Data),
-        "tests": audited_tests(arguments),
+        "tests": asked(arguments, of_audits),
         "options": from_flat(arguments, AuditOptions),
         "output_dir": arguments["output_dir"],
     }
     if arguments["estimate"]:
-        told = estimate_audit(**asked)
+        told = estimate_audit(**given)
         show(json.dumps(told.to_json()) if arguments["json"] else told.to_text())
         return 0
-    report = audit(**asked)
+    report = audit(**given)
     if process_state().is_main_process:
         if arguments["json"]:
             show(json.dumps(to_json(report)))

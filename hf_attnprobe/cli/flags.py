@@ -1,18 +1,133 @@
-"""Flags, made from the classes of options that the commands' functions take."""
+"""How a command line is read: flags made from classes of options, help, and errors.
+
+Nothing here imports what computes, so that help and errors come at once.
+"""
 
 import argparse
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
-from hf_attnprobe.auditing.options import AuditOptions
+from hf_attnprobe.auditing.options import TESTS, AuditOptions
 from hf_attnprobe.data.arguments import Data
-from hf_attnprobe.faithfulness import tests
-from hf_attnprobe.options import DEFAULT, Options, asked_in_words, item_of
+from hf_attnprobe.options import DEFAULT, Options, as_text, asked_in_words, item_of, near
+from hf_attnprobe.terminal import show
 
 
 Parser = argparse.ArgumentParser | argparse._ArgumentGroup
 Number = int | float
+Kinds = Callable[[], Mapping[str, type[Options]]]
+"""Finds the classes of the options of all tests, by name of the test."""
+
+
+class CommandParser(argparse.ArgumentParser):
+    """A parser of one command, or of all of them.
+
+    Its help shows the flags of every day, ``--help-all`` every flag and the options of
+    tests. An unknown command or flag is refused before anything else is looked at.
+
+    Attributes:
+        kinds: of the tests that the command runs; None where it runs none.
+    """
+
+    kinds: Kinds | None = None
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**{"formatter_class": _DailyHelp, **given})
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> tuple[Any, list[str]]:
+        """Reads the arguments, once their names are known."""
+        words = sys.argv[1:] if args is None else list(args)
+        self._check_names(words)
+        return super().parse_known_args(words, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        """What is wrong, where to look, and exit code 2."""
+        self.exit(2, f"{self.prog}: {message}\nsee {self.prog} --help\n")
+
+    def _check_names(self, words: Sequence[str]) -> None:
+        flags = list(self._option_string_actions)
+        of_commands = [a for a in self._actions if isinstance(a, argparse._SubParsersAction)]
+        commands = list(of_commands[0].choices) if of_commands else []
+        for word in words:
+            flag = word.partition("=")[0]
+            if word == "--" or word in commands:
+                return
+            if commands and not word.startswith("-"):
+                self.error(f"unknown command {word!r}; {_meant(word, commands)}")
+            if flag.startswith("--") and not any(known.startswith(flag) for known in flags):
+                self.error(f"unknown flag {flag}; {_meant(flag, flags)}")
+
+
+def _meant(name: str, known: Sequence[str]) -> str:
+    meant = near(name, known)
+    if meant is not None:
+        return f"did you mean {meant}?"
+    if "--set" in known:
+        return "options of tests are written --set TEST.OPTION=VALUE, see --help-all"
+    return f"expected one of {', '.join(known)}"
+
+
+class _DailyHelp(argparse.HelpFormatter):
+    """The flags of every day; the usage has what must be given."""
+
+    def add_usage(
+        self, usage: str | None, actions: Iterable[argparse.Action], groups: Any, prefix: Any = None
+    ) -> None:
+        needed = [a for a in actions if a.required or not a.option_strings]
+        others = argparse.Action([], "flags", nargs="*", metavar="FLAG")
+        super().add_usage(usage, [*needed, others], [], prefix)
+
+    def add_argument(self, action: argparse.Action) -> None:
+        if getattr(action, "daily", True):
+            super().add_argument(action)
+
+
+class _AllHelp(_DailyHelp):
+    """Every flag."""
+
+    def add_argument(self, action: argparse.Action) -> None:
+        argparse.HelpFormatter.add_argument(self, action)
+
+
+class _ShowAll(argparse.Action):
+    """Shows every flag and the options of tests, and ends."""
+
+    def __call__(self, parser: Any, *_: Any) -> None:
+        parser.formatter_class = _AllHelp
+        of_tests = "" if parser.kinds is None else "\n" + _options_of_tests(parser.kinds())
+        show(parser.format_help() + of_tests, end="")
+        parser.exit(0)
+
+
+def _options_of_tests(kinds: Mapping[str, type[Options]]) -> str:
+    """The options of tests as ``--set`` takes them, with their help."""
+    listing = argparse.ArgumentParser(usage=argparse.SUPPRESS, add_help=False)
+    group = listing.add_argument_group("options of tests, behind --set")
+    for test, kind in kinds.items():
+        hints = get_type_hints(kind)
+        for field in dataclasses.fields(kind):
+            text = field.metadata["help"].replace("%", "%%")
+            item, several = item_of(hints[field.name])
+            value = "true|false" if item is bool else field.metadata["metavar"] or field.name
+            value = "|".join(get_args(item)) if get_origin(item) is Literal else value
+            group.add_argument(
+                f"{test}.{field.name}",
+                metavar=f"{test}.{field.name}={value.upper() if '|' not in value else value}"
+                + (",…" if several else ""),
+                help=text + _shown_default(field.default),
+            )
+    return listing.format_help().lstrip()
+
+
+def add_help_all(parser: argparse.ArgumentParser) -> None:
+    """The flag that shows all flags."""
+    parser.add_argument(
+        "--help-all", action=_ShowAll, nargs=0, help="show every flag, and the options of tests"
+    )
 
 
 def add_options(parser: Parser, kind: type[Options], *, leave_out: Collection[str] = ()) -> None:
@@ -29,13 +144,15 @@ def add_options(parser: Parser, kind: type[Options], *, leave_out: Collection[st
             _add_option(parser, field, hints[field.name])
 
 
-def add_tests(parser: Parser, names: Iterable[str], default: str) -> None:
+def add_tests(parser: CommandParser, names: Iterable[str], default: str, kinds: Kinds) -> None:
     """Which tests run, and their options.
 
     Args:
-        names: of all tests.
+        names: of all tests, or of the built-in ones.
         default: which run where none is named, in words.
+        kinds: of all tests.
     """
+    parser.kinds = kinds
     parser.add_argument(
         "--tests",
         nargs="+",
@@ -53,19 +170,27 @@ def add_tests(parser: Parser, names: Iterable[str], default: str) -> None:
     )
 
 
-def add_audited(parser: argparse.ArgumentParser) -> None:
+def asked(arguments: Mapping[str, Any], kinds: Kinds) -> dict[str, dict[str, Any]] | None:
+    """The tests that are asked for with the options that were set; None by default."""
+    if arguments["tests"] is None and not arguments["set"]:
+        return None
+    return asked_in_words(arguments["tests"], arguments["set"], kinds())
+
+
+def of_audits() -> Mapping[str, type[Options]]:
+    """The classes of the options of an audit's tests."""
+    from hf_attnprobe.faithfulness.registry import tests
+
+    return {name: test.options for name, test in tests().items()}
+
+
+def add_audited(parser: CommandParser) -> None:
     """Flags that say what is audited: model, tests, data, and the options of both."""
     parser.add_argument("--model", required=True, help="folder or Hub id of the model")
-    add_tests(parser, tests(), "those that suit the model and the data")
+    add_tests(parser, TESTS, "those that suit the model and the data", of_audits)
     data = parser.add_argument_group("data")
     add_options(data, Data, leave_out=["train_limit"])
     add_options(parser.add_argument_group("the audit"), AuditOptions)
-
-
-def audited_tests(arguments: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The tests of an audit with the options that were set, by name."""
-    kinds = {name: test.options for name, test in tests().items()}
-    return asked_in_words(arguments["tests"], arguments["set"], kinds)
 
 
 def add_json(parser: Parser, what: str = "summary") -> None:
@@ -84,26 +209,27 @@ def add_verbose(parser: Parser) -> None:
 
 def _add_option(parser: Parser, field: dataclasses.Field, hint: Any) -> None:
     name, default, metadata = field.name, field.default, field.metadata
-    flag = name.replace("_", "-")
     text = metadata["help"].replace("%", "%%")
     item, several = item_of(hint)
-    if item is bool and default:
-        parser.add_argument(f"--no-{flag}", dest=name, action="store_false", help=f"do not {text}")
-        return
+    flag = f"--{name.replace('_', '-')}"
+    given: dict[str, Any]
     if item is bool:
-        parser.add_argument(f"--{flag}", action="store_true", default=default, help=text)
-        return
-    required = default is dataclasses.MISSING
-    parser.add_argument(
-        f"--{flag}",
-        required=required,
-        default=None if required else default,
-        help=text + _shown_default(default),
-        metavar=metadata["metavar"],
-        nargs="+" if several else None,
-        choices=get_args(item) if get_origin(item) is Literal else None,
-        type=_parser_of(item, metadata["at_least"]),
-    )
+        given = {"action": "store_true", "default": default}
+        if default:
+            flag, text = flag.replace("--", "--no-", 1), f"do not {text}"
+            given = {"action": "store_false", "dest": name}
+    else:
+        text += _shown_default(default)
+        given = {
+            "required": default is dataclasses.MISSING,
+            "default": None if default is dataclasses.MISSING else default,
+            "metavar": metadata["metavar"],
+            "nargs": "+" if several else None,
+            "choices": get_args(item) if get_origin(item) is Literal else None,
+            "type": _parser_of(item, metadata["at_least"]),
+        }
+    action = parser.add_argument(flag, help=text, **given)
+    action.daily = metadata["daily"]  # type: ignore[attr-defined]
 
 
 def _shown_default(default: Any) -> str:
@@ -111,7 +237,7 @@ def _shown_default(default: Any) -> str:
     if default in (None, ()) or default is dataclasses.MISSING:
         return ""
     words = default if isinstance(default, tuple) else [default]
-    return f" (default: {' '.join(map(str, words))})"
+    return f" (default: {' '.join(map(as_text, words))})"
 
 
 def _parser_of(kind: Any, least: float | None) -> Callable[[str], Any]:

@@ -4,15 +4,24 @@ import argparse
 from typing import Any
 
 from hf_attnprobe.auditing.options import AuditOptions
-from hf_attnprobe.cli.flags import add_audited, add_options, audited_tests
+from hf_attnprobe.cli.flags import (
+    CommandParser,
+    add_audited,
+    add_help_all,
+    add_options,
+    asked,
+    of_audits,
+)
 from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.options import from_flat
 from hf_attnprobe.partitions.plan import WorkOptions
 from hf_attnprobe.terminal import show
 
 
-def add_plan(parser: argparse.ArgumentParser) -> None:
+def add_plan(parser: CommandParser) -> None:
     """Flags of plan: those of audit, and the job's."""
+    add_help_all(parser)
+    add_audited(parser)
     parser.add_argument(
         "--output-dir",
         required=True,
@@ -26,7 +35,6 @@ def add_plan(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="parts of the job, eight or more for each worker (default: 64)",
     )
-    add_audited(parser)
 
 
 def add_work(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +50,7 @@ def run_plan(arguments: dict[str, Any]) -> None:
     plan = plan_audit(
         arguments["model"],
         from_flat(arguments, Data),
-        audited_tests(arguments),
+        asked(arguments, of_audits),
         options=from_flat(arguments, AuditOptions),
         output_dir=arguments["output_dir"],
         partitions=arguments["partitions"],
