@@ -132,13 +132,19 @@ def site_of_model(rows):
     return heads[0] if len(heads) == 1 else None
 
 
+def read_draws(folder):
+    """The rows of every draw of the control, by the name of its folder."""
+    found = sorted(folder.glob("control/draw-*"))
+    return {draw.name: read(draw / "rows") for draw in found}
+
+
 def read_control(folder):
     """The control's rows, every value the mean over the draws that have one."""
-    draws = [read(draw / "rows") for draw in sorted(folder.glob("control/draw-*"))]
+    draws = read_draws(folder)
     if not draws:
         return None
     key = ["test", "statistic", "example_id", "layer", "head"]
-    return pd.concat(draws).groupby(key, as_index=False).value.mean()
+    return pd.concat(draws.values()).groupby(key, as_index=False).value.mean()
 
 
 class Graded:

@@ -2,14 +2,13 @@
 
 import pandas as pd
 import pytest
-import torch
-from transformers import BertConfig, BertForSequenceClassification
 
 import recompute
 from hf_attnprobe import AuditOptions, Correlation, Data, audit, read_audit
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.auditing import sweep
 from hf_attnprobe.auditing.control import n_draws
+from tiny_models import small_bert
 
 
 TESTS = ["correlation", "input_erasure"]
@@ -31,26 +30,8 @@ def whole(make_model, tokenizer, data, tmp_path_factory):
     return run(make_model("mlp"), tokenizer, data, folder), folder
 
 
-def draws_in(folder):
-    found = sorted((folder / "control").iterdir())
-    return {place.name: recompute.read(place / "rows") for place in found if place.is_dir()}
-
-
-def bert(vocabulary):
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=vocabulary,
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=16,
-        max_position_embeddings=64,
-    )
-    return BertForSequenceClassification(config).eval()
-
-
 def test_how_many_there_are_by_default(make_model, tokenizer):
-    one_head, many = wrap(make_model()), wrap(bert(len(tokenizer)))
+    one_head, many = wrap(make_model()), wrap(small_bert(len(tokenizer)))
     assert n_draws(AuditOptions(), one_head) == 5
     assert n_draws(AuditOptions(), many) == 1
     assert n_draws(AuditOptions(time="90s"), one_head) == 1
@@ -60,7 +41,7 @@ def test_how_many_there_are_by_default(make_model, tokenizer):
 
 def test_each_is_kept_by_itself_and_another_one(whole):
     report, folder = whole
-    draws = draws_in(folder)
+    draws = recompute.read_draws(folder)
     assert list(draws) == [f"draw-{n}" for n in range(5)]
     assert not (folder / "control" / "rows").exists()
     gamma = [
@@ -77,8 +58,8 @@ def test_each_is_kept_by_itself_and_another_one(whole):
 
 
 def test_a_transformer_has_one(tokenizer, data, tmp_path):
-    run(bert(len(tokenizer)), tokenizer, Data(data, test_limit=4), tmp_path)
-    assert list(draws_in(tmp_path)) == ["draw-0"]
+    run(small_bert(len(tokenizer)), tokenizer, Data(data, test_limit=4), tmp_path)
+    assert list(recompute.read_draws(tmp_path)) == ["draw-0"]
 
 
 def same_audit(report, folder, other, other_folder):
@@ -89,7 +70,7 @@ def same_audit(report, folder, other, other_folder):
         assert (ours.answer, ours.other_draws) == (theirs.answer, theirs.other_draws)
         assert ours.value == pytest.approx(theirs.value, abs=1e-9)
         assert ours.yardsticks == pytest.approx(theirs.yardsticks, abs=1e-9)
-    first, second = draws_in(folder), draws_in(other_folder)
+    first, second = recompute.read_draws(folder), recompute.read_draws(other_folder)
     assert list(first) == list(second)
     key = ["test", "statistic", "example_id", "layer", "head"]
     for name, rows in first.items():
@@ -101,7 +82,7 @@ def same_audit(report, folder, other, other_folder):
 
 def test_more_texts_are_gone_on_with(whole, make_model, tokenizer, data, tmp_path):
     run(make_model("mlp"), tokenizer, Data(data, test_limit=11), tmp_path)
-    few = draws_in(tmp_path)
+    few = recompute.read_draws(tmp_path)
     assert all(rows.example_id.nunique() == 11 for rows in few.values())
     report = run(make_model("mlp"), tokenizer, data, tmp_path)
     same_audit(report, tmp_path, *whole)
@@ -146,7 +127,7 @@ def test_how_often_another_draw_changes_the_answer(whole):
         if finding.group != "all" or finding.rule not in ("importance", "removal"):
             continue
         differs = 0
-        for own in draws_in(folder).values():
+        for own in recompute.read_draws(folder).values():
             numbers, _ = recompute.graded_numbers(rows, own, members)
             graded, _ = numbers[finding.rule]
             ends = graded.interval()
@@ -167,5 +148,5 @@ def test_options_of_a_test_reach_the_draws(make_model, tokenizer, data, tmp_path
         output_dir=tmp_path,
         progress=False,
     )
-    for rows in draws_in(tmp_path).values():
+    for rows in recompute.read_draws(tmp_path).values():
         assert "attention_gradient_top_overlap@2" in set(rows.statistic)

@@ -6,13 +6,13 @@ import pytest
 import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from transformers import BertConfig, BertForSequenceClassification
 
 import recompute
 from hf_attnprobe import AttentionClassifierConfig, AuditOptions, audit
 from hf_attnprobe.attention_classifier.modeling_attention_classifier import (
     AttentionClassifierForSequenceClassification,
 )
+from tiny_models import small_bert
 
 
 def random_classifier(encoder, n_labels, sharpness, confidence, vocabulary, seed):
@@ -212,23 +212,9 @@ def test_every_number_and_answer_follows_from_the_rows(
     check(report, folder)
 
 
-def random_bert(tokenizer):
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=16,
-        max_position_embeddings=32,
-        initializer_range=0.3,
-    )
-    return BertForSequenceClassification(config).eval()
-
-
 def test_the_same_holds_of_a_transformer(tmp_path, tokenizer):
     report = audit(
-        random_bert(tokenizer),
+        small_bert(len(tokenizer), num_hidden_layers=2, initializer_range=0.3),
         random_texts(tokenizer, 40, 2, 0),
         options=AuditOptions(control="randomised"),
         tokenizer=tokenizer,
@@ -240,7 +226,7 @@ def test_the_same_holds_of_a_transformer(tmp_path, tokenizer):
 
 def test_and_with_its_attention_at_other_tokens(tmp_path, tokenizer):
     report = audit(
-        random_bert(tokenizer),
+        small_bert(len(tokenizer), num_hidden_layers=2, initializer_range=0.3),
         random_texts(tokenizer, 40, 2, 0),
         tokenizer=tokenizer,
         output_dir=tmp_path,
