@@ -16,6 +16,7 @@ from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.statistics.questions import QUESTIONS
 from hf_attnprobe.statistics.summary import Statistic
 from hf_attnprobe.statistics.verdicts import RULES, Finding
+from hf_attnprobe.storage.provenance import written_as
 
 
 FILE = Path(__file__).parent.parent / "docs" / "report.schema.json"
@@ -57,12 +58,12 @@ def schema_of(kind: object) -> dict:
 def object_of(kind: type) -> dict:
     """One of a dataclass; all of its fields are there, and no others."""
     hints = get_type_hints(kind)
-    names = [field.name for field in dataclasses.fields(kind)]
+    names = {written_as(field): field.name for field in dataclasses.fields(kind)}
     return {
         "type": "object",
         "description": kind.__doc__.strip().splitlines()[0],
-        "properties": {name: schema_of(hints[name]) for name in names},
-        "required": names,
+        "properties": {written: schema_of(hints[name]) for written, name in names.items()},
+        "required": list(names),
         "additionalProperties": False,
     }
 

@@ -177,8 +177,8 @@ def test_single_weights_by_mcnemars_test():
     )
     whole = scipy.stats.binomtest(n_first, n_first + n_second)
     assert found.p_value == pytest.approx(whole.pvalue, rel=1e-10)
-    assert found.difference == pytest.approx(top.mean() - other.mean())
-    assert found.ci95[0] < found.difference < found.ci95[1]
+    assert found.value == pytest.approx(top.mean() - other.mean())
+    assert found.ci95[0] < found.value < found.ci95[1]
 
 
 def test_which_ranking_needs_fewer_removals_by_the_sign_test():
@@ -207,7 +207,7 @@ def test_which_ranking_needs_fewer_removals_by_the_sign_test():
     ) and undefined
     whole = scipy.stats.binomtest(fewer, fewer + more)
     assert found.p_value == pytest.approx(whole.pvalue, rel=1e-10)
-    assert found.difference == pytest.approx((fewer - more) / (120 - undefined))
+    assert found.value == pytest.approx((fewer - more) / (120 - undefined))
 
 
 def test_mean_fractions_are_of_the_same_texts_with_never_as_all():
@@ -224,13 +224,13 @@ def test_mean_fractions_are_of_the_same_texts_with_never_as_all():
     found = one(compare_rankings(rows_of("erasure", values)), "fraction_to_flip", "gradient")
     assert (found.n, found.dropped) == (80, 0)
     expected = (60 * -0.05 + 20 * 0.75) / 80  # dropped, it would be -0.05
-    assert found.difference == pytest.approx(expected) and found.adjusted_p_value < 0.01
+    assert found.value == pytest.approx(expected) and found.adjusted_p_value < 0.01
     rows = erasure_rows()
     for second in ("gradient", "random"):
         found = one(compare_rankings(rows), "fraction_to_flip", second)
         a, b = (column(rows, f"fraction_to_flip@{r}") for r in ("attention", second))
         assert (found.n, found.dropped) == (117, 3)
-        assert found.difference == pytest.approx((a - b)[3:].mean())
+        assert found.value == pytest.approx((a - b)[3:].mean())
 
 
 def test_the_interval_of_many_pairs_is_near_the_bootstraps():
@@ -296,7 +296,7 @@ def test_regrets_are_compared_too():
     regrets = {f"regret@{r}": f * np.arange(120) for r, f in fractions.items()}
     comparisons = compare_rankings(pd.concat([rows, rows_of("erasure", regrets)]))
     found = one(comparisons, "regret", "random")
-    assert found.difference == pytest.approx(
+    assert found.value == pytest.approx(
         np.nanmean(regrets["regret@attention"] - regrets["regret@random"])
     )
 

@@ -5,7 +5,8 @@ import pandas as pd
 import pytest
 import scipy.stats
 
-from hf_attnprobe.statistics.differences import contrast, find_contrast
+from hf_attnprobe.statistics.differences import contrast
+from hf_attnprobe.statistics.summary import find_statistic
 
 
 def tidy(test, statistic, values, *, layer=0, head=0, ids=None):
@@ -59,19 +60,19 @@ def test_differences_equal_numpy(two_audits):
     groups = {"all": classes >= 0, "neg": classes == 0, "pos": classes == 1}
     for group, members in groups.items():
         paired = members & ~np.isnan(of_model - of_control)
-        found = find_contrast(contrasts, "tau", group=group)
+        found = find_statistic(contrasts, "tau", group=group)
         assert found.n == paired.sum()
         assert found.mean == pytest.approx(of_model[paired].mean())
         assert found.control_mean == pytest.approx(of_control[paired].mean())
-        assert found.difference == pytest.approx((of_model - of_control)[paired].mean())
-    of_all_heads = find_contrast(contrasts, "tau", layer=-1, head=-1)
-    assert of_all_heads.difference == pytest.approx(find_contrast(contrasts, "tau").difference + 2)
+        assert found.value == pytest.approx((of_model - of_control)[paired].mean())
+    of_all_heads = find_statistic(contrasts, "tau", layer=-1, head=-1)
+    assert of_all_heads.value == pytest.approx(find_statistic(contrasts, "tau").value + 2)
 
 
 def test_pairing_takes_out_what_the_models_share(two_audits):
     """As the paired t interval, and narrower than one of two samples of texts."""
     rows, other, _, of_model, of_control = two_audits
-    found = find_contrast(contrast(rows, other, ["neg", "pos"]), "tau")
+    found = find_statistic(contrast(rows, other, ["neg", "pos"]), "tau")
     differences = (of_model - of_control)[~np.isnan(of_model - of_control)]
     expected = scipy.stats.ttest_1samp(differences, 0).confidence_interval()
     assert found.ci95 == pytest.approx((expected.low, expected.high), abs=0.004)
@@ -83,7 +84,7 @@ def test_pairing_takes_out_what_the_models_share(two_audits):
 def test_only_texts_of_both_count(two_audits):
     rows, other, _, of_model, _ = two_audits
     other = other[other.example_id >= 60]
-    found = find_contrast(contrast(rows, other, ["neg", "pos"]), "tau")
+    found = find_statistic(contrast(rows, other, ["neg", "pos"]), "tau")
     assert found.n == 60
     assert found.mean == pytest.approx(of_model[60:].mean())
 
@@ -93,7 +94,7 @@ def test_without_a_pair_there_is_no_contrast():
     other = tidy("correlation", "tau", [np.nan, 0.5])
     (only,) = contrast(rows, other, [])
     assert only.n == 0
-    assert np.isnan([only.mean, only.difference, *only.ci95]).all()
-    assert find_contrast([only], "tau") is None
+    assert np.isnan([only.mean, only.value, *only.ci95]).all()
+    assert find_statistic([only], "tau") is None
     elsewhere = tidy("correlation", "tau", [0.5], ids=[7])
     assert contrast(rows, elsewhere, []) == ()

@@ -80,7 +80,7 @@ def test_the_demos_way_from_chance_to_best_is_of_one_population(tmp_path):
     (compared,) = (
         c for c in report.comparisons if (c.statistic, c.second) == ("fraction_to_flip", "gradient")
     )  # REVIEW A2: it was -.071 on 384 texts, p .001
-    assert compared.difference == pytest.approx(0.018, abs=0.01)
+    assert compared.value == pytest.approx(0.018, abs=0.01)
     assert compared.n == n_texts.iloc[0] and compared.adjusted_p_value > 0.05
 
 

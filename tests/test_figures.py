@@ -51,7 +51,19 @@ def retraining():
         "largest_jsd": 0.69,
     }
     statistics = tuple(
-        Statistic("adversary", name, -1, -1, "all", m, m, 0.1, (m, m), 9, 0)
+        Statistic(
+            "adversary",
+            name,
+            -1,
+            -1,
+            "all",
+            value=m,
+            ci95=(m, m),
+            n=9,
+            median=m,
+            std=0.1,
+            undefined=0,
+        )
         for name, m in means.items()
     )
     return a_report(pd.DataFrame(), statistics)

@@ -282,10 +282,13 @@ def test_a_model_of_one_head_has_a_report_of_every_kind(kind, tmp_path):
     assert line.endswith(f" {unit}.")
 
 
+SPREAD = {"median": 0.5, "std": 0, "undefined": 0}
+
+
 def test_no_more_than_twenty_parts_are_shown():
     names = [f"median_tvd_of@label {k}" for k in range(30)]
     many = [
-        Statistic("permutation", name, -1, -1, "all", 0.5, 0.5, 0, (0.4, 0.6), 40, 0)
+        Statistic("permutation", name, -1, -1, "all", value=0.5, ci95=(0.4, 0.6), n=40, **SPREAD)
         for name in names
     ]
     rows = [line for line in part_section(many) if line.startswith("| label")]

@@ -101,7 +101,7 @@ def test_a_control_is_compared_over_the_texts_that_both_have(
     compared = contrast(rows, control, ["a", "b"])
     for c in (c for c in compared if c.group == "all" and c.n):
         both = (own[c.statistic] - theirs[c.statistic]).dropna()
-        assert (c.n, c.difference) == (len(both), pytest.approx(both.mean(), abs=1e-9))
+        assert (c.n, c.value) == (len(both), pytest.approx(both.mean(), abs=1e-9))
 
 
 def control_by_hand(rule, own, theirs):

@@ -182,7 +182,7 @@ def check_contrasts(report, rows, control):
         chosen = chosen[(chosen.layer == c.layer) & (chosen["head"] == c.head)]
         assert len(chosen) == c.n
         if c.n:
-            assert c.difference == pytest.approx(chosen.difference.mean(), abs=1e-9)
+            assert c.value == pytest.approx(chosen.difference.mean(), abs=1e-9)
             assert c.control_mean == pytest.approx(chosen.value_control.mean(), abs=1e-9)
 
 

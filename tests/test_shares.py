@@ -8,7 +8,7 @@ from scipy.stats import binomtest
 from hf_attnprobe.faithfulness import readings
 from hf_attnprobe.readings import Reading, is_declared_share, share
 from hf_attnprobe.retraining import registry
-from hf_attnprobe.statistics.differences import contrast, find_contrast
+from hf_attnprobe.statistics.differences import contrast
 from hf_attnprobe.statistics.estimates import mean_estimate, paired_share_interval, share_interval
 from hf_attnprobe.statistics.scores import quality
 from hf_attnprobe.statistics.summary import find_statistic, summarize
@@ -106,9 +106,9 @@ def test_pairs_that_all_agree_still_leave_a_doubt():
     none, all_ = (long_rows(np.full(249, value)) for value in (0.0, 1.0))
     for first, second, middle in ((none, none, 0), (all_, none, 1), (all_, all_, 0)):
         both = [pd.concat([classes, rows]) for rows in (first, second)]
-        found = find_contrast(contrast(*both, ["a"]), "top_flips")
+        found = find_statistic(contrast(*both, ["a"]), "top_flips")
         low, high = found.ci95
-        assert found.difference == middle
+        assert found.value == middle
         assert low < middle <= high and 0.005 < high - low < 0.03
 
 

@@ -144,10 +144,12 @@ def test_a_test_without_any_value_says_so():
             0,
             0,
             "all",
-            *[math.nan] * 3,
-            (math.nan,) * 2,
-            0,
-            7,
+            value=math.nan,
+            ci95=(math.nan, math.nan),
+            n=0,
+            median=math.nan,
+            std=math.nan,
+            undefined=7,
         )
     ]
     report = Report("m", "d", 7, 0, tuple(values), {})

@@ -621,7 +621,7 @@ def test_the_control_is_the_same_tests_on_the_shuffled_weights(tokenizer, tmp_pa
     means = held[held.statistic == "median_tvd"].value.mean()
     (beside,) = [c for c in report.contrasts if (c.statistic, c.group) == ("median_tvd", "all")]
     assert beside.control_mean == pytest.approx(means)
-    assert beside.difference == pytest.approx(beside.mean - means)
+    assert beside.value == pytest.approx(beside.mean - means)
     assert f"(control {means:.3f})" in report.to_text(verbose=True)
     again = read_audit(tmp_path / "a")
     assert again.findings == report.findings and again.contrasts == report.contrasts

@@ -291,8 +291,8 @@ def _differences(group: Sequence[Comparison]) -> list[str]:
         if c.adjusted_p_value > SIGNIFICANT:
             others["not told from"].append(c.second)
             continue
-        side = more if c.difference > 0 else less
-        others[side].append(f"{c.second} ({c.difference:+.3f})")
+        side = more if c.value > 0 else less
+        others[side].append(f"{c.second} ({c.value:+.3f})")
     return [f"{words} {', '.join(names)}" for words, names in others.items() if names]
 
 
@@ -333,7 +333,7 @@ def _comparison_row(c: Comparison) -> list[object]:
         c.statistic,
         c.first,
         c.second,
-        markdown.number(c.difference, sign="+"),
+        markdown.number(c.value, sign="+"),
         markdown.bounds(c.ci95, sign="+"),
         sides,
         c.n,

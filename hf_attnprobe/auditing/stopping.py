@@ -15,7 +15,13 @@ from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.options import as_text
 from hf_attnprobe.progress import in_words
 from hf_attnprobe.statistics.stopping import Stopping, stopping_of, widened
-from hf_attnprobe.statistics.summary import ALL_TEXTS, Statistic, groups_of_texts, one_row_per_text
+from hf_attnprobe.statistics.summary import (
+    ALL_TEXTS,
+    COLUMNS,
+    Statistic,
+    groups_of_texts,
+    one_row_per_text,
+)
 
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -291,39 +297,20 @@ def valid_statistics(
     if stopping is None or not statistics:
         return tuple(statistics)
     wide = one_row_per_text(rows)
-    undefined = rows[rows.value.isna()].groupby(COLUMN).size().to_dict()
+    undefined = rows[rows.value.isna()].groupby(COLUMNS).size().to_dict()
     found: dict[tuple, Statistic] = {}
     for group, texts in groups_of_texts(rows, wide, label_names).items():
         own = [s for s in statistics if s.group == group]
-        for s, ends in zip(own, _valid_ends(own, texts, stopping), strict=True):
-            n_without = undefined.get(_column(s), 0)
-            n_undefined = min(s.undefined, n_without)
-            found[_key(s)] = replace(s, ci95=ends, undefined=n_undefined)
-    return tuple(found.get(_key(s), s) for s in statistics)
-
-
-COLUMN = ["test", "statistic", "layer", "head"]
-
-
-def _column(s: Statistic) -> tuple[str, str, int, int]:
-    return s.test, s.statistic, s.layer, s.head
-
-
-def _key(s: Statistic) -> tuple:
-    return *_column(s), s.group
-
-
-def _valid_ends(
-    own: Sequence[Statistic], texts: pd.DataFrame, stopping: Stopping
-) -> list[tuple[float, float]]:
-    """Of statistics of one group of texts."""
-    if not own:
-        return []
-    values = texts[[_column(s) for s in own]]
-    ordinary = np.array([s.ci95 for s in own], dtype=np.float64).T
-    bounds = [stopping.bounds(s.statistic) for s in own]
-    ends = widened(ordinary, values, bounds, stopping)
-    return [(low, high) for low, high in ends.T.tolist()]
+        if not own:
+            continue
+        ordinary = np.array([s.ci95 for s in own], dtype=np.float64).T
+        bounds = [stopping.bounds(s.statistic) for s in own]
+        ends = widened(ordinary, texts[[s.column for s in own]], bounds, stopping)
+        for s, (low, high) in zip(own, ends.T.tolist(), strict=True):
+            n_undefined = min(s.undefined, undefined.get(s.column, 0))
+            valid = replace(s, ci95=(low, high), undefined=n_undefined)
+            found[(*s.column, group)] = valid
+    return tuple(found.get((*s.column, s.group), s) for s in statistics)
 
 
 def without_bounds(statistics: Iterable[Statistic], stopping: Stopping) -> list[str]:

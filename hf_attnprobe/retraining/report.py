@@ -93,12 +93,7 @@ class RetrainingReport(RetrainingResult):
 
     def summary_frame(self) -> pd.DataFrame:
         """A statistic and group per row, with its interval."""
-        table = []
-        for s in self.statistics:
-            row = dict(vars(s))
-            low, high = row.pop("ci95")
-            table.append(row | {"ci_low": low, "ci_high": high})
-        return pd.DataFrame(table)
+        return pd.DataFrame([s.row() for s in self.statistics])
 
     def score_frame(self) -> pd.DataFrame:
         """A model and metric per row; ``lost`` is the reference's score minus its own."""

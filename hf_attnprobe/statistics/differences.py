@@ -6,7 +6,7 @@ an interval of its own. Pure: data frames in, differences out.
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +15,8 @@ from scipy.special import bdtr
 
 from hf_attnprobe.statistics.estimates import (
     ONE_COLUMN,
+    Estimate,
+    KeyedEstimate,
     critical_value,
     difference_interval,
     is_share,
@@ -25,6 +27,85 @@ from hf_attnprobe.statistics.estimates import (
 )
 from hf_attnprobe.statistics.grades import MIN_TEXTS
 from hf_attnprobe.statistics.summary import groups_of_texts, one_row_per_text, position
+
+
+@dataclass(frozen=True)
+class Difference(Estimate):
+    """The mean of one column of values minus that of another.
+
+    Attributes:
+        value: other − first; NaN where no text has both values.
+        first: mean of the side that is subtracted, over the texts that count here.
+        other: mean of the other side.
+        ci95: its own 95% interval: over texts, of shares of texts that of Bonet & Price
+            (2012), or of Agresti & Caffo (2000) on other texts.
+        n: texts that both have; without pairs those of the smaller side.
+        paired: whether both sides are of the same texts.
+        simultaneous: an interval that holds for all differences that were made together
+            with 95% probability, so that the most striking one may be picked; that of
+            one alone is ``ci95``.
+    """
+
+    ci95: tuple[float, float] = field()
+    n: int = field()
+    first: float
+    other: float
+    paired: bool
+    simultaneous: tuple[float, float]
+
+    @property
+    def can_be_told(self) -> bool:
+        """Whether the sign can be told: the simultaneous interval excludes 0."""
+        low, high = self.simultaneous
+        return self.n >= MIN_TEXTS and (low > 0 or high < 0)
+
+
+def paired(first: np.ndarray, other: np.ndarray, *, shares: bool = True) -> list[Difference]:
+    """Other − first of every column, over the texts that have both values.
+
+    Args:
+        first: values that are subtracted, [texts, columns]; NaN where a text has none.
+        other: the other side, the same texts and columns.
+        shares: whether a difference of two columns of nothing but 0 and 1 is one of
+            shares of texts, with the interval of Bonet & Price (2012).
+    """
+    gaps = other - first
+    n, values, _ = _centred(gaps)
+    (_, firsts, _), (_, others, _) = (
+        _centred(np.where(np.isnan(gaps), np.nan, side)) for side in (first, other)
+    )
+    ends = (paired_intervals(first, other) if shares else mean_interval(gaps)).T.tolist()
+    return [
+        Difference(value, (low, high), size, one, another, True, (low, high))
+        for value, (low, high), size, one, another in zip(
+            values.tolist(), ends, n.tolist(), firsts.tolist(), others.tolist(), strict=True
+        )
+    ]
+
+
+def paired_intervals(
+    first: np.ndarray, other: np.ndarray, *, critical: float = ONE_COLUMN
+) -> np.ndarray:
+    """Intervals of the mean differences of columns, [2, columns], for :func:`paired`.
+
+    Args:
+        critical: standard errors of a normal mean on either side; more where several
+            are read at once.
+    """
+    gaps = other - first
+    interval = mean_interval(gaps, critical=critical)
+    shares = is_share(first) & is_share(other)
+    interval[:, shares] = paired_share_interval(gaps[:, shares], critical=critical)
+    return interval
+
+
+def _centred(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Sizes and means [columns], and what is left of the values without the means."""
+    real = ~np.isnan(values)
+    n = real.sum(0)
+    sums = np.where(real, values, 0).sum(0)
+    means = np.where(n > 0, sums / np.maximum(n, 1), np.nan)
+    return n, means, values - means
 
 
 # --- a model beside its control ---------------------------------------------------------------
@@ -51,15 +132,12 @@ def mean_of_draws(control: pd.DataFrame) -> pd.DataFrame:
     return control.groupby(key, as_index=False, sort=False).value.mean()
 
 
-@dataclass(frozen=True)
-class Contrast:
+@dataclass(frozen=True, kw_only=True)
+class Contrast(KeyedEstimate):
     """One statistic of two audits, over the texts in which both have a value.
 
     Attributes:
-        test: the faithfulness test it is of.
-        statistic: its name, or ``name@key``.
-        layer: where it was measured; negative for groups of heads and the whole model.
-        head: as ``layer``.
+        test, statistic, layer, head: see :class:`~hf_attnprobe.statistics.estimates.Key`.
         group: ``all`` texts, or the class that the first model predicts for them.
         mean: of the first model.
         control_mean: of the other one.
@@ -69,16 +147,9 @@ class Contrast:
         n: texts in which both have a value; with none, all numbers are NaN.
     """
 
-    test: str
-    statistic: str
-    layer: int
-    head: int
-    group: str
+    value: float = field(metadata={"written_as": "difference"})
     mean: float
     control_mean: float
-    difference: float
-    ci95: tuple[float, float]
-    n: int
 
 
 def contrast(
@@ -99,111 +170,31 @@ def contrast(
         In the order of test, statistic, layer and head, each for ``all`` texts and then
         for the predicted classes, except classes that are never predicted.
     """
-    first, second = one_row_per_text(rows), one_row_per_text(mean_of_draws(other))
-    texts = first.index.intersection(second.index)
-    columns = first.columns.intersection(second.columns).sort_values()
-    first, second = first.loc[texts, columns], second.loc[texts, columns]
-    by_group = [
-        _contrasts(members, second.loc[members.index], group)
-        for group, members in groups_of_texts(rows, first, label_names).items()
-        if len(members)
-    ]
+    model, control = one_row_per_text(rows), one_row_per_text(mean_of_draws(other))
+    texts = model.index.intersection(control.index)
+    columns = model.columns.intersection(control.columns).sort_values()
+    model, control = model.loc[texts, columns], control.loc[texts, columns]
+    by_group = []
+    for group, members in groups_of_texts(rows, model, label_names).items():
+        sides = (side.to_numpy(np.float64) for side in (control.loc[members.index], members))
+        found = zip(columns, paired(*sides), strict=True)
+        by_group += [[_contrast(column, group, d) for column, d in found]] if len(members) else []
     return tuple(c for of_column in zip(*by_group, strict=True) for c in of_column)
 
 
-def find_contrast(
-    contrasts: Sequence[Contrast],
-    name: str,
-    *,
-    group: str = "all",
-    layer: int = 0,
-    head: int = 0,
-) -> Contrast | None:
-    """The contrast of a statistic, or None where no text has both values."""
-    wanted = name, group, layer, head
-    for c in contrasts:
-        if c.n and (c.statistic, c.group, c.layer, c.head) == wanted:
-            return c
-    return None
-
-
-def paired_intervals(values: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """95% intervals of the mean differences of columns, [2, columns].
-
-    Args:
-        values: [texts, columns]; NaN where a text has no value.
-        others: of the other model, the same texts and columns.
-    """
-    differences = values - others
-    bounds = mean_interval(differences)
-    shares = is_share(values) & is_share(others)
-    bounds[:, shares] = paired_share_interval(differences[:, shares])
-    return bounds
-
-
-def _contrasts(first: pd.DataFrame, second: pd.DataFrame, group: str) -> list[Contrast]:
-    """One contrast per column."""
-    values = first.to_numpy(dtype=np.float64)
-    others = second.to_numpy(dtype=np.float64)
-    differences = values - others
-    intervals = paired_intervals(values, others).T.tolist()
-    found = []
-    for k, (test, statistic, layer, head) in enumerate(first.columns):
-        paired = ~np.isnan(differences[:, k])
-        mean, control_mean, difference = (
-            float(x[paired, k].mean()) if paired.any() else float("nan")
-            for x in (values, others, differences)
-        )
-        low, high = intervals[k]
-        found.append(
-            Contrast(
-                test=test,
-                statistic=statistic,
-                layer=int(layer),
-                head=int(head),
-                group=group,
-                mean=mean,
-                control_mean=control_mean,
-                difference=difference,
-                ci95=(low, high),
-                n=int(paired.sum()),
-            )
-        )
-    return found
+def _contrast(column: tuple, group: str, difference: Difference) -> Contrast:
+    test, statistic, layer, head = column
+    return Contrast(
+        *(test, statistic, int(layer), int(head), group),
+        value=difference.value,
+        ci95=difference.ci95,
+        n=difference.n,
+        mean=difference.other,
+        control_mean=difference.first,
+    )
 
 
 # --- two models -------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Difference:
-    """A mean of one model minus that of another.
-
-    Attributes:
-        value: the difference; NaN where no text has both values.
-        first: mean of the one that is subtracted, over the texts that count here.
-        other: mean of the other one.
-        ci95: its own 95% interval: over texts, of shares of texts that of Bonet & Price (2012), or of Agresti & Caffo (2000) on other
-            texts.
-        simultaneous: an interval that holds for all differences that were made together
-            with 95% probability, so that the most striking one may be picked.
-        n: texts that both have; without pairs those of the smaller side.
-        paired: whether both models were tested on the same texts.
-    """
-
-    value: float
-    first: float
-    other: float
-    ci95: tuple[float, float]
-    simultaneous: tuple[float, float]
-    n: int
-    paired: bool
-
-    @property
-    def can_be_told(self) -> bool:
-        """Whether the sign can be told: the simultaneous interval excludes 0."""
-        low, high = self.simultaneous
-        return self.n >= MIN_TEXTS and (low > 0 or high < 0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,20 +213,16 @@ class Sides:
     paired: bool
 
 
-@dataclass(frozen=True, eq=False)
-class _Measured:
+class _Together(NamedTuple):
     """Differences of columns before it is known how many are read at once.
 
     ``errors`` [units, columns] has what every text adds to the error of each difference,
-    ``at`` gives the intervals [2, columns] so many standard errors away.
+    ``intervals`` gives those [2, columns] so many standard errors away.
     """
 
-    first: np.ndarray
-    other: np.ndarray
-    ci95: np.ndarray
-    n: np.ndarray
+    differences: list[Difference]
     errors: pd.DataFrame
-    at: Callable[[float], np.ndarray]
+    intervals: Callable[[float], np.ndarray]
 
 
 def changes(sides: Sequence[Sides], *, seed: int = 0) -> list[list[Difference]]:
@@ -250,95 +237,64 @@ def changes(sides: Sequence[Sides], *, seed: int = 0) -> list[list[Difference]]:
     Returns:
         By pair, in the order of its columns.
     """
-    measured: dict[int, _Measured] = {}
-    for number, both in enumerate(sides):
-        if both.first.shape[1]:
-            measure = _on_same_texts if both.paired else _on_other_texts
-            measured[number] = measure(both, number + 1)
-    if not measured:
+    found: list[_Together | None] = []
+    for number, both in enumerate(sides, 1):
+        measure = _on_same_texts if both.paired else _on_other_texts
+        found.append(measure(both, number) if both.first.shape[1] else None)
+    errors = [together.errors for together in found if together is not None]
+    if not errors:
         return [[] for _ in sides]
-    errors = pd.concat([m.errors for m in measured.values()], axis=1)
-    critical = critical_value(errors.to_numpy(dtype=np.float64), seed=seed)
+    joined = pd.concat(errors, axis=1).to_numpy(dtype=np.float64)
+    critical = critical_value(joined, seed=seed)
+    return [[] if together is None else _read_together(together, critical) for together in found]
+
+
+def _read_together(together: _Together, critical: float) -> list[Difference]:
+    ends = together.intervals(critical).T.tolist()
     return [
-        _differences(measured[number], critical, both.paired) if number in measured else []
-        for number, both in enumerate(sides)
+        replace(difference, simultaneous=(low, high))
+        for difference, (low, high) in zip(together.differences, ends, strict=True)
     ]
 
 
-def _differences(measured: _Measured, critical: float, paired: bool) -> list[Difference]:
-    """One difference per column."""
-    ends = zip(measured.ci95.T.tolist(), measured.at(critical).T.tolist(), strict=True)
-    return [
-        Difference(
-            value=float(measured.other[k] - measured.first[k]),
-            first=float(measured.first[k]),
-            other=float(measured.other[k]),
-            ci95=(own[0], own[1]),
-            simultaneous=(both[0], both[1]),
-            n=int(measured.n[k]),
-            paired=paired,
-        )
-        for k, (own, both) in enumerate(ends)
-    ]
-
-
-def _on_same_texts(both: Sides, number: int) -> _Measured:
+def _on_same_texts(both: Sides, number: int) -> _Together:
     texts = both.first.index.intersection(both.other.index).sort_values()
-    first = both.first.loc[texts].to_numpy(dtype=np.float64)
-    other = both.other.loc[texts].to_numpy(dtype=np.float64)
-    differences = other - first
-    n, means, errors = _centred(differences)
-    counted = np.where(np.isnan(differences), np.nan, first)
-    mean_first = _centred(counted)[1]
+    first, other = (side.loc[texts].to_numpy(dtype=np.float64) for side in (both.first, both.other))
+    _, _, errors = _centred(other - first)
+    return _Together(
+        paired(first, other),
+        _of_units(errors, texts, side=0),
+        lambda critical: paired_intervals(first, other, critical=critical),
+    )
+
+
+def _on_other_texts(both: Sides, number: int) -> _Together:
+    frames = both.first.sort_index(), both.other.sort_index()
+    first, other = (frame.to_numpy(dtype=np.float64) for frame in frames)
+    n_first, mean_first, errors_first = _centred(first)
+    n_other, mean_other, errors_other = _centred(other)
     shares = is_share(first) & is_share(other)
 
-    def at(critical: float) -> np.ndarray:
-        interval = mean_interval(differences, critical=critical)
-        interval[:, shares] = paired_share_interval(differences[:, shares], critical=critical)
-        return interval
-
-    return _Measured(
-        mean_first,
-        mean_first + means,
-        paired_intervals(other, first),
-        n,
-        _of_units(errors, texts, side=0),
-        at,
-    )
-
-
-def _on_other_texts(both: Sides, number: int) -> _Measured:
-    first = both.first.sort_index()
-    other = both.other.sort_index()
-    values, others = (side.to_numpy(dtype=np.float64) for side in (other, first))
-    n, means, errors = _centred(values)
-    n_first, means_first, errors_first = _centred(others)
-    shares = is_share(values) & is_share(others)
-
-    def at(critical: float) -> np.ndarray:
-        interval = difference_interval(moments(values), moments(others), critical=critical)
-        interval[:, shares] = share_difference_interval(
-            values[:, shares], others[:, shares], critical=critical
+    def intervals(critical: float) -> np.ndarray:
+        found = difference_interval(moments(other), moments(first), critical=critical)
+        found[:, shares] = share_difference_interval(
+            other[:, shares], first[:, shares], critical=critical
         )
-        return interval
+        return found
 
+    ends = intervals(ONE_COLUMN).T.tolist()
+    sizes = np.minimum(n_first, n_other).tolist()
+    columns = zip(mean_first.tolist(), mean_other.tolist(), ends, sizes, strict=True)
+    differences = [
+        Difference(after - before, (low, high), n, before, after, False, (low, high))
+        for before, after, (low, high), n in columns
+    ]
     # A mean's error is the sum of its texts' errors divided by their number.
     units = [
-        _of_units(-errors_first / np.maximum(n_first, 1), first.index, side=0),
-        _of_units(errors / np.maximum(n, 1), other.index, side=number),
+        _of_units(-errors_first / np.maximum(n_first, 1), frames[0].index, side=0),
+        _of_units(errors_other / np.maximum(n_other, 1), frames[1].index, side=number),
     ]
-    return _Measured(
-        means_first, means, at(ONE_COLUMN), np.minimum(n, n_first), pd.concat(units), at
-    )
-
-
-def _centred(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Sizes and means [columns], and what is left of the values without the means."""
-    real = ~np.isnan(values)
-    n = real.sum(0)
-    sums = np.where(real, values, 0).sum(0)
-    means = np.where(n > 0, sums / np.maximum(n, 1), np.nan)
-    return n, means, values - means
+    return _Together(differences, pd.concat(units), intervals)
 
 
 def _of_units(errors: np.ndarray, texts: pd.Index, *, side: int) -> pd.DataFrame:
@@ -347,7 +303,26 @@ def _of_units(errors: np.ndarray, texts: pd.Index, *, side: int) -> pd.DataFrame
     return pd.DataFrame(errors, index=units)
 
 
-# --- two rankings -----------------------------------------------------------------------------
+# --- two rankings -------------------------------------------------------------------------------
+
+# What two rankings did to one text is a pair, and only pairs are compared:
+#
+# - ``permutation``: the mean difference with its 95% interval over texts, and
+#   the two-sided p-value of the sign-flip permutation test. Under the null hypothesis
+#   each text's difference might as well have had the other sign. All signs are tried
+#   where there are at most 9,999 of them, else 9,999 draws and the observed one.
+# - ``mcnemar``: whether erasing the top weight flips more decisions than erasing a random
+#   one, by McNemar's exact test: the texts that flip with one of them only are tosses of
+#   a fair coin (McNemar 1947; Serrano & Smith 2019, Section 4).
+# - ``sign``: which of two rankings flips a text's decision with fewer removals. A ranking
+#   that never flips it needs more than one that flips it at last; ties, two such rankings
+#   among them, count for neither. The exact sign test.
+#
+# Rankings by erasure have values on the same texts, those that can be flipped, where a
+# ranking that never flips the decision counts as all tokens.
+#
+# The p-values of one test are corrected together by Holm (1979), which holds however they
+# depend on each other.
 
 
 N_PERMUTATIONS = 9_999
@@ -358,8 +333,8 @@ MEANS = {
 """By test, the statistics whose means are compared between rankings."""
 
 
-@dataclass(frozen=True)
-class Comparison:
+@dataclass(frozen=True, kw_only=True)
+class Comparison(Estimate):
     """Two rankings, or two erasures, on the texts where both have a value.
 
     Attributes:
@@ -379,14 +354,14 @@ class Comparison:
         adjusted_p_value: with Holm's correction over all of the same test.
     """
 
+    value: float = field(metadata={"written_as": "difference"})
+    ci95: tuple[float, float] = field()
+    n: int = field()
     test: str
     statistic: str
     method: str
     first: str
     second: str
-    difference: float
-    ci95: tuple[float, float]
-    n: int
     dropped: int
     n_first: int | None
     n_second: int | None
@@ -421,18 +396,18 @@ def compare_rankings(
 
 
 class _Pair(NamedTuple):
-    """Two rankings before they are compared.
+    """Two rankings, of which a statistic's values [texts] are compared.
 
-    ``differences`` [texts] are NaN where a side is undefined. ``sides`` [texts], where
-    coins are tossed, are 1, −1 or 0: which side the text speaks for.
+    Where coins are tossed the difference of the two is 1, −1 or 0: which of them the text
+    speaks for.
     """
 
     statistic: str
     method: str
     first: str
     second: str
-    differences: np.ndarray
-    sides: np.ndarray | None = None
+    values: np.ndarray
+    others: np.ndarray
 
 
 def _pairs_of(test: str, wide: pd.DataFrame, against: str | None) -> list[_Pair]:
@@ -447,65 +422,60 @@ def _pairs_of(test: str, wide: pd.DataFrame, against: str | None) -> list[_Pair]
                 sides = np.sign(values[second] - values[first])
                 later = np.sign(never[second] - never[first])
                 sides = np.where(sides == 0, later, sides)
-                pairs.append(_Pair("fewer_removals", "sign", first, second, sides, sides))
+                nobody = np.zeros(len(sides))
+                pairs.append(_Pair("fewer_removals", "sign", first, second, sides, nobody))
         for first, second in names:
-            difference = values[first] - values[second]
-            pairs.append(_Pair(family, "permutation", first, second, difference))
-    return [pair for pair in pairs if not np.isnan(pair.differences).all()]
+            sides_of = values[first], values[second]
+            pairs.append(_Pair(family, "permutation", first, second, *sides_of))
+    return [pair for pair in pairs if not np.isnan(pair.values - pair.others).all()]
 
 
 def _single_erasures(wide: pd.DataFrame) -> list[_Pair]:
     """The largest weight against a random one."""
     if not {"top_flips", "random_flips"} <= set(wide):
         return []
-    sides = (wide["top_flips"] - wide["random_flips"]).to_numpy()
-    return [_Pair("flips", "mcnemar", "top", "random", sides, sides)]
+    flips = (wide[name].to_numpy() for name in ("top_flips", "random_flips"))
+    return [_Pair("flips", "mcnemar", "top", "random", *flips)]
 
 
 def _measured(test: str, pairs: Sequence[_Pair], seed: int) -> list[Comparison]:
     """The comparisons of one test, all on the same draws of signs."""
     if not pairs:
         return []
-    differences = np.stack([pair.differences for pair in pairs], axis=1)
-    intervals = mean_interval(differences).T.tolist()
-    means = np.nanmean(differences, axis=0).tolist()
-    counts = (~np.isnan(differences)).sum(0).tolist()
-    p_values = _permutation_p_values(pairs, differences, seed)
+    values, others = (
+        np.stack([getattr(pair, side) for pair in pairs], axis=1) for side in ("values", "others")
+    )
+    of_means = [k for k, pair in enumerate(pairs) if pair.method == "permutation"]
+    gaps = values - others
+    p_values = dict(
+        zip(of_means, sign_flip_p_values(gaps[:, of_means], seed=seed).tolist(), strict=True)
+    )
     comparisons = []
-    for k, pair in enumerate(pairs):
+    for k, (pair, found) in enumerate(
+        zip(pairs, paired(others, values, shares=False), strict=True)
+    ):
         n_first = n_second = None
-        p_value = p_values.get(k, 1.0)
-        if pair.sides is not None:
-            n_first = int((pair.sides == 1).sum())
-            n_second = int((pair.sides == -1).sum())
-            p_value = _coin_p_value(n_first, n_second)
+        if k not in p_values:
+            n_first, n_second = (int((gaps[:, k] == side).sum()) for side in (1, -1))
+            p_values[k] = _coin_p_value(n_first, n_second)
         comparisons.append(
             Comparison(
+                value=found.value,
+                ci95=found.ci95,
+                n=found.n,
                 test=test,
                 statistic=pair.statistic,
                 method=pair.method,
                 first=pair.first,
                 second=pair.second,
-                difference=means[k],
-                ci95=tuple(intervals[k]),
-                n=counts[k],
-                dropped=len(differences) - counts[k],
+                dropped=len(gaps) - found.n,
                 n_first=n_first,
                 n_second=n_second,
-                p_value=p_value,
+                p_value=p_values[k],
             )
         )
     adjusted = holm([c.p_value for c in comparisons])
     return [replace(c, adjusted_p_value=p) for c, p in zip(comparisons, adjusted, strict=True)]
-
-
-def _permutation_p_values(
-    pairs: Sequence[_Pair], differences: np.ndarray, seed: int
-) -> dict[int, float]:
-    """By number of the pair, of those whose means are compared."""
-    of_means = [k for k, pair in enumerate(pairs) if pair.sides is None]
-    p_values = sign_flip_p_values(differences[:, of_means], seed=seed)
-    return dict(zip(of_means, p_values.tolist(), strict=True))
 
 
 def _coin_p_value(n_first: int, n_second: int) -> float:

@@ -13,11 +13,58 @@ where all texts agree too. Scores that are no mean have the percentile bootstrap
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 from scipy.special import betaincinv, ndtr, ndtri, stdtrit
+
+
+@dataclass(frozen=True)
+class Key:
+    """What a number of an audit is of.
+
+    Attributes:
+        test: the faithfulness test.
+        statistic: its name, or ``name@key`` with a number or a ranking as the key.
+        layer, head: where it was measured, from 0; a negative number makes a group of
+            heads of them, -1 and -1 is all attention.
+        group: ``all`` texts, or the name of a predicted class.
+    """
+
+    test: str
+    statistic: str
+    layer: int
+    head: int
+    group: str
+
+    @property
+    def column(self) -> tuple[str, str, int, int]:
+        """All but the group: a column of a table with a row per text."""
+        return self.test, self.statistic, self.layer, self.head
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number over texts: a mean, a difference of means, or a score.
+
+    Attributes:
+        value: the number; NaN where no text has a value.
+        ci95: its 95% interval over texts, if it has one.
+        n: the texts that have a value, where that is known.
+    """
+
+    value: float
+    ci95: tuple[float, float] | None = None
+    n: int | None = None
+
+
+@dataclass(frozen=True)
+class KeyedEstimate(Estimate, Key):
+    """An estimate at a key; ``n`` is 0 where no text of the group has a value."""
+
+    ci95: tuple[float, float] = field()
+    n: int = field()
 
 
 # --- shares of texts --------------------------------------------------------------------------
@@ -131,21 +178,6 @@ def is_share(values: np.ndarray) -> np.ndarray:
 
 
 N_RESAMPLES = 1000
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A mean or a score over texts.
-
-    Attributes:
-        value: the number; NaN where no text has a value.
-        ci95: its 95% interval over texts, if it has one.
-        n: the texts that have a value, where that is known.
-    """
-
-    value: float
-    ci95: tuple[float, float] | None = None
-    n: int | None = None
 
 
 class HasMoments(Protocol):

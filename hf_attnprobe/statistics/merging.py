@@ -579,9 +579,16 @@ def _described(
         numbers = [group.mean[k], medians[k], np.sqrt(group.m2[k] / n)] if n else []
         mean, median, std = map(float, numbers or [np.nan] * 3)
         low, high = map(float, ends[:, k]) if n else (np.nan, np.nan)
-        place_of = int(layer), int(head), name
         found.append(
-            Statistic(test, statistic, *place_of, mean, median, std, (low, high), n, total - n)
+            Statistic(
+                *(test, statistic, int(layer), int(head), name),
+                value=mean,
+                ci95=(low, high),
+                n=n,
+                median=median,
+                std=std,
+                undefined=total - n,
+            )
         )
     return found
 

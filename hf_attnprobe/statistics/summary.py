@@ -5,17 +5,19 @@ Pure: a data frame in, statistics and plain words out.
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
 
 from hf_attnprobe.readings import Readings, is_declared_share, sentence_of
-from hf_attnprobe.statistics.estimates import is_share, mean_interval, share_interval
+from hf_attnprobe.statistics.estimates import KeyedEstimate, is_share, mean_interval, share_interval
 from hf_attnprobe.statistics.wording import CLASSES, Words
 
 
-KEY = ["example_id", "test", "statistic", "layer", "head"]
+COLUMNS = ["test", "statistic", "layer", "head"]
+KEY = ["example_id", *COLUMNS]
 ALL_TEXTS = "all"  # the group of all, beside those of predicted classes
 PREDICTION = "prediction"  # the rows every audit writes besides its tests
 RANKINGS = (
@@ -32,16 +34,19 @@ RANKINGS = (
 """Rankings as keys of ``statistic@key``, in table order; others follow by name."""
 
 
-@dataclass(frozen=True)
-class Statistic:
-    """One number of an audit, over the texts of one group.
+IN_A_TABLE = (
+    *(*COLUMNS, "group", "mean", "ci_low", "ci_high"),
+    *("median", "std", "n", "undefined"),
+)
+"""What a statistic is as a row."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statistic(KeyedEstimate):
+    """One number of an audit, over the texts of one group: the mean and how texts differ.
 
     Attributes:
-        test: the faithfulness test it is of.
-        statistic: its name, or ``name@key`` with a number or a ranking as the key.
-        layer, head: where it was measured, from 0; a negative number makes a group of
-            heads of them, -1 and -1 is all attention.
-        group: ``all`` texts, or the name of a predicted class.
+        test, statistic, layer, head, group: see :class:`~hf_attnprobe.statistics.estimates.Key`.
         mean: over the texts that have a value; NaN where none has.
         median: likewise.
         std: likewise, with ddof 0.
@@ -50,17 +55,21 @@ class Statistic:
         undefined: texts that have none; they count in nothing.
     """
 
-    test: str
-    statistic: str
-    layer: int
-    head: int
-    group: str
-    mean: float
+    value: float = field(metadata={"written_as": "mean"})
     median: float
     std: float
-    ci95: tuple[float, float]
-    n: int
     undefined: int
+
+    @property
+    def mean(self) -> float:
+        """The value, beside median and standard deviation."""
+        return self.value
+
+    def row(self) -> dict[str, Any]:
+        """As a row of a table, with the ends of the interval apart."""
+        low, high = self.ci95
+        own = {**vars(self), "mean": self.mean, "ci_low": low, "ci_high": high}
+        return {name: own[name] for name in IN_A_TABLE}
 
 
 def summarize(
@@ -92,7 +101,7 @@ def summarize(
 def one_row_per_text(rows: pd.DataFrame) -> pd.DataFrame:
     """The tests' values, one column per test, statistic, layer and head."""
     tested = rows[rows.test != PREDICTION].drop_duplicates(KEY)
-    return tested.set_index(KEY).value.unstack(KEY[1:])
+    return tested.set_index(KEY).value.unstack(COLUMNS)
 
 
 def in_order(columns: Iterable[tuple], readings: Readings) -> list[tuple]:
@@ -150,16 +159,12 @@ def _describe(frame: pd.DataFrame, group: str, readings: Readings) -> list[Stati
         )
         described.append(
             Statistic(
-                test=test,
-                statistic=statistic,
-                layer=int(layer),
-                head=int(head),
-                group=group,
-                mean=mean,
-                median=median,
-                std=std,
+                *(test, statistic, int(layer), int(head), group),
+                value=mean,
                 ci95=(float(low[k]), float(high[k])),
                 n=len(real),
+                median=median,
+                std=std,
                 undefined=len(values) - len(real),
             )
         )
@@ -195,24 +200,22 @@ def sentence(statistic: Statistic, readings: Readings, words: Words = CLASSES) -
     return words.fill(said, mean=statistic.mean, median=statistic.median, key=key)
 
 
+Number = TypeVar("Number", bound=KeyedEstimate)
+
+
 def find_statistic(
-    statistics: Sequence[Statistic],
-    name: str,
-    *,
-    group: str = "all",
-    layer: int = 0,
-    head: int = 0,
-) -> Statistic | None:
-    """A statistic that has a value.
+    numbers: Iterable[Number], name: str, *, group: str = ALL_TEXTS, layer: int = 0, head: int = 0
+) -> Number | None:
+    """The number of a statistic, among statistics or contrasts, that has a value.
 
     Returns:
         None where the audit has none: the test was not run, or the class was never
         predicted.
     """
     wanted = name, group, layer, head
-    for s in statistics:
-        if s.n and (s.statistic, s.group, s.layer, s.head) == wanted:
-            return s
+    for number in numbers:
+        if number.n and (number.statistic, number.group, number.layer, number.head) == wanted:
+            return number
     return None
 
 

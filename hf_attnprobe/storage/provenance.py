@@ -3,7 +3,7 @@
 import json
 import platform
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, is_dataclass
+from dataclasses import Field, fields, is_dataclass
 from enum import Enum
 from importlib.metadata import version
 from pathlib import Path
@@ -20,11 +20,13 @@ Result = TypeVar("Result")
 def plain(value: Any) -> Any:
     """Dataclasses as dicts, tuples as lists, enums as their values, NaN as None.
 
+    A field may have another name there: ``field(metadata={"written_as": "mean"})``.
+
     >>> plain({"ci95": (0.5, float("nan"))})
     {'ci95': [0.5, None]}
     """
     if is_dataclass(value) and not isinstance(value, type):
-        return plain(asdict(value))
+        return {written_as(field): plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
         return {name: plain(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -33,6 +35,11 @@ def plain(value: Any) -> Any:
         return value.value
     is_nan = isinstance(value, float) and value != value
     return None if is_nan else value
+
+
+def written_as(field: Field) -> str:
+    """The name of a field in plain data."""
+    return field.metadata.get("written_as", field.name)
 
 
 def in_words(value: Any) -> str:
@@ -64,15 +71,17 @@ def values_from_plain(value: Any) -> Any:
     return float("nan") if value is None else value
 
 
-def from_plain(kind: type[Result], fields: Mapping) -> Result:
+def from_plain(kind: type[Result], written: Mapping) -> Result:
     """A dataclass from what :func:`plain` made of it.
 
     None is NaN again, except in fields that are declared to take None.
     """
     hints = get_type_hints(kind)
     optional = {name for name, hint in hints.items() if NoneType in get_args(hint)}
+    names = {written_as(field): field.name for field in fields(kind)}  # type: ignore[arg-type]
     values = {}
-    for name, value in fields.items():
+    for given, value in written.items():
+        name = names.get(given, given)
         kept = value is None and name in optional
         values[name] = None if kept else values_from_plain(value)
     return kind(**values)

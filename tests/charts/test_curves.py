@@ -10,7 +10,9 @@ from hf_attnprobe.statistics.summary import Statistic
 
 def statistic(name, mean, group="all"):
     interval = (mean - 0.01, mean + 0.01)
-    return Statistic("test", name, -1, -1, group, mean, mean, 0.1, interval, 50, 0)
+    key = "test", name, -1, -1, group
+    spread = {"median": mean, "std": 0.1, "undefined": 0}
+    return Statistic(*key, value=mean, ci95=interval, n=50, **spread)
 
 
 STATISTICS = (

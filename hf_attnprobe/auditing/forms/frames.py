@@ -6,7 +6,7 @@ import pandas as pd
 
 from hf_attnprobe.auditing.forms.notes import controls_of, place_of
 from hf_attnprobe.auditing.result import AuditResult
-from hf_attnprobe.statistics.summary import KEY, PREDICTION
+from hf_attnprobe.statistics.summary import IN_A_TABLE, KEY, PREDICTION
 
 
 def wide_frame(rows: pd.DataFrame) -> pd.DataFrame:
@@ -63,35 +63,19 @@ def summary_frame(report: AuditResult, statistics: Collection[str] | None = None
     controls = controls_of(report)
     table = []
     for s in report.statistics:
-        row = dict(vars(s))
-        low, high = row.pop("ci95")
-        row |= {"ci_low": low, "ci_high": high}
+        row = s.row()
         beside = controls.get(place_of(s))
         if beside is not None:
             row |= {
                 "control": beside.control_mean,
-                "difference": beside.difference,
+                "difference": beside.value,
                 "difference_low": beside.ci95[0],
                 "difference_high": beside.ci95[1],
             }
         if statistics is None or s.statistic in statistics:
             table.append(row)
-    columns = [*COLUMNS, *(OF_CONTROL if controls else [])]
+    columns = [*IN_A_TABLE, *(OF_CONTROL if controls else [])]
     return pd.DataFrame(table, columns=columns)
 
 
-COLUMNS = [
-    "test",
-    "statistic",
-    "layer",
-    "head",
-    "group",
-    "mean",
-    "ci_low",
-    "ci_high",
-    "median",
-    "std",
-    "n",
-    "undefined",
-]
 OF_CONTROL = ["control", "difference", "difference_low", "difference_high"]

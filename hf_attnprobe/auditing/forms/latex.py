@@ -70,7 +70,7 @@ def _where(s: Statistic, report: AuditResult) -> str:
 def _beside(contrast: Contrast | None) -> list[str]:
     if contrast is None:
         return [markdown.MISSING] * 2
-    difference = markdown.interval(contrast.difference, contrast.ci95)
+    difference = markdown.interval(contrast.value, contrast.ci95)
     return [markdown.number(contrast.control_mean), difference]
 
 

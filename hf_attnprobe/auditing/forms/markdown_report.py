@@ -123,7 +123,7 @@ def _control_cells(contrast: Contrast | None) -> list[object]:
     """The control's mean, and the paired difference to it."""
     if contrast is None:
         return [markdown.MISSING, markdown.MISSING]
-    difference = markdown.interval(contrast.difference, contrast.ci95)
+    difference = markdown.interval(contrast.value, contrast.ci95)
     return [markdown.number(contrast.control_mean), difference]
 
 

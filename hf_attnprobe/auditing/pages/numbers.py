@@ -89,7 +89,7 @@ def _control(control: Mapping[Key, Contrast], s: Statistic) -> list[Child]:
     beside = control.get(place_of(s))
     if beside is None:
         return [None, None]
-    return [beside.control_mean, markdown.interval(beside.difference, beside.ci95)]
+    return [beside.control_mean, markdown.interval(beside.value, beside.ci95)]
 
 
 def _in_words(report: AuditResult, shown: Sequence[Statistic]) -> list[str]:
@@ -111,7 +111,7 @@ def _comparisons(report: AuditResult) -> Html | None:
     head = ["test", "statistic", "first", "second", "first − second", "95% interval"]
     head += ["n", "p", "p after Holm's correction"]
     rows = [
-        [c.test, c.statistic, c.first, c.second, c.difference, *_of_comparison(c)]
+        [c.test, c.statistic, c.first, c.second, c.value, *_of_comparison(c)]
         for c in report.comparisons
     ]
     return details(
