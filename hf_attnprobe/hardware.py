@@ -1,6 +1,10 @@
 """The machine that computes: memory, measured while work runs, and threads.
 
 Where memory runs out, work goes on with less; small models do not wait for threads.
+
+Memory is measured where a worst case would cut batches: a few texts are run with every storage
+counted. Whether a model is small is told by its widest matrix and not by a measurement, so that a
+run can be repeated: its operations take less than a thread waits for a core on a busy machine.
 """
 
 import ctypes

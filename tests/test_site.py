@@ -134,7 +134,7 @@ def test_every_verb_is_told_of(site):
 
 
 def test_every_test_is_explained_to_a_person(site):
-    explained = site[1]["tests_explained.html"]
+    explained = site[1]["tests.html"]
     assert [n for n in registry.tests() if n not in explained.anchors] == []
 
 
@@ -148,5 +148,5 @@ def test_the_site_shows_a_whole_page(site):
     assert "default-src 'none'" in unescape(page.read_text())
     asked = "Does this attention explain the predictions?"
     assert asked in site[1]["demo_report.html"].text
-    for path in ("index.html", "read_a_page.html", "quickstart.html"):
+    for path in ("index.html", "reports.html", "quickstart.html"):
         assert "demo_report.html" in site[1][path].links

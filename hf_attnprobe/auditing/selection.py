@@ -1,4 +1,10 @@
-"""Which heads and which tests an audit runs."""
+"""Which heads and which tests an audit runs.
+
+"default" is a name among the tests: ``["default", Permutation(n_permutations=10)]`` sets one
+option and leaves the choice of tests to model and data. What a model lacks is asked before
+anything runs: a test that was not asked for is left out, with the reason in the report's
+provenance; one that was is refused.
+"""
 
 import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -1,4 +1,9 @@
-"""A model from a folder or the Hub: the class that its configuration names, every weight used and found."""
+"""A model from a folder or the Hub: the class that its configuration names, every weight used and found.
+
+The model that is meant, or none: Transformers itself would draw missing weights at random and make
+an empty tokenizer where its files are missing. Adapters of peft are merged, so nothing above knows
+of them.
+"""
 
 import json
 import warnings

@@ -1,4 +1,10 @@
-"""What a training leaves in its folder beside the weights."""
+"""What a training leaves in its folder beside the weights.
+
+A model is whole or is refused: while a training saves its model, ``.steps`` is there and
+``training.json``, which is written last, is not. The record holds the weights' SHA-256, so damaged
+ones are not taken for finished. Seconds stand here and in no report, so that the reports of two
+runs are equal.
+"""
 
 import hashlib
 import json

@@ -1,4 +1,10 @@
-"""The farthest attention within ε, found in the ways that models and heads allow."""
+"""The farthest attention within ε, found in the ways that models and heads allow.
+
+A head's adversary comes from the linearised model and is checked by running it, the farthest
+attention first: on most heads that already keeps the output, and nothing can be farther. 500 steps
+of 5 starts through the model, per head and text, would by our estimate be days for a small BERT on
+200 sentences.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

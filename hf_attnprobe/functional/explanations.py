@@ -2,6 +2,9 @@
 
 A map is [..., queries, keys]. Raw attention is the reading they compete with;
 ``faithfulness.explanations`` compares them by leave-one-out.
+
+SciPy's maximum flow takes integers only, so capacities are multiples of 2⁻³⁰ and flows are
+compared to seven digits.
 """
 
 from collections.abc import Sequence

@@ -2,6 +2,12 @@
 
 The numbers are those of ``scipy.stats.kendalltau``. Kendall, *Rank Correlation Methods*
 (4th ed., 1970); used by Jain & Wallace 2019, Section 4.1.
+
+Ties are ties. Leaving out either of two equal neighbours leaves the same text, so their
+importances are equal; in floating point they differ in the last bits and would be ranked at
+random. So values within a few hundred units of rounding share a rank before τ-b sees them
+(:func:`dense_rank`). With it every τ and p of the reference implementation is met to 1e-15;
+without it some sentences are off by .01.
 """
 
 import functools

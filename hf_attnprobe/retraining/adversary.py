@@ -15,6 +15,10 @@ Compare:  other seeds and the model with uniform attention (their own tests); pe
           any weights can have to the base's; it is checked on every text.
 Reading:  far at no cost: attention can be had that says anything. A curve that rises early:
           attention is constrained.
+
+Its epochs are scored by their training loss, as in the paper, without a second pass. Of a
+regularised model the penalties are in the loss, since its adversary is a model of the same kind,
+and not in the score, which they would decide alone.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,4 +1,9 @@
-"""The tests that train models: each registers itself in its own file."""
+"""The tests that train models: each registers itself in its own file.
+
+A retraining is a function over a base: it trains with the base's recorded settings and returns
+tensors [texts] as other tests do, so rows, summary and readings are the same; scores that are no
+mean of texts (F1, AUC) come with paired intervals (``statistics/scores.py``).
+"""
 
 import importlib
 from collections.abc import Callable, Sequence

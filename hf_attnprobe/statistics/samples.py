@@ -1,4 +1,8 @@
-"""Fixed pseudo-random samples and orders, drawn by a hash of ids. Pure."""
+"""Fixed pseudo-random samples and orders, drawn by a hash of ids. Pure.
+
+A limit draws texts by a hash of their ids: the first ones of many data sets are of one class, a
+hash needs no seed to be the same everywhere, and fewer texts are among more.
+"""
 
 import hashlib
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,9 @@
-"""Folders of results: claimed by one process, continued, replaced, or refused."""
+"""Folders of results: claimed by one process, continued, replaced, or refused.
+
+A run has its folder alone: a lock of the kernel on a hidden file, which goes with the process
+however it ends, so nobody has to take a dead run's lock away. Whoever holds it takes away files
+that a killed run was writing, by their names. What only reads needs no lock.
+"""
 
 import contextlib
 import errno

@@ -1,4 +1,9 @@
-"""What a study file says once it has been read: jobs and tables."""
+"""What a study file says once it has been read: jobs and tables.
+
+A study is data: a step is a verb with options, so a file is checked by making the options before
+anything runs. What is done is known by its arguments and by what it was made of; other arguments
+are refused, not silently redone.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

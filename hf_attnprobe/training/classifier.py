@@ -1,4 +1,8 @@
-"""Training attention classifiers with the papers' settings, on Transformers' Trainer."""
+"""Training attention classifiers with the papers' settings, on Transformers' Trainer.
+
+One Adam with two parameter groups takes the same steps as the papers' three optimisers. The
+papers' code never keeps the first epoch; no paper says why, and here it may be kept.
+"""
 
 import copy
 import logging

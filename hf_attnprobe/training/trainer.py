@@ -1,4 +1,9 @@
-"""The training loop, killed and resumed at any step."""
+"""The training loop, killed and resumed at any step.
+
+An interrupted training goes on at its last epoch to bit-identical weights: model, optimiser,
+random numbers and batch order are in the Trainer's checkpoint, how long there was no progress too.
+A checkpoint counts if its last file is whole.
+"""
 
 import contextlib
 import json

@@ -3,6 +3,9 @@
 The attention that is read and edited is that of the sentences, layer 1, as in Serrano &
 Smith (2019, Section 3). Whole sentences are left out: those that stay keep their vectors,
 only what reads them runs again.
+
+Sentences come as a separator token that the tokenizer itself puts into the ids, so nothing around
+the model knows of them, and every test runs on the one site unchanged.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,9 @@
-"""How much memory a Transformer needs under the tests, from the shapes of its weights."""
+"""A Transformer as an :class:`AttentionModel`.
+
+One adapter is one class: a method of the core or of a capability is a check and a call, and what
+it does is in the files beside it. What the heads of a family let one read is examined once, and
+``lacks`` answers from that.
+"""
 
 import contextlib
 import copy

@@ -1,4 +1,10 @@
-"""Reading and replacing what a Transformer computes inside: attention, and outputs of heads and blocks."""
+"""Reading and replacing what a Transformer computes inside: attention, and outputs of heads and blocks.
+
+One mechanism reads and edits every Transformer: the softmax over keys and
+``scaled_dot_product_attention`` are intercepted inside attention modules. The registered attention
+interface of Transformers covers fewer families (not DeBERTa, MPNet, XLNet, Bloom, Falcon, …), asks
+for the model to be switched, and gave bit-identical numbers where both apply.
+"""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
