@@ -20,8 +20,8 @@ from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.prepare import prepare_audit, sweep_of
 from hf_attnprobe.auditing.progress import FIRST_BATCH, Pace, Step, steps_of
 from hf_attnprobe.auditing.rehearsal import rehearse
-from hf_attnprobe.auditing.run import provenance_of, report_of, rows_of, write_report
 from hf_attnprobe.auditing.selection import Choice, half_of, sites_by_test
+from hf_attnprobe.auditing.session import provenance_of, report_of, rows_of, write_report
 from hf_attnprobe.auditing.steps import (
     Costs,
     as_batch,

@@ -1,0 +1,323 @@
+"""One audit: texts in, rows on disk, a report out."""
+
+import contextlib
+import logging
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from accelerate import PartialState
+from transformers import PreTrainedTokenizerBase
+
+from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
+from hf_attnprobe.attention_model import (
+    AttentionModelBase,
+    Site,
+)
+from hf_attnprobe.auditing.control import with_draws
+from hf_attnprobe.auditing.distance import distance_of_erased
+from hf_attnprobe.auditing.examples import shown_texts
+from hf_attnprobe.auditing.options import AuditOptions
+from hf_attnprobe.auditing.page import audit_page
+from hf_attnprobe.auditing.prepare import PreparedAudit, prepare_audit, sweep_of
+from hf_attnprobe.auditing.progress import Pace
+from hf_attnprobe.auditing.recomputed import (
+    CHANGED,
+    N_AFTER,
+    N_BEFORE,
+    NOT_ALONE,
+    compared_with_float32,
+)
+from hf_attnprobe.auditing.rehearsal import rehearse
+from hf_attnprobe.auditing.report import Report
+from hf_attnprobe.auditing.result import extras_to_json, to_json
+from hf_attnprobe.auditing.rounds import (
+    Outcome,
+    repeat_on_control,
+    run_until_sure,
+)
+from hf_attnprobe.auditing.selection import (
+    Choice,
+    crossed,
+    sites_by_test,
+)
+from hf_attnprobe.auditing.stopping import (
+    Deadline,
+    Limits,
+    limits_of,
+    stopping_notes,
+    valid_statistics,
+    without_extras,
+)
+from hf_attnprobe.auditing.subject import Model
+from hf_attnprobe.auditing.sweep import (
+    Part,
+    Sweep,
+    check_kept,
+    prune_heads,
+    run,
+    run_parts,
+)
+from hf_attnprobe.auditing.verdict import findings, site_of_model
+from hf_attnprobe.auditing.which_attention import attention_meant
+from hf_attnprobe.data.examples import (
+    dataset_name,
+)
+from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.faithfulness import readings
+from hf_attnprobe.inference.choices import unknown_note
+from hf_attnprobe.options import Asked
+from hf_attnprobe.statistics.checks import contradictions
+from hf_attnprobe.statistics.differences import Contrast, compare_rankings, contrast
+from hf_attnprobe.statistics.stopping import MARK, rows_that_count
+from hf_attnprobe.statistics.summary import PREDICTION, summarize
+from hf_attnprobe.statistics.verdicts import with_thresholds
+from hf_attnprobe.statistics.wording import words_of
+from hf_attnprobe.storage.folders import (
+    claim,
+    write_atomically,
+    write_json,
+)
+from hf_attnprobe.storage.provenance import SUMMARY, versions
+from hf_attnprobe.storage.rows import read_draws, read_rows
+
+
+logger = logging.getLogger(__name__)
+PAGE = "report.html"
+"""The page of an audit, in its folder."""
+
+
+def run_audit(
+    model: Model,
+    dataset: Any,
+    tests: Asked | None,
+    options: AuditOptions,
+    output_dir: str | Path | None,
+    tokenizer: PreTrainedTokenizerBase | None,
+    *,
+    progress: bool,
+) -> Report:
+    """One audit from its texts to its report; as :func:`hf_attnprobe.audit`."""
+    limits = limits_of(options)
+    deadline = Deadline(limits.seconds)
+    job = prepare_audit(model, dataset, tests, options, tokenizer)
+    subject, choice, state = job.subject, job.choice, job.state
+    pace = Pace(
+        shown=progress and state.is_main_process,
+        n_runs=1 + len(subject.controls),
+        is_kept=output_dir is not None,
+    )
+    with _folder(output_dir, state) as folder, pace, job.on_this_machine():
+        sweep = sweep_of(job, folder, pace)
+        rehearse(
+            sweep.adapter,
+            sweep.texts,
+            sweep.options,
+            choice.sites,
+            tokenizer=subject.tokenizer,
+            rationales=choice.rationales,
+        )
+        besides = job.besides | compared_with_float32(
+            sweep.adapter, subject.exact, sweep.texts, sweep.pad_token_id
+        )
+        with claim(folder, job.identity, state):
+            check_kept(sweep, N_BEFORE, CHANGED)
+            own = deadline.halved() if subject.controls else deadline
+            outcome = _run_tests(sweep, choice, options, limits, own)
+            check_kept(sweep, N_AFTER, NOT_ALONE)
+            others = None
+            if subject.controls:
+                repeat_on_control(sweep, subject.controls, outcome, limits, deadline, job.control)
+                drawn = audited_rows(sweep, read_draws(folder))
+                others = drawn if len(drawn) else None
+                said = with_draws(job.control, len(subject.controls))
+                besides = {**besides, "control": said}
+            if outcome.facts:
+                besides = {**besides, MARK: outcome.facts}
+            first_token = getattr(subject.tokenizer, "cls_token", None)
+            which = attention_meant(sweep, choice.groups, first_token)
+            besides = {**besides, **({"attention": which} if which else {})}
+            provenance = provenance_of(job.identity, sweep, choice.left_out, besides)
+            shown = options if limits.seconds is None else without_extras(options)
+            report = report_of(job, sweep, provenance, others, shown)
+            if output_dir is not None and state.is_main_process:
+                write_report(report, folder)
+            state.wait_for_everyone()
+    return report
+
+
+def _run_tests(
+    sweep: Sweep,
+    choice: Choice,
+    options: AuditOptions,
+    limits: Limits,
+    deadline: Deadline,
+) -> Outcome:
+    """Runs the tests; with ``screen`` only at the heads with the largest estimates.
+
+    These are chosen for one half of the texts by the estimates on the other half. Groups
+    of heads are tested whatever the screen says. With limits it stops when they say so.
+
+    Returns:
+        The heads that were tested, by texts.
+    """
+    if limits.given:
+        heads = choice.sites if options.single_heads else []
+        return run_until_sure(sweep, choice, heads, limits, deadline)
+    if options.screen is None:
+        parts: list[Part] = [(sweep.texts, choice.sites if options.single_heads else [])]
+        run_parts(sweep, parts, choice.groups, done=None)
+        return Outcome(parts, choice.groups)
+    run(sweep, sites_by_test(["screen"], sweep.adapter, choice.sites))
+    estimates = read_rows(sweep.folder)
+    parts = [*crossed(sweep.texts, estimates, choice.sites, options.screen)]
+    run_parts(sweep, parts, choice.groups, done="screen")
+    return Outcome(parts, choice.groups)
+
+
+@contextlib.contextmanager
+def _folder(output_dir: str | Path | None, state: PartialState) -> Iterator[Path]:
+    """The output folder, or one that goes away."""
+    if output_dir is not None:
+        yield Path(output_dir)
+        return
+    if state.num_processes > 1:
+        raise AttnProbeError(
+            "several processes meet in the output folder; give one with --output-dir"
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
+def rows_of(sweep: Sweep) -> pd.DataFrame:
+    """The rows of this run's texts and tests; the folder may hold more."""
+    return audited_rows(sweep, read_rows(sweep.folder))
+
+
+def audited_rows(sweep: Sweep, rows: pd.DataFrame) -> pd.DataFrame:
+    """Those of this run's texts and tests."""
+    audited = rows.example_id.isin([text.example_id for text in sweep.texts])
+    return rows[audited & rows.test.isin([*sweep.options, PREDICTION])]
+
+
+def report_of(
+    job: PreparedAudit,
+    sweep: Sweep,
+    provenance: dict[str, Any],
+    control: pd.DataFrame | None,
+    options: AuditOptions,
+) -> Report:
+    """The report of this run's texts and tests."""
+    subject, data, examples = job.subject, job.data, job.examples
+    facts = provenance.get(MARK)
+    ids = tuple(sorted(text.example_id for text in sweep.texts))
+    rows = rows_that_count(rows_of(sweep), facts, ids)
+    classes, seed = subject.adapter.label_names, sweep.seed
+    unit = provenance.get("unit_of_number", "")
+    words = words_of(provenance["prediction"], unit=unit)
+    statistics = summarize(rows, classes, readings())
+    statistics = valid_statistics(statistics, rows, classes)
+    contrasts: tuple[Contrast, ...] = ()
+    if control is not None:
+        contrasts = contrast(rows, control, classes)
+    return Report(
+        model=subject.name,
+        dataset=dataset_name(data.dataset, data.split),
+        n=len(sweep.texts),
+        seed=seed,
+        example_ids=ids,
+        statistics=statistics,
+        provenance=provenance,
+        examples=shown_texts(subject, sweep, rows, examples, options),
+        prune=prune_heads(sweep, rows) if options.prune else None,
+        comparisons=compare_rankings(rows, seed=seed),
+        findings=findings(
+            rows,
+            control,
+            classes,
+            seed=seed,
+            words=words,
+            shares_draws=any(c.reassignment is None for c in subject.controls),
+            rules=with_thresholds(options.thresholds),
+        ),
+        contrasts=contrasts,
+        contradictions=tuple(contradictions(rows, of_number=words.is_number)),
+        notes=(
+            *stopping_notes(facts, statistics),
+            *_notes(sweep, rows, provenance, options.predicts),
+        ),
+        rows=rows.reset_index(drop=True),
+    )
+
+
+def _notes(
+    sweep: Sweep, rows: pd.DataFrame, provenance: Mapping[str, Any], predicts: str
+) -> tuple[str, ...]:
+    """What is to be seen beside the findings."""
+    unknown = unknown_note(provenance["unknown_tokens"])
+    notes = [unknown, _single_logit_note(sweep.adapter, predicts)]
+    if isinstance(sweep.adapter, TransformerAdapter):
+        notes += sweep.adapter.stack_notes()
+    site = site_of_model(rows)
+    in_haste = "seconds" in provenance.get(MARK, {}).get("limits", {})
+    if site is not None and not in_haste and "input_erasure" in sweep.options:
+        distance = distance_of_erased(sweep, Site(*site))
+        notes.append(None if distance is None else distance.sentence())
+    return tuple(note for note in notes if note is not None)
+
+
+def _single_logit_note(adapter: AttentionModelBase, predicts: str) -> str | None:
+    """Where a single logit was taken for a probability, and nobody said that it is."""
+    config = getattr(adapter.model, "config", None)
+    is_single = getattr(config, "num_labels", None) == 1
+    said = getattr(config, "problem_type", None) is not None or predicts != "auto"
+    if not is_single or said or adapter.prediction.kind != "classes":
+        return None
+    return (
+        "Prediction: this model gives one logit, and its configuration does not say what "
+        "it is (problem_type). It was taken for the log-odds of a probability; of a "
+        "model that predicts a number say --predicts number."
+    )
+
+
+def write_report(report: Report, folder: Path) -> None:
+    """Writes summary, Markdown and page; the first is what the others are made of."""
+    summary = to_json(report) | extras_to_json(report)
+    write_json(folder / SUMMARY, summary)
+    files = {"report.md": report.to_markdown, PAGE: lambda: audit_page(report)}
+    for name, form in files.items():
+        try:
+            write_atomically(folder / name, form())
+        except OSError as error:  # rows and summary hold everything
+            logger.warning(
+                "cannot write %s (%s); nothing is lost: attnprobe report %s --output FILE",
+                folder / name,
+                error.strerror,
+                folder,
+            )
+
+
+def provenance_of(
+    identity: Mapping[str, Any],
+    sweep: Sweep,
+    left_out: Mapping[str, str],
+    besides: Mapping[str, Any],
+) -> dict[str, Any]:
+    """What was done: settings, tests, tests left out, versions and what else is known."""
+    provenance = {
+        **identity,
+        "tests": list(sweep.options),
+        "classes": list(sweep.adapter.label_names),
+        **besides,
+        "n_processes": sweep.state.num_processes,
+        "versions": versions(),
+    }
+    if left_out:
+        provenance["left_out"] = dict(left_out)
+    if sweep.adapter.unit == "sentence":
+        provenance["units"] = "sentences"
+    if sweep.adapter.segment is not None:
+        provenance["attended"] = sweep.adapter.segment
+    return provenance
