@@ -254,6 +254,21 @@ def check_name(what: str, name: str) -> None:
         )
 
 
+def check_path(what: str, name: str) -> None:
+    """Raises AttnProbeError where a name can only be a path, and nothing is there.
+
+    Hub ids have one / at most, and no full stop in front.
+
+    Args:
+        what: that is expected there.
+        name: a path or an id, which may end in @revision.
+    """
+    place = name if Path(name).exists() else name.partition("@")[0]
+    is_path = place.startswith((".", "/", "~")) or place.count("/") > 1
+    if is_path and "://" not in place and not Path(place).exists():
+        raise AttnProbeError(f"expected a {what} at {place}, there is nothing; check the path")
+
+
 def fits(value: Any, hint: Any) -> bool:
     """Whether a value is of the type that an option declares.
 

@@ -95,7 +95,7 @@ def refused_audit(refused, checkpoint, reviews_folder, tmp_path):
 
 def test_no_model_there(refused_audit, tmp_path):
     line = refused_audit(model=tmp_path / "bilstm")
-    assert "expected a model folder or a Hub id" in line and str(tmp_path / "bilstm") in line
+    assert f"expected a model at {tmp_path / 'bilstm'}, there is nothing" in line
     assert "no folder here" in refused_audit(model="acme/unheard-of")
 
 
@@ -221,7 +221,10 @@ def test_a_base_model_as_an_object(make_model, tokenizer):
 
 
 def test_no_data_there(refused_audit, tmp_path):
-    assert "which cannot be loaded" in refused_audit(dataset=tmp_path / "nothing")
+    place = tmp_path / "nothing"
+    assert f"expected a data set at {place}, there is nothing" in refused_audit(dataset=place)
+    assert "there is no file nosuch.csv in" in refused_audit(dataset="nosuch.csv")
+    assert "cannot be loaded" in refused_audit(dataset="nosuch")
     (tmp_path / "empty").mkdir()
     assert "which cannot be loaded" in refused_audit(dataset=tmp_path / "empty")
 

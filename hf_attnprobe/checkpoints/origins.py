@@ -12,7 +12,7 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, cache
 from transformers.utils.hub import extract_commit_hash
 
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.options import check_name
+from hf_attnprobe.options import check_name, check_path
 
 
 logger = logging.getLogger(__name__)
@@ -112,6 +112,7 @@ def origin_of(
             )
         chosen = _folder_meant(Path(name), subfolder)
         return Origin(chosen, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle)
+    check_path("model", name)
     name, found, behind = name.partition("@")
     if found and revision not in (None, behind):
         raise AttnProbeError(

@@ -17,7 +17,7 @@ from hf_attnprobe.data.layouts.files import Contents, check_fields, read_nli, re
 from hf_attnprobe.data.layouts.mimic import read_mimic
 from hf_attnprobe.data.recipes import RECIPES, Recipe
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.options import check_name
+from hf_attnprobe.options import check_name, check_path
 
 
 if TYPE_CHECKING:
@@ -59,14 +59,24 @@ def recipe_of(dataset: Any, **given: Any) -> Recipe:
         given: fields of the recipe; those that are not None replace its own.
 
     Raises:
-        AttnProbeError: ``name`` is none, but nearly one.
+        AttnProbeError: ``name`` is none, but nearly one; or a path where nothing is.
     """
     if isinstance(dataset, str | os.PathLike):
         check_name("dataset", str(dataset))
         dataset = named(str(dataset))
+        if not dataset.name:
+            _check_path(dataset.hub_id)
     recipe = dataset if isinstance(dataset, Recipe) else Recipe("")
     changes = {name: value for name, value in given.items() if value is not None}
     return replace(recipe, **changes)
+
+
+def _check_path(place: str) -> None:
+    """Raises AttnProbeError for a path, or a file by its ending, where there is nothing."""
+    check_path("data set", place)
+    path = Path(place)
+    if path.suffix.lower() in FORMATS and not path.exists():
+        raise AttnProbeError(f"expected a data set, there is no file {place} in {Path.cwd()}")
 
 
 def named(dataset: str) -> Recipe:

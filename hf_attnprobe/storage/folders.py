@@ -213,6 +213,20 @@ def write_json(file: Path, data: object) -> None:
     write_atomically(file, json.dumps(data, indent=1) + "\n")
 
 
+def check_usable(folder: str | Path) -> None:
+    """Raises AttnProbeError where a folder can be neither made nor written to."""
+    there = Path(folder)
+    try:
+        while not there.exists() and there != there.parent:
+            there = there.parent
+        if not there.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(there))
+        if not os.access(there, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(there))
+    except OSError as error:
+        raise cannot_use(folder, error) from error
+
+
 def check_free(folder: str | Path, *marks: str) -> Path:
     """Checks that a folder can be written to.
 

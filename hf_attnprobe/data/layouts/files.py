@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import pandas as pd
-
 from hf_attnprobe.errors import AttnProbeError
 
 
@@ -176,6 +174,8 @@ def read_prepared(folder: Path, name: str) -> Contents | None:
 
 def read_table(path: Path, separator: str, *further: str) -> list[Row]:
     """The rows of a table with the columns `text` and `label`, labels 0 or 1."""
+    import pandas as pd
+
     # tweets hold quotation marks of their own
     quoting: Literal[0, 3] = 0 if separator == "," else 3
     check_fields(path, separator, quoting)

@@ -10,8 +10,7 @@ notebooks.
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from hf_attnprobe.data.layouts.files import (
     SPLITS,
@@ -24,6 +23,10 @@ from hf_attnprobe.data.layouts.files import (
     require,
 )
 from hf_attnprobe.errors import AttnProbeError
+
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 NOTES, DIAGNOSES = "NOTEEVENTS.csv", "DIAGNOSES_ICD.csv"
@@ -85,6 +88,8 @@ def _admissions(folder: Path, name: str) -> dict[str, set[str]]:
 
 def _notes(path: Path) -> dict[str, str]:
     """The discharge notes by admission, each report before its addenda."""
+    import pandas as pd
+
     columns = ("HADM_ID", "CHARTDATE", "CATEGORY", "DESCRIPTION", "ISERROR", "TEXT")
     parts = []
     for chunk in _chunks(path, columns):
@@ -137,12 +142,16 @@ def _cut_anemia(rows: list[Row]) -> dict[str, list[Row]]:
     return cut(rows, share=0.2, seed=12939)
 
 
-def _table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
+def _table(path: Path, columns: tuple[str, ...]) -> "pd.DataFrame":
+    import pandas as pd
+
     return pd.concat(_chunks(path, columns))
 
 
-def _chunks(path: Path, columns: tuple[str, ...]) -> list[pd.DataFrame]:
+def _chunks(path: Path, columns: tuple[str, ...]) -> "list[pd.DataFrame]":
     """The columns of a CSV file as strings, "" where a cell is empty."""
+    import pandas as pd
+
     present = pd.read_csv(path, nrows=0).columns
     lacking = [column for column in columns if column not in present]
     if lacking:
