@@ -67,4 +67,12 @@ def audit(
     """
     from hf_attnprobe.auditing.session import run_audit
 
-    return run_audit(model, dataset, tests, options, output_dir, tokenizer, progress=progress)
+    return run_audit(
+        model,
+        dataset,
+        tests,
+        options=options,
+        output_dir=output_dir,
+        tokenizer=tokenizer,
+        progress=progress,
+    )

@@ -93,10 +93,10 @@ def run_audit(
     model: Model,
     dataset: Any,
     tests: Asked | None,
+    *,
     options: AuditOptions,
     output_dir: str | Path | None,
-    tokenizer: PreTrainedTokenizerBase | None,
-    *,
+    tokenizer: PreTrainedTokenizerBase | None = None,
     progress: bool,
 ) -> Report:
     """One audit from its texts to its report; as :func:`hf_attnprobe.audit`."""

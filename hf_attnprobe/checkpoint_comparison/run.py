@@ -12,7 +12,7 @@ from hf_attnprobe.adapters.pretrained import class_names
 from hf_attnprobe.attention_classifier import AttentionClassifierConfig
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.report import Report
-from hf_attnprobe.auditing.run import audit
+from hf_attnprobe.auditing.session import run_audit
 from hf_attnprobe.checkpoint_comparison.options import AUDITED, ComparisonOptions
 from hf_attnprobe.checkpoint_comparison.report import (
     CheckpointComparison,
@@ -28,6 +28,7 @@ from hf_attnprobe.data.arguments import Data, as_data
 from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.options import from_flat
+from hf_attnprobe.progress import quiet_libraries
 from hf_attnprobe.retraining.base import load_base_model
 from hf_attnprobe.retraining.options import RetrainOptions
 from hf_attnprobe.retraining.run import retrain
@@ -38,6 +39,7 @@ from hf_attnprobe.storage.folders import alone_in, write_atomically, write_json
 MARKS = ("comparison.json", "1-*")  # what the first checkpoint's audit makes is one
 
 
+@quiet_libraries()
 def compare_checkpoints(
     models: Sequence[str | Path],
     dataset: Any,
@@ -131,7 +133,7 @@ def _audit(
     options: ComparisonOptions,
     progress: bool,
 ) -> Report:
-    return audit(
+    return run_audit(
         model,
         data,
         [test for test in options.tests if test in AUDITED],
