@@ -6,11 +6,12 @@ from typing import TextIO
 
 
 STEERING = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
 )
 """Characters that move the cursor, colour, name windows or turn the direction of writing.
 
-Line ends and tabs are not among them; half surrogates are, which no file can hold.
+Line ends and tabs are not among them; half surrogates and noncharacters are, which no file
+can hold.
 """
 
 

@@ -75,6 +75,11 @@ def a_chart(**changes):
     return replace(chart, **changes)
 
 
+def legend_of(ax):
+    (legend,) = ax.get_figure(root=True).legends
+    return [text.get_text() for text in legend.get_texts()]
+
+
 def texts_of(svg):
     return [t.text for t in ElementTree.fromstring(svg).iter() if t.tag.endswith("text")]
 
@@ -142,8 +147,7 @@ def test_a_yardstick_is_a_line_with_its_name():
     by_name = {line.get_label(): line for line in ax.lines}
     assert list(by_name["chance"].get_ydata()) == [0.3, 0.3]
     assert list(by_name["limit"].get_xdata()) == [0.7, 0.7]
-    legend = [t.get_text() for t in ax.get_legend().get_texts()]
-    assert legend == ["group", "chance", "limit"]
+    assert legend_of(ax) == ["group", "chance", "limit"]
 
 
 def test_long_names_are_written_below_each_other():
@@ -185,7 +189,7 @@ def test_a_map_with_holes_and_one_of_many_heads():
 
 def test_the_penalty_curve(retraining):
     ax = figures.penalty_curve(retraining, published=(0.514, 0.072))
-    legend = [t.get_text() for t in ax.get_legend().get_texts()]
+    legend = legend_of(ax)
     assert "published adversary" in legend
     assert legend[-1] == "no attention whatever can be farther"
 
@@ -223,6 +227,28 @@ def test_axes_of_the_user_keep_their_look(report):
 def test_a_notebook_shows_the_figure(report):
     svg = figures.tau_histograms(report).get_figure()._repr_svg_()
     assert "Kendall τ with leaving tokens out" in texts_of(svg)
+
+
+def test_plot_as_the_last_line_of_a_cell_is_a_picture(report):
+    """What a notebook asks an object for, with the title, and nothing before it."""
+    ax = figures.draw_one(report)
+    shown = texts_of(ax._repr_svg_())
+    assert "Rank correlation of attention with leaving" in shown
+    assert "Kendall τ with leaving tokens out" in shown
+    assert texts_of(ax.get_figure()._repr_svg_()) == shown
+
+
+def test_the_title_stands_above_the_legend(report):
+    own = Figure(layout="constrained").subplots()
+    for ax in (figures.draw_one(report, "tau_gradient"), figures.draw_one(report, ax=own)):
+        figure = ax.get_figure(root=True)
+        FigureCanvasAgg(figure).draw()
+        (legend,) = [*figure.legends, *filter(None, [ax.get_legend()])]
+        title = legend.get_title().get_window_extent()
+        assert "Rank correlation" in legend.get_title().get_text()
+        for text in legend.get_texts():
+            assert text.get_window_extent().y1 <= title.y0
+        assert ax.get_window_extent().y1 <= legend.get_window_extent().y0 + 1
 
 
 # --- what is refused ----------------------------------------------------------------
@@ -342,16 +368,16 @@ def test_no_text_lies_on_another(report, report_of_heads, retraining):
         *figures.charts(report_of_heads),
         *figures.charts(retraining),
     ):
-        ax = figures.draw(chart)
+        ax = figures.draw(chart, title=True)
         figure = ax.get_figure(root=True)
         FigureCanvasAgg(figure).draw()
-        shown = [ax.xaxis.label, ax.yaxis.label]
+        shown = [ax.title, ax.xaxis.label, ax.yaxis.label]
         for axis in (ax.xaxis, ax.yaxis):
             low, high = sorted(axis.get_view_interval())
             places = zip(axis.get_ticklocs(), axis.get_ticklabels(), strict=True)
             shown += [label for place, label in places if low <= place <= high]
-        if ax.get_legend():
-            shown += ax.get_legend().get_texts()
+        for legend in figure.legends:
+            shown += [legend.get_title(), *legend.get_texts()]
         boxes = [t.get_window_extent() for t in shown if t.get_text()]
         for k, box in enumerate(boxes):
             assert figure.bbox.x0 - 1 <= box.x0, chart.key

@@ -180,7 +180,7 @@ OURS = {
     *("a", "nav", "main", "section", "article", "h1", "h2", "h3", "h4", "h5", "h6", "p", "div"),
     *("ul", "ol", "li", "dl", "dt", "dd", "table", "caption", "thead", "tbody", "tr", "th", "td"),
     *("strong", "span", "code", "bdi", "pre", "details", "summary", "svg", "circle", "path"),
-    "text",
+    "i",  # strokes of a number line
 }
 
 

@@ -5,8 +5,12 @@ table of them stands behind each drawing. Pure.
 """
 
 from dataclasses import dataclass
+from numbers import Real
 from typing import Literal
 
+
+LARGEST = 1e100
+"""Beyond it a number is treated as infinite: it is in the table and not drawn."""
 
 Kind = Literal["histogram", "dots", "curve", "points"]
 
@@ -137,3 +141,27 @@ class HeatMap:
     layers: tuple[int, ...]
     heads: tuple[int, ...]
     centre: float | None = None
+
+
+def drawable(value: object) -> bool:
+    """Whether a value is a number that an axis can reach; NaN and infinity are not."""
+    return isinstance(value, Real) and abs(float(value)) <= LARGEST
+
+
+def short(value: object) -> str:
+    """A value in a label: a name as it is, a number with about three digits.
+
+    >>> short(0.123456), short(-2.0), short(1234567.0), short("max")
+    ('0.123', '−2', '1.23e+06', 'max')
+    """
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return str(value)
+    value = float(value)
+    if value != value:
+        return "–"
+    size = abs(value)
+    if size and (size < 5e-4 or size >= 1e6):
+        text = f"{value:.3g}"
+    else:
+        text = f"{value:z.3f}".rstrip("0").rstrip(".") if size < 1e3 else f"{value:.0f}"
+    return text.replace("-", "−")

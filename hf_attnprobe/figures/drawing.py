@@ -1,18 +1,23 @@
 """One chart on matplotlib axes, without pyplot and its global state."""
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any, TypeGuard
 
 import matplotlib as mpl
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.colors import Normalize, TwoSlopeNorm
+from matplotlib.container import ErrorbarContainer
 
-from hf_attnprobe.charts.chart import Chart, HeatMap, Reference, Series
-from hf_attnprobe.figures.figure import PaperFigure
+from hf_attnprobe.charts.chart import Chart, HeatMap, Series, drawable
+from hf_attnprobe.figures.figure import PaperAxes, PaperFigure
 from hf_attnprobe.figures.style import (
     COLOURS,
     COLUMN,
+    GRID,
     HATCHES,
     LINES,
     LOOK,
@@ -22,14 +27,21 @@ from hf_attnprobe.figures.style import (
     REFERENCE_COLOURS,
     REFERENCE_LINES,
 )
+from hf_attnprobe.terminal import visible
 
 
 ACROSS, UPRIGHT, LEGEND = 44, 30, 40  # characters in a line of labels and legend
-MOST_LETTERS = 50  # of all categories side by side; more are written below each other
+MOST_LETTERS = 50  # of names side by side; longer ones are written below each other
 MOST_NARROW, MOST_NUMBERED = 12, 24  # heads: in one column, and with their numbers
 SMALL = 0.1  # numbers below it need three
 ROOM = 0.8  # of the way between two categories
 LINE_HEIGHT = 0.135  # inches of a line of the legend
+MARK, SMALL_MARK = 4, 2.5  # points across
+MOST_MARKS = 50  # of a series; more are small and pale
+
+
+Handle = Artist | ErrorbarContainer
+"""What a legend shows of a series."""
 
 
 def draw(chart: Chart | HeatMap, ax: Axes | None = None, *, title: bool = False) -> Axes:
@@ -37,8 +49,8 @@ def draw(chart: Chart | HeatMap, ax: Axes | None = None, *, title: bool = False)
 
     Args:
         chart: what is drawn.
-        ax: where; without, on a new figure as wide as a paper's column. It is
-            ``draw(chart).figure``.
+        ax: where; without, on a new figure as wide as a paper's column, which a notebook
+            shows as the last line of a cell. It is ``draw(chart).figure``.
         title: whether the chart's title is written above; papers have captions.
 
     Returns:
@@ -46,15 +58,15 @@ def draw(chart: Chart | HeatMap, ax: Axes | None = None, *, title: bool = False)
     """
     if ax is None:
         with mpl.rc_context(LOOK):
-            ax = PaperFigure(_size(chart), layout="constrained").subplots()
-            return draw(chart, ax, title=title)
+            figure = PaperFigure(_size(chart, title), layout="constrained")
+            return draw(chart, figure.add_subplot(axes_class=PaperAxes), title=title)
+    above = _wrapped(chart.title, ACROSS) if title else ""
     with mpl.rc_context(PLAIN_TEXT):
         if isinstance(chart, HeatMap):
             _draw_map(chart, ax)
+            ax.set_title(above)
         else:
-            _draw_chart(chart, ax)
-        if title:
-            ax.set_title(textwrap.fill(chart.title, ACROSS))
+            _draw_chart(chart, ax, above)
     _write_plainly(ax)
     return ax
 
@@ -67,73 +79,65 @@ def _write_plainly(ax: Axes) -> None:
         text.set_parse_math(False)
 
 
-def _size(chart: Chart | HeatMap) -> tuple[float, float]:
+def _size(chart: Chart | HeatMap, title: bool) -> tuple[float, float]:
     """Inches: a column, or two for a map of many heads."""
+    n_lines = len(textwrap.wrap(chart.title, ACROSS)) if title else 0
     if isinstance(chart, HeatMap):
         width = COLUMN if len(chart.heads) <= MOST_NARROW else PAGE
-        return width, 0.9 + 0.22 * len(chart.layers)
-    return COLUMN, _height(chart)
-
-
-def _height(chart: Chart) -> float:
-    """Inches: the drawing, and a line for all that is in the legend."""
+        return width, 0.9 + 0.22 * len(chart.layers) + LINE_HEIGHT * n_lines
     names = [*(s.name for s in chart.series), *(r.name for r in chart.references)]
-    n_lines = sum(len(textwrap.wrap(name, LEGEND)) for name in names)
+    n_lines += sum(len(textwrap.wrap(name, LEGEND)) for name in names)
     body = 2.0
-    if chart.kind == "dots" and _is_sideways(_categories(chart)):
-        body = 0.6 + 0.25 * len(_categories(chart))
-    return body + LINE_HEIGHT * n_lines
+    if _is_sideways(chart):
+        body = 0.6 + 0.25 * len(categories(chart))
+    return COLUMN, body + LINE_HEIGHT * n_lines
 
 
-def _draw_chart(chart: Chart, ax: Axes) -> None:
-    sideways = chart.kind == "dots" and _is_sideways(_categories(chart))
-    match chart.kind:
-        case "histogram":
-            _histogram(chart, ax)
-        case "dots":
-            _dots(chart, ax, sideways)
-        case "curve":
-            _curves(chart, ax)
-        case "points":
-            _points(chart, ax)
-    for k, reference in enumerate(chart.references):
-        _reference(reference, k, ax, sideways)
-    _axes(chart, ax, sideways)
-    _legend(chart, ax)
+def _draw_chart(chart: Chart, ax: Axes, title: str) -> None:
+    draw_series = {
+        "histogram": _histogram,
+        "dots": _dots,
+        "curve": _curves,
+        "points": _points,
+    }[chart.kind]
+    handles = list(draw_series(chart, ax))
+    handles += [_reference(chart, k, ax) for k in range(len(chart.references))]
+    _axes(chart, ax)
+    _legend(chart, ax, handles, title)
+    if not any(drawable(y) for s in chart.series for y in s.y):
+        ax.text(0.5, 0.5, "no values", transform=ax.transAxes, ha="center")
 
 
-def _histogram(chart: Chart, ax: Axes) -> None:
-    """Bars of each series over each other: outlined, and hatched unlike the others."""
+def _histogram(chart: Chart, ax: Axes) -> Iterator[Handle]:
+    """Outlines over each other, each hatched unlike the others."""
     for k, series in enumerate(chart.series):
-        starts = np.asarray(series.x, dtype=np.float64)
-        width = chart.bin_width or (starts[1] - starts[0] if len(starts) > 1 else 1.0)
-        edges = np.append(starts, starts[-1] + width)
-        colour = COLOURS[k % len(COLOURS)]
-        ax.stairs(
-            np.nan_to_num(series.y),
-            edges,
+        last = float((0.0, *series.x)[-1])
+        yield ax.stairs(
+            np.nan_to_num(_known(series.y)),
+            [*_known(series.x), last + bin_width(series, chart)],  # type: ignore[arg-type]
             fill=True,
-            facecolor=(*mpl.colors.to_rgb(colour), 0.25),
-            edgecolor=colour,
+            facecolor="none",
+            edgecolor=COLOURS[k % len(COLOURS)],
             hatch=HATCHES[k % len(HATCHES)],
-            linestyle=LINES[k % 4],
-            linewidth=1.0,
+            linewidth=0.8,
             label=_wrapped(series.name),
         )
 
 
-def _dots(chart: Chart, ax: Axes, sideways: bool) -> None:
+def bin_width(series: Series, chart: Chart) -> float:
+    """Of a histogram's bins; where it is not said, the distance of the first two."""
+    first, second = (*series.x, 0.0, 1.0)[:2]
+    return chart.bin_width or float(second) - float(first)
+
+
+def _dots(chart: Chart, ax: Axes) -> Iterator[Handle]:
     """Values with their bars at categories, the series side by side."""
-    names = _categories(chart)
-    places = {name: k for k, name in enumerate(names)}
-    lanes = _lanes(chart.series)
-    n_lanes = max(lanes) + 1
-    for k, series in enumerate(chart.series):
-        shift = ((lanes[k] + 0.5) / n_lanes - 0.5) * ROOM if n_lanes > 1 else 0.0
-        at = [places[str(x)] + shift for x in series.x]
+    sideways = _is_sideways(chart)
+    for k, (series, places) in enumerate(zip(chart.series, _places(chart), strict=True)):
         bars = _bars(series)
-        x, y = (series.y, at) if sideways else (at, series.y)
-        ax.errorbar(
+        values = _known(series.y)
+        x, y = (values, places) if sideways else (places, values)
+        yield ax.errorbar(
             x,
             y,
             xerr=bars if sideways else None,
@@ -141,97 +145,116 @@ def _dots(chart: Chart, ax: Axes, sideways: bool) -> None:
             fmt=MARKERS[k % len(MARKERS)],
             color=COLOURS[k % len(COLOURS)],
             markerfacecolor="white" if series.name.startswith("published") else None,
-            capsize=2,
-            elinewidth=0.8,
+            elinewidth=1.2,
             label=_wrapped(series.name),
         )
+    names = categories(chart)
     axis = ax.yaxis if sideways else ax.xaxis
     axis.set_ticks(range(len(names)), [_wrapped(name, 24) for name in names])
     if sideways:
         ax.set_ylim(len(names) - 0.5, -0.5)
-    else:
+    elif names:
         ax.set_xlim(-0.5, len(names) - 0.5)
 
 
-def _lanes(series: Sequence[Series]) -> list[int]:
-    """Which lane of a category each series is drawn in; those that never meet share."""
+def _places(chart: Chart) -> list[list[float]]:
+    """Where each series' values stand among the categories, numbered from 0.
+
+    A category is divided into lanes; series that never meet in one share a lane.
+    """
+    number = {name: k for k, name in enumerate(categories(chart))}
     taken: list[set[str]] = []
     lanes = []
-    for one in series:
-        names = {str(x) for x in one.x}
+    for series in chart.series:
+        names = set(map(str, series.x))
         free = [k for k, used in enumerate(taken) if not used & names]
         lane = free[0] if free else len(taken)
-        if lane == len(taken):
-            taken.append(set())
+        taken[lane:lane] = [] if free else [set()]
         taken[lane] |= names
         lanes.append(lane)
-    return lanes
+    n_lanes = max(1, len(taken))
+    return [
+        [number[str(x)] + ((lane + 0.5) / n_lanes - 0.5) * ROOM for x in series.x]
+        for lane, series in zip(lanes, chart.series, strict=True)
+    ]
 
 
 def _bars(series: Series) -> np.ndarray | None:
     """How far the bars reach below and above, [2, values]; None without any."""
     if not series.low:
         return None
-    y, low, high = (np.asarray(v, np.float64) for v in (series.y, series.low, series.high))
+    y, low, high = map(_known, (series.y, series.low, series.high))
     reach = np.stack([y - low, high - y])
     return np.where(np.isnan(reach), 0, reach).clip(0)
 
 
-def _curves(chart: Chart, ax: Axes) -> None:
-    n_series = len(chart.series)
+def _known(values: Sequence[float]) -> np.ndarray:
+    """Values as an array; NaN where there is none that can be drawn."""
+    return np.array([value if drawable(value) else np.nan for value in values], np.float64)
+
+
+def _curves(chart: Chart, ax: Axes) -> Iterator[Handle]:
     for k, series in enumerate(chart.series):
-        x = np.asarray(series.x, dtype=np.float64)
-        every = max(1, len(x) // 6)
-        ax.plot(
+        x = _known(series.x)  # type: ignore[arg-type]
+        colour = COLOURS[k % len(COLOURS)]
+        (line,) = ax.plot(
             x,
-            series.y,
-            color=COLOURS[k % len(COLOURS)],
+            _known(series.y),
+            color=colour,
             linestyle=LINES[k % len(LINES)],
             marker=MARKERS[k % len(MARKERS)],
-            markevery=(k * every // max(1, n_series), every),
+            markevery=marked(chart, k),
             label=_wrapped(series.name),
         )
         if series.low:
-            colour = COLOURS[k % len(COLOURS)]
-            ax.fill_between(x, series.low, series.high, color=colour, alpha=0.2, lw=0)
+            low, high = _known(series.low), _known(series.high)
+            ax.fill_between(x, low, high, color=colour, alpha=0.2, lw=0)
+        yield line
 
 
-def _points(chart: Chart, ax: Axes) -> None:
+def marked(chart: Chart, k: int) -> slice:
+    """Which values of the k-th line have a mark: some six, not those of its neighbours."""
+    every = max(1, len(chart.series[k].x) // 6)
+    return slice(k * every // len(chart.series), None, every)
+
+
+def _points(chart: Chart, ax: Axes) -> Iterator[Handle]:
     """Single points, pale where they are many; those that are joined in front."""
     for k, series in enumerate(chart.series):
-        many = len(series.x) > 50
-        ax.errorbar(
-            np.asarray(series.x, dtype=np.float64),
-            series.y,
+        many = len(series.x) > MOST_MARKS
+        yield ax.errorbar(
+            _known(series.x),  # type: ignore[arg-type]
+            _known(series.y),
             yerr=_bars(series),
-            fmt=MARKERS[k % len(MARKERS)],
+            fmt="o" if many else MARKERS[k % len(MARKERS)],
             linestyle=LINES[k % len(LINES)] if series.joined else "none",
             color=COLOURS[k % len(COLOURS)],
-            alpha=0.35 if many else 1.0,
-            markersize=2.5 if many else 4,
+            alpha=0.5 if many else 1.0,
+            markersize=SMALL_MARK if many else MARK,
             markeredgewidth=0 if many else None,
-            capsize=2,
-            elinewidth=0.8,
+            elinewidth=1.0,
             zorder=3 if series.joined else 2,
             label=_wrapped(series.name),
         )
 
 
-def _reference(reference: Reference, number: int, ax: Axes, sideways: bool) -> None:
+def _reference(chart: Chart, number: int, ax: Axes) -> Handle:
     """A line across; on the other axis where categories are written sideways."""
-    upright = (reference.axis == "x") != sideways
+    reference = chart.references[number]
+    upright = (reference.axis == "x") != _is_sideways(chart)
     line = ax.axvline if upright else ax.axhline
-    line(
-        reference.value,
+    return line(
+        reference.value if drawable(reference.value) else np.nan,
         color=REFERENCE_COLOURS[number % len(REFERENCE_COLOURS)],
         linestyle=REFERENCE_LINES[number % len(REFERENCE_LINES)],
         linewidth=0.9,
-        zorder=1,
+        zorder=1.5,
         label=_wrapped(reference.name),
     )
 
 
-def _axes(chart: Chart, ax: Axes, sideways: bool) -> None:
+def _axes(chart: Chart, ax: Axes) -> None:
+    sideways = _is_sideways(chart)
     across, upright = chart.x_label, chart.y_label
     x_range, y_range = chart.x_range, chart.y_range
     if sideways:
@@ -239,14 +262,21 @@ def _axes(chart: Chart, ax: Axes, sideways: bool) -> None:
         x_range, y_range = chart.y_range, None
     ax.set_xlabel(_wrapped(across, ACROSS))
     ax.set_ylabel(_wrapped(upright, UPRIGHT))
-    if x_range is not None:
+    if _is_range(x_range):
         ax.set_xlim(*_with_room(x_range))
-    if y_range is not None:
+    if _is_range(y_range):
         ax.set_ylim(*_with_room(y_range))
     if chart.kind == "histogram":
         ax.locator_params(axis="x", nbins=5)
         if y_range is None:
             ax.set_ylim(bottom=0)
+    if isinstance(ax, PaperAxes):
+        ax.grid(axis="x" if sideways else "y", color=GRID, linewidth=0.5, clip_on=False)
+        ax.set_axisbelow(True)
+
+
+def _is_range(span: tuple[float, float] | None) -> TypeGuard[tuple[float, float]]:
+    return span is not None and all(map(drawable, span)) and span[0] < span[1]
 
 
 def _with_room(span: tuple[float, float]) -> tuple[float, float]:
@@ -254,25 +284,37 @@ def _with_room(span: tuple[float, float]) -> tuple[float, float]:
     return span[0] - room, span[1] + room
 
 
-def _legend(chart: Chart, ax: Axes) -> None:
-    """Above the axes, so that it never lies on what is drawn; none for one series."""
-    if len(chart.series) + len(chart.references) < 2:
+def _legend(chart: Chart, ax: Axes, handles: Sequence[Handle], title: str) -> None:
+    """Above the axes, so that it never lies on what is drawn, and begun by the title.
+
+    On a figure of its own it has the whole width. One series alone needs no name.
+    """
+    named = [*(s.name for s in chart.series), *(r.name for r in chart.references)]
+    if len(named) < 2:
+        named = []
+    names = [name for name in named if name]
+    handles = [handle for handle, name in zip(handles, named, strict=False) if name]
+    if not names and not title:
         return
-    drawn = dict(zip(*ax.get_legend_handles_labels()[::-1], strict=True))
-    names = [s.name for s in chart.series] + [r.name for r in chart.references]
-    handles = [drawn[name] for name in dict.fromkeys(map(_wrapped, names))]
-    legend = ax.legend(
+    on: Any = ax
+    place: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1)}
+    if isinstance(ax, PaperAxes):
+        on, place = ax.get_figure(), {"loc": "outside upper left"}
+    legend = on.legend(
         handles=handles,
-        loc="lower left",
-        bbox_to_anchor=(0, 1.0),
-        ncols=1,
+        labels=names,
+        title=title or None,
+        alignment="left",
         frameon=False,
         borderaxespad=0.2,
         labelspacing=0.25,
         handlelength=2.6,
+        **place,
     )
-    for text in legend.get_texts():
+    legend.get_title().set_parse_math(False)
+    for text, name in zip(legend.get_texts(), names, strict=True):
         text.set_parse_math(False)
+        text.set_text(_wrapped(name))
 
 
 def _draw_map(chart: HeatMap, ax: Axes) -> None:
@@ -333,14 +375,27 @@ def _short(value: float, n_digits: int) -> str:
     return f"−{digits}" if value < 0 and digits.strip(".0") else digits
 
 
-def _categories(chart: Chart) -> list[str]:
+def spots(chart: Chart, k: int) -> list[tuple[float, float]]:
+    """Where the values of the k-th series lie on the axes; of bins their lower edges."""
+    series = chart.series[k]
+    if chart.kind != "dots":
+        return list(zip(series.x, series.y, strict=True))  # type: ignore[arg-type]
+    spots = list(zip(_places(chart)[k], series.y, strict=True))
+    return [(y, x) for x, y in spots] if _is_sideways(chart) else spots
+
+
+def categories(chart: Chart) -> list[str]:
     """Names of all series' places, in the order in which they first occur."""
     return list(dict.fromkeys(str(x) for s in chart.series for x in s.x))
 
 
-def _is_sideways(names: Sequence[str]) -> bool:
-    return sum(map(len, names)) > MOST_LETTERS
+def _is_sideways(chart: Chart) -> bool:
+    """Whether categories are written below each other, and values run to the right."""
+    lengths = [len(name) for name in categories(chart)]
+    room = MOST_LETTERS / max(1, len(lengths))  # from the middle of one name to the next
+    crowded = any(left + right > 2 * room for left, right in pairwise(lengths))
+    return chart.kind == "dots" and crowded
 
 
 def _wrapped(text: str, width: int = LEGEND) -> str:
-    return textwrap.fill(text, width)
+    return textwrap.fill(visible(text), width)

@@ -4,6 +4,7 @@ import io
 from typing import Any
 
 import matplotlib as mpl
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
@@ -25,15 +26,25 @@ class PaperFigure(Figure):
         return written(self, "svg").decode()
 
 
-def written(figure: Figure, kind: str) -> bytes:
+class PaperAxes(Axes):
+    """The axes of such a figure, which a notebook shows as the figure."""
+
+    def _repr_svg_(self) -> str:
+        figure = self.get_figure(root=True)
+        assert figure is not None  # they were made for it
+        return written(figure, "svg").decode()
+
+
+def written(figure: Figure, kind: str, *, salt: str = "attnprobe") -> bytes:
     """A figure as the bytes of a file.
 
     Args:
         figure: any figure of matplotlib.
         kind: ``svg``, ``pdf`` or ``png``.
+        salt: of the ids in an SVG, so that those of two on one page differ.
     """
     stream = io.BytesIO()
     FigureCanvasAgg(figure)
-    with mpl.rc_context(LOOK | REPRODUCIBLE):
+    with mpl.rc_context(LOOK | REPRODUCIBLE | {"svg.hashsalt": salt}):
         figure.savefig(stream, format=kind, metadata=UNDATED[kind], dpi=300)
     return stream.getvalue()

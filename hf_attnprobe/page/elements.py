@@ -4,9 +4,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral, Real
 
-from hf_attnprobe.charts.chart import Chart, HeatMap
+from hf_attnprobe.charts.chart import Chart, HeatMap, drawable
 from hf_attnprobe.markdown import MISSING, number
-from hf_attnprobe.page.axes import drawable
 from hf_attnprobe.page.head_cells import (
     cells,
     colours,
@@ -17,7 +16,6 @@ from hf_attnprobe.page.head_cells import (
 )
 from hf_attnprobe.page.html import Child, Html, join, tag
 from hf_attnprobe.page.number_line import number_line
-from hf_attnprobe.page.svg import draw
 
 
 LONG = 420
@@ -153,6 +151,8 @@ def scale(
 
 def figure(chart: Chart) -> Html:
     """A drawing with its finding, its source, and a table of its numbers behind it."""
+    from hf_attnprobe.page.svg import draw  # matplotlib is slow to import
+
     head, rows = chart.table()
     kind = "chart long" if len(chart.finding) > LONG else "chart"
     note = None

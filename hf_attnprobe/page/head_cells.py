@@ -1,8 +1,7 @@
 """The cells of a map of heads: a table with colours, or coarse squares for very many. Pure."""
 
-from hf_attnprobe.charts.chart import HeatMap
+from hf_attnprobe.charts.chart import HeatMap, drawable, short
 from hf_attnprobe.markdown import bounds, number
-from hf_attnprobe.page.axes import drawable, short
 from hf_attnprobe.page.html import Html, tag
 
 

@@ -11,7 +11,7 @@ FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\
 TURNING = re.compile("[\u202a-\u202e\u2066-\u2069]")
 """Characters that turn the direction of all that follows, beyond the text they stand in."""
 
-VOID = {"br", "circle", "col", "hr", "input", "line", "meta", "path", "rect"}
+VOID = {"br", "circle", "col", "hr", "input", "line", "meta", "path", "rect", "use"}
 """Elements without content, those of SVG among them."""
 
 

@@ -1,26 +1,15 @@
-"""A number among its yardsticks, on one line. Pure."""
+"""A number among its yardsticks, on one line of HTML. Pure."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 
+from hf_attnprobe.charts.chart import drawable, short
 from hf_attnprobe.markdown import interval
-from hf_attnprobe.page.axes import (
-    Axis,
-    cut,
-    drawable,
-    foot,
-    reach,
-    short,
-    spread,
-    width,
-)
 from hf_attnprobe.page.html import Html, tag
-from hf_attnprobe.page.marks import shape, write
 
 
-WIDTH = 600
-LINE = 20
-NEAR = 8
-"""How far the end of a label may be from its mark."""
+NARROW, WIDE = 2.1, 1.2
+"""Room for a letter of a label, in percent of the line on a phone and on other screens."""
 
 
 def number_line(
@@ -44,22 +33,40 @@ def number_line(
         before: what stands before the value, such as "at most".
     """
     bars = [v for v in (low, high) if v is not None]
-    others = [*thresholds.values(), *yardsticks.values()]
-    start, end = reach([value, *bars, *others], ends)
-    left, right = short(start), short(end)
-    axis = Axis(start, end, width(left) + 12, WIDTH - width(right) - 12)
-    above, below = _placed(axis, thresholds), _placed(axis, yardsticks)
-    middle = 34 + LINE * _n_rows(above)
+    start, end = _reach([value, *bars, *thresholds.values(), *yardsticks.values()], ends)
+
+    def place(number: float) -> float:
+        """In percent of the line; at its end where a number is beyond."""
+        share = (min(max(number, start), end) - start) / (end - start)
+        return round(100 * share, 2)
+
+    def held(named: Mapping[str, float]) -> dict[str, float]:
+        """Labels of what is on the line, with their places."""
+        slack = 1e-9 * (end - start)
+        return {
+            f"{name} {short(v)}": place(v)
+            for name, v in named.items()
+            if start - slack <= v <= end + slack
+        }
+
+    own = {f"{before} {_number(value, low, high)}".lstrip(): value} if drawable(value) else {}
+    ends_of_line = {short(v): place(v) for v in (start, end) if v not in yardsticks.values()}
+    bar = None
+    if own and low is not None and high is not None and low <= high:
+        width = round(place(high) - place(low), 2)
+        bar = tag("i", class_="interval", style=f"left:{place(low)}%;width:{width}%")
     return tag(
-        "svg",
-        tag("path", d=f"M{write(axis.start)} {middle}H{write(axis.end)}", class_="rail"),
-        _label(left, axis.start - 10, middle + 4.5, "end", "end"),
-        _label(right, axis.end + 10, middle + 4.5, "end", "start"),
-        [_mark(mark, middle, -1, "threshold") for mark in above],
-        [_mark(mark, middle, 1, "yardstick") for mark in below],
-        _value(axis, middle, value, low, high, before),
+        "div",
+        _labels({text: place(v) for text, v in own.items()}, "own"),
+        _labels(held(thresholds), "threshold"),
+        tag(
+            "div",
+            bar,
+            [tag("i", class_="point", style=f"left:{place(v)}%") for v in own.values()],
+            class_="rail",
+        ),
+        _labels(ends_of_line | held(yardsticks), "below"),
         class_="number-line",
-        viewBox=f"0 0 {WIDTH} {middle + 16 + LINE * _n_rows(below)}",
         role="img",
         aria_label=in_words(value, low, high, thresholds, yardsticks),
     )
@@ -85,64 +92,58 @@ def in_words(
     return " ".join(sentences)
 
 
-def _placed(axis: Axis, marks: Mapping[str, float]) -> list[tuple[str, float, float, int]]:
-    """Label, place, centre of the label and its row, of what lies on the line."""
-    held = {name: v for name, v in marks.items() if axis.holds(v)}
-    labels = [cut(f"{name} {short(v)}", 44) for name, v in held.items()]
-    places = [axis.place(v) for v in held.values()]
-    found = spread(places, labels, 0, WIDTH)
-    far = [
-        abs(x - at) > width(label) / 2 + NEAR
-        for label, x, (at, _) in zip(labels, places, found, strict=True)
-    ]
-    if any(far):  # a label beside its mark, in a row of its own
-        found = spread(places, labels, 0, WIDTH, rows=2)
-    return [(label, x, *at) for label, x, at in zip(labels, places, found, strict=True)]
+def _labels(labels: Mapping[str, float], kind: str) -> Html | None:
+    """Labels at their places in percent of the line, each with a stroke to the line.
 
-
-def _n_rows(marks: list[tuple[str, float, float, int]]) -> int:
-    return max((row + 1 for *_, row in marks), default=0)
-
-
-def _mark(mark: tuple[str, float, float, int], middle: float, side: int, kind: str) -> list[Html]:
-    """A stroke through the line, bent to its label: above with side −1, below with 1."""
-    text, x, centre, row = mark
-    bend, stop = middle + 6 * side, middle + (15 + LINE * row) * side
-    path = f"M{write(x)} {write(middle - 8 * side)}V{write(bend)}"
-    path += f"L{write(foot(x, centre, text))} {write(stop)}"
-    y = stop + (13 if side > 0 else -4)
-    return [tag("path", d=path, class_=kind), _label(text, centre, y, kind)]
-
-
-def _value(
-    axis: Axis,
-    middle: float,
-    value: float,
-    low: float | None,
-    high: float | None,
-    before: str,
-) -> list[Html]:
-    if not drawable(value):
-        return []
+    A label at the left end begins there and one at the right end stops there, so that none
+    is ever outside.
+    """
+    if not labels:
+        return None
+    rows = {"narrow": label_rows(labels, NARROW), "wide": label_rows(labels, WIDE)}
     drawn = []
-    x = _held(axis, value)
-    if low is not None and high is not None and low <= high:
-        path = f"M{write(_held(axis, low))} {middle}H{write(_held(axis, high))}"
-        drawn.append(tag("path", d=path, class_="interval"))
-    drawn.append(tag("path", d=shape(2, x, middle, 7), class_="value"))
-    text = f"{before} {_number(value, low, high)}".lstrip()
-    ((centre, _),) = spread([x], [text], 0, WIDTH)
-    return [*drawn, _label(text, centre, 14, "value")]
+    for k, (text, x) in enumerate(labels.items()):
+        at = ";".join([f"left:{x:g}%", *(f"--{name}:{row[k]}" for name, row in rows.items())])
+        drawn += [tag("i", style=at), tag("span", text, style=f"{at};--shift:-{x:g}%")]
+    sizes = ";".join(f"--{name}-rows:{1 + max(row)}" for name, row in rows.items())
+    return tag("div", *drawn, class_=kind, style=sizes)
 
 
-def _held(axis: Axis, value: float) -> float:
-    """Where a number is; at the end of the line where it is beyond."""
-    return axis.place(min(max(value, axis.low), axis.high))
+def label_rows(labels: Mapping[str, float], letter: float) -> list[int]:
+    """The row of each label, so that none runs into another."""
+    rows, stops = {}, list[float]()  # where the last label of each row stops
+    for text, x in sorted(labels.items(), key=lambda label: label[1]):
+        room = letter * (len(text) + 1)
+        begin = x - room * x / 100
+        row = next((k for k, stop in enumerate(stops) if stop <= begin), len(stops))
+        stops[row : row + 1] = [begin + room]
+        rows[text] = row
+    return [rows[text] for text in labels]
 
 
 def _number(value: float, low: float | None, high: float | None) -> str:
     return interval(value, None if low is None or high is None else (low, high))
 
 
-def _label(text: str, x: float, y: float, kind: str, anchor: str = "middle") -> Html:
-    return tag("text", text, x=write(x), y=write(y), text_anchor=anchor, class_=kind)
+def _reach(values: Iterable[float], ends: tuple[float, float] | None) -> tuple[float, float]:
+    """Ends of the line: those that are given, else round numbers around the values.
+
+    >>> _reach([0.12, 0.87], None), _reach([3.0], None), _reach([], None)
+    ((0.0, 1.0), (2.5, 3.5), (0.0, 1.0))
+    """
+    if ends is not None and all(map(drawable, ends)) and ends[0] < ends[1]:
+        return ends
+    known = [float(v) for v in values if drawable(v)] or [0.0, 1.0]
+    low, high = min(known), max(known)
+    size = max(abs(low), abs(high))
+    if high - low <= max(1e-9 * size, 1e-100):  # one value: it stands in the middle
+        around = 0.5 if size <= 5 else 0.1 * size
+        return low - around, high + around
+    step = _round_up((high - low) / 5)
+    return step * math.floor(low / step + 1e-6), step * math.ceil(high / step - 1e-6)
+
+
+def _round_up(number: float) -> float:
+    """The next of 1, 2, 5, 10, 20, … and their tenths."""
+    magnitude = 10.0 ** math.floor(math.log10(number))
+    return next(m * magnitude for m in (1, 2, 5, 10) if m * magnitude >= number)

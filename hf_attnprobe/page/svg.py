@@ -1,211 +1,193 @@
-"""Charts as inline SVG, with axes, legend and yardsticks. Pure.
+"""Charts as inline SVG: matplotlib's drawing, trimmed to what a page needs. Pure.
 
-Colours are classes of the page's style, so that a drawing follows light and dark; series
-also differ by the shape of their marks, the dashes of their lines, the hatch of their bars.
+Text stays text, in the page's type; colours are the page's, so that a drawing follows light
+and dark; ids are the chart's own. Values show their numbers under the pointer.
 """
 
 import re
+import warnings
+from collections.abc import Callable, Iterator
+from xml.etree import ElementTree
 
-from hf_attnprobe.charts.chart import Chart, Reference, Series
-from hf_attnprobe.page.axes import cut, drawable, foot, short, width
-from hf_attnprobe.page.frame import (
-    GAP,
-    LINE,
-    LONGEST_NAME,
-    WIDTH,
-    Frame,
-    axis_names,
-    bin_width,
-    folded,
-    frame_of,
-    legend_rows,
-)
-from hf_attnprobe.page.html import Html, tag
-from hf_attnprobe.page.marks import (
-    DASHES,
-    colour,
-    curves,
-    dots,
-    hatch,
-    histogram,
-    shape,
-    write,
-)
+from matplotlib.axes import Axes
+
+from hf_attnprobe.charts.chart import Chart, Series, drawable, short
+from hf_attnprobe.figures import drawing
+from hf_attnprobe.figures.figure import written
+from hf_attnprobe.page.html import Html, join, tag
+
+
+COLOURS = {
+    "#0072b2": "blue",
+    "#d55e00": "orange",
+    "#009e73": "green",
+    "#cc79a7": "rose",
+    "#e69f00": "ochre",
+    "#56b4e9": "violet",
+    "#000000": "ink",
+    "#222222": "ink",
+    "#555555": "quiet",
+    "#777777": "quiet",
+    "#dddddd": "rule",
+    "#ffffff": "ground",
+}
+"""By colour on paper that of the page, a variable of its style."""
+
+KEPT = {"fill", "fill-opacity", "stroke", "stroke-dasharray", "stroke-width"}
+"""Properties of matplotlib's; the page's style says the rest."""
+
+MOST_SPOTS = 80
+"""More values than this of a series have no words each."""
+
+Place = Callable[[float, float], tuple[float, float]]
+"""From a value's place on the axes to one in the drawing."""
 
 
 def draw(chart: Chart) -> Html:
     """A chart as an SVG element; what is not a finite number is left out, and counted."""
     key = re.sub(r"[^\w-]", "-", chart.key)
-    frame = frame_of(chart)
-    marks = _marks(chart, key, frame)
+    with warnings.catch_warnings(action="ignore"):  # a browser has glyphs that our font lacks
+        ax = drawing.draw(chart)
+        figure = ax.get_figure(root=True)
+        assert figure is not None  # it was made for these axes
+        for background in (figure.patch, ax.patch):
+            background.set_visible(False)
+        drawn = ElementTree.fromstring(written(figure, "svg", salt=key))
     return tag(
         "svg",
         tag("title", chart.title, id=f"{key}-title"),
         tag("desc", _described(chart), id=f"{key}-desc"),
-        tag("defs", _clip(key, frame), _hatches(chart, key)),
-        _legend(chart),
-        _grid(chart, frame),
-        tag("g", *marks, clip_path=f"url(#{key}-clip)"),
-        _references(frame),
-        None if marks else _text("no values", WIDTH / 2, frame.bottom - 90, "middle"),
+        *map(_markup, drawn),
+        tag("g", *_spots(chart, ax), class_="spots"),
         class_=f"chart {chart.kind}",
-        viewBox=f"0 0 {WIDTH} {write(frame.height)}",
+        viewBox=drawn.get("viewBox"),
         role="img",
         aria_labelledby=f"{key}-title {key}-desc",
     )
 
 
-def _marks(chart: Chart, key: str, frame: Frame) -> list[Html]:
-    at: dict[str, list[int]] = {}  # series with a value at each category
-    for k, s in enumerate(chart.series):
-        for x, y in zip(s.x, s.y, strict=True):
-            if drawable(y):
-                at.setdefault(short(x), []).append(k)
+def _markup(element: ElementTree.Element) -> Html:
+    """An element and what is in it, without what a page does not need."""
+    name = _local(element.tag)
+    if name in ("metadata", "style") or (name == "path" and "d" not in element.attrib):
+        return Html()
+    attributes = {
+        _local(k): _in_few_letters(v)
+        for k, v in element.items()
+        if k != "style" and not v.startswith("rotate(-0 ")
+    }
+    style = _style(element)
+    if name == "text":
+        attributes |= _anchor(element)
+    if name == "use":
+        style = {}  # it looks like the mark, and is filled by the group
+    if name == "g":
+        attributes.pop("id", None)  # nobody refers to groups
+        marks = element.findall("{*}use")
+        if len(marks) > MOST_SPOTS:
+            return _cloud(marks, attributes)
+        style = {k: v for mark in marks for k, v in _style(mark).items() if k.startswith("fill")}
+    if style:
+        attributes["style"] = ";".join(f"{k}:{v}" for k, v in style.items())
+    inner = join(map(_markup, element))
+    if (name in ("g", "defs") and not inner) or (name == "g" and not attributes):
+        return inner
+    return tag(name, *filter(None, [(element.text or "").strip(), inner]), **attributes)
 
-    def places(k: int, s: Series) -> list:
-        if not frame.names:
-            return list(s.x)
-        return [frame.names.index(short(x)) + beside(k, short(x)) for x in s.x]
 
-    def beside(k: int, name: str) -> float:
-        """Series stand beside each other where more than one has a value."""
-        those = sorted(set(at.get(name, [])))
-        if chart.kind == "curve" or k not in those:
-            return 0.0
-        n = len(those)
-        return (those.index(k) - (n - 1) / 2) * min(0.16, 0.7 / n)
-
-    if chart.kind == "histogram" and not frame.names:
-        return histogram(chart, key, frame.point, bin_width(chart))
-    if chart.kind == "curve":
-        return curves(chart, frame.point, places)
-    return dots(chart, frame.point, places)
-
-
-def _grid(chart: Chart, frame: Frame) -> Html:
-    """Both axes with their ticks, lines across at the ticks of values."""
-    right, bottom = frame.right, write(frame.bottom)
-    start, end, top = write(right.start), write(right.end), write(frame.top)
-    axis, lines, texts = f"M{start} {bottom}H{end}", "", []
-    if frame.across or not frame.names:
-        n = max(2, int((right.end - right.start) / 70))
-        for value, text in right.ticks(min(n, 8)):
-            x = right.place(value)
-            axis += f"M{write(x)} {bottom}v5"
-            lines += f"M{write(x)} {top}V{bottom}" if frame.across else ""
-            texts.append(_text(text, x, frame.bottom + LINE, "middle"))
-    if not frame.across:
-        for value, text in frame.up.ticks():
-            y = frame.up.place(value)
-            lines += f"M{start} {write(y)}H{end}"
-            texts.append(_text(text, right.start - 7, y + 4.5, "end"))
-    for k, name in enumerate(frame.names):
-        x, y = frame.point(k, frame.values.low)
-        if frame.across:
-            parts = folded(name, 20, 2)
-            first = y + 4.5 - 7 * (len(parts) - 1)
-            texts += [
-                _text(line, x - 7, first + 14 * i, "end", full=name) for i, line in enumerate(parts)
-            ]
-        else:
-            texts.append(_text(name, x, frame.bottom + LINE, "middle"))
-    if frame.values.holds(0.0):
-        x, y = frame.point(frame.places.low, 0.0)
-        axis += f"M{write(x)} {top}V{bottom}" if frame.across else f"M{start} {write(y)}H{end}"
+def _cloud(marks: list[ElementTree.Element], attributes: dict[str, str]) -> Html:
+    """Many discs in few letters: ends of lines without length."""
+    style = _style(marks[0])
     return tag(
-        "g",
-        tag("path", d=lines, class_="grid") if lines else None,
-        tag("path", d=axis, class_="axis"),
-        *texts,
-        *_axis_names(chart, frame),
-    )
-
-
-def _axis_names(chart: Chart, frame: Frame) -> list[Html]:
-    """Upright ones are hard to read: that of the upward axis stands above it."""
-    below, above = axis_names(chart, frame.across)
-    n_rows = len(legend_rows(chart))
-    first = LINE * (n_rows + 1) - 5 + (GAP if n_rows else 0)
-    under = frame.bottom + 2 * LINE + 2
-    middle = (frame.right.start + frame.right.end) / 2
-    half = min(max(map(width, below), default=0), WIDTH) / 2
-    middle = min(max(middle, half), WIDTH - half)
-    texts = [_text(t, middle, under + LINE * i, "middle") for i, t in enumerate(below)]
-    texts += [_text(t, 2, first + LINE * i) for i, t in enumerate(above)]
-    return [tag("g", *texts, class_="axis-name")]
-
-
-def _legend(chart: Chart) -> Html | None:
-    """A mark and a name for each series; nothing where there is only one without a name."""
-    drawn = []
-    for row, entries in enumerate(legend_rows(chart)):
-        for k, x in entries:
-            y = LINE * row + 12
-            name = cut(chart.series[k].name, LONGEST_NAME)
-            drawn += [_swatch(chart, k, x, y), _text(name, x + 28, y + 4.5)]
-    return tag("g", *drawn, class_="legend") if drawn else None
-
-
-def _swatch(chart: Chart, k: int, x: float, y: float) -> Html:
-    if chart.kind == "histogram":
-        key = re.sub(r"[^\w-]", "-", chart.key)
-        box = f"M{write(x + 2)} {y - 6}h20v12h-20z"
-        return tag("path", d=box, class_=f"bar {colour(k)}", fill=f"url(#{key}-hatch-{k})")
-    mark = tag("path", d=shape(k, x + 12, y), class_=f"mark {colour(k)}")
-    if chart.kind != "curve":
-        return mark
-    line = tag(
         "path",
-        d=f"M{write(x)} {y}h24",
-        class_=f"line {colour(k)}",
-        stroke_dasharray=DASHES[k % len(DASHES)],
+        d=_in_few_letters("".join(f"M {mark.get('x')} {mark.get('y')}h0" for mark in marks)),
+        class_="cloud",
+        style=f"stroke:{style['fill']};stroke-opacity:{style['fill-opacity']}",
+        stroke_width=drawing.SMALL_MARK,
+        **attributes,
     )
-    return tag("g", line, mark)
 
 
-def _references(frame: Frame) -> Html | None:
-    """A line across for each yardstick, with its name at the edge."""
-    drawn = []
-    for u in frame.uprights:
-        y = frame.top - LINE * u.row - 12
-        name = cut(u.reference.name, 44)
-        path = f"M{write(u.x)} {write(frame.bottom)}V{write(frame.top)}"
-        path += f"L{write(foot(u.x, u.centre, name))} {write(y + 4)}"
-        drawn.append(_reference(u.reference, path))
-        drawn.append(_text(name, u.centre, y, "middle", full=u.reference.name))
-    start, end, lowest = frame.places.start, frame.places.end, frame.top
-    for r in sorted(frame.levels, key=lambda r: -r.value):
-        y = frame.values.place(r.value)
-        drawn.append(_reference(r, f"M{write(start)} {write(y)}H{write(end)}"))
-        lines = folded(r.name)
-        first = max(lowest + 4, y - 8 * (len(lines) - 1) + 4.5)
-        lowest = first + 16 * len(lines) - 4
-        drawn += [_text(line, end + 6, first + 16 * i) for i, line in enumerate(lines)]
-    return tag("g", *drawn, class_="references") if drawn else None
+def _local(name: str) -> str:
+    """A name of XML without its namespace."""
+    return name.rpartition("}")[2]
 
 
-def _reference(r: Reference, path: str) -> Html:
-    return tag("path", tag("title", f"{r.name}: {short(r.value)}"), d=path, class_="reference")
+def _style(element: ElementTree.Element) -> dict[str, str]:
+    """What of an element's style the page does not say, in the page's colours."""
+    said = (part.split(": ") for part in element.get("style", "").split("; ") if part)
+    return {
+        name: re.sub(r"#[0-9a-f]{6}\b", lambda found: f"var(--{COLOURS[found[0]]})", value)
+        for name, value in said
+        if name in KEPT
+    }
 
 
-def _clip(key: str, frame: Frame) -> Html:
-    x, y = frame.right.start - 6, frame.top - 6
-    across = frame.right.end - frame.right.start + 12
-    down = frame.bottom - frame.top + 12
-    box = tag("rect", x=write(x), y=write(y), width=write(across), height=write(down))
-    return tag("clipPath", box, id=f"{key}-clip")
+def _anchor(text: ElementTree.Element) -> dict[str, str]:
+    found = re.search("text-anchor: (middle|end)", text.get("style", ""))
+    return {"text-anchor": found[1]} if found else {}
 
 
-def _hatches(chart: Chart, key: str) -> list[Html]:
-    if chart.kind != "histogram":
-        return []
-    return [hatch(key, k) for k in range(len(chart.series))]
+def _in_few_letters(value: str) -> str:
+    """Coordinates, to a tenth of a point; other words as they are."""
+    value = re.sub(r"-?\d+\.\d+", lambda found: f"{float(found[0]):z.1f}".removesuffix(".0"), value)
+    is_path = value.startswith("M ")
+    return re.sub(r"\s*([A-Za-z])\s*", r"\1", value.strip()) if is_path else value
 
 
-def _text(text: str, x: float, y: float, anchor: str | None = None, *, full: str = "") -> Html:
-    """A text; where it was cut, the full one shows under the pointer."""
-    title = tag("title", full) if full and full != text else None
-    return tag("text", title, text, x=write(x), y=write(y), text_anchor=anchor)
+def _places(ax: Axes) -> Place:
+    """From the data of axes to the drawing, whose origin is at the upper left."""
+    figure = ax.get_figure(root=True)
+    assert figure is not None
+    to_figure = ax.transData - figure.transFigure
+    width, height = 72 * figure.get_size_inches()
+
+    def place(x: float, y: float) -> tuple[float, float]:
+        across, up = to_figure.transform((x, y))
+        return round(float(across * width), 1), round(float((1 - up) * height), 1)
+
+    return place
+
+
+def _spots(chart: Chart, ax: Axes) -> Iterator[Html]:
+    """What says a value in words while the pointer is there."""
+    place = _places(ax)
+    if chart.kind == "histogram":
+        bottom, top = ax.get_ylim()
+        for start, end, words in _bins(chart):
+            (left, low), (right, high) = place(start, bottom), place(end, top)
+            strip = f"M{left} {low}H{right}V{high}H{left}z"
+            yield tag("path", tag("title", words), d=strip)
+        return
+    for k, series in enumerate(chart.series):
+        spots = list(enumerate(drawing.spots(chart, k)))
+        if chart.kind == "curve":
+            spots = spots[drawing.marked(chart, k)]
+        for i, spot in spots if len(spots) <= MOST_SPOTS else ():
+            if all(map(drawable, spot)):
+                x, y = place(*spot)
+                yield tag("circle", tag("title", _said(chart, series, i)), cx=x, cy=y)
+
+
+def _bins(chart: Chart) -> Iterator[tuple[float, float, str]]:
+    """The ends of each bin that has a value, and what all series have there."""
+    held: dict[float, dict[str, float]] = {}
+    for s in chart.series:
+        for x, y in zip(s.x, s.y, strict=True):
+            held.setdefault(float(x), {})[s.name] = y  # type: ignore[arg-type]
+    for start, values in held.items():
+        end = start + drawing.bin_width(chart.series[0], chart)
+        said = [f"{name}: {short(y)}" for name, y in values.items()]
+        if any(values.values()):
+            yield start, end, "; ".join([f"{short(start)} to {short(end)}", *said])
+
+
+def _said(chart: Chart, s: Series, i: int) -> str:
+    """The i-th value of a series in words, with its bar and its number of texts."""
+    text = f"{s.name}, {short(s.x[i])}: {short(s.y[i])}"
+    if s.low and s.high:
+        text += f" [{short(s.low[i])}, {short(s.high[i])}], {chart.bars}"
+    return text + (f", {s.n[i]} texts" if s.n else "")
 
 
 def _described(chart: Chart) -> str:

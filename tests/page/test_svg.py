@@ -1,7 +1,9 @@
 """Drawings are XML for every chart, small, and show what their data say."""
 
 import math
+import random
 import re
+from importlib.resources import files
 from xml.etree import ElementTree
 
 import pytest
@@ -10,9 +12,10 @@ from hypothesis import strategies as st
 
 from demo_page import charts, heads
 from hf_attnprobe.charts.chart import Chart, HeatMap, Reference, Series
-from hf_attnprobe.page.axes import Axis, reach, spread, width
+from hf_attnprobe.figures import style
 from hf_attnprobe.page.elements import figure, head_map, scale
-from hf_attnprobe.page.svg import draw
+from hf_attnprobe.page.number_line import NARROW, WIDE, label_rows
+from hf_attnprobe.page.svg import COLOURS, draw
 
 
 NUMBERS = st.floats() | st.integers(-3, 3).map(float)
@@ -23,11 +26,14 @@ TEXTS = st.text(max_size=30)
 def any_series(draw_, kind):
     n = draw_(st.integers(0, 6))
     column = st.lists(NUMBERS, min_size=n, max_size=n).map(tuple)
-    names = st.lists(TEXTS, min_size=n, max_size=n).map(tuple)
+    places = {
+        "dots": st.lists(TEXTS, min_size=n, max_size=n).map(tuple),
+        "histogram": st.floats(-9, 9).map(lambda start: tuple(start + k for k in range(n))),
+    }
     has_bars = draw_(st.booleans())
     return Series(
         draw_(TEXTS),
-        draw_(names if kind == "dots" else column),
+        draw_(places.get(kind, column)),
         draw_(column),
         draw_(column) if has_bars else (),
         draw_(column) if has_bars else (),
@@ -52,64 +58,214 @@ def any_chart(draw_):
         references=tuple(draw_(st.lists(reference, max_size=4))),
         x_range=draw_(ends),
         y_range=draw_(ends),
-        bin_width=draw_(st.none() | NUMBERS),
+        bin_width=draw_(st.none() | st.just(1.0)),
     )
 
 
 @settings(deadline=None, max_examples=60)
 @given(any_chart())
-def test_every_chart_is_well_formed_and_stays_in_its_frame(chart):
-    svg = ElementTree.fromstring(draw(chart))
+def test_every_chart_is_well_formed_and_the_same_every_time(chart):
+    drawn = draw(chart)
+    svg = ElementTree.fromstring(drawn)
     assert svg.get("role") == "img"
     assert svg.find("title") is not None and svg.find("desc").text
-    high = float(svg.get("viewBox").split()[3])
-    for text in svg.iter("text"):
-        assert -1 <= float(text.get("x")) <= 601
-        assert 0 <= float(text.get("y")) <= high + 400
     for path in svg.iter("path"):
         assert not re.search("nan|inf|e", path.get("d"))
-    assert ElementTree.tostring(svg) == ElementTree.tostring(ElementTree.fromstring(draw(chart)))
+    ids = [element.get("id") for element in svg.iter() if element.get("id")]
+    assert len(ids) == len(set(ids))
+    assert set(re.findall(r'(?:href="|url\()#([^")]+)', drawn)) <= set(ids)
+    assert draw(chart) == drawn
 
 
 @pytest.mark.parametrize("chart", charts(), ids=lambda chart: chart.key)
 def test_drawings_are_small(chart):
-    assert len(draw(chart)) < 40_000
+    assert len(draw(chart)) < 20_000
 
 
-def test_marks_are_where_the_values_are():
-    chart = Chart(
-        "k", "", "", "", "points", "x", "y",
-        (Series("a", (0.0, 4.0, 10.0), (0.0, 0.5, math.nan)),),
-        x_range=(0, 10), y_range=(0, 1),
-    )  # fmt: skip
+def test_two_drawings_on_a_page_share_no_names():
+    ids = [set(re.findall('id="(.*?)"', draw(chart))) for chart in charts()]
+    assert sum(map(len, ids)) == len(set().union(*ids))
+
+
+def test_colours_are_the_page_s_own_in_light_and_dark():
+    page = files("hf_attnprobe.page").joinpath("page.css").read_text()
+    for chart in charts():
+        drawn = draw(chart)
+        assert not re.search("#[0-9a-fA-F]{6}\\b", drawn)
+        for name in re.findall(r"var\((--\w+)\)", drawn):
+            assert f"{name}: light-dark(" in page
+
+
+def test_every_colour_of_the_figures_has_one_of_the_page():
+    used = {*style.COLOURS, *style.REFERENCE_COLOURS, style.GRID, "#000000", "#ffffff"}
+    assert {colour.lower() for colour in used} <= COLOURS.keys()
+    assert len({COLOURS[c.lower()] for c in style.COLOURS}) == len(style.COLOURS)
+
+
+# --- what is drawn is what the chart says -----------------------------------------------------------------------------
+
+
+def scales(svg):
+    """From places in the drawing to numbers on each axis, by its ticks and their labels."""
+    found = []
+    for axis, stroke in (("x", "M0 0L0 3.5"), ("y", "M0 0L-3.5 0")):
+        (mark,) = [p.get("id") for p in svg.iter("path") if p.get("d") == stroke]
+        elements = list(svg.iter())
+        ticks = {}
+        for k, element in enumerate(elements):
+            if element.get("href") == f"#{mark}":
+                label = next(e for e in elements[k:] if e.tag == "text")
+                ticks[float(element.get(axis))] = label.text.replace("−", "-")
+        found.append(ticks)
+    return found
+
+
+def numbers_at(ticks, places):
+    known = {place: float(text) for place, text in ticks.items()}
+    (a, first), *_, (b, last) = sorted(known.items())
+    return [first + (place - a) * (last - first) / (b - a) for place in places]
+
+
+def marks(svg):
+    """Places of the marks of each series, in the order of drawing."""
+    groups = [g for g in svg.iter("g") if g.get("clip-path")]
+    return [[(float(u.get("x")), float(u.get("y"))) for u in g] for g in groups if not is_band(g)]
+
+
+def is_band(group):
+    return group[0].get("x") == "0"  # one path, in the units of the drawing
+
+
+def finite(values):
+    return [value for value in values if math.isfinite(value)]
+
+
+def test_points_are_where_the_values_are():
+    (chart,) = [c for c in charts() if c.key == "points"]
     svg = ElementTree.fromstring(draw(chart))
-    marks = [path for path in svg.iter("path") if "mark" in path.get("class", "")]
-    places = [
-        tuple(map(float, re.match(r"M(\S+) (\S+?)m", mark.get("d")).groups()))
-        for mark in marks
-        if mark.find("title") is not None
+    across, up = scales(svg)
+    for series, drawn in zip(chart.series, marks(svg), strict=True):
+        assert numbers_at(across, [x for x, _ in drawn]) == pytest.approx(series.x, abs=2e-3)
+        assert numbers_at(up, [y for _, y in drawn]) == pytest.approx(series.y, abs=2e-3)
+
+
+def test_many_points_are_where_the_values_are():
+    rng = random.Random(1)
+    x, y = (tuple(rng.random() for _ in range(300)) for _ in range(2))
+    svg = ElementTree.fromstring(
+        draw(Chart("k", "", "", "", "points", "", "", (Series("a", x, y),)))
+    )
+    (cloud,) = [p for p in svg.iter("path") if p.get("class") == "cloud"]
+    places = [tuple(map(float, p.split())) for p in re.findall(r"M(\S+ \S+?)h0", cloud.get("d"))]
+    across, up = scales(svg)
+    assert numbers_at(across, [place[0] for place in places]) == pytest.approx(x, abs=2e-3)
+    assert numbers_at(up, [place[1] for place in places]) == pytest.approx(y, abs=2e-3)
+
+
+def test_marks_of_lines_are_on_the_values():
+    (chart,) = [c for c in charts() if c.key == "penalty"]
+    svg = ElementTree.fromstring(draw(chart))
+    across, up = scales(svg)
+    for series, drawn in zip(chart.series, marks(svg), strict=True):
+        assert len(drawn) >= 5
+        by_x = dict(zip(series.x, series.y, strict=True))
+        for x, y in zip(*([*map(list, zip(*drawn, strict=True))]), strict=True):
+            place = numbers_at(across, [x])[0]
+            nearest = min(by_x, key=lambda known: abs(known - place))
+            assert place == pytest.approx(nearest, abs=1e-3)
+            assert numbers_at(up, [y])[0] == pytest.approx(by_x[nearest], abs=2e-3)
+
+
+def test_dots_and_their_bars_are_where_the_values_are():
+    (chart,) = [c for c in charts() if c.key == "shuffles"]
+    svg = ElementTree.fromstring(draw(chart))
+    across, up = scales(svg)
+    assert tuple(across.values()) == chart.series[0].x
+    for k, (series, drawn) in enumerate(zip(chart.series, marks(svg), strict=True)):
+        known = [i for i, y in enumerate(series.y) if math.isfinite(y)]
+        assert numbers_at(up, [y for _, y in drawn]) == pytest.approx(
+            [series.y[i] for i in known], abs=1e-3
+        )
+        centres = sorted(across)
+        nearest = [min(centres, key=lambda c: abs(c - x)) for x, _ in drawn]
+        assert [centres.index(c) for c in nearest] == known
+        colour = f"stroke:var(--{('blue', 'orange')[k]})"
+        bars = [
+            re.fullmatch(r"M(\S+) (\S+)L(\S+) (\S+)", p.get("d"))
+            for p in svg.iter("path")
+            if p.get("clip-path") and colour in p.get("style", "")
+        ]
+        ends = [numbers_at(up, (float(b[2]), float(b[4]))) for b in bars if b]
+        expected = [(series.low[i], series.high[i]) for i in known]
+        assert [tuple(e) for e in ends if e[0] != e[1]] == [
+            pytest.approx(pair, abs=1e-3) for pair in expected
+        ]
+
+
+def test_values_run_to_the_right_where_names_are_long():
+    (chart,) = [c for c in charts() if c.key == "rankings"]
+    svg = ElementTree.fromstring(draw(chart))
+    across, up = scales(svg)
+    (drawn,) = marks(svg)
+    assert numbers_at(across, [x for x, _ in drawn]) == pytest.approx(chart.series[0].y, abs=1e-3)
+    assert sorted(up) == pytest.approx([y for _, y in drawn], abs=0.1)  # names from the top
+    assert tuple(up.values())[:4] == chart.series[0].x[:4]
+
+
+def test_every_bin_has_the_height_of_its_value():
+    (chart,) = [c for c in charts() if c.key == "tau"]
+    svg = ElementTree.fromstring(draw(chart))
+    across, up = scales(svg)
+    outlines = [p for p in svg.iter("path") if "fill:url" in p.get("style", "")]
+    for series, path in zip(chart.series, outlines, strict=False):
+        corners = [tuple(map(float, c.split())) for c in re.split("[ML]", path.get("d"))[1:]]
+        tops = corners[1:-1:2]  # the left end of each bin's top
+        assert numbers_at(across, [x for x, _ in tops]) == pytest.approx(series.x, abs=2e-2)
+        assert numbers_at(up, [y for _, y in tops]) == pytest.approx(series.y, abs=2e-3)
+
+
+def test_yardsticks_are_where_they_belong():
+    (chart,) = [c for c in charts() if c.key == "penalty"]
+    svg = ElementTree.fromstring(draw(chart))
+    across, up = scales(svg)
+    lines = [
+        tuple(map(float, re.findall(r"[\d.]+", p.get("d"))))
+        for p in svg.iter("path")
+        if p.get("clip-path") and re.search("quiet|ink", p.get("style", ""))
     ]
-    (left, bottom), (middle, half) = places  # the third has no value
-    ticks = {t.text: t for t in svg.iter("text")}
-    assert float(ticks["4"].get("x")) == pytest.approx(middle, abs=0.1)
-    assert left == pytest.approx(float(ticks["0"].get("x")), abs=0.1)
-    assert half == pytest.approx(bottom - 115, abs=0.2)  # the field is 230 high
-    assert "1 values are missing" in svg.find("desc").text
+    level = [y for _, y, _, end in lines if y == end]
+    upright = [x for x, _, end, _ in lines if x == end]
+    assert numbers_at(up, level) == pytest.approx([0.3, 0.32], abs=1e-3)
+    assert numbers_at(across, upright) == pytest.approx([0.2], abs=1e-3)
+
+
+def test_what_is_missing_is_counted():
+    svg = ElementTree.fromstring(draw(charts()[-1]))
+    assert "2 values are missing" in svg.find("desc").text
+    assert "no values" in [text.text for text in svg.iter("text")]
 
 
 def test_series_differ_by_more_than_colour():
-    one, two = [s for s in charts() if s.key in ("tau", "penalty")]
-    fills = set(re.findall(r'fill="(url[^"]*)"', draw(one)))
-    angles = set(re.findall(r"rotate\(([-\d]+)\)", draw(one)))
-    assert len(fills) == len(angles) == 2
-    assert len(set(re.findall(r'stroke-dasharray="([^"]*)"', draw(two)))) == 2  # one solid
+    one, two = [ElementTree.fromstring(draw(c)) for c in charts() if c.key in ("tau", "penalty")]
+    hatches = [p.find("path").get("d") for p in one.iter("pattern")]
+    assert len(set(hatches)) == 2
+    styles = [p.get("style", "") for p in two.iter("path") if p.get("clip-path")]
+    lines = {s for s in styles if re.search("stroke:var\\(--(blue|orange|green)", s)}
+    assert len({re.sub("stroke:[^;]*", "", line) for line in lines}) == 3  # solid, dashes
+    groups = [g for g in two.iter("g") if g.get("clip-path") and not is_band(g)]
+    used = {u.get("href") for g in groups for u in g}
+    shapes = [p.get("d") for p in two.iter("path") if f"#{p.get('id')}" in used]
+    assert len(set(shapes)) == 3
 
 
 def test_hidden_words_say_what_is_drawn():
     svg = ElementTree.fromstring(draw(charts()[1]))
     titles = [title.text for title in svg.iter("title")]
     assert "negative, .5–.75: 0.2 [0.15, 0.26], 95% interval, 61 texts" in titles
-    assert "threshold of mattering: 0.1" in titles
+    assert "threshold of mattering 0.1" in svg.find("desc").text
+    tau = ElementTree.fromstring(draw(charts()[0]))
+    titles = [title.text for title in tau.iter("title")]
+    assert "0.3 to 0.4; negative: 0.359; positive: 1" in titles
 
 
 def test_a_figure_has_its_numbers_behind_it():
@@ -128,53 +284,6 @@ def test_a_figure_of_very_many_points_stays_small():
     assert "30 of 50,000 values" in figure(chart)
 
 
-# --- axes ---------------------------------------------------------------------------------------------------------
-
-
-@settings(deadline=None)
-@given(st.lists(st.floats(-1e90, 1e90), min_size=1, max_size=5))
-def test_axes_reach_all_values_with_round_ticks_within(values):
-    low, high = reach(values)
-    slack = 1e-6 * (high - low)
-    assert low < high
-    assert low - slack <= min(values) and max(values) <= high + slack
-    ticks = Axis(low, high, 0, 1).ticks()
-    assert 1 <= len(ticks) <= 7
-    assert all(low - slack <= value <= high + slack for value, _ in ticks)
-
-
-def test_ticks_are_round():
-    assert [text for _, text in Axis(-1, 1, 0, 1).ticks()] == [
-        "−1.0", "−0.5", "0.0", "0.5", "1.0",
-    ]  # fmt: skip
-    assert [text for _, text in Axis(0, 870, 0, 1).ticks()] == [
-        "0",
-        "200",
-        "400",
-        "600",
-        "800",
-    ]
-
-
-@settings(deadline=None)
-@given(st.lists(st.tuples(st.floats(0, 600), st.text("ab", min_size=1, max_size=20)), max_size=8))
-def test_labels_do_not_run_into_each_other(labels):
-    places = [place for place, _ in labels]
-    texts = [text for _, text in labels]
-    found = spread(places, texts, 0, 600)
-    spans = [
-        (row, x - width(text) / 2, x + width(text) / 2)
-        for (x, row), text in zip(found, texts, strict=True)
-    ]
-    for k, (row, start, end) in enumerate(spans):
-        for other, begin, stop in spans[:k]:
-            assert row != other or end <= begin or stop <= start
-
-
-def test_a_label_with_room_stays_where_it_belongs():
-    assert spread([100, 400], ["a", "b"], 0, 600) == [(100, 0), (400, 0)]
-
-
 # --- number lines and maps ----------------------------------------------------------------------------------------
 
 
@@ -188,9 +297,56 @@ def test_a_label_with_room_stays_where_it_belongs():
     st.none() | st.tuples(NUMBERS, NUMBERS),
 )
 def test_every_number_line_is_well_formed(value, low, high, thresholds, yardsticks, ends):
-    svg = ElementTree.fromstring(scale(value, low, high, thresholds, yardsticks, ends)).find("svg")
-    assert svg.get("aria-label").startswith("The value is")
-    assert not any(re.search("nan|inf", path.get("d")) for path in svg.iter("path"))
+    (line,) = ElementTree.fromstring(scale(value, low, high, thresholds, yardsticks, ends))
+    assert line.get("aria-label").startswith("The value is")
+    places = re.findall(r"left:([^%]*)%", ElementTree.tostring(line, encoding="unicode"))
+    assert all(0 <= float(place) <= 100 for place in places)
+
+
+def test_marks_of_a_number_line_are_where_the_values_are():
+    html = scale(0.34, 0.31, 0.37, {"agrees": 0.6}, {"chance": 0.0, "far": 9.0}, (-0.2, 0.8))
+    (line,) = ElementTree.fromstring(html)
+    places = {
+        span.text: float(re.match(r"left:([^%]*)%", span.get("style"))[1])
+        for span in line.iter("span")
+    }
+    assert places == {
+        "0.340 [0.310, 0.370]": 54.0,
+        "agrees 0.6": 80.0,
+        "chance 0": 20.0,
+        "−0.2": 0.0,
+        "0.8": 100.0,
+    }
+    (bar,) = [i for i in line.iter("i") if i.get("class") == "interval"]
+    assert bar.get("style") == "left:51.0%;width:6.0%"
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(-1e90, 1e90), min_size=1, max_size=5))
+def test_a_number_line_reaches_all_that_is_on_it(values):
+    (line,) = ElementTree.fromstring(
+        scale(values[0], yardsticks=dict(zip("abcde", values, strict=False)))
+    )
+    drawn = [span.text for span in line.iter("span")]
+    for name in "abcde"[: len(values)]:
+        assert any(text.startswith(f"{name} ") for text in drawn)
+
+
+@settings(deadline=None)
+@given(
+    st.dictionaries(st.text("ab", min_size=1, max_size=20), st.floats(0, 100), max_size=8),
+    st.sampled_from([NARROW, WIDE]),
+)
+def test_labels_do_not_run_into_each_other(labels, letter):
+    spans = []
+    for (text, x), row in zip(labels.items(), label_rows(labels, letter), strict=True):
+        width = letter * len(text)
+        begin = x - width * x / 100  # as the style shifts it
+        assert begin >= 0 or width > 100
+        spans.append((row, begin, begin + width))
+    for k, (row, start, end) in enumerate(spans):
+        for other, begin, stop in spans[:k]:
+            assert row != other or end <= begin or stop <= start
 
 
 def test_a_number_line_says_everything_in_words():
