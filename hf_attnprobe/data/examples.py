@@ -399,7 +399,7 @@ def _word_labels(
         return None, None
     given = recipe.label_column
     column = word_label_column(source, given if isinstance(given, str) else None)
-    if column is None or not _is_list(source.features.get(column)):
+    if column is None or not hasattr(source.features.get(column), "feature"):  # no list
         return None, None
     names = names_of(source.features[column]) or recipe.label_names
     return read_word_labels(column_of(source, column), names, texts, column)
@@ -449,10 +449,6 @@ def _distinct(examples: "datasets.Dataset", column: str) -> list[Any]:
     if type(examples.features[column]).__name__ not in ("Value", "ClassLabel"):
         return column_of(examples, column)
     return examples.with_format(None).unique(column)
-
-
-def _is_list(feature: Any) -> bool:
-    return hasattr(feature, "feature")
 
 
 def _to_dataset(

@@ -549,7 +549,7 @@ def read_word_tags(source: "datasets.Dataset") -> list[list[str]] | None:
         names = getattr(items, "names", None)
         if names is None and str(getattr(items, "dtype", "")) != "string":
             continue
-        rows = source.with_format(None)[name][:]
+        rows = column_of(source, name)
         if names is None:
             return [[tag or "" for tag in row or []] for row in rows]
         return [[names[tag] for tag in row or []] for row in rows]
@@ -569,8 +569,8 @@ def tag_words(examples: "datasets.Dataset", tagger: Tagger | str = NLTK) -> "dat
         AttnProbeError: the tagger or its model is not installed.
     """
     tag = _taggers()[tagger]() if isinstance(tagger, str) else tagger
-    texts = examples.with_format(None)["text"][:]
-    return examples.add_column("word_tags", [list(tag(t.split())) for t in texts])
+    tags = [list(tag(text.split())) for text in column_of(examples, "text")]
+    return examples.add_column("word_tags", tags)
 
 
 def _taggers() -> dict[str, Callable[[], Tagger]]:

@@ -73,6 +73,7 @@ class Recipe:
         max_sentence_tokens: whitespace tokens in any sentence of these texts.
         layout: the module of ``data/layouts`` that reads the authors' own files, where a
             folder holds them.
+        rows: columns of texts of the rows that the layout makes, where they are others.
         name: by which the data set is known here; "" for none.
         card: what people should know of it; of data sets with a name.
     """
@@ -93,15 +94,14 @@ class Recipe:
     max_sentences: int | None = None
     max_sentence_tokens: int | None = None
     layout: str | None = None
+    rows: tuple[str, ...] = ()
     name: str = ""
     card: Card | None = field(default=None, compare=False, repr=False)
 
     @property
     def is_pairs(self) -> bool:
         """Whether its texts are known to come in pairs; unknown is False."""
-        if self.layout == "eraser":
-            return self.name != "eraser-movies"
-        return self.text_pair_column is not None or self.layout in ("babi", "cnn")
+        return self.text_pair_column is not None or len(self.rows) > 1
 
     def admits(self, text: str, *, training: bool) -> bool:
         """Whether a text is within the bounds on its length.

@@ -310,10 +310,7 @@ def _check_columns(splits: "Mapping[str, datasets.Dataset]", recipe: Recipe) -> 
     if not recipe.name:
         return
     texts = recipe.text_column or "text"
-    expected = [texts] if isinstance(texts, str) else list(texts)
-    if recipe.layout in ("babi", "cnn", "eraser"):
-        beside = {"eraser-movies": [], "eraser-cose": ["choices"]}
-        expected = ["text", *beside.get(recipe.name, ["text_pair"])]
+    expected = list(recipe.rows) or ([texts] if isinstance(texts, str) else list(texts))
     expected += [recipe.text_pair_column] if recipe.text_pair_column else []
     label = recipe.label_column or "label"
     expected += [label] if isinstance(label, str) else list(label)
@@ -422,7 +419,10 @@ def _from_memory(dataset: Any) -> "datasets.Dataset | None":
         frame = dataset.astype(object).where(dataset.notna(), None)
         return _from_columns({str(name): frame[name].tolist() for name in frame})
     if _is_columns(dataset):
-        return _from_columns({str(name): _listed(values) for name, values in dataset.items()})
+        columns = {str(name): values for name, values in dataset.items()}
+        for name, values in columns.items():  # arrays and series hold no plain Python values
+            columns[name] = values.tolist() if hasattr(values, "tolist") else values
+        return _from_columns(columns)
     if not isinstance(dataset, list | tuple):
         return None
     if dataset and all(isinstance(row, str) for row in dataset):
@@ -431,11 +431,6 @@ def _from_memory(dataset: Any) -> "datasets.Dataset | None":
         names = dict.fromkeys(name for row in dataset for name in row)
         return _from_columns({n: [row.get(n) for row in dataset] for n in names})
     return None
-
-
-def _listed(values: Any) -> Any:
-    """Plain Python values of arrays, series and tuples."""
-    return values.tolist() if hasattr(values, "tolist") else values
 
 
 def _from_columns(columns: Mapping[str, Any]) -> "datasets.Dataset":
