@@ -34,13 +34,6 @@ RANKINGS = (
 """Rankings as keys of ``statistic@key``, in table order; others follow by name."""
 
 
-IN_A_TABLE = (
-    *(*COLUMNS, "group", "mean", "ci_low", "ci_high"),
-    *("median", "std", "n", "undefined"),
-)
-"""What a statistic is as a row."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Statistic(KeyedEstimate):
     """One number of an audit, over the texts of one group: the mean and how texts differ.
@@ -67,9 +60,11 @@ class Statistic(KeyedEstimate):
 
     def row(self) -> dict[str, Any]:
         """As a row of a table, with the ends of the interval apart."""
+        key = dict(zip(COLUMNS, self.column, strict=True)) | {"group": self.group}
+        spread = {"mean": self.mean, "median": self.median, "std": self.std}
         low, high = self.ci95
-        own = {**vars(self), "mean": self.mean, "ci_low": low, "ci_high": high}
-        return {name: own[name] for name in IN_A_TABLE}
+        sizes = {"n": self.n, "undefined": self.undefined}
+        return key | spread | sizes | {"ci_low": low, "ci_high": high}
 
 
 def summarize(

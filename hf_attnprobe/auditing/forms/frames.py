@@ -6,7 +6,7 @@ import pandas as pd
 
 from hf_attnprobe.auditing.forms.notes import controls_of, place_of
 from hf_attnprobe.auditing.result import AuditResult
-from hf_attnprobe.statistics.summary import IN_A_TABLE, KEY, PREDICTION
+from hf_attnprobe.statistics.summary import COLUMNS, KEY, PREDICTION
 
 
 def wide_frame(rows: pd.DataFrame) -> pd.DataFrame:
@@ -74,8 +74,9 @@ def summary_frame(report: AuditResult, statistics: Collection[str] | None = None
             }
         if statistics is None or s.statistic in statistics:
             table.append(row)
-    columns = [*IN_A_TABLE, *(OF_CONTROL if controls else [])]
+    columns = [*COLUMNS, *OF_TEXTS, *(OF_CONTROL if controls else [])]
     return pd.DataFrame(table, columns=columns)
 
 
+OF_TEXTS = ["group", "mean", "ci_low", "ci_high", "median", "std", "n", "undefined"]
 OF_CONTROL = ["control", "difference", "difference_low", "difference_high"]
