@@ -25,6 +25,8 @@ LEFT_OUT = {"README.md"}  # GitHub's first page; the site's is docs/index.md
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 ROLE = re.compile(r":\w+:<code>~?(?:\w+\.)*(\w+)</code>")
 FENCE = re.compile(r"(```.*?```)", re.DOTALL)
+NOT_SEARCHED = ("benchmarks/", "examples/", "model_cards/", "CHANGELOG.md", "architectures.md")
+"""Pages of numbers, in which what a reader searches for would drown."""
 NAME = re.compile(r"^\| `(\w+)` \| \S", re.MULTILINE)
 PACKAGES = {
     "## Functions of tensors": "hf_attnprobe.functional",
@@ -44,8 +46,10 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """Links as the site has them, and on the reference every docstring."""
+    """Links as the site has them, what is searched, and on the reference every docstring."""
     here = page.file.src_uri
+    if here.startswith(NOT_SEARCHED):
+        page.meta["search"] = {"exclude": True}
 
     def link(found: re.Match[str]) -> str:
         picture, words, target = found.groups()

@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import json
 import posixpath
 import re
 from html import unescape
@@ -140,6 +141,13 @@ def test_every_test_is_explained_to_a_person(site):
 
 def test_pictures_say_what_they_show(site):
     assert not [page.without_alt for page in site[1].values() if page.without_alt]
+
+
+def test_search_finds_guides_and_no_tables_of_results(site):
+    index = json.loads((site[0] / "search/search_index.json").read_text())
+    found = {entry["location"].partition("#")[0] for entry in index["docs"]}
+    assert {"quickstart.html", "transformers.html", "reference.html"} <= found
+    assert not [page for page in found if page.startswith(("examples/", "CHANGELOG"))]
 
 
 def test_the_site_shows_a_whole_page(site):
