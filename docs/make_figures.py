@@ -17,7 +17,6 @@ from pathlib import Path
 from hf_attnprobe import (
     AuditOptions,
     Data,
-    RetrainOptions,
     TrainingOptions,
     audit,
     demo,
@@ -125,9 +124,12 @@ def retrained(folder: Path) -> object:
     return retrain(
         base,
         data,
-        ["uniform", "seeds", "adversary"],
+        {
+            "uniform": {},
+            "seeds": {"n_seeds": 2},
+            "adversary": {"lambdas": [0.01, 0.1, 1.0]},
+        },
         output_dir=folder / "retrained",
-        options=RetrainOptions(n_seeds=2, lambdas=(0.01, 0.1, 1.0)),
     )
 
 

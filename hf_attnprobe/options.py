@@ -12,7 +12,7 @@ mapping from names of tests to such objects, see :func:`options_by_test`.
 import dataclasses
 import difflib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
@@ -167,6 +167,19 @@ def options_by_test(asked: Asked, kinds: Mapping[str, type[Options]]) -> dict[st
     if not chosen:
         raise AttnProbeError(f"expected at least one test of {', '.join(kinds)}, got none")
     return chosen
+
+
+def options_with_default(
+    asked: Asked | None, kinds: Mapping[str, type[Options]], default: Collection[str]
+) -> dict[str, Options]:
+    """The tests that are asked for, in the order of ``kinds``; None is "default".
+
+    Args:
+        default: names of the tests that "default" stands for.
+    """
+    given = options_by_test(DEFAULT if asked is None else asked, {**kinds, DEFAULT: Options})
+    wanted = {*given, *(default if DEFAULT in given else ())}
+    return {name: given.get(name) or kind() for name, kind in kinds.items() if name in wanted}
 
 
 def _named(asked: Asked, kinds: Mapping[str, type[Options]]) -> list[tuple[str, Any]]:

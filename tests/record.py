@@ -45,7 +45,7 @@ from hf_attnprobe.faithfulness import (
     Permutation,
     tests,
 )
-from hf_attnprobe.retraining.options import RetrainOptions
+from hf_attnprobe.retraining.options import Adversary, Seeds
 from hf_attnprobe.retraining.run import retrain
 from hf_attnprobe.studies.options import StudyOptions
 from hf_attnprobe.studies.run import study
@@ -159,8 +159,8 @@ def record_retraining(folder: Path) -> None:
     retrain(
         folder / "base",
         data,
+        ["default", Seeds(n_seeds=2), Adversary(lambdas=[0.05, 0.001], epochs=3)],
         output_dir=folder / "retrained",
-        options=RetrainOptions(n_seeds=2, lambdas=[0.05, 0.001], adversary_epochs=3),
         progress=False,
     )
 

@@ -215,9 +215,9 @@ def of_comparison() -> Iterator[Told]:
     models = [_trained(), _trained("trained-mlp", "mlp")]
     folders = [_audited(model) for model in models]
     yield Told("audits-compared", attnprobe.compare_audits(folders), tuple(folders))
-    options = attnprobe.ComparisonOptions(tests=["single_token", "adversarial", "conicity"])
+    tests = ["single_token", "adversarial", "conicity"]
     compared = attnprobe.compare_checkpoints(
-        models, _texts(), output_dir="compared", options=options, progress=False
+        models, _texts(), tests, output_dir="compared", progress=False
     )
     yield Told("checkpoints-compared", compared, (Path("compared"),))
 
@@ -226,9 +226,10 @@ def of_retraining() -> Iterator[Told]:
     """The retraining of the record of numbers, and one of a model that has learned more."""
     record.record_retraining(Path())
     yield Told("retraining", attnprobe.read_retraining("retrained"), (Path("retrained"),))
-    options = attnprobe.RetrainOptions(n_seeds=2, lambdas=[0.05, 0.001], adversary_epochs=4)
+    adversary = {"lambdas": [0.05, 0.001], "epochs": 4}
+    tests = {"default": {}, "seeds": {"n_seeds": 2}, "adversary": adversary}
     told = attnprobe.retrain(
-        _trained(), _texts(), output_dir="retrained-more", options=options, progress=False
+        _trained(), _texts(), tests, output_dir="retrained-more", progress=False
     )
     yield Told("retraining-more", told, (Path("retrained-more"),))
 

@@ -324,7 +324,7 @@ for command, verb in {
     "compare": checkpoint_comparison.compare_checkpoints,
     "deceive": deception.deceive,
 }.items():
-    FUNCTIONS[command] = parameters(verb) | options_of(verb) | OF_DATA | OF_OUTPUT
+    FUNCTIONS[command] = parameters(verb) | options_of(verb) | OF_DATA | OF_OUTPUT | {"set"}
 FUNCTIONS["train"] |= OF_ARCHITECTURE | names_of([PublishingOptions]).keys()
 
 

@@ -23,7 +23,6 @@ from transformers import BertConfig, BertForSequenceClassification
 import report_schema
 from by_name import audit_by_name
 from hf_attnprobe import build_tokenizer
-from hf_attnprobe.auditing.command import OBJECT, asked_for, repeating
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.page import audit_fragment, audit_page
 from hf_attnprobe.auditing.pages.heads import COLUMNS
@@ -33,6 +32,7 @@ from hf_attnprobe.auditing.pages.what_would_change import (
     texts_needed,
     what_is_missing,
 )
+from hf_attnprobe.auditing.prepare import audit_asked_for as asked_for
 from hf_attnprobe.auditing.report import read_audit
 from hf_attnprobe.auditing.result import to_json
 from hf_attnprobe.auditing.verdict import QUESTION, conclusion_sentence
@@ -49,6 +49,7 @@ from hf_attnprobe.statistics.estimates import Estimate, mean_estimate
 from hf_attnprobe.statistics.grades import Answer, grade
 from hf_attnprobe.statistics.summary import summarize
 from hf_attnprobe.statistics.verdicts import NO_CONTROL, ONE_DRAW, RULES, Finding
+from hf_attnprobe.storage.asked import OBJECT, repeating
 
 
 TESTS = ("correlation", "permutation", "adversarial", "erasure", "input_erasure")
@@ -498,7 +499,7 @@ def test_only_what_differs_from_the_defaults_is_recorded_and_no_secret():
         "groups": False,
         "tests": {"permutation": {"n_permutations": 7}},
     }
-    line = shlex.split(repeating({"asked_for": asked}))
+    line = shlex.split(repeating("audit", {"asked_for": asked}))
     read = vars(build_parser().parse_args(line[1:]))
     assert {
         **{name: read[name] for name in asked},

@@ -22,7 +22,6 @@ from hf_attnprobe import (
     audit,
     train_classifier,
 )
-from hf_attnprobe.checkpoint_comparison.options import ComparisonOptions
 from hf_attnprobe.checkpoint_comparison.report import (
     COLUMNS,
     CheckpointComparison,
@@ -36,6 +35,7 @@ from hf_attnprobe.checkpoint_comparison.report import (
 from hf_attnprobe.checkpoint_comparison.run import compare_checkpoints
 from hf_attnprobe.retraining.base import load_base, train_again
 from hf_attnprobe.retraining.diagnostic_mlp import diagnostic_mlp
+from hf_attnprobe.retraining.options import Adversary
 from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.statistics.scores import metrics
 from hf_attnprobe.training.options import TrainingOptions
@@ -432,14 +432,12 @@ def test_it_continues_to_the_same_table(compared, checkpoints, reviews_folder):
 
 
 def test_adversaries_of_several_bases(checkpoints, reviews_folder, tmp_path):
-    options = ComparisonOptions(
-        tests=["conicity", "adversary"], lambdas=[0.002], adversary_epochs=1
-    )
+    tests = ["conicity", Adversary(lambdas=[0.002], epochs=1)]
     found = compare_checkpoints(
         checkpoints[:2],
         reviews_folder,
         output_dir=tmp_path / "out",
-        options=options,
+        tests=tests,
         progress=False,
     )
     for row in found.checkpoints:
@@ -499,18 +497,14 @@ def test_from_the_command_line(cli, checkpoints, reviews_folder, tmp_path):
 
 
 def test_bad_input(checkpoints, reviews_folder, tmp_path):
-    def run(models=checkpoints, **options):
+    def run(models=checkpoints, tests=None):
         compare_checkpoints(
-            models,
-            reviews_folder,
-            output_dir=tmp_path / "out",
-            options=ComparisonOptions(**options),
-            progress=False,
+            models, reviews_folder, tests, output_dir=tmp_path / "out", progress=False
         )
 
-    with pytest.raises(AttnProbeError, match="expected tests of fragility, single_token"):
+    with pytest.raises(AttnProbeError, match="unknown test 'erasure'; expected one of fragility"):
         run(tests=["erasure"])
-    with pytest.raises(AttnProbeError, match="not adversary alone"):
+    with pytest.raises(AttnProbeError, match="got adversary alone"):
         run(tests=["adversary"])
     with pytest.raises(AttnProbeError, match="a list of models"):
         run(checkpoints[0])
@@ -526,7 +520,7 @@ def test_bad_input(checkpoints, reviews_folder, tmp_path):
     with pytest.raises(AttnProbeError, match="expected an attention classifier to compare"):
         run([tmp_path / "bert"])
     with pytest.raises(AttnProbeError, match="a finite number for lambdas, got inf"):
-        run(checkpoints[:1], tests=["conicity", "adversary"], lambdas=[math.inf])
+        run(checkpoints[:1], tests={"conicity": {}, "adversary": {"lambdas": [math.inf]}})
     assert not (tmp_path / "out").exists()
 
 
@@ -534,13 +528,13 @@ def test_what_cannot_be_a_base_is_refused_before_any_work(
     checkpoints, make_checkpoint, reviews_folder, tmp_path
 ):
     models = [*checkpoints[:1], make_checkpoint("mlp", "uniform")]
-    options = ComparisonOptions(tests=["conicity", "adversary"])
+    tests = ["conicity", "adversary"]
     with pytest.raises(AttnProbeError, match="has uniform attention"):
         compare_checkpoints(
             models,
             reviews_folder,
             output_dir=tmp_path / "out",
-            options=options,
+            tests=tests,
             progress=False,
         )
     assert not (tmp_path / "out").exists()

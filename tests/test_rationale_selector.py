@@ -16,7 +16,7 @@ from hf_attnprobe import (
 )
 from hf_attnprobe.retraining import rationale as token_selector
 from hf_attnprobe.retraining.base import Base
-from hf_attnprobe.retraining.options import Rationale, RetrainOptions
+from hf_attnprobe.retraining.options import Rationale
 from hf_attnprobe.retraining.rationale import Judge, SelectorTrainer, TokenSelector, rationale
 from hf_attnprobe.retraining.run import retrain
 from hf_attnprobe.storage.folders import write_json
@@ -25,7 +25,7 @@ from hf_attnprobe.training.options import TrainingOptions
 
 FILLERS = ["the", "film", "door", "rain", "usher", "ticket", "music", "we"]
 CUES = {"dull": 0, "fine": 1, "poor": 0, "fresh": 1}
-OPTIONS = Rationale(selector_size=8, selector_epochs=10, selector_learning_rate=2e-2)
+OPTIONS = Rationale(size=8, epochs=10, learning_rate=2e-2)
 
 
 def texts(n, seed):
@@ -148,13 +148,13 @@ def test_a_finished_selector_is_loaded_and_other_settings_are_refused(
     monkeypatch.setattr(token_selector, "make_trainer", None)  # nothing is trained
     again = rationale(base, splits, OPTIONS, output_dir=folder)
     assert torch.equal(again.selected, found.selected)
-    other = Rationale(selector_size=8, rationale_sparsity=0.1)
+    other = Rationale(size=8, sparsity=0.1)
     with pytest.raises(AttnProbeError, match=r"training with sparsity 0\.5, not 0\.1"):
         rationale(base, splits, other, output_dir=folder)
 
 
 def test_an_interrupted_training_goes_on_to_the_same_weights(base, splits, tmp_path, monkeypatch):
-    options = Rationale(selector_size=4, selector_epochs=3)
+    options = Rationale(size=4, epochs=3)
     whole = token_selector.train_selector(base, splits, tmp_path / "whole", options)
     evaluate, n_epochs = SelectorTrainer.evaluate, []
 
@@ -182,9 +182,8 @@ def test_the_command_retrain_reports_it(base, splits, tmp_path):
     report = retrain(
         folder,
         splits,
-        "rationale",
+        Rationale(size=4, epochs=2),
         output_dir=tmp_path / "out",
-        options=RetrainOptions(selector_size=4, selector_epochs=2),
         progress=False,
     )
     assert [m.name for m in report.models] == ["rationale"]

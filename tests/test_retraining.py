@@ -24,11 +24,13 @@ from transformers import (
 
 from hf_attnprobe import AttentionClassifierConfig, AttnProbeError, train_classifier
 from hf_attnprobe.cli import build_parser
+from hf_attnprobe.cli.flags import asked as asked_by_flags
+from hf_attnprobe.cli.trainings import of_retrainings
 from hf_attnprobe.data.examples import DatasetName
-from hf_attnprobe.options import from_flat
-from hf_attnprobe.retraining.options import RetrainOptions
+from hf_attnprobe.retraining.options import Adversary, RetrainOptions, Seeds
 from hf_attnprobe.retraining.pages.page import command as retraining_command
 from hf_attnprobe.retraining.pages.page import retraining_page
+from hf_attnprobe.retraining.registry import asked_retrainings
 from hf_attnprobe.retraining.report import from_json, to_markdown
 from hf_attnprobe.retraining.result import to_json
 from hf_attnprobe.retraining.run import retrain
@@ -41,12 +43,13 @@ from shown_page import Reader
 
 
 TESTS = ["uniform", "seeds", "adversary", "diagnostic_mlp"]
-OPTIONS = RetrainOptions(n_seeds=2, lambdas=[0.05, 0.001], adversary_epochs=3)
+ADVERSARY = Adversary(lambdas=[0.05, 0.001], epochs=3)
+ASKED = {"default": {}, "seeds": {"n_seeds": 2}, "adversary": ADVERSARY}
 
 
-def run(model, data, folder, tests=None, **changes):
-    options = replace(OPTIONS, **changes)
-    return retrain(model, data, tests, output_dir=folder, options=options, progress=False)
+def run(model, data, folder, tests=ASKED, **options):
+    given = RetrainOptions(**options)
+    return retrain(model, data, tests, output_dir=folder, options=given, progress=False)
 
 
 @pytest.fixture(scope="module")
@@ -237,13 +240,10 @@ def test_the_same_again_trains_nothing(base, reviews_folder, folder, report, mon
         "transformers.Trainer.train", lambda *args, **options: pytest.fail("trained")
     )
     flags = [
-        "--n-seeds",
-        "2",
-        "--lambdas",
-        "0.001",
-        "0.05",
-        "--adversary-epochs",
-        "3",
+        "--set",
+        "seeds.n_seeds=2",
+        "adversary.lambdas=0.05,0.001",
+        "adversary.epochs=3",
         "--json",
     ]
     done = cli(
@@ -263,7 +263,7 @@ def test_the_same_again_trains_nothing(base, reviews_folder, folder, report, mon
 def test_tests_and_seeds_added_later(base, reviews_folder, copy_of, folder):
     copy = copy_of(folder)
     before = models_in(copy)
-    found = run(base, reviews_folder, copy, ["seeds"], n_seeds=3)
+    found = run(base, reviews_folder, copy, Seeds(n_seeds=3))
     after = models_in(copy)
     assert before.items() <= after.items() and after.keys() - before.keys() == {"seeds/3"}
     assert {s.test for s in found.statistics} == {"seeds"} and "one_seed_jsd@3" in {
@@ -275,7 +275,7 @@ def test_another_adversary_guides_another_model(base, reviews_folder, copy_of, f
     """λ = .002 is nearer to the paper's than .001: the model that the first one guided is not taken for the second's."""
     copy = copy_of(folder)
     before = models_in(copy)
-    run(base, reviews_folder, copy, TESTS[2:], lambdas=[0.001, 0.002])
+    run(base, reviews_folder, copy, [replace(ADVERSARY, lambdas=[0.001, 0.002]), "diagnostic_mlp"])
     after = models_in(copy)
     assert before.items() <= after.items()
     assert after.keys() - before.keys() == {
@@ -289,7 +289,7 @@ def test_another_adversary_guides_another_model(base, reviews_folder, copy_of, f
     [
         ({"seed": 1}, "seed"),
         ({"epochs": 1}, r"settings \(epochs \d+\) .* \(epochs 1\)"),
-        ({"adversary_epochs": 2}, "adversary"),
+        ({"tests": Adversary(epochs=2)}, "adversary"),
     ],
 )
 def test_another_run_in_the_same_folder_is_refused(change, what, base, reviews_folder, folder):
@@ -315,12 +315,10 @@ def test_killed_in_the_middle_of_a_model(base, reviews_folder, tmp_path, cli):
         "--tests",
         "uniform",
         "adversary",
-        "--lambdas",
-        "0.02",
-        "--adversary-epochs",
-        "15",
-        "--adversary-patience",
-        "15",
+        "--set",
+        "adversary.lambdas=0.02",
+        "adversary.epochs=15",
+        "adversary.patience=15",
     ]
     command = [
         "retrain",
@@ -373,12 +371,12 @@ def test_bad_flags_are_one_line(base, reviews_folder, tmp_path, cli):
     command = ["retrain", "--dataset", reviews_folder, "--output-dir", tmp_path / "out"]
     done = cli(*command, "--model", base, "--tests", "uniform", "permutation")
     assert done.code == 1 and done.err.startswith(
-        "attnprobe: expected tests of uniform, seeds, adversary, diagnostic_mlp"
+        "attnprobe: unknown test 'permutation'; expected one of uniform, seeds, adversary, "
     )
     done = cli(*command, "--model", tmp_path / "nowhere")
     assert done.code == 1 and done.err.count("\n") == 1 and "expected a model folder" in done.err
-    assert cli(*command, "--model", base, "--lambdas", "-1").code == 2
-    assert cli(*command, "--model", base, "--tvd-scale", "double").code == 2
+    assert cli(*command, "--model", base, "--set", "adversary.lambdas=-1").code == 1
+    assert cli(*command, "--model", base, "--set", "adversary.tvd_scale=double").code == 1
     assert not (tmp_path / "out").exists()
 
 
@@ -422,9 +420,9 @@ def test_data_that_does_not_fit(base, reviews, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"lambdas": []}, "lambdas of 0 or more, got none"),
-        ({"n_seeds": 0}, "n_seeds must be at least 1"),
-        ({"tvd_scale": "double"}, "expected true or half for tvd_scale"),
+        ({"tests": {"adversary": {"lambdas": []}}}, "lambdas of 0 or more, got none"),
+        ({"tests": {"seeds": {"n_seeds": 0}}}, "n_seeds must be at least 1"),
+        ({"tests": {"adversary": {"tvd_scale": "double"}}}, "expected true or half for tvd_scale"),
         ({"tests": []}, "got none"),
     ],
 )
@@ -465,7 +463,7 @@ def test_the_page_holds_every_answer_table_and_the_command(folder, report):
     shown = {"verdict", "limits", "scores", "curve", "statistics", "provenance"}
     assert shown | {"penalty_curve", "seed_jsd_by_max_attention"} <= set(seen.ids)
     assert len(seen.ids) == len(set(seen.ids))
-    assert "--lambdas 0.001 0.05" in seen.words and "--n-seeds 2" in seen.words
+    assert "seeds.n_seeds=2 adversary.lambdas=0.05,0.001 adversary.epochs=3" in seen.words
 
 
 def test_the_page_opens_with_its_answers_and_how_good_the_model_is(report):
@@ -514,10 +512,9 @@ def test_the_page_in_a_browser(folder, open_page):
 def test_the_command_on_the_page_asks_for_the_same(report):
     words = shlex.split(retraining_command(report))
     asked = vars(build_parser().parse_args(words[1:]))
-    assert asked["tests"] == TESTS and asked["model"] == report.model
-    options = from_flat(asked, RetrainOptions)
-    assert set(options.sorted_lambdas()) == {0.05, 0.001}
-    assert (options.n_seeds, options.adversary_epochs) == (2, 3)
+    assert asked["model"] == report.model
+    chosen = asked_retrainings(asked_by_flags(asked, of_retrainings))
+    assert list(chosen) == TESTS and chosen == asked_retrainings(ASKED)
 
 
 def test_the_page_escapes_what_users_wrote(report):

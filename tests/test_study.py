@@ -434,7 +434,8 @@ def cells(table) -> list[dict]:
 
 
 def test_wiegreffe_and_pinter_beside_ours(reviews_folder, tmp_path, monkeypatch):
-    options = {"n_seeds": 1, "lambdas": [0.05], "adversary_epochs": 2}
+    tests = {"seeds": {"n_seeds": 1}, "adversary": {"lambdas": [0.05], "epochs": 2}}
+    options = {"tests": {"default": {}, **tests}}
     file = shrunk("wiegreffe-pinter", tmp_path, {"train": SMALL, "retrain": options})
     monkeypatch.setattr(
         "hf_attnprobe.studies.file.ready_studies", lambda: {"wiegreffe-pinter": file}
@@ -664,10 +665,11 @@ def test_significance_is_counted_as_jain_and_wallace_count_it():
 
 
 def test_tutek_and_snajder_beside_ours(reviews_folder, tmp_path):
+    tests = {"default": {}, "adversary": {"lambdas": [0.0005, 0.001, 0.002], "epochs": 2}}
     sizes = {"embedding_size": 12, "encoder_size": 6}
     changes = {
         "train": SMALL | sizes,
-        "compared": {"adversary_epochs": 2, "models": ["base", "tying"]},
+        "compared": {"tests": tests, "models": ["base", "tying"]},
     }
     content = yaml.safe_load(shrunk("tutek-snajder", tmp_path, changes).read_text())
     content["steps"] = [s for s in content["steps"] if s["name"] in ("base", "tying", "compared")]
@@ -984,7 +986,7 @@ def step(name="base", verb="train", quick=None, **arguments) -> dict:
                     step("a", "retrain", model="base", tests=["permutation"]),
                 ]
             ),
-            "step a: expected tests of uniform",
+            "step a: unknown test 'permutation'; expected one of uniform",
         ),
         (changed(tables=[{"title": "t"}]), "columns is missing"),
         (

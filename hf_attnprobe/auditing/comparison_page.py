@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from hf_attnprobe import markdown
-from hf_attnprobe.auditing.command import repeating
 from hf_attnprobe.auditing.differences import AuditComparison, differences
 from hf_attnprobe.auditing.differences.pictures import (
     charts_of_all,
@@ -26,6 +25,7 @@ from hf_attnprobe.page.document import document
 from hf_attnprobe.page.html import Child, Html, tag
 from hf_attnprobe.statistics.differences import Difference
 from hf_attnprobe.statistics.verdicts import RULES
+from hf_attnprobe.storage.asked import repeating
 
 
 MOST_ROWS = 400
@@ -248,7 +248,7 @@ def _commands(comparison: AuditComparison) -> list[Html]:
     """What repeats each audit."""
     found = []
     for name, report in zip(comparison.names, comparison.reports, strict=True):
-        line = repeating(report.provenance)
+        line = repeating("audit", report.provenance)
         found += [tag("h3", name), tag("pre", tag("code", line), tabindex="0")]
     return found
 

@@ -17,7 +17,6 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 from hf_attnprobe.attention_classifier import AttentionClassifierConfig
 from hf_attnprobe.attention_model import AttentionModelBase, Batch, HeadOutputs
 from hf_attnprobe.auditing import control as controls
-from hf_attnprobe.auditing.command import asked_for
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.progress import Pace
 from hf_attnprobe.auditing.selection import (
@@ -45,6 +44,7 @@ from hf_attnprobe.inference.images import ImageReader
 from hf_attnprobe.inference.labels import spread_of_labels
 from hf_attnprobe.options import Asked, Options
 from hf_attnprobe.statistics.samples import sample
+from hf_attnprobe.storage.asked import WITHOUT_EFFECT, asked_for
 
 
 if TYPE_CHECKING:
@@ -225,7 +225,7 @@ def prepare_audit(
         **_unit_of_number(subject.adapter.prediction, spread, options),
         **({"origin": dict(subject.origin)} if subject.origin else {}),
         "text_columns": columns_read(examples),
-        "asked_for": asked_for(model, data, asked, options),
+        "asked_for": audit_asked_for(model, data, asked, options),
         **_architecture(subject.adapter),
     }
     return PreparedAudit(
@@ -241,6 +241,15 @@ def prepare_audit(
         budget,
         state,
     )
+
+
+def audit_asked_for(
+    model: Any, data: Data, asked: Mapping[str, Options], options: AuditOptions
+) -> dict[str, Any]:
+    """What an audit was asked beyond the defaults; see :func:`~hf_attnprobe.storage.asked.asked_for`."""
+    usual = {name: test.usual(in_haste=options.in_haste) for name, test in tests().items()}
+    leave_out = ("train_limit", *WITHOUT_EFFECT)
+    return asked_for(model, data, options, asked, usual, leave_out=leave_out)
 
 
 def _architecture(adapter: AttentionModelBase) -> dict[str, dict[str, str]]:

@@ -1,11 +1,8 @@
 """What can be set in a comparison of checkpoints."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.options import LARGEST_SEED, option
-from hf_attnprobe.retraining.options import Adversary
+from hf_attnprobe.options import LARGEST_SEED, Options, option
 
 
 AUDITED = ("fragility", "single_token", "adversarial", "conicity")
@@ -13,21 +10,7 @@ TESTS = (*AUDITED, "adversary")
 
 
 @dataclass(frozen=True)
-class ComparisonOptions(Adversary):
-    """The tests of :func:`hf_attnprobe.compare_checkpoints`, and how adversaries are trained."""
+class ComparisonOptions(Options):
+    """Options of :func:`hf_attnprobe.compare_checkpoints`; its tests have their own."""
 
-    tests: Sequence[str] = option(
-        AUDITED,
-        f"of {', '.join(AUDITED)}; adversary trains models besides",
-        metavar="TEST",
-    )
     seed: int = option(0, "seed of everything random", at_least=0, at_most=LARGEST_SEED)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        unknown = sorted(set(self.tests) - set(TESTS))
-        if unknown or not set(self.tests) & set(AUDITED):
-            got = ", ".join(unknown or self.tests) or "none"
-            raise AttnProbeError(
-                f"expected tests of {', '.join(TESTS)}, and not adversary alone, got {got}"
-            )

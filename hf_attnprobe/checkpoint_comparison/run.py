@@ -3,11 +3,12 @@
 Source: the experiments of Tutek & Šnajder 2020, Section 4.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from hf_attnprobe import faithfulness
 from hf_attnprobe.adapters.pretrained import class_names
 from hf_attnprobe.attention_classifier import AttentionClassifierConfig
 from hf_attnprobe.auditing.options import AuditOptions
@@ -27,10 +28,10 @@ from hf_attnprobe.checkpoints.loading import load_attention_classifier
 from hf_attnprobe.data.arguments import Data, as_data
 from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.options import from_flat
+from hf_attnprobe.options import Asked, Options, options_with_default
 from hf_attnprobe.progress import quiet_libraries
 from hf_attnprobe.retraining.base import load_base_model
-from hf_attnprobe.retraining.options import RetrainOptions
+from hf_attnprobe.retraining.options import Adversary, RetrainOptions
 from hf_attnprobe.retraining.run import retrain
 from hf_attnprobe.retraining.verdict import Point, adversaries
 from hf_attnprobe.storage.folders import alone_in, write_atomically, write_json
@@ -39,10 +40,32 @@ from hf_attnprobe.storage.folders import alone_in, write_atomically, write_json
 MARKS = ("comparison.json", "1-*")  # what the first checkpoint's audit makes is one
 
 
+def comparison_kinds() -> dict[str, type[Options]]:
+    """The classes of the options of the tests, by name of the test."""
+    audited = faithfulness.tests()
+    return {**{name: audited[name].options for name in AUDITED}, "adversary": Adversary}
+
+
+def asked_comparison(asked: Asked | None) -> dict[str, Options]:
+    """The options of the tests that are asked for, by name.
+
+    Raises:
+        AttnProbeError: an unknown test or option, or the test ``adversary`` alone.
+    """
+    chosen = options_with_default(asked, comparison_kinds(), AUDITED)
+    if chosen.keys() == {"adversary"}:
+        raise AttnProbeError(
+            f"expected one of {', '.join(AUDITED)} besides, got adversary alone; "
+            "attnprobe retrain trains adversaries of one model"
+        )
+    return chosen
+
+
 @quiet_libraries()
 def compare_checkpoints(
     models: Sequence[str | Path],
     dataset: Any,
+    tests: Asked | None = None,
     *,
     output_dir: str | Path,
     options: ComparisonOptions = ComparisonOptions(),
@@ -59,8 +82,11 @@ def compare_checkpoints(
         models: folders or Hub ids.
         dataset: a :class:`~hf_attnprobe.data.arguments.Data`, or a name, a folder, a Hub id
             or a DatasetDict. ``test_limit`` is of the audits, ``train_limit`` of adversaries.
+        tests: of :data:`~hf_attnprobe.checkpoint_comparison.options.TESTS`, names or
+            options, also as ``{"adversary": {"epochs": 20}}``; by default all but
+            ``adversary``, which trains models besides.
         output_dir: a new or empty folder, or that of an earlier comparison.
-        options: the tests, and how adversaries are trained.
+        options: the seed.
         progress: show bars on stderr.
 
     Raises:
@@ -71,7 +97,8 @@ def compare_checkpoints(
             "expected a list of models to compare; give the folder of at least one"
         )
     data = as_data(dataset)
-    retrained = "adversary" in options.tests
+    chosen = asked_comparison(tests)
+    retrained = "adversary" in chosen
     if retrained and data.split != "test":
         raise AttnProbeError(
             "expected the split test for adversaries, which are scored on all test texts, "
@@ -79,7 +106,7 @@ def compare_checkpoints(
         )
     configs = [_config_of(model, as_base=retrained) for model in models]
     with alone_in(output_dir, *MARKS) as folder:
-        comparison = _compared(models, configs, data, folder, options, progress)
+        comparison = _compared(models, configs, data, folder, chosen, options.seed, progress)
         if process_state().is_main_process:
             write_json(folder / "comparison.json", to_json(comparison))
             write_atomically(folder / "comparison.md", comparison.to_markdown())
@@ -92,7 +119,8 @@ def _compared(
     configs: Sequence[AttentionClassifierConfig],
     data: Data,
     folder: Path,
-    options: ComparisonOptions,
+    chosen: Mapping[str, Options],
+    seed: int,
     progress: bool,
 ) -> CheckpointComparison:
     """Every checkpoint tested, below ``folder``, and the first one's numbers beside it."""
@@ -100,17 +128,17 @@ def _compared(
     first: Numbers | None = None
     for number, (model, config) in enumerate(zip(models, configs, strict=True), 1):
         own_folder = folder / f"{number}-{Path(model).name}"
-        report = _audit(model, data, own_folder / "audit", options, progress)
+        report = _audit(model, data, own_folder / "audit", chosen, seed, progress)
         points: tuple[Point, ...] = ()
-        if "adversary" in options.tests:
-            points = _adversaries(model, data, own_folder / "retrained", options, progress)
-        numbers = numbers_of(report.to_pandas(), len(class_names(config)), seed=options.seed)
-        row = _row(str(model), config, report, points, numbers, options.seed)
+        if "adversary" in chosen:
+            points = _adversaries(model, data, own_folder / "retrained", chosen, seed, progress)
+        numbers = numbers_of(report.to_pandas(), len(class_names(config)), seed=seed)
+        row = _row(str(model), config, report, points, numbers, seed)
         if first is not None:
             row = replace(row, differences=numbers.minus(first))
         first = first or numbers
         compared.append(row)
-    return CheckpointComparison(report.dataset, report.n, options.seed, tuple(compared))
+    return CheckpointComparison(report.dataset, report.n, seed, tuple(compared))
 
 
 def _config_of(model: str | Path, *, as_base: bool) -> AttentionClassifierConfig:
@@ -130,14 +158,15 @@ def _audit(
     model: str | Path,
     data: Data,
     folder: Path,
-    options: ComparisonOptions,
+    chosen: Mapping[str, Options],
+    seed: int,
     progress: bool,
 ) -> Report:
     return run_audit(
         model,
         data,
-        [test for test in options.tests if test in AUDITED],
-        options=AuditOptions(seed=options.seed, control="none"),
+        {name: given for name, given in chosen.items() if name in AUDITED},
+        options=AuditOptions(seed=seed, control="none"),
         output_dir=folder,
         progress=progress,
     )
@@ -147,15 +176,16 @@ def _adversaries(
     model: str | Path,
     data: Data,
     folder: Path,
-    options: ComparisonOptions,
+    chosen: Mapping[str, Options],
+    seed: int,
     progress: bool,
 ) -> tuple[Point, ...]:
     report = retrain(
         model,
         data,
-        ["adversary"],
+        chosen["adversary"],
         output_dir=folder,
-        options=from_flat(vars(options), RetrainOptions),
+        options=RetrainOptions(seed=seed),
         progress=progress,
     )
     return tuple(adversaries(report.statistics, report.scores))

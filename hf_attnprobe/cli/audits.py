@@ -5,19 +5,20 @@ import json
 from typing import Any
 
 from hf_attnprobe.auditing.options import AuditOptions
-from hf_attnprobe.checkpoint_comparison.options import ComparisonOptions
+from hf_attnprobe.checkpoint_comparison.options import TESTS, ComparisonOptions
 from hf_attnprobe.cli.flags import (
     CommandParser,
     add_audited,
     add_help_all,
     add_json,
     add_options,
+    add_tests,
     add_verbose,
     asked,
     of_audits,
 )
 from hf_attnprobe.data.arguments import Data
-from hf_attnprobe.options import from_flat
+from hf_attnprobe.options import Options, from_flat
 from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.terminal import show
 
@@ -55,8 +56,9 @@ def add_audit(parser: CommandParser) -> None:
     )
 
 
-def add_compare(parser: argparse.ArgumentParser) -> None:
+def add_compare(parser: CommandParser) -> None:
     """Flags of compare."""
+    add_help_all(parser)
     parser.add_argument(
         "models",
         nargs="+",
@@ -69,6 +71,7 @@ def add_compare(parser: argparse.ArgumentParser) -> None:
         required=True,
         help="folder for audits and table; run again with the same folder to continue",
     )
+    add_tests(parser, TESTS, "all but adversary, which trains models", of_comparisons)
     add_options(parser, ComparisonOptions)
     add_json(parser, "table")
 
@@ -124,6 +127,13 @@ def run_audit(arguments: dict[str, Any]) -> int:
     return FAILED if fails else 0
 
 
+def of_comparisons() -> dict[str, type[Options]]:
+    """The classes of the options of a comparison's tests."""
+    from hf_attnprobe.checkpoint_comparison.run import comparison_kinds
+
+    return comparison_kinds()
+
+
 def run_compare(arguments: dict[str, Any]) -> None:
     """Runs the same tests on several checkpoints and prints one table."""
     from hf_attnprobe.checkpoint_comparison.report import to_json
@@ -133,6 +143,7 @@ def run_compare(arguments: dict[str, Any]) -> None:
     comparison = compare_checkpoints(
         arguments["models"],
         from_flat(arguments, Data),
+        asked(arguments, of_comparisons),
         output_dir=arguments["output_dir"],
         options=from_flat(arguments, ComparisonOptions),
     )

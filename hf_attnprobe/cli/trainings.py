@@ -7,7 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from hf_attnprobe.auditing.forms.terminal import place_lines
-from hf_attnprobe.cli.flags import add_json, add_options, add_verbose
+from hf_attnprobe.cli.flags import (
+    CommandParser,
+    add_help_all,
+    add_json,
+    add_options,
+    add_tests,
+    add_verbose,
+    asked,
+)
 from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.deception import report as deception_report
 from hf_attnprobe.deception.options import DeceptionOptions
@@ -19,7 +27,7 @@ from hf_attnprobe.demonstration import (
     rationale_sentences,
 )
 from hf_attnprobe.distributed import process_state
-from hf_attnprobe.options import from_flat
+from hf_attnprobe.options import Options, from_flat
 from hf_attnprobe.publishing.options import CardOptions, PublishingOptions
 from hf_attnprobe.retraining import TESTS
 from hf_attnprobe.retraining import result as retraining_result
@@ -64,20 +72,16 @@ def add_train(parser: argparse.ArgumentParser) -> None:
     add_json(parser, "scores")
 
 
-def add_retrain(parser: argparse.ArgumentParser) -> None:
+def add_retrain(parser: CommandParser) -> None:
     """Flags of retrain."""
+    add_help_all(parser)
     parser.add_argument(
         "--model",
         required=True,
         help="folder or Hub id of the base model, an attention classifier",
     )
     add_options(parser, Data, leave_out=TESTING)
-    parser.add_argument(
-        "--tests",
-        nargs="+",
-        metavar="TEST",
-        help=f"tests to run: {', '.join(TESTS)} (default: all but rationale)",
-    )
+    add_tests(parser, TESTS, "all but rationale", of_retrainings)
     parser.add_argument(
         "--output-dir",
         required=True,
@@ -150,12 +154,19 @@ def _publish(arguments: dict[str, Any]) -> None:
     show(written, file=sys.stderr)
 
 
+def of_retrainings() -> dict[str, type[Options]]:
+    """The classes of the options of the tests that train models."""
+    from hf_attnprobe.retraining.registry import retrainings
+
+    return {name: test.options for name, test in retrainings().items()}
+
+
 def run_retrain(arguments: dict[str, Any]) -> None:
     """Trains models beside a base and prints what they say of it."""
     report = retrain(
         arguments["model"],
         from_flat(arguments, Data),
-        arguments["tests"],
+        asked(arguments, of_retrainings),
         output_dir=arguments["output_dir"],
         options=from_flat(arguments, RetrainOptions),
     )

@@ -6,17 +6,18 @@ its report is that of an ordinary audit.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from hf_attnprobe.auditing.command import asked_for
 from hf_attnprobe.auditing.merged_findings import merged_findings
 from hf_attnprobe.auditing.options import AuditOptions
+from hf_attnprobe.auditing.prepare import audit_asked_for
 from hf_attnprobe.auditing.report import Report
 from hf_attnprobe.auditing.verdict import findings
+from hf_attnprobe.cards.names import IN_MEMORY
 from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.data.examples import dataset_name
 from hf_attnprobe.errors import AttnProbeError
@@ -183,6 +184,7 @@ def _described(job: Job, summary: Partial) -> dict[str, Any]:
 
 def _provenance(job: Job) -> dict[str, Any]:
     plan, unit = job.plan, job.unit_of_number
+    data = from_flat(plan.data, Data)
     without = sum(record["without_tokens"] for record in job.records.values())
     return {
         "job": plan.name,
@@ -197,9 +199,9 @@ def _provenance(job: Job) -> dict[str, Any]:
         "tests": list(plan.tests),
         "classes": list(plan.classes),
         "text_columns": plan.data.get("columns", ""),
-        "asked_for": asked_for(
+        "asked_for": audit_asked_for(
             plan.model["name"],
-            from_flat(plan.data, Data),
+            data if data.dataset != IN_MEMORY else replace(data, dataset=None),
             asked_tests(plan.tests),
             from_flat(plan.options, AuditOptions),
         ),

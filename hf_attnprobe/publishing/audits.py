@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hf_attnprobe.auditing.command import repeating
 from hf_attnprobe.auditing.report import Report, read_audit
 from hf_attnprobe.auditing.verdict import conclusion_sentence
 from hf_attnprobe.cards.metadata import AuditedOn
 from hf_attnprobe.cards.names import DataName, public_record
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.storage.asked import repeating
 
 
 @dataclass(frozen=True)
@@ -92,4 +92,4 @@ def as_told(audit: ReadAudit, model: str) -> AuditedOn:
 def _command(audit: ReadAudit, model: str) -> str:
     """The line that repeats an audit, with public names."""
     asked = public_record(audit.report.provenance["asked_for"])
-    return repeating({"asked_for": {**asked, "model": model, "dataset": audit.data.name}})
+    return repeating("audit", {"asked_for": {**asked, "model": model, "dataset": audit.data.name}})

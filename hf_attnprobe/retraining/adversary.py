@@ -372,8 +372,8 @@ def train_adversary(
     used = replace(
         base.settings,
         seed=base.settings.seed + 1,
-        epochs=options.adversary_epochs,
-        patience=options.adversary_patience,
+        epochs=options.epochs,
+        patience=options.patience,
         plateau_factor=1.0,
     )
     used = replace(used, **settings)

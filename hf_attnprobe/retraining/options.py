@@ -37,10 +37,10 @@ class Adversary(Options):
     tvd_scale: Literal["true", "half"] = option(
         "true", "TVD in the adversary's loss; the paper's code takes half of it"
     )
-    adversary_epochs: int = option(
+    epochs: int = option(
         80, "largest number of epochs of an adversary", at_least=1, at_most=100_000
     )
-    adversary_patience: int = option(
+    patience: int = option(
         10, "epochs without a lower loss that end an adversary's training", at_least=1
     )
 
@@ -67,25 +67,25 @@ class Adversary(Options):
 class Rationale(Options):
     """Options of the test ``rationale``."""
 
-    rationale_sparsity: float = option(
+    sparsity: float = option(
         0.5,
         "weight of the share of tokens left out in the reward of the token selector "
         "(the paper: 0.5, without its penalties 0.2)",
         at_least=0,
     )
-    selector_size: int = option(
+    size: int = option(
         64,
         "states per direction of the token selector (the paper: 64, without its penalties 256)",
         at_least=1,
         at_most=100_000,
     )
-    selector_epochs: int = option(40, "epochs of the token selector", at_least=1, at_most=100_000)
-    selector_learning_rate: float = option(1e-3, "learning rate of the token selector", at_least=0)
+    epochs: int = option(40, "epochs of the token selector", at_least=1, at_most=100_000)
+    learning_rate: float = option(1e-3, "learning rate of the token selector", at_least=0)
 
 
 @dataclass(frozen=True)
-class RetrainOptions(Seeds, Adversary, Rationale):
-    """Options of :func:`hf_attnprobe.retrain`: those of its tests, and of all trainings.
+class RetrainOptions(Options):
+    """Options of all trainings of :func:`hf_attnprobe.retrain`; its tests have their own.
 
     A setting of the training that is None is the base's own.
     """

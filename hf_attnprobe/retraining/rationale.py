@@ -14,8 +14,7 @@ Reading:  much attention on a short rationale with no loss of accuracy: attentio
           other tokens that are enough too.
 
 The paper's code reads attention on the shortened text; here, it is that on the text as it
-is. The paper's settings for models without its penalties: ``--selector-size 256
---rationale-sparsity 0.2``.
+is. The paper's settings for models without its penalties: ``size=256, sparsity=0.2``.
 """
 
 from collections.abc import Mapping
@@ -350,24 +349,24 @@ def train_selector(
     """
     record: Mapping[str, Any] = {
         "seed": base.settings.seed,
-        "sparsity": options.rationale_sparsity,
-        "size": options.selector_size,
-        "epochs": options.selector_epochs,
-        "learning_rate": options.selector_learning_rate,
+        "sparsity": options.sparsity,
+        "size": options.size,
+        "epochs": options.epochs,
+        "learning_rate": options.learning_rate,
     }
     done = _finished(folder, record, base)
     if done is not None:
         return as_trained(folder, done)
     with begin(folder, base.settings.seed):
         trainer = make_trainer(
-            new_selector(base, options.selector_size),
+            new_selector(base, options.size),
             base.tokenizer,
             {name: splits[name] for name in ("train", "validation")},
             folder,
             settings={
-                "num_train_epochs": options.selector_epochs,
+                "num_train_epochs": options.epochs,
                 "per_device_train_batch_size": base.settings.batch_size,
-                "learning_rate": options.selector_learning_rate,
+                "learning_rate": options.learning_rate,
                 "lr_scheduler_type": "constant",
                 "weight_decay": 0.0,
                 "max_grad_norm": 0.0,
@@ -377,7 +376,7 @@ def train_selector(
             },
             progress=progress(folder),
             kind=SelectorTrainer,
-            judge=Judge(base, options.rationale_sparsity),
+            judge=Judge(base, options.sparsity),
         )
         trainer.scored = {}  # it has a reward and no scores
         result = finish(trainer, base.tokenizer, folder, record, resume=True)

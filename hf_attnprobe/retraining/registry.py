@@ -6,13 +6,12 @@ mean of texts (F1, AUC) come with paired intervals (``statistics/scores.py``).
 """
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar
 
-from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.options import Options
+from hf_attnprobe.options import Asked, Options, options_with_default
 from hf_attnprobe.readings import TestReadings
 from hf_attnprobe.retraining import TESTS
 
@@ -78,23 +77,16 @@ def register_retraining(
     return register
 
 
-def check_retrainings(tests: str | Sequence[str] | None) -> tuple[str, ...]:
-    """The names of the tests asked for, in the order in which they run.
+def asked_retrainings(asked: Asked | None) -> dict[str, Options]:
+    """The options of the tests that are asked for, in the order in which they run.
 
     Args:
-        tests: None is all of them but those that run on request only.
+        asked: as :func:`~hf_attnprobe.options.options_by_test` takes it; "default" and None
+            are all tests but those that run on request only.
 
     Raises:
-        AttnProbeError: an unknown name, or none at all.
+        AttnProbeError: what :func:`~hf_attnprobe.options.options_by_test` refuses.
     """
-    if tests is None:
-        return tuple(name for name, test in retrainings().items() if test.default)
-    tests = [tests] if isinstance(tests, str) else tests
-    unknown = sorted(set(tests) - set(TESTS))
-    if unknown or not tests:
-        got = ", ".join(unknown) or "none"
-        raise AttnProbeError(
-            f"expected tests of {', '.join(TESTS)}, got {got}; those that train no "
-            "model are attnprobe audit's"
-        )
-    return tuple(name for name in TESTS if name in tests)
+    known = retrainings()
+    kinds = {name: test.options for name, test in known.items()}
+    return options_with_default(asked, kinds, [n for n, test in known.items() if test.default])

@@ -1,6 +1,7 @@
 """The verb ``retrain``: tests that train models, each an ordinary checkpoint, and a report."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -8,13 +9,13 @@ import pandas as pd
 
 from hf_attnprobe.attention_model import Site
 from hf_attnprobe.checkpoints.records import RECORD
-from hf_attnprobe.data.arguments import as_data
+from hf_attnprobe.data.arguments import Data, as_data
 from hf_attnprobe.data.examples import DatasetName, dataset_name
 from hf_attnprobe.distributed import check_one_process, process_state
 from hf_attnprobe.functional.predictions import classes
 from hf_attnprobe.hardware import suited_threads
 from hf_attnprobe.inference.outputs import Outputs
-from hf_attnprobe.options import from_flat
+from hf_attnprobe.options import Asked, Options
 from hf_attnprobe.progress import Bar, quiet_libraries
 from hf_attnprobe.retraining.adversary import GUIDE_LAMBDA, lambda_folder
 from hf_attnprobe.retraining.base import (
@@ -23,12 +24,13 @@ from hf_attnprobe.retraining.base import (
     check_splits,
     load_base,
 )
-from hf_attnprobe.retraining.options import RetrainOptions
-from hf_attnprobe.retraining.registry import check_retrainings, readings, retrainings
+from hf_attnprobe.retraining.options import Adversary, RetrainOptions
+from hf_attnprobe.retraining.registry import asked_retrainings, readings, retrainings
 from hf_attnprobe.retraining.report import RetrainingReport
 from hf_attnprobe.retraining.result import attention_bins, farther_than_a_seed
 from hf_attnprobe.retraining.stored import KIND, as_row, identity_of, write_report
 from hf_attnprobe.statistics.summary import PREDICTION, summarize
+from hf_attnprobe.storage.asked import asked_for
 from hf_attnprobe.storage.folders import claim
 from hf_attnprobe.storage.provenance import versions
 from hf_attnprobe.storage.rows import (
@@ -56,7 +58,7 @@ OF_TRAINING = (
 def retrain(
     model: str | Path,
     dataset: Any,
-    tests: str | Sequence[str] | None = None,
+    tests: Asked | None = None,
     *,
     output_dir: str | Path,
     options: RetrainOptions = RetrainOptions(),
@@ -74,10 +76,10 @@ def retrain(
         dataset: the data it was trained on: a :class:`~hf_attnprobe.data.arguments.Data`,
             or a name, a folder, a Hub id or a DatasetDict. Where validation texts are set
             apart, the base's seed does it.
-        tests: names from :data:`hf_attnprobe.retraining.TESTS`; by default
-            all but ``rationale``.
+        tests: names from :data:`hf_attnprobe.retraining.TESTS`, or their options, also as
+            ``{"seeds": {"n_seeds": 3}}``; by default all but ``rationale``.
         output_dir: a new or empty folder, or that of the same retraining.
-        options: of the tests and of all trainings. The models are trained with the base's
+        options: of all trainings. The models are trained with the base's
             seed and those that the test ``seeds`` lists.
         progress: show a bar on stderr.
 
@@ -87,7 +89,7 @@ def retrain(
     Raises:
         AttnProbeError: for anything the caller can mend, before anything is trained.
     """
-    names = check_retrainings(tests)
+    chosen = asked_retrainings(tests)
     check_one_process("retrain")
     base = load_base(model, **{name: getattr(options, name) for name in OF_TRAINING})
     data = as_data(dataset)
@@ -95,11 +97,8 @@ def retrain(
     check_splits(base, splits)
     folder = Path(output_dir)
     identity = identity_of(base, splits, options.seed)
-    identity["adversary"] = {
-        "tvd_scale": options.tvd_scale,
-        "epochs": options.adversary_epochs,
-        "patience": options.adversary_patience,
-    }
+    if "adversary" in chosen or not (folder / f"{KIND}.json").exists():
+        identity["adversary"] = _settings_of(chosen.get("adversary"))
     with (
         claim(folder, identity, process_state(), kind=KIND),
         suited_threads(base.model),
@@ -107,14 +106,16 @@ def retrain(
         own = base.outputs(splits["test"])
         # Rows first: from here on the folder is this run's, whatever interrupts it.
         append_rows(folder / "rows", _prediction_rows(own), name=PREDICTION)
-        n_models = sum(retrainings()[name].n_models(options) for name in names)
+        n_models = sum(retrainings()[name].n_models(given) for name, given in chosen.items())
         with Bar("retrain", progress, n_models, of="model") as bar:
-            results = _run_tests(base, splits, names, folder, options, bar)
+            results = _run_tests(base, splits, chosen, folder, options.seed, bar)
         for test, result in results.items():
             rows = to_rows(test, statistics_of(result), own.example_ids, Site())
             append_rows(folder / "rows", rows, name=test)
         name = dataset_name(data.dataset, "test")
-        report = _report(base, name, folder, results, identity, options.seed)
+        asked = _asked_for(model, data, options, chosen, given=tests)
+        provenance = {**identity, "asked_for": asked}
+        report = _report(base, name, folder, results, provenance, options.seed)
         write_report(report, folder)
     return report
 
@@ -122,15 +123,15 @@ def retrain(
 def _run_tests(
     base: Base,
     splits: Splits,
-    names: Sequence[str],
+    chosen: Mapping[str, Options],
     folder: Path,
-    options: RetrainOptions,
+    seed: int,
     bar: Bar,
 ) -> dict[str, Any]:
-    """The results of the named tests, by name."""
+    """The results of the tests, by name."""
     further: dict[str, dict[str, Any]] = {}
-    guide = _adversary_guide(folder, names, options)
-    if guide is not None and "diagnostic_mlp" in names:
+    guide = _adversary_guide(folder, chosen.get("adversary"))
+    if guide is not None and "diagnostic_mlp" in chosen:
         further["diagnostic_mlp"] = {"adversary": guide}
         bar.n_parts += 1
 
@@ -139,29 +140,51 @@ def _run_tests(
         return bar.shown
 
     results = {}
-    for name in names:
-        test = retrainings()[name]
-        results[name] = test.function(
+    for name, given in chosen.items():
+        results[name] = retrainings()[name].function(
             base,
             splits,
-            from_flat(vars(options), test.options),
+            given,
             output_dir=folder / name,
-            seed=options.seed,
+            seed=seed,
             progress=begin,
             **further.get(name, {}),
         )
     return results
 
 
-def _adversary_guide(folder: Path, names: Sequence[str], options: RetrainOptions) -> Path | None:
+def _settings_of(adversary: Options | None) -> dict[str, Any]:
+    """What all adversaries of a folder share; None is the default."""
+    options = asdict(adversary or Adversary())
+    return {name: options[name] for name in ("tvd_scale", "epochs", "patience")}
+
+
+def _asked_for(
+    model: str | Path,
+    data: Data,
+    options: RetrainOptions,
+    chosen: Mapping[str, Options],
+    given: Asked | None,
+) -> dict[str, Any]:
+    """What was asked beyond the defaults."""
+    usual = {name: test.options() for name, test in retrainings().items()}
+    tests = {} if given is None else chosen
+    return asked_for(model, data, options, tests, usual, leave_out=("split", "test_limit"))
+
+
+def _adversary_guide(folder: Path, adversary: Any) -> Path | None:
     """The adversary whose λ is nearest to that of the paper's Table 3, or None.
 
     It is among the folder's, or will be once the test ``adversary`` has run.
+
+    Args:
+        adversary: options of that test; None where it is not run.
     """
+    options = adversary or Adversary()
     wanted = GUIDE_LAMBDA * options.tvd_factor
     nearest = min(options.sorted_lambdas(), key=lambda value: abs(value - wanted))
     guide = lambda_folder(folder / "adversary", nearest)
-    if "adversary" in names or (guide / RECORD).is_file():
+    if adversary is not None or (guide / RECORD).is_file():
         return guide
     return None
 

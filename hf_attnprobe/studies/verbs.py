@@ -13,7 +13,7 @@ from typing import Any
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.run import audit
 from hf_attnprobe.checkpoint_comparison.options import ComparisonOptions
-from hf_attnprobe.checkpoint_comparison.run import compare_checkpoints
+from hf_attnprobe.checkpoint_comparison.run import asked_comparison, compare_checkpoints
 from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.deception.options import DeceptionOptions
 from hf_attnprobe.deception.run import deceive
@@ -21,7 +21,7 @@ from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.registry import asked_tests
 from hf_attnprobe.options import Options, check_known, from_flat, names_of, option
 from hf_attnprobe.retraining.options import RetrainOptions, TransferOptions
-from hf_attnprobe.retraining.registry import check_retrainings
+from hf_attnprobe.retraining.registry import asked_retrainings
 from hf_attnprobe.retraining.run import retrain
 from hf_attnprobe.retraining.transfer import transfer
 from hf_attnprobe.training.options import (
@@ -72,6 +72,7 @@ class CompareStep(Step):
     """A step that compares several models."""
 
     models: Sequence[str] = option(help="earlier steps, folders or Hub ids")
+    tests: Any = option(None, "names of tests, or options by name of the test")
 
 
 @dataclass(frozen=True)
@@ -173,7 +174,7 @@ VERBS: dict[str, Verb] = {
         retrain,
         TestStep,
         (RetrainOptions,),
-        check=lambda keywords: check_retrainings(keywords["tests"]),
+        check=lambda keywords: asked_retrainings(keywords["tests"]),
     ),
     "transfer": Verb(
         transfer,
@@ -188,6 +189,7 @@ VERBS: dict[str, Verb] = {
         unused=(),
         references=("models",),
         trains=False,
+        check=lambda keywords: asked_comparison(keywords["tests"]),
     ),
     "deceive": Verb(deceive, DeceiveStep, (DeceptionOptions,)),
 }

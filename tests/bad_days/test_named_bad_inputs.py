@@ -19,7 +19,7 @@ from hf_attnprobe.data.examples import load_examples
 from hf_attnprobe.faithfulness import tests as known_tests
 from hf_attnprobe.faithfulness.adversarial import Adversarial
 from hf_attnprobe.faithfulness.permutation import Permutation
-from hf_attnprobe.retraining.options import RetrainOptions
+from hf_attnprobe.retraining.options import Seeds
 from hf_attnprobe.studies.file import plain_yaml, read_study
 from hf_attnprobe.training.options import Architecture, TrainingOptions
 
@@ -48,7 +48,7 @@ def one_line(error):
         (Architecture, "encoder_size", 10**9),
         (Architecture, "kernel_sizes", [3, 10**9]),
         (Architecture, "embedding_dropout", 1.5),
-        (RetrainOptions, "n_seeds", 10**6),
+        (Seeds, "n_seeds", 10**6),
     ],
 )
 def test_a_number_absurd_in_itself_is_one_line(kind, name, value):

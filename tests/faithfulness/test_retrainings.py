@@ -29,7 +29,7 @@ from hf_attnprobe.retraining.adversary import (
 from hf_attnprobe.retraining.base import load_base, train_again
 from hf_attnprobe.retraining.diagnostic_mlp import diagnostic_mlp, guides_of
 from hf_attnprobe.retraining.options import LAMBDAS, Adversary, Seeds
-from hf_attnprobe.retraining.registry import check_retrainings, readings, retrainings
+from hf_attnprobe.retraining.registry import asked_retrainings, readings, retrainings
 from hf_attnprobe.retraining.seeds import other_seeds, seeds
 from hf_attnprobe.retraining.uniform import uniform
 from hf_attnprobe.storage.rows import statistics_of
@@ -230,7 +230,7 @@ def test_guides_that_do_not_fit(base, reviews, tmp_path):
 @pytest.fixture(scope="module")
 def adversaries(base, reviews, tmp_path_factory):
     folder = tmp_path_factory.mktemp("adversary")
-    options = Adversary(lambdas=(0.0, 0.05), adversary_epochs=6)
+    options = Adversary(lambdas=(0.0, 0.05), epochs=6)
     return adversary(base, reviews, options, output_dir=folder)
 
 
@@ -311,7 +311,7 @@ def test_epochs_of_a_regularised_adversary_are_scored_by_what_it_is_to_reach(
 
     logged = []
     monkeypatch.setattr(adversary_training.AdversaryTrainer, "evaluate", evaluate)
-    train_adversary(regularised, reviews, tmp_path, 0.0, Adversary(adversary_epochs=2))
+    train_adversary(regularised, reviews, tmp_path, 0.0, Adversary(epochs=2))
     assert len(found) == 2 and all(0 < value <= 16 for value in found) and min(logged) > 100
 
 
@@ -325,8 +325,8 @@ def test_both_scales_weigh_the_two_terms_alike():
 def test_options_of_the_adversary_that_are_none():
     with pytest.raises(AttnProbeError, match="tvd_scale"):
         Adversary(tvd_scale="double")
-    with pytest.raises(AttnProbeError, match="adversary_patience must be at least 1"):
-        Adversary(adversary_patience=0)
+    with pytest.raises(AttnProbeError, match="patience must be at least 1"):
+        Adversary(patience=0)
 
 
 def test_three_classes(tmp_path):
@@ -346,7 +346,7 @@ def test_three_classes(tmp_path):
     found = adversary(
         load_base(tmp_path / "base"),
         sets,
-        Adversary(lambdas=(0.01,), adversary_epochs=1),
+        Adversary(lambdas=(0.01,), epochs=1),
         output_dir=tmp_path / "out",
     )
     assert found.frontier_jsd == {} and set(found.search_jsd) == {0.01, 0.05}
@@ -374,7 +374,7 @@ def plain(base, reviews, folder):
 
 
 def imitating(base, reviews, folder):
-    return train_adversary(base, reviews, folder, 0.02, Adversary(adversary_epochs=3))
+    return train_adversary(base, reviews, folder, 0.02, Adversary(epochs=3))
 
 
 @pytest.fixture(scope="module")
@@ -408,7 +408,7 @@ def test_interrupted_after_it_had_given_up(base, reviews, tmp_path, monkeypatch)
     """With nothing left to do but to save the best epoch, no further epoch is trained."""
 
     def train(folder):
-        options = Adversary(adversary_epochs=30, adversary_patience=1)
+        options = Adversary(epochs=30, patience=1)
         return train_adversary(base, reviews, folder, 0.02, options, learning_rate=0.3)
 
     def on_save(self, args, state, control, **options):
@@ -467,5 +467,5 @@ def test_every_statistic_has_a_reading(flat, adversaries):
         assert {name.split("@")[0] for name in found} == set(readings()[test])
         assert {len(values) for values in found.values()} == {40}
     by_default = ("uniform", "seeds", "adversary", "diagnostic_mlp")
-    assert check_retrainings(None) == by_default
+    assert tuple(asked_retrainings(None)) == by_default
     assert tuple(retrainings()) == (*by_default, "rationale")

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 
-from hf_attnprobe.auditing.command import is_repeatable, repeating
 from hf_attnprobe.auditing.result import AuditResult
 from hf_attnprobe.page.elements import details, section, table
 from hf_attnprobe.page.html import Child, Html, tag
+from hf_attnprobe.storage.asked import is_repeatable, repeating
 from hf_attnprobe.storage.provenance import in_words
 
 
@@ -24,7 +24,7 @@ ROWS = (
 def origin(report: AuditResult) -> Html:
     """The command, versions, fingerprints, and every setting."""
     said = report.provenance
-    line = repeating(said)
+    line = repeating("audit", said)
     note = None if is_repeatable(said) else OF_PYTHON
     rows: list[list[Child]] = [[name, in_words(value)] for name, value in _flat(said)]
     return section(

@@ -1,6 +1,5 @@
 """What retrainings found on one page. Pure: a result in, a string out."""
 
-import shlex
 from collections.abc import Iterator
 
 from hf_attnprobe.page import elements
@@ -20,6 +19,7 @@ from hf_attnprobe.retraining.result import (
 )
 from hf_attnprobe.statistics.scores import find_score
 from hf_attnprobe.statistics.verdicts import RULES, Finding
+from hf_attnprobe.storage.asked import repeating
 from hf_attnprobe.storage.provenance import in_words
 
 
@@ -111,7 +111,7 @@ def _origin(report: RetrainingResult) -> Iterator[Html]:
     rows = [[m.name, m.n_epochs] for m in report.models]
     caption = "Models trained, folders below the output folder"
     yield elements.table(["model", "epochs"], rows, caption=caption)
-    yield tag("p", "To repeat it, with the same data columns and limits, if any:")
+    yield tag("p", "To repeat it:")
     yield tag("pre", tag("code", command(report)))
     yield tag("p", RAW)
     yield tag("pre", tag("code", "attnprobe report FOLDER --output numbers.csv"))
@@ -121,21 +121,5 @@ def _origin(report: RetrainingResult) -> Iterator[Html]:
 
 
 def command(report: RetrainingResult) -> str:
-    """The line for a shell that trains all of it again, as far as a report knows it."""
-    tests = report.provenance.get("tests", list(report.scores))
-    words = ["attnprobe", "retrain", "--model", report.model]
-    words += ["--dataset", report.dataset.name, "--tests", *tests]
-    if "seeds" in tests:
-        models = {s.model for s in report.scores["seeds"]}
-        words += ["--n-seeds", str(len(models) - 1)]
-    if "adversary" in tests:
-        keys = [s.statistic for s in report.statistics if s.group == "all"]
-        lambdas = [k[14:] for k in keys if k.startswith("adversary_jsd@")]
-        words += ["--lambdas", *lambdas]
-        own = report.provenance.get("adversary", {})
-        flags = {"tvd_scale": "--tvd-scale", "epochs": "--adversary-epochs"}
-        flags |= {"patience": "--adversary-patience"}
-        for name, flag in flags.items():
-            words += [flag, str(own[name])] if name in own else []
-    words += ["--seed", str(report.seed), "--output-dir", "DIR"]
-    return shlex.join(words)
+    """The line for a shell that trains all of it again."""
+    return f"{repeating('retrain', report.provenance)} --output-dir DIR"

@@ -77,7 +77,7 @@ def limits(report: RetrainingResult) -> Iterator[Child]:
     if n_seeds > 1:
         said.append(
             f"How much a seed moves F1 is estimated from {n_seeds} trainings; more "
-            "(--n-seeds) make the intervals that cover seeds narrower."
+            "(--set seeds.n_seeds) make the intervals that cover seeds narrower."
         )
     else:
         said.append(

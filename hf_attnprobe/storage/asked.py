@@ -1,6 +1,6 @@
-"""The command that repeats an audit: what was asked for, as data and as a line.
+"""What a verb was asked beyond the defaults: as data, and as the command that repeats it.
 
-An audit records what it was asked beyond the defaults. Secrets are never recorded.
+Secrets are never recorded.
 """
 
 import dataclasses
@@ -9,34 +9,43 @@ import shlex
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from hf_attnprobe.auditing.options import AuditOptions
-from hf_attnprobe.cards.names import IN_MEMORY
 from hf_attnprobe.data.arguments import Data
-from hf_attnprobe.faithfulness.registry import DEFAULT, tests
-from hf_attnprobe.options import Options, as_text
+from hf_attnprobe.options import DEFAULT, Options, as_text
 
 
-WITHOUT_EFFECT = {"batch_size", "memory_budget"}
-"""Options that change no number."""
+WITHOUT_EFFECT = ("batch_size", "memory_budget")
+"""Options of an audit that change no number."""
 OBJECT = "an object in Python"
 
 
 def asked_for(
     model: Any,
     data: Data,
+    options: Options,
     tests: Mapping[str, Options],
-    options: AuditOptions,
+    usual: Mapping[str, Options],
+    *,
+    leave_out: Collection[str] = (),
 ) -> dict[str, Any]:
-    """What an audit was asked beyond the defaults, as plain data by the name of its flag.
+    """What a verb was asked beyond the defaults, as plain data by the name of its flag.
 
     A model or data set that is an object is recorded as being one.
+
+    Args:
+        tests: the tests that were asked for, with their options.
+        usual: the options of tests of which nothing is said, by name of the test.
+        leave_out: arguments that mean nothing to the verb, or change no number.
     """
+    said = {
+        name: {} if name == DEFAULT else _changed(given, usual[name])
+        for name, given in tests.items()
+    }
     return {
         "model": _named(model),
         "dataset": _named(data.dataset),
-        **_changed(data, leave_out={"dataset", "train_limit"}),
-        **_changed(options, leave_out=WITHOUT_EFFECT),
-        **_tests_asked(tests, in_haste=options.in_haste),
+        **_changed(data, leave_out=("dataset", *leave_out)),
+        **_changed(options, leave_out=leave_out),
+        **({} if said in ({}, {DEFAULT: {}}) else {"tests": said}),
     }
 
 
@@ -58,29 +67,22 @@ def _changed(
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
     return list(value) if isinstance(value, list | tuple) else value
 
 
-def _tests_asked(asked: Mapping[str, Options], *, in_haste: bool) -> dict[str, Any]:
-    """By name of the test its options beyond those of a test of which nothing is said."""
-    said = {
-        name: {} if name == DEFAULT else _changed(given, tests()[name].usual(in_haste=in_haste))
-        for name, given in asked.items()
-    }
-    return {} if said == {DEFAULT: {}} else {"tests": said}
-
-
-def repeating(provenance: Mapping[str, Any]) -> str:
-    """The line for a shell that repeats an audit, by its report's provenance."""
+def repeating(verb: str, provenance: Mapping[str, Any]) -> str:
+    """The line for a shell that repeats a verb, by its report's provenance."""
     asked = dict(provenance["asked_for"])
     said = asked.pop("tests", {})
-    flags = [*_flags(asked), *(["--tests", *said] if said else [])]
+    words = ["attnprobe", verb, *_flags(asked), *(["--tests", *said] if said else [])]
     values = [
         f"{test}.{name}={as_text(value)}"
         for test, options in said.items()
         for name, value in options.items()
     ]
-    return shlex.join(["attnprobe", "audit", *flags, *(["--set", *values] if values else [])])
+    return shlex.join([*words, *(["--set", *values] if values else [])])
 
 
 def _flags(asked: Mapping[str, Any]) -> list[str]:
@@ -101,4 +103,4 @@ def _flags(asked: Mapping[str, Any]) -> list[str]:
 def is_repeatable(provenance: Mapping[str, Any]) -> bool:
     """Whether model and data have names that a command can be given."""
     asked = provenance["asked_for"]
-    return not {asked["model"], asked["dataset"]} & {OBJECT, IN_MEMORY}
+    return OBJECT not in (asked["model"], asked["dataset"])
