@@ -7,6 +7,7 @@ import runpy
 import shlex
 import sys
 import tomllib
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -190,6 +191,14 @@ def test_the_capabilities_on_the_page_are_those_of_the_protocol():
 def test_the_tests_on_the_page_of_tests_are_all():
     told = re.findall(r"^### `(\w+)`: ", read("docs/tests.md"), flags=re.MULTILINE)
     assert set(told) == set(registry.tests())
+
+
+def test_the_options_on_the_page_of_tests_exist():
+    told = re.findall(r"`(?:--set )?(\w+)\.(\w+)\b", read("docs/tests.md"))
+    of_tests = [(name, option) for name, option in told if name in registry.tests()]
+    assert len(of_tests) >= 5
+    for name, option in of_tests:
+        assert option in {f.name for f in fields(registry.tests()[name].options)}, option
 
 
 def test_the_example_without_arguments_runs(tmp_path, monkeypatch, capsys):
