@@ -2,14 +2,20 @@
 
 import doctest
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
 
 import pytest
 
 from hf_attnprobe import markdown
 from hf_attnprobe.data import examples as data
+from hf_attnprobe.data.examples import DatasetName
 from hf_attnprobe.storage import provenance
 from hf_attnprobe.storage.provenance import from_plain, plain
+
+
+class Kind(StrEnum):
+    GOOD = "good"
 
 
 @dataclass(frozen=True)
@@ -19,6 +25,10 @@ class Result:
     ci95: tuple[float, float]
     best: float | None = None
     by_class: tuple[tuple[str, float], ...] = ()
+    dataset: DatasetName = DatasetName("sst", "test")
+    kind: Kind = Kind.GOOD
+    inner: dict[str, tuple["Result", ...]] = field(default_factory=dict)
+    cells: "tuple[str | int | float | Result | None, ...]" = ()
 
 
 @pytest.mark.parametrize(
@@ -33,6 +43,13 @@ class Result:
             (("x", 1.0), ("y", float("nan"))),
         ),
         Result("c", float("inf"), (0.0, 1.0), 2.0),
+        Result(
+            "d",
+            0.5,
+            (0.0, 1.0),
+            inner={"a": (Result("e", 0.5, (0.0, 1.0)),)},
+            cells=("x", 1, 0.5, None, Result("f", float("nan"), (0.0, 1.0))),
+        ),
     ],
     ids=lambda result: result.name,
 )
@@ -47,7 +64,7 @@ def test_json_without_nan():
 
 
 def test_other_fields_are_refused():
-    with pytest.raises(TypeError, match="unexpected"):
+    with pytest.raises(KeyError, match="more"):
         from_plain(Result, {"name": "a", "mean": 0.5, "ci95": [0, 1], "more": 1})
 
 

@@ -24,6 +24,7 @@ from hf_attnprobe import AttnProbeError, build_tokenizer
 from hf_attnprobe import options as study_options
 from hf_attnprobe.data.recipes import RECIPES
 from hf_attnprobe.published import PUBLISHED
+from hf_attnprobe.reports.document import written
 from hf_attnprobe.retraining.options import TransferOptions
 from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.statistics.scores import metrics
@@ -33,15 +34,13 @@ from hf_attnprobe.studies import plan as study_plan
 from hf_attnprobe.studies import results as study_grid
 from hf_attnprobe.studies.file import read_study, ready_studies
 from hf_attnprobe.studies.options import StudyOptions
-from hf_attnprobe.studies.page import study_page
 from hf_attnprobe.studies.plan import FolderOf, Job, load_as, name_of
 from hf_attnprobe.studies.report import (
     OVER_TEXTS,
     _differences,
+    as_cell,
     from_json,
-    shown,
     to_json,
-    to_markdown,
 )
 from hf_attnprobe.studies.run import study
 from shown_page import Reader
@@ -340,13 +339,15 @@ def test_quick_says_so(file, reviews_folder, tmp_path):
         output_dir=tmp_path / "out",
         progress=False,
     )
-    first = to_markdown(report).splitlines()[2]
+    first = report.to_markdown().splitlines()[4]
     assert (
-        first.startswith("Quick: not the study itself")
+        first.startswith("- Quick: not the study itself")
         and "encoder mlp" in first
         and "audit: test_limit 10" in first
     )
-    assert str(report).splitlines()[2] == first and to_json(report)["quick"] is True
+    said = " ".join(str(report).split())
+    assert said.index(first) < said.index(report.tables[0].title)
+    assert to_json(report)["quick"] is True
     assert sum(row[3].n for row in report.tables[0].rows) == 10
     with pytest.raises(AttnProbeError, match="holds the quick study tiny, not the full study tiny"):
         study(
@@ -470,12 +471,12 @@ def test_wiegreffe_and_pinter_beside_ours(reviews_folder, tmp_path, monkeypatch)
     note, over_texts = report.notes
     assert over_texts == OVER_TEXTS
     assert "Wiegreffe & Pinter 2019" in note and "no pretrained word vectors" in note
-    made = {m.name: m for m in report.made}
+    made = {m.name: m for m in report.steps}
     assert (
         made["retrained/sst/seeds/1"].seed == 1
         and made["retrained/sst/adversary/lambda-0.05"].epochs == 2
     )
-    text = to_markdown(report)
+    text = report.to_markdown()
     assert (
         "nan" not in text
         and "| retrained/sst/uniform |" in text
@@ -687,7 +688,7 @@ def test_tutek_and_snajder_beside_ours(reviews_folder, tmp_path):
     assert changes[1]["F1 trained"].value == pytest.approx(100 * record["metrics"]["test_f1"])
     assert 0 < left[1]["exact ε-max JSD (.01) / largest JSD"].value <= 1
     assert 0.5 <= left[1]["mean top probability"].value <= 1 and len(harder) == 2 * 3
-    made = [m.name for m in report.made]
+    made = [m.name for m in report.steps]
     assert "compared/sst-additive/2-sst-additive/retrained/adversary/lambda-0.001" in made
 
 
@@ -1165,7 +1166,7 @@ def test_a_transformer_as_a_step(tokenizer, reviews_folder, tmp_path):
         "progress": False,
     }
     report = study(file, **options)
-    assert report.tables[0].rows[0][1].n == 8 and report.made[0].epochs == 1
+    assert report.tables[0].rows[0][1].n == 8 and report.steps[0].epochs == 1
     before = files_in(tmp_path / "out")
     assert (
         to_json(study(file, **options)) == to_json(report) and files_in(tmp_path / "out") == before
@@ -1262,7 +1263,7 @@ def test_the_page_is_made_of_the_tables(folder, summary):
     page = (folder / "report.html").read_text()
     report = from_json(summary)
     assert to_json(report) == summary
-    assert page == study_page(report)
+    assert page == report.to_html()
     seen = Reader(page)
     for table in report.tables:
         assert table.title in seen.words
@@ -1270,7 +1271,7 @@ def test_the_page_is_made_of_the_tables(folder, summary):
         for row in table.rows:
             for cell in row:
                 if isinstance(cell, str | Estimate):
-                    assert shown(cell) in seen.words
+                    assert written(as_cell(cell)) in seen.words
     assert all(note in seen.words for note in report.notes)
     evil = replace(report, title="<b>bold</b>")
-    assert "<b>" not in study_page(evil)
+    assert "<b>" not in evil.to_html()

@@ -4,9 +4,9 @@ Pure: rows and scores in.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple, get_type_hints
 
 import pandas as pd
 
@@ -24,7 +24,7 @@ from hf_attnprobe.retraining.verdict import (
 from hf_attnprobe.statistics.estimates import Estimate, mean_estimate
 from hf_attnprobe.statistics.scores import Score
 from hf_attnprobe.statistics.summary import Statistic, attention_bin
-from hf_attnprobe.storage.provenance import from_plain, plain, values_from_plain
+from hf_attnprobe.storage.provenance import from_plain, plain
 
 
 PUBLISHED_F1 = {
@@ -52,6 +52,22 @@ class TrainedModel:
     metrics: dict[str, float]
 
 
+class Bin(NamedTuple):
+    """How far another seed moves attention that is as peaked.
+
+    Attributes:
+        largest_weight: the range of the base's largest weight, such as "[0.25, 0.50)".
+        predicted: name of the predicted class.
+        n: texts.
+        median_jsd: of the mean JSD to another seed, nats.
+    """
+
+    largest_weight: str
+    predicted: str
+    n: int
+    median_jsd: float
+
+
 @dataclass(frozen=True)
 class RetrainingResult:
     """What retrainings say. ``print(report)`` gives the verdict.
@@ -65,7 +81,7 @@ class RetrainingResult:
         scores: by test.
         models: that were trained.
         provenance: settings, versions and fingerprints.
-        bins: see :func:`attention_bins`.
+        bins: how far another seed moves attention, by its peakedness.
         beyond_seed: see :func:`farther_than_a_seed`.
         rows: one value per test, statistic and text.
     """
@@ -78,7 +94,7 @@ class RetrainingResult:
     scores: dict[str, tuple[Score, ...]]
     models: tuple[TrainedModel, ...]
     provenance: dict
-    bins: tuple[tuple, ...] = ()
+    bins: tuple[Bin, ...] = ()
     beyond_seed: Estimate | None = None
     rows: pd.DataFrame = field(default_factory=pd.DataFrame, repr=False, compare=False)
 
@@ -88,49 +104,26 @@ class RetrainingResult:
         return verdict(self.statistics, self.scores, n=self.n, beyond_seed=self.beyond_seed)
 
 
+STORED = [field.name for field in fields(RetrainingResult) if field.name != "rows"]
+"""Fields of a result that its summary holds; rows are a file of their own."""
+
+
 def to_json(report: RetrainingResult) -> dict:
     """Plain data, as ``retrain --json`` prints and ``summary.json`` holds it.
 
     NaN becomes None.
     """
-    return {
-        "model": report.model,
-        "dataset": str(report.dataset),
-        "n": report.n,
-        "seed": report.seed,
-        "statistics": plain(report.statistics),
-        "scores": plain(report.scores),
-        "models": plain(report.models),
-        "bins": plain(report.bins),
-        "beyond_seed": plain(report.beyond_seed),
+    own = {name: plain(value) for name, value in vars(report).items() if name in STORED}
+    return own | {
         "verdict": report.verdict.sentences(),
         "findings": plain(report.verdict.findings()),
-        "provenance": report.provenance,
     }
 
 
 def fields_from_json(data: Mapping) -> dict[str, Any]:
     """The fields of a result, from what :func:`to_json` made of it; not the rows."""
-    scores = {
-        test: tuple(from_plain(Score, score) for score in of_test)
-        for test, of_test in data["scores"].items()
-    }
-    return {
-        "model": data["model"],
-        "dataset": DatasetName.parse(data["dataset"]),
-        "n": data["n"],
-        "seed": data["seed"],
-        "statistics": tuple(from_plain(Statistic, s) for s in data["statistics"]),
-        "scores": scores,
-        "models": tuple(from_plain(TrainedModel, m) for m in data["models"]),
-        "provenance": data["provenance"],
-        "bins": values_from_plain(data["bins"]),
-        "beyond_seed": _estimate(data.get("beyond_seed")),
-    }
-
-
-def _estimate(fields: Mapping | None) -> Estimate | None:
-    return None if fields is None else from_plain(Estimate, fields)
+    hints = get_type_hints(RetrainingResult)
+    return {name: from_plain(hints[name], data[name]) for name in STORED}
 
 
 def farther_than_a_seed(rows: pd.DataFrame, statistics: Sequence[Statistic]) -> Estimate | None:
@@ -154,16 +147,12 @@ def farther_than_a_seed(rows: pd.DataFrame, statistics: Sequence[Statistic]) -> 
     return mean_estimate((chosen - of_seed).to_numpy())
 
 
-def attention_bins(rows: pd.DataFrame, labels: Sequence[str]) -> tuple[tuple, ...]:
+def attention_bins(rows: pd.DataFrame, labels: Sequence[str]) -> tuple[Bin, ...]:
     """How far another seed moves attention, by how peaked it is, as the papers plot it.
 
     Args:
         rows: of the test ``seeds`` and of the predictions.
         labels: names of the classes.
-
-    Returns:
-        (bin of the base's largest weight, predicted class, number of texts, median of
-        ``seed_jsd``).
     """
     wide = rows[rows.test.isin(("seeds", "prediction"))].pivot_table(
         index="example_id", columns="statistic", values="value"
@@ -174,7 +163,7 @@ def attention_bins(rows: pd.DataFrame, labels: Sequence[str]) -> tuple[tuple, ..
     groups = wide.groupby(by, observed=True).seed_jsd
     bins = []
     for (name, predicted), jsd in groups:
-        bins.append((name, labels[predicted], len(jsd), float(jsd.median())))
+        bins.append(Bin(name, labels[predicted], len(jsd), float(jsd.median())))
     return tuple(bins)
 
 

@@ -1,5 +1,6 @@
 """Plain data for JSON, and what a result was made with."""
 
+import itertools
 import json
 import platform
 from collections.abc import Callable, Mapping
@@ -7,8 +8,8 @@ from dataclasses import Field, fields, is_dataclass
 from enum import Enum
 from importlib.metadata import version
 from pathlib import Path
-from types import NoneType
-from typing import Any, TypeVar, get_args, get_type_hints
+from types import NoneType, UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from hf_attnprobe import markdown
 from hf_attnprobe.errors import AttnProbeError
@@ -20,11 +21,14 @@ Result = TypeVar("Result")
 def plain(value: Any) -> Any:
     """Dataclasses as dicts, tuples as lists, enums as their values, NaN as None.
 
-    A field may have another name there: ``field(metadata={"written_as": "mean"})``.
+    A field may have another name there: ``field(metadata={"written_as": "mean"})``. What has
+    a function ``parse``, as the name of a data set, is its text.
 
     >>> plain({"ci95": (0.5, float("nan"))})
     {'ci95': [0.5, None]}
     """
+    if hasattr(value, "parse"):  # what can be made of its text again
+        return str(value)
     if is_dataclass(value) and not isinstance(value, type):
         return {written_as(field): plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
@@ -60,31 +64,55 @@ def _pair_in_words(name: str, value: Any) -> str:
     return f"{name} ({words})" if isinstance(value, Mapping) else f"{name} {words}"
 
 
-def values_from_plain(value: Any) -> Any:
-    """Lists as tuples, None as NaN.
+def from_plain(hint: Any, value: Any) -> Any:
+    """What :func:`plain` was given, from what it made of it and the type that it had.
 
-    >>> values_from_plain([0.5, None, "a"])
-    (0.5, nan, 'a')
+    >>> from_plain(tuple[float, ...], [0.5, None])
+    (0.5, nan)
+
+    Args:
+        hint: a type; dataclasses, tuples, mappings, unions and enums of others within.
+        value: plain data. None is NaN, unless the type takes None.
+
+    Raises:
+        KeyError: a dataclass has no field of that name.
+        TypeError: a field without a default is missing.
+        ValueError: an enum has no such value.
     """
+    kinds = get_args(hint)
+    if isinstance(hint, UnionType) or get_origin(hint) is Union:
+        if value is None and NoneType in kinds:
+            return None
+        fitting = [kind for kind in kinds if _can_be(kind, value)]
+        return from_plain(fitting[0], value) if fitting else value
+    if isinstance(hint, type) and hasattr(hint, "parse"):
+        return hint.parse(value)
+    if isinstance(hint, type) and is_dataclass(hint):
+        hints = get_type_hints(hint)
+        names = {written_as(field): field.name for field in fields(hint)}
+        given = {names[written]: inner for written, inner in value.items()}
+        return hint(**{name: from_plain(hints[name], inner) for name, inner in given.items()})
+    if isinstance(value, Mapping) and kinds:
+        return {name: from_plain(kinds[1], inner) for name, inner in value.items()}
+    if isinstance(hint, type) and hasattr(hint, "_fields"):  # a named tuple
+        return hint(*map(from_plain, get_type_hints(hint).values(), value))
+    if isinstance(value, list) and get_origin(hint) is tuple:
+        each = itertools.repeat(kinds[0]) if kinds[-1] is Ellipsis else kinds
+        return tuple(from_plain(kind, inner) for kind, inner in zip(each, value, strict=False))
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return hint(value)
+    return float("nan") if value is None and hint is float else value
+
+
+def _can_be(kind: Any, value: Any) -> bool:
+    """Whether a type, one of several, is that of plain data which is not the value itself."""
+    if value is None:
+        return kind is float
+    if isinstance(value, Mapping):
+        return is_dataclass(kind) or get_origin(kind) is dict
     if isinstance(value, list):
-        return tuple(map(values_from_plain, value))
-    return float("nan") if value is None else value
-
-
-def from_plain(kind: type[Result], written: Mapping) -> Result:
-    """A dataclass from what :func:`plain` made of it.
-
-    None is NaN again, except in fields that are declared to take None.
-    """
-    hints = get_type_hints(kind)
-    optional = {name for name, hint in hints.items() if NoneType in get_args(hint)}
-    names = {written_as(field): field.name for field in fields(kind)}  # type: ignore[arg-type]
-    values = {}
-    for given, value in written.items():
-        name = names.get(given, given)
-        kept = value is None and name in optional
-        values[name] = None if kept else values_from_plain(value)
-    return kind(**values)
+        return get_origin(kind) is tuple
+    return isinstance(kind, type) and issubclass(kind, Enum)
 
 
 # --- Where numbers come from: the versions of what computed them, and the stored summary ---------

@@ -14,7 +14,7 @@ from hf_attnprobe.charts.shown_text import (
     without_marks,
 )
 from hf_attnprobe.storage.folders import as_json, write_json
-from hf_attnprobe.storage.provenance import from_plain, plain, values_from_plain
+from hf_attnprobe.storage.provenance import from_plain, plain
 
 
 TEXTS = "texts.json"
@@ -54,9 +54,8 @@ def text_from_plain(data: Mapping[str, Any]) -> ShownText:
     if "scores" not in data:
         return _from_older(data)
     text = from_plain(ShownText, data)
-    scores = {name: values_from_plain(s) for name, s in text.scores.items()}
-    numbers = {name: n for name, n in text.numbers.items() if n is not None}
-    return _checked(dataclasses.replace(text, scores=scores, numbers=numbers))
+    numbers = {name: n for name, n in text.numbers.items() if n == n}
+    return _checked(dataclasses.replace(text, numbers=numbers))
 
 
 def _checked(text: ShownText) -> ShownText:

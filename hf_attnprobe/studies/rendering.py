@@ -23,7 +23,6 @@ from hf_attnprobe.retraining.pages.page import retraining_page
 from hf_attnprobe.retraining.result import to_json as retraining_to_json
 from hf_attnprobe.retraining.stored import KIND, read_retraining
 from hf_attnprobe.storage.folders import write_atomically
-from hf_attnprobe.studies.page import study_page
 from hf_attnprobe.studies.plan import STATE
 from hf_attnprobe.studies.report import from_json
 
@@ -197,9 +196,9 @@ STUDY = Shown(
     STATE,
     {
         ".md": _written("report.md", "study"),
-        ".html": lambda folder: study_page(
-            from_json(json.loads(_written("summary.json", "study")(folder)))
-        ),
+        ".html": lambda folder: from_json(
+            json.loads(_written("summary.json", "study")(folder))
+        ).to_html(),
         ".json": _written("summary.json", "study"),
     },
 )

@@ -1,18 +1,20 @@
-"""The report of a study, as text, JSON or Markdown."""
+"""What a study found: its tables, and the document that says them."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hf_attnprobe import markdown
+from hf_attnprobe.charts.chart import Chart, Series
 from hf_attnprobe.published import PUBLISHED
+from hf_attnprobe.reports.document import Cell as ReportCell
+from hf_attnprobe.reports.document import Document, Folded, Number, Section, Table
+from hf_attnprobe.reports.forms import Documented
 from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.storage.provenance import from_plain, plain
 from hf_attnprobe.studies.papers import paper_tables
 from hf_attnprobe.studies.plan import DataUsed, Job, Study
 from hf_attnprobe.studies.results import Cell, Results, ResultTable, grid_tables
-from hf_attnprobe.terminal import visible
 
 
 OVER_TEXTS = (
@@ -33,7 +35,7 @@ class Made:
 
 
 @dataclass(frozen=True)
-class StudyReport:
+class StudyReport(Documented):
     """What a study found. ``print(report)`` shows notes and tables."""
 
     study: str
@@ -42,10 +44,11 @@ class StudyReport:
     notes: tuple[str, ...]
     tables: tuple[ResultTable, ...]
     data: tuple[DataUsed, ...]
-    made: tuple[Made, ...]
+    steps: tuple[Made, ...]
 
-    def __str__(self) -> str:
-        return visible("\n".join(_lines(self)))
+    def document(self) -> Document:
+        """All that it says."""
+        return document_of(self)
 
 
 def report_of(
@@ -88,7 +91,7 @@ def report_of(
         notes=tuple(notes),
         tables=tuple(tables),
         data=used,
-        made=tuple(made),
+        steps=tuple(made),
     )
 
 
@@ -147,69 +150,122 @@ def to_json(report: StudyReport) -> dict[str, Any]:
 
     NaN becomes None.
     """
-    content = plain(report)
-    content["steps"] = content.pop("made")
-    return content
+    return plain(report)
 
 
 def from_json(data: Mapping) -> StudyReport:
     """The inverse of :func:`to_json`."""
-    tables = [
-        ResultTable(
-            table["title"],
-            tuple(table["head"]),
-            tuple(tuple(map(_cell, row)) for row in table["rows"]),
-            tuple(table.get("sentences", ())),
-        )
-        for table in data["tables"]
+    return from_plain(StudyReport, data)
+
+
+# --- What it says ---------------------------------------------------------------------------------
+
+SPLITS = ("train", "validation", "test")
+MOST_SERIES = 4
+MOST_PLACES = 24
+"""A chart of more rows cannot be read."""
+ON_ONE_AXIS = 1.5
+"""Numbers up to this size share an axis: scores, shares, divergences, correlations."""
+
+
+def document_of(report: StudyReport) -> Document:
+    """All that a study says: every table with its sentences and its chart."""
+    notes = list(report.notes)
+    tables = [_section(table, number) for number, table in enumerate(report.tables, 1)]
+    sizes = [[used.name, *(used.sizes.get(split, 0) for split in SPLITS)] for used in report.data]
+    steps = [[made.name, made.seed, made.epochs] for made in report.steps]
+    quick = " with --quick" if report.quick else ""
+    made = [
+        Table(["data set", *SPLITS], sizes, caption="Texts of each data set"),
+        Folded(
+            f"{len(steps)} steps and models that they trained",
+            [Table(["step or model", "seed", "epochs"], steps)],
+        ),
+        f"Repeated by attnprobe study{quick}, with the same file and options.",
     ]
-    return StudyReport(
-        study=data["study"],
-        title=data["title"],
-        quick=data["quick"],
-        notes=tuple(data["notes"]),
-        tables=tuple(tables),
-        data=tuple(DataUsed(**used) for used in data["data"]),
-        made=tuple(Made(**made) for made in data["steps"]),
+    return Document(
+        report.title,
+        [f"Study {report.study}.", notes if report.quick else None],
+        [
+            *tables,
+            None if report.quick else Section("How to read it", [notes], id="notes", brief=True),
+            Section("How it was made", made, id="steps"),
+        ],
+        data=to_json(report),
     )
 
 
-def _cell(value: Any) -> Cell:
-    return from_plain(Estimate, value) if isinstance(value, Mapping) else value
+def _section(table: ResultTable, number: int) -> Section:
+    """What the table says, its chart where it has one, and the table."""
+    rows = [[as_cell(cell) for cell in row] for row in table.rows]
+    blocks = [list(table.sentences), chart_of(table, number), Table(table.head, rows)]
+    return Section(table.title, blocks, id=f"table-{number}", brief=True)
 
 
-def to_markdown(report: StudyReport) -> str:
-    """The tables first, then data, steps and their times."""
-    splits = ("train", "validation", "test")
-    sizes = []
-    for data in report.data:
-        sizes.append([data.name, *(data.sizes.get(split, 0) for split in splits)])
-    steps = []
-    for made in report.made:
-        steps.append((made.name, shown(made.seed), shown(made.epochs)))
-    lines = _lines(report)
-    lines += markdown.section("data", markdown.table(("data set", *splits), sizes))
-    head = ("step or model", "seed", "epochs")
-    lines += markdown.section("steps", markdown.table(head, steps))
-    return markdown.document(lines)
+def as_cell(cell: Cell) -> ReportCell:
+    """An estimate with the number of its texts, other values as they are."""
+    if not isinstance(cell, Estimate):
+        return cell
+    if cell.value != cell.value:
+        return "undefined"
+    return Number(cell.value, cell.ci95, after=f"(n {cell.n})")
 
 
-def _lines(report: StudyReport) -> list[str]:
-    lines = [f"# {report.title}", "", *report.notes]
-    for table in report.tables:
-        rows = [[shown(cell) for cell in row] for row in table.rows]
-        lines += markdown.section(table.title, markdown.table(table.head, rows))
-        if table.sentences:
-            lines += ["", *markdown.bullets(table.sentences)]
-    return lines
+def chart_of(table: ResultTable, number: int) -> Chart | None:
+    """The estimates of a table, a series per column, a place per row.
+
+    Returns:
+        None where there are too few or too many rows, or no estimates of one size.
+    """
+    columns = [k for k in range(len(table.head)) if _is_drawn(table, k)]
+    if not 2 <= len(table.rows) <= MOST_PLACES or not columns:
+        return None
+    named = [k for k in range(columns[0]) if _tells_rows_apart(table, k)]
+    places = tuple(", ".join(str(row[k]) for k in named) for row in table.rows)
+    if len(set(places)) < len(places):
+        places = tuple(f"{k}. {name}" for k, name in enumerate(places, 1))
+    series = tuple(_series(table, k, places) for k in columns[:MOST_SERIES])
+    drawn = ", ".join(s.name for s in series)
+    return Chart(
+        key=f"chart-{number}",
+        title=f"{table.title}: {drawn}",
+        finding="95% intervals are over texts, of one training each; the table has all "
+        "numbers, and those of the papers.",
+        source="",
+        kind="dots",
+        x_label=", ".join(table.head[k] for k in named) or "row",
+        y_label=drawn if len(series) == 1 else "number named in the legend",
+        series=series,
+    )
 
 
-def shown(cell: Cell) -> str:
-    """A cell as text."""
-    if isinstance(cell, Estimate):
-        if cell.value != cell.value:
-            return "undefined"
-        return f"{markdown.interval(cell.value, cell.ci95)} (n {cell.n})"
-    if cell is None or cell != cell:
-        return markdown.MISSING
-    return f"{cell:g}" if isinstance(cell, float) else str(cell)
+def _is_drawn(table: ResultTable, column: int) -> bool:
+    cells = [row[column] for row in table.rows]
+    found = [c for c in cells if isinstance(c, Estimate) and c.value == c.value]
+    others = [c for c in cells if c is not None and not isinstance(c, Estimate)]
+    if len(found) < 2 or others or any(c.ci95 is None for c in found):
+        return False
+    sizes = [abs(value) for c in found for value in (c.value, *(c.ci95 or ()))]
+    return max(sizes) <= ON_ONE_AXIS
+
+
+def _tells_rows_apart(table: ResultTable, column: int) -> bool:
+    """Whether a column is of names that are not all the same."""
+    cells = [row[column] for row in table.rows]
+    return all(isinstance(cell, str) for cell in cells) and len(set(cells)) > 1
+
+
+def _series(table: ResultTable, column: int, places: tuple[str, ...]) -> Series:
+    nan = float("nan")
+    values, low, high, sizes = [], [], [], []
+    for row in table.rows:
+        cell = row[column]
+        estimate = cell if isinstance(cell, Estimate) else Estimate(nan)
+        ends = estimate.ci95 or (nan, nan)
+        values.append(estimate.value)
+        low.append(ends[0])
+        high.append(ends[1])
+        sizes.append(estimate.n or 0)
+    name = table.head[column]
+    n = tuple(sizes)
+    return Series(name, places, tuple(values), tuple(low), tuple(high), n)

@@ -20,9 +20,8 @@ from hf_attnprobe.storage.folders import alone_in, differing, write_atomically, 
 from hf_attnprobe.storage.provenance import SUMMARY
 from hf_attnprobe.studies.file import read_study
 from hf_attnprobe.studies.options import StudyOptions
-from hf_attnprobe.studies.page import study_page
 from hf_attnprobe.studies.plan import STATE, DataUsed, FolderOf, Job, Study, each, load_as
-from hf_attnprobe.studies.report import StudyReport, report_of, to_json, to_markdown
+from hf_attnprobe.studies.report import StudyReport, report_of, to_json
 from hf_attnprobe.studies.verbs import verb_of
 
 
@@ -54,7 +53,7 @@ def study(
         progress: show a bar on stderr.
 
     Returns:
-        The report, which is also written to ``report.md`` and ``summary.json``.
+        The report, which is also written to ``report.md``, ``report.html`` and ``summary.json``.
 
     Raises:
         AttnProbeError: for a file, a data set or a folder that cannot be used, before
@@ -65,8 +64,8 @@ def study(
     with alone_in(output_dir, STATE) as folder:
         report = _done(plan, folder, quick=options.quick, progress=progress)
         write_json(folder / SUMMARY, to_json(report))
-        write_atomically(folder / "report.md", to_markdown(report))
-        write_atomically(folder / "report.html", study_page(report))
+        write_atomically(folder / "report.md", report.to_markdown())
+        write_atomically(folder / "report.html", report.to_html())
     return report
 
 
