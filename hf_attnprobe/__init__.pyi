@@ -85,8 +85,8 @@ from hf_attnprobe.readings import Reading as Reading
 from hf_attnprobe.retraining.options import RetrainOptions as RetrainOptions
 from hf_attnprobe.retraining.options import TransferOptions as TransferOptions
 from hf_attnprobe.retraining.report import RetrainingReport as RetrainingReport
+from hf_attnprobe.retraining.report import read_retraining as read_retraining
 from hf_attnprobe.retraining.run import retrain as retrain
-from hf_attnprobe.retraining.stored import read_retraining as read_retraining
 from hf_attnprobe.retraining.transfer import transfer as transfer
 from hf_attnprobe.statistics.differences import Comparison as Comparison
 from hf_attnprobe.statistics.differences import compare_rankings as compare_rankings

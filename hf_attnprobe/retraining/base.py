@@ -21,8 +21,10 @@ from hf_attnprobe.checkpoints.records import read_record
 from hf_attnprobe.checkpoints.tokenizers import load_tokenizer
 from hf_attnprobe.data.examples import dataset_fingerprint, label_names
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.functional.fingerprint import model_fingerprint
 from hf_attnprobe.inference.guides import Guide
 from hf_attnprobe.inference.outputs import Outputs, read_outputs
+from hf_attnprobe.retraining.result import TrainedModel
 from hf_attnprobe.statistics.scores import Score, compare_scores
 from hf_attnprobe.training.classifier import procedure_of, train_classifier
 from hf_attnprobe.training.options import TrainingOptions
@@ -91,6 +93,16 @@ def shared_settings(options: TrainingOptions) -> dict[str, Any]:
     values = {name: getattr(options, name) for name in SETTINGS}
     vectors = values["word_vectors"]
     return values | {"word_vectors": None if vectors is None else str(vectors)}
+
+
+def identity_of(base: Base, splits: Splits, seed: int) -> dict[str, Any]:
+    """What has to be the same for a folder to be continued."""
+    return {
+        "model_fingerprint": model_fingerprint(base.model),
+        "data_fingerprint": {name: dataset_fingerprint(splits[name]) for name in SPLITS},
+        "seed": seed,
+        "settings": shared_settings(base.settings),
+    }
 
 
 def load_base(model: str | Path, **settings: Any) -> Base:
@@ -231,6 +243,12 @@ def as_trained(folder: Path, result: TrainedClassifier) -> Trained:
     """A trained model with the figures in its folder's record."""
     record = read_record(folder)
     return Trained(folder, result.model, result.metrics, record["seconds"], record["n_epochs"])
+
+
+def as_row(trained: Trained, folder: Path) -> TrainedModel:
+    """A trained model as the report in ``folder`` lists it."""
+    name = str(trained.folder.relative_to(folder))
+    return TrainedModel(name, trained.seconds, trained.n_epochs, dict(trained.metrics))
 
 
 def is_correct(probs: Tensor, labels: Tensor) -> Tensor:

@@ -1,38 +1,23 @@
-"""What retrainings found, as data: their result, and the tables of it.
-
-Pure: rows and scores in.
-"""
+"""What retrainings found, as data. Pure: rows and scores in."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, NamedTuple, get_type_hints
 
+import numpy as np
 import pandas as pd
 
-from hf_attnprobe import markdown
 from hf_attnprobe.data.examples import DatasetName
-from hf_attnprobe.published import PUBLISHED
 from hf_attnprobe.retraining.verdict import (
-    Point,
     Verdict,
-    curve,
     farthest_seed,
-    published_point,
     verdict,
 )
 from hf_attnprobe.statistics.estimates import Estimate, mean_estimate
-from hf_attnprobe.statistics.scores import Score
+from hf_attnprobe.statistics.scores import Score, metrics
 from hf_attnprobe.statistics.summary import Statistic, attention_bin
 from hf_attnprobe.storage.provenance import from_plain, plain
-
-
-PUBLISHED_F1 = {
-    "uniform": PUBLISHED.uniform,
-    "diagnostic_mlp": PUBLISHED.diagnostic_mlp,
-}
-"""Published F1 by test, data set and model."""
-CLAMP_NOTE = "The loss clamps ln of the base's weights at ln 1e-10."
 
 
 @dataclass(frozen=True)
@@ -167,50 +152,19 @@ def attention_bins(rows: pd.DataFrame, labels: Sequence[str]) -> tuple[Bin, ...]
     return tuple(bins)
 
 
-# --- tables: a head and rows, for whoever writes them -------------------------------
+def constant_guess(report: RetrainingResult) -> tuple[float, float] | None:
+    """(the largest F1, the largest accuracy) of always saying one and the same class.
 
-Table = tuple[list[str], list[list[Any]]]
-
-
-def score_table(report: RetrainingResult, test: str) -> Table:
-    """Models down; each metric, and how much of the reference's is lost, across."""
-    scores = report.scores[test]
-    by_name = {(s.model, s.metric): s for s in scores}
-    models = dict.fromkeys(model for model, _ in by_name)
-    metrics = dict.fromkeys(metric for _, metric in by_name)
-    paper = PUBLISHED_F1.get(test, {}).get(report.dataset.published_as, {})
-    head = ["model"]
-    for metric in metrics:
-        head += [metric, f"lost against {scores[0].reference}"]
-    if paper:
-        head.append("published F1")
-    rows: list[list[Any]] = []
-    for model in models:
-        row: list[Any] = [model]
-        for metric in metrics:
-            row += _score_cells(by_name[model, metric])
-        if paper:
-            row.append(markdown.number(paper.get(model)))
-        rows.append(row)
-    return head, rows
-
-
-def _score_cells(score: Score) -> list[str]:
-    """The score, and what is lost against the reference."""
-    lost = markdown.interval(score.difference, score.difference_ci95)
-    if score.model == score.reference:
-        lost = markdown.MISSING
-    return [markdown.interval(score.value, score.ci95), lost]
-
-
-def curve_table(report: RetrainingResult) -> Table:
-    """What moves attention how far, the published adversary last."""
-    points = curve_points_of(report)
-    rows = [[p.name, *map(markdown.number, (p.jsd, p.tvd, p.f1))] for p in points]
-    return ["", "mean JSD", "mean TVD", "F1"], rows
-
-
-def curve_points_of(report: RetrainingResult) -> list[Point]:
-    """The points of the curve, with the published one, if any."""
-    own = curve(report.statistics, report.scores)
-    return own + published_point(report.dataset.published_as)
+    The two may be of different classes. None where the rows have no labels.
+    """
+    rows = report.rows
+    if rows.empty:
+        return None
+    own = rows[rows.test == "prediction"]
+    labels = own.value[own.statistic == "label"].dropna().to_numpy(int)
+    if not len(labels):
+        return None
+    predicted = own.value[own.statistic == "predicted_class"].dropna().to_numpy(int)
+    n_classes = max(2, labels.max() + 1, predicted.max(initial=0) + 1)
+    guesses = [metrics(labels, np.tile(one, (len(labels), 1))) for one in np.eye(n_classes)]
+    return max(g["f1"] for g in guesses), max(g["accuracy"] for g in guesses)

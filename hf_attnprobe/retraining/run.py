@@ -21,14 +21,15 @@ from hf_attnprobe.retraining.adversary import GUIDE_LAMBDA, lambda_folder
 from hf_attnprobe.retraining.base import (
     Base,
     Splits,
+    as_row,
     check_splits,
+    identity_of,
     load_base,
 )
 from hf_attnprobe.retraining.options import Adversary, RetrainOptions
 from hf_attnprobe.retraining.registry import asked_retrainings, readings, retrainings
-from hf_attnprobe.retraining.report import RetrainingReport
+from hf_attnprobe.retraining.report import KIND, RetrainingReport, write_report
 from hf_attnprobe.retraining.result import attention_bins, farther_than_a_seed
-from hf_attnprobe.retraining.stored import KIND, as_row, identity_of, write_report
 from hf_attnprobe.statistics.summary import PREDICTION, summarize
 from hf_attnprobe.storage.asked import asked_for
 from hf_attnprobe.storage.folders import claim

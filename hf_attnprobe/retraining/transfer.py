@@ -20,16 +20,17 @@ from hf_attnprobe.retraining.base import (
     Base,
     Splits,
     Trained,
+    as_row,
     check_splits,
     compare_probs,
+    identity_of,
     is_correct,
     load_base,
     train_again,
 )
 from hf_attnprobe.retraining.diagnostic_mlp import guides_of
 from hf_attnprobe.retraining.options import TransferOptions
-from hf_attnprobe.retraining.report import RetrainingReport
-from hf_attnprobe.retraining.stored import KIND, as_row, identity_of, write_report
+from hf_attnprobe.retraining.report import KIND, RetrainingReport, write_report
 from hf_attnprobe.storage.folders import claim
 from hf_attnprobe.storage.rows import append_rows, to_rows
 

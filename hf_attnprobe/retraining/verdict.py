@@ -57,9 +57,11 @@ class Verdict:
         return list(filter(None, map(self.sentence, vars(self))))
 
     def sentence(self, question: str) -> str | None:
-        """What is said to one question, or None."""
+        """What is said to one question, with its name and answer; None if nothing is."""
         said = getattr(self, question)
-        return said.sentence if isinstance(said, Finding) else said
+        if isinstance(said, Finding):
+            return f"{RULES[said.rule].name}: {said.answer}. {said.sentence}"
+        return said and f"Chance: {said}"
 
     def findings(self) -> list[Finding]:
         """The questions that have an answer."""
@@ -123,7 +125,7 @@ def _need(scores: Sequence[Score], seeds: Sequence[float], n: int) -> Finding | 
     enough = RULES["need"].yes
     if len(seeds) < 2:
         sentence = (
-            f"Need: {Answer.CANNOT_SAY}. The model with attention has F1 "
+            "The model with attention has F1 "
             f"{base.value:.3f}, one without {uniform.value:.3f}: difference {_shown(worth)} "
             f"over these texts, where {enough} would be a need. That is one training "
             f"each: {ONE_TRAINING}."
@@ -139,7 +141,7 @@ def _need(scores: Sequence[Score], seeds: Sequence[float], n: int) -> Finding | 
         Answer.NO: f"Attention is worth less than {enough} of F1 here",
     }
     sentence = (
-        f"Need: {answer}. {said.get(answer, _undecided(n, f'{enough} of F1'))}: "
+        f"{said.get(answer, _undecided(n, f'{enough} of F1'))}: "
         f"{_shown(worth)}, the mean of {len(seeds)} trainings with it "
         f"({min(seeds):.3f} to {max(seeds):.3f}) minus one without "
         f"({uniform.value:.3f}); the interval covers the texts and another seed."
@@ -156,7 +158,7 @@ def _chance(statistics: Statistics, seeds: Sequence[float]) -> str | None:
     if seeds:
         spread = f"; F1 runs from {min(seeds):.3f} to {max(seeds):.3f} over {len(seeds)} trainings"
     return (
-        f"Chance: another seed moves attention by a JSD of {jsd.mean:.2f} (of at most "
+        f"Another seed moves attention by a JSD of {jsd.mean:.2f} (of at most "
         f".69) and the output by {tvd.mean:.2f}; what is no farther is no "
         f"counter-example{spread}, which no interval over texts shows."
         f"{_flatness(statistics, jsd.mean)}"
@@ -193,7 +195,7 @@ def _elsewhere(
     answer = all_of(opposite(worse), far)
     quality = {Answer.YES: "classifies worse than", Answer.NO: "classifies as well as"}
     sentence = (
-        f"Elsewhere: {answer}. The adversary "
+        "The adversary "
         f"{quality.get(worse, 'cannot be told to classify as well as or worse than')} "
         f"the base (F1 lost {_shown(lost)}, negative: gained; below "
         f"{RULES['loss'].yes} is as well) and "
@@ -259,7 +261,7 @@ def _transfer(scores: Sequence[Score], seeds: Sequence[float], n: int) -> Findin
     )
     if len(seeds) < 2:
         sentence = (
-            f"Transfer: {Answer.CANNOT_SAY}. Of one training each, {models}: "
+            f"Of one training each, {models}: "
             f"difference {_shown(gain)} over these texts; {ONE_TRAINING}."
         )
         return _finding("transfer", Answer.CANNOT_SAY, sentence, gain)
@@ -270,7 +272,7 @@ def _transfer(scores: Sequence[Score], seeds: Sequence[float], n: int) -> Findin
         Answer.NO: "The base's weights serve no better than its own",
     }
     sentence = (
-        f"Transfer: {answer}. {said.get(answer, _undecided(n, '0'))}: {models}; "
+        f"{said.get(answer, _undecided(n, '0'))}: {models}; "
         f"difference {_shown(gain)}, where the interval covers the texts and another "
         f"seed, as if it moved this model as it moves the base ({len(seeds)} trainings)."
     )

@@ -18,10 +18,8 @@ from hf_attnprobe.auditing.result import to_json as audit_to_json
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.partitions.plan import PLAN
 from hf_attnprobe.partitions.report import job_report
-from hf_attnprobe.retraining import report as retraining_report
-from hf_attnprobe.retraining.pages.page import retraining_page
+from hf_attnprobe.retraining.report import KIND, read_retraining
 from hf_attnprobe.retraining.result import to_json as retraining_to_json
-from hf_attnprobe.retraining.stored import KIND, read_retraining
 from hf_attnprobe.storage.folders import write_atomically
 from hf_attnprobe.studies.plan import STATE
 from hf_attnprobe.studies.report import from_json
@@ -178,8 +176,8 @@ RETRAINING = Shown(
     "a retraining",
     f"{KIND}.json",
     {
-        ".md": lambda folder: retraining_report.to_markdown(read_retraining(folder)),
-        ".html": lambda folder: retraining_page(read_retraining(folder)),
+        ".md": lambda folder: read_retraining(folder).to_markdown(),
+        ".html": lambda folder: read_retraining(folder).to_html(),
         ".json": lambda folder: _as_json(retraining_to_json(read_retraining(folder))),
         ".csv": lambda folder: _as_csv(read_retraining(folder).summary_frame()),
     },

@@ -7,8 +7,8 @@ from typing import Any
 
 from hf_attnprobe.charts.chart import Chart, Series
 from hf_attnprobe.published import PUBLISHED
+from hf_attnprobe.reports.document import Block, Document, Folded, Number, Section, Table, Words
 from hf_attnprobe.reports.document import Cell as ReportCell
-from hf_attnprobe.reports.document import Document, Folded, Number, Section, Table
 from hf_attnprobe.reports.forms import Documented
 from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.storage.provenance import from_plain, plain
@@ -170,12 +170,14 @@ ON_ONE_AXIS = 1.5
 
 def document_of(report: StudyReport) -> Document:
     """All that a study says: every table with its sentences and its chart."""
-    notes = list(report.notes)
+    notes: list[Words] = list(report.notes)
     tables = [_section(table, number) for number, table in enumerate(report.tables, 1)]
-    sizes = [[used.name, *(used.sizes.get(split, 0) for split in SPLITS)] for used in report.data]
-    steps = [[made.name, made.seed, made.epochs] for made in report.steps]
+    sizes: list[list[ReportCell]] = [
+        [used.name, *(used.sizes.get(split, 0) for split in SPLITS)] for used in report.data
+    ]
+    steps: list[list[ReportCell]] = [[made.name, made.seed, made.epochs] for made in report.steps]
     quick = " with --quick" if report.quick else ""
-    made = [
+    made: list[Block] = [
         Table(["data set", *SPLITS], sizes, caption="Texts of each data set"),
         Folded(
             f"{len(steps)} steps and models that they trained",
@@ -198,7 +200,8 @@ def document_of(report: StudyReport) -> Document:
 def _section(table: ResultTable, number: int) -> Section:
     """What the table says, its chart where it has one, and the table."""
     rows = [[as_cell(cell) for cell in row] for row in table.rows]
-    blocks = [list(table.sentences), chart_of(table, number), Table(table.head, rows)]
+    said: list[Words] = list(table.sentences)
+    blocks: list[Block] = [said, chart_of(table, number), Table(table.head, rows)]
     return Section(table.title, blocks, id=f"table-{number}", brief=True)
 
 

@@ -13,8 +13,7 @@ import pandas as pd
 from hf_attnprobe.checkpoints.records import read_record
 from hf_attnprobe.deception.run import SUMMARY as DECEPTION
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.retraining.report import RetrainingReport
-from hf_attnprobe.retraining.stored import read_retraining
+from hf_attnprobe.retraining.report import RetrainingReport, read_retraining
 from hf_attnprobe.statistics.estimates import Estimate, mean_estimate
 from hf_attnprobe.statistics.grades import MIN_TEXTS
 from hf_attnprobe.statistics.scores import Score, find_score

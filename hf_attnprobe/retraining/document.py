@@ -1,0 +1,498 @@
+"""What retrainings found, as a document: read from top to bottom, it is the report. Pure."""
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+
+from hf_attnprobe import markdown
+from hf_attnprobe.charts.chart import Chart, Series
+from hf_attnprobe.charts.curves import curve_points, penalty_curve
+from hf_attnprobe.published import PUBLISHED
+from hf_attnprobe.reports.document import (
+    Answered,
+    Block,
+    Cell,
+    Document,
+    Folded,
+    Listing,
+    Note,
+    Number,
+    NumberLine,
+    Section,
+    Table,
+    Words,
+    glossary,
+)
+from hf_attnprobe.retraining.registry import readings, retrainings
+from hf_attnprobe.retraining.result import Bin, RetrainingResult, constant_guess, to_json
+from hf_attnprobe.retraining.verdict import (
+    FRONTIER_NOTE,
+    PUBLISHED_NOTE,
+    curve,
+    published_point,
+)
+from hf_attnprobe.statistics.grades import Answer
+from hf_attnprobe.statistics.scores import Score, find_score
+from hf_attnprobe.statistics.summary import Statistic, find_statistic, sentence
+from hf_attnprobe.statistics.verdicts import RULES, Finding
+from hf_attnprobe.storage.asked import repeating
+from hf_attnprobe.storage.provenance import in_words
+
+
+def document_of(report: RetrainingResult) -> Document:
+    """All that retrainings say."""
+    lead: list[Block] = [
+        *_together(report),
+        _at_a_glance(report),
+        _another_seed(report),
+        _quality(report),
+        _made(report),
+    ]
+    sections = [
+        Section("The answers", [LEAD, *_answers(report), MEASURED], id="verdict"),
+        Section(
+            "May this attention be shown to users as the reason?", _as_reason(report), id="reason"
+        ),
+        Section("What this cannot say", [_limits(report)], id="limits"),
+        Section("How good every model is", list(_scores(report)), id="scores"),
+        Section("How far attention moves", _curve(report), id="curve"),
+        Section("What another seed changes", _bins(report.bins), id="seeds"),
+        Section("All statistics", list(_statistics(report)), id="statistics"),
+        Section("How it was made", _origin(report), id="provenance"),
+    ]
+    return Document(
+        f"What another training of {report.model} would have learned",
+        lead,
+        [*sections, glossary([lead, sections], GLOSSARY)],
+        data=to_json(report),
+    )
+
+
+# --- The answers in short, and how good the base is -----------------------------------------------
+
+IN_SHORT = {
+    "need": {
+        Answer.YES: "attention is needed for the score",
+        Answer.NO: "attention is not needed for the score",
+        Answer.CANNOT_SAY: "whether attention is needed for the score",
+    },
+    "elsewhere": {
+        Answer.YES: "a trained model classifies as well and attends elsewhere",
+        Answer.NO: "no trained model both classifies as well and attends elsewhere",
+        Answer.CANNOT_SAY: "whether a model that classifies as well can attend elsewhere",
+    },
+    "transfer": {
+        Answer.YES: "its weights help a simpler model",
+        Answer.NO: "its weights do not help a simpler model",
+        Answer.CANNOT_SAY: "whether its weights help a simpler model",
+    },
+}
+"""What each answer says, in a few words."""
+SAID_AS = {
+    Answer.YES: "answered yes",
+    Answer.NO: "answered no",
+    Answer.CANNOT_SAY: "left open, cannot say",
+}
+IN_LETTERS = ("none", "one", "two", "three")
+QUESTIONS = {
+    "need": "Is its attention needed?",
+    "elsewhere": "Can a model look elsewhere?",
+    "elsewhere_without_seeds": "Can a model look elsewhere?",
+    "transfer": "Do its weights help others?",
+}
+"""What each rule asks, in few words."""
+MEASURES = {
+    "need": "F1 it is worth",
+    "elsewhere": "JSD beyond a seed's",
+    "elsewhere_without_seeds": "JSD to its attention",
+    "transfer": "F1 gained",
+}
+"""What is graded, by rule."""
+
+
+def _together(report: RetrainingResult) -> Iterator[str]:
+    """What the answers say together; nothing without any."""
+    findings = report.verdict.findings()
+    parts = []
+    for answer, said_as in SAID_AS.items():
+        own = [
+            IN_SHORT[f.rule.removesuffix("_without_seeds")][answer]
+            for f in findings
+            if f.answer == answer
+        ]
+        if own:
+            are = "is" if len(own) == 1 else "are"
+            parts.append(f"{IN_LETTERS[len(own)]} {are} {said_as} ({'; '.join(own)})")
+    if parts:
+        n = IN_LETTERS[len(findings)]
+        asked = f"{n} question" if len(findings) == 1 else f"{n} questions"
+        yield f"Of {asked}, {', '.join(parts)}."
+
+
+def _at_a_glance(report: RetrainingResult) -> Table:
+    """A question, its answer, and the number that is graded."""
+    rows: list[list[Cell]] = [
+        [
+            QUESTIONS[f.rule],
+            f.answer,
+            Number(f.value, f.ci95, before=MEASURES[f.rule]),
+            Number(RULES[f.rule].yes, digits=2),
+        ]
+        for f in report.verdict.findings()
+    ]
+    return Table(["question", "answer", "number, 95% interval", "yes above"], rows, sortable=False)
+
+
+def _another_seed(report: RetrainingResult) -> str:
+    """How far chance moves attention and output; empty without other seeds."""
+    jsd = find_statistic(report.statistics, "seed_jsd")
+    tvd = find_statistic(report.statistics, "seed_tvd")
+    if jsd is None or tvd is None:
+        return ""
+    return f"Another seed moves attention by JSD {jsd.mean:.2f} and the output by {tvd.mean:.2f}."
+
+
+def _quality(report: RetrainingResult) -> str:
+    """How good the base is, beside the published one and a constant guess."""
+    base = _base_score(report, "f1")
+    if base is None:
+        return ""
+    of_class = report.provenance.get("f1")
+    said = f"The base has F1 {base:.3f}" + (f" ({of_class})" if of_class else "")
+    paper = PUBLISHED.uniform.get(report.dataset.published_as, {}).get("base")
+    if paper is not None:
+        said += f"; the published model has {paper:.3f}"
+    guess, accuracy = constant_guess(report), _base_score(report, "accuracy")
+    if guess is None:
+        return f"{said}. What a constant guess has is not known without labels."
+    f1, share = guess
+    own = "" if accuracy is None else f", the base in {accuracy:.1%}"
+    return (
+        f"{said}; the best constant guess has {f1:.3f}. Always saying the most frequent "
+        f"class is right in {share:.1%} of the texts{own}."
+    )
+
+
+def _base_score(report: RetrainingResult, metric: str) -> float | None:
+    """A score of the base by the first test that has it."""
+    for scores in report.scores.values():
+        score = find_score(scores, "base", metric)
+        if score is not None:
+            return score.value
+    return None
+
+
+def _made(report: RetrainingResult) -> str:
+    n = len(report.models)
+    models = "1 model was" if n == 1 else f"{n} models were"
+    return f"Base: {report.model}. Data: {report.dataset}, {report.n} test texts. {models} trained."
+
+
+# --- The answers ---------------------------------------------------------------------------------
+
+LEAD = (
+    "The base is a trained classifier with attention. Other models were trained beside "
+    "it on the same texts: without its attention, with other seeds, and to say the same "
+    "while attending elsewhere. What they do tells whether its attention was needed and "
+    "whether it could have been another."
+)
+MEASURED = (
+    "How far two attentions are apart is their Jensen-Shannon divergence (JSD): 0 for "
+    "the same weights, at most .69 = ln 2. How far two outputs are apart is total variation "
+    "(TVD), 0 to 1. F1 is the score of a model on the test texts, 0 to 1."
+)
+
+
+def _answers(report: RetrainingResult) -> Iterator[Block]:
+    for found in report.verdict.findings():
+        beside = _beside_transfer(report) if found.rule == "transfer" else ""
+        yield _answered(found, beside)
+    if report.verdict.chance:
+        yield Section("How far does attention move by chance?", [report.verdict.chance])
+
+
+def _answered(found: Finding, beside: str) -> Answered:
+    """A question with its answer, and the graded number on a line."""
+    rule = RULES[found.rule]
+    line = NumberLine(Number(found.value, found.ci95), {"yes above": rule.yes})
+    measure = Note(f"What is graded: {rule.measure}.")
+    return Answered(rule.question, found.answer, found.sentence, [beside, line, measure])
+
+
+def _beside_transfer(report: RetrainingResult) -> str:
+    """F1 that a guide or a guess without any knowledge of attention has."""
+    known = []
+    uniform = find_score(report.scores.get("diagnostic_mlp", ()), "uniform guide")
+    if uniform is not None:
+        known.append(f"guided by equal weights {uniform.value:.3f}")
+    guess = constant_guess(report)
+    if guess is not None:
+        known.append(f"the best constant guess {guess[0]:.3f}")
+    return f"Beside it, F1: {', '.join(known)}." if known else ""
+
+
+# --- What they do not answer ----------------------------------------------------------------------
+
+ONE_TRAINING = (
+    "Intervals in the tables are over the test texts, of one training each: another seed "
+    "may move a score by more. Only where an answer says so does its interval cover "
+    "another seed."
+)
+AS_REASON = (
+    "Retrainings alone do not answer this. They say whether attention is needed, whether "
+    "other attention can be trained, and whether its weights help a simpler model."
+)
+AUDIT = (
+    "Whether this model's own output follows its attention is what an audit tests; it "
+    "says no more than that of this model and these texts:"
+)
+
+
+def _as_reason(report: RetrainingResult) -> list[Block]:
+    """What retrainings leave open, and the command that tests it."""
+    words = ["attnprobe", "audit", "--model", report.model]
+    words += ["--dataset", report.dataset.name, "--output-dir", "DIR"]
+    return [AS_REASON, AUDIT, Listing(shlex.join(words))]
+
+
+def _limits(report: RetrainingResult) -> list[Words]:
+    """What was not tested, how sure the rest is, and what would change an answer."""
+    tests = report.provenance.get("tests", list(report.scores))
+    left = [f"{name} ({t.title})" for name, t in retrainings().items() if name not in tests]
+    said: list[Words] = [ONE_TRAINING]
+    n_seeds = len({s.model for s in report.scores.get("seeds", ())})
+    if n_seeds > 1:
+        said.append(
+            f"How much a seed moves F1 is estimated from {n_seeds} trainings; more "
+            "(--set seeds.n_seeds) make the intervals that cover seeds narrower."
+        )
+    else:
+        said.append(
+            "No other seeds were trained (test seeds), so nothing is said about what "
+            "chance alone does to F1 and attention."
+        )
+    undecided = [
+        f for f in report.verdict.findings() if f.answer == Answer.CANNOT_SAY and f.ci95 is not None
+    ]
+    for f in undecided:
+        rule = RULES[f.rule]
+        said.append(
+            f"{rule.name} would be a yes with an interval wholly above {rule.yes:g} and a "
+            f"no with one wholly below; it is {markdown.bounds(f.ci95)}."
+        )
+    if any(f.rule.startswith("elsewhere") for f in report.verdict.findings()):
+        said.append(
+            "That no adversary was found does not show that there is none: another λ or "
+            "a longer training might find one."
+        )
+    if left:
+        said.append(f"Not tested: {'; '.join(left)}.")
+    return said + report.provenance.get("notes", [])
+
+
+# --- The numbers ---------------------------------------------------------------------------------
+
+TABLES = {
+    "uniform": "Is attention needed? Trained with and without it.",
+    "seeds": "What does another seed change?",
+    "adversary": "Can a model attend elsewhere? Trained adversaries.",
+    "diagnostic_mlp": "Do the weights serve a model without context?",
+    "rationale": "A rationale selected by reward.",
+}
+"""What the scores of a test are about."""
+PUBLISHED_F1 = {
+    "uniform": PUBLISHED.uniform,
+    "diagnostic_mlp": PUBLISHED.diagnostic_mlp,
+}
+"""Published F1 by test, data set and model."""
+METRICS = {"f1": "F1", "roc_auc": "area under the ROC curve"}
+LOST = (
+    "What is lost is the score of the model named there minus a model's own on the same "
+    "texts: above 0 the model is worse, below 0 better, and where the interval holds 0 "
+    "the two cannot be told apart."
+)
+CLAMP_NOTE = "The loss clamps ln of the base's weights at ln 1e-10."
+
+
+def _scores(report: RetrainingResult) -> Iterator[Block]:
+    """The scores of every test, and what each model loses or gains."""
+    for test, scores in report.scores.items():
+        first, *others = dict.fromkeys(s.metric for s in scores)
+        paper = PUBLISHED_F1.get(test, {}).get(report.dataset.published_as, {})
+        caption = f"{TABLES.get(test, test)} Scores with 95% intervals over texts."
+        yield _score_table(scores, [first], paper, caption)
+        if others:
+            yield Folded("By other metrics", [_score_table(scores, others)])
+    yield LOST
+
+
+def _score_table(
+    scores: Sequence[Score],
+    metrics: Sequence[str],
+    paper: Mapping[str, float] | None = None,
+    caption: str = "",
+) -> Table:
+    """Models down; each metric, and how much of the reference's is lost, across."""
+    by_name = {(s.model, s.metric): s for s in scores}
+    lost = f"lost against {scores[0].reference} (negative: gained)"
+    head = ["model", *(name for m in metrics for name in (METRICS.get(m, m), lost))]
+    rows: list[list[Cell]] = []
+    for model in dict.fromkeys(s.model for s in scores):
+        own = [by_name[model, metric] for metric in metrics]
+        rows.append([model, *(cell for score in own for cell in (score, _lost(score)))])
+        if paper:
+            rows[-1].append(paper.get(model))
+    return Table([*head, "published F1"] if paper else head, rows, caption)
+
+
+def _lost(score: Score) -> Number | None:
+    """How much of the reference's score is lost; None of its own."""
+    if score.model == score.reference:
+        return None
+    return Number(score.difference, score.difference_ci95)
+
+
+def _curve(report: RetrainingResult) -> list[Block]:
+    """The λ curve, with what stands beside the adversaries; nothing without that test."""
+    if "adversary" not in report.scores:
+        return []
+    published = published_point(report.dataset.published_as)
+    at = None
+    if published and not isinstance(published[0].tvd, str):
+        at = published[0].jsd, published[0].tvd
+    points = [*curve(report.statistics, report.scores), *published]
+    rows: list[list[Cell]] = [[p.name, p.jsd, p.tvd, p.f1] for p in points]
+    caption = "Every way of moving attention; TVD and F1 where it has them"
+    notes = [FRONTIER_NOTE, CLAMP_NOTE, PUBLISHED_NOTE if published else ""]
+    return [
+        penalty_curve(curve_points(report.statistics), published=at),
+        Table(["moved by", "mean JSD", "mean TVD", "F1"], rows, caption),
+        Folded("About these numbers", notes),
+    ]
+
+
+def _bins(bins: Sequence[Bin]) -> list[Block]:
+    """What another seed changes, by the largest weight; nothing without seeds."""
+    if not bins:
+        return []
+    head = ["largest weight", "predicted", "n", "median JSD to another seed"]
+    return [_bin_chart(bins), Table(head, bins)]
+
+
+def _bin_chart(bins: Sequence[Bin]) -> Chart:
+    """Medians by the base's largest weight and predicted class."""
+    places = tuple(dict.fromkeys(name for name, *_ in bins))
+    by_class: dict[str, dict[str, tuple[int, float]]] = {}
+    for name, label, n, jsd in bins:
+        by_class.setdefault(label, {})[name] = n, jsd
+    nothing = 0, float("nan")
+    series = tuple(
+        Series(
+            f"predicted {label}",
+            places,
+            tuple(found.get(place, nothing)[1] for place in places),
+            n=tuple(found.get(place, nothing)[0] for place in places),
+        )
+        for label, found in by_class.items()
+    )
+    low = min(bins, key=lambda b: b.median_jsd)
+    high = max(bins, key=lambda b: b.median_jsd)
+    finding = (
+        f"The median distance runs from {low.median_jsd:.2f} (predicted {low.predicted}, largest "
+        f"weight in {low.largest_weight}, {low.n} texts) to {high.median_jsd:.2f} (predicted "
+        f"{high.predicted}, {high.largest_weight}, {high.n} texts), of at most .69. An adversary "
+        "that is no farther is no more than another seed. Without intervals."
+    )
+    return Chart(
+        key="seed_jsd_by_max_attention",
+        title="How far another seed moves attention, by the base's largest weight",
+        finding=finding,
+        source="Wiegreffe & Pinter 2019, Figure 4",
+        kind="dots",
+        x_label="largest weight of the base",
+        y_label="median JSD to another seed, nats",
+        series=series,
+        y_range=(0.0, 0.7),
+    )
+
+
+def _statistics(report: RetrainingResult) -> Iterator[Block]:
+    """Every statistic of the texts, with its sentences."""
+    head = ["statistic", "predicted", "mean", "95% from", "to", "median", "std", "n", "undefined"]
+    known = readings()
+    for test in dict.fromkeys(s.test for s in report.statistics):
+        own = [s for s in report.statistics if s.test == test]
+        said: list[Words] = [
+            f"{s.statistic}: {sentence(s, known)}." for s in own if s.group == "all"
+        ]
+        table = Table(head, [_row(s) for s in own], caption=f"Statistics of {test}")
+        yield Folded(f"{test}: {len(own)} numbers and what they say", [said, table])
+
+
+def _row(s: Statistic) -> list[Cell]:
+    return [s.statistic, s.group, s.mean, *s.ci95, s.median, s.std, s.n, s.undefined]
+
+
+# --- How it was made ------------------------------------------------------------------------------
+
+RAW = (
+    "The raw numbers, one value per test, statistic and text, lie in rows/ of the output "
+    "folder (Parquet); summary.json there holds what they sum up to. The means with their "
+    "intervals as one table, of that folder:"
+)
+
+
+def _origin(report: RetrainingResult) -> list[Block]:
+    """The models, the command, and the settings."""
+    models: list[list[Cell]] = [[m.name, m.n_epochs] for m in report.models]
+    settings: list[list[Cell]] = [
+        [name, in_words(value)] for name, value in report.provenance.items()
+    ]
+    return [
+        Table(["model", "epochs"], models, "Models trained, folders below the output folder"),
+        "To repeat it:",
+        Listing(command(report)),
+        RAW,
+        Listing("attnprobe report FOLDER --output numbers.csv"),
+        Folded(
+            "All settings, fingerprints and versions",
+            [Table(["setting", "value"], settings, sortable=False)],
+        ),
+    ]
+
+
+def command(report: RetrainingResult) -> str:
+    """The line for a shell that trains all of it again."""
+    return f"{repeating('retrain', report.provenance)} --output-dir DIR"
+
+
+# --- Words ----------------------------------------------------------------------------------------
+
+GLOSSARY = {
+    "attention": "weights that a model computes over the tokens of a text; they sum to 1",
+    "seed": "the number that random starting weights and the order of the texts come "
+    "from; nothing else differs between the seeds",
+    "adversary": "a model trained to say what the base says while attending elsewhere",
+    "chosen adversary": "for each text, the adversary that the other half of the texts "
+    "chose: the farthest of those that kept the base's F1 there",
+    "λ": "how much the training of an adversary rewards attending elsewhere; a larger one "
+    "moves attention farther and may cost output",
+    "uniform": "of attention: equal weights for all tokens, so none is preferred",
+    "frontier": "for every ε, the farthest attention over the base's own states that moves "
+    "the output by at most ε; computed, not trained",
+    "ε": "by how much the output may move",
+    "search": "the frontier approached by small steps, which may stop short of it",
+    "model without context": "a simpler model that reads each token by itself; test "
+    "diagnostic_mlp gives it weights from outside",
+    "guide": "where that model's weights come from: the base, an adversary, equal weights, "
+    "or itself (trained guide)",
+    "F1": "harmonic mean of precision and recall, 0 to 1",
+    "ROC": "its area is how often a text of the positive class is ranked above one of the "
+    "other; .5 is chance",
+    "JSD": "Jensen-Shannon divergence of two attentions, 0 (the same) to .69 = ln 2 (no "
+    "token in common)",
+    "TVD": "total variation of two outputs: how much probability moves, 0 to 1",
+    "constant guess": "always the same class, whatever the text",
+    "95% interval": "where the number over all such texts lies, if these were drawn from "
+    "them at random; it covers another seed only where that is said",
+}
+"""Terms with what they mean; the page lists those that occur in it."""
