@@ -44,7 +44,9 @@ MOST = 40
 
 # --- from a form to its numbers and answers -------------------------------------------
 
-NUMBER = re.compile(r"(?<![\w.])[-−+]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:e[-−+]?\d+)?%?(?![\w])")
+NUMBER = re.compile(
+    r"(?<![\w.])[-−+]?(?:\d{1,3}(?:,\d{3})+|\d+|(?=\.\d))(?:\.\d+)?(?:e[-−+]?\d+)?%?(?![\w])"
+)
 ANSWER = re.compile(rf"([^.:?!|\n]{{2,90}}[?:])[\s|*]*({'|'.join(ANSWERS)})\b", re.IGNORECASE)
 
 
@@ -55,7 +57,7 @@ def numbers_in(text: str) -> Counter[str]:
 
 def _canonical(number: str) -> str:
     bare = number.replace(",", "").replace("−", "-").rstrip("%")
-    return f"{float(bare) + 0.0:.9g}" + "%" * number.endswith("%")
+    return f"{round(float(bare), 12) + 0.0:.9g}" + "%" * number.endswith("%")
 
 
 def answers_in(text: str) -> set[tuple[str, str]]:
@@ -309,6 +311,8 @@ def _scaled(number: str) -> tuple[float, int]:
 
 def changes(old: str, new: str, *, form: str) -> dict[str, list[str]]:
     """What one form lacks, has more, or answers otherwise."""
+    if form == "csv":  # or cells would be thousands
+        old, new = (text.replace(",", " ") for text in (old, new))
     if form == "json":  # a place of a value may hold a number too
         old, new = (re.sub(r"^.* \| (?=[\d-])", "", text, flags=re.M) for text in (old, new))
     before, after = numbers_in(old), numbers_in(new)

@@ -374,7 +374,7 @@ def test_bad_flags_are_one_line(base, reviews_folder, tmp_path, cli):
         "attnprobe: unknown test 'permutation'; expected one of uniform, seeds, adversary, "
     )
     done = cli(*command, "--model", tmp_path / "nowhere")
-    assert done.code == 1 and done.err.count("\n") == 1 and "expected a model folder" in done.err
+    assert done.code == 1 and done.err.count("\n") == 1 and "expected a model at" in done.err
     assert cli(*command, "--model", base, "--set", "adversary.lambdas=-1").code == 1
     assert cli(*command, "--model", base, "--set", "adversary.tvd_scale=double").code == 1
     assert not (tmp_path / "out").exists()
