@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint docs clean
+.PHONY: demo test lint docs pages clean
 
 demo: $(VENV)/installed
 	$(BIN)/attnprobe demo
@@ -20,6 +20,10 @@ lint: $(VENV)/installed
 # The documentation as a site, in site/index.html. No network is used, and a warning is an error.
 docs: $(VENV)/installed
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+
+# The pages of docs/ that say what the code says; a test fails where one is old.
+pages: $(VENV)/installed
+	for page in datasets_page reference_page rules_table; do $(BIN)/python tests/$$page.py || exit 1; done
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

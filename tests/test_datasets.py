@@ -695,7 +695,7 @@ def test_every_name_has_a_card_and_says_what_to_bring():
 
 def test_the_page_says_what_the_command_says():
     page = datasets_page.PAGE.read_text()
-    assert page == datasets_page.expected(), "run python tests/datasets_page.py"
+    assert page == datasets_page.expected(), "make pages writes it"
 
 
 def test_the_command_lists_describes_and_counts(tmp_path, cli, monkeypatch):

@@ -214,7 +214,7 @@ def test_the_example_without_arguments_runs(tmp_path, monkeypatch, capsys):
 def test_the_reference_is_what_the_docstrings_say():
     """``python tests/reference_page.py`` writes it."""
     page = read("docs/reference.md")
-    assert page == reference_page.expected(), "run python tests/reference_page.py"
+    assert page == reference_page.expected(), "make pages writes it"
     names = re.findall(r"^\| `(\w+)` \| \S", page, flags=re.MULTILINE)
     expected = [*hf_attnprobe.__all__, *functional.__all__, *figures.__all__]
     assert sorted(names) == sorted(expected)
