@@ -12,6 +12,7 @@ from hf_attnprobe.auditing.verdict import (
     no_accuracy,
 )
 from hf_attnprobe.statistics.estimates import Estimate
+from hf_attnprobe.statistics.evidence import Evidence
 from hf_attnprobe.statistics.merging import (
     EVERY,
     Partial,
@@ -21,7 +22,7 @@ from hf_attnprobe.statistics.merging import (
     merged_quality,
     of_cell,
 )
-from hf_attnprobe.statistics.questions import Evidence, said_as
+from hf_attnprobe.statistics.questions import said_as
 from hf_attnprobe.statistics.summary import PREDICTION, group_names, site_of_model
 from hf_attnprobe.statistics.verdicts import Finding
 from hf_attnprobe.statistics.wording import CLASSES, Words

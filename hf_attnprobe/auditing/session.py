@@ -60,7 +60,7 @@ from hf_attnprobe.auditing.sweep import (
     run,
     run_parts,
 )
-from hf_attnprobe.auditing.verdict import findings, site_of_model
+from hf_attnprobe.auditing.verdict import findings
 from hf_attnprobe.auditing.which_attention import attention_meant
 from hf_attnprobe.data.examples import (
     dataset_name,
@@ -72,7 +72,7 @@ from hf_attnprobe.options import Asked
 from hf_attnprobe.statistics.checks import contradictions
 from hf_attnprobe.statistics.differences import Contrast, compare_rankings, contrast
 from hf_attnprobe.statistics.stopping import MARK, rows_that_count
-from hf_attnprobe.statistics.summary import PREDICTION, summarize
+from hf_attnprobe.statistics.summary import PREDICTION, site_of_model, summarize
 from hf_attnprobe.statistics.verdicts import with_thresholds
 from hf_attnprobe.statistics.wording import words_of
 from hf_attnprobe.storage.folders import (

@@ -10,19 +10,16 @@ from dataclasses import replace
 
 import pandas as pd
 
-from hf_attnprobe.statistics.differences import draws_of
 from hf_attnprobe.statistics.estimates import Estimate
+from hf_attnprobe.statistics.evidence import Evidence, evidence_of
 from hf_attnprobe.statistics.grades import MIN_TEXTS, Answer, Rule, grade
-from hf_attnprobe.statistics.questions import QUESTIONS, Evidence, said_as
+from hf_attnprobe.statistics.questions import QUESTIONS, said_as
 from hf_attnprobe.statistics.scores import NumberQuality, Quality, number_quality, quality
-from hf_attnprobe.statistics.stopping import stopping_of
 from hf_attnprobe.statistics.summary import (
     ALL_TEXTS,
     Statistic,
-    at_site,
     group_names,
     predictions_of,
-    site_of_model,
 )
 from hf_attnprobe.statistics.verdicts import RULES, Conclusion, Finding, answered, conclude, finding
 from hf_attnprobe.statistics.wording import CLASSES, Words
@@ -60,26 +57,6 @@ def findings(
     return findings_from(
         evidence, predictions_of(rows), label_names, words=words, seed=seed, rules=rules
     )
-
-
-def evidence_of(
-    rows: pd.DataFrame,
-    control: pd.DataFrame | None,
-    *,
-    words: Words = CLASSES,
-    shares_draws: bool = False,
-) -> Evidence | None:
-    """What the questions are answered from; None where no attention stands for the model's.
-
-    Args:
-        rows, control, words, shares_draws: as of :func:`findings`.
-    """
-    site = site_of_model(rows)
-    if site is None:
-        return None
-    texts = at_site(rows, site)
-    draws = tuple(at_site(draw, site).reindex(texts.index) for draw in draws_of(control))
-    return Evidence(texts, draws, words, stopping_of(rows), shares_draws)
 
 
 def findings_from(

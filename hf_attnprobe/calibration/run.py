@@ -13,16 +13,16 @@ from hf_attnprobe.attention_model import ALL, AttentionModelBase, Batch, Site
 from hf_attnprobe.auditing.control import reassigned
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.sweep import CONTROLLED, read_by_verdict, run_batch
-from hf_attnprobe.auditing.verdict import conclusion, evidence_of, findings_from
+from hf_attnprobe.auditing.verdict import conclusion, findings_from
 from hf_attnprobe.calibration.constructed import Drawn
 from hf_attnprobe.calibration.constructs import CONSTRUCTS, WHOLE, Construct
 from hf_attnprobe.calibration.options import CalibrationOptions
 from hf_attnprobe.calibration.report import Calibration, calibration_of, write
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness import InputErasure
-from hf_attnprobe.statistics.differences import DRAW
+from hf_attnprobe.statistics.evidence import evidence_of
 from hf_attnprobe.statistics.grades import Answer
-from hf_attnprobe.statistics.summary import PREDICTION, predictions_of
+from hf_attnprobe.statistics.summary import DRAW, PREDICTION, predictions_of
 from hf_attnprobe.statistics.verdicts import Finding
 from hf_attnprobe.storage.rows import NO_SITE
 

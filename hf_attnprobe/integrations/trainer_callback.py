@@ -19,11 +19,11 @@ from hf_attnprobe.adapters import wrap
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.report import Report
 from hf_attnprobe.auditing.run import audit
-from hf_attnprobe.auditing.verdict import site_of_model
 from hf_attnprobe.data.arguments import Data, as_data
 from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.options import Asked
+from hf_attnprobe.statistics.summary import site_of_model
 
 
 logger = logging.getLogger(__name__)

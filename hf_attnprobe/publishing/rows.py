@@ -10,7 +10,7 @@ from hf_attnprobe.auditing.verdict import conclusion_sentence
 from hf_attnprobe.cards.names import anonymous, public
 from hf_attnprobe.cards.rows import PublishedRows, rows_readme
 from hf_attnprobe.publishing.audits import ReadAudit
-from hf_attnprobe.statistics.differences import mean_of_draws
+from hf_attnprobe.statistics.summary import mean_of_draws
 from hf_attnprobe.storage.rows import read_draws
 
 

@@ -26,7 +26,12 @@ from hf_attnprobe.statistics.estimates import (
     share_difference_interval,
 )
 from hf_attnprobe.statistics.grades import MIN_TEXTS
-from hf_attnprobe.statistics.summary import groups_of_texts, one_row_per_text, position
+from hf_attnprobe.statistics.summary import (
+    groups_of_texts,
+    mean_of_draws,
+    one_row_per_text,
+    position,
+)
 
 
 @dataclass(frozen=True)
@@ -109,27 +114,6 @@ def _centred(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 # --- a model beside its control ---------------------------------------------------------------
-
-
-DRAW = "draw"
-"""The column of a control's rows that numbers its draws, where there are several."""
-
-
-def draws_of(control: pd.DataFrame | None) -> list[pd.DataFrame]:
-    """The rows of each draw of a control; none without one."""
-    if control is None:
-        return []
-    if DRAW not in control:
-        return [control]
-    return [rows.drop(columns=DRAW) for _, rows in control.groupby(DRAW)]
-
-
-def mean_of_draws(control: pd.DataFrame) -> pd.DataFrame:
-    """A control's rows with every value the mean over its draws."""
-    if DRAW not in control:
-        return control
-    key = [name for name in control.columns if name not in (DRAW, "value")]
-    return control.groupby(key, as_index=False, sort=False).value.mean()
 
 
 @dataclass(frozen=True, kw_only=True)

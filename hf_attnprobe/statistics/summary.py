@@ -214,6 +214,30 @@ def find_statistic(
     return None
 
 
+# --- draws of a control -----------------------------------------------------------------------
+
+
+DRAW = "draw"
+"""The column of a control's rows that numbers its draws, where there are several."""
+
+
+def draws_of(control: pd.DataFrame | None) -> list[pd.DataFrame]:
+    """The rows of each draw of a control; none without one."""
+    if control is None:
+        return []
+    if DRAW not in control:
+        return [control]
+    return [rows.drop(columns=DRAW) for _, rows in control.groupby(DRAW)]
+
+
+def mean_of_draws(control: pd.DataFrame) -> pd.DataFrame:
+    """A control's rows with every value the mean over its draws."""
+    if DRAW not in control:
+        return control
+    key = [name for name in control.columns if name not in (DRAW, "value")]
+    return control.groupby(key, as_index=False, sort=False).value.mean()
+
+
 # --- rows of one site -------------------------------------------------------------------------
 
 

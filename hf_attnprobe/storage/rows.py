@@ -18,8 +18,7 @@ import torch
 from hf_attnprobe.attention_model import Site
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.functional.predictions import Prediction
-from hf_attnprobe.statistics.differences import DRAW
-from hf_attnprobe.statistics.summary import PREDICTION
+from hf_attnprobe.statistics.summary import DRAW, PREDICTION
 from hf_attnprobe.storage.folders import half_written
 
 

@@ -27,10 +27,15 @@ from hf_attnprobe.auditing.differences.settings import (
 )
 from hf_attnprobe.auditing.report import Report, read_audit
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.statistics.differences import Difference, Sides, changes, mean_of_draws
+from hf_attnprobe.statistics.differences import Difference, Sides, changes
 from hf_attnprobe.statistics.estimates import Estimate, mean_estimate
 from hf_attnprobe.statistics.questions import QUESTIONS
-from hf_attnprobe.statistics.summary import PREDICTION, one_row_per_text, site_of_model
+from hf_attnprobe.statistics.summary import (
+    PREDICTION,
+    mean_of_draws,
+    one_row_per_text,
+    site_of_model,
+)
 from hf_attnprobe.statistics.verdicts import RULES
 from hf_attnprobe.storage.rows import read_draws
 

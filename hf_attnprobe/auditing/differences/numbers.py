@@ -1,46 +1,31 @@
 """The number behind each question, text by text. Pure: rows in, data frames out."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import pandas as pd
 
+from hf_attnprobe.statistics.evidence import Evidence, evidence_of
 from hf_attnprobe.statistics.grades import Measure
-from hf_attnprobe.statistics.summary import at_site, predictions_of, site_of_model
+from hf_attnprobe.statistics.summary import predictions_of
 
 
 LESS_CONTROL = ", minus the control's"
 """Ends the words of a number from which the control's is taken off."""
 
 
-@dataclass(frozen=True, eq=False)
-class Texts:
-    """The texts of one audit, with what was measured of its attention as a whole.
-
-    Attributes:
-        values: [texts, statistics].
-        control: the same of the control; None without one.
-    """
-
-    values: pd.DataFrame
-    control: pd.DataFrame | None = field(default=None)
-
-
-def texts_of(rows: pd.DataFrame, control: pd.DataFrame | None) -> Texts:
-    """What the rows of an audit say of the model's attention as a whole.
+def texts_of(rows: pd.DataFrame, control: pd.DataFrame | None) -> Evidence:
+    """What the rows of an audit say of its predictions and of its attention as a whole.
 
     Args:
         rows: of the audit.
         control: rows of its control, if any.
     """
     right = _right(predictions_of(rows))
-    site = site_of_model(rows)
-    if site is None:
-        return Texts(right)
-    values = pd.concat([right, at_site(rows, site)], axis=1)
-    if control is None or control.empty:
-        return Texts(values)
-    return Texts(values, at_site(control, site).reindex(values.index))
+    found = evidence_of(rows, None if control is None or control.empty else control)
+    if found is None:
+        return Evidence(right)
+    texts = pd.concat([right, found.texts], axis=1)
+    return Evidence(texts, tuple(draw.reindex(texts.index) for draw in found.draws))
 
 
 def _right(predictions: pd.DataFrame) -> pd.DataFrame:
@@ -54,15 +39,15 @@ def _right(predictions: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame({"right": is_right.where(predictions.label >= 0)})
 
 
-def numbers_of(measure: Measure, audits: Sequence[Texts]) -> tuple[str, list[pd.Series | None]]:
+def numbers_of(measure: Measure, audits: Sequence[Evidence]) -> tuple[str, list[pd.Series | None]]:
     """A measure of every audit, in words and by text; None of an audit without it.
 
     The controls are subtracted where every audit that has the number has one.
     """
-    own = [measure.of(audit.values) for audit in audits]
+    own = [measure.of(audit.texts) for audit in audits]
     if not measure.beyond_control:
         return measure.words, own
-    controls = [None if audit.control is None else measure.of(audit.control) for audit in audits]
+    controls = [measure.of(audit.control) if audit.has_control else None for audit in audits]
     asked = [c for c, number in zip(controls, own, strict=True) if number is not None]
     if not asked or any(c is None for c in asked):
         return measure.words, own

@@ -1,0 +1,209 @@
+"""The numbers of one site, of a model and its control: what answers and differences are made of.
+
+Pure: rows in, estimates out.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+
+from hf_attnprobe.statistics.estimates import Estimate, function_estimate, mean_estimate, student_t
+from hf_attnprobe.statistics.stopping import Bounds, Stopping, difference, stopping_of, widened
+from hf_attnprobe.statistics.summary import at_site, draws_of, site_of_model
+from hf_attnprobe.statistics.wording import CLASSES, Words
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The numbers of one site, a text per row and a statistic per column.
+
+    Attributes:
+        texts: of the model.
+        draws: of every draw of its control, the same texts; none without a control.
+        words: of the kind of prediction.
+        stopping: where the audit may have stopped before all texts were done.
+        shares_draws: whether a draw is one for all texts (a model with other weights),
+            so that another draw may differ by more than the texts show. Reassigned
+            attention is drawn for each text, and its spread is that of the texts.
+    """
+
+    texts: pd.DataFrame
+    draws: tuple[pd.DataFrame, ...] = ()
+    words: Words = CLASSES
+    stopping: Stopping | None = None
+    shares_draws: bool = False
+
+    @property
+    def has_control(self) -> bool:
+        return bool(self.draws)
+
+    def column(self, name: str) -> np.ndarray:
+        """A statistic of the model by text; NaN where there is none."""
+        return _column(self.texts, name)
+
+    def control_column(self, name: str) -> np.ndarray:
+        """The mean over the control's draws by text; NaN where there is none."""
+        columns = np.array([_column(draw, name) for draw in self.draws])
+        columns = columns.reshape(len(self.draws), len(self.texts))
+        n_known = (~np.isnan(columns)).sum(0)
+        known = np.full(len(self.texts), np.nan)
+        np.divide(np.nansum(columns, 0), n_known, out=known, where=n_known > 0)
+        return known
+
+    @property
+    def control(self) -> pd.DataFrame:
+        """The means over the control's draws, of every statistic that one of them has."""
+        names = dict.fromkeys(name for draw in self.draws for name in draw)
+        columns = {name: self.control_column(name) for name in names}
+        return pd.DataFrame(columns, index=self.texts.index)
+
+    def mean(self, name: str) -> Estimate:
+        """A statistic of the model; n is 0 where there is none."""
+        return self._estimate(self.column(name), self._bounds(name))
+
+    def control_mean(self, name: str) -> Estimate:
+        """The control's, on the texts where both have a value; n is 0 without one."""
+        both = self.column(name) * 0 + self.control_column(name)
+        return self._estimate(both, self._bounds(name))
+
+    def beyond(self, name: str, other: str) -> Estimate:
+        """One loss of the model − another of the same text, bounded as each of them is."""
+        values = self.column(name) - self.column(other)
+        return self._estimate(values, self._bounds(name))
+
+    def control_beyond(self, name: str, other: str) -> Estimate:
+        """:meth:`beyond` of the control, on the texts where the model has both too."""
+        own = (self.column(name) - self.column(other)) * 0
+        theirs = self.control_column(name) - self.control_column(other)
+        return self._estimate(own + theirs, self._bounds(name))
+
+    def less_control(self, name: str, other: str) -> Estimate:
+        """How far :meth:`beyond` is beyond the control's, paired by text.
+
+        Of a probability the interval is cut at −1 and 1, where that of :meth:`beyond`
+        ends. The difference itself could be ±2, with a control that loses less than
+        random tokens do; every threshold lies far within, so no answer depends on it.
+        """
+        own = self.column(name) - self.column(other)
+        theirs = self.control_column(name) - self.control_column(other)
+        bounds = self._bounds(name)
+        found = self._estimate(own - theirs, difference(bounds, bounds))
+        found = self._over_draws(found, lambda e: e.less_control(name, other).value)
+        if found.ci95 is None or self.words.is_number:
+            return found
+        low, high = found.ci95
+        return replace(found, ci95=(max(low, -1.0), min(high, 1.0)))
+
+    def share_beyond_control(
+        self, names: Sequence[str], share: Callable[..., np.ndarray]
+    ) -> Estimate:
+        """The way from the control's agreement to 1: (own − control) / (1 − control).
+
+        Cohen's κ with the control as chance. Of the means over the texts that have all
+        of the statistics, the control's too.
+
+        Args:
+            names: of the statistics.
+            share: their means, each [...], to the agreement [...]; 1 is the best.
+        """
+        n = len(names)
+        columns = [*map(self.column, names), *map(self.control_column, names)]
+
+        def of_means(means: np.ndarray) -> np.ndarray:
+            own, control = share(*means[..., :n].T), share(*means[..., n:].T)
+            room = np.where(control < 1, 1 - control, np.nan)
+            return (own - control) / room
+
+        found = function_estimate(np.stack(columns, 1), of_means)
+        found = self._over_draws(found, lambda e: e.share_beyond_control(names, share).value)
+        if found.ci95 is None:
+            return found
+        return replace(found, ci95=(found.ci95[0], min(found.ci95[1], 1.0)))
+
+    def share_of_means(
+        self, names: Sequence[str], share: Callable[..., np.ndarray], *, control: bool
+    ) -> Estimate:
+        """The agreement itself, of the model or its control, on the texts of both.
+
+        n is 0 of a control that there is not.
+        """
+        if control and not self.has_control:
+            return Estimate(float("nan"), None, 0)
+        own = [self.column(name) for name in names]
+        theirs = [self.control_column(name) for name in names]
+        both = np.stack([*own, *theirs] if self.has_control else own, 1)
+        chosen = both[:, len(names) :] if control else both[:, : len(names)]
+        chosen = chosen + 0 * both.sum(1, keepdims=True)
+        return function_estimate(chosen, lambda means: share(*means.T))
+
+    def of_draw(self, draw: pd.DataFrame) -> "Evidence":
+        """The same with a single draw of the control."""
+        return replace(self, draws=(draw,))
+
+    def of(self, texts: pd.Index) -> "Evidence":
+        """The evidence of some of the texts."""
+        draws = tuple(draw.reindex(texts) for draw in self.draws)
+        return replace(self, texts=self.texts.loc[texts], draws=draws)
+
+    def _over_draws(self, found: Estimate, of_draw: Callable[["Evidence"], float]) -> Estimate:
+        """The interval widened by the spread of draws that all texts share.
+
+        √(texts² + draws²) on either side, the mean's over draws by Student's t; no
+        interval where there is one such draw, since its spread is not known.
+        """
+        if not self.shares_draws or found.ci95 is None:
+            return found
+        if len(self.draws) < 2:
+            return replace(found, ci95=None) if self.draws else found
+        values = np.array([of_draw(self.of_draw(draw)) for draw in self.draws])
+        values = values[~np.isnan(values)]  # a draw may not have got to these texts
+        if len(values) < 2:
+            return replace(found, ci95=None)
+        half = student_t(len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5
+        low, high = found.ci95
+        below = np.hypot(found.value - low, half)
+        above = np.hypot(high - found.value, half)
+        return replace(found, ci95=(float(found.value - below), float(found.value + above)))
+
+    def _bounds(self, name: str) -> Bounds | None:
+        return None if self.stopping is None else self.stopping.bounds(name)
+
+    def _estimate(self, values: np.ndarray, bounds: Bounds | None) -> Estimate:
+        """The mean, with an interval that allows for stopping where there are bounds."""
+        estimate = mean_estimate(values)
+        if estimate.ci95 is None or bounds is None:
+            return estimate
+        frame = pd.DataFrame({0: values}, index=self.texts.index)
+        ordinary = np.array(estimate.ci95)[:, None]
+        low, high = widened(ordinary, frame, [bounds], self.stopping)[:, 0].tolist()
+        return replace(estimate, ci95=(low, high))
+
+
+def _column(frame: pd.DataFrame, name: str) -> np.ndarray:
+    if name not in frame:
+        return np.full(len(frame), np.nan)
+    return frame[name].to_numpy(dtype=np.float64)
+
+
+def evidence_of(
+    rows: pd.DataFrame,
+    control: pd.DataFrame | None,
+    *,
+    words: Words = CLASSES,
+    shares_draws: bool = False,
+) -> Evidence | None:
+    """What rows say of the model's attention; None where no site stands for it.
+
+    Args:
+        rows: of an audit.
+        control: rows of its control, with a column ``draw`` where there are several.
+        words, shares_draws: see :class:`Evidence`.
+    """
+    site = site_of_model(rows)
+    if site is None:
+        return None
+    texts = at_site(rows, site)
+    draws = tuple(at_site(draw, site).reindex(texts.index) for draw in draws_of(control))
+    return Evidence(texts, draws, words, stopping_of(rows), shares_draws)
