@@ -70,8 +70,8 @@ from hf_attnprobe.integrations.trainer_callback import (
 )
 from hf_attnprobe.options import Options as Options
 from hf_attnprobe.options import option as option
+from hf_attnprobe.partitions.options import WorkOptions as WorkOptions
 from hf_attnprobe.partitions.plan import Plan as Plan
-from hf_attnprobe.partitions.plan import WorkOptions as WorkOptions
 from hf_attnprobe.partitions.planning import plan_audit as plan_audit
 from hf_attnprobe.partitions.report import job_report as job_report
 from hf_attnprobe.partitions.report import rows_of_job as rows_of_job

@@ -1,6 +1,6 @@
 """The verb ``demo``: the main job on data whose answer is known.
 
-It trains, audits, and checks whether attention finds the words that decide a text's label.
+What computes is imported when it is needed. It trains, audits, and checks whether attention finds the words that decide a text's label.
 """
 
 import shutil
@@ -8,29 +8,21 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-import torch
-from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-from hf_attnprobe.adapters import wrap
-from hf_attnprobe.attention_classifier import AttentionClassifierConfig
 from hf_attnprobe.auditing.options import AuditOptions
-from hf_attnprobe.auditing.report import Report
 from hf_attnprobe.auditing.run import audit
-from hf_attnprobe.data.columns import column_of
-from hf_attnprobe.data.synthetic import rationale_dataset
 from hf_attnprobe.distributed import check_one_process
-from hf_attnprobe.inference.batching import collate
-from hf_attnprobe.inference.encoding import tokenize
 from hf_attnprobe.options import LARGEST_SEED, Options, option
 from hf_attnprobe.storage.folders import alone_in, write_json
-from hf_attnprobe.training.classifier import train_classifier
 from hf_attnprobe.training.options import TrainingOptions
-from hf_attnprobe.training.trainer import TrainedClassifier
 
 
 if TYPE_CHECKING:
     import datasets
+    from torch import Tensor
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from hf_attnprobe.auditing.report import Report
+    from hf_attnprobe.training.trainer import TrainedClassifier
 
 MARK = "demo.json"  # says that everything in a folder is a demo's
 WIDTH = 64  # of word vectors and encoder
@@ -76,7 +68,7 @@ def demo(
     *,
     options: DemoOptions = DemoOptions(),
     progress: bool = True,
-) -> tuple[Report, RationaleScores, dict[str, float]]:
+) -> "tuple[Report, RationaleScores, dict[str, float]]":
     """Trains an attention classifier on generated reviews and audits it.
 
     Args:
@@ -93,6 +85,8 @@ def demo(
     Raises:
         AttnProbeError: too few examples, or a folder with other files.
     """
+    from hf_attnprobe.data.synthetic import rationale_dataset
+
     check_one_process("demo")
     data = rationale_dataset(options.n_examples, seed=options.seed)
     with alone_in(output_dir, MARK) as folder:
@@ -112,8 +106,11 @@ def demo(
 
 def _trained(
     data: "datasets.DatasetDict", folder: Path, options: DemoOptions, progress: bool
-) -> TrainedClassifier:
+) -> "TrainedClassifier":
     """The classifier of the demo, in ``model`` of its folder."""
+    from hf_attnprobe.attention_classifier import AttentionClassifierConfig
+    from hf_attnprobe.training.classifier import train_classifier
+
     config = AttentionClassifierConfig(
         encoder=options.encoder, embedding_size=WIDTH, encoder_size=WIDTH
     )
@@ -129,8 +126,8 @@ def _trained(
 
 
 def rationale_scores(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
+    model: "PreTrainedModel",
+    tokenizer: "PreTrainedTokenizerBase",
     examples: "datasets.Dataset",
 ) -> RationaleScores:
     """Scores attention, gradient and leave-one-out against the known deciding words.
@@ -139,6 +136,13 @@ def rationale_scores(
         examples: rows with ``rationale``, positions of the deciding words among the text's
             words.
     """
+    import torch
+
+    from hf_attnprobe.adapters import wrap
+    from hf_attnprobe.data.columns import column_of
+    from hf_attnprobe.inference.batching import collate
+    from hf_attnprobe.inference.encoding import tokenize
+
     adapter = wrap(model)
     texts = tokenize(tokenizer, examples, adapter).texts
     ids = column_of(examples, "example_id")
@@ -173,8 +177,10 @@ def rationale_scores(
     )
 
 
-def _rationale_mask(content: Tensor, rationales: list[list[int]]) -> Tensor:
+def _rationale_mask(content: "Tensor", rationales: list[list[int]]) -> "Tensor":
     """Bool [batch, keys], True at the n-th content position for every word number n."""
+    import torch
+
     order = content.cumsum(-1) - 1
     rows = [torch.isin(order[row], torch.tensor(words)) for row, words in enumerate(rationales)]
     return torch.stack(rows) & content

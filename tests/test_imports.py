@@ -4,6 +4,9 @@ import json
 
 import pytest
 
+from hf_attnprobe.cli.audits import FAILING
+from hf_attnprobe.statistics.grades import Answer
+
 
 HEAVY = {
     "accelerate",
@@ -91,3 +94,48 @@ with suited_threads(torch.nn.Linear(2, 2)) as n:
 def test_a_number_of_threads_that_was_set_before_anything_was_used_is_kept(run_python):
     done = run_python("-c", THREADS, env={"OMP_NUM_THREADS": None})
     assert (done.out, done.code) == ("7\n", 0), done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["--help"], 0, "calibrate"),
+        (["audit", "--help"], 0, "--text-column"),
+        (["train", "--help"], 0, "--encoder"),
+        (["audit", "--modell", "x"], 2, "did you mean --model?"),
+        (["audti"], 2, "did you mean audit?"),
+        (["audit", "--model", "x", "--dataset", "y.csv"], 1, "there is no file y.csv"),
+        (["audit", "--model", "./x", "--dataset", "sst"], 1, "expected a model at ./x"),
+        (["train", "--dataset", "sst", "--output-dir", "/dev/null/x"], 1, "--output-dir"),
+        (["train", "--dataset", "sst", "--output-dir", "x", "--epochs", "0"], 2, "at least 1"),
+        (["deceive", "--model", "x", "--dataset", "d", "--output-dir", "o"], 2, "--tokens"),
+    ],
+)
+def test_a_command_answers_before_anything_heavy_is_imported(arguments, code, said, run_python):
+    """Help, usage errors and the first checks; .2 CPU seconds on a machine at rest."""
+    done = run_python("-c", COMMAND, *arguments)
+    modules, seconds, ended = json.loads(done.err.splitlines()[-1])
+    assert ended == code and said in done.out + done.err
+    assert not HEAVY & set(modules)
+    assert seconds < 2
+
+
+COMMAND = """
+import json, sys, time
+from hf_attnprobe.cli import main
+try:
+    code = main(sys.argv[1:])
+except SystemExit as end:
+    code = end.code
+print(json.dumps([sorted(sys.modules), time.process_time(), code]), file=sys.stderr)
+"""
+
+
+def test_the_verb_itself_is_imported_without_what_it_uses(imported):
+    modules, seconds = imported("from hf_attnprobe import AuditOptions, Data, audit, demo")
+    assert not modules
+    assert seconds < 1
+
+
+def test_the_answers_of_fail_on_are_those_of_the_verdict():
+    assert tuple(str(answer).replace(" ", "-") for answer in Answer) == FAILING

@@ -20,6 +20,7 @@ from hf_attnprobe.calibration.options import CalibrationOptions
 from hf_attnprobe.calibration.report import Calibration, calibration_of, write
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness import InputErasure
+from hf_attnprobe.progress import quiet_libraries
 from hf_attnprobe.statistics.evidence import evidence_of
 from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.statistics.summary import DRAW, PREDICTION, predictions_of
@@ -34,6 +35,7 @@ OPTIONS = read_by_verdict({"input_erasure": InputErasure()})
 """Of these tests: what no verdict reads is left out."""
 
 
+@quiet_libraries()
 def calibrate(
     output_dir: str | Path | None = None,
     *,

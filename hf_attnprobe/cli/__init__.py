@@ -10,7 +10,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from typing import Any
@@ -26,7 +26,9 @@ from hf_attnprobe.cli import (
 )
 from hf_attnprobe.cli.flags import CommandParser
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.progress import quiet_libraries, say
+from hf_attnprobe.options import check_path
+from hf_attnprobe.progress import say
+from hf_attnprobe.storage.folders import check_usable
 from hf_attnprobe.terminal import one_line, show
 
 
@@ -53,6 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         arguments = vars(build_parser().parse_args(argv))
         command = arguments.pop("command")
+        check_places(arguments)
         with _log_on_stderr():
             return COMMANDS[command](arguments) or 0
     except AttnProbeError as error:
@@ -71,6 +74,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         again = "start over" if command in ("demo", "deceive") else "continue"
         _say_once(f"interrupted; run the same command again to {again}")
         return 130
+
+
+def check_places(arguments: Mapping[str, Any]) -> None:
+    """Checks what can be checked of paths before anything is imported that takes seconds.
+
+    Raises:
+        AttnProbeError: a path where nothing is, or a folder that cannot be written to.
+    """
+    models = [arguments.get("model"), *arguments.get("models", ())]
+    for model in filter(None, models):
+        check_path("model", model)
+    if "dataset" in arguments:
+        from hf_attnprobe.data.sources import recipe_of
+
+        recipe_of(arguments["dataset"])
+    output_dir = arguments.get("output_dir")
+    if output_dir is not None and "://" not in output_dir:
+        check_usable(output_dir)
 
 
 def _say_once(message: str) -> None:
@@ -131,8 +152,7 @@ def _log_on_stderr() -> Iterator[None]:
     handler = _BesideBar()
     log.addHandler(handler)
     try:
-        with quiet_libraries():
-            yield
+        yield
     finally:
         log.removeHandler(handler)
 

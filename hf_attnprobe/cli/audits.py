@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import sys
 from typing import Any
 
 from hf_attnprobe.auditing.options import AuditOptions
@@ -19,13 +20,13 @@ from hf_attnprobe.cli.flags import (
 )
 from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.options import Options, from_flat
-from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.terminal import show
 
 
 FAILED = 3
 """Exit code of an audit whose answer is among those of ``--fail-on``."""
-FAILING = {str(answer).replace(" ", "-"): answer for answer in Answer}
+FAILING = ("yes", "mostly-yes", "partly", "mostly-no", "no", "cannot-say")
+"""The answers, each as one word."""
 
 
 def add_audit(parser: CommandParser) -> None:
@@ -49,7 +50,7 @@ def add_audit(parser: CommandParser) -> None:
     parser.add_argument(
         "--fail-on",
         nargs="+",
-        choices=list(FAILING),
+        choices=FAILING,
         default=(),
         metavar="ANSWER",
         help=f"end with exit code {FAILED} where the answer is one of these: {', '.join(FAILING)}",
@@ -99,20 +100,22 @@ def add_report(parser: argparse.ArgumentParser) -> None:
 
 def run_audit(arguments: dict[str, Any]) -> int:
     """Audits and prints the report; its exit code is that of ``--fail-on``."""
-    from hf_attnprobe.auditing.estimate import estimate_audit
+    given = {
+        "model": arguments["model"],
+        "dataset": from_flat(arguments, Data),
+        "options": from_flat(arguments, AuditOptions),
+        "tests": asked(arguments, of_audits),
+        "output_dir": arguments["output_dir"],
+    }
+
     from hf_attnprobe.auditing.forms.terminal import place_lines
     from hf_attnprobe.auditing.result import to_json
     from hf_attnprobe.auditing.run import audit
     from hf_attnprobe.distributed import process_state
 
-    given = {
-        "model": arguments["model"],
-        "dataset": from_flat(arguments, Data),
-        "tests": asked(arguments, of_audits),
-        "options": from_flat(arguments, AuditOptions),
-        "output_dir": arguments["output_dir"],
-    }
     if arguments["estimate"]:
+        from hf_attnprobe.auditing.estimate import estimate_audit
+
         told = estimate_audit(**given)
         show(json.dumps(told.to_json()) if arguments["json"] else told.to_text())
         return 0
@@ -123,8 +126,11 @@ def run_audit(arguments: dict[str, Any]) -> int:
         else:
             show(report.to_text(verbose=arguments["verbose"]), end="\n\n")
             show("\n".join(place_lines(arguments["output_dir"])))
-    fails = report.answer in {FAILING[name] for name in arguments["fail_on"]}
-    return FAILED if fails else 0
+    if str(report.answer).replace(" ", "-") not in arguments["fail_on"]:
+        return 0
+    if process_state().is_main_process:
+        show(f"attnprobe: the answer is {report.answer}, on which --fail-on fails", file=sys.stderr)
+    return FAILED
 
 
 def of_comparisons() -> dict[str, type[Options]]:
@@ -136,16 +142,19 @@ def of_comparisons() -> dict[str, type[Options]]:
 
 def run_compare(arguments: dict[str, Any]) -> None:
     """Runs the same tests on several checkpoints and prints one table."""
+    data, options = from_flat(arguments, Data), from_flat(arguments, ComparisonOptions)
+    tests = asked(arguments, of_comparisons)
+
     from hf_attnprobe.checkpoint_comparison.report import to_json
     from hf_attnprobe.checkpoint_comparison.run import compare_checkpoints
     from hf_attnprobe.distributed import process_state
 
     comparison = compare_checkpoints(
         arguments["models"],
-        from_flat(arguments, Data),
-        asked(arguments, of_comparisons),
+        data,
+        tests,
         output_dir=arguments["output_dir"],
-        options=from_flat(arguments, ComparisonOptions),
+        options=options,
     )
     if process_state().is_main_process:
         show(json.dumps(to_json(comparison)) if arguments["json"] else comparison)
@@ -158,8 +167,11 @@ def run_report(arguments: dict[str, Any]) -> None:
     folders, figures = arguments["folders"], arguments["figures"]
     if figures is not None:
         save_figures(folders, figures)
+        show(f"figures in {figures}")
     if figures is not None and arguments["output"] is None:
         return
     text = render_report(folders, arguments["output"])
     if arguments["output"] is None:
         show(text, end="")
+    else:
+        show(f"report in {arguments['output']}")

@@ -2,11 +2,14 @@
 
 import argparse
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hf_attnprobe.cli.flags import add_json
-from hf_attnprobe.data.catalogue import KnownDataset, known_datasets
 from hf_attnprobe.terminal import show
+
+
+if TYPE_CHECKING:
+    from hf_attnprobe.data.catalogue import KnownDataset
 
 
 HEADER = ("name", "task", "train / validation / test", "classes", "at hand", "source")
@@ -26,6 +29,8 @@ def add_datasets(parser: argparse.ArgumentParser) -> None:
 
 def run_datasets(arguments: dict[str, Any]) -> None:
     """Lists the data sets that have a name, or says what to bring for some."""
+    from hf_attnprobe.data.catalogue import known_datasets
+
     known = known_datasets(*arguments["names"])
     if arguments["json"]:
         show(json.dumps([dataset.to_json() for dataset in known]))
@@ -35,7 +40,7 @@ def run_datasets(arguments: dict[str, Any]) -> None:
         show(_table(known))
 
 
-def _table(known: list[KnownDataset]) -> str:
+def _table(known: "list[KnownDataset]") -> str:
     """A row for each data set, in columns, and the licences below."""
     rows = [HEADER, *map(_cells, known)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -55,7 +60,7 @@ def _table(known: list[KnownDataset]) -> str:
     return "\n".join(lines)
 
 
-def _cells(dataset: KnownDataset) -> tuple[str, ...]:
+def _cells(dataset: "KnownDataset") -> tuple[str, ...]:
     card = dataset.card
     return (
         dataset.name,

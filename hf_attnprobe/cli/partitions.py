@@ -14,7 +14,7 @@ from hf_attnprobe.cli.flags import (
 )
 from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.options import from_flat
-from hf_attnprobe.partitions.plan import WorkOptions
+from hf_attnprobe.partitions.options import WorkOptions
 from hf_attnprobe.terminal import show
 
 

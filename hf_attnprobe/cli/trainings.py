@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hf_attnprobe.auditing.forms.terminal import place_lines
 from hf_attnprobe.cli.flags import (
     CommandParser,
     add_help_all,
@@ -17,25 +16,19 @@ from hf_attnprobe.cli.flags import (
     asked,
 )
 from hf_attnprobe.data.arguments import Data
-from hf_attnprobe.deception import report as deception_report
 from hf_attnprobe.deception.options import DeceptionOptions
-from hf_attnprobe.deception.run import deceive
 from hf_attnprobe.demonstration import (
     DemoOptions,
     demo,
     rationale_line,
     rationale_sentences,
 )
-from hf_attnprobe.distributed import process_state
 from hf_attnprobe.options import Options, from_flat
 from hf_attnprobe.publishing.options import CardOptions, PublishingOptions
 from hf_attnprobe.retraining import TESTS
-from hf_attnprobe.retraining import result as retraining_result
 from hf_attnprobe.retraining.options import RetrainOptions
-from hf_attnprobe.retraining.run import retrain
 from hf_attnprobe.terminal import show
 from hf_attnprobe.training.options import Architecture, TrainingOptions
-from hf_attnprobe.training.run import train
 
 
 TESTING = ("split", "test_limit")
@@ -110,6 +103,8 @@ def add_deceive(parser: argparse.ArgumentParser) -> None:
 
 def run_demo(arguments: dict[str, Any]) -> None:
     """Trains, audits, and prints the report and how well attention finds the rationale."""
+    from hf_attnprobe.auditing.forms.terminal import place_lines
+
     folder = Path(arguments["output_dir"])
     report, found, metrics = demo(folder, options=from_flat(arguments, DemoOptions))
     verbose = arguments["verbose"]
@@ -126,13 +121,18 @@ def run_demo(arguments: dict[str, Any]) -> None:
 def run_train(arguments: dict[str, Any]) -> None:
     """Trains on the splits train and validation; scores the test split where there is one."""
     from_flat(arguments, PublishingOptions)  # refused before anything is trained
+    data, options = from_flat(arguments, Data), from_flat(arguments, TrainingOptions)
     architecture = from_flat(arguments, Architecture)
+
+    from hf_attnprobe.distributed import process_state
+    from hf_attnprobe.training.run import train
+
     _, _, metrics = train(
-        from_flat(arguments, Data),
+        data,
         output_dir=arguments["output_dir"],
         model=arguments["model"],
         architecture=vars(architecture),
-        options=from_flat(arguments, TrainingOptions),
+        options=options,
     )
     if not process_state().is_main_process:
         return
@@ -163,15 +163,21 @@ def of_retrainings() -> dict[str, type[Options]]:
 
 def run_retrain(arguments: dict[str, Any]) -> None:
     """Trains models beside a base and prints what they say of it."""
+    data, options = from_flat(arguments, Data), from_flat(arguments, RetrainOptions)
+
+    from hf_attnprobe.auditing.forms.terminal import place_lines
+    from hf_attnprobe.retraining.result import to_json
+    from hf_attnprobe.retraining.run import retrain
+
     report = retrain(
         arguments["model"],
-        from_flat(arguments, Data),
+        data,
         asked(arguments, of_retrainings),
         output_dir=arguments["output_dir"],
-        options=from_flat(arguments, RetrainOptions),
+        options=options,
     )
     if arguments["json"]:
-        show(json.dumps(retraining_result.to_json(report)))
+        show(json.dumps(to_json(report)))
     else:
         show(report.to_text(verbose=arguments["verbose"]), end="\n\n")
         show("\n".join(place_lines(arguments["output_dir"])))
@@ -179,15 +185,20 @@ def run_retrain(arguments: dict[str, Any]) -> None:
 
 def run_deceive(arguments: dict[str, Any]) -> None:
     """Trains a model against attention to some tokens and prints what became of both."""
+    data, options = from_flat(arguments, Data), from_flat(arguments, DeceptionOptions)
+
+    from hf_attnprobe.deception.report import to_json
+    from hf_attnprobe.deception.run import deceive
+
     deception = deceive(
         arguments["model"],
-        from_flat(arguments, Data),
+        data,
         arguments["tokens"],
         output_dir=arguments["output_dir"],
-        options=from_flat(arguments, DeceptionOptions),
+        options=options,
     )
     if arguments["json"]:
-        show(json.dumps(deception_report.to_json(deception)))
+        show(json.dumps(to_json(deception)))
     else:
         show(f"{deception}\nmodel in {arguments['output_dir']}")
 

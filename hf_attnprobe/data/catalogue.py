@@ -4,10 +4,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hf_attnprobe.data.examples import load_examples
 from hf_attnprobe.data.recipes import RECIPES, Card
 from hf_attnprobe.data.sources import named
 from hf_attnprobe.errors import AttnProbeError, NoSuchSplit
+from hf_attnprobe.progress import quiet_datasets
 
 
 @dataclass(frozen=True)
@@ -101,8 +101,11 @@ def _describe(dataset: str) -> KnownDataset:
     return KnownDataset(recipe.name, recipe.hub_id, at_hand, recipe.card, found)
 
 
+@quiet_datasets()
 def _count(dataset: str) -> dict[str, int]:
     """Number of texts in each split that there is."""
+    from hf_attnprobe.data.examples import load_examples
+
     counts = {}
     for split in ("train", "validation", "test"):
         try:

@@ -26,10 +26,10 @@ from hf_attnprobe.hardware import give_back_pages
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.partitions.auditor import Auditor, Trust, load_auditor
+from hf_attnprobe.partitions.options import WorkOptions
 from hf_attnprobe.partitions.plan import (
     Part,
     Plan,
-    WorkOptions,
     commit,
     part_name,
     read_plan,

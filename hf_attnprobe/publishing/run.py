@@ -13,6 +13,7 @@ from hf_attnprobe.checkpoints.readme import README, describe, read_text, write_f
 from hf_attnprobe.checkpoints.records import RECORD
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.functional.fingerprint import model_fingerprint
+from hf_attnprobe.progress import quiet_libraries
 from hf_attnprobe.publishing.audits import ReadAudit, as_told, read_audits
 from hf_attnprobe.publishing.hub import Hub
 from hf_attnprobe.publishing.options import CardOptions
@@ -26,6 +27,7 @@ OF_TRAININGS = ("optimizer", "scheduler", "rng_state", "trainer_state", "trainin
 """What files of a Trainer begin with that nobody needs to use the model."""
 
 
+@quiet_libraries()
 def write_card(
     model: str | Path,
     audits: Sequence[str | Path] = (),

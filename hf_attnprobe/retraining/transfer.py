@@ -16,6 +16,7 @@ from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.functional.fingerprint import model_fingerprint
 from hf_attnprobe.inference.outputs import Outputs, predict
+from hf_attnprobe.progress import quiet_libraries
 from hf_attnprobe.retraining.base import (
     Base,
     Splits,
@@ -35,6 +36,7 @@ from hf_attnprobe.storage.folders import claim
 from hf_attnprobe.storage.rows import append_rows, to_rows
 
 
+@quiet_libraries()
 def transfer(
     model: str | Path,
     guide: str | Path,
