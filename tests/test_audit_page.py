@@ -522,7 +522,7 @@ def test_every_form_of_an_audit(cli, classifier, tmp_path):
     for ending in ("html", "md", "json", "csv", "tex"):
         file = tmp_path / f"report.{ending}"
         done = cli("report", classifier, "--output", file)
-        assert (done.code, done.out) == (0, ""), done.err
+        assert (done.code, done.out) == (0, f"report in {file}\n"), done.err
         assert file.stat().st_size > 500
     report = read_audit(classifier)
     assert json.loads((tmp_path / "report.json").read_text()) == to_json(report)

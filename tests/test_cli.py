@@ -349,7 +349,8 @@ def test_report_renders_an_audit_again(command, cli, tmp_path):
     written = (tmp_path / "out" / "report.md").read_text()
     done = cli("report", tmp_path / "out")
     assert (done.code, done.out, done.err) == (0, written, "")
-    assert cli("report", tmp_path / "out", "--output", tmp_path / "again.md").out == ""
+    again = cli("report", tmp_path / "out", "--output", tmp_path / "again.md")
+    assert again.out == f"report in {tmp_path / 'again.md'}\n"
     assert (tmp_path / "again.md").read_text() == written
     for heading in (*(f"## {test}" for test in TESTS), "## texts", "## provenance"):
         assert heading in written

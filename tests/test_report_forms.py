@@ -147,7 +147,9 @@ def test_a_newer_summary_is_refused_and_an_older_one_read(audited, copy_of):
 def test_a_gate_needs_no_thresholds(cli, checkpoint, reviews_folder):
     command = ["audit", "--model", checkpoint, "--dataset", reviews_folder]
     command += ["--test-limit", "3", "--tests", "permutation"]  # too few to say
-    assert cli(*command, "--fail-on", "cannot-say", "no").code == 3
+    done = cli(*command, "--fail-on", "cannot-say", "no")
+    assert done.code == 3
+    assert done.err.endswith("the answer is cannot say, on which --fail-on fails\n")
     assert cli(*command, "--fail-on", "no").code == 0
 
 
