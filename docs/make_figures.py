@@ -94,7 +94,7 @@ def example_page(model: Path) -> None:
 
 def draw(report: object, names: tuple[str, ...], folder: Path) -> None:
     """Keeps the named figures of a report."""
-    figures.save(report, folder, formats=("svg",))
+    figures.save(report.charts(), folder, formats=("svg",))
     (DOCS / "figures").mkdir(exist_ok=True)
     for name in names:
         shutil.copy(folder / f"{name}.svg", DOCS / "figures")

@@ -4,7 +4,6 @@ import hashlib
 import re
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import matplotlib as mpl
@@ -15,9 +14,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from hf_attnprobe import figures
+from hf_attnprobe.charts.audit_charts import audit_charts
 from hf_attnprobe.charts.chart import Chart, HeatMap, Reference, Series
+from hf_attnprobe.charts.head_maps import group_charts, head_maps
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.statistics.summary import Statistic
 from made_up_rows import audit_rows, head_rows, long_rows
 
 
@@ -26,9 +26,17 @@ PDF_START = b"%PDF-"
 PNG_START = b"\x89PNG"
 
 
-def a_report(rows, statistics=()):
-    provenance = {"classes": ["neg", "pos"], "seed": 0}
-    return SimpleNamespace(rows=rows, provenance=provenance, statistics=statistics)
+def a_report(rows):
+    from hf_attnprobe import Report  # another process draws without them
+    from hf_attnprobe.data.examples import DatasetName
+
+    provenance = {"classes": ["neg", "pos"]}
+    return Report("m", DatasetName("d", "test"), 60, 0, (), provenance, rows=rows)
+
+
+def named(report, key):
+    (chart,) = [chart for chart in report.charts() if chart.key == key]
+    return chart
 
 
 @pytest.fixture(scope="module")
@@ -39,34 +47,6 @@ def report():
 @pytest.fixture(scope="module")
 def report_of_heads():
     return a_report(head_rows(40))
-
-
-@pytest.fixture(scope="module")
-def retraining():
-    means = {
-        "adversary_jsd@0.001": 0.5,
-        "adversary_tvd@0.001": 0.2,
-        "frontier_jsd@0.01": 0.6,
-        "frontier_jsd@0.1": 0.65,
-        "largest_jsd": 0.69,
-    }
-    statistics = tuple(
-        Statistic(
-            "adversary",
-            name,
-            -1,
-            -1,
-            "all",
-            value=m,
-            ci95=(m, m),
-            n=9,
-            median=m,
-            std=0.1,
-            undefined=0,
-        )
-        for name, m in means.items()
-    )
-    return a_report(pd.DataFrame(), statistics)
 
 
 def a_chart(**changes):
@@ -88,9 +68,10 @@ def texts_of(svg):
 
 
 @pytest.mark.parametrize(
-    "name",
+    "key",
     [
-        "tau_histograms",
+        "tau_leave_one_out",
+        "tau_gradient",
         "permutation_by_max_attention",
         "adversarial_distance",
         "js_against_attention",
@@ -99,18 +80,19 @@ def texts_of(svg):
         "plausibility",
     ],
 )
-def test_each_figure_of_an_audit(report, name):
-    ax = getattr(figures, name)(report)
+def test_each_figure_of_an_audit(report, key):
+    ax = figures.draw(named(report, key))
     assert ax.get_figure().get_size_inches()[0] == 3.25
     assert ax.get_title() == ""
     assert ax.has_data()
     own = Figure().subplots()
-    assert getattr(figures, name)(report, own) is own
+    assert report.plot(key, own) is own
+    assert own.has_data()
 
 
 def test_dots_lie_where_the_chart_says(report):
-    (chart,) = [c for c in figures.charts(report) if c.key == "comprehensiveness"]
-    ax = figures.comprehensiveness(report)
+    chart = named(report, "comprehensiveness")
+    ax = figures.draw(chart)
     (line,) = [c.lines[0] for c in ax.containers]
     names = tuple(label.get_text() for label in ax.get_xticklabels())
     assert names == chart.series[0].x
@@ -161,8 +143,8 @@ def test_long_names_are_written_below_each_other():
 
 
 def test_the_head_map_writes_every_number(report_of_heads):
-    ax = figures.head_map(report_of_heads, statistic="attention_leave_one_out_tau")
-    (chart,) = [c for c in figures.charts(report_of_heads) if c.key.endswith("_tau")]
+    chart = named(report_of_heads, "heads_attention_leave_one_out_tau")
+    ax = report_of_heads.plot("heads_attention_leave_one_out_tau")
     written = [float(t.get_text().replace("−", "-")) for t in ax.texts]
     assert written == pytest.approx(np.array(chart.values).ravel(), abs=0.0051)
     assert ax.images[0].get_array().tolist() == [list(row) for row in chart.values]
@@ -187,18 +169,11 @@ def test_a_map_with_holes_and_one_of_many_heads():
     assert {t.get_text() for t in figures.draw(nothing).texts} == {"–"}
 
 
-def test_the_penalty_curve(retraining):
-    ax = figures.penalty_curve(retraining, published=(0.514, 0.072))
-    legend = legend_of(ax)
-    assert "published adversary" in legend
-    assert legend[-1] == "no attention whatever can be farther"
-
-
 def test_names_are_no_formulas(tmp_path):
     """Class names come from users; matplotlib would typeset what is between dollars."""
     series = (Series("predicted $x^2 <b> & é", ("$a_1$", "b"), (1, 2)),)
     chart = a_chart(kind="dots", series=series, references=(Reference("$r$", 1),))
-    figures.save_charts([replace(chart, title="$")], tmp_path, ["svg"])
+    figures.save([replace(chart, title="$")], tmp_path, ["svg"])
     shown = texts_of((tmp_path / "key.svg").read_bytes())
     assert {"predicted $x^2 <b> & é", "$a_1$", "$r$"} <= set(shown)
 
@@ -208,7 +183,7 @@ def test_characters_without_a_glyph_are_one_line(tmp_path, caplog):
         Series("predicted 日本", (1.0,), (2.0,)),
         Series("another", (1.0,), (3.0,)),
     )
-    figures.save_charts([a_chart(series=series)], tmp_path)
+    figures.save([a_chart(series=series)], tmp_path)
     assert "predicted 日本" in texts_of((tmp_path / "key.svg").read_bytes())
     assert [r.message for r in caplog.records if "lacks characters" in r.message]
     assert len(caplog.records) == 1
@@ -218,20 +193,20 @@ def test_axes_of_the_user_keep_their_look(report):
     before = dict(mpl.rcParams)
     figure = Figure(figsize=(9, 4))
     left, right = figure.subplots(1, 2)
-    figures.tau_histograms(report, left, measure="gradient")
-    figures.fraction_to_flip(report, right)
+    report.plot("tau_gradient", left)
+    report.plot("fraction_to_flip", right)
     assert tuple(figure.get_size_inches()) == (9, 4)
     assert dict(mpl.rcParams) == before
 
 
 def test_a_notebook_shows_the_figure(report):
-    svg = figures.tau_histograms(report).get_figure()._repr_svg_()
+    svg = figures.draw(named(report, "tau_leave_one_out")).get_figure()._repr_svg_()
     assert "Kendall τ with leaving tokens out" in texts_of(svg)
 
 
 def test_plot_as_the_last_line_of_a_cell_is_a_picture(report):
     """What a notebook asks an object for, with the title, and nothing before it."""
-    ax = figures.draw_one(report)
+    ax = report.plot()
     shown = texts_of(ax._repr_svg_())
     assert "Rank correlation of attention with leaving" in shown
     assert "Kendall τ with leaving tokens out" in shown
@@ -240,7 +215,7 @@ def test_plot_as_the_last_line_of_a_cell_is_a_picture(report):
 
 def test_the_title_stands_above_the_legend(report):
     own = Figure(layout="constrained").subplots()
-    for ax in (figures.draw_one(report, "tau_gradient"), figures.draw_one(report, ax=own)):
+    for ax in (report.plot("tau_gradient"), report.plot(ax=own)):
         figure = ax.get_figure(root=True)
         FigureCanvasAgg(figure).draw()
         (legend,) = [*figure.legends, *filter(None, [ax.get_legend()])]
@@ -254,33 +229,29 @@ def test_the_title_stands_above_the_legend(report):
 # --- what is refused ----------------------------------------------------------------
 
 
-def test_errors_say_what_to_do(report, report_of_heads, retraining, tmp_path):
-    with pytest.raises(AttnProbeError, match="with rows"):
-        figures.tau_histograms(a_report(pd.DataFrame()))
-    with pytest.raises(AttnProbeError, match="leave_one_out or gradient, got 'x'"):
-        figures.tau_histograms(report, measure="x")
+def test_errors_say_what_to_do(report, report_of_heads, tmp_path):
+    with pytest.raises(AttnProbeError, match="with its rows"):
+        a_report(pd.DataFrame()).plot()
+    with pytest.raises(AttnProbeError, match="got x; there are tau_leave_one_out, tau_gradient"):
+        report.plot("x")
     with pytest.raises(AttnProbeError, match=r"pass site=\(layer, head\)"):
         single = report_of_heads.rows
-        figures.tau_histograms(a_report(single[single["head"] >= 0]))
-    with pytest.raises(AttnProbeError, match="test erasure"):
-        figures.fraction_to_flip(report_of_heads)
-    with pytest.raises(AttnProbeError, match="'zero_tvd' of several heads"):
-        figures.head_map(report_of_heads, statistic="zero_tvd")
-    with pytest.raises(AttnProbeError, match="adversary, seeds or uniform"):
-        figures.penalty_curve(report)
+        a_report(single[single["head"] >= 0]).plot("tau_leave_one_out")
+    with pytest.raises(AttnProbeError, match="got fraction_to_flip; there are"):
+        report_of_heads.plot("fraction_to_flip")
     with pytest.raises(AttnProbeError, match="'gif'"):
-        figures.save(report, tmp_path, ("gif",))
+        figures.save(report.charts(), tmp_path, ("gif",))
     with pytest.raises(AttnProbeError, match="nothing can be drawn"):
-        figures.save(a_report(pd.DataFrame()), tmp_path)
+        figures.save(a_report(pd.DataFrame()).charts(), tmp_path)
     (tmp_path / "file").write_text("mine")
     with pytest.raises(AttnProbeError, match="a folder for figures"):
-        figures.save(retraining, tmp_path / "file")
+        figures.save([a_chart()], tmp_path / "file")
     assert (tmp_path / "file").read_text() == "mine"
 
 
 def test_a_head_is_drawn_where_it_is_named(report_of_heads):
     single = a_report(report_of_heads.rows[report_of_heads.rows["head"] >= 0])
-    assert figures.tau_histograms(single, site=(1, 2)).has_data()
+    assert single.plot("tau_leave_one_out", site=(1, 2)).has_data()
 
 
 # --- files --------------------------------------------------------------------------
@@ -303,9 +274,11 @@ def save_all(folder):
     """Erasure, in points and dots; a histogram, a curve and maps of heads."""
     rows = audit_rows(60)
     some = rows[rows.test.isin(["prediction", "erasure", "adversarial", "correlation"])]
-    figures.save(a_report(some), folder, ["svg"])
+    figures.save(audit_charts(some, ["neg", "pos"], site=(0, 0)), folder, ["svg"])
     heads = head_rows(40)
-    figures.save(a_report(heads[heads.test == "permutation"]), Path(folder) / "heads")
+    shuffled = heads[heads.test == "permutation"]
+    charts = [*head_maps(shuffled), *group_charts(shuffled)]
+    figures.save(charts, Path(folder) / "heads")
 
 
 def digests(folder):
@@ -346,7 +319,7 @@ def test_files_are_what_their_names_say(saved):
 
 def test_captions_say_what_is_to_be_seen(saved, report):
     captions = (saved / "captions.md").read_text()
-    drawn = [c for c in figures.charts(report) if f"## {c.key}\n" in captions]
+    drawn = [c for c in report.charts() if f"## {c.key}\n" in captions]
     assert len(drawn) == 5
     for chart in drawn:
         (said,) = re.findall(rf"## {chart.key}\n\n(.*)", captions)
@@ -356,17 +329,20 @@ def test_captions_say_what_is_to_be_seen(saved, report):
 
 
 def test_png_is_for_slides(tmp_path):
-    (path, caption) = figures.save_charts([a_chart()], tmp_path / "new" / "folder", ["png"])
+    (path, caption) = figures.save([a_chart()], tmp_path / "new" / "folder", ["png"])
     assert path.read_bytes().startswith(PNG_START)
     assert caption.name == "captions.md"
 
 
-def test_no_text_lies_on_another(report, report_of_heads, retraining):
+def test_no_text_lies_on_another(report, report_of_heads):
     """Tick labels, axis labels and legends, measured as they are drawn."""
+    from charts.test_curves import STATISTICS
+    from hf_attnprobe.retraining.curves import curve_points, penalty_curve
+
     for chart in (
-        *figures.charts(report),
-        *figures.charts(report_of_heads),
-        *figures.charts(retraining),
+        *report.charts(),
+        *report_of_heads.charts(),
+        penalty_curve(curve_points(STATISTICS)),
     ):
         ax = figures.draw(chart, title=True)
         figure = ax.get_figure(root=True)
@@ -388,4 +364,4 @@ def test_no_text_lies_on_another(report, report_of_heads, retraining):
 
 def test_one_class_in_one_text():
     rows = long_rows({"attention_gradient_tau": [0.3]}, "correlation")
-    assert figures.tau_histograms(a_report(rows), measure="gradient").has_data()
+    assert a_report(rows).plot("tau_gradient").has_data()

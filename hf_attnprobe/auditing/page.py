@@ -14,8 +14,7 @@ from hf_attnprobe.auditing.pages.which_heads import which_heads
 from hf_attnprobe.auditing.result import AuditResult, to_json
 from hf_attnprobe.charts.audit_charts import audit_charts
 from hf_attnprobe.charts.chart import Chart
-from hf_attnprobe.charts.head_groups import group_charts
-from hf_attnprobe.charts.head_maps import head_maps
+from hf_attnprobe.charts.head_maps import group_charts, head_maps
 from hf_attnprobe.page.document import document, fragment
 from hf_attnprobe.page.html import Html
 from hf_attnprobe.page.texts import texts_section

@@ -12,11 +12,14 @@ from hf_attnprobe.auditing.forms.full_text import to_text
 from hf_attnprobe.auditing.forms.latex import to_latex
 from hf_attnprobe.auditing.forms.markdown_report import to_markdown
 from hf_attnprobe.auditing.forms.terminal import short_text
-from hf_attnprobe.auditing.page import audit_fragment, audit_page
+from hf_attnprobe.auditing.page import audit_fragment, audit_page, published_as
 from hf_attnprobe.auditing.result import AuditResult, check_schema, fields_from_json
+from hf_attnprobe.charts.audit_charts import audit_charts
+from hf_attnprobe.charts.chart import Chart, HeatMap
+from hf_attnprobe.charts.head_maps import group_charts, head_maps
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.statistics.stopping import MARK, rows_that_count
-from hf_attnprobe.statistics.summary import PREDICTION
+from hf_attnprobe.statistics.summary import PREDICTION, site_of_model
 from hf_attnprobe.statistics.verdict_lines import tail
 from hf_attnprobe.storage.folders import write_atomically
 from hf_attnprobe.storage.provenance import read_summary
@@ -72,19 +75,45 @@ class Report(AuditResult):
         """What a notebook shows: verdict and findings."""
         return str(audit_fragment(self))
 
-    def plot(self, kind: str | None = None, ax: "Axes | None" = None) -> "Axes":
-        """Draws a figure with matplotlib.
+    def charts(self, *, site: tuple[int, int] | None = None) -> tuple[Chart | HeatMap, ...]:
+        """All that can be drawn of the rows, as data, in the order of the questions.
 
         Args:
-            kind: key of a chart of ``figures.charts(report)``; by default the first.
-            ax: where it is drawn; by default a figure of its own.
+            site: layer and head; by default what stands for the model's attention.
+        """
+        rows, seed, words = self.rows, self.seed, self.words
+        if not len(rows):
+            return ()
+        place = site or site_of_model(rows)
+        own: tuple[Chart, ...] = ()
+        if place is not None:
+            classes, published = self.provenance.get("classes", ()), published_as(self)
+            own = audit_charts(
+                rows, classes, site=place, words=words, published=published, seed=seed
+            )
+        maps = head_maps(rows, seed=seed, words=words)
+        return (*own, *maps, *group_charts(rows, seed=seed, words=words))
+
+    def plot(
+        self,
+        kind: str | None = None,
+        ax: "Axes | None" = None,
+        *,
+        site: tuple[int, int] | None = None,
+    ) -> "Axes":
+        """Draws a figure with matplotlib, which a notebook shows as the last line of a cell.
+
+        Args:
+            kind: key of one of :meth:`charts`; by default the first.
+            ax: where it is drawn; by default a figure of its own, which is ``plot().figure``.
+            site: layer and head; by default what stands for the model's attention.
 
         Raises:
             AttnProbeError: nothing to draw, or no such figure.
         """
-        from hf_attnprobe import figures  # matplotlib is slow to import
+        from hf_attnprobe.figures import draw_one  # matplotlib is slow to import
 
-        return figures.draw_one(self, kind, ax)
+        return draw_one(self.charts(site=site), kind, ax)
 
     def to_pandas(self) -> pd.DataFrame:
         """The rows: test, statistic, example_id, layer, head, value."""

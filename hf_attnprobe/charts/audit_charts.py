@@ -1,22 +1,211 @@
-"""All charts that the rows of one audit permit, in the order of the questions. Pure."""
+"""All charts that the rows of one audit permit, in the order of the questions. Pure.
 
-from collections.abc import Sequence
+Each follows a figure of a paper and says in one sentence what is to be seen.
+"""
 
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
 import pandas as pd
 
-from hf_attnprobe.charts.by_largest_weight import (
-    distance_by_max_attention,
-    permutation_by_max_attention,
+from hf_attnprobe import markdown
+from hf_attnprobe.charts.chart import Chart, Reference, Series
+from hf_attnprobe.published import PUBLISHED, Published
+from hf_attnprobe.statistics.estimates import Estimate, mean_estimates
+from hf_attnprobe.statistics.samples import sample
+from hf_attnprobe.statistics.summary import (
+    BY_ROUNDING,
+    at_site,
+    attention_bin,
+    bin_names,
+    js_by_gap,
+    key_of,
+    position,
+    predictions_of,
 )
-from hf_attnprobe.charts.chart import Chart
-from hf_attnprobe.charts.distances import adversarial_distance, shown_epsilons
-from hf_attnprobe.charts.evidence import Evidence, evidence_at
-from hf_attnprobe.charts.orders_of_erasure import fraction_to_flip
-from hf_attnprobe.charts.rank_agreement import tau_histogram
-from hf_attnprobe.charts.rankings import comprehensiveness, plausibility, sufficiency
-from hf_attnprobe.charts.single_weights import js_against_attention
-from hf_attnprobe.published import Published
 from hf_attnprobe.statistics.wording import CLASSES, Words
+
+
+MOST_CLASSES = 4
+"""Series of predicted classes that can be told apart; more are not divided."""
+BESIDE_RANDOM = ("comprehensiveness@", "sufficiency@", "auprc@")
+BEYOND = "beyond random: "
+EXACT = "exact"
+NOTHING = Estimate(float("nan"), None, 0)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Texts that are drawn together.
+
+    Attributes:
+        name: in legends.
+        number: of the predicted class; None for all texts.
+        values: their statistics, a text per row.
+    """
+
+    name: str
+    number: int | None
+    values: pd.DataFrame
+
+    @cached_property
+    def means(self) -> dict[str, Estimate]:
+        """Of every statistic, with intervals."""
+        values = self.values.to_numpy(dtype=np.float64)
+        means = mean_estimates(values)
+        return dict(zip(self.values.columns, means, strict=True))
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The numbers of one site.
+
+    Attributes:
+        everything: all texts.
+        groups: by predicted class, where there are few of them; else all texts.
+        words: of the kind of prediction.
+        published: where the papers' numbers are, if they have any.
+    """
+
+    everything: Group
+    groups: tuple[Group, ...]
+    words: Words
+    published: Published | None = None
+
+    @property
+    def values(self) -> pd.DataFrame:
+        """Statistics by text."""
+        return self.everything.values
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.values and bool(self.values[name].notna().any())
+
+    def mean(self, name: str) -> Estimate:
+        """A statistic over all texts, with its interval; n is 0 where there is none."""
+        return self.everything.means.get(name, NOTHING)
+
+    def beyond_random(self, name: str) -> Estimate:
+        """The statistic of a ranking minus that of a random one, paired by text."""
+        return self.mean(f"{BEYOND}{name}")
+
+    def rankings(self, family: str) -> dict[str, str]:
+        """Statistics ``family@ranking`` that have values, by ranking, in table order.
+
+        Single random orders are left out, their mean ``random`` stands for them.
+        """
+        names = [n for n in self.values if n.startswith(f"{family}@") and n in self]
+        keys = {n.partition("@")[2]: n for n in sorted(names, key=position)}
+        return {k: n for k, n in keys.items() if not k.startswith("random_")}
+
+
+def evidence_at(
+    rows: pd.DataFrame,
+    classes: Sequence[str],
+    *,
+    site: tuple[int, int],
+    words: Words,
+    published: Published | None = None,
+) -> Evidence:
+    """The evidence that rows hold at a site.
+
+    Args:
+        rows: of an audit.
+        classes: their names.
+        site: layer and head, see :func:`~hf_attnprobe.statistics.summary.site_of_model`.
+        words: of the kind of prediction.
+        published: what the papers call data and model.
+    """
+    known = at_site(rows, site).dropna(axis=1, how="all")
+    values = _with_differences(known)
+    everything = Group("all texts", None, values)
+    groups = tuple(_classes(everything, predictions_of(rows), classes))
+    return Evidence(everything, groups or (everything,), words, published)
+
+
+def _with_differences(values: pd.DataFrame) -> pd.DataFrame:
+    """With what rankings have beyond a random one, to be resampled with the rest."""
+    further = {}
+    for name in values:
+        random = f"{name.partition('@')[0]}@random"
+        if name.startswith(BESIDE_RANDOM) and name != random and random in values:
+            further[f"{BEYOND}{name}"] = values[name] - values[random]
+    return pd.concat([values, pd.DataFrame(further, index=values.index)], axis=1)
+
+
+def _classes(
+    everything: Group, predictions: pd.DataFrame, classes: Sequence[str]
+) -> Iterator[Group]:
+    """The predicted classes, where they are known and few."""
+    if "predicted_class" not in predictions:
+        return
+    number = predictions.predicted_class.reindex(everything.values.index)
+    found = sorted(int(k) for k in number.dropna().unique())
+    if 2 <= len(found) <= MOST_CLASSES and found[0] >= 0 and found[-1] < len(classes):
+        for k in found:
+            texts = everything.values[number == k]
+            yield Group(f"predicted {classes[k]}", k, texts)
+
+
+def kind_of_distance(evidence: Evidence) -> str:
+    """Whether the distances are exact, a lower bound, or mixed."""
+    exact = evidence.mean("epsilon_max_jsd_exact")
+    if not exact.n or exact.value == 0:
+        return "found"
+    if exact.value == 1:
+        return EXACT
+    return f"exact in {exact.value:.0%}, else found"
+
+
+def said(estimate: Estimate) -> str:
+    """A number with its interval, as sentences have it."""
+    return markdown.interval(estimate.value, estimate.ci95, digits=2)
+
+
+def series_of_means(name: str, means: Mapping[str, Estimate]) -> Series:
+    """Means with the ends of their intervals, by place."""
+    nothing = float("nan"), float("nan")
+    low, high = zip(*(m.ci95 or nothing for m in means.values()), strict=True)
+    values = tuple(m.value for m in means.values())
+    sizes = tuple(m.n or 0 for m in means.values())
+    return Series(name, tuple(means), values, low, high, sizes)
+
+
+def series_of_medians(name: str, texts: Mapping[str, pd.Series]) -> Series:
+    """Medians with the ends of the middle half of the texts, by place; NaN without texts."""
+    ends = [values.quantile([0.25, 0.5, 0.75]) for values in texts.values()]
+    low, middle, high = zip(*ends, strict=True)
+    sizes = tuple(int(values.notna().sum()) for values in texts.values())
+    return Series(name, tuple(texts), middle, low, high, sizes)
+
+
+RANKING_NAMES = {
+    "random": "random order",
+    "attention": "attention",
+    "gradient": "gradient of attention",
+    "product": "attention × gradient",
+    "leave_one_out": "leave-one-out",
+    "input_gradient": "gradient × input",
+    "margin": "margins",
+    "effective_attention": "effective attention",
+    "norm_based": "norm-based",
+    "integrated_gradient": "integrated gradients",
+    "mean_attention": "mean attention",
+    "last_layer_attention": "last layer's attention",
+    "last_layer": "last layer's attention",
+    "rollout": "attention rollout",
+}
+
+
+def ranking_name(key: str) -> str:
+    """What a ranking is called in charts.
+
+    >>> ranking_name("leave_one_out"), ranking_name("my_ranking")
+    ('leave-one-out', 'my ranking')
+    """
+    return RANKING_NAMES.get(key, key.replace("_", " "))
 
 
 def audit_charts(
@@ -60,3 +249,558 @@ def charts_of(evidence: Evidence) -> tuple[Chart, ...]:
         plausibility(evidence),
     )
     return tuple(chart for chart in found if chart is not None)
+
+
+# --- does attention rank the tokens as importance does? histograms of τ ---------------
+
+
+BIN_WIDTH = 0.1
+EDGES = np.linspace(-1, 1, 21).round(10)
+MEASURES = {
+    "leave_one_out": (
+        "leaving tokens out",
+        "Jain & Wallace 2019, Table 2 (drawn as in Figure 2)",
+    ),
+    "gradient": ("gradients", "Jain & Wallace 2019, Figure 2"),
+}
+
+
+def tau_histogram(evidence: Evidence, measure: str) -> Chart | None:
+    """Kendall τ-b of attention with a measure of importance, by predicted class.
+
+    Args:
+        evidence: of one site.
+        measure: ``leave_one_out`` or ``gradient``.
+
+    Returns:
+        None without such values.
+    """
+    column = f"attention_{measure}_tau"
+    if column not in evidence:
+        return None
+    name, source = MEASURES[measure]
+    groups = [g for g in evidence.groups if g.values[column].notna().any()]
+    return Chart(
+        key=f"tau_{measure}",
+        title=f"Rank correlation of attention with {name}",
+        finding=_tau_finding(evidence, groups, measure),
+        source=source,
+        kind="histogram",
+        x_label=f"Kendall τ with {name}",
+        y_label="share of texts",
+        series=tuple(_histogram(group, column) for group in groups),
+        references=(Reference("chance", 0.0, "x"), *_published_taus(evidence, measure)),
+        x_range=(-1.0, 1.0),
+        bin_width=BIN_WIDTH,
+    )
+
+
+def _histogram(group: Group, column: str) -> Series:
+    taus = group.values[column].dropna().to_numpy()
+    counts, _ = np.histogram(taus, EDGES)
+    shares = counts / len(taus)
+    places = tuple(EDGES[:-1].tolist())
+    return Series(group.name, places, tuple(shares.tolist()), n=tuple(counts.tolist()))
+
+
+def _published_taus(evidence: Evidence, measure: str) -> list[Reference]:
+    """The paper's mean of each class that is drawn."""
+    if evidence.published is None:
+        return []
+    encoder, found = evidence.published.encoder, []
+    for group in evidence.groups:
+        numbers = evidence.published.of_class(PUBLISHED.tau, measure, encoder, number=group.number)
+        if numbers is not None:
+            found.append(Reference(f"published, {group.name}", numbers[0], "x"))
+    return found
+
+
+def _tau_finding(evidence: Evidence, groups: list[Group], measure: str) -> str:
+    column, significant = (
+        f"attention_{measure}_tau",
+        f"attention_{measure}_significant",
+    )
+    parts = []
+    for group in groups:
+        tau = group.means[column]
+        share = group.means.get(significant, NOTHING)
+        sure = f", {share.value:.0%} of them significant" if share.n else ""
+        parts.append(f"{said(tau)} for {group.name} ({tau.n} texts{sure})")
+    n_undefined = int(evidence.values[column].isna().sum())
+    left_out = ""
+    if n_undefined:
+        are = "text without a τ is" if n_undefined == 1 else "texts without a τ are"
+        left_out = f" {n_undefined} {are} left out."
+    by_chance = evidence.mean("significant_by_chance")
+    chance = "0 is chance and 1 the same order"
+    if by_chance.n:
+        chance += (
+            "; orders that have nothing to do with each other agree significantly in "
+            f"{by_chance.value:.1%} of texts"
+        )
+    return f"Mean τ is {', '.join(parts)}. {chance}.{left_out}"
+
+
+# --- how far the output, or attention, moves, by the largest attention weight ---------
+
+
+BARS = "middle half of the texts"
+X_LABEL = "largest attention weight of the text"
+
+
+def permutation_by_max_attention(evidence: Evidence) -> Chart | None:
+    """Median change of the output under shuffles, in four bins; None without values."""
+    if not {"median_tvd", "max_attention"} <= set(evidence.values):
+        return None
+    measured = evidence.words.measured
+    return Chart(
+        key="permutation_by_max_attention",
+        title="Output change when the weights are shuffled over the tokens",
+        finding=_finding_by_bin(
+            evidence,
+            "median_tvd",
+            "Shuffling which token gets which weight moves the output by",
+            "0 says that it does not matter which token got which weight.",
+        ),
+        source="Jain & Wallace 2019, Figure 6",
+        kind="dots",
+        x_label=X_LABEL,
+        y_label=f"output change, median over shuffles ({measured})",
+        series=(*_by_bin(evidence, "median_tvd"), *_published_medians(evidence)),
+        bars=BARS,
+        y_range=None if evidence.words.is_number else (0.0, 1.0),
+    )
+
+
+def distance_by_max_attention(evidence: Evidence, epsilon: str) -> Chart | None:
+    """How far attention can be moved within ε, in four bins; None without values."""
+    column = f"epsilon_max_jsd@{epsilon}"
+    if column not in evidence or "max_attention" not in evidence:
+        return None
+    references: tuple[Reference, ...] = ()
+    yardstick = ""
+    if "largest_jsd" in evidence:
+        ceiling = float(evidence.values.largest_jsd.median())
+        references = (Reference("median of the farthest attention of all", ceiling),)
+        yardstick = (
+            f"The nearer to {ceiling:.2f}, the median of the farthest attention of all, "
+            "the less the output pins the weights down."
+        )
+    return Chart(
+        key="adversarial_by_max_attention",
+        title=f"How far attention can be moved with the output within {epsilon}",
+        finding=_finding_by_bin(
+            evidence,
+            column,
+            f"With the output within {epsilon} attention can be moved by a JSD of",
+            yardstick,
+            least="" if kind_of_distance(evidence) == EXACT else "at least ",
+        ),
+        source="Jain & Wallace 2019, Figure 8",
+        kind="dots",
+        x_label=X_LABEL,
+        y_label=f"ε-max JSD (ε = {epsilon}), nats",
+        series=tuple(_by_bin(evidence, column)),
+        references=references,
+        bars=BARS,
+        y_range=(0.0, 0.7),
+    )
+
+
+def _in_bins(texts: pd.DataFrame, column: str) -> dict[str, pd.Series]:
+    """A column's values by the bin of the largest weight, in the order of the bins."""
+    both = texts[[column, "max_attention"]].dropna()
+    bins = attention_bin(both.max_attention).astype(str)
+    return {name: both[column][bins == name] for name in bin_names()}
+
+
+def _by_bin(evidence: Evidence, column: str) -> list[Series]:
+    return [
+        series_of_medians(group.name, _in_bins(group.values, column))
+        for group in evidence.groups
+        if len(group.values)
+    ]
+
+
+def _published_medians(evidence: Evidence) -> list[Series]:
+    """The authors' reruns, by class, in the bins where they have texts."""
+    if evidence.published is None:
+        return []
+    encoder, found = evidence.published.encoder, []
+    for group in evidence.groups:
+        medians = [
+            evidence.published.of_class(PUBLISHED.permutation, encoder, name, number=group.number)
+            for name in bin_names()
+        ]
+        if any(m is not None for m in medians):
+            y = tuple(float("nan") if m is None else m for m in medians)
+            found.append(Series(f"published, {group.name}", tuple(bin_names()), y))
+    return found
+
+
+def _finding_by_bin(
+    evidence: Evidence, column: str, begin: str, yardstick: str, *, least: str = ""
+) -> str:
+    """The median of the lowest and of the highest bin that has texts."""
+    bins = _in_bins(evidence.values, column)
+    held = [name for name, texts in bins.items() if len(texts)]
+    said = " and ".join(
+        f"{least}{bins[name].median():.2f} in the {_texts(len(bins[name]))} whose "
+        f"largest weight is in {name}"
+        for name in dict.fromkeys([*held[:1], *held[-1:]])
+    )
+    return f"{begin} {said} (medians over texts). {yardstick}".rstrip()
+
+
+def _texts(n: int) -> str:
+    return "one text" if n == 1 else f"{n} texts"
+
+
+# --- could attention have looked elsewhere? distances beside their ceiling ------------
+
+
+LN_2 = math.log(2)
+GRID = np.append(np.arange(0, 0.69, 0.02).round(2), LN_2)
+ROUNDING = 1e-9  # a distance is reached up to rounding
+PAPERS_EPSILONS = (0.01, 0.05)
+PUBLISHED_EPSILON = 0.05  # that the authors' code evaluates at
+MOST_EPSILONS = 3
+
+
+def shown_epsilons(evidence: Evidence) -> list[str]:
+    """The papers' ε where they were tried, else up to three that were, as keys."""
+    names = [n for n in evidence.values if n.startswith("epsilon_max_jsd@")]
+    keys = sorted((n.partition("@")[2] for n in names), key=float)
+    papers = [key for key in keys if float(key) in PAPERS_EPSILONS]
+    return papers or keys[:MOST_EPSILONS]
+
+
+def adversarial_distance(evidence: Evidence) -> Chart | None:
+    """The share of texts whose attention can be moved at least so far, for each ε.
+
+    A line of each ε, a second one where what is found and what cannot be exceeded
+    differ, and one of the farthest attention of all.
+    """
+    epsilons = shown_epsilons(evidence)
+    if not epsilons:
+        return None
+    kind = kind_of_distance(evidence)
+    series = []
+    for key in epsilons:
+        series.append(_reached(evidence, f"epsilon_max_jsd@{key}", f"ε = {key}, {kind}"))
+        upper = f"epsilon_max_jsd_upper@{key}"
+        if upper in evidence:
+            series.append(_reached(evidence, upper, f"ε = {key}, at most"))
+    if "largest_jsd" in evidence:
+        series.append(_reached(evidence, "largest_jsd", "any output (ceiling)"))
+    return Chart(
+        key="adversarial_distance",
+        title="How far attention can be moved with nearly the same output",
+        finding=_distance_finding(evidence, epsilons, kind),
+        source="Jain & Wallace 2019, Figure 7 (there as densities)",
+        kind="curve",
+        x_label="JSD from the model's attention, nats",
+        y_label="share of texts moved at least so far",
+        series=tuple(series),
+        references=tuple(_published_distances(evidence)),
+        x_range=(0.0, LN_2),
+        y_range=(0.0, 1.0),
+    )
+
+
+def _reached(evidence: Evidence, column: str, name: str) -> Series:
+    values = evidence.values[column].dropna().to_numpy()
+    reached = len(values) - np.searchsorted(np.sort(values), GRID - ROUNDING)
+    shares = reached / len(values)
+    return Series(name, tuple(GRID.tolist()), tuple(shares.tolist()))
+
+
+def _published_distances(evidence: Evidence) -> list[Reference]:
+    """The authors' medians at ε = .05, by predicted class."""
+    drawn = [key_of(n) for n in evidence.values if n.startswith("epsilon_max_jsd@")]
+    if evidence.published is None or PUBLISHED_EPSILON not in drawn:
+        return []
+    found = []
+    for group in evidence.groups:
+        encoder = evidence.published.encoder
+        median = evidence.published.of_class(
+            PUBLISHED.epsilon_max_jsd, encoder, number=group.number
+        )
+        if median is not None:
+            name = f"published median (ε = .05), {group.name}"
+            found.append(Reference(name, median, "x"))
+    return found
+
+
+def _distance_finding(evidence: Evidence, epsilons: list[str], kind: str) -> str:
+    parts = []
+    for key in epsilons:
+        column = evidence.values[f"epsilon_max_jsd@{key}"]
+        least = "" if kind == EXACT else "at least "
+        parts.append(f"{least}{column.median():.2f} within ε = {key}")
+    n = int(evidence.values[f"epsilon_max_jsd@{epsilons[0]}"].notna().sum())
+    sentence = f"Median distance over {n} texts: {', '.join(parts)} ({evidence.words.distance})"
+    if "largest_jsd" in evidence:
+        ceiling = evidence.values.largest_jsd.median()
+        sentence += f"; with any output whatever {ceiling:.2f}"
+    how = {
+        EXACT: "These are exact maxima.",
+        "found": "These are the farthest that were found, so lower bounds.",
+    }.get(kind, f"They are {kind}, which is a lower bound.")
+    return (
+        f"{sentence}. A line near the ceiling says that the output hardly pins "
+        f"attention down. {how}"
+    )
+
+
+# --- does the size of a weight say how much the output rests on it? -------------------
+
+
+MOST_POINTS = 300
+NEEDED = ("delta_attention", "delta_js")
+
+
+def js_against_attention(evidence: Evidence) -> Chart | None:
+    """ΔJS against Δα: single texts, and the median of all; None without values."""
+    if not set(NEEDED) <= set(evidence.values):
+        return None
+    both = evidence.values[list(NEEDED)].dropna()
+    if both.empty:
+        return None
+    return Chart(
+        key="js_against_attention",
+        title="The largest weight erased, against another one",
+        finding=_erasure_finding(both),
+        source="Serrano & Smith 2019, Figure 3",
+        kind="points",
+        x_label="Δα: largest weight minus the other one",
+        y_label="ΔJS of the output, nats",
+        series=(_points(both), _medians(both)),
+        references=(Reference("no difference", 0.0),),
+        bars="middle half of the texts",
+        x_range=(0.0, 1.0),
+    )
+
+
+def _points(both: pd.DataFrame) -> Series:
+    ids = both.index.tolist()
+    shown = both.iloc[sample(range(len(ids)), ids, MOST_POINTS)]
+    name = "texts"
+    if len(shown) < len(both):
+        name = f"texts ({len(shown)} of {len(both)}, drawn at random)"
+    return Series(name, tuple(shown.delta_attention), tuple(shown.delta_js))
+
+
+def _medians(both: pd.DataFrame) -> Series:
+    """In the middle of each tenth of Δα that some text is in."""
+    bins = list(js_by_gap(both.delta_attention, both.delta_js))
+    low, high = zip(*(b.quartiles for b in bins), strict=True)
+    return Series(
+        f"median of all {len(both)} texts, by tenths of Δα",
+        tuple(b.middle for b in bins),
+        tuple(b.median for b in bins),
+        low,
+        high,
+        tuple(b.n for b in bins),
+        joined=True,
+    )
+
+
+def _erasure_finding(both: pd.DataFrame) -> str:
+    js, gap = both.delta_js, both.delta_attention
+    negative = (js < -BY_ROUNDING).mean()
+    sentence = (
+        "Without the largest weight the output moves by a median of "
+        f"{js.median():.3f} nats more than without another one drawn at random "
+        f"({len(both)} texts; 0 is no difference, ln 2 = .69 the most there is); in "
+        f"{negative:.0%} of them the other one moves it more."
+    )
+    wide = js[gap >= 0.5]
+    if len(wide):
+        sentence += (
+            f" Where the largest weight is at least .5 larger ({len(wide)} texts) the "
+            f"median is {wide.median():.3f}."
+        )
+    return sentence
+
+
+# --- how much must go before the decision flips, by ranking? --------------------------
+
+
+SMALLEST = "minimal_fraction"
+RANKING = "in the order of a ranking"
+SMALLEST_SET, BEST_TRIED = "smallest set", "best ranking of each text"
+LEAST = {SMALLEST_SET: "the least there is", BEST_TRIED: "the least that was tried"}
+OPTIMAL = "margin"  # the order that the smallest set is read from
+THEIRS = "Serrano & Smith (medians)"
+
+
+def fraction_to_flip(evidence: Evidence) -> Chart | None:
+    """The share of the tokens erased when the decision flips, beside the least possible.
+
+    All orders are on the same texts, those that some set (or some order that was tried)
+    flips; an order that never does counts as all tokens.
+    """
+    orders = evidence.rankings("fraction_to_flip")
+    if not orders:
+        return None
+    best_name, best = _least(evidence, orders)
+    orders.pop(OPTIMAL, None)
+    shown = {ranking_name(key): evidence.values[name] for key, name in orders.items()}
+    series = [
+        series_of_medians(RANKING, shown),
+        series_of_medians(LEAST[best_name], {best_name: best}),
+    ]
+    return Chart(
+        key="fraction_to_flip",
+        title="Tokens to erase before the decision flips",
+        finding=_flip_finding(evidence, best_name, best),
+        source="Serrano & Smith 2019, Figure 5",
+        kind="dots",
+        x_label="tokens erased in the order of",
+        y_label="share of tokens erased at the flip",
+        series=(*series, *_published_flips(evidence, list(orders))),
+        bars="middle half of the texts",
+        y_range=(0.0, 1.0),
+    )
+
+
+def _least(evidence: Evidence, orders: dict[str, str]) -> tuple[str, pd.Series]:
+    """The exact minimum, or of each text the best of the rankings."""
+    if SMALLEST in evidence:
+        return SMALLEST_SET, evidence.values[SMALLEST]
+    tried = [name for key, name in orders.items() if key != "random"]
+    return BEST_TRIED, evidence.values[tried or list(orders.values())].min(axis=1)
+
+
+def _published_flips(evidence: Evidence, keys: list[str]) -> list[Series]:
+    if evidence.published is None:
+        return []
+    dataset, encoder, _ = evidence.published
+    by_encoder = PUBLISHED.fraction_to_flip.get(PUBLISHED.nearest.get(dataset, dataset), {})
+    theirs = by_encoder.get(encoder, {})
+    known = [key for key in keys if key in theirs]
+    if not known:
+        return []
+    places = tuple(map(ranking_name, known))
+    return [Series(THEIRS, places, tuple(theirs[key] for key in known))]
+
+
+def _flip_finding(evidence: Evidence, best_name: str, best: pd.Series) -> str:
+    parts = []
+    for key in ("attention", "random"):
+        mean = evidence.mean(f"fraction_to_flip@{key}")
+        if mean.n:
+            parts.append(f"{said(mean)} of the tokens in {_order(key)}")
+    n, n_texts = int(best.notna().sum()), len(evidence.values)
+    what = "some set" if best_name == SMALLEST_SET else "some tried order"
+    never = evidence.mean("never_flips@attention")
+    failing = ""
+    if never.n:
+        failing = (
+            f" Attention's order never flips {never.value:.0%} of them, which counts as all tokens."
+        )
+    return (
+        f"{evidence.words.decision.capitalize()} flips after {', '.join(parts)}, where "
+        f"the {best_name} has {best.mean():.2f} (means over the {n} of {n_texts} texts "
+        f"that {what} flips; drawn are medians).{failing}"
+    )
+
+
+def _order(key: str) -> str:
+    return "attention's order" if key == "attention" else "a random order"
+
+
+# --- what rankings of the tokens are worth, beside a random one -----------------------
+
+
+def comprehensiveness(evidence: Evidence) -> Chart | None:
+    """What is lost without the tokens that each ranking puts first."""
+    words = evidence.words
+    return _by_ranking(
+        evidence,
+        family="comprehensiveness",
+        title="What is lost without the tokens that a ranking puts first",
+        y_label=f"{words.lost} without them",
+        source="DeYoung et al. 2020, comprehensiveness",
+        said_of=f"Without the first tokens of {{name}} {words.said} loses {{value}} "
+        f"{words.amount}{words.aside}",
+        yardstick="A ranking that is no better than random says nothing of the "
+        "prediction. Texts with tokens erased are unlike those of the training.",
+    )
+
+
+def sufficiency(evidence: Evidence) -> Chart | None:
+    """What is lost on nothing but the tokens that each ranking puts first."""
+    words = evidence.words
+    return _by_ranking(
+        evidence,
+        family="sufficiency",
+        title="What is lost on the first tokens of a ranking alone",
+        y_label=f"{words.lost} on them alone",
+        source="DeYoung et al. 2020, sufficiency",
+        said_of=f"On the first tokens of {{name}} alone {words.said} loses {{value}} "
+        f"{words.amount}{words.aside}",
+        yardstick="Here less is better. Texts with tokens erased are unlike those of the training.",
+    )
+
+
+def plausibility(evidence: Evidence) -> Chart | None:
+    """How well each ranking finds the words that people marked."""
+    return _by_ranking(
+        evidence,
+        family="auprc",
+        title="Agreement of rankings with the words that people marked",
+        y_label="area under the precision-recall curve",
+        source="DeYoung et al. 2020, Section 4 (AUPRC)",
+        said_of="Against the words that people marked, the ranking of {name} has area "
+        "{value} (1 is all of them in front)",
+        yardstick="People agreeing with a ranking does not make it faithful.",
+        y_range=(0.0, 1.0),
+    )
+
+
+def _by_ranking(
+    evidence: Evidence,
+    *,
+    family: str,
+    title: str,
+    y_label: str,
+    source: str,
+    said_of: str,
+    yardstick: str,
+    y_range: tuple[float, float] | None = None,
+) -> Chart | None:
+    """Means with their intervals, random as a line too; None without values."""
+    found = evidence.rankings(family)
+    if not found:
+        return None
+    means = {ranking_name(key): evidence.mean(name) for key, name in found.items()}
+    random = found.get("random")
+    references = [Reference("random order", evidence.mean(random).value)] if random else []
+    return Chart(
+        key="plausibility" if family == "auprc" else family,
+        title=title,
+        finding=_ranking_finding(evidence, found, said_of, yardstick),
+        source=source,
+        kind="dots",
+        x_label="ranking",
+        y_label=y_label,
+        series=(series_of_means("mean over texts", means),),
+        references=tuple(references),
+        y_range=y_range,
+    )
+
+
+def _ranking_finding(
+    evidence: Evidence, found: dict[str, str], said_of: str, yardstick: str
+) -> str:
+    own = [key for key in ("attention", "mean_attention") if key in found]
+    key = [*own, *found][0]
+    mean = evidence.mean(found[key])
+    sentence = said_of.format(name=ranking_name(key), value=said(mean))
+    if "random" in found and key != "random":
+        random = evidence.mean(found["random"])
+        difference = evidence.beyond_random(found[key])
+        sentence += f"; random has {said(random)}, a difference of {said(difference)}"
+    return f"{sentence} ({mean.n} texts). {yardstick}"

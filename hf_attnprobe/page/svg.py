@@ -11,9 +11,8 @@ from xml.etree import ElementTree
 
 from matplotlib.axes import Axes
 
+from hf_attnprobe import figures
 from hf_attnprobe.charts.chart import Chart, Series, drawable, short
-from hf_attnprobe.figures import drawing
-from hf_attnprobe.figures.figure import written
 from hf_attnprobe.page.html import Html, join, tag
 
 
@@ -40,19 +39,19 @@ MOST_SPOTS = 80
 """More values than this of a series have no words each."""
 
 Place = Callable[[float, float], tuple[float, float]]
-"""From a value's place on the axes to one in the drawing."""
+"""From a value's place on the axes to one in the figures."""
 
 
 def draw(chart: Chart) -> Html:
     """A chart as an SVG element; what is not a finite number is left out, and counted."""
     key = re.sub(r"[^\w-]", "-", chart.key)
     with warnings.catch_warnings(action="ignore"):  # a browser has glyphs that our font lacks
-        ax = drawing.draw(chart)
+        ax = figures.draw(chart)
         figure = ax.get_figure(root=True)
         assert figure is not None  # it was made for these axes
         for background in (figure.patch, ax.patch):
             background.set_visible(False)
-        drawn = ElementTree.fromstring(written(figure, "svg", salt=key))
+        drawn = ElementTree.fromstring(figures.written(figure, "svg", salt=key))
     return tag(
         "svg",
         tag("title", chart.title, id=f"{key}-title"),
@@ -103,7 +102,7 @@ def _cloud(marks: list[ElementTree.Element], attributes: dict[str, str]) -> Html
         d=_in_few_letters("".join(f"M {mark.get('x')} {mark.get('y')}h0" for mark in marks)),
         class_="cloud",
         style=f"stroke:{style['fill']};stroke-opacity:{style['fill-opacity']}",
-        stroke_width=drawing.SMALL_MARK,
+        stroke_width=figures.SMALL_MARK,
         **attributes,
     )
 
@@ -160,9 +159,9 @@ def _spots(chart: Chart, ax: Axes) -> Iterator[Html]:
             yield tag("path", tag("title", words), d=strip)
         return
     for k, series in enumerate(chart.series):
-        spots = list(enumerate(drawing.spots(chart, k)))
+        spots = list(enumerate(figures.spots(chart, k)))
         if chart.kind == "curve":
-            spots = spots[drawing.marked(chart, k)]
+            spots = spots[figures.marked(chart, k)]
         for i, spot in spots if len(spots) <= MOST_SPOTS else ():
             if all(map(drawable, spot)):
                 x, y = place(*spot)
@@ -176,7 +175,7 @@ def _bins(chart: Chart) -> Iterator[tuple[float, float, str]]:
         for x, y in zip(s.x, s.y, strict=True):
             held.setdefault(float(x), {})[s.name] = y  # type: ignore[arg-type]
     for start, values in held.items():
-        end = start + drawing.bin_width(chart.series[0], chart)
+        end = start + figures.bin_width(chart.series[0], chart)
         said = [f"{name}: {short(y)}" for name, y in values.items()]
         if any(values.values()):
             yield start, end, "; ".join([f"{short(start)} to {short(end)}", *said])

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from hf_attnprobe import markdown
 from hf_attnprobe.charts.chart import Chart, Series
-from hf_attnprobe.charts.curves import curve_points, penalty_curve
 from hf_attnprobe.published import PUBLISHED
 from hf_attnprobe.reports.document import (
     Answered,
@@ -22,6 +21,7 @@ from hf_attnprobe.reports.document import (
     Words,
     glossary,
 )
+from hf_attnprobe.retraining.curves import curve_of
 from hf_attnprobe.retraining.registry import readings, retrainings
 from hf_attnprobe.retraining.result import Bin, RetrainingResult, constant_guess, to_json
 from hf_attnprobe.retraining.verdict import (
@@ -356,15 +356,12 @@ def _curve(report: RetrainingResult) -> list[Block]:
     if "adversary" not in report.scores:
         return []
     published = published_point(report.dataset.published_as)
-    at = None
-    if published and not isinstance(published[0].tvd, str):
-        at = published[0].jsd, published[0].tvd
     points = [*curve(report.statistics, report.scores), *published]
     rows: list[list[Cell]] = [[p.name, p.jsd, p.tvd, p.f1] for p in points]
     caption = "Every way of moving attention; TVD and F1 where it has them"
     notes = [FRONTIER_NOTE, CLAMP_NOTE, PUBLISHED_NOTE if published else ""]
     return [
-        penalty_curve(curve_points(report.statistics), published=at),
+        curve_of(report),
         Table(["moved by", "mean JSD", "mean TVD", "F1"], rows, caption),
         Folded("About these numbers", notes),
     ]

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from hf_attnprobe import markdown
+from hf_attnprobe.charts.chart import Chart
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.reports import latex
 from hf_attnprobe.reports.document import Document
 from hf_attnprobe.reports.forms import Documented
+from hf_attnprobe.retraining.curves import curve_of
 from hf_attnprobe.retraining.document import document_of
 from hf_attnprobe.retraining.result import (
     RetrainingResult,
@@ -51,19 +53,24 @@ class RetrainingReport(Documented, RetrainingResult):
         """The models' scores as a LaTeX table; see :func:`to_latex`."""
         return to_latex(self, metric)
 
+    def charts(self) -> tuple[Chart, ...]:
+        """What can be drawn, as data: how far the models move attention, and at what cost."""
+        curve = curve_of(self)
+        return () if curve is None else (curve,)
+
     def plot(self, kind: str | None = None, ax: "Axes | None" = None) -> "Axes":
-        """Draws a figure with matplotlib.
+        """Draws a figure with matplotlib, which a notebook shows as the last line of a cell.
 
         Args:
-            kind: key of a chart of ``figures.charts(report)``; by default the first.
-            ax: where it is drawn; by default a figure of its own.
+            kind: key of one of :meth:`charts`; by default the first.
+            ax: where it is drawn; by default a figure of its own, which is ``plot().figure``.
 
         Raises:
             AttnProbeError: nothing to draw, or no such figure.
         """
-        from hf_attnprobe import figures  # matplotlib is slow to import
+        from hf_attnprobe.figures import draw_one  # matplotlib is slow to import
 
-        return figures.draw_one(self, kind, ax)
+        return draw_one(self.charts(), kind, ax)
 
     def to_pandas(self) -> pd.DataFrame:
         """The rows: test, statistic, example_id, layer, head, value."""

@@ -12,7 +12,7 @@ from hf_attnprobe.auditing.comparison_page import comparison_page
 from hf_attnprobe.auditing.differences import AuditComparison, compare_audits
 from hf_attnprobe.auditing.differences import report as differences
 from hf_attnprobe.auditing.differences.frames import to_frame
-from hf_attnprobe.auditing.page import audit_page, published_as
+from hf_attnprobe.auditing.page import audit_page
 from hf_attnprobe.auditing.report import read_audit
 from hf_attnprobe.auditing.result import to_json as audit_to_json
 from hf_attnprobe.errors import AttnProbeError
@@ -89,13 +89,10 @@ def save_figures(folder: Folders, output_dir: str | Path) -> None:
         raise AttnProbeError(
             "expected the folder of one audit or retraining for --figures; give one such folder"
         )
-    from hf_attnprobe.figures.reports import save  # matplotlib is slow to import
+    from hf_attnprobe.figures import save  # matplotlib is slow to import
 
-    if shown is RETRAINING:
-        save(read_retraining(folders[0]), output_dir)
-        return
-    report = read_audit(folders[0])
-    save(report, output_dir, published=published_as(report))
+    read = read_retraining if shown is RETRAINING else read_audit
+    save(read(folders[0]).charts(), output_dir)
 
 
 def _as_list(folder: Folders) -> list[Path]:

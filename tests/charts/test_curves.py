@@ -4,7 +4,8 @@ import math
 
 import pytest
 
-from hf_attnprobe.charts.curves import CurvePoint, curve_points, penalty_curve
+from hf_attnprobe import figures
+from hf_attnprobe.retraining.curves import CurvePoint, curve_points, penalty_curve
 from hf_attnprobe.statistics.summary import Statistic
 
 
@@ -94,3 +95,11 @@ def test_plain_tuples_will_do():
 def test_nothing_retrained_is_no_curve():
     assert penalty_curve(curve_points(())) is None
     assert penalty_curve(curve_points(STATISTICS[-1:])) is None
+
+
+def test_the_published_adversary_is_drawn_too():
+    chart = penalty_curve(curve_points(STATISTICS), published=(0.514, 0.072))
+    (legend,) = figures.draw(chart).get_figure(root=True).legends
+    names = [text.get_text() for text in legend.get_texts()]
+    assert "published adversary" in names
+    assert names[-1] == "no attention whatever can be farther"

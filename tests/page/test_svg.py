@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from demo_page import charts, heads
+from hf_attnprobe import figures
 from hf_attnprobe.charts.chart import Chart, HeatMap, Reference, Series
-from hf_attnprobe.figures import style
 from hf_attnprobe.page.elements import figure, head_map, scale
 from hf_attnprobe.page.number_line import NARROW, WIDE, label_rows
 from hf_attnprobe.page.svg import COLOURS, draw
@@ -97,9 +97,9 @@ def test_colours_are_the_page_s_own_in_light_and_dark():
 
 
 def test_every_colour_of_the_figures_has_one_of_the_page():
-    used = {*style.COLOURS, *style.REFERENCE_COLOURS, style.GRID, "#000000", "#ffffff"}
+    used = {*figures.COLOURS, *figures.REFERENCE_COLOURS, figures.GRID, "#000000", "#ffffff"}
     assert {colour.lower() for colour in used} <= COLOURS.keys()
-    assert len({COLOURS[c.lower()] for c in style.COLOURS}) == len(style.COLOURS)
+    assert len({COLOURS[c.lower()] for c in figures.COLOURS}) == len(figures.COLOURS)
 
 
 # --- what is drawn is what the chart says -----------------------------------------------------------------------------

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from hf_attnprobe.auditing.differences.report import AuditComparison
-from hf_attnprobe.charts.audit_charts import audit_charts
+from hf_attnprobe.charts.audit_charts import NOTHING, audit_charts, series_of_means
 from hf_attnprobe.charts.chart import Chart, HeatMap, Reference, Series
-from hf_attnprobe.charts.evidence import NOTHING, series_of_means
 from hf_attnprobe.charts.head_maps import head_maps
 from hf_attnprobe.statistics.differences import Difference
 from hf_attnprobe.statistics.summary import site_of_model

@@ -1,34 +1,88 @@
-"""One chart on matplotlib axes, without pyplot and its global state."""
+"""Charts drawn with matplotlib, for notebooks and papers; a page shows the same drawings.
 
+>>> from hf_attnprobe import figures  # doctest: +SKIP
+>>> report.plot("tau_gradient")  # doctest: +SKIP
+>>> figures.draw(report.charts()[0]).figure  # doctest: +SKIP
+>>> figures.save(report.charts(), "figures")  # doctest: +SKIP
+
+Neither pyplot nor its global state is used, and the bytes of files are the same every time.
+"""
+
+import io
+import logging
+import os
 import textwrap
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, TypeGuard
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import Normalize, TwoSlopeNorm
 from matplotlib.container import ErrorbarContainer
+from matplotlib.figure import Figure
 
 from hf_attnprobe.charts.chart import Chart, HeatMap, Series, drawable
-from hf_attnprobe.figures.figure import PaperAxes, PaperFigure
-from hf_attnprobe.figures.style import (
-    COLOURS,
-    COLUMN,
-    GRID,
-    HATCHES,
-    LINES,
-    LOOK,
-    MARKERS,
-    PAGE,
-    PLAIN_TEXT,
-    REFERENCE_COLOURS,
-    REFERENCE_LINES,
-)
+from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.terminal import visible
 
+
+__all__ = ["captions", "draw", "draw_one", "save"]
+
+logger = logging.getLogger(__name__)
+
+
+# --- how figures look -------------------------------------------------------------------
+
+COLUMN, PAGE = 3.25, 6.75  # inches, a column of most proceedings, and two
+COLOURS = (
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+    "#000000",
+)
+"""Okabe & Ito 2008: told apart with every kind of colour blindness."""
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+LINES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
+HATCHES = ("////", "\\\\\\\\", "....", "xxxx", "||||", "----", "++++")
+REFERENCE_LINES = ("--", ":", "-.", (0, (5, 1)), (0, (1, 1)))
+REFERENCE_COLOURS = ("#555555", "#222222", "#777777")
+GRID = "#DDDDDD"
+
+LOOK: dict[Any, Any] = {
+    "font.family": "DejaVu Sans",  # comes with matplotlib, so it is the same everywhere
+    "font.size": 7,  # and all texts alike, as on a page
+    "axes.labelsize": 7,
+    "axes.titlesize": 7,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "legend.fontsize": 7,
+    "legend.title_fontsize": 8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.6,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "lines.linewidth": 1.2,
+    "lines.markersize": 4,
+    "hatch.linewidth": 0.7,
+    "axes.unicode_minus": True,
+    "text.usetex": False,
+}
+PLAIN_TEXT: dict[Any, Any] = {"text.parse_math": False}
+"""Names of classes may hold dollar signs."""
+REPRODUCIBLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "pdf.fonttype": 42,
+}
 
 ACROSS, UPRIGHT, LEGEND = 44, 30, 40  # characters in a line of labels and legend
 MOST_LETTERS = 50  # of names side by side; longer ones are written below each other
@@ -39,6 +93,49 @@ LINE_HEIGHT = 0.135  # inches of a line of the legend
 MARK, SMALL_MARK = 4, 2.5  # points across
 MOST_MARKS = 50  # of a series; more are small and pale
 
+
+# --- figures without a window -----------------------------------------------------------
+
+UNDATED: dict[str, dict[str, Any]] = {
+    "svg": {"Date": None},
+    "pdf": {"CreationDate": None},
+    "png": {},
+}
+"""By format, the metadata that leaves the time out."""
+
+
+class PaperFigure(Figure):
+    """A figure that a notebook shows as SVG."""
+
+    def _repr_svg_(self) -> str:
+        return written(self, "svg").decode()
+
+
+class PaperAxes(Axes):
+    """The axes of such a figure, which a notebook shows as the figure."""
+
+    def _repr_svg_(self) -> str:
+        figure = self.get_figure(root=True)
+        assert figure is not None  # they were made for it
+        return written(figure, "svg").decode()
+
+
+def written(figure: Figure, kind: str, *, salt: str = "attnprobe") -> bytes:
+    """A figure as the bytes of a file.
+
+    Args:
+        figure: any figure of matplotlib.
+        kind: ``svg``, ``pdf`` or ``png``.
+        salt: of the ids in an SVG, so that those of two on one page differ.
+    """
+    stream = io.BytesIO()
+    FigureCanvasAgg(figure)
+    with mpl.rc_context(LOOK | REPRODUCIBLE | {"svg.hashsalt": salt}):
+        figure.savefig(stream, format=kind, metadata=UNDATED[kind], dpi=300)
+    return stream.getvalue()
+
+
+# --- one chart --------------------------------------------------------------------------
 
 Handle = Artist | ErrorbarContainer
 """What a legend shows of a series."""
@@ -69,6 +166,25 @@ def draw(chart: Chart | HeatMap, ax: Axes | None = None, *, title: bool = False)
             _draw_chart(chart, ax, above)
     _write_plainly(ax)
     return ax
+
+
+def draw_one(
+    charts: Sequence[Chart | HeatMap], kind: str | None = None, ax: Axes | None = None
+) -> Axes:
+    """Draws one of several charts with its title, by its key; by default the first.
+
+    Raises:
+        AttnProbeError: nothing to draw, or no such chart.
+    """
+    known = {chart.key: chart for chart in charts}
+    if kind not in known and (kind is not None or not known):
+        of_heads = any(isinstance(chart, HeatMap) for chart in charts)
+        raise AttnProbeError(
+            f"expected a figure of this report, got {kind}; there are "
+            f"{', '.join(known) or 'none, read the report with its rows'}"
+            f"{' (others of one head: pass site=(layer, head))' if of_heads else ''}"
+        )
+    return draw(known[kind or next(iter(known))], ax, title=True)
 
 
 def _write_plainly(ax: Axes) -> None:
@@ -399,3 +515,91 @@ def _is_sideways(chart: Chart) -> bool:
 
 def _wrapped(text: str, width: int = LEGEND) -> str:
     return textwrap.fill(visible(text), width)
+
+
+# --- files ------------------------------------------------------------------------------
+
+CAPTIONS = "captions.md"
+
+
+def save(
+    charts: Iterable[Chart | HeatMap],
+    folder: str | os.PathLike,
+    formats: Sequence[str] = ("svg", "pdf"),
+) -> list[Path]:
+    """Writes each chart in each format, and their captions.
+
+    Args:
+        charts: to draw; the files are named by their keys.
+        folder: made where there is none. Files of the same names are replaced.
+        formats: of ``svg``, ``pdf`` and ``png``.
+
+    Returns:
+        The files, ``captions.md`` last.
+
+    Raises:
+        AttnProbeError: an unknown format, or nothing to draw.
+    """
+    unknown = [kind for kind in formats if kind not in UNDATED]
+    if unknown:
+        raise AttnProbeError(f"expected formats of {', '.join(UNDATED)}, got {unknown[0]!r}")
+    charts = list(charts)
+    if not charts:
+        raise AttnProbeError(
+            "expected a report with numbers to draw, got one of which nothing can be drawn"
+        )
+    folder = Path(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise AttnProbeError(
+            f"expected a folder for figures, got {folder} ({error.strerror})"
+        ) from error
+    paths = []
+    with warnings.catch_warnings(record=True, action="always") as caught:
+        for chart in charts:
+            figure = draw(chart).get_figure(root=True)
+            assert figure is not None  # it was made for these axes
+            for kind in formats:
+                content = written(figure, kind)
+                paths.append(_write(folder / f"{chart.key}.{kind}", content))
+    _report(caught)
+    paths.append(_write(folder / CAPTIONS, captions(charts).encode()))
+    return paths
+
+
+def _report(caught: Sequence[warnings.WarningMessage]) -> None:
+    """Characters that the font lacks, in one line; other warnings as they are."""
+    missing = [w for w in caught if "missing from font" in str(w.message)]
+    if missing:
+        logger.warning(
+            "the font of the figures lacks characters of some names: SVG files keep "
+            "them as text, other files show boxes in their place"
+        )
+    for one in caught:
+        if one not in missing:
+            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+
+
+def captions(charts: Iterable[Chart | HeatMap]) -> str:
+    """What belongs below each figure, as Markdown."""
+    parts = ["# Captions"]
+    for chart in charts:
+        bars = ""
+        if isinstance(chart, Chart) and any(s.low for s in chart.series):
+            bars = f" Bars: {chart.bars}."
+        parts.append(
+            f"## {chart.key}\n\n**{chart.title}.** {chart.finding}{bars} (After {chart.source}.)"
+        )
+    return "\n\n".join(parts) + "\n"
+
+
+def _write(path: Path, content: bytes) -> Path:
+    """A reader never sees half of a file."""
+    hidden = path.with_name(f".{path.name}")
+    try:
+        hidden.write_bytes(content)
+        os.replace(hidden, path)
+    except OSError as error:
+        raise AttnProbeError(f"cannot write {path}: {error.strerror}") from error
+    return path

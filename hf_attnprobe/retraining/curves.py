@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 from hf_attnprobe import markdown
 from hf_attnprobe.charts.chart import Chart, Reference, Series
+from hf_attnprobe.retraining.result import RetrainingResult
+from hf_attnprobe.retraining.verdict import published_point
 from hf_attnprobe.statistics.summary import Statistic
 
 
@@ -135,6 +137,15 @@ def penalty_curve(
         references=tuple(Reference(CEILING, p.jsd, "x") for p in ceiling),
         x_range=(0.0, 0.7),
     )
+
+
+def curve_of(report: RetrainingResult) -> Chart | None:
+    """The curve of retrained models, with the adversary that was published on their data."""
+    found = published_point(report.dataset.published_as)
+    at = None
+    if found and not isinstance(found[0].tvd, str):
+        at = found[0].jsd, found[0].tvd
+    return penalty_curve(curve_points(report.statistics), published=at)
 
 
 def _series(name: str, points: Sequence[CurvePoint]) -> Series:
