@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from hf_attnprobe.evaluate_module import install_metric
+from hf_attnprobe.hub import register_with_transformers
 from hf_attnprobe.importing import once_imported
-from hf_attnprobe.integrations import register_with_transformers
 
 
 __version__ = "0.1.0"

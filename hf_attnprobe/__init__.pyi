@@ -62,10 +62,13 @@ from hf_attnprobe.faithfulness.registry import FaithfulnessTest as FaithfulnessT
 from hf_attnprobe.faithfulness.registry import register_test as register_test
 from hf_attnprobe.faithfulness.screen import Screen as Screen
 from hf_attnprobe.faithfulness.single_token import SingleToken as SingleToken
-from hf_attnprobe.integrations.text_explainer import TextExplainer as TextExplainer
-from hf_attnprobe.integrations.text_explainer import explain_html as explain_html
-from hf_attnprobe.integrations.text_explainer import explain_text as explain_text
-from hf_attnprobe.integrations.trainer_callback import (
+from hf_attnprobe.hub.options import CardOptions as CardOptions
+from hf_attnprobe.hub.pipeline import TextExplainer as TextExplainer
+from hf_attnprobe.hub.pipeline import explain_html as explain_html
+from hf_attnprobe.hub.pipeline import explain_text as explain_text
+from hf_attnprobe.hub.publish import WrittenCard as WrittenCard
+from hf_attnprobe.hub.publish import write_card as write_card
+from hf_attnprobe.hub.trainer_callback import (
     AttentionFaithfulnessCallback as AttentionFaithfulnessCallback,
 )
 from hf_attnprobe.options import Options as Options
@@ -78,9 +81,6 @@ from hf_attnprobe.partitions.report import rows_of_job as rows_of_job
 from hf_attnprobe.partitions.work import WorkDone as WorkDone
 from hf_attnprobe.partitions.work import run_partition as run_partition
 from hf_attnprobe.partitions.work import work as work
-from hf_attnprobe.publishing.options import CardOptions as CardOptions
-from hf_attnprobe.publishing.report import WrittenCard as WrittenCard
-from hf_attnprobe.publishing.run import write_card as write_card
 from hf_attnprobe.readings import Reading as Reading
 from hf_attnprobe.retraining.options import RetrainOptions as RetrainOptions
 from hf_attnprobe.retraining.options import TransferOptions as TransferOptions

@@ -44,10 +44,10 @@ def document(lines: Iterable[str]) -> str:
     >>> document(["# `a<b>`", "class <img src=x> ![](http://x)"])
     '# `a<b>`\\nclass \\\\<img src=x> ![\\\\](http://x)\\n'
     """
-    return visible("\n".join(map(harmless, lines)) + "\n")
+    return visible("\n".join(map(_harmless, lines)) + "\n")
 
 
-def harmless(line: str) -> str:
+def _harmless(line: str) -> str:
     """The line with nothing that Markdown would load or follow, outside of code."""
     parts = CODE.split(line)
     parts[::2] = [LOADING.sub(r"\\\g<0>", part) for part in parts[::2]]

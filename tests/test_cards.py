@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,18 +14,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_attnprobe import AttnProbeError
+from hf_attnprobe.cards.card import part, updated
 from hf_attnprobe.cards.metadata import (
     AuditedOn,
     Card,
     Checkpoint,
-    dumped,
     entries,
     eval_results,
     eval_results_yaml,
     metadata,
 )
 from hf_attnprobe.cards.names import DataName, public
-from hf_attnprobe.cards.readme import BEGIN, END, Readme, part, updated, with_others
+from hf_attnprobe.cards.readme import BEGIN, END, Readme, dumped, with_others
 from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.statistics.verdicts import Finding
 
@@ -212,6 +213,47 @@ def test_a_card_says_what_a_reader_asks_and_no_folder_of_a_machine():
     ):
         assert said in text, said
     assert "somebody" not in text and "`glove.txt`" in text and "`base`" in text
+
+
+def test_what_is_not_on_the_hub_has_no_id_of_it(tmp_path):
+    record = {"dataset": "/data/claims.csv", "metrics": {"test_f1": 0.5}}
+    made = card(record=record)
+    (score,) = eval_results(made)
+    assert (score.dataset_type, score.dataset_name) == ("local", "claims.csv")
+    audit = AuditedOn(DataName.of("/data/claims.csv"), "test", 40, 0, None, (finding(),))
+    local = Card(made.checkpoint, (audit,))
+    assert entries(local) == [] and len(entries(Card(made.checkpoint, (audit,), "me/claims"))) == 1
+    assert reread(updated(None, local), tmp_path).data.eval_results == eval_results(local)
+
+
+def test_the_command_of_a_card_runs_or_says_what_is_to_be_filled_in():
+    known = "attnprobe audit --model m --dataset claims.csv --text-column claim"
+    audit = AuditedOn(DataName.of("claims.csv"), "test", 40, 0, None, command=known)
+    record = {"dataset": "claims.csv"}
+    text = part(Card(Checkpoint("m", CONFIG, record), (audit,)))
+    assert f"{known} --output-dir audit" in text and f"Repeat it: `{known}`" in text
+    for data in ("data given in memory", "claims.csv"):
+        unnamed = replace(audit, data=DataName.of(data), command="")
+        text = part(Card(Checkpoint("m", CONFIG, record), (unnamed,)))
+        assert "attnprobe audit --model m --dataset DATA --output-dir audit" in text
+        assert "DATA is a data set's name" in text and "Repeat it" not in text
+
+
+def test_a_model_of_pairs_is_shown_with_a_pair():
+    audit = AuditedOn(DataName.of("claims.csv"), "test", 40, 0, None, has_pairs=True)
+    plain = Card(Checkpoint("m", CONFIG, RECORD))
+    assert 'tokenizer("a first text", return' in part(plain)
+    for pairs in (replace(plain, audits=(audit,)), card(config=CONFIG | {"query_encoder": True})):
+        assert 'tokenizer("a first text", "and a second one", return' in part(pairs)
+
+
+def test_only_a_model_of_the_papers_data_is_made_to_study_attention():
+    assert "## Intended use\n\nTo study attention" in part(card())
+    own = part(card(record={"dataset": "claims.csv"}))
+    assert "To study attention" not in own and "Intended use" not in own
+    assert "## Use of its attention\n\n**Do not show its attention" in own
+    bert = {"architectures": ["BertForSequenceClassification"], "model_type": "bert"}
+    assert "To study attention" not in part(card(config=bert))
 
 
 def test_the_deceiving_and_the_adversary_say_what_they_are():

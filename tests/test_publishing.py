@@ -17,6 +17,7 @@ import hf_attnprobe
 from hf_attnprobe import AttnProbeError, CardOptions, audit, metric_path, write_card
 from hf_attnprobe.auditing.report import read_audit
 from hf_attnprobe.cards.names import anonymous
+from hf_attnprobe.hub.publish import read_audits, rows_files
 from mini_hub import MiniHub
 
 
@@ -163,11 +164,36 @@ def test_paths_become_names_in_what_is_published():
 
 def test_offline_is_one_line(cli, model, audited):
     done = cli("card", model, audited[1], "--push-to-hub", "acme/bilstm")
-    assert (done.code, done.err.count("\n")) == (1, 1), done.err
+    assert (done.code, done.err.count("\n")) == (1, 2), done.err
+    assert done.err.startswith("publishing acme/bilstm (new repositories are public)")
     assert "HF_HUB_OFFLINE is set" in done.err
     done = cli("card", model, "--push-to-hub", "bilstm")
     assert (done.code, done.err.count("\n")) == (1, 1) and "ORG/NAME" in done.err
     assert "hidden" not in repr(CardOptions(token="hidden"))
+
+
+@pytest.mark.parametrize("with_texts", [False, True])
+def test_texts_are_published_only_where_that_is_asked_for(audited, with_texts):
+    (read,) = read_audits([audited[1]], audited[0], fingerprint_of(audited[1]))
+    assert read.report.examples
+    files = rows_files([read], "acme/rows", "acme/bilstm", None, with_texts=with_texts)
+    said = {name: file.decode() for name, file in files.items() if not name.endswith("parquet")}
+    assert any(name.endswith("report.html") for name in said)
+    for text in read.report.examples:
+        shown = re.compile(r"\W+".join(map(re.escape, text.tokens[:4])))
+        found = {name for name, form in said.items() if shown.search(_bare(form))}
+        assert bool(found) == with_texts, found
+    assert any("texts.json" in name for name in said) == with_texts
+    assert ("No text of the data audited is here" in said["README.md"]) != with_texts
+
+
+def fingerprint_of(folder):
+    return read_audit(folder).provenance["model_fingerprint"]
+
+
+def _bare(form):
+    """A form's words, without tags and the weights behind tokens."""
+    return re.sub(r"<[^>]*>|\*\*|\(\d\.\d+\)|\\", " ", form)
 
 
 # --- over HTTP ----------------------------------------------------------------------
@@ -185,7 +211,7 @@ def test_a_life_on_the_hub(model, audited, texts, make_model, tokenizer, run_pyt
     theirs.mkdir(parents=True)
     (theirs / "README.md").write_text("---\nlicense: mit\n---\nWords on the Hub.\n")
     (root / "datasets").mkdir()
-    card = ["card", str(model), str(audited[1]), "--push-to-hub"]
+    card = ["card", str(model), str(audited[1]), "--data-id", "acme/reviews", "--push-to-hub"]
     said = [
         [*card, "acme/bilstm", "--token", "reader"],
         [*card, "nobody/bilstm", "--token", "writer"],
@@ -213,10 +239,10 @@ def test_a_life_on_the_hub(model, audited, texts, make_model, tokenizer, run_pyt
         (nobody, "no such organisation or repository"),
         (broken, "run the same command again"),
     ):
-        assert code == 1 and err.count("\n") == 1 and reason in err, err
+        assert code == 1 and err.count("\n") == 2 and reason in err, err  # and what would go
         assert seconds < 20
     for code, out, err, _ in (first, again):
-        assert (code, err) == (0, ""), err
+        assert code == 0 and "without texts (--publish-texts adds them)" in err, err
         assert f"{hub.url}/acme/bilstm" in out
         assert f"{hub.url}/datasets/acme/bilstm-attention-audit" in out
 
@@ -251,7 +277,8 @@ def test_a_life_on_the_hub(model, audited, texts, make_model, tokenizer, run_pyt
     assert len(both) == len(theirs_of_control) == len(means)
     np.testing.assert_allclose(both.value_x, both.value_y, atol=1e-12)
     data = root / "datasets" / "acme" / "bilstm-attention-audit"
-    assert {"summary.json", "report.md"} <= {f.name for f in data.rglob("*")}
+    names = {f.name for f in data.rglob("*")}
+    assert {"summary.json", "report.md", "report.html"} <= names and "texts.json" not in names
     for file in [*data.rglob("*"), *theirs.rglob("*")]:
         if file.suffix in (".md", ".json", ".html", ".yaml"):
             assert str(audited[0].parent) not in file.read_text(), file

@@ -53,6 +53,10 @@ HOSTILE = [
     "{{ 7 * 7 }} {% raw %}",
     "line\nbreak\r\n# heading",
     "half \ud800 surrogate",
+    "\\\\<b>twice\\",
+    "`a|b` <i> `c`",
+    "a picture!",
+    "[x]: http://x",
     "</style></title>",
 ]
 NUMBERS = re.compile(r"\d+(?:\.\d+)?(?:e-?\d+)?")

@@ -13,7 +13,7 @@ import torch
 
 from hf_attnprobe import AttnProbeError, audit, explain_text, markdown, read_audit
 from hf_attnprobe.charts.head_maps import head_maps, heads_of
-from hf_attnprobe.integrations.text_explainer import TextExplainer
+from hf_attnprobe.hub.pipeline import TextExplainer
 from hf_attnprobe.statistics.summary import group_names, groups_of_texts
 from hf_attnprobe.storage.folders import write_atomically
 

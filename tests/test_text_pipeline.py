@@ -8,7 +8,7 @@ from transformers.pipelines import check_task
 
 from hf_attnprobe import audit
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.integrations.text_explainer import (
+from hf_attnprobe.hub.pipeline import (
     CAUTION,
     TextExplainer,
     explain_html,
@@ -110,7 +110,7 @@ def test_what_is_no_text_is_one_line(explain):
 def test_the_pipeline_is_known_by_name_and_imported_when_it_is_used():
     name, entry, _ = check_task("attention-explain")
     assert name == "attention-explain"
-    assert entry["impl"] == "hf_attnprobe.integrations.pipeline.AttentionExplainPipeline"
+    assert entry["impl"] == "hf_attnprobe.hub.pipeline.AttentionExplainPipeline"
 
 
 def test_text_and_page_of_a_loaded_model(make_checkpoint, texts):
@@ -122,3 +122,14 @@ def test_text_and_page_of_a_loaded_model(make_checkpoint, texts):
     html = explain_html(model, tokenizer, f"<script>alert(1)</script> {texts[0]}")
     assert "<script" not in html and 'class="ranking"' in html
     assert CAUTION in html
+
+
+def test_the_page_takes_what_the_pipeline_takes(bert):
+    model, tokenizer = bert
+    first, second = sentences(2)
+    explainer = TextExplainer(model, tokenizer)
+    asked = {"text": first, "text_pair": second}
+    assert explainer.html(asked) == explainer.html(first, second)
+    assert explainer.explain(asked) == explainer.explain(first, second)
+    with pytest.raises(AttnProbeError, match="name the second text text_pair"):
+        explainer.html({"text": first, "second": second})

@@ -20,7 +20,7 @@ from transformers import (
 from transformers.integrations import integration_utils
 
 from hf_attnprobe import AttnProbeError, AuditOptions, Data, audit, build_tokenizer
-from hf_attnprobe.integrations.trainer_callback import (
+from hf_attnprobe.hub.trainer_callback import (
     PREFIX,
     AttentionFaithfulnessCallback,
     unchanged,

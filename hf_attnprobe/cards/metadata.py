@@ -9,6 +9,7 @@ import yaml
 from huggingface_hub import EvalResult, EvalResultEntry, ModelCardData, eval_result_entries_to_yaml
 
 from hf_attnprobe.cards.names import LONGEST, DataName, is_hub_id, native, shown
+from hf_attnprobe.cards.readme import BY, dumped
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.statistics.verdicts import RULES, Finding
@@ -89,7 +90,8 @@ class AuditedOn:
         provenance: settings and versions.
         rows_url: where the rows are published; None where they are not.
         answer: the graded answer.
-        command: the line that repeats it; empty where that is not known.
+        command: the line that repeats it; empty where the data have no name to give.
+        has_pairs: whether its texts are pairs.
     """
 
     data: DataName
@@ -104,6 +106,7 @@ class AuditedOn:
     rows_url: str | None = None
     answer: Answer = Answer.CANNOT_SAY
     command: str = ""
+    has_pairs: bool = False
 
 
 @dataclass(frozen=True)
@@ -139,6 +142,12 @@ class Card:
                 return self.known(audit.data)
         return None if self.data_id is None else DataName(self.data_id, self.data_id)
 
+    @property
+    def reads_pairs(self) -> bool:
+        """Whether the model is known to read pairs of texts."""
+        of_model = bool(self.checkpoint.config.get("query_encoder"))
+        return of_model or any(audit.has_pairs for audit in self.audits)
+
     def known(self, data: DataName) -> DataName:
         """Data with the Hub id that was given, where they have none themselves."""
         return DataName(data.name, data.hub_id or self.data_id)
@@ -150,8 +159,8 @@ class Card:
 
 METRIC = "attention_faithfulness"
 EVAL_RESULTS = f".eval_results/{METRIC}.yaml"
-BY = "attnprobe card"
-"""Marks our results among a user's: the value of ``by`` in a metric's arguments."""
+LOCAL = "local"
+"""The type of data that are not on the Hub."""
 TAGS = ("attention", "interpretability", "hf_attnprobe")
 
 
@@ -233,11 +242,12 @@ def _result(
     value: float,
     more: Mapping[str, Any],
 ) -> EvalResult:
-    hub_name = shown(data.hub_id or data.name)
+    name_of_data = shown(data.hub_id or data.name)
     return EvalResult(
         task_type=task_of(card.checkpoint) or "other",
-        dataset_type=hub_name,
-        dataset_name=hub_name,
+        dataset_type=data.hub_id or LOCAL,
+        dataset_name=name_of_data,
+        dataset_config=None if data.hub_id else name_of_data,  # else all of them were one
         dataset_split=shown(split) or None,
         metric_type=metric,
         metric_name=shown(name),
@@ -260,17 +270,17 @@ def _title(finding: Finding) -> str:
 def entries(card: Card) -> list[EvalResultEntry]:
     """The findings as entries; the number that was graded, its measure in the notes.
 
-    Data that are not on the Hub are named by their own name.
+    The format names data by their id on the Hub; audits on data without one have no entry.
     """
     made = []
     for audit in card.audits:
-        data = card.known(audit.data)
+        hub_id = card.known(audit.data).hub_id
         for f in audit.findings:
-            if f.rule == "accuracy" or not math.isfinite(f.value):
+            if hub_id is None or f.rule == "accuracy" or not math.isfinite(f.value):
                 continue
             group = "" if f.group == "all" else f"/{shown(f.group)}"
             entry = EvalResultEntry(
-                dataset_id=shown(data.hub_id or data.name),
+                dataset_id=hub_id,
                 task_id=f"{METRIC}/{f.rule}{group}",
                 value=float(f.value),
                 source_url=audit.rows_url,
@@ -325,8 +335,3 @@ def _is_ours(item: Any) -> bool:
     data = item.get("dataset") if isinstance(item, Mapping) else None
     task = data.get("task_id") if isinstance(data, Mapping) else None
     return str(task).partition("/")[0] == METRIC
-
-
-def dumped(data: Any) -> str:
-    """Plain data as YAML, in their own order."""
-    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=88)

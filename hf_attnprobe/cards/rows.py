@@ -3,19 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hf_attnprobe import markdown
-from hf_attnprobe.cards.metadata import dumped
-from hf_attnprobe.cards.names import DataName, code, native, prose, shown
-
-
-COLUMNS = {
-    "test": "the test, such as correlation",
-    "statistic": "what was measured, such as attention_leave_one_out_tau",
-    "example_id": "the text's number within its split",
-    "layer": "of the attention; −1 stands for all, or for the model's prediction",
-    "head": "of the attention; −1 stands for all",
-    "value": "the number; NaN where it is undefined",
-}
+from hf_attnprobe.cards.card import templates
+from hf_attnprobe.cards.names import DataName, native
+from hf_attnprobe.cards.readme import dumped
 
 
 @dataclass(frozen=True)
@@ -61,29 +51,14 @@ def rows_readme(
         "tags": ["attention", "interpretability", "faithfulness", "hf_attnprobe"],
         "configs": configs,
     }
-    lines = [f"# Audit of {shown(model)}", ""]
-    lines += [
-        f"Every number that `attnprobe audit` measured on {code(model)}: does its "
-        "attention explain its predictions? The means, intervals and sentences of the "
-        "model's card can be computed from them again.",
-        "",
-    ]
-    for audit in audits:
-        said = prose(audit.conclusion or "No question was answered.")
-        where = f"{audit.n:,} texts of {code(audit.data.name)}"
-        where += f", split {code(audit.split)}" if audit.split else ""
-        lines.append(f"- {code(audit.config)}: {where}. {said}")
-        if audit.beside:
-            files = ", ".join(code(name) for name in audit.beside)
-            lines.append(f"  In the folder of that name also {files}.")
-    named = f'"{repository}", "{audits[0].config}", split="model"'
-    lines += ["", "```python", "from datasets import load_dataset", ""]
-    lines += [f"rows = load_dataset({named})", "```", ""]
-    lines += [
-        "The split `control`, where there is one, holds the same numbers of the control, "
-        "the mean over its draws. `texts.json` and the reports show a few texts of the "
-        "data audited; their terms are those of these data.",
-        "",
-        *markdown.table(["column", "what it is"], COLUMNS.items()),
-    ]
-    return f"---\n{dumped(native(front))}---\n\n" + "\n".join(lines) + "\n"
+    text = (
+        templates()
+        .get_template("rows.md")
+        .render(
+            repository=repository,
+            model=model,
+            audits=audits,
+            with_texts=any("texts.json" in audit.beside for audit in audits),
+        )
+    )
+    return f"---\n{dumped(native(front))}---\n\n{text.strip()}\n"

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hf_attnprobe.cards.card import updated
 from hf_attnprobe.cards.metadata import EVAL_RESULTS, Card, Checkpoint, eval_results_yaml
-from hf_attnprobe.cards.readme import updated
 from hf_attnprobe.checkpoints.records import read_record
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.storage.folders import write_atomically

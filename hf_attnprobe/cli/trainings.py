@@ -23,8 +23,8 @@ from hf_attnprobe.demonstration import (
     rationale_line,
     rationale_sentences,
 )
+from hf_attnprobe.hub.options import CardOptions, PublishingOptions
 from hf_attnprobe.options import Options, from_flat
-from hf_attnprobe.publishing.options import CardOptions, PublishingOptions
 from hf_attnprobe.retraining import TESTS
 from hf_attnprobe.retraining.options import RetrainOptions
 from hf_attnprobe.terminal import show
@@ -148,7 +148,7 @@ def run_train(arguments: dict[str, Any]) -> None:
 
 def _publish(arguments: dict[str, Any]) -> None:
     """Publishes what was trained; says where on stderr, since stdout is for scores."""
-    from hf_attnprobe.publishing.run import write_card
+    from hf_attnprobe.hub.publish import write_card
 
     written = write_card(arguments["output_dir"], options=from_flat(arguments, CardOptions))
     show(written, file=sys.stderr)

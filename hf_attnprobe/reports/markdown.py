@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from functools import singledispatch
 
 from hf_attnprobe.charts.chart import Chart, HeatMap
-from hf_attnprobe.markdown import harmless, table
+from hf_attnprobe.markdown import table
 from hf_attnprobe.reports.document import (
     Answered,
     Block,
@@ -31,6 +31,12 @@ from hf_attnprobe.reports.shown_texts import in_words
 from hf_attnprobe.terminal import visible
 
 
+READ = re.compile(
+    r"\\(?=[^\w\s]|$)|`|~(?=~)|<(?=[A-Za-z/!?])|\](?=[(\[])|!$|(?:^|(?<=^ ))\[(?=[^\]]*\]:)"
+)
+"""What begins code or HTML, escapes, or makes a link or a picture of what it stands beside."""
+
+
 def to_markdown(report: Document) -> str:
     """The whole report."""
     parts = [f"# {words(report.heading)}", *blocks(report.lead, 3), *blocks(report.sections)]
@@ -53,9 +59,11 @@ def words(said: Words) -> str:
     >>> words(("run ", Code("x"), ", not <b>"))
     'run `x`, not \\\\<b>'
     """
-    if isinstance(said, tuple):
-        return "".join(map(_span, said))
-    return _span(said)
+    text = ""
+    for part in map(_span, said if isinstance(said, tuple) else (said,)):
+        apart = " " if text.endswith("`") and part.startswith("`") else ""  # or they were one code
+        text += f"{apart}{part}"
+    return text
 
 
 def _span(span: str | Link) -> str:
@@ -74,13 +82,12 @@ def _span(span: str | Link) -> str:
 
 def _line(text: str) -> str:
     """A text that stays within its line; spaces at its ends part it from its neighbours."""
-    line = harmless(visible(re.sub(r"\s+", " ", text)))
-    return re.sub("`{3,}|~{3,}", lambda fence: "".join(f"\\{c}" for c in fence[0]), line)
+    return READ.sub(r"\\\g<0>", visible(re.sub(r"\s+", " ", text)))
 
 
 def _quoted(text: str) -> str:
     """Text whose every sign Markdown leaves as it is."""
-    return re.sub(r"([\\`*_\[\]<>|#])", r"\\\1", visible(" ".join(text.split()) or text))
+    return re.sub(r"([\\`*_\[\]<>|#]|!$)", r"\\\1", visible(" ".join(text.split()) or text))
 
 
 def _code(text: str) -> str:

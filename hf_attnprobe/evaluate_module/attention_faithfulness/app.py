@@ -12,7 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_attnprobe.checkpoints import load_model, load_tokenizer
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.integrations.text_explainer import explain_html
+from hf_attnprobe.hub.pipeline import explain_html
 
 
 TITLE = "Does attention explain this prediction?"

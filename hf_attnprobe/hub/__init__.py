@@ -24,7 +24,7 @@ class AnyHead:
         Raises:
             AttnProbeError: see :func:`hf_attnprobe.checkpoints.loading.load_model`.
         """
-        from hf_attnprobe.integrations.pipeline import load
+        from hf_attnprobe.hub.pipeline import load
 
         return load(name, **options)
 
@@ -49,7 +49,7 @@ def register_with_transformers() -> None:
     classifier = modeling.AttentionClassifierForSequenceClassification
     AutoModelForSequenceClassification.register(kind, classifier, exist_ok=True)
     PIPELINE_REGISTRY.supported_tasks[TASK] = {
-        "impl": "hf_attnprobe.integrations.pipeline.AttentionExplainPipeline",
+        "impl": "hf_attnprobe.hub.pipeline.AttentionExplainPipeline",
         "pt": (AnyHead,),
         "type": "text",
     }

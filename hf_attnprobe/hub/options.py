@@ -13,8 +13,8 @@ class PublishingOptions(Options):
 
     push_to_hub: str | None = option(
         None,
-        "publish model, tokenizer, code and card in this repository of the Hub, and the "
-        "rows of its audits as the data set ORG/NAME-attention-audit",
+        "publish model, tokenizer, code and card in this repository of the Hub, and the rows "
+        "and reports of its audits, without texts, as the data set ORG/NAME-attention-audit",
         metavar="ORG/NAME",
     )
     private: bool = option(False, "make new repositories private")
@@ -37,6 +37,10 @@ class PublishingOptions(Options):
 class CardOptions(PublishingOptions):
     """What a card says besides, and where it goes."""
 
+    publish_texts: bool = option(
+        False,
+        "publish the texts too that the reports of its audits show, for anybody to read",
+    )
     data_id: str | None = option(
         None,
         "Hub id of the data it was trained and audited on, where their name does not tell",

@@ -1,0 +1,274 @@
+"""What a card says of a checkpoint: the words stand in ``card.md``, what they say of it here.
+
+The findings of an audit are blocks, printed as every report prints them.
+"""
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from hf_attnprobe.cards.metadata import (
+    SCORES,
+    TASKS,
+    AuditedOn,
+    Card,
+    Checkpoint,
+    metadata,
+    task_of,
+)
+from hf_attnprobe.cards.names import code, prose, public, public_record, shown, versions
+from hf_attnprobe.cards.readme import BEGIN, END, dumped, with_part
+from hf_attnprobe.data.recipes import RECIPES
+from hf_attnprobe.reports.document import Block, Cell, Code, Link, Number, Table, Words
+from hf_attnprobe.reports.markdown import blocks
+from hf_attnprobe.statistics.grades import Answer
+from hf_attnprobe.statistics.verdicts import RULES, Finding
+
+
+NOT_AUDITED = (
+    "Not audited yet: nothing is known of whether its attention explains its predictions. "
+    "Do not show its weights as an explanation before that is tested."
+)
+QUESTION = "Does its attention explain its predictions?"
+BLANK = "DATA"
+"""Stands in a command for data that have no name which anybody could give."""
+ENCODERS = {
+    "bilstm": "a BiLSTM, {encoder_size} units in each direction",
+    "bigru": "a BiGRU, {encoder_size} units in each direction",
+    "cnn": "convolutions of {kernel_sizes} tokens, {encoder_size} channels",
+    "mlp": "an MLP on each token alone, {encoder_size} units, so without context",
+    "none": "none: the word vectors themselves, so without context",
+}
+ATTENTION = {
+    "additive": "additive (Bahdanau et al. 2015)",
+    "dot_product": "scaled dot product",
+    "uniform": "uniform: every token has the same weight, nothing is learned",
+    "guided": "guided: the weights are given from outside, nothing is learned",
+}
+REGULARISERS = {
+    "embedding_dropout": "dropout on word vectors",
+    "sentence_dropout": "dropout on sentence vectors",
+    "logit_dropout": "dropout on logits",
+    "tying": "weight of tying states to word vectors",
+    "mlm_weight": "weight of predicting masked words",
+    "conicity_weight": "weight of the penalty on conicity",
+}
+PROCEDURES = {
+    "jain-wallace": "of Jain & Wallace 2019's released code",
+    "serrano-smith": "of Serrano & Smith 2019's released code for IMDB",
+}
+TOLD_ELSEWHERE = (
+    *("architecture", "data", "dataset", "metrics", "n_texts", "n_epochs", "seconds"),
+    *("versions", "procedure", "start", "deceives_on"),
+)
+"""Keys of a training's record that are no setting, or stand in a sentence of their own."""
+
+
+def updated(existing: str | None, card: Card) -> str:
+    """A README with our part put in, or put in place of an older one.
+
+    Args:
+        existing: the README that is there; None where there is none.
+        card: what our part says.
+
+    Raises:
+        AttnProbeError: its front matter is no YAML, or the comments around our part are
+            damaged.
+    """
+    if existing is not None and existing.strip():
+        return with_part(existing, part(card), metadata(card))
+    front, title = dumped(metadata(card)), f"# {shown(card.checkpoint.name)}"
+    return f"---\n{front}---\n\n{title}\n\n{part(card)}\n"
+
+
+def part(card: Card) -> str:
+    """Our part, with the comments around it."""
+    return f"{BEGIN}\n\n{card_text(card).strip()}\n\n{END}"
+
+
+def card_text(card: Card) -> str:
+    """The whole text, without the comments around it."""
+    checkpoint = card.checkpoint
+    config, record = checkpoint.config, checkpoint.record
+    said = [audit.conclusion or f"{QUESTION} No question was answered." for audit in card.audits]
+    encoder, attention = str(config.get("encoder")), str(config.get("attention"))
+    sizes = " ".join(map(str, config.get("kernel_sizes") or ()))
+    text = (
+        templates()
+        .get_template("card.md")
+        .render(
+            card=card,
+            checkpoint=checkpoint,
+            task=task_of(checkpoint),
+            question=QUESTION,
+            not_audited=NOT_AUDITED,
+            conclusions=list(dict.fromkeys(said)),
+            encoder=ENCODERS.get(encoder, code(encoder)).format(
+                encoder_size=config.get("encoder_size"), kernel_sizes=sizes
+            ),
+            attention=ATTENTION.get(attention, code(attention)),
+            regularised=[
+                (what, f"{config[k]:g}") for k, what in REGULARISERS.items() if config.get(k)
+            ],
+            procedure=PROCEDURES.get(str(record.get("procedure"))),
+            trained_on=_data(card),
+            splits=list(_splits(record)),
+            settings=list(_settings(record)),
+            scores="\n\n".join(blocks([_scores(record)])),
+            gives_classes=_gives_classes(checkpoint),
+            auto_class=_auto_class(checkpoint),
+            name=shown(checkpoint.name).replace('"', "'").replace("\\", "/"),
+            command=_command(card),
+            is_of_papers=checkpoint.is_attention_classifier and _is_known(card),
+            passed=card.audits and all(audit.answer == Answer.YES for audit in card.audits),
+            rules={finding.rule for audit in card.audits for finding in audit.findings},
+            found=lambda audit: "\n\n".join(blocks(findings(card, audit))),
+        )
+    )
+    return text.replace("<!--", "&lt;!--")  # no name ends our part
+
+
+@cache
+def templates() -> Environment:
+    """The templates of this folder; whatever a user has named goes through a filter."""
+    made = Environment(
+        loader=PackageLoader("hf_attnprobe", "cards"),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )
+    filters = {"code": code, "prose": prose, "public": public, "shown": shown}
+    made.filters |= filters | {"versions": versions, "thousands": lambda n: f"{n:,}"}
+    return made
+
+
+# --- how it was trained and is used ---------------------------------------------------
+
+
+def _data(card: Card) -> str:
+    data = card.trained_on
+    if data is None:
+        return "not recorded by name"
+    on_hub = "" if data.hub_id in (None, data.name) else f" ({code(data.hub_id)} on the Hub)"
+    return f"{code(data.name)}{on_hub}"
+
+
+def _splits(record: Mapping[str, Any]) -> Iterator[tuple[str, int | None, str | None]]:
+    """Each split, its number of texts and its fingerprint."""
+    sizes, marks = record.get("n_texts") or {}, record.get("data")
+    marks = marks if isinstance(marks, Mapping) else {}
+    for split in dict.fromkeys([*sizes, *marks]):
+        yield split, sizes.get(split), marks.get(split)
+
+
+def _settings(record: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+    for name, value in public_record(record).items():
+        is_plain = isinstance(value, str | int | float) and not isinstance(value, bool)
+        if name not in TOLD_ELSEWHERE and is_plain:
+            yield name, value
+
+
+def _scores(record: Mapping[str, Any]) -> Table:
+    scores = record.get("metrics") or {}
+    splits = dict.fromkeys(name.partition("_")[0] for name in scores)
+    names = {split: [scores.get(f"{split}_{name}") for name in SCORES] for split in splits}
+    rows = [
+        [split, *(None if score is None else Number(score) for score in own)]
+        for split, own in names.items()
+    ]
+    return Table(["scores on", *SCORES.values()], rows)
+
+
+def _auto_class(checkpoint: Checkpoint) -> str:
+    for ending in TASKS:
+        if checkpoint.head.endswith(ending):
+            return f"AutoModel{ending}"
+    return "AutoModel"
+
+
+def _gives_classes(checkpoint: Checkpoint) -> bool:
+    """Whether it reads texts and gives one probability per class."""
+    problem = checkpoint.config.get("problem_type")
+    is_single = problem in (None, "single_label_classification")
+    task = task_of(checkpoint)
+    return task == "text-classification" and is_single and len(checkpoint.classes) > 1
+
+
+def _is_known(card: Card) -> bool:
+    """Whether it was trained on a data set of the papers."""
+    return card.trained_on is not None and card.trained_on.name in RECIPES
+
+
+def _command(card: Card) -> str:
+    """A command that runs: that of an audit, or one with data that anybody can name."""
+    for audit in card.audits:
+        if audit.command:
+            return f"{audit.command} --output-dir audit"
+    data = card.trained_on
+    if data is None and card.audits:
+        data = card.known(card.audits[0].data)
+    known = data is not None and (data.name in RECIPES or data.hub_id == data.name)
+    named = _word(data.name) if known and data is not None else BLANK
+    model = shown(card.checkpoint.name).replace('"', "'").replace("\\", "/")
+    return f"attnprobe audit --model {_word(model)} --dataset {named} --output-dir audit"
+
+
+def _word(name: str) -> str:
+    """A name as one word of a shell command."""
+    harmless = name.replace("_", "").replace("-", "").replace("/", "").replace(".", "")
+    return name if harmless.isalnum() else "'" + name.replace("'", "") + "'"
+
+
+# --- what an audit found --------------------------------------------------------------
+
+
+def findings(card: Card, audit: AuditedOn) -> list[Block]:
+    """Every number with interval, yardstick and n; never more than the audit says."""
+    data = card.known(audit.data)
+    split = (" (split ", Code(audit.split), ")") if audit.split else ()
+    said = audit.conclusion or "No question was answered."
+    sentences = [f"CONTRADICTION, report it: {s}" for s in audit.contradictions]
+    sentences += [finding.sentence for finding in audit.findings]
+    return [
+        (f"On {audit.n:,} texts of ", Code(data.name), *split, f": {said}"),
+        [*sentences, *audit.notes],
+        _graded(audit.findings),
+        list(_besides(audit)),
+    ]
+
+
+def _graded(findings: tuple[Finding, ...]) -> Table:
+    """What was graded, number by number."""
+    rows: list[list[Cell]] = []
+    for f in findings:
+        rule = RULES.get(f.rule)
+        group = "" if f.group == "all" else f" (texts predicted {shown(f.group)})"
+        beside = ", ".join(f"{shown(k)} {v:z.2f}" for k, v in f.yardsticks.items() if v == v)
+        question, measure = (rule.question, rule.measure) if rule else (f.rule, "")
+        value = Number(f.value, f.ci95, digits=2)
+        rows.append([question + group, str(f.answer), measure, value, beside or None, f.n])
+    return Table(["question", "answer", "what is graded", "number [95%]", "beside", "texts"], rows)
+
+
+def _besides(audit: AuditedOn) -> Iterator[Words]:
+    """Control, what was left out, how to repeat it, and where the rows are."""
+    known = audit.provenance
+    control = known.get("control", "none")
+    if control != "none":
+        yield f"Control: the same tests on this model with {control}"
+    else:
+        yield "No control was run: what the same weights at other tokens reach is not known"
+    left_out = known.get("left_out") or {}
+    if isinstance(left_out, Mapping):
+        for name, reason in left_out.items():
+            yield f"Not tested: {shown(name)}, since {shown(reason)}"
+    if isinstance(known.get("versions"), Mapping):
+        yield f"Seed {audit.seed}; {versions(known['versions'])}"
+    if audit.command:
+        yield ("Repeat it: ", Code(audit.command))
+    else:
+        yield "The data were an object in Python, so no command repeats it by itself"
+    if audit.rows_url:
+        yield ("Every number of every text: ", Link(audit.rows_url, audit.rows_url))

@@ -1,0 +1,250 @@
+"""One text explained: ``pipeline("attention-explain")``, and the same as data or a piece of a page."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+from transformers import Pipeline, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import ModelOutput
+
+from hf_attnprobe.auditing.options import AuditOptions
+from hf_attnprobe.auditing.subject import make_subject
+from hf_attnprobe.charts.shown_text import ShownText
+from hf_attnprobe.checkpoints.loading import load_model
+from hf_attnprobe.checkpoints.origins import origin_of
+from hf_attnprobe.data.arguments import Data
+from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.inference.choices import encode
+from hf_attnprobe.inference.images import ImageReader
+from hf_attnprobe.reports.document import Texts
+from hf_attnprobe.reports.html import to_cell
+from hf_attnprobe.texts import Explainer, whole_attention
+
+
+CAUTION = (
+    "One text cannot say whether attention explains this model: attention that looks "
+    "plausible here may be one of many that give the same output, and measures of "
+    "importance disagree on single texts. Audit the model on many texts."
+)
+
+
+class TextExplainer:
+    """Explains texts with one model.
+
+    Args:
+        model: with a head for a task; it is left as it is.
+        tokenizer: of the model.
+
+    Raises:
+        AttnProbeError: a model that cannot be audited, or another model's tokenizer.
+    """
+
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+        self.model, self.tokenizer = model, tokenizer
+
+    @cached_property
+    def _explainer(self) -> Explainer:
+        device = next(self.model.parameters()).device
+        options = AuditOptions(control="none")
+        subject = make_subject((self.model, self.tokenizer), None, options, device)
+        if isinstance(subject.tokenizer, ImageReader):
+            raise AttnProbeError(
+                "expected a model of texts, this one takes images; audit it instead"
+            )
+        site, of = whole_attention(subject.adapter)
+        return Explainer(subject.adapter, subject.tokenizer, site, attention_of=of)
+
+    @torch.enable_grad()
+    def explain(
+        self,
+        text: str | Mapping[str, Any],
+        text_pair: str | None = None,
+        *,
+        choices: Sequence[str] | None = None,
+    ) -> ShownText:
+        """A text with its prediction and the scores of its tokens.
+
+        Args:
+            text: alone, or the first of a pair; or a dict as the pipeline takes it.
+            text_pair: the second of a pair: a question's context, a model's query.
+            choices: of a multiple-choice model.
+
+        Raises:
+            AttnProbeError: no text, or not what the model reads.
+        """
+        if not isinstance(text, str):
+            return self.explain(**arguments_of(text))
+        seconds: Sequence[str | None] = choices or [text_pair]
+        for given in (text, *(choices or ([] if text_pair is None else [text_pair]))):
+            _check_text(given)
+        if not text.strip():
+            raise AttnProbeError("expected a text, got none; write some words")
+        strings = [(text, second) for second in seconds]
+        row: dict[str, Any] = {"text": [text]}
+        if choices is not None:
+            row["choices"] = [list(choices)]
+        if text_pair is not None:
+            row["second"] = [text_pair]
+        pair = None if text_pair is None else "second"
+        import datasets
+
+        data = Data(datasets.Dataset.from_dict(row), text_pair_column=pair)
+        explainer = self._explainer
+        examples = data.examples(seed=0)
+        encoded = encode(self.tokenizer, examples, explainer.model).texts[0]
+        return explainer.explain(encoded, strings)
+
+    def html(
+        self, text: str | Mapping[str, Any], text_pair: str | None = None, **given: Any
+    ) -> str:
+        """The same as a piece of a page with its style, without script."""
+        return to_cell([Texts([self.explain(text, text_pair, **given)]), CAUTION])
+
+
+def arguments_of(given: Any) -> dict[str, Any]:
+    """The arguments of :meth:`TextExplainer.explain` in a text, or in a dict of them.
+
+    Raises:
+        AttnProbeError: neither.
+    """
+    if isinstance(given, str):
+        return {"text": given}
+    known = {"text", "text_pair", "choices"}
+    is_known = isinstance(given, Mapping) and isinstance(given.get("text"), str)
+    if not is_known or {*given} - known:
+        raise AttnProbeError(
+            "expected a text or a dict of text with text_pair or choices, got "
+            f"{given!r:.80}; name the second text text_pair"
+        )
+    return dict(given)
+
+
+def _check_text(text: object) -> None:
+    if not isinstance(text, str):
+        raise AttnProbeError(f"expected a text, got {text!r:.80}; write some words")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise AttnProbeError(
+            f"expected a text of whole characters, got half of one at {error.start}; mend it"
+        ) from error
+
+
+def explain_text(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    text: str,
+    text_pair: str | None = None,
+    **given: Any,
+) -> ShownText:
+    """One text with its prediction and scores, see :meth:`TextExplainer.explain`."""
+    return TextExplainer(model, tokenizer).explain(text, text_pair, **given)
+
+
+def explain_html(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    text: str,
+    text_pair: str | None = None,
+    **given: Any,
+) -> str:
+    """The same as a piece of a page, see :meth:`TextExplainer.html`."""
+    return TextExplainer(model, tokenizer).html(text, text_pair, **given)
+
+
+class AttentionExplainPipeline(Pipeline):
+    """Predictions with what attention and other measures say of each token.
+
+        explain = pipeline("attention-explain", model="bilstm-sst")
+        explain("A gorgeous, witty movie.")
+        explain([{"text": "…", "text_pair": "…"}, "another text"])
+
+    Of each text a dict: ``prediction`` and ``probability``, ``tokens``, by name one number
+    per token (``attention``, ``gradient``, ``leave_one_out``, and of attention classifiers
+    ``adversary``), ``smallest_set`` (positions, or None where it is not known),
+    ``numbers`` of the text, ``attention_of`` (which heads) and ``caution``.
+
+    Texts are run one by one, so ``batch_size`` changes nothing: their numbers are those
+    of an audit.
+    """
+
+    _load_processor = False  # type: ignore[assignment]
+    _load_image_processor = False  # type: ignore[assignment]
+    _load_feature_extractor = False  # type: ignore[assignment]
+    _load_video_processor = False  # type: ignore[assignment]
+    _load_tokenizer = True  # type: ignore[assignment]
+
+    def _sanitize_parameters(self, **given: Any) -> tuple[dict, dict, dict]:
+        if given:
+            raise AttnProbeError(
+                f"expected no options of attention-explain, got {', '.join(given)}; leave them out"
+            )
+        return {}, {}, {}
+
+    @cached_property
+    def explainer(self) -> TextExplainer:
+        """The model ready to explain; ``explainer.html(text)`` is a piece of a page."""
+        assert self.tokenizer is not None  # pipeline() has refused
+        return TextExplainer(self.model, self.tokenizer)
+
+    def __call__(
+        self,
+        inputs: Any,
+        *args: Any,
+        num_workers: int | None = None,
+        batch_size: int | None = None,
+        **kwargs: Any,
+    ) -> list[dict[str, Any]]:
+        """A dict of every text.
+
+        Args:
+            inputs: a text, a dict of ``text`` with ``text_pair`` or ``choices``, or
+                several of these.
+            num_workers: changes nothing.
+            batch_size: changes nothing.
+
+        Raises:
+            AttnProbeError: no text, not what the model reads, or unknown options.
+        """
+        self._sanitize_parameters(**kwargs)
+        is_one = isinstance(inputs, str | Mapping) or not isinstance(inputs, Iterable)
+        several: Iterable[Any] = [inputs] if is_one else inputs
+        return [self.run_single(one, {}, {}, {}) for one in several]
+
+    def preprocess(self, input_: Any, **given: Any) -> dict[str, Any]:
+        """The arguments of :meth:`TextExplainer.explain`."""
+        return arguments_of(input_)
+
+    def _forward(self, input_tensors: dict[str, Any], **given: Any) -> ModelOutput:
+        return ModelOutput(shown=self.explainer.explain(**input_tensors))
+
+    def postprocess(self, model_outputs: dict[str, Any], **given: Any) -> dict[str, Any]:
+        """Plain data, to be printed or written as JSON."""
+        return as_dict(model_outputs["shown"])
+
+
+def as_dict(shown: ShownText) -> dict[str, Any]:
+    """A shown text as the pipeline gives it."""
+    flips = shown.smallest_set
+    return {
+        "prediction": shown.predicted,
+        "probability": shown.probability,
+        "tokens": list(shown.tokens),
+        **{name: list(values) for name, values in shown.scores.items()},
+        "smallest_set": None if flips is None else list(flips),
+        "numbers": dict(shown.numbers),
+        "attention_of": shown.attention_of or "the only head",
+        "caution": CAUTION,
+    }
+
+
+def load(name: str, **options: Any) -> PreTrainedModel:
+    """The model of a folder or a Hub id, as the class that was saved."""
+    where = ("revision", "token", "subfolder", "trust_remote_code", "allow_pickle")
+    place = {key: options[key] for key in where if options.get(key)}
+    model = load_model(origin_of(name, **place))
+    dtype = options.get("dtype")
+    if isinstance(dtype, torch.dtype):
+        torch.nn.Module.to(model, dtype)
+    return model

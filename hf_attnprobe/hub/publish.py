@@ -1,0 +1,498 @@
+"""The verb ``card``: a checkpoint's card from its audits, and both on the Hub."""
+
+import contextlib
+import io
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+import pandas as pd
+from huggingface_hub import CommitOperationAdd, HfApi, constants
+from huggingface_hub.errors import (
+    EntryNotFoundError,
+    HfHubHTTPError,
+    OfflineModeIsEnabled,
+    RepositoryNotFoundError,
+)
+
+from hf_attnprobe.auditing.report import Report, read_audit
+from hf_attnprobe.auditing.verdict import conclusion_sentence
+from hf_attnprobe.cards.card import updated
+from hf_attnprobe.cards.metadata import EVAL_RESULTS, AuditedOn, Card, eval_results_yaml
+from hf_attnprobe.cards.names import IN_MEMORY, DataName, anonymous, public, public_record
+from hf_attnprobe.cards.readme import Readme, has_findings, with_others
+from hf_attnprobe.cards.rows import PublishedRows, rows_readme
+from hf_attnprobe.checkpoints.loading import load_model
+from hf_attnprobe.checkpoints.origins import first_line
+from hf_attnprobe.checkpoints.readme import README, describe, read_text, write_files
+from hf_attnprobe.checkpoints.records import RECORD
+from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.functional.fingerprint import model_fingerprint
+from hf_attnprobe.hub.options import CardOptions
+from hf_attnprobe.progress import quiet_libraries
+from hf_attnprobe.statistics.summary import mean_of_draws
+from hf_attnprobe.storage.asked import OBJECT, repeating
+from hf_attnprobe.storage.rows import read_draws
+
+
+ROWS = "{repository}-attention-audit"
+"""The data set of rows of a model's repository."""
+OF_TRAININGS = ("optimizer", "scheduler", "rng_state", "trainer_state", "training_args")
+"""What files of a Trainer begin with that nobody needs to use the model."""
+TEXTS = "texts.json"
+BESIDE = ("summary.json", TEXTS, "report.html", "report.md")
+"""Files of an audit that are published with its rows, as far as they have no texts."""
+SPLITS = ("model", "control")
+"""Folders of rows below an audit's, by the name of their split."""
+Kind = Literal["model", "dataset"]
+AGAIN = "nothing here is lost: run the same command again"
+
+
+@dataclass(frozen=True)
+class WrittenCard:
+    """Files that were written, and addresses where they are published.
+
+    Attributes:
+        files: in the checkpoint's folder.
+        model_url: of the repository on the Hub; None where it was not published.
+        rows_url: of the data set of rows; None where there are no audits.
+    """
+
+    files: tuple[Path, ...]
+    model_url: str | None = None
+    rows_url: str | None = None
+
+    def __str__(self) -> str:
+        lines = [f"card in {', '.join(map(str, self.files))}"]
+        if self.model_url:
+            lines.append(f"model at {self.model_url}")
+        if self.rows_url:
+            lines.append(f"rows at {self.rows_url}")
+        return "\n".join(lines)
+
+
+# --- repositories: made, read and written in one commit, errors in one line -------------
+
+
+@dataclass(frozen=True)
+class Hub:
+    """Writes repositories.
+
+    Attributes:
+        token: that may write; None: the one that is logged in.
+        private: whether new repositories are private.
+    """
+
+    token: str | None = field(default=None, repr=False)
+    private: bool = False
+
+    @property
+    def api(self) -> HfApi:
+        """The client."""
+        return HfApi(token=self.token)
+
+    def make(self, repository: str, kind: Kind) -> str:
+        """Makes a repository where there is none.
+
+        Returns:
+            Its address.
+
+        Raises:
+            AttnProbeError: the token may not, the organisation is not there, no network.
+        """
+        with _reported(repository, kind):
+            made = self.api.create_repo(
+                repository,
+                repo_type=kind,
+                # Of one that is there nothing is changed.
+                private=self.private or None,
+                exist_ok=True,
+            )
+        return str(made)
+
+    def text(self, repository: str, kind: Kind, path: str) -> str | None:
+        """A text file of a repository; None where there is none.
+
+        Raises:
+            AttnProbeError: as :meth:`make`.
+        """
+        with _reported(repository, kind):
+            try:
+                file = self.api.hf_hub_download(repository, path, repo_type=kind)
+            except (EntryNotFoundError, RepositoryNotFoundError):
+                return None
+            with Path(file).open(newline="", encoding="utf-8-sig") as opened:
+                return opened.read()
+
+    def commit(self, repository: str, kind: Kind, files: Mapping[str, Path | bytes]) -> None:
+        """Writes files in one commit: all of them or none.
+
+        Raises:
+            AttnProbeError: as :meth:`make`.
+        """
+        operations = [
+            CommitOperationAdd(path, str(file) if isinstance(file, Path) else io.BytesIO(file))
+            for path, file in files.items()
+        ]
+        with _reported(repository, kind):
+            self.api.create_commit(
+                repository,
+                operations,
+                repo_type=kind,
+                commit_message="attnprobe card",
+            )
+
+
+@contextlib.contextmanager
+def _reported(repository: str, kind: Kind) -> Iterator[None]:
+    """Turns whatever the client raises into one line that says what to do."""
+    try:
+        yield
+    except Exception as error:  # its own errors, those of the network, of the disk
+        what = f"cannot publish the {kind} {repository}"
+        raise AttnProbeError(f"{what}: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    """Why, and what to do."""
+    if isinstance(error, OfflineModeIsEnabled):
+        return f"HF_HUB_OFFLINE is set; unset it and {AGAIN}"
+    if isinstance(error, HfHubHTTPError):
+        response = getattr(error, "response", None)
+        status = getattr(response, "status_code", None)
+        said = first_line(error)
+        if status in (401, 403):
+            return (
+                f"the token may not write there ({said}); give one that may with --token "
+                "or hf auth login"
+            )
+        if status == 404:
+            return f"there is no such organisation or repository ({said}); mend ORG/NAME"
+        return f"{constants.ENDPOINT} refused it ({said}); {AGAIN}"
+    return (
+        f"the connection to {constants.ENDPOINT} failed ({type(error).__name__}: "
+        f"{first_line(error)}); {AGAIN}"
+    )
+
+
+# --- audits of this model, and of no other, as a card tells them -------------------------
+
+
+@dataclass(frozen=True)
+class ReadAudit:
+    """An audit's folder and the report in it."""
+
+    folder: Path
+    report: Report
+
+    @property
+    def data(self) -> DataName:
+        """The data it was on."""
+        return DataName.of(self.report.dataset.name)
+
+    def public_names(self, model: str) -> dict[str, str]:
+        """What stands for the names of model and data in what is published.
+
+        Args:
+            model: its public name.
+        """
+        report = self.report
+        asked = report.provenance.get("asked_for") or {}
+        origin = report.provenance.get("origin") or {}
+        of_model = (report.model, asked.get("model"), origin.get("checkpoint"))
+        of_data = (report.dataset.name, asked.get("dataset"))
+        names = dict.fromkeys(map(str, of_model), model)
+        return names | dict.fromkeys(map(str, of_data), self.data.name)
+
+
+def read_audits(folders: Sequence[str | Path], model: Path, fingerprint: str) -> list[ReadAudit]:
+    """The audits in these folders.
+
+    Args:
+        model: the checkpoint's folder, for the error.
+        fingerprint: of its weights.
+
+    Raises:
+        AttnProbeError: a folder without an audit, or with one of other weights, or one
+            folder given twice.
+    """
+    read = [ReadAudit(Path(folder), read_audit(folder)) for folder in folders]
+    seen: set[Path] = set()
+    for audit in read:
+        found = audit.report.provenance.get("model_fingerprint")
+        if found != fingerprint:
+            raise AttnProbeError(
+                f"expected audits of {model} (fingerprint {fingerprint}), {audit.folder} "
+                f"is of another model ({found}); audit this one with attnprobe audit"
+            )
+        if audit.folder.resolve() in seen:
+            raise AttnProbeError(
+                f"expected every audit once, got {audit.folder} twice; leave one out"
+            )
+        seen.add(audit.folder.resolve())
+    return read
+
+
+def as_told(audit: ReadAudit, model: str) -> AuditedOn:
+    """An audit as a card tells it.
+
+    Args:
+        model: its public name.
+    """
+    report = audit.report
+    return AuditedOn(
+        data=audit.data,
+        split=report.dataset.split,
+        n=report.n,
+        seed=report.seed,
+        conclusion=conclusion_sentence(report.findings),
+        answer=report.answer,
+        command=_command(audit, model),
+        has_pairs=any(text.segments for text in report.examples),
+        findings=report.findings,
+        notes=report.notes,
+        contradictions=report.contradictions,
+        provenance=report.provenance,
+    )
+
+
+def _command(audit: ReadAudit, model: str) -> str:
+    """The line that repeats an audit, with public names; none of data given in memory."""
+    asked = public_record(audit.report.provenance["asked_for"])
+    if asked["dataset"] == OBJECT or audit.data.name == IN_MEMORY:
+        return ""
+    return repeating("audit", {"asked_for": {**asked, "model": model, "dataset": audit.data.name}})
+
+
+# --- the verb ---------------------------------------------------------------------------
+
+
+@quiet_libraries()
+def write_card(
+    model: str | Path,
+    audits: Sequence[str | Path] = (),
+    *,
+    options: CardOptions = CardOptions(),
+) -> WrittenCard:
+    """Writes or updates a checkpoint's README.md and ``.eval_results``, and publishes it.
+
+        write_card("bilstm-sst", ["audit"])
+        write_card(
+            "bilstm-sst", ["audit"], options=CardOptions(push_to_hub="org/bilstm-sst")
+        )
+
+    The card says what the model is, how it was trained, how it is used, what the audits
+    found with every interval and yardstick, and what attention cannot tell. It stands
+    between two comments in the README; what is written around them, and what the front
+    matter says already, stays. With ``push_to_hub`` the model, tokenizer, code and card go
+    into one repository, in one commit, and the rows of the audits before it into a data
+    set beside it, with the reports; the texts that these show are left out unless
+    ``publish_texts`` asks for them. Run again to publish what an interruption left out.
+
+    Args:
+        model: the folder of a checkpoint.
+        audits: output folders of its audits; none says that it was not audited.
+        options: license, data, and where on the Hub it goes.
+
+    Returns:
+        The files, and the addresses.
+
+    Raises:
+        AttnProbeError: no checkpoint, an audit of another model, no audits where the card
+            there tells of some, a README that cannot be kept, or a Hub that refuses.
+    """
+    folder = Path(model)
+    if not folder.is_dir():
+        raise AttnProbeError(
+            f"expected the folder of a checkpoint, got {model}, which is none; download "
+            "a model of the Hub first, with hf download"
+        )
+    loaded = load_model(
+        folder,
+        trust_remote_code=options.trust_remote_code,
+        allow_pickle=options.allow_pickle,
+    )
+    read = read_audits(audits, folder, model_fingerprint(loaded))
+    if not read and has_findings(read_text(folder / README)):
+        raise AttnProbeError(
+            f"expected the audits that the card in {folder} tells of, got none; name "
+            f"their folders, or delete {README}"
+        )
+    checkpoint = describe(folder, loaded, options.push_to_hub)
+    card = Card(
+        checkpoint=checkpoint,
+        audits=tuple(as_told(audit, checkpoint.name) for audit in read),
+        data_id=options.data_id,
+        license=options.license,
+    )
+    if options.push_to_hub is None:
+        return WrittenCard(tuple(write_files(folder, card)))
+    return _publish(folder, card, read, options.push_to_hub, options)
+
+
+def announcement(options: CardOptions, n_audits: int) -> str:
+    """What goes to the Hub and who may read it, to be said before it goes.
+
+    >>> announcement(CardOptions(push_to_hub="org/m"), 1)
+    'publishing org/m (new repositories are public): model, tokenizer, code, card; rows and reports of 1 audit, without texts (--publish-texts adds them)'
+    """
+    who = "private" if options.private else "public"
+    said = f"publishing {options.push_to_hub} (new repositories are {who}): model, tokenizer, code, card"
+    if not n_audits:
+        return said
+    texts = "with the texts that they show"
+    if not options.publish_texts:
+        texts = "without texts (--publish-texts adds them)"
+    return f"{said}; rows and reports of {n_audits} audit{'s' if n_audits > 1 else ''}, {texts}"
+
+
+def _publish(
+    folder: Path,
+    card: Card,
+    read: list[ReadAudit],
+    repository: str,
+    options: CardOptions,
+) -> WrittenCard:
+    """Rows first, so that the card's link to them is never a dead one."""
+    hub, rows_url = Hub(options.token, options.private), None
+    if read:
+        rows = ROWS.format(repository=repository)
+        rows_url = hub.make(rows, "dataset")
+        files = rows_files(
+            read, rows, repository, options.license, with_texts=options.publish_texts
+        )
+        hub.commit(rows, "dataset", files)
+        told = tuple(replace(audit, rows_url=rows_url) for audit in card.audits)
+        card = replace(card, audits=told)
+    written = write_files(folder, card)
+    model_url = hub.make(repository, "model")
+    hub.commit(repository, "model", _files_of(folder, card, hub, repository))
+    return WrittenCard(tuple(written), model_url, rows_url)
+
+
+def _files_of(folder: Path, card: Card, hub: Hub, repository: str) -> dict[str, Path | bytes]:
+    """The checkpoint's files, its card joined with what stands on the Hub."""
+    files: dict[str, Path | bytes] = {
+        file.name: file
+        for file in sorted(folder.iterdir())
+        if file.is_file() and file.name[0] != "." and not _is_of_training(file)
+    }
+    record = card.checkpoint.record
+    if record:
+        files[RECORD] = (json.dumps(public_record(record), indent=1) + "\n").encode()
+    there = hub.text(repository, "model", README)
+    files[README] = _joined(read_text(folder / README), there, card).encode()
+    results = eval_results_yaml(card, hub.text(repository, "model", EVAL_RESULTS))
+    if results is not None:
+        files[EVAL_RESULTS] = results.encode()
+    return files
+
+
+def _joined(here: str | None, there: str | None, card: Card) -> str:
+    """The README that is published: the user's text here, or where there is none, there."""
+    if there is None or here is None:
+        return updated(here or there, card)
+    if Readme.of(here).own_text:
+        return with_others(here, there)
+    return with_others(updated(there, card), here)
+
+
+def _is_of_training(file: Path) -> bool:
+    return file.name.startswith(OF_TRAININGS)
+
+
+# --- an audit's folder as files of a data set, without folders of this machine ----------
+
+
+def rows_files(
+    audits: Sequence[ReadAudit],
+    repository: str,
+    model: str,
+    license: str | None,
+    *,
+    with_texts: bool = False,
+) -> dict[str, bytes]:
+    """The files of a data set of rows, by path.
+
+    Args:
+        repository: the data set's id.
+        model: the model's id, which stands where a report names a folder.
+        license: of the data set.
+        with_texts: whether the texts that the reports show may be seen by anybody.
+    """
+    files: dict[str, bytes] = {}
+    published = []
+    for config, audit in zip(_configs(audits), audits, strict=True):
+        own = _own_files(audit, model, with_texts=with_texts)
+        files |= {f"{config}/{name}": content for name, content in own.items()}
+        published.append(
+            PublishedRows(
+                config=config,
+                data=audit.data,
+                split=audit.report.dataset.split,
+                n=audit.report.n,
+                conclusion=conclusion_sentence(audit.report.findings),
+                files={s: f"{s}.parquet" for s in SPLITS if f"{s}.parquet" in own},
+                beside=tuple(name for name in BESIDE if name in own),
+            )
+        )
+    readme = rows_readme(repository, model, published, license)
+    return files | {"README.md": readme.encode()}
+
+
+def _configs(audits: Sequence[ReadAudit]) -> list[str]:
+    """A name for each audit: data and split; numbered where they are not different."""
+    names: list[str] = []
+    for audit in audits:
+        words = f"{public(audit.data.name).replace('/', '-')}-{audit.report.dataset.split}"
+        name = re.sub(r"[^A-Za-z0-9_.-]+", "-", words).strip("-.") or "audit"
+        number = 2
+        free = name
+        while free in names:
+            free, number = f"{name}-{number}", number + 1
+        names.append(free)
+    return names
+
+
+def _own_files(audit: ReadAudit, model: str, *, with_texts: bool) -> dict[str, bytes]:
+    """Rows as Parquet and the reports, as they may be seen by anybody."""
+    files = {}
+    for split in SPLITS:
+        rows = audit.report.rows if split == "model" else _control(audit)
+        if len(rows):
+            files[f"{split}.parquet"] = _parquet(rows)
+    names = audit.public_names(model)
+    for name, text in _reports(audit, with_texts=with_texts).items():
+        files[name] = anonymous(text, names).encode()
+    return files
+
+
+def _reports(audit: ReadAudit, *, with_texts: bool) -> dict[str, str]:
+    """The files beside the rows; reports are written anew where they show texts."""
+    there = {name: audit.folder / name for name in BESIDE if (audit.folder / name).is_file()}
+    if with_texts:
+        return {name: file.read_text(encoding="utf-8") for name, file in there.items()}
+    there.pop(TEXTS, None)
+    found = {name: file.read_text(encoding="utf-8") for name, file in there.items()}
+    silent = replace(audit.report, examples=())
+    forms = {"report.html": silent.to_html, "report.md": silent.to_markdown}
+    return found | {name: form() for name, form in forms.items() if name in there}
+
+
+def _control(audit: ReadAudit) -> pd.DataFrame:
+    """The control's rows of the audited texts, each the mean over its draws.
+
+    All splits of a data set have the same columns, so no draw can be numbered.
+    """
+    rows = mean_of_draws(read_draws(audit.folder))
+    ids = audit.report.example_ids
+    return rows[rows.example_id.isin(ids)] if ids else rows
+
+
+def _parquet(rows: pd.DataFrame) -> bytes:
+    buffer = io.BytesIO()
+    rows.reset_index(drop=True).to_parquet(buffer, index=False)
+    return buffer.getvalue()
