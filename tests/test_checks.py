@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 from hf_attnprobe import audit
+from hf_attnprobe.faithfulness import readings
 from hf_attnprobe.statistics.checks import contradictions
 
 
@@ -49,8 +50,8 @@ def rows_of(values):
 
 
 def test_what_is_possible_gives_nothing():
-    assert contradictions(rows_of(POSSIBLE)) == []
-    assert contradictions(rows_of(POSSIBLE)[:0]) == []
+    assert contradictions(rows_of(POSSIBLE), readings()) == []
+    assert contradictions(rows_of(POSSIBLE)[:0], readings()) == []
 
 
 @pytest.mark.parametrize(
@@ -72,7 +73,7 @@ def test_what_is_forbidden_is_named(test, statistic, text, value, said):
     rows = rows_of(POSSIBLE)
     chosen = (rows.statistic == statistic) & (rows.example_id == text)
     rows.loc[chosen, "value"] = value
-    (sentence,) = contradictions(rows)
+    (sentence,) = contradictions(rows, readings())
     assert sentence.startswith(f"{test}, layer 1, head 2, text {text}: ")
     assert statistic in sentence and f"{value:g}" in sentence and said in sentence
 
@@ -81,7 +82,7 @@ def test_rankings_on_different_texts_are_named():
     rows = rows_of(POSSIBLE)
     chosen = (rows.statistic == "fraction_to_flip@attention") & (rows.example_id == 8)
     rows.loc[chosen, "value"] = np.nan
-    (sentence,) = contradictions(rows)
+    (sentence,) = contradictions(rows, readings())
     assert "text 8: fraction_to_flip@attention has no value and others have" in sentence
 
 
@@ -92,15 +93,15 @@ def test_sites_are_apart():
     only_here = group[group.statistic == "never_flips@random"]
     group = pd.concat([group, only_here.assign(statistic="never_flips@rollout")])
     rows = pd.concat([single, group], ignore_index=True)
-    assert contradictions(rows) == []
+    assert contradictions(rows, readings()) == []
     chosen = (rows.statistic == "max_tvd") & (rows.example_id == 9) & (rows.layer == -1)
     rows.loc[chosen, "value"] = 2.0
-    (sentence,) = contradictions(rows)
+    (sentence,) = contradictions(rows, readings())
     assert sentence.startswith("permutation, layer -1, head -1, text 9: max_tvd is 2")
     # Of a row that is there twice the first counts.
     again = rows[chosen].assign(value=0.5)
-    assert contradictions(pd.concat([again, rows])) == []
-    assert contradictions(pd.concat([rows, again])) == [sentence]
+    assert contradictions(pd.concat([again, rows]), readings()) == []
+    assert contradictions(pd.concat([rows, again]), readings()) == [sentence]
 
 
 def test_an_audit_contradicts_itself_nowhere(make_checkpoint, reviews):
@@ -110,4 +111,11 @@ def test_an_audit_contradicts_itself_nowhere(make_checkpoint, reviews):
         tests=["permutation", "adversarial", "erasure"],
         progress=False,
     )
-    assert contradictions(report.rows) == []
+    assert contradictions(report.rows, readings()) == []
+
+
+def test_what_a_reading_calls_a_share_is_one():
+    """Its interval follows from the flag, so a number beyond 1 is a mistake."""
+    rows = rows_of({"uniform_attention": {"uniform_flip": [0.0, 1.0, 2.0]}})
+    (sentence,) = contradictions(rows, readings())
+    assert "text 9: uniform_flip is 2, but it is a share" in sentence

@@ -13,6 +13,7 @@ from hf_attnprobe.demonstration import (
     rationale_scores,
     rationale_sentences,
 )
+from hf_attnprobe.faithfulness import readings
 from hf_attnprobe.statistics.checks import contradictions
 from hf_attnprobe.statistics.grades import Answer
 
@@ -76,7 +77,7 @@ def test_the_demos_way_from_chance_to_best_is_of_one_population(tmp_path):
     found = wide["way_to_best@attention"]
     pd.testing.assert_series_equal(found, way, check_names=False)
     assert never["attention"].mean() == pytest.approx(103 / 487, abs=0.03)
-    assert contradictions(report.rows) == []
+    assert contradictions(report.rows, readings()) == []
     (compared,) = (
         c for c in report.comparisons if (c.statistic, c.second) == ("fraction_to_flip", "gradient")
     )  # REVIEW A2: it was -.071 on 384 texts, p .001

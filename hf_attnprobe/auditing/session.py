@@ -243,7 +243,7 @@ def report_of(
             rules=with_thresholds(options.thresholds),
         ),
         contrasts=contrasts,
-        contradictions=tuple(contradictions(rows, of_number=words.is_number)),
+        contradictions=tuple(contradictions(rows, readings(), of_number=words.is_number)),
         notes=(
             *stopping_notes(facts, statistics),
             *_notes(sweep, rows, provenance, options.predicts),

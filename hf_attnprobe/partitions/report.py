@@ -153,7 +153,7 @@ def _from_rows(job: Job, summary: Partial) -> Report:
         statistics=summarize(rows, plan.classes, readings()),
         comparisons=compare_rankings(rows, seed=seed),
         findings=findings(rows, None, plan.classes, seed=seed, words=job.words),
-        contradictions=tuple(contradictions(rows, of_number=job.words.is_number)),
+        contradictions=tuple(contradictions(rows, readings(), of_number=job.words.is_number)),
         notes=tuple(_notes_on_progress(job)),
         example_ids=tuple(sorted(rows.example_id.unique().tolist())),
         rows=rows,

@@ -9,6 +9,8 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from hf_attnprobe.readings import Readings, is_declared_share
+
 
 Place = tuple[int, int, int]
 """Layer, head, and the id of a text."""
@@ -71,35 +73,21 @@ ORDERS = (
     ),
 )
 SHARE = "it is a share"
-SHARES = {
-    "erasure": (
-        "fraction_to_flip",
-        "fraction_to_lose_lead",
-        "never_flips",
-        "probability_mass_removed",
-        "minimal_fraction",
-        "no_set_flips",
-        "no_order_flips",
-    ),
+WITHIN_ONE = {
+    "erasure": ("fraction_to_lose_lead", "probability_mass_removed"),
     "permutation": (
         "max_attention",
         "special_attention",
         "median_tvd",
         "median_share_of_log_odds",
         "max_tvd",
-        "flip_possible",
-    ),
-    "input_erasure": ("tokens_to_flip", "tokens_never_flip", "no_tokens_flip"),
-    "correlation": (
-        "attention_gradient_top_overlap",
-        "attention_leave_one_out_top_overlap",
-        "gradient_leave_one_out_top_overlap",
     ),
 }
+"""From 0 to 1 too, besides what its reading declares a share."""
 CHANGES = ("median_tvd", "max_tvd")
 INFINITY = float("inf")
 RANGES = (
-    *(Range(test, name, 0.0, 1.0, SHARE) for test, names in SHARES.items() for name in names),
+    *(Range(test, name, 0.0, 1.0, SHARE) for test, names in WITHIN_ONE.items() for name in names),
     Range(
         "erasure",
         "way_to_best",
@@ -137,15 +125,23 @@ class _Table(NamedTuple):
     is_measured: pd.DataFrame
 
 
-def contradictions(rows: pd.DataFrame, *, of_number: bool = False) -> list[str]:
+def contradictions(rows: pd.DataFrame, readings: Readings, *, of_number: bool = False) -> list[str]:
     """What cannot be true in the rows of an audit, a sentence each; none is right.
 
     Args:
         rows: test, statistic, example_id, layer, head, value, as
             :func:`~hf_attnprobe.storage.rows.read_rows` gives them.
+        readings: of the tests; what one declares a share is checked to be one, since the
+            kind of its interval follows from it.
         of_number: whether the model predicts a number, whose changes have no limit.
     """
     ranges = [rule for rule in RANGES if not (of_number and rule.statistic in CHANGES)]
+    declared = [(test, name) for test in readings for name in readings[test]]
+    ranges += [
+        Range(*family, 0.0, 1.0, SHARE)
+        for family in declared
+        if is_declared_share(*family, readings)
+    ]
     found: list[str] = []
     for test, of_test in rows.groupby("test", observed=True):
         table = _table(of_test)

@@ -23,6 +23,7 @@ from hf_attnprobe import (
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import ALL, SET, Site
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.faithfulness import readings
 from hf_attnprobe.faithfulness.erasure import (
     ORDER_STREAM,
     Erasure,
@@ -740,7 +741,7 @@ def test_no_row_contradicts_another(
         )
         for name, values in statistics_of(found).items()
     )
-    assert contradictions(rows) == []
+    assert contradictions(rows, readings()) == []
     has = ~found.minimal_size.isnan()
     assert torch.equal(has.double()[:-1], 1 - found.no_set_flips[:-1])
     for name, shares in found.fraction_to_flip.items():
