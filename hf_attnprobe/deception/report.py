@@ -158,7 +158,7 @@ class Answers:
 def answers(deception: Deception) -> Answers:
     """What the intervals allow to say."""
     use, score = RULES["use"], deception.score("after", "accuracy")
-    lost = Estimate(score.difference, score.difference_ci95, deception.n)
+    lost = score.lost(deception.n)
     return Answers(
         used_before=grade(deception.beyond["before"], use),
         used_after=grade(deception.beyond["after"], use),

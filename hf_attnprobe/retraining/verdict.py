@@ -121,7 +121,7 @@ def _need(scores: Sequence[Score], seeds: Sequence[float], n: int) -> Finding | 
     base, uniform = find_score(scores, "base"), find_score(scores, "uniform")
     if base is None or uniform is None:
         return None
-    worth = Estimate(uniform.difference, uniform.difference_ci95, n)
+    worth = uniform.lost(n)
     enough = RULES["need"].yes
     if len(seeds) < 2:
         sentence = (
@@ -184,12 +184,12 @@ def _elsewhere(
     jsd = find_statistic(statistics, "chosen_jsd")
     if score is None or jsd is None:
         return None
-    lost = Estimate(score.difference, score.difference_ci95, n)
+    lost = score.lost(n)
     worse = grade(lost, RULES["loss"])
     seed = farthest_seed(statistics)
-    if seed is None or beyond_seed is None:
-        key, distance = "elsewhere_without_seeds", Estimate(jsd.mean, jsd.ci95, jsd.n)
-    else:
+    key = "elsewhere_without_seeds"
+    distance: Estimate = jsd
+    if seed is not None and beyond_seed is not None:
         key, distance = "elsewhere", beyond_seed
     far = grade(distance, RULES[key])
     answer = all_of(opposite(worse), far)

@@ -52,6 +52,10 @@ class Score:
     difference_ci95: tuple[float, float]
     reference: str
 
+    def lost(self, n: int) -> Estimate:
+        """The difference over n texts: positive where this model is worse."""
+        return Estimate(self.difference, self.difference_ci95, n)
+
 
 def find_score(scores: Sequence[Score], model: str, metric: str = "f1") -> Score | None:
     """The score of a model, or None where it was not taken."""

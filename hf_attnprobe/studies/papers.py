@@ -29,7 +29,6 @@ from hf_attnprobe.studies.results import (
     Results,
     ResultTable,
     dataset_of,
-    difference_of,
     estimate,
     mean_of,
     median_of,
@@ -504,7 +503,7 @@ class _Retrained:
             if score is None:
                 continue
             is_reference = model == score.reference
-            lost = None if is_reference else difference_of(score, n)
+            lost = None if is_reference else score.lost(n)
             yield model, score_of(score, n), lost, theirs.get(model)
 
 

@@ -145,7 +145,7 @@ class Results:
         score = find_score(scores, model, metric)
         if score is None:
             return None
-        return difference_of(score, n) if difference else score_of(score, n)
+        return score.lost(n) if difference else score_of(score, n)
 
 
 def estimate(entry: Mapping | None, n: int, *, scale: float = 1.0) -> Estimate | None:
@@ -165,11 +165,6 @@ def estimate(entry: Mapping | None, n: int, *, scale: float = 1.0) -> Estimate |
 def score_of(score: Score, n: int) -> Estimate:
     """A score of n texts."""
     return Estimate(score.value, score.ci95, n)
-
-
-def difference_of(score: Score, n: int) -> Estimate:
-    """How far a score of n texts is below that of the reference."""
-    return Estimate(score.difference, score.difference_ci95, n)
 
 
 def ratio(rows: pd.DataFrame, statistic: str) -> pd.Series | None:
