@@ -114,6 +114,11 @@ def test_every_file_that_is_named_exists(page):
         assert (ROOT / name).exists(), name
 
 
+@pytest.mark.parametrize("page", [*PAGES, *MORE_PAGES, "CHANGELOG.md"])
+def test_no_page_has_marks_of_a_merge(page):
+    assert not re.search(r"^(<<<<<<<|=======|>>>>>>>)", read(page), re.MULTILINE)
+
+
 def test_pages_by_hand_are_short():
     """What is written by hand is read; what the code knows is generated."""
     generated = {"architectures", "calibration", "datasets", "reference", "verdicts"}
