@@ -404,7 +404,7 @@ def test_a_folder_with_other_files_is_left_alone(file, reviews_folder, tmp_path)
 
 
 def test_data_that_is_not_there_is_met_before_anything_is_trained(file, tmp_path):
-    with pytest.raises(AttnProbeError, match="cannot be loaded"):
+    with pytest.raises(AttnProbeError, match="there is nothing; check the path"):
         study(
             file,
             options=StudyOptions(dataset=f"reviews={tmp_path / 'nowhere'}"),

@@ -444,10 +444,12 @@ def _origin(report: RetrainingResult) -> list[Block]:
     settings: list[list[Cell]] = [
         [name, in_words(value)] for name, value in report.provenance.items()
     ]
+    repeat: list[Block] = []
+    if "asked_for" in report.provenance:  # a transfer is a step of a study, no command
+        repeat = ["To repeat it:", Listing(command(report))]
     return [
         Table(["model", "epochs"], models, "Models trained, folders below the output folder"),
-        "To repeat it:",
-        Listing(command(report)),
+        *repeat,
         RAW,
         Listing("attnprobe report FOLDER --output numbers.csv"),
         Folded(
