@@ -112,21 +112,23 @@ def _options_of_tests(kinds: Mapping[str, type[Options]]) -> str:
         for field in dataclasses.fields(kind):
             text = field.metadata["help"].replace("%", "%%")
             item, several = item_of(hints[field.name])
-            value = "true|false" if item is bool else field.metadata["metavar"] or field.name
-            value = "|".join(get_args(item)) if get_origin(item) is Literal else value
-            group.add_argument(
-                f"{test}.{field.name}",
-                metavar=f"{test}.{field.name}={value.upper() if '|' not in value else value}"
-                + (",…" if several else ""),
-                help=text + _shown_default(field.default),
-            )
+            value = field.metadata["metavar"] or field.name.upper()
+            if get_origin(item) is Literal:
+                value = "|".join(get_args(item))
+            if item is bool:
+                value = "true|false"
+            if several:
+                value += ",…"
+            name = f"{test}.{field.name}"
+            text += _shown_default(field.default)
+            group.add_argument(name, metavar=f"{name}={value}", help=text)
     return listing.format_help().lstrip()
 
 
 def add_help_all(parser: argparse.ArgumentParser) -> None:
     """The flag that shows all flags."""
     parser.add_argument(
-        "--help-all", action=_ShowAll, nargs=0, help="show every flag, and the options of tests"
+        "--help-all", action=_ShowAll, nargs=0, help="show every flag, and every option of tests"
     )
 
 

@@ -46,8 +46,9 @@ def add_demo(parser: argparse.ArgumentParser) -> None:
     add_verbose(parser)
 
 
-def add_train(parser: argparse.ArgumentParser) -> None:
+def add_train(parser: CommandParser) -> None:
     """Flags of train."""
+    add_help_all(parser)
     add_options(parser, Data, leave_out=TESTING)
     parser.add_argument(
         "--output-dir",

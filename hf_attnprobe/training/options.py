@@ -40,17 +40,20 @@ class TrainingOptions(Options):
         None,
         "weight decay (default: 1e-5, serrano-smith 0, fine-tuning 0.01)",
         at_least=0,
+        daily=False,
     )
     max_grad_norm: float | None = option(
         None,
         "norm to which gradients are clipped (default: 0 for no clipping, serrano-smith 10)",
         at_least=0,
+        daily=False,
     )
     plateau_factor: float | None = option(
         None,
         "factor for the learning rate after an epoch without a better validation "
         "score (default: 1, serrano-smith 0.5)",
         at_least=0,
+        daily=False,
     )
     patience: int | None = option(
         None,
@@ -62,6 +65,7 @@ class TrainingOptions(Options):
         None,
         "words that occur in fewer training texts become unknown (default: 1, serrano-smith 5)",
         at_least=1,
+        daily=False,
     )
     max_length: int | None = option(
         None,
@@ -76,11 +80,13 @@ class TrainingOptions(Options):
     answers_in_text: bool = option(
         False,
         "pairs: only labels whose word occurs in the first text may be predicted",
+        daily=False,
     )
     trust_remote_code: bool = option(False, "run code that comes with a model from the Hub")
     allow_pickle: bool = option(
         False,
         "read weights that are not safetensors; reading those can run code hidden in them",
+        daily=False,
     )
 
     def __post_init__(self) -> None:
@@ -133,6 +139,7 @@ class Architecture(Options):
         "widths of the convolutions of the encoder cnn (default: 1 3 5 7, serrano-smith 3 5)",
         at_least=1,
         at_most=WIDEST,
+        daily=False,
     )
     attention: Literal["additive", "dot_product", "uniform"] | None = option(
         None, "kind of attention (default: additive)"
@@ -142,6 +149,7 @@ class Architecture(Options):
         "inner width of the attention (default: half of the states', serrano-smith 100)",
         at_least=1,
         at_most=WIDEST,
+        daily=False,
     )
     hierarchical: bool | None = option(
         None, "attend to words within sentences, then to the sentences of the text"
@@ -152,13 +160,25 @@ class Architecture(Options):
         "attention over the first",
     )
     embedding_dropout: float | None = option(
-        None, "dropout on word vectors (default: 0, or the procedure's)", at_least=0, at_most=1
+        None,
+        "dropout on word vectors (default: 0, or the procedure's)",
+        at_least=0,
+        at_most=1,
+        daily=False,
     )
     sentence_dropout: float | None = option(
-        None, "dropout on sentence vectors (default: 0, or the procedure's)", at_least=0, at_most=1
+        None,
+        "dropout on sentence vectors (default: 0, or the procedure's)",
+        at_least=0,
+        at_most=1,
+        daily=False,
     )
     logit_dropout: float | None = option(
-        None, "dropout on logits (default: 0, or the procedure's)", at_least=0, at_most=1
+        None,
+        "dropout on logits (default: 0, or the procedure's)",
+        at_least=0,
+        at_most=1,
+        daily=False,
     )
     residual_connection: Literal["none", "concat", "residual"] | None = option(
         None, "how the encoder's states keep their word vectors (default: none)"
@@ -170,7 +190,11 @@ class Architecture(Options):
         None, "weight of the loss of predicting masked words (default: 0)", at_least=0
     )
     mlm_rate: float | None = option(
-        None, "share of words that are masked for it (default: 0.15)", at_least=0, at_most=1
+        None,
+        "share of words that are masked for it (default: 0.15)",
+        at_least=0,
+        at_most=1,
+        daily=False,
     )
     conicity_weight: float | None = option(
         None, "weight of the penalty on the conicity of the states (default: 0)", at_least=0
