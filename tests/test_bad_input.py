@@ -225,6 +225,9 @@ def test_no_data_there(refused_audit, tmp_path):
     assert f"expected a data set at {place}, there is nothing" in refused_audit(dataset=place)
     assert "there is no file nosuch.csv in" in refused_audit(dataset="nosuch.csv")
     assert "cannot be loaded" in refused_audit(dataset="nosuch")
+    (tmp_path / "none.csv").touch()
+    line = refused_audit(dataset=tmp_path / "none.csv")
+    assert f"expected examples in {tmp_path / 'none.csv'}, the file is empty" in line
     (tmp_path / "empty").mkdir()
     assert "which cannot be loaded" in refused_audit(dataset=tmp_path / "empty")
 

@@ -63,7 +63,7 @@ def test_a_file_is_one_split_with_its_cells_as_they_are(tmp_path, kind):
     examples = load_examples(path, "test")
     assert examples["text"][:] == TEXTS
     assert dataset_fingerprint(examples) == dataset_fingerprint(load_examples(ROWS, "test"))
-    with pytest.raises(AttnProbeError, match=r"one split alone .* got a file"):
+    with pytest.raises(AttnProbeError, match=r"expected the splits .* got one file; give a folder"):
         load_splits(path)
 
 
@@ -142,7 +142,7 @@ def test_data_in_memory_in_every_form_is_the_same_data():
         assert dataset_fingerprint(load_examples(form, "test")) == expected
     assert load_examples(TEXTS, "test")["text"][:] == TEXTS
     assert labels(TEXTS) == [-1] * len(TEXTS)
-    with pytest.raises(AttnProbeError, match="one split alone"):
+    with pytest.raises(AttnProbeError, match=r"expected the splits .* got one split"):
         load_splits(columns)
     assert "text 2, label 1" in message({"text": ["a", "b"], "label": [0]}, "test")
 

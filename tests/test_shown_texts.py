@@ -226,33 +226,6 @@ def test_a_spoilt_file_of_texts_is_made_anew(run, rows, tmp_path):
     )
 
 
-def test_old_folders_show_the_texts_of_their_summary(run, rows, tmp_path):
-    folder = tmp_path / "out"
-    run(rows, folder, ["adversarial"], shown_texts=0)
-    (folder / "texts.json").unlink()
-    summary = json.loads((folder / "summary.json").read_text())
-    summary["examples"] = [
-        {
-            "example_id": 3,
-            "tokens": ["fine", "##ly"],
-            "label": "positive",
-            "predicted": "negative",
-            "prob": 0.75,
-            "attention": [0.5, 0.5],
-            "adversary": [1.0, 0.0],
-            "adversary_prob": 0.7,
-            "adversary_jsd": 0.2,
-            "segments": [],
-        }
-    ]
-    (folder / "summary.json").write_text(json.dumps(summary))
-    (text,) = read_audit(folder).examples
-    assert (text.tokens, text.glued, text.correct) == (("fine", "ly"), (1,), False)
-    assert text.scores == {"attention": (0.5, 0.5), "adversary": (1.0, 0.0)}
-    assert text.numbers == {ADVERSARY_JSD: 0.2, ADVERSARY_PROBABILITY: 0.7}
-    assert "fine" in read_audit(folder).to_markdown()
-
-
 def small_bert(head, tokenizer):
     torch.manual_seed(0)
     kind, fields = HEADS[head]

@@ -120,6 +120,10 @@ def test_text_and_page_of_a_loaded_model(make_checkpoint, texts):
     shown = explain_text(model, tokenizer, texts[0])
     assert shown == TextExplainer(model, tokenizer).explain(texts[0])
     html = explain_html(model, tokenizer, f"<script>alert(1)</script> {texts[0]}")
+    named = {"text": f"<script>alert(1)</script> {texts[0]}"}
+    assert explain_html(model, tokenizer, named) == html
+    with pytest.raises(AttnProbeError, match="name the second text text_pair"):
+        explain_html(model, tokenizer, {"text": "a", "question": "b"})
     assert "<script" not in html and 'class="ranking"' in html
     assert CAUTION in html
 

@@ -51,7 +51,7 @@ class Report(AuditResult):
         """The report of an audit's folder, with its rows.
 
         Raises:
-            AttnProbeError: no finished audit there, or one of a newer version.
+            AttnProbeError: no finished audit there, or one of another version.
         """
         return read_audit(folder)
 
@@ -165,13 +165,13 @@ def read_audit(folder: str | Path) -> Report:
 
 
 def _check_audit(data: Mapping, source: str) -> None:
-    """Raises AttnProbeError for the summary of a newer version or of another verb."""
-    check_schema(data, source)
+    """Raises AttnProbeError for the summary of another version or of another verb."""
     if "scores" in data:
         raise AttnProbeError(
             f"expected the summary of an audit, {source} is a retraining's, whose mark is "
             "gone; run attnprobe retrain again"
         )
+    check_schema(data, source)
 
 
 def _parsed(data: Mapping) -> tuple[Report, list[str]]:

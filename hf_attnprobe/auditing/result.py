@@ -26,7 +26,6 @@ from hf_attnprobe.statistics.summary import Statistic
 from hf_attnprobe.statistics.verdicts import Finding, conclude
 from hf_attnprobe.statistics.wording import Words, words_of
 from hf_attnprobe.storage.provenance import from_plain, plain
-from hf_attnprobe.storage.texts import text_from_plain
 
 
 COUNTED = {
@@ -87,7 +86,7 @@ class AuditResult:
 
     @property
     def predicts(self) -> str:
-        """What the model predicts, in words; empty in reports of older versions."""
+        """What the model predicts, in words."""
         return self.words.predicts
 
     @property
@@ -152,16 +151,14 @@ def _accuracy_to_json(report: AuditResult) -> dict | None:
 def check_schema(data: Mapping, where: str) -> None:
     """Checks that this version can read what an audit wrote.
 
-    What was written before there was a version is read too.
-
     Raises:
-        AttnProbeError: a newer version wrote it.
+        AttnProbeError: another version wrote it.
     """
-    version = str(data.get("schema_version", SCHEMA_VERSION))
-    if not version.isdigit() or int(version) > int(SCHEMA_VERSION):
+    version = data.get("schema_version")
+    if version != SCHEMA_VERSION:
         raise AttnProbeError(
-            f"expected a summary of schema version {SCHEMA_VERSION} or older, {where} is "
-            f"of version {version}; read it with a newer hf_attnprobe"
+            f"expected a summary of schema version {SCHEMA_VERSION}, {where} is of version "
+            f"{version}; read it with the hf_attnprobe that wrote it"
         )
 
 
@@ -176,10 +173,9 @@ def extras_to_json(report: AuditResult) -> dict:
 def fields_from_json(data: Mapping) -> dict[str, Any]:
     """The fields of a result, from :func:`to_json` and :func:`extras_to_json`.
 
-    All but the rows; shown texts only where an older version kept them there.
+    All but the rows and the shown texts.
     """
-    curve = data.get("prune")
-    comparisons = data.get("comparisons", [])
+    curve = data["prune"]
     return {
         "model": data["model"],
         "dataset": DatasetName.parse(data["dataset"]),
@@ -187,14 +183,13 @@ def fields_from_json(data: Mapping) -> dict[str, Any]:
         "seed": data["seed"],
         "statistics": tuple(from_plain(Statistic, s) for s in data["statistics"]),
         "provenance": data["provenance"],
-        "examples": tuple(map(text_from_plain, data.get("examples", []))),
         "prune": from_plain(PruneCurve, curve) if curve else None,
-        "comparisons": tuple(from_plain(Comparison, c) for c in comparisons),
-        "findings": tuple(_finding(f) for f in data.get("findings", [])),
-        "contrasts": tuple(from_plain(Contrast, c) for c in data.get("contrasts", [])),
-        "contradictions": tuple(data.get("contradictions", [])),
-        "notes": tuple(data.get("notes", [])),
-        "example_ids": tuple(data.get("example_ids", [])),
+        "comparisons": tuple(from_plain(Comparison, c) for c in data["comparisons"]),
+        "findings": tuple(_finding(f) for f in data["findings"]),
+        "contrasts": tuple(from_plain(Contrast, c) for c in data["contrasts"]),
+        "contradictions": tuple(data["contradictions"]),
+        "notes": tuple(data["notes"]),
+        "example_ids": tuple(data["example_ids"]),
     }
 
 

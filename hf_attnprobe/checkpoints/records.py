@@ -64,14 +64,12 @@ def weights_digest(folder: Path) -> dict[str, str]:
 def check_digests(folder: Path, record: Mapping[str, Any]) -> None:
     """Checks that a folder's weights are those that its training wrote.
 
-    Records of before they held the digests are trusted.
-
     Raises:
         AttnProbeError: a file of them is another, or is not there.
     """
     wanted = record.get(WEIGHTS)
     if not isinstance(wanted, Mapping):
-        return
+        raise AttnProbeError(f"cannot read {folder / RECORD} (no {WEIGHTS}); train the model again")
     found = weights_digest(folder)
     for name, digest in wanted.items():
         if found.get(name) != digest:

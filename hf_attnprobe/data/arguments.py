@@ -28,7 +28,7 @@ class Data(Options):
     dataset: Any = option(
         help=(
             "data set: a name (sst, imdb, agnews, …), a Hub id, a folder that "
-            "datasets.load_dataset reads, or a file (csv, tsv, json, jsonl, parquet)"
+            "datasets.load_dataset reads, or, to test on, a file (csv, tsv, json, jsonl, parquet)"
         )
     )
     dataset_config: str | None = option(None, "configuration of a data set that has several")

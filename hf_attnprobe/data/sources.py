@@ -218,6 +218,8 @@ def _cannot_load(name: str, reason: Exception) -> str:
         )
     if Path(name).exists() and _is_empty_parquet(Path(name)):
         return f"expected examples in {name}, its Parquet files have no rows; write some"
+    if Path(name).is_file() and not Path(name).stat().st_size:
+        return f"expected examples in {name}, the file is empty; write some"
     if Path(name).is_file():
         return (
             f"expected a file ending in {', '.join(FORMATS)}, got {name!r}, which "

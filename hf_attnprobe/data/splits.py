@@ -51,9 +51,9 @@ def load_splits(
     """
     if not has_splits(dataset):
         raise AttnProbeError(
-            "expected a data set with splits, a name, a folder, a Hub id or a "
-            "DatasetDict; one split alone would be trained, chosen and scored on "
-            f"alike, got a {'file' if is_file(dataset) else type(dataset).__name__}"
+            "expected the splits train, validation and test, since a model is not scored on the "
+            f"texts that it learned, got one {'file' if is_file(dataset) else 'split'}; give a "
+            "folder with train.csv, validation.csv and test.csv, or in Python a DatasetDict"
         )
 
     load = partial(

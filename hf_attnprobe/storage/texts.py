@@ -8,10 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_attnprobe.charts.shown_text import (
-    ADVERSARY_JSD,
-    ADVERSARY_PROBABILITY,
     ShownText,
-    without_marks,
 )
 from hf_attnprobe.storage.folders import as_json, write_json
 from hf_attnprobe.storage.provenance import from_plain, plain
@@ -50,9 +47,7 @@ def read_texts(
 
 
 def text_from_plain(data: Mapping[str, Any]) -> ShownText:
-    """The inverse of ``plain``; also of a text as older versions kept it."""
-    if "scores" not in data:
-        return _from_older(data)
+    """The inverse of ``plain``."""
     text = from_plain(ShownText, data)
     numbers = {name: n for name, n in text.numbers.items() if n == n}
     return _checked(dataclasses.replace(text, numbers=numbers))
@@ -69,28 +64,3 @@ def _checked(text: ShownText) -> ShownText:
     if not fit or not all(isinstance(value, int | float) for value in numbers):
         raise ValueError(f"parts of the shown text {text.example_id} do not fit")
     return text
-
-
-def _from_older(data: Mapping[str, Any]) -> ShownText:
-    """A text of the summary as it was before there were several rankings."""
-    label, predicted = data.get("label"), data["predicted"]
-    tokens, glued = without_marks(data["tokens"])
-    scores = {name: tuple(data.get(name) or ()) for name in ("attention", "adversary")}
-    numbers = {
-        ADVERSARY_JSD: data.get("adversary_jsd"),
-        ADVERSARY_PROBABILITY: data.get("adversary_prob"),
-    }
-    text = ShownText(
-        example_id=data["example_id"],
-        tokens=tokens,
-        predicted=predicted,
-        probability=data["prob"],
-        label=label,
-        correct=None if label is None else label == predicted,
-        scores={name: values for name, values in scores.items() if values},
-        numbers={name: value for name, value in numbers.items() if value is not None},
-        why="one of the first texts",
-        segments=tuple(data.get("segments") or ()),
-        glued=glued,
-    )
-    return _checked(text)

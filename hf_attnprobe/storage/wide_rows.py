@@ -129,7 +129,7 @@ def sites_of(table: pa.Table) -> dict[str, list[tuple[int, int]]]:
     """Layer and head of every place in the lists, by test.
 
     Raises:
-        AttnProbeError: the table is none of :func:`to_wide`, or of a newer version.
+        AttnProbeError: the table is none of :func:`to_wide`, or of another version.
     """
     metadata = table.schema.metadata or {}
     try:
@@ -139,10 +139,10 @@ def sites_of(table: pa.Table) -> dict[str, list[tuple[int, int]]]:
         raise AttnProbeError(
             "expected a file of wide rows, its metadata name no sites; run the partition again"
         ) from error
-    if version > VERSION:
+    if version != VERSION:
         raise AttnProbeError(
-            f"expected wide rows of version {VERSION} or older, got {version}; read "
-            "them with a newer hf_attnprobe"
+            f"expected wide rows of version {VERSION}, got {version}; read "
+            "them with the hf_attnprobe that wrote them"
         )
     return {test: [(k, h) for k, h in places] for test, places in sites.items()}
 

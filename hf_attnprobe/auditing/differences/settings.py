@@ -124,15 +124,10 @@ def comparable_tests(
     """Tests of both with the same options; those with others; those of one audit only."""
     ours, theirs = (r.provenance.get("tests", []) for r in (first, other))
     both = [test for test in ours if test in theirs]
-    options = [r.provenance.get("options", {}) for r in (first, other)]
-    same = [t for t in both if _same_options(*(o.get(t) or {} for o in options))]
+    options = [r.provenance["options"] for r in (first, other)]
+    same = [t for t in both if options[0].get(t) == options[1].get(t)]
     alone = [t for t in dict.fromkeys([*ours, *theirs]) if t not in both]
     return same, [t for t in both if t not in same], alone
-
-
-def _same_options(ours: Mapping, theirs: Mapping) -> bool:
-    """An option that one audit does not know, being older, does not count."""
-    return all(ours[name] == theirs[name] for name in ours if name in theirs)
 
 
 def cautions(
