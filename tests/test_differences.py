@@ -82,6 +82,7 @@ def report_of(rows, *, model="models/base", options=None, **provenance):
         "options": given | (options or {}),
         "tests": ["correlation", "permutation"],
         "classes": list(CLASSES),
+        "asked_for": {"model": "models/any", "dataset": "reviews"},
     } | provenance
     return Report(
         model=model,
