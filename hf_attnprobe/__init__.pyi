@@ -82,6 +82,7 @@ from hf_attnprobe.partitions.work import WorkDone as WorkDone
 from hf_attnprobe.partitions.work import run_partition as run_partition
 from hf_attnprobe.partitions.work import work as work
 from hf_attnprobe.readings import Reading as Reading
+from hf_attnprobe.rendering import render_report as render_report
 from hf_attnprobe.retraining.options import RetrainOptions as RetrainOptions
 from hf_attnprobe.retraining.options import TransferOptions as TransferOptions
 from hf_attnprobe.retraining.report import RetrainingReport as RetrainingReport
@@ -93,7 +94,6 @@ from hf_attnprobe.statistics.differences import compare_rankings as compare_rank
 from hf_attnprobe.statistics.scores import Score as Score
 from hf_attnprobe.statistics.summary import Statistic as Statistic
 from hf_attnprobe.studies.options import StudyOptions as StudyOptions
-from hf_attnprobe.studies.rendering import render_report as render_report
 from hf_attnprobe.studies.report import StudyReport as StudyReport
 from hf_attnprobe.studies.run import study as study
 from hf_attnprobe.testing import check_adapter as check_adapter

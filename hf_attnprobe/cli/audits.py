@@ -162,7 +162,7 @@ def run_compare(arguments: dict[str, Any]) -> None:
 
 def run_report(arguments: dict[str, Any]) -> None:
     """Shows results again, in the form that is asked for."""
-    from hf_attnprobe.studies.rendering import render_report, save_figures
+    from hf_attnprobe.rendering import render_report, save_figures
 
     folders, figures = arguments["folders"], arguments["figures"]
     if figures is not None:

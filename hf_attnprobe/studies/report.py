@@ -11,7 +11,7 @@ from hf_attnprobe.reports.document import Block, Document, Folded, Number, Secti
 from hf_attnprobe.reports.document import Cell as ReportCell
 from hf_attnprobe.reports.forms import Documented
 from hf_attnprobe.statistics.estimates import Estimate
-from hf_attnprobe.storage.provenance import from_plain, plain
+from hf_attnprobe.storage.provenance import from_plain, plain, read_summary
 from hf_attnprobe.studies.papers import paper_tables
 from hf_attnprobe.studies.plan import DataUsed, Job, Study
 from hf_attnprobe.studies.results import Cell, Results, ResultTable, grid_tables
@@ -156,6 +156,11 @@ def to_json(report: StudyReport) -> dict[str, Any]:
 def from_json(data: Mapping) -> StudyReport:
     """The inverse of :func:`to_json`."""
     return from_plain(StudyReport, data)
+
+
+def read_study_report(folder: str | Path) -> StudyReport:
+    """What a finished study left in its folder."""
+    return read_summary(folder, from_json, kind="a study", verb="attnprobe study")
 
 
 # --- What it says ---------------------------------------------------------------------------------

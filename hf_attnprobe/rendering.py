@@ -18,11 +18,11 @@ from hf_attnprobe.auditing.result import to_json as audit_to_json
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.partitions.plan import PLAN
 from hf_attnprobe.partitions.report import job_report
+from hf_attnprobe.reports.forms import Documented
 from hf_attnprobe.retraining.report import KIND, read_retraining
-from hf_attnprobe.retraining.result import to_json as retraining_to_json
 from hf_attnprobe.storage.folders import write_atomically
 from hf_attnprobe.studies.plan import STATE
-from hf_attnprobe.studies.report import from_json
+from hf_attnprobe.studies.report import read_study_report
 
 
 T = TypeVar("T")
@@ -144,6 +144,15 @@ def _as_json(data: Mapping) -> str:
     return json.dumps(data, indent=1) + "\n"
 
 
+def _documented(read: Callable[[Path], Documented]) -> dict[str, Form]:
+    """The forms of what has a document, read from its folder."""
+    return {
+        ".md": lambda folder: read(folder).to_markdown(),
+        ".html": lambda folder: read(folder).to_html(),
+        ".json": lambda folder: _as_json(read(folder).document().data or {}),
+    }
+
+
 def _written(name: str, verb: str) -> Form:
     """A file that the verb itself has written."""
 
@@ -173,9 +182,7 @@ RETRAINING = Shown(
     "a retraining",
     f"{KIND}.json",
     {
-        ".md": lambda folder: read_retraining(folder).to_markdown(),
-        ".html": lambda folder: read_retraining(folder).to_html(),
-        ".json": lambda folder: _as_json(retraining_to_json(read_retraining(folder))),
+        **_documented(read_retraining),
         ".csv": lambda folder: _as_csv(read_retraining(folder).summary_frame()),
     },
 )
@@ -186,17 +193,7 @@ COMPARED: Mapping[str, Callable[[AuditComparison], str]] = {
     ".csv": lambda comparison: _as_csv(to_frame(comparison)),
 }
 """What several audits can be shown as."""
-STUDY = Shown(
-    "a study",
-    STATE,
-    {
-        ".md": _written("report.md", "study"),
-        ".html": lambda folder: from_json(
-            json.loads(_written("summary.json", "study")(folder))
-        ).to_html(),
-        ".json": _written("summary.json", "study"),
-    },
-)
+STUDY = Shown("a study", STATE, _documented(read_study_report))
 COMPARISON = Shown(
     "a comparison of checkpoints",
     "comparison.json",
@@ -210,6 +207,7 @@ DECEPTION = Shown(
     "a deception",
     "deception.json",
     {
+        ".md": _written("report.md", "deception"),
         ".html": _written("report.html", "deception"),
         ".json": _written("deception.json", "deception"),
     },
