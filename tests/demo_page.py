@@ -4,19 +4,22 @@ import math
 import random
 
 from hf_attnprobe.charts.chart import Chart, HeatMap, Reference, Series
-from hf_attnprobe.page.document import document
-from hf_attnprobe.page.elements import (
-    answer,
-    bullets,
-    details,
-    figure,
-    head_map,
-    paragraphs,
-    scale,
-    section,
-    table,
+from hf_attnprobe.charts.shown_text import ShownText
+from hf_attnprobe.reports.document import (
+    Answered,
+    Code,
+    Document,
+    Facts,
+    Folded,
+    Listing,
+    Number,
+    NumberLine,
+    Section,
+    Strong,
+    Table,
+    Texts,
 )
-from hf_attnprobe.page.html import tag
+from hf_attnprobe.reports.html import to_html
 
 
 HARM = "<script>alert('x')</script> & \"quoted\" 🙂 é 漢字 \u202e]]> --> \u2028 end"
@@ -177,98 +180,86 @@ def heads(n_layers: int, n_heads: int, key: str = "heads") -> HeatMap:
     )
 
 
-def texts() -> list:
+def texts() -> list[ShownText]:
     """Texts as the filter expects them."""
+    tokens = ("a", "text", "about", HARM)
+    scores = {"attention": (0.1, 0.2, 0.3, 0.4), "gradient": (-0.5, 0.1, 0.0, 0.2)}
+    told = [("negative", True), ("positive", False), ("positive", True)]
     return [
-        tag(
-            "article",
-            tag("h3", f"Text {k}"),
-            tag("p", f"a text about {word} {HARM}"),
-            class_="text",
-            data_class=word,
-            data_right=right,
-            data_tests=tests,
-        )
-        for k, (word, right, tests) in enumerate(
-            [
-                ("negative", "true", "erasure permutation"),
-                ("positive", "false", "erasure"),
-                ("positive", "true", "permutation"),
-            ]
-        )
+        ShownText(k, tokens, word, 0.75, "positive", right, scores, why=f"about {word}")
+        for k, (word, right) in enumerate(told)
     ]
 
 
 def demo_page(large: bool = False) -> str:
     """The whole page; if large, with maps of many heads."""
+    return to_html(demo_document(large))
+
+
+def demo_document(large: bool = False) -> Document:
+    """Every kind of block there is."""
     yardsticks = {"chance": 0.0, "trained without words": 0.11, "gradient": 0.49}
-    return document(
-        "Does attention explain bilstm-sst?",
-        section(
-            "Answers",
-            tag("p", "No: do not show its attention as an explanation.", class_="lead"),
-            answer(
-                "Does attention agree with how the words matter?",
-                "partly",
-                "Attention and gradient rank the words of a text alike to τ 0.34 "
-                "[0.31, 0.37]; gradients agree with leaving words out at 0.49.",
-                scale(
-                    0.34,
-                    0.31,
-                    0.37,
+    answers = [
+        Answered(
+            "Does attention agree with how the words matter?",
+            "partly",
+            "Attention and gradient rank the words of a text alike to τ 0.34 "
+            "[0.31, 0.37]; gradients agree with leaving words out at 0.49.",
+            [
+                NumberLine(
+                    Number(0.34, (0.31, 0.37)),
                     {"agrees": 0.6, "hardly": 0.2},
                     yardsticks,
                     (-0.2, 1),
-                ),
-            ),
-            answer(
-                "Does it matter which words get the attention?",
-                "yes",
-                "Shuffling it moves the output by 0.22 of 1.",
-                scale(0.22, 0.2, 0.24, {"matters": 0.1}, {"control": 0.02}, (0, 1)),
-            ),
-            answer(
-                "Could other attention have said the same?",
-                "no",
-                "It could not.",
-                scale(math.nan, None, None, {"other": 0.4}, {"ceiling": 0.69}),
-            ),
-            answer("Is it plausible?", "cannot say", "There are no rationales.", scale(0.1)),
-            id="answers",
+                )
+            ],
         ),
-        section("Figures", *map(figure, charts()), id="figures"),
-        section(
-            "Heads",
-            head_map(heads(6, 12)),
-            large and head_map(heads(16, 32, "many")),
-            large and head_map(heads(80, 64, "coarse")),
-            id="heads-section",
+        Answered(
+            "Does it matter which words get the attention?",
+            "yes",
+            "Shuffling it moves the output by 0.22 of 1.",
+            [NumberLine(Number(0.22, (0.2, 0.24)), {"matters": 0.1}, {"control": 0.02}, (0, 1))],
         ),
-        section(
-            "Tables",
-            table(
-                ["model", "texts", "F1", "interval", HARM],
+        Answered(
+            "Could other attention have said the same?",
+            "no",
+            "It could not.",
+            [NumberLine(Number(math.nan), {"other": 0.4}, {"ceiling": 0.69})],
+        ),
+        Answered("Is it plausible?", "cannot say", "No rationales.", [NumberLine(Number(0.1))]),
+    ]
+    maps = [heads(6, 12), *([heads(16, 32, "many"), heads(80, 64, "coarse")] if large else [])]
+    rows = [
+        ["bilstm", 872, 0.812, Number(0.81, (0.79, 0.83)), HARM],
+        ["cnn", 1200, 0.79, Number(0.79, (0.77, 0.81)), None],
+        ["average", 95, math.nan, None, "-0.5"],
+        ["minilm", 10, -1e-5, None, "0.25"],
+    ]
+    return Document(
+        "Does attention explain bilstm-sst?",
+        [Answered("", "mostly no", "Do not show its attention as an explanation.")],
+        [
+            Section("Answers", answers),
+            Section("Figures", charts()),
+            Section("Heads", maps, id="heads-section"),
+            Section("Tables", [Table(["model", "texts", "F1", "interval", HARM], rows, "Models")]),
+            Section("Texts", [Texts(texts())]),
+            Section(
+                "How to repeat it",
                 [
-                    ["bilstm", 872, 0.812, "[0.79, 0.83]", HARM],
-                    ["cnn", 1200, 0.79, "[0.77, 0.81]", None],
-                    ["average", 95, math.nan, None, "-0.5"],
-                    ["minilm", 10, -1e-5, None, "0.25"],
+                    "With this command:",
+                    HARM,
+                    Listing(f"attnprobe audit model {'long' * 60}"),
+                    ["one", Strong("two"), ("three ", Code("3"))],
+                    Folded("More", ["What was folded away."]),
+                    Section(
+                        "A smaller part", [Facts({"data": "sst, test", "texts": ["872", HARM]})]
+                    ),
                 ],
-                caption="Models",
+                id="repeat",
             ),
-            id="tables",
-        ),
-        section("Texts", tag("div", *texts(), class_="texts"), id="texts"),
-        section(
-            "How to repeat it",
-            paragraphs(["With this command:", HARM]),
-            tag("pre", tag("code", f"attnprobe audit model {'long' * 60}")),
-            bullets(["one", tag("b", "two")]),
-            details("More", tag("p", "What was folded away.")),
-            tag("dl", tag("dt", "data"), tag("dd", "sst, test, 872 texts")),
-            id="repeat",
-        ),
-        section("Empty", None, [], id="empty"),
+            Section("Empty", [None, []]),
+        ],
         data={"harm": HARM, "end": "</script><!--", "value": None},
         description="A demonstration.",
     )

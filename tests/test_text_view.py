@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_attnprobe.charts.shown_text import ShownText, without_marks
-from hf_attnprobe.page.document import document, fragment
-from hf_attnprobe.page.texts import harmless, text_view, texts_section
+from hf_attnprobe.page.texts import harmless, texts_view
+from hf_attnprobe.reports.document import Document, Section, Texts
+from hf_attnprobe.reports.html import to_cell, to_html
 
 
 def shown(tokens, **fields):
@@ -29,6 +30,15 @@ def shown(tokens, **fields):
     return ShownText(**(given | fields))
 
 
+def text_view(text):
+    """One text with its legend."""
+    return texts_view([text])
+
+
+def page_of(*texts):
+    return to_html(Document("texts", [Texts(texts)], []))
+
+
 def names(page):
     return {tag for tag, _ in page.elements}
 
@@ -36,7 +46,7 @@ def names(page):
 class Page(HTMLParser):
     """Articles of a page, with the tokens of every ranking as a browser reads them."""
 
-    VOID = ("meta", "br", "hr", "input")
+    VOID = ("meta", "link", "br", "hr", "input")
 
     def __init__(self, html):
         super().__init__(convert_charrefs=True)
@@ -89,11 +99,11 @@ def test_a_long_text_with_markup_and_emoji_is_whole_and_harmless():
         "]]>",
     ]
     tokens = [f"{words[k % 7]}{k}" for k in range(5000)]
-    html = document("texts", texts_section([shown(tokens)]))
+    html = page_of(shown(tokens))
     page = Page(html)
     assert page.tokens(0) == page.tokens(1) == tokens
     scripts = [own for tag, own in page.elements if tag == "script"]
-    assert scripts == [own for tag, own in Page(document("texts")).elements if tag == "script"]
+    assert scripts == [own for tag, own in Page(page_of()).elements if tag == "script"]
     assert len(html) < 2 * 100 * 5000
 
 
@@ -151,11 +161,11 @@ def test_pieces_are_read_as_words():
 
 
 def test_without_texts_there_is_no_section():
-    assert texts_section([]) == ""
+    assert to_html(Document("t", [], [Section("Texts", [Texts(())])])).count("<section") == 0
 
 
 def test_styles_are_part_of_pages_and_fragments():
-    for html in (document("t", texts_section([shown(["a"])])), fragment()):
+    for html in (page_of(shown(["a"])), to_cell([])):
         assert ".tokens .s9" in html
 
 

@@ -105,27 +105,25 @@ function connect(figure) {
   });
 }
 
-/* --- texts: by class, right or wrong, tests --- */
+/* --- texts: by class, right or wrong --- */
 
-const FILTERS = { class: "predicted", right: "the model is", tests: "tests" };
+const FILTERS = { class: "predicted", right: "the model is" };
 const WORDS = { true: "right", false: "wrong", unknown: "not known to be right" };
 
 function makeFilters(texts) {
   const bar = make("div", { class: "filters", role: "group", "aria-label": "Choose texts" });
   const chosen = {};
   const count = make("output", {});
-  const valuesOf = (text, key) =>
-    key === "tests" ? (text.dataset[key] ?? "").split(" ") : [text.dataset[key] ?? ""];
   const update = () => {
     for (const text of texts)
       text.hidden = Object.entries(chosen).some(
-        ([key, value]) => value && !valuesOf(text, key).includes(value),
+        ([key, value]) => value && (text.dataset[key] ?? "") !== value,
       );
     const seen = texts.filter((text) => !text.hidden).length;
     count.textContent = seen < texts.length ? `${seen} of ${texts.length} texts` : "";
   };
   for (const [key, label] of Object.entries(FILTERS)) {
-    const values = [...new Set(texts.flatMap((text) => valuesOf(text, key)))];
+    const values = [...new Set(texts.map((text) => text.dataset[key] ?? ""))];
     const known = values.filter(Boolean).sort();
     if (known.length < 2) continue;
     const select = make("select", {}, make("option", { value: "" }, "all"));

@@ -45,11 +45,6 @@ def texts_view(texts: Sequence[ShownText]) -> Html:
     return join([_legend(texts), *map(_article, texts)])
 
 
-def text_view(text: ShownText) -> Html:
-    """One text with its legend."""
-    return tag("div", _legend([text]), _article(text), class_="text-view")
-
-
 def _legend(texts: Sequence[ShownText]) -> Html:
     """What is shown, what shading means, and what it is scaled by."""
     names = [n for n in NAMES if any(n in text.scores for text in texts)]

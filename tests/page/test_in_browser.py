@@ -3,9 +3,9 @@
 import pytest
 
 from demo_page import HARM, demo_page
-from hf_attnprobe.page.document import fragment
-from hf_attnprobe.page.elements import answer, scale
-from hf_attnprobe.page.html import tag
+from hf_attnprobe.page.html import Html, tag
+from hf_attnprobe.reports.document import Answered, Number, NumberLine
+from hf_attnprobe.reports.html import to_cell
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def test_the_policy_keeps_injected_scripts_and_requests_out(open_page, page_file
 def test_harm_is_text(open_page, page_file):
     opened = open_page(page_file)
     assert opened.page.evaluate("document.querySelectorAll('main script').length") == 0
-    texts = opened.page.locator("article.text p").all_inner_texts()
+    texts = opened.page.locator("article.text p.tokens").all_inner_texts()
     named = HARM.replace("\u202e", "[U+202E]")  # it would turn what follows around
     assert all(named.split("\u2028")[0] in text for text in texts)
     data = "JSON.parse(document.getElementById('report-data').textContent)"
@@ -92,17 +92,16 @@ def test_what_is_missing_is_sorted_last_and_small_numbers_are_numbers(open_page,
     assert column(opened, 2) == ["-1.0e-05", "0.790", "0.812", "–"]
 
 
-def test_texts_are_chosen_by_class_right_and_test(open_page, page_file):
+def test_texts_are_chosen_by_class_and_right(open_page, page_file):
     opened = open_page(page_file)
     shown = "article.text:not([hidden]) h3"
-    by_class, right, tests = opened.page.locator(".filters select").all()
+    by_class, right = opened.page.locator(".filters select").all()
     by_class.select_option("positive")
     assert opened.page.locator(shown).all_inner_texts() == ["Text 1", "Text 2"]
     right.select_option(label="right")
     assert opened.page.locator(shown).all_inner_texts() == ["Text 2"]
     assert opened.page.locator(".filters output").inner_text() == "1 of 3 texts"
-    by_class.select_option("")
-    tests.select_option("erasure")
+    by_class.select_option("negative")
     assert opened.page.locator(shown).all_inner_texts() == ["Text 0"]
 
 
@@ -145,7 +144,7 @@ def test_what_is_folded_is_printed(open_page, page_file):
 
 
 def test_a_fragment_leaves_the_notebook_as_it_is(open_page, tmp_path):
-    cell = fragment(answer("Why?", "no", "So.", scale(0.1)))
+    cell = Html(to_cell([Answered("Why?", "no", "So.", [NumberLine(Number(0.1))])]))
     outside = [tag("h3", "mine", id="mine"), tag("table", tag("td", "mine"))]
     looks = []
     for k, body in enumerate(([], [cell])):
