@@ -27,7 +27,7 @@ from matplotlib.colors import Normalize, TwoSlopeNorm
 from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 
-from hf_attnprobe.charts.chart import Chart, HeatMap, Series, drawable
+from hf_attnprobe.charts.chart import LEAST_FULL, Chart, HeatMap, Series, drawable
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.terminal import visible
 
@@ -87,7 +87,6 @@ REPRODUCIBLE: dict[Any, Any] = {
 ACROSS, UPRIGHT, LEGEND = 44, 30, 40  # characters in a line of labels and legend
 MOST_LETTERS = 50  # of names side by side; longer ones are written below each other
 MOST_NARROW, MOST_NUMBERED = 12, 24  # heads: in one column, and with their numbers
-SMALL = 0.1  # numbers below it need three
 ROOM = 0.8  # of the way between two categories
 LINE_HEIGHT = 0.135  # inches of a line of the legend
 MARK, SMALL_MARK = 4, 2.5  # points across
@@ -461,9 +460,9 @@ def _scale(chart: HeatMap, values: np.ndarray) -> tuple[Normalize, str]:
     """Two colours around the centre, or one from 0 up."""
     known = values[~np.isnan(values)]
     if chart.centre is None:
-        top = float(known.max(initial=0.0))
-        return Normalize(min(0.0, float(known.min(initial=0.0))), top or 1.0), "Blues"
-    reach = float(np.abs(known - chart.centre).max(initial=0.0)) or 1.0
+        top = float(known.max(initial=LEAST_FULL))
+        return Normalize(min(0.0, float(known.min(initial=0.0))), top), "Blues"
+    reach = float(np.abs(known - chart.centre).max(initial=LEAST_FULL))
     low, high = chart.centre - reach, chart.centre + reach
     return TwoSlopeNorm(chart.centre, low, high), "PuOr_r"
 
@@ -471,7 +470,7 @@ def _scale(chart: HeatMap, values: np.ndarray) -> tuple[Normalize, str]:
 def _numbers(values: np.ndarray, image: mpl.image.AxesImage, ax: Axes) -> None:
     """The sign is written, so colour is never alone; dark cells have light numbers."""
     reach = float(np.nanmax(np.abs(values), initial=0.0))
-    n_digits = 3 if reach < SMALL else 2
+    n_digits = 3 if reach < LEAST_FULL else 2
     for (row, column), value in np.ndenumerate(values):
         if value != value:
             text, colour = "–", "black"

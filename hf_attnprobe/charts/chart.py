@@ -12,6 +12,9 @@ from typing import Literal
 LARGEST = 1e100
 """Beyond it a number is treated as infinite: it is in the table and not drawn."""
 
+LEAST_FULL = 0.1
+"""Colours of a map are never full below it, so that one of hardly anything looks like that."""
+
 Kind = Literal["histogram", "dots", "curve", "points"]
 
 

@@ -1,6 +1,6 @@
 """The cells of a map of heads: a table with colours, or coarse squares for very many. Pure."""
 
-from hf_attnprobe.charts.chart import HeatMap, drawable, short
+from hf_attnprobe.charts.chart import LEAST_FULL, HeatMap, drawable, short
 from hf_attnprobe.markdown import bounds, number
 from hf_attnprobe.page.html import Html, tag
 
@@ -14,9 +14,6 @@ MOST_WRITTEN = 400
 TOO_FEW = "too few texts for an interval"
 
 N_SHADES = 10
-
-LEAST_FULL = 0.1
-"""Colours are never full below it, so that a map of hardly anything looks like one."""
 
 
 def colours(heat_map: HeatMap) -> tuple[float, float]:
