@@ -13,6 +13,8 @@ from transformers import BertTokenizer
 from hf_attnprobe import (
     AttentionClassifierConfig,
     AttnProbeError,
+    AuditOptions,
+    audit,
     rationale_dataset,
     train_classifier,
 )
@@ -128,6 +130,20 @@ def test_pretrained_vectors_are_used(data, tmp_path):
     )
     weight = model.get_input_embeddings().weight
     assert torch.equal(weight[tokenizer.convert_tokens_to_ids("film")], torch.full((32,), 0.5))
+
+
+def test_an_audit_says_where_the_model_knows_the_texts(data, tmp_path):
+    small = {name: examples.select(range(40)) for name, examples in data.items()}
+    train(small, tmp_path / "m", epochs=1)
+
+    def notes(split):
+        options = AuditOptions(control="none", shown_texts=0)
+        found = audit(tmp_path / "m", small[split], "correlation", options=options, progress=False)
+        return [note for note in found.notes if note.startswith("Texts: these are the texts that")]
+
+    assert "was trained on, so that it knows them" in notes("train")[0]
+    assert "was chosen on" in notes("validation")[0]
+    assert notes("test") == []
 
 
 def test_bad_input(data, tmp_path):

@@ -62,6 +62,7 @@ from hf_attnprobe.auditing.sweep import (
 )
 from hf_attnprobe.auditing.verdict import findings
 from hf_attnprobe.auditing.which_attention import attention_meant
+from hf_attnprobe.checkpoints.records import read_record
 from hf_attnprobe.data.examples import (
     dataset_name,
 )
@@ -104,6 +105,7 @@ def run_audit(
     deadline = Deadline(limits.seconds)
     job = prepare_audit(model, dataset, tests, options, tokenizer)
     subject, choice, state = job.subject, job.choice, job.state
+    read_record(Path(subject.name))  # what is wrong with it is said before anything runs
     pace = Pace(
         shown=progress and state.is_main_process,
         n_runs=1 + len(subject.controls),
@@ -247,6 +249,7 @@ def report_of(
         notes=(
             *stopping_notes(facts, statistics),
             *_notes(sweep, rows, provenance, options.predicts),
+            *learned_notes(subject.name, provenance),
         ),
         rows=rows.reset_index(drop=True),
     )
@@ -266,6 +269,17 @@ def _notes(
         distance = distance_of_erased(sweep, Site(*site))
         notes.append(None if distance is None else distance.sentence())
     return tuple(note for note in notes if note is not None)
+
+
+def learned_notes(model: str, provenance: Mapping[str, Any]) -> list[str]:
+    """That the model learned these very texts, where the record of its training says so."""
+    read = read_record(Path(model)).get("data") or {}
+    return [
+        f"Texts: these are the texts that the model {did}, so that it knows them; what is "
+        "found here need not hold for new ones. Audit texts that it has not seen."
+        for split, did in (("train", "was trained on"), ("validation", "was chosen on"))
+        if read.get(split) == provenance["data_fingerprint"]
+    ]
 
 
 def _single_logit_note(adapter: AttentionModelBase, predicts: str) -> str | None:
