@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hf_attnprobe.auditing.heads.values import values_by_head
+from hf_attnprobe.auditing.heads import values_by_head
 from hf_attnprobe.statistics.stopping import confidence_sequence, standing
 from hf_attnprobe.storage.rows import read_rows
 

@@ -12,7 +12,6 @@ from hf_attnprobe.auditing.comparison_page import comparison_page
 from hf_attnprobe.auditing.differences import AuditComparison, compare_audits
 from hf_attnprobe.auditing.differences import report as differences
 from hf_attnprobe.auditing.differences.frames import to_frame
-from hf_attnprobe.auditing.page import audit_page
 from hf_attnprobe.auditing.report import read_audit
 from hf_attnprobe.auditing.result import to_json as audit_to_json
 from hf_attnprobe.errors import AttnProbeError
@@ -172,7 +171,7 @@ AUDIT = Shown(
     "summary.json",
     {
         ".md": lambda folder: read_audit(folder).to_markdown(),
-        ".html": lambda folder: audit_page(read_audit(folder)),
+        ".html": lambda folder: read_audit(folder).to_html(),
         ".json": lambda folder: _as_json(audit_to_json(read_audit(folder))),
         ".csv": lambda folder: _as_csv(read_audit(folder).summary_frame()),
         ".tex": lambda folder: read_audit(folder).to_latex(),

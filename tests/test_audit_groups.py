@@ -11,15 +11,14 @@ from transformers import BertConfig, BertForSequenceClassification
 from by_name import audit_by_name
 from hf_attnprobe import build_tokenizer, rationale_dataset
 from hf_attnprobe.attention_model import ALL, SET
-from hf_attnprobe.auditing.forms.markdown_report import to_markdown
-from hf_attnprobe.auditing.group_tables import group_section, group_sentences, of_groups
-from hf_attnprobe.auditing.heads.tables import head_tables
-from hf_attnprobe.auditing.heads.values import by_head
+from hf_attnprobe.auditing.head_tables import group_section, group_sentences, head_tables, of_groups
+from hf_attnprobe.auditing.heads import by_head
 from hf_attnprobe.auditing.report import read_audit
 from hf_attnprobe.auditing.verdict import zero_ablation_only
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness import readings
 from hf_attnprobe.faithfulness.input_erasure import CAUTION
+from hf_attnprobe.reports.markdown import blocks
 from hf_attnprobe.statistics.summary import PREDICTION
 from hf_attnprobe.storage.rows import append_rows
 from hf_attnprobe.studies.results import Results
@@ -132,7 +131,7 @@ def test_groups_alone(folder, data):
     assert places(report, "permutation") == {EVERYWHERE, *LAYERS}
     assert report.provenance["tests"] == ["permutation"]
     assert "single heads" in report.provenance["left_out"]["conicity"]
-    assert "| all attention |" in report.to_text(verbose=True) and "Assignment" in report.to_text(
+    assert "  all attention " in report.to_text(verbose=True) and "Assignment" in report.to_text(
         verbose=True
     )
     for options, message in (
@@ -164,7 +163,7 @@ def test_texts_one_by_one_in_another_order_give_the_same(folder, data):
 def test_the_table_says_what_the_rows_say(folder, data):
     report = quick(folder, data, head_sets=["0.1+1.2"])
     names = report.provenance["head_sets"]
-    lines = group_section(report.statistics, names)
+    lines = "\n".join(blocks(group_section(report.statistics, names))).splitlines()
     table = [[c.strip() for c in line.split("|")[1:-1]] for line in lines if "|" in line]
     head, cells = table[0], {row[0]: row for row in table[2:]}
     assert list(cells) == ["all attention", "layer 0", "layer 1", "heads 0.1+1.2"]
@@ -228,17 +227,24 @@ def test_a_caution_stands_with_the_numbers_of_erased_inputs(folder, data, checkp
     """In the report of one head, in that of many; the sentences name the operator."""
     of_one = quick(checkpoint, data, tests=["input_erasure"], test_limit=2)
     many = quick(folder, data, tests=["input_erasure"], test_limit=2)
-    for lines in (to_markdown(of_one).splitlines(), group_section(many.statistics, [])):
+    for lines in (
+        of_one.to_markdown().splitlines(),
+        "\n".join(blocks(group_section(many.statistics, []))).splitlines(),
+    ):
         assert CAUTION in lines
     for name in ("comprehensiveness", "sufficiency"):
-        assert f"{name}@attention: with " in to_markdown(of_one)
+        assert f"{name}@attention: with " in of_one.to_markdown()
         assert "deleted, or masked" in readings()["input_erasure"][name]
 
 
 def test_rankings_that_take_no_attention_stand_once(folder, data):
     """random, leave_one_out and input_gradient had the same row in every group."""
     report = quick(folder, data, tests=["input_erasure"], test_limit=3)
-    lines = [line for line in group_section(report.statistics, []) if "|" in line]
+    lines = [
+        line
+        for line in "\n".join(blocks(group_section(report.statistics, []))).splitlines()
+        if "|" in line
+    ]
     cells = [[cell.strip() for cell in line.split("|")[1:3]] for line in lines]
     alone = [ranking for group, ranking in cells if group == "the text alone"]
     assert alone == ["random", "leave_one_out", "input_gradient"]

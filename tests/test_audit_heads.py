@@ -18,8 +18,7 @@ from by_name import audit_by_name
 from hf_attnprobe import build_tokenizer, rationale_dataset
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import Site
-from hf_attnprobe.auditing.forms.markdown_report import to_markdown
-from hf_attnprobe.auditing.heads.values import by_head
+from hf_attnprobe.auditing.heads import by_head
 from hf_attnprobe.auditing.report import from_json
 from hf_attnprobe.auditing.result import extras_to_json, to_json
 from hf_attnprobe.auditing.selection import half_of
@@ -107,7 +106,9 @@ def test_the_prune_curve_can_be_left_out(folder, data, tmp_path, cli):
         "head_ablation",
     )
     assert cli(*command, "--no-prune", "--output-dir", tmp_path / "out").code == 0
-    assert "zero-ablated together" not in (tmp_path / "out" / "report.md").read_text()
+    assert (
+        "eads zero-ablated together, the least" not in (tmp_path / "out" / "report.md").read_text()
+    )
 
 
 def test_chosen_layers_and_heads(folder, data):
@@ -247,7 +248,7 @@ def test_the_prune_curve_of_a_text_has_its_order_from_the_other_half(config, tok
         assert curve.agreement == pytest.approx(kept["crossed"].tolist())
         differs |= not np.allclose(kept["crossed"], kept["in sample"])
     assert differs  # else this test could not tell the two apart
-    said = to_markdown(report)
+    said = report.to_markdown()
     assert "crossed: each half's order comes from the other half" in said
     assert from_json(to_json(report) | extras_to_json(report)).prune == curve
 

@@ -23,19 +23,20 @@ from transformers import BertConfig, BertForSequenceClassification
 import report_schema
 from by_name import audit_by_name
 from hf_attnprobe import build_tokenizer
+from hf_attnprobe.auditing.head_tables import COLUMNS
 from hf_attnprobe.auditing.options import AuditOptions
-from hf_attnprobe.auditing.page import audit_fragment, audit_page
-from hf_attnprobe.auditing.pages.heads import COLUMNS
-from hf_attnprobe.auditing.pages.shown_to_users import may_be_shown, what_is_shown
-from hf_attnprobe.auditing.pages.what_would_change import (
-    change_sentences,
-    texts_needed,
-    what_is_missing,
-)
 from hf_attnprobe.auditing.prepare import audit_asked_for as asked_for
 from hf_attnprobe.auditing.report import read_audit
 from hf_attnprobe.auditing.result import to_json
-from hf_attnprobe.auditing.verdict import QUESTION, conclusion_sentence
+from hf_attnprobe.auditing.verdict import (
+    QUESTION,
+    change_sentences,
+    conclusion_sentence,
+    may_be_shown,
+    texts_needed,
+    what_is_missing,
+    what_is_shown,
+)
 from hf_attnprobe.charts.shown_text import ShownText
 from hf_attnprobe.cli import build_parser
 from hf_attnprobe.cli.flags import asked as asked_by_flags
@@ -129,7 +130,7 @@ class Read(HTMLParser):
 
 def pages_of(folder):
     report = read_audit(folder)
-    page = audit_page(report)
+    page = report.to_html()
     return report, page, Read(page)
 
 
@@ -176,8 +177,8 @@ def test_every_number_over_all_texts_is_there(shown):
 
 def test_the_page_is_small_the_same_every_time_and_knows_no_clock(shown):
     report, page, read = shown
-    assert len(audit_page(dataclasses.replace(report, examples=())).encode()) < 300_000
-    assert audit_page(report) == page
+    assert len(dataclasses.replace(report, examples=()).to_html().encode()) < 300_000
+    assert report.to_html() == page
     assert str(time.localtime().tm_year) not in read.text
     assert all(name not in ("img", "iframe", "form") for name, _ in read.tags)
     assert not [a for _, a in read.tags if a.get("src") or a.get("href", "#")[:1] not in "#d"]
@@ -202,7 +203,7 @@ def test_every_section_can_be_linked_to(shown):
 
 def test_the_audit_has_written_it(classifier):
     report = read_audit(classifier)
-    assert (classifier / "report.html").read_text() == audit_page(report)
+    assert (classifier / "report.html").read_text() == report.to_html()
 
 
 def test_heads_are_beside_groups(transformer):
@@ -236,8 +237,8 @@ def test_text_of_the_user_stays_text(classifier):
             "asked_for": {"model": EVIL, "dataset": EVIL},
         },
     )
-    page = audit_page(spoilt)
-    read, clean = Read(page), Read(audit_page(report))
+    page = spoilt.to_html()
+    read, clean = Read(page), Read(report.to_html())
     n_scripts = sum(name == "script" for name, _ in clean.tags)
     assert sum(name == "script" for name, _ in read.tags) == n_scripts
     assert read.text.count(EVIL) >= 8 and "😀" in read.text and "&amp;" in read.text
@@ -277,7 +278,7 @@ def test_a_long_text_is_whole_and_turns_nothing_around(classifier, open_page, tm
         notes=("\u202enote",),
     )
     file = tmp_path / "report.html"
-    file.write_text(audit_page(spoilt), encoding="utf-8")
+    file.write_text(spoilt.to_html(), encoding="utf-8")
     opened = open_page(file, width=400)
     assert opened.messages == [] and len(opened.requests) == 1
     assert not opened.is_wider_than_the_screen()
@@ -340,11 +341,11 @@ def test_it_says_how_many_texts_are_missing(classifier):
     report = read_audit(classifier)
     removal = Finding("removal", "all", Answer.CANNOT_SAY, "s", 0.11, (0.09, 0.13), 100)
     told = dataclasses.replace(report, findings=(report.findings[0], removal))
-    said = " ".join(change_sentences(told))
+    said = " ".join(change_sentences(told.findings))
     assert "about 300 more texts would settle it" in said and "estimate" in said
     few = dataclasses.replace(removal, n=12)
     told = dataclasses.replace(report, findings=(few,))
-    assert "at least 30 texts; here are 12" in " ".join(change_sentences(told))
+    assert "at least 30 texts; here are 12" in " ".join(change_sentences(told.findings))
 
 
 GRADED = ("importance", "assignment", "uniqueness", "erasure", "removal")
@@ -422,11 +423,13 @@ def test_every_form_counts_the_questions(classifier, said, answer, start):
     names = {"y": "yes", "p": "partly", "n": "no", "?": "undecided"}
     counts = [f"{said.count(k)} {word}" for k, word in names.items() if k in said]
     count = f"5 of 5 questions asked: {', '.join(counts)}"
-    headline = re.sub(r"\s+", " ", str(report))
-    assert headline.startswith(f"{QUESTION} {answer.upper()} (")
-    assert count in headline and count in conclusion_sentence(report.findings)
+    headline = re.sub(r" \([a-z, ]+\)|\s+", lambda m: "" if "(" in m[0] else " ", str(report))
+    assert headline.startswith(f"{QUESTION} {answer}. ")
+    assert count in re.sub(
+        r" \([a-z, ]+\)", "", re.sub(r"\s+", " ", str(report))
+    ) and count in conclusion_sentence(report.findings)
     assert may_be_shown(report.findings).startswith(start)
-    page = audit_page(report)
+    page = report.to_html()
     assert f'class="answer {answer.replace(" ", "-")}"' in page
     for word in counts:
         assert re.search(rf"{word} \(", Read(page).text)
@@ -449,7 +452,7 @@ def test_every_answer_has_a_symbol_and_a_tone():
 
 
 def test_the_command_repeats_the_audit(cli, classifier, checkpoint, reviews_folder, tmp_path):
-    page = Read(audit_page(read_audit(classifier))).text
+    page = Read(read_audit(classifier).to_html()).text
     line = re.search(r"attnprobe audit --model .*?(?= The same command)", page)[0]
     asked = shlex.split(line)[1:]
     assert cli(*asked, "--output-dir", tmp_path / "again").code == 0
@@ -529,7 +532,7 @@ def test_every_form_of_an_audit(cli, classifier, tmp_path):
     lines = list(csv.DictReader(io.StringIO((tmp_path / "report.csv").read_text())))
     assert len(lines) == len(report.statistics)
     assert float(lines[0]["mean"]) == pytest.approx(report.statistics[0].mean)
-    assert (tmp_path / "report.html").read_text() == audit_page(report)
+    assert (tmp_path / "report.html").read_text() == report.to_html()
 
 
 def test_several_audits_are_compared(cli, classifier, tmp_path):
@@ -550,11 +553,12 @@ def test_a_form_that_there_is_not_is_one_line(cli, classifier, tmp_path, ending,
 
 def test_the_fragment_has_the_verdict_and_is_short(classifier):
     report = read_audit(classifier)
-    fragment = audit_fragment(report)
+    fragment = report._repr_html_()
     read = Read(fragment)
     assert len(fragment) < 60_000 and not any(name == "script" for name, _ in read.tags)
+    assert str(report.answer) in read.text
     for finding in report.findings:
-        assert finding.sentence in read.text
+        assert f"{RULES[finding.rule].asks} {finding.answer} " in read.text
 
 
 # --- size ---------------------------------------------------------------------------
@@ -591,7 +595,7 @@ def test_a_million_rows(transformer):
     statistics = summarize(rows, report.provenance["classes"], known)
     large = dataclasses.replace(report, rows=rows, statistics=statistics)
     start = time.perf_counter()
-    page = audit_page(large)
+    page = large.to_html()
     seconds = time.perf_counter() - start
     print(f"{len(rows):,} rows: {seconds:.1f} s, {len(page.encode()):,} bytes")
     assert seconds < 20 and len(page.encode()) < 5_000_000

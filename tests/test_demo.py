@@ -24,7 +24,7 @@ def test_demo_ends_in_a_verdict(tmp_path):
         progress=False,
         options=DemoOptions(encoder="mlp", n_examples=300, epochs=1),
     )
-    assert report.n == 50 and "Verdict" in report.to_text(verbose=True)
+    assert report.n == 50 and "50 texts, seed" in " ".join(report.to_text().split())
     line = rationale_line(found)
     assert "\n" not in line and f"chance {found.chance:.0%} (50 texts)" in line
     assert (tmp_path / "audit" / "report.md").exists() and 0 <= metrics["test_accuracy"] <= 1
@@ -33,8 +33,9 @@ def test_demo_ends_in_a_verdict(tmp_path):
 
 
 def form_of(line):
-    """A line of a verdict with answers and numbers made alike, up to its first number."""
-    line = re.sub(r"-?\d+\.\d+", "#", line.partition(" · ")[0])
+    """A row of a verdict with answers and numbers made alike, up to its interval."""
+    line = re.sub(r"-?\d+\.\d+", "#", line.partition(" [")[0])
+    line = re.sub(" +", " ", line)
     words = "|".join(sorted(map(str, Answer), key=len, reverse=True))
     return re.sub(rf" +\b({words})\b +", " … ", line)
 
@@ -47,11 +48,11 @@ def test_the_quickstart_shows_what_the_demo_ends_in(tmp_path):
     report, _, _ = demo(tmp_path, progress=False, options=small)
     forms = []
     for text in (shown, str(report)):
-        headline, findings, notes = text.strip().split("\n\n")
-        assert headline.startswith("Does this attention explain the predictions? ")
-        assert "of 5 questions" in " ".join(headline.split()) or text is not shown
-        legend = [line for line in notes.splitlines() if "control" in line]
-        forms.append([*map(form_of, findings.splitlines()), *legend])
+        heading, verdict, _, attention, table, *_, legend = text.strip().split("\n\n")
+        assert heading == "Does this attention explain the predictions?"
+        assert "5 of 5 questions asked" in " ".join(verdict.split())
+        questions = [line for line in table.splitlines() if "?" in line]
+        forms.append([attention, *map(form_of, questions), *legend.splitlines()])
     assert forms[0] == forms[1] and len(forms[0]) == 9
 
 

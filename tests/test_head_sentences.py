@@ -19,9 +19,10 @@ from transformers import (
 
 import recompute
 from hf_attnprobe import AttnProbeError, AuditOptions, audit
-from hf_attnprobe.auditing.group_tables import part_section
+from hf_attnprobe.auditing.head_tables import part_section
+from hf_attnprobe.reports.markdown import blocks
+from hf_attnprobe.reports.text import WIDTH
 from hf_attnprobe.statistics.summary import Statistic
-from hf_attnprobe.statistics.verdict_lines import WIDTH
 from test_sentences import check
 
 
@@ -168,15 +169,16 @@ def test_every_number_and_answer_follows_from_the_rows(reports, kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_report_says_what_is_predicted_and_in_its_own_words(reports, kind):
     report, folder = reports[kind]
-    text = report.to_text(verbose=True)
-    (line,) = [line for line in text.splitlines() if line.startswith("Predicts ")]
-    assert report.predicts and report.predicts in line
-    assert line in (folder / "report.md").read_text()
-    said = text.replace("most frequent class", "")
+    text = re.sub(r"\s+", " ", report.to_text(verbose=True))
+    assert report.predicts and report.predicts in text
+    assert report.words.meaning in text
+    assert report.words.meaning in (folder / "report.md").read_text()
+    said = re.sub(r"\s+", " ", report.to_text() + " ".join(f.sentence for f in report.findings))
+    said = said.replace("most frequent class", "")
     assert "predicted class" not in said and "{" not in said and "nan" not in said
     if kind == "number":
         assert not re.search("probability|total variation| of 1[ ,.]|0 to 1", said)
-        assert "nothing can flip" in line and "standard deviations" in line
+        assert "nothing can flip" in text and "standard deviations" in text
     elif kind != "choice":
         assert "mean over" in finding(report, "removal").sentence
         assert "averaged over" in text
@@ -186,7 +188,7 @@ def test_the_report_says_what_is_predicted_and_in_its_own_words(reports, kind):
 def test_the_short_verdict_has_the_same_answers_on_few_lines(reports, kind):
     report, _ = reports[kind]
     lines = str(report).splitlines()
-    assert max(map(len, lines)) <= WIDTH and len(lines) <= 25
+    assert max(map(len, lines)) <= WIDTH and len(lines) <= 45
     for found in report.findings:
         assert any(f" {found.answer} " in line for line in lines), found.rule
     unit = "standard deviations of the labels" if kind == "number" else "0 to 1"
@@ -241,7 +243,7 @@ def test_changes_by_part_average_to_the_change(reports, kind):
     np.testing.assert_allclose(parts.mean(axis=1), wide.uniform_tvd, atol=1e-6)
     means = wide.filter(regex="^median_tvd_of@").mean()
     for name, mean in means.items():
-        assert f"| {name.partition('@')[2]} | {mean:.3f} [" in report.to_text(verbose=True)
+        assert f"| {name.partition('@')[2]} | {mean:.3f} [" in report.to_markdown()
 
 
 def test_a_threshold_gives_a_number_sides(tmp_path):
@@ -265,7 +267,8 @@ def test_changes_of_a_number_have_no_limit_and_no_divergence(tmp_path):
     of_single_weights = rows[rows.statistic.str.startswith("delta_js")].value
     assert len(of_single_weights) and of_single_weights.isna().all()
     assert "units of 0.02" in finding(report, "assignment").sentence
-    assert "standard deviations" not in report.to_text(verbose=True)
+    said = report.to_text() + " ".join(f.sentence for f in report.findings)
+    assert "standard deviations" not in said
 
 
 @pytest.mark.parametrize("kind", ["labels", "number", "choice"])
@@ -291,9 +294,11 @@ def test_no_more_than_twenty_parts_are_shown():
         Statistic("permutation", name, -1, -1, "all", value=0.5, ci95=(0.4, 0.6), n=40, **SPREAD)
         for name in names
     ]
-    rows = [line for line in part_section(many) if line.startswith("| label")]
+    rows = [
+        line for line in blocks([part_section(many)])[0].splitlines() if line.startswith("| label")
+    ]
     assert len(rows) == 20
-    assert "10 more are in summary.json" in part_section(many)[-1]
+    assert "10 more are in summary.json" in blocks([part_section(many)])[0].splitlines()[-1]
 
 
 def test_the_prune_curve_of_a_threshold_starts_at_the_models_accuracy(tmp_path):

@@ -7,16 +7,17 @@ import pandas as pd
 import pytest
 import scipy.stats
 
-from hf_attnprobe.auditing.heads.sentences import head_sentences, screen_sentences
-from hf_attnprobe.auditing.heads.tables import (
-    head_tables,
-    layer_table,
-    prune_table,
-    prune_title,
+from hf_attnprobe.auditing.head_tables import head_tables, layer_table, prune_table, prune_title
+from hf_attnprobe.auditing.heads import (
+    by_head,
+    has_heads,
+    head_intervals,
+    head_sentences,
+    screen_sentences,
 )
-from hf_attnprobe.auditing.heads.values import by_head, has_heads, head_intervals
 from hf_attnprobe.faithfulness import readings
 from hf_attnprobe.faithfulness.prune_curve import PruneCurve
+from hf_attnprobe.reports.markdown import blocks
 from hf_attnprobe.statistics.estimates import simultaneous_interval
 from hf_attnprobe.statistics.summary import summarize
 
@@ -122,7 +123,7 @@ def test_groups_of_heads_are_no_heads():
     statistics, rows = described(rows_of("permutation", "median_tvd", groups))
     assert not has_heads(statistics)
     assert by_head(statistics, "median_tvd").keys() == {(0, 0)}
-    table = "\n".join(head_tables(statistics, rows))
+    table = "\n".join(blocks(head_tables(statistics, rows)))
     assert "0.90" not in table and "| 0 | 0.10* |" in table
     two = rows_of("permutation", "median_tvd", {(0, 0): [0.1], (0, 1): [0.1]})
     assert has_heads(described(two)[0])
@@ -131,7 +132,7 @@ def test_groups_of_heads_are_no_heads():
 def test_explanations_of_layers_still_have_their_table():
     values = {(0, -1): exactly(0.3, 0.1), (1, -1): exactly(0.2, 0.1)}
     statistics, _ = described(rows_of("explanations", "rollout_tau", values))
-    assert layer_table(statistics)[-4:] == [
+    assert blocks([layer_table(statistics)])[0].splitlines()[-4:] == [
         "| layer | rollout |",
         "| --- | --- |",
         "| 0 | 0.30 |",
@@ -146,7 +147,7 @@ def test_without_rows_nothing_is_sure(shuffled):
         assert "2 of 72 heads (by their means alone)" in said
         assert "the most is head 5.9 with 0.25, by its mean alone" in said
         assert "[" not in said and "surely" not in said
-        assert "*" not in "\n".join(head_tables(statistics, none))
+        assert "*" not in "\n".join(blocks(head_tables(statistics, none)))
     few = {site: values[:29] for site, values in shuffled.items()}
     statistics, rows = described(rows_of("permutation", "median_tvd", few))
     assert "[" not in the(head_sentences(statistics, rows), "Assignment")
@@ -157,17 +158,17 @@ def test_tables_mark_what_is_sure_and_say_how_many_texts(shuffled):
         rows_of("permutation", "median_tvd", shuffled),
         rows_of("conicity", "conicity", shuffled),
     )
-    text = "\n".join(head_tables(statistics, rows))
-    marked, plain = text.split("### conicity")
+    text = "\n".join(blocks(head_tables(statistics, rows)))
+    marked, plain = text.split("\nconicity: ")
     assert re.findall(r"\S+\*", marked.split("| layer")[1]) == ["0.25*"]
     assert (
         "200 texts; * = surely 0.05 or more: the 95% interval, simultaneous over 72 "
-        "heads, lies there." in marked
+        "heads, lies there:" in marked
     )
-    assert "200 texts." in plain and "*" not in plain
+    assert "200 texts:" in plain and "*" not in plain
     shorter = shuffled | {(0, 0): shuffled[0, 0][:90]}
     statistics, rows = described(rows_of("permutation", "median_tvd", shorter))
-    assert "90 to 200 texts a head;" in "\n".join(head_tables(statistics, rows))
+    assert "90 to 200 texts a head;" in "\n".join(blocks(head_tables(statistics, rows)))
 
 
 def test_agreement_stands_beside_its_yardsticks():
@@ -188,7 +189,7 @@ def test_a_largest_head_below_0_is_no_agreement():
     statistics, rows = described(rows_of("correlation", "attention_leave_one_out_tau", tau))
     said = the(head_sentences(statistics, rows), "Importance")
     assert "0 of 2 heads (0 surely" in said and "0.0 with -0.02 [-0.0" in said
-    table = "\n".join(head_tables(statistics, rows))
+    table = "\n".join(blocks(head_tables(statistics, rows)))
     assert "-0.02 |" in table and "surely above 0" in table
 
 
@@ -330,7 +331,7 @@ def test_a_screen_is_judged_on_the_texts_where_the_heads_were_tested():
 
 def test_the_prune_table_has_intervals_and_says_that_it_is_crossed():
     curve = PruneCurve((0, 48), (1.0, 0.88), (0.9, 0.8), 200, 0, crossed=True)
-    table = prune_table(curve)
+    table = blocks([prune_table(curve)])[0].splitlines()
     expected = scipy.stats.binomtest(176, 200).proportion_ci(method="exact")
     assert f"| 48 | 0.880 [{expected.low:.3f}, {expected.high:.3f}] | 0.800 |" in table
     assert "200 texts, crossed: each half's order comes from the other half" in (prune_title(curve))

@@ -11,8 +11,6 @@ from by_name import audit_by_name
 from hf_attnprobe import audit
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_classifier import AttentionClassifierConfig
-from hf_attnprobe.auditing.forms.full_text import to_text
-from hf_attnprobe.auditing.forms.markdown_report import to_markdown
 from hf_attnprobe.data.tokenizer import build_tokenizer
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.single_token import single_token
@@ -77,7 +75,7 @@ def test_no_number_is_infinite_and_json_is_valid(report):
     json.loads(
         (folder / "summary.json").read_text(), parse_constant=pytest.fail
     )  # NaN, Infinity are no JSON
-    for text in (to_text(found), to_markdown(found)):
+    for text in (found.to_text(verbose=True), found.to_markdown()):
         assert not re.search(r"\b(nan|inf)\b", text) and "weighs sentences" in text
 
 
@@ -119,7 +117,7 @@ def test_batches_and_order_change_nothing(han, report):
 def test_the_table_by_largest_weight_is_that_of_the_sentences(report):
     found, _ = report
     largest = found.rows[found.rows.statistic == "max_attention"].value
-    section = to_markdown(found).split("## by largest attention weight")[1].split("##")[0]
+    section = found.to_markdown().split("## By largest attention weight")[1].split("##")[0]
     assert f"| [0.75, 1.00] | {(largest >= 0.75).sum()} |" in section
 
 
@@ -134,4 +132,4 @@ def test_rationales_of_words_are_nothing_to_sentences(han):
 def test_texts_of_one_sentence_cannot_tell_whether_attention_is_unique(han):
     found = run(han, [(0, "word"), (1, "a moving film")], tests=["adversarial"])
     said = {finding.rule for finding in found.findings}
-    assert "uniqueness" not in said and "pinned down" not in to_text(found)
+    assert "uniqueness" not in said and "pinned down" not in found.to_text(verbose=True)

@@ -110,7 +110,7 @@ def test_without_rows_every_form_is_there_and_says_what_is_not(of_summaries):
 
 def test_the_command_shows_a_job(job, cli, tmp_path):
     status, shown, _ = cli("report", str(job))
-    assert status == 0 and "40 texts of" in shown
+    assert status == 0 and ": 40 texts" in shown
     page = tmp_path / "page.html"
     assert cli("report", str(job), "--output", str(page))[0] == 0
     assert "<html" in page.read_text()

@@ -155,7 +155,7 @@ def check_whole(report, rows):
         if high < 0.1 and n >= recompute.MIN_TEXTS:
             expected = "no"
     assert report.answer == expected
-    assert f"{expected.capitalize()} (" in report.to_text(verbose=True)
+    assert f"\n\n{expected}. " in report.to_text()
 
 
 def check(report, folder, *, shares_draws=False):

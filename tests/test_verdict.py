@@ -760,17 +760,19 @@ def test_shown_texts_were_computed_as_the_audit_asked(tokenizer, tmp_path):
 
 def test_medians_by_weight_keep_predicted_classes_apart():
     """.187 and .690 were printed as one median of .313 that no text has."""
-    from hf_attnprobe.auditing.forms.markdown_report import to_markdown
+
     from hf_attnprobe.auditing.report import Report
+    from hf_attnprobe.data.examples import DatasetName
 
     n = 40
     moved = {
         "median_tvd": np.where(np.arange(n) % 2, 0.690, 0.187),
         "max_attention": np.full(n, 0.9),
     }
-    told = {"classes": ["neg", "pos"]}
+    told = {"classes": ["neg", "pos"], "asked_for": {"model": "m", "dataset": "d"}}
     rows = good_model(n, permutation=moved)
-    text = to_markdown(Report("m", "d", n, 0, (), told, rows=rows))
+    data = DatasetName("d", "test")
+    text = Report("m", data, n, 0, (), told, rows=rows).to_markdown()
     assert "| neg | [0.75, 1.00] | 20 | 0.187 |" in text
     assert "| pos | [0.75, 1.00] | 20 | 0.690 |" in text
 

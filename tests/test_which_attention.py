@@ -9,9 +9,8 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification
 
 from by_name import audit_by_name
+from hf_attnprobe.auditing.document import attention_line
 from hf_attnprobe.auditing.examples import choose_texts
-from hf_attnprobe.auditing.forms.notes import attention_line
-from hf_attnprobe.auditing.page import audit_page
 from shown_page import Reader
 from test_head_sentences import TEXTS, pair_tokenizer
 
@@ -57,9 +56,9 @@ def test_the_share_on_special_tokens_by_hand(bert):
     share = np.mean(expected)
     line = f"Attention: mean of 4 heads from [CLS]; {share:.0%} of it on special tokens"
     assert attention_line(report) == f"{line}, not shown"
-    assert str(report).split("\n\n")[1].startswith(f"{line}, not shown\n")
+    assert f"\n{line}, not shown.\n" in str(report)
     assert f"{line}, not shown" in report.to_markdown()
-    words = Reader(audit_page(report)).words
+    words = Reader(report.to_html()).words
     assert words.index(line) < words.index("special_attention")
 
 

@@ -1,5 +1,6 @@
 """Several audits on one page: answers side by side, differences, charts of all."""
 
+import re
 from collections.abc import Sequence
 
 from hf_attnprobe import markdown
@@ -17,11 +18,12 @@ from hf_attnprobe.auditing.differences.report import (
     to_json,
 )
 from hf_attnprobe.auditing.differences.side_by_side import by_class, of_controls
-from hf_attnprobe.auditing.pages.limits import glossary
-from hf_attnprobe.auditing.pages.shown_to_users import may_be_shown
+from hf_attnprobe.auditing.document import GLOSSARY
 from hf_attnprobe.auditing.report import Report
+from hf_attnprobe.auditing.verdict import may_be_shown
 from hf_attnprobe.page import elements
 from hf_attnprobe.page.document import document
+from hf_attnprobe.page.elements import section
 from hf_attnprobe.page.html import Child, Html, tag
 from hf_attnprobe.statistics.differences import Difference
 from hf_attnprobe.statistics.verdicts import RULES
@@ -295,3 +297,17 @@ def _row(
         told = "higher" if d.value > 0 else "lower"
     place = [s.test, s.statistic, told, s.layer, s.head, comparison.names[number]]
     return [*place, d.first, d.other, d.value, *d.simultaneous, d.n]
+
+
+def glossary(parts: Sequence[object]) -> Html | None:
+    """The terms that occur in what stands above, with what they mean."""
+    text = re.sub("<[^>]*>", " ", " ".join(str(part) for part in parts if part))
+    known = {
+        term: meaning
+        for term, meaning in GLOSSARY.items()
+        if re.search(rf"(?<!\w){re.escape(term)}", text, re.IGNORECASE)
+    }
+    if not known:
+        return None
+    pairs = [[tag("dt", term), tag("dd", said)] for term, said in known.items()]
+    return section("What the words mean", tag("dl", *pairs), id="glossary")

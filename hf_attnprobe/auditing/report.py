@@ -7,17 +7,15 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from hf_attnprobe.auditing.forms.frames import summary_frame, wide_frame
-from hf_attnprobe.auditing.forms.full_text import to_text
-from hf_attnprobe.auditing.forms.latex import to_latex
-from hf_attnprobe.auditing.forms.markdown_report import to_markdown
-from hf_attnprobe.auditing.forms.terminal import short_text
-from hf_attnprobe.auditing.page import audit_fragment, audit_page, published_as
+from hf_attnprobe.auditing.document import document_of, published_as
+from hf_attnprobe.auditing.frames import summary_frame, to_latex, wide_frame
 from hf_attnprobe.auditing.result import AuditResult, check_schema, fields_from_json
 from hf_attnprobe.charts.audit_charts import audit_charts
 from hf_attnprobe.charts.chart import Chart, HeatMap
 from hf_attnprobe.charts.head_maps import group_charts, head_maps
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.reports.document import Document
+from hf_attnprobe.reports.forms import Documented
 from hf_attnprobe.statistics.stopping import MARK, rows_that_count
 from hf_attnprobe.statistics.summary import PREDICTION, site_of_model
 from hf_attnprobe.statistics.verdict_lines import tail
@@ -31,8 +29,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-class Report(AuditResult):
-    """What an audit says. ``print(report)`` gives the verdict in about ten lines.
+class Report(AuditResult, Documented):
+    """What an audit says. ``print(report)`` gives the verdict, a line per question.
 
     A notebook shows it as a page; ``to_text(verbose=True)`` and ``to_markdown()`` have
     all numbers, ``summary_frame()``, ``wide_frame()`` and ``to_pandas()`` give them as
@@ -43,9 +41,6 @@ class Report(AuditResult):
         model, data = tail(self.model, 40), tail(str(self.dataset), 40)
         return f"<Report: {model} on {data}, {self.n} texts, answer: {self.answer}>"
 
-    def __str__(self) -> str:
-        return self.to_text()
-
     @classmethod
     def load(cls, folder: str | Path) -> "Report":
         """The report of an audit's folder, with its rows.
@@ -55,25 +50,9 @@ class Report(AuditResult):
         """
         return read_audit(folder)
 
-    def to_text(self, *, verbose: bool = False) -> str:
-        """For a terminal: the verdict, or with ``verbose`` every statistic."""
-        return to_text(self) if verbose else short_text(self)
-
-    def to_markdown(self) -> str:
-        """All numbers as Markdown, as ``report.md`` has them."""
-        return to_markdown(self)
-
-    def to_html(self) -> str:
-        """The whole page, self-contained, as ``report.html`` has it."""
-        return audit_page(self)
-
-    def save_html(self, path: str | Path) -> None:
-        """Writes the page to a file."""
-        write_atomically(Path(path), self.to_html())
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows: verdict and findings."""
-        return str(audit_fragment(self))
+    def document(self) -> Document:
+        """All that it says."""
+        return document_of(self)
 
     def charts(self, *, site: tuple[int, int] | None = None) -> tuple[Chart | HeatMap, ...]:
         """All that can be drawn of the rows, as data, in the order of the questions.
@@ -122,14 +101,14 @@ class Report(AuditResult):
     def wide_frame(self) -> pd.DataFrame:
         """A text per row, a statistic per column.
 
-        See :func:`hf_attnprobe.auditing.forms.frames.wide_frame`.
+        See :func:`hf_attnprobe.auditing.frames.wide_frame`.
         """
         return wide_frame(self.rows)
 
     def summary_frame(self, statistics: Collection[str] | None = None) -> pd.DataFrame:
         """A statistic per row: mean, interval, n, and the control beside it.
 
-        See :func:`hf_attnprobe.auditing.forms.frames.summary_frame`.
+        See :func:`hf_attnprobe.auditing.frames.summary_frame`.
         """
         return summary_frame(self, statistics)
 
@@ -138,7 +117,7 @@ class Report(AuditResult):
         write_atomically(Path(path), self.summary_frame().to_csv(index=False))
 
     def to_latex(self, statistics: Collection[str] | None = None) -> str:
-        """A table for a paper, see :func:`hf_attnprobe.auditing.forms.latex.to_latex`."""
+        """A table for a paper, see :func:`hf_attnprobe.auditing.frames.to_latex`."""
         return to_latex(self, statistics)
 
 
@@ -184,3 +163,19 @@ def _parsed(data: Mapping) -> tuple[Report, list[str]]:
 def from_json(data: Mapping) -> Report:
     """The inverse of ``to_json`` and ``extras_to_json``, without the rows."""
     return Report(**fields_from_json(data))
+
+
+def place_lines(folder: str | Path | None) -> list[str]:
+    """Where page, numbers and rows of an audit lie; how to keep them where they do not."""
+    more = "All numbers: --verbose."
+    if folder is None:
+        return [f"{more} Nothing was kept; --output-dir DIR keeps page and rows."]
+    places = {
+        "page": "report.html",
+        "text": "report.md",
+        "numbers": "summary.json",
+        "rows": "rows",
+    }
+    known = {what: Path(folder) / name for what, name in places.items()}
+    lines = [f"{what:<8} {file}" for what, file in known.items() if file.exists()]
+    return [*lines, more]

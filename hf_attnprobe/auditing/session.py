@@ -20,7 +20,6 @@ from hf_attnprobe.auditing.control import with_draws
 from hf_attnprobe.auditing.distance import distance_of_erased
 from hf_attnprobe.auditing.examples import shown_texts
 from hf_attnprobe.auditing.options import AuditOptions
-from hf_attnprobe.auditing.page import audit_page
 from hf_attnprobe.auditing.prepare import PreparedAudit, prepare_audit, sweep_of
 from hf_attnprobe.auditing.progress import Pace
 from hf_attnprobe.auditing.recomputed import (
@@ -300,7 +299,7 @@ def write_report(report: Report, folder: Path) -> None:
     """Writes summary, Markdown and page; the first is what the others are made of."""
     summary = to_json(report) | extras_to_json(report)
     write_json(folder / SUMMARY, summary)
-    files = {"report.md": report.to_markdown, PAGE: lambda: audit_page(report)}
+    files = {"report.md": report.to_markdown, PAGE: report.to_html}
     for name, form in files.items():
         try:
             write_atomically(folder / name, form())

@@ -17,7 +17,7 @@ from hf_attnprobe.attention_model import (
     MaskedReplay,
     Site,
 )
-from hf_attnprobe.auditing.heads.values import values_by_head
+from hf_attnprobe.auditing.heads import values_by_head
 from hf_attnprobe.auditing.progress import FIRST_BATCH, Pace, Step, steps_of
 from hf_attnprobe.auditing.recomputed import check_rows, drawn_texts, said_of
 from hf_attnprobe.auditing.selection import half_of, sites_by_test

@@ -5,6 +5,7 @@ of one with many all heads at once, where they were edited together. Rules, thre
 and their sources, and how the answers make a verdict, are in ``statistics/verdicts.py``.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -21,7 +22,15 @@ from hf_attnprobe.statistics.summary import (
     group_names,
     predictions_of,
 )
-from hf_attnprobe.statistics.verdicts import RULES, Conclusion, Finding, answered, conclude, finding
+from hf_attnprobe.statistics.verdicts import (
+    RULES,
+    Conclusion,
+    Finding,
+    answered,
+    conclude,
+    finding,
+    names_of,
+)
 from hf_attnprobe.statistics.wording import CLASSES, Words
 
 
@@ -305,3 +314,155 @@ def _right(found: Quality, words: Words) -> str:
     if found.all_met is not None and words.kind in ALL_RIGHT:
         said += f", {ALL_RIGHT[words.kind].format(share=said_as(found.all_met))}"
     return f"{said} (mean over {n} texts)"
+
+
+# --- may it be shown, and what would change that? ----------------------------------------------
+
+
+WARN = "Only with a warning. Highlighting shows where the model looked, not why it decided"
+MAY = {
+    Answer.YES: "Yes, with the note below. All questions that decide support it",
+    Answer.MOSTLY_YES: WARN,
+    Answer.PARTLY: WARN,
+    Answer.MOSTLY_NO: WARN,
+    Answer.NO: "No",
+    Answer.CANNOT_SAY: "Not yet: this audit cannot tell",
+}
+ONLY_BESIDE = "If it is shown, then with the sentences below beside it."
+CAUTIONS = {
+    Answer.YES: "That holds on average over texts like these, for this one training of "
+    "the model; a single text may be otherwise.",
+    Answer.MOSTLY_YES: ONLY_BESIDE,
+    Answer.PARTLY: ONLY_BESIDE,
+    Answer.MOSTLY_NO: ONLY_BESIDE,
+    Answer.NO: "Shown as a heat map it would say something about the prediction that "
+    "these tests do not bear out.",
+    Answer.CANNOT_SAY: "This does not mean that attention is wrong.",
+}
+
+
+def may_be_shown(findings: Sequence[Finding]) -> str:
+    """The answer in one or two sentences, no stronger than the graded one."""
+    concluded = conclude(findings)
+    answer, why = concluded.answer, concluded.why
+    if answer == Answer.CANNOT_SAY and not why:
+        why = _why_not_known(findings)
+    return f"{MAY[answer]}{f', because {why}' if why and answer != Answer.YES else ''}. {CAUTIONS[answer]}"
+
+
+def _why_not_known(findings: Sequence[Finding]) -> str:
+    """What stands in the way of an answer, where it is known."""
+    asked = [f for f in findings if f.is_about_attention]
+    if not asked:
+        return "no question about the attention as a whole was asked"
+    open_ones = [f for f in asked if f.answer == Answer.CANNOT_SAY]
+    return f"{names_of(dict.fromkeys(f.rule for f in open_ones))} had no clear answer"
+
+
+def what_is_shown(findings: Sequence[Finding]) -> dict[str, list[str]]:
+    """What may be said for, against and neither, in words, by that heading."""
+    said: dict[str, list[str]] = {}
+    for f in findings:
+        rule = RULES[f.rule]
+        if not f.is_about_attention:
+            continue
+        heading, words = {
+            Answer.YES: ("For it", rule.if_yes),
+            Answer.NO: ("Against it", rule.if_no),
+            Answer.PARTLY: ("Between", f"only in part: {rule.if_yes}"),
+            Answer.CANNOT_SAY: ("Not known", f"whether {rule.if_yes}"),
+        }[f.answer]
+        said.setdefault(heading, []).append(f"{words}{f.where} [{rule.name}]")
+    order = ("For it", "Between", "Against it", "Not known")
+    return {heading: said[heading] for heading in order if heading in said}
+
+
+MOST_TEXTS = 1_000_000
+"""An estimate beyond this says only that the mean is too near to the threshold."""
+
+
+def texts_needed(value: float, ci95: tuple[float, float], n: int, threshold: float) -> float:
+    """How many texts would make an interval exclude a threshold, if the mean stayed.
+
+    n · (half width / distance)², since an interval narrows with √n; the half is the one
+    on the side of the threshold. Infinite where the mean is the threshold.
+
+    >>> texts_needed(0.5, (0.3, 0.7), 100, 0.4)
+    400.0
+    """
+    distance = abs(value - threshold)
+    half = value - ci95[0] if threshold < value else ci95[1] - value
+    return round(n * (half / distance) ** 2, 6) if distance else math.inf
+
+
+def change_sentences(found: Sequence[Finding]) -> list[str]:
+    """One sentence for the verdict, one for what is settled, one for each open question."""
+    concluded = conclude(found)
+    asked = [f for f in found if f.is_about_attention]
+    sentences = []
+    if concluded.at_chance:
+        sentences.append("The verdict waits for a model that is shown to be better than guessing.")
+    elif concluded.is_nothing:
+        sentences.append(
+            "No further test would change the verdict: attention has no effect to explain."
+        )
+    elif concluded.missing and asked:
+        names = names_of(concluded.missing)
+        sentences.append(f"A verdict needs the questions that were not asked: {names}.")
+    settled = [f for f in found if f.answer != Answer.CANNOT_SAY]
+    if settled:
+        sentences.append(_settled_sentence(settled))
+    open_ones = [f for f in found if f.answer == Answer.CANNOT_SAY]
+    return sentences + [f"{f.name}: {what_is_missing(f)}" for f in open_ones]
+
+
+def _settled_sentence(settled: Sequence[Finding]) -> str:
+    """Which answers more of the same texts would not change, and how far they are."""
+    said = []
+    for f in settled:
+        nearest = min(f.graded_by.thresholds.values(), key=lambda t: abs(f.value - t))
+        said.append(f"{f.name} {f.answer} ({f.number}, the threshold is {nearest:.2f})")
+    return (
+        "Settled on these texts, so that more of the same kind would hardly change it: "
+        f"{'; '.join(said)}."
+    )
+
+
+def what_is_missing(finding: Finding) -> str:
+    """What an open question needs for an answer; what stops it comes before texts."""
+    if finding.open_because:
+        return f"more texts will not settle it: {finding.open_because.rstrip('.')}."
+    if finding.n < MIN_TEXTS:
+        return f"it takes at least {MIN_TEXTS} texts; here are {finding.n}."
+    needed = more_texts(finding)
+    if needed is None:
+        return "labels, or something to compare with, are missing."
+    if needed > MOST_TEXTS:
+        return (
+            f"the mean {finding.value:.2f} is too near to a threshold for any number of "
+            "texts to tell."
+        )
+    return f"about {_rounded(needed):,} more texts would settle it (an estimate)."
+
+
+def more_texts(finding: Finding) -> float | None:
+    """How many more texts would take every threshold out of the interval.
+
+    If the mean stayed, since an interval narrows with √n; infinite where the mean is a
+    threshold, None where no threshold is in the interval.
+    """
+    if finding.ci95 is None:
+        return None
+    low, high = finding.ci95
+    crossed = [t for t in set(finding.graded_by.thresholds.values()) if low <= t <= high]
+    if not crossed:
+        return None
+    needed = [texts_needed(finding.value, finding.ci95, finding.n, t) for t in crossed]
+    return max(max(needed) - finding.n, 1)
+
+
+def _rounded(count: float) -> int:
+    """Two digits, rounded up: an estimate has no more."""
+    whole = math.ceil(count)
+    step = 10 ** max(len(str(whole)) - 2, 0)
+    return math.ceil(whole / step) * step

@@ -108,7 +108,7 @@ def run_audit(arguments: dict[str, Any]) -> int:
         "output_dir": arguments["output_dir"],
     }
 
-    from hf_attnprobe.auditing.forms.terminal import place_lines
+    from hf_attnprobe.auditing.report import place_lines
     from hf_attnprobe.auditing.result import to_json
     from hf_attnprobe.auditing.run import audit
     from hf_attnprobe.distributed import process_state

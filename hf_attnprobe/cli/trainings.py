@@ -104,7 +104,7 @@ def add_deceive(parser: argparse.ArgumentParser) -> None:
 
 def run_demo(arguments: dict[str, Any]) -> None:
     """Trains, audits, and prints the report and how well attention finds the rationale."""
-    from hf_attnprobe.auditing.forms.terminal import place_lines
+    from hf_attnprobe.auditing.report import place_lines
 
     folder = Path(arguments["output_dir"])
     report, found, metrics = demo(folder, options=from_flat(arguments, DemoOptions))
@@ -166,7 +166,7 @@ def run_retrain(arguments: dict[str, Any]) -> None:
     """Trains models beside a base and prints what they say of it."""
     data, options = from_flat(arguments, Data), from_flat(arguments, RetrainOptions)
 
-    from hf_attnprobe.auditing.forms.terminal import place_lines
+    from hf_attnprobe.auditing.report import place_lines
     from hf_attnprobe.retraining.result import to_json
     from hf_attnprobe.retraining.run import retrain
 

@@ -150,7 +150,7 @@ class Listing:
 class Facts:
     """Terms, each with what is said of it; a list where there is more than one thing to say."""
 
-    said: Mapping[str, Words | list[Words] | None]
+    said: Mapping[str, Words | list[Words] | list[str] | None]
 
     def __post_init__(self) -> None:
         kept = {term: words for term, words in self.said.items() if words}
@@ -159,7 +159,7 @@ class Facts:
     def __bool__(self) -> bool:
         return bool(self.said)
 
-    def items(self) -> Iterator[tuple[str, list[Words], bool]]:
+    def items(self) -> Iterator[tuple[str, Sequence[Words], bool]]:
         """Each term, what is said of it, and whether that is a list."""
         for term, said in self.said.items():
             if isinstance(said, list):
@@ -287,6 +287,7 @@ class Section:
 Block = (
     Words
     | list[Words]
+    | list[str]
     | Note
     | Facts
     | Table

@@ -84,7 +84,7 @@ class Rule:
         ends: what stands at a place of the number line, whatever was measured.
         yardsticks: what the numbers are that a finding is to be seen beside, by name.
         asks: the question in at most thirty letters, for a line of a terminal.
-        line: how that line says the graded number, with a place for it.
+        word: before the graded number in that line.
         labels: by name of a yardstick, a word for it where there is little room; the
             most telling first, others are left out there.
         legend: what the words of that line mean; with the places of ``Words`` too.
@@ -106,7 +106,7 @@ class Rule:
     ends: Mapping[str, float] = field(default_factory=dict)
     yardsticks: Mapping[str, str] = field(default_factory=dict)
     asks: str = ""
-    line: str = "{}"
+    word: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     legend: Sequence[str] = ()
     compared: Sequence[Measure] = ()

@@ -46,7 +46,7 @@ RULES: dict[str, Rule] = {
             "mean_absolute_error_of_mean": "the same of always saying the mean",
         },
         asks="Is the model any good?",
-        line="more by {}",
+        word="more",
         labels={
             "accuracy": "right",
             "majority": "most frequent",

@@ -96,6 +96,7 @@ def words_of(prediction: Mapping[str, Any] | None, *, unit: str = "") -> Words:
             "The chosen text is explained, the others are held.",
             said="the chosen text",
             decision="the choice",
+            moves="the output, 0 to 1",
         )
     if kind not in PARTS:
         return Words(kind, name)
@@ -110,6 +111,7 @@ def words_of(prediction: Mapping[str, Any] | None, *, unit: str = "") -> Words:
         decision=decision,
         distance=f"total variation, averaged over {parts}",
         measured=f"total variation distance, 0 to 1, averaged over {parts}",
+        moves="the output, 0 to 1",
         aside=aside,
         likely=f"top probability{aside}",
     )

@@ -14,12 +14,13 @@ from hf_attnprobe import (
 )
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import ALL, HeadOutputs, Site
-from hf_attnprobe.auditing.heads.tables import head_tables, prune_table
+from hf_attnprobe.auditing.head_tables import head_tables, prune_table
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness import readings
 from hf_attnprobe.faithfulness.attention_maps import OF_HEADS, OF_LAYERS
 from hf_attnprobe.faithfulness.head_ablation import DONOR_STREAM, head_ablation
 from hf_attnprobe.faithfulness.prune_curve import least_first, prune_curve
+from hf_attnprobe.reports.markdown import blocks
 from hf_attnprobe.storage.rows import statistics_of
 
 
@@ -274,8 +275,8 @@ def test_prune_curve_equals_hooks(observed):
         curve.agreement[8],
     )
     assert (
-        prune_table(curve)[2].startswith("| 0 | 1.000 [0.478, 1.000] | ")
-        and len(prune_table(curve)) == 2 + 9
+        blocks([prune_table(curve)])[0].splitlines()[2].startswith("| 0 | 1.000 [0.478, 1.000] | ")
+        and len(blocks([prune_table(curve)])[0].splitlines()) == 2 + 9
     )
     with pytest.raises(AttnProbeError, match="from 0 to 8, got"):
         prune_curve(adapter, batches, ranking, n_removed=[9])
@@ -329,7 +330,7 @@ def test_an_audit_ablates_with_the_same_sample_whatever_its_limit(reviews):
     }
     found = both[both.test == "explanations"].groupby("statistic")["head"].agg(set).to_dict()
     assert found == {f"{n}_tau": {0, 1} for n in OF_HEADS} | {f"{n}_tau": {ALL} for n in OF_LAYERS}
-    lines = "\n".join(head_tables(five.statistics, five.rows))
+    lines = "\n".join(blocks(head_tables(five.statistics, five.rows)))
     assert (
-        "### resample_tvd" in lines and "| layer | mean attention | rollout | norm-based |" in lines
+        "resample_tvd: " in lines and "| layer | mean attention | rollout | norm-based |" in lines
     )

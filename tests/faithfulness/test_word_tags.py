@@ -43,8 +43,7 @@ def test_shares_are_those_of_a_hand_count(checkpoint, make_model, tokenizer, tag
             assert found[f"attention_above_share@{name}"] == pytest.approx(
                 share - of_tokens, abs=1e-9
             )
-    text = report.to_text(verbose=True)
-    assert "attention_share  token_share" in text
+    assert "| tag | share of attention | share of tokens |" in report.to_markdown()
 
 
 def test_a_word_of_several_pieces_has_its_tag_once(tmp_path):

@@ -1,32 +1,135 @@
-"""What the numbers of many heads say, in plain words. Pure."""
+"""What single heads do: their numbers with intervals that hold for all at once, and sentences."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
 
 from hf_attnprobe import markdown
-from hf_attnprobe.auditing.heads.values import (
-    AGREES,
-    ELSEWHERE,
-    MATTERS,
-    ON_THE_WAY,
-    ByHead,
-    HeadKey,
-    Heads,
-    by_head,
-    heads_of,
-    intervals_of_means,
-    is_head,
-    values_by_head,
-)
-from hf_attnprobe.auditing.verdict import zero_ablation_only
+from hf_attnprobe.auditing.result import AuditResult
 from hf_attnprobe.faithfulness.registry import tests
-from hf_attnprobe.statistics.estimates import ONE_COLUMN
-from hf_attnprobe.statistics.stopping import difference, stopping_of
+from hf_attnprobe.statistics.estimates import ONE_COLUMN, simultaneous_interval
+from hf_attnprobe.statistics.grades import MIN_TEXTS
+from hf_attnprobe.statistics.stopping import Bounds, Stopping, difference, stopping_of, widened
 from hf_attnprobe.statistics.summary import Statistic
+from hf_attnprobe.statistics.verdicts import RULES
 from hf_attnprobe.statistics.wording import CLASSES, Words
 
+
+MATTERS = RULES["head_effect"].yes
+AGREES = RULES["head_importance"].yes
+ELSEWHERE = RULES["head_uniqueness"].yes
+ON_THE_WAY = RULES["head_erasure"].yes
+
+HeadKey = tuple[int, int]
+ByHead = Mapping[HeadKey, float]
+
+
+@dataclass(frozen=True)
+class Heads:
+    """One number of every head.
+
+    Attributes:
+        means: over the texts, by (layer, head).
+        intervals: of the means; 95%, simultaneous over all heads that have one.
+    """
+
+    means: ByHead
+    intervals: Mapping[HeadKey, tuple[float, float]] = field(default_factory=dict)
+
+    def surely(self, threshold: float) -> set[HeadKey]:
+        """Heads whose interval lies at the threshold or above; above it, if it is 0."""
+        return {
+            site
+            for site, (low, _) in self.intervals.items()
+            if (low > 0 if threshold == 0 else low >= threshold)
+        }
+
+
+def by_head(statistics: Sequence[Statistic], name: str) -> dict[HeadKey, float]:
+    """The mean of a statistic over all texts, by (layer, head); no groups of heads."""
+    return {
+        (s.layer, s.head): s.mean
+        for s in statistics
+        if s.statistic == name and s.group == "all" and s.n and is_head(s)
+    }
+
+
+def has_heads(statistics: Sequence[Statistic]) -> bool:
+    """Whether the model has more than one head."""
+    return len({(s.layer, s.head) for s in statistics if is_head(s)}) > 1
+
+
+def has_several(statistics: Sequence[Statistic]) -> bool:
+    """Whether the model has several heads, tested one by one or as groups."""
+    groups = any(s.head < 0 and s.n for s in statistics)
+    return groups or has_heads(statistics)
+
+
+def is_head(s: Statistic) -> bool:
+    """Whether this is of a single head."""
+    return s.layer >= 0 and s.head >= 0
+
+
+def values_by_head(rows: pd.DataFrame, statistic: str) -> pd.DataFrame:
+    """The values of a statistic [texts × heads]; NaN where a text has none.
+
+    Args:
+        rows: of an audit; may be empty.
+
+    Returns:
+        The index has example ids, the columns (layer, head) without groups of heads.
+    """
+    if not len(rows):
+        return pd.DataFrame()
+    wanted = (rows.statistic == statistic) & (rows.layer >= 0) & (rows["head"] >= 0)
+    return rows[wanted].pivot_table(index="example_id", columns=["layer", "head"], values="value")
+
+
+def head_intervals(rows: pd.DataFrame, statistic: str) -> dict[HeadKey, tuple[float, float]]:
+    """95% intervals of a statistic's means that hold for all heads at once.
+
+    Heads with a value for fewer than ``MIN_TEXTS`` texts have none.
+    """
+    stopping = stopping_of(rows)
+    bounds = None if stopping is None else stopping.bounds(statistic)
+    return intervals_of_means(values_by_head(rows, statistic), bounds, stopping)
+
+
+def intervals_of_means(
+    values: pd.DataFrame, bounds: Bounds | None, stopping: Stopping | None
+) -> dict[HeadKey, tuple[float, float]]:
+    """As :func:`head_intervals`, of values [texts × heads].
+
+    Args:
+        values: as of :func:`values_by_head`.
+        bounds: of a value, where it has some.
+        stopping: of an audit that stopped early.
+    """
+    if values.empty:
+        return {}
+    values = values.loc[:, values.notna().sum() >= MIN_TEXTS]
+    n_heads = values.shape[1]
+    low, high = widened(
+        simultaneous_interval(values.to_numpy(dtype=np.float64)),
+        values,
+        [bounds] * n_heads,
+        stopping,
+        together=n_heads if stopping is None else max(n_heads, stopping.n_heads),
+    )
+    return {
+        (int(layer), int(head)): (float(low[k]), float(high[k]))
+        for k, (layer, head) in enumerate(values.columns)
+    }
+
+
+def heads_of(statistics: Sequence[Statistic], rows: pd.DataFrame, name: str) -> Heads:
+    """The means of a statistic with their intervals, by head."""
+    return Heads(by_head(statistics, name), head_intervals(rows, name))
+
+
+# --- What the numbers of many heads say, in plain words. Pure ------------------------------------
 
 N_LISTED = 8  # heads named in a sentence
 MIN_HEADS = 10  # heads from which on a correlation over heads is read
@@ -54,7 +157,6 @@ def head_sentences(
         _erasure(heads_of(statistics, rows, "way_to_best_tried@attention"), words),
         _failures(statistics, words),
         _removal(statistics, rows, words),
-        zero_ablation_only(statistics),
         *screen_sentences(statistics, rows),
     )
     return [sentence for sentence in sentences if sentence]
@@ -243,3 +345,128 @@ def _means_on_same_texts(
     have_both = first.notna() & second.notna()
     means = [values.where(have_both).mean().dropna() for values in (first, second)]
     return means[0].to_dict(), means[1].to_dict()
+
+
+# --- Which heads matter, in one or two sentences with number and interval ------------------------
+
+EDITED = {
+    "median_tvd": ("its attention is shuffled", "shuffling all heads at once"),
+    "uniform_tvd": (
+        "its attention is made even",
+        "even attention in all heads at once",
+    ),
+    "zero_tvd": ("its output is zeroed", "zeroing all heads at once"),
+}
+"""How heads are edited; the first that an audit has is the one that is told."""
+
+MOST_NAMED = 5
+Place = tuple[int, int]
+
+
+def which_heads(report: AuditResult) -> str | None:
+    """The answer for one edit; None where no single heads were edited."""
+    for name, (edited, all_edited) in EDITED.items():
+        means = by_head(report.statistics, name)
+        if len(means) > 1:
+            single = _single(report, name, means, edited)
+            beside = _beside(report, name, all_edited)
+            return f"{single}{beside}{_chosen(report, len(means))}"
+    return None
+
+
+def _chosen(report: AuditResult, n_tested: int) -> str:
+    """That only some heads were tested, and how they were chosen."""
+    n = len(heads_of_model(report))
+    if n <= n_tested:
+        return ""
+    sites = report.provenance.get("sites", {})
+    how = ", chosen by a quick estimate of their effect" if sites.get("screen") else ""
+    return f" Only {n_tested} of {n} heads were tested one by one{how}."
+
+
+def heads_of_model(report: AuditResult) -> set[Place]:
+    """All heads with any number, those among them that were only screened."""
+    return {(s.layer, s.head) for s in report.statistics if min(s.layer, s.head) >= 0}
+
+
+def tested_heads(report: AuditResult) -> set[Place]:
+    """The heads that were tested one by one, and not only screened."""
+    tested = {(s.layer, s.head) for s in report.statistics if s.test != "screen"}
+    return tested & heads_of_model(report)
+
+
+def _single(report: AuditResult, name: str, means: Mapping[Place, float], edited: str) -> str:
+    rows = report.rows
+    intervals = {}
+    if len(rows):
+        own = rows[(rows.statistic == name) & (rows["head"] >= 0) & (rows.layer >= 0)]
+        intervals = head_intervals(own, name)
+    if not intervals:
+        place = max(means, key=means.__getitem__)
+        return (
+            f"Which heads matter is not known: no head has the {MIN_TEXTS} texts that an "
+            f"interval takes. The largest mean is that of head {_head_name(place)}, "
+            f"{means[place]:.2f}, by which the output moves when {edited}."
+        )
+    sure = sorted(
+        (p for p, (low, _) in intervals.items() if low >= MATTERS),
+        key=lambda p: -means[p],
+    )
+    may = sum(high >= MATTERS for _, high in intervals.values()) - len(sure)
+    largest = max(intervals, key=means.__getitem__)
+    number = markdown.interval(means[largest], intervals[largest], digits=2)
+    if sure:
+        named = ", ".join(_head_name(p) for p in sure[:MOST_NAMED])
+        more = f" and {len(sure) - MOST_NAMED} more" if len(sure) > MOST_NAMED else ""
+        said = (
+            f"By itself matters head {named}{more}: when {edited}, the output surely "
+            f"moves by {MATTERS:.2f} or more; the most by {number} (head {_head_name(largest)})"
+        )
+    else:
+        said = (
+            f"No single head is shown to matter by itself: when {edited}, of the heads "
+            f"with an interval {_head_name(largest)} moves the output most, by {number}, and a "
+            f"head counts from {MATTERS:.2f} on"
+        )
+    open_ones = f"; of {may} more it is open" if sure and may else ""
+    open_ones = f"; of {may} it is open" if may and not sure else open_ones
+    unknown = len(means) - len(intervals)
+    few = f"; {unknown} heads have too few texts for an interval" if unknown else ""
+    top = max(means, key=means.__getitem__)
+    if top not in intervals:
+        few = (
+            f"; {_head_name(top)} has a larger mean ({means[top]:.2f}) but too few texts for "
+            f"an interval{f', as {unknown - 1} others' if unknown > 1 else ''}"
+        )
+    return (
+        f"{said}{open_ones}{few}. Compared are {len(intervals)} heads, with intervals that "
+        "hold for all of them at once (95%)."
+    )
+
+
+def _beside(report: AuditResult, name: str, all_edited: str) -> str:
+    """The largest layer, and the model's attention as a whole."""
+    found = {
+        (s.layer, s.head): s
+        for s in report.statistics
+        if s.statistic == name and s.group == "all" and s.n
+    }
+    layers = {p: s for p, s in found.items() if p[0] >= 0 and p[1] == -1}
+    said = []
+    if layers:
+        place = max(layers, key=lambda p: layers[p].mean)
+        said.append(f"of whole layers layer {place[0]} moves it most, by {_shown(layers[place])}")
+    if (-1, -1) in found:
+        said.append(f"{all_edited} moves it by {_shown(found[-1, -1])}")
+    if not said:
+        return ""
+    text = "; ".join(said)
+    return f" Beside that, {text}."
+
+
+def _shown(s: Statistic) -> str:
+    return markdown.interval(s.mean, s.ci95, digits=2)
+
+
+def _head_name(place: Place) -> str:
+    return f"{place[0]}.{place[1]}"

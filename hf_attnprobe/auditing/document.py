@@ -1,0 +1,806 @@
+"""All that an audit says, as one document: the lead is what the terminal shows. Pure."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hf_attnprobe import markdown
+from hf_attnprobe.auditing.head_tables import (
+    EVERYWHERE,
+    HOW_TO_READ,
+    METHOD,
+    group_section,
+    group_sentences,
+    head_tables,
+    of_groups,
+    prune_table,
+    prune_title,
+    site_table,
+)
+from hf_attnprobe.auditing.heads import (
+    AGREES,
+    MATTERS,
+    by_head,
+    has_several,
+    head_intervals,
+    head_sentences,
+    heads_of_model,
+    tested_heads,
+    which_heads,
+)
+from hf_attnprobe.auditing.numbers import numbers_section
+from hf_attnprobe.auditing.result import AuditResult, to_json
+from hf_attnprobe.auditing.verdict import (
+    QUESTION,
+    change_sentences,
+    may_be_shown,
+    what_is_shown,
+    zero_ablation_only,
+)
+from hf_attnprobe.charts.audit_charts import audit_charts
+from hf_attnprobe.charts.chart import Chart
+from hf_attnprobe.charts.head_maps import group_charts, head_maps
+from hf_attnprobe.faithfulness.registry import tests
+from hf_attnprobe.packaged import read_packaged
+from hf_attnprobe.published import Published
+from hf_attnprobe.reports.document import (
+    Answered,
+    Block,
+    Cell,
+    Code,
+    Document,
+    Facts,
+    Folded,
+    Listing,
+    Note,
+    Number,
+    NumberLine,
+    Section,
+    Strong,
+    Table,
+    Texts,
+    glossary,
+)
+from hf_attnprobe.reports.document import (
+    Words as Said,
+)
+from hf_attnprobe.statistics.grades import MIN_TEXTS
+from hf_attnprobe.statistics.known_truth import row_of
+from hf_attnprobe.statistics.questions import QUESTIONS
+from hf_attnprobe.statistics.summary import ALL_TEXTS, Statistic, site_of_model
+from hf_attnprobe.statistics.verdicts import RULES, Finding, conclude
+from hf_attnprobe.statistics.wording import Words
+from hf_attnprobe.storage.asked import is_repeatable, repeating
+from hf_attnprobe.storage.provenance import in_words
+
+
+GLOSSARY: Mapping[str, str] = read_packaged(
+    Path(__file__).with_name("glossary.yaml"), Mapping[str, str]
+)
+"""What the words of a report mean, for who has read none of the papers."""
+
+MOST_EMBEDDED = 60
+"""Statistics that the data of a page has; of more only those of all texts."""
+
+
+def document_of(report: AuditResult) -> Document:
+    """Every form of an audit's report.
+
+    Args:
+        report: with its rows; without them there are no charts and no intervals of heads.
+    """
+    parts = [
+        Section("What was audited", [facts(report)], id="audited"),
+        for_users(report),
+        standing(report),
+        questions(report),
+        heads_section(report),
+        Section("Texts", [Texts(report.examples)], id="texts"),
+        not_tested(report),
+    ]
+    numbers = numbers_section(report)
+    return Document(
+        f"Does attention explain {report.model}?",
+        lead(report),
+        [*parts, glossary([*parts, numbers], GLOSSARY), origin(report), numbers],
+        data=page_data(report),
+        heading=QUESTION,
+    )
+
+
+def page_data(report: AuditResult) -> dict[str, Any]:
+    """The report for machines, short enough for a page.
+
+    Of many statistics those of all texts and the model's attention as a whole, without
+    contrasts; ``left_out`` names the lists of which ``report.json`` has more.
+    """
+    data, several = to_json(report), has_several(report.statistics)
+    if len(report.statistics) <= MOST_EMBEDDED:
+        return data
+    own = [s for s in data["statistics"] if _is_about_all(s, several)]
+    cut = {"statistics": own[:MOST_EMBEDDED], "contrasts": []}
+    return {**data, **cut, "left_out": list(cut)}
+
+
+def _is_about_all(statistic: Mapping[str, Any], several: bool) -> bool:
+    """Whether it is of all texts and of the model's attention as a whole."""
+    place = statistic["layer"], statistic["head"]
+    return statistic["group"] == "all" and (place == (-1, -1) or not several)
+
+
+# --- the lead: what the terminal shows --------------------------------------------------------------
+
+
+NOT_ASKED = (
+    "No question about the attention as a whole was asked: heads were tested one by one, "
+    "or too few tests were run."
+)
+
+
+def lead(report: AuditResult) -> list[Block]:
+    """The verdict, of what it is, and every question with its number."""
+    attention = attention_line(report)
+    return [
+        Answered("", str(report.answer), _why(report)),
+        f"{report.model} on {report.dataset}: {report.n} texts{_left_out(report.provenance)}, "
+        f"seed {report.seed}.",
+        [f"CONTRADICTION, report it: {s}" for s in report.contradictions],
+        f"{attention}." if attention else None,
+        [*units_note(report), *target_note(report)],
+        glance(report),
+        _by_place(report),
+        list(report.notes),
+        Note("; ".join(_legend(report))),
+    ]
+
+
+def _why(report: AuditResult) -> str:
+    """What the answer rests on: how many questions say what, by name, and what else makes it."""
+    concluded = conclude(report.findings)
+    if not concluded.answers:
+        return NOT_ASKED
+    why = f"{concluded.why[:1].upper()}{concluded.why[1:]}. " if concluded.why else ""
+    return f"{why}{concluded.counted(by_name=True)}."
+
+
+def _left_out(provenance: Mapping) -> str:
+    """What became of texts that are too long or empty."""
+    asides = []
+    if provenance.get("truncated"):
+        asides.append(f"{provenance['truncated']} cut to the model's length")
+    if provenance.get("skipped_empty"):
+        asides.append(f"{provenance['skipped_empty']} empty left out")
+    return f" ({', '.join(asides)})" if asides else ""
+
+
+def glance(report: AuditResult) -> Table:
+    """A row for each question: answer, number, and what it is to be compared with.
+
+    Where the texts of predicted classes have different answers, a row for each of these.
+    """
+    rows: list[list[Cell]] = []
+    for rule in dict.fromkeys(f.rule for f in report.findings):
+        found = [f for f in report.findings if f.rule == rule]
+        if any(f.group != ALL_TEXTS for f in found):
+            rows.append([RULES[rule].asks, None, None, None, None])
+        rows += [_glanced(f, report.words) for f in found]
+    head = ["question", "answer", "number [95%]", "beside it", "texts"]
+    return Table(head, rows, sortable=False)
+
+
+def _glanced(found: Finding, words: Words) -> list[Cell]:
+    rule = found.graded_by
+    asked = rule.asks if found.group == ALL_TEXTS else f"– predicted {found.group}"
+    if not found.n:  # there is nothing to compare
+        return [asked, str(found.answer), None, found.open_because, found.n]
+    beside = rule.beside(found.yardsticks)
+    if "the control" in rule.ends and "control" not in found.yardsticks:
+        beside.append("no control run")
+    is_number = found.rule == "accuracy" and words.is_number
+    before = f"{'R²' if is_number else rule.word}{' ≤' if found.is_upper_bound else ''}"
+    number = Number(found.value, found.ci95, digits=2, before=before)
+    return [asked, str(found.answer), number, ", ".join(beside) or None, found.n]
+
+
+def _legend(report: AuditResult) -> list[str]:
+    """What the words of the table mean."""
+    legend = []
+    if "control" in report.provenance:
+        legend.append("control: the weights at other tokens")
+    rules = dict.fromkeys(f.rule for f in report.findings)
+    legend += [report.words.fill(line) for rule in rules for line in RULES[rule].legend]
+    return list(dict.fromkeys(legend))
+
+
+EDITS = {
+    "median_tvd": "shuffled",
+    "uniform_tvd": "uniform",
+    "zero_tvd": "zeroed",
+    "mean_tvd": "output averaged",
+    "resample_tvd": "output of another text",
+}
+"""What is done to heads, by what it moves the output, in order of preference."""
+BEHIND_LINES = {"uniform_attention", "head_ablation"} | {q.test for q in QUESTIONS.values()}
+"""Tests whose numbers stand in the lead; others are named."""
+TAU = "attention_leave_one_out_tau"
+MOST_LAYERS = 12  # whose numbers are all told
+N_FOREMOST = 3
+
+
+def _by_place(report: AuditResult) -> Facts:
+    """What the whole model, its layers and its heads do when they are edited."""
+    known = {name: of_groups(report.statistics, name) for name in EDITS}
+    whole = [
+        f"{EDITS[name]} {markdown.interval(s.mean, s.ci95, digits=2)}"
+        for name, values in known.items()
+        if (s := values.get(EVERYWHERE)) is not None
+    ]
+    layers = (
+        _layers(EDITS[name], means)
+        for name, values in known.items()
+        if (means := {layer: s.mean for (layer, _), s in values.items() if layer >= 0})
+    )
+    others = {s.test for s in report.statistics} - BEHIND_LINES
+    return Facts(
+        {
+            "whole model": ", ".join(whole),
+            "layers": next(layers, ""),
+            "heads": "; ".join(_heads(report)),
+            "also run": ", ".join(sorted(others)),
+        }
+    )
+
+
+def _layers(edit: str, means: Mapping[int, float]) -> str:
+    """All layers in their order, or the foremost of many."""
+    layers, of = sorted(means), ""
+    if len(layers) > MOST_LAYERS:
+        layers = sorted(layers, key=lambda layer: -means[layer])[:N_FOREMOST]
+        of = f", most of {len(means)}"
+    return f"{edit}{of}: {', '.join(f'layer {k} {means[k]:.2f}' for k in layers)}"
+
+
+def _heads(report: AuditResult) -> list[str]:
+    """How many heads matter and agree, and the foremost with their intervals."""
+    known = {name: by_head(report.statistics, name) for name in (*EDITS, TAU)}
+    effects = [name for name in EDITS if len(known[name]) > 1]
+    told = [_foremost(EDITS[effects[0]], effects[0], MATTERS, report)] if effects else []
+    if len(known[TAU]) > 1:
+        told.append(_foremost("τ", TAU, AGREES, report))
+    if told:
+        told.append("3.9 is head 9 of layer 3; intervals of heads hold for all at once")
+    return told
+
+
+def _foremost(what: str, name: str, threshold: float, report: AuditResult) -> str:
+    means = by_head(report.statistics, name)
+    intervals = head_intervals(report.rows, name)
+    surely = sum(low >= threshold for low, _ in intervals.values())
+    count = f"{surely} of {len(means)} surely"
+    if not intervals:
+        count = f"{sum(mean >= threshold for mean in means.values())} of {len(means)} by the mean"
+    foremost = sorted(intervals or means, key=means.__getitem__, reverse=True)[:N_FOREMOST]
+    named = [
+        f"{layer}.{head} {markdown.interval(means[layer, head], intervals.get((layer, head)), digits=2)}"
+        for layer, head in foremost
+    ]
+    return f"{what} {threshold:.2f} or more: {count}, {', '.join(named)}"
+
+
+def predicts_note(report: AuditResult) -> list[str]:
+    """What is predicted, and what a change, a flip and a loss of it are."""
+    words = report.words
+    if not words.predicts:
+        return []
+    return [f"Predicts {words.predicts}. {words.meaning}".rstrip()]
+
+
+def units_note(report: AuditResult) -> list[str]:
+    """What the texts and their units are, where that is not one text of tokens."""
+    notes = []
+    columns = report.provenance.get("text_columns", "")
+    if columns not in ("", "text", "sentence"):
+        notes.append(f"Columns read as texts: {columns}.")
+    if report.provenance.get("attended") == "text":
+        notes.append(
+            "This model attends to the first text of each pair; the second is its query, "
+            "which is neither explained, left out nor erased."
+        )
+    segment = report.provenance.get("segment")
+    if segment is not None:
+        first = segment == "text"
+        explained, held = ("first", "second") if first else ("second", "first")
+        notes.append(
+            f"Importances, leave-one-out and erasure are of the {explained} text of each "
+            f"pair; the {held} stays as it is. Edits of attention reach both."
+        )
+    if report.provenance.get("units") == "sentences":
+        notes.append(
+            "This model's attention weighs sentences: what is called a token here is a sentence."
+        )
+    return notes
+
+
+def target_note(report: AuditResult) -> list[str]:
+    """Which class is explained where it is not the predicted one."""
+    targets: dict[str, list[str]] = {}
+    for test, options in report.provenance.get("options", {}).items():
+        if options.get("target") is not None:
+            targets.setdefault(str(options["target"]), []).append(test)
+    return [
+        f"Explained is in {', '.join(tests)} why a text is decided for the class {target} "
+        "or not: what is said there of the predicted class is of the side that the text "
+        f"is on, {target} or all other classes together, and a decision flips where it "
+        "changes sides."
+        for target, tests in targets.items()
+    ]
+
+
+def attention_line(report: AuditResult) -> str:
+    """Which attention is meant, and its share that is not shown; empty if not known."""
+    which = report.provenance.get("attention")
+    if not which:
+        return ""
+    share = _special_share(report)
+    if share is None or share < 0.005:
+        return f"Attention: {which}"
+    held = " and the text that is held" if report.provenance.get("segment") else ""
+    return f"Attention: {which}; {share:.0%} of it on special tokens{held}, not shown"
+
+
+def _special_share(report: AuditResult) -> float | None:
+    """Of all heads at once, else of the only one."""
+    known = {
+        (s.layer, s.head): s.mean
+        for s in report.statistics
+        if s.statistic == "special_attention" and s.group == ALL_TEXTS and s.n
+    }
+    if EVERYWHERE in known:
+        return known[EVERYWHERE]
+    return next(iter(known.values())) if len(known) == 1 else None
+
+
+# --- what was audited -------------------------------------------------------------------------
+
+
+def facts(report: AuditResult) -> Facts:
+    """Model, texts and seed, in a list of terms."""
+    known: dict[str, Said | list[Said] | None] = {
+        "model": Code(report.model),
+        "texts": (f"{report.n:,} of ", Code(str(report.dataset))),
+        "predicts": " ".join(predicts_note(report)).removeprefix("Predicts ") or None,
+        "classes": classes_note(report),
+        "right predictions": _quality(report.findings),
+        "compared with": _compared_with(report),
+        "attention tested": _tested(report),
+        "which heads matter": which_heads(report),
+        "this verdict elsewhere": _calibrated(report),
+        "seed": str(report.seed),
+    }
+    return Facts(known)
+
+
+def _calibrated(report: AuditResult) -> str | None:
+    """How often such a verdict is wrong on models of known truth."""
+    known = row_of("whole", report.n)
+    has_own = any(f.partly is not None for f in report.findings)
+    return None if known is None or has_own else known.sentence
+
+
+def _quality(findings: Sequence[Finding]) -> str | None:
+    """Accuracy beside that of always saying the same, where both are known."""
+    for f in findings:
+        if f.rule == "accuracy" and f.n and "majority" in f.yardsticks:
+            majority = f.yardsticks["majority"]
+            return (
+                f"{majority + f.value:.2f} of {f.n} texts; always saying the most "
+                f"frequent answer {majority:.2f}"
+            )
+    return None
+
+
+def _compared_with(report: AuditResult) -> str:
+    control = report.provenance.get("control", "none")
+    if control == "none":
+        return "chance and gradients only; no control was run"
+    return f"a control: this model with {control}"
+
+
+def _tested(report: AuditResult) -> str:
+    """Which attention the answer is about."""
+    places = {(s.layer, s.head) for s in report.statistics}
+    n_all = len(heads_of_model(report))
+    n_heads = len(tested_heads(report))
+    one_by_one = f"{n_heads} heads one by one" if n_heads != 1 else "one head"
+    if n_heads < n_all:
+        one_by_one = (
+            f"{n_heads} of {n_all} heads one by one; all {n_all} were screened by a quick estimate"
+        )
+    if (-1, -1) not in places:
+        return one_by_one
+    together = "all heads at once, which the answers are about"
+    return f"{together}; {one_by_one}" if n_heads else together
+
+
+def classes_note(report: AuditResult) -> str | None:
+    """The classes, and how many texts are predicted each, where that is known."""
+    classes = [str(c) for c in report.provenance.get("classes", [])]
+    if not classes:
+        return None
+    counts = {c: max((s.n for s in report.statistics if s.group == c), default=0) for c in classes}
+    if len(classes) > MOST:
+        return f"{len(classes)} classes"
+    if not any(counts.values()):
+        return ", ".join(classes)
+    return ", ".join(f"{c} ({n:,} texts predicted so)" for c, n in counts.items())
+
+
+# --- may it be shown? -------------------------------------------------------------------------
+
+
+def for_users(report: AuditResult) -> Section:
+    """May it be shown, what speaks for and against, and what would change that."""
+    return Section(
+        "May this attention be shown to users as an explanation?",
+        [
+            may_be_shown(report.findings),
+            Facts(dict(what_is_shown(report.findings))),
+            Section("What would change the verdict", [change_sentences(report.findings)]),
+        ],
+        id="for-users",
+    )
+
+
+# --- the questions ----------------------------------------------------------------------------
+
+
+def standing(report: AuditResult) -> Section:
+    """Is the model any good, and what is its attention compared with?"""
+    control = report.provenance.get("control", "none")
+    said = f"Control: the same tests on this model with {control}."
+    if control == "none":
+        said = (
+            "Control: none was run, so what the same weights at other tokens would reach "
+            "is not known. Run the audit with --control auto for one."
+        )
+    accuracy = [card(f, report.words) for f in report.findings if not f.is_about_attention]
+    return Section("What the answer stands on", [*accuracy, said], id="stands-on")
+
+
+def card(finding: Finding, words: Words, *said: str | None) -> Answered:
+    """A question with its graded answer, its number on a line, and what is beside it.
+
+    Args:
+        finding: the answer.
+        words: of the kind of prediction.
+        said: more sentences behind that of the finding.
+    """
+    rule = finding.graded_by
+    return Answered(
+        f"{rule.question}{finding.where}",
+        str(finding.answer),
+        finding.sentence,
+        [
+            Note(words.fill(rule.done)),
+            *said,
+            number_line_of(finding),
+            _on_the_line(finding),
+            Folded("yardsticks and how it is graded", [_beside(finding), *_rule(finding)]),
+        ],
+    )
+
+
+def _on_the_line(finding: Finding) -> Note | None:
+    """What the line is of, and how many texts are behind it."""
+    if not finding.number:
+        return None
+    most = ": at most" if finding.is_upper_bound else ":"
+    scale = finding.graded_by.scale_of
+    return Note(f"On the line: {scale}{most} {finding.number}; {finding.n} texts.")
+
+
+def number_line_of(finding: Finding) -> NumberLine | None:
+    """The number with its interval among thresholds and yardsticks; None without one."""
+    if not finding.number:
+        return None
+    rule = finding.graded_by
+    is_share = set(rule.ends.values()) >= {0.0, 1.0}
+    return NumberLine(
+        Number(finding.value, finding.ci95),
+        rule.thresholds,
+        on_scale(finding),
+        (0.0, 1.0) if is_share and finding.value >= 0 else None,
+        "at most" if finding.is_upper_bound else "",
+    )
+
+
+def on_scale(finding: Finding) -> dict[str, float]:
+    """What stands at which place of the scale, by what it is.
+
+    Without a control the scale begins at chance.
+    """
+    ends = dict(RULES[finding.rule].ends)
+    if "control" not in finding.yardsticks and "the control" in ends:
+        ends = {"chance": 0.0, **{k: v for k, v in ends.items() if k != "the control"}}
+    bound = finding.yardsticks.get("upper_bound")
+    return ends if bound is None else {**ends, "certainly at least": 1 - bound}
+
+
+def _beside(finding: Finding) -> list[Said]:
+    known = RULES[finding.rule].yardsticks
+    lines: list[Said] = [
+        f"{known.get(name, name.replace('_', ' '))}: {markdown.number(value, digits=2)}"
+        for name, value in finding.yardsticks.items()
+    ]
+    if finding.other_draws is not None:
+        lines.append(
+            f"share of single draws of the control that change the answer: "
+            f"{finding.other_draws:.2f}"
+        )
+    return lines
+
+
+def _rule(finding: Finding) -> list[str]:
+    rule = finding.graded_by
+    sentences = [
+        f"Measured: {rule.measure}.",
+        f"Graded: {rule.graded}; a 95% interval that crosses a threshold, or fewer than "
+        f"{MIN_TEXTS} texts, cannot say.",
+        f"Source: {rule.source}.",
+    ]
+    known = row_of(finding.rule, finding.n)
+    if known is not None and finding.partly is None:
+        sentences.append(known.sentence)
+    return sentences
+
+
+def questions(report: AuditResult) -> Section:
+    """A card for each question about attention, its charts behind it."""
+    asked = [f for f in report.findings if f.is_about_attention]
+    charts = _charts(report)
+    parts: list[Block] = []
+    rules = list(dict.fromkeys(f.rule for f in asked))
+    for rule in rules:
+        by_class = class_sentence(report, rule)
+        parts += [
+            card(f, report.words, by_class if f.group == ALL_TEXTS else None)
+            for f in asked
+            if f.rule == rule
+        ]
+        parts += [c for c in charts if c.key in QUESTIONS[rule].charts]
+    shown = {key for rule in rules for key in QUESTIONS[rule].charts}
+    parts += [c for c in charts if c.key not in shown]
+    return Section("The questions, one by one", parts, id="questions")
+
+
+def _charts(report: AuditResult) -> tuple[Chart, ...]:
+    """Those of the attention that the answers are about."""
+    site = site_of_model(report.rows) if len(report.rows) else None
+    if site is None:
+        return ()
+    return audit_charts(
+        report.rows,
+        report.provenance.get("classes", []),
+        site=site,
+        words=report.words,
+        published=published_as(report),
+        seed=report.seed,
+    )
+
+
+def published_as(report: AuditResult) -> Published | None:
+    """What the papers call data and model; None where the model's kind is not known."""
+    kind = report.provenance.get("architecture")
+    if kind is None:
+        return None
+    return Published(report.dataset.published_as, kind["encoder"], kind["attention"])
+
+
+MOST = 6
+
+
+def class_sentence(report: AuditResult, rule: str) -> str | None:
+    """The means by predicted class; None where no two intervals are apart.
+
+    They are of the model alone, with nothing taken off for control or random tokens.
+    """
+    by_class = QUESTIONS[rule].by_class
+    if by_class is None or not len(report.rows):
+        return None
+    name, said = by_class
+    found = _of_classes(report, name)
+    if not found:
+        return None
+    ends = [s.ci95 for s in found if s.ci95 is not None]
+    if max(low for low, _ in ends) <= min(high for _, high in ends):
+        return None
+    found = sorted(found, key=lambda s: -s.mean)[:MOST]
+    means = ", ".join(
+        f"{markdown.interval(s.mean, s.ci95, digits=2)} in the {s.n} predicted {s.group}"
+        for s in found
+    )
+    return f"Predicted classes differ: {said} {means} (the model alone)."
+
+
+def _of_classes(report: AuditResult, name: str) -> list[Statistic]:
+    """Of each predicted class with enough texts."""
+    site = site_of_model(report.rows)
+    classes = {str(c) for c in report.provenance.get("classes", [])}
+    found = [
+        s
+        for s in report.statistics
+        if s.statistic == name
+        and (s.layer, s.head) == site
+        and s.group in classes
+        and s.group != ALL_TEXTS
+        and s.n >= MIN_TEXTS
+        and s.ci95 is not None
+    ]
+    return found if len(found) > 1 else []
+
+
+# --- heads ------------------------------------------------------------------------------------
+
+
+def heads_section(report: AuditResult) -> Section | None:
+    """All that is known of single heads and groups; None of a model with one head."""
+    if not has_several(report.statistics):
+        return None
+    rows, seed, words = report.rows, report.seed, report.words
+    answer = which_heads(report)
+    said: list[Said] = [
+        *group_sentences(report.statistics, words),
+        *head_sentences(report.statistics, rows, words),
+    ]
+    charts: list[Block] = []
+    if len(rows):
+        charts += group_charts(rows, seed=seed, words=words)
+        charts += head_maps(rows, seed=seed, words=words)
+    sets, curve = report.provenance.get("head_sets") or [], report.prune
+    return Section(
+        "Which heads matter",
+        [
+            Strong(answer) if answer else None,
+            Folded("More about groups and single heads", [said], open=not answer),
+            *charts,
+            Folded("Tables of groups of heads", group_section(report.statistics, sets, words)),
+            Folded("Tables of layers and heads", head_tables(report.statistics, rows, words)),
+            Section(
+                "Groups of heads and single heads, all numbers",
+                [
+                    HOW_TO_READ,
+                    words.fill(METHOD),
+                    Folded("The table of all sites", [site_table(report)]),
+                ],
+            ),
+            None if curve is None else Folded(prune_title(curve), [prune_table(curve, words)]),
+        ],
+        id="heads",
+    )
+
+
+# --- limits, and where it comes from -----------------------------------------------------------
+
+
+LIMITS = (
+    "Everything here is a mean over these texts. Of a single text the opposite may be true.",
+    "The model was trained once. Another seed may attend otherwise: attnprobe retrain tells.",
+    "Intervals are over texts; they say nothing about other kinds of texts.",
+    "Edited attention and texts with tokens taken out are not what the model was trained on.",
+    "A yes means that a test found no disagreement of this size. It is no proof that "
+    "people draw the right conclusions from a heat map.",
+)
+DOES = {
+    "correlation": "compares the order of attention with that of gradients and of "
+    "leaving tokens out",
+    "permutation": "shuffles the weights among the tokens",
+    "adversarial": "searches other attention that keeps the output",
+    "erasure": "sets weights to 0 one after the other until the decision flips",
+    "input_erasure": "takes the tokens of most attention out of the text",
+    "uniform_attention": "gives all tokens of a text the same weight",
+    "head_ablation": "replaces the output of a head",
+    "explanations": "compares other explanations of a head with leaving tokens out",
+    "screen": "estimates quickly what each head does",
+    "plausibility": "compares attention with the tokens that people marked",
+    "conicity": "measures how alike the states are that attention chooses from",
+    "fragility": "asks whether decisions stay with even and with shuffled attention",
+    "single_token": "lets each token be read alone",
+    "attribution_agreement": "compares attention with integrated gradients",
+    "attention_by_tag": "counts which kinds of words get the attention",
+}
+"""What each test does, in a clause; tests of other packages have only their name."""
+
+
+def not_tested(report: AuditResult) -> Section:
+    """Questions without an answer, tests that did not run, and limits."""
+    asked = {f.rule for f in report.findings}
+    unasked = [
+        f"{RULES[rule].name}: {RULES[rule].question} No test of this audit says."
+        for rule in QUESTIONS
+        if rule not in asked
+    ]
+    left_out = report.provenance.get("left_out", {})
+    ran = set(report.provenance.get("tests", []))
+    others = [n for n in tests() if n not in ran and n not in left_out]
+    not_run = [f"{_test(name)} was left out: {why}" for name, why in left_out.items()]
+    if report.provenance.get("control", "none") == "none":
+        not_run.append(
+            "no control: what the same weights at other tokens reach is not known; "
+            "--control auto runs one"
+        )
+    n_all, n_tested = len(heads_of_model(report)), len(tested_heads(report))
+    if n_tested < n_all:
+        untested = f"{n_all - n_tested} of {n_all} heads were not tested one by one"
+        not_run.append(untested)
+    not_run += [f"not asked for: {_test(name)}" for name in others]
+    ablated = zero_ablation_only(report.statistics)
+    limits = [*LIMITS, *_of_texts(report), *([ablated] if ablated else [])]
+    return Section(
+        "What was not tested, and limits",
+        [[*unasked, *not_run], Section("Limits", [limits], id="what-tests-cannot-tell")],
+        id="limits",
+    )
+
+
+def _test(name: str) -> str:
+    return f"{name} ({DOES[name]})" if name in DOES else name
+
+
+def _of_texts(report: AuditResult) -> list[str]:
+    """What happened to texts before they were read."""
+    said = report.provenance
+    notes = []
+    if said.get("truncated"):
+        notes.append(
+            f"{said['truncated']} texts were cut to what the model can read; what was "
+            "cut is not tested."
+        )
+    if said.get("skipped_empty"):
+        notes.append(f"{said['skipped_empty']} empty texts were left out.")
+    if said.get("unknown_tokens"):
+        share = said["unknown_tokens"]
+        notes.append(f"{share:.1%} of the tokens are unknown to the model's tokenizer.")
+    return notes
+
+
+OF_PYTHON = (
+    "Model or data were objects in Python, so no command repeats this by itself; with "
+    "their names in place of the words in quotes it would be:"
+)
+
+INSTALLED = "hf_attnprobe is installed from a clone of it by "
+ROWS = (
+    " there. The audit's folder, in which report.html is written, holds the numbers: a "
+    "row for each text and statistic in rows/ (the control's in control/rows/), the means in summary.json."
+)
+
+
+def origin(report: AuditResult) -> Section:
+    """The command, versions, fingerprints, and every setting."""
+    said = report.provenance
+    rows: list[list[Cell]] = [[name, in_words(value)] for name, value in _flat(said)]
+    return Section(
+        "How to repeat it, and where the numbers come from",
+        [
+            None if is_repeatable(said) else OF_PYTHON,
+            Listing(repeating("audit", said)),
+            "The same command gives the same numbers with the same versions and "
+            f"fingerprints: model {said.get('model_fingerprint', 'unknown')}, data "
+            f"{said.get('data_fingerprint', 'unknown')}, "
+            f"{in_words(said.get('versions', {}))}.",
+            (INSTALLED, Code("pip install ."), ROWS),
+            Folded("Every setting", [Table(["setting", "value"], rows, sortable=False)]),
+        ],
+        id="origin",
+    )
+
+
+def _flat(provenance: Mapping) -> list[tuple[str, object]]:
+    """Settings by name; those of tests each in a line of its own."""
+    pairs: list[tuple[str, object]] = []
+    for name, value in provenance.items():
+        if name == "options":
+            pairs += [(f"{name} of {test}", inner) for test, inner in value.items()]
+        else:
+            pairs.append((name, value))
+    return pairs

@@ -1,1 +1,0 @@
-"""An audit in every form: terminal, Markdown, tables. Pure: its result in."""

@@ -1,0 +1,161 @@
+"""The numbers of an audit as data frames, and as a LaTeX table."""
+
+from collections.abc import Collection, Sequence
+
+import pandas as pd
+
+from hf_attnprobe import markdown
+from hf_attnprobe.auditing.head_tables import controls_of, few_parts, has_line, place_name, place_of
+from hf_attnprobe.auditing.heads import has_several
+from hf_attnprobe.auditing.result import AuditResult
+from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.reports.latex import escape, table
+from hf_attnprobe.statistics.differences import Contrast
+from hf_attnprobe.statistics.summary import COLUMNS, KEY, PREDICTION, Statistic
+
+
+def wide_frame(rows: pd.DataFrame) -> pd.DataFrame:
+    """A text per row, a statistic per column; NaN where a text has no value.
+
+    Args:
+        rows: of an audit.
+
+    Returns:
+        The index is ``example_id``. A column is called as its statistic, and
+        ``test.statistic`` where several tests have one of that name. Where several
+        heads or groups were tested, columns have the levels statistic, layer and head;
+        what is no statistic of attention, such as ``predicted_class``, has empty ones.
+    """
+    rows = rows.drop_duplicates(KEY)
+    names = _names(rows)
+    tested = rows.test != PREDICTION
+    several = len(rows[tested][["layer", "head"]].drop_duplicates()) > 1
+    if not several:
+        return (
+            rows.assign(name=names)
+            .pivot(index="example_id", columns="name", values="value")[list(names.unique())]
+            .rename_axis(columns="statistic")
+        )
+    levels = [names]
+    for level in ("layer", "head"):
+        levels.append(rows[level].astype(object).where(tested, ""))
+    table = rows.assign(statistic=levels[0], layer=levels[1], head=levels[2])
+    order = table[["statistic", "layer", "head"]].drop_duplicates()
+    wide = table.pivot(index="example_id", columns=["statistic", "layer", "head"], values="value")
+    return wide[list(order.itertuples(index=False, name=None))]
+
+
+def _names(rows: pd.DataFrame) -> pd.Series:
+    """The columns' names: the statistic's, with its test's where that is ambiguous."""
+    tests_of = rows.groupby("statistic").test.nunique()
+    ambiguous = rows.statistic.map(tests_of) > 1
+    return rows.statistic.where(~ambiguous, rows.test + "." + rows.statistic)
+
+
+def summary_frame(report: AuditResult, statistics: Collection[str] | None = None) -> pd.DataFrame:
+    """A statistic per row, over all texts and by predicted class.
+
+    Args:
+        report: the audit.
+        statistics: names to keep, such as "median_tvd"; None keeps all.
+
+    Returns:
+        Columns test, statistic, layer, head, group, mean, ci_low, ci_high, median, std,
+        n, undefined. Where a control was run also its mean (control), and the paired
+        difference to it with its 95% interval (difference, difference_low,
+        difference_high).
+    """
+    controls = controls_of(report)
+    table = []
+    for s in report.statistics:
+        row = s.row()
+        beside = controls.get(place_of(s))
+        if beside is not None:
+            row |= {
+                "control": beside.control_mean,
+                "difference": beside.value,
+                "difference_low": beside.ci95[0],
+                "difference_high": beside.ci95[1],
+            }
+        if statistics is None or s.statistic in statistics:
+            table.append(row)
+    columns = [*COLUMNS, *OF_TEXTS, *(OF_CONTROL if controls else [])]
+    return pd.DataFrame(table, columns=columns)
+
+
+OF_TEXTS = ["group", "mean", "ci_low", "ci_high", "median", "std", "n", "undefined"]
+OF_CONTROL = ["control", "difference", "difference_low", "difference_high"]
+
+
+# --- The numbers of an audit as a LaTeX table, ready for a paper ---------------------------------
+
+
+def to_latex(report: AuditResult, statistics: Collection[str] | None = None) -> str:
+    """A table with booktabs' rules: mean, 95% interval and n over all texts.
+
+    With a control its mean and the paired difference to it stand beside.
+
+    Args:
+        report: the audit.
+        statistics: names, such as "median_tvd"; by default those with a line in the
+            full text, of many heads only what groups of heads do.
+
+    Raises:
+        AttnProbeError: a name that the audit does not have.
+    """
+    chosen = _chosen(report, statistics)
+    several, controls = has_several(report.statistics), controls_of(report)
+    head = [
+        "statistic",
+        *(["where"] if several else []),
+        "mean",
+        r"95\% interval",
+        "$n$",
+    ]
+    head += ["control", r"difference, 95\% interval"] if controls else []
+    rows = []
+    for s in chosen:
+        cells = [escape(s.statistic), *([_where(s, report)] if several else [])]
+        cells += [markdown.number(s.mean), markdown.bounds(s.ci95), str(s.n)]
+        if controls:
+            beside = controls.get(place_of(s))
+            cells += _beside(beside)
+        rows.append(cells)
+    return table(head, rows, _caption(report), n_texts=2 if several else 1)
+
+
+def _chosen(report: AuditResult, statistics: Collection[str] | None) -> Sequence[Statistic]:
+    overall = [s for s in report.statistics if s.group == "all"]
+    if statistics is None:
+        groups = [s for s in overall if min(s.layer, s.head) < 0]
+        return few_parts([s for s in groups or overall if has_line(s.statistic)])
+    wanted = [statistics] if isinstance(statistics, str) else list(statistics)
+    unknown = set(wanted) - {s.statistic for s in overall}
+    if unknown:
+        raise AttnProbeError(
+            f"expected statistics of this audit, got {', '.join(sorted(unknown))}; "
+            "report.summary_frame() lists those there are"
+        )
+    return [s for name in wanted for s in overall if s.statistic == name]
+
+
+def _where(s: Statistic, report: AuditResult) -> str:
+    sets = report.provenance.get("head_sets") or []
+    return escape(place_name((s.layer, s.head), sets))
+
+
+def _beside(contrast: Contrast | None) -> list[str]:
+    if contrast is None:
+        return [markdown.MISSING] * 2
+    difference = markdown.interval(contrast.value, contrast.ci95)
+    return [markdown.number(contrast.control_mean), difference]
+
+
+def _caption(report: AuditResult) -> str:
+    caption = (
+        f"{report.model} on {report.dataset}: means over {report.n} texts with 95% "
+        "intervals over texts."
+    )
+    if "control" in report.provenance:
+        caption += f" Control: {report.provenance['control']}."
+    return escape(caption)

@@ -1,1 +1,0 @@
-"""The heads of a model beside each other: their numbers, tables and sentences."""

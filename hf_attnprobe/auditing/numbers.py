@@ -1,0 +1,573 @@
+"""The numbers of an audit as tables: rankings, comparisons, all statistics, the papers'."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pandas as pd
+
+from hf_attnprobe.auditing.head_tables import (
+    controls_of,
+    few_parts,
+    has_line,
+    is_of_ranking,
+    place_name,
+    place_of,
+)
+from hf_attnprobe.auditing.heads import has_several
+from hf_attnprobe.auditing.result import AuditResult
+from hf_attnprobe.faithfulness.input_erasure import CAUTION
+from hf_attnprobe.faithfulness.registry import readings
+from hf_attnprobe.published import PUBLISHED
+from hf_attnprobe.reports.document import Block, Cell, Figures, Folded, Number, Section, Table
+from hf_attnprobe.statistics.differences import Comparison, Contrast
+from hf_attnprobe.statistics.summary import (
+    Statistic,
+    attention_bin,
+    find_statistic,
+    js_by_gap,
+    position,
+    sentence,
+)
+
+
+# --- What erasing by one ranking or another did, as tables and in words --------------------------
+# Pure: statistics, rows and comparisons in, lines out.
+
+SIGNIFICANT = 0.05  # after correction
+PROPORTIONAL = 0.9  # τ of attention × gradient with the exact margins
+BEST = "smallest set (exact)"
+NEARLY_ALL = 0.9  # of the attention: what is left then is far from any training text
+COMPARED = (
+    "Each line compares the same texts. p is two-sided: of means, a sign-flip "
+    "permutation test; of flips, McNemar's exact test; of which ranking needs fewer "
+    "removals, an exact sign test. Intervals are over texts. Texts where "
+    "one side is undefined are dropped and counted. The last column is corrected by "
+    "Holm over the {n} comparisons of this test."
+)
+OF_ERASURE = (
+    "Rankings are compared on the texts that can be flipped, those that some set of "
+    "tokens flips or, where that is not known, some of the tried orders. There a ranking "
+    "that never flips the decision counts as all tokens, and in the sign test as more."
+)
+PLAUSIBILITY = (
+    "Plausibility is agreement with what people marked. It says nothing about "
+    "faithfulness: a ranking that pleases people need not be what the model went by, and "
+    "one that does not may be."
+)
+
+
+def named(statistics: Sequence[Statistic]) -> dict[str, Statistic]:
+    """The statistics over all texts that have a value, by name; of one site."""
+    return {s.statistic: s for s in statistics if s.group == "all" and s.n}
+
+
+def of_test(test: str, statistics: Sequence[Statistic], rows: pd.DataFrame) -> list[Block]:
+    """What a test has beside its statistics one by one.
+
+    Args:
+        test: its name.
+        statistics: of the test.
+        rows: of the audit.
+    """
+    if test == "erasure":
+        tables = [flip_table(statistics), *delta_table(rows), fraction_table(statistics, rows)]
+        return [*tables, erasure_sentences(statistics)]
+    if test == "input_erasure":
+        return [CAUTION]
+    if test == "attention_by_tag":
+        return [tag_table(statistics)]
+    return [PLAUSIBILITY] if test == "plausibility" else []
+
+
+def tag_table(statistics: Sequence[Statistic]) -> Table:
+    """Where attention goes by the tags of words (Mohankumar et al. 2020, Section 5.4)."""
+    known = named(statistics)
+    tags = [n.partition("@")[2] for n in known if n.startswith("attention_share@")]
+    table: list[list[Cell]] = []
+    for tag in sorted(tags, key=lambda t: -known[f"attention_share@{t}"].mean):
+        share, tokens = known[f"attention_share@{tag}"], known[f"token_share@{tag}"]
+        above = known[f"attention_above_share@{tag}"]
+        ratio = share.mean / tokens.mean if tokens.mean else None
+        table.append(
+            [
+                tag,
+                _percent(share.mean),
+                _percent(tokens.mean),
+                Number(above.mean, above.ci95),
+                None if ratio is None else Number(ratio, digits=2),
+            ]
+        )
+    head = ["tag", "share of attention", "share of tokens", "difference", "ratio"]
+    caption = (
+        "Mean shares over texts. Even attention would give every tag its share of the "
+        "tokens: a difference of 0, a ratio of 1."
+    )
+    return Table(head, table, caption)
+
+
+def _percent(share: float) -> Figures:
+    return Figures(f"{share:.1%}")
+
+
+def flip_table(statistics: Sequence[Statistic]) -> Table | None:
+    """How often erasing the top weight and erasing a random one flip the decision.
+
+    As Serrano & Smith 2019, Table 2.
+    """
+    known = named(statistics)
+    names = ("both_flip", "only_top_flips", "only_random_flips", "neither_flips")
+    cells = [known[name] for name in names if name in known]
+    if len(cells) < len(names):
+        return None
+    both, top, random, neither = (Figures(f"{s.mean:.1%} ({round(s.mean * s.n)})") for s in cells)
+    return Table(
+        ["", "a random one flips", "a random one does not"],
+        [["the largest flips", both, top], ["the largest does not", random, neither]],
+        f"Share (number) of {cells[0].n} texts whose decision flips when one weight is erased",
+        sortable=False,
+    )
+
+
+def fraction_table(statistics: Sequence[Statistic], rows: pd.DataFrame) -> Table | None:
+    """How many tokens are erased before the decision flips, on the same texts.
+
+    As the box plots of Serrano & Smith (2019), but for all rankings on the texts that
+    can be flipped, with never as all.
+    """
+    if not len(rows):
+        return None
+    known = named(statistics)
+    fractions = rows[rows.test == "erasure"].groupby("statistic").value
+    values = {name: group.dropna() for name, group in fractions}
+    names = [
+        name
+        for name in sorted(values, key=position)
+        if name.partition("@")[0] in ("fraction_to_flip", "minimal_fraction") and len(values[name])
+    ]
+    if not names:
+        return None
+    is_exact = "minimal_fraction" in names
+    way = "way_to_best" if is_exact else "way_to_best_tried"
+    table = [_fraction_row(name.partition("@")[2], values[name], known, way) for name in names]
+    head = [
+        "ranking",
+        "share of tokens erased, mean",
+        "median [quartiles]",
+        "never flips",
+        "mean regret (tokens)",
+        "way from random to " + ("smallest set" if is_exact else "best tried"),
+    ]
+    return Table(head, table, _fraction_title(len(values[names[0]]), is_exact))
+
+
+def _fraction_title(n: int, is_exact: bool) -> str:
+    """Which texts these are, and what the columns mean."""
+    flipped = "some set of tokens" if is_exact else "some of the tried orders"
+    best = "the smallest set" if is_exact else "the best of the tried orders"
+    return (
+        f"Tokens erased in the order of each ranking until the decision flips, over the "
+        f"{n} texts that {flipped} flips. A ranking that never flips a text counts as "
+        "all of its tokens, and the share of such texts stands beside it (random: of "
+        "its draws). The way is the mean over texts of (random − it) / (random − "
+        f"{best}): 0 is no better than random, 1 the best, below 0 worse than random."
+    )
+
+
+def _fraction_row(
+    ranking: str, values: pd.Series, known: dict[str, Statistic], way: str
+) -> list[Cell]:
+    """One ranking; without a name the smallest set, which flips every one of them."""
+
+    def mean_of(family: str) -> Cell:
+        s = known.get(f"{family}@{ranking}")
+        return Number(s.mean, digits=2) if s else None
+
+    never = known.get(f"never_flips@{ranking}")
+    low, median, high = values.quantile([0.25, 0.5, 0.75])
+    return [
+        ranking or BEST,
+        Number(values.mean(), digits=2),
+        Number(median, (low, high), digits=2),
+        _percent(never.mean) if never else None,
+        mean_of("regret"),
+        mean_of(way),
+    ]
+
+
+def erasure_sentences(statistics: Sequence[Statistic]) -> list[str]:
+    """What the smallest set says, how far from the data, and what is mere algebra."""
+    known = named(statistics)
+    sentences = (
+        _smallest_set(known),
+        _smallest_set_bound(known.get("greedy_bound_size")),
+        _far_from_data(known.get("probability_mass_removed@attention")),
+        _proportional(known.get("product_margin_tau")),
+    )
+    return [sentence for sentence in sentences if sentence]
+
+
+def _smallest_set(known: dict[str, Statistic]) -> str | None:
+    fraction, size = known.get("minimal_fraction"), known.get("minimal_size")
+    if fraction is None or size is None:
+        return None
+    none = known.get("no_set_flips")
+    aside = f"; in {none.mean:.1%} of the texts no set flips it" if none else ""
+    mass = known.get("probability_mass_removed@margin")
+    held = f", which hold {mass.median:.1%} of the attention" if mass else ""
+    return (
+        "The smallest set of tokens that flips the decision is known exactly: "
+        f"{size.median:g} of a text's tokens in the median, {fraction.median:.2f} of "
+        f"their number{held}{aside}."
+    )
+
+
+def _smallest_set_bound(bound: Statistic | None) -> str | None:
+    if bound is None:
+        return None
+    return (
+        "The smallest set that flips the decision is out of reach here: no more than "
+        f"{bound.median:g} tokens in the median, which the best of the tried orders "
+        "needed."
+    )
+
+
+def _far_from_data(mass: Statistic | None) -> str | None:
+    """Whether the decision flips on a rest of attention that no training text had."""
+    if mass is None or mass.median <= NEARLY_ALL:
+        return None
+    rest = 1 - mass.median
+    last = f"the last {rest:.2%}" if rest >= 0.0001 else "less than the last 0.01%"
+    return (
+        f"Caution: in attention's order all but {last} of the attention is gone when the "
+        "decision flips (median; never counts as all). The decision then rests on that "
+        "rest, renormalised, which the model never saw in training."
+    )
+
+
+def _proportional(agreement: Statistic | None) -> str | None:
+    """Whether attention × gradient is nearly the best ranking by construction."""
+    if agreement is None:
+        return None
+    tau = agreement.mean
+    if tau < PROPORTIONAL:
+        return (
+            "Attention × gradient agrees with the exact margins of the tokens at τ "
+            f"{tau:.2f} (below {PROPORTIONAL:.2f}), so here its removals are not "
+            "settled by the algebra of the read-out alone."
+        )
+    return (
+        "Attention × gradient orders the tokens as their exact margins do (τ "
+        f"{tau:.2f}, from {PROPORTIONAL:.2f} on): with a linear read-out of two "
+        "classes it is, up to the bias, proportional to them, so it is nearly the "
+        "best ranking by construction. That it flips decisions with fewer removals "
+        "than attention, as in Serrano & Smith's experiment, restates the read-out's "
+        "algebra; it does not tell which tokens the encoder used."
+    )
+
+
+def comparison_sentences(comparisons: Sequence[Comparison]) -> list[str]:
+    """One line per statistic: from which others the first differs, after correction."""
+    return [
+        f"{statistic}: {first} {'; '.join(_differences(group))}"
+        for (_, statistic, first), group in _grouped(comparisons)
+    ]
+
+
+def _grouped(
+    comparisons: Sequence[Comparison],
+) -> Iterator[tuple[tuple[str, str, str], list[Comparison]]]:
+    def kind(c: Comparison) -> tuple[str, str, str]:
+        return c.test, c.statistic, c.first
+
+    for key, group in itertools.groupby(comparisons, kind):
+        yield key, list(group)
+
+
+def _differences(group: Sequence[Comparison]) -> list[str]:
+    """Than which others the first is higher or lower, and which it is not told from."""
+    of_means = group[0].n_first is None
+    more = "higher than" if of_means else "more often than"
+    less = "lower than" if of_means else "less often than"
+    others: dict[str, list[str]] = {more: [], less: [], "not told from": []}
+    for c in group:
+        if c.adjusted_p_value > SIGNIFICANT:
+            others["not told from"].append(c.second)
+            continue
+        side = more if c.value > 0 else less
+        others[side].append(f"{c.second} ({c.value:+.3f})")
+    return [f"{words} {', '.join(names)}" for words, names in others.items() if names]
+
+
+def comparisons(compared: Sequence[Comparison]) -> list[Block]:
+    """Rankings compared on the same texts, test by test: in words, as a table, and how."""
+    return [
+        Folded(
+            f"{test}: rankings compared on the same texts (first − second; clear at corrected "
+            f"p ≤ {SIGNIFICANT})",
+            [
+                [f"{line}." for line in comparison_sentences(of_test)],
+                Table(COMPARED_HEAD, list(map(_comparison_row, of_test))),
+                COMPARED.format(n=len(of_test)),
+                OF_ERASURE if test == "erasure" else None,
+            ],
+        )
+        for test in dict.fromkeys(c.test for c in compared)
+        if (of_test := [c for c in compared if c.test == test])
+    ]
+
+
+COMPARED_HEAD = (
+    "statistic",
+    "first",
+    "second",
+    "mean difference",
+    "texts for first : second",
+    "n",
+    "dropped",
+    "p",
+    "p corrected",
+)
+
+
+def _comparison_row(c: Comparison) -> list[Cell]:
+    sides = None if c.n_first is None else Figures(f"{c.n_first} : {c.n_second}")
+    difference = Number(c.value, c.ci95, sign="+")
+    ps = [Figures(_p(p)) for p in (c.p_value, c.adjusted_p_value)]
+    return [c.statistic, c.first, c.second, difference, sides, c.n, c.dropped, *ps]
+
+
+def _p(value: float) -> str:
+    return "< .001" if value < 0.001 else f"{value:.3f}"
+
+
+# --- What erasing the largest weight did beside another, by how much larger it was ---------------
+# Pure: rows in, lines out.
+
+TITLE = (
+    "ΔJS by Δα, over texts (as the figure of Serrano & Smith 2019): how much farther the "
+    "output moves without the largest weight than without the other one (nats), by how "
+    "much larger that weight is"
+)
+READING = (
+    "Were weights a ranking by importance, ΔJS would be above 0 and grow with Δα. In the "
+    "paper it is seldom below 0, and near 0 unless Δα is large."
+)
+
+
+def delta_table(rows: pd.DataFrame) -> list[Block]:
+    """ΔJS in bins of Δα, of the audit of one head."""
+    if not len(rows):
+        return []
+    wanted = rows[rows.statistic.isin(["delta_js", "delta_attention"])]
+    wide = wanted.pivot_table(index="example_id", columns="statistic", values="value")
+    if not {"delta_js", "delta_attention"} <= set(wide):
+        return []
+    table: list[list[Cell]] = [
+        [
+            texts.name,
+            texts.n,
+            Number(texts.median, texts.quartiles),
+            _percent(texts.negative),
+        ]
+        for texts in js_by_gap(wide.delta_attention, wide.delta_js)
+    ]
+    head = ["Δα", "texts", "ΔJS, median [quartiles]", "ΔJS below 0"]
+    return [Table(head, table, TITLE, sortable=False), READING]
+
+
+# --- all statistics ----------------------------------------------------------------------------
+
+
+MOST_ROWS = 250
+"""A report with more statistics leaves some of them to the files beside it."""
+
+
+def numbers_section(report: AuditResult) -> Section:
+    """Every statistic with the control's, comparisons, and published numbers."""
+    shown, left = shown_statistics(report)
+    tests_shown = dict.fromkeys(s.test for s in report.statistics)
+    several = has_several(report.statistics)
+    of_tests = [
+        Section(test, of_test(test, [s for s in report.statistics if s.test == test], report.rows))
+        for test in tests_shown
+        if not several
+    ]
+    return Section(
+        "All numbers",
+        [
+            published_beside_ours(report),
+            Folded("What each number says", [_in_words(report, shown)]),
+            Folded(
+                f"The table: {len(shown):,} statistics with their intervals",
+                [left, _statistics(report, shown)],
+            ),
+            Folded("Test by test", of_tests),
+            *comparisons(report.comparisons),
+            None if several else by_largest_weight(report),
+        ],
+        id="numbers",
+    )
+
+
+def _statistics(report: AuditResult, shown: Sequence[Statistic]) -> Table:
+    control = controls_of(report)
+    head = ["statistic", "texts predicted", "mean [95% interval]", "median", "std", "texts"]
+    head += ["undefined"] if any(s.undefined for s in shown) else []
+    head += ["control's mean", "difference to it [95% interval]"] if control else []
+    several, sets = has_several(report.statistics), report.provenance.get("head_sets") or []
+    rows = []
+    for s in shown:
+        where = f" ({place_name((s.layer, s.head), sets)})" if several else ""
+        row: list[Cell] = [f"{s.statistic}{where}", s.group, Number(s.mean, s.ci95)]
+        row += [s.median, s.std, s.n]
+        row += [s.undefined] if "undefined" in head else []
+        if control:
+            beside = control.get(place_of(s))
+            row += [None, None] if beside is None else _beside(beside)
+        rows.append(row)
+    return Table(head, rows, "statistics over texts")
+
+
+def _beside(beside: Contrast) -> list[Cell]:
+    """The control's mean, and the paired difference to it."""
+    return [beside.control_mean, beside]
+
+
+def shown_statistics(report: AuditResult) -> tuple[list[Statistic], str]:
+    """The statistics of the table, and a sentence about those that are not in it.
+
+    Of models with several heads the numbers of single heads and layers are in the table
+    of sites.
+    """
+    told = [s for s in report.statistics if s.group == "all" or not is_of_ranking(s)]
+    shown = few_parts(told)
+    if len(shown) > MOST_ROWS and has_several(report.statistics):
+        shown = [s for s in shown if s.layer == s.head == -1]
+    if len(shown) > MOST_ROWS:
+        shown = [s for s in shown if s.group == "all" or has_line(s.statistic)]
+    if len(shown) > MOST_ROWS:
+        shown = [s for s in shown if s.group == "all"]
+    if len(shown) > MOST_ROWS:
+        shown = [s for s in shown if s.n and has_line(s.statistic)][:MOST_ROWS]
+    n_left = len(report.statistics) - len(shown)
+    if not n_left:
+        return shown, ""
+    return shown, (
+        f"{n_left:,} of {len(report.statistics):,} statistics are not in this table: of "
+        "single heads and layers, single classes or parts, or p-values. All are written "
+        "by attnprobe report FOLDER --output numbers.csv, where FOLDER is the audit's "
+        "output folder."
+    )
+
+
+def _in_words(report: AuditResult, shown: Sequence[Statistic]) -> list[str]:
+    known = readings()
+    return [
+        f"{s.statistic}: {sentence(s, known, report.words)}."
+        for s in shown
+        if s.group == "all"
+        and has_line(s.statistic)
+        and s.statistic.partition("@")[0] in known.get(s.test, {})
+        and (not has_several(report.statistics) or (s.layer, s.head) == (-1, -1))
+    ]
+
+
+# --- published ----------------------------------------------------------------------
+
+
+def published_beside_ours(report: AuditResult) -> Section | None:
+    """Numbers of Jain & Wallace 2019 for this data set; None where there are none."""
+    dataset = report.dataset.published_as
+    encoder = report.provenance.get("architecture", {}).get("encoder")
+    rows = [
+        row
+        for row in [*_tau(report, dataset), *_jsd(report, dataset)]
+        if encoder is None or row[1] == encoder
+    ]
+    if not rows or has_several(report.statistics):
+        return None
+    head = ["number", "their encoder", "texts predicted", "here", "published"]
+    which = "" if encoder else "; which encoder this model has is not recorded"
+    said = (
+        f"Jain & Wallace 2019 on {dataset}: τ from Table 2, ε-max JSD from the "
+        f"authors' released reruns (their search finds less than the exact "
+        f"maximum here){which}. Their models are other trainings."
+    )
+    return Section("Published numbers beside these", [said, Table(head, rows, sortable=False)])
+
+
+def _tau(report: AuditResult, dataset: str) -> list[list[Cell]]:
+    rows: list[list[Cell]] = []
+    for measure, by_encoder in PUBLISHED.tau.get(dataset, {}).items():
+        label = f"τ of attention with {measure.replace('_', '-')}, mean"
+        for encoder, values in by_encoder.items():
+            for group, (theirs, *_) in _by_group(report, values):
+                ours = _ours(report, f"attention_{measure}_tau", group)
+                if ours is not None:
+                    rows.append([label, encoder, group, ours.mean, theirs])
+    return rows
+
+
+def _jsd(report: AuditResult, dataset: str) -> list[list[Cell]]:
+    rows: list[list[Cell]] = []
+    for encoder, values in PUBLISHED.epsilon_max_jsd.get(dataset, {}).items():
+        for group, theirs in _by_group(report, values):
+            ours = _ours(report, "epsilon_max_jsd@0.05", group)
+            if ours is not None:
+                label = "ε-max JSD (ε = .05), median"
+                rows.append([label, encoder, group, ours.median, theirs])
+    return rows
+
+
+def _by_group(report: AuditResult, values: Sequence) -> list[tuple[str, Any]]:
+    """Published values by our name of the class; of all texts where there is one."""
+    classes = report.provenance.get("classes", [])
+    if len(values) == 1:
+        return [("all", values[0])]
+    if len(values) != len(classes):
+        return []
+    return list(zip(map(str, classes), values, strict=True))
+
+
+def _ours(report: AuditResult, name: str, group: str) -> Statistic | None:
+    return find_statistic(report.statistics, name, group=group)
+
+
+BINNED = {
+    "median_tvd": "median Δŷ under shuffling",
+    "epsilon_max_jsd@0.01": "ε-max JSD (ε = .01)",
+}
+"""Statistics shown by the largest attention weight, as in the papers' violin plots."""
+
+
+def by_largest_weight(report: AuditResult) -> Section | None:
+    """Medians by predicted class and largest attention weight, of the one head.
+
+    As the violin plots of Jain & Wallace 2019 (Figure 6), which part the classes too: a
+    mean of both may be a value between two modes that no text has.
+    """
+    rows = report.rows
+    if not len(rows):
+        return None
+    wanted = rows[rows.statistic.isin(["max_attention", "predicted_class", *BINNED])]
+    wide = wanted.pivot_table(index="example_id", columns="statistic", values="value")
+    shown = [name for name in BINNED if name in wide]
+    if "max_attention" not in wide or "predicted_class" not in wide or not shown:
+        return None
+    classes = report.provenance.get("classes", [])
+    by = [wide.predicted_class.astype(int), attention_bin(wide.max_attention)]
+    table: list[list[Cell]] = []
+    for (predicted, weight), texts in wide.groupby(by, observed=True):
+        name = _class_name(int(predicted), classes)
+        medians = map(Number, texts[shown].median())
+        table.append([name, weight, len(texts), *medians])
+    head = ["predicted", "largest weight", "n", *(BINNED[name] for name in shown)]
+    return Section("By largest attention weight", [Table(head, table, sortable=False)])
+
+
+def _class_name(predicted: int, classes: Sequence[str]) -> str:
+    """By number where it has no name; "all" where no single class is predicted."""
+    if predicted < 0:
+        return "all"
+    return classes[predicted] if predicted < len(classes) else str(predicted)
