@@ -55,3 +55,12 @@ def _written(found: re.Match[str]) -> str:
 # lines.py  control characters made visible, and the one place that prints
 
 __all__ = ["one_line", "show", "visible"]
+
+
+def tail(text: str, room: int) -> str:
+    """A text that is too long, without its beginning, as of a path.
+
+    >>> tail("/home/me/model", 7)
+    '…/model'
+    """
+    return text if len(text) <= room else "…" + text[len(text) - room + 1 :]

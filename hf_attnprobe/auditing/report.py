@@ -18,11 +18,11 @@ from hf_attnprobe.reports.document import Document
 from hf_attnprobe.reports.forms import Documented
 from hf_attnprobe.statistics.stopping import MARK, rows_that_count
 from hf_attnprobe.statistics.summary import PREDICTION, site_of_model
-from hf_attnprobe.statistics.verdict_lines import tail
 from hf_attnprobe.storage.folders import write_atomically
 from hf_attnprobe.storage.provenance import read_summary
 from hf_attnprobe.storage.rows import read_rows
 from hf_attnprobe.storage.texts import read_texts
+from hf_attnprobe.terminal import tail
 
 
 if TYPE_CHECKING:

@@ -20,10 +20,10 @@ from hf_attnprobe.retraining.result import (
     fields_from_json,
     to_json,
 )
-from hf_attnprobe.statistics.verdict_lines import tail
 from hf_attnprobe.storage.folders import write_atomically, write_json
 from hf_attnprobe.storage.provenance import SUMMARY, read_summary
 from hf_attnprobe.storage.rows import read_rows
+from hf_attnprobe.terminal import tail
 
 
 if TYPE_CHECKING:
