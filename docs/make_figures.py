@@ -84,7 +84,7 @@ def example_page(model: Path) -> None:
         model,
         Data(data["test"], test_limit=200),
         ON_THE_PAGE,
-        options=AuditOptions(shown_texts=4),
+        options=AuditOptions(shown_texts=3),
     )
     page = DOCS / "demo_report.html"
     report.save_html(page)
