@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from hf_attnprobe.cli.audits import FAILING
+from hf_attnprobe.cli.verbs import FAILING
 from hf_attnprobe.statistics.grades import Answer
 
 

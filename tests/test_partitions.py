@@ -33,10 +33,9 @@ from hf_attnprobe.partitions import plan as texts_module
 from hf_attnprobe.partitions import store as leases_module
 from hf_attnprobe.partitions import work as run_module
 from hf_attnprobe.partitions import work as workers_module
-from hf_attnprobe.partitions.auditor import Trust, load_auditor
 from hf_attnprobe.partitions.plan import partition_of, read_part, read_plan, records
 from hf_attnprobe.partitions.store import Leases, Store
-from hf_attnprobe.partitions.work import DEATHS, TOGETHER, Trial, lives_through
+from hf_attnprobe.partitions.work import DEATHS, TOGETHER, Trial, Trust, lives_through, load_auditor
 from hf_attnprobe.storage.wide_rows import from_wide, read_wide
 
 

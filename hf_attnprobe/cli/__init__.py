@@ -15,15 +15,7 @@ from contextlib import contextmanager
 from importlib.metadata import version
 from typing import Any
 
-from hf_attnprobe.cli import (
-    audits,
-    calibrations,
-    catalogue,
-    partitions,
-    publishing,
-    studies,
-    trainings,
-)
+from hf_attnprobe.cli import verbs
 from hf_attnprobe.cli.flags import CommandParser
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.options import check_path
@@ -118,29 +110,21 @@ def build_parser() -> CommandParser:
     def add(name: str, said: str) -> CommandParser:
         return commands.add_parser(name, help=said)
 
-    trainings.add_demo(
-        add("demo", "train and audit on generated data whose deciding words are known")
-    )
-    trainings.add_train(add("train", "train an attention classifier"))
-    audits.add_audit(add("audit", "run faithfulness tests on a model"))
-    partitions.add_plan(
-        add("plan", "cut an audit into partitions, for many processes and machines")
-    )
-    partitions.add_work(add("work", "compute partitions of a plan until none is left"))
-    trainings.add_retrain(
-        add("retrain", "run the tests that train models (Wiegreffe & Pinter 2019)")
-    )
-    studies.add_study(add("study", "run a study file or a paper's tables, with one report"))
-    audits.add_compare(add("compare", "put checkpoints beside one another, regularised or not"))
-    trainings.add_deceive(add("deceive", "train a model to hide its attention to some tokens"))
-    calibrations.add_calibrate(
+    verbs.add_demo(add("demo", "train and audit on generated data whose deciding words are known"))
+    verbs.add_train(add("train", "train an attention classifier"))
+    verbs.add_audit(add("audit", "run faithfulness tests on a model"))
+    verbs.add_plan(add("plan", "cut an audit into partitions, for many processes and machines"))
+    verbs.add_work(add("work", "compute partitions of a plan until none is left"))
+    verbs.add_retrain(add("retrain", "run the tests that train models (Wiegreffe & Pinter 2019)"))
+    verbs.add_study(add("study", "run a study file or a paper's tables, with one report"))
+    verbs.add_compare(add("compare", "put checkpoints beside one another, regularised or not"))
+    verbs.add_deceive(add("deceive", "train a model to hide its attention to some tokens"))
+    verbs.add_calibrate(
         add("calibrate", "count the verdict's wrong answers where the truth is known")
     )
-    audits.add_report(add("report", "render the report of an audit"))
-    publishing.add_card(add("card", "write a checkpoint's model card, and publish both on the Hub"))
-    catalogue.add_datasets(
-        add("datasets", "list the data sets that have a name, and what to bring")
-    )
+    verbs.add_report(add("report", "render the report of an audit"))
+    verbs.add_card(add("card", "write a checkpoint's model card, and publish both on the Hub"))
+    verbs.add_datasets(add("datasets", "list the data sets that have a name, and what to bring"))
     return parser
 
 
@@ -165,17 +149,17 @@ class _BesideBar(logging.Handler):
 
 
 COMMANDS: dict[str, Callable[[dict[str, Any]], int | None]] = {
-    "demo": trainings.run_demo,
-    "train": trainings.run_train,
-    "audit": audits.run_audit,
-    "plan": partitions.run_plan,
-    "work": partitions.run_work,
-    "retrain": trainings.run_retrain,
-    "study": studies.run_study,
-    "compare": audits.run_compare,
-    "deceive": trainings.run_deceive,
-    "calibrate": calibrations.run_calibrate,
-    "report": audits.run_report,
-    "card": publishing.run_card,
-    "datasets": catalogue.run_datasets,
+    "demo": verbs.run_demo,
+    "train": verbs.run_train,
+    "audit": verbs.run_audit,
+    "plan": verbs.run_plan,
+    "work": verbs.run_work,
+    "retrain": verbs.run_retrain,
+    "study": verbs.run_study,
+    "compare": verbs.run_compare,
+    "deceive": verbs.run_deceive,
+    "calibrate": verbs.run_calibrate,
+    "report": verbs.run_report,
+    "card": verbs.run_card,
+    "datasets": verbs.run_datasets,
 }

@@ -1,18 +1,33 @@
-"""Other readings of attention: maps of how much each key gives to each query.
-
-A map is [..., queries, keys]. Raw attention is the reading they compete with;
-``faithfulness.explanations`` compares them by leave-one-out.
-
-SciPy's maximum flow takes integers only, so capacities are multiples of 2⁻³⁰ and flows are
-compared to seven digits.
-"""
+"""Integrals over the unit interval."""
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from hf_attnprobe.functional.intervention import normalise
+
+
+def gauss_legendre(n_points: int) -> list[tuple[float, float]]:
+    """Points in (0, 1) and their weights, which sum to 1.
+
+    Σ w f(s) is the integral of f from 0 to 1, exactly for polynomials of a degree below
+    twice the number of points.
+
+    >>> [(round(s, 4), round(w, 4)) for s, w in gauss_legendre(2)]
+    [(0.2113, 0.5), (0.7887, 0.5)]
+    """
+    points, weights = np.polynomial.legendre.leggauss(n_points)
+    return list(zip(((points + 1) / 2).tolist(), (weights / 2).tolist(), strict=True))
+
+
+# --- Other readings of attention: maps of how much each key gives to each query ------------------
+# A map is [..., queries, keys]. Raw attention is the reading they compete with;
+# ``faithfulness.explanations`` compares them by leave-one-out.
+#
+# SciPy's maximum flow takes integers only, so capacities are multiples of 2⁻³⁰ and flows are
+# compared to seven digits.
 
 
 def attention_times_gradient(attention: Tensor, gradient: Tensor) -> Tensor:

@@ -18,12 +18,6 @@ from hf_attnprobe.data.arguments import Data, as_data
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.registry import asked_tests
 from hf_attnprobe.options import Asked, Options, check_at_least
-from hf_attnprobe.partitions.auditor import (
-    Auditor,
-    device_here,
-    examined,
-    reference_examples,
-)
 from hf_attnprobe.partitions.plan import (
     PLAN,
     TEXTS,
@@ -35,6 +29,7 @@ from hf_attnprobe.partitions.plan import (
     write_plan,
 )
 from hf_attnprobe.partitions.store import Store
+from hf_attnprobe.partitions.work import Auditor, device_here, examined, reference_examples
 from hf_attnprobe.progress import quiet_libraries
 from hf_attnprobe.storage.provenance import versions
 

@@ -10,8 +10,7 @@ from hf_attnprobe import AttnProbeError, AuditOptions, audit
 from hf_attnprobe.attention_model import Site
 from hf_attnprobe.auditing.control import DRAWS
 from hf_attnprobe.calibration.constructed import Knobs, Role, draw
-from hf_attnprobe.calibration.constructs import CONSTRUCTS, WHOLE
-from hf_attnprobe.calibration.grafts import HIDDEN, N_HEADS
+from hf_attnprobe.calibration.constructs import CONSTRUCTS, HIDDEN, N_HEADS, WHOLE
 from hf_attnprobe.calibration.run import TESTS, batch_of, rows_of
 from hf_attnprobe.statistics.verdicts import RULES
 from hf_attnprobe.storage.rows import KEY, draw_folder, read_rows

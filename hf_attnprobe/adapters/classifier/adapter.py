@@ -24,7 +24,7 @@ from hf_attnprobe.attention_classifier.modeling_attention_classifier import (
 )
 from hf_attnprobe.attention_model import AttentionModelBase, Batch, Observation, Site
 from hf_attnprobe.functional.divergence import small_side
-from hf_attnprobe.functional.integration import gauss_legendre
+from hf_attnprobe.functional.explanations import gauss_legendre
 from hf_attnprobe.functional.intervention import normalise, reassign
 
 

@@ -18,7 +18,7 @@ from hf_attnprobe.adapters.transformer.resume import (
     hooked,
     with_first_tensor,
 )
-from hf_attnprobe.functional.integration import gauss_legendre
+from hf_attnprobe.functional.explanations import gauss_legendre
 
 
 def gradient_times_input(

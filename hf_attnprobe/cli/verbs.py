@@ -1,0 +1,570 @@
+"""What each command takes, and what it prints: flags made into options, results shown."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hf_attnprobe.auditing.options import AuditOptions
+from hf_attnprobe.calibration.options import CalibrationOptions
+from hf_attnprobe.checkpoint_comparison.options import TESTS as COMPARISONS
+from hf_attnprobe.checkpoint_comparison.options import ComparisonOptions
+from hf_attnprobe.cli.flags import (
+    CommandParser,
+    add_audited,
+    add_help_all,
+    add_json,
+    add_options,
+    add_tests,
+    add_verbose,
+    asked,
+    of_audits,
+)
+from hf_attnprobe.data.arguments import Data
+from hf_attnprobe.deception.options import DeceptionOptions
+from hf_attnprobe.demonstration import DemoOptions, demo, rationale_line, rationale_sentences
+from hf_attnprobe.hub.options import CardOptions, PublishingOptions
+from hf_attnprobe.options import Options, from_flat
+from hf_attnprobe.partitions.options import WorkOptions
+from hf_attnprobe.retraining import TESTS as RETRAININGS
+from hf_attnprobe.retraining.options import RetrainOptions
+from hf_attnprobe.studies.options import StudyOptions
+from hf_attnprobe.terminal import show
+from hf_attnprobe.training.options import Architecture, TrainingOptions
+
+
+if TYPE_CHECKING:
+    from hf_attnprobe.data.catalogue import KnownDataset
+
+
+FAILED = 3
+"""Exit code of an audit whose answer is among those of ``--fail-on``."""
+FAILING = ("yes", "mostly-yes", "partly", "mostly-no", "no", "cannot-say")
+"""The answers, each as one word."""
+
+
+def add_audit(parser: CommandParser) -> None:
+    """Flags of audit: of the data, the audit, and its tests."""
+    add_help_all(parser)
+    add_audited(parser)
+    parser.add_argument(
+        "--output-dir",
+        metavar="FOLDER",
+        help="folder for rows, summary.json, report.md and report.html; run again with "
+        "the same folder to continue (default: keep nothing)",
+    )
+    add_json(parser)
+    add_verbose(parser)
+    parser.add_argument(
+        "--estimate",
+        action="store_true",
+        help="say how much work, time, memory and disk space the audit will take, from a "
+        "few texts and heads, and end; nothing is written",
+    )
+    parser.add_argument(
+        "--fail-on",
+        nargs="+",
+        choices=FAILING,
+        default=(),
+        metavar="ANSWER",
+        help=f"end with exit code {FAILED} where the answer is one of these: {', '.join(FAILING)}",
+    )
+
+
+def add_compare(parser: CommandParser) -> None:
+    """Flags of compare."""
+    add_help_all(parser)
+    parser.add_argument(
+        "models",
+        nargs="+",
+        metavar="MODEL",
+        help="attention classifiers (folders or Hub ids)",
+    )
+    add_options(parser, Data)
+    parser.add_argument(
+        "--output-dir",
+        required=True,
+        help="folder for audits and table; run again with the same folder to continue",
+    )
+    add_tests(parser, COMPARISONS, "all but adversary, which trains models", of_comparisons)
+    add_options(parser, ComparisonOptions)
+    add_json(parser, "table")
+
+
+def add_report(parser: argparse.ArgumentParser) -> None:
+    """Flags of report."""
+    parser.add_argument(
+        "folders",
+        nargs="+",
+        metavar="FOLDER",
+        help="output folder of a verb; several audits are compared",
+    )
+    parser.add_argument(
+        "--output",
+        metavar="FILE",
+        help="file to write, in the form that its ending names: .html, .md, .json, .csv "
+        "or .tex (default: print Markdown)",
+    )
+    parser.add_argument(
+        "--figures",
+        metavar="FOLDER",
+        help="folder for the figures of an audit, as SVG and PDF",
+    )
+
+
+def run_audit(arguments: dict[str, Any]) -> int:
+    """Audits and prints the report; its exit code is that of ``--fail-on``."""
+    given = {
+        "model": arguments["model"],
+        "dataset": from_flat(arguments, Data),
+        "options": from_flat(arguments, AuditOptions),
+        "tests": asked(arguments, of_audits),
+        "output_dir": arguments["output_dir"],
+    }
+
+    from hf_attnprobe.auditing.report import place_lines
+    from hf_attnprobe.auditing.result import to_json
+    from hf_attnprobe.auditing.run import audit
+    from hf_attnprobe.distributed import process_state
+
+    if arguments["estimate"]:
+        from hf_attnprobe.auditing.estimate import estimate_audit
+
+        told = estimate_audit(**given)
+        show(json.dumps(told.to_json()) if arguments["json"] else told.to_text())
+        return 0
+    report = audit(**given)
+    if process_state().is_main_process:
+        if arguments["json"]:
+            show(json.dumps(to_json(report)))
+        else:
+            show(report.to_text(verbose=arguments["verbose"]), end="\n\n")
+            show("\n".join(place_lines(arguments["output_dir"])))
+    if str(report.answer).replace(" ", "-") not in arguments["fail_on"]:
+        return 0
+    if process_state().is_main_process:
+        show(f"attnprobe: the answer is {report.answer}, on which --fail-on fails", file=sys.stderr)
+    return FAILED
+
+
+def of_comparisons() -> dict[str, type[Options]]:
+    """The classes of the options of a comparison's tests."""
+    from hf_attnprobe.checkpoint_comparison.run import comparison_kinds
+
+    return comparison_kinds()
+
+
+def run_compare(arguments: dict[str, Any]) -> None:
+    """Runs the same tests on several checkpoints and prints one table."""
+    data, options = from_flat(arguments, Data), from_flat(arguments, ComparisonOptions)
+    tests = asked(arguments, of_comparisons)
+
+    from hf_attnprobe.checkpoint_comparison.report import to_json
+    from hf_attnprobe.checkpoint_comparison.run import compare_checkpoints
+    from hf_attnprobe.distributed import process_state
+
+    comparison = compare_checkpoints(
+        arguments["models"],
+        data,
+        tests,
+        output_dir=arguments["output_dir"],
+        options=options,
+    )
+    if process_state().is_main_process:
+        show(json.dumps(to_json(comparison)) if arguments["json"] else comparison)
+
+
+def run_report(arguments: dict[str, Any]) -> None:
+    """Shows results again, in the form that is asked for."""
+    from hf_attnprobe.rendering import render_report, save_figures
+
+    folders, figures = arguments["folders"], arguments["figures"]
+    if figures is not None:
+        save_figures(folders, figures)
+        show(f"figures in {figures}")
+    if figures is not None and arguments["output"] is None:
+        return
+    text = render_report(folders, arguments["output"])
+    if arguments["output"] is None:
+        show(text, end="")
+    else:
+        show(f"report in {arguments['output']}")
+
+
+# --- demo, train, retrain and deceive: the commands that train models ----------------------------
+
+TESTING = ("split", "test_limit")
+"""Data arguments that mean nothing where all splits are used."""
+
+
+def add_demo(parser: argparse.ArgumentParser) -> None:
+    """Flags of demo."""
+    parser.add_argument(
+        "--output-dir",
+        default="attnprobe-demo",
+        help="folder for model and audit (default: %(default)s)",
+    )
+    add_options(parser, DemoOptions)
+    add_verbose(parser)
+
+
+def add_train(parser: CommandParser) -> None:
+    """Flags of train."""
+    add_help_all(parser)
+    add_options(parser, Data, leave_out=TESTING)
+    parser.add_argument(
+        "--output-dir",
+        required=True,
+        help="folder for the checkpoint; run again with the same folder to continue",
+    )
+    parser.add_argument(
+        "--model",
+        help="fine-tune this pretrained Transformer (folder or Hub id) instead of training an "
+        "attention classifier",
+    )
+    add_options(parser, TrainingOptions)
+    add_options(parser, Architecture)
+    add_options(parser.add_argument_group("the Hub"), PublishingOptions)
+    add_json(parser, "scores")
+
+
+def add_retrain(parser: CommandParser) -> None:
+    """Flags of retrain."""
+    add_help_all(parser)
+    parser.add_argument(
+        "--model",
+        required=True,
+        help="folder or Hub id of the base model, an attention classifier",
+    )
+    add_options(parser, Data, leave_out=TESTING)
+    add_tests(parser, RETRAININGS, "all but rationale", of_retrainings)
+    parser.add_argument(
+        "--output-dir",
+        required=True,
+        help="folder for models, rows and report; run again with the same folder to continue",
+    )
+    add_options(parser, RetrainOptions)
+    add_json(parser)
+    add_verbose(parser)
+
+
+def add_deceive(parser: argparse.ArgumentParser) -> None:
+    """Flags of deceive."""
+    parser.add_argument("--model", required=True, help="folder or Hub id of a trained classifier")
+    add_options(parser, Data, leave_out=TESTING)
+    parser.add_argument(
+        "--tokens",
+        nargs="+",
+        required=True,
+        metavar="TOKEN",
+        help="impermissible tokens: the model learns to put no attention on them",
+    )
+    parser.add_argument("--output-dir", required=True, help="folder for the checkpoint")
+    add_options(parser, DeceptionOptions)
+    add_json(parser, "numbers")
+
+
+def run_demo(arguments: dict[str, Any]) -> None:
+    """Trains, audits, and prints the report and how well attention finds the rationale."""
+    from hf_attnprobe.auditing.report import place_lines
+
+    folder = Path(arguments["output_dir"])
+    report, found, metrics = demo(folder, options=from_flat(arguments, DemoOptions))
+    verbose = arguments["verbose"]
+    show(report.to_text(verbose=verbose), end="\n\n")
+    if verbose:
+        show(f"Model\n  {', '.join(_scores(metrics, '{} {:.3f}'))}\n\nRationale")
+        show("\n".join(f"  {line}" for line in rationale_sentences(found)), end="\n\n")
+    else:
+        show(rationale_line(found), end="\n\n")
+    show(f"model    {folder / 'model'}")
+    show("\n".join(place_lines(folder / "audit")))
+
+
+def run_train(arguments: dict[str, Any]) -> None:
+    """Trains on the splits train and validation; scores the test split where there is one."""
+    from_flat(arguments, PublishingOptions)  # refused before anything is trained
+    data, options = from_flat(arguments, Data), from_flat(arguments, TrainingOptions)
+    architecture = from_flat(arguments, Architecture)
+
+    from hf_attnprobe.distributed import process_state
+    from hf_attnprobe.training.run import train
+
+    _, _, metrics = train(
+        data,
+        output_dir=arguments["output_dir"],
+        model=arguments["model"],
+        architecture=vars(architecture),
+        options=options,
+    )
+    if not process_state().is_main_process:
+        return
+    if arguments["json"]:
+        shown = {"model": arguments["output_dir"], "seed": arguments["seed"]}
+        show(json.dumps(shown | {"metrics": metrics}))
+    else:
+        show("\n".join(_scores(metrics, "{}: {:.3f}")))
+        show(f"model in {arguments['output_dir']}")
+    if arguments["push_to_hub"] is not None:
+        _publish(arguments)
+
+
+def _publish(arguments: dict[str, Any]) -> None:
+    """Publishes what was trained; says where on stderr, since stdout is for scores."""
+    from hf_attnprobe.hub.publish import write_card
+
+    written = write_card(arguments["output_dir"], options=from_flat(arguments, CardOptions))
+    show(written, file=sys.stderr)
+
+
+def of_retrainings() -> dict[str, type[Options]]:
+    """The classes of the options of the tests that train models."""
+    from hf_attnprobe.retraining.registry import retrainings
+
+    return {name: test.options for name, test in retrainings().items()}
+
+
+def run_retrain(arguments: dict[str, Any]) -> None:
+    """Trains models beside a base and prints what they say of it."""
+    data, options = from_flat(arguments, Data), from_flat(arguments, RetrainOptions)
+
+    from hf_attnprobe.auditing.report import place_lines
+    from hf_attnprobe.retraining.result import to_json
+    from hf_attnprobe.retraining.run import retrain
+
+    report = retrain(
+        arguments["model"],
+        data,
+        asked(arguments, of_retrainings),
+        output_dir=arguments["output_dir"],
+        options=options,
+    )
+    if arguments["json"]:
+        show(json.dumps(to_json(report)))
+    else:
+        show(report.to_text(verbose=arguments["verbose"]), end="\n\n")
+        show("\n".join(place_lines(arguments["output_dir"])))
+
+
+def run_deceive(arguments: dict[str, Any]) -> None:
+    """Trains a model against attention to some tokens and prints what became of both."""
+    data, options = from_flat(arguments, Data), from_flat(arguments, DeceptionOptions)
+
+    from hf_attnprobe.deception.report import to_json
+    from hf_attnprobe.deception.run import deceive
+
+    deception = deceive(
+        arguments["model"],
+        data,
+        arguments["tokens"],
+        output_dir=arguments["output_dir"],
+        options=options,
+    )
+    if arguments["json"]:
+        show(json.dumps(to_json(deception)))
+    else:
+        show(f"{deception}\nmodel in {arguments['output_dir']}")
+
+
+def _scores(metrics: dict[str, float], form: str) -> list[str]:
+    """Name and value of every score."""
+    return [form.format(name.replace("_", " "), metrics[name]) for name in metrics]
+
+
+# --- plan and work: an audit cut into partitions, for many processes and machines ----------------
+
+
+def add_plan(parser: CommandParser) -> None:
+    """Flags of plan: those of audit, and the job's."""
+    add_help_all(parser)
+    add_audited(parser)
+    parser.add_argument(
+        "--output-dir",
+        required=True,
+        metavar="JOB",
+        help="folder of the job, or a URL that fsspec knows, such as s3://bucket/job",
+    )
+    parser.add_argument(
+        "--partitions",
+        type=int,
+        default=64,
+        metavar="N",
+        help="parts of the job, eight or more for each worker (default: 64)",
+    )
+
+
+def add_work(parser: argparse.ArgumentParser) -> None:
+    """Flags of work."""
+    parser.add_argument("job", metavar="JOB", help="folder or URL of attnprobe plan")
+    add_options(parser, WorkOptions)
+
+
+def run_plan(arguments: dict[str, Any]) -> None:
+    """Plans an audit and says how to work on it."""
+    from hf_attnprobe.partitions.planning import plan_audit
+
+    plan = plan_audit(
+        arguments["model"],
+        from_flat(arguments, Data),
+        asked(arguments, of_audits),
+        options=from_flat(arguments, AuditOptions),
+        output_dir=arguments["output_dir"],
+        partitions=arguments["partitions"],
+    )
+    job = arguments["output_dir"]
+    show(f"job {plan.name[:16]}: {plan.n_texts} texts in {plan.n_partitions} partitions")
+    show(f"attnprobe work {job}  # as many of these as you like, anywhere")
+
+
+def run_work(arguments: dict[str, Any]) -> None:
+    """Works on a job until nothing of it is left."""
+    from hf_attnprobe.partitions.work import work
+
+    show(work(arguments["job"], options=from_flat(arguments, WorkOptions)))
+
+
+# --- study: many steps, one report ---------------------------------------------------------------
+
+
+def add_study(parser: argparse.ArgumentParser) -> None:
+    """Flags of study."""
+    parser.add_argument(
+        "file",
+        help="a YAML file; or a study of the package: encoders, room, transfer, "
+        "which-tasks; or the tables of a paper: jain-wallace, mohankumar, "
+        "serrano-smith, tutek-snajder, wiegreffe-pinter",
+    )
+    parser.add_argument(
+        "--output-dir",
+        required=True,
+        help="folder for steps and report; run again with the same folder to continue",
+    )
+    add_options(parser, StudyOptions)
+    add_json(parser)
+
+
+def run_study(arguments: dict[str, Any]) -> None:
+    """Runs a study file, or the rest of it, and prints the report."""
+    from hf_attnprobe.options import from_flat
+    from hf_attnprobe.studies.report import to_json
+    from hf_attnprobe.studies.run import study
+
+    folder = Path(arguments["output_dir"])
+    options = from_flat(arguments, StudyOptions)
+    report = study(arguments["file"], output_dir=folder, options=options)
+    if arguments["json"]:
+        show(json.dumps(to_json(report)))
+    else:
+        show(f"{report}\n\nfull report in {folder / 'report.md'}")
+
+
+# --- calibrate: how often the verdict is wrong where the truth is known --------------------------
+
+
+def add_calibrate(parser: argparse.ArgumentParser) -> None:
+    """Flags of calibrate."""
+    parser.add_argument(
+        "--output-dir",
+        help="folder for calibration.json, its page (html, md) and the answers of each model",
+    )
+    add_options(parser, CalibrationOptions)
+    add_json(parser)
+
+
+def run_calibrate(arguments: dict[str, Any]) -> None:
+    """Calibrates the verdict and prints the tables."""
+    from hf_attnprobe.calibration.report import to_json
+    from hf_attnprobe.calibration.run import calibrate
+    from hf_attnprobe.options import from_flat
+
+    options = from_flat(arguments, CalibrationOptions)
+    found = calibrate(arguments["output_dir"], options=options)
+    show(json.dumps(to_json(found)) if arguments["json"] else str(found))
+
+
+# --- card: what a checkpoint's README says, and its way to the Hub -------------------------------
+
+
+def add_card(parser: argparse.ArgumentParser) -> None:
+    """Flags of card."""
+    parser.add_argument("model", metavar="MODEL", help="folder of a checkpoint")
+    parser.add_argument(
+        "audits",
+        nargs="*",
+        metavar="AUDIT",
+        help="output folders of its audits (default: the card says that it was not audited)",
+    )
+    add_options(parser, CardOptions)
+
+
+def run_card(arguments: dict[str, Any]) -> None:
+    """Writes a checkpoint's card, and publishes both where that is asked for."""
+    from hf_attnprobe.hub.publish import announcement, write_card
+
+    options = from_flat(arguments, CardOptions)
+    if options.push_to_hub is not None:
+        show(announcement(options, len(arguments["audits"])), file=sys.stderr)
+    show(write_card(arguments["model"], arguments["audits"], options=options))
+
+
+# --- datasets: the data sets that have a name ----------------------------------------------------
+
+HEADER = ("name", "task", "train / validation / test", "classes", "at hand", "source")
+
+
+def add_datasets(parser: argparse.ArgumentParser) -> None:
+    """Flags of datasets."""
+    parser.add_argument(
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help="data sets to say all of; NAME=FOLDER reads the folder and counts its texts "
+        "(default: a row for each)",
+    )
+    add_json(parser, "data sets")
+
+
+def run_datasets(arguments: dict[str, Any]) -> None:
+    """Lists the data sets that have a name, or says what to bring for some."""
+    from hf_attnprobe.data.catalogue import known_datasets
+
+    known = known_datasets(*arguments["names"])
+    if arguments["json"]:
+        show(json.dumps([dataset.to_json() for dataset in known]))
+    elif arguments["names"]:
+        show("\n\n".join(map(str, known)))
+    else:
+        show(_table(known))
+
+
+def _table(known: "list[KnownDataset]") -> str:
+    """A row for each data set, in columns, and the licences below."""
+    rows = [HEADER, *map(_cells, known)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = [cell.ljust(n) for cell, n in zip(row, widths, strict=True)]
+        lines.append("  ".join(cells).rstrip())
+    lines.append("\nLicences")
+    names: dict[str, list[str]] = {}
+    for dataset in known:
+        names.setdefault(dataset.card.licence, []).append(dataset.name)
+    lines += [f"  {', '.join(who)}: {licence}" for licence, who in names.items()]
+    lines.append(
+        "\n`attnprobe datasets NAME` says which files to bring and how they are cut. "
+        "A folder stands for a name as NAME=FOLDER."
+    )
+    return "\n".join(lines)
+
+
+def _cells(dataset: "KnownDataset") -> tuple[str, ...]:
+    card = dataset.card
+    return (
+        dataset.name,
+        card.task,
+        card.sizes_in_words(),
+        str(card.n_classes or "–"),
+        "yes" if dataset.at_hand else "no",
+        dataset.source if dataset.is_on_hub else "files to bring",
+    )
