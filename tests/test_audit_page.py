@@ -23,12 +23,16 @@ from transformers import BertConfig, BertForSequenceClassification
 import report_schema
 from by_name import audit_by_name
 from hf_attnprobe import build_tokenizer
+from hf_attnprobe.auditing.document import facts, origin
 from hf_attnprobe.auditing.head_tables import COLUMNS
+from hf_attnprobe.auditing.heads import which_heads
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.prepare import audit_asked_for as asked_for
 from hf_attnprobe.auditing.report import read_audit
 from hf_attnprobe.auditing.result import to_json
 from hf_attnprobe.auditing.verdict import (
+    CAUTIONS,
+    MAY,
     QUESTION,
     change_sentences,
     conclusion_sentence,
@@ -401,8 +405,8 @@ def test_it_claims_no_more_than_the_answer(answer):
 @pytest.mark.parametrize(
     "said, answer, start",
     [
-        ("yyyyy", "yes", "Yes, with the note below"),
-        ("yynyy", "yes", "Yes, with the note below"),
+        ("yyyyy", "yes", "Yes, with a note"),
+        ("yynyy", "yes", "Yes, with a note"),
         ("yynny", "mostly yes", "Only with a warning"),
         ("nnnny", "mostly no", "Only with a warning"),
         ("nynnp", "mostly no", "Only with a warning"),
@@ -448,6 +452,12 @@ def test_every_answer_has_a_symbol_and_a_tone():
         assert f".answer.{answer.replace(' ', '-')}" in style
 
 
+@pytest.mark.parametrize("answer", Answer)
+def test_whether_it_may_be_shown_points_at_nothing_else(answer):
+    """A comparison and a card show the sentence without what an audit's page has below it."""
+    assert not re.search("below|above|section", f"{MAY[answer]}. {CAUTIONS[answer]}")
+
+
 # --- the command that repeats it --------------------------------------------------------
 
 
@@ -460,6 +470,27 @@ def test_the_command_repeats_the_audit(cli, classifier, checkpoint, reviews_fold
     for told in ("statistics", "findings"):
         assert_same_numbers(getattr(again, told), getattr(before, told))
     assert again.provenance["asked_for"] == before.provenance["asked_for"]
+
+
+def test_an_audit_with_a_time_promises_no_equal_numbers(classifier):
+    """Which texts it reaches depends on the machine; each of them has the same numbers."""
+    report = read_audit(classifier)
+    assert "The same command gives the same numbers" in Read(report.to_html()).text
+    said = {"stopping": {"limits": {"seconds": 60.0}}}
+    text = str(origin(dataclasses.replace(report, provenance={**report.provenance, **said})))
+    assert "gives the same numbers" not in text
+    assert "each text that it reaches gets the same numbers" in text
+
+
+def test_heads_are_counted_once(classifier):
+    """Heads that a test reached and heads that one edit reached are two counts."""
+    report = read_audit(classifier)
+    one = next(s for s in report.statistics if s.statistic == "median_tvd" and s.group == "all")
+    heads = [dataclasses.replace(one, layer=0, head=k) for k in range(2)]
+    seen = dataclasses.replace(one, statistic="attention_leave_one_out_tau", layer=0, head=2)
+    told = dataclasses.replace(report, statistics=(*heads, seen), rows=report.rows[:0])
+    assert "Only 2 of 3 heads were edited in this way" in which_heads(told)
+    assert "3 heads one by one" in str(facts(told))
 
 
 def assert_same_numbers(records, expected):

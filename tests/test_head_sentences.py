@@ -254,7 +254,7 @@ def test_a_threshold_gives_a_number_sides(tmp_path):
     above = own.labelled_value > middle
     right = ((own.value > middle) == above).mean()
     assert f"threshold is right in {right:.2f} [" in said
-    assert f"more frequent one in {max(above.mean(), 1 - above.mean()):.2f}:" in said
+    assert f"more frequent one is right in {max(above.mean(), 1 - above.mean()):.2f}." in said
     assert f"above {middle:g} or not" in report.to_text(verbose=True)
 
 

@@ -144,7 +144,7 @@ def test_without_rows_nothing_is_sure(shuffled):
     statistics, rows = described(rows_of("permutation", "median_tvd", shuffled))
     for none in (rows[:0], pd.DataFrame()):
         said = the(head_sentences(statistics, none), "Assignment")
-        assert "2 of 72 heads (by their means alone)" in said
+        assert "2 of 72 heads (by their means; no intervals)" in said
         assert "the most is head 5.9 with 0.25, by its mean alone" in said
         assert "[" not in said and "surely" not in said
         assert "*" not in "\n".join(blocks(head_tables(statistics, none)))

@@ -404,7 +404,7 @@ def test_in_haste_tests_do_less_unless_something_else_is_said(
     assert provenance["options"]["permutation"] == {"n_permutations": expected}
     repeated = provenance["asked_for"]
     assert repeated["tests"]["permutation"].get("n_permutations", 10) == expected
-    note = "as with --set permutation.n_permutations=10, unless"
+    note = "without --time, add --set permutation.n_permutations=10"
     assert (note in (tmp_path / "out" / "report.md").read_text()) == (not said)
     if not said:
         other = cli(*limited)

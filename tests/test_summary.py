@@ -112,7 +112,7 @@ def test_undefined_everywhere():
 def test_readings_name_the_numbers():
     statistics = summarize(rows(), ["a", "b"], READINGS)
     assert sentence(find_statistic(statistics, "epsilon_max_jsd@0.05"), READINGS).startswith(
-        "with the output within 0.05"
+        "the farthest attention found that keeps the output within 0.05"
     )
     assert f"{find_statistic(statistics, 'median_tvd').mean:.2f}" in sentence(
         find_statistic(statistics, "median_tvd"), READINGS

@@ -54,10 +54,10 @@ class Distance:
             markdown.interval(e.value, e.ci95, digits=2) for e in (self.attention, self.random)
         ]
         return (
-            f"Distance: without the fifth of their tokens of most attention {shares[0]} "
-            f"of {self.attention.n} texts are farther from the data than 95% of whole "
-            f"texts are, without random tokens {shares[1]}. Up to .05 they are no farther "
-            "than whole ones, as far as hidden states tell (MaSF; tokens deleted)."
+            f"Distance: a share of {shares[0]} of {self.attention.n} texts is farther from the data "
+            "than 95% of whole texts once the fifth of their tokens with most attention is "
+            f"deleted; with as many random tokens deleted, a share of {shares[1]}. A share of .05 "
+            "is that of whole texts (MaSF, from hidden states)."
         )
 
 

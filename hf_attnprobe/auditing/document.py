@@ -206,7 +206,7 @@ def _legend(report: AuditResult) -> list[str]:
     """What the words of the table mean."""
     legend = []
     if "control" in report.provenance:
-        legend.append("control: the weights at other tokens")
+        legend.append("control: the same weights at other tokens")
     rules = dict.fromkeys(f.rule for f in report.findings)
     legend += [report.words.fill(line) for rule in rules for line in RULES[rule].legend]
     return list(dict.fromkeys(legend))
@@ -311,7 +311,7 @@ def units_note(report: AuditResult) -> list[str]:
         first = segment == "text"
         explained, held = ("first", "second") if first else ("second", "first")
         notes.append(
-            f"Importances, leave-one-out and erasure are of the {explained} text of each "
+            f"Importances, leave-one-out and erasure are about the {explained} text of each "
             f"pair; the {held} stays as it is. Edits of attention reach both."
         )
     if report.provenance.get("units") == "sentences":
@@ -328,10 +328,9 @@ def target_note(report: AuditResult) -> list[str]:
         if options.get("target") is not None:
             targets.setdefault(str(options["target"]), []).append(test)
     return [
-        f"Explained is in {', '.join(tests)} why a text is decided for the class {target} "
-        "or not: what is said there of the predicted class is of the side that the text "
-        f"is on, {target} or all other classes together, and a decision flips where it "
-        "changes sides."
+        f"{', '.join(tests)}: these tests explain why a text is decided for the class {target} or "
+        f'not. There, "the predicted class" is the side that the text is on ({target}, or all '
+        "other classes together), and a decision flips where it changes sides."
         for target, tests in targets.items()
     ]
 
@@ -370,7 +369,7 @@ def facts(report: AuditResult) -> Facts:
         "texts": (f"{report.n:,} of ", Code(str(report.dataset))),
         "predicts": " ".join(predicts_note(report)).removeprefix("Predicts ") or None,
         "classes": classes_note(report),
-        "right predictions": _quality(report.findings),
+        "accuracy": _quality(report.findings),
         "compared with": _compared_with(report),
         "attention tested": _tested(report),
         "which heads matter": which_heads(report),
@@ -393,8 +392,8 @@ def _quality(findings: Sequence[Finding]) -> str | None:
         if f.rule == "accuracy" and f.n and "majority" in f.yardsticks:
             majority = f.yardsticks["majority"]
             return (
-                f"{majority + f.value:.2f} of {f.n} texts; always saying the most "
-                f"frequent answer {majority:.2f}"
+                f"{majority + f.value:.2f} on {f.n} texts; always saying the most frequent answer "
+                f"has {majority:.2f}"
             )
     return None
 
@@ -534,8 +533,7 @@ def _beside(finding: Finding) -> list[Said]:
     ]
     if finding.other_draws is not None:
         lines.append(
-            f"share of single draws of the control that change the answer: "
-            f"{finding.other_draws:.2f}"
+            f"share of the control's single draws that change the answer: {finding.other_draws:.2f}"
         )
     return lines
 
@@ -683,20 +681,19 @@ def heads_section(report: AuditResult) -> Section | None:
 
 
 LIMITS = (
-    "Everything here is a mean over these texts. Of a single text the opposite may be true.",
-    "The model was trained once. Another seed may attend otherwise: attnprobe retrain tells.",
+    "Everything here is a mean over these texts. For a single text the opposite may be true.",
+    "The model was trained once. Another seed may attend differently: attnprobe retrain tells.",
     "Intervals are over texts; they say nothing about other kinds of texts.",
     "Edited attention and texts with tokens taken out are not what the model was trained on.",
     "A yes means that a test found no disagreement of this size. It is no proof that "
     "people draw the right conclusions from a heat map.",
 )
 DOES = {
-    "correlation": "compares the order of attention with that of gradients and of "
-    "leaving tokens out",
+    "correlation": "compares the order of attention with that of gradients and of leave-one-out",
     "permutation": "shuffles the weights among the tokens",
     "adversarial": "searches other attention that keeps the output",
     "erasure": "sets weights to 0 one after the other until the decision flips",
-    "input_erasure": "takes the tokens of most attention out of the text",
+    "input_erasure": "takes the tokens with most attention out of the text",
     "uniform_attention": "gives all tokens of a text the same weight",
     "head_ablation": "replaces the output of a head",
     "explanations": "compares other explanations of a head with leaving tokens out",
@@ -715,7 +712,7 @@ def not_tested(report: AuditResult) -> Section:
     """Questions without an answer, tests that did not run, and limits."""
     asked = {f.rule for f in report.findings}
     unasked = [
-        f"{RULES[rule].name}: {RULES[rule].question} No test of this audit says."
+        f"{RULES[rule].name}: {RULES[rule].question} No test of this audit answers this."
         for rule in QUESTIONS
         if rule not in asked
     ]
@@ -725,8 +722,8 @@ def not_tested(report: AuditResult) -> Section:
     not_run = [f"{_test(name)} was left out: {why}" for name, why in left_out.items()]
     if report.provenance.get("control", "none") == "none":
         not_run.append(
-            "no control: what the same weights at other tokens reach is not known; "
-            "--control auto runs one"
+            "no control was run, so it is not known what the same weights at other tokens "
+            "reach; --control auto runs one"
         )
     n_all, n_tested = len(heads_of_model(report)), len(tested_heads(report))
     if n_tested < n_all:
@@ -770,8 +767,8 @@ OF_PYTHON = (
 
 INSTALLED = "hf_attnprobe is installed from a clone of it by "
 ROWS = (
-    " there. The audit's folder, in which report.html is written, holds the numbers: a "
-    "row for each text and statistic in rows/ (the control's in control/rows/), the means in summary.json."
+    " there. The numbers lie beside report.html in the audit's folder: a row for each text "
+    "and statistic in rows/ (the control's in control/rows/), the means in summary.json."
 )
 
 
@@ -784,8 +781,8 @@ def origin(report: AuditResult) -> Section:
         [
             None if is_repeatable(said) else OF_PYTHON,
             Listing(repeating("audit", said)),
-            "The same command gives the same numbers with the same versions and "
-            f"fingerprints: model {said.get('model_fingerprint', 'unknown')}, data "
+            f"{_same_numbers(said)} with the same versions and fingerprints: model "
+            f"{said.get('model_fingerprint', 'unknown')}, data "
             f"{said.get('data_fingerprint', 'unknown')}, "
             f"{in_words(said.get('versions', {}))}.",
             (INSTALLED, Code("pip install ."), ROWS),
@@ -793,6 +790,16 @@ def origin(report: AuditResult) -> Section:
         ],
         id="origin",
     )
+
+
+def _same_numbers(provenance: Mapping[str, Any]) -> str:
+    limits = (provenance.get("stopping") or {}).get("limits", {})
+    if "seconds" in limits:
+        return (
+            "The same command reaches more or fewer texts in its --time from run to run; each "
+            "text that it reaches gets the same numbers"
+        )
+    return "The same command gives the same numbers"
 
 
 def _flat(provenance: Mapping) -> list[tuple[str, object]]:

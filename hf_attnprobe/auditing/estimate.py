@@ -128,7 +128,7 @@ class AuditEstimate:
         seconds, control = self.seconds, " and its control" if self.with_control else ""
         passes = self.flops / self.forward_flops if self.forward_flops else 0.0
         left = "" if self.n_left == self.n_texts else f", {self.n_left:,} of them left"
-        several = "up to two heads and a group"
+        several = "up to two heads and one group of heads"
         places = several if self.measured_heads > 1 else "the one place"
         return "\n".join(
             [
@@ -142,9 +142,8 @@ class AuditEstimate:
                 f"memory   up to {in_bytes(self.memory)}, "
                 f"{in_bytes(self.batch_memory)} of it for a batch",
                 f"disk     {in_bytes(self.disk)}",
-                f"measured on {self.measured_texts} texts at {places} of each test, on "
-                "this machine as busy as it is now; of jobs that were tried it said .7 to "
-                "1.4 times what they took",
+                f"measured on {self.measured_texts} texts at {places} for each test, at this machine's "
+                "present load; in trials the estimate was .7 to 1.4 times the time taken",
             ]
         )
 

@@ -137,36 +137,35 @@ class Disagreement:
 
 DISAGREEMENTS = (
     Disagreement(
-        "attention and gradients disagree most on the order of its tokens (τ {0:.2f})",
+        "attention and gradients disagree most about the order of its tokens (τ {0:.2f})",
         ("attention_gradient_tau",),
         lambda tau: -tau,
     ),
     Disagreement(
-        "attention ranks its tokens much as leaving them out does (τ {0:.2f}), and yet "
-        "attention far away ({1:.0%} of the way to the farthest) gives the same output",
+        "attention and leave-one-out rank its tokens alike (τ {0:.2f}), and yet very different "
+        "attention ({1:.0%} of the way to the farthest) gives the same output",
         ("attention_leave_one_out_tau", "share_of_largest@0.01"),
         np.minimum,
     ),
     Disagreement(
-        "leaving tokens out agrees with gradients (τ {1:.2f}) far more than with "
-        "attention (τ {0:.2f})",
+        "leave-one-out agrees with gradients (τ {1:.2f}) far more than with attention (τ {0:.2f})",
         ("attention_leave_one_out_tau", "gradient_leave_one_out_tau"),
         lambda attention, gradient: gradient - attention,
     ),
     Disagreement(
-        "erased in the order of attention {0:.0%} of its tokens go before the decision "
-        "flips, where {1:.0%} are enough",
+        "erasing in the order of attention takes {0:.0%} of its tokens to flip the decision, "
+        "or never flips it, while {1:.0%} of the tokens are enough",
         ("fraction_to_flip@attention", "minimal_fraction"),
         lambda needed, enough: needed - enough,
     ),
     Disagreement(
-        "shuffling its attention moves the output least ({1:.3f}) although one token has "
-        "{0:.0%} of the attention",
+        "one token has {0:.0%} of the attention, and yet shuffling moves the output least "
+        "({1:.3f})",
         ("max_attention", "median_tvd", "special_attention"),
         lambda largest, moved, special: (largest - moved).where(special < largest),
     ),
     Disagreement(
-        "attention and leaving tokens out disagree most on the order of its tokens (τ {0:.2f})",
+        "attention and leave-one-out disagree most about the order of its tokens (τ {0:.2f})",
         ("attention_leave_one_out_tau",),
         lambda tau: -tau,
     ),

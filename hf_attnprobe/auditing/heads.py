@@ -132,6 +132,7 @@ def heads_of(statistics: Sequence[Statistic], rows: pd.DataFrame, name: str) -> 
 # --- What the numbers of many heads say, in plain words. Pure ------------------------------------
 
 N_LISTED = 8  # heads named in a sentence
+MIN_COUNTED = 2  # heads: "1 of 1" counts nothing
 MIN_HEADS = 10  # heads from which on a correlation over heads is read
 
 
@@ -168,7 +169,7 @@ def _counted(heads: Heads, threshold: float) -> str:
     "3 of 72 heads (2 surely: simultaneous 95% intervals)"
     """
     n_above = sum(mean >= threshold for mean in heads.means.values())
-    sure = "by their means alone"
+    sure = "by their means; no intervals"
     if heads.intervals:
         sure = f"{len(heads.surely(threshold))} surely: simultaneous 95% intervals"
         without = len(heads.means) - len(heads.intervals)
@@ -197,7 +198,7 @@ def _largest(heads: Heads, digits: str = ".2f") -> tuple[HeadKey, str]:
 
 def _assignment(heads: Heads, change: str, words: Words) -> str | None:
     """Heads whose pattern matters, the most important first."""
-    if not heads.means:
+    if len(heads.means) < MIN_COUNTED:
         return None
     ranked = sorted(((v, site) for site, v in heads.means.items()), reverse=True)
     above = [(v, site) for v, site in ranked if v >= MATTERS]
@@ -213,7 +214,7 @@ def _assignment(heads: Heads, change: str, words: Words) -> str | None:
 
 def _importance(heads: Heads, baseline: ByHead) -> str | None:
     """Attention against leave-one-out; gradients are the yardstick of all heads."""
-    if not heads.means:
+    if len(heads.means) < MIN_COUNTED:
         return None
     site, best = _largest(heads)
     reached = baseline.get(site)
@@ -227,7 +228,7 @@ def _importance(heads: Heads, baseline: ByHead) -> str | None:
 
 def _uniqueness(heads: Heads, words: Words) -> str | None:
     """How far attention can be moved; of what was found, so at least so far."""
-    if not heads.means:
+    if len(heads.means) < MIN_COUNTED:
         return None
     return (
         f"Uniqueness: the attention of at least {_counted(heads, ELSEWHERE)} can be "
@@ -237,7 +238,7 @@ def _uniqueness(heads: Heads, words: Words) -> str | None:
 
 
 def _erasure(heads: Heads, words: Words) -> str | None:
-    if not heads.means:
+    if len(heads.means) < MIN_COUNTED:
         return None
     return (
         f"Erasure: where some order of erasing a head's weights flips {words.decision}, "
@@ -272,7 +273,7 @@ def _removal(statistics: Sequence[Statistic], rows: pd.DataFrame, words: Words) 
     attention, random = (f"comprehensiveness@{by}" for by in ("attention", "random"))
     first, second = by_head(statistics, attention), by_head(statistics, random)
     sites = sorted(first.keys() & second.keys())
-    if not sites:
+    if len(sites) < MIN_COUNTED:
         return None
     means = {site: first[site] - second[site] for site in sites}
     values = values_by_head(rows, attention), values_by_head(rows, random)
@@ -375,13 +376,13 @@ def which_heads(report: AuditResult) -> str | None:
 
 
 def _chosen(report: AuditResult, n_tested: int) -> str:
-    """That only some heads were tested, and how they were chosen."""
+    """Says that only some heads had this edit, and how they were chosen."""
     n = len(heads_of_model(report))
     if n <= n_tested:
         return ""
     sites = report.provenance.get("sites", {})
     how = ", chosen by a quick estimate of their effect" if sites.get("screen") else ""
-    return f" Only {n_tested} of {n} heads were tested one by one{how}."
+    return f" Only {n_tested} of {n} heads were edited in this way{how}."
 
 
 def heads_of_model(report: AuditResult) -> set[Place]:
@@ -405,8 +406,8 @@ def _single(report: AuditResult, name: str, means: Mapping[Place, float], edited
         place = max(means, key=means.__getitem__)
         return (
             f"Which heads matter is not known: no head has the {MIN_TEXTS} texts that an "
-            f"interval takes. The largest mean is that of head {_head_name(place)}, "
-            f"{means[place]:.2f}, by which the output moves when {edited}."
+            f"interval needs. Head {_head_name(place)} has the largest mean: the output moves by "
+            f"{means[place]:.2f} when {edited}."
         )
     sure = sorted(
         (p for p, (low, _) in intervals.items() if low >= MATTERS),
@@ -418,18 +419,20 @@ def _single(report: AuditResult, name: str, means: Mapping[Place, float], edited
     if sure:
         named = ", ".join(_head_name(p) for p in sure[:MOST_NAMED])
         more = f" and {len(sure) - MOST_NAMED} more" if len(sure) > MOST_NAMED else ""
+        which = f"Head {named} matters by itself"
+        if len(sure) > 1:
+            which = f"Heads {named}{more} matter one by one"
         said = (
-            f"By itself matters head {named}{more}: when {edited}, the output surely "
-            f"moves by {MATTERS:.2f} or more; the most by {number} (head {_head_name(largest)})"
+            f"{which}: when {edited}, the output surely moves by {MATTERS:.2f} or more; "
+            f"head {_head_name(largest)} moves it most, by {number}"
         )
     else:
         said = (
-            f"No single head is shown to matter by itself: when {edited}, of the heads "
-            f"with an interval {_head_name(largest)} moves the output most, by {number}, and a "
-            f"head counts from {MATTERS:.2f} on"
+            f"No single head is shown to matter by itself: when {edited}, head "
+            f"{_head_name(largest)} moves the output most among heads with an interval, by "
+            f"{number}; a head matters from {MATTERS:.2f} on"
         )
-    open_ones = f"; of {may} more it is open" if sure and may else ""
-    open_ones = f"; of {may} it is open" if may and not sure else open_ones
+    open_ones = f"; {may} {'more ' if sure else ''}may matter" if may else ""
     unknown = len(means) - len(intervals)
     few = f"; {unknown} heads have too few texts for an interval" if unknown else ""
     top = max(means, key=means.__getitem__)
@@ -439,8 +442,8 @@ def _single(report: AuditResult, name: str, means: Mapping[Place, float], edited
             f"an interval{f', as {unknown - 1} others' if unknown > 1 else ''}"
         )
     return (
-        f"{said}{open_ones}{few}. Compared are {len(intervals)} heads, with intervals that "
-        "hold for all of them at once (95%)."
+        f"{said}{open_ones}{few}. The intervals hold for all {len(intervals)} compared heads at "
+        "once (95%)."
     )
 
 
@@ -455,13 +458,15 @@ def _beside(report: AuditResult, name: str, all_edited: str) -> str:
     said = []
     if layers:
         place = max(layers, key=lambda p: layers[p].mean)
-        said.append(f"of whole layers layer {place[0]} moves it most, by {_shown(layers[place])}")
+        said.append(
+            f"among whole layers, layer {place[0]} moves it most, by {_shown(layers[place])}"
+        )
     if (-1, -1) in found:
         said.append(f"{all_edited} moves it by {_shown(found[-1, -1])}")
     if not said:
         return ""
     text = "; ".join(said)
-    return f" Beside that, {text}."
+    return f" For comparison: {text}."
 
 
 def _shown(s: Statistic) -> str:

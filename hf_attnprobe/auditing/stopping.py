@@ -194,9 +194,9 @@ def _work(facts: Mapping[str, Any], statistics: Sequence[Statistic], stopping: S
     if done >= full:
         return f"Stopping ({_limits(facts)}): {how}, so nothing was left out."
     return (
-        f"Stopping ({_limits(facts)}): {how}. Numbers rest on {texts} of "
-        f"{stopping.n_texts} texts, the first of a fixed random order; the same command "
-        "goes on, without the option to the end."
+        f"Stopping ({_limits(facts)}): {how}. Each test saw {texts} of the {stopping.n_texts} "
+        "texts, the first in a fixed random order. The same command goes on; without the "
+        "option it runs to the end."
     )
 
 
@@ -210,8 +210,8 @@ def _in_haste(options: Mapping[str, Mapping[str, Any]]) -> list[str]:
         for name, value in of_test.items()
     ]
     return [
-        f"With --time tests do less for each text: as with --set {' '.join(said)}, unless "
-        "something else is said. To go on in this folder without --time, say that."
+        f"With --time, tests do less for each text. To continue in this folder without --time, "
+        f"add --set {' '.join(said)}."
     ]
 
 
@@ -248,13 +248,13 @@ def _ordinary(unbounded: Sequence[str]) -> str:
         "not all texts were predicted, and the pictures of single groups of texts"
     )
     if not unbounded:
-        return f"Ordinary intervals, which do not allow for stopping, have {others}."
+        return f"Some intervals do not allow for stopping early and may be too narrow: those of {others}."
     named = ", ".join(unbounded[:N_NAMED])
     more = len(unbounded) - N_NAMED
     rest = f" and {more} more" if more > 0 else ""
     return (
-        "Ordinary intervals, which do not allow for stopping, have the statistics without "
-        f"known bounds: {named}{rest}; so have {others}."
+        "Some intervals do not allow for stopping early and may be too narrow: those of "
+        f"statistics without known bounds ({named}{rest}), {others}."
     )
 
 

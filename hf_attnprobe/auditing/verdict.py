@@ -243,15 +243,15 @@ def _numbers(found: NumberQuality, sides: Quality) -> Finding:
         return no_accuracy(f"all {found.n_labelled} labels are equal, so R² is not defined")
     answer = grade(beyond, RULES["accuracy"])
     how = {
-        Answer.YES: "which is better than that",
-        Answer.NO: "which is not better than that",
-        Answer.CANNOT_SAY: f"{_too_few(beyond)}cannot be told from that",
+        Answer.YES: "so the model is better",
+        Answer.NO: "so the model is not better",
+        Answer.CANNOT_SAY: f"{_too_few(beyond)}cannot be told from 0",
     }[answer]
     said = (
         f"The predicted number is off by "
         f"{said_as(found.error)} on average over {found.n_labelled} texts, always saying "
-        f"the labels' mean by {said_as(found.error_of_mean)} (mean absolute error, in the "
-        f"labels' own unit). R² is {said_as(beyond)}, where saying the mean has 0, {how}."
+        f"the labels' mean is off by {said_as(found.error_of_mean)} (mean absolute error, in the "
+        f"labels' own unit). R² is {said_as(beyond)} (saying the mean has 0), {how}."
     )
     yardsticks = {
         "mean_absolute_error": found.error.value,
@@ -260,8 +260,8 @@ def _numbers(found: NumberQuality, sides: Quality) -> Finding:
     if sides.accuracy is not None and sides.beyond_majority is not None:
         said += (
             f" The side of the threshold is right in {said_as(sides.accuracy)} of "
-            f"{sides.n_labelled} texts, always saying the more frequent one in "
-            f"{sides.majority:.2f}: {said_as(sides.beyond_majority)} more."
+            f"{sides.n_labelled} texts; always saying the more frequent one is right in "
+            f"{sides.majority:.2f}. The difference is {said_as(sides.beyond_majority)}."
         )
     return _accuracy(answer, said, beyond, yardsticks)
 
@@ -270,7 +270,7 @@ def graded_accuracy(found: Quality, words: Words) -> Finding:
     """Of decisions against the most frequent one."""
     rule, sure = RULES["accuracy"], found.top_probability
     certainty = f"Its mean {words.likely} is {said_as(sure)}"
-    why = "The nearer that is to 1, the less the output shows of small changes."
+    why = "The nearer this is to 1, the less a small change shows in the output."
     if found.accuracy is None:
         return no_accuracy(rest=f"{certainty}. {why}")
     if found.beyond_majority is None:
@@ -280,15 +280,18 @@ def graded_accuracy(found: Quality, words: Words) -> Finding:
     beyond = found.beyond_majority
     answer = grade(beyond, rule)
     how = {
-        Answer.YES: "more",
-        Answer.NO: "more, so not better",
-        Answer.CANNOT_SAY: f"more, {_too_few(beyond)}cannot be told from nothing",
+        Answer.YES: "so the model is better",
+        Answer.NO: "so the model is not better",
+        Answer.CANNOT_SAY: f"{_too_few(beyond)}cannot be told from 0",
     }[answer]
     usual = ALWAYS_SAYING.get(words.kind, "always saying the most frequent class")
     calibration = ""
     if found.calibration_error is not None:
         calibration = f" Its calibration error is {found.calibration_error:.2f}."
-    said = f"{_right(found, words)}, {usual} in {found.majority:.2f}: {said_as(beyond)} {how}.{calibration} {certainty}. {why}"
+    said = (
+        f"{_right(found, words)}; {usual} is right in {found.majority:.2f}. The difference is "
+        f"{said_as(beyond)}, {how}.{calibration} {certainty}. {why}"
+    )
     yardsticks = {
         "accuracy": found.accuracy.value,
         "majority": found.majority,
@@ -321,17 +324,17 @@ def _right(found: Quality, words: Words) -> str:
 
 WARN = "Only with a warning. Highlighting shows where the model looked, not why it decided"
 MAY = {
-    Answer.YES: "Yes, with the note below. All questions that decide support it",
+    Answer.YES: "Yes, with a note. All questions that decide support it",
     Answer.MOSTLY_YES: WARN,
     Answer.PARTLY: WARN,
     Answer.MOSTLY_NO: WARN,
     Answer.NO: "No",
     Answer.CANNOT_SAY: "Not yet: this audit cannot tell",
 }
-ONLY_BESIDE = "If it is shown, then with the sentences below beside it."
+ONLY_BESIDE = "If it is shown, say beside it what these tests found for and against it."
 CAUTIONS = {
-    Answer.YES: "That holds on average over texts like these, for this one training of "
-    "the model; a single text may be otherwise.",
+    Answer.YES: "The note: this holds on average over texts like these, for this one training "
+    "of the model; a single text may differ.",
     Answer.MOSTLY_YES: ONLY_BESIDE,
     Answer.PARTLY: ONLY_BESIDE,
     Answer.MOSTLY_NO: ONLY_BESIDE,

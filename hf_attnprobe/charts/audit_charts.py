@@ -329,15 +329,12 @@ def _tau_finding(evidence: Evidence, groups: list[Group], measure: str) -> str:
     n_undefined = int(evidence.values[column].isna().sum())
     left_out = ""
     if n_undefined:
-        are = "text without a τ is" if n_undefined == 1 else "texts without a τ are"
-        left_out = f" {n_undefined} {are} left out."
+        texts = "text has" if n_undefined == 1 else "texts have"
+        left_out = f" {n_undefined} {texts} no τ here."
     by_chance = evidence.mean("significant_by_chance")
     chance = "0 is chance and 1 the same order"
     if by_chance.n:
-        chance += (
-            "; orders that have nothing to do with each other agree significantly in "
-            f"{by_chance.value:.1%} of texts"
-        )
+        chance += f"; unrelated orders agree significantly in {by_chance.value:.1%} of texts"
     return f"Mean τ is {', '.join(parts)}. {chance}.{left_out}"
 
 
@@ -537,12 +534,14 @@ def _distance_finding(evidence: Evidence, epsilons: list[str], kind: str) -> str
     for key in epsilons:
         column = evidence.values[f"epsilon_max_jsd@{key}"]
         least = "" if kind == EXACT else "at least "
-        parts.append(f"{least}{column.median():.2f} within ε = {key}")
+        parts.append(f"{least}{column.median():.2f} where the output may move by {key}")
     n = int(evidence.values[f"epsilon_max_jsd@{epsilons[0]}"].notna().sum())
-    sentence = f"Median distance over {n} texts: {', '.join(parts)} ({evidence.words.distance})"
+    sentence = (
+        f"Median distance (JSD) over {n} texts: {', '.join(parts)} ({evidence.words.distance})"
+    )
     if "largest_jsd" in evidence:
         ceiling = evidence.values.largest_jsd.median()
-        sentence += f"; with any output whatever {ceiling:.2f}"
+        sentence += f"; {ceiling:.2f} where it may move at will"
     how = {
         EXACT: "These are exact maxima.",
         "found": "These are the farthest that were found, so lower bounds.",

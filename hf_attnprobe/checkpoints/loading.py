@@ -218,7 +218,7 @@ def head_of(config: PreTrainedConfig, name: str, task: str | None = None) -> Hea
         named = own[0]
     if named is None and classes:
         raise AttnProbeError(
-            f"expected a model with a head that is understood ({_understood()}), {name} "
+            f"expected a model with a head that attnprobe can read ({_understood()}), {name} "
             f"is a {classes[0]}; fine-tune it first with attnprobe train --model"
         )
     if named is None and meant is None:

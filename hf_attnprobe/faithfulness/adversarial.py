@@ -58,12 +58,11 @@ PAPERS_STEPS = 500
 
 READINGS: TestReadings = {
     "epsilon_max_jsd": (
-        "with the output within {key} of the original, attention can be moved by a "
-        "divergence of at least {mean:.2f}"
+        "the farthest attention found that keeps the output within {key} lies at a divergence "
+        "of {mean:.2f}"
     ),
     "epsilon_max_jsd_upper": (
-        "with the output within {key} of the original, attention can be moved by a "
-        "divergence of at most {mean:.2f}"
+        "no attention that keeps the output within {key} lies beyond a divergence of {mean:.2f}"
     ),
     "epsilon_max_jsd_exact": share(
         "how far attention can be moved is known exactly in {mean:.0%} of texts; in the "
@@ -78,7 +77,7 @@ READINGS: TestReadings = {
         "{key}; mean over texts)"
     ),
     "largest_jsd": (
-        "with no regard to the output, attention can be moved by a divergence of exactly {mean:.2f}"
+        "whatever the output, the farthest attention lies at a divergence of {mean:.2f}"
     ),
 }
 HEAD_TITLES = {

@@ -47,13 +47,13 @@ class RuleRow:
         """How often such an answer is wrong."""
         parts = []
         if self.no:
-            parts.append(f"yes or partly, wrongly, in {share(self.false_yes, self.no)}")
+            parts.append(f"{share(self.false_yes, self.no)} with the truth no got a yes or partly")
         if self.yes:
-            parts.append(f"no, wrongly, in {share(self.false_no, self.yes)}")
+            parts.append(f"{share(self.false_no, self.yes)} with the truth yes got a no")
         n_open = self.undecided_no + self.undecided_yes
         return (
-            f"Of models whose truth is known ({self.n} texts each) the answer was "
-            f"{', '.join(parts)}; undecided in {n_open} of {self.no + self.yes}."
+            f"Of models whose truth is known ({self.n} texts each), {', '.join(parts)}; "
+            f"{n_open} of {self.no + self.yes} were undecided."
         )
 
 

@@ -312,10 +312,9 @@ def assignment(evidence: Evidence, rule: Rule) -> Measured | None:
     "distance of trained adversaries (Wiegreffe & Pinter 2019, Table 4); .75 is our "
     "choice. It does not decide the verdict: another attention with the same output "
     "does not make this one false (Wiegreffe & Pinter 2019, Section 2)",
-    done="All other attention that moves the output by at most ε = {within} is "
-    "searched for the one that is farthest from the model's. How far two are apart "
-    "is their Jensen-Shannon divergence (JSD: 0 is the same attention, .69 = ln 2 "
-    "attention to other tokens only). Graded is how tightly the output pins the "
+    done="Among all attention that moves the output by at most ε = {within}, the one that is "
+    "farthest from the model's is looked for. The distance is the Jensen-Shannon divergence "
+    "(JSD: 0 is the same attention, .69 = ln 2 attention to other tokens only). Graded is how tightly the output pins the "
     "weights down: 0 not at all, 1 completely.",
     scale="how tightly the output pins the weights down",
     if_yes="very different attention gives another output",
@@ -359,15 +358,14 @@ def uniqueness(evidence: Evidence, rule: Rule) -> Measured | None:
     moved, largest = evidence.mean("epsilon_max_jsd@0.01"), evidence.mean("largest_jsd")
     least = "" if exact else "at least "
     said = (
-        f"Other attention that keeps the output within {evidence.words.within} lies "
+        f"The farthest attention that keeps the output within {evidence.words.within} lies "
         f"{least}{said_as(share)} of the way to the farthest attention of all, on average "
         f"over texts (JSD {moved.value:.2f} of {largest.value:.2f}; {bound}). "
-        f"{_room(rule)} Room also depends on {_room_depends(evidence.words)}, whatever "
-        "attention means."
+        f"{_room(rule)} How far it lies also depends on {_room_depends(evidence.words)}."
     )
     control = evidence.control_mean("share_of_largest@0.01")
     if control.n:
-        said += f" In the control others lie {said_as(control)} of the way."
+        said += f" In the control it lies {said_as(control)} of the way."
     unbounded = not exact and not upper.n and pinned_at_most.value >= rule.partly
     return Measured(
         pinned_at_most,
@@ -490,8 +488,8 @@ def erasure(evidence: Evidence, rule: Rule) -> Measured | None:
     if not way.n:
         return None
     said += (
-        f" The control goes {said_as(control)} of its way. From there attention goes "
-        f"{said_as(way)} of the rest ({rule.graded})."
+        f" The control goes {said_as(control)} of that way. From there attention goes "
+        f"{said_as(way)} of the way that is left ({rule.graded})."
     )
     return Measured(way, said + after, yardsticks)
 
@@ -510,9 +508,9 @@ def _way(attention: np.ndarray, random: np.ndarray, best: np.ndarray) -> np.ndar
     partly=0.1,
     yes=0.1,
     source="DeYoung et al. 2020; " + BY_CALIBRATION,
-    done="The tokens of most attention are taken out of the text itself, and the "
-    "loss is compared with taking out as many random ones, and with what the same "
-    "weights at other tokens cost (the control).",
+    done="The tokens with most attention are taken out of the text itself. The loss is "
+    "compared with that of as many random tokens, and with that of the same weights at "
+    "other tokens (the control).",
     scale="what is lost beyond random tokens, less the control's",
     if_yes="the prediction loses more without the tokens of most attention than "
     "without random ones",
@@ -562,8 +560,8 @@ def removal(evidence: Evidence, rule: Rule) -> Measured | None:
     words = evidence.words
     said = (
         f"Without the tokens of most attention {words.said} loses {said_as(attention)} "
-        f"{words.amount}{words.aside}, without random ones {said_as(random)}: "
-        f"{said_as(beyond)} more."
+        f"{words.amount}{words.aside}, without as many random ones "
+        f"{said_as(random)}. The difference is {said_as(beyond)}."
     )
     after = " Texts with tokens erased are unlike those of the training."
     control = evidence.control_beyond(known[0], chance)
@@ -571,7 +569,5 @@ def removal(evidence: Evidence, rule: Rule) -> Measured | None:
         return Measured(beyond, said + after, yardsticks, lacks_control=True)
     yardsticks["control"] = control.value
     less = evidence.less_control(known[0], chance)
-    said += (
-        f" In the control it is {said_as(control)}, which leaves {said_as(less)} ({rule.graded})."
-    )
+    said += f" In the control it is {said_as(control)}; less that, {said_as(less)} are left ({rule.graded})."
     return Measured(less, said + after, yardsticks)

@@ -32,9 +32,9 @@ RULES: dict[str, Rule] = {
         partly=0.0,
         yes=0.0,
         source="a model at chance has no predictions to explain",
-        done="What the model says of these texts is compared with their labels, and "
-        "with always giving the same answer. Attention of a model that is no better "
-        "explains nothing that is worth an explanation.",
+        done="The model's predictions are compared with the labels, and with always giving the "
+        "same answer. Where the model is no better, "
+        "there are no predictions worth an explanation.",
         scale="accuracy above that of always saying the same",
         if_yes="the model is better than always saying the same",
         if_no="the model is not better than always saying the same",
@@ -282,6 +282,7 @@ def answered(key: str, rule: Rule, group: str, measured: Measured) -> Finding:
         open_because = ONE_DRAW
     if measured.caution and answer != Answer.NO:
         answer, open_because = Answer.CANNOT_SAY, measured.caution
+        possible = ()
     if measured.lacks_control:
         possible, open_because = (), NO_CONTROL
         said += " No control was run, and the same weights at other tokens may reach as much."

@@ -364,7 +364,7 @@ def test_the_report_names_the_class(cli, make_checkpoint, reviews_folder, tmp_pa
     assert run.code == 0, run.err
     report = (tmp_path / "out" / "report.md").read_text()
     tests = "correlation, erasure, input_erasure, single_token"
-    said = f"Explained is in {tests} why a text is decided for the class {name} or not"
+    said = f"{tests}: these tests explain why a text is decided for the class {name} or not"
     assert f"decided for the class {name} or not" in " ".join(run.out.split())
     assert said in report
     assert "least_attention" in report and "ΔJS by Δα" in report
