@@ -1,4 +1,4 @@
-"""The kinds of model behind one protocol, and where further kinds are registered."""
+"""Adapters: one protocol for all kinds of model, and a registry for more."""
 
 from collections.abc import Callable
 from typing import Any
@@ -33,7 +33,7 @@ _factories: dict[str | type, AdapterFactory] = {}
 
 
 def register_adapter(kind: str | type, factory: AdapterFactory) -> None:
-    """Says how :func:`wrap` makes the adapter of a kind of model.
+    """Registers a function by which :func:`wrap` makes the adapter of a kind of model.
 
     Args:
         kind: ``config.model_type`` of a Transformers model, or a class of models. What is

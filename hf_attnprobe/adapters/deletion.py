@@ -191,7 +191,7 @@ def erased_probs(
 
 
 def _names(gone: Tensor, n_texts: int) -> list[tuple[int, bytes]]:
-    """What tells the rows of [copies · texts, keys] apart: the text and the set."""
+    """Names the rows of [copies · texts, keys] by their text and set."""
     packed = np.packbits(gone.cpu().numpy(), axis=1)
     return [(row % n_texts, bits.tobytes()) for row, bits in enumerate(packed)]
 

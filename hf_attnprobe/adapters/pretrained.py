@@ -1,4 +1,4 @@
-"""What is asked of a Transformers model beside its attention: labels, ids, lengths."""
+"""Facts about a Transformers model beside its attention: labels, ids, lengths."""
 
 import inspect
 import sys
@@ -105,7 +105,7 @@ class PretrainedFacts:
 
     @torch.no_grad()
     def native_output(self, inputs: Mapping[str, Any]) -> Any:
-        """What the given model says by itself, in eval mode, which is then put back.
+        """The given model's own output, in eval mode; its mode is restored.
 
         No adapter has a part in it, so its numbers can be compared with this.
 

@@ -51,7 +51,7 @@ DAMPING, ENOUGH, CLOSE = 1e-12, 1e-4, 1e-13
 
 
 class JsdBounds(NamedTuple):
-    """Between what the ε-max JSD lies.
+    """A lower and an upper bound of the ε-max JSD.
 
     Attributes:
         lower: float64 [epsilons, batch], in nats, what ``attention`` has.

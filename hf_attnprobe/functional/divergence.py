@@ -32,7 +32,7 @@ def tvd(p: Tensor, q: Tensor) -> Tensor:
 
 
 def small_side(probs: Tensor, target: Tensor, is_large: Tensor | None = None) -> Tensor:
-    """The probability of a class, less 1 where it is above a half.
+    """The probability of a class, minus 1 where it exceeds ½.
 
     That is minus the probability of all others. Gradients and differences are the same,
     but they keep their digits: next to 1 a probability has lost in rounding what the
@@ -140,7 +140,7 @@ def log_odds(probs: Tensor, target: Tensor) -> Tensor:
 
 
 def share_of_log_odds(before: Tensor, after: Tensor) -> Tensor:
-    """How far log-odds move, as a share of their range, in [0, 1].
+    """Change of log-odds as a share of their range, in [0, 1].
 
     |l' − l| / max(|l|, |l'|, 4), at most 1: where the output is not saturated the
     largest total variation that such a change can make (the logistic function is

@@ -53,7 +53,7 @@ class _Points(NamedTuple):
 
 
 class _Outcome(NamedTuple):
-    """What the model says of candidates, each [copies, batch].
+    """The model's outputs for candidates, each [copies, batch].
 
     Attributes:
         divergence: JSD to the model's attention.

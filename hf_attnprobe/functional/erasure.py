@@ -298,7 +298,7 @@ def never_as_all(n_removed: Tensor, n_tokens: Tensor, can_flip: Tensor) -> Tenso
 
 
 def way_to_best(n_removed: Tensor, random: Tensor, best: Tensor) -> Tensor:
-    """How far an order gets from a random one to the best: 0 no farther, 1 all the way.
+    """Normalised score of an order of erasure: 0 for a random order, 1 for the best.
 
     Negative where it needs more removals than a random one, NaN where the random one is
     the best already. At most 1 as long as nothing needs less than the best.

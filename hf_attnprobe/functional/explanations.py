@@ -70,7 +70,7 @@ def rollout(maps: Sequence[Tensor], *, residual: bool = True) -> Tensor:
 
 
 def effective_attention(attention: Tensor, values: Tensor) -> Tensor:
-    """A head's attention without the part that its output cannot show.
+    """A head's attention without its component in the null space of the values.
 
     For T = U Σ Vᵀ of rank r this is A U_r U_rᵀ: the rows of A without their projection
     on the left null space of T (Brunner et al. 2020, Section 3.2), so A⊥ T = A T. With

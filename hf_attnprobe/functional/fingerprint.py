@@ -1,4 +1,4 @@
-"""What tells two models apart: a hash of their weights."""
+"""A fingerprint of a model: the hash of its weights."""
 
 import hashlib
 from collections.abc import Mapping

@@ -154,7 +154,7 @@ def _farthest(
 def log_odds_within(
     prob: Tensor, other: Tensor, size: Tensor, epsilon: float
 ) -> tuple[Tensor, Tensor]:
-    """Between what ln p/q lies where both probabilities move by at most ε.
+    """The range of ln p/q where both probabilities move by at most ε.
 
     Rounded outward, so that no attention is left out that is within ε in float64.
 

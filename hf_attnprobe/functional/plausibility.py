@@ -96,7 +96,7 @@ def token_f1(chosen: Tensor, marked: Tensor, content: Tensor) -> Tensor:
 
 
 def share_of_marked(weights: Tensor, marked: Tensor, content: Tensor) -> Tensor:
-    """What marked units have of the weight of all units.
+    """Share of the total weight that lies on marked units.
 
     Args:
         weights: [batch, keys], at least 0.

@@ -1,4 +1,4 @@
-"""What a model predicts of a text, as one vector that all tests compare.
+"""Predictions as one vector per text, which all tests compare.
 
 A prediction has *parts*, each a decision among *outcomes*: one part for a class, a part
 per label where several may hold, start and end for an answer in a text, a part per word
@@ -24,7 +24,7 @@ from hf_attnprobe.functional.divergence import small_side, tvd
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the entries of a prediction vector [..., parts · outcomes] mean.
+    """The meaning of the entries of a prediction vector [..., parts · outcomes].
 
     Attributes:
         kind: "classes", "labels", "number", "tags", "span", "choice" or "words".

@@ -156,7 +156,7 @@ def dense_rank(
 
 
 def chance_of_agreement(n: Tensor, *, level: float = 0.05) -> Tensor:
-    """How often a random order agrees significantly with a given one.
+    """Probability that a random order agrees significantly with a given one.
 
     Probability of a positive τ with a two-sided p-value of at most ``level``. Without
     ties it follows from the inversions of random permutations, exactly up to 33 values;
@@ -305,7 +305,7 @@ def top_tau(x: Tensor, y: Tensor, mask: Tensor, k: int) -> Tensor:
 
 
 def gini_correlation(values: Tensor, order: Tensor, mask: Tensor) -> Tensor:
-    """How far an order of the tokens puts the largest values first (Gini correlation).
+    """Gini correlation: how well an order of the tokens puts the largest values first.
 
     Σ_{i<j} (v_i − v_j) sign(o_i − o_j) / Σ_{i<j} |v_i − v_j|: Kendall's τ with every
     pair weighted by how much its values differ, so that tokens of almost equal value
@@ -330,7 +330,7 @@ def gini_correlation(values: Tensor, order: Tensor, mask: Tensor) -> Tensor:
 
 
 def _wins(values: Tensor, mask: Tensor) -> Tensor:
-    """Of every token, how many others are smaller less how many are larger, [..., keys]."""
+    """For every token, the number of smaller values minus that of larger ones, [..., keys]."""
     real = values.masked_fill(~mask, torch.inf).contiguous()
     in_order = real.sort(-1).values
     n_smaller = torch.searchsorted(in_order, real)

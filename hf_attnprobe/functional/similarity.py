@@ -1,4 +1,4 @@
-"""How far vectors point the same way, and values lie on a line."""
+"""Similarity of vectors: conicity and Pearson correlation."""
 
 import torch
 from torch import Tensor

@@ -96,7 +96,7 @@ def in_batches(
 
 
 def text_in_words(text: Text) -> str:
-    """Which text it is, for a message."""
+    """Names a text in an error message."""
     return f"text {text.example_id} of {text.n_tokens} tokens"
 
 

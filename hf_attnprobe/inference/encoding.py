@@ -84,7 +84,7 @@ class Tokenized:
 
 
 class TextModel(Protocol):
-    """What the way from texts to ids asks of a model: an adapter, or `PretrainedFacts`.
+    """What tokenization needs to know about a model; adapters and `PretrainedFacts` are such.
 
     Attributes:
         n_embeddings: how many token ids there are; None: any number.
@@ -185,7 +185,7 @@ def tokenize(
 
 
 def _warn_of_answers(texts: Sequence[Text], answers: Sequence[int]) -> None:
-    """Says how many labels are none of the answers that occur in their texts."""
+    """Warns of labels that are not among the answers in their texts."""
     n_outside = 0
     for text in texts if answers else ():
         tokens, segments = text.inputs["input_ids"], text.inputs["segment_ids"]

@@ -1,4 +1,4 @@
-"""Images made ready for a model, in the form in which texts are."""
+"""Images as model inputs, in the same form as tokenized texts."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ImageReader:
-    """What stands in a tokenizer's place for a model of images.
+    """Reads images where a text model has a tokenizer.
 
     Attributes:
         processor: of the model, for a column of images; None where there is none, which

@@ -1,4 +1,4 @@
-"""The labels of a data set as a model's prediction numbers its outcomes.
+"""Converts a data set's labels to the numbers of a model's outcomes.
 
 Of one class a number; of several labels a 0 or 1 for each; of a number the number; of
 tags and answers what the labelled words and characters are among the tokens.
@@ -178,7 +178,7 @@ def _check_different(classes: Sequence[str], known: Sequence[str], given: Sequen
 
 
 def _begun(name: str, known: Sequence[str]) -> int | None:
-    """The number of the one class that begins with the name, or that it begins with."""
+    """The number of the only class whose name is a prefix of this name, or the reverse."""
     found = [k for k, c in enumerate(known) if c.startswith(name) or name.startswith(c)]
     return found[0] if len(found) == 1 else None
 

@@ -1,4 +1,4 @@
-"""A fast tokenizer remembers how it last cut and padded, and saves that with itself."""
+"""Restores a fast tokenizer's truncation and padding, which it would save with itself."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -13,7 +13,7 @@ Using = Callable[Concatenate[PreTrainedTokenizerBase, Others], Result]
 
 
 def leaves_tokenizer(function: Using[Others, Result]) -> Using[Others, Result]:
-    """A function of a tokenizer that leaves it as it was, whatever happens."""
+    """Decorates a function so that it leaves its tokenizer unchanged, even after an error."""
 
     @wraps(function)
     def restoring(

@@ -1,4 +1,4 @@
-"""Can these rows be true? What the mathematics forbids is found, text by text.
+"""Checks rows for values that the mathematics forbids, text by text.
 
 Pure: rows in, sentences out. An audit without a mistake gives none.
 """
@@ -126,7 +126,7 @@ class _Table(NamedTuple):
 
 
 def contradictions(rows: pd.DataFrame, readings: Readings, *, of_number: bool = False) -> list[str]:
-    """What cannot be true in the rows of an audit, a sentence each; none is right.
+    """One sentence for each impossible value in the rows of an audit; empty if all is well.
 
     Args:
         rows: test, statistic, example_id, layer, head, value, as

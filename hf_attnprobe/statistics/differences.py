@@ -105,7 +105,7 @@ def paired_intervals(
 
 
 def _centred(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Sizes and means [columns], and what is left of the values without the means."""
+    """Number of values and means [columns], and the values minus the means."""
     real = ~np.isnan(values)
     n = real.sum(0)
     sums = np.where(real, values, 0).sum(0)
@@ -198,7 +198,7 @@ class Sides:
 
 
 class _Together(NamedTuple):
-    """Differences of columns before it is known how many are read at once.
+    """Differences of columns, before the number of simultaneous intervals is known.
 
     ``errors`` [units, columns] has what every text adds to the error of each difference,
     ``intervals`` gives those [2, columns] so many standard errors away.
@@ -282,7 +282,7 @@ def _on_other_texts(both: Sides, number: int) -> _Together:
 
 
 def _of_units(errors: np.ndarray, texts: pd.Index, *, side: int) -> pd.DataFrame:
-    """With an index that tells texts of different data apart."""
+    """Adds the data set to the index, so that texts of different data have different ids."""
     units = pd.MultiIndex.from_product([[side], texts])
     return pd.DataFrame(errors, index=units)
 
@@ -463,7 +463,7 @@ def _measured(test: str, pairs: Sequence[_Pair], seed: int) -> list[Comparison]:
 
 
 def _coin_p_value(n_first: int, n_second: int) -> float:
-    """How likely a fair coin falls as unevenly, to either side."""
+    """Two-sided p-value of the exact sign test."""
     n_tosses = n_first + n_second
     one_side = bdtr(min(n_first, n_second), n_tosses, 0.5)
     return min(1.0, 2 * float(one_side))

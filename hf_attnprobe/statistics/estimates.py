@@ -22,7 +22,7 @@ from scipy.special import betaincinv, ndtr, ndtri, stdtrit
 
 @dataclass(frozen=True)
 class Key:
-    """What a number of an audit is of.
+    """Identifies a number of an audit: test, statistic, layer, head and group.
 
     Attributes:
         test: the faithfulness test.
@@ -40,7 +40,7 @@ class Key:
 
     @property
     def column(self) -> tuple[str, str, int, int]:
-        """All but the group: a column of a table with a row per text."""
+        """The key without its group: the column of a table with one row per text."""
         return self.test, self.statistic, self.layer, self.head
 
 
@@ -76,7 +76,7 @@ ONE_COLUMN = float(ndtri((1 + LEVEL) / 2))
 
 
 def share_interval(hits: np.ndarray, n: np.ndarray, *, level: float = LEVEL) -> np.ndarray:
-    """Exact intervals of the share of texts that an event happens in.
+    """Exact 95% intervals of the share of texts in which an event happens.
 
     Clopper & Pearson (1934): covers the true share in at least 95% of samples, also
     where none or all of the texts are hits.
@@ -166,7 +166,7 @@ def share_difference_interval(
 
 
 def is_share(values: np.ndarray) -> np.ndarray:
-    """Columns in which every text that has a value says 0 or 1.
+    """Whether every defined value of a column is 0 or 1, bool [columns].
 
     Shape: values [texts, columns] -> bool [columns]; False for a column without values.
     """
@@ -181,7 +181,7 @@ N_RESAMPLES = 1000
 
 
 class HasMoments(Protocol):
-    """What an interval needs of columns, each [columns].
+    """The moments from which an interval is computed, each [columns].
 
     n: texts that have a value. mean: of these; m2, m3: Σ (value − mean)², and cubed.
     low, high: the smallest and the largest value.
@@ -244,7 +244,7 @@ def mean_interval(values: np.ndarray, *, critical: float = ONE_COLUMN) -> np.nda
 
 
 def interval_of(of: HasMoments, *, critical: float = ONE_COLUMN) -> np.ndarray:
-    """The same from moments, within the smallest and the largest value.
+    """As :func:`mean_interval`, from moments; clipped to the smallest and largest value.
 
     The interval stays in the range of the texts, so in that of any share or correlation
     too; of texts that all say the same it is that one value.
@@ -275,7 +275,7 @@ def difference_interval(
 
 
 def _skewness(m2: np.ndarray, m3: np.ndarray) -> np.ndarray:
-    """Of a mean: that of its texts divided by √n; 0 without variation."""
+    """Skewness of the mean: that of the texts divided by √n; 0 without variation."""
     with np.errstate(over="ignore"):
         scale = m2**1.5
     return np.divide(m3, scale, out=np.zeros_like(scale), where=scale > 0)
@@ -380,7 +380,7 @@ def function_estimate(values: np.ndarray, of_means: Callable[[np.ndarray], np.nd
 
 
 def student_t(degrees: int, level: float = 0.95) -> float:
-    """How many standard errors an interval has on either side (Student's t)."""
+    """Half-width of a 95% interval in standard errors (Student's t)."""
     return float(stdtrit(degrees, (1 + level) / 2))
 
 
@@ -414,7 +414,7 @@ DRAWS_AT_ONCE = 250
 def simultaneous_interval(
     values: np.ndarray, *, seed: int = 0, n_draws: int = N_DRAWS
 ) -> np.ndarray:
-    """Intervals of the means of columns that all hold at once with 95% probability.
+    """Simultaneous 95% intervals of the means of columns.
 
     A column of nothing but 0 and 1 is a share: its interval is the exact one of that
     level, which does not shrink to a point where all texts agree. Any other column
@@ -448,7 +448,7 @@ def interval_at(values: np.ndarray, critical: float) -> np.ndarray:
 
 
 def critical_value(values: np.ndarray, *, seed: int = 0, n_draws: int = N_DRAWS) -> float:
-    """How many standard errors all means together stay from the truth, 95% of times.
+    """Half-width of simultaneous 95% intervals in standard errors.
 
     The 95% quantile of the largest of the columns' means over draws of the texts'
     weights, in standard errors. It lies between that of one column, 1.96, and that of

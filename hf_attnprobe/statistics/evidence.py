@@ -1,4 +1,4 @@
-"""The numbers of one site, of a model and its control: what answers and differences are made of.
+"""The numbers of a model and its control at one site, from which answers are computed.
 
 Pure: rows in, estimates out.
 """
@@ -69,7 +69,7 @@ class Evidence:
         return self._estimate(both, self._bounds(name))
 
     def beyond(self, name: str, other: str) -> Estimate:
-        """One loss of the model − another of the same text, bounded as each of them is."""
+        """Paired difference of two losses of the model, with the bounds that they have."""
         values = self.column(name) - self.column(other)
         return self._estimate(values, self._bounds(name))
 
@@ -80,7 +80,7 @@ class Evidence:
         return self._estimate(own + theirs, self._bounds(name))
 
     def less_control(self, name: str, other: str) -> Estimate:
-        """How far :meth:`beyond` is beyond the control's, paired by text.
+        """The model's :meth:`beyond` minus the control's, paired by text.
 
         Of a probability the interval is cut at −1 and 1, where that of :meth:`beyond`
         ends. The difference itself could be ±2, with a control that loses less than
@@ -139,11 +139,11 @@ class Evidence:
         return function_estimate(chosen, lambda means: share(*means.T))
 
     def of_draw(self, draw: pd.DataFrame) -> "Evidence":
-        """The same with a single draw of the control."""
+        """This evidence with a single draw of the control."""
         return replace(self, draws=(draw,))
 
     def of(self, texts: pd.Index) -> "Evidence":
-        """The evidence of some of the texts."""
+        """This evidence on some of the texts."""
         draws = tuple(draw.reindex(texts) for draw in self.draws)
         return replace(self, texts=self.texts.loc[texts], draws=draws)
 
@@ -194,7 +194,7 @@ def evidence_of(
     words: Words = CLASSES,
     shares_draws: bool = False,
 ) -> Evidence | None:
-    """What rows say of the model's attention; None where no site stands for it.
+    """The evidence in rows about the model's attention; None where no site stands for it.
 
     Args:
         rows: of an audit.

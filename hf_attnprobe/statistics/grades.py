@@ -19,7 +19,7 @@ MIN_TEXTS = 30
 
 
 class Answer(StrEnum):
-    """What can be said to a question. Only the verdict can be "mostly" something."""
+    """The possible answers to a question. Only the verdict can be "mostly yes" or "mostly no"."""
 
     YES = "yes"
     MOSTLY_YES = "mostly yes"
@@ -68,7 +68,7 @@ class Measure:
 
 @dataclass(frozen=True)
 class Rule:
-    """How a question is answered, and what is said of it.
+    """A question with its measure, its thresholds and the words that report it.
 
     Attributes:
         name: one word, with which the sentence begins.
@@ -114,14 +114,14 @@ class Rule:
 
     @property
     def thresholds(self) -> dict[str, float]:
-        """Where the answer changes, by what it then is."""
+        """The thresholds, by the answer that begins there."""
         if self.partly == self.yes:
             return {"yes above" if self.yes == 0 else "yes from": self.yes}
         return {"partly from": self.partly, "yes from": self.yes}
 
     @property
     def scale_of(self) -> str:
-        """What the graded number is, in few words where there are some."""
+        """A short name of the graded number, else its full measure."""
         return self.scale or self.measure
 
     @property
@@ -143,7 +143,7 @@ class Rule:
 
 
 def grade(estimate: Estimate, rule: Rule) -> Answer:
-    """The answer that an estimate gives; "cannot say" where its interval crosses one.
+    """Grades an estimate; "cannot say" where its interval crosses a threshold.
 
     >>> rule = Rule("", "", "", partly=0.35, yes=0.5, source="")
     >>> grade(Estimate(0.8, (0.77, 0.83), 200), rule).value
@@ -155,7 +155,7 @@ def grade(estimate: Estimate, rule: Rule) -> Answer:
 
 
 def grade_between(lowest: Estimate, highest: Estimate, rule: Rule) -> Answer:
-    """As :func:`grade` of a number known only to lie between two estimates."""
+    """Grades a number that is known only to lie between two estimates."""
     possible = possible_answers(lowest, highest, rule)
     return possible[0] if len(possible) == 1 else Answer.CANNOT_SAY
 

@@ -1,4 +1,4 @@
-"""How often an answer is wrong on models of known truth, as measured for this version.
+"""Measured error rates of each question on models of known truth.
 
 The numbers are those of ``hf_attnprobe.calibration``, which writes the file read here.
 """
@@ -19,7 +19,7 @@ MEASURED = "calibration.json"
 
 @dataclass(frozen=True)
 class RuleRow:
-    """A question over all kinds of models with a known truth, at a number of texts.
+    """Error counts of one question over all constructed models, at one number of texts.
 
     Attributes:
         false_yes, no: wrong answers, and models, where the truth is no.
@@ -44,7 +44,7 @@ class RuleRow:
 
     @property
     def sentence(self) -> str:
-        """How often such an answer is wrong."""
+        """The error counts in one sentence."""
         parts = []
         if self.no:
             parts.append(f"{share(self.false_yes, self.no)} with the truth no got a yes or partly")
@@ -58,7 +58,7 @@ class RuleRow:
 
 
 def row_of(rule: str, n_texts: int | None = None) -> RuleRow | None:
-    """How often such an answer is wrong on models of known truth, as measured.
+    """The measured error counts of a question.
 
     Args:
         rule: a key of ``RULES`` about attention, "accuracy" or "whole".

@@ -89,7 +89,7 @@ RIGHT, GAP = "right − label ", "right − probability "
 
 
 def is_derived(statistic: str) -> bool:
-    """Whether a column is none that a test gave."""
+    """Whether a column was computed from others and not by a test."""
     return LESS in statistic
 
 
@@ -118,7 +118,7 @@ def _differences(block: Block) -> dict[str, Column]:
 
 
 def _of_labels(block: Block) -> dict[str, Column]:
-    """By label whether its texts are right; by probability how far that is from it."""
+    """Columns for accuracy and calibration, computed from labels and probabilities."""
     label, predicted = block.at("label"), block.at("predicted_class")
     labelled = label >= 0
     is_right = (label == predicted).astype(np.float64)
@@ -202,7 +202,7 @@ def histogram(values: np.ndarray, *, coarse: bool = False) -> csr_array:
 
 
 def coarsened(counts: csr_array, rows: np.ndarray) -> csr_array:
-    """The same with coarse bins in the rows [rows] that are named."""
+    """The histogram with coarse bins in the given rows [rows]."""
     if not rows.any():
         return counts
     entries = counts.tocoo()
@@ -253,7 +253,7 @@ def quantile(
 def _value_at(
     rank: int, numbers: np.ndarray, ends: np.ndarray, width: int, exact: dict[int, int]
 ) -> float:
-    """The value of a rank from 0: in the middle of its share of the bin."""
+    """The value at a rank (from 0), spread evenly over its bin."""
     k = int(np.searchsorted(ends, rank, side="right"))
     first = int(ends[k - 1]) if k else 0
     low, high = edges(int(numbers[k]), width)
@@ -351,7 +351,7 @@ def summary_of_part(blocks: Sequence[Block], n_classes: int) -> Partial:
 
 
 def nothing() -> Partial:
-    """The summary of no texts: merging it changes nothing."""
+    """The empty summary: the neutral element of merging."""
     whole, real = np.empty(0, dtype=np.int64), np.empty(0)
     return Partial(
         keys=pd.MultiIndex.from_arrays([[]] * len(KEYS), names=KEYS),
@@ -445,7 +445,7 @@ def _sorted(partial: Partial) -> Partial:
 
 
 def merge(first: Partial, second: Partial) -> Partial:
-    """The summary of the texts of both; no text may be in both."""
+    """Merges two summaries of disjoint sets of texts."""
     if not first.keys.equals(second.keys):
         keys = first.keys.union(second.keys) if len(first.keys) else second.keys
         first, second = _with_rows(first, keys), _with_rows(second, keys)
@@ -478,7 +478,7 @@ def merge(first: Partial, second: Partial) -> Partial:
 
 
 def _with_rows(partial: Partial, keys: pd.MultiIndex) -> Partial:
-    """The same with a row for every key; new ones are of no texts."""
+    """The summary with a row for every key; new rows have no texts."""
     place = keys.get_indexer(partial.keys)
     arrays: dict[str, Any] = {}
     for name in ARRAYS:
@@ -494,7 +494,7 @@ def _with_rows(partial: Partial, keys: pd.MultiIndex) -> Partial:
 
 
 def merged(partials: Iterable[Partial]) -> Partial:
-    """The summary of the texts of all, merged in the order given."""
+    """Merges summaries in the order given."""
     return reduce(merge, partials, nothing())
 
 
@@ -648,7 +648,7 @@ def estimate_of(partial: Partial, key: tuple, *, share: bool = False) -> Estimat
 
 
 def merged_quality(partial: Partial) -> Quality:
-    """What ``quality`` says of the rows, of a model that predicts one class per text.
+    """As :func:`quality`, from a merged summary; for models that predict one class per text.
 
     Args:
         partial: of all texts, with derived columns.

@@ -171,7 +171,7 @@ def said_as(estimate: Estimate) -> str:
     ),
 )
 def importance(evidence: Evidence, rule: Rule) -> Measured | None:
-    """Attention against leave-one-out, from reassigned attention on."""
+    """Scores attention against leave-one-out on the scale from the control to the best order."""
     name = "attention_leave_one_out_agreement"
     own = evidence.mean(name)
     if not own.n:
@@ -266,7 +266,7 @@ def _less_peaked(evidence: Evidence) -> str:
     ),
 )
 def assignment(evidence: Evidence, rule: Rule) -> Measured | None:
-    """The shuffles, in probability or in log-odds, whichever shows more."""
+    """The effect of shuffling, in probability or log-odds, whichever is larger."""
     moved = evidence.mean("median_tvd")
     if not moved.n:
         return None
@@ -342,7 +342,7 @@ def assignment(evidence: Evidence, rule: Rule) -> Measured | None:
     ),
 )
 def uniqueness(evidence: Evidence, rule: Rule) -> Measured | None:
-    """How much of the way to the farthest attention of all keeps the output."""
+    """1 − the distance of the farthest attention that keeps the output, as a share of the largest."""
     share = evidence.mean("share_of_largest@0.01")
     if not share.n:
         return None
@@ -383,7 +383,7 @@ def uniqueness(evidence: Evidence, rule: Rule) -> Measured | None:
 
 
 def one_minus(estimate: Estimate) -> Estimate:
-    """What is left of 1, with its interval turned round."""
+    """1 − the estimate, with its interval."""
     if estimate.ci95 is None:
         return estimate
     low, high = estimate.ci95
@@ -456,7 +456,7 @@ def _room_depends(words: Words) -> str:
     ),
 )
 def erasure(evidence: Evidence, rule: Rule) -> Measured | None:
-    """How few tokens attention's order wastes, from reassigned attention on."""
+    """Scores attention's order of erasure on the scale from the control to the smallest set."""
     names, until = LEAD, LEAD_GONE
     if not evidence.mean(LEAD[0]).n:
         names, until = FLIPS, f"{evidence.words.decision} flips"
@@ -495,7 +495,7 @@ def erasure(evidence: Evidence, rule: Rule) -> Measured | None:
 
 
 def _way(attention: np.ndarray, random: np.ndarray, best: np.ndarray) -> np.ndarray:
-    """From a random order, 0, to the best, 1: by the tokens that each erases."""
+    """Normalises the number of erased tokens: 0 for a random order, 1 for the best."""
     room = random - best
     return 1 - (attention - best) / np.where(room > 0, room, np.nan)
 
@@ -544,7 +544,7 @@ def _way(attention: np.ndarray, random: np.ndarray, best: np.ndarray) -> np.ndar
     ),
 )
 def removal(evidence: Evidence, rule: Rule) -> Measured | None:
-    """Without the tokens of most attention, beyond what random ones cost."""
+    """Comprehensiveness of attention minus that of random tokens, minus the control's."""
     names = [f"comprehensiveness@{ranking}" for ranking in OF_ATTENTION]
     known = [name for name in names if evidence.mean(name).n]
     chance = "comprehensiveness@random"

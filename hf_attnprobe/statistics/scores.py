@@ -1,4 +1,4 @@
-"""How good models are: F1, accuracy, area under the ROC curve, R², calibration.
+"""Prediction quality: F1, accuracy, area under the ROC curve, R², calibration.
 
 Scores that are no mean over texts are bootstrapped by counts: a text that a resample
 draws twice counts twice in every sum, so all resamples are a few matrix products.
@@ -146,7 +146,7 @@ def difference_intervals(
 def _values_and_errors(
     true: np.ndarray, predicted: np.ndarray, weights: np.ndarray
 ) -> dict[str, tuple[float, np.ndarray]]:
-    """By metric its value, and what each text adds to its error, [texts].
+    """Each metric's value and the texts' contributions to its error [texts], by metric.
 
     Args:
         true, predicted: [texts, classes]. weights: [texts].
@@ -272,7 +272,7 @@ PROBABILITY_BINS = 10
 
 @dataclass(frozen=True)
 class Quality:
-    """Of the model's predictions on the texts of a run.
+    """Quality of predicted classes on the texts of a run.
 
     Attributes:
         accuracy: share of the labelled texts whose most probable class is their label;
@@ -301,7 +301,7 @@ class Quality:
 
 @dataclass(frozen=True)
 class NumberQuality:
-    """Of predicted numbers, in the labels' own unit.
+    """Quality of predicted numbers, in the labels' own unit.
 
     Attributes:
         error: mean absolute error.
@@ -352,13 +352,13 @@ def quality(predictions: pd.DataFrame) -> Quality:
 
 
 def _difference(paired: np.ndarray) -> Estimate:
-    """Of two shares of the same texts, from differences of 1, 0 and -1."""
+    """Paired difference of two shares, from differences of 1, 0 and -1 per text."""
     low, high = paired_share_interval(paired[:, None])[:, 0].tolist()
     return Estimate(float(paired.mean()), (low, high), len(paired))
 
 
 def _of_parts(predictions: pd.DataFrame, sure: Estimate) -> Quality:
-    """Where a text has several labels, each met or not."""
+    """Quality where a text has several labels, each right or wrong."""
     labelled = predictions[predictions.correct.notna()]
     n, n_labelled = len(predictions), len(labelled)
     if not n_labelled:
@@ -404,7 +404,7 @@ def met_by_majority(labelled: pd.DataFrame) -> np.ndarray | None:
 
 
 def number_quality(predictions: pd.DataFrame, *, seed: int = 0) -> NumberQuality | None:
-    """How near predicted numbers are; None where texts have no labels.
+    """Error and R² of predicted numbers; None where texts have no labels.
 
     Args:
         predictions: a text per row, with ``value`` and ``labelled_value``, which is NaN

@@ -1,4 +1,4 @@
-"""Intervals that hold wherever one stops, and the rows of an audit that may.
+"""Confidence sequences: intervals that stay valid whenever an audit stops.
 
 A bootstrap interval covers the mean of a number of texts that was fixed before. Whoever
 looks after every text and stops when the interval is narrow stops too often where it
@@ -180,7 +180,7 @@ def _mean_of_rest(path: _Path, means: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Standing:
-    """What is known of a race.
+    """The state of a race between heads.
 
     Attributes:
         means: so far, [columns]; NaN without a text.
@@ -218,7 +218,7 @@ def standing(
     bounds: tuple[float, float] = (0.0, 1.0),
     level: float = LEVEL,
 ) -> Standing:
-    """Who is among the first k, who is not, and who may be either.
+    """Divides columns into those surely among the first k, surely not, and undecided.
 
     Args:
         values: [texts, columns] in the order in which the texts were drawn; NaN where a
@@ -356,7 +356,7 @@ def stopping_of(rows: pd.DataFrame) -> Stopping | None:
 
 
 def without_gaps(rows: pd.DataFrame, order: Sequence[int]) -> pd.DataFrame:
-    """Of every test and head the rows of the first texts of the order, up to a gap.
+    """For every test and head, keeps the rows of the order's first texts, up to a gap.
 
     Args:
         rows: of an audit.
@@ -395,7 +395,7 @@ def widened(
     *,
     together: int = 1,
 ) -> np.ndarray:
-    """Ordinary intervals of columns made valid in spite of stopping.
+    """Widens ordinary intervals of columns so that they stay valid under early stopping.
 
     Args:
         ordinary: low and high, [2, columns].
@@ -434,7 +434,7 @@ def difference(one: Bounds | None, other: Bounds | None) -> Bounds | None:
 
 
 def watched(statistics: Iterable[str], stopping: Stopping) -> list[str]:
-    """Of a test's statistics those whose intervals are to be narrow.
+    """The statistics of a test whose interval widths decide when to stop.
 
     What the verdict rests on; of a test that has none of these all that have bounds.
     """

@@ -1,4 +1,4 @@
-"""Rows to numbers: means with intervals, over all texts, by predicted class and by bin.
+"""Summarises rows: means with intervals, over all texts, by predicted class and by bin.
 
 Pure: a data frame in, statistics and plain words out.
 """
@@ -126,7 +126,7 @@ def groups_of_texts(
 
 
 def group_names(label_names: Sequence[str]) -> list[str]:
-    """What the texts of each predicted class are called: no two alike, none "all".
+    """Unique names of the groups of texts by predicted class; none is "all".
 
     >>> group_names(["all", "no", "no"])
     ['all (class 0)', 'no', 'no (class 2)']
@@ -242,7 +242,7 @@ def mean_of_draws(control: pd.DataFrame) -> pd.DataFrame:
 
 
 def site_of_model(rows: pd.DataFrame) -> tuple[int, int] | None:
-    """Layer and head that stand for the model's attention.
+    """The layer and head that represent the model's attention.
 
     All heads at once where they were tested so, else the only head; None where several
     heads were tested one by one.

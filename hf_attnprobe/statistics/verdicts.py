@@ -1,4 +1,4 @@
-"""The verdict: every rule, what is found by it, and how findings make one answer.
+"""The verdict: all rules, their findings, and how findings combine into one answer.
 
 The rules about attention are in ``questions.py``. The documentation prints the table.
 """
@@ -207,12 +207,12 @@ class Finding:
 
     @property
     def where(self) -> str:
-        """Of which texts it is; empty of all."""
+        """Names the group of texts in brackets; empty for all texts."""
         return "" if self.group == ALL_TEXTS else f" (texts predicted {self.group})"
 
     @property
     def name(self) -> str:
-        """The rule's name, and of which texts."""
+        """The rule's name with its group of texts."""
         return f"{RULES[self.rule].name}{self.where}"
 
     @property
@@ -222,7 +222,7 @@ class Finding:
 
     @property
     def number(self) -> str:
-        """What was graded, with its interval, two digits; empty without a number."""
+        """The graded number with its interval, two digits; empty without a number."""
         if self.value != self.value:
             return ""
         return markdown.interval(self.value, self.ci95, digits=2)
@@ -265,7 +265,7 @@ ONE_DRAW = "one draw of such a control says nothing of the next one"
 
 
 def answered(key: str, rule: Rule, group: str, measured: Measured) -> Finding:
-    """What was measured, graded and put into a sentence.
+    """Grades what a question measured and words the finding.
 
     Args:
         key: of the rule.
@@ -399,7 +399,7 @@ def names_of(rules: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class Conclusion:
-    """The verdict, and what it counts.
+    """The verdict with the answers that it counts.
 
     Attributes:
         answer: to whether attention explains the predictions.
@@ -416,12 +416,12 @@ class Conclusion:
 
     @property
     def missing(self) -> list[str]:
-        """Questions without which there is no verdict, and that were not asked."""
+        """The decisive questions that were not asked."""
         return [rule for rule in DECISIVE if rule not in self.answers]
 
     @property
     def why(self) -> str:
-        """Why the verdict is what it is, where counting does not tell; else empty."""
+        """The reason for the verdict, where counting answers does not give it; else empty."""
         if self.at_chance:
             return "the model is not shown to be better than guessing"
         if self.is_nothing:
@@ -436,7 +436,7 @@ class Conclusion:
         return "; ".join(filter(None, beside))
 
     def counted(self, *, by_name: bool = False) -> str:
-        """How many questions were asked, and how many say what.
+        """Counts the questions asked, by answer.
 
         "5 of 5 questions asked: 1 yes, 3 no, 1 undecided"; by name "1 yes (removal), …".
         """
@@ -473,7 +473,7 @@ def conclude(findings: Sequence[Finding]) -> Conclusion:
 
 
 def _joint(answers: Iterable[Answer]) -> Answer:
-    """Of the predicted classes: what all say that say something, else "partly"."""
+    """Joins the answers of predicted classes: the one decided answer, else "partly"."""
     said = set(answers) - {Answer.CANNOT_SAY}
     return said.pop() if len(said) == 1 else Answer.PARTLY if said else Answer.CANNOT_SAY
 

@@ -1,4 +1,4 @@
-"""The words that depend on what a model predicts, in one place.
+"""The words that depend on the kind of prediction, in one place.
 
 Readings, findings and tables have places such as ``{unit}``, which are filled from here.
 A sentence about a number speaks of standard deviations, not of probability; one about
@@ -15,7 +15,7 @@ OF_PROBABILITY = "of probability"
 
 @dataclass(frozen=True)
 class Words:
-    """What is said of one kind of prediction.
+    """The words for one kind of prediction.
 
     Attributes:
         kind: of prediction, as ``functional/predictions.py`` names it.

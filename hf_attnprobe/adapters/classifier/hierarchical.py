@@ -31,7 +31,7 @@ SENTENCES_PER_PASS = 1 << 15  # with padding
 
 
 class HierarchicalState(NamedTuple):
-    """What one forward pass leaves for the tests, without a graph.
+    """Results of one forward pass that the tests read, without a graph.
 
     Attributes:
         vectors: the sentences' vectors, [batch, sentences, hidden].

@@ -1,4 +1,4 @@
-"""Leave-one-out for the attention classifiers, without what a deletion cannot reach.
+"""Leave-one-out for attention classifiers; recomputes only the states that a deletion changes.
 
 Removing token i leaves the forward recurrent states before i and the backward ones after
 i as they were; a convolution changes only within its reach of i; a context-free state
@@ -25,7 +25,7 @@ ROWS_AT_ONCE = 512
 
 
 class ClassifierState(NamedTuple):
-    """What one forward pass leaves for the tests.
+    """Results of one forward pass that the tests read.
 
     Attributes:
         factor: ones [batch, keys] on the word vectors; the derivative with respect to
@@ -43,7 +43,7 @@ class ClassifierState(NamedTuple):
 
 
 class Readout(NamedTuple):
-    """All that is done to one encoder state: a joint linear map, then the score.
+    """The read-out of one encoder state: a joint linear map, then the score.
 
     Attributes:
         weight: [projection + outputs, hidden].

@@ -28,7 +28,7 @@ from hf_attnprobe.functional.intervention import normalise
 
 
 class Inner(NamedTuple):
-    """What the read-out's tanh is of: Σ_t a_t tokens_t + held.
+    """The argument of the read-out's tanh: Σ_t a_t tokens_t + held.
 
     Attributes:
         held: of q and the biases, [batch, inner].
@@ -40,7 +40,7 @@ class Inner(NamedTuple):
 
 
 class PairState(NamedTuple):
-    """What one forward pass leaves for the tests.
+    """Results of one forward pass that the tests read.
 
     Attributes:
         factor: ones [batch, keys] on the first text's word vectors; the derivative with

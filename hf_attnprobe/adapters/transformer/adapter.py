@@ -194,7 +194,7 @@ MENDS = {
 
 
 class TransformerState(NamedTuple):
-    """What one forward pass leaves for replays.
+    """Results of one forward pass from which replays start.
 
     Attributes:
         calls: of every block, in order.
@@ -495,7 +495,7 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
         return "the first token" if is_first else "the last token"
 
     def _rows_read(self, observation: Observation, kind: str, visible: Tensor) -> Tensor:
-        """How much each query row counts in a reading, [batch, queries].
+        """Weight of each query row in a reading, [batch, queries].
 
         The tokens that the prediction is read from count alike; where it is read from
         the whole text, see :func:`query_rows`.

@@ -17,7 +17,7 @@ from hf_attnprobe.attention_model import Batch, Reference
 
 
 class Heads(NamedTuple):
-    """What can be read of a model's heads.
+    """Which head outputs and values of a model can be read.
 
     Attributes:
         projections: per layer [heads, width, hidden]: a head adds ``output @ slice`` to

@@ -1,4 +1,4 @@
-"""How a Transformer is built: its stacks, attention modules, inputs and read-out."""
+"""The layout of a Transformer: its stacks, attention modules, inputs and read-out."""
 
 import copy
 import re
@@ -46,7 +46,7 @@ class Layer(NamedTuple):
 
 
 def layer_kind(module: str, is_encoder_decoder: bool) -> str:
-    """What a layer of this qualified module name attends to."""
+    """The kind of a layer by its qualified name: layer, encoder, decoder or cross."""
     if not is_encoder_decoder:
         return "layer"
     parts = module.lower().split(".")
@@ -394,7 +394,7 @@ MOST = 8  # numbers that are named
 
 
 def stack_notes(model: nn.Module, layers: Sequence[Layer], names: Sequence[str]) -> list[str]:
-    """What a reader must know of layers that are not numbered as the model's own.
+    """Notes on layers whose numbers differ from the model's own.
 
     Args:
         model: with the modules that ``layers`` name.

@@ -48,7 +48,7 @@ def hooked(modules: Iterable[nn.Module], hook: Callable[..., Any]) -> Iterator[N
 
 
 class BlockCall(NamedTuple):
-    """One call of a block: what it was given and what it returned."""
+    """One call of a block with its arguments and its result."""
 
     block: nn.Module
     args: tuple[Any, ...]

@@ -51,7 +51,7 @@ class Sublayer(NamedTuple):
 
 
 class Captured(NamedTuple):
-    """What one run of a block leaves.
+    """Intermediate results of one run of a block.
 
     Attributes:
         values: [batch, heads, keys, width].

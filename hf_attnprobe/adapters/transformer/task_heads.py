@@ -1,4 +1,4 @@
-"""From what a model returns to what it predicts: one head per kind of task.
+"""Task heads: convert a model's output to its prediction, one class per kind of task.
 
 A head reads *scores* off the model's output, [batch, …], and turns scores into the vector
 that tests compare (:mod:`hf_attnprobe.functional.predictions`). Where a prediction is
@@ -28,7 +28,7 @@ PREDICTS = ("auto", "probability", "number")
 
 
 class TaskHead:
-    """Of a model that gives some numbers per text, and what they mean.
+    """Base class: reads a model that returns some numbers per text.
 
     Attributes:
         prediction: the vector that comes out.
