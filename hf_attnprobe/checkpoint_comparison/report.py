@@ -238,8 +238,8 @@ def resampled_scores(rows: pd.DataFrame, n_classes: int, *, seed: int = 0) -> di
 
 LEAD = (
     "The same tests on several trained checkpoints, on the same texts: how good each is, "
-    "how much other attention changes of it, and how far its attention can be moved with "
-    "nearly the same output."
+    "how much its score changes under other attention, and how far its attention can be "
+    "moved with nearly the same output."
 )
 ADVERSARY_NOTE = (
     "Adversaries are trained with the penalties of their checkpoint, and scored on all test texts."
@@ -378,9 +378,9 @@ def notes(checkpoints: Sequence[ComparedCheckpoint]) -> list[str]:
             "ε-max JSD: how far attention can be moved with the output within .01 (the "
             "paper's ε for classification), exact for two classes, else a lower bound. "
             "It cannot exceed the largest JSD there is, which is lower for even "
-            "attention, so that models are compared by the share per text. It follows "
-            "saturation and peakedness too: confident outputs hardly move whatever is "
-            "weighed. So a larger share alone does not mean that attention explains less."
+            "attention, so that models are compared by the share per text. It also depends on "
+            "saturation and peakedness: confident outputs hardly move under any weights. "
+            "So a larger share alone does not mean that attention explains less."
         )
     return said
 

@@ -250,13 +250,13 @@ QUESTION = "Does the model's attention hide what the model uses?"
 LEAD = (
     "A classifier was trained further with a penalty on its attention to some tokens, "
     "called impermissible. If it still uses them, classifies as well and no longer "
-    "attends to them, its attention hides what it does. A token is used where deleting "
+    "attends to them, its attention hides this use. A token is used where deleting "
     "it moves the output more than deleting other tokens does (total variation, 0 to 1)."
 )
 LIMITS = (
-    "That one model hides its use does not say that others do; it says that attention "
-    "can be trained to. That this one does not hide does not say that none can: another "
-    "weight of the penalty might. Intervals are over the test texts, of one training."
+    "A yes shows that attention can be trained to hide use; it does not show that other models "
+    "do so. A no does not show that none can: another weight of the penalty might succeed. "
+    "Intervals are over the test texts, for one training."
 )
 
 

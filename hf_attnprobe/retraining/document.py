@@ -163,7 +163,7 @@ def _quality(report: RetrainingResult) -> str:
         said += f"; the published model has {paper:.3f}"
     guess, accuracy = constant_guess(report), _base_score(report, "accuracy")
     if guess is None:
-        return f"{said}. What a constant guess has is not known without labels."
+        return f"{said}. The F1 of a constant guess is not known without labels."
     f1, share = guess
     own = "" if accuracy is None else f", the base in {accuracy:.1%}"
     return (
@@ -190,14 +190,14 @@ def _made(report: RetrainingResult) -> str:
 # --- The answers ---------------------------------------------------------------------------------
 
 LEAD = (
-    "The base is a trained classifier with attention. Other models were trained beside "
-    "it on the same texts: without its attention, with other seeds, and to say the same "
-    "while attending elsewhere. What they do tells whether its attention was needed and "
-    "whether it could have been another."
+    "The base is a trained classifier with attention. Other models were trained on the same "
+    "texts: without its attention, with other seeds, and to predict the same while "
+    "attending elsewhere. They show whether its attention was needed, and whether different "
+    "attention could have served."
 )
 MEASURED = (
-    "How far two attentions are apart is their Jensen-Shannon divergence (JSD): 0 for "
-    "the same weights, at most .69 = ln 2. How far two outputs are apart is total variation "
+    "The distance of two attentions is their Jensen-Shannon divergence (JSD): 0 for "
+    "the same weights, at most .69 = ln 2. The distance of two outputs is their total variation "
     "(TVD), 0 to 1. F1 is the score of a model on the test texts, 0 to 1."
 )
 
@@ -242,8 +242,8 @@ AS_REASON = (
     "other attention can be trained, and whether its weights help a simpler model."
 )
 AUDIT = (
-    "Whether this model's own output follows its attention is what an audit tests; it "
-    "says no more than that of this model and these texts:"
+    "An audit tests whether this model's own output follows its attention, on these texts "
+    "and for this model alone:"
 )
 
 
@@ -267,8 +267,8 @@ def _limits(report: RetrainingResult) -> list[Words]:
         )
     else:
         said.append(
-            "No other seeds were trained (test seeds), so nothing is said about what "
-            "chance alone does to F1 and attention."
+            "No other seeds were trained (test seeds), so it is not known how far "
+            "chance alone moves F1 and attention."
         )
     undecided = [
         f for f in report.verdict.findings() if f.answer == Answer.CANNOT_SAY and f.ci95 is not None
@@ -306,9 +306,9 @@ PUBLISHED_F1 = {
 """Published F1 by test, data set and model."""
 METRICS = {"f1": "F1", "roc_auc": "area under the ROC curve"}
 LOST = (
-    "What is lost is the score of the model named there minus a model's own on the same "
-    "texts: above 0 the model is worse, below 0 better, and where the interval holds 0 "
-    "the two cannot be told apart."
+    "The loss is the score of the model named there minus a model's own on the same texts: "
+    "above 0 the model is worse, below 0 it is better; where the interval holds 0, the two "
+    "cannot be told apart."
 )
 CLAMP_NOTE = "The loss clamps ln of the base's weights at ln 1e-10."
 
@@ -397,7 +397,7 @@ def _bin_chart(bins: Sequence[Bin]) -> Chart:
         f"The median distance runs from {low.median_jsd:.2f} (predicted {low.predicted}, largest "
         f"weight in {low.largest_weight}, {low.n} texts) to {high.median_jsd:.2f} (predicted "
         f"{high.predicted}, {high.largest_weight}, {high.n} texts), of at most .69. An adversary "
-        "that is no farther is no more than another seed. Without intervals."
+        "that is no farther moves attention no more than another seed does. Without intervals."
     )
     return Chart(
         key="seed_jsd_by_max_attention",

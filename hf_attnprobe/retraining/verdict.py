@@ -127,7 +127,7 @@ def _need(scores: Sequence[Score], seeds: Sequence[float], n: int) -> Finding | 
         sentence = (
             "The model with attention has F1 "
             f"{base.value:.3f}, one without {uniform.value:.3f}: difference {_shown(worth)} "
-            f"over these texts, where {enough} would be a need. That is one training "
+            f"over these texts; from {enough} on attention is needed. That is one training "
             f"each: {ONE_TRAINING}."
         )
         return _finding("need", Answer.CANNOT_SAY, sentence, worth)
