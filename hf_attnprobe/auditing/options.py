@@ -50,8 +50,8 @@ class AuditOptions(Options):
     )
     target: str | int | None = option(
         None,
-        "class, by name or number: explained is why a text is decided for it or not, in the "
-        "tests that can (default: the predicted one)",
+        "class, by name or number, whose decision is explained by the tests that can "
+        "(default: the predicted one)",
         metavar="CLASS",
     )
     screen: int | None = option(
@@ -79,8 +79,8 @@ class AuditOptions(Options):
     )
     time: str | None = option(
         None,
-        "stop after this time, such as 90s, 10m or 2h, with what is known then: all "
-        "attention and layers first, then the heads that promise most; go on any time",
+        "stop after this time, such as 90s, 10m or 2h, and report what is known: all "
+        "attention and layers first, then the most promising heads; continue any time",
         metavar="TIME",
     )
     prune: bool = option(

@@ -46,8 +46,7 @@ class ExplainsClass(Options):
 
     target: str | int | None = option(
         None,
-        "class, by name or number: explained is why a text is decided for it or not "
-        "(default: the predicted one)",
+        "class, by name or number, whose decision is explained (default: the predicted one)",
         metavar="CLASS",
     )
 
