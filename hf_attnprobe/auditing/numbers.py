@@ -379,7 +379,7 @@ def delta_table(rows: pd.DataFrame) -> list[Block]:
 # --- all statistics ----------------------------------------------------------------------------
 
 
-MOST_ROWS = 250
+MOST_ROWS = 150
 """A report with more statistics leaves some of them to the files beside it."""
 
 

@@ -315,7 +315,7 @@ def test_arrays_and_combinations(metric, checkpoint, texts):
         ({"model_id": "x", "model": object()}, "exactly one of model_id and model"),
         (
             {"model_id": "{checkpoint}", "tests": ["permutations"]},
-            "unknown test permutations; the known ones are",
+            "unknown test 'permutations'; did you mean permutation?",
         ),
         ({"model_id": "{checkpoint}", "references": [0, 5]}, "label"),
         ({"model_id": "{checkpoint}", "predictions": []}, "empty"),
@@ -324,7 +324,7 @@ def test_arrays_and_combinations(metric, checkpoint, texts):
             {"model_id": "{checkpoint}", "predictions": "a text"},
             "got one string; put it in a list",
         ),
-        ({"model_id": "no/such/folder"}, "expected a model folder or a Hub id"),
+        ({"model_id": "no/such/folder"}, "expected a model at no/such/folder, there is nothing"),
     ],
 )
 def test_bad_input_and_the_metric_still_works_after_it(
