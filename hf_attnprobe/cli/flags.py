@@ -68,6 +68,8 @@ def _meant(name: str, known: Sequence[str]) -> str:
         return f"did you mean {meant}?"
     if "--set" in known:
         return "options of tests are written --set TEST.OPTION=VALUE, see --help-all"
+    if name.startswith("--"):
+        return f"{'--help-all' if '--help-all' in known else '--help'} lists every one"
     return f"expected one of {', '.join(known)}"
 
 

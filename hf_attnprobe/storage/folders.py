@@ -222,7 +222,9 @@ def check_usable(folder: str | Path) -> None:
         if not there.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(there))
         if not os.access(there, os.W_OK | os.X_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(there))
+            only_read = os.statvfs(there).f_flag & os.ST_RDONLY
+            cause = errno.EROFS if only_read else errno.EACCES
+            raise OSError(cause, os.strerror(cause), str(there))
     except OSError as error:
         raise cannot_use(folder, error) from error
 

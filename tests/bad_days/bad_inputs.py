@@ -155,7 +155,7 @@ def _outcome(case: Case, models: dict[str, Path], folder: Path) -> tuple[str, st
         return "trouble", trouble
     said = err.getvalue()
     if code == 2:
-        return "usage", None if "usage: attnprobe" in said else f"no usage: {said}"
+        return "usage", None if "see attnprobe" in said else f"no usage: {said}"
     if code == 1:
         return "line", _wrong_with_line(said, before, _contents(folder))
     if code not in (0, 3):

@@ -281,7 +281,9 @@ def test_baselines_are_those_of_the_audit(adversaries, base, reviews, tmp_path):
         rows[rows.statistic == "epsilon_max_jsd@0.05"].sort_values("example_id").value.to_numpy()
     )
     assert np.allclose(adversaries.frontier_jsd[0.05], exact, atol=1e-9)
-    search = audit_by_name(base.name, reviews, tests=["adversarial"], method="search").to_pandas()
+    search = audit_by_name(
+        base.name, reviews, tests={"adversarial": {"method": "search"}}
+    ).to_pandas()
     found = (
         search[search.statistic == "epsilon_max_jsd@0.05"]
         .sort_values("example_id")
