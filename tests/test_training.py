@@ -367,7 +367,7 @@ def test_validation_texts_of_one_class_choose_by_accuracy(tmp_path, monkeypatch)
 def test_one_split_alone_is_not_trained_and_scored_on_alike():
     rows = [{"text": f"text {k}", "label": k % 2} for k in range(8)]
     for single in (rows, datasets.Dataset.from_list(rows)):
-        with pytest.raises(AttnProbeError, match="expected a data set with splits"):
+        with pytest.raises(AttnProbeError, match="expected the splits train, validation and test"):
             splits.load_splits(single)
     whole = datasets.DatasetDict(
         {name: datasets.Dataset.from_list(rows) for name in ("train", "validation")}

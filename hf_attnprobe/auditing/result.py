@@ -158,7 +158,7 @@ def check_schema(data: Mapping, where: str) -> None:
     if version != SCHEMA_VERSION:
         raise AttnProbeError(
             f"expected a summary of schema version {SCHEMA_VERSION}, {where} is of version "
-            f"{version}; read it with the hf_attnprobe that wrote it"
+            f"{version}; read it with the hf_attnprobe that wrote it, or run the audit again"
         )
 
 
