@@ -22,8 +22,8 @@ from hf_attnprobe.attention_model import Observation as Observation
 from hf_attnprobe.attention_model import OutputProjections as OutputProjections
 from hf_attnprobe.attention_model import Site as Site
 from hf_attnprobe.attention_model import Stack as Stack
-from hf_attnprobe.auditing.differences.compare import compare_audits as compare_audits
-from hf_attnprobe.auditing.differences.report import AuditComparison as AuditComparison
+from hf_attnprobe.auditing.comparison import AuditComparison as AuditComparison
+from hf_attnprobe.auditing.comparison import compare_audits as compare_audits
 from hf_attnprobe.auditing.options import AuditOptions as AuditOptions
 from hf_attnprobe.auditing.report import Report as Report
 from hf_attnprobe.auditing.report import read_audit as read_audit

@@ -3,16 +3,10 @@
 import re
 from collections.abc import Iterable, Sequence
 
-from hf_attnprobe.terminal import visible
-
 
 MISSING = "–"
-LOADING = re.compile(r"(?<!\\)(?:<(?=[A-Za-z/!?])|\](?=[(\[:]))")
-"""What begins HTML, or ends the name of a link or picture, where it is not escaped."""
 UNSAFE = re.compile(r"(?<!\\)(?:\||<(?=[A-Za-z/!?])|\](?=[(\[:]))")
 """What ends a column, begins HTML or makes a link, where it is not escaped already."""
-CODE = re.compile(r"((?<!`)`[^`|]+`(?!`))")
-"""What Markdown shows as it is, kept within a cell."""
 
 
 def table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> list[str]:
@@ -33,25 +27,6 @@ def _cell(content: object) -> str:
     """One line in which no column ends and no HTML begins."""
     text = " ".join(str(content).split())
     return UNSAFE.sub(r"\\\g<0>", text)
-
-
-def document(lines: Iterable[str]) -> str:
-    """A whole report, in which no name of a user's is HTML, a link or a picture.
-
-    Nor does it steer the terminal of whoever prints the file. What is written in
-    backquotes is code already and stays.
-
-    >>> document(["# `a<b>`", "class <img src=x> ![](http://x)"])
-    '# `a<b>`\\nclass \\\\<img src=x> ![\\\\](http://x)\\n'
-    """
-    return visible("\n".join(map(_harmless, lines)) + "\n")
-
-
-def _harmless(line: str) -> str:
-    """The line with nothing that Markdown would load or follow, outside of code."""
-    parts = CODE.split(line)
-    parts[::2] = [LOADING.sub(r"\\\g<0>", part) for part in parts[::2]]
-    return "".join(parts)
 
 
 def number(value: float | str | None, *, digits: int = 3, sign: str = "") -> str:
@@ -106,18 +81,3 @@ def interval(
         return shown
     low, high = ci95
     return f"{shown} {bounds((scale * low, scale * high), digits=digits)}"
-
-
-def section(title: str, lines: Iterable[str], *, level: int = 2) -> list[str]:
-    """A heading between empty lines, then the lines; nothing without lines.
-
-    >>> section("models", ["text"])
-    ['', '## models', '', 'text']
-    """
-    lines = list(lines)
-    return ["", f"{'#' * level} {title}", "", *lines] if lines else []
-
-
-def bullets(sentences: Iterable[str]) -> list[str]:
-    """A list, one sentence each."""
-    return [f"- {sentence}" for sentence in sentences]

@@ -4,15 +4,12 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import pandas as pd
 
-from hf_attnprobe.auditing.comparison_page import comparison_page
-from hf_attnprobe.auditing.differences import AuditComparison, compare_audits
-from hf_attnprobe.auditing.differences import report as differences
-from hf_attnprobe.auditing.differences.frames import to_frame
-from hf_attnprobe.auditing.report import read_audit
+from hf_attnprobe.auditing.comparison import compare_audits
+from hf_attnprobe.auditing.report import Report, read_audit
 from hf_attnprobe.auditing.result import to_json as audit_to_json
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.partitions.plan import PLAN
@@ -119,8 +116,7 @@ def _compared(folders: Sequence[Path], ending: str, output: object) -> str:
         if folder.resolve() in seen:
             raise AttnProbeError(f"expected every audit once, got {folder} twice; leave one out")
         seen.add(folder.resolve())
-    form = _chosen(COMPARED, "several audits", ending, output)
-    return form(compare_audits(folders))
+    return _chosen(COMPARED, "several audits", ending, output)(folders)
 
 
 def _chosen(forms: Mapping[str, T], name: str, ending: str, output: object) -> T:
@@ -135,20 +131,37 @@ def _chosen(forms: Mapping[str, T], name: str, ending: str, output: object) -> T
 # --- what each verb can be shown as ---------------------------------------------------
 
 
-def _as_csv(frame: pd.DataFrame) -> str:
-    return frame.to_csv(index=False)
+class _WithFrame(Protocol):
+    """A result that has numbers to put into a table."""
+
+    def summary_frame(self) -> pd.DataFrame: ...
 
 
 def _as_json(data: Mapping) -> str:
     return json.dumps(data, indent=1) + "\n"
 
 
-def _documented(read: Callable[[Path], Documented]) -> dict[str, Form]:
-    """The forms of what has a document, read from its folder."""
+def _documented(read: Callable[[T], Documented]) -> dict[str, Callable[[T], str]]:
+    """The forms of what has a document, read from its folder or folders."""
     return {
         ".md": lambda folder: read(folder).to_markdown(),
         ".html": lambda folder: read(folder).to_html(),
         ".json": lambda folder: _as_json(read(folder).document().data or {}),
+    }
+
+
+def _in_rows(read: Callable[[T], _WithFrame]) -> dict[str, Callable[[T], str]]:
+    """The form of what has numbers in rows."""
+    return {".csv": lambda folder: read(folder).summary_frame().to_csv(index=False)}
+
+
+def _of_audit(read: Callable[[Path], Report]) -> dict[str, Form]:
+    """The forms of an audit; its JSON has all that a page is too small for."""
+    return {
+        **_documented(read),
+        ".json": lambda folder: _as_json(audit_to_json(read(folder))),
+        **_in_rows(read),
+        ".tex": lambda folder: read(folder).to_latex(),
     }
 
 
@@ -166,31 +179,13 @@ def _written(name: str, verb: str) -> Form:
     return read
 
 
-AUDIT = Shown(
-    "an audit",
-    "summary.json",
-    {
-        ".md": lambda folder: read_audit(folder).to_markdown(),
-        ".html": lambda folder: read_audit(folder).to_html(),
-        ".json": lambda folder: _as_json(audit_to_json(read_audit(folder))),
-        ".csv": lambda folder: _as_csv(read_audit(folder).summary_frame()),
-        ".tex": lambda folder: read_audit(folder).to_latex(),
-    },
-)
+AUDIT = Shown("an audit", "summary.json", _of_audit(read_audit))
 RETRAINING = Shown(
     "a retraining",
     f"{KIND}.json",
-    {
-        **_documented(read_retraining),
-        ".csv": lambda folder: _as_csv(read_retraining(folder).summary_frame()),
-    },
+    {**_documented(read_retraining), **_in_rows(read_retraining)},
 )
-COMPARED: Mapping[str, Callable[[AuditComparison], str]] = {
-    ".md": differences.to_markdown,
-    ".html": comparison_page,
-    ".json": lambda comparison: _as_json(differences.to_json(comparison)),
-    ".csv": lambda comparison: _as_csv(to_frame(comparison)),
-}
+COMPARED = {**_documented(compare_audits), **_in_rows(compare_audits)}
 """What several audits can be shown as."""
 STUDY = Shown("a study", STATE, _documented(read_study_report))
 COMPARISON = Shown(
@@ -211,17 +206,7 @@ DECEPTION = Shown(
         ".json": _written("deception.json", "deception"),
     },
 )
-JOB = Shown(
-    "a job",
-    PLAN,
-    {
-        ".md": lambda folder: job_report(folder).to_markdown(),
-        ".html": lambda folder: job_report(folder).to_html(),
-        ".json": lambda folder: _as_json(audit_to_json(job_report(folder))),
-        ".csv": lambda folder: _as_csv(job_report(folder).summary_frame()),
-        ".tex": lambda folder: job_report(folder).to_latex(),
-    },
-)
+JOB = Shown("a job", PLAN, _of_audit(job_report))
 SHOWN = (RETRAINING, STUDY, COMPARISON, DECEPTION, JOB, AUDIT)
 """In the order in which their marks are looked for; what has none is read as an audit."""
 

@@ -36,8 +36,8 @@ def charts() -> list[Chart]:
         Chart(
             "tau",
             "Agreement with gradients, by predicted class",
-            "Where the model says positive, attention and gradient rank the words much "
-            "alike (mean τ 0.30); where it says negative, hardly (−0.10).",
+            ("Where the model says positive, attention and gradient rank the words much "
+            "alike (mean τ 0.30); where it says negative, hardly (−0.10).",),
             kind="histogram",
             x_label="Kendall's τ between attention and gradient",
             y_label="share of texts",
@@ -52,8 +52,8 @@ def charts() -> list[Chart]:
         Chart(
             "shuffles",
             "What shuffled attention changes",
-            "The larger the largest weight, the more a shuffle moves the output: 0.02 below "
-            ".25, 0.31 above .75.",
+            ("The larger the largest weight, the more a shuffle moves the output: 0.02 below "
+            ".25, 0.31 above .75.",),
             kind="dots",
             x_label="largest attention weight",
             y_label="median change of the output",
@@ -81,7 +81,7 @@ def charts() -> list[Chart]:
         Chart(
             "rankings",
             "How many weights must go before the decision flips",
-            "Attention needs 41% of the weights, a random order 62%, the exact minimum is 22%.",
+            ("Attention needs 41% of the weights, a random order 62%, the exact minimum is 22%.",),
             kind="dots",
             x_label="ranking",
             y_label="share of weights removed",
@@ -111,7 +111,7 @@ def charts() -> list[Chart]:
         Chart(
             "penalty",
             "How far attention can move while the output stays",
-            "An adversary trained for it reaches 0.61 of at most 0.69 at the same output.",
+            ("An adversary trained for it reaches 0.61 of at most 0.69 at the same output.",),
             kind="curve",
             x_label="JSD of attention from the base's",
             y_label="TVD of predictions",
@@ -135,7 +135,7 @@ def charts() -> list[Chart]:
         Chart(
             "points",
             "Each text once",
-            "No relation to be seen.",
+            ("No relation to be seen.",),
             kind="points",
             x_label="Δα",
             y_label="ΔJS",
@@ -150,7 +150,7 @@ def charts() -> list[Chart]:
         Chart(
             "nothing",
             f"Nothing to draw {HARM}",
-            HARM,
+            (HARM,),
             kind="dots",
             x_label=HARM,
             y_label="",

@@ -9,21 +9,16 @@ import pytest
 import scipy.stats
 
 from hf_attnprobe import AttnProbeError
-from hf_attnprobe.auditing.comparison_page import comparison_page
-from hf_attnprobe.auditing.differences import differences
-from hf_attnprobe.auditing.differences.frames import to_frame
-from hf_attnprobe.auditing.differences.report import (
-    CANNOT_BE_TOLD,
-    to_json,
-    to_markdown,
-    to_text,
-)
+from hf_attnprobe.auditing.comparison import compare
+from hf_attnprobe.auditing.differences import CANNOT_BE_TOLD
 from hf_attnprobe.auditing.report import Report
-from hf_attnprobe.auditing.verdict import findings
+from hf_attnprobe.auditing.verdict import findings, may_be_shown, what_is_shown
 from hf_attnprobe.data.examples import DatasetName
 from hf_attnprobe.faithfulness import readings
 from hf_attnprobe.statistics.differences import Sides, changes
 from hf_attnprobe.statistics.estimates import mean_estimate
+from hf_attnprobe.statistics.grades import Answer
+from hf_attnprobe.statistics.questions import QUESTIONS
 from hf_attnprobe.statistics.summary import summarize
 from shown_page import Reader
 
@@ -108,7 +103,7 @@ def moved():
 
 @pytest.fixture(scope="module")
 def compared(base, moved):
-    return differences([base, moved])
+    return compare([base, moved])
 
 
 def by_name(comparison):
@@ -166,7 +161,7 @@ def test_simultaneous_intervals_cover_all_truths_at_once():
 
 
 def test_the_same_audit_twice_differs_in_nothing(base):
-    same = differences([base, dataclasses.replace(base)])
+    same = compare([base, dataclasses.replace(base)])
     found = [s.differences[0] for s in same.statistics]
     assert found and all(d.value == 0 and not d.can_be_told for d in found)
     assert len(set(same.names)) == 2
@@ -177,7 +172,7 @@ def test_the_same_audit_twice_differs_in_nothing(base):
 
 
 def test_the_other_order_turns_the_signs(base, moved, compared):
-    turned = by_name(differences([moved, base]))
+    turned = by_name(compare([moved, base]))
     for name, statistic in by_name(compared).items():
         one, other = statistic.differences[0], turned[name].differences[0]
         assert one.value == pytest.approx(-other.value, abs=1e-15)
@@ -189,7 +184,7 @@ def test_the_other_order_turns_the_signs(base, moved, compared):
 def test_other_texts_are_no_pairs(base):
     rows = rows_of(2, moved=0.1, ids=range(200, 260))
     other = report_of(rows, model="models/tuned", data_fingerprint="other")
-    comparison = differences([base, other])
+    comparison = compare([base, other])
     assert comparison.n_shared == (0,)
     assert any("no text is a pair" in caution for caution in comparison.cautions)
     found = by_name(comparison)["attention_leave_one_out_tau"].differences[0]
@@ -207,12 +202,12 @@ def test_other_texts_are_no_pairs(base):
 
 def test_the_same_ids_of_other_data_are_no_pairs(base):
     other = report_of(rows_of(2), model="b", data_fingerprint="other")
-    assert not by_name(differences([base, other]))["max_tvd"].differences[0].paired
+    assert not by_name(compare([base, other]))["max_tvd"].differences[0].paired
 
 
 def test_only_shared_texts_are_compared(base):
     rows = rows_of(2, ids=range(30, 120))
-    comparison = differences([base, report_of(rows, model="b")])
+    comparison = compare([base, report_of(rows, model="b")])
     assert comparison.n_shared == (50,)
     assert any("share 50 of 90 texts" in caution for caution in comparison.cautions)
     ours, theirs = values(base.rows, "median_tvd"), values(rows, "median_tvd")
@@ -223,7 +218,7 @@ def test_only_shared_texts_are_compared(base):
 
 def test_tests_with_other_options_are_not_compared(base):
     other = report_of(rows_of(2), model="b", options={"permutation": {"n_permutations": 10}})
-    comparison = differences([base, other])
+    comparison = compare([base, other])
     assert {s.test for s in comparison.statistics} == {"correlation"}
     assert any("other options: permutation" in c for c in comparison.cautions)
     questions = {q.rule: q for q in comparison.questions}
@@ -234,7 +229,7 @@ def test_tests_with_other_options_are_not_compared(base):
 
 
 def test_other_units_leave_only_accuracy(base):
-    comparison = differences([base, report_of(rows_of(2), model="b", level="word")])
+    comparison = compare([base, report_of(rows_of(2), model="b", level="word")])
     assert not comparison.statistics
     compared = [q.rule for q in comparison.questions if q.differences[0] is not None]
     assert compared == ["accuracy"]
@@ -272,7 +267,7 @@ def test_controls_are_subtracted_where_all_have_one(base, moved):
         for k, r in enumerate((base, moved), 1)
     ]
     controls = [with_losses(rows_of(5), lost=0.01), with_losses(rows_of(6), lost=0.04)]
-    question = question_of(differences(reports, controls=controls), "removal")
+    question = question_of(compare(reports, controls=controls), "removal")
     beyond = [
         values(r.rows, LOSSES[0])
         - values(r.rows, LOSSES[1])
@@ -281,9 +276,10 @@ def test_controls_are_subtracted_where_all_have_one(base, moved):
     ]
     wanted = (beyond[1] - beyond[0]).mean()
     assert question.differences[0].value == pytest.approx(wanted)
-    assert "control" in question.measure
-    alone = differences(reports, controls=[controls[0], None])
-    assert "control" not in question_of(alone, "removal").measure
+    assert "control" in question.measure and question.beyond_control
+    alone = compare(reports, controls=[controls[0], None])
+    own = question_of(alone, "removal")
+    assert "control" not in own.measure and not own.beyond_control
     assert any("Removal is graded beyond a control" in c for c in alone.cautions)
 
 
@@ -293,7 +289,7 @@ def test_a_ratio_of_means_is_compared_by_the_models_own_numbers(base, moved, com
     wanted = values(moved.rows, AGREEMENT) - values(base.rows, AGREEMENT)
     assert question.differences[0].value == pytest.approx(wanted.mean())
     controls = [rows_of(5, moved=-0.1), rows_of(6, moved=-0.2)]
-    beside = question_of(differences([base, moved], controls=controls), "importance")
+    beside = question_of(compare([base, moved], controls=controls), "importance")
     assert beside.differences == question.differences
     said = "paired difference of the models' own numbers"
     assert any(said in c and "importance" in c for c in compared.cautions)
@@ -309,7 +305,7 @@ def test_assignment_is_compared_in_what_is_graded(base, moved):
 
     for factors, said in (((3, 2), "log-odds"), ((3, 0.5), "change of the output")):
         reports = [in_log_odds(r, f) for r, f in zip((base, moved), factors, strict=True)]
-        question = question_of(differences(reports), "assignment")
+        question = question_of(compare(reports), "assignment")
         assert said in question.measure
     name = "median_tvd"
     wanted = values(moved.rows, name).mean() - values(base.rows, name).mean()
@@ -329,7 +325,7 @@ def test_names_are_short_and_different(base, models, dtypes, names):
         report_of(base.rows, model=model, model_fingerprint="same", dtype=dtype)
         for model, dtype in zip(models, dtypes, strict=True)
     ]
-    assert differences(reports).names == names
+    assert compare(reports).names == names
 
 
 def test_what_differs_is_listed_and_nothing_else(compared):
@@ -339,25 +335,47 @@ def test_what_differs_is_listed_and_nothing_else(compared):
 
 def test_one_audit_or_none_with_rows_is_refused(base):
     with pytest.raises(AttnProbeError, match="two audits or more"):
-        differences([base])
+        compare([base])
     with pytest.raises(AttnProbeError, match="read_audit"):
-        differences([base, dataclasses.replace(base, rows=pd.DataFrame())])
+        compare([base, dataclasses.replace(base, rows=pd.DataFrame())])
+
+
+def in_line(text):
+    """Without the breaks of lines and the signs of Markdown."""
+    return " ".join(text.replace("\\", "").split())
 
 
 def test_forms_say_the_same(compared):
-    text, document = to_text(compared), to_markdown(compared)
-    for question in compared.questions:
-        assert question.sentences[0] in text and question.sentences[0] in document
-    read = json.loads(json.dumps(to_json(compared), allow_nan=False))
+    for said in (str(compared), compared.to_markdown(), compared._repr_html_()):
+        assert "Does attention explain the predictions" in said
+    for form in (str(compared), compared.to_markdown()):
+        said = in_line(form)
+        for question in compared.questions:
+            assert in_line(question.sentences[0]) in said
+        for caution in compared.cautions:
+            assert in_line(caution) in said
+        for setting in compared.settings:
+            assert setting.name in said and all(value in said for value in setting.values)
+    read = json.loads(json.dumps(compared.document().data, allow_nan=False))
     assert len(read["statistics"]) == len(compared.statistics) and "reports" not in read
-    frame = to_frame(compared)
+    frame = compared.summary_frame()
     told = frame.set_index("statistic").can_be_told
     assert told["attention_leave_one_out_tau"] and not told["median_tvd"]
 
 
+def test_every_number_stands_in_the_table(compared):
+    """Of every statistic both means and the difference, in Markdown as in the rows."""
+    lines = [line.strip("| ").split(" | ") for line in compared.to_markdown().splitlines()]
+    rows = {line[1]: line[3:6] for line in lines if len(line) == 7}
+    for name, statistic in by_name(compared).items():
+        (found,) = statistic.differences
+        shown = [float(cell.split(" [")[0]) for cell in rows[name]]
+        assert shown == pytest.approx([found.first, found.other, found.value], abs=5.1e-4)
+
+
 def test_the_page_holds_every_finding_and_caution(base, moved, compared):
-    page = comparison_page(compared)
-    assert page == comparison_page([base, moved])  # and again the same
+    page = compared.to_html()
+    assert page == compare([base, moved]).to_html()  # and again the same
     seen = Reader(page)
     for question in compared.questions:
         assert question.sentences[0] in seen.words
@@ -371,9 +389,24 @@ def test_the_page_holds_every_finding_and_caution(base, moved, compared):
     assert "section on" not in seen.words and "cards below" not in seen.words
 
 
+def test_what_was_found_for_and_against_stands_where_the_page_asks_for_it(base, moved):
+    """Who shows attention is to say beside it what was found: there it is."""
+    right, *_, importance = sorted(moved.findings, key=lambda f: f.is_about_attention)
+    partly = [
+        dataclasses.replace(importance, rule=rule, answer=Answer.PARTLY) for rule in QUESTIONS
+    ]
+    right = dataclasses.replace(right, answer=Answer.YES)
+    told = dataclasses.replace(moved, findings=(right, *partly))
+    page = Reader(compare([base, told]).to_html())
+    assert "what these tests found for and against it" in may_be_shown(told.findings)
+    words = page.words[page.words.index(may_be_shown(told.findings)) :]
+    sentences = [s for said in what_is_shown(told.findings).values() for s in said]
+    assert sentences and all(sentence in words for sentence in sentences)
+
+
 def test_the_page_in_a_browser(compared, open_page, tmp_path):
     file = tmp_path / "comparison.html"
-    file.write_text(comparison_page(compared), encoding="utf-8")
+    file.write_text(compared.to_html(), encoding="utf-8")
     opened = open_page(file, width=400, axe=True)
     assert opened.findings() == []
     assert opened.messages == [] and len(opened.requests) == 1
@@ -382,19 +415,19 @@ def test_the_page_in_a_browser(compared, open_page, tmp_path):
 
 def test_the_page_escapes_what_users_wrote(base):
     evil = report_of(rows_of(2), model="<script>alert(1)</script> 🦊")
-    page = comparison_page([base, evil])
+    page = compare([base, evil]).to_html()
     assert "<script>alert" not in page
     assert "alert(1)</script> 🦊" in Reader(page).words
-    assert Reader(page).tags.count("script") == Reader(comparison_page([base, base])).tags.count(
+    assert Reader(page).tags.count("script") == Reader(compare([base, base]).to_html()).tags.count(
         "script"
     )
 
 
 def test_heads_have_maps_and_a_map_of_differences():
     reports = [report_of(rows_of(k, heads=3, moved=k / 10), model=f"m{k}") for k in (1, 2)]
-    comparison = differences(reports)
+    comparison = compare(reports)
     assert any("Heads are compared by their numbers" in c for c in comparison.cautions)
-    ids = Reader(comparison_page(comparison)).ids
+    ids = Reader(comparison.to_html()).ids
     found = [i for i in ids if i.startswith("heads_median_tvd")]
     assert found == [
         "heads_median_tvd_1",

@@ -51,7 +51,7 @@ def report_of_heads():
 
 def a_chart(**changes):
     series = Series("group", (0.0, 1.0), (0.5, 1.5), (0.4, 1.2), (0.6, 1.7), (3, 4))
-    chart = Chart("key", "Title", "It is so.", "Us 2024", "points", "x", "y", (series,))
+    chart = Chart("key", "Title", ("It is so.",), "Us 2024", "points", "x", "y", (series,))
     return replace(chart, **changes)
 
 

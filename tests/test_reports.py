@@ -214,7 +214,7 @@ def drawings():
     chart = Chart(
         "key_of_chart",
         "a chart",
-        "What <is> seen, 0.5.",
+        ("What <is> seen, 0.5.",),
         "a paper",
         "dots",
         "place",

@@ -283,7 +283,7 @@ def tau_histogram(evidence: Evidence, measure: str) -> Chart | None:
     return Chart(
         key=f"tau_{measure}",
         title=f"Rank correlation of attention with {name}",
-        finding=_tau_finding(evidence, groups, measure),
+        sentences=_tau_sentences(evidence, groups, measure),
         source=source,
         kind="histogram",
         x_label=f"Kendall τ with {name}",
@@ -315,7 +315,7 @@ def _published_taus(evidence: Evidence, measure: str) -> list[Reference]:
     return found
 
 
-def _tau_finding(evidence: Evidence, groups: list[Group], measure: str) -> str:
+def _tau_sentences(evidence: Evidence, groups: list[Group], measure: str) -> tuple[str, ...]:
     column, significant = (
         f"attention_{measure}_tau",
         f"attention_{measure}_significant",
@@ -327,15 +327,15 @@ def _tau_finding(evidence: Evidence, groups: list[Group], measure: str) -> str:
         sure = f", {share.value:.0%} of them significant" if share.n else ""
         parts.append(f"{said(tau)} for {group.name} ({tau.n} texts{sure})")
     n_undefined = int(evidence.values[column].isna().sum())
-    left_out = ""
+    left_out: tuple[str, ...] = ()
     if n_undefined:
         texts = "text has" if n_undefined == 1 else "texts have"
-        left_out = f" {n_undefined} {texts} no τ here."
+        left_out = (f"{n_undefined} {texts} no τ here.",)
     by_chance = evidence.mean("significant_by_chance")
     chance = "0 is chance and 1 the same order"
     if by_chance.n:
         chance += f"; unrelated orders agree significantly in {by_chance.value:.1%} of texts"
-    return f"Mean τ is {', '.join(parts)}. {chance}.{left_out}"
+    return f"Mean τ is {', '.join(parts)}.", f"{chance}.", *left_out
 
 
 # --- how far the output, or attention, moves, by the largest attention weight ---------
@@ -353,7 +353,7 @@ def permutation_by_max_attention(evidence: Evidence) -> Chart | None:
     return Chart(
         key="permutation_by_max_attention",
         title="Output change when the weights are shuffled over the tokens",
-        finding=_finding_by_bin(
+        sentences=_sentences_by_bin(
             evidence,
             "median_tvd",
             "Shuffling which token gets which weight moves the output by",
@@ -386,7 +386,7 @@ def distance_by_max_attention(evidence: Evidence, epsilon: str) -> Chart | None:
     return Chart(
         key="adversarial_by_max_attention",
         title=f"How far attention can be moved with the output within {epsilon}",
-        finding=_finding_by_bin(
+        sentences=_sentences_by_bin(
             evidence,
             column,
             f"With the output within {epsilon} attention can be moved by a JSD of",
@@ -435,9 +435,9 @@ def _published_medians(evidence: Evidence) -> list[Series]:
     return found
 
 
-def _finding_by_bin(
+def _sentences_by_bin(
     evidence: Evidence, column: str, begin: str, yardstick: str, *, least: str = ""
-) -> str:
+) -> tuple[str, ...]:
     """The median of the lowest and of the highest bin that has texts."""
     bins = _in_bins(evidence.values, column)
     held = [name for name, texts in bins.items() if len(texts)]
@@ -446,7 +446,7 @@ def _finding_by_bin(
         f"largest weight is in {name}"
         for name in dict.fromkeys([*held[:1], *held[-1:]])
     )
-    return f"{begin} {said} (medians over texts). {yardstick}".rstrip()
+    return (f"{begin} {said} (medians over texts).", *([yardstick] if yardstick else []))
 
 
 def _texts(n: int) -> str:
@@ -493,7 +493,7 @@ def adversarial_distance(evidence: Evidence) -> Chart | None:
     return Chart(
         key="adversarial_distance",
         title="How far attention can be moved with nearly the same output",
-        finding=_distance_finding(evidence, epsilons, kind),
+        sentences=_distance_sentences(evidence, epsilons, kind),
         source="Jain & Wallace 2019, Figure 7 (there as densities)",
         kind="curve",
         x_label="JSD from the model's attention, nats",
@@ -529,7 +529,7 @@ def _published_distances(evidence: Evidence) -> list[Reference]:
     return found
 
 
-def _distance_finding(evidence: Evidence, epsilons: list[str], kind: str) -> str:
+def _distance_sentences(evidence: Evidence, epsilons: list[str], kind: str) -> tuple[str, ...]:
     parts = []
     for key in epsilons:
         column = evidence.values[f"epsilon_max_jsd@{key}"]
@@ -547,8 +547,9 @@ def _distance_finding(evidence: Evidence, epsilons: list[str], kind: str) -> str
         "found": "These are the farthest that were found, so lower bounds.",
     }.get(kind, f"They are {kind}, which is a lower bound.")
     return (
-        f"{sentence}. A line near the ceiling says that the output hardly pins "
-        f"attention down. {how}"
+        f"{sentence}.",
+        "A line near the ceiling says that the output hardly pins attention down.",
+        how,
     )
 
 
@@ -569,7 +570,7 @@ def js_against_attention(evidence: Evidence) -> Chart | None:
     return Chart(
         key="js_against_attention",
         title="The largest weight erased, against another one",
-        finding=_erasure_finding(both),
+        sentences=_erasure_sentences(both),
         source="Serrano & Smith 2019, Figure 3",
         kind="points",
         x_label="Δα: largest weight minus the other one",
@@ -605,7 +606,7 @@ def _medians(both: pd.DataFrame) -> Series:
     )
 
 
-def _erasure_finding(both: pd.DataFrame) -> str:
+def _erasure_sentences(both: pd.DataFrame) -> tuple[str, ...]:
     js, gap = both.delta_js, both.delta_attention
     negative = (js < -BY_ROUNDING).mean()
     sentence = (
@@ -616,11 +617,12 @@ def _erasure_finding(both: pd.DataFrame) -> str:
     )
     wide = js[gap >= 0.5]
     if len(wide):
-        sentence += (
-            f" Where the largest weight is at least .5 larger ({len(wide)} texts) the "
+        where = (
+            f"Where the largest weight is at least .5 larger ({len(wide)} texts) the "
             f"median is {wide.median():.3f}."
         )
-    return sentence
+        return sentence, where
+    return (sentence,)
 
 
 # --- how much must go before the decision flips, by ranking? --------------------------
@@ -653,7 +655,7 @@ def fraction_to_flip(evidence: Evidence) -> Chart | None:
     return Chart(
         key="fraction_to_flip",
         title="Tokens to erase before the decision flips",
-        finding=_flip_finding(evidence, best_name, best),
+        sentences=_flip_sentences(evidence, best_name, best),
         source="Serrano & Smith 2019, Figure 5",
         kind="dots",
         x_label="tokens erased in the order of",
@@ -685,7 +687,7 @@ def _published_flips(evidence: Evidence, keys: list[str]) -> list[Series]:
     return [Series(THEIRS, places, tuple(theirs[key] for key in known))]
 
 
-def _flip_finding(evidence: Evidence, best_name: str, best: pd.Series) -> str:
+def _flip_sentences(evidence: Evidence, best_name: str, best: pd.Series) -> tuple[str, ...]:
     parts = []
     for key in ("attention", "random"):
         mean = evidence.mean(f"fraction_to_flip@{key}")
@@ -694,15 +696,16 @@ def _flip_finding(evidence: Evidence, best_name: str, best: pd.Series) -> str:
     n, n_texts = int(best.notna().sum()), len(evidence.values)
     what = "some set" if best_name == SMALLEST_SET else "some tried order"
     never = evidence.mean("never_flips@attention")
-    failing = ""
+    failing: tuple[str, ...] = ()
     if never.n:
         failing = (
-            f" Attention's order never flips {never.value:.0%} of them, which counts as all tokens."
+            f"Attention's order never flips {never.value:.0%} of them, which counts as all tokens.",
         )
     return (
         f"{evidence.words.decision.capitalize()} flips after {', '.join(parts)}, where "
         f"the {best_name} has {best.mean():.2f} (means over the {n} of {n_texts} texts "
-        f"that {what} flips; drawn are medians).{failing}"
+        f"that {what} flips; drawn are medians).",
+        *failing,
     )
 
 
@@ -780,7 +783,7 @@ def _by_ranking(
     return Chart(
         key="plausibility" if family == "auprc" else family,
         title=title,
-        finding=_ranking_finding(evidence, found, said_of, yardstick),
+        sentences=_ranking_sentences(evidence, found, said_of, yardstick),
         source=source,
         kind="dots",
         x_label="ranking",
@@ -791,9 +794,9 @@ def _by_ranking(
     )
 
 
-def _ranking_finding(
+def _ranking_sentences(
     evidence: Evidence, found: dict[str, str], said_of: str, yardstick: str
-) -> str:
+) -> tuple[str, ...]:
     own = [key for key in ("attention", "mean_attention") if key in found]
     key = [*own, *found][0]
     mean = evidence.mean(found[key])
@@ -802,4 +805,4 @@ def _ranking_finding(
         random = evidence.mean(found["random"])
         difference = evidence.beyond_random(found[key])
         sentence += f"; random has {said(random)}, a difference of {said(difference)}"
-    return f"{sentence} ({mean.n} texts). {yardstick}"
+    return f"{sentence} ({mean.n} texts).", yardstick

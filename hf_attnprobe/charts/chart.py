@@ -64,7 +64,7 @@ class Chart:
     Attributes:
         key: its name in files and links, lower case with underscores.
         title: what is shown.
-        finding: one sentence that says what is to be seen, with its numbers.
+        sentences: what is to be seen, with its numbers, and how these are to be read.
         source: paper and figure that it follows.
         kind: bars over bins of numbers, values with bars at categories, lines over
             numbers, or single points.
@@ -80,7 +80,7 @@ class Chart:
 
     key: str
     title: str
-    finding: str
+    sentences: tuple[str, ...]
     source: str
     kind: Kind
     x_label: str
@@ -91,6 +91,11 @@ class Chart:
     x_range: tuple[float, float] | None = None
     y_range: tuple[float, float] | None = None
     bin_width: float | None = None
+
+    @property
+    def finding(self) -> str:
+        """The sentences, one after the other."""
+        return " ".join(self.sentences)
 
     def table(self) -> tuple[list[str], list[list[object]]]:
         """Head and rows of all that is drawn, a row per value."""

@@ -303,7 +303,7 @@ def _group_chart(statistic: str, rows: pd.DataFrame, seed: int, words: Words) ->
     return Chart(
         key=f"groups_{statistic}",
         title=f"Heads {measure.does} together, beside the largest single head",
-        finding=_group_finding(measure, together, heads),
+        sentences=(_group_finding(measure, together, heads),),
         source=measure.source.replace("for each head", "for groups of heads"),
         kind="dots",
         x_label="heads edited",

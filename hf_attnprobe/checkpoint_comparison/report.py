@@ -420,8 +420,11 @@ def charts(comparison: CheckpointComparison) -> Iterator[Chart]:
         yield Chart(
             key=f"checkpoints_{name.partition('@')[0]}",
             title=COLUMNS[name],
-            finding=f"{finding}. Bars are 95% intervals of each over texts; whether two "
-            "differ is told by the paired differences above.",
+            sentences=(
+                f"{finding}.",
+                "Bars are 95% intervals of each over texts; whether two differ is told by the "
+                "paired differences above.",
+            ),
             source="Tutek & Šnajder 2020",
             kind="dots",
             x_label="checkpoint",

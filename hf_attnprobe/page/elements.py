@@ -1,4 +1,4 @@
-"""What pages are made of: sections, tables, answers, figures, maps of heads. Pure."""
+"""What pages draw: number lines, figures and maps of heads, with the tables behind them. Pure."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +14,7 @@ from hf_attnprobe.page.head_cells import (
     scale_of_colours,
     squares,
 )
-from hf_attnprobe.page.html import Child, Html, join, tag
+from hf_attnprobe.page.html import Child, Html, tag
 from hf_attnprobe.page.number_line import number_line
 
 
@@ -38,24 +38,6 @@ SYMBOLS = {
     "no": "M5 5l6 6M11 5l-6 6",
     "cannot say": "M6 6.2c.2-2.6 4-2.4 4 0 0 1.6-2 1.5-2 3.1M8 11.3v.6",
 }
-
-
-def section(title: str, *children: Child, id: str) -> Html:
-    """A part of the page with its heading; nothing where all children are empty."""
-    if not join(children):
-        return Html()
-    return tag("section", tag("h2", title), *children, id=id)
-
-
-def paragraphs(sentences: Iterable[Child]) -> list[Html]:
-    """A paragraph of each."""
-    return [tag("p", sentence) for sentence in sentences]
-
-
-def bullets(items: Iterable[Child]) -> Html:
-    """A list; nothing without items."""
-    points = [tag("li", item) for item in items]
-    return tag("ul", *points) if points else Html()
 
 
 def details(summary: Child, *children: Child, open: bool = False) -> Html:
@@ -100,29 +82,6 @@ def table(
         class_="sortable" if sortable and len(lines) > 1 else None,
     )
     return _scrolling(inner, caption or f"table: {', '.join(map(str, head[:3]))}")
-
-
-def grade(answer: str) -> Html:
-    """An answer as symbol and word: colour never stands alone."""
-    return tag("strong", symbol(answer), tag("span", answer), class_="grade")
-
-
-def answer(question: str, answer: str, sentence: Child, *children: Child) -> Html:
-    """A question with its graded answer.
-
-    Args:
-        question: as a reader would ask it.
-        answer: one of ``SYMBOLS``; shown as a word, a symbol and a colour.
-        sentence: what was found, with its number.
-        children: what the answer rests on, such as a ``scale``.
-    """
-    return tag(
-        "article",
-        tag("h3", question),
-        tag("p", grade(answer), " ", tag("span", sentence)),
-        *children,
-        class_=f"answer {answer.replace(' ', '-')}",
-    )
 
 
 def scale(

@@ -140,7 +140,8 @@ def _reach(values: Iterable[float], ends: tuple[float, float] | None) -> tuple[f
         around = 0.5 if size <= 5 else 0.1 * size
         return low - around, high + around
     step = _round_up((high - low) / 5)
-    return step * math.floor(low / step + 1e-6), step * math.ceil(high / step - 1e-6)
+    begin, end = step * math.floor(low / step + 1e-6), step * math.ceil(high / step - 1e-6)
+    return min(begin, low), max(end, high)  # a value may lie beyond by less than the rounding
 
 
 def _round_up(number: float) -> float:

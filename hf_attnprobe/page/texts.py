@@ -13,7 +13,7 @@ from hf_attnprobe.charts.shown_text import (
     SIGNED,
     ShownText,
 )
-from hf_attnprobe.page.elements import details, section, table
+from hf_attnprobe.page.elements import details, table
 from hf_attnprobe.page.html import Html, join, tag
 
 
@@ -33,11 +33,6 @@ MEANINGS = {
     "gradient": "which tokens the output reacts to, with attention held fixed",
     "leave_one_out": "how far the output moves without the token",
 }
-
-
-def texts_section(texts: Sequence[ShownText]) -> Html:
-    """All texts with the legend; empty without texts."""
-    return section("Texts", texts_view(texts), id="texts") if texts else Html("")
 
 
 def texts_view(texts: Sequence[ShownText]) -> Html:

@@ -128,7 +128,7 @@ def penalty_curve(
     return Chart(
         key="penalty_curve",
         title="How far attention moves, and what that does to the output",
-        finding=_finding(drawn, ceiling),
+        sentences=_sentences(drawn, ceiling),
         source="Wiegreffe & Pinter 2019, Figure 5",
         kind="points",
         x_label="JSD from the base's attention, nats (mean)",
@@ -167,7 +167,7 @@ def _series(name: str, points: Sequence[CurvePoint]) -> Series:
     )
 
 
-def _finding(drawn: Sequence[CurvePoint], ceiling: Sequence[CurvePoint]) -> str:
+def _sentences(drawn: Sequence[CurvePoint], ceiling: Sequence[CurvePoint]) -> tuple[str, ...]:
     """How far each way goes at most, and what that costs."""
     parts = []
     for name in dict.fromkeys(p.series for p in drawn):
@@ -181,7 +181,7 @@ def _finding(drawn: Sequence[CurvePoint], ceiling: Sequence[CurvePoint]) -> str:
     texts = f" (means over {n} texts)" if n else ""
     limit = f"; {CEILING} than {ceiling[0].jsd:.2f}" if ceiling else ""
     farthest = f"Farthest from the base's attention by JSD{texts}: {'; '.join(parts)}{limit}."
-    return " ".join([*_ways(drawn), farthest, *_reading(drawn)])
+    return (*_ways(drawn), farthest, *_reading(drawn))
 
 
 def _ways(drawn: Sequence[CurvePoint]) -> list[str]:

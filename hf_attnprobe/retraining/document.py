@@ -393,16 +393,17 @@ def _bin_chart(bins: Sequence[Bin]) -> Chart:
     )
     low = min(bins, key=lambda b: b.median_jsd)
     high = max(bins, key=lambda b: b.median_jsd)
-    finding = (
+    sentences = (
         f"The median distance runs from {low.median_jsd:.2f} (predicted {low.predicted}, largest "
         f"weight in {low.largest_weight}, {low.n} texts) to {high.median_jsd:.2f} (predicted "
-        f"{high.predicted}, {high.largest_weight}, {high.n} texts), of at most .69. An adversary "
-        "that is no farther moves attention no more than another seed does. Without intervals."
+        f"{high.predicted}, {high.largest_weight}, {high.n} texts), of at most .69.",
+        "An adversary that is no farther moves attention no more than another seed does.",
+        "Without intervals.",
     )
     return Chart(
         key="seed_jsd_by_max_attention",
         title="How far another seed moves attention, by the base's largest weight",
-        finding=finding,
+        sentences=sentences,
         source="Wiegreffe & Pinter 2019, Figure 4",
         kind="dots",
         x_label="largest weight of the base",

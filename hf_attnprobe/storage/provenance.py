@@ -11,7 +11,6 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from hf_attnprobe import markdown
 from hf_attnprobe.errors import AttnProbeError
 
 
@@ -128,12 +127,6 @@ def versions() -> dict[str, str]:
     """Versions of Python and of the packages that compute the numbers, by name."""
     found = {name: version(name) for name in PACKAGES}
     return found | {"python": platform.python_version()}
-
-
-def provenance_section(provenance: Mapping) -> list[str]:
-    """The section of a Markdown report that says where its numbers come from."""
-    lines = [f"{name}: {in_words(value)}" for name, value in provenance.items()]
-    return ["", "## provenance", "", *markdown.bullets(lines)]
 
 
 def read_summary(

@@ -237,8 +237,10 @@ def chart_of(table: ResultTable, number: int) -> Chart | None:
     return Chart(
         key=f"chart-{number}",
         title=f"{table.title}: {drawn}",
-        finding="95% intervals are over texts, of one training each; the table has all "
-        "numbers, and those of the papers.",
+        sentences=(
+            "95% intervals are over texts, of one training each; the table has all numbers, and "
+            "those of the papers.",
+        ),
         source="",
         kind="dots",
         x_label=", ".join(table.head[k] for k in named) or "row",

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from demo_page import HARM, demo_page
-from hf_attnprobe.page.elements import bullets, paragraphs, section, table
-from hf_attnprobe.page.html import Html, join, tag
+from hf_attnprobe.page.elements import table
+from hf_attnprobe.page.html import join, tag
 from hf_attnprobe.reports.document import Document, Section
 from hf_attnprobe.reports.html import policy, to_cell, to_html
 
@@ -71,12 +71,6 @@ def test_a_character_that_html_cannot_hold_is_seen_to_be_missing():
 def test_lists_nothing_and_html():
     assert join(["<", None, False, ["a", [tag("b", 1)]]]) == "&lt;a<b>1</b>"
     assert tag("meta", name="a") == '<meta name="a"/>'
-
-
-def test_elements_without_content_are_nothing():
-    assert section("Title", None, [], Html(), id="x") == ""
-    assert bullets([]) == ""
-    assert paragraphs([]) == []
 
 
 @settings(deadline=None, max_examples=30)

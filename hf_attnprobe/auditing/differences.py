@@ -1,0 +1,572 @@
+"""What differs between several audits: settings, answers, and every number, text by text.
+
+The first audit is what the others are compared with. Texts with the same id of the same data
+are pairs; only tests with the same options are compared. Pure.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import PurePath
+from typing import Any
+
+import pandas as pd
+
+from hf_attnprobe import markdown
+from hf_attnprobe.auditing.result import AuditResult
+from hf_attnprobe.statistics.differences import Difference, Sides, changes
+from hf_attnprobe.statistics.estimates import Estimate, mean_estimate
+from hf_attnprobe.statistics.evidence import Evidence, evidence_of
+from hf_attnprobe.statistics.grades import Answer, Measure
+from hf_attnprobe.statistics.questions import QUESTIONS
+from hf_attnprobe.statistics.summary import (
+    PREDICTION,
+    one_row_per_text,
+    predictions_of,
+    site_of_model,
+)
+from hf_attnprobe.statistics.verdicts import RULES, Finding
+from hf_attnprobe.storage.provenance import in_words
+
+
+Place = tuple[str, str, int, int]
+"""Test, statistic, layer and head."""
+NOT_COMPARED = r"_p_value|@random_\d"
+"""Statistics whose differences say nothing: p-values, single random orders."""
+CANNOT_BE_TOLD = "cannot be told apart"
+
+
+@dataclass(frozen=True)
+class ComparedQuestion:
+    """One question, as every audit answers it.
+
+    Attributes:
+        rule: key of the rule.
+        findings: of every audit: none where it was not asked, several where predicted
+            classes have different answers.
+        measure: the number whose differences are taken, in words; empty without any.
+        beyond_control: whether the control's number is taken off it.
+        means: of that number over each audit's own texts; None without it.
+        differences: of every audit behind the first to the first; None without both.
+        sentences: what each of these differences says.
+    """
+
+    rule: str
+    findings: tuple[tuple[Finding, ...], ...]
+    measure: str
+    beyond_control: bool
+    means: tuple[Estimate | None, ...]
+    differences: tuple[Difference | None, ...]
+    sentences: tuple[str, ...]
+
+    @property
+    def question(self) -> str:
+        """What is asked."""
+        return RULES[self.rule].question
+
+    def answer(self, number: int) -> str:
+        """An audit's answer, of each class where classes differ; empty without one."""
+        said = self.findings[number]
+        if len(said) == 1:
+            return str(said[0].answer)
+        return ", ".join(f"{f.group}: {f.answer}" for f in said)
+
+    def changed(self, number: int) -> bool:
+        """Whether an audit's answer is another than the first's, and told from it.
+
+        Not where one of both cannot say.
+        """
+        difference = self.differences[number - 1]
+        answers = self.answer(0), self.answer(number)
+        open_ = any(not a or Answer.CANNOT_SAY in a for a in answers)
+        told = difference is not None and difference.can_be_told
+        return told and not open_ and answers[0] != answers[1]
+
+
+@dataclass(frozen=True)
+class ComparedStatistic:
+    """One statistic at one place.
+
+    Attributes:
+        test: the faithfulness test it is of.
+        statistic: its name, or ``name@key``.
+        layer: where it was measured; negative for groups of heads and the whole model.
+        head: as ``layer``.
+        means: of every audit over its own texts.
+        differences: of every audit behind the first to the first; None where that has
+            no such statistic that may be compared.
+    """
+
+    test: str
+    statistic: str
+    layer: int
+    head: int
+    means: tuple[Estimate | None, ...]
+    differences: tuple[Difference | None, ...]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What was not the same in all audits.
+
+    Attributes:
+        name: of the setting, in words.
+        values: of every audit, in words.
+    """
+
+    name: str
+    values: tuple[str, ...]
+
+
+# --- names and settings --------------------------------------------------------------
+
+
+OPTIONS = "options: "
+"""Begins the name of an option of a test."""
+MEANING = (
+    "level",
+    "segment",
+    "units",
+    "attended",
+    "query",
+    "prediction",
+    "unit_of_number",
+)
+"""Settings that say what is explained: of others nothing but accuracy is compared."""
+
+
+def short_names(reports: Sequence[AuditResult]) -> tuple[str, ...]:
+    """A short name for each, all different, of what tells them apart.
+
+    The end of the model's path; where models do not differ the data set, the precision,
+    the seed or what else does; a number where nothing does.
+    """
+    parts = [
+        _tails([r.model for r in reports]),
+        _tails([str(r.dataset) for r in reports]),
+        [in_words(r.provenance.get("dtype")) for r in reports],
+        [f"seed {r.seed}" for r in reports],
+        [str(r.provenance.get("model_fingerprint", ""))[:6] for r in reports],
+    ]
+    names = parts[0]
+    for part in parts[1:]:
+        if len(set(names)) == len(names):
+            break
+        if len(set(zip(names, part, strict=True))) > len(set(names)):
+            names = [f"{name}, {said}" for name, said in zip(names, part, strict=True)]
+    if len(set(names)) < len(names):
+        names = [f"{name} ({number})" for number, name in enumerate(names, 1)]
+    return tuple(names)
+
+
+def _tails(paths: Sequence[str]) -> list[str]:
+    """The ends of paths, as long as it takes to tell different ones apart."""
+    wanted = len(set(paths))
+    longest = max(len(PurePath(path).parts) for path in paths)
+    for length in range(1, longest + 1):
+        ends = ["/".join(PurePath(path).parts[-length:]) for path in paths]
+        if len(set(ends)) == wanted:
+            return ends
+    return list(paths)
+
+
+def differing_settings(reports: Sequence[AuditResult]) -> tuple[Setting, ...]:
+    """Everything of data, settings and versions that is not the same in all.
+
+    Options of tests that an audit did not run, or does not know, are left out.
+    """
+    flat = [dict(_flat(_all_of(report))) for report in reports]
+    names = dict.fromkeys(name for settings in flat for name in settings)
+    found = []
+    for name in names:
+        values = tuple(settings.get(name, markdown.MISSING) for settings in flat)
+        if len(set(values)) > 1 and not (name.startswith(OPTIONS) and markdown.MISSING in values):
+            found.append(Setting(name, values))
+    return tuple(found)
+
+
+def _all_of(report: AuditResult) -> dict:
+    """What may differ; of the prediction what it is, not its parts one by one."""
+    prediction = report.provenance.get("prediction")
+    kept = {k: v for k, v in report.provenance.items() if k != "prediction"}
+    if isinstance(prediction, Mapping):
+        kept["predicts"] = prediction.get("name")
+    return {
+        "model": report.model,
+        "dataset": str(report.dataset),
+        "texts": report.n,
+        "seed": report.seed,
+        **kept,
+    }
+
+
+def _flat(settings: Mapping, before: str = "") -> Iterator[tuple[str, str]]:
+    """Nested settings one by one, with the names on the way."""
+    for name, value in settings.items():
+        named = f"{before}{str(name).replace('_', ' ')}"
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{named}: ")
+        else:
+            yield named, in_words(value)
+
+
+def other_meaning(first: AuditResult, other: AuditResult) -> list[str]:
+    """The settings by which two audits explain different things; none where they do not."""
+    wrong = []
+    for name in MEANING:
+        ours, theirs = (_meaning(report, name) for report in (first, other))
+        if ours != theirs:
+            wrong.append(name.replace("_", " "))
+    return wrong
+
+
+def _meaning(report: AuditResult, name: str) -> object:
+    if name == "query":
+        return (report.provenance.get("sites") or {}).get("query")
+    value = report.provenance.get(name)
+    if name != "prediction":
+        return None if value in ("", "default") else value
+    value = value or {}
+    kind = value.get("kind", "classes")
+    return kind, value.get("scale") if kind == "number" else None
+
+
+def comparable_tests(
+    first: AuditResult, other: AuditResult
+) -> tuple[list[str], list[str], list[str]]:
+    """Tests of both with the same options; those with others; those of one audit only."""
+    ours, theirs = (r.provenance.get("tests", []) for r in (first, other))
+    both = [test for test in ours if test in theirs]
+    options = [r.provenance["options"] for r in (first, other)]
+    same = [t for t in both if options[0].get(t) == options[1].get(t)]
+    alone = [t for t in dict.fromkeys([*ours, *theirs]) if t not in both]
+    return same, [t for t in both if t not in same], alone
+
+
+def cautions(
+    reports: Sequence[AuditResult], names: Sequence[str], n_shared: Sequence[int]
+) -> Iterator[str]:
+    """What the differences cannot say, and what was not compared."""
+    first = reports[0]
+    prints = {r.provenance.get("model_fingerprint", r.model) for r in reports}
+    if len(prints) > 1:
+        yield (
+            "Each name stands for one trained model. A difference is of these models "
+            "and not of their kinds: another seed of the training may move a number by "
+            "more, and no interval over texts shows that."
+        )
+    for name, report, n in zip(names[1:], reports[1:], n_shared, strict=True):
+        between = f"{name} and {names[0]}"
+        if not n:
+            yield (
+                f"{between} were tested on other texts, so no text is a pair: the "
+                "intervals are of two independent samples, and what differs may be the "
+                "texts and not the models."
+            )
+        elif n < max(report.n, first.n):
+            yield (
+                f"{between} share {n} of {max(report.n, first.n)} texts; differences are "
+                "over those alone, means over all of each."
+            )
+        wrong = other_meaning(first, report)
+        if wrong:
+            yield (
+                f"{between} do not explain the same thing (other {', '.join(wrong)}), so "
+                "nothing but accuracy is compared."
+            )
+            continue
+        _, others, alone = comparable_tests(first, report)
+        if others:
+            yield f"Not compared of {between}, for other options: {', '.join(others)}."
+        if alone:
+            yield f"In only one of {between}, so not compared: {', '.join(alone)}."
+    if len(prints) > 1 and any((r.rows["head"] > 0).any() for r in reports):
+        yield (
+            "Heads are compared by their numbers. Head 3 of one model is head 3 of "
+            "another only where one was trained from the other."
+        )
+    if len({r.seed for r in reports}) > 1:
+        yield "The audits drew their shuffles with other seeds, which adds noise."
+
+
+def cautions_of_measures(questions: Sequence[ComparedQuestion]) -> Iterator[str]:
+    """Where what is compared is not what is graded."""
+    compared = [q for q in questions if any(q.differences)]
+    ratios = [RULES[q.rule].name.lower() for q in compared if RULES[q.rule].is_ratio]
+    if ratios:
+        yield (
+            f"Of {' and '.join(ratios)} the paired difference of the models' own numbers is "
+            "given. What is graded is their share of the way from the control to the best, a "
+            "ratio of means over texts that no single text has."
+        )
+    for q in compared:
+        is_graded_so = any(measure.beyond_control for measure in RULES[q.rule].compared)
+        if is_graded_so and not q.beyond_control:
+            yield (
+                f"{RULES[q.rule].name} is graded beyond a control. Here the models' own numbers "
+                "are compared, as not every audit came with its control's rows."
+            )
+
+
+def shared_texts(first: AuditResult, other: AuditResult) -> int:
+    """The texts of both; 0 where the data are others."""
+    ours, theirs = (r.provenance.get("data_fingerprint") for r in (first, other))
+    if ours is None or ours != theirs:
+        return 0
+    return len({*first.rows.example_id} & {*other.rows.example_id})
+
+
+# --- the number behind each question --------------------------------------------------
+
+
+def texts_of(rows: pd.DataFrame, control: pd.DataFrame | None) -> Evidence:
+    """What the rows of an audit say of its predictions and of its attention as a whole.
+
+    Args:
+        rows: of the audit.
+        control: rows of its control, if any.
+    """
+    right = _right(predictions_of(rows))
+    found = evidence_of(rows, None if control is None or control.empty else control)
+    if found is None:
+        return Evidence(right)
+    texts = pd.concat([right, found.texts], axis=1)
+    return Evidence(texts, tuple(draw.reindex(texts.index) for draw in found.draws))
+
+
+def _right(predictions: pd.DataFrame) -> pd.DataFrame:
+    """How far each prediction is right; NaN without a label."""
+    if "labelled_value" in predictions:
+        error = (predictions.value - predictions.labelled_value).abs()
+        return pd.DataFrame({"error": error})
+    if "correct" in predictions:
+        return pd.DataFrame({"right": predictions.correct})
+    is_right = (predictions.label == predictions.predicted_class).astype(float)
+    return pd.DataFrame({"right": is_right.where(predictions.label >= 0)})
+
+
+@dataclass(frozen=True, eq=False)
+class Numbers:
+    """One measure of every audit.
+
+    Attributes:
+        words: what it is.
+        by_text: of every audit; None of one without it.
+        beyond_control: whether the control's is taken off.
+    """
+
+    words: str
+    by_text: list[pd.Series | None]
+    beyond_control: bool = False
+
+    @property
+    def n_known(self) -> int:
+        """How many audits have it."""
+        return sum(number is not None for number in self.by_text)
+
+
+def numbers_of(measure: Measure, audits: Sequence[Evidence]) -> Numbers:
+    """A measure of every audit.
+
+    The controls are subtracted where every audit that has the number has one.
+    """
+    own = [measure.of(audit.texts) for audit in audits]
+    if not measure.beyond_control:
+        return Numbers(measure.words, own)
+    controls = [measure.of(audit.control) if audit.has_control else None for audit in audits]
+    asked = [c for c, number in zip(controls, own, strict=True) if number is not None]
+    if not asked or any(c is None for c in asked):
+        return Numbers(measure.words, own)
+    beyond = [
+        None if number is None or c is None else number - c
+        for number, c in zip(own, controls, strict=True)
+    ]
+    return Numbers(f"{measure.words}, minus the control's", beyond, beyond_control=True)
+
+
+# --- the questions ------------------------------------------------------------------
+
+
+def questions_of(
+    reports: Sequence[AuditResult],
+    controls: Sequence[pd.DataFrame | None],
+    n_shared: Sequence[int],
+    names: Sequence[str],
+    seed: int,
+) -> tuple[ComparedQuestion, ...]:
+    """Side by side, with simultaneous intervals over all questions of all audits.
+
+    Args:
+        reports: with their rows.
+        controls: rows of each audit's control, if any.
+        n_shared: texts that each audit behind the first shares with it.
+        names: of the audits.
+        seed: of the resamples.
+    """
+    audits = [texts_of(r.rows, c) for r, c in zip(reports, controls, strict=True)]
+    chosen = _chosen(reports, audits)
+    sides = []
+    for number, n in enumerate(n_shared, 1):
+        both = {rule: (c.by_text[0], c.by_text[number]) for rule, c in chosen.items()}
+        known = [rule for rule, pair in both.items() if all(one is not None for one in pair)]
+        first, other = (pd.DataFrame({rule: both[rule][k] for rule in known}) for k in (0, 1))
+        sides.append(Sides(first, other, n > 0))
+    found_changes = _by_column(sides, seed)
+    asked = {f.rule for report in reports for f in report.findings}
+    nothing = Numbers("", [None] * len(reports))
+    questions = []
+    for rule in (rule for rule in RULES if rule in asked | set(chosen)):
+        numbers = chosen.get(rule, nothing)
+        question = ComparedQuestion(
+            rule=rule,
+            findings=tuple(tuple(f for f in r.findings if f.rule == rule) for r in reports),
+            measure=numbers.words,
+            beyond_control=numbers.beyond_control,
+            means=tuple(
+                None if v is None else mean_estimate(v.to_numpy()) for v in numbers.by_text
+            ),
+            differences=tuple(changed.get(rule) for changed in found_changes),
+            sentences=(),
+        )
+        said = (difference_sentence(question, k, names) for k in range(1, len(names)))
+        questions.append(replace(question, sentences=tuple(said)))
+    return tuple(questions)
+
+
+def _chosen(reports: Sequence[AuditResult], audits: Sequence[Evidence]) -> dict[str, Numbers]:
+    """By rule the measure that most audits have, and at least two; the first of equals."""
+    chosen: dict[str, Numbers] = {}
+    for rule, record in RULES.items():
+        for measure in record.compared:
+            numbers = numbers_of(measure, audits)
+            numbers = replace(numbers, by_text=_kept(rule, numbers.by_text, reports))
+            best = chosen[rule].n_known if rule in chosen else 1
+            if numbers.n_known > best:
+                chosen[rule] = numbers
+    return chosen
+
+
+def _kept(
+    rule: str, found: Sequence[pd.Series | None], reports: Sequence[AuditResult]
+) -> list[pd.Series | None]:
+    """Without the numbers that mean another thing than the first audit's."""
+    kept = list(found)
+    for number, report in enumerate(reports[1:], 1):
+        asked = QUESTIONS.get(rule)  # accuracy needs no test
+        if asked is not None and asked.test not in _comparable(reports[0], report):
+            kept[number] = None
+    return kept
+
+
+def _comparable(first: AuditResult, other: AuditResult) -> list[str]:
+    """Tests of both with the same options; none where they explain different things."""
+    return [] if other_meaning(first, other) else comparable_tests(first, other)[0]
+
+
+def _by_column(sides: Sequence[Sides], seed: int) -> list[dict[Any, Difference]]:
+    """Of every pair the differences by column, with intervals that hold for all at once."""
+    return [
+        dict(zip(both.first, changed, strict=True))
+        for both, changed in zip(sides, changes(sides, seed=seed), strict=True)
+    ]
+
+
+# --- all statistics -----------------------------------------------------------------
+
+
+def statistics_of(
+    reports: Sequence[AuditResult], n_shared: Sequence[int], seed: int
+) -> tuple[ComparedStatistic, ...]:
+    """Every statistic of the first, with intervals simultaneous over all of them."""
+    first = reports[0]
+    sides = []
+    for report, n in zip(reports[1:], n_shared, strict=True):
+        same = _comparable(first, report)
+        ours, theirs = (_columns(r.rows, same, to=first) for r in (first, report))
+        columns = ours.columns.intersection(theirs.columns).sort_values()
+        sides.append(Sides(ours[columns], theirs[columns], n > 0))
+    by_place = _by_column(sides, seed)
+    means = [_means(report, to=first) for report in reports]
+    found = []
+    for place in means[0]:
+        changed = tuple(of_audit.get(place) for of_audit in by_place)
+        if any(changed):
+            mean = tuple(of_audit.get(place) for of_audit in means)
+            found.append(ComparedStatistic(*place, mean, changed))
+    return tuple(found)
+
+
+def _columns(rows: pd.DataFrame, tests: Sequence[str], *, to: AuditResult) -> pd.DataFrame:
+    """Texts by test, statistic, layer and head, at the first audit's place.
+
+    Where the attention as a whole is a head of one model and a group of heads of the
+    other, only that is compared.
+    """
+    compared = rows[rows.test.isin(tests) & (rows.test != PREDICTION)]
+    compared = compared[~compared.statistic.str.contains(NOT_COMPARED)]
+    ours, theirs = site_of_model(to.rows), site_of_model(rows)
+    if ours is not None and theirs is not None and ours != theirs:
+        at_place = (compared.layer == theirs[0]) & (compared["head"] == theirs[1])
+        compared = compared[at_place].assign(layer=ours[0], head=ours[1])
+    wide = one_row_per_text(compared)
+    return wide.set_axis(wide.columns.to_flat_index(), axis=1)
+
+
+def _means(report: AuditResult, *, to: AuditResult) -> dict[Place, Estimate]:
+    """Of all texts, by the first audit's places."""
+    ours, theirs = site_of_model(to.rows), site_of_model(report.rows)
+    means = {}
+    for s in report.statistics:
+        site = s.layer, s.head
+        if ours is not None and theirs is not None and ours != theirs:
+            if site != theirs:
+                continue
+            site = ours
+        if s.group == "all":
+            means[s.test, s.statistic, *site] = Estimate(s.mean, s.ci95, s.n)
+    return means
+
+
+# --- in words ----------------------------------------------------------------------
+
+
+def signed(difference: Difference | None, *, digits: int = 3) -> str:
+    """A difference with its simultaneous interval; a dash without one.
+
+    A difference too small for its digits is written with one of its own.
+    """
+    if difference is None or difference.value != difference.value:
+        return markdown.MISSING
+    value = difference.value
+    shown = markdown.number(value, digits=digits, sign="+")
+    if value and abs(value) < 0.5 / 10**digits:
+        shown = f"{value:+.0e}"
+    bounds = markdown.bounds(difference.simultaneous, digits=digits, sign="+")
+    return f"{shown} {bounds}"
+
+
+def difference_sentence(question: ComparedQuestion, number: int, names: Sequence[str]) -> str:
+    """What the difference of an audit to the first says of a question."""
+    rule = RULES[question.rule].name
+    first, other = names[0], names[number]
+    answers = question.answer(0), question.answer(number)
+    difference = question.differences[number - 1]
+    sides = (
+        f"{rule}: {answers[0] or 'not asked'} for {first}, {answers[1] or 'not asked'} for {other}"
+    )
+    if difference is None or difference.value != difference.value:
+        return f"{sides}; the numbers are not compared."
+    values = f"{difference.other:z.3f} against {difference.first:z.3f}"
+    pairs = f"{difference.n} texts that both have"
+    if not difference.paired:
+        pairs = f"other texts, {difference.n} or more of each"
+    measured = f"{question.measure}: {values} over {pairs}, difference {signed(difference)}"
+    if difference.can_be_told:
+        moved = "higher" if difference.value > 0 else "lower"
+        said = f"the number of {other} is {moved}"
+        if question.changed(number):
+            said = f"the answer changed: {said}"
+    else:
+        said = f"the two {CANNOT_BE_TOLD}"
+        if answers[0] != answers[1]:
+            said = f"the answers differ, but over all texts {said}"
+    return f"{sides}; {said} ({measured})."
