@@ -48,8 +48,8 @@ from hf_attnprobe.cli.flags import of_audits
 from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.faithfulness import Permutation, readings
 from hf_attnprobe.faithfulness.registry import asked_tests
-from hf_attnprobe.page import elements
-from hf_attnprobe.page.elements import SYMBOLS
+from hf_attnprobe.reports import elements
+from hf_attnprobe.reports.elements import SYMBOLS
 from hf_attnprobe.statistics.estimates import Estimate, mean_estimate
 from hf_attnprobe.statistics.grades import Answer, grade
 from hf_attnprobe.statistics.summary import summarize

@@ -14,9 +14,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from hf_attnprobe import figures
-from hf_attnprobe.charts.audit_charts import audit_charts
+from hf_attnprobe.auditing.charts import audit_charts
+from hf_attnprobe.auditing.head_maps import group_charts, head_maps
 from hf_attnprobe.charts.chart import Chart, HeatMap, Reference, Series
-from hf_attnprobe.charts.head_maps import group_charts, head_maps
 from hf_attnprobe.errors import AttnProbeError
 from made_up_rows import audit_rows, head_rows, long_rows
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from hf_attnprobe import AttnProbeError, audit, explain_text, markdown, read_audit
-from hf_attnprobe.charts.head_maps import head_maps, heads_of
+from hf_attnprobe.auditing.head_maps import head_maps, single_heads
 from hf_attnprobe.hub.pipeline import TextExplainer
 from hf_attnprobe.statistics.summary import group_names, groups_of_texts
 from hf_attnprobe.storage.folders import write_atomically
@@ -182,7 +182,7 @@ def test_heads_without_a_value_have_no_map():
         ],
         columns=["test", "statistic", "example_id", "layer", "head", "value"],
     )
-    assert not heads_of(rows, 0).means and head_maps(rows) == ()
+    assert not single_heads(rows, 0).means and head_maps(rows) == ()
 
 
 def test_a_model_of_nan_is_told_so(make_model, tokenizer, rows):

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_attnprobe.charts.shown_text import ShownText, without_marks
-from hf_attnprobe.page.texts import harmless, texts_view
 from hf_attnprobe.reports.document import Document, Section, Texts
 from hf_attnprobe.reports.html import to_cell, to_html
+from hf_attnprobe.reports.texts import harmless, texts_view
 
 
 def shown(tokens, **fields):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from hf_attnprobe.auditing.charts import NOTHING, audit_charts, series_of_means
 from hf_attnprobe.auditing.differences import (
     CANNOT_BE_TOLD,
     ComparedQuestion,
@@ -21,11 +22,10 @@ from hf_attnprobe.auditing.differences import (
     statistics_of,
 )
 from hf_attnprobe.auditing.document import GLOSSARY
+from hf_attnprobe.auditing.head_maps import head_maps
 from hf_attnprobe.auditing.report import Report, read_audit
 from hf_attnprobe.auditing.verdict import may_be_shown, what_is_shown
-from hf_attnprobe.charts.audit_charts import NOTHING, audit_charts, series_of_means
 from hf_attnprobe.charts.chart import Chart, HeatMap, Reference, Series
-from hf_attnprobe.charts.head_maps import head_maps
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.reports.document import (
     Block,

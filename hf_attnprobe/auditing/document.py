@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from hf_attnprobe import markdown
+from hf_attnprobe.auditing.charts import audit_charts
+from hf_attnprobe.auditing.head_maps import group_charts, head_maps
 from hf_attnprobe.auditing.head_tables import (
     EVERYWHERE,
     HOW_TO_READ,
@@ -37,9 +39,7 @@ from hf_attnprobe.auditing.verdict import (
     what_is_shown,
     zero_ablation_only,
 )
-from hf_attnprobe.charts.audit_charts import audit_charts
 from hf_attnprobe.charts.chart import Chart
-from hf_attnprobe.charts.head_maps import group_charts, head_maps
 from hf_attnprobe.faithfulness.registry import tests
 from hf_attnprobe.packaged import read_packaged
 from hf_attnprobe.published import Published

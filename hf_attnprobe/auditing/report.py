@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from hf_attnprobe.auditing.charts import audit_charts
 from hf_attnprobe.auditing.document import document_of, published_as
 from hf_attnprobe.auditing.frames import summary_frame, to_latex, wide_frame
+from hf_attnprobe.auditing.head_maps import group_charts, head_maps
 from hf_attnprobe.auditing.result import AuditResult, check_schema, fields_from_json
-from hf_attnprobe.charts.audit_charts import audit_charts
 from hf_attnprobe.charts.chart import Chart, HeatMap
-from hf_attnprobe.charts.head_maps import group_charts, head_maps
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.reports.document import Document
 from hf_attnprobe.reports.forms import Documented

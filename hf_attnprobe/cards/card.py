@@ -15,15 +15,10 @@ from hf_attnprobe.cards.metadata import (
     AuditedOn,
     Card,
     Checkpoint,
-    code,
     metadata,
-    prose,
-    public,
-    public_record,
-    shown,
     task_of,
-    versions,
 )
+from hf_attnprobe.cards.names import code, prose, public, public_record, shown, versions
 from hf_attnprobe.cards.readme import BEGIN, END, dumped, with_part
 from hf_attnprobe.data.recipes import RECIPES
 from hf_attnprobe.reports.document import Block, Cell, Code, Link, Number, Table, Words

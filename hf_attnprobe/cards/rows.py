@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hf_attnprobe.cards.card import templates
-from hf_attnprobe.cards.metadata import DataName, native
+from hf_attnprobe.cards.names import DataName, native
 from hf_attnprobe.cards.readme import dumped
 
 

@@ -21,17 +21,8 @@ from huggingface_hub.errors import (
 from hf_attnprobe.auditing.report import Report, read_audit
 from hf_attnprobe.auditing.verdict import conclusion_sentence
 from hf_attnprobe.cards.card import updated
-from hf_attnprobe.cards.metadata import (
-    EVAL_RESULTS,
-    IN_MEMORY,
-    AuditedOn,
-    Card,
-    DataName,
-    anonymous,
-    eval_results_yaml,
-    public,
-    public_record,
-)
+from hf_attnprobe.cards.metadata import EVAL_RESULTS, AuditedOn, Card, eval_results_yaml
+from hf_attnprobe.cards.names import IN_MEMORY, DataName, anonymous, public, public_record
 from hf_attnprobe.cards.readme import Readme, has_findings, with_others
 from hf_attnprobe.cards.rows import PublishedRows, rows_readme
 from hf_attnprobe.checkpoints.loading import load_model

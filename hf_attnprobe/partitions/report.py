@@ -17,7 +17,7 @@ from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.prepare import audit_asked_for
 from hf_attnprobe.auditing.report import Report
 from hf_attnprobe.auditing.verdict import findings
-from hf_attnprobe.cards.metadata import IN_MEMORY
+from hf_attnprobe.cards.names import IN_MEMORY
 from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.data.examples import dataset_name
 from hf_attnprobe.errors import AttnProbeError

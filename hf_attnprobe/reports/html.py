@@ -16,9 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from hf_attnprobe.charts.chart import Chart, HeatMap
-from hf_attnprobe.page import elements
-from hf_attnprobe.page.html import Html, legible
-from hf_attnprobe.page.texts import texts_view
+from hf_attnprobe.reports import elements
 from hf_attnprobe.reports.document import (
     Answered,
     Block,
@@ -39,6 +37,8 @@ from hf_attnprobe.reports.document import (
     is_number,
     written,
 )
+from hf_attnprobe.reports.tags import Html, legible
+from hf_attnprobe.reports.texts import texts_view
 
 
 IN_A_SCRIPT = re.compile("[<>&\u2028\u2029\ud800-\udfff]")
@@ -180,4 +180,4 @@ def _style() -> Markup:
 
 @cache
 def _file(name: str) -> str:
-    return files("hf_attnprobe.page").joinpath(name).read_text(encoding="utf-8")
+    return files("hf_attnprobe.reports").joinpath(name).read_text(encoding="utf-8")

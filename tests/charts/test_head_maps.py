@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import scipy.stats
 
-from hf_attnprobe.charts.head_maps import group_charts, head_maps
+from hf_attnprobe.auditing.head_maps import group_charts, head_maps
 from hf_attnprobe.statistics.estimates import mean_interval
 from made_up_rows import head_rows, long_rows
 

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from demo_page import HARM, demo_page
-from hf_attnprobe.page.elements import table
-from hf_attnprobe.page.html import join, tag
 from hf_attnprobe.reports.document import Document, Section
+from hf_attnprobe.reports.elements import html_table
 from hf_attnprobe.reports.html import policy, to_cell, to_html
+from hf_attnprobe.reports.tags import join, tag
 
 
 # What HTML can hold; a carriage return is read as a line feed by every parser.
@@ -76,21 +76,21 @@ def test_lists_nothing_and_html():
 @settings(deadline=None, max_examples=30)
 @given(st.lists(WRITABLE, min_size=1, max_size=4))
 def test_a_table_holds_its_cells(cells):
-    read = Read(table(cells, [cells, cells], caption=""))
+    read = Read(html_table(cells, [cells, cells], caption=""))
     assert read.text == "".join(cells) * 3
     assert "script" not in read.tags
 
 
 def test_numbers_of_every_library_are_numbers():
     np = pytest.importorskip("numpy")
-    html = table(["a", "b", "c"], [[np.float32(0.5), np.int64(7), np.float64("nan")]])
+    html = html_table(["a", "b", "c"], [[np.float32(0.5), np.int64(7), np.float64("nan")]])
     assert html.count('<td class="n">') == 3
     assert re.findall(r"<td[^>]*>(.*?)<", html) == ["0.500", "7", "–"]
 
 
 def test_a_small_number_is_not_zero():
-    assert "1.0e-05" in table(["p"], [[1e-5]])
-    assert ">0.000<" in table(["p"], [[0.0]])
+    assert "1.0e-05" in html_table(["p"], [[1e-5]])
+    assert ">0.000<" in html_table(["p"], [[0.0]])
 
 
 # --- the whole file -----------------------------------------------------------------------------------------------

@@ -3,9 +3,9 @@
 import pytest
 
 from demo_page import HARM, demo_page
-from hf_attnprobe.page.html import Html, tag
 from hf_attnprobe.reports.document import Answered, Number, NumberLine
 from hf_attnprobe.reports.html import to_cell
+from hf_attnprobe.reports.tags import Html, tag
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from demo_page import charts, heads
 from hf_attnprobe import figures
 from hf_attnprobe.charts.chart import Chart, HeatMap, Reference, Series
-from hf_attnprobe.page.elements import figure, head_map, scale
-from hf_attnprobe.page.number_line import NARROW, WIDE, label_rows
-from hf_attnprobe.page.svg import COLOURS, draw
+from hf_attnprobe.reports.elements import figure, head_map, scale
+from hf_attnprobe.reports.number_line import NARROW, WIDE, label_rows
+from hf_attnprobe.reports.svg import COLOURS, draw
 
 
 NUMBERS = st.floats() | st.integers(-3, 3).map(float)
@@ -88,7 +88,7 @@ def test_two_drawings_on_a_page_share_no_names():
 
 
 def test_colours_are_the_page_s_own_in_light_and_dark():
-    page = files("hf_attnprobe.page").joinpath("page.css").read_text()
+    page = files("hf_attnprobe.reports").joinpath("page.css").read_text()
     for chart in charts():
         drawn = draw(chart)
         assert not re.search("#[0-9a-fA-F]{6}\\b", drawn)

@@ -13,8 +13,8 @@ from hf_attnprobe.charts.shown_text import (
     SIGNED,
     ShownText,
 )
-from hf_attnprobe.page.elements import details, table
-from hf_attnprobe.page.html import Html, join, tag
+from hf_attnprobe.reports.elements import details, html_table
+from hf_attnprobe.reports.tags import Html, join, tag
 
 
 N_STEPS = 9
@@ -236,8 +236,8 @@ def _numbers(text: ShownText) -> Html | None:
     of_text = [[name, f"{value:.3g}"] for name, value in text.numbers.items()]
     return details(
         "the numbers",
-        table(["of this text", "number"], of_text, sortable=False) if of_text else None,
-        table(head, rows, caption=caption),
+        html_table(["of this text", "number"], of_text, sortable=False) if of_text else None,
+        html_table(head, rows, caption=caption),
     )
 
 

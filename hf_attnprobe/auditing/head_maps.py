@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from hf_attnprobe import markdown
-from hf_attnprobe.charts.audit_charts import series_of_means
+from hf_attnprobe.auditing.charts import series_of_means
 from hf_attnprobe.charts.chart import Chart, HeatMap, Reference, Series
 from hf_attnprobe.statistics.estimates import mean_estimates, simultaneous_interval
 from hf_attnprobe.statistics.grades import MIN_TEXTS
@@ -118,7 +118,7 @@ def by_place(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.set_index(["example_id", "layer", "head"]).value.unstack([1, 2])
 
 
-def heads_of(rows: pd.DataFrame, seed: int) -> Heads:
+def single_heads(rows: pd.DataFrame, seed: int) -> Heads:
     """Means of one statistic's single heads, with simultaneous intervals.
 
     Heads with fewer than ``MIN_TEXTS`` texts have no interval.
@@ -192,7 +192,7 @@ def head_maps(rows: pd.DataFrame, *, seed: int = 0, words: Words = CLASSES) -> t
     maps = []
     for statistic in MEASURES:
         if statistic in found:
-            heads = heads_of(found[statistic], seed)
+            heads = single_heads(found[statistic], seed)
             if len(heads.means) > 1:
                 maps.append(_map(statistic, heads, _places(rows), words))
     return tuple(maps)
@@ -291,7 +291,7 @@ def _group_chart(statistic: str, rows: pd.DataFrame, seed: int, words: Words) ->
     if groups.empty:
         return None
     together = _together(groups)
-    heads = heads_of(rows, seed)
+    heads = single_heads(rows, seed)
     if len(together.x) < 2 and not heads.means:
         return None
     measure = MEASURES[statistic]
@@ -320,9 +320,9 @@ def _top(series: Sequence[Series]) -> float:
     return max(ends, default=1.0) or 1.0
 
 
-def place_name(place: tuple[int, int]) -> str:
+def _whole_or_layer(place: tuple[int, int]) -> str:
     """
-    >>> place_name((-1, -1)), place_name((3, -1))
+    >>> _whole_or_layer((-1, -1)), _whole_or_layer((3, -1))
     ('all attention', 'layer 3')
     """
     return ALL if place == WHOLE else f"layer {place[0]}"
@@ -330,7 +330,7 @@ def place_name(place: tuple[int, int]) -> str:
 
 def _together(groups: pd.DataFrame) -> Series:
     wide = by_place(groups).sort_index(axis=1)
-    names = [place_name((int(k), int(h))) for k, h in wide.columns]
+    names = [_whole_or_layer((int(k), int(h))) for k, h in wide.columns]
     means = mean_estimates(wide.to_numpy(dtype=np.float64))
     ordinary = np.array([m.ci95 or (np.nan, np.nan) for m in means]).T
     ends = allowing_for_stopping(ordinary, wide, groups).T.tolist()

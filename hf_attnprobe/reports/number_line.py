@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 
 from hf_attnprobe.charts.chart import drawable, short
 from hf_attnprobe.markdown import interval
-from hf_attnprobe.page.html import Html, tag
+from hf_attnprobe.reports.tags import Html, tag
 
 
 NARROW, WIDE = 2.1, 1.2
@@ -68,11 +68,11 @@ def number_line(
         _labels(ends_of_line | held(yardsticks), "below"),
         class_="number-line",
         role="img",
-        aria_label=in_words(value, low, high, thresholds, yardsticks),
+        aria_label=line_in_words(value, low, high, thresholds, yardsticks),
     )
 
 
-def in_words(
+def line_in_words(
     value: float,
     low: float | None,
     high: float | None,
@@ -81,7 +81,7 @@ def in_words(
 ) -> str:
     """The same as a sentence.
 
-    >>> in_words(0.34, 0.31, 0.37, {"agrees": 0.6}, {"chance": 0.0})
+    >>> line_in_words(0.34, 0.31, 0.37, {"agrees": 0.6}, {"chance": 0.0})
     'The value is 0.340 [0.310, 0.370]. Thresholds: agrees 0.6. Compare: chance 0.'
     """
     sentences = [f"The value is {_number(value, low, high)}."]

@@ -2,7 +2,7 @@
 
 from hf_attnprobe.charts.chart import LEAST_FULL, HeatMap, drawable, short
 from hf_attnprobe.markdown import bounds, number
-from hf_attnprobe.page.html import Html, tag
+from hf_attnprobe.reports.tags import Html, tag
 
 
 MOST_CELLS = 4096

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 
 from hf_attnprobe import figures
 from hf_attnprobe.charts.chart import Chart, Series, drawable, short
-from hf_attnprobe.page.html import Html, join, tag
+from hf_attnprobe.reports.tags import Html, join, tag
 
 
 COLOURS = {

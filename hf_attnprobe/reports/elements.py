@@ -6,7 +6,7 @@ from numbers import Integral, Real
 
 from hf_attnprobe.charts.chart import Chart, HeatMap, drawable
 from hf_attnprobe.markdown import MISSING, number
-from hf_attnprobe.page.head_cells import (
+from hf_attnprobe.reports.head_cells import (
     cells,
     colours,
     is_coarse,
@@ -14,8 +14,8 @@ from hf_attnprobe.page.head_cells import (
     scale_of_colours,
     squares,
 )
-from hf_attnprobe.page.html import Child, Html, tag
-from hf_attnprobe.page.number_line import number_line
+from hf_attnprobe.reports.number_line import number_line
+from hf_attnprobe.reports.tags import Child, Html, tag
 
 
 LONG = 420
@@ -51,7 +51,7 @@ def details(summary: Child, *children: Child, open: bool = False) -> Html:
     return tag("details", tag("summary", summary), *children, open=open)
 
 
-def table(
+def html_table(
     head: Sequence[Child],
     rows: Iterable[Sequence[Child]],
     *,
@@ -110,7 +110,7 @@ def scale(
 
 def figure(chart: Chart) -> Html:
     """A drawing with its finding, its source, and a table of its numbers behind it."""
-    from hf_attnprobe.page.svg import draw  # matplotlib is slow to import
+    from hf_attnprobe.reports.svg import draw  # matplotlib is slow to import
 
     head, rows = chart.table()
     kind = "chart long" if len(chart.finding) > LONG else "chart"
@@ -166,7 +166,7 @@ def _figure(
         note = tag("p", f"{most} of {len(rows):,} values; all are in the report's rows.")
     cut = _without_empty_columns(head, rows[:most])
     # The style aligns all cells of these tables, which are many, without a class each.
-    numbers = Html(table(*cut, caption=caption_of).replace('<td class="n">', "<td>"))
+    numbers = Html(html_table(*cut, caption=caption_of).replace('<td class="n">', "<td>"))
     return tag(
         "figure",
         tag("figcaption", *caption),

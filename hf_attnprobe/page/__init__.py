@@ -1,1 +1,0 @@
-"""Reports as one self-contained HTML file. Pure: data in, a string out."""
