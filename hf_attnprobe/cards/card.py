@@ -133,7 +133,7 @@ def card_text(card: Card) -> str:
 @cache
 def templates() -> Environment:
     """The templates of this folder; whatever a user has named goes through a filter."""
-    made = Environment(
+    made = Environment(  # nosec B701: Markdown, whose signs the filters escape
         loader=PackageLoader("hf_attnprobe", "cards"),
         trim_blocks=True,
         lstrip_blocks=True,

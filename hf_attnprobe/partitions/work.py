@@ -7,7 +7,7 @@ import logging
 import multiprocessing
 import os
 import signal
-import subprocess
+import subprocess  # nosec B404: starts this program only
 import sys
 import threading
 import time
