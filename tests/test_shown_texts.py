@@ -169,7 +169,7 @@ def test_texts_are_shown_for_reasons_that_the_rows_bear_out(report):
         report[0].to_pandas().pivot_table(index="example_id", columns="statistic", values="value")
     )
     by_why = {text.why.split("(")[0]: text for text in report[0].examples}
-    first = by_why["attention and gradients disagree most on the order of its tokens "]
+    first = by_why["attention and gradients disagree most about the order of its tokens "]
     tau = found.attention_gradient_tau[found.n_tokens >= 5]
     assert first.example_id == tau.round(6).idxmin()
     assert f"{tau.min():.2f}".replace("-", "−") in first.why
