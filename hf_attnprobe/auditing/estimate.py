@@ -227,7 +227,8 @@ def estimate_audit(
             others = rows_of(tried) if whole or brief else None
             without = replace(options, prune=False)
             report = report_of(job, tried, provenance, others, without)
-            write_report(report, folder)
+            if output_dir is not None:  # else nobody asks for a page, whose charts take their time
+                write_report(report, folder)
 
         works = [work for share in shares for work in share.work]
         tested = [sites for todo, _ in works for test, sites in todo.items() if test != PREDICTION]
