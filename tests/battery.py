@@ -21,15 +21,7 @@ from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
 from hf_attnprobe.adapters.transformer.replay import least_attended
 from hf_attnprobe.attention_model import Batch, Observation
 from hf_attnprobe.faithfulness import Permutation
-from tiny_models import (
-    BEGIN,
-    END,
-    MASK,
-    N_WORDS,
-    PAD,
-    UNKNOWN,
-    tiny_model,
-)
+from tiny_models import BEGIN, END, MASK, N_WORDS, PAD, UNKNOWN, tiny_model
 
 
 WORKS, REFUSED, ABSENT, WRONG = "works", "refused", "not buildable here", "wrong"
@@ -76,8 +68,7 @@ def tiny_tokenizer() -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(WordLevel(words, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = WhitespaceSplit()
     tokenizer.post_processor = TemplateProcessing(
-        single="[BEGIN] $A [END]",
-        special_tokens=[("[BEGIN]", BEGIN), ("[END]", END)],
+        single="[BEGIN] $A [END]", special_tokens=[("[BEGIN]", BEGIN), ("[END]", END)]
     )
     names = dict(zip(("pad", "cls", "sep", "unk", "mask"), special, strict=True))
     return PreTrainedTokenizerFast(

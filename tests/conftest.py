@@ -16,11 +16,7 @@ HOME = tempfile.mkdtemp(prefix="attnprobe-tests-")
 atexit.register(shutil.rmtree, HOME, ignore_errors=True)
 for name in [name for name in os.environ if name.startswith(("HF_", "TRANSFORMERS_"))]:
     del os.environ[name]
-OFFLINE = {
-    "HF_HUB_OFFLINE": "1",
-    "HF_DATASETS_OFFLINE": "1",
-    "HF_EVALUATE_OFFLINE": "1",
-}
+OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_EVALUATE_OFFLINE": "1"}
 os.environ |= OFFLINE | {
     "HF_HOME": HOME,
     "HF_HUB_DISABLE_TELEMETRY": "1",
@@ -154,12 +150,7 @@ def run_python(tmp_path_factory):
         command = [sys.executable, *map(str, arguments)]
         environment = {k: v for k, v in (os.environ | (env or {})).items() if v is not None}
         done = subprocess.run(
-            command,
-            env=environment,
-            cwd=cwd,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
+            command, env=environment, cwd=cwd, capture_output=True, text=True, timeout=timeout
         )
         return Finished(done.returncode, done.stdout, done.stderr)
 

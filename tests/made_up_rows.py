@@ -66,10 +66,7 @@ def audit_rows(n=400, n_classes=2, layer=0, head=0):
             for family in ("comprehensiveness", "sufficiency")
             for ranking, mean in (("attention", 0.3), ("random", 0.1), ("product", 0.4))
         },
-        "plausibility": {
-            "auprc@attention": uniform(),
-            "auprc@random": 0.2 * uniform(),
-        },
+        "plausibility": {"auprc@attention": uniform(), "auprc@random": 0.2 * uniform()},
     }
     rows = [long_rows(v, test, layer, head) for test, v in parts.items()]
     predicted = {"predicted_class": np.arange(n) % n_classes, "n_tokens": np.full(n, 9)}

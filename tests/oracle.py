@@ -35,9 +35,7 @@ def load() -> dict[str, torch.Tensor]:
     return {name: torch.from_numpy(array) for name, array in widened.items()}
 
 
-def load_model(
-    oracle: dict[str, torch.Tensor],
-) -> AttentionClassifierForSequenceClassification:
+def load_model(oracle: dict[str, torch.Tensor]) -> AttentionClassifierForSequenceClassification:
     """Our classifier with the reference implementation's weights."""
     config = AttentionClassifierConfig(vocab_size=len(oracle["w.encoder.embedding.weight"]))
     model = AttentionClassifierForSequenceClassification(config)

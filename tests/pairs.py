@@ -3,10 +3,7 @@
 import numpy as np
 import torch
 
-from hf_attnprobe import (
-    AttentionClassifierConfig,
-    AttentionClassifierForSequenceClassification,
-)
+from hf_attnprobe import AttentionClassifierConfig, AttentionClassifierForSequenceClassification
 
 
 PAIRS = [
@@ -51,11 +48,7 @@ def batch_of(pairs=PAIRS, n_keys=None):
     ids, kinds = pad(rows, batch_first=True), pad(types, batch_first=True)
     more = (0, (n_keys or ids.shape[1]) - ids.shape[1])
     ids, kinds = (torch.nn.functional.pad(x, more) for x in (ids, kinds))
-    return {
-        "input_ids": ids,
-        "token_type_ids": kinds,
-        "attention_mask": (ids != 0).long(),
-    }
+    return {"input_ids": ids, "token_type_ids": kinds, "attention_mask": (ids != 0).long()}
 
 
 class ByHand:

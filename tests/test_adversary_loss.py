@@ -38,12 +38,7 @@ def test_an_underflowed_base_weight_counts_as_1e_minus_10():
     probs, _, base_probs, _, _ = batch()
     attention, base = torch.tensor([[0.5, 0.5]] * 2), torch.tensor([[1.0, 0.0]] * 2)
     loss = adversary_loss(
-        probs,
-        attention,
-        base_probs,
-        base,
-        torch.ones(2, 2, dtype=torch.bool),
-        lambda_=1.0,
+        probs, attention, base_probs, base, torch.ones(2, 2, dtype=torch.bool), lambda_=1.0
     )
     divergence = 0.5 * math.log(0.5) + 0.5 * (math.log(0.5) - math.log(1e-10))
     assert loss.item() == pytest.approx(0.5 - 2 * divergence, abs=1e-4)

@@ -55,10 +55,7 @@ HEADS = {
         BertForSequenceClassification,
         {"id2label": NAMES, "problem_type": "multi_label_classification"},
     ),
-    "number": (
-        BertForSequenceClassification,
-        {"num_labels": 1, "problem_type": "regression"},
-    ),
+    "number": (BertForSequenceClassification, {"num_labels": 1, "problem_type": "regression"}),
     "tags": (BertForTokenClassification, {"id2label": {0: "O", 1: "PER"}}),
     "span": (BertForQuestionAnswering, {}),
     "choice": (BertForMultipleChoice, {}),
@@ -190,12 +187,7 @@ BAD = [
     ("classes", DATA["choice"], {}, "reads no choices"),
     # options that mean nothing for the head
     ("classes", DATA["classes"], {"threshold": 0.5}, "predicts classes (3)"),
-    (
-        "classes",
-        DATA["classes"],
-        {"predicts": "number"},
-        "one logit for predicts number",
-    ),
+    ("classes", DATA["classes"], {"predicts": "number"}, "one logit for predicts number"),
     ("tags", DATA["tags"], {"predicts": "number"}, "predicts no number"),
     ("span", DATA["span"], {"threshold": 1.0}, "expected no threshold"),
     ("choice", DATA["choice"], {"target": 5}, "from 0 to 2, got 5; choose one"),
@@ -214,12 +206,7 @@ BAD = [
     ("number", changed("number", label=1.5), {}, "expected different labels"),
     ("tags", DATA["classes"], {}, "one label for the whole text"),
     ("tags", changed("tags", ner_tags=[0] * 9), {}, "has 9; give each word one label"),
-    (
-        "tags",
-        changed("tags", ner_tags=lambda k, r: ["X"] * len(r["tokens"])),
-        {},
-        "'X'",
-    ),
+    ("tags", changed("tags", ner_tags=lambda k, r: ["X"] * len(r["tokens"])), {}, "'X'"),
     (
         "tags",
         changed("tags", ner_tags=lambda k, r: [-100 * (k == 3)] * len(r["tokens"])),
@@ -233,12 +220,7 @@ BAD = [
     ("span", spans(answer_start=0.5, answer_end=2.5), {}, "row 0 has 0.5 and 2.5"),
     ("span", spans(answer_start=0, answer_end=999), {}, "got 0 to 999"),
     ("choice", changed("choice", label="first"), {}, "row 0 has 'first'"),
-    (
-        "choice",
-        changed("choice", label=7),
-        {},
-        "from 0 to 2, or -1 for none, row 0 has 7",
-    ),
+    ("choice", changed("choice", label=7), {}, "from 0 to 2, or -1 for none, row 0 has 7"),
     ("choice", changed("choice", label=0.5), {}, "row 0 has 0.5"),
     (
         "choice",
@@ -368,12 +350,7 @@ def test_xlnets_answers_without_a_beam_are_audited(tokenizer, tmp_path):
     """The class that AutoModelForQuestionAnswering makes of XLNet, from a folder."""
     torch.manual_seed(0)
     config = XLNetConfig(
-        vocab_size=len(tokenizer),
-        d_model=16,
-        n_layer=1,
-        n_head=2,
-        d_inner=16,
-        pad_token_id=0,
+        vocab_size=len(tokenizer), d_model=16, n_layer=1, n_head=2, d_inner=16, pad_token_id=0
     )
     model = XLNetForQuestionAnsweringSimple(config).eval()
     model.save_pretrained(tmp_path)

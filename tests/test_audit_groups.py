@@ -122,11 +122,7 @@ def test_a_part_of_the_heads_has_the_groups_that_are_whole(folder, data):
 
 def test_groups_alone(folder, data):
     report = quick(
-        folder,
-        data,
-        tests=["permutation", "conicity"],
-        single_heads=False,
-        test_limit=2,
+        folder, data, tests=["permutation", "conicity"], single_heads=False, test_limit=2
     )
     assert places(report, "permutation") == {EVERYWHERE, *LAYERS}
     assert report.provenance["tests"] == ["permutation"]
@@ -171,13 +167,7 @@ def test_the_table_says_what_the_rows_say(folder, data):
     for place, name in zip((EVERYWHERE, (0, ALL), (1, ALL), (SET, 0)), cells, strict=True):
         here = rows[(rows.layer == place[0]) & (rows["head"] == place[1])]
         means = here.groupby("statistic").value.mean()
-        expected = [
-            "median_tvd",
-            "uniform_tvd",
-            "uniform_flip",
-            "zero_tvd",
-            "zero_flip",
-        ]
+        expected = ["median_tvd", "uniform_tvd", "uniform_flip", "zero_tvd", "zero_flip"]
         assert len(head) == 1 + len(expected)
         for cell, statistic in zip(cells[name][1:], expected, strict=True):
             assert float(cell.split()[0]) == pytest.approx(means[statistic], abs=6e-4)

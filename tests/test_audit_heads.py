@@ -135,12 +135,7 @@ def test_a_screen_tests_the_heads_that_the_other_half_puts_first(config, tokeniz
         torch.manual_seed(model_seed)
         model = BertForSequenceClassification(config)
         quick_rows = quick(
-            model,
-            data,
-            test_limit=10,
-            screen=2,
-            tests=["uniform_attention"],
-            tokenizer=tokenizer,
+            model, data, test_limit=10, screen=2, tests=["uniform_attention"], tokenizer=tokenizer
         )
         rows = quick_rows.to_pandas()
         ours, theirs = halves(quick_rows)
@@ -229,10 +224,7 @@ def test_the_prune_curve_of_a_text_has_its_order_from_the_other_half(config, tok
         limited = data.select(sample(range(len(data)), data["example_id"], 10))
         texts = tokenize(tokenizer, limited, adapter).texts
         kept = {}
-        for name, orders in (
-            ("crossed", halves(report)[::-1]),
-            ("in sample", halves(report)),
-        ):
+        for name, orders in (("crossed", halves(report)[::-1]), ("in sample", halves(report))):
             agreeing = np.zeros(len(curve.n_removed))
             for half, others in zip(halves(report), orders, strict=True):
                 effects = means(rows, "zero_tvd", others)
@@ -279,10 +271,7 @@ def test_what_cannot_be_audited_says_why(folder, data, config, tokenizer, tmp_pa
         quick(tmp_path / "base", data, output_dir=tmp_path / "out")
     fnet = FNetForSequenceClassification(
         FNetConfig(
-            vocab_size=len(tokenizer),
-            hidden_size=16,
-            num_hidden_layers=1,
-            intermediate_size=16,
+            vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=1, intermediate_size=16
         )
     )
     with pytest.raises(AttnProbeError, match="attention"):
@@ -300,10 +289,7 @@ def test_what_cannot_be_audited_says_why(folder, data, config, tokenizer, tmp_pa
 
 
 def test_long_texts_are_cut_and_counted_or_refused(folder, data):
-    long = [
-        {"example_id": 7, "text": " ".join(["film"] * 200), "label": 0},
-        *data.to_list()[:2],
-    ]
+    long = [{"example_id": 7, "text": " ".join(["film"] * 200), "label": 0}, *data.to_list()[:2]]
     report = quick(folder, long, tests=["uniform_attention"])
     assert report.provenance["truncated"] == 1 and report.n == 3
     with pytest.raises(AttnProbeError, match="text 7 has 202 tokens, the model reads 64"):

@@ -20,9 +20,7 @@ from hf_attnprobe.statistics.grades import Answer
 
 def test_demo_ends_in_a_verdict(tmp_path):
     report, found, metrics = demo(
-        tmp_path,
-        progress=False,
-        options=DemoOptions(encoder="mlp", n_examples=300, epochs=1),
+        tmp_path, progress=False, options=DemoOptions(encoder="mlp", n_examples=300, epochs=1)
     )
     assert report.n == 50 and "50 texts, seed" in " ".join(report.to_text().split())
     line = rationale_line(found)
@@ -108,10 +106,7 @@ def test_a_model_that_attends_to_the_rationale_is_told_from_one_that_does_not(tm
     text = "the film was wonderful"
     tokenizer = build_tokenizer([text])
     config = AttentionClassifierConfig(
-        vocab_size=len(tokenizer),
-        embedding_size=4,
-        encoder="none",
-        attention="dot_product",
+        vocab_size=len(tokenizer), embedding_size=4, encoder="none", attention="dot_product"
     )
     model = AttentionClassifierForSequenceClassification(config)
     word = tokenizer.convert_tokens_to_ids("wonderful" if attended == "cue" else "film")

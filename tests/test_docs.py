@@ -77,8 +77,7 @@ def run_python_blocks(page: str, folder: Path, monkeypatch) -> dict:
 
 
 @pytest.mark.parametrize(
-    ("page", "command"),
-    [given for given in COMMANDS if given[1].startswith("attnprobe")],
+    ("page", "command"), [given for given in COMMANDS if given[1].startswith("attnprobe")]
 )
 def test_every_command_is_understood(page, command, registries, tmp_path, monkeypatch):
     if page == "docs/extending.md":
@@ -242,11 +241,7 @@ def test_word_vectors_of_a_transformer_are_means_of_its_pieces(tmp_path, monkeyp
     rows = [{"text": "dull", "label": 0}, {"text": "wonderful film", "label": 1}]
     (tmp_path / "data").mkdir()
     (tmp_path / "data/train.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    given = {
-        "model": tmp_path,
-        "dataset": tmp_path / "data",
-        "output": tmp_path / "vectors",
-    }
+    given = {"model": tmp_path, "dataset": tmp_path / "data", "output": tmp_path / "vectors"}
     arguments = [
         "word_vectors.py",
         *(part for name, value in given.items() for part in (f"--{name}", str(value))),

@@ -43,11 +43,7 @@ def han():
     tokenizer = build_tokenizer(REAL, sentences=True, min_document_frequency=1)
     torch.manual_seed(0)
     config = AttentionClassifierConfig(
-        encoder="bigru",
-        hierarchical=True,
-        embedding_size=8,
-        encoder_size=4,
-        attention_size=4,
+        encoder="bigru", hierarchical=True, embedding_size=8, encoder_size=4, attention_size=4
     )
     return new_model(config, tokenizer, ["negative", "positive"]).eval(), tokenizer
 

@@ -11,12 +11,7 @@ from transformers import PreTrainedConfig
 
 from hf_attnprobe import AttnProbeError, Data, load_examples
 from hf_attnprobe.adapters.pretrained import class_names
-from hf_attnprobe.data.examples import (
-    columns_read,
-    dataset_fingerprint,
-    label_kind,
-    label_names,
-)
+from hf_attnprobe.data.examples import columns_read, dataset_fingerprint, label_kind, label_names
 from hf_attnprobe.data.recipes import RECIPES
 from hf_attnprobe.data.splits import check_sets, load_splits
 from hf_attnprobe.inference.labels import labels_of_model
@@ -395,11 +390,7 @@ def test_a_match_by_beginnings_is_said(caplog):
 @pytest.mark.parametrize(
     ("classes", "given", "expected"),
     [
-        (
-            ["good", "bad"],
-            ["neg", "pos"],
-            "has label 'neg' (0), the model knows 2 labels",
-        ),
+        (["good", "bad"], ["neg", "pos"], "has label 'neg' (0), the model knows 2 labels"),
         (["neutral", "negative"], ["n", "p"], "has label 'n' (0)"),  # of which it is
         (["toxic", "toxic"], ["toxic", "fine"], "has 'toxic', 'toxic'; rename them"),
         (["Straße", "STRASSE"], ["Straße", "STRASSE"], "has 'Straße', 'STRASSE'"),

@@ -116,11 +116,7 @@ def test_the_summary_does_not_depend_on_the_order_either(make_checkpoint, exampl
         for data in (examples[::-1], examples)
     )
     for one, other in zip(found, expected, strict=True):
-        assert (one.statistic, one.group, one.n) == (
-            other.statistic,
-            other.group,
-            other.n,
-        )
+        assert (one.statistic, one.group, one.n) == (other.statistic, other.group, other.n)
         assert (one.mean, *one.ci95) == pytest.approx((other.mean, *other.ci95), abs=1e-6)
 
 
@@ -177,10 +173,7 @@ def test_tests_added_later(rows_of, examples, tmp_path):
     found = rows_of(examples, output_dir=tmp_path)
     after = parts(tmp_path)
     assert before.items() <= after.items()
-    assert names_in(tmp_path, after.keys() - before.keys()) == {
-        "correlation",
-        "adversarial",
-    }
+    assert names_in(tmp_path, after.keys() - before.keys()) == {"correlation", "adversarial"}
     assert_same(found, rows_of(examples))
     assert_same(read_rows(tmp_path / "rows"), found)
     only = rows_of(examples, tests=["correlation"], output_dir=tmp_path)
@@ -199,8 +192,7 @@ def test_texts_added_later(rows_of, examples, tmp_path):
     assert len(few) == 4 and set(new.example_id) == {row["example_id"] for row in examples} - few
     assert_same(found, rows_of(examples))
     assert_same(
-        rows_of(examples, test_limit=4, output_dir=tmp_path),
-        rows_of(examples, test_limit=4),
+        rows_of(examples, test_limit=4, output_dir=tmp_path), rows_of(examples, test_limit=4)
     )
 
 
@@ -219,8 +211,7 @@ def test_work_that_was_done_twice_counts_once(rows_of, examples, tmp_path):
     expected = rows_of(examples, output_dir=tmp_path, batch_size=4)
     for name in parts(tmp_path):
         shutil.copy(
-            tmp_path / "rows" / name,
-            tmp_path / "rows" / name.replace("part-", "part-again-"),
+            tmp_path / "rows" / name, tmp_path / "rows" / name.replace("part-", "part-again-")
         )
     assert_same(rows_of(examples, output_dir=tmp_path), expected)
 
@@ -281,9 +272,7 @@ def test_killed_and_resumed(checkpoint, data_folder, uninterrupted, cli, tmp_pat
 
 
 def test_two_processes(checkpoint, data_folder, uninterrupted, torchrun, tmp_path):
-    run = torchrun(
-        *command(checkpoint, data_folder, tmp_path / "out", "--batch-size", "3"),
-    )
+    run = torchrun(*command(checkpoint, data_folder, tmp_path / "out", "--batch-size", "3"))
     assert run.code == 0, run.err
     found = json.loads(run.out)  # printed once
     assert (found["n"], found["provenance"]["n_processes"]) == (12, 2)

@@ -3,11 +3,7 @@
 import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import (
-    BertConfig,
-    BertForSequenceClassification,
-    PreTrainedTokenizerFast,
-)
+from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
 
 from hf_attnprobe import (
     AttentionClassifierConfig,
@@ -24,11 +20,7 @@ from hf_attnprobe.inference.outputs import predict, read_outputs, to_guide
 ROWS = [
     {"example_id": 31, "text": "the film was superb .", "label": 1},
     {"example_id": 4, "text": "dull", "label": 0},
-    {
-        "example_id": 17,
-        "text": "we left the plot was not tender and rain fell .",
-        "label": 0,
-    },
+    {"example_id": 17, "text": "we left the plot was not tender and rain fell .", "label": 0},
 ]
 
 
@@ -52,9 +44,7 @@ def test_outputs_are_those_of_the_model_run_on_each_text_alone(outputs, make_mod
         assert outputs.mask[k].sum() == n_tokens and outputs.labels[k] == row["label"]
         assert torch.allclose(outputs.probs[k], plain.logits.softmax(-1)[0], atol=1e-9)
         assert torch.allclose(
-            outputs.attention[k, :n_tokens],
-            plain.attentions[0][0, 0, 0, 1:-1],
-            atol=1e-9,
+            outputs.attention[k, :n_tokens], plain.attentions[0][0, 0, 0, 1:-1], atol=1e-9
         )
         assert (outputs.attention[k, n_tokens:] == 0).all()
 
@@ -72,18 +62,15 @@ def test_a_guide_stands_at_the_tokens_of_its_text(outputs, tokenizer, examples):
         place = outputs.example_ids.index(row["example_id"])
         assert len(weights) == len(tokens) and weights[0] == weights[-1] == 0.0
         assert torch.allclose(
-            torch.tensor(weights[1:-1]),
-            outputs.attention[place, : len(tokens) - 2].float(),
+            torch.tensor(weights[1:-1]), outputs.attention[place, : len(tokens) - 2].float()
         )
 
 
 def test_unknown_words_are_words(tokenizer):
     assert tokenizer.unk_token_id not in special_ids(tokenizer)
-    assert {
-        tokenizer.pad_token_id,
-        tokenizer.bos_token_id,
-        tokenizer.eos_token_id,
-    } <= special_ids(tokenizer)
+    assert {tokenizer.pad_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id} <= special_ids(
+        tokenizer
+    )
 
 
 def test_a_missing_text_is_named(outputs, tokenizer, examples):
@@ -97,8 +84,7 @@ def test_another_number_of_tokens_is_named(outputs, tokenizer, examples):
     guide = to_guide(outputs) | {31: torch.tensor([0.5, 0.5])}
     ids = [tokenizer(row["text"])["input_ids"] for row in ROWS]
     with pytest.raises(
-        AttnProbeError,
-        match="expected 5 weights for text 31, one per token, the guide has 2",
+        AttnProbeError, match="expected 5 weights for text 31, one per token, the guide has 2"
     ):
         guide_rows(guide, examples, ids, special_ids(tokenizer))
 
@@ -180,12 +166,7 @@ def pieces():
     made.post_processor = processors.TemplateProcessing(
         "[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
-    names = {
-        "pad_token": "[PAD]",
-        "unk_token": "[UNK]",
-        "cls_token": "[CLS]",
-        "sep_token": "[SEP]",
-    }
+    names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
     return PreTrainedTokenizerFast(tokenizer_object=made, **names)
 
 

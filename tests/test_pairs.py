@@ -16,33 +16,14 @@ from transformers import (
     pipeline,
 )
 
-from hf_attnprobe import (
-    AttnProbeError,
-    AuditOptions,
-    audit,
-    load_examples,
-    metric_path,
-    wrap,
-)
+from hf_attnprobe import AttnProbeError, AuditOptions, audit, load_examples, metric_path, wrap
 from hf_attnprobe.adapters.pretrained import PretrainedFacts
 from hf_attnprobe.data.examples import dataset_fingerprint
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.encoding import tokenize
 
 
-WORDS = [
-    "a",
-    "man",
-    "is",
-    "sleeping",
-    "the",
-    "dog",
-    "runs",
-    "nobody",
-    "moves",
-    "un",
-    "##happy",
-]
+WORDS = ["a", "man", "is", "sleeping", "the", "dog", "runs", "nobody", "moves", "un", "##happy"]
 ROWS = [
     {"premise": "a man is sleeping", "hypothesis": "the dog runs", "label": 0},
     {"premise": "the dog runs", "hypothesis": "nobody moves the man", "label": 1},
@@ -301,10 +282,7 @@ def test_the_metric_takes_pairs_and_says_what_the_audit_says():
     given = [{"text": r["premise"], "text_pair": r["hypothesis"]} for r in rows]
     kinds = {"tests": ["correlation"], "model": model, "tokenizer": tokenizer}
     found = metric.compute(
-        predictions=given,
-        references=[row["label"] for row in rows],
-        **kinds,
-        **options,
+        predictions=given, references=[row["label"] for row in rows], **kinds, **options
     )
     for prediction, row in zip(given, rows, strict=True):
         metric.add(prediction=prediction, reference=row["label"])

@@ -180,11 +180,7 @@ def test_the_command_retrain_reports_it(base, splits, tmp_path):
     base.tokenizer.save_pretrained(folder)
     write_json(folder / "training.json", {"seed": 0, "batch_size": 16, "epochs": 1})
     report = retrain(
-        folder,
-        splits,
-        Rationale(size=4, epochs=2),
-        output_dir=tmp_path / "out",
-        progress=False,
+        folder, splits, Rationale(size=4, epochs=2), output_dir=tmp_path / "out", progress=False
     )
     assert [m.name for m in report.models] == ["rationale"]
     assert {s.statistic for s in report.statistics} == {

@@ -30,11 +30,7 @@ def bart(tokenizer):
     """Reads at its end token, which one of the texts has as a word."""
     sizes = {"d_model": 16, "max_position_embeddings": 64}
     for side in ("encoder", "decoder"):
-        sizes |= {
-            f"{side}_layers": 2,
-            f"{side}_attention_heads": 2,
-            f"{side}_ffn_dim": 16,
-        }
+        sizes |= {f"{side}_layers": 2, f"{side}_attention_heads": 2, f"{side}_ffn_dim": 16}
     film = tokenizer.convert_tokens_to_ids("film")
     config = BartConfig(
         vocab_size=len(tokenizer),

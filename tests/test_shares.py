@@ -140,8 +140,7 @@ def test_texts_without_a_pair_do_not_count():
     differences = np.array([1, 0, -1, 1, 0, 0, 0, 1.0])
     padded = np.append(differences, [np.nan] * 5)
     np.testing.assert_array_equal(
-        paired_share_interval(padded[:, None]),
-        paired_share_interval(differences[:, None]),
+        paired_share_interval(padded[:, None]), paired_share_interval(differences[:, None])
     )
     assert np.isnan(paired_share_interval(np.full((3, 1), np.nan))).all()
 

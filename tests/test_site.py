@@ -19,13 +19,7 @@ from hf_attnprobe.faithfulness import registry
 
 
 ROOT = Path(__file__).parents[1]
-LOADS = {
-    "script": "src",
-    "img": "src",
-    "link": "href",
-    "iframe": "src",
-    "source": "src",
-}
+LOADS = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src"}
 
 
 class Page(HTMLParser):

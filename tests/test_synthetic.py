@@ -183,11 +183,7 @@ def fixed_by_their_seed():
     rows = _choose_split(
         {"train": train}, "train", Recipe("in memory", validation_fraction=0.5), seed=3
     )[1]
-    return [
-        dataset_fingerprint(train),
-        list(rows),
-        build_tokenizer(train["text"]).get_vocab(),
-    ]
+    return [dataset_fingerprint(train), list(rows), build_tokenizer(train["text"]).get_vocab()]
 
 
 def test_another_process_with_another_hash_seed_gives_the_same():
@@ -195,11 +191,7 @@ def test_another_process_with_another_hash_seed_gives_the_same():
     paths = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
     environment = {**os.environ, "PYTHONHASHSEED": "99", "PYTHONPATH": paths}
     run = subprocess.run(
-        [sys.executable, "-c", code],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
     )
     assert json.loads(run.stdout) == fixed_by_their_seed()
 

@@ -40,10 +40,7 @@ def test_the_generator_agrees_with_the_rule():
     for pair in MANY:
         premise, hypothesis = pair["premise"].split(" "), pair["hypothesis"].split(" ")
         places = deciding(premise), deciding(hypothesis)
-        assert ([places[0]], [places[1]]) == (
-            pair["rationale"],
-            pair["rationale_pair"],
-        )
+        assert ([places[0]], [places[1]]) == (pair["rationale"], pair["rationale_pair"])
         label = label_of(premise[places[0]], hypothesis[places[1]])
         assert label == PAIR_LABELS[pair["label"]]
 

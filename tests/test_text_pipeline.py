@@ -8,12 +8,7 @@ from transformers.pipelines import check_task
 
 from hf_attnprobe import audit
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.hub.pipeline import (
-    CAUTION,
-    TextExplainer,
-    explain_html,
-    explain_text,
-)
+from hf_attnprobe.hub.pipeline import CAUTION, TextExplainer, explain_html, explain_text
 from test_head_sentences import pair_tokenizer, question, sentences
 from test_shown_texts import small_bert
 

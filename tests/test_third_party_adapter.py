@@ -10,13 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from hf_attnprobe import (
-    AttnProbeError,
-    AuditOptions,
-    audit,
-    build_tokenizer,
-    faithfulness,
-)
+from hf_attnprobe import AttnProbeError, AuditOptions, audit, build_tokenizer, faithfulness
 from hf_attnprobe.adapters import register_adapter, wrap
 from hf_attnprobe.attention_model import (
     AttentionModelBase,

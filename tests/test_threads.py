@@ -55,12 +55,7 @@ def test_what_the_user_set_is_kept(make_model, two_threads):
 
 
 def test_audits_and_trainings_use_it(checkpoint, reviews, tmp_path, two_threads, monkeypatch):
-    from hf_attnprobe import (
-        AttentionClassifierConfig,
-        TrainingOptions,
-        audit,
-        train_classifier,
-    )
+    from hf_attnprobe import AttentionClassifierConfig, TrainingOptions, audit, train_classifier
     from hf_attnprobe.attention_classifier import modeling_attention_classifier as code
 
     seen = set()

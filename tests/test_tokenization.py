@@ -14,11 +14,7 @@ from hf_attnprobe.errors import AttnProbeError
 
 
 SST = Path(__file__).parents[1] / "../shared/data/sst/data"
-TEXTS = [
-    "The film was moving .",
-    "the film was n't dull , the cast was",
-    "A 21st century film",
-]
+TEXTS = ["The film was moving .", "the film was n't dull , the cast was", "A 21st century film"]
 TOKENIZER = build_tokenizer(TEXTS)
 
 
@@ -43,20 +39,11 @@ def words(text):
         ('He said: "don\'t!"', 'he said : " don\'t ! "'),
         ("it 's -- do n't ... high-concept", "it 's -- do n't ... high-concept"),
         ("wait...what?? no--yes!", "wait ... what ?? no -- yes !"),
-        (
-            "'tis the 'best' film, rock 'n' roll",
-            "'tis the ' best ' film , rock 'n' roll",
-        ),
-        (
-            "(Mr. Bean's J. R. co-writer/director)",
-            "( mr. bean's j. r. co-writer/director )",
-        ),
+        ("'tis the 'best' film, rock 'n' roll", "'tis the ' best ' film , rock 'n' roll"),
+        ("(Mr. Bean's J. R. co-writer/director)", "( mr. bean's j. r. co-writer/director )"),
         ("the U.S. and the u.n., i.e. all", "the u.s. and the u.n. , i.e. all"),
         ("the end.The start", "the end . the start"),
-        (
-            "in the 21st century, 12-year-olds of the '70s",
-            "in the qqq century , qqq of the qqq",
-        ),
+        ("in the 21st century, 12-year-olds of the '70s", "in the qqq century , qqq of the qqq"),
         ("$1,000.50 or 9% of k-19, 1/2.", "$ qqq or qqq % of qqq , qqq ."),
         ("a9.5b 1.5.a '9 lives'", "qqq qqq . a ' qqq lives '"),
         ("snake_case __x__", "snake _ case __ x __"),
@@ -88,8 +75,7 @@ def test_sst_comes_out_as_it_went_in(split):
 # Old scripts only: Python and the tokenizer need not know the same edition of Unicode.
 OLD = st.characters(max_codepoint=0x1BFF, exclude_categories=["Cn"])
 ANYTHING = st.text(
-    st.one_of(OLD, st.sampled_from("\u2028\u2014\u2026\u4e2d\ufdd0\U0001f600")),
-    max_size=40,
+    st.one_of(OLD, st.sampled_from("\u2028\u2014\u2026\u4e2d\ufdd0\U0001f600")), max_size=40
 )
 DENSE = st.text(st.sampled_from("aB9.,-/'’ _!$m\u00e9"), max_size=25)
 
@@ -132,9 +118,7 @@ def test_offsets_cover_whole_words(text):
     between = [
         text[a:b]
         for a, b in zip(
-            [0, *(e for _, e in spans)],
-            [*(s for s, _ in spans), len(text)],
-            strict=True,
+            [0, *(e for _, e in spans)], [*(s for s, _ in spans), len(text)], strict=True
         )
     ]
     assert not any(re.search(r"[a-zA-Z0-9!$]", gap) for gap in between)
@@ -173,22 +157,12 @@ def test_rare_words_and_words_beyond_the_bound_are_unknown():
         "<unk>",
     ]
     small = build_tokenizer(TEXTS, max_vocab_size=6)
-    assert len(small) == 6 and small.tokenize("the film was") == [
-        "the",
-        "film",
-        "<unk>",
-    ]
+    assert len(small) == 6 and small.tokenize("the film was") == ["the", "film", "<unk>"]
 
 
 def test_truncation_keeps_the_special_tokens():
     tokenizer = build_tokenizer(TEXTS, model_max_length=5)
-    assert tokenizer("the the the the the", truncation=True)["input_ids"] == [
-        2,
-        5,
-        5,
-        5,
-        3,
-    ]
+    assert tokenizer("the the the the the", truncation=True)["input_ids"] == [2, 5, 5, 5, 3]
 
 
 @pytest.fixture(scope="module", params=["built", "saved"])
@@ -208,28 +182,17 @@ def test_single_sentences_padding_and_masks(tokenizer):
         return_offsets_mapping=True,
     )
     dull = tokenizer.convert_tokens_to_ids("dull")
-    assert sorted(batch) == [
-        "attention_mask",
-        "input_ids",
-        "offset_mapping",
-        "special_tokens_mask",
-    ]
+    assert sorted(batch) == ["attention_mask", "input_ids", "offset_mapping", "special_tokens_mask"]
     assert batch["input_ids"] == [[2, 5, 4, 3], [2, dull, 1, 3]]
     assert batch["special_tokens_mask"] == [[1, 0, 0, 1]] * 2
     assert batch["offset_mapping"][1] == [(0, 0), (0, 4), (4, 5), (0, 0)]
     assert batch.word_ids(0) == [None, 0, 1, None]
-    assert tokenizer(["the", ""], padding=True)["attention_mask"] == [
-        [1, 1, 1],
-        [1, 1, 0],
-    ]
+    assert tokenizer(["the", ""], padding=True)["attention_mask"] == [[1, 1, 1], [1, 1, 0]]
 
 
 def test_pairs(tokenizer):
     pair = tokenizer(
-        "the film",
-        "was moving",
-        return_token_type_ids=True,
-        return_special_tokens_mask=True,
+        "the film", "was moving", return_token_type_ids=True, return_special_tokens_mask=True
     )
     assert pair.tokens() == ["<sos>", "the", "film", "<eos>", "was", "moving", "<eos>"]
     assert pair["token_type_ids"] == [0, 0, 0, 0, 1, 1, 1]
@@ -277,11 +240,7 @@ def test_decoding_gives_the_words_back(tokenizer):
         (["a", None], {}, "text 1 is NoneType"),
         ([], {}, "found none"),
         ([" "], {}, "found none"),
-        (
-            ["a", "b"],
-            {"min_document_frequency": 2},
-            "at least 2 texts, found none among 2",
-        ),
+        (["a", "b"], {"min_document_frequency": 2}, "at least 2 texts, found none among 2"),
         (["a"], {"min_document_frequency": 0}, "at least 1, got 0"),
         (["a"], {"max_vocab_size": 4}, "more than 4, got 4"),
     ],
@@ -312,10 +271,7 @@ def cut(text):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (
-            "One. Two! Three? Four… five",
-            "one . <sep> two ! <sep> three ? <sep> four … <sep> five",
-        ),
+        ("One. Two! Three? Four… five", "one . <sep> two ! <sep> three ? <sep> four … <sep> five"),
         ("Wait... What?! No end", "wait ... <sep> what ? ! <sep> no end"),
         (
             '"Quite." (Really!) [So?] «Yes.» on',
@@ -334,10 +290,7 @@ def cut(text):
         ("no.space.here", "no . space . here"),
         ("a<br /><br />b <BR> so.<br/>d", "a <sep> b <sep> so . <sep> d"),
         ("a\nb\r\n\r\n so. \n d\u2028e\tf", "a <sep> b <sep> so . <sep> d <sep> e f"),
-        (
-            "my own <sep> split. <sep> here<sep>there",
-            "my own <sep> split . <sep> here <sep> there",
-        ),
+        ("my own <sep> split. <sep> here<sep>there", "my own <sep> split . <sep> here <sep> there"),
         ("the end. ", "the end ."),
         ("<sos> <eos>", "< sos > < eos >"),
         ("", ""),
@@ -377,19 +330,7 @@ def test_sentences_survive_saving_and_keep_their_offsets(tmp_path):
         for token, (a, b) in zip(encoded.tokens(), encoded["offset_mapping"], strict=True)
         if token != "<sep>"
     ]
-    assert shown == [
-        "",
-        "The",
-        "film",
-        ".",
-        "Was",
-        "21st",
-        "!",
-        "the",
-        "cast",
-        "was",
-        "",
-    ]
+    assert shown == ["", "The", "film", ".", "Was", "21st", "!", "the", "cast", "was", ""]
 
 
 @settings(max_examples=100, deadline=None)

@@ -20,11 +20,7 @@ from transformers import (
 from transformers.integrations import integration_utils
 
 from hf_attnprobe import AttnProbeError, AuditOptions, Data, audit, build_tokenizer
-from hf_attnprobe.hub.trainer_callback import (
-    PREFIX,
-    AttentionFaithfulnessCallback,
-    unchanged,
-)
+from hf_attnprobe.hub.trainer_callback import PREFIX, AttentionFaithfulnessCallback, unchanged
 
 
 class Tracker(TrainerCallback):

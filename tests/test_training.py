@@ -18,9 +18,7 @@ from hf_attnprobe import (
     rationale_dataset,
     train_classifier,
 )
-from hf_attnprobe.attention_classifier import (
-    configuration_attention_classifier as configuration,
-)
+from hf_attnprobe.attention_classifier import configuration_attention_classifier as configuration
 from hf_attnprobe.data import splits
 from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.statistics.scores import classification_metrics
@@ -121,12 +119,7 @@ def test_pretrained_vectors_are_used(data, tmp_path):
     vectors = tmp_path / "vectors.txt"
     vectors.write_text("film " + " ".join(["0.5"] * 32) + "\n")
     model, tokenizer, _ = train(
-        data,
-        tmp_path / "m",
-        epochs=1,
-        word_vectors=vectors,
-        learning_rate=0.0,
-        weight_decay=0.0,
+        data, tmp_path / "m", epochs=1, word_vectors=vectors, learning_rate=0.0, weight_decay=0.0
     )
     weight = model.get_input_embeddings().weight
     assert torch.equal(weight[tokenizer.convert_tokens_to_ids("film")], torch.full((32,), 0.5))
@@ -153,10 +146,7 @@ def test_bad_input(data, tmp_path):
         train(data, tmp_path / "m", word_vectors=vectors)
     with pytest.raises(AttnProbeError, match="every class"):
         train_classifier(
-            None,
-            [{"text": "a b", "label": 1}] * 4,
-            output_dir=tmp_path / "m",
-            progress=False,
+            None, [{"text": "a b", "label": 1}] * 4, output_dir=tmp_path / "m", progress=False
         )
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.tex").touch()
@@ -177,12 +167,7 @@ def test_the_architectures_of_serrano_and_smith():
             config.encoder_size,
             config.embedding_size,
             config.attention_size,
-        ) == (
-            "bigru",
-            50,
-            200,
-            100,
-        )
+        ) == ("bigru", 50, 200, 100)
         assert config.hidden_size == 100 and config.embedding_dropout == 0.444
     assert (han.sentence_dropout, han.logit_dropout) == (0.22, 0.246)
     assert (flan.sentence_dropout, flan.logit_dropout) == (0.0, 0.346)
@@ -201,28 +186,19 @@ def test_the_procedures():
         64,
         4e-4,
     )
-    assert (
-        found.max_grad_norm,
-        found.plateau_factor,
-        found.min_document_frequency,
-    ) == (10.0, 0.5, 5)
+    assert (found.max_grad_norm, found.plateau_factor, found.min_document_frequency) == (
+        10.0,
+        0.5,
+        5,
+    )
     assert (
         papers_procedure("serrano-smith", "none").epochs,
         papers_procedure("serrano-smith", "none").patience,
-    ) == (
-        60,
-        10,
-    )
+    ) == (60, 10)
     own = papers_procedure("serrano-smith", "none", epochs=3, patience=None, weight_decay=0.1)
     assert (own.epochs, own.patience, own.weight_decay) == (3, 10, 0.1)
     old = papers_procedure("jain-wallace", "bilstm")
-    assert (
-        old.epochs,
-        old.batch_size,
-        old.learning_rate,
-        old.weight_decay,
-        old.max_grad_norm,
-    ) == (
+    assert (old.epochs, old.batch_size, old.learning_rate, old.weight_decay, old.max_grad_norm) == (
         8,
         32,
         1e-3,
@@ -230,8 +206,7 @@ def test_the_procedures():
         0,
     )
     with pytest.raises(
-        AttnProbeError,
-        match="expected jain-wallace or serrano-smith for procedure, got 'yang'",
+        AttnProbeError, match="expected jain-wallace or serrano-smith for procedure, got 'yang'"
     ):
         TrainingOptions(procedure="yang")
 
@@ -375,9 +350,7 @@ def test_one_split_alone_is_not_trained_and_scored_on_alike():
     assert splits.load_splits(whole).keys() == {"train", "validation"}
 
 
-def test_tokens_that_begin_and_end_a_text_are_no_content_whatever_they_are_called(
-    tmp_path,
-):
+def test_tokens_that_begin_and_end_a_text_are_no_content_whatever_they_are_called(tmp_path):
     """A tokenizer of BERT's kind: [CLS] and [SEP], no bos and no eos."""
     (tmp_path / "vocab.txt").write_text(
         "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "dull", "film"])

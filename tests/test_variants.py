@@ -31,10 +31,7 @@ SIZES = {
     "intermediate_size": 24,
     "max_position_embeddings": 64,
 }
-ROWS = [
-    {"text": "the film was dull .", "label": 0},
-    {"text": "a wonderful plot", "label": 1},
-]
+ROWS = [{"text": "the film was dull .", "label": 0}, {"text": "a wonderful plot", "label": 1}]
 FEW = {"tests": ["permutation"], "options": AuditOptions(single_heads=False)}
 
 
@@ -142,10 +139,7 @@ def test_shards_are_the_whole(bert, tokenizer, tmp_path):
     tokenizer.save_pretrained(tmp_path)
     assert len(list(tmp_path.glob("*.safetensors"))) > 2
     assert same_weights(load_model(tmp_path), bert)
-    report, whole = (
-        audit(str(tmp_path), ROWS, **FEW),
-        audit((bert, tokenizer), ROWS, **FEW),
-    )
+    report, whole = (audit(str(tmp_path), ROWS, **FEW), audit((bert, tokenizer), ROWS, **FEW))
     assert report.statistics == whole.statistics
 
 
@@ -289,11 +283,7 @@ def test_revision_subfolder_token_and_adapter_from_a_hub(
     settings = json.loads(file.read_text()) | {"base_model_name_or_path": "acme/base"}
     file.write_text(json.dumps(settings))
     with MiniHub(tmp_path / "hub", private={"acme/private": "s3cret"}) as hub:
-        env = {
-            "HF_ENDPOINT": hub.url,
-            "HF_HOME": str(tmp_path / "home"),
-            "HF_HUB_OFFLINE": None,
-        }
+        env = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": None}
         run = run_python("-c", AUDITS, json.dumps(ROWS), env=env)
         commits = {
             name: hub.server.store.commit("models", f"acme/{name}")

@@ -14,16 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 NOT_SOURCE = shutil.ignore_patterns(
-    *(
-        ".git",
-        ".venv",
-        "build",
-        "dist",
-        "site",
-        "*.egg-info",
-        "__pycache__",
-        ".*_cache",
-    ),
+    *(".git", ".venv", "build", "dist", "site", "*.egg-info", "__pycache__", ".*_cache"),
     *("attnprobe-demo", "runs", ".hypothesis"),
 )
 

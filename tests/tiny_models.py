@@ -97,18 +97,9 @@ DELTA = {
     "layer_types": ["linear_attention", "full_attention"],
 }
 """Every second layer without softmax, as Qwen3-Next's."""
-MAMBA = {
-    "num_key_value_heads": 4,
-    "mamba_d_state": 8,
-    "mamba_dt_rank": 4,
-}
+MAMBA = {"num_key_value_heads": 4, "mamba_d_state": 8, "mamba_dt_rank": 4}
 STAGES: dict[str, Any] = {"depths": [1, 1], "num_heads": [2, 4], "embed_dim": 16}
-WINDOWS = STAGES | {
-    "image_size": 32,
-    "patch_size": 4,
-    "window_size": 2,
-    "num_layers": 2,
-}
+WINDOWS = STAGES | {"image_size": 32, "patch_size": 4, "window_size": 2, "num_layers": 2}
 FOUR = {"depths": [1, 1, 1, 1], "hidden_sizes": [8, 16, 16, 32]}
 
 OF_FAMILY: dict[str, dict[str, Any]] = {
@@ -153,11 +144,7 @@ OF_FAMILY: dict[str, dict[str, Any]] = {
         "num_heads": [1, 2, 4, 4],
     },
     "jamba": MAMBA | {"attn_layer_period": 2, "attn_layer_offset": 1},
-    "layoutlmv3": {
-        "coordinate_size": 4,
-        "shape_size": 8,
-        "max_2d_position_embeddings": 64,
-    },
+    "layoutlmv3": {"coordinate_size": 4, "shape_size": 8, "max_2d_position_embeddings": 64},
     "lilt": {"hidden_size": 48},
     "luke": {"entity_vocab_size": 10, "entity_emb_size": 8},
     "markuplm": {
@@ -177,11 +164,7 @@ OF_FAMILY: dict[str, dict[str, Any]] = {
     },
     "poolformer": FOUR,
     "pvt": {"hidden_sizes": [8, 16, 20, 32], "depths": [1, 1, 1, 1], "image_size": 32},
-    "pvt_v2": {
-        "hidden_sizes": [8, 16, 20, 32],
-        "depths": [1, 1, 1, 1],
-        "image_size": 32,
-    },
+    "pvt_v2": {"hidden_sizes": [8, 16, 20, 32], "depths": [1, 1, 1, 1], "image_size": 32},
     "qwen3_5_text": DELTA,
     "qwen3_next": DELTA,
     "reformer": {

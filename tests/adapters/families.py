@@ -8,10 +8,7 @@ import importlib
 
 import torch
 import transformers
-from transformers import (
-    AutoModelForImageClassification,
-    AutoModelForSequenceClassification,
-)
+from transformers import AutoModelForImageClassification, AutoModelForSequenceClassification
 
 
 SIZES = {
@@ -51,18 +48,11 @@ FAMILIES = {
     "modernbert": (
         "ModernBert",
         SIZES
-        | {
-            "local_attention": 8,
-            "global_attn_every_n_layers": 2,
-            "classifier_pooling": "mean",
-        }
+        | {"local_attention": 8, "global_attn_every_n_layers": 2, "classifier_pooling": "mean"}
         | {"bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2},
     ),
     "mpnet": ("MPNet", SIZES | {"pad_token_id": 1}),
-    "xlnet": (
-        "XLNet",
-        {"d_model": 32, "n_layer": 3, "n_head": 4, "d_inner": 48, "vocab_size": 60},
-    ),
+    "xlnet": ("XLNet", {"d_model": 32, "n_layer": 3, "n_head": 4, "d_inner": 48, "vocab_size": 60}),
     "gpt2": ("GPT2", GPT | ENDS),
     "gpt_neo": (
         "GPTNeo",
@@ -83,12 +73,7 @@ FAMILIES = {
     "gemma2": ("Gemma2", GROUPED | {"head_dim": 8, "sliding_window": 4}),
     "falcon": (
         "Falcon",
-        {
-            "hidden_size": 32,
-            "num_hidden_layers": 3,
-            "num_attention_heads": 4,
-            "vocab_size": 60,
-        }
+        {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "vocab_size": 60}
         | ENDS,
     ),
     "opt": (
@@ -96,25 +81,11 @@ FAMILIES = {
         {k: v for k, v in SIZES.items() if k != "intermediate_size"}
         | {"ffn_dim": 48, "word_embed_proj_dim": 32, "activation_function": "gelu"},
     ),
-    "bloom": (
-        "Bloom",
-        {"hidden_size": 32, "n_layer": 3, "n_head": 4, "vocab_size": 60},
-    ),
+    "bloom": ("Bloom", {"hidden_size": 32, "n_layer": 3, "n_head": 4, "vocab_size": 60}),
     "t5": (
         "T5",
-        {
-            "d_model": 32,
-            "d_kv": 8,
-            "d_ff": 48,
-            "num_layers": 2,
-            "num_heads": 4,
-            "vocab_size": 60,
-        }
-        | {
-            "eos_token_id": 2,
-            "decoder_start_token_id": 0,
-            "feed_forward_proj": "gated-gelu",
-        },
+        {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4, "vocab_size": 60}
+        | {"eos_token_id": 2, "decoder_start_token_id": 0, "feed_forward_proj": "gated-gelu"},
     ),
     "bart": (
         "Bart",
@@ -147,22 +118,12 @@ FAMILIES = {
 }
 TEXT_FAMILIES = [name for name in FAMILIES if name != "vit"]
 
-TEXTS = (
-    [3, 11, 12, 13, 14, 15, 16, 17, 2],
-    [3, 21, 22, 23, 2],
-    [3, 31, 32, 33, 34, 35, 2],
-)
+TEXTS = ([3, 11, 12, 13, 14, 15, 16, 17, 2], [3, 21, 22, 23, 2], [3, 31, 32, 33, 34, 35, 2])
 """Special tokens at both ends; 2 ends a text where a model asks for that."""
 WORDS = ([-1, 0, 1, 1, 2, 3, 3, 3, -1], [-1, 0, 0, 1, -1], [-1, 0, 1, 2, 3, 4, -1])
 
 
-def make(
-    family: str,
-    *,
-    num_labels: int = 3,
-    attn_implementation: str | None = None,
-    **options,
-):
+def make(family: str, *, num_labels: int = 3, attn_implementation: str | None = None, **options):
     """A model in eval mode, and in the implementation that Transformers chooses for it."""
     torch.manual_seed(0)
     name, sizes = FAMILIES[family]

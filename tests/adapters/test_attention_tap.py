@@ -5,12 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from hf_attnprobe.adapters.transformer.resume import (
-    attention_blocks,
-    recorded,
-    repeated,
-    resumed,
-)
+from hf_attnprobe.adapters.transformer.resume import attention_blocks, recorded, repeated, resumed
 from hf_attnprobe.adapters.transformer.taps import attend, tapped
 
 

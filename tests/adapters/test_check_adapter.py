@@ -87,10 +87,7 @@ BUGS = {
     ),
     "erase_inputs": (lambda probs, *_, **__: probs.flip(-1), "where nothing is erased"),
     "replay_outputs": (lambda probs, *_: probs.flip(-1), "outputs of Site.*head=0"),
-    "replay_masked": (
-        lambda probs, *_: probs.flip(0),
-        "masked attention of layer 0 to be an edit",
-    ),
+    "replay_masked": (lambda probs, *_: probs.flip(0), "masked attention of layer 0 to be an edit"),
     "layers_below": (lambda layers, layer: [], "layers_below"),
     "block_output": (lambda output, *_: output[:1], "block outputs of layer 0"),
     "head_values": (

@@ -142,8 +142,7 @@ def test_images_have_no_tokens():
 
 
 @pytest.mark.parametrize(
-    ("by", "message"),
-    [("mask", "erase by deletion"), ("noise", "deletion, mask, got 'noise'")],
+    ("by", "message"), [("mask", "erase by deletion"), ("noise", "deletion, mask, got 'noise'")]
 )
 def test_operators_that_cannot_be(by, message):
     adapter = TransformerAdapter(shared("bert"))

@@ -176,10 +176,7 @@ def test_neither_padding_nor_batch_changes_an_observation():
         _, alone = observe(model, [text])
         torch.testing.assert_close(together.probs[row], alone.probs[0], atol=1e-12, rtol=0)
         for name in ("leave_one_out_importance", "gradient_importance"):
-            ours, theirs = (
-                getattr(together, name)()[row, : len(text)],
-                getattr(alone, name)()[0],
-            )
+            ours, theirs = (getattr(together, name)()[row, : len(text)], getattr(alone, name)()[0])
             torch.testing.assert_close(ours, theirs, atol=1e-12, rtol=0)
 
 
@@ -198,10 +195,7 @@ def test_a_class_that_is_never_predicted():
 def test_every_probe_runs_on_sentences(probe, num_labels):
     """And says of a text what it says of the same text alone."""
     model = make(num_labels=num_labels)
-    (adapter, together), (_, alone) = (
-        observe(model, TEXTS[:3]),
-        observe(model, TEXTS[:1]),
-    )
+    (adapter, together), (_, alone) = (observe(model, TEXTS[:3]), observe(model, TEXTS[:1]))
     found = [
         faithfulness.tests()[probe].function(seen, adapter.sites()[0], seed=0)
         for seen in (together, alone)

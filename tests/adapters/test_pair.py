@@ -51,12 +51,7 @@ def test_keeps_the_protocol(encoder, num_labels):
     check_adapter(adapter, observation.batch)
     assert type(adapter) is PairAdapter and adapter.sites() == [Site()]
     assert adapter.lacks(LinearReadout)
-    for capability in (
-        Differentiable,
-        EditableInputs,
-        HeadValues,
-        IntegratedGradients,
-    ):
+    for capability in (Differentiable, EditableInputs, HeadValues, IntegratedGradients):
         assert not adapter.lacks(capability)
 
 

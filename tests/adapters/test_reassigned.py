@@ -21,13 +21,7 @@ SEED = 7
 ENCODERS = ("bilstm", "bigru", "cnn", "mlp", "none", "orthogonal_lstm")
 KINDS = [(encoder, n) for encoder in ENCODERS for n in (2, 4)]
 KINDS += [("bilstm+concat", 2), ("cnn+concat", 2)]
-NAMES = [
-    *(f"{encoder} {n}" for encoder, n in KINDS),
-    "pair",
-    "hierarchical",
-    "bert",
-    "gpt2",
-]
+NAMES = [*(f"{encoder} {n}" for encoder, n in KINDS), "pair", "hierarchical", "bert", "gpt2"]
 
 
 def inputs_of(name, rows=None, more=0):
@@ -245,10 +239,7 @@ def test_a_transformers_own_maps_are_shuffled(family):
         order = None
         for layer, whole in enumerate(own):
             for head in range(4):
-                before, after = (
-                    whole[0, head, last],
-                    other.attention[layer][row, head, last, :n],
-                )
+                before, after = (whole[0, head, last], other.attention[layer][row, head, last, :n])
                 near = (after[:, None] - before).abs().argmin(1)
                 torch.testing.assert_close(before[near], after)
                 assert order is None or torch.equal(order, near)

@@ -17,16 +17,8 @@ from hf_attnprobe.attention_model import ALL
 
 WHERE = {
     "bert": ("bert.encoder.layer", "attention.self.value", "attention.output.dense"),
-    "roberta": (
-        "roberta.encoder.layer",
-        "attention.self.value",
-        "attention.output.dense",
-    ),
-    "distilbert": (
-        "distilbert.transformer.layer",
-        "attention.v_lin",
-        "attention.out_lin",
-    ),
+    "roberta": ("roberta.encoder.layer", "attention.self.value", "attention.output.dense"),
+    "distilbert": ("distilbert.transformer.layer", "attention.v_lin", "attention.out_lin"),
     "gpt2": ("transformer.h", "attn.c_attn", "attn.c_proj"),
     "llama": ("model.layers", "self_attn.v_proj", "self_attn.o_proj"),
     "falcon": ("transformer.h", None, "self_attention.dense"),
@@ -213,8 +205,7 @@ def test_a_block_that_mixes_rows_is_not_cut():
     found = adapter.replay(observation, {1: edited})
     for copy, attention in enumerate(edited):
         logits = adapter.logits(
-            observation.batch.inputs,
-            lambda n, w, scores, a=attention: a if n == 1 else w,
+            observation.batch.inputs, lambda n, w, scores, a=attention: a if n == 1 else w
         )
         close(found[copy], logits.softmax(-1))
 

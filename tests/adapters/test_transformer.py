@@ -7,16 +7,7 @@ import families
 import pytest
 import torch
 import transformers
-from families import (
-    FAMILIES,
-    TEXT_FAMILIES,
-    TEXTS,
-    WORDS,
-    encode,
-    make,
-    prepare,
-    shared,
-)
+from families import FAMILIES, TEXT_FAMILIES, TEXTS, WORDS, encode, make, prepare, shared
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import AutoModelForSequenceClassification, BertForMaskedLM, BertModel
@@ -59,19 +50,10 @@ def adapter(family):
 
 def state_of(model):
     hooks = [
-        (
-            len(m._forward_hooks),
-            len(m._forward_pre_hooks),
-            m.training,
-            "forward" in m.__dict__,
-        )
+        (len(m._forward_hooks), len(m._forward_pre_hooks), m.training, "forward" in m.__dict__)
         for m in model.modules()
     ]
-    return (
-        hooks,
-        [p.requires_grad for p in model.parameters()],
-        model.config._attn_implementation,
-    )
+    return (hooks, [p.requires_grad for p in model.parameters()], model.config._attn_implementation)
 
 
 def random_attention(adapter, observation, layer, n_copies=4):
@@ -87,8 +69,7 @@ def random_attention(adapter, observation, layer, n_copies=4):
 def rerun(adapter, observation, layer, attention):
     """The whole model with one edit, nothing resumed, nothing shared."""
     logits = adapter.logits(
-        observation.batch.inputs,
-        lambda n, weights, scores: attention if n == layer else weights,
+        observation.batch.inputs, lambda n, weights, scores: attention if n == layer else weights
     )
     return logits.softmax(-1)
 
@@ -120,20 +101,13 @@ def test_captured_attention_is_the_eager_models(family):
     for expected, captured, other in zip(attentions, found.attention, close.attention, strict=True):
         assert torch.equal(captured, expected)
         torch.testing.assert_close(
-            rows_of(batch.mask, other),
-            rows_of(batch.mask, expected),
-            atol=1e-6,
-            rtol=1e-5,
+            rows_of(batch.mask, other), rows_of(batch.mask, expected), atol=1e-6, rtol=1e-5
         )
     torch.testing.assert_close(close.probs, found.probs, atol=1e-6, rtol=1e-5)
 
 
 def test_layers_are_numbered_by_call_and_named_apart():
-    assert TransformerAdapter(shared("albert")).layer_names == [
-        "layer.0",
-        "layer.1",
-        "layer.2",
-    ]
+    assert TransformerAdapter(shared("albert")).layer_names == ["layer.0", "layer.1", "layer.2"]
     names = ["encoder.0", "encoder.1", "decoder.0", "cross.0", "decoder.1", "cross.1"]
     assert TransformerAdapter(shared("bart")).layer_names == names
     adapter = TransformerAdapter(shared("t5"))
@@ -232,8 +206,7 @@ def test_two_layers_at_once():
     found = adapter.replay(observation, edits)
     for copy in range(4):
         logits = adapter.logits(
-            observation.batch.inputs,
-            lambda n, w, s, c=copy: edits[n][c] if n in edits else w,
+            observation.batch.inputs, lambda n, w, s, c=copy: edits[n][c] if n in edits else w
         )
         torch.testing.assert_close(found[copy], logits.softmax(-1), atol=1e-6, rtol=0)
 
@@ -298,9 +271,7 @@ def test_gradients_reach_the_edit_and_match_finite_differences(family):
         (through_replay,) = torch.autograd.grad(explained, edit)
         torch.testing.assert_close(through_replay[0], slope, atol=1e-5, rtol=1e-4)
         direction = torch.randn(
-            attention.shape,
-            generator=torch.Generator().manual_seed(0),
-            dtype=torch.float64,
+            attention.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64
         )
         direction = (
             direction * adapter.visible(observation, layer)[:, None] / attention.numel() ** 0.5
@@ -326,10 +297,7 @@ def test_gradient_times_input_matches_finite_differences(family):
     found = adapter.gradient(observation, target)
     assert not adapter.gradient(observation, target)[~batch.mask].any()
     step, tolerance = (1e-2, 1e-3) if family in UPCAST else (1e-3, 1e-6)
-    for place in (
-        1,
-        3,
-    ):  # scaling an embedding by 1 + h moves the output by h · gradient · input
+    for place in (1, 3):  # scaling an embedding by 1 + h moves the output by h · gradient · input
 
         def explain(h, place=place):
             return scaled(adapter, observation, place, 1 + h).gather(-1, target[:, None])[:, 0]
@@ -380,9 +348,7 @@ def test_leave_one_out_is_the_shorter_text(adapter):
     for row, text in enumerate(TEXTS):
         assert torch.equal(found[row, 0], observation.probs[row])
         for place, without in zip(
-            range(1, len(text) - 1),
-            found[row, observation.batch.content_mask[row]],
-            strict=True,
+            range(1, len(text) - 1), found[row, observation.batch.content_mask[row]], strict=True
         ):
             shorter = [*text[:place], *text[place + 1 :]]
             expected = adapter.observe(prepare(adapter, [shorter])).probs[0]
@@ -398,10 +364,7 @@ def test_words_are_explained_as_one():
         [0, 1, 0, 1, 0, 0, 0, 0, 0],
         [0, 1, 1, 1, 1, 1, 0, 0, 0],
     ]
-    of_words, of_tokens = (
-        words.observe(batch),
-        tokens.observe(prepare(tokens, words=WORDS)),
-    )
+    of_words, of_tokens = (words.observe(batch), tokens.observe(prepare(tokens, words=WORDS)))
     assert torch.equal(of_tokens.batch.content_mask.sum(1), torch.tensor([7, 3, 5]))
     target = of_words.target(None)
     read = [seen.read(Site(1, 2)) for seen in (of_words, of_tokens)]
@@ -580,11 +543,7 @@ class PeakMemory(TorchDispatchMode):
 
     def __init__(self, known):
         super().__init__()
-        self.live, self.now, self.peak = (
-            {x.untyped_storage()._cdata: 0 for x in known},
-            0,
-            0,
-        )
+        self.live, self.now, self.peak = ({x.untyped_storage()._cdata: 0 for x in known}, 0, 0)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
@@ -609,11 +568,7 @@ def test_the_memory_estimate_is_an_upper_bound(adapter, n_keys, n_copies):
     adapter.tokens_per_pass = 10**6
 
     def peak(needs_gradient):
-        known = [
-            *adapter.model.parameters(),
-            *adapter.model.buffers(),
-            *batch.inputs.values(),
-        ]
+        known = [*adapter.model.parameters(), *adapter.model.buffers(), *batch.inputs.values()]
         with PeakMemory(known) as memory, torch.set_grad_enabled(needs_gradient):
             observation = adapter.observe(batch)
             attention = observation.attention[0]
@@ -684,8 +639,7 @@ def test_sites_that_do_not_exist():
     with pytest.raises(AttnProbeError, match="expected a layer from 0 to 2, got 7"):
         adapter.replay(observation, {7: observation.attention[0][None]})
     with pytest.raises(
-        AttnProbeError,
-        match=r"expected attention \['copies', 3, 4, 9, 9\] for layer 0, got",
+        AttnProbeError, match=r"expected attention \['copies', 3, 4, 9, 9\] for layer 0, got"
     ):
         adapter.replay(observation, {0: observation.attention[0]})
 
@@ -695,8 +649,7 @@ def test_batches_that_cannot_be_audited():
     adapter = TransformerAdapter(model)
     inputs = encode(model)
     with pytest.raises(
-        AttnProbeError,
-        match="expected token ids below 60, got 99; use the tokenizer of this model",
+        AttnProbeError, match="expected token ids below 60, got 99; use the tokenizer of this model"
     ):
         adapter.prepare(inputs | {"input_ids": inputs["input_ids"] + 64}, (0, 1, 2))
     with pytest.raises(AttnProbeError, match="expected special_tokens_mask in a batch"):
@@ -751,10 +704,7 @@ def test_a_pretrained_bert():
         attentions = eager.eval()(**inputs, output_attentions=True).attentions
     for found, expected in zip(observation.attention, attentions, strict=True):
         torch.testing.assert_close(
-            rows_of(batch.mask, found),
-            rows_of(batch.mask, expected),
-            atol=3e-6,
-            rtol=1e-4,
+            rows_of(batch.mask, found), rows_of(batch.mask, expected), atol=3e-6, rtol=1e-4
         )
     for layer in (0, 3, 5):
         edits = random_attention(adapter, observation, layer, 2)

@@ -31,14 +31,7 @@ from mini_hub import MiniHub
 
 CODE = {
     f"{part}_attention_classifier.py"
-    for part in (
-        "configuration",
-        "modeling",
-        "layers",
-        "sentences",
-        "pairs",
-        "regularisers",
-    )
+    for part in ("configuration", "modeling", "layers", "sentences", "pairs", "regularisers")
 }
 ENCODERS = ("bilstm", "bigru", "cnn", "mlp", "none")
 NAMES = (*ENCODERS, "hub", "hierarchical", "pairs")
@@ -152,11 +145,7 @@ def without_the_package(make_checkpoint, hierarchical, pairs, run_python, tmp_pa
     sources["hierarchical"] = str(hierarchical[2])
     sources["pairs"] = str(pairs[2])
     with MiniHub(folder / "hub") as hub:
-        env = {
-            "HF_ENDPOINT": hub.url,
-            "HF_HOME": str(folder / "home"),
-            "HF_HUB_OFFLINE": None,
-        }
+        env = {"HF_ENDPOINT": hub.url, "HF_HOME": str(folder / "home"), "HF_HUB_OFFLINE": None}
         run = run_python(
             "-I",
             "-c",
@@ -269,11 +258,7 @@ def test_what_is_saved(encoder, make_checkpoint, make_model):
     with safe_open(folder / "model.safetensors", "pt") as weights:
         assert set(weights.keys()) == make_model(encoder).state_dict().keys()
     auto_map = json.loads((folder / "config.json").read_text())["auto_map"]
-    assert auto_map.keys() == {
-        "AutoConfig",
-        "AutoModel",
-        "AutoModelForSequenceClassification",
-    }
+    assert auto_map.keys() == {"AutoConfig", "AutoModel", "AutoModelForSequenceClassification"}
     for place in auto_map.values():
         module, name = place.split(".")
         assert f"class {name}(" in (folder / f"{module}.py").read_text()
@@ -317,12 +302,7 @@ def test_a_hierarchical_checkpoint_reads_raw_text(hierarchical):
     text = "The film was dull. A wonderful plot!<br />Superb"
     batch = AutoTokenizer.from_pretrained(folder)(text, return_tensors="pt")
     words, sentences = loaded(**batch, output_attentions=True).attentions
-    assert words.shape == (
-        1,
-        1,
-        3,
-        batch["input_ids"].shape[1],
-    ) and sentences.shape == (1, 1, 1, 3)
+    assert words.shape == (1, 1, 3, batch["input_ids"].shape[1]) and sentences.shape == (1, 1, 1, 3)
     probs = model(**tokenizer(text, return_tensors="pt")).logits.softmax(-1)[0]
     found = pipeline("text-classification", model=str(folder))(text, top_k=None)
     assert {row["label"]: row["score"] for row in found} == pytest.approx(
@@ -333,10 +313,7 @@ def test_a_hierarchical_checkpoint_reads_raw_text(hierarchical):
 def test_a_base_model_is_a_checkpoint_too(make_model, tokenizer, tmp_path):
     model = make_model().attention_classifier
     model.save_pretrained(tmp_path)
-    assert {file.name for file in tmp_path.iterdir()} == CODE | {
-        "config.json",
-        "model.safetensors",
-    }
+    assert {file.name for file in tmp_path.iterdir()} == CODE | {"config.json", "model.safetensors"}
     batch = tokenizer(SENTENCES, padding=True, return_tensors="pt")
     again = AutoModel.from_pretrained(tmp_path)
     torch.testing.assert_close(again(**batch).pooler_output, model(**batch).pooler_output)
@@ -353,11 +330,7 @@ def test_a_configuration_comes_back(tmp_path):
     config.save_pretrained(tmp_path)
     again = AutoConfig.from_pretrained(tmp_path)
     assert list(again.kernel_sizes) == [1, 3, 5]
-    assert (again.num_labels, again.id2label[2], again.attention) == (
-        3,
-        "c",
-        "dot_product",
-    )
+    assert (again.num_labels, again.id2label[2], again.attention) == (3, "c", "dot_product")
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])

@@ -27,11 +27,7 @@ def make(encoder="bigru", n_labels=2, **options):
         "kernel_sizes": (3, 5),
     } | options
     config = AttentionClassifierConfig(
-        encoder=encoder,
-        num_labels=n_labels,
-        hierarchical=True,
-        sep_token_id=SEP,
-        **options,
+        encoder=encoder, num_labels=n_labels, hierarchical=True, sep_token_id=SEP, **options
     )
     return AttentionClassifierForSequenceClassification(config).eval().double()
 
@@ -207,10 +203,7 @@ def test_a_gru_starts_as_the_papers():
     weights = dict(model.attention_classifier.encoder.gru.named_parameters())
     bound = (6 / (200 + 150)) ** 0.5
     for suffix in ("l0", "l0_reverse"):
-        given, recurrent = (
-            weights[f"weight_ih_{suffix}"],
-            weights[f"weight_hh_{suffix}"],
-        )
+        given, recurrent = (weights[f"weight_ih_{suffix}"], weights[f"weight_hh_{suffix}"])
         assert given.abs().max() <= bound and given.abs().max() > 0.99 * bound
         assert (
             given.std().item() == pytest.approx(bound / 3**0.5, rel=0.02)
@@ -237,8 +230,7 @@ def test_dropout_acts_while_training_only(name):
 @pytest.mark.parametrize("value", [-0.1, 1.0])
 def test_dropout_is_a_share(value):
     with pytest.raises(
-        ValueError,
-        match=f"sentence_dropout must be at least 0 and below 1, got {value}",
+        ValueError, match=f"sentence_dropout must be at least 0 and below 1, got {value}"
     ):
         AttentionClassifierConfig(sentence_dropout=value)
 

@@ -18,12 +18,7 @@ KINDS = [
     for a in ("additive", "dot_product", "uniform")
     for n in (2, 4)
 ]
-TEXTS = [
-    [5, 6, 7, 7, 8, 9, 5],
-    [5],
-    [7, 9, 8],
-    [8, 8],
-]  # content ids, between <sos> 2 and <eos> 3
+TEXTS = [[5, 6, 7, 7, 8, 9, 5], [5], [7, 9, 8], [8, 8]]  # content ids, between <sos> 2 and <eos> 3
 
 
 def make(encoder="bilstm", attention="additive", n_labels=2, **options):
@@ -173,9 +168,7 @@ def test_embeddings_in_place_of_ids(kind):
     embeddings = model.get_input_embeddings()(batch["input_ids"])
     by_ids = model(**batch, output_attentions=True)
     by_embeddings = model(
-        inputs_embeds=embeddings,
-        attention_mask=batch["attention_mask"],
-        output_attentions=True,
+        inputs_embeds=embeddings, attention_mask=batch["attention_mask"], output_attentions=True
     )
     assert torch.equal(by_ids.logits, by_embeddings.logits)
     assert torch.equal(by_ids.attentions[0], by_embeddings.attentions[0])
@@ -186,14 +179,12 @@ def test_without_a_mask_the_padding_id_is_the_mask():
     assert torch.equal(model(batch["input_ids"]).logits, model(**batch).logits)
     embeddings = model.get_input_embeddings()(torch.tensor([[2, 5, 6, 3]]))
     assert torch.equal(
-        model(inputs_embeds=embeddings).logits,
-        model(torch.tensor([[2, 5, 6, 3]])).logits,
+        model(inputs_embeds=embeddings).logits, model(torch.tensor([[2, 5, 6, 3]])).logits
     )
 
 
 @pytest.mark.parametrize(
-    "inputs",
-    [{}, {"input_ids": torch.tensor([[2, 3]]), "inputs_embeds": torch.zeros(1, 2, 6)}],
+    "inputs", [{}, {"input_ids": torch.tensor([[2, 3]]), "inputs_embeds": torch.zeros(1, 2, 6)}]
 )
 def test_exactly_one_form_of_input(inputs):
     with pytest.raises(ValueError, match="exactly one of input_ids and inputs_embeds"):

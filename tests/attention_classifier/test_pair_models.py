@@ -111,9 +111,7 @@ def test_word_vectors_may_be_given_instead_of_ids():
     ids, kinds = batch["input_ids"], batch["token_type_ids"]
     tables = model.attention_classifier
     vectors = torch.where(
-        (kinds == 1)[..., None],
-        tables.query_reader.embeddings(ids),
-        tables.embeddings(ids),
+        (kinds == 1)[..., None], tables.query_reader.embeddings(ids), tables.embeddings(ids)
     )
     given = {name: batch[name] for name in ("token_type_ids", "attention_mask")}
     torch.testing.assert_close(model(inputs_embeds=vectors, **given).logits, model(**batch).logits)
@@ -137,10 +135,7 @@ def test_guided_attention_is_taken_as_it_is():
         ({"query_encoder": True, "hierarchical": True, "sep_token_id": 4}, "one level"),
         ({"query_encoder": True, "residual_connection": "concat"}, "one width"),
         ({"answer_token_ids": [5, 6]}, "query_encoder=True"),
-        (
-            {"query_encoder": True, "answer_token_ids": [5, 6, 7]},
-            "one for each of the 2",
-        ),
+        ({"query_encoder": True, "answer_token_ids": [5, 6, 7]}, "one for each of the 2"),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )
@@ -268,10 +263,7 @@ def test_transformers_own_trainer_trains_it(tmp_path):
         str(tmp_path), max_steps=2, report_to=[], use_cpu=True, disable_tqdm=True
     )
     Trainer(
-        model,
-        arguments,
-        train_dataset=encoded,
-        data_collator=DataCollatorWithPadding(tokenizer),
+        model, arguments, train_dataset=encoded, data_collator=DataCollatorWithPadding(tokenizer)
     ).train()
     for name, parameter in model.named_parameters():
         assert not torch.equal(parameter, before[name]), name
@@ -304,12 +296,7 @@ def test_data_of_the_other_kind_are_refused(tmp_path):
     ):
         with pytest.raises(AttnProbeError, match=message) as error:
             train_classifier(
-                config,
-                rows,
-                rows,
-                output_dir=tmp_path / "out",
-                options=chosen,
-                progress=False,
+                config, rows, rows, output_dir=tmp_path / "out", options=chosen, progress=False
             )
         assert "\n" not in str(error.value)
 
@@ -360,11 +347,5 @@ def test_an_audit_is_of_the_first_text(trained):
         (rows, other, "attends to the segment text alone"),
     ):
         with pytest.raises(AttnProbeError, match=message) as error:
-            audit(
-                trained.model,
-                data,
-                options=options,
-                tokenizer=trained.tokenizer,
-                progress=False,
-            )
+            audit(trained.model, data, options=options, tokenizer=trained.tokenizer, progress=False)
         assert "\n" not in str(error.value)

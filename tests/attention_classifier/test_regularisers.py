@@ -12,9 +12,7 @@ from hf_attnprobe.attention_classifier import (
     AttentionClassifierConfig,
     AttentionClassifierForSequenceClassification,
 )
-from hf_attnprobe.attention_classifier.layers_attention_classifier import (
-    OrthogonalLSTMEncoder,
-)
+from hf_attnprobe.attention_classifier.layers_attention_classifier import OrthogonalLSTMEncoder
 from hf_attnprobe.attention_classifier.regularisers_attention_classifier import (
     conicity,
     draw_masked,
@@ -27,16 +25,8 @@ from hf_attnprobe.training.procedures import papers_loss
 IDS = torch.tensor([[2, 5, 6, 7, 7, 8, 1, 3], [2, 9, 8, 3, 0, 0, 0, 0], [2, 3, 0, 0, 0, 0, 0, 0]])
 CONTENT = torch.isin(IDS, torch.tensor([0, 2, 3]), invert=True)
 LABELS = torch.tensor([1, 0, 1])
-PENALTIES = [
-    {"tying": 0.5},
-    {"conicity_weight": 0.7},
-    {"mlm_weight": 2.0, "mlm_rate": 0.6},
-]
-CHANGES = [
-    *PENALTIES,
-    {"residual_connection": "concat"},
-    {"residual_connection": "residual"},
-]
+PENALTIES = [{"tying": 0.5}, {"conicity_weight": 0.7}, {"mlm_weight": 2.0, "mlm_rate": 0.6}]
+CHANGES = [*PENALTIES, {"residual_connection": "concat"}, {"residual_connection": "residual"}]
 
 
 def make(dtype=torch.float64, **options):
@@ -123,8 +113,7 @@ def test_the_text_is_classified_without_masks():
 
 
 @pytest.mark.parametrize(
-    ("penalty", "options"),
-    [(tying, {"tying": 0.5}), (conicity, {"conicity_weight": 0.7})],
+    ("penalty", "options"), [(tying, {"tying": 0.5}), (conicity, {"conicity_weight": 0.7})]
 )
 def test_weighted_and_of_the_states_that_attention_weighs(penalty, options):
     model = make(**options)
@@ -297,10 +286,7 @@ def test_round_trip(options, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            {"residual_connection": "residual", "embedding_size": 9},
-            "set embedding_size=8",
-        ),
+        ({"residual_connection": "residual", "embedding_size": 9}, "set embedding_size=8"),
         (
             {"tying": 1.0, "embedding_size": 9},
             "tying needs states as wide as word vectors, got 8 and 9",
@@ -313,10 +299,7 @@ def test_round_trip(options, tmp_path):
             {"residual_connection": "add"},
             "residual_connection must be one of none, concat, residual, got 'add'",
         ),
-        (
-            {"conicity_weight": -1.0},
-            "conicity_weight must be a number from 0, got -1.0",
-        ),
+        ({"conicity_weight": -1.0}, "conicity_weight must be a number from 0, got -1.0"),
         ({"tying": math.nan}, "tying must be a number from 0, got nan"),
         ({"mlm_rate": 1.5}, "mlm_rate must be at least 0 and below 1"),
         ({"mlm_weight": 1.0, "mlm_rate": 0.0}, "mlm_weight needs an mlm_rate above 0"),

@@ -21,11 +21,7 @@ def observe(n_classes, n_texts=40, n_tokens=12):
     """The reviewer's case: an untrained model with large weights, texts of random words."""
     torch.manual_seed(1)
     config = AttentionClassifierConfig(
-        vocab_size=200,
-        embedding_size=16,
-        encoder="mlp",
-        encoder_size=16,
-        num_labels=n_classes,
+        vocab_size=200, embedding_size=16, encoder="mlp", encoder_size=16, num_labels=n_classes
     )
     model = AttentionClassifierForSequenceClassification(config).eval()
     with torch.no_grad():
@@ -62,9 +58,7 @@ def three_classes():
     return observe(3)
 
 
-def test_the_upper_bound_covers_what_a_grid_finds_and_the_search_does_not(
-    three_classes,
-):
+def test_the_upper_bound_covers_what_a_grid_finds_and_the_search_does_not(three_classes):
     grid = three_token_grid(three_classes, 0.05)
     found = adversarial(three_classes, Site())
     search = adversarial(three_classes, Site(), Adversarial(method="search"))
@@ -97,12 +91,7 @@ def test_a_search_from_the_best_only_adds(three_classes):
 
 @pytest.mark.parametrize(
     ("n_classes", "method", "is_exact", "has_upper"),
-    [
-        (2, "auto", 1, False),
-        (2, "search", 0, False),
-        (3, "auto", 0, True),
-        (3, "search", 0, False),
-    ],
+    [(2, "auto", 1, False), (2, "search", 0, False), (3, "auto", 0, True), (3, "search", 0, False)],
 )
 def test_every_number_carries_its_kind(n_classes, method, is_exact, has_upper):
     observation = observe(n_classes, n_texts=5)

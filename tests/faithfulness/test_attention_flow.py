@@ -10,10 +10,7 @@ from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
 from hf_attnprobe.attention_model import ALL, Site
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.attention_maps import attention_flow, flow_to_tokens
-from hf_attnprobe.faithfulness.explanations import (
-    Explanations,
-    explanations,
-)
+from hf_attnprobe.faithfulness.explanations import Explanations, explanations
 from hf_attnprobe.faithfulness.registry import AuditPreview
 from hf_attnprobe.faithfulness.registry import tests as all_tests
 from hf_attnprobe.functional.explanations import rollout
@@ -39,8 +36,7 @@ def program(maps, source, sink):
     inner = [(layer, i) for layer in range(1, top) for i in range(n)]
     # what flows into a node flows out; no other node of the top or the bottom takes part
     balance = np.array(
-        [[(head == node) - (tail == node) for tail, head in edges] for node in inner],
-        dtype=float,
+        [[(head == node) - (tail == node) for tail, head in edges] for node in inner], dtype=float
     ).reshape(len(inner), len(edges))
     bounds = [
         (

@@ -16,10 +16,7 @@ from scipy.spatial.distance import jensenshannon
 
 from adapters.families import SIZES, TEXTS, WORDS, encode, make, prepare
 from by_name import audit_by_name
-from hf_attnprobe import (
-    AttentionClassifierConfig,
-    AttentionClassifierForSequenceClassification,
-)
+from hf_attnprobe import AttentionClassifierConfig, AttentionClassifierForSequenceClassification
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import ALL, SET, Site
 from hf_attnprobe.errors import AttnProbeError
@@ -122,10 +119,7 @@ def test_rankings_of_a_classifier_go_as_in_the_papers_loop(observe, kind, rules)
 
         draws = [
             plain_fraction(
-                decode,
-                attention,
-                orders[row, words].argsort(descending=True).tolist(),
-                **rules,
+                decode, attention, orders[row, words].argsort(descending=True).tolist(), **rules
             )
             for orders in shuffled
         ]
@@ -172,9 +166,7 @@ def smallest_by_brute_force(decode, attention, renormalise=True, all_zero=False)
 
 @pytest.mark.parametrize("renormalise", [True, False])
 @pytest.mark.parametrize(
-    "kind",
-    [("bilstm", "additive", 2), ("cnn", "additive", 4), ("none", "uniform", 2)],
-    ids=str,
+    "kind", [("bilstm", "additive", 2), ("cnn", "additive", 4), ("none", "uniform", 2)], ids=str
 )
 def test_smallest_sets_of_a_classifier(observe, kind, renormalise):
     """Brute force over all subsets of up to 11 words, through the context vector."""
@@ -196,8 +188,7 @@ def test_smallest_sets_of_a_classifier(observe, kind, renormalise):
         )
     assert (found.regret["margin"].nan_to_num() == 0).all()
     assert torch.equal(
-        found.fraction_to_flip["margin"].nan_to_num(),
-        found.minimal_fraction.nan_to_num(),
+        found.fraction_to_flip["margin"].nan_to_num(), found.minimal_fraction.nan_to_num()
     )
 
 
@@ -270,14 +261,7 @@ def test_single_weights_against_scipy(observe, n_labels, draw, divide):
         decode, words = decoder(adapter, observation, row)
         before = decode(attention[row, words])
 
-        def moved(
-            place,
-            renormalise=divide,
-            row=row,
-            words=words,
-            decode=decode,
-            before=before,
-        ):
+        def moved(place, renormalise=divide, row=row, words=words, decode=decode, before=before):
             weights = attention[row].clone()
             weights[place] = 0
             after = decode(divided(weights[words], renormalise))
@@ -289,8 +273,7 @@ def test_single_weights_against_scipy(observe, n_labels, draw, divide):
         unnormalised = moved(top[row], False)[0] - moved(other[row], False)[0]
         assert close(found.delta_js_unnormalised[row], unnormalised)
         assert close(
-            found.delta_attention[row],
-            attention[row, top[row]] - attention[row, other[row]],
+            found.delta_attention[row], attention[row, top[row]] - attention[row, other[row]]
         )
         assert (found.top_flips[row], found.random_flips[row]) == (flip_top, flip_other)
         cells = [getattr(found, name)[row] for name in CELLS]
@@ -527,11 +510,7 @@ def test_pieces_of_a_word_go_together():
     units = torch.zeros_like(observation.batch.content_mask)
     units[0, 5], units[1, 1], units[2, 3] = True, True, True
     places = adapter.positions(observation, 0, torch.stack([units, ~units]))
-    assert [row.nonzero()[:, 0].tolist() for row in places[0]] == [
-        [5, 6, 7],
-        [1, 2],
-        [3],
-    ]
+    assert [row.nonzero()[:, 0].tolist() for row in places[0]] == [[5, 6, 7], [1, 2], [3]]
     assert torch.equal(places[1], ~places[0])
 
 

@@ -62,9 +62,7 @@ def observe(model, rows=(0, 1, 2, 3), extra=0):
         "special_tokens_mask": torch.isin(ids, torch.tensor([0, 2, 3])).long(),
     }
     batch = adapter.prepare(
-        inputs,
-        tuple(EXAMPLE_IDS[r] for r in rows),
-        torch.tensor([LABELS[r] for r in rows]),
+        inputs, tuple(EXAMPLE_IDS[r] for r in rows), torch.tensor([LABELS[r] for r in rows])
     )
     return adapter, adapter.observe(batch)
 
@@ -115,10 +113,7 @@ def test_right_is_what_goes_to_the_label(model):
     _adapter, observation = observe(model)
     result = fragility(observation, SITE, Fragility(n_draws=5))
     for name in ("trained", "uniform", "permuted"):
-        shares, correct = (
-            getattr(result, f"{name}_share"),
-            getattr(result, f"{name}_correct"),
-        )
+        shares, correct = (getattr(result, f"{name}_share"), getattr(result, f"{name}_correct"))
         torch.testing.assert_close(
             sum(shares.values()), torch.ones(len(TEXTS), dtype=torch.float64)
         )

@@ -135,9 +135,7 @@ def test_zero_of_a_set_in_one_layer_is_a_model_without_these_values():
     assert torch.allclose(found["zero_tvd"], expected, atol=1e-12)
 
 
-def test_a_shuffle_of_all_attention_only_moves_weights_between_visible_keys(
-    monkeypatch,
-):
+def test_a_shuffle_of_all_attention_only_moves_weights_between_visible_keys(monkeypatch):
     """Every row keeps its weights, every layer has its own order, a layer's heads share one."""
     observation = observe()
     seen = []

@@ -90,12 +90,7 @@ def run(model, text, layer, hook):
 
 def head_output(model, text, site):
     seen = []
-    run(
-        model,
-        text,
-        site.layer,
-        lambda module, args, output: seen.append(output[0]) or None,
-    )
+    run(model, text, site.layer, lambda module, args, output: seen.append(output[0]) or None)
     return seen[0][0, :, part(site)[2]]
 
 
@@ -126,15 +121,9 @@ def by_hand(site, kind, seed):
             donor = others[draw.integers(len(others))]
             new += donor.mean(0)
             new[: len(donor)] = donor[: len(text)]
-        before, after = (
-            run(model, text, 0, lambda *_: None),
-            replaced(model, text, site, new),
-        )
+        before, after = (run(model, text, 0, lambda *_: None), replaced(model, text, site, new))
         changes.append(
-            (
-                (after - before).abs().sum().item() / 2,
-                float(after.argmax() != before.argmax()),
-            )
+            ((after - before).abs().sum().item() / 2, float(after.argmax() != before.argmax()))
         )
     return torch.tensor(changes, dtype=torch.double).unbind(1)
 

@@ -89,8 +89,7 @@ def test_uniform_attention_equals_a_hook(observed, site):
     found = uniform_attention(observation, site)
     assert torch.allclose(found.uniform_tvd, tvd(expected, observation.probs), atol=1e-6)
     assert torch.equal(
-        found.uniform_flip,
-        (expected.argmax(-1) != observation.probs.argmax(-1)).double(),
+        found.uniform_flip, (expected.argmax(-1) != observation.probs.argmax(-1)).double()
     )
 
 

@@ -9,13 +9,7 @@ import torch
 from adapters.families import TEXTS, WORDS, Given, encode, make
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import ALL, Site
-from hf_attnprobe.faithfulness.erasure import (
-    ORDER_STREAM,
-    Erasure,
-    erasure,
-    orders,
-    rankings,
-)
+from hf_attnprobe.faithfulness.erasure import ORDER_STREAM, Erasure, erasure, orders, rankings
 from hf_attnprobe.functional.intervention import random_permutations
 
 
@@ -46,10 +40,7 @@ def random_orders(observation, row, n_random=N_RANDOM):
     """Those of the test: the places of the content, by shuffles of their own stream."""
     content = observation.batch.content_mask
     drawn = random_permutations(
-        content[:, None],
-        n_random,
-        seed=ORDER_STREAM,
-        example_ids=observation.batch.example_ids,
+        content[:, None], n_random, seed=ORDER_STREAM, example_ids=observation.batch.example_ids
     )[:, row, 0]
     places = content[row].nonzero()[:, 0].tolist()
     return [sorted(places, key=lambda p, d=d: -d[p].item()) for d in drawn]

@@ -31,12 +31,7 @@ def observed(request, oracle):
         {"input_ids": ids, "attention_mask": (ids != 0).long()}, tuple(range(len(ids)))
     )
     exact = request.param == torch.float64
-    return (
-        adapter,
-        adapter.observe(batch),
-        "_f64" if exact else "",
-        1e-9 if exact else 1e-5,
-    )
+    return (adapter, adapter.observe(batch), "_f64" if exact else "", 1e-9 if exact else 1e-5)
 
 
 def largest(x):

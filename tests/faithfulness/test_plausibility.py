@@ -4,11 +4,7 @@ import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
-from transformers import (
-    BertConfig,
-    BertForSequenceClassification,
-    PreTrainedTokenizerFast,
-)
+from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
 
 from by_name import audit_by_name
 from hf_attnprobe import audit, load_examples
@@ -16,11 +12,7 @@ from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import Site
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness import InputErasure
-from hf_attnprobe.faithfulness.plausibility import (
-    RANKINGS,
-    Plausibility,
-    plausibility,
-)
+from hf_attnprobe.faithfulness.plausibility import RANKINGS, Plausibility, plausibility
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.encoding import tokenize
 from hf_attnprobe.storage.rows import statistics_of
@@ -37,20 +29,7 @@ ROWS = [
     {"example_id": 2, "text": "a  superb  plot", "label": 1, "rationale": [1, 2]},
     {"example_id": 3, "text": "a plot", "label": 1, "rationale": []},
 ]
-PIECES = [
-    "the",
-    "plot",
-    "frankly",
-    "was",
-    "hope",
-    "##less",
-    "ness",
-    "a",
-    "superb",
-    ".",
-    ",",
-    "-",
-]
+PIECES = ["the", "plot", "frankly", "was", "hope", "##less", "ness", "a", "superb", ".", ",", "-"]
 
 
 @pytest.fixture(scope="module")
@@ -108,22 +87,13 @@ def test_rationales_reach_the_tokens(bert, pieces):
         [t for t, m in zip(*pair, strict=True) if m]
         for pair in zip(tokens, batch.rationale.tolist(), strict=True)
     ]
-    assert marked == [
-        ["hope", "##less", "-", "ness"],
-        ["superb"],
-        ["superb", "plot"],
-        [],
-    ]
+    assert marked == [["hope", "##less", "-", "ness"], ["superb"], ["superb", "plot"], []]
 
 
 def test_rationales_reach_words_at_their_first_piece(bert, pieces):
     """White space makes the words of the rationale, the tokenizer those that are explained: one of them may be several."""
     _, batch = batch_of(bert, pieces)
-    assert batch.rationale[0].nonzero()[:, 0].tolist() == [
-        7,
-        9,
-        10,
-    ]  # hope(less), -, ness
+    assert batch.rationale[0].nonzero()[:, 0].tolist() == [7, 9, 10]  # hope(less), -, ness
     assert not (batch.rationale & ~batch.content_mask).any()
     assert batch.rationale[2].nonzero()[:, 0].tolist() == [2, 3]
 
@@ -202,14 +172,7 @@ def test_a_rationale_that_is_not_of_its_text(make_checkpoint, tmp_path):
         ([0, 1, 0, 0], "from 0 to 2 of its 3 words, got 4: 0, 1, 0, 0"),
         ([-1], "got 1: -1; count words from 0"),
     ):
-        rows = [
-            {
-                "example_id": 7,
-                "text": "a superb plot",
-                "label": 1,
-                "rationale": rationale,
-            }
-        ]
+        rows = [{"example_id": 7, "text": "a superb plot", "label": 1, "rationale": rationale}]
         with pytest.raises(AttnProbeError, match=message):
             audit(
                 make_checkpoint(),
@@ -268,12 +231,7 @@ def test_erasure_by_the_mask_or_the_unknown_token(
     )
     done = cli("audit", "--model", make_checkpoint(), "--dataset", reviews_folder, *flags)
     assert done.code == 0 and "naopc_comprehensiveness@attention" in done.out
-    options = {
-        "tokenizer": pieces,
-        "layers": [0],
-        "heads": [0],
-        "progress": False,
-    }
+    options = {"tokenizer": pieces, "layers": [0], "heads": [0], "progress": False}
     masked, deleted = (
         audit_by_name(bert, ROWS, tests=[InputErasure(by=by)], **options).to_pandas().value
         for by in ("mask", "deletion")
@@ -283,17 +241,11 @@ def test_erasure_by_the_mask_or_the_unknown_token(
 
 def test_a_tokenizer_without_either(bert, pieces, tmp_path):
     bare = PreTrainedTokenizerFast(
-        tokenizer_object=pieces.backend_tokenizer,
-        pad_token="[PAD]",
-        model_max_length=32,
+        tokenizer_object=pieces.backend_tokenizer, pad_token="[PAD]", model_max_length=32
     )
     with pytest.raises(AttnProbeError, match="the tokenizer has neither; erase by deletion"):
         audit_by_name(
-            bert,
-            ROWS,
-            tokenizer=bare,
-            tests=[InputErasure(by="mask")],
-            output_dir=tmp_path / "out",
+            bert, ROWS, tokenizer=bare, tests=[InputErasure(by="mask")], output_dir=tmp_path / "out"
         )
     assert not (tmp_path / "out").exists()
 
@@ -301,17 +253,10 @@ def test_a_tokenizer_without_either(bert, pieces, tmp_path):
 @pytest.mark.parametrize("kind", [(), ("cnn", "dot_product", 2)])
 def test_rows_do_not_depend_on_how_the_texts_are_batched(kind, make_checkpoint, reviews):
     examples = reviews["test"].select(range(8))
-    options = {
-        "tests": [InputErasure(beam_width=1), "plausibility"],
-        "progress": False,
-    }
+    options = {"tests": [InputErasure(beam_width=1), "plausibility"], "progress": False}
     whole, single, backwards = (
         audit_by_name(make_checkpoint(*kind), data, batch_size=size, **options).to_pandas()
-        for data, size in (
-            (examples, 64),
-            (examples, 1),
-            (examples.select(range(7, -1, -1)), 3),
-        )
+        for data, size in ((examples, 64), (examples, 1), (examples.select(range(7, -1, -1)), 3))
     )
     key = ["test", "statistic", "example_id", "layer", "head"]
     expected = whole.set_index(key).value.sort_index()

@@ -27,12 +27,7 @@ from hf_attnprobe.storage.rows import statistics_of
 
 SITE = Site()
 IDS = torch.tensor(
-    [
-        [2, 5, 6, 7, 8, 9, 3],
-        [2, 9, 6, 4, 3, 0, 0],
-        [2, 8, 5, 3, 0, 0, 0],
-        [2, 8, 3, 0, 0, 0, 0],
-    ]
+    [[2, 5, 6, 7, 8, 9, 3], [2, 9, 6, 4, 3, 0, 0], [2, 8, 5, 3, 0, 0, 0], [2, 8, 3, 0, 0, 0, 0]]
 )
 
 
@@ -163,9 +158,7 @@ def test_search_stays_feasible_and_below_the_exact_answer(num_labels):
         after = adapter.replay(observation, {0: attention[None, :, None]})[0]
         assert (tvd(after, observation.probs) <= epsilon + 1e-9).all()
         assert torch.allclose(
-            jsd(attention[:, 0], observation.read(SITE)),
-            found.epsilon_max_jsd[epsilon],
-            atol=1e-9,
+            jsd(attention[:, 0], observation.read(SITE)), found.epsilon_max_jsd[epsilon], atol=1e-9
         )
         assert (found.epsilon_max_jsd[epsilon] <= found.largest_jsd + 1e-9).all()
     assert found.epsilon_max_jsd[0.05][3] == 0  # one token cannot move
@@ -184,11 +177,7 @@ def test_exact_is_refused_where_it_does_not_hold():
 def test_random_numbers_depend_on_seed_and_example_alone():
     adapter, observation = observe()
     alone = adapter.prepare(
-        {
-            "input_ids": IDS[1:2, :5],
-            "attention_mask": torch.ones(1, 5, dtype=torch.long),
-        },
-        (11,),
+        {"input_ids": IDS[1:2, :5], "attention_mask": torch.ones(1, 5, dtype=torch.long)}, (11,)
     )
     for probe, options in (
         (permutation, Permutation()),

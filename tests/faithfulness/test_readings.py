@@ -8,10 +8,7 @@ from transformers import BertConfig, BertForSequenceClassification
 from transformers.models.bert import modeling_bert
 
 from adapters import families
-from hf_attnprobe import (
-    AttentionClassifierConfig,
-    AttentionClassifierForSequenceClassification,
-)
+from hf_attnprobe import AttentionClassifierConfig, AttentionClassifierForSequenceClassification
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import ALL, Site
 from hf_attnprobe.faithfulness.attention_maps import OF_HEADS, OF_LAYERS

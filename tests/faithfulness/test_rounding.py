@@ -12,11 +12,7 @@ from hf_attnprobe.attention_classifier import (
 )
 from hf_attnprobe.attention_model import Observation, Site
 from hf_attnprobe.faithfulness import readings
-from hf_attnprobe.faithfulness.correlation import (
-    correlation,
-    leave_one_out_ranks,
-    ranks,
-)
+from hf_attnprobe.faithfulness.correlation import correlation, leave_one_out_ranks, ranks
 from hf_attnprobe.faithfulness.rankings import ranking
 from hf_attnprobe.functional.divergence import small_side, tvd
 
@@ -81,10 +77,7 @@ def test_float64_has_those_of_scipy_without_any_tolerance():
     observation = observe(30, torch.float64)
     found = correlation(observation, Site(1, 0))
     content = observation.batch.content_mask
-    attention, gradient = (
-        observation.read(Site(1, 0)),
-        observation.gradient_importance(),
-    )
+    attention, gradient = (observation.read(Site(1, 0)), observation.gradient_importance())
     for row, inside in enumerate(content):
         theirs = scipy.stats.kendalltau(
             attention[row][inside].numpy(), gradient[row][inside].numpy()
@@ -164,11 +157,7 @@ def test_opposite_orders_do_not_agree():
     """τ is −1 in every text, which was once called agreement in 100% of them."""
     torch.manual_seed(0)
     config = AttentionClassifierConfig(
-        vocab_size=40,
-        embedding_size=2,
-        encoder="none",
-        attention="dot_product",
-        num_labels=2,
+        vocab_size=40, embedding_size=2, encoder="none", attention="dot_product", num_labels=2
     )
     model = AttentionClassifierForSequenceClassification(config).double().eval()
     x = torch.linspace(0, 2, 40).double()

@@ -8,14 +8,7 @@ import pytest
 import scipy.stats
 import torch
 
-from hf_attnprobe import (
-    Correlation,
-    Erasure,
-    Explanations,
-    InputErasure,
-    Screen,
-    SingleToken,
-)
+from hf_attnprobe import Correlation, Erasure, Explanations, InputErasure, Screen, SingleToken
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import Site
 from hf_attnprobe.errors import AttnProbeError

@@ -49,11 +49,7 @@ def test_shares_are_those_of_a_hand_count(checkpoint, make_model, tokenizer, tag
 def test_a_word_of_several_pieces_has_its_tag_once(tmp_path):
     """A tokenizer that splits every word into letters: the units are words again."""
     from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import (
-        BertConfig,
-        BertForSequenceClassification,
-        PreTrainedTokenizerFast,
-    )
+    from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
 
     pieces = Tokenizer(
         models.WordPiece(
@@ -93,9 +89,7 @@ def test_tags_are_read_from_named_classes_and_change_the_fingerprint(tagged):
         "pos_tags": [[names.index(t) for t in row] for row in tagged["word_tags"][:]],
     }
     features = Features(
-        text=Value("string"),
-        label=Value("int64"),
-        pos_tags=List(ClassLabel(names=names)),
+        text=Value("string"), label=Value("int64"), pos_tags=List(ClassLabel(names=names))
     )
     examples = load_examples(Dataset.from_dict(table, features=features), "test")
     assert examples["word_tags"][:] == tagged["word_tags"][:]

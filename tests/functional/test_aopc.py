@@ -16,10 +16,7 @@ def set_function(seed, n_units, n_texts=1):
     """A random drop for every set, [2^units, texts]; 0 without any unit."""
     drops = (
         torch.rand(
-            2**n_units,
-            n_texts,
-            generator=torch.Generator().manual_seed(seed),
-            dtype=torch.float64,
+            2**n_units, n_texts, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
         )
         - 0.3
     )
@@ -116,8 +113,7 @@ def test_order_is_by_score_then_by_place_and_knows_no_padding():
     assert removal_rank(scores, content)[0, 1:5].tolist() == [3, 0, 1, 2]
     assert removal_order(scores, content)[0, :4].tolist() == [2, 3, 4, 1]
     longer = removal_rank(
-        torch.nn.functional.pad(scores, (2, 0)),
-        torch.nn.functional.pad(content, (2, 0)),
+        torch.nn.functional.pad(scores, (2, 0)), torch.nn.functional.pad(content, (2, 0))
     )
     assert longer[0, 3:7].tolist() == [3, 0, 1, 2]
 

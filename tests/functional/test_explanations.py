@@ -67,10 +67,7 @@ def test_effective_attention_gives_the_same_output_without_the_null_space(dtype)
     )
     removed = attention - found  # and nothing but the null space is removed
     torch.testing.assert_close(
-        removed @ null @ null.transpose(-2, -1),
-        removed.double(),
-        atol=tolerance,
-        rtol=0,
+        removed @ null @ null.transpose(-2, -1), removed.double(), atol=tolerance, rtol=0
     )
 
 
@@ -88,8 +85,7 @@ def test_effective_attention_by_hand():
         [[1.0, 2.0], [1.0, 2.0], [1.0, 2.0], [0.0, 0.0]]
     )  # equal values, and padding: rank one
     torch.testing.assert_close(
-        effective_attention(attention, same),
-        torch.tensor([[1 / 3, 1 / 3, 1 / 3, 0]]).double(),
+        effective_attention(attention, same), torch.tensor([[1 / 3, 1 / 3, 1 / 3, 0]]).double()
     )
     assert effective_attention(attention, torch.zeros(4, 2)).tolist() == [[0.0] * 4]
 

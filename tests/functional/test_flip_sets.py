@@ -84,11 +84,7 @@ def test_no_set_is_smaller(kind, renormalise):
         instances = [instance(kind, n_classes, int(n), random) for n in lengths]
         attention, logits, mask = padded(instances, 14)
         found = minimal_flip_set(
-            attention,
-            logits,
-            mask,
-            bias=torch.from_numpy(bias),
-            renormalise=renormalise,
+            attention, logits, mask, bias=torch.from_numpy(bias), renormalise=renormalise
         )
         erased = smallest_set(found, mask)
         for row, (weights, u) in enumerate(instances):
@@ -111,15 +107,10 @@ def test_no_set_is_smaller(kind, renormalise):
 def test_no_ranking_needs_less_and_margins_need_no_more(kind, n_classes):
     random = np.random.default_rng(7)
     attention, logits, mask = padded(
-        [instance(kind, n_classes, int(n), random) for n in random.integers(1, 30, 60)],
-        30,
+        [instance(kind, n_classes, int(n), random) for n in random.integers(1, 30, 60)], 30
     )
     found = minimal_flip_set(attention, logits, mask)
-    scores = [
-        attention,
-        found.margin,
-        *torch.from_numpy(random.standard_normal((20, *mask.shape))),
-    ]
+    scores = [attention, found.margin, *torch.from_numpy(random.standard_normal((20, *mask.shape)))]
     order = removal_order(torch.stack(scores), mask)
     n_removed = removals_to_flip(attention, logits, mask, order)
     assert not (n_removed < found.size).any()

@@ -183,9 +183,6 @@ def test_a_batch_equals_its_rows():
     together = epsilon_max_jsd(attention, scores, mask, (0.01, 0.05))
     for row in range(40):
         alone = epsilon_max_jsd(
-            attention[row : row + 1],
-            scores[row : row + 1],
-            mask[row : row + 1],
-            (0.01, 0.05),
+            attention[row : row + 1], scores[row : row + 1], mask[row : row + 1], (0.01, 0.05)
         )
         assert torch.equal(alone.jsd[:, 0], together.jsd[:, row])

@@ -37,10 +37,7 @@ def causal(n_texts, n_keys, lengths):
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=4), st.integers(0, 2**40))
 def test_a_row_keeps_its_weights_and_what_cannot_move_stays(lengths, seed):
     n, ids = len(lengths), tuple(range(len(lengths)))
-    for movable in (
-        causal(n, 9, lengths),
-        causal(n, 9, lengths)[:, -1:],
-    ):
+    for movable in (causal(n, 9, lengths), causal(n, 9, lengths)[:, -1:]):
         before = rows_of(n, 2, movable.shape[1], movable)
         after = reassign(before, movable, seed=seed, example_ids=ids)
         fixed = ~movable[:, None].expand_as(before)
@@ -78,12 +75,7 @@ def test_padding_batch_and_neighbours_change_nothing():
     together = reassign(before, movable, seed=9, example_ids=ids)
     for k, n in enumerate(lengths):
         own = slice(k, k + 1)
-        alone = reassign(
-            before[own, :, :n, :n],
-            movable[own, :n, :n],
-            seed=9,
-            example_ids=ids[own],
-        )
+        alone = reassign(before[own, :, :n, :n], movable[own, :n, :n], seed=9, example_ids=ids[own])
         assert torch.equal(together[own, :, :n, :n], alone)
     backwards = reassign(before.flip(0), movable.flip(0), seed=9, example_ids=ids[::-1])
     assert torch.equal(backwards.flip(0), together)

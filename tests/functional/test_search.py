@@ -1,11 +1,7 @@
 import pytest
 import torch
 
-from hf_attnprobe.functional.search import (
-    LOG_OFFSET,
-    linear_distance,
-    search_adversarial_attention,
-)
+from hf_attnprobe.functional.search import LOG_OFFSET, linear_distance, search_adversarial_attention
 
 
 def plain_search(start, original, mask, logits, probs, *, n_steps, epsilon=0.01, penalty=500.0):

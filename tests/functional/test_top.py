@@ -12,8 +12,7 @@ from hf_attnprobe.functional import removal_steps, top_overlap, top_tau
 
 PAIRS_OF_LISTS = st.integers(2, 5).flatmap(
     lambda n: st.tuples(
-        *(st.lists(st.integers(0, 3), min_size=n, max_size=n) for _ in range(2)),
-        st.integers(1, n),
+        *(st.lists(st.integers(0, 3), min_size=n, max_size=n) for _ in range(2)), st.integers(1, n)
     )
 )
 

@@ -105,9 +105,7 @@ def test_precision_is_the_mean_over_all_ways_to_break_ties(case, data):
     wanted = np.array(data.draw(flags))
     k = int(wanted.sum())
     found = precision(
-        padded(order, n_pad, 7.0),
-        torch.tensor([*wanted, *[True] * n_pad]),
-        mask_of(order, n_pad),
+        padded(order, n_pad, 7.0), torch.tensor([*wanted, *[True] * n_pad]), mask_of(order, n_pad)
     ).item()
     if k == 0:
         assert np.isnan(found)
@@ -126,11 +124,7 @@ def test_a_batch_is_its_rows():
     values, order = torch.rand(2, 6, 8, generator=draw)
     mask = torch.arange(8) < torch.tensor([[8], [5], [2], [1], [7], [3]])
     wanted = heaviest(values, mask)
-    together = (
-        gini_correlation(values, order, mask),
-        wanted,
-        precision(order, wanted, mask),
-    )
+    together = (gini_correlation(values, order, mask), wanted, precision(order, wanted, mask))
     for row in range(6):
         n = int(mask[row].sum())
         own, by, real = values[row, :n], order[row, :n], mask[row, :n]

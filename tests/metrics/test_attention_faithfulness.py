@@ -68,11 +68,7 @@ def test_loading_by_name_and_by_path(status, run_python, checkpoint, texts, tmp_
     env = {"HF_HOME": str(tmp_path / "home")}
     with MiniHub(tmp_path / "hub", missing_status=status or 404) as hub:
         if status is not None:
-            env |= {
-                "HF_ENDPOINT": hub.url,
-                "HF_EVALUATE_OFFLINE": None,
-                "HF_HUB_OFFLINE": None,
-            }
+            env |= {"HF_ENDPOINT": hub.url, "HF_EVALUATE_OFFLINE": None, "HF_HUB_OFFLINE": None}
         run = run_python("-c", LOAD, checkpoint, json.dumps(texts[:5]), env=env, cwd=elsewhere)
         assert {status for *_, status in hub.requests} == ({status} if status else set())
     assert run.code == 0, run.err
@@ -83,10 +79,7 @@ def test_loading_by_name_and_by_path(status, run_python, checkpoint, texts, tmp_
     }  # the shim imports the first, the path copies the file
     assert found["hf_attnprobe"] == found["evaluate_modules"]
     rows = audit(
-        checkpoint,
-        [{"text": text} for text in texts[:5]],
-        tests=["permutation"],
-        progress=False,
+        checkpoint, [{"text": text} for text in texts[:5]], tests=["permutation"], progress=False
     ).to_pandas()
     expected = rows[rows.statistic == "median_tvd"].sort_values("example_id").value.tolist()
     assert found["hf_attnprobe"]["permutation_median_tvd"] == pytest.approx(expected, rel=1e-12)
@@ -125,8 +118,7 @@ def test_a_cache_that_cannot_be_written_breaks_nothing(inside, monkeypatch, tmp_
 
 
 @pytest.mark.skipif(
-    os.name != "posix" or os.geteuid() != 0,
-    reason="only root can become a user without rights",
+    os.name != "posix" or os.geteuid() != 0, reason="only root can become a user without rights"
 )
 @pytest.mark.parametrize("place", ["private", "/"])
 def test_a_cache_of_somebody_else(place, tmp_path):
@@ -134,12 +126,7 @@ def test_a_cache_of_somebody_else(place, tmp_path):
     tmp_path.chmod(0o700)
     other_user = "os.setgroups([]); os.setuid(65534); print(install_metric())"
     home = tmp_path if place == "private" else Path(place)
-    command = [
-        sys.executable,
-        "-S",
-        "-c",
-        f"__file__ = ''\n{INSTALLER.read_text()}\n{other_user}",
-    ]
+    command = [sys.executable, "-S", "-c", f"__file__ = ''\n{INSTALLER.read_text()}\n{other_user}"]
     run = subprocess.run(
         command, env={"HF_HOME": str(home)}, capture_output=True, text=True, check=False
     )
@@ -218,11 +205,7 @@ def test_the_folder_holds_what_a_space_needs():
 def test_values_are_those_of_audit_in_the_order_of_the_texts(references, metric, checkpoint, texts):
     chosen = texts[7::-1]  # of different lengths, so that batching reorders them
     found = metric.compute(
-        predictions=chosen,
-        references=references,
-        model_id=str(checkpoint),
-        tests=TESTS,
-        seed=3,
+        predictions=chosen, references=references, model_id=str(checkpoint), tests=TESTS, seed=3
     )
     data = [{"example_id": k, "text": text} for k, text in enumerate(chosen)]
     rows = audit(checkpoint, data, TESTS, options=AuditOptions(seed=3), progress=False).to_pandas()
@@ -275,12 +258,9 @@ def test_texts_without_a_value_are_nan_and_in_no_mean(metric, checkpoint, texts)
         (taus[0] + taus[3]) / 2
     )
     changes = found["permutation_median_tvd"]
-    assert [math.isnan(change) for change in changes] == [
-        False,
-        True,
-        False,
-        False,
-    ] and changes[2] == 0
+    assert [math.isnan(change) for change in changes] == [False, True, False, False] and changes[
+        2
+    ] == 0
     assert plain(found)
 
 
@@ -320,10 +300,7 @@ def test_arrays_and_combinations(metric, checkpoint, texts):
         ({"model_id": "{checkpoint}", "references": [0, 5]}, "label"),
         ({"model_id": "{checkpoint}", "predictions": []}, "empty"),
         ({"model_id": "{checkpoint}", "predictions": ["", " "]}, "all 2 have none"),
-        (
-            {"model_id": "{checkpoint}", "predictions": "a text"},
-            "got one string; put it in a list",
-        ),
+        ({"model_id": "{checkpoint}", "predictions": "a text"}, "got one string; put it in a list"),
         ({"model_id": "no/such/folder"}, "expected a model at no/such/folder, there is nothing"),
     ],
 )
