@@ -6,12 +6,6 @@ import numpy as np
 import pytest
 import torch
 from transformers import (
-    BertConfig,
-    BertForMaskedLM,
-    BertForMultipleChoice,
-    BertForQuestionAnswering,
-    BertForSequenceClassification,
-    BertForTokenClassification,
     GPT2Config,
     GPT2LMHeadModel,
     NystromformerConfig,
@@ -23,6 +17,7 @@ from transformers import (
     XLNetForQuestionAnsweringSimple,
 )
 
+import zoo
 from hf_attnprobe import (
     AttentionClassifierConfig,
     AttnProbeError,
@@ -41,26 +36,7 @@ from test_invariance import assert_same
 
 TEXTS = sentences(8)
 SHUFFLED = ("correlation", Permutation(n_permutations=4))
-SMALL = {
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 24,
-    "max_position_embeddings": 40,
-}
-NAMES = {0: "toxic", 1: "rude", 2: "funny"}
-HEADS = {
-    "classes": (BertForSequenceClassification, {"num_labels": 3}),
-    "labels": (
-        BertForSequenceClassification,
-        {"id2label": NAMES, "problem_type": "multi_label_classification"},
-    ),
-    "number": (BertForSequenceClassification, {"num_labels": 1, "problem_type": "regression"}),
-    "tags": (BertForTokenClassification, {"id2label": {0: "O", 1: "PER"}}),
-    "span": (BertForQuestionAnswering, {}),
-    "choice": (BertForMultipleChoice, {}),
-    "words": (BertForMaskedLM, {}),
-}
+HEADS = zoo.HEADS
 DATA = {
     "classes": [
         {"premise": text, "hypothesis": TEXTS[k - 1], "label": k % 3}
@@ -92,10 +68,7 @@ def model_of(tokenizer):
 
     def get(head):
         if head not in models:
-            torch.manual_seed(0)
-            make, fields = HEADS[head]
-            fields = SMALL | {"initializer_range": 0.4} | fields
-            models[head] = make(BertConfig(vocab_size=len(tokenizer), **fields)).eval()
+            models[head] = zoo.bert(tokenizer, **HEADS[head])
         return models[head]
 
     return get
@@ -321,7 +294,16 @@ OTHERS = {
         XLNetConfig(vocab_size=n, d_model=16, n_layer=1, n_head=2, d_inner=16)
     ),
     "depends on padding": lambda n: NystromformerForSequenceClassification(
-        NystromformerConfig(vocab_size=n, pad_token_id=0, initializer_range=0.3, **SMALL)
+        NystromformerConfig(
+            vocab_size=n,
+            pad_token_id=0,
+            initializer_range=0.3,
+            hidden_size=16,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            intermediate_size=24,
+            max_position_embeddings=40,
+        )
     ),
 }
 

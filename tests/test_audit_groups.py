@@ -5,9 +5,8 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
-import torch
-from transformers import BertConfig, BertForSequenceClassification
 
+import zoo
 from by_name import audit_by_name
 from hf_attnprobe import build_tokenizer, rationale_dataset
 from hf_attnprobe.attention_model import ALL, SET
@@ -41,20 +40,8 @@ def data():
 def folder(data, tmp_path_factory):
     tokenizer = build_tokenizer(data["text"])
     tokenizer.model_max_length = 64
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=24,
-        num_hidden_layers=N_LAYERS,
-        num_attention_heads=N_HEADS,
-        intermediate_size=32,
-        max_position_embeddings=64,
-        initializer_range=0.5,
-    )
-    folder = tmp_path_factory.mktemp("bert")
-    BertForSequenceClassification(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    model = zoo.bert(tokenizer, layers=N_LAYERS, heads=N_HEADS, width=24, spread=0.5)
+    return zoo.saved(tmp_path_factory.mktemp("bert"), model, tokenizer)
 
 
 def quick(folder, data, **options):

@@ -5,15 +5,13 @@ import shutil
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from transformers import (
-    BertConfig,
-    BertForSequenceClassification,
     BertModel,
     FNetConfig,
     FNetForSequenceClassification,
 )
 
+import zoo
 from by_name import audit_by_name
 from hf_attnprobe import build_tokenizer, rationale_dataset
 from hf_attnprobe.adapters import wrap
@@ -45,24 +43,16 @@ def tokenizer(data):
 
 
 @pytest.fixture(scope="module")
-def config(tokenizer):
-    return BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=24,
-        num_hidden_layers=N_LAYERS,
-        num_attention_heads=N_HEADS,
-        intermediate_size=32,
-        max_position_embeddings=64,
-        initializer_range=0.5,
+def make(tokenizer):
+    """A function from changes to a BERT."""
+    return lambda **changes: zoo.bert(
+        tokenizer, layers=N_LAYERS, heads=N_HEADS, width=24, spread=0.5, **changes
     )
 
 
 @pytest.fixture
-def folder(config, tokenizer, tmp_path):
-    torch.manual_seed(0)
-    BertForSequenceClassification(config).save_pretrained(tmp_path / "bert")
-    tokenizer.save_pretrained(tmp_path / "bert")
-    return tmp_path / "bert"
+def folder(make, tokenizer, tmp_path):
+    return zoo.saved(tmp_path / "bert", make(), tokenizer)
 
 
 def quick(model, data, **options):
@@ -128,12 +118,11 @@ def halves(report):
     return [[i for i in ids if half_of(i) == half] for half in (0, 1)]
 
 
-def test_a_screen_tests_the_heads_that_the_other_half_puts_first(config, tokenizer, data):
+def test_a_screen_tests_the_heads_that_the_other_half_puts_first(make, tokenizer, data):
     """No text has a say in which heads it is tested at."""
     chosen_in_sample = []
     for model_seed in range(4):
-        torch.manual_seed(model_seed)
-        model = BertForSequenceClassification(config)
+        model = make(seed=model_seed)
         quick_rows = quick(
             model, data, test_limit=10, screen=2, tests=["uniform_attention"], tokenizer=tokenizer
         )
@@ -213,11 +202,10 @@ def test_halves_are_even_and_depend_on_the_id_alone():
         assert 0.3 < sum(half_of(i) for i in drawn) / n < 0.7
 
 
-def test_the_prune_curve_of_a_text_has_its_order_from_the_other_half(config, tokenizer, data):
+def test_the_prune_curve_of_a_text_has_its_order_from_the_other_half(make, tokenizer, data):
     differs = False
     for model_seed in range(4):
-        torch.manual_seed(model_seed)
-        model = BertForSequenceClassification(config)
+        model = make(seed=model_seed)
         report = quick(model, data, test_limit=10, tests=["head_ablation"], tokenizer=tokenizer)
         rows, curve = report.to_pandas(), report.prune
         adapter = wrap(model, mask_id=tokenizer.mask_token_id)
@@ -256,7 +244,7 @@ def test_batch_size_does_not_matter(folder, data):
     assert apart[~ranks].max() < 1e-4  # float32, as loaded
 
 
-def test_what_cannot_be_audited_says_why(folder, data, config, tokenizer, tmp_path):
+def test_what_cannot_be_audited_says_why(folder, data, make, tokenizer, tmp_path):
     for options, said in (
         ({"layers": [7]}, "layer from 0 to 1, got 7"),
         ({"heads": [3]}, "head from 0 to 2, got 3"),
@@ -265,8 +253,7 @@ def test_what_cannot_be_audited_says_why(folder, data, config, tokenizer, tmp_pa
     ):
         with pytest.raises(AttnProbeError, match=said):
             quick(folder, data, output_dir=tmp_path / "out", **options)
-    BertModel(config).save_pretrained(tmp_path / "base")
-    tokenizer.save_pretrained(tmp_path / "base")
+    zoo.saved(tmp_path / "base", make(kind=BertModel), tokenizer)
     with pytest.raises(AttnProbeError, match="attnprobe train --model"):
         quick(tmp_path / "base", data, output_dir=tmp_path / "out")
     fnet = FNetForSequenceClassification(
@@ -276,12 +263,9 @@ def test_what_cannot_be_audited_says_why(folder, data, config, tokenizer, tmp_pa
     )
     with pytest.raises(AttnProbeError, match="attention"):
         quick(fnet, data, tokenizer=tokenizer)
-    small = BertForSequenceClassification(
-        BertConfig.from_dict(config.to_dict() | {"vocab_size": 9})
-    )
     with pytest.raises(AttnProbeError, match="tokenizer"):
-        quick(small, data, tokenizer=tokenizer)
-    broken = BertForSequenceClassification(config)
+        quick(make(vocab_size=9), data, tokenizer=tokenizer)
+    broken = make()
     broken.classifier.bias.data[0] = float("nan")
     with pytest.raises(AttnProbeError, match="finite"):
         quick(broken, data, tokenizer=tokenizer)
@@ -296,8 +280,8 @@ def test_long_texts_are_cut_and_counted_or_refused(folder, data):
         quick(folder, long, tests=["uniform_attention"], truncate=False)
 
 
-def test_the_model_is_left_as_it_was_found(config, tokenizer, data):
-    model = BertForSequenceClassification(config).train()
+def test_the_model_is_left_as_it_was_found(make, tokenizer, data):
+    model = make().train()
     before = {
         name: (m.training, len(m._forward_hooks), "forward" in m.__dict__)
         for name, m in model.named_modules()

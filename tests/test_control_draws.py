@@ -4,11 +4,11 @@ import pandas as pd
 import pytest
 
 import recompute
+import zoo
 from hf_attnprobe import AuditOptions, Correlation, Data, audit, read_audit
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.auditing import sweep
 from hf_attnprobe.auditing.control import n_draws
-from tiny_models import small_bert
 
 
 TESTS = ["correlation", "input_erasure"]
@@ -31,7 +31,7 @@ def whole(make_model, tokenizer, data, tmp_path_factory):
 
 
 def test_how_many_there_are_by_default(make_model, tokenizer):
-    one_head, many = wrap(make_model()), wrap(small_bert(len(tokenizer)))
+    one_head, many = wrap(make_model()), wrap(zoo.bert(tokenizer, layers=1, spread=0.02))
     assert n_draws(AuditOptions(), one_head) == 5
     assert n_draws(AuditOptions(), many) == 1
     assert n_draws(AuditOptions(time="90s"), one_head) == 1
@@ -58,7 +58,7 @@ def test_each_is_kept_by_itself_and_another_one(whole):
 
 
 def test_a_transformer_has_one(tokenizer, data, tmp_path):
-    run(small_bert(len(tokenizer)), tokenizer, Data(data, test_limit=4), tmp_path)
+    run(zoo.bert(tokenizer, layers=1, spread=0.02), tokenizer, Data(data, test_limit=4), tmp_path)
     assert list(recompute.read_draws(tmp_path)) == ["draw-0"]
 
 

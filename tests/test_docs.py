@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import BertConfig, BertModel, BertTokenizer
+from transformers import BertModel, BertTokenizer
 
 import coverage_table
 import hf_attnprobe
 import reference_page
 import rules_table
+import zoo
 from hf_attnprobe import adapters, attention_model, figures, functional
 from hf_attnprobe.cli import build_parser
 from hf_attnprobe.data.tokenizer import read_vectors
@@ -232,10 +233,7 @@ def test_public_names_are_documented():
 def test_word_vectors_of_a_transformer_are_means_of_its_pieces(tmp_path, monkeypatch, capsys):
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "dull", "won", "##derful"]
     (tmp_path / "vocab.txt").write_text("\n".join(pieces))
-    torch.manual_seed(0)
-    model = BertModel(
-        BertConfig(vocab_size=8, hidden_size=8, num_hidden_layers=1, num_attention_heads=1)
-    )
+    model = zoo.bert(8, kind=BertModel, layers=1, heads=1, width=8, spread=0.02)
     model.save_pretrained(tmp_path)
     BertTokenizer(str(tmp_path / "vocab.txt")).save_pretrained(tmp_path)
     rows = [{"text": "dull", "label": 0}, {"text": "wonderful film", "label": 1}]

@@ -8,7 +8,6 @@ import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import (
-    BertConfig,
     BertForMaskedLM,
     BertForMultipleChoice,
     BertForQuestionAnswering,
@@ -18,6 +17,7 @@ from transformers import (
 )
 
 import recompute
+import zoo
 from hf_attnprobe import AttnProbeError, AuditOptions, audit
 from hf_attnprobe.auditing.head_tables import part_section
 from hf_attnprobe.reports.markdown import blocks
@@ -122,19 +122,9 @@ KINDS = {
 
 
 def model_of(kind):
-    torch.manual_seed(0)
-    make, settings, rows = KINDS[kind]
-    config = BertConfig(
-        vocab_size=len(WORDS) + len(SPECIAL),
-        hidden_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=8,
-        max_position_embeddings=24,
-        initializer_range=0.6,
-        **settings,
-    )
-    return make(config).eval(), rows
+    kind, settings, rows = KINDS[kind]
+    n_words = len(WORDS) + len(SPECIAL)
+    return zoo.bert(n_words, kind=kind, layers=1, width=8, spread=0.6, **settings), rows
 
 
 def run(kind, folder, tests=None, **options):

@@ -3,8 +3,9 @@
 import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
+import zoo
 from hf_attnprobe import (
     AttentionClassifierConfig,
     AttentionClassifierForSequenceClassification,
@@ -172,17 +173,7 @@ def pieces():
 
 def test_the_first_head_of_a_transformer_can_guide(pieces, examples, tokenizer):
     """One weight per word: the sum over its pieces in the row of [CLS], without special tokens, summing to 1."""
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=len(pieces),
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=16,
-        initializer_range=0.4,
-        attn_implementation="eager",
-    )
-    model = BertForSequenceClassification(config).eval()
+    model = zoo.bert(pieces, attn_implementation="eager")
     outputs = read_outputs(model, pieces, examples)
     for k, example_id in enumerate(outputs.example_ids):
         text = next(row["text"] for row in ROWS if row["example_id"] == example_id)

@@ -8,7 +8,6 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import (
     AutoTokenizer,
-    BertConfig,
     BertForSequenceClassification,
     PreTrainedTokenizerFast,
     RobertaConfig,
@@ -16,6 +15,7 @@ from transformers import (
     pipeline,
 )
 
+import zoo
 from hf_attnprobe import AttnProbeError, AuditOptions, audit, load_examples, metric_path, wrap
 from hf_attnprobe.adapters.pretrained import PretrainedFacts
 from hf_attnprobe.data.examples import dataset_fingerprint
@@ -77,7 +77,7 @@ def make_model(kind, n_positions=40, n_words=len(SPECIAL) + len(WORDS)):
         "pad_token_id": 0,
     }
     if kind == "bert":
-        return BertForSequenceClassification(BertConfig(**sizes)).eval()
+        return zoo.bert(**sizes)
     config = RobertaConfig(**sizes, type_vocab_size=1)
     return RobertaForSequenceClassification(config).eval()
 

@@ -8,11 +8,11 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import recompute
+import zoo
 from hf_attnprobe import AttentionClassifierConfig, AuditOptions, audit
 from hf_attnprobe.attention_classifier.modeling_attention_classifier import (
     AttentionClassifierForSequenceClassification,
 )
-from tiny_models import small_bert
 
 
 def random_classifier(encoder, n_labels, sharpness, confidence, vocabulary, seed):
@@ -214,7 +214,7 @@ def test_every_number_and_answer_follows_from_the_rows(
 
 def test_the_same_holds_of_a_transformer(tmp_path, tokenizer):
     report = audit(
-        small_bert(len(tokenizer), num_hidden_layers=2, initializer_range=0.3),
+        zoo.bert(tokenizer, spread=0.3),
         random_texts(tokenizer, 40, 2, 0),
         options=AuditOptions(control="randomised"),
         tokenizer=tokenizer,
@@ -226,7 +226,7 @@ def test_the_same_holds_of_a_transformer(tmp_path, tokenizer):
 
 def test_and_with_its_attention_at_other_tokens(tmp_path, tokenizer):
     report = audit(
-        small_bert(len(tokenizer), num_hidden_layers=2, initializer_range=0.3),
+        zoo.bert(tokenizer, spread=0.3),
         random_texts(tokenizer, 40, 2, 0),
         tokenizer=tokenizer,
         output_dir=tmp_path,

@@ -8,13 +8,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from transformers import BertConfig
 
+import zoo
 from hf_attnprobe import AuditOptions, Data, audit, read_audit
 from hf_attnprobe.auditing.examples import choose_texts
 from hf_attnprobe.charts.shown_text import ADVERSARY_JSD, ADVERSARY_PROBABILITY
 from hf_attnprobe.texts import Explainer, as_read
-from test_any_head import DATA, HEADS, SMALL
+from test_any_head import DATA
 from test_head_sentences import pair_tokenizer
 
 
@@ -226,13 +226,6 @@ def test_a_spoilt_file_of_texts_is_made_anew(run, rows, tmp_path):
     )
 
 
-def small_bert(head, tokenizer):
-    torch.manual_seed(0)
-    kind, fields = HEADS[head]
-    fields = SMALL | {"initializer_range": 0.4} | fields
-    return kind(BertConfig(vocab_size=len(tokenizer), **fields)).eval()
-
-
 @pytest.fixture(scope="module")
 def pairs():
     return pair_tokenizer()
@@ -240,10 +233,10 @@ def pairs():
 
 @pytest.fixture(scope="module")
 def berts(pairs):
-    return lambda head: small_bert(head, pairs)
+    return lambda head: zoo.bert(pairs, **zoo.HEADS[head])
 
 
-@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("head", zoo.HEADS)
 def test_every_head_of_a_transformer_has_texts(head, berts, pairs):
     model = berts(head)
     report = audit(

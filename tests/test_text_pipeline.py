@@ -6,11 +6,11 @@ import pytest
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 from transformers.pipelines import check_task
 
+import zoo
 from hf_attnprobe import audit
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.hub.pipeline import CAUTION, TextExplainer, explain_html, explain_text
 from test_head_sentences import pair_tokenizer, question, sentences
-from test_shown_texts import small_bert
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +21,7 @@ def explain(make_checkpoint):
 @pytest.fixture(scope="module")
 def bert():
     tokenizer = pair_tokenizer()
-    return small_bert("classes", tokenizer), tokenizer
+    return zoo.bert(tokenizer, **zoo.HEADS["classes"]), tokenizer
 
 
 def numbers_of_audit(model, rows, tests, site):
@@ -81,7 +81,7 @@ def test_pairs_are_read_as_an_audit_reads_them(bert):
 @pytest.mark.parametrize("kind", ["labels", "number", "span", "choice"])
 def test_other_heads_are_explained(kind):
     tokenizer, text = pair_tokenizer(), sentences(1)[0]
-    model = small_bert(kind, tokenizer)
+    model = zoo.bert(tokenizer, **zoo.HEADS[kind])
     explain = pipeline("attention-explain", model=model, tokenizer=tokenizer)
     given = {"text": text}
     if kind == "span":

@@ -4,8 +4,8 @@ import functools
 
 import pytest
 import torch
-from transformers import BertConfig, BertForSequenceClassification
 
+import zoo
 from hf_attnprobe import hardware
 from hf_attnprobe.hardware import is_small, suited_threads
 
@@ -33,11 +33,8 @@ def test_a_small_model_has_one_thread_and_gives_the_others_back(make_model, two_
 
 
 def test_a_large_one_has_all_and_tables_do_not_count(two_threads):
-    small = {"num_hidden_layers": 1, "hidden_size": 64, "num_attention_heads": 2}
-    config = BertConfig(vocab_size=30_000, intermediate_size=128, **small)
-    assert is_small(BertForSequenceClassification(config))
-    config = BertConfig(vocab_size=50, intermediate_size=4096, **small)
-    with suited_threads(BertForSequenceClassification(config)) as n:
+    assert is_small(zoo.bert(30_000, layers=1, width=64))
+    with suited_threads(zoo.bert(50, layers=1, width=64, intermediate_size=4096)) as n:
         assert n == torch.get_num_threads() == 2
 
 

@@ -1,6 +1,7 @@
 """Faithfulness logged while a model is trained, which goes on as if nobody had looked."""
 
 import json
+import os
 import random
 import warnings
 from pathlib import Path
@@ -10,8 +11,6 @@ import pandas as pd
 import pytest
 import torch
 from transformers import (
-    BertConfig,
-    BertForSequenceClassification,
     DataCollatorWithPadding,
     Trainer,
     TrainerCallback,
@@ -19,6 +18,7 @@ from transformers import (
 )
 from transformers.integrations import integration_utils
 
+import zoo
 from hf_attnprobe import AttnProbeError, AuditOptions, Data, audit, build_tokenizer
 from hf_attnprobe.hub.trainer_callback import PREFIX, AttentionFaithfulnessCallback, unchanged
 
@@ -51,14 +51,6 @@ def make_trainer(reviews, tokenizer, tmp_path, monkeypatch):
         return kept.map(lambda rows: tokenizer(rows["text"]), batched=True, remove_columns=columns)
 
     def make(**settings):
-        torch.manual_seed(0)
-        config = BertConfig(
-            vocab_size=len(tokenizer),
-            hidden_size=8,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            intermediate_size=16,
-        )
         arguments = TrainingArguments(
             str(tmp_path / "trained"),
             num_train_epochs=2,
@@ -73,7 +65,7 @@ def make_trainer(reviews, tokenizer, tmp_path, monkeypatch):
             **{"report_to": ["tracker"], **settings},
         )
         return Trainer(
-            BertForSequenceClassification(config),
+            zoo.bert(tokenizer, width=8, spread=0.02).train(),
             arguments,
             train_dataset=encoded("train"),
             eval_dataset=encoded("validation"),
@@ -234,19 +226,14 @@ def test_a_callback_that_knows_no_trainer_is_refused(make_trainer, reviews):
 
 TWO_PROCESSES = """
 import hashlib, json, sys
-from transformers import (
-    BertConfig, BertForSequenceClassification, DataCollatorWithPadding, Trainer,
-    TrainingArguments, set_seed,
-)
+from transformers import DataCollatorWithPadding, Trainer, TrainingArguments, set_seed
+import zoo
 from hf_attnprobe import (
     AttentionFaithfulnessCallback, build_tokenizer, rationale_dataset,
 )
 
 data = rationale_dataset(120, seed=0)
 tokenizer = build_tokenizer(data["train"]["text"][:])
-set_seed(0)
-size = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
-config = BertConfig(vocab_size=len(tokenizer), intermediate_size=16, **size)
 encoded = {
     name: split.map(lambda row: tokenizer(row["text"])).select_columns(
         ["input_ids", "attention_mask", "label"]
@@ -256,7 +243,7 @@ encoded = {
 
 def weights(watched):
     trainer = Trainer(
-        BertForSequenceClassification(config),
+        zoo.bert(tokenizer, layers=1, width=8, spread=0.02).train(),
         TrainingArguments(
             "trained", num_train_epochs=1, eval_strategy="epoch", report_to=[],
             save_strategy="no", use_cpu=True, dataloader_pin_memory=False, seed=0,
@@ -273,9 +260,7 @@ def weights(watched):
     parts = [p.detach().numpy().tobytes() for p in trainer.model.parameters()]
     return trainer, hashlib.sha256(b"".join(parts)).hexdigest()
 
-set_seed(0)
 watched, with_it = weights(True)
-set_seed(0)
 _, without = weights(False)
 logged = [e for e in watched.state.log_history if any("faithfulness" in k for k in e)]
 told = {"rank": watched.args.process_index, "of": watched.args.world_size}
@@ -288,12 +273,13 @@ with open(f"{sys.argv[1]}/{told['rank']}.json", "w") as file:
 def test_two_processes_share_the_texts_and_log_the_same(run_python, tmp_path):
     (tmp_path / "train.py").write_text(TWO_PROCESSES)
     launch = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
-    root = str(Path(__file__).parents[1])
+    tests = Path(__file__).parent
+    paths = f"{tests.parent}{os.pathsep}{tests}"
     run = run_python(
         *launch,
         tmp_path / "train.py",
         tmp_path,
-        env={"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": root},
+        env={"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": paths},
         cwd=tmp_path,
     )
     assert run.code == 0, run.err

@@ -10,7 +10,6 @@ import torch
 from datasets import Dataset
 from transformers import (
     AutoModelForSequenceClassification,
-    BertConfig,
     BertForSequenceClassification,
     BertModel,
     Trainer,
@@ -18,31 +17,19 @@ from transformers import (
     pipeline,
 )
 
+import zoo
 from hf_attnprobe import AttnProbeError, audit
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.checkpoints import load_model, load_tokenizer, origin_of
 from mini_hub import MiniHub
 
 
-SIZES = {
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 24,
-    "max_position_embeddings": 64,
-}
 ROWS = [{"text": "the film was dull .", "label": 0}, {"text": "a wonderful plot", "label": 1}]
 FEW = {"tests": ["permutation"], "options": AuditOptions(single_heads=False)}
 
 
 def tiny_bert(tokenizer, seed=0, kind=BertForSequenceClassification, **options):
-    torch.manual_seed(seed)
-    model = kind(BertConfig(vocab_size=len(tokenizer), **SIZES, **options)).eval()
-    with torch.no_grad():
-        for weight in model.parameters():
-            if weight.dim() > 1:
-                weight.normal_(0, 0.15)
-    return model
+    return zoo.bert(tokenizer, seed=seed, kind=kind, spread=0.15, **options)
 
 
 def probs_of(model, tokenizer):

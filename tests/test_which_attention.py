@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from transformers import BertConfig, BertForSequenceClassification
 
+import zoo
 from by_name import audit_by_name
 from hf_attnprobe.auditing.document import attention_line
 from hf_attnprobe.auditing.examples import choose_texts
@@ -17,18 +17,7 @@ from test_head_sentences import TEXTS, pair_tokenizer
 
 @pytest.fixture(scope="module")
 def bert():
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=40,
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=16,
-        max_position_embeddings=32,
-        initializer_range=0.5,
-        attn_implementation="eager",
-    )
-    return BertForSequenceClassification(config).eval()
+    return zoo.bert(40, spread=0.5, attn_implementation="eager")
 
 
 def audited(model, texts, **options):

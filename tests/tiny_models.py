@@ -5,8 +5,6 @@ from typing import Any
 import torch
 import transformers
 from transformers import (
-    BertConfig,
-    BertForSequenceClassification,
     PreTrainedConfig,
     PreTrainedModel,
 )
@@ -266,22 +264,3 @@ def tiny_model(class_name: str, model_type: str, **options: Any) -> PreTrainedMo
             if weight.dim() > 1 and weight.is_floating_point():
                 weight.normal_(0, 0.15, generator=generator)
     return model.float()
-
-
-def small_bert(vocabulary: int, **besides: Any) -> BertForSequenceClassification:
-    """A BERT of 16 dimensions and two heads with the random weights of seed 0.
-
-    Args:
-        vocabulary: how many tokens there are.
-        besides: further fields of its configuration; by default it has one layer.
-    """
-    fields = {
-        "hidden_size": 16,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "intermediate_size": 16,
-        "max_position_embeddings": 64,
-    }
-    torch.manual_seed(0)
-    config = BertConfig(vocab_size=vocabulary, **{**fields, **besides})
-    return BertForSequenceClassification(config).eval()

@@ -9,11 +9,11 @@ import pandas as pd
 import pytest
 import scipy.stats
 import torch
-import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.spatial.distance import jensenshannon
 
+import zoo
 from adapters.families import SIZES, TEXTS, WORDS, encode, make, prepare
 from by_name import audit_by_name
 from hf_attnprobe import AttentionClassifierConfig, AttentionClassifierForSequenceClassification
@@ -583,9 +583,7 @@ def test_in_lower_layers_columns_rank_better_than_the_row_that_is_read():
 
 def sharp_bert():
     """What a random BERT with far from uniform attention does with 20 texts, undecided between its classes."""
-    torch.manual_seed(0)
-    config = transformers.BertConfig(num_labels=5, initializer_range=0.4, **SIZES)
-    adapter = wrap(transformers.BertForSequenceClassification(config).eval(), dtype=torch.float64)
+    adapter = wrap(zoo.bert(num_labels=5, **SIZES), dtype=torch.float64)
     random = np.random.default_rng(0)
     lengths = random.integers(5, 11, 20)
     texts = tuple([3, *random.integers(5, 60, n).tolist(), 2] for n in lengths)

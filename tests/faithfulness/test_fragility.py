@@ -4,8 +4,8 @@ import math
 
 import pytest
 import torch
-from transformers import BertConfig, BertForSequenceClassification
 
+import zoo
 from hf_attnprobe import faithfulness
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_classifier import (
@@ -39,17 +39,7 @@ def classifier(num_labels=2, **options):
 
 
 def bert():
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=60,
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=24,
-        initializer_range=0.4,
-        num_labels=3,
-    )
-    return BertForSequenceClassification(config).eval()
+    return zoo.bert(heads=4, num_labels=3)
 
 
 def observe(model, rows=(0, 1, 2, 3), extra=0):

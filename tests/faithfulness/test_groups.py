@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from transformers import BertConfig, BertForSequenceClassification
 
+import zoo
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import ALL, SET, Site
 from hf_attnprobe.auditing.selection import group_sites, parse_head_sets, sites_by_test
@@ -34,16 +34,9 @@ RUNS = {
 
 
 def make_model():
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=60,
-        hidden_size=N_HEADS * WIDTH,
-        num_hidden_layers=N_LAYERS,
-        num_attention_heads=N_HEADS,
-        intermediate_size=48,
-        initializer_range=0.4,
-    )
-    return BertForSequenceClassification(config).eval().double()
+    return zoo.bert(
+        layers=N_LAYERS, heads=N_HEADS, width=N_HEADS * WIDTH, intermediate_size=48
+    ).double()
 
 
 def inputs(rows=(0, 1, 2, 3, 4), extra=0):

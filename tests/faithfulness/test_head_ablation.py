@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from transformers import BertConfig, BertForSequenceClassification
 from transformers.models.bert import modeling_bert
 
+import zoo
 from by_name import audit_by_name
 from hf_attnprobe import (
     AttentionClassifierConfig,
@@ -31,17 +31,9 @@ SAMPLE_IDS = (4, 7, 8)  # one of them is also audited
 
 
 def make_model(implementation="sdpa"):
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=60,
-        hidden_size=32,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        intermediate_size=48,
-        initializer_range=0.4,
-        attn_implementation=implementation,
-    )
-    return BertForSequenceClassification(config).eval().double()
+    return zoo.bert(
+        layers=3, heads=4, width=32, intermediate_size=48, attn_implementation=implementation
+    ).double()
 
 
 def texts(seed, lengths):
@@ -287,16 +279,7 @@ def test_the_least_effect_goes_first():
 def test_an_audit_ablates_with_the_same_sample_whatever_its_limit(reviews):
     """Values of a text do not change with the number of texts; rows of layers as a whole stand at head −1."""
     tokenizer = build_tokenizer(list(reviews["train"]["text"]))
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=16,
-        initializer_range=0.4,
-    )
-    model = BertForSequenceClassification(config)
+    model = zoo.bert(tokenizer)
     options = {
         "tokenizer": tokenizer,
         "tests": ["head_ablation", "explanations"],

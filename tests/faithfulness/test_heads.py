@@ -5,8 +5,8 @@ import itertools
 import pytest
 import scipy.stats
 import torch
-from transformers import BertConfig, BertForSequenceClassification
 
+import zoo
 from hf_attnprobe import faithfulness
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import ALL, SET, Site
@@ -24,17 +24,7 @@ SITES = [Site(0, 1), Site(1, 0), Site(2, 3), Site(1, 2, 0)]
 
 
 def make_model():
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=60,
-        hidden_size=32,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        intermediate_size=48,
-        initializer_range=0.4,
-        attn_implementation="eager",
-    )
-    return BertForSequenceClassification(config).eval().double()
+    return zoo.bert(layers=3, heads=4, width=32, attn_implementation="eager").double()
 
 
 def inputs():

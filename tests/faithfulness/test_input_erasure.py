@@ -5,8 +5,9 @@ import math
 
 import pytest
 import torch
-from transformers import BertConfig, BertForSequenceClassification
+from transformers import BertForSequenceClassification
 
+import zoo
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_classifier import (
     AttentionClassifierConfig,
@@ -46,17 +47,7 @@ def classifier():
 
 
 def bert():
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=60,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=48,
-        initializer_range=0.4,
-        num_labels=3,
-    )
-    return BertForSequenceClassification(config).eval()
+    return zoo.bert(heads=4, width=32, num_labels=3)
 
 
 def pad(rows, fill, width):

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
-from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
+import zoo
 from by_name import audit_by_name
 from hf_attnprobe import audit, load_examples
 from hf_attnprobe.adapters import wrap
@@ -59,17 +59,7 @@ def pieces():
 
 @pytest.fixture(scope="module")
 def bert(pieces):
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=len(pieces),
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=16,
-        max_position_embeddings=32,
-        initializer_range=0.5,
-    )
-    return BertForSequenceClassification(config).eval()
+    return zoo.bert(pieces, spread=0.5)
 
 
 def batch_of(bert, pieces, level=None, rows=ROWS):

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
-from transformers import BertConfig, BertForSequenceClassification
 from transformers.models.bert import modeling_bert
 
+import zoo
 from adapters import families
 from hf_attnprobe import AttentionClassifierConfig, AttentionClassifierForSequenceClassification
 from hf_attnprobe.adapters import wrap
@@ -22,17 +22,7 @@ TEXTS = ([1, 11, 12, 13, 14, 15, 16, 17, 2], [1, 21, 22, 23, 2], [1, 31, 2])
 
 
 def make_model(implementation="sdpa"):
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=60,
-        hidden_size=16,
-        num_hidden_layers=N_LAYERS,
-        num_attention_heads=N_HEADS,
-        intermediate_size=24,
-        initializer_range=0.4,
-        attn_implementation=implementation,
-    )
-    model = BertForSequenceClassification(config).eval().double()
+    model = zoo.bert(layers=N_LAYERS, heads=N_HEADS, attn_implementation=implementation).double()
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if name.endswith("bias"):

@@ -10,6 +10,7 @@ from typing import Literal
 import pytest
 import torch
 
+import zoo
 from by_name import audit_by_name
 from hf_attnprobe import AttnProbeError, Options, audit, faithfulness, option
 from hf_attnprobe.attention_model import Differentiable, EditableInputs, LinearReadout
@@ -388,14 +389,5 @@ def test_a_statistic_without_a_title_has_a_generic_one(alone, tokenizer, reviews
 
 
 def _bert(tokenizer):
-    from transformers import BertConfig, BertForSequenceClassification
 
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=16,
-    )
-    return BertForSequenceClassification(config).eval()
+    return zoo.bert(tokenizer, spread=0.02)

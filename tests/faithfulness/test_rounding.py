@@ -3,8 +3,9 @@
 import pytest
 import scipy.stats
 import torch
-from transformers import BertConfig, BertForSequenceClassification
+from transformers import BertForSequenceClassification
 
+import zoo
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_classifier import (
     AttentionClassifierConfig,
@@ -23,18 +24,14 @@ PAIRS = ("attention_gradient", "attention_leave_one_out", "gradient_leave_one_ou
 
 def bert(scale: float, n_classes: int = 2) -> BertForSequenceClassification:
     """Random weights; the scale of the classifier makes it more or less confident."""
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=200,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
+    model = zoo.bert(
+        200,
+        width=32,
         intermediate_size=64,
+        spread=0.15,
         max_position_embeddings=140,
         num_labels=n_classes,
-        initializer_range=0.15,
     )
-    model = BertForSequenceClassification(config).eval()
     model.classifier.weight.data.mul_(scale)
     return model
 

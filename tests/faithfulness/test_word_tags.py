@@ -4,6 +4,7 @@ import pytest
 import torch
 from datasets import ClassLabel, Dataset, Features, List, Value
 
+import zoo
 from hf_attnprobe import AttnProbeError, audit, load_examples
 from hf_attnprobe.data import labels
 from hf_attnprobe.data.examples import dataset_fingerprint
@@ -49,7 +50,7 @@ def test_shares_are_those_of_a_hand_count(checkpoint, make_model, tokenizer, tag
 def test_a_word_of_several_pieces_has_its_tag_once(tmp_path):
     """A tokenizer that splits every word into letters: the units are words again."""
     from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
+    from transformers import PreTrainedTokenizerFast
 
     pieces = Tokenizer(
         models.WordPiece(
@@ -60,15 +61,7 @@ def test_a_word_of_several_pieces_has_its_tag_once(tmp_path):
     pieces.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=pieces, pad_token="[PAD]")
     torch.manual_seed(0)
-    model = BertForSequenceClassification(
-        BertConfig(
-            vocab_size=6,
-            hidden_size=8,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            intermediate_size=8,
-        )
-    )
+    model = zoo.bert(6, layers=1, width=8, spread=0.02)
     data = [
         {"text": "ab ba b", "label": 0, "word_tags": ["X", "Y", ""]},
         {"text": "a ab", "label": 1, "word_tags": ["Y", "Y"]},

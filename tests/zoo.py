@@ -1,0 +1,179 @@
+"""Tiny models, checkpoints and finished audits: each is made here, and what is slow to make is made once.
+
+``once`` keeps what it made in a folder that all processes of a run share, and later runs of the same code too.
+"""
+
+import functools
+import hashlib
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import FileLock
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    BertForMultipleChoice,
+    BertForQuestionAnswering,
+    BertForSequenceClassification,
+    BertForTokenClassification,
+)
+
+import hf_attnprobe
+from hf_attnprobe.adapters import wrap
+from hf_attnprobe.attention_classifier import (
+    AttentionClassifierConfig,
+    AttentionClassifierForSequenceClassification,
+)
+
+
+PACKAGE = Path(hf_attnprobe.__file__).parent
+CACHE = Path(tempfile.gettempdir()) / "attnprobe-zoo"
+A_DAY = 24 * 60 * 60
+
+
+def bert(
+    vocabulary: Any = 60,
+    *,
+    kind: Any = BertForSequenceClassification,
+    layers: int = 2,
+    heads: int = 2,
+    width: int = 16,
+    spread: float = 0.4,
+    seed: int = 0,
+    **fields: Any,
+) -> Any:
+    """A BERT with random weights, in eval mode.
+
+    Args:
+        vocabulary: how many tokens there are, or a tokenizer.
+        kind: its class, which says what it predicts.
+        layers: how many layers it has.
+        heads: how many heads a layer has.
+        width: of its states and of its feed-forward layers.
+        spread: standard deviation of its weights; with 0.4 attention is far from uniform.
+        seed: of its weights.
+        fields: further fields of its configuration.
+    """
+    sizes = {
+        "vocab_size": vocabulary if isinstance(vocabulary, int) else len(vocabulary),
+        "hidden_size": width,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "intermediate_size": width,
+        "max_position_embeddings": 64,
+        "initializer_range": spread,
+    }
+    torch.manual_seed(seed)
+    return kind(BertConfig(**{**sizes, **fields})).eval()
+
+
+HEADS: dict[str, dict[str, Any]] = {
+    "classes": {"num_labels": 3},
+    "labels": {
+        "id2label": {0: "toxic", 1: "rude", 2: "funny"},
+        "problem_type": "multi_label_classification",
+    },
+    "number": {"num_labels": 1, "problem_type": "regression"},
+    "tags": {"kind": BertForTokenClassification, "id2label": {0: "O", 1: "PER"}},
+    "span": {"kind": BertForQuestionAnswering},
+    "choice": {"kind": BertForMultipleChoice},
+    "words": {"kind": BertForMaskedLM},
+}
+"""What makes a BERT of each kind of prediction."""
+
+
+def classifier(
+    vocabulary: Any = 12,
+    *,
+    read_out: float = 1.0,
+    query: float = 1.0,
+    seed: int = 0,
+    **fields: Any,
+) -> AttentionClassifierForSequenceClassification:
+    """An attention classifier with random weights, in eval mode.
+
+    Args:
+        vocabulary: how many tokens there are, or a tokenizer.
+        read_out: what the weights of its last layer are multiplied by, so that its output reacts to attention.
+        query: what the query of its attention is multiplied by, so that attention is far from uniform.
+        seed: of its weights.
+        fields: further fields of its configuration.
+    """
+    sizes = {
+        "vocab_size": vocabulary if isinstance(vocabulary, int) else len(vocabulary),
+        "embedding_size": 10,
+        "encoder_size": 8,
+    }
+    torch.manual_seed(seed)
+    config = AttentionClassifierConfig(**{**sizes, **fields})
+    model = AttentionClassifierForSequenceClassification(config).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name == "classifier.weight":
+                parameter *= read_out
+            if name.endswith("attention.query.weight"):
+                parameter *= query
+    return model
+
+
+def seen(
+    model: Any,
+    ids: torch.Tensor | Sequence[Sequence[int]],
+    example_ids: Sequence[int] | None = None,
+    **options: Any,
+) -> tuple[Any, Any]:
+    """Adapter and observation of texts of token ids [texts, keys], where 0 is padding."""
+    adapter, ids = wrap(model, **options), torch.as_tensor(ids)
+    inputs = {"input_ids": ids, "attention_mask": (ids != 0).long()}
+    numbers = range(len(ids)) if example_ids is None else example_ids
+    return adapter, adapter.observe(adapter.prepare(inputs, tuple(numbers)))
+
+
+def saved(folder: Path, model: Any, tokenizer: Any) -> Path:
+    """The folder, in which a model and its tokenizer are written now."""
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+# --- what is made once --------------------------------------------------------------------------------------------
+
+
+def once(name: str, make: Callable[[Path], object], *told: object) -> Path:
+    """The folder that ``make`` filled, now or in another process or run; do not write into it.
+
+    Args:
+        name: of the folder.
+        make: fills the folder that it is given, from what is told and the package's code alone.
+        told: what the content depends on besides, such as options and other folders of the zoo.
+    """
+    key = hashlib.sha256(repr((name, told)).encode()).hexdigest()[:16]
+    place = _of_this_code() / key
+    with FileLock(f"{place}.lock"):
+        if not (place / "made").exists():
+            shutil.rmtree(place, ignore_errors=True)
+            place.mkdir()
+            make(place / name)
+            (place / "made").touch()
+    return place / name
+
+
+@functools.cache
+def _of_this_code() -> Path:
+    """The part of the cache that was made by the code as it stands; that of code of yesterday is deleted."""
+    code = hashlib.sha256()
+    for file in sorted([*PACKAGE.rglob("*.*"), *Path(__file__).parent.glob("*.py")]):
+        if file.is_file() and "__pycache__" not in file.parts:
+            code.update(str(file.relative_to(PACKAGE.parent)).encode() + file.read_bytes())
+    place = CACHE / code.hexdigest()[:16]
+    place.mkdir(parents=True, exist_ok=True)
+    place.touch()
+    for other in CACHE.iterdir():
+        if other.stat().st_mtime < time.time() - A_DAY:
+            shutil.rmtree(other, ignore_errors=True)
+    return place
