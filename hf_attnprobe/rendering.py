@@ -1,45 +1,98 @@
 """The public function ``render_report``: folders of results in the form that is asked for."""
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, TypeVar
-
-import pandas as pd
+from typing import Any
 
 from hf_attnprobe.auditing.comparison import compare_audits
-from hf_attnprobe.auditing.report import Report, read_audit
-from hf_attnprobe.auditing.result import to_json as audit_to_json
+from hf_attnprobe.auditing.report import read_audit
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.partitions.plan import PLAN
 from hf_attnprobe.partitions.report import job_report
-from hf_attnprobe.reports.forms import Documented
 from hf_attnprobe.retraining.report import KIND, read_retraining
 from hf_attnprobe.storage.folders import write_atomically
 from hf_attnprobe.studies.plan import STATE
 from hf_attnprobe.studies.report import read_study_report
 
 
-T = TypeVar("T")
 Folders = str | Path | Sequence[str | Path]
-Form = Callable[[Path], str]
-"""From a folder of results to the text of a file."""
+FORMS: Mapping[str, Callable[[Any], str]] = {
+    ".md": lambda result: result.to_markdown(),
+    ".html": lambda result: result.to_html(),
+    ".json": lambda result: result.to_json(),
+    ".csv": lambda result: result.summary_frame().to_csv(index=False),
+    ".tex": lambda result: result.to_latex(),
+}
+"""How a result is written, by the ending of the file."""
+DOCUMENT, TABLE = (".md", ".html", ".json"), (".csv",)
 
 
 @dataclass(frozen=True)
-class Shown:
+class Kind:
     """What the folders of one verb can be shown as.
 
     Attributes:
         name: of what such a folder holds.
         mark: the file that tells such a folder.
-        forms: by the ending of the file to write.
+        read: from a folder to its result.
+        endings: of the files that can be written of that.
+        files: by ending, those that the verb itself wrote, where nothing reads its result.
     """
 
     name: str
     mark: str
-    forms: Mapping[str, Form] = field(default_factory=dict)
+    read: Callable[[Any], Any] | None = None
+    endings: Collection[str] = DOCUMENT
+    files: Mapping[str, str] = field(default_factory=dict)
+
+    def text(self, folder: Any, ending: str, output: object) -> str:
+        """The text of a file with this ending.
+
+        Raises:
+            AttnProbeError: a form that there is not, or a verb that has not finished.
+        """
+        if ending not in self.endings:
+            raise AttnProbeError(
+                f"expected an output file ending in {' or '.join(self.endings)} for {self.name}, "
+                f"got {output or 'none'}; choose another --output"
+            )
+        if self.read is not None:
+            return FORMS[ending](self.read(folder))
+        try:
+            return (folder / self.files[ending]).read_text(encoding="utf-8")
+        except OSError as error:
+            raise AttnProbeError(
+                f"expected the finished results of {self.name} in {folder}; run it again to "
+                "finish it"
+            ) from error
+
+
+AUDIT = Kind("an audit", "summary.json", read_audit, (*DOCUMENT, *TABLE, ".tex"))
+RETRAINING = Kind("a retraining", f"{KIND}.json", read_retraining, (*DOCUMENT, *TABLE))
+AUDITS = Kind("several audits", "", compare_audits, (*DOCUMENT, *TABLE))
+KINDS = (
+    RETRAINING,
+    Kind("a study", STATE, read_study_report),
+    Kind(
+        "a comparison of checkpoints",
+        "comparison.json",
+        files={".md": "comparison.md", ".html": "report.html", ".json": "comparison.json"},
+    ),
+    Kind(
+        "a deception",
+        "deception.json",
+        files={".md": "report.md", ".html": "report.html", ".json": "deception.json"},
+    ),
+    Kind("a job", PLAN, job_report, AUDIT.endings),
+    AUDIT,
+)
+"""In the order in which their marks are looked for."""
+
+
+def kind_of(folder: Path) -> Kind:
+    """Which verb a folder is of; an audit's, if it has no mark."""
+    return next((kind for kind in KINDS if (folder / kind.mark).is_file()), AUDIT)
 
 
 def render_report(folder: Folders, output: str | Path | None = None) -> str:
@@ -62,7 +115,11 @@ def render_report(folder: Folders, output: str | Path | None = None) -> str:
     """
     folders = _as_list(folder)
     ending = ".md" if output is None else Path(output).suffix
-    text = _form(folders, ending, output)
+    if len(folders) > 1:
+        _check_audits(folders)
+        text = AUDITS.text(folders, ending, output)
+    else:
+        text = kind_of(folders[0]).text(folders[0], ending, output)
     if output is not None:
         try:
             write_atomically(Path(output), text)
@@ -80,15 +137,14 @@ def save_figures(folder: Folders, output_dir: str | Path) -> None:
         AttnProbeError: other folders, several folders, or nothing that can be drawn.
     """
     folders = _as_list(folder)
-    shown = kind_of(folders[0])
-    if len(folders) != 1 or shown not in (AUDIT, RETRAINING):
+    kind = kind_of(folders[0])
+    if len(folders) != 1 or kind not in (AUDIT, RETRAINING) or kind.read is None:
         raise AttnProbeError(
             "expected the folder of one audit or retraining for --figures; give one such folder"
         )
     from hf_attnprobe.figures import save  # matplotlib is slow to import
 
-    read = read_retraining if shown is RETRAINING else read_audit
-    save(read(folders[0]).charts(), output_dir)
+    save(kind.read(folders[0]).charts(), output_dir)
 
 
 def _as_list(folder: Folders) -> list[Path]:
@@ -96,121 +152,14 @@ def _as_list(folder: Folders) -> list[Path]:
     return [Path(one) for one in several]
 
 
-def _form(folders: Sequence[Path], ending: str, output: object) -> str:
-    """The text, or in one line why there is none."""
-    if len(folders) > 1:
-        return _compared(folders, ending, output)
-    shown = kind_of(folders[0])
-    return _chosen(shown.forms, shown.name, ending, output)(folders[0])
-
-
-def _compared(folders: Sequence[Path], ending: str, output: object) -> str:
-    others = [folder for folder in folders if kind_of(folder) is not AUDIT]
-    if others:
-        raise AttnProbeError(
-            f"expected folders of audits to compare, {others[0]} holds "
-            f"{kind_of(others[0]).name}; give it alone"
-        )
+def _check_audits(folders: Sequence[Path]) -> None:
+    """Raises AttnProbeError for a folder that holds no audit, or is there twice."""
     seen: set[Path] = set()
     for folder in folders:
+        if (kind := kind_of(folder)) is not AUDIT:
+            raise AttnProbeError(
+                f"expected folders of audits to compare, {folder} holds {kind.name}; give it alone"
+            )
         if folder.resolve() in seen:
             raise AttnProbeError(f"expected every audit once, got {folder} twice; leave one out")
         seen.add(folder.resolve())
-    return _chosen(COMPARED, "several audits", ending, output)(folders)
-
-
-def _chosen(forms: Mapping[str, T], name: str, ending: str, output: object) -> T:
-    if ending not in forms:
-        raise AttnProbeError(
-            f"expected an output file ending in {' or '.join(forms)} for {name}, got "
-            f"{output or 'none'}; choose another --output"
-        )
-    return forms[ending]
-
-
-# --- what each verb can be shown as ---------------------------------------------------
-
-
-class _WithFrame(Protocol):
-    """A result that has numbers to put into a table."""
-
-    def summary_frame(self) -> pd.DataFrame: ...
-
-
-def _as_json(data: Mapping) -> str:
-    return json.dumps(data, indent=1) + "\n"
-
-
-def _documented(read: Callable[[T], Documented]) -> dict[str, Callable[[T], str]]:
-    """The forms of what has a document, read from its folder or folders."""
-    return {
-        ".md": lambda folder: read(folder).to_markdown(),
-        ".html": lambda folder: read(folder).to_html(),
-        ".json": lambda folder: _as_json(read(folder).document().data or {}),
-    }
-
-
-def _in_rows(read: Callable[[T], _WithFrame]) -> dict[str, Callable[[T], str]]:
-    """The form of what has numbers in rows."""
-    return {".csv": lambda folder: read(folder).summary_frame().to_csv(index=False)}
-
-
-def _of_audit(read: Callable[[Path], Report]) -> dict[str, Form]:
-    """The forms of an audit; its JSON has all that a page is too small for."""
-    return {
-        **_documented(read),
-        ".json": lambda folder: _as_json(audit_to_json(read(folder))),
-        **_in_rows(read),
-        ".tex": lambda folder: read(folder).to_latex(),
-    }
-
-
-def _written(name: str, verb: str) -> Form:
-    """A file that the verb itself has written."""
-
-    def read(folder: Path) -> str:
-        try:
-            return (folder / name).read_text(encoding="utf-8")
-        except OSError as error:
-            raise AttnProbeError(
-                f"expected a finished {verb} in {folder}; run it again to finish it"
-            ) from error
-
-    return read
-
-
-AUDIT = Shown("an audit", "summary.json", _of_audit(read_audit))
-RETRAINING = Shown(
-    "a retraining",
-    f"{KIND}.json",
-    {**_documented(read_retraining), **_in_rows(read_retraining)},
-)
-COMPARED = {**_documented(compare_audits), **_in_rows(compare_audits)}
-"""What several audits can be shown as."""
-STUDY = Shown("a study", STATE, _documented(read_study_report))
-COMPARISON = Shown(
-    "a comparison of checkpoints",
-    "comparison.json",
-    {
-        ".md": _written("comparison.md", "comparison"),
-        ".html": _written("report.html", "comparison"),
-        ".json": _written("comparison.json", "comparison"),
-    },
-)
-DECEPTION = Shown(
-    "a deception",
-    "deception.json",
-    {
-        ".md": _written("report.md", "deception"),
-        ".html": _written("report.html", "deception"),
-        ".json": _written("deception.json", "deception"),
-    },
-)
-JOB = Shown("a job", PLAN, _of_audit(job_report))
-SHOWN = (RETRAINING, STUDY, COMPARISON, DECEPTION, JOB, AUDIT)
-"""In the order in which their marks are looked for; what has none is read as an audit."""
-
-
-def kind_of(folder: Path) -> Shown:
-    """Which verb a folder is of."""
-    return next((shown for shown in SHOWN if (folder / shown.mark).is_file()), AUDIT)

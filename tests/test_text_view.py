@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hf_attnprobe.charts.shown_text import ShownText, without_marks
 from hf_attnprobe.reports.document import Document, Section, Texts
 from hf_attnprobe.reports.html import to_cell, to_html
-from hf_attnprobe.reports.texts import harmless, texts_view
+from hf_attnprobe.reports.texts import MOST_NUMBERED, MOST_TOKENS, legible, rankings
 
 
 def shown(tokens, **fields):
@@ -32,7 +32,7 @@ def shown(tokens, **fields):
 
 def text_view(text):
     """One text with its legend."""
-    return texts_view([text])
+    return to_cell([Texts([text])]).partition("</style>")[2]
 
 
 def page_of(*texts):
@@ -44,7 +44,7 @@ def names(page):
 
 
 class Page(HTMLParser):
-    """Articles of a page, with the tokens of every ranking as a browser reads them."""
+    """Articles of a page, with the text of every ranking as a browser reads it."""
 
     VOID = ("meta", "link", "br", "hr", "input")
 
@@ -54,7 +54,7 @@ class Page(HTMLParser):
         self.articles, self.rankings = [], []
         self.feed(html)
         self.close()
-        assert not self.open
+        assert [tag for tag, _ in self.open] in ([], [None])
 
     def handle_starttag(self, tag, attributes):
         own = dict(attributes)
@@ -66,29 +66,24 @@ class Page(HTMLParser):
         if tag == "article":
             self.articles.append(own)
         if "ranking" in classes:
-            self.rankings.append([])
-        if self.in_token():
-            self.rankings[-1].append(["", classes, own])
-
-    def in_token(self):
-        tags = [tag for tag, _ in self.open]
-        inside = any("ranking" in c for _, c in self.open)
-        return inside and tags[-1] == "span" and "title" in self.elements[-1][1]
+            self.rankings.append("")
 
     def handle_endtag(self, tag):
-        if tag not in self.VOID:
+        if tag not in self.VOID and self.open:
             assert self.open.pop()[0] == tag
 
     def handle_data(self, data):
-        inside = any("ranking" in c for _, c in self.open)
-        if inside and self.open and self.open[-1][0] == "span":
-            self.rankings[-1][-1][0] += data
-
-    def tokens(self, ranking=0):
-        return [text for text, _, _ in self.rankings[ranking]]
+        kinds = [classes for _, classes in self.open]
+        if any("ranking" in c for c in kinds) and any("tokens" in c for c in kinds):
+            self.rankings[-1] += data
 
 
-def test_a_long_text_with_markup_and_emoji_is_whole_and_harmless():
+def shading(text):
+    """By ranking, the classes of each token."""
+    return [[kinds.split() for _, _, kinds, _ in ranking.tokens] for ranking in rankings(text)]
+
+
+def test_a_long_text_with_markup_and_emoji_is_whole_and_legible():
     words = [
         "<script>alert(1)</script>",
         "😀",
@@ -101,7 +96,7 @@ def test_a_long_text_with_markup_and_emoji_is_whole_and_harmless():
     tokens = [f"{words[k % 7]}{k}" for k in range(5000)]
     html = page_of(shown(tokens))
     page = Page(html)
-    assert page.tokens(0) == page.tokens(1) == tokens
+    assert [r.split() for r in page.rankings] == [tokens, tokens]
     scripts = [own for tag, own in page.elements if tag == "script"]
     assert scripts == [own for tag, own in Page(page_of()).elements if tag == "script"]
     assert len(html) < 2 * 100 * 5000
@@ -113,25 +108,21 @@ def test_whatever_a_text_holds_is_text(tokens, label, predicted):
     html = text_view(shown(tokens, label=label, predicted=predicted, why=label))
     html.encode()
     page = Page(html)
-    assert page.tokens() == [re.sub("\r\n?", "\n", harmless(token)) for token in tokens]
+    assert page.rankings[0].split() == " ".join(map(legible, tokens)).split()
     assert names(page) == names(Page(text_view(shown(["a"], why="b" if label else ""))))
-    assert page.articles[0]["data-class"] == re.sub("\r\n?", "\n", harmless(predicted))
+    assert page.articles[0]["data-class"] == legible(predicted)
 
 
 def test_characters_that_steer_are_named():
-    assert harmless("a\u202eb\x1b[0m\ud800") == "a[U+202E]b[U+001B][0m[U+D800]"
-    assert harmless("naïve 😀 שלום\n") == "naïve 😀 שלום\n"
+    assert legible("a\u202eb\x1b[0m\ud800") == "a[U+202E]b[U+001B][0m[U+D800]"
+    assert legible("naïve 😀 שלום\n") == "naïve 😀 שלום\n"
 
 
 def test_shading_is_by_the_rows_largest_and_signs_are_classes():
     scores = {"attention": (0.0, 0.1, 0.2, 0.9), "gradient": (-2.0, 1.0, 0.0, 0.1)}
-    page = Page(text_view(shown(["a", "b", "c", "d"], scores=scores)))
-    steps = [classes for _, classes, _ in page.rankings[0]]
-    assert steps == [["s0"], ["s1"], ["s2"], ["s9"]]
-    signed = [classes for _, classes, _ in page.rankings[1]]
-    assert signed == [["s9", "m"], ["s5"], ["s0"], ["s0"]]
-    titles = [own["title"] for _, _, own in page.rankings[1]]
-    assert titles == ["-2", "+1", "+0", "+0.1"]
+    weights, signed = shading(shown(["a", "b", "c", "d"], scores=scores))
+    assert weights == [[], ["s1"], ["s2"], ["s9"]]  # a token without shade has no element
+    assert signed == [["s9", "m"], ["s5"], [], []]
 
 
 @pytest.mark.parametrize("correct, word", [(True, "right"), (False, "wrong"), (None, None)])
@@ -143,9 +134,9 @@ def test_right_and_wrong_are_words_and_data(correct, word):
 
 
 def test_the_smallest_set_is_boxed_and_told():
-    html = text_view(shown(["a", "b", "c"], smallest_set=(0, 2)))
-    page = Page(html)
-    assert [t for t, classes, _ in page.rankings[0] if "flip" in classes] == ["a", "c"]
+    text = shown(["a", "b", "c"], smallest_set=(0, 2))
+    html = text_view(text)
+    assert ["flip" in kinds for kinds in shading(text)[0]] == [True, False, True]
     assert "2 of 3 tokens" in html
     assert "No set of tokens" in text_view(shown(["a"], smallest_set=()))
     unknown = text_view(shown(["a"], smallest_set=None))
@@ -158,6 +149,14 @@ def test_pieces_are_read_as_words():
     text = re.sub("<[^>]+>", "", html[html.index("<h4>") : html.index("</p>", html.index("<h4>"))])
     assert text.endswith("embedding s ##")
     assert without_marks(["▁An", "t", "▁bee"]) == (("An", "t", "bee"), (1,))
+
+
+def test_a_page_has_room_for_some_tokens_and_says_what_is_left_out():
+    short, long = shown(["a"] * MOST_TOKENS), shown(["b"] * 5000)
+    both, alone = page_of(short, shown(["a"])), page_of(long)
+    assert both.count("<article") == alone.count("<article") == 1  # the first text always
+    assert "1 more texts are in the report as Markdown" in both
+    assert f"The {MOST_NUMBERED} of 5,000 tokens with the largest scores" in alone
 
 
 def test_without_texts_there_is_no_section():

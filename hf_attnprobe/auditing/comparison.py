@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -43,7 +44,7 @@ from hf_attnprobe.reports.document import (
     Table,
     glossary,
 )
-from hf_attnprobe.reports.forms import Documented
+from hf_attnprobe.reports.forms import Documented, as_json
 from hf_attnprobe.statistics.differences import Difference
 from hf_attnprobe.statistics.grades import MIN_TEXTS, Answer
 from hf_attnprobe.statistics.summary import mean_of_draws, site_of_model
@@ -54,8 +55,8 @@ from hf_attnprobe.storage.rows import read_draws
 
 
 SCHEMA_VERSION = 1
-MOST_ROWS = 400
-"""Of the table of statistics; a model with many heads has thousands."""
+MOST_ROWS = 150
+"""Of the table of statistics; a CSV file has all."""
 MOST_OVERLAID = 4
 """Audits in one chart; more lines cannot be told apart."""
 
@@ -96,6 +97,10 @@ class AuditComparison(Documented):
     def document(self) -> Document:
         """All that it says."""
         return _document_of(self)
+
+    def to_json(self) -> str:
+        """All of it for machines; a page is too small for that."""
+        return as_json(data_of(self))
 
     def summary_frame(self) -> pd.DataFrame:
         """A row per statistic and audit behind the first, as a CSV file has them."""
@@ -214,6 +219,12 @@ WHAT_A_CONTROL_IS = (
 )
 
 
+def data_of(comparison: AuditComparison) -> dict[str, Any]:
+    """The comparison for machines."""
+    told = {k: v for k, v in vars(comparison).items() if k != "reports"}
+    return plain(told) | {"schema_version": SCHEMA_VERSION}
+
+
 def _document_of(comparison: AuditComparison) -> Document:
     """All that a comparison says."""
     first, *others = comparison.names
@@ -242,8 +253,7 @@ def _document_of(comparison: AuditComparison) -> Document:
             _how_to_repeat(comparison),
             numbers,
         ],
-        data=plain({k: v for k, v in vars(comparison).items() if k != "reports"})
-        | {"schema_version": SCHEMA_VERSION},
+        data={**data_of(comparison), "statistics": [], "left_out": ["statistics"]},
     )
 
 
@@ -606,11 +616,12 @@ def _how_to_repeat(comparison: AuditComparison) -> Section:
 
 
 def _statistics(comparison: AuditComparison) -> Section:
-    """All statistics, a row per audit behind the first; heads only as far as they fit."""
+    """All statistics, a row per audit behind the first, as far as they fit."""
     told = [row for row in told_statistics(comparison) if row[2].n]
     shown = told
-    if len(told) > MOST_ROWS:  # the model's and groups' own before single heads
-        shown = sorted(told, key=lambda row: min(row[0].layer, row[0].head) >= 0)[:MOST_ROWS]
+    if len(told) > MOST_ROWS:  # no single heads before the model's, nothing unsure before the sure
+        order = sorted(range(len(told)), key=lambda k: _rank(*told[k]))
+        shown = [told[k] for k in sorted(order[:MOST_ROWS])]
     left_out = len(told) - len(shown)
     head = ["test", "statistic", "told apart", "layer", "head", "audit"]
     head += [comparison.names[0], "its mean", "difference", "texts"]
@@ -627,11 +638,19 @@ def _statistics(comparison: AuditComparison) -> Section:
         "All statistics",
         [
             reading_note(comparison),
-            f"{left_out} rows of single heads are left out." if left_out else None,
+            f"{left_out:,} rows, of single heads or without a sure difference, are only in "
+            "attnprobe report FOLDER FOLDER --output numbers.csv."
+            if left_out
+            else None,
             Folded(f"the table: {len(rows):,} differences", [table]),
         ],
         id="statistics",
     )
+
+
+def _rank(s: ComparedStatistic, number: int, difference: Difference) -> tuple[bool, bool]:
+    """Whether it is of a single head, and whether it cannot be told apart."""
+    return min(s.layer, s.head) >= 0, not difference.can_be_told
 
 
 def _row(

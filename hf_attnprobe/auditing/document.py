@@ -118,7 +118,7 @@ def page_data(report: AuditResult) -> dict[str, Any]:
     if len(report.statistics) <= MOST_EMBEDDED:
         return data
     own = [s for s in data["statistics"] if _is_about_all(s, several)]
-    cut = {"statistics": own[:MOST_EMBEDDED], "contrasts": []}
+    cut = {"statistics": own[:MOST_EMBEDDED], "contrasts": [], "comparisons": []}
     return {**data, **cut, "left_out": list(cut)}
 
 

@@ -11,11 +11,11 @@ from hf_attnprobe.auditing.charts import audit_charts
 from hf_attnprobe.auditing.document import document_of, published_as
 from hf_attnprobe.auditing.frames import summary_frame, to_latex, wide_frame
 from hf_attnprobe.auditing.head_maps import group_charts, head_maps
-from hf_attnprobe.auditing.result import AuditResult, check_schema, fields_from_json
+from hf_attnprobe.auditing.result import AuditResult, check_schema, fields_from_json, to_json
 from hf_attnprobe.charts.chart import Chart, HeatMap
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.reports.document import Document
-from hf_attnprobe.reports.forms import Documented
+from hf_attnprobe.reports.forms import Documented, as_json
 from hf_attnprobe.statistics.stopping import MARK, rows_that_count
 from hf_attnprobe.statistics.summary import PREDICTION, site_of_model
 from hf_attnprobe.storage.folders import write_atomically
@@ -115,6 +115,10 @@ class Report(AuditResult, Documented):
     def to_csv(self, path: str | Path) -> None:
         """Writes :meth:`summary_frame` to a file."""
         write_atomically(Path(path), self.summary_frame().to_csv(index=False))
+
+    def to_json(self) -> str:
+        """All of it for machines; a page is too small for that."""
+        return as_json(to_json(self))
 
     def to_latex(self, statistics: Collection[str] | None = None) -> str:
         """A table for a paper, see :func:`hf_attnprobe.auditing.frames.to_latex`."""

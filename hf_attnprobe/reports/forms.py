@@ -1,12 +1,20 @@
 """What every result can do with its document: print it, save it, show it in a notebook."""
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from hf_attnprobe.reports.document import Document
 from hf_attnprobe.reports.html import to_cell, to_html
 from hf_attnprobe.reports.markdown import to_markdown
 from hf_attnprobe.reports.text import to_text
 from hf_attnprobe.storage.folders import write_atomically
+
+
+def as_json(data: Mapping[str, Any]) -> str:
+    """Plain data as the text of a file."""
+    return json.dumps(data, indent=1) + "\n"
 
 
 class Documented:
@@ -34,6 +42,10 @@ class Documented:
     def to_html(self) -> str:
         """The whole page, self-contained, as ``report.html`` has it."""
         return to_html(self.document())
+
+    def to_json(self) -> str:
+        """The same for machines."""
+        return as_json(self.document().data or {})
 
     def save_html(self, path: str | Path) -> None:
         """Writes the page to a file."""

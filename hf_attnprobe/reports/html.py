@@ -1,14 +1,14 @@
 """A document as one page that stands by itself, or for a notebook's cell. Pure.
 
-The layout is ``page.html``; jinja2 escapes every text in it. A page loads nothing, sends
-nothing, and can be read without scripts.
+The layout is ``page.html``, each kind of block a macro of ``blocks.html``; jinja2 escapes
+every text in them. A page loads nothing, sends nothing, and can be read without scripts.
 """
 
 import base64
 import hashlib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib.resources import files
 
@@ -16,10 +16,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from hf_attnprobe.charts.chart import Chart, HeatMap
-from hf_attnprobe.reports import elements
+from hf_attnprobe.reports import texts
 from hf_attnprobe.reports.document import (
     Answered,
     Block,
+    Cell,
     Code,
     Document,
     Facts,
@@ -37,8 +38,9 @@ from hf_attnprobe.reports.document import (
     is_number,
     written,
 )
-from hf_attnprobe.reports.tags import Html, legible
-from hf_attnprobe.reports.texts import texts_view
+from hf_attnprobe.reports.head_cells import heads_table, shaded_map
+from hf_attnprobe.reports.number_line import line_in_words, placed
+from hf_attnprobe.reports.texts import legible
 
 
 IN_A_SCRIPT = re.compile("[<>&\u2028\u2029\ud800-\udfff]")
@@ -46,6 +48,15 @@ IN_A_SCRIPT = re.compile("[<>&\u2028\u2029\ud800-\udfff]")
 
 FEWEST_LISTED = 3
 """A page with fewer sections has no contents."""
+
+LONG = 420
+"""Letters of a finding that is too long to stand beside its drawing."""
+
+MOST_ROWS = 400
+"""Of a table behind a figure; a page with more of them is slow to read and to load."""
+
+MOST_POINTS = 15
+"""Of a series with more than twice as many, taken evenly, in the table of a cloud or line."""
 
 KINDS = {
     list: "bullets",
@@ -55,13 +66,23 @@ KINDS = {
     Answered: "answered",
     NumberLine: "number_line",
     Listing: "listing",
-    Chart: "drawing",
-    HeatMap: "drawing",
-    Texts: "drawing",
+    Chart: "chart",
+    HeatMap: "heads",
+    Texts: "texts",
     Folded: "folded",
     Section: "part",
 }
-"""By class of block the macro of ``page.html`` that shows it; all others are paragraphs."""
+"""By class of block the macro of ``blocks.html`` that shows it; all others are paragraphs."""
+
+SYMBOLS = {
+    "yes": "M4.5 8.5l2.5 2.5 4.5-5.5",
+    "mostly yes": "M4.5 6.8l2.5 2.5 4.5-5.5M4.5 12h7",
+    "partly": "M4 8h8",
+    "mostly no": "M5.5 3.5l5 5M10.5 3.5l-5 5M4.5 12h7",
+    "no": "M5 5l6 6M11 5l-6 6",
+    "cannot say": "M6 6.2c.2-2.6 4-2.4 4 0 0 1.6-2 1.5-2 3.1M8 11.3v.6",
+}
+"""The sign of each answer, beside its word."""
 
 
 def to_html(report: Document) -> str:
@@ -120,11 +141,15 @@ def _templates() -> Environment:
         "kind": lambda block: KINDS.get(type(block), "paragraph"),
         "spans": lambda words: words if isinstance(words, tuple) else (words,),
         "span": _span,
-        "symbol": lambda answer: _markup(elements.symbol(answer)),
         "written": written,
         "numbers": _columns_of_numbers,
-        "drawn": _drawn,
+        "placed": placed,
+        "in_words": line_in_words,
+        "svg": _svg,
+        "behind": _behind,
+        "shaded": shaded_map,
     }
+    templates.globals |= {"symbols": SYMBOLS, "long": LONG, "shown": texts}
     templates.tests["number"] = is_number
     return templates
 
@@ -140,30 +165,61 @@ def _columns_of_numbers(table: Table) -> list[bool]:
     return [any(is_number(row[k]) for row in table.rows) for k in range(len(table.head))]
 
 
-def _drawn(block: NumberLine | Chart | HeatMap | Texts) -> Markup:
-    """What is drawn, with everything that belongs to it."""
-    match block:
-        case NumberLine():
-            low, high = block.number.ci95 or (None, None)
-            line = elements.scale(
-                block.number.value,
-                low,
-                high,
-                block.thresholds,
-                block.yardsticks,
-                block.ends,
-                block.before,
-            )
-            return _markup(line)
-        case Chart():
-            return _markup(elements.figure(block))
-        case HeatMap():
-            return _markup(elements.head_map(block))
-    return _markup(texts_view(block.texts))
+def _svg(chart: Chart) -> Markup:
+    from hf_attnprobe.reports.svg import draw  # matplotlib is slow to import
+
+    return Markup(draw(chart))  # nosec B704: ElementTree has escaped its texts
 
 
-def _markup(html: Html | None) -> Markup:
-    return Markup(html or "")  # nosec B704: Html is escaped where it is made
+def _behind(drawn: Chart | HeatMap) -> Folded:
+    """The numbers of a drawing as a table; of very many only some."""
+    table = heads_table(drawn) if isinstance(drawn, HeatMap) else _values(drawn)
+    known = [
+        k
+        for k in range(len(table.head))
+        if k < 2 or any(written(row[k]) != written(None) for row in table.rows)
+    ]
+    n_all = len(table.rows)
+    kept = table.rows[:MOST_ROWS]
+    if isinstance(drawn, HeatMap) and not shaded_map(drawn).is_coarse:
+        kept = table.rows  # one for each cell that is pointed at
+    said = f"{len(kept):,} of {n_all:,} values"
+    if isinstance(drawn, Chart) and drawn.kind in ("points", "curve"):
+        kept = _thinned(drawn, table.rows)
+        said = f"{len(kept):,} of {n_all:,} values, taken evenly"
+    return Folded(
+        "The numbers as a table",
+        [
+            Note(f"{said}; all are in the report's rows.") if len(kept) < n_all else None,
+            Table(
+                [table.head[k] for k in known],
+                [[row[k] for k in known] for row in kept],
+                f"Numbers of “{drawn.title}”",
+            ),
+        ],
+    )
+
+
+def _values(chart: Chart) -> Table:
+    """All that is drawn but the empty bins of a histogram."""
+    head, rows = chart.table()
+    if chart.kind == "histogram":
+        rows = [row for row in rows if row[2] != 0]
+    return Table(head, rows)  # type: ignore[arg-type]  # names and numbers
+
+
+def _thinned(chart: Chart, rows: Sequence[Sequence[Cell]]) -> list[Sequence[Cell]]:
+    """The rows of a chart's table; of long series only some, the last among them."""
+    kept: list[Sequence[Cell]] = []
+    start = 0
+    for s in chart.series:
+        own = rows[start : start + len(s.y)]
+        start += len(s.y)
+        if len(own) > 2 * MOST_POINTS:
+            step = (len(own) - 1) / (MOST_POINTS - 1)
+            own = [own[round(k * step)] for k in range(MOST_POINTS)]
+        kept += own
+    return [*kept, *rows[start:]]
 
 
 def _as_json(data: object) -> Markup:

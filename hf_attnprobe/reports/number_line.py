@@ -1,39 +1,57 @@
-"""A number among its yardsticks, on one line of HTML. Pure."""
+"""Where a number, its thresholds and its yardsticks stand on a line, for a page. Pure."""
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from hf_attnprobe.charts.chart import drawable, short
 from hf_attnprobe.markdown import interval
-from hf_attnprobe.reports.tags import Html, tag
+from hf_attnprobe.reports.document import NumberLine
 
 
 NARROW, WIDE = 2.1, 1.2
 """Room for a letter of a label, in percent of the line on a phone and on other screens."""
 
 
-def number_line(
-    value: float,
-    low: float | None,
-    high: float | None,
-    thresholds: Mapping[str, float],
-    yardsticks: Mapping[str, float],
-    ends: tuple[float, float] | None,
-    before: str = "",
-) -> Html:
-    """A value with its interval on a line, thresholds above it, yardsticks below.
+@dataclass(frozen=True)
+class Label:
+    """A label at its place.
 
-    Args:
-        value: NaN where there is none: the yardsticks are drawn all the same.
-        low: lower end of its interval; None without one.
-        high: upper end.
-        thresholds: where an answer changes, by what they are; dashed.
-        yardsticks: what others reach, by what they are; solid.
-        ends: of the line; None for round numbers around all that is on it.
-        before: what stands before the value, such as "at most".
+    Attributes:
+        text: of the label.
+        x: its place in percent of the line.
+        narrow: its row on a phone, so that no label runs into another.
+        wide: its row on other screens.
     """
-    bars = [v for v in (low, high) if v is not None]
-    start, end = _reach([value, *bars, *thresholds.values(), *yardsticks.values()], ends)
+
+    text: str
+    x: float
+    narrow: int
+    wide: int
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A line with all that stands on it, in percent of its length.
+
+    Attributes:
+        own: the number's label; none where there is no number.
+        thresholds: where an answer changes; dashed, above the line.
+        below: ends of the line and yardsticks; solid, below it.
+        bar: where the interval begins, and its width; None without one.
+    """
+
+    own: list[Label]
+    thresholds: list[Label]
+    below: list[Label]
+    bar: tuple[float, float] | None
+
+
+def placed(line: NumberLine) -> Placed:
+    """Everything on the line at its place; what is beyond its ends is left out."""
+    value, ci95 = line.number.value, line.number.ci95
+    marks = [*line.thresholds.values(), *line.yardsticks.values()]
+    start, end = _reach([value, *(ci95 or ()), *marks], line.ends)
 
     def place(number: float) -> float:
         """In percent of the line; at its end where a number is beyond."""
@@ -41,88 +59,58 @@ def number_line(
         return round(100 * share, 2)
 
     def held(named: Mapping[str, float]) -> dict[str, float]:
-        """Labels of what is on the line, with their places."""
         slack = 1e-9 * (end - start)
-        return {
-            f"{name} {short(v)}": place(v)
-            for name, v in named.items()
-            if start - slack <= v <= end + slack
-        }
+        held = {name: v for name, v in named.items() if start - slack <= v <= end + slack}
+        return {f"{name} {short(v)}": place(v) for name, v in held.items()}
 
-    own = {f"{before} {_number(value, low, high)}".lstrip(): value} if drawable(value) else {}
-    ends_of_line = {short(v): place(v) for v in (start, end) if v not in yardsticks.values()}
+    own = (
+        {f"{line.before} {interval(value, ci95)}".lstrip(): place(value)} if drawable(value) else {}
+    )
+    ends = {short(v): place(v) for v in (start, end) if v not in line.yardsticks.values()}
     bar = None
-    if own and low is not None and high is not None and low <= high:
-        width = round(place(high) - place(low), 2)
-        bar = tag("i", class_="interval", style=f"left:{place(low)}%;width:{width}%")
-    return tag(
-        "div",
-        _labels({text: place(v) for text, v in own.items()}, "own"),
-        _labels(held(thresholds), "threshold"),
-        tag(
-            "div",
-            bar,
-            [tag("i", class_="point", style=f"left:{place(v)}%") for v in own.values()],
-            class_="rail",
-        ),
-        _labels(ends_of_line | held(yardsticks), "below"),
-        class_="number-line",
-        role="img",
-        aria_label=line_in_words(value, low, high, thresholds, yardsticks),
+    if own and ci95 is not None and ci95[0] <= ci95[1]:
+        low, high = map(place, ci95)
+        bar = low, round(high - low, 2)
+    return Placed(
+        labels(own), labels(held(line.thresholds)), labels(ends | held(line.yardsticks)), bar
     )
 
 
-def line_in_words(
-    value: float,
-    low: float | None,
-    high: float | None,
-    thresholds: Mapping[str, float],
-    yardsticks: Mapping[str, float],
-) -> str:
-    """The same as a sentence.
+def line_in_words(line: NumberLine) -> str:
+    """The same as sentences.
 
-    >>> line_in_words(0.34, 0.31, 0.37, {"agrees": 0.6}, {"chance": 0.0})
+    >>> from hf_attnprobe.reports.document import Number
+    >>> line_in_words(NumberLine(Number(0.34, (0.31, 0.37)), {"agrees": 0.6}, {"chance": 0.0}))
     'The value is 0.340 [0.310, 0.370]. Thresholds: agrees 0.6. Compare: chance 0.'
     """
-    sentences = [f"The value is {_number(value, low, high)}."]
-    for word, marks in (("Thresholds", thresholds), ("Compare", yardsticks)):
+    sentences = [f"The value is {interval(line.number.value, line.number.ci95)}."]
+    for word, marks in (("Thresholds", line.thresholds), ("Compare", line.yardsticks)):
         if marks:
             said = ", ".join(f"{name} {short(v)}" for name, v in marks.items())
             sentences.append(f"{word}: {said}.")
     return " ".join(sentences)
 
 
-def _labels(labels: Mapping[str, float], kind: str) -> Html | None:
-    """Labels at their places in percent of the line, each with a stroke to the line.
+def labels(places: Mapping[str, float]) -> list[Label]:
+    """Labels at their places, each in a row where it has room on a narrow and a wide screen."""
+    narrow, wide = (label_rows(places, letter) for letter in (NARROW, WIDE))
+    return [Label(text, x, narrow[text], wide[text]) for text, x in places.items()]
+
+
+def label_rows(places: Mapping[str, float], letter: float) -> dict[str, int]:
+    """The row of each label, so that none runs into another.
 
     A label at the left end begins there and one at the right end stops there, so that none
     is ever outside.
     """
-    if not labels:
-        return None
-    rows = {"narrow": label_rows(labels, NARROW), "wide": label_rows(labels, WIDE)}
-    drawn = []
-    for k, (text, x) in enumerate(labels.items()):
-        at = ";".join([f"left:{x:g}%", *(f"--{name}:{row[k]}" for name, row in rows.items())])
-        drawn += [tag("i", style=at), tag("span", text, style=f"{at};--shift:-{x:g}%")]
-    sizes = ";".join(f"--{name}-rows:{1 + max(row)}" for name, row in rows.items())
-    return tag("div", *drawn, class_=kind, style=sizes)
-
-
-def label_rows(labels: Mapping[str, float], letter: float) -> list[int]:
-    """The row of each label, so that none runs into another."""
     rows, stops = {}, list[float]()  # where the last label of each row stops
-    for text, x in sorted(labels.items(), key=lambda label: label[1]):
+    for text, x in sorted(places.items(), key=lambda label: label[1]):
         room = letter * (len(text) + 1)
         begin = x - room * x / 100
         row = next((k for k, stop in enumerate(stops) if stop <= begin), len(stops))
         stops[row : row + 1] = [begin + room]
         rows[text] = row
-    return [rows[text] for text in labels]
-
-
-def _number(value: float, low: float | None, high: float | None) -> str:
-    return interval(value, None if low is None or high is None else (low, high))
+    return rows
 
 
 def _reach(values: Iterable[float], ends: tuple[float, float] | None) -> tuple[float, float]:

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 
 from hf_attnprobe import figures
 from hf_attnprobe.charts.chart import Chart, Series, drawable, short
-from hf_attnprobe.reports.tags import Html, join, tag
+from hf_attnprobe.reports.texts import legible
 
 
 COLOURS = {
@@ -38,11 +38,12 @@ KEPT = {"fill", "fill-opacity", "stroke", "stroke-dasharray", "stroke-width"}
 MOST_SPOTS = 80
 """More values than this of a series have no words each."""
 
+Element = ElementTree.Element
 Place = Callable[[float, float], tuple[float, float]]
 """From a value's place on the axes to one in the figures."""
 
 
-def draw(chart: Chart) -> Html:
+def draw(chart: Chart) -> str:
     """A chart as an SVG element; what is not a finite number is left out, and counted."""
     key = re.sub(r"[^\w-]", "-", chart.key)
     with warnings.catch_warnings(action="ignore"):  # a browser has glyphs that our font lacks
@@ -53,24 +54,34 @@ def draw(chart: Chart) -> Html:
             background.set_visible(False)
         svg = figures.written(figure, "svg", salt=key)
         drawn = ElementTree.fromstring(svg)  # nosec B314
-    return tag(
+    named = {f"{key}-title": ("title", chart.title), f"{key}-desc": ("desc", _described(chart))}
+    whole = Element(
         "svg",
-        tag("title", chart.title, id=f"{key}-title"),
-        tag("desc", _described(chart), id=f"{key}-desc"),
-        *map(_markup, drawn),
-        tag("g", *_spots(chart, ax), class_="spots"),
-        class_=f"chart {chart.kind}",
-        viewBox=drawn.get("viewBox"),
-        role="img",
-        aria_labelledby=f"{key}-title {key}-desc",
+        {
+            "class": f"chart {chart.kind}",
+            "viewBox": drawn.get("viewBox", ""),
+            "role": "img",
+            "aria-labelledby": " ".join(named),
+        },
     )
+    for own, (name, words) in named.items():
+        _with_text(ElementTree.SubElement(whole, name, {"id": own}), words)
+    for element in drawn:
+        whole.extend(_trimmed(element))
+    ElementTree.SubElement(whole, "g", {"class": "spots"}).extend(_spots(chart, ax))
+    return legible(ElementTree.tostring(whole, encoding="unicode"))
 
 
-def _markup(element: ElementTree.Element) -> Html:
+def _with_text(element: Element, words: str) -> Element:
+    element.text = words
+    return element
+
+
+def _trimmed(element: Element) -> list[Element]:
     """An element and what is in it, without what a page does not need."""
     name = _local(element.tag)
     if name in ("metadata", "style") or (name == "path" and "d" not in element.attrib):
-        return Html()
+        return []
     attributes = {
         _local(k): _in_few_letters(v)
         for k, v in element.items()
@@ -85,27 +96,26 @@ def _markup(element: ElementTree.Element) -> Html:
         attributes.pop("id", None)  # nobody refers to groups
         marks = element.findall("{*}use")
         if len(marks) > MOST_SPOTS:
-            return _cloud(marks, attributes)
+            return [_cloud(marks, attributes)]
         style = {k: v for mark in marks for k, v in _style(mark).items() if k.startswith("fill")}
     if style:
         attributes["style"] = ";".join(f"{k}:{v}" for k, v in style.items())
-    inner = join(map(_markup, element))
+    inner = [kept for child in element for kept in _trimmed(child)]
     if (name in ("g", "defs") and not inner) or (name == "g" and not attributes):
         return inner
-    return tag(name, *filter(None, [(element.text or "").strip(), inner]), **attributes)
+    kept = _with_text(Element(name, attributes), (element.text or "").strip())
+    kept.extend(inner)
+    return [kept]
 
 
-def _cloud(marks: list[ElementTree.Element], attributes: dict[str, str]) -> Html:
+def _cloud(marks: list[Element], attributes: dict[str, str]) -> Element:
     """Many discs in few letters: ends of lines without length."""
     style = _style(marks[0])
-    return tag(
-        "path",
-        d=_in_few_letters("".join(f"M {mark.get('x')} {mark.get('y')}h0" for mark in marks)),
-        class_="cloud",
-        style=f"stroke:{style['fill']};stroke-opacity:{style['fill-opacity']}",
-        stroke_width=figures.SMALL_MARK,
-        **attributes,
-    )
+    path = _in_few_letters("".join(f"M {mark.get('x')} {mark.get('y')}h0" for mark in marks))
+    stroke = f"stroke:{style['fill']};stroke-opacity:{style['fill-opacity']}"
+    size = str(figures.SMALL_MARK)
+    own = {"d": path, "class": "cloud", "style": stroke, "stroke-width": size}
+    return Element("path", own | attributes)
 
 
 def _local(name: str) -> str:
@@ -113,7 +123,7 @@ def _local(name: str) -> str:
     return name.rpartition("}")[2]
 
 
-def _style(element: ElementTree.Element) -> dict[str, str]:
+def _style(element: Element) -> dict[str, str]:
     """What of an element's style the page does not say, in the page's colours."""
     said = (part.split(": ") for part in element.get("style", "").split("; ") if part)
     return {
@@ -123,7 +133,7 @@ def _style(element: ElementTree.Element) -> dict[str, str]:
     }
 
 
-def _anchor(text: ElementTree.Element) -> dict[str, str]:
+def _anchor(text: Element) -> dict[str, str]:
     found = re.search("text-anchor: (middle|end)", text.get("style", ""))
     return {"text-anchor": found[1]} if found else {}
 
@@ -149,15 +159,14 @@ def _places(ax: Axes) -> Place:
     return place
 
 
-def _spots(chart: Chart, ax: Axes) -> Iterator[Html]:
+def _spots(chart: Chart, ax: Axes) -> Iterator[Element]:
     """What says a value in words while the pointer is there."""
     place = _places(ax)
     if chart.kind == "histogram":
         bottom, top = ax.get_ylim()
         for start, end, words in _bins(chart):
             (left, low), (right, high) = place(start, bottom), place(end, top)
-            strip = f"M{left} {low}H{right}V{high}H{left}z"
-            yield tag("path", tag("title", words), d=strip)
+            yield _spot("path", words, d=f"M{left} {low}H{right}V{high}H{left}z")
         return
     for k, series in enumerate(chart.series):
         spots = list(enumerate(figures.spots(chart, k)))
@@ -166,7 +175,13 @@ def _spots(chart: Chart, ax: Axes) -> Iterator[Html]:
         for i, spot in spots if len(spots) <= MOST_SPOTS else ():
             if all(map(drawable, spot)):
                 x, y = place(*spot)
-                yield tag("circle", tag("title", _said(chart, series, i)), cx=x, cy=y)
+                yield _spot("circle", _said(chart, series, i), cx=str(x), cy=str(y))
+
+
+def _spot(name: str, words: str, **attributes: str) -> Element:
+    spot = Element(name, attributes)
+    _with_text(ElementTree.SubElement(spot, "title"), words)
+    return spot
 
 
 def _bins(chart: Chart) -> Iterator[tuple[float, float, str]]:

@@ -30,7 +30,7 @@ from hf_attnprobe.reports.document import (
     number_line_in_words,
     written,
 )
-from hf_attnprobe.reports.shown_texts import in_words
+from hf_attnprobe.reports.texts import in_words
 from hf_attnprobe.terminal import one_line, visible
 
 

@@ -1,9 +1,9 @@
-"""Texts with their tokens shaded by what each ranking says of them. Pure."""
+"""Shown texts: in words, and as tokens to be shaded by what each ranking says of them. Pure."""
 
 import re
-from collections.abc import Iterable, Sequence
-from html import escape
-from itertools import count
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 
 from hf_attnprobe.charts.shown_text import (
     ADVERSARY_EPSILON,
@@ -13,14 +13,9 @@ from hf_attnprobe.charts.shown_text import (
     SIGNED,
     ShownText,
 )
-from hf_attnprobe.reports.elements import details, html_table
-from hf_attnprobe.reports.tags import Html, join, tag
+from hf_attnprobe.reports.document import Block, Cell, Folded, Quoted, Strong, Table, Words
 
 
-N_STEPS = 9
-"""Steps of shading above none."""
-UNFOLDED = 400
-"""Tokens of a text that are seen at once; the others are folded away."""
 NAMES = {
     "attention": "attention",
     "adversary": "adversary",
@@ -33,166 +28,165 @@ MEANINGS = {
     "gradient": "which tokens the output reacts to, with attention held fixed",
     "leave_one_out": "how far the output moves without the token",
 }
+SHOWN_WEIGHT = 0.05  # in words tokens with less attention have no number
+N_SHOWN = 5  # in words: tokens of the largest importances
+N_STEPS = 9  # of shading above none
+UNFOLDED = 400  # tokens of a text that are seen at once; the others are folded away
+MOST_TOKENS = 600
+"""Of all texts of a page together, but for its first text, so that it stays light."""
+MOST_NUMBERED = 30
+"""Tokens of a text whose numbers stand in a table on a page."""
 
 
-def texts_view(texts: Sequence[ShownText]) -> Html:
-    """All texts under one legend."""
-    return join([_legend(texts), *map(_article, texts)])
+UNSEEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069]"
+)
+"""Characters that steer a terminal, the direction of writing, or cannot be encoded."""
 
 
-def _legend(texts: Sequence[ShownText]) -> Html:
-    """What is shown, what shading means, and what it is scaled by."""
-    names = [n for n in NAMES if any(n in text.scores for text in texts)]
-    steps = [tag("span", f"{step / N_STEPS:.0%}", class_=f"s{step}") for step in (0, 3, 6, N_STEPS)]
-    shades = join(steps, " ")
-    lines: list[object] = [
-        "Shading and the thickness of the line below say how large a token's score is, "
-        "beside the largest of the same row, whose size stands behind the row's name: "
-        "compare within a row, not between rows. "
-    ]
-    signed = Html("")
-    if set(names) & set(SIGNED):
-        plus = tag("span", "speaks for the prediction (+)", class_="s6")
-        minus = tag("span", "speaks against it (−)", class_="s6 m")
-        signed = tag("p", plus, " solid line; ", minus, " dashed line", class_="signed")
-    rows = [[tag("dt", NAMES[name]), tag("dd", f"{MEANINGS[name]}.")] for name in names]
-    if any(text.smallest_set for text in texts):
-        boxed = tag("span", "boxed", class_="flip")
-        meaning = (
-            "the smallest set of tokens whose attention has to be erased to change the decision."
-        )
-        rows.append([tag("dt", boxed), tag("dd", meaning)])
-    if any(text.unknown for text in texts):
-        dotted = tag("span", "dotted", class_="unknown")
-        rows.append([tag("dt", dotted), tag("dd", "a token the model has no word for.")])
-    return tag(
-        "div",
-        tag("p", *lines),
-        tag("p", shades, class_="tokens weights"),
-        signed and tag("div", signed, class_="tokens"),
-        tag("dl", rows),
-        tag(
-            "p",
-            "One text shows what happened in it, and not how often that happens: an audit "
-            "counts that over many texts.",
-        ),
-        class_="texts-legend",
-    )
+def legible(text: str) -> str:
+    """A text as HTML can hold it, with the names of characters that are not seen.
+
+    >>> legible("a\\u202eb\\x00")
+    'a[U+202E]b[U+0000]'
+    """
+    if hasattr(text, "__html__"):
+        return text
+    return UNSEEN.sub(lambda found: f"[U+{ord(found[0]):04X}]", text)
 
 
-def _article(text: ShownText) -> Html:
-    right = {True: "true", False: "false", None: "unknown"}[text.correct]
-    return tag(
-        "article",
-        _header(text),
-        *[_ranking(text, name) for name in _names(text)],
-        _smallest(text),
-        _numbers(text),
-        class_="text",
-        data_class=harmless(text.predicted),
-        data_right=right,
-    )
+# --- in words -------------------------------------------------------------------------
 
 
-def _names(text: ShownText) -> list[str]:
-    """Rankings in the order of the legend, then those it does not know."""
-    known = [name for name in NAMES if name in text.scores]
-    return known + [name for name in text.scores if name not in NAMES]
+def in_words(text: ShownText) -> list[Block]:
+    """A text with its attention, beside what else ranks its tokens."""
+    of = f" ({text.attention_of})" if text.attention_of else ""
+    lines: list[Words] = [(f"attention{of}: ", *_weights(text, text.scores["attention"]))]
+    if "adversary" in text.scores:
+        how = ", ".join(of_adversary(text))
+        lines.append((f"adversary ({how}): ", *_weights(text, text.scores["adversary"])))
+    for name in SIGNED:
+        if name in text.scores:
+            lines.append((f"{NAMES[name]}, largest: ", *_largest(text, name)))
+    if text.smallest_set is not None:
+        tokens = _joined([[Quoted(text.tokens[k])] for k in text.smallest_set], ", ")
+        lines.append(("smallest set that flips the decision: ", *(tokens or ["there is none"])))
+    truth: list[str] = [] if text.label is None else [", labelled ", Quoted(text.label)]
+    sure = "" if text.probability is None else f" with probability {text.probability:.3f}"
+    why = f" Shown: {text.why}." if text.why else ""
+    named = f"Text {text.example_id}"
+    return [(named, *truth, ": predicted ", Quoted(text.predicted), f"{sure}.{why}"), lines]
 
 
-def _header(text: ShownText) -> Html:
-    said: list[object] = ["predicted ", tag("strong", harmless(text.predicted))]
-    if text.probability is not None:
-        said.append(f" (probability {text.probability:.3f})")
-    if text.label is not None:
-        said += [", labelled ", tag("strong", harmless(text.label))]
-    if text.correct is not None:
-        verdict = "✓ right" if text.correct else "✗ wrong"
-        said += [" ", tag("span", verdict, class_="right" if text.correct else "wrong")]
-    return tag(
-        "header",
-        tag("h3", f"Text {text.example_id}"),
-        tag("p", *said),
-        tag("p", f"Shown: {harmless(text.why)}.", class_="why") if text.why else None,
-    )
+def of_adversary(text: ShownText) -> list[str]:
+    """How far it may move the output, how far it is from attention, and what the model says."""
+    words = {
+        ADVERSARY_EPSILON: "output changed by at most ε = {:g}",
+        ADVERSARY_JSD: "JSD {:.3f} from attention, of at most 0.69",
+        ADVERSARY_PROBABILITY: "probability of the prediction with it {:.3f}",
+    }
+    return [said.format(text.numbers[n]) for n, said in words.items() if n in text.numbers]
 
 
-def _ranking(text: ShownText, name: str) -> Html:
+def _largest(text: ShownText, name: str) -> list[str]:
     scores = text.scores[name]
-    sizes = [abs(score) for score in scores if score == score]
-    largest = max(sizes, default=0.0)
-    signed = name in SIGNED
-    aside = f"largest {'size ' if signed else ''}{largest:.3g}"
-    if sizes and largest < NEGLIGIBLE:
-        # Shaded by the largest, what is next to nothing would look like all others.
-        aside, largest = "all below 1e-6", 0.0
-    if name == "attention" and text.attention_of:
-        aside = f"{text.attention_of}; {aside}"
-    if name == "adversary":
-        aside = "; ".join([*_of_adversary(text), aside])
-    if signed and text.speaks_for:
-        aside = f"+ for {harmless(text.speaks_for)}; {aside}"
-    return tag(
-        "div",
-        tag("h4", NAMES.get(name, name), " ", tag("small", f"({aside})")),
-        _tokens(text, name, largest),
-        class_="ranking",
-    )
+    order = sorted(range(len(scores)), key=lambda k: -abs(scores[k]))[:N_SHOWN]
+    return _joined([[Quoted(text.tokens[k]), f" ({scores[k]:+.2g})"] for k in order], ", ")
 
 
-def _of_adversary(text: ShownText) -> list[str]:
-    """How far it is from attention, and what the model says with it."""
-    found = []
-    if ADVERSARY_EPSILON in text.numbers:
-        within = text.numbers[ADVERSARY_EPSILON]
-        found.append(f"other attention that changes the output by at most ε = {within:g}")
-    if ADVERSARY_JSD in text.numbers:
-        distance = text.numbers[ADVERSARY_JSD]
-        found.append(f"JSD {distance:.2f} from attention, of at most 0.69")
-    if ADVERSARY_PROBABILITY in text.numbers:
-        probability = text.numbers[ADVERSARY_PROBABILITY]
-        found.append(f"probability of {harmless(text.predicted)} with it {probability:.3f}")
-    return found
+def _weights(text: ShownText, weights: Sequence[float]) -> list[str]:
+    """The text; tokens with much attention are strong, with their weight.
+
+    Of a pair it says where each text begins.
+    """
+    words: list[list[str]] = []
+    names, before = ("(text)", "(second text)"), None
+    for k, (token, weight) in enumerate(zip(text.tokens, weights, strict=True)):
+        if text.segments and text.segments[k] != before:
+            before = text.segments[k]
+            words.append([names[before]])
+        shown = weight >= SHOWN_WEIGHT
+        words.append([Strong(token), f" ({weight:.2f})"] if shown else [Quoted(token)])
+    return _joined(words, " ")
 
 
-def _tokens(text: ShownText, name: str, largest: float) -> Html:
-    """The whole text; what is beyond the first tokens is folded away."""
-    signed = name in SIGNED
-    kind = "tokens signed" if signed else "tokens weights"
-    shown = list(_spans(text, text.scores[name], largest, signed, name == "attention"))
-    first = tag("p", Html("".join(shown[:UNFOLDED])), class_=kind, dir="auto")
-    rest = shown[UNFOLDED:]
-    if not rest:
-        return first
-    more = tag("p", Html("".join(rest)), class_=kind, dir="auto")
-    return join([first, details(f"the other {len(rest):,} tokens", more)])
+def _joined(parts: Sequence[Sequence[str]], between: str) -> list[str]:
+    joined: list[str] = []
+    for k, part in enumerate(parts):
+        joined += [between, *part] if k else part
+    return joined
 
 
-def _spans(
-    text: ShownText,
-    scores: Sequence[float],
-    largest: float,
-    signed: bool,
-    boxed: bool,
-) -> Iterable[str]:
-    """A span per token, with the space before it; few letters each, there may be many."""
-    glued, unknown = set(text.glued), set(text.unknown)
-    flips = set(text.smallest_set or ()) if boxed else set()
-    segment = None
-    for k, token, score in zip(count(), text.tokens, scores, strict=False):
+# --- shaded, for a page ---------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """What a ranking says of a text's tokens.
+
+    Attributes:
+        name: of the ranking, in words.
+        aside: what it is of, and its largest size.
+        is_signed: whether its scores speak for and against.
+        tokens: of each the text's part that begins there (else ""), the space before it, its
+            classes in the style of the page, and itself.
+    """
+
+    name: str
+    aside: str
+    is_signed: bool
+    tokens: list[tuple[str, str, str, str]]
+
+
+def fitting(texts: Sequence[ShownText]) -> list[ShownText]:
+    """The texts that a page has room for: the first, and those that follow it within bounds."""
+    sizes = accumulate(len(text.tokens) for text in texts)
+    return [
+        t for k, (t, n) in enumerate(zip(texts, sizes, strict=True)) if not k or n <= MOST_TOKENS
+    ]
+
+
+def rankings_of(texts: Sequence[ShownText]) -> list[str]:
+    """The rankings that some text has, in the order of the legend; then others."""
+    found = dict.fromkeys(name for text in texts for name in text.scores)
+    return [*(name for name in NAMES if name in found), *(n for n in found if n not in NAMES)]
+
+
+def rankings(text: ShownText) -> Iterator[Ranking]:
+    """A text's tokens with their shading, ranking by ranking."""
+    for name in rankings_of([text]):
+        scores = text.scores[name]
+        largest = max((abs(score) for score in scores if score == score), default=0.0)
+        is_signed = name in SIGNED
+        aside = f"largest {'size ' if is_signed else ''}{largest:.3g}"
+        if scores and largest < NEGLIGIBLE:
+            # Shaded by the largest, what is next to nothing would look like all others.
+            aside, largest = "all below 1e-6", 0.0
+        of = {"attention": [text.attention_of], "adversary": of_adversary(text)}.get(name, [])
+        if is_signed and text.speaks_for:
+            of = [f"+ for {text.speaks_for}"]
+        said = "; ".join(filter(None, [*of, aside]))
+        yield Ranking(NAMES.get(name, name), said, is_signed, list(_tokens(text, name, largest)))
+
+
+def _tokens(text: ShownText, name: str, largest: float) -> Iterator[tuple[str, str, str, str]]:
+    """Few letters each, since there may be many: a token without shade has no class."""
+    flips = set(text.smallest_set or ()) if name == "attention" else set()
+    glued, unknown, segment = set(text.glued), set(text.unknown), None
+    for k, (token, score) in enumerate(zip(text.tokens, text.scores[name], strict=True)):
+        begins = ""
         if text.segments and text.segments[k] != segment:
             segment = text.segments[k]
-            yield f' <em class="segment">{("first", "second")[segment == 1]} text</em>'
-        classes = [f"s{_step(score, largest)}"]
-        classes += ["m"] if signed and score < 0 else []
-        classes += ["flip"] if k in flips else []
-        classes += ["unknown"] if k in unknown else []
-        number = f"{score:+.3g}" if signed else f"{score:.3g}"
-        space = "" if k in glued else " "
-        yield (
-            f'{space}<span class="{" ".join(classes)}" title="{number}">'
-            f"{escape(harmless(token), quote=False)}</span>"
-        )
+            begins = ("first text", "second text")[segment == 1]
+        step = _step(score, largest)
+        classes = {
+            f"s{step}": step > 0,
+            "m": step > 0 and name in SIGNED and score < 0,
+            "flip": k in flips,
+            "unknown": k in unknown,
+        }
+        kinds = " ".join(kind for kind, holds in classes.items() if holds)
+        yield begins, "" if k in glued else " ", kinds, token
 
 
 def _step(score: float, largest: float) -> int:
@@ -202,60 +196,23 @@ def _step(score: float, largest: float) -> int:
     return min(N_STEPS, int(abs(score) / largest * N_STEPS + 0.5))
 
 
-def _smallest(text: ShownText) -> Html | None:
-    """The smallest set in words, beside its boxes."""
-    if text.smallest_set is None:
-        return None
-    if not text.smallest_set:
-        said = "No set of tokens changes the decision when its attention is erased."
-        return tag("p", said, class_="smallest")
-    n, all_tokens = len(text.smallest_set), len(text.tokens)
-    words = [harmless(text.tokens[k]) for k in text.smallest_set[:12]]
-    more = f" and {n - len(words)} more" if n > len(words) else ""
-    return tag(
-        "p",
-        f"The decision changes when the attention of {n} of {all_tokens} tokens is "
-        "erased, and of no fewer: ",
-        join([tag("bdi", word, class_="flip") for word in words], " "),
-        f"{more}.",
-        class_="smallest",
-    )
-
-
-def _numbers(text: ShownText) -> Html | None:
+def numbers(text: ShownText) -> Folded:
     """All numbers of a text in tables, for who cannot see the shading."""
-    names = _names(text)
-    head = ["place", "token", *[NAMES.get(name, name) for name in names]]
-    rows = [
-        [k + 1, harmless(token), *[_number(text.scores[n][k]) for n in names]]
-        for k, token in enumerate(text.tokens[:UNFOLDED])
-    ]
+    names = rankings_of([text])
+    kept = [*range(len(text.tokens))]
     caption = ""
-    if len(text.tokens) > UNFOLDED:
-        caption = f"The first {UNFOLDED} of {len(text.tokens):,} tokens."
-    of_text = [[name, f"{value:.3g}"] for name, value in text.numbers.items()]
-    return details(
+    if len(kept) > MOST_NUMBERED:
+        order = sorted(kept, key=lambda k: -max(abs(text.scores[n][k]) for n in names))
+        kept = sorted(order[:MOST_NUMBERED])
+        caption = f"The {MOST_NUMBERED} of {len(text.tokens):,} tokens with the largest scores."
+    rows: list[list[Cell]] = [
+        [k + 1, text.tokens[k], *(text.scores[name][k] for name in names)] for k in kept
+    ]
+    of_text: list[list[Cell]] = [[name, value] for name, value in text.numbers.items()]
+    return Folded(
         "the numbers",
-        html_table(["of this text", "number"], of_text, sortable=False) if of_text else None,
-        html_table(head, rows, caption=caption),
+        [
+            Table(["of this text", "number"], of_text, sortable=False),
+            Table(["place", "token", *(NAMES.get(name, name) for name in names)], rows, caption),
+        ],
     )
-
-
-def _number(value: float) -> float | str:
-    """With three digits, however small it is."""
-    return value if value == 0 or abs(value) >= 0.0005 or value != value else f"{value:.1e}"
-
-
-UNSEEN = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069]"
-)
-"""Characters that steer a terminal, the direction of writing, or cannot be encoded."""
-
-
-def harmless(text: str) -> str:
-    """Text whose characters that are not seen are named.
-
-    >>> harmless("a\\u202eb\\x00")
-    'a[U+202E]b[U+0000]'
-    """
-    return UNSEEN.sub(lambda found: f"[U+{ord(found[0]):04X}]", text)
