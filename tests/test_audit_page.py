@@ -16,7 +16,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hf_attnprobe.reports.html import SYMBOLS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import BertConfig, BertForSequenceClassification
@@ -50,6 +49,7 @@ from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.faithfulness import Permutation, readings
 from hf_attnprobe.faithfulness.registry import asked_tests
 from hf_attnprobe.reports import html as pages
+from hf_attnprobe.reports.html import SYMBOLS
 from hf_attnprobe.statistics.estimates import Estimate, mean_estimate
 from hf_attnprobe.statistics.grades import Answer, grade
 from hf_attnprobe.statistics.summary import summarize
