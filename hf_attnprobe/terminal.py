@@ -1,5 +1,7 @@
 """Lines for a terminal, in which nothing of a user's text is a command to it."""
 
+import errno
+import os
 import re
 import sys
 from typing import TextIO
@@ -39,10 +41,17 @@ def show(text: object, *, end: str = "\n", file: TextIO | None = None) -> None:
     Args:
         text: of any lines.
         end: what follows it.
-        file: default stdout.
+        file: default stdout. What its encoding lacks is written out.
+
+    Raises:
+        BrokenPipeError: nobody reads the file, or it was closed from the beginning.
     """
     stream = file or sys.stdout
-    stream.write(visible(str(text)) + end)
+    if stream is None:
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+    encoding = stream.encoding or "utf-8"
+    said = (visible(str(text)) + end).encode(encoding, "backslashreplace")
+    stream.write(said.decode(encoding))
     stream.flush()
 
 

@@ -18,6 +18,7 @@ from hf_attnprobe import demonstration as demo
 from hf_attnprobe.auditing.options import TESTS, AuditOptions
 from hf_attnprobe.calibration.run import calibrate
 from hf_attnprobe.checkpoint_comparison import run as checkpoint_comparison
+from hf_attnprobe.cli import verbs
 from hf_attnprobe.data import examples as data
 from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.data.catalogue import known_datasets
@@ -285,7 +286,7 @@ def test_modules_and_public_functions_say_what_they_are():
 def commands() -> dict[str, argparse.ArgumentParser]:
     (found,) = (
         action
-        for action in cli.build_parser()._actions
+        for action in verbs.build_parser()._actions
         if isinstance(action, argparse._SubParsersAction)
     )
     return found.choices
@@ -329,8 +330,8 @@ FUNCTIONS["train"] |= OF_ARCHITECTURE | names_of([PublishingOptions]).keys()
 
 
 def test_every_verb_has_a_function_and_the_documentation_of_one():
-    assert commands().keys() == cli.COMMANDS.keys() == FUNCTIONS.keys()
-    for name, function in cli.COMMANDS.items():
+    assert commands().keys() == verbs.COMMANDS.keys() == FUNCTIONS.keys()
+    for name, function in verbs.COMMANDS.items():
         assert len(function.__doc__.split()) >= 4
         assert f"attnprobe {name}" in (PACKAGE.parent / "README.md").read_text()
         assert re.search(rf"\b{name}\b", cli.__doc__)

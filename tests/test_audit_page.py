@@ -42,9 +42,9 @@ from hf_attnprobe.auditing.verdict import (
     what_is_shown,
 )
 from hf_attnprobe.charts.shown_text import ShownText
-from hf_attnprobe.cli import build_parser
 from hf_attnprobe.cli.flags import asked as asked_by_flags
 from hf_attnprobe.cli.flags import of_audits
+from hf_attnprobe.cli.verbs import build_parser
 from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.faithfulness import Permutation, readings
 from hf_attnprobe.faithfulness.registry import asked_tests

@@ -9,8 +9,7 @@ import pytest
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from by_name import BY_DEFAULT, audit_by_name
-from hf_attnprobe import cli as cli_module
-from hf_attnprobe.cli import build_parser
+from hf_attnprobe.cli.verbs import COMMANDS, build_parser
 from hf_attnprobe.faithfulness import readings
 from mini_hub import MiniHub
 
@@ -495,7 +494,7 @@ def test_what_does_not_resume_says_so(cli, monkeypatch, tmp_path):
     def stop(arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setitem(cli_module.COMMANDS, "demo", stop)
+    monkeypatch.setitem(COMMANDS, "demo", stop)
     done = cli("demo", "--output-dir", tmp_path / "out")
     assert done.code == 130 and "run the same command again to start over" in done.err
 

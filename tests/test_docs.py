@@ -20,7 +20,7 @@ import reference_page
 import rules_table
 import zoo
 from hf_attnprobe import adapters, attention_model, figures, functional
-from hf_attnprobe.cli import build_parser
+from hf_attnprobe.cli.verbs import build_parser
 from hf_attnprobe.data.tokenizer import read_vectors
 from hf_attnprobe.faithfulness import registry
 from hf_attnprobe.testing import CHECKS

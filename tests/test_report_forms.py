@@ -10,7 +10,7 @@ import pytest
 from hf_attnprobe import AttnProbeError, Report, audit
 from hf_attnprobe.auditing.result import to_json
 from hf_attnprobe.auditing.verdict import ALL_TEXTS
-from hf_attnprobe.cli import build_parser
+from hf_attnprobe.cli.verbs import build_parser
 from hf_attnprobe.reports.text import WIDTH
 from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.statistics.verdicts import RULES

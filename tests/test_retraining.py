@@ -23,9 +23,8 @@ from transformers import (
 )
 
 from hf_attnprobe import AttentionClassifierConfig, AttnProbeError, train_classifier
-from hf_attnprobe.cli import build_parser
 from hf_attnprobe.cli.flags import asked as asked_by_flags
-from hf_attnprobe.cli.verbs import of_retrainings
+from hf_attnprobe.cli.verbs import build_parser, of_retrainings
 from hf_attnprobe.data.examples import DatasetName
 from hf_attnprobe.retraining.document import command as retraining_command
 from hf_attnprobe.retraining.options import Adversary, RetrainOptions, Seeds

@@ -14,7 +14,7 @@ import pytest
 
 import hf_attnprobe
 from hf_attnprobe import figures, functional
-from hf_attnprobe.cli import build_parser
+from hf_attnprobe.cli.verbs import build_parser
 from hf_attnprobe.faithfulness import registry
 
 

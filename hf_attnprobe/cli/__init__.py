@@ -1,26 +1,29 @@
 """attnprobe demo | train | audit | plan | work | retrain | compare | deceive | study | calibrate | report | card | datasets
 
 Every verb is a public function; every flag is one of its arguments or options. Results go
-to stdout, progress and log to stderr. A known error is one line and exit code 1, a usage
-error exit code 2, an answer that ``audit --fail-on`` names exit code 3.
+to stdout, progress and log to stderr. A command that does not end well says why in one line:
+
+    1    a known error: what was expected, what came, what to do
+    2    a usage error
+    3    an answer that ``audit --fail-on`` names
+    130  Ctrl-C
+    141  nobody reads what is printed, as behind ``| head``; the one end without a line
+    143  SIGTERM, which schedulers send
+
+All that takes time to import is imported by :func:`main`, so that Ctrl-C meets it there.
 """
 
+import contextlib
 import errno
-import logging
 import os
+import signal
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from importlib.metadata import version
-from typing import Any
+from collections.abc import Iterator, Sequence
+from types import FrameType
 
-from hf_attnprobe.cli import verbs
-from hf_attnprobe.cli.flags import CommandParser
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.options import check_path
-from hf_attnprobe.progress import say
-from hf_attnprobe.storage.folders import check_usable
 from hf_attnprobe.terminal import one_line, show
 
 
@@ -39,51 +42,92 @@ OF_THE_DISK = {
 """What to do where the system refuses, by its number."""
 WAIT_FOR_FIRST = 30.0
 """Seconds in which a launcher ends the other processes once the first has failed."""
+BY_SIGNAL = 128
+"""What a shell adds to the number of a signal to make an exit code."""
+BROKEN_PIPE = BY_SIGNAL + 13
+STOPPING = {signal.SIGINT: "interrupted", signal.SIGTERM: "stopped by SIGTERM"}
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal ends the command.
+
+    Where a plain KeyboardInterrupt has passed ``exec``, as that of dataclasses, Python
+    kills its own process at the end, whatever the exit code.
+    """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
-    command = None
+    words = sys.argv[1:] if argv is None else [*argv]
+    again = "start over" if words[:1] in (["demo"], ["deceive"]) else "continue"
+    advice = f"run the same command again to {again}"
+    with _signals_stop(advice) as received:
+        try:
+            from hf_attnprobe.cli.verbs import run
+
+            return run(words)
+        except BaseException as error:
+            if received:  # whatever a library made of it
+                return _say_stopped(received[0], advice)
+            if isinstance(error, KeyboardInterrupt):
+                return _say_stopped(signal.SIGINT, advice)
+            return _say_error(error)
+
+
+@contextlib.contextmanager
+def _signals_stop(advice: str) -> Iterator[list[int]]:
+    """Signals that end a command raise :class:`Stopped`; a second one ends it at once.
+
+    Args:
+        advice: what the second one says.
+
+    Yields:
+        The numbers of the signals that came. Once one has, they stay as they are set here.
+    """
+    received: list[int] = []
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if received:
+            os.write(2, f"attnprobe: {STOPPING[signal.Signals(number)]}; {advice}\n".encode())
+            os._exit(BY_SIGNAL + number)
+        received.append(number)
+        raise Stopped
+
+    usual = (signal.SIG_DFL, signal.default_int_handler)
+    before = {}
+    if threading.current_thread() is threading.main_thread():  # no other can
+        before = {n: signal.signal(n, stop) for n in STOPPING if signal.getsignal(n) in usual}
     try:
-        arguments = vars(build_parser().parse_args(argv))
-        command = arguments.pop("command")
-        check_places(arguments)
-        with _log_on_stderr():
-            return COMMANDS[command](arguments) or 0
-    except AttnProbeError as error:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_IGN if received else handler)
+
+
+def _say_stopped(number: int, advice: str) -> int:
+    """Of several processes the first says it; the exit code."""
+    if os.environ.get("RANK", "0") == "0":
+        show(f"attnprobe: {STOPPING[signal.Signals(number)]}; {advice}", file=sys.stderr)
+    return BY_SIGNAL + number
+
+
+def _say_error(error: BaseException) -> int:
+    """The exit code of an error that is known; others are raised again."""
+    if isinstance(error, AttnProbeError):
         _say_once(one_line(str(error)))
         return 1
-    except OSError as error:
-        advice = OF_THE_DISK.get(error.errno or 0)
-        if advice is None:
-            raise
-        _say_once(
-            f"cannot write ({one_line(str(error))}); what was written stays: {advice} and "
-            "run the same command again"
-        )
-        return 1
-    except KeyboardInterrupt:
-        again = "start over" if command in ("demo", "deceive") else "continue"
-        _say_once(f"interrupted; run the same command again to {again}")
-        return 130
-
-
-def check_places(arguments: Mapping[str, Any]) -> None:
-    """Checks what can be checked of paths before anything is imported that takes seconds.
-
-    Raises:
-        AttnProbeError: a path where nothing is, or a folder that cannot be written to.
-    """
-    models = [arguments.get("model"), *arguments.get("models", ())]
-    for model in filter(None, models):
-        check_path("model", model)
-    if "dataset" in arguments:
-        from hf_attnprobe.data.sources import recipe_of
-
-        recipe_of(arguments["dataset"])
-    output_dir = arguments.get("output_dir")
-    if output_dir is not None and "://" not in output_dir:
-        check_usable(output_dir)
+    if isinstance(error, BrokenPipeError):
+        with contextlib.suppress(AttributeError, OSError):  # Python's last flush fails too
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    advice = OF_THE_DISK.get(error.errno or 0) if isinstance(error, OSError) else None
+    if advice is None:
+        raise error
+    _say_once(
+        f"cannot write ({one_line(str(error))}); what was written stays: {advice} and "
+        "run the same command again"
+    )
+    return 1
 
 
 def _say_once(message: str) -> None:
@@ -94,72 +138,3 @@ def _say_once(message: str) -> None:
     if os.environ.get("RANK", "0") != "0":
         time.sleep(WAIT_FOR_FIRST)
     show(f"attnprobe: {message}", file=sys.stderr)
-
-
-def build_parser() -> CommandParser:
-    """All commands and flags."""
-    parser = CommandParser(
-        prog="attnprobe",
-        description="Does this model's attention explain its predictions?",
-    )
-    parser.add_argument(
-        "--version", action="version", version=f"%(prog)s {version('hf_attnprobe')}"
-    )
-    commands = parser.add_subparsers(dest="command", required=True, prog="attnprobe")
-
-    def add(name: str, said: str) -> CommandParser:
-        return commands.add_parser(name, help=said)
-
-    verbs.add_demo(add("demo", "train and audit on generated data whose deciding words are known"))
-    verbs.add_train(add("train", "train an attention classifier"))
-    verbs.add_audit(add("audit", "run faithfulness tests on a model"))
-    verbs.add_plan(add("plan", "cut an audit into partitions, for many processes and machines"))
-    verbs.add_work(add("work", "compute partitions of a plan until none is left"))
-    verbs.add_retrain(add("retrain", "run the tests that train models (Wiegreffe & Pinter 2019)"))
-    verbs.add_study(add("study", "run a study file or a paper's tables, with one report"))
-    verbs.add_compare(add("compare", "put checkpoints beside one another, regularised or not"))
-    verbs.add_deceive(add("deceive", "train a model to hide its attention to some tokens"))
-    verbs.add_calibrate(
-        add("calibrate", "count the verdict's wrong answers where the truth is known")
-    )
-    verbs.add_report(add("report", "render the report of an audit"))
-    verbs.add_card(add("card", "write a checkpoint's model card, and publish both on the Hub"))
-    verbs.add_datasets(add("datasets", "list the data sets that have a name, and what to bring"))
-    return parser
-
-
-@contextmanager
-def _log_on_stderr() -> Iterator[None]:
-    """Shows the log of this package, and not those of the libraries below it."""
-    log = logging.getLogger("hf_attnprobe")
-    log.setLevel(logging.INFO)
-    handler = _BesideBar()
-    log.addHandler(handler)
-    try:
-        yield
-    finally:
-        log.removeHandler(handler)
-
-
-class _BesideBar(logging.Handler):
-    """Writes to stderr, above a bar that is open."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        say(self.format(record))
-
-
-COMMANDS: dict[str, Callable[[dict[str, Any]], int | None]] = {
-    "demo": verbs.run_demo,
-    "train": verbs.run_train,
-    "audit": verbs.run_audit,
-    "plan": verbs.run_plan,
-    "work": verbs.run_work,
-    "retrain": verbs.run_retrain,
-    "study": verbs.run_study,
-    "compare": verbs.run_compare,
-    "deceive": verbs.run_deceive,
-    "calibrate": verbs.run_calibrate,
-    "report": verbs.run_report,
-    "card": verbs.run_card,
-    "datasets": verbs.run_datasets,
-}

@@ -2,7 +2,11 @@
 
 import argparse
 import json
+import logging
 import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,10 +29,12 @@ from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.deception.options import DeceptionOptions
 from hf_attnprobe.demonstration import DemoOptions, demo, rationale_line, rationale_sentences
 from hf_attnprobe.hub.options import CardOptions, PublishingOptions
-from hf_attnprobe.options import Options, from_flat
+from hf_attnprobe.options import Options, check_path, from_flat
 from hf_attnprobe.partitions.options import WorkOptions
+from hf_attnprobe.progress import say
 from hf_attnprobe.retraining import TESTS as RETRAININGS
 from hf_attnprobe.retraining.options import RetrainOptions
+from hf_attnprobe.storage.folders import check_usable
 from hf_attnprobe.studies.options import StudyOptions
 from hf_attnprobe.terminal import show
 from hf_attnprobe.training.options import Architecture, TrainingOptions
@@ -446,7 +452,6 @@ def add_study(parser: argparse.ArgumentParser) -> None:
 
 def run_study(arguments: dict[str, Any]) -> None:
     """Runs a study file, or the rest of it, and prints the report."""
-    from hf_attnprobe.options import from_flat
     from hf_attnprobe.studies.report import to_json
     from hf_attnprobe.studies.run import study
 
@@ -476,7 +481,6 @@ def run_calibrate(arguments: dict[str, Any]) -> None:
     """Calibrates the verdict and prints the tables."""
     from hf_attnprobe.calibration.report import to_json
     from hf_attnprobe.calibration.run import calibrate
-    from hf_attnprobe.options import from_flat
 
     options = from_flat(arguments, CalibrationOptions)
     found = calibrate(arguments["output_dir"], options=options)
@@ -568,3 +572,101 @@ def _cells(dataset: "KnownDataset") -> tuple[str, ...]:
         "yes" if dataset.at_hand else "no",
         dataset.source if dataset.is_on_hub else "files to bring",
     )
+
+
+# --- all commands --------------------------------------------------------------------------------
+
+
+COMMANDS: dict[str, Callable[[dict[str, Any]], int | None]] = {
+    "demo": run_demo,
+    "train": run_train,
+    "audit": run_audit,
+    "plan": run_plan,
+    "work": run_work,
+    "retrain": run_retrain,
+    "study": run_study,
+    "compare": run_compare,
+    "deceive": run_deceive,
+    "calibrate": run_calibrate,
+    "report": run_report,
+    "card": run_card,
+    "datasets": run_datasets,
+}
+
+
+def run(words: Sequence[str]) -> int:
+    """Runs one command and returns its exit code."""
+    arguments = vars(build_parser().parse_args(words))
+    command = arguments.pop("command")
+    check_places(arguments)
+    with _log_on_stderr():
+        return COMMANDS[command](arguments) or 0
+
+
+def build_parser() -> CommandParser:
+    """All commands and flags."""
+    parser = CommandParser(
+        prog="attnprobe",
+        description="Does this model's attention explain its predictions?",
+    )
+    parser.add_argument(
+        "--version", action="version", version=f"%(prog)s {version('hf_attnprobe')}"
+    )
+    commands = parser.add_subparsers(dest="command", required=True, prog="attnprobe")
+
+    def add(name: str, said: str) -> CommandParser:
+        return commands.add_parser(name, help=said)
+
+    add_demo(add("demo", "train and audit on generated data whose deciding words are known"))
+    add_train(add("train", "train an attention classifier"))
+    add_audit(add("audit", "run faithfulness tests on a model"))
+    add_plan(add("plan", "cut an audit into partitions, for many processes and machines"))
+    add_work(add("work", "compute partitions of a plan until none is left"))
+    add_retrain(add("retrain", "run the tests that train models (Wiegreffe & Pinter 2019)"))
+    add_study(add("study", "run a study file or a paper's tables, with one report"))
+    add_compare(add("compare", "put checkpoints beside one another, regularised or not"))
+    add_deceive(add("deceive", "train a model to hide its attention to some tokens"))
+    add_calibrate(add("calibrate", "count the verdict's wrong answers where the truth is known"))
+    add_report(add("report", "render the report of an audit"))
+    add_card(add("card", "write a checkpoint's model card, and publish both on the Hub"))
+    add_datasets(add("datasets", "list the data sets that have a name, and what to bring"))
+    return parser
+
+
+@contextmanager
+def _log_on_stderr() -> Iterator[None]:
+    """Shows the log of this package, and not those of the libraries below it."""
+    log = logging.getLogger("hf_attnprobe")
+    level, handler = log.level, _BesideBar()
+    log.setLevel(logging.INFO)
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
+
+
+class _BesideBar(logging.Handler):
+    """Writes to stderr, above a bar that is open."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        say(self.format(record))
+
+
+def check_places(arguments: Mapping[str, Any]) -> None:
+    """Checks what can be checked of paths before anything is imported that takes seconds.
+
+    Raises:
+        AttnProbeError: a path where nothing is, or a folder that cannot be written to.
+    """
+    models = [arguments.get("model"), *arguments.get("models", ())]
+    for model in filter(None, models):
+        check_path("model", model)
+    if "dataset" in arguments:
+        from hf_attnprobe.data.sources import recipe_of
+
+        recipe_of(arguments["dataset"])
+    output_dir = arguments.get("output_dir")
+    if output_dir is not None and "://" not in output_dir:
+        check_usable(output_dir)

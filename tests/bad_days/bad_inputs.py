@@ -39,7 +39,8 @@ from hf_attnprobe import (
     AttnProbeError,
     build_tokenizer,
 )
-from hf_attnprobe.cli import build_parser, main
+from hf_attnprobe.cli import main
+from hf_attnprobe.cli.verbs import build_parser
 
 
 SECONDS = 60

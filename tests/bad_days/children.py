@@ -74,20 +74,24 @@ def _be_child(function: Callable[[], int | None], out: int, err: int) -> None:
 class Writes:
     """Counts what changes files whose path begins so, in this process, and kills it at a given one.
 
-    ``kill_at`` counts from 0; the process dies before the operation is done. safetensors and pyarrow write outside of
-    Python's sight, but what comes before and after it is seen.
+    ``kill_at`` counts from 0; the process dies before the operation is done, or is sent other signals, one at each
+    operation from there. safetensors and pyarrow write outside of Python's sight, but what comes before and after it is
+    seen.
     """
 
-    def __init__(self, path: Path | str, kill_at: int | None = None) -> None:
+    def __init__(
+        self, path: Path | str, kill_at: int | None = None, *signals: signal.Signals
+    ) -> None:
         self.path, self.kill_at = str(path), kill_at
+        self.signals = [*signals] or [signal.SIGKILL]
         self.seen: list[str] = []
         sys.addaudithook(self._hear)
 
     def _hear(self, event: str, arguments: tuple) -> None:
         if not self._changes(event, arguments):
             return
-        if len(self.seen) == self.kill_at:
-            os.kill(os.getpid(), signal.SIGKILL)
+        if self.kill_at is not None and len(self.seen) >= self.kill_at and self.signals:
+            os.kill(os.getpid(), self.signals.pop(0))
         self.seen.append(f"{event} {arguments[0]}")
 
     def _changes(self, event: str, arguments: tuple) -> bool:
