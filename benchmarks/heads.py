@@ -35,7 +35,8 @@ from hf_attnprobe.attention_model import Batch, Observation, Site
 from hf_attnprobe.checkpoints.loading import load_model
 from hf_attnprobe.checkpoints.tokenizers import load_tokenizer
 from hf_attnprobe.data.examples import load_examples
-from hf_attnprobe.faithfulness.permutation import Permutation, permutation
+from hf_attnprobe.faithfulness.options import Permutation
+from hf_attnprobe.faithfulness.permutation import permutation
 from hf_attnprobe.faithfulness.screen import screen
 from hf_attnprobe.faithfulness.uniform_attention import uniform_attention
 from hf_attnprobe.functional.divergence import tvd

@@ -392,7 +392,9 @@ def asked_in_words(
     Raises:
         AttnProbeError: another form, an unknown test or option, or a value of a wrong type.
     """
-    asked: dict[str, dict[str, Any]] = {name: {} for name in names or [DEFAULT]}
+    asked: dict[str, dict[str, Any]] = {
+        name: {} for name in ([DEFAULT] if names is None else names)
+    }
     for word in words:
         path, equals, text = word.partition("=")
         test, dot, name = path.partition(".")

@@ -27,9 +27,10 @@ from hf_attnprobe.charts.shown_text import (
     ShownText,
     without_marks,
 )
-from hf_attnprobe.faithfulness.adversarial import Adversarial, adversarial
-from hf_attnprobe.faithfulness.correlation import Correlation, correlation
-from hf_attnprobe.faithfulness.erasure import Erasure, smallest_set
+from hf_attnprobe.faithfulness.adversarial import adversarial
+from hf_attnprobe.faithfulness.correlation import correlation
+from hf_attnprobe.faithfulness.erasure import smallest_set
+from hf_attnprobe.faithfulness.options import Adversarial, Correlation, Erasure
 from hf_attnprobe.functional.divergence import small_side
 from hf_attnprobe.functional.predictions import Prediction
 from hf_attnprobe.inference.batching import collate

@@ -20,7 +20,7 @@ from hf_attnprobe.adapters import wrap
 from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
 from hf_attnprobe.adapters.transformer.replay import least_attended
 from hf_attnprobe.attention_model import Batch, Observation
-from hf_attnprobe.faithfulness import Permutation
+from hf_attnprobe.faithfulness.options import Permutation
 from tiny_models import BEGIN, END, MASK, N_WORDS, PAD, UNKNOWN, tiny_model
 
 

@@ -39,12 +39,8 @@ from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.data.labels import tag_words
 from hf_attnprobe.demonstration import DemoOptions, demo
-from hf_attnprobe.faithfulness import (
-    Adversarial,
-    InputErasure,
-    Permutation,
-    tests,
-)
+from hf_attnprobe.faithfulness.options import Adversarial, InputErasure, Permutation
+from hf_attnprobe.faithfulness.registry import tests
 from hf_attnprobe.retraining.options import Adversary, Seeds
 from hf_attnprobe.retraining.run import retrain
 from hf_attnprobe.studies.options import StudyOptions

@@ -15,7 +15,7 @@ import pytest
 import hf_attnprobe
 from hf_attnprobe import audit, cli, run_partition
 from hf_attnprobe import demonstration as demo
-from hf_attnprobe.auditing.options import TESTS, AuditOptions
+from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.calibration.run import calibrate
 from hf_attnprobe.checkpoint_comparison import run as checkpoint_comparison
 from hf_attnprobe.cli import verbs
@@ -23,6 +23,7 @@ from hf_attnprobe.data import examples as data
 from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.data.catalogue import known_datasets
 from hf_attnprobe.deception import run as deception
+from hf_attnprobe.faithfulness.options import OPTIONS
 from hf_attnprobe.faithfulness.registry import tests as all_tests
 from hf_attnprobe.hub import publish as publishing
 from hf_attnprobe.hub.options import PublishingOptions
@@ -153,7 +154,13 @@ def test_no_file_is_a_heap_and_no_folder_holds_one_file():
 
 def test_nobody_catches_our_error_to_find_out_what_a_model_can_do():
     """Only who puts a place before the message, shares it, or prints it may catch it."""
-    may = {"studies/file.py", "studies/run.py", "storage/folders.py", "cli/__init__.py"}
+    may = {
+        "studies/file.py",
+        "studies/run.py",
+        "storage/folders.py",
+        "cli/__init__.py",
+        "cli/flags.py",
+    }
     may.add("evaluate_module/attention_faithfulness/app.py")  # prints it
     passing = ("adapters/transformer/adapter", "adapters/transformer/layout")
     may |= {f"{name}.py" for name in (*passing, "data/sources")}  # let it pass
@@ -207,7 +214,7 @@ config = hf_attnprobe.AttentionClassifierConfig(vocab_size=9, embedding_size=4, 
 adapter = hf_attnprobe.wrap(hf_attnprobe.AttentionClassifierForSequenceClassification(config))
 ids = torch.tensor([[2, 4, 5, 6, 3]])
 observation = adapter.observe(adapter.prepare({"input_ids": ids, "attention_mask": torch.ones_like(ids)}, (0,)))
-from hf_attnprobe.faithfulness import tests
+from hf_attnprobe.faithfulness.registry import tests
 for test in tests().values():
     test.function(observation, adapter.sites()[0], seed=0)
 """
@@ -400,13 +407,13 @@ def test_the_help_of_audit_is_short_and_the_long_one_has_the_options_of_tests(cl
             assert f"\n  {name}.{field.name}=" in shown
 
 
-def test_the_tests_that_the_help_names_are_those_that_there_are():
-    built_in = [
-        name
+def test_the_options_that_a_command_line_checks_are_those_of_the_tests():
+    built_in = {
+        name: test.options
         for name, test in all_tests().items()
         if test.function.__module__.startswith("hf_attnprobe.")
-    ]
-    assert list(TESTS) == built_in
+    }
+    assert list(OPTIONS.items()) == list(built_in.items())
 
 
 def test_the_script_is_the_command_line():

@@ -15,8 +15,8 @@ from hf_attnprobe.auditing.heads import by_head
 from hf_attnprobe.auditing.report import read_audit
 from hf_attnprobe.auditing.verdict import zero_ablation_only
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.faithfulness import readings
 from hf_attnprobe.faithfulness.input_erasure import CAUTION
+from hf_attnprobe.faithfulness.registry import readings
 from hf_attnprobe.reports.markdown import blocks
 from hf_attnprobe.statistics.summary import PREDICTION
 from hf_attnprobe.storage.rows import append_rows

@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from hf_attnprobe.reports.elements import SYMBOLS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import BertConfig, BertForSequenceClassification
@@ -46,8 +47,8 @@ from hf_attnprobe.cli.flags import asked as asked_by_flags
 from hf_attnprobe.cli.flags import of_audits
 from hf_attnprobe.cli.verbs import build_parser
 from hf_attnprobe.data.arguments import Data
-from hf_attnprobe.faithfulness import Permutation, readings
-from hf_attnprobe.faithfulness.registry import asked_tests
+from hf_attnprobe.faithfulness.options import Permutation
+from hf_attnprobe.faithfulness.registry import asked_tests, readings
 from hf_attnprobe.reports import html as pages
 from hf_attnprobe.reports.html import SYMBOLS
 from hf_attnprobe.statistics.estimates import Estimate, mean_estimate

@@ -15,10 +15,10 @@ from hf_attnprobe import (
     AttentionClassifierConfig,
     AttnProbeError,
     audit,
-    faithfulness,
     train_classifier,
 )
 from hf_attnprobe.distributed import process_state
+from hf_attnprobe.faithfulness import registry
 from hf_attnprobe.inference.batching import parse_bytes
 from hf_attnprobe.storage.rows import read_rows
 from hf_attnprobe.training.options import TrainingOptions
@@ -405,7 +405,7 @@ def test_nothing_but_texts_of_one_token(cli, checkpoint, tmp_path):
 def test_an_unknown_test(refused_audit):
     line = refused_audit("--tests", "permutation", "erasures", "shuffle")
     assert "unknown test 'erasures'; did you mean erasure?" in line
-    known = ", ".join(faithfulness.tests())
+    known = ", ".join(registry.tests())
     assert f"unknown test 'shuffle'; expected one of {known}, default" in refused_audit(
         "--tests", "shuffle"
     )

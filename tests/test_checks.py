@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from hf_attnprobe import audit
-from hf_attnprobe.faithfulness import readings
+from hf_attnprobe.faithfulness.registry import readings
 from hf_attnprobe.statistics.checks import contradictions
 
 

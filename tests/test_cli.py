@@ -10,7 +10,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from by_name import BY_DEFAULT, audit_by_name
 from hf_attnprobe.cli.verbs import COMMANDS, build_parser
-from hf_attnprobe.faithfulness import readings
+from hf_attnprobe.faithfulness.registry import readings
 from mini_hub import MiniHub
 
 

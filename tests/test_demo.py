@@ -13,7 +13,7 @@ from hf_attnprobe.demonstration import (
     rationale_scores,
     rationale_sentences,
 )
-from hf_attnprobe.faithfulness import readings
+from hf_attnprobe.faithfulness.registry import readings
 from hf_attnprobe.statistics.checks import contradictions
 from hf_attnprobe.statistics.grades import Answer
 

@@ -14,7 +14,7 @@ from hf_attnprobe.auditing.differences import CANNOT_BE_TOLD
 from hf_attnprobe.auditing.report import Report
 from hf_attnprobe.auditing.verdict import findings, may_be_shown, what_is_shown
 from hf_attnprobe.data.examples import DatasetName
-from hf_attnprobe.faithfulness import readings
+from hf_attnprobe.faithfulness.registry import readings
 from hf_attnprobe.statistics.differences import Sides, changes
 from hf_attnprobe.statistics.estimates import mean_estimate
 from hf_attnprobe.statistics.grades import Answer

@@ -15,8 +15,8 @@ from hf_attnprobe.auditing.heads import (
     head_sentences,
     screen_sentences,
 )
-from hf_attnprobe.faithfulness import readings
 from hf_attnprobe.faithfulness.prune_curve import PruneCurve
+from hf_attnprobe.faithfulness.registry import readings
 from hf_attnprobe.reports.markdown import blocks
 from hf_attnprobe.statistics.estimates import simultaneous_interval
 from hf_attnprobe.statistics.summary import summarize

@@ -96,6 +96,9 @@ def test_a_number_of_threads_that_was_set_before_anything_was_used_is_kept(run_p
     assert (done.out, done.code) == ("7\n", 0), done.err
 
 
+AUDIT = ("audit", "--model", "x", "--dataset", "d")
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
@@ -108,6 +111,10 @@ def test_a_number_of_threads_that_was_set_before_anything_was_used_is_kept(run_p
         (["audit", "--model", "./x", "--dataset", "sst"], 1, "expected a model at ./x"),
         (["train", "--dataset", "sst", "--output-dir", "/dev/null/x"], 1, "--output-dir"),
         (["train", "--dataset", "sst", "--output-dir", "x", "--epochs", "0"], 2, "at least 1"),
+        ([*AUDIT, "--set", "permutation.n_permutations=0"], 2, "--set: n_permutations must be"),
+        ([*AUDIT, "--set", "permutation.n=3"], 2, "unknown option 'n' of permutation"),
+        ([*AUDIT, "--set", "permutation"], 2, "expected TEST.OPTION=VALUE"),
+        (["compare", "x", "--dataset", "d", "--set", "adversary.seed=1"], 2, "of adversary"),
         (["deceive", "--model", "x", "--dataset", "d", "--output-dir", "o"], 2, "--tokens"),
     ],
 )

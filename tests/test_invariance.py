@@ -18,7 +18,7 @@ from by_name import audit_by_name
 from hf_attnprobe import audit, load_examples
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.auditing.sweep import run_batch
-from hf_attnprobe.faithfulness import Adversarial
+from hf_attnprobe.faithfulness.options import Adversarial
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.encoding import tokenize
 from hf_attnprobe.statistics.summary import PREDICTION

@@ -374,8 +374,8 @@ def test_bad_flags_are_one_line(base, reviews_folder, tmp_path, cli):
     )
     done = cli(*command, "--model", tmp_path / "nowhere")
     assert done.code == 1 and done.err.count("\n") == 1 and "expected a model at" in done.err
-    assert cli(*command, "--model", base, "--set", "adversary.lambdas=-1").code == 1
-    assert cli(*command, "--model", base, "--set", "adversary.tvd_scale=double").code == 1
+    assert cli(*command, "--model", base, "--set", "adversary.lambdas=-1").code == 2
+    assert cli(*command, "--model", base, "--set", "adversary.tvd_scale=double").code == 2
     assert not (tmp_path / "out").exists()
 
 

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from scipy.stats import binomtest
 
-from hf_attnprobe.faithfulness import readings
+from hf_attnprobe.faithfulness.registry import readings
 from hf_attnprobe.readings import Reading, is_declared_share, share
 from hf_attnprobe.retraining import registry
 from hf_attnprobe.statistics.differences import contrast

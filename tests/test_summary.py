@@ -11,7 +11,7 @@ from hf_attnprobe.auditing.heads import head_sentences
 from hf_attnprobe.auditing.report import Report, from_json
 from hf_attnprobe.auditing.result import extras_to_json, to_json
 from hf_attnprobe.data.examples import DatasetName
-from hf_attnprobe.faithfulness import readings
+from hf_attnprobe.faithfulness.registry import readings
 from hf_attnprobe.reports.markdown import blocks
 from hf_attnprobe.statistics.differences import compare_rankings
 from hf_attnprobe.statistics.summary import (

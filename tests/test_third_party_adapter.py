@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from hf_attnprobe import AttnProbeError, AuditOptions, audit, build_tokenizer, faithfulness
+from hf_attnprobe import AttnProbeError, AuditOptions, audit, build_tokenizer
 from hf_attnprobe.adapters import register_adapter, wrap
 from hf_attnprobe.attention_model import (
     AttentionModelBase,
@@ -21,6 +21,7 @@ from hf_attnprobe.attention_model import (
     Observation,
     Site,
 )
+from hf_attnprobe.faithfulness import registry
 from hf_attnprobe.storage.rows import statistics_of
 from hf_attnprobe.testing import check_adapter
 
@@ -159,7 +160,7 @@ def test_it_answers_as_the_model_does(adapter, batch):
 @pytest.mark.parametrize("name", ["permutation", "uniform_attention", "correlation"])
 def test_faithfulness_tests_run_on_it(name, adapter, batch):
     for site in adapter.sites():
-        result = faithfulness.tests()[name].function(adapter.observe(batch), site)
+        result = registry.tests()[name].function(adapter.observe(batch), site)
         for values in statistics_of(result).values():
             assert values.shape == (3,)
 

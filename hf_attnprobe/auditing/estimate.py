@@ -43,7 +43,7 @@ from hf_attnprobe.auditing.sweep import (
     run_batch,
     work_left,
 )
-from hf_attnprobe.faithfulness import readings
+from hf_attnprobe.faithfulness.registry import readings
 from hf_attnprobe.hardware import PeakMemory, resident_bytes
 from hf_attnprobe.inference.batching import by_length, collate
 from hf_attnprobe.inference.encoding import Text

@@ -20,14 +20,6 @@ Task = Literal[
 ]
 
 
-TESTS = (
-    *("correlation", "permutation", "adversarial", "erasure", "input_erasure"),
-    *("uniform_attention", "head_ablation", "explanations", "screen", "plausibility"),
-    *("conicity", "fragility", "single_token", "attribution_agreement", "attention_by_tag"),
-)
-"""The built-in tests, for the command line's help, which comes before they are imported."""
-
-
 @dataclass(frozen=True)
 class AuditOptions(Options):
     """Where an audit looks, and how it runs."""

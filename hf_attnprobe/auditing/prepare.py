@@ -32,8 +32,7 @@ from hf_attnprobe.data.columns import column_of
 from hf_attnprobe.data.examples import columns_read, dataset_fingerprint
 from hf_attnprobe.data.images import has_images
 from hf_attnprobe.distributed import process_state
-from hf_attnprobe.faithfulness import tests
-from hf_attnprobe.faithfulness.registry import asked_tests
+from hf_attnprobe.faithfulness.registry import asked_tests, tests
 from hf_attnprobe.functional.fingerprint import hash_of_tensors
 from hf_attnprobe.functional.predictions import Prediction
 from hf_attnprobe.hardware import one_line_without_memory, suited_threads

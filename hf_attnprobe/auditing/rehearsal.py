@@ -15,7 +15,7 @@ from hf_attnprobe.attention_model import (
 from hf_attnprobe.auditing.recomputed import check_rows, said_of, tolerance
 from hf_attnprobe.auditing.selection import check_query
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.faithfulness import AuditPreview, tests
+from hf_attnprobe.faithfulness.registry import AuditPreview, tests
 from hf_attnprobe.hardware import in_halves
 from hf_attnprobe.inference.batching import collate, text_in_words
 from hf_attnprobe.inference.encoding import Text

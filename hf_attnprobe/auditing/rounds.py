@@ -32,7 +32,7 @@ from hf_attnprobe.auditing.sweep import (
     run_parts,
 )
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.faithfulness import tests
+from hf_attnprobe.faithfulness.registry import tests
 from hf_attnprobe.inference.batching import Where
 from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.options import Options

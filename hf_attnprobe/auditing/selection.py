@@ -21,9 +21,10 @@ from hf_attnprobe.attention_model import (
 )
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.faithfulness import DEFAULT, ExplainsClass, FaithfulnessTest, Screen, tests
+from hf_attnprobe.faithfulness.options import ExplainsClass, Screen
+from hf_attnprobe.faithfulness.registry import FaithfulnessTest, tests
 from hf_attnprobe.inference.encoding import Text
-from hf_attnprobe.options import Options
+from hf_attnprobe.options import DEFAULT, Options
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ from hf_attnprobe.data.examples import (
     dataset_name,
 )
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.faithfulness import readings
+from hf_attnprobe.faithfulness.registry import readings
 from hf_attnprobe.inference.choices import unknown_note
 from hf_attnprobe.options import Asked
 from hf_attnprobe.statistics.checks import contradictions

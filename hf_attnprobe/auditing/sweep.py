@@ -22,12 +22,13 @@ from hf_attnprobe.auditing.progress import FIRST_BATCH, Pace, Step, steps_of
 from hf_attnprobe.auditing.recomputed import check_rows, drawn_texts, said_of
 from hf_attnprobe.auditing.selection import half_of, sites_by_test
 from hf_attnprobe.auditing.steps import Room, measured_memory, work_in_words
-from hf_attnprobe.faithfulness import InputErasure, tests
+from hf_attnprobe.faithfulness.options import InputErasure
 from hf_attnprobe.faithfulness.prune_curve import (
     PruneCurve,
     crossed_prune_curve,
     least_first,
 )
+from hf_attnprobe.faithfulness.registry import tests
 from hf_attnprobe.hardware import give_back_pages, in_halves
 from hf_attnprobe.inference.batching import (
     Where,

@@ -19,7 +19,7 @@ from hf_attnprobe.calibration.constructs import CONSTRUCTS, WHOLE, Construct
 from hf_attnprobe.calibration.options import CalibrationOptions
 from hf_attnprobe.calibration.report import Calibration, calibration_of, write
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.faithfulness import InputErasure
+from hf_attnprobe.faithfulness.options import InputErasure
 from hf_attnprobe.progress import quiet_libraries
 from hf_attnprobe.statistics.evidence import evidence_of
 from hf_attnprobe.statistics.grades import Answer

@@ -2,11 +2,17 @@
 
 from dataclasses import dataclass
 
+from hf_attnprobe.faithfulness.options import OPTIONS
 from hf_attnprobe.options import LARGEST_SEED, Options, option
+from hf_attnprobe.retraining.options import Adversary
 
 
 AUDITED = ("fragility", "single_token", "adversarial", "conicity")
-TESTS = (*AUDITED, "adversary")
+KINDS: dict[str, type[Options]] = {
+    **{name: OPTIONS[name] for name in AUDITED},
+    "adversary": Adversary,
+}
+"""The classes of the options of a comparison's tests."""
 
 
 @dataclass(frozen=True)

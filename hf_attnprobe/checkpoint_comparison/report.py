@@ -9,7 +9,7 @@ import pandas as pd
 from hf_attnprobe.attention_classifier import AttentionClassifierConfig
 from hf_attnprobe.charts.chart import Chart, Series
 from hf_attnprobe.data.examples import DatasetName
-from hf_attnprobe.faithfulness.fragility import N_DRAWS
+from hf_attnprobe.faithfulness.options import Fragility
 from hf_attnprobe.published import PUBLISHED
 from hf_attnprobe.reports.document import Cell, Document, Number, Section, Table
 from hf_attnprobe.reports.forms import Documented
@@ -371,7 +371,7 @@ def notes(checkpoints: Sequence[ComparedCheckpoint]) -> list[str]:
     if "f1" in names:
         said.append(
             "Un, Pm: change of F1, in points, under uniform attention and under "
-            f"permutations ({N_DRAWS} draws per text)."
+            f"permutations ({Fragility().n_draws} draws per text)."
         )
     if "share_of_largest@0.01" in names:
         said.append(

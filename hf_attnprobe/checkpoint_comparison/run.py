@@ -8,13 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hf_attnprobe import faithfulness
 from hf_attnprobe.adapters.pretrained import class_names
 from hf_attnprobe.attention_classifier import AttentionClassifierConfig
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.report import Report
 from hf_attnprobe.auditing.session import run_audit
-from hf_attnprobe.checkpoint_comparison.options import AUDITED, ComparisonOptions
+from hf_attnprobe.checkpoint_comparison.options import AUDITED, KINDS, ComparisonOptions
 from hf_attnprobe.checkpoint_comparison.report import (
     CheckpointComparison,
     ComparedCheckpoint,
@@ -31,7 +30,7 @@ from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.options import Asked, Options, options_with_default
 from hf_attnprobe.progress import quiet_libraries
 from hf_attnprobe.retraining.base import load_base_model
-from hf_attnprobe.retraining.options import Adversary, RetrainOptions
+from hf_attnprobe.retraining.options import RetrainOptions
 from hf_attnprobe.retraining.run import retrain
 from hf_attnprobe.retraining.verdict import Point, adversaries
 from hf_attnprobe.storage.folders import alone_in, write_atomically, write_json
@@ -40,19 +39,13 @@ from hf_attnprobe.storage.folders import alone_in, write_atomically, write_json
 MARKS = ("comparison.json", "1-*")  # what the first checkpoint's audit makes is one
 
 
-def comparison_kinds() -> dict[str, type[Options]]:
-    """The classes of the options of the tests, by name of the test."""
-    audited = faithfulness.tests()
-    return {**{name: audited[name].options for name in AUDITED}, "adversary": Adversary}
-
-
 def asked_comparison(asked: Asked | None) -> dict[str, Options]:
     """The options of the tests that are asked for, by name.
 
     Raises:
         AttnProbeError: an unknown test or option, or the test ``adversary`` alone.
     """
-    chosen = options_with_default(asked, comparison_kinds(), AUDITED)
+    chosen = options_with_default(asked, KINDS, AUDITED)
     if chosen.keys() == {"adversary"}:
         raise AttnProbeError(
             f"expected one of {', '.join(AUDITED)} besides, got adversary alone; "

@@ -7,10 +7,13 @@ import argparse
 import dataclasses
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from importlib.metadata import entry_points
 from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
-from hf_attnprobe.auditing.options import TESTS, AuditOptions
+from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.data.arguments import Data
+from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.faithfulness.options import OPTIONS, TESTS
 from hf_attnprobe.options import DEFAULT, Options, as_text, asked_in_words, item_of, near
 from hf_attnprobe.terminal import show
 
@@ -169,9 +172,20 @@ def add_tests(parser: CommandParser, names: Iterable[str], default: str, kinds: 
         nargs="+",
         action="extend",
         default=[],
+        type=lambda word: _checked(word, kinds()),
         metavar="TEST.OPTION=VALUE",
         help="options of tests, such as permutation.n_permutations=50",
     )
+
+
+def _checked(word: str, kinds: Mapping[str, type[Options]]) -> str:
+    """TEST.OPTION=VALUE itself, where there is such a test, option and value."""
+    try:
+        ((test, values),) = asked_in_words([], [word], kinds).items()
+        kinds[test](**values)
+    except AttnProbeError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return word
 
 
 def asked(arguments: Mapping[str, Any], kinds: Kinds) -> dict[str, dict[str, Any]] | None:
@@ -182,7 +196,9 @@ def asked(arguments: Mapping[str, Any], kinds: Kinds) -> dict[str, dict[str, Any
 
 
 def of_audits() -> Mapping[str, type[Options]]:
-    """The classes of the options of an audit's tests."""
+    """The classes of the options of an audit's tests, those of installed packages too."""
+    if not entry_points(group="hf_attnprobe.tests"):
+        return OPTIONS
     from hf_attnprobe.faithfulness.registry import tests
 
     return {name: test.options for name, test in tests().items()}

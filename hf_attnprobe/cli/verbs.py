@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.calibration.options import CalibrationOptions
-from hf_attnprobe.checkpoint_comparison.options import TESTS as COMPARISONS
-from hf_attnprobe.checkpoint_comparison.options import ComparisonOptions
+from hf_attnprobe.checkpoint_comparison.options import KINDS, ComparisonOptions
 from hf_attnprobe.cli.flags import (
     CommandParser,
     add_audited,
@@ -93,7 +92,7 @@ def add_compare(parser: CommandParser) -> None:
         required=True,
         help="folder for audits and table; run again with the same folder to continue",
     )
-    add_tests(parser, COMPARISONS, "all but adversary, which trains models", of_comparisons)
+    add_tests(parser, KINDS, "all but adversary, which trains models", lambda: KINDS)
     add_options(parser, ComparisonOptions)
     add_json(parser, "table")
 
@@ -154,17 +153,10 @@ def run_audit(arguments: dict[str, Any]) -> int:
     return FAILED
 
 
-def of_comparisons() -> dict[str, type[Options]]:
-    """The classes of the options of a comparison's tests."""
-    from hf_attnprobe.checkpoint_comparison.run import comparison_kinds
-
-    return comparison_kinds()
-
-
 def run_compare(arguments: dict[str, Any]) -> None:
     """Runs the same tests on several checkpoints and prints one table."""
     data, options = from_flat(arguments, Data), from_flat(arguments, ComparisonOptions)
-    tests = asked(arguments, of_comparisons)
+    tests = asked(arguments, lambda: KINDS)
 
     from hf_attnprobe.checkpoint_comparison.report import to_json
     from hf_attnprobe.checkpoint_comparison.run import compare_checkpoints

@@ -24,10 +24,6 @@ Reading:  beside ``largest_jsd``, the farthest with no regard to the output: a s
           was found is a lower bound, so only an upper bound can say "pinned down".
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
-
 from hf_attnprobe.attention_model import (
     Differentiable,
     LinearReadout,
@@ -46,8 +42,8 @@ from hf_attnprobe.faithfulness.farthest import (
     of_row,
     within_bounds,
 )
+from hf_attnprobe.faithfulness.options import Adversarial
 from hf_attnprobe.faithfulness.registry import register_test
-from hf_attnprobe.options import Options, option
 from hf_attnprobe.readings import TestReadings, share
 
 
@@ -87,32 +83,6 @@ HEAD_TITLES = {
     ),
     "share_of_largest@0.01": ("the same with the output within .01, as a share of `largest_jsd`"),
 }
-
-
-@dataclass(frozen=True)
-class Adversarial(Options):
-    """How the farthest attention is found, and how far the output may move."""
-
-    method: Literal["auto", "exact", "search"] = option(
-        "auto",
-        "exact works for binary linear read-outs, search (the paper's for linear ones) for "
-        "all models; auto takes exact if possible, then bounds, then search",
-    )
-    epsilons: Sequence[float] | None = option(
-        None,
-        "distances that the output may move (default: .01 and .05; exact: nine from .001 to .5)",
-        at_least=0,
-        metavar="EPSILON",
-    )
-    n_starts: int = option(5, "random starts of the gradient search", at_least=1, at_most=1_000)
-    n_steps: int | None = option(
-        None,
-        "steps of the gradient search (default: 500 with method=search and for models "
-        "of pairs; else 0, no search: the best of candidates that are checked); where the "
-        "answer is exact and for groups of heads there is no search",
-        at_least=0,
-        at_most=100_000,
-    )
 
 
 def _check_method(observation: Observation, options: Adversarial) -> None:

@@ -21,7 +21,8 @@ from torch import Tensor
 
 from hf_attnprobe.attention_model import Observation, Site
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.faithfulness.registry import AuditPreview, NoOptions, register_test
+from hf_attnprobe.faithfulness.options import NoOptions
+from hf_attnprobe.faithfulness.registry import AuditPreview, register_test
 from hf_attnprobe.functional.intervention import normalise
 from hf_attnprobe.readings import TestReadings, share
 

@@ -20,18 +20,17 @@ trapezoid rule; ``attention=held`` does the first, with Gauss-Legendre points.
 """
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from hf_attnprobe.attention_model import Differentiable, IntegratedGradients, Observation, Site
-from hf_attnprobe.faithfulness.registry import ExplainsClass, check_target, register_test
+from hf_attnprobe.faithfulness.options import AttributionAgreement
+from hf_attnprobe.faithfulness.registry import check_target, register_test
 from hf_attnprobe.functional.divergence import jsd
 from hf_attnprobe.functional.intervention import normalise
 from hf_attnprobe.functional.predictions import entry_sum
 from hf_attnprobe.functional.similarity import pearson
-from hf_attnprobe.options import option
 
 
 PAIRS = (
@@ -93,20 +92,6 @@ class AttributionAgreementResult:
     gradient_integrated_pearson: Tensor
     gradient_integrated_jsd: Tensor
     integrated_gap: Tensor | None = None
-
-
-@dataclass(frozen=True)
-class AttributionAgreement(ExplainsClass):
-    """Which class is explained, and how the integral is taken."""
-
-    n_steps: int = option(
-        50, "points of the integral of integrated gradients", at_least=1, at_most=10_000
-    )
-    attention: Literal["free", "held"] = option(
-        "free",
-        "whether integrated gradients go through the attention (free: they add up to "
-        "the change of the output) or not (held, as the paper's code)",
-    )
 
 
 @register_test(

@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 
 from hf_attnprobe.attention_model import HeadValues, Observation, Site
-from hf_attnprobe.faithfulness.registry import NoOptions, register_test
+from hf_attnprobe.faithfulness.options import NoOptions
+from hf_attnprobe.faithfulness.registry import register_test
 from hf_attnprobe.functional.similarity import conicity as conicity_of
 
 

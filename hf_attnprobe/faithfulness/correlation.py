@@ -45,11 +45,8 @@ from hf_attnprobe.attention_model import (
     Observation,
     Site,
 )
-from hf_attnprobe.faithfulness.registry import (
-    ExplainsClass,
-    check_target,
-    register_test,
-)
+from hf_attnprobe.faithfulness.options import Correlation
+from hf_attnprobe.faithfulness.registry import check_target, register_test
 from hf_attnprobe.functional.divergence import small_side
 from hf_attnprobe.functional.rank import (
     chance_of_agreement,
@@ -61,7 +58,6 @@ from hf_attnprobe.functional.rank import (
     top_overlap,
     top_tau,
 )
-from hf_attnprobe.options import option
 from hf_attnprobe.readings import TestReadings, share
 
 
@@ -191,18 +187,6 @@ class CorrelationResult:
     attention_gradient_top_tau: Mapping[int, Tensor] = field(default_factory=dict)
     attention_leave_one_out_top_tau: Mapping[int, Tensor] = field(default_factory=dict)
     gradient_leave_one_out_top_tau: Mapping[int, Tensor] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Correlation(ExplainsClass):
-    """Which class's probability the importances explain, and how many tokens are the top."""
-
-    tops: Sequence[int] = option(
-        (3,),
-        "numbers of tokens ranked first whose overlap is counted",
-        at_least=1,
-        at_most=1_000_000,
-    )
 
 
 @register_test(

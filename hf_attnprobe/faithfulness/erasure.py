@@ -42,7 +42,7 @@ is erased in all of them at once. The exact minimum is out of reach for both:
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -53,6 +53,7 @@ from hf_attnprobe.attention_model import (
     Observation,
     Site,
 )
+from hf_attnprobe.faithfulness.options import Erasure
 from hf_attnprobe.faithfulness.rankings import (
     OF_GROUP,
     attention_of,
@@ -60,11 +61,7 @@ from hf_attnprobe.faithfulness.rankings import (
     ranking,
     tied,
 )
-from hf_attnprobe.faithfulness.registry import (
-    ExplainsClass,
-    check_target,
-    register_test,
-)
+from hf_attnprobe.faithfulness.registry import check_target, register_test
 from hf_attnprobe.faithfulness.single_weight import erased, single_weight
 from hf_attnprobe.functional.erasure import (
     FlipSet,
@@ -76,7 +73,6 @@ from hf_attnprobe.functional.erasure import (
 )
 from hf_attnprobe.functional.intervention import random_permutations
 from hf_attnprobe.functional.rank import kendall_tau_b
-from hf_attnprobe.options import option
 from hf_attnprobe.readings import TestReadings, share
 
 
@@ -84,7 +80,6 @@ RANKINGS = ("attention", "gradient", "product", "leave_one_out", "input_gradient
 FROM_BELOW = ("attention", "gradient", "product")
 """The paper's rankings; ``least_attention`` is that of attention from its other end."""
 OF_HEADS_ALONE = ("effective_attention", "norm_based")
-N_RANDOM = 5  # the paper's
 ORDER_STREAM = 1 << 40  # added to the seed: other shuffles than ``permutation``'s
 COPIES_AT_ONCE = 32
 
@@ -170,35 +165,6 @@ HEAD_TITLES = {
         "{decision} flips (texts that some tried order flips; never counts as all)"
     ),
 }
-
-
-@dataclass(frozen=True)
-class Erasure(ExplainsClass):
-    """How weights are erased, and what is compared with the largest one."""
-
-    renormalise: bool = option(
-        True, "divide the weights that are left by their sum after an erasure"
-    )
-    draw: Literal["uniform", "released"] = option(
-        "uniform",
-        "how the weight to compare with the largest is drawn: uniformly from the others, "
-        "or as in the released code, which may draw the largest but never the first",
-    )
-    all_zero: bool = option(
-        False,
-        "count the decision without any attention too, as the released code does",
-    )
-    n_random: int = option(N_RANDOM, "random orders of erasure", at_least=1, at_most=10_000)
-    each_random: bool = option(
-        False,
-        "report every random order beside their mean, to pool them over texts as the "
-        "released code does",
-    )
-    bottom_up: bool = option(
-        False,
-        "also erase the least weight first, and the least gradient and product (orders "
-        "least_attention, …)",
-    )
 
 
 @dataclass(frozen=True)

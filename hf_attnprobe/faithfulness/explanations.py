@@ -28,14 +28,9 @@ from hf_attnprobe.attention_model import ALL, EditableInputs, Observation, Site,
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.attention_maps import OF_HEADS, OF_LAYERS, flow_to_tokens
 from hf_attnprobe.faithfulness.correlation import leave_one_out_ranks, ranks
-from hf_attnprobe.faithfulness.registry import (
-    AuditPreview,
-    ExplainsClass,
-    check_target,
-    register_test,
-)
+from hf_attnprobe.faithfulness.options import Explanations
+from hf_attnprobe.faithfulness.registry import AuditPreview, check_target, register_test
 from hf_attnprobe.functional.rank import kendall_tau_b
-from hf_attnprobe.options import option
 
 
 READINGS = {
@@ -106,19 +101,6 @@ class ExplanationsResult:
     layer_norm_based_tau: Tensor | None = None
     value_zeroing_tau: Tensor | None = None
     value_zeroing_rollout_tau: Tensor | None = None
-
-
-@dataclass(frozen=True)
-class Explanations(ExplainsClass):
-    """What gradients and leave-one-out are of, and the texts that flow is computed for."""
-
-    flow_positions: int = option(
-        0,
-        "longest text, in positions, that attention flow is computed for (0: none; one "
-        "maximum flow per token, so its time grows with the cube of the length)",
-        at_least=0,
-        at_most=100_000,
-    )
 
 
 def with_layers(sites: Sequence[Site]) -> list[Site]:

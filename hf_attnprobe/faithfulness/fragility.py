@@ -20,13 +20,12 @@ import torch
 from torch import Tensor
 
 from hf_attnprobe.attention_model import Decisions, Observation, Site
+from hf_attnprobe.faithfulness.options import Fragility
 from hf_attnprobe.faithfulness.registry import register_test
 from hf_attnprobe.functional.intervention import at_head, permute, uniform
-from hf_attnprobe.options import Options, option
 from hf_attnprobe.readings import TestReadings, share
 
 
-N_DRAWS = 10
 READINGS: TestReadings = {
     "trained_share": share(
         "with its trained attention the model predicts class {key} in {mean:.0%} of texts"
@@ -64,15 +63,6 @@ class FragilityResult:
     trained_correct: Tensor
     uniform_correct: Tensor
     permuted_correct: Tensor
-
-
-@dataclass(frozen=True)
-class Fragility(Options):
-    """How many permutations."""
-
-    n_draws: int = option(
-        N_DRAWS, "permutations of the attention per text", at_least=1, at_most=10_000
-    )
 
 
 @register_test(

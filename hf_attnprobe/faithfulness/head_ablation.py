@@ -25,7 +25,8 @@ import torch
 from torch import Tensor
 
 from hf_attnprobe.attention_model import HeadOutputs, Observation, Reference, Site
-from hf_attnprobe.faithfulness.registry import NoOptions, register_test
+from hf_attnprobe.faithfulness.options import NoOptions
+from hf_attnprobe.faithfulness.registry import register_test
 from hf_attnprobe.functional.divergence import tvd
 from hf_attnprobe.functional.intervention import random_generator
 from hf_attnprobe.readings import TestReadings, share

@@ -34,7 +34,7 @@ Reading:  high comprehensiveness and low sufficiency speak for a ranking, as far
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -46,16 +46,11 @@ from hf_attnprobe.attention_model import (
     Site,
 )
 from hf_attnprobe.faithfulness.attention_maps import group_readings
+from hf_attnprobe.faithfulness.options import InputErasure
 from hf_attnprobe.faithfulness.rankings import OF_TEXT, ranking, tied
-from hf_attnprobe.faithfulness.registry import (
-    AuditPreview,
-    ExplainsClass,
-    check_target,
-    register_test,
-)
+from hf_attnprobe.faithfulness.registry import AuditPreview, check_target, register_test
 from hf_attnprobe.functional import aopc
 from hf_attnprobe.functional.erasure import never_as_all, removal_rank
-from hf_attnprobe.options import option
 from hf_attnprobe.readings import TestReadings, share
 
 
@@ -117,40 +112,6 @@ HEAD_TITLES = {
         "{lost} without the tokens the head attends to most (mean of the top 1 to 50%)"
     ),
 }
-
-
-@dataclass(frozen=True)
-class InputErasure(ExplainsClass):
-    """How tokens are taken out of the input, and whether the result is normalised."""
-
-    by: Literal["deletion", "mask"] = option(
-        "deletion", "delete tokens, or replace them by the tokenizer's mask token"
-    )
-    beam_width: int = option(
-        0,
-        "width of the beam search that normalises the scores (NAOPC); it runs the model "
-        "about width × T² times for a text of T tokens; 0 leaves them as they are",
-        at_least=0,
-        at_most=10_000,
-        metavar="WIDTH",
-    )
-    comprehensiveness_only: bool = option(
-        False,
-        "measure what a verdict reads and nothing else: comprehensiveness of attention "
-        "and of random tokens",
-    )
-    tokens_to_flip: bool = option(
-        False,
-        "also take tokens out in the order of each ranking until the decision flips; "
-        "runs the model up to once per ranking and step",
-    )
-    n_steps: int = option(
-        0,
-        "equal shares of a text in which its tokens leave until the decision flips; 0: one by one",
-        at_least=0,
-        at_most=1_000_000,
-        metavar="STEPS",
-    )
 
 
 def _check(preview: AuditPreview, options: InputErasure) -> None:

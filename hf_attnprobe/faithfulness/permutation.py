@@ -30,11 +30,11 @@ import torch
 from torch import Tensor
 
 from hf_attnprobe.attention_model import Observation, Site
+from hf_attnprobe.faithfulness.options import Permutation
 from hf_attnprobe.faithfulness.registry import register_test
 from hf_attnprobe.functional.divergence import log_odds, share_of_log_odds, tvd
 from hf_attnprobe.functional.intervention import permute, random_permutations
 from hf_attnprobe.functional.linear import permutation_extremes, permutation_moments
-from hf_attnprobe.options import Options, option
 from hf_attnprobe.readings import TestReadings, share
 
 
@@ -102,13 +102,6 @@ class PermutationResult:
     flip_possible: Tensor | None = None
     logit_mean: Tensor | None = None
     logit_variance: Tensor | None = None
-
-
-@dataclass(frozen=True)
-class Permutation(Options):
-    """How many random shuffles."""
-
-    n_permutations: int = option(100, "random shuffles per text", at_least=1, at_most=100_000)
 
 
 @register_test(

@@ -35,6 +35,7 @@ from hf_attnprobe.attention_model import (
 )
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.correlation import ranks
+from hf_attnprobe.faithfulness.options import Plausibility
 from hf_attnprobe.faithfulness.rankings import OF_TEXT, ranking
 from hf_attnprobe.faithfulness.registry import AuditPreview, register_test
 from hf_attnprobe.functional.erasure import removal_rank
@@ -45,7 +46,6 @@ from hf_attnprobe.functional.plausibility import (
     share_of_marked,
     token_f1,
 )
-from hf_attnprobe.options import Options, option
 from hf_attnprobe.readings import TestReadings, share
 
 
@@ -91,15 +91,6 @@ HEAD_TITLES = {
     "auprc@random": "the same of a random ranking (one for all heads)",
     "attention_on_rationale": "share of the head's attention that is on the rationale",
 }
-
-
-@dataclass(frozen=True)
-class Plausibility(Options):
-    """Which rankings are compared with the rationales."""
-
-    integrated_gradients: bool = option(
-        False, "compare |integrated gradients| with the rationales too"
-    )
 
 
 @dataclass(frozen=True)

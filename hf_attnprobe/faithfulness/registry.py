@@ -14,6 +14,7 @@ package names the module with its test in its entry points, in the group
 """
 
 import dataclasses
+import importlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -21,34 +22,15 @@ from typing import Any, Literal, TypeVar, get_type_hints
 
 from hf_attnprobe.attention_model import AttentionModelBase, Observation, Site
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.options import DEFAULT, Asked, Options, option, options_by_test
+from hf_attnprobe.faithfulness.options import TESTS, ExplainsClass, NoOptions
+from hf_attnprobe.options import DEFAULT, Asked, Options, options_by_test
 from hf_attnprobe.readings import TestReadings
 
 
 GROUP = "hf_attnprobe.tests"
-
+PACKAGE = __name__.rpartition(".")[0]
 F = TypeVar("F", bound=Callable[..., Any])
 When = Literal["always", "many heads", "rationales", "on request"]
-
-
-@dataclasses.dataclass(frozen=True)
-class NoOptions(Options):
-    """Of a test without options."""
-
-
-@dataclasses.dataclass(frozen=True)
-class ExplainsClass(Options):
-    """Of a test that explains the probability of a class.
-
-    With a target the decision is for it or not for it. It flips where that changes, and
-    its probability is that of the side the text is on: of the target, or of all others.
-    """
-
-    target: str | int | None = option(
-        None,
-        "class, by name or number, whose decision is explained (default: the predicted one)",
-        metavar="CLASS",
-    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,7 +133,8 @@ def register_test(*, readings: TestReadings, **record: Any) -> Callable[[F], F]:
     def register(function: F) -> F:
         kind = get_type_hints(function)["options"]
         test = FaithfulnessTest(function.__name__, function, kind, readings=readings, **record)
-        if test.name in (*_registered, DEFAULT):
+        built_in = test.name in TESTS and function.__module__ != f"{PACKAGE}.{test.name}"
+        if built_in or test.name in (*_registered, DEFAULT):
             raise AttnProbeError(
                 f"expected a new name for a test, {test.name!r} exists already; rename "
                 f"the function {function.__module__}.{test.name}"
@@ -168,8 +151,8 @@ def tests() -> dict[str, FaithfulnessTest]:
     Raises:
         AttnProbeError: an installed test cannot be loaded.
     """
-    _load_installed()
-    return dict(_registered)
+    _load_all()
+    return {name: _registered[name] for name in (*TESTS, *_registered)}
 
 
 def readings() -> dict[str, TestReadings]:
@@ -178,7 +161,9 @@ def readings() -> dict[str, TestReadings]:
 
 
 @cache
-def _load_installed() -> None:
+def _load_all() -> None:
+    for name in TESTS:
+        importlib.import_module(f"{PACKAGE}.{name}")
     for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
         _load(entry)
 

@@ -17,11 +17,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from hf_attnprobe.attention_model import Differentiable, Observation, Site
-from hf_attnprobe.faithfulness.registry import (
-    ExplainsClass,
-    check_target,
-    register_test,
-)
+from hf_attnprobe.faithfulness.options import Screen
+from hf_attnprobe.faithfulness.registry import check_target, register_test
 from hf_attnprobe.functional.intervention import uniform
 
 
@@ -36,11 +33,6 @@ READINGS = {
 HEAD_TITLES = {"first_order_uniform": "first-order estimate of the effect of uniform attention"}
 ESTIMATES = {"first_order_uniform": "uniform_tvd", "first_order_zero": "zero_tvd"}
 """Statistics of this test with those of other tests that they estimate."""
-
-
-@dataclass(frozen=True)
-class Screen(ExplainsClass):
-    """Which class's probability moves."""
 
 
 @dataclass(frozen=True)

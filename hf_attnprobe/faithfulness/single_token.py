@@ -18,11 +18,8 @@ import torch
 from torch import Tensor
 
 from hf_attnprobe.attention_model import EditableInputs, Observation, Site
-from hf_attnprobe.faithfulness.registry import (
-    ExplainsClass,
-    check_target,
-    register_test,
-)
+from hf_attnprobe.faithfulness.options import SingleToken
+from hf_attnprobe.faithfulness.registry import check_target, register_test
 
 
 READINGS = {
@@ -45,11 +42,6 @@ HEAD_TITLES = {
     ),
 }
 TOKENS_AT_ONCE = 64  # copies of the batch
-
-
-@dataclass(frozen=True)
-class SingleToken(ExplainsClass):
-    """Which class is explained."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from hf_attnprobe.attention_model import Observation, Site
-from hf_attnprobe.faithfulness.registry import NoOptions, register_test
+from hf_attnprobe.faithfulness.options import NoOptions
+from hf_attnprobe.faithfulness.registry import register_test
 from hf_attnprobe.functional.divergence import tvd
 from hf_attnprobe.functional.intervention import uniform
 from hf_attnprobe.readings import TestReadings, share

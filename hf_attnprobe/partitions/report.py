@@ -21,8 +21,7 @@ from hf_attnprobe.cards.names import IN_MEMORY
 from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.data.examples import dataset_name
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.faithfulness import readings
-from hf_attnprobe.faithfulness.registry import asked_tests
+from hf_attnprobe.faithfulness.registry import asked_tests, readings
 from hf_attnprobe.options import from_flat
 from hf_attnprobe.partitions.plan import Plan, read_part, read_plan, records
 from hf_attnprobe.partitions.store import Store

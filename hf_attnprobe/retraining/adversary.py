@@ -36,7 +36,8 @@ from hf_attnprobe.attention_model import Observation, Site
 from hf_attnprobe.data.columns import column_of
 from hf_attnprobe.data.examples import label_names
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.faithfulness.adversarial import EPSILONS, FRONTIER, Adversarial, adversarial
+from hf_attnprobe.faithfulness.adversarial import EPSILONS, FRONTIER, adversarial
+from hf_attnprobe.faithfulness.options import Adversarial
 from hf_attnprobe.functional.divergence import jsd, largest_jsd, tvd
 from hf_attnprobe.inference.guides import guide_rows, special_ids
 from hf_attnprobe.inference.outputs import Outputs, observations, read_outputs, to_guide

@@ -70,10 +70,10 @@ from typing import Any, NoReturn
 
 import yaml
 
-from hf_attnprobe import faithfulness
 from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.data.sources import named
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.faithfulness import registry as tested
 from hf_attnprobe.options import LARGEST, describe, fits, from_names, in_short
 from hf_attnprobe.published import PUBLISHED
 from hf_attnprobe.retraining import registry
@@ -478,7 +478,7 @@ WITH_SCORES = ("retrain", "transfer", "deceive")
 def statistics() -> set[str]:
     """The statistics that a column can show, without the part after an @."""
     names = {"accuracy", "probability"}  # of the predictions
-    for readings in (faithfulness.readings(), registry.readings()):
+    for readings in (tested.readings(), registry.readings()):
         names = names.union(*readings.values())
     return names
 

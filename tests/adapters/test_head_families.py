@@ -8,7 +8,7 @@ from torch import Tensor
 
 from hf_attnprobe import AttnProbeError, Site
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.faithfulness import tests as all_tests
+from hf_attnprobe.faithfulness.registry import tests as all_tests
 
 
 MASK = 50

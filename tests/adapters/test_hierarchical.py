@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from hf_attnprobe import faithfulness
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.adapters.classifier.hierarchical import HierarchicalAdapter
 from hf_attnprobe.attention_classifier import (
@@ -12,6 +11,7 @@ from hf_attnprobe.attention_classifier import (
 )
 from hf_attnprobe.attention_model import Site
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.faithfulness import registry
 
 
 SEP = 4
@@ -191,13 +191,13 @@ def test_a_class_that_is_never_predicted():
 
 
 @pytest.mark.parametrize("num_labels", [2, 4])
-@pytest.mark.parametrize("probe", faithfulness.tests())
+@pytest.mark.parametrize("probe", registry.tests())
 def test_every_probe_runs_on_sentences(probe, num_labels):
     """And says of a text what it says of the same text alone."""
     model = make(num_labels=num_labels)
     (adapter, together), (_, alone) = (observe(model, TEXTS[:3]), observe(model, TEXTS[:1]))
     found = [
-        faithfulness.tests()[probe].function(seen, adapter.sites()[0], seed=0)
+        registry.tests()[probe].function(seen, adapter.sites()[0], seed=0)
         for seen in (together, alone)
     ]
     for name, value in vars(found[0]).items():

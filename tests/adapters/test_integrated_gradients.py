@@ -13,10 +13,8 @@ from hf_attnprobe.attention_classifier import (
     AttentionClassifierForSequenceClassification,
 )
 from hf_attnprobe.attention_model import Site
-from hf_attnprobe.faithfulness.attribution_agreement import (
-    AttributionAgreement,
-    attribution_agreement,
-)
+from hf_attnprobe.faithfulness.attribution_agreement import attribution_agreement
+from hf_attnprobe.faithfulness.options import AttributionAgreement
 
 
 IDS = torch.tensor([[2, 5, 6, 7, 8, 9, 3], [2, 9, 5, 3, 0, 0, 0], [2, 7, 7, 10, 11, 3, 0]])

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from hf_attnprobe import faithfulness
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.adapters.classifier.pair import PairAdapter
 from hf_attnprobe.attention_model import (
@@ -18,7 +17,9 @@ from hf_attnprobe.attention_model import (
     Site,
 )
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.faithfulness.adversarial import Adversarial, adversarial
+from hf_attnprobe.faithfulness import registry
+from hf_attnprobe.faithfulness.adversarial import adversarial
+from hf_attnprobe.faithfulness.options import Adversarial
 from hf_attnprobe.functional.divergence import jsd, tvd
 from hf_attnprobe.testing import check_adapter
 from pairs import PAIRS, ByHand, batch_of, make
@@ -172,10 +173,10 @@ def test_padding_batch_and_order_do_not_matter():
 LACKING = ("LinearReadout", "HeadOutputs", "MaskedReplay", "Stack", "BlockOutputs")
 
 
-@pytest.mark.parametrize("probe", faithfulness.tests())
+@pytest.mark.parametrize("probe", registry.tests())
 def test_every_test_that_needs_no_linear_read_out_runs(probe):
     """And says of a text what it says of the same text alone."""
-    model, test = make(answers=ANSWERS), faithfulness.tests()[probe]
+    model, test = make(answers=ANSWERS), registry.tests()[probe]
     (adapter, together), (_, alone) = observe(model), observe(model, PAIRS[:1])
     missing = test.lacks(adapter, Site())
     if missing is not None:

@@ -25,7 +25,7 @@ from hf_attnprobe import Site
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.adapters.transformer.task_heads import N_KEPT
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.faithfulness import tests as all_tests
+from hf_attnprobe.faithfulness.registry import tests as all_tests
 from hf_attnprobe.functional.divergence import tvd
 
 

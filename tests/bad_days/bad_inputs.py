@@ -183,7 +183,7 @@ def _run(case: Case, model: Path, folder: Path) -> tuple[Any, str | None]:
 
 
 def _in_memory(case: Case, model: Path) -> int:
-    from hf_attnprobe.faithfulness.permutation import Permutation
+    from hf_attnprobe.faithfulness.options import Permutation
 
     options = auditing.AuditOptions(control="none", shown_texts=0)
     tests = [Permutation(n_permutations=2)]

@@ -16,9 +16,8 @@ from hf_attnprobe.checkpoints.loading import check_values
 from hf_attnprobe.checkpoints.origins import origin_of
 from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.data.examples import load_examples
-from hf_attnprobe.faithfulness import tests as known_tests
-from hf_attnprobe.faithfulness.adversarial import Adversarial
-from hf_attnprobe.faithfulness.permutation import Permutation
+from hf_attnprobe.faithfulness.options import Adversarial, Permutation
+from hf_attnprobe.faithfulness.registry import tests as known_tests
 from hf_attnprobe.retraining.options import Seeds
 from hf_attnprobe.studies.file import plain_yaml, read_study
 from hf_attnprobe.training.options import Architecture, TrainingOptions

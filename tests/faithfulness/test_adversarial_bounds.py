@@ -12,7 +12,8 @@ from hf_attnprobe.attention_classifier.modeling_attention_classifier import (
     AttentionClassifierForSequenceClassification,
 )
 from hf_attnprobe.attention_model import Site
-from hf_attnprobe.faithfulness.adversarial import Adversarial, adversarial
+from hf_attnprobe.faithfulness.adversarial import adversarial
+from hf_attnprobe.faithfulness.options import Adversarial
 from hf_attnprobe.functional.divergence import jsd, tvd
 from hf_attnprobe.storage.rows import statistics_of
 

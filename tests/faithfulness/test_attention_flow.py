@@ -10,7 +10,8 @@ from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
 from hf_attnprobe.attention_model import ALL, Site
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.attention_maps import attention_flow, flow_to_tokens
-from hf_attnprobe.faithfulness.explanations import Explanations, explanations
+from hf_attnprobe.faithfulness.explanations import explanations
+from hf_attnprobe.faithfulness.options import Explanations
 from hf_attnprobe.faithfulness.registry import AuditPreview
 from hf_attnprobe.faithfulness.registry import tests as all_tests
 from hf_attnprobe.functional.explanations import rollout

@@ -20,15 +20,10 @@ from hf_attnprobe import AttentionClassifierConfig, AttentionClassifierForSequen
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import ALL, SET, Site
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.faithfulness import readings
-from hf_attnprobe.faithfulness.erasure import (
-    ORDER_STREAM,
-    Erasure,
-    _removals_by_replay,
-    erasure,
-    rankings,
-)
+from hf_attnprobe.faithfulness.erasure import ORDER_STREAM, _removals_by_replay, erasure, rankings
+from hf_attnprobe.faithfulness.options import Erasure
 from hf_attnprobe.faithfulness.rankings import attention_of, ranking
+from hf_attnprobe.faithfulness.registry import readings
 from hf_attnprobe.faithfulness.single_weight import other_positions
 from hf_attnprobe.functional.erasure import removal_order
 from hf_attnprobe.functional.intervention import random_permutations

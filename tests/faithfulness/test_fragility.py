@@ -6,15 +6,16 @@ import pytest
 import torch
 
 import zoo
-from hf_attnprobe import faithfulness
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_classifier import (
     AttentionClassifierConfig,
     AttentionClassifierForSequenceClassification,
 )
 from hf_attnprobe.attention_model import Site
+from hf_attnprobe.faithfulness import registry
 from hf_attnprobe.faithfulness.conicity import conicity
-from hf_attnprobe.faithfulness.fragility import Fragility, fragility
+from hf_attnprobe.faithfulness.fragility import fragility
+from hf_attnprobe.faithfulness.options import Fragility
 from hf_attnprobe.faithfulness.permutation import permutation
 from hf_attnprobe.faithfulness.single_token import single_token
 from hf_attnprobe.faithfulness.uniform_attention import uniform_attention
@@ -210,9 +211,9 @@ def test_conicity_of_a_hierarchical_models_sentences():
 
 def test_conicity_needs_values(monkeypatch):
     adapter, _ = observe(bert())
-    assert faithfulness.tests()["conicity"].lacks(adapter, SITE) is None
+    assert registry.tests()["conicity"].lacks(adapter, SITE) is None
     monkeypatch.setattr(adapter, "lacks", lambda capability, site: "it has no values")
-    assert faithfulness.tests()["conicity"].lacks(adapter, SITE) == "it has no values"
+    assert registry.tests()["conicity"].lacks(adapter, SITE) == "it has no values"
 
 
 # --- all of them --------------------------------------------------------------------------------------------------

@@ -9,11 +9,12 @@ from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import ALL, SET, Site
 from hf_attnprobe.auditing.selection import group_sites, parse_head_sets, sites_by_test
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.faithfulness import tests as all_tests
 from hf_attnprobe.faithfulness.head_ablation import head_ablation
-from hf_attnprobe.faithfulness.input_erasure import InputErasure, input_erasure
-from hf_attnprobe.faithfulness.permutation import Permutation, permutation
+from hf_attnprobe.faithfulness.input_erasure import input_erasure
+from hf_attnprobe.faithfulness.options import InputErasure, Permutation
+from hf_attnprobe.faithfulness.permutation import permutation
 from hf_attnprobe.faithfulness.rankings import OF_TEXT
+from hf_attnprobe.faithfulness.registry import tests as all_tests
 from hf_attnprobe.faithfulness.uniform_attention import uniform_attention
 from hf_attnprobe.functional.divergence import tvd
 from hf_attnprobe.functional.explanations import rollout

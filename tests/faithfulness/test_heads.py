@@ -7,12 +7,13 @@ import scipy.stats
 import torch
 
 import zoo
-from hf_attnprobe import faithfulness
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import ALL, SET, Site
-from hf_attnprobe.faithfulness.adversarial import Adversarial, adversarial
+from hf_attnprobe.faithfulness import registry
+from hf_attnprobe.faithfulness.adversarial import adversarial
 from hf_attnprobe.faithfulness.correlation import correlation
-from hf_attnprobe.faithfulness.permutation import Permutation, permutation
+from hf_attnprobe.faithfulness.options import Adversarial, Permutation
+from hf_attnprobe.faithfulness.permutation import permutation
 from hf_attnprobe.faithfulness.screen import screen
 from hf_attnprobe.faithfulness.uniform_attention import uniform_attention
 from hf_attnprobe.functional.divergence import jsd, largest_jsd, tvd
@@ -276,7 +277,7 @@ def test_padding_and_batch_do_not_matter(observed):
     adapter, observation = observed
     one = {name: x[2:3, :5] for name, x in inputs().items()}
     alone = adapter.observe(adapter.prepare(one, (4,)))
-    for test in faithfulness.tests().values():
+    for test in registry.tests().values():
         together = statistics_of(test.function(observation, Site(1, 1), seed=3))
         single = statistics_of(test.function(alone, Site(1, 1), seed=3))
         for name, value in single.items():

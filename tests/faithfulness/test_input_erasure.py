@@ -14,7 +14,8 @@ from hf_attnprobe.attention_classifier import (
     AttentionClassifierForSequenceClassification,
 )
 from hf_attnprobe.attention_model import Site
-from hf_attnprobe.faithfulness.input_erasure import OF_SITE, InputErasure, input_erasure
+from hf_attnprobe.faithfulness.input_erasure import OF_SITE, input_erasure
+from hf_attnprobe.faithfulness.options import InputErasure
 from hf_attnprobe.faithfulness.rankings import OF_TEXT, ranking
 from hf_attnprobe.functional import aopc
 from hf_attnprobe.storage.rows import statistics_of

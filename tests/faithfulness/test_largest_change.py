@@ -9,7 +9,8 @@ import torch
 
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import Site
-from hf_attnprobe.faithfulness.permutation import Permutation, permutation
+from hf_attnprobe.faithfulness.options import Permutation
+from hf_attnprobe.faithfulness.permutation import permutation
 
 
 def odds(logits, of):

@@ -9,7 +9,8 @@ import torch
 from adapters.families import TEXTS, WORDS, Given, encode, make
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import ALL, Site
-from hf_attnprobe.faithfulness.erasure import ORDER_STREAM, Erasure, erasure, orders, rankings
+from hf_attnprobe.faithfulness.erasure import ORDER_STREAM, erasure, orders, rankings
+from hf_attnprobe.faithfulness.options import Erasure
 from hf_attnprobe.functional.intervention import random_permutations
 
 

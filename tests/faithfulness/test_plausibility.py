@@ -11,8 +11,8 @@ from hf_attnprobe import audit, load_examples
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import Site
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.faithfulness import InputErasure
-from hf_attnprobe.faithfulness.plausibility import RANKINGS, Plausibility, plausibility
+from hf_attnprobe.faithfulness.options import InputErasure, Plausibility
+from hf_attnprobe.faithfulness.plausibility import RANKINGS, plausibility
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.encoding import tokenize
 from hf_attnprobe.storage.rows import statistics_of

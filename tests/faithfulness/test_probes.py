@@ -8,7 +8,6 @@ import pytest
 import scipy.stats
 import torch
 
-from hf_attnprobe import faithfulness
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_classifier import (
     AttentionClassifierConfig,
@@ -16,9 +15,11 @@ from hf_attnprobe.attention_classifier import (
 )
 from hf_attnprobe.attention_model import Site
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.faithfulness.adversarial import Adversarial, adversarial
-from hf_attnprobe.faithfulness.correlation import Correlation, correlation
-from hf_attnprobe.faithfulness.permutation import Permutation, permutation
+from hf_attnprobe.faithfulness import registry
+from hf_attnprobe.faithfulness.adversarial import adversarial
+from hf_attnprobe.faithfulness.correlation import correlation
+from hf_attnprobe.faithfulness.options import Adversarial, Correlation, Permutation
+from hf_attnprobe.faithfulness.permutation import permutation
 from hf_attnprobe.functional.divergence import jsd, tvd
 from hf_attnprobe.readings import sentence_of
 from hf_attnprobe.statistics.wording import CLASSES
@@ -195,10 +196,10 @@ def test_every_statistic_has_a_reading():
     _adapter, observation = observe()
     tags = {"NOUN": observation.batch.content_mask}
     observation = replace(observation, batch=replace(observation.batch, tags=tags))
-    for test in faithfulness.tests().values():
+    for test in registry.tests().values():
         found = statistics_of(test.function(observation, SITE))
         assert found and {name.split("@")[0] for name in found} <= set(test.readings)
         for name in found:
-            pattern = sentence_of(test.name, name, faithfulness.readings())
+            pattern = sentence_of(test.name, name, registry.readings())
             sentence = CLASSES.fill(pattern, mean=0.5, median=0.5, key="0.05")
             assert "{" not in sentence and len(sentence) > 20

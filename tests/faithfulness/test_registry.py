@@ -12,9 +12,10 @@ import torch
 
 import zoo
 from by_name import audit_by_name
-from hf_attnprobe import AttnProbeError, Options, audit, faithfulness, option
+from hf_attnprobe import AttnProbeError, Options, audit, option
 from hf_attnprobe.attention_model import Differentiable, EditableInputs, LinearReadout
-from hf_attnprobe.faithfulness import Erasure, NoOptions, Permutation, registry
+from hf_attnprobe.faithfulness import registry
+from hf_attnprobe.faithfulness.options import Erasure, NoOptions, Permutation
 from hf_attnprobe.faithfulness.registry import asked_tests
 from hf_attnprobe.options import as_text, asked_in_words, from_text
 from hf_attnprobe.storage.rows import read_rows
@@ -109,7 +110,7 @@ def test_an_installed_test_is_one_of_the_tests(
     report = (tmp_path / "out" / "report.md").read_text()
     assert "attention_entropy" in report
     assert "the attention of a text has an entropy of" in report
-    assert refused.startswith("0\n") and run.out.endswith("ENDED 1\n")
+    assert refused.startswith("0\n") and run.out.endswith("ENDED 2\n")
     assert "must be at least 1.5" in run.err
 
 
@@ -186,14 +187,14 @@ def alone(monkeypatch):
 
 
 def test_built_in_tests_in_their_order():
-    assert list(faithfulness.tests())[:5] == [
+    assert list(registry.tests())[:5] == [
         "correlation",
         "permutation",
         "adversarial",
         "erasure",
         "input_erasure",
     ]
-    for name, test in faithfulness.tests().items():
+    for name, test in registry.tests().items():
         assert test.name == name == test.function.__name__
         has_table_of_its_own = name == "attention_by_tag"  # its keys are the data's
         assert test.head_titles or has_table_of_its_own, name
@@ -206,7 +207,7 @@ def test_a_name_that_is_taken(alone):
         """Another one."""
 
     with pytest.raises(AttnProbeError, match="'erasure' exists already; rename the func"):
-        faithfulness.register_test(readings={})(erasure)
+        registry.register_test(readings={})(erasure)
 
 
 def test_an_option_of_another_tests_name(alone):
@@ -221,7 +222,7 @@ def test_an_option_of_another_tests_name(alone):
         """A test that shares the names of options."""
 
     other.__annotations__ = {"options": Other}
-    faithfulness.register_test(readings={})(other)
+    registry.register_test(readings={})(other)
     asked = {"other": {"n_permutations": 7}, "permutation": {"n_permutations": 8}}
     assert asked_tests(asked) == {"other": Other(7), "permutation": Permutation(8)}
 
@@ -253,7 +254,7 @@ def test_of_tests_in_haste_only_those_of_which_nothing_is_said():
     }
 
 
-KINDS = {name: test.options for name, test in faithfulness.tests().items()}
+KINDS = {name: test.options for name, test in registry.tests().items()}
 
 
 def test_options_in_words():
@@ -377,7 +378,7 @@ def test_a_statistic_without_a_title_has_a_generic_one(alone, tokenizer, reviews
         """A test without titles."""
         return Result(observation.read(site)[:, 0])
 
-    faithfulness.register_test(readings={"first_weight": "{mean:.2f}"})(first)
+    registry.register_test(readings={"first_weight": "{mean:.2f}"})(first)
     report = audit(
         _bert(tokenizer),
         reviews["test"].select(range(2)),

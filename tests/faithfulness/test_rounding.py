@@ -12,9 +12,9 @@ from hf_attnprobe.attention_classifier import (
     AttentionClassifierForSequenceClassification,
 )
 from hf_attnprobe.attention_model import Observation, Site
-from hf_attnprobe.faithfulness import readings
 from hf_attnprobe.faithfulness.correlation import correlation, leave_one_out_ranks, ranks
 from hf_attnprobe.faithfulness.rankings import ranking
+from hf_attnprobe.faithfulness.registry import readings
 from hf_attnprobe.functional.divergence import small_side, tvd
 
 

@@ -1,0 +1,212 @@
+"""What can be set in the faithfulness tests, which each say in their own file what they do.
+
+Nothing is imported here that computes, so that a command line is refused at once.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from hf_attnprobe.options import Options, option
+
+
+@dataclass(frozen=True)
+class NoOptions(Options):
+    """Of a test without options."""
+
+
+@dataclass(frozen=True)
+class ExplainsClass(Options):
+    """Of a test that explains the probability of a class.
+
+    With a target the decision is for it or not for it. It flips where that changes, and
+    its probability is that of the side the text is on: of the target, or of all others.
+    """
+
+    target: str | int | None = option(
+        None,
+        "class, by name or number, whose decision is explained (default: the predicted one)",
+        metavar="CLASS",
+    )
+
+
+@dataclass(frozen=True)
+class Correlation(ExplainsClass):
+    """Which class's probability the importances explain, and how many tokens are the top."""
+
+    tops: Sequence[int] = option(
+        (3,),
+        "numbers of tokens ranked first whose overlap is counted",
+        at_least=1,
+        at_most=1_000_000,
+    )
+
+
+@dataclass(frozen=True)
+class Permutation(Options):
+    """How many random shuffles."""
+
+    n_permutations: int = option(100, "random shuffles per text", at_least=1, at_most=100_000)
+
+
+@dataclass(frozen=True)
+class Adversarial(Options):
+    """How the farthest attention is found, and how far the output may move."""
+
+    method: Literal["auto", "exact", "search"] = option(
+        "auto",
+        "exact works for binary linear read-outs, search (the paper's for linear ones) for "
+        "all models; auto takes exact if possible, then bounds, then search",
+    )
+    epsilons: Sequence[float] | None = option(
+        None,
+        "distances that the output may move (default: .01 and .05; exact: nine from .001 to .5)",
+        at_least=0,
+        metavar="EPSILON",
+    )
+    n_starts: int = option(5, "random starts of the gradient search", at_least=1, at_most=1_000)
+    n_steps: int | None = option(
+        None,
+        "steps of the gradient search (default: 500 with method=search and for models "
+        "of pairs; else 0, no search: the best of candidates that are checked); where the "
+        "answer is exact and for groups of heads there is no search",
+        at_least=0,
+        at_most=100_000,
+    )
+
+
+@dataclass(frozen=True)
+class Erasure(ExplainsClass):
+    """How weights are erased, and what is compared with the largest one."""
+
+    renormalise: bool = option(
+        True, "divide the weights that are left by their sum after an erasure"
+    )
+    draw: Literal["uniform", "released"] = option(
+        "uniform",
+        "how the weight to compare with the largest is drawn: uniformly from the others, "
+        "or as in the released code, which may draw the largest but never the first",
+    )
+    all_zero: bool = option(
+        False,
+        "count the decision without any attention too, as the released code does",
+    )
+    n_random: int = option(5, "random orders of erasure", at_least=1, at_most=10_000)
+    each_random: bool = option(
+        False,
+        "report every random order beside their mean, to pool them over texts as the "
+        "released code does",
+    )
+    bottom_up: bool = option(
+        False,
+        "also erase the least weight first, and the least gradient and product (orders "
+        "least_attention, …)",
+    )
+
+
+@dataclass(frozen=True)
+class InputErasure(ExplainsClass):
+    """How tokens are taken out of the input, and whether the result is normalised."""
+
+    by: Literal["deletion", "mask"] = option(
+        "deletion", "delete tokens, or replace them by the tokenizer's mask token"
+    )
+    beam_width: int = option(
+        0,
+        "width of the beam search that normalises the scores (NAOPC); it runs the model "
+        "about width × T² times for a text of T tokens; 0 leaves them as they are",
+        at_least=0,
+        at_most=10_000,
+        metavar="WIDTH",
+    )
+    comprehensiveness_only: bool = option(
+        False,
+        "measure what a verdict reads and nothing else: comprehensiveness of attention "
+        "and of random tokens",
+    )
+    tokens_to_flip: bool = option(
+        False,
+        "also take tokens out in the order of each ranking until the decision flips; "
+        "runs the model up to once per ranking and step",
+    )
+    n_steps: int = option(
+        0,
+        "equal shares of a text in which its tokens leave until the decision flips; 0: one by one",
+        at_least=0,
+        at_most=1_000_000,
+        metavar="STEPS",
+    )
+
+
+@dataclass(frozen=True)
+class Explanations(ExplainsClass):
+    """What gradients and leave-one-out are of, and the texts that flow is computed for."""
+
+    flow_positions: int = option(
+        0,
+        "longest text, in positions, that attention flow is computed for (0: none; one "
+        "maximum flow per token, so its time grows with the cube of the length)",
+        at_least=0,
+        at_most=100_000,
+    )
+
+
+@dataclass(frozen=True)
+class Screen(ExplainsClass):
+    """Which class's probability moves."""
+
+
+@dataclass(frozen=True)
+class Plausibility(Options):
+    """Which rankings are compared with the rationales."""
+
+    integrated_gradients: bool = option(
+        False, "compare |integrated gradients| with the rationales too"
+    )
+
+
+@dataclass(frozen=True)
+class Fragility(Options):
+    """How many permutations."""
+
+    n_draws: int = option(10, "permutations of the attention per text", at_least=1, at_most=10_000)
+
+
+@dataclass(frozen=True)
+class SingleToken(ExplainsClass):
+    """Which class is explained."""
+
+
+@dataclass(frozen=True)
+class AttributionAgreement(ExplainsClass):
+    """Which class is explained, and how the integral is taken."""
+
+    n_steps: int = option(
+        50, "points of the integral of integrated gradients", at_least=1, at_most=10_000
+    )
+    attention: Literal["free", "held"] = option(
+        "free",
+        "whether integrated gradients go through the attention (free: they add up to "
+        "the change of the output) or not (held, as the paper's code)",
+    )
+
+
+OPTIONS: dict[str, type[Options]] = {
+    "correlation": Correlation,
+    "permutation": Permutation,
+    "adversarial": Adversarial,
+    "erasure": Erasure,
+    "input_erasure": InputErasure,
+    "uniform_attention": NoOptions,
+    "head_ablation": NoOptions,
+    "explanations": Explanations,
+    "screen": Screen,
+    "plausibility": Plausibility,
+    "conicity": NoOptions,
+    "fragility": Fragility,
+    "single_token": SingleToken,
+    "attribution_agreement": AttributionAgreement,
+    "attention_by_tag": NoOptions,
+}
+"""The built-in tests, in the order of reports. A test, its function and its file have one name."""
+TESTS = tuple(OPTIONS)
