@@ -23,8 +23,10 @@ def audit_by_name(
 ):
     """Data arguments and options of the audit, all flat.
 
-    ``n_permutations`` is of the test ``permutation``, where it is run.
+    ``n_permutations`` is of the test ``permutation``, where it is run. No control is audited
+    unless one is asked for: it takes several times as long as the model.
     """
+    values = {"control": "none"} | values
     tests = ["default"] if tests is None else tests
     if n_permutations is not None and ("default" in tests or "permutation" in tests):
         tests = [*tests, Permutation(n_permutations)]

@@ -35,6 +35,7 @@ from hf_attnprobe import (  # noqa: E402
 )
 from hf_attnprobe.cli import main  # noqa: E402
 from hf_attnprobe.data.synthetic import LABEL_NAMES, rationale_dataset  # noqa: E402
+from warm import Warm, as_two  # noqa: E402
 
 
 torch.set_num_threads(1)
@@ -164,11 +165,24 @@ def run_module(run_python):
 
 
 @pytest.fixture(scope="session")
-def torchrun(run_python):
-    """``attnprobe arguments`` in two processes, one thread each."""
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    return lambda *arguments: run_python(
-        *launcher, "-m", "hf_attnprobe", *arguments, env={"OMP_NUM_THREADS": "1"}
+def warm(tmp_path_factory):
+    """The process whose forks have imported already what is heavy."""
+    process = Warm(tmp_path_factory.mktemp("warm"))
+    yield process
+    process.close()
+
+
+@pytest.fixture(scope="session")
+def run_warm(warm):
+    """``python arguments`` in such a fork; ``env`` comes too late for what libraries read when they are imported."""
+    return lambda *arguments, env=None: Finished(*warm.run([*map(str, arguments)], [env or {}]))
+
+
+@pytest.fixture(scope="session")
+def torchrun(warm):
+    """``attnprobe arguments`` in two such forks that are told what torchrun tells them."""
+    return lambda *arguments: Finished(
+        *warm.run(["-m", "hf_attnprobe", *map(str, arguments)], as_two())
     )
 
 

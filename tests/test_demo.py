@@ -4,7 +4,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+from datasets import Dataset
 
+import zoo
+from hf_attnprobe import build_tokenizer
 from hf_attnprobe.demonstration import (
     DemoOptions,
     _rationale_mask,
@@ -18,14 +21,20 @@ from hf_attnprobe.statistics.checks import contradictions
 from hf_attnprobe.statistics.grades import Answer
 
 
-def test_demo_ends_in_a_verdict(tmp_path):
-    report, found, metrics = demo(
-        tmp_path, progress=False, options=DemoOptions(encoder="mlp", n_examples=300, epochs=1)
-    )
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """What a short demo gives, and its folder."""
+    folder = tmp_path_factory.mktemp("demo")
+    options = DemoOptions(encoder="mlp", n_examples=300, epochs=1)
+    return *demo(folder, progress=False, options=options), folder
+
+
+def test_demo_ends_in_a_verdict(small):
+    report, found, metrics, folder = small
     assert report.n == 50 and "50 texts, seed" in " ".join(report.to_text().split())
     line = rationale_line(found)
     assert "\n" not in line and f"chance {found.chance:.0%} (50 texts)" in line
-    assert (tmp_path / "audit" / "report.md").exists() and 0 <= metrics["test_accuracy"] <= 1
+    assert (folder / "audit" / "report.md").exists() and 0 <= metrics["test_accuracy"] <= 1
     assert found.n == 50 and 0 < found.chance < 0.5
     assert any("deciding word first" in line for line in rationale_sentences(found))
 
@@ -38,14 +47,12 @@ def form_of(line):
     return re.sub(rf" +\b({words})\b +", " … ", line)
 
 
-def test_the_quickstart_shows_what_the_demo_ends_in(tmp_path):
+def test_the_quickstart_shows_what_the_demo_ends_in(small):
     """The same lines in the same order, numbers apart."""
     page = (Path(__file__).parents[1] / "docs" / "quickstart.md").read_text()
     shown = re.search("`attnprobe demo` ends in:\n\n```\n(.*?)```", page, re.DOTALL)[1]
-    small = DemoOptions(encoder="mlp", n_examples=300, epochs=1)
-    report, _, _ = demo(tmp_path, progress=False, options=small)
     forms = []
-    for text in (shown, str(report)):
+    for text in (shown, str(small[0])):
         heading, verdict, _, attention, table, *_, legend = text.strip().split("\n\n")
         assert heading == "Does this attention explain the predictions?"
         assert "5 of 5 questions asked" in " ".join(verdict.split())
@@ -54,27 +61,40 @@ def test_the_quickstart_shows_what_the_demo_ends_in(tmp_path):
     assert forms[0] == forms[1] and len(forms[0]) == 9
 
 
-def test_the_demos_way_from_chance_to_best_is_of_one_population(tmp_path):
-    """REVIEW A1, its table: three medians over three sets of texts gave 102%; per text it is .74 ± .03."""
-    report, _, _ = demo(tmp_path, progress=False)
+def way_to_best(report):
+    """What erasure found of every text, and how far attention goes from chance to the best, by hand."""
     rows = report.rows[report.rows.test == "erasure"]
     wide = rows.pivot(index="example_id", columns="statistic", values="value")
+    chance, own = (wide[f"fraction_to_flip@{name}"] for name in ("random", "attention"))
+    best = wide["minimal_fraction"]
+    return wide, (chance - own) / (chance - best).where(chance > best)
+
+
+def test_the_way_from_chance_to_best_is_of_one_population(small):
+    report, *_ = small
+    wide, way = way_to_best(report)
+    assert way.notna().sum() > 20 and way.max() < 1 + 1e-9
+    pd.testing.assert_series_equal(wide["way_to_best@attention"], way, check_names=False)
+    assert contradictions(report.rows, readings()) == []
+
+
+@pytest.mark.slow
+def test_the_demos_way_from_chance_to_best(tmp_path):
+    """REVIEW A1, its table: three medians over three sets of texts gave 102%; per text it is .74 ± .03."""
+    report, _, _ = demo(tmp_path, progress=False)
+    wide, way = way_to_best(report)
     n_texts = wide[["minimal_fraction", "way_to_best@attention"]].notna().sum()
     assert n_texts.tolist() == [n_texts.iloc[0]] * 2 and n_texts.iloc[0] > 470
     best = wide["minimal_fraction"]
-    own, never, all_of = {}, {}, {}
+    own, never = {}, {}
     for name in ("attention", "random"):
-        all_of[name] = wide[f"fraction_to_flip@{name}"]
         never[name] = wide[f"never_flips@{name}"]
         flips = 1 - never[name]  # of the draws
-        own[name] = (all_of[name] - never[name]) / flips.where(flips > 0)
+        own[name] = (wide[f"fraction_to_flip@{name}"] - never[name]) / flips.where(flips > 0)
     medians = {name: values.median() for name, values in own.items()}
     room = medians["random"] - best.median()
     assert (medians["random"] - medians["attention"]) / room > 1  # what was printed
-    way = (all_of["random"] - all_of["attention"]) / (all_of["random"] - best)
     assert way.mean() == pytest.approx(0.74, abs=0.03) and way.max() < 1 + 1e-9
-    found = wide["way_to_best@attention"]
-    pd.testing.assert_series_equal(found, way, check_names=False)
     assert never["attention"].mean() == pytest.approx(103 / 487, abs=0.03)
     assert contradictions(report.rows, readings()) == []
     (compared,) = (
@@ -95,20 +115,9 @@ def test_rationale_positions_are_word_numbers():
 @pytest.mark.parametrize("attended", ["cue", "other"])
 def test_a_model_that_attends_to_the_rationale_is_told_from_one_that_does_not(tmp_path, attended):
     """The attention of a context-free model is set by hand: all on the word "wonderful", or all on "film"."""
-    from datasets import Dataset
-
-    from hf_attnprobe import (
-        AttentionClassifierConfig,
-        AttentionClassifierForSequenceClassification,
-        build_tokenizer,
-    )
-
     text = "the film was wonderful"
     tokenizer = build_tokenizer([text])
-    config = AttentionClassifierConfig(
-        vocab_size=len(tokenizer), embedding_size=4, encoder="none", attention="dot_product"
-    )
-    model = AttentionClassifierForSequenceClassification(config)
+    model = zoo.classifier(tokenizer, embedding_size=4, encoder="none", attention="dot_product")
     word = tokenizer.convert_tokens_to_ids("wonderful" if attended == "cue" else "film")
     with torch.no_grad():
         model.get_input_embeddings().weight.zero_()[word] = 100.0

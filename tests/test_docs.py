@@ -58,7 +58,14 @@ def registries(monkeypatch):
     monkeypatch.setattr(adapters, "_factories", dict(adapters._factories))
 
 
-def run_python_blocks(page: str, folder: Path, monkeypatch) -> dict:
+SMALLER = {
+    "rationale_dataset(1500": "rationale_dataset(240",
+    "TrainingOptions(epochs=4)": "TrainingOptions(epochs=1)",
+}
+"""What a page that is read does at length, and a test shortly."""
+
+
+def run_python_blocks(page: str, folder: Path, monkeypatch, smaller: dict[str, str]) -> dict:
     """Runs a page's blocks in order, in ``folder``; those of a named file become it."""
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(str(folder))
@@ -70,6 +77,8 @@ def run_python_blocks(page: str, folder: Path, monkeypatch) -> dict:
             (folder / file).write_text(block)
             monkeypatch.delitem(sys.modules, file.removesuffix(".py"), raising=False)
         else:
+            for given, less in smaller.items():
+                block = block.replace(given, less)
             exec(compile(block, page, "exec"), names)
     return names
 
@@ -77,46 +86,33 @@ def run_python_blocks(page: str, folder: Path, monkeypatch) -> dict:
 # --- commands and links -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("page", "command"), [given for given in COMMANDS if given[1].startswith("attnprobe")]
-)
-def test_every_command_is_understood(page, command, registries, tmp_path, monkeypatch):
-    if page == "docs/extending.md":
-        file = re.findall(r"<!-- file: \S+ -->\n```python\n(.*?)```", read(page), re.S)[0]
-        exec(compile(file, page, "exec"), {})
-    assert build_parser().parse_args(shlex.split(command)[1:])
+def test_every_command_is_understood(registries):
+    """An ``attnprobe`` command by the parser, and ``make`` has the target; there are no others."""
+    page = read("docs/extending.md")
+    file = re.findall(r"<!-- file: \S+ -->\n```python\n(.*?)```", page, re.S)[0]
+    exec(compile(file, "docs/extending.md", "exec"), {})
+    parser = build_parser()
+    for page, command in COMMANDS:
+        program, *arguments = shlex.split(command)
+        assert program in ("make", "attnprobe"), f"{page}: {command}"
+        if program == "make":
+            assert re.search(rf"^{arguments[0]}:", read("Makefile"), flags=re.MULTILINE), command
+        else:
+            assert parser.parse_args(arguments), f"{page}: {command}"
 
 
-@pytest.mark.parametrize(
-    "command", [command for _, command in COMMANDS if command.startswith("make")]
-)
-def test_every_make_target_exists(command):
-    target = command.split()[1]
-    assert re.search(rf"^{target}:", read("Makefile"), flags=re.MULTILINE)
-
-
-def test_no_other_commands():
-    assert all(command.startswith(("make ", "attnprobe ")) for _, command in COMMANDS)
-
-
-@pytest.mark.parametrize("page", [*PAGES, *MORE_PAGES])
-def test_every_link_points_to_a_file(page):
-    for target in re.findall(r"\]\(([^)\s]+)\)", read(page)):
-        file = target.split("#")[0]
-        if "://" not in target and file:
-            assert (ROOT / page).parent.joinpath(file).exists(), target
-
-
-@pytest.mark.parametrize("page", [*PAGES, *MORE_PAGES])
-def test_every_file_that_is_named_exists(page):
+def test_what_a_page_names_is_there():
+    """Links lead to files, files that are named exist, and no mark of a merge is left."""
     tops = "hf_attnprobe|docs|examples|tests|benchmarks|model_cards"
-    for name in re.findall(rf"`((?:{tops})/[\w./-]+)`", read(page)):
-        assert (ROOT / name).exists(), name
-
-
-@pytest.mark.parametrize("page", [*PAGES, *MORE_PAGES, "CHANGELOG.md"])
-def test_no_page_has_marks_of_a_merge(page):
-    assert not re.search(r"^(<<<<<<<|=======|>>>>>>>)", read(page), re.MULTILINE)
+    for page in [*PAGES, *MORE_PAGES]:
+        for target in re.findall(r"\]\(([^)\s]+)\)", read(page)):
+            file = target.split("#")[0]
+            if "://" not in target and file:
+                assert (ROOT / page).parent.joinpath(file).exists(), f"{page}: {target}"
+        for name in re.findall(rf"`((?:{tops})/[\w./-]+)`", read(page)):
+            assert (ROOT / name).exists(), f"{page}: {name}"
+    for page in [*PAGES, *MORE_PAGES, "CHANGELOG.md"]:
+        assert not re.search(r"^(<<<<<<<|=======|>>>>>>>)", read(page), re.MULTILINE), page
 
 
 def test_pages_by_hand_are_short():
@@ -157,7 +153,7 @@ SAID = {
 @pytest.mark.parametrize("page", RUN)
 def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch, capsys, registries):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    names = run_python_blocks(page, tmp_path, monkeypatch)
+    names = run_python_blocks(page, tmp_path, monkeypatch, SMALLER)
     assert SAID.get(page, "") in capsys.readouterr().out
     if page == "docs/quickstart.md":
         assert len(names["result"]["permutation_median_tvd"]) == 2
@@ -173,6 +169,13 @@ def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch, capsys, registri
         keys = re.findall(r"^\| (`.*?`) \|", read(page), flags=re.MULTILINE)
         documented = {key for row in keys for key in re.findall(r"`(\w+)`", row)}
         assert set(names["told"]) <= documented
+
+
+@pytest.mark.slow
+def test_the_python_of_the_readme_runs_as_it_stands(tmp_path, monkeypatch, capsys):
+    assert all(given in read("README.md") for given in SMALLER)
+    run_python_blocks("README.md", tmp_path, monkeypatch, {})
+    assert SAID["README.md"] in capsys.readouterr().out
 
 
 def test_every_page_with_python_is_known_to_run():

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+import zoo
 from hf_attnprobe.cli.verbs import FAILING
 from hf_attnprobe.statistics.grades import Answer
 
@@ -57,19 +58,19 @@ print("attention-explain" in PIPELINE_REGISTRY.get_supported_tasks())
 """
 
 
-@pytest.mark.parametrize(
-    "imports",
-    [
-        "import hf_attnprobe, transformers",
-        "import transformers, hf_attnprobe",
-        "import hf_attnprobe; from transformers import Trainer",
-        "import hf_attnprobe; import transformers.models.auto.modeling_auto",
-        "from hf_attnprobe import AttentionClassifierModel",
-        "from hf_attnprobe.attention_classifier.layers_attention_classifier import CNNEncoder",
-        "from hf_attnprobe.adapters import wrap",
-        "import hf_attnprobe, importlib.util; importlib.util.find_spec('transformers')",
-    ],
+ORDERS = (
+    "import hf_attnprobe, transformers",
+    "import transformers, hf_attnprobe",
+    "from hf_attnprobe import AttentionClassifierModel",
+    "import hf_attnprobe, importlib.util; importlib.util.find_spec('transformers')",
+    "import hf_attnprobe; from transformers import Trainer",
+    "import hf_attnprobe; import transformers.models.auto.modeling_auto",
+    "from hf_attnprobe.attention_classifier.layers_attention_classifier import CNNEncoder",
+    "from hf_attnprobe.adapters import wrap",
 )
+
+
+@pytest.mark.parametrize("imports", zoo.daily(ORDERS, ORDERS[:3]))
 def test_the_auto_classes_know_ours_in_either_order(imports, run_python):
     done = run_python("-c", imports + REGISTERED)
     assert done.code == 0, done.err

@@ -14,6 +14,7 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+import zoo
 from by_name import audit_by_name
 from hf_attnprobe import audit, load_examples
 from hf_attnprobe.adapters import wrap
@@ -61,10 +62,16 @@ def rows_of(make_checkpoint):
     return run
 
 
+@pytest.fixture(scope="module")
+def usual(rows_of, examples):
+    """The rows of an audit that was cut up as audits are."""
+    return rows_of(examples)
+
+
 # --- batches, padding, order, seeds -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=str)
+@pytest.mark.parametrize("kind", zoo.daily(KINDS, ("bilstm",)), ids=str)
 def test_one_text_at_a_time_or_all_together(kind, rows_of, examples):
     """One at a time is unpadded, together is padded to the longest."""
     data = examples if kind[2] == 2 else examples[-4:]  # more classes mean the slow search
@@ -79,7 +86,7 @@ def test_the_papers_search_too(rows_of, examples):
     assert_same(alone, together)
 
 
-@pytest.mark.parametrize("kind", KINDS[::2], ids=str)
+@pytest.mark.parametrize("kind", zoo.daily(KINDS[::2], ("bilstm",)), ids=str)
 def test_far_more_padding_than_needed(kind, make_checkpoint, examples):
     folder = make_checkpoint(*kind)
     model, tokenizer = (
@@ -100,8 +107,8 @@ def test_far_more_padding_than_needed(kind, make_checkpoint, examples):
     assert_same(found, expected)
 
 
-def test_a_tiny_memory_budget(rows_of, examples):
-    assert_same(rows_of(examples, memory_budget=1), rows_of(examples))
+def test_a_tiny_memory_budget(rows_of, usual, examples):
+    assert_same(rows_of(examples, memory_budget=1), usual)
 
 
 @pytest.mark.parametrize("kind", [(), ("cnn", "additive", 2)], ids=str)
@@ -120,16 +127,16 @@ def test_the_summary_does_not_depend_on_the_order_either(make_checkpoint, exampl
         assert (one.mean, *one.ci95) == pytest.approx((other.mean, *other.ci95), abs=1e-6)
 
 
-def test_which_other_texts_are_audited(rows_of, examples):
-    whole = rows_of(examples)
+def test_which_other_texts_are_audited(rows_of, usual, examples):
+    whole = usual
     some = rows_of(examples[3:6])
     assert_same(some, whole[whole.example_id.isin(some.example_id)])
 
 
-def test_the_model_as_an_object_in_training_mode(make_model, tokenizer, rows_of, examples):
+def test_the_model_as_an_object_in_training_mode(make_model, tokenizer, rows_of, usual, examples):
     model = make_model().train()
     found = audit(model, examples, tokenizer=tokenizer, tests=TESTS, progress=False).to_pandas()
-    assert_same(found, rows_of(examples))
+    assert_same(found, usual)
     assert model.training and {p.dtype for p in model.parameters()} == {torch.float32}
     assert all(p.requires_grad and p.grad is None for p in model.parameters())
 
@@ -167,20 +174,20 @@ def names_in(folder, names):
     return set(pd.concat(pd.read_parquet(folder / "rows" / name) for name in names).test)
 
 
-def test_tests_added_later(rows_of, examples, tmp_path):
+def test_tests_added_later(rows_of, usual, examples, tmp_path):
     rows_of(examples, tests=["permutation"], output_dir=tmp_path)
     before = parts(tmp_path)
     found = rows_of(examples, output_dir=tmp_path)
     after = parts(tmp_path)
     assert before.items() <= after.items()
     assert names_in(tmp_path, after.keys() - before.keys()) == {"correlation", "adversarial"}
-    assert_same(found, rows_of(examples))
+    assert_same(found, usual)
     assert_same(read_rows(tmp_path / "rows"), found)
     only = rows_of(examples, tests=["correlation"], output_dir=tmp_path)
     assert parts(tmp_path) == after and set(only.test) == {"correlation", PREDICTION}
 
 
-def test_texts_added_later(rows_of, examples, tmp_path):
+def test_texts_added_later(rows_of, usual, examples, tmp_path):
     few = set(rows_of(examples, test_limit=4, output_dir=tmp_path).example_id)
     before = parts(tmp_path)
     found = rows_of(examples, output_dir=tmp_path, batch_size=3)
@@ -190,7 +197,7 @@ def test_texts_added_later(rows_of, examples, tmp_path):
         pd.read_parquet(tmp_path / "rows" / name) for name in after.keys() - before.keys()
     )
     assert len(few) == 4 and set(new.example_id) == {row["example_id"] for row in examples} - few
-    assert_same(found, rows_of(examples))
+    assert_same(found, usual)
     assert_same(
         rows_of(examples, test_limit=4, output_dir=tmp_path), rows_of(examples, test_limit=4)
     )

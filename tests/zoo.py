@@ -8,10 +8,11 @@ import hashlib
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from filelock import FileLock
 from transformers import (
@@ -139,6 +140,24 @@ def saved(folder: Path, model: Any, tokenizer: Any) -> Path:
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+def daily(kinds: Iterable[Any], few: Container[Any]) -> list[Any]:
+    """Parameters of a test: kinds of ``few`` are run every day, all others with ``-m slow``.
+
+    A kind that is a tuple belongs to what it names first, such as its encoder.
+    """
+    slow = [pytest.mark.slow]
+    return [
+        pytest.param(
+            kind, marks=[] if (kind[0] if isinstance(kind, tuple) else kind) in few else slow
+        )
+        for kind in kinds
+    ]
+
+
+FEW_ENCODERS = ("bilstm", "bigru", "cnn")
+"""Of every kind one: read from both sides, read in sentences, and read at once."""
 
 
 # --- what is made once --------------------------------------------------------------------------------------------

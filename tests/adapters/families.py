@@ -10,6 +10,8 @@ import torch
 import transformers
 from transformers import AutoModelForImageClassification, AutoModelForSequenceClassification
 
+import zoo
+
 
 SIZES = {
     "vocab_size": 60,
@@ -117,6 +119,9 @@ FAMILIES = {
     ),
 }
 TEXT_FAMILIES = [name for name in FAMILIES if name != "vit"]
+FEW = ("bert", "gpt2", "deberta_v2", "modernbert", "llama", "xlnet", "t5", "vit")
+"""Of every form of attention one: tables, one way, by distance, windows, groups, two streams, two stacks, images."""
+SOME, SOME_TEXT = zoo.daily(FAMILIES, FEW), zoo.daily(TEXT_FAMILIES, FEW)
 
 TEXTS = ([3, 11, 12, 13, 14, 15, 16, 17, 2], [3, 21, 22, 23, 2], [3, 31, 32, 33, 34, 35, 2])
 """Special tokens at both ends; 2 ends a text where a model asks for that."""

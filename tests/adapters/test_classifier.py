@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import zoo
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_classifier import (
     AttentionClassifierConfig,
@@ -25,6 +26,7 @@ KINDS += [
     for e in ("bilstm", "bigru", "cnn", "mlp", "none")
     for c in ("concat", "residual")
 ]
+FEW = zoo.daily(KINDS, (*zoo.FEW_ENCODERS, "bigru+concat", "cnn+residual"))
 IDS = torch.tensor(
     [
         [2, 5, 6, 7, 7, 8, 9, 5, 3],
@@ -60,9 +62,9 @@ def observe(model, ids=IDS):
     return adapter, adapter.observe(batch)
 
 
-@pytest.mark.parametrize(("encoder", "attention", "num_labels"), KINDS)
-def test_observation_equals_the_models_own_forward(encoder, attention, num_labels):
-    model = make(encoder, attention, num_labels)
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_observation_equals_the_models_own_forward(kind):
+    model = make(*kind)
     _, observation = observe(model)
     with torch.no_grad():
         outputs = model.double()(IDS, output_attentions=True)
@@ -70,9 +72,9 @@ def test_observation_equals_the_models_own_forward(encoder, attention, num_label
     assert torch.allclose(observation.attention[0], outputs.attentions[0], atol=1e-12)
 
 
-@pytest.mark.parametrize(("encoder", "attention", "num_labels"), KINDS)
-def test_leave_one_out_equals_deleting_and_encoding_again(encoder, attention, num_labels):
-    model = make(encoder, attention, num_labels)
+@pytest.mark.parametrize("kind", FEW, ids=str)
+def test_leave_one_out_equals_deleting_and_encoding_again(kind):
+    model = make(*kind)
     _, observation = observe(model)
     model = model.double()
     for row, position in observation.batch.content_mask.nonzero().tolist():
@@ -82,9 +84,9 @@ def test_leave_one_out_equals_deleting_and_encoding_again(encoder, attention, nu
         assert torch.allclose(observation.leave_one_out[row, position], expected, atol=1e-12)
 
 
-@pytest.mark.parametrize(("encoder", "attention", "num_labels"), KINDS)
-def test_gradient_equals_finite_differences(encoder, attention, num_labels):
-    model = make(encoder, attention, num_labels)
+@pytest.mark.parametrize("kind", FEW, ids=str)
+def test_gradient_equals_finite_differences(kind):
+    model = make(*kind)
     adapter, observation = observe(model)
     model = model.double()
     target = torch.tensor([1, 0, 1, 0, 1])

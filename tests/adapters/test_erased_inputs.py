@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from families import TEXT_FAMILIES, TEXTS, WORDS, make, prepare, shared
+from families import SOME_TEXT, TEXTS, WORDS, make, prepare, shared
 
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
@@ -75,7 +75,7 @@ def test_words_go_with_all_their_pieces(by):
     assert len({tuple(x.tolist()) for x in found[:, 0]}) > 3
 
 
-@pytest.mark.parametrize("family", TEXT_FAMILIES)
+@pytest.mark.parametrize("family", SOME_TEXT)
 def test_one_unit_less_is_leave_one_out(family):
     adapter = TransformerAdapter(shared(family))
     observation = adapter.observe(prepare(adapter, words=WORDS))

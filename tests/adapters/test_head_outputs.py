@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from families import FAMILIES, make, prepare, shared
+from families import SOME, make, prepare, shared
 from test_transformer import random_attention, rerun, state_of
 
 from hf_attnprobe import Site
@@ -27,7 +27,7 @@ PROJECTIONS = {
 }
 
 
-@pytest.fixture(params=FAMILIES)
+@pytest.fixture(params=SOME)
 def family(request):
     return request.param
 

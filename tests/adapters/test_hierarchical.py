@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import zoo
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.adapters.classifier.hierarchical import HierarchicalAdapter
 from hf_attnprobe.attention_classifier import (
@@ -73,7 +74,7 @@ def test_observation_equals_the_models_own_forward(kind):
     assert observation.read(Site(1)).shape == observation.batch.mask.shape == (4, 4)
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=str)
+@pytest.mark.parametrize("kind", zoo.daily(KINDS, zoo.FEW_ENCODERS), ids=str)
 def test_leave_one_out_equals_deleting_the_sentence_and_encoding_again(kind):
     model = make(*kind)
     _, observation = observe(model)
@@ -86,7 +87,7 @@ def test_leave_one_out_equals_deleting_the_sentence_and_encoding_again(kind):
             )
 
 
-@pytest.mark.parametrize("encoder", ["bigru", "cnn", "none"])
+@pytest.mark.parametrize("encoder", zoo.daily(["bigru", "cnn", "none"], zoo.FEW_ENCODERS))
 def test_erased_sentences_are_deleted_or_masked(encoder):
     model = make(encoder, 4)
     adapter, observation = observe(model, mask_id=1)
@@ -107,7 +108,7 @@ def test_erased_sentences_are_deleted_or_masked(encoder):
         adapter.erase_inputs(observation, gone, by="fire")
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=str)
+@pytest.mark.parametrize("kind", zoo.daily(KINDS, zoo.FEW_ENCODERS), ids=str)
 def test_gradient_equals_finite_differences(kind):
     model = make(*kind)
     adapter, observation = observe(model)

@@ -9,6 +9,7 @@ import test_hierarchical as hierarchical
 import torch
 from families import TEXTS, WORDS, Given, encode, make, shared
 
+import zoo
 from hf_attnprobe import AttnProbeError
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import Reassignable
@@ -146,7 +147,7 @@ def normalised(weights):
     return weights / weights.sum() if weights.sum() > 0 else weights
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=str)
+@pytest.mark.parametrize("kind", zoo.daily(KINDS, zoo.FEW_ENCODERS), ids=str)
 def test_a_classifier_by_hand(kind):
     """The shorter text is encoded, and its states averaged by what is left of the weights."""
     model = classifiers.make(kind[0], "additive", kind[1])
@@ -188,7 +189,7 @@ def test_a_pair_by_hand():
             np.testing.assert_allclose(found, expected, atol=1e-10)
 
 
-@pytest.mark.parametrize("encoder", ["bigru", "cnn", "none"])
+@pytest.mark.parametrize("encoder", zoo.daily(["bigru", "cnn", "none"], zoo.FEW_ENCODERS))
 def test_sentences_by_hand(encoder):
     """What reads the sentences runs again on those that stay."""
     model = hierarchical.make(encoder)

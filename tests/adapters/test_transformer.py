@@ -7,11 +7,12 @@ import families
 import pytest
 import torch
 import transformers
-from families import FAMILIES, TEXT_FAMILIES, TEXTS, WORDS, encode, make, prepare, shared
+from families import FAMILIES, FEW, SOME, SOME_TEXT, TEXTS, WORDS, encode, make, prepare, shared
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import AutoModelForSequenceClassification, BertForMaskedLM, BertModel
 
+import zoo
 from hf_attnprobe import Site
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
@@ -38,7 +39,7 @@ UPCAST = {
 }
 
 
-@pytest.fixture(params=FAMILIES)
+@pytest.fixture(params=SOME)
 def family(request):
     return request.param
 
@@ -82,6 +83,7 @@ def rows_of(mask, attention):
 # Capture
 
 
+@pytest.mark.parametrize("family", FAMILIES)
 def test_captured_attention_is_the_eager_models(family):
     eager = make(family, attn_implementation="eager")
     default, exact = TransformerAdapter(shared(family)), TransformerAdapter(eager)
@@ -115,7 +117,7 @@ def test_layers_are_numbered_by_call_and_named_apart():
     assert adapter.layers[3].module.endswith("decoder.block.0.layer.1.EncDecAttention")
 
 
-@pytest.mark.parametrize("family", TEXT_FAMILIES)
+@pytest.mark.parametrize("family", SOME_TEXT)
 def test_padding_changes_nothing(adapter):
     together = adapter.observe(prepare(adapter))
     for row, text in enumerate(TEXTS):
@@ -170,7 +172,7 @@ def test_replay_is_a_rerun_with_the_edit(adapter):
 
 
 @pytest.mark.parametrize(
-    "family", sorted(FAMILIES.keys() - WITHOUT_VMAP - {"xlnet"})
+    "family", zoo.daily(sorted(FAMILIES.keys() - WITHOUT_VMAP - {"xlnet"}), FEW)
 )  # of which batch is not the first axis
 def test_repeating_the_batch_gives_the_same(family):
     adapter, repeating = (TransformerAdapter(shared(family)) for _ in range(2))
@@ -340,7 +342,7 @@ def test_gradient_is_taken_behind_a_norm_that_would_make_it_vanish(adapter):
 # Leave-one-out, words, read-out
 
 
-@pytest.mark.parametrize("family", TEXT_FAMILIES)
+@pytest.mark.parametrize("family", SOME_TEXT)
 def test_leave_one_out_is_the_shorter_text(adapter):
     observation = adapter.observe(prepare(adapter))
     adapter.tokens_per_pass = 30
@@ -498,6 +500,7 @@ def test_one_logit_is_a_sigmoid():
 # The self-check
 
 
+@pytest.mark.parametrize("family", FAMILIES)
 def test_self_check_passes(adapter):
     adapter.self_check(prepare(adapter))
 

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+import zoo
 from hf_attnprobe.attention_classifier import (
     AttentionClassifierConfig,
     AttentionClassifierForSequenceClassification,
@@ -110,7 +111,7 @@ def test_a_padded_batch_equals_the_plain_loop(kind, training):
         assert (words[row, 0] > 0).equal(expected > 0)  # exactly 0 elsewhere
 
 
-@pytest.mark.parametrize("encoder", ["bigru", "cnn", "none"])
+@pytest.mark.parametrize("encoder", zoo.daily(["bigru", "cnn", "none"], zoo.FEW_ENCODERS))
 def test_the_attention_size_of_the_papers(encoder):
     model = make(encoder, attention_size=100, encoder_size=50)
     for attention in (
@@ -144,7 +145,7 @@ def test_neither_padding_nor_batch_nor_order_matter(batch, extra, encoder):
         torch.testing.assert_close(together[row], plain(model, text)[0], atol=1e-12, rtol=0)
 
 
-@pytest.mark.parametrize("encoder", ["bigru", "cnn", "none"])
+@pytest.mark.parametrize("encoder", zoo.daily(["bigru", "cnn", "none"], zoo.FEW_ENCODERS))
 def test_separators_without_words_between_them_enclose_no_sentence(encoder):
     model = make(encoder)
     bare, full = [2, 5, 6, SEP, 7, 3], [2, SEP, 5, 6, SEP, SEP, SEP, 7, SEP, 3]

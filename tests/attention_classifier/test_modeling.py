@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import zoo
 from hf_attnprobe.attention_classifier import (
     AttentionClassifierConfig,
     AttentionClassifierForSequenceClassification,
@@ -95,7 +96,7 @@ def test_each_text_of_a_padded_batch_equals_the_oracle_on_it_alone(kind):
             torch.testing.assert_close(outputs.logits[row], logits)
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=str)
+@pytest.mark.parametrize("kind", zoo.daily(KINDS, zoo.FEW_ENCODERS), ids=str)
 def test_attention_is_exactly_zero_off_the_content_and_sums_to_one_on_it(kind):
     model, batch = make(*kind).float(), pad(TEXTS)
     attention = model(**batch, output_attentions=True).attentions[0][:, 0, 0]
@@ -104,7 +105,7 @@ def test_attention_is_exactly_zero_off_the_content_and_sums_to_one_on_it(kind):
     torch.testing.assert_close(attention.sum(-1), torch.ones(4))
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=str)
+@pytest.mark.parametrize("kind", zoo.daily(KINDS, zoo.FEW_ENCODERS), ids=str)
 def test_what_stands_under_the_padding_changes_nothing(kind):
     model, batch = make(*kind), pad(TEXTS, n_keys=11)
     other = batch | {
@@ -113,7 +114,7 @@ def test_what_stands_under_the_padding_changes_nothing(kind):
     torch.testing.assert_close(model(**other).logits, model(**batch).logits, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("encoder", ["bilstm", "cnn", "mlp", "none"])
+@pytest.mark.parametrize("encoder", zoo.daily(["bilstm", "cnn", "mlp", "none"], zoo.FEW_ENCODERS))
 def test_the_padding_row_of_the_embeddings_may_hold_anything(encoder):
     model, batch = make(encoder), pad(TEXTS)
     before = model(**batch, output_attentions=True)
@@ -162,7 +163,7 @@ def test_the_loss_of_more_labels_is_cross_entropy():
     torch.testing.assert_close(outputs.loss, F.cross_entropy(outputs.logits, labels))
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=str)
+@pytest.mark.parametrize("kind", zoo.daily(KINDS, zoo.FEW_ENCODERS), ids=str)
 def test_embeddings_in_place_of_ids(kind):
     model, batch = make(*kind), pad(TEXTS)
     embeddings = model.get_input_embeddings()(batch["input_ids"])
@@ -191,7 +192,7 @@ def test_exactly_one_form_of_input(inputs):
         make()(**inputs)
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=str)
+@pytest.mark.parametrize("kind", zoo.daily(KINDS, zoo.FEW_ENCODERS), ids=str)
 def test_an_empty_text_has_no_attention_and_the_logits_of_the_bias(kind):
     model = make(*kind)
     outputs = model(**pad([[], [5, 6]]), output_attentions=True)
@@ -200,7 +201,7 @@ def test_an_empty_text_has_no_attention_and_the_logits_of_the_bias(kind):
     assert torch.equal(outputs.logits[0], bias)
 
 
-@pytest.mark.parametrize("encoder", ["bilstm", "cnn", "mlp", "none"])
+@pytest.mark.parametrize("encoder", zoo.daily(["bilstm", "cnn", "mlp", "none"], zoo.FEW_ENCODERS))
 def test_a_row_of_nothing_but_padding_is_finite(encoder):
     batch = pad([[5, 6]])
     batch = {name: F.pad(values, (0, 0, 0, 1)) for name, values in batch.items()}
@@ -208,7 +209,7 @@ def test_a_row_of_nothing_but_padding_is_finite(encoder):
     assert outputs.logits.isfinite().all() and (outputs.attentions[0][1] == 0).all()
 
 
-@pytest.mark.parametrize("encoder", ["bilstm", "cnn", "mlp", "none"])
+@pytest.mark.parametrize("encoder", zoo.daily(["bilstm", "cnn", "mlp", "none"], zoo.FEW_ENCODERS))
 @pytest.mark.parametrize("kind", [torch.bool, torch.float32, torch.int32])
 def test_masks_of_other_types(encoder, kind):
     model, batch = make(encoder).float(), pad(TEXTS)
@@ -216,7 +217,7 @@ def test_masks_of_other_types(encoder, kind):
     assert torch.equal(other.logits, model(**batch).logits)
 
 
-@pytest.mark.parametrize("encoder", ["bilstm", "cnn", "mlp", "none"])
+@pytest.mark.parametrize("encoder", zoo.daily(["bilstm", "cnn", "mlp", "none"], zoo.FEW_ENCODERS))
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_low_precision(encoder, dtype):
     outputs = make(encoder).to(dtype)(**pad(TEXTS), output_attentions=True)
@@ -271,7 +272,7 @@ def test_a_tuple_on_request(wanted):
     assert torch.equal(loss, expected.loss) and torch.equal(logits, expected.logits)
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=str)
+@pytest.mark.parametrize("kind", zoo.daily(KINDS, zoo.FEW_ENCODERS), ids=str)
 def test_every_parameter_gets_a_gradient(kind):
     model = make(*kind)
     model(**pad(TEXTS), labels=torch.tensor([0, 1, 0, 1])).loss.backward()

@@ -88,7 +88,7 @@ for command in json.loads(sys.argv[1]):
 
 
 def test_an_installed_test_is_one_of_the_tests(
-    installed, run_python, checkpoint, reviews_folder, tmp_path
+    installed, run_warm, checkpoint, reviews_folder, tmp_path
 ):
     """In one process: the help, an audit, and a value that is refused."""
     command = ["audit", "--model", str(checkpoint), "--dataset", str(reviews_folder)]
@@ -98,7 +98,7 @@ def test_an_installed_test_is_one_of_the_tests(
         [*command, *few, "--set", "attention_entropy.base=10"],
         [*command, "--set", "attention_entropy.base=1"],
     ]
-    run = run_python("-c", COMMANDS, json.dumps(commands), env=installed)
+    run = run_warm("-c", COMMANDS, json.dumps(commands), env=installed)
     assert run.code == 0, run.err
     shown, audited, refused, _ = re.split(r"\nENDED ", run.out)
     assert "attention_entropy.base=BASE" in shown
@@ -129,14 +129,14 @@ tables:
 
 
 def test_an_installed_test_fills_a_column_of_a_study(
-    installed, run_module, checkpoint, reviews_folder, tmp_path
+    installed, run_warm, checkpoint, reviews_folder, tmp_path
 ):
     assert len(ENTROPY.strip().splitlines()) <= 60
     file = tmp_path / "entropies.yaml"
     file.write_text(STUDY % (checkpoint, reviews_folder))
     folder = tmp_path / "out"
     command = ("study", file, "--output-dir", folder, "--quick", "--json")
-    run = run_module(*command, env=installed)
+    run = run_warm("-m", "hf_attnprobe", *command, env=installed)
     assert run.code == 0, run.err
     (table,) = json.loads(run.out)["tables"]
     assert "entropy" in table["head"]
@@ -160,16 +160,16 @@ for base in (2.0, 4.0):
 """
 
 
-def test_an_installed_test_is_in_the_metric(installed, run_python, checkpoint, texts):
-    run = run_python("-c", METRIC, checkpoint, json.dumps(texts[:3]), env=installed)
+def test_an_installed_test_is_in_the_metric(installed, run_warm, checkpoint, texts):
+    run = run_warm("-c", METRIC, checkpoint, json.dumps(texts[:3]), env=installed)
     assert run.code == 0, run.err
     two, four = map(float, run.out.split())
     assert two == pytest.approx(2 * four) and two > 0
 
 
-def test_what_does_not_load_names_its_package(run_module, tmp_path):
+def test_what_does_not_load_names_its_package(run_warm, tmp_path):
     broken = install(tmp_path / "broken", "raise ImportError('no such thing')")
-    run = run_module("audit", "--help-all", env=broken)
+    run = run_warm("-m", "hf_attnprobe", "audit", "--help-all", env=broken)
     assert (run.code, run.out) == (1, "")
     assert run.err.endswith(
         "cannot load the test 'attention_entropy' of the package 'entropy-probe': no such "
