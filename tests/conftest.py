@@ -27,12 +27,9 @@ os.environ |= OFFLINE | {
 import pytest  # noqa: E402
 import torch  # noqa: E402
 
+import zoo  # noqa: E402
 from browser import browser, opened  # noqa: E402
-from hf_attnprobe import (  # noqa: E402
-    AttentionClassifierConfig,
-    AttentionClassifierForSequenceClassification,
-    build_tokenizer,
-)
+from hf_attnprobe import build_tokenizer  # noqa: E402
 from hf_attnprobe.cli import main  # noqa: E402
 from hf_attnprobe.data.synthetic import LABEL_NAMES, rationale_dataset  # noqa: E402
 from warm import Warm, as_two  # noqa: E402
@@ -86,19 +83,17 @@ def make_model(tokenizer):
     """
 
     def make(encoder="bilstm", attention="additive", n_labels=2):
-        torch.manual_seed(0)
-        config = AttentionClassifierConfig(
-            vocab_size=len(tokenizer),
+        labels = LABELS[:n_labels]
+        model = zoo.classifier(
+            tokenizer,
+            read_out=30,
             embedding_size=16,
             encoder=encoder,
-            encoder_size=8,
             attention=attention,
-            id2label=dict(enumerate(LABELS[:n_labels])),
-            label2id={label: k for k, label in enumerate(LABELS[:n_labels])},
+            id2label=dict(enumerate(labels)),
+            label2id={label: k for k, label in enumerate(labels)},
         )
-        model = AttentionClassifierForSequenceClassification(config).eval()
         with torch.no_grad():
-            model.classifier.weight *= 30
             for parameter in model.attention_classifier.attention.parameters():
                 parameter *= 5
         return model
@@ -113,9 +108,8 @@ def make_checkpoint(make_model, tokenizer, tmp_path_factory):
 
     def make(*kind):
         if kind not in folders:
-            folders[kind] = tmp_path_factory.mktemp("-".join(map(str, kind or ("bilstm",))))
-            make_model(*kind).save_pretrained(folders[kind])
-            tokenizer.save_pretrained(folders[kind])
+            folder = tmp_path_factory.mktemp("-".join(map(str, kind or ("bilstm",))))
+            folders[kind] = zoo.saved(folder, make_model(*kind), tokenizer)
         return folders[kind]
 
     return make

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+import zoo
 from hf_attnprobe import (
-    AttentionClassifierConfig,
-    AttentionClassifierForSequenceClassification,
     audit,
 )
 
@@ -15,15 +14,8 @@ WIDTH = 12
 
 
 def classifier(encoder, vocabulary):
-    torch.manual_seed(0)
-    config = AttentionClassifierConfig(
-        vocab_size=vocabulary,
-        embedding_size=WIDTH,
-        encoder=encoder,
-        encoder_size=WIDTH,
-        kernel_sizes=(3,),
-    )
-    return AttentionClassifierForSequenceClassification(config).eval()
+    sizes = {"embedding_size": WIDTH, "encoder_size": WIDTH, "kernel_sizes": (3,)}
+    return zoo.classifier(vocabulary, encoder=encoder, **sizes)
 
 
 @pytest.fixture(scope="module")

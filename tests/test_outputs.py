@@ -7,8 +7,6 @@ from transformers import PreTrainedTokenizerFast
 
 import zoo
 from hf_attnprobe import (
-    AttentionClassifierConfig,
-    AttentionClassifierForSequenceClassification,
     AttnProbeError,
     build_tokenizer,
     load_examples,
@@ -127,17 +125,8 @@ def test_a_guided_model_cannot_be_wrapped(make_model):
 
 def test_a_hierarchical_model_can_guide(examples, tokenizer):
     """A word has its weight in its sentence times the sentence's."""
-    torch.manual_seed(0)
     cutting = build_tokenizer([row["text"] for row in ROWS], sentences=True)
-    config = AttentionClassifierConfig(
-        vocab_size=len(cutting),
-        embedding_size=8,
-        encoder_size=4,
-        encoder="bigru",
-        hierarchical=True,
-        sep_token_id=4,
-    )
-    model = AttentionClassifierForSequenceClassification(config).eval()
+    model = zoo.classifier(cutting, encoder="bigru", hierarchical=True, sep_token_id=4)
     rows = [{"example_id": 2, "text": "the film was dull . we left . rain fell", "label": 0}]
     outputs = read_outputs(model, cutting, load_examples(rows, "test"))
     inputs = cutting(rows[0]["text"], return_tensors="pt")

@@ -5,14 +5,11 @@ import torch
 from families import make, prepare, shared
 from torch import nn
 
+import zoo
 from hf_attnprobe import Site
 from hf_attnprobe.adapters import register_adapter, wrap
 from hf_attnprobe.adapters.classifier.hierarchical import HierarchicalAdapter
 from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
-from hf_attnprobe.attention_classifier import (
-    AttentionClassifierConfig,
-    AttentionClassifierForSequenceClassification,
-)
 from hf_attnprobe.attention_model import (
     AttentionModel,
     AttentionModelBase,
@@ -45,8 +42,7 @@ ALL = {
 
 
 def classifier(**options):
-    config = AttentionClassifierConfig(vocab_size=60, embedding_size=8, encoder_size=8, **options)
-    return wrap(AttentionClassifierForSequenceClassification(config))
+    return wrap(zoo.classifier(60, **options))
 
 
 def lacking(model, site=None):

@@ -6,8 +6,6 @@ import torch
 import zoo
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_classifier import (
-    AttentionClassifierConfig,
-    AttentionClassifierForSequenceClassification,
     AttentionClassifierModel,
 )
 from hf_attnprobe.attention_model import Site
@@ -39,27 +37,19 @@ IDS = torch.tensor(
 
 
 def make(encoder="bilstm", attention="additive", num_labels=2):
-    torch.manual_seed(0)
     encoder, _, connection = encoder.partition("+")
     width = 10 if connection != "residual" else 16 if encoder in ("bilstm", "bigru") else 8
-    config = AttentionClassifierConfig(
-        vocab_size=12,
+    return zoo.classifier(
         embedding_size=width,
         encoder=encoder,
-        encoder_size=8,
         attention=attention,
         num_labels=num_labels,
         residual_connection=connection or "none",
     )
-    return AttentionClassifierForSequenceClassification(config).eval()
 
 
 def observe(model, ids=IDS):
-    adapter = wrap(model)
-    batch = adapter.prepare(
-        {"input_ids": ids, "attention_mask": (ids != 0).long()}, tuple(range(len(ids)))
-    )
-    return adapter, adapter.observe(batch)
+    return zoo.seen(model, ids)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)

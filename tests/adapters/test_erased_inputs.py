@@ -4,12 +4,9 @@ import pytest
 import torch
 from families import SOME_TEXT, TEXTS, WORDS, make, prepare, shared
 
+import zoo
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
-from hf_attnprobe.attention_classifier import (
-    AttentionClassifierConfig,
-    AttentionClassifierForSequenceClassification,
-)
 from hf_attnprobe.errors import AttnProbeError
 
 
@@ -157,16 +154,7 @@ IDS = torch.tensor([[2, 5, 6, 7, 7, 8, 9, 3], [2, 8, 9, 6, 3, 0, 0, 0], [2, 8, 3
 
 
 def classifier(encoder, num_labels, **options):
-    torch.manual_seed(0)
-    config = AttentionClassifierConfig(
-        vocab_size=12,
-        embedding_size=10,
-        encoder=encoder,
-        encoder_size=8,
-        num_labels=num_labels,
-        **options,
-    )
-    return AttentionClassifierForSequenceClassification(config).eval()
+    return zoo.classifier(encoder=encoder, num_labels=num_labels, **options)
 
 
 @pytest.mark.parametrize("by", ["deletion", "mask"])
@@ -176,10 +164,7 @@ def classifier(encoder, num_labels, **options):
 )
 def test_classifiers_read_the_edited_token_list(encoder, num_labels, by):
     model = classifier(encoder, num_labels)
-    adapter = wrap(model, mask_id=MASK)
-    observation = adapter.observe(
-        adapter.prepare({"input_ids": IDS, "attention_mask": (IDS > 0).long()}, (4, 2, 9))
-    )
+    adapter, observation = zoo.seen(model, IDS, (4, 2, 9), mask_id=MASK)
     erased = random_sets(observation.batch.content_mask, 12)
     found, model = adapter.erase_inputs(observation, erased, by=by), model.double()
     for copy, sets in enumerate(erased):

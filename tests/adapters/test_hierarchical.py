@@ -6,10 +6,6 @@ import torch
 import zoo
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.adapters.classifier.hierarchical import HierarchicalAdapter
-from hf_attnprobe.attention_classifier import (
-    AttentionClassifierConfig,
-    AttentionClassifierForSequenceClassification,
-)
 from hf_attnprobe.attention_model import Site
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness import registry
@@ -21,26 +17,15 @@ TEXTS = [[[5, 6, 7, 7], [8], [9, 5, 10], [8]], [[5, 6]], [[7, 9, 8], [6, 6], [10
 
 
 def make(encoder="bigru", num_labels=2):
-    torch.manual_seed(0)
-    config = AttentionClassifierConfig(
-        vocab_size=12,
-        embedding_size=10,
+    return zoo.classifier(
+        read_out=5,
+        query=5,
         encoder=encoder,
-        encoder_size=8,
         kernel_sizes=(3, 5),
         num_labels=num_labels,
         hierarchical=True,
         sep_token_id=SEP,
     )
-    model = AttentionClassifierForSequenceClassification(config).eval()
-    with torch.no_grad():
-        model.classifier.weight *= 5
-        for attention in (
-            model.attention_classifier.attention,
-            model.attention_classifier.sentences.attention,
-        ):
-            attention.query.weight *= 5
-    return model
 
 
 def ids_of(text):

@@ -6,12 +6,8 @@ import pytest
 import torch
 from families import prepare, shared
 
-from hf_attnprobe.adapters import wrap
+import zoo
 from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
-from hf_attnprobe.attention_classifier import (
-    AttentionClassifierConfig,
-    AttentionClassifierForSequenceClassification,
-)
 from hf_attnprobe.attention_model import Site
 from hf_attnprobe.faithfulness.attribution_agreement import attribution_agreement
 from hf_attnprobe.faithfulness.options import AttributionAgreement
@@ -23,24 +19,12 @@ N_POINTS = 301
 
 
 def classifier(num_labels=3, **options):
-    torch.manual_seed(0)
-    config = AttentionClassifierConfig(
-        vocab_size=12,
-        embedding_size=10,
-        num_labels=num_labels,
-        **{"encoder_size": 8, "sep_token_id": 4} | options,
-    )
-    model = AttentionClassifierForSequenceClassification(config).eval().double()
-    with torch.no_grad():
-        model.classifier.weight *= 5
-        model.attention_classifier.attention.query.weight *= 5
-    return model
+    options = {"sep_token_id": 4} | options
+    return zoo.classifier(read_out=5, query=5, num_labels=num_labels, **options).double()
 
 
 def observe(model, ids=IDS):
-    adapter = wrap(model)
-    inputs = {"input_ids": ids, "attention_mask": (ids != 0).long()}
-    return adapter, adapter.observe(adapter.prepare(inputs, tuple(range(len(ids)))))
+    return zoo.seen(model, ids)
 
 
 def of_target(probs, target):

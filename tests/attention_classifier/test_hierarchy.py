@@ -10,7 +10,6 @@ from torch import nn
 import zoo
 from hf_attnprobe.attention_classifier import (
     AttentionClassifierConfig,
-    AttentionClassifierForSequenceClassification,
 )
 
 
@@ -20,17 +19,9 @@ TEXTS = [[[5, 6, 7, 7], [8], [9, 5, 10]], [[5]], [[7, 9, 8, 8, 6]], [[8, 8], [6,
 
 
 def make(encoder="bigru", n_labels=2, **options):
-    torch.manual_seed(0)
-    options = {
-        "vocab_size": 12,
-        "embedding_size": 6,
-        "encoder_size": 8,
-        "kernel_sizes": (3, 5),
-    } | options
-    config = AttentionClassifierConfig(
-        encoder=encoder, num_labels=n_labels, hierarchical=True, sep_token_id=SEP, **options
-    )
-    return AttentionClassifierForSequenceClassification(config).eval().double()
+    sizes = {"embedding_size": 6, "kernel_sizes": (3, 5)}
+    sizes |= {"encoder": encoder, "num_labels": n_labels, "hierarchical": True}
+    return zoo.classifier(**sizes | {"sep_token_id": SEP} | options).double()
 
 
 def ids_of(text):
@@ -196,11 +187,7 @@ def test_training_and_evaluation_have_the_same_gradients(encoder, hierarchical):
 
 def test_a_gru_starts_as_the_papers():
     """Input weights U(±√(6 / (fan_in + fan_out))), recurrent weights orthogonal, no bias."""
-    torch.manual_seed(0)
-    config = AttentionClassifierConfig(
-        vocab_size=9, encoder="bigru", encoder_size=50, embedding_size=200
-    )
-    model = AttentionClassifierForSequenceClassification(config)
+    model = zoo.classifier(9, encoder="bigru", encoder_size=50, embedding_size=200)
     weights = dict(model.attention_classifier.encoder.gru.named_parameters())
     bound = (6 / (200 + 150)) ** 0.5
     for suffix in ("l0", "l0_reverse"):
@@ -237,10 +224,7 @@ def test_dropout_is_a_share(value):
 
 
 def test_flat_models_have_no_weights_of_sentences_and_attend_to_no_separator():
-    config = AttentionClassifierConfig(
-        vocab_size=12, embedding_size=6, encoder_size=8, sep_token_id=SEP
-    )
-    model = AttentionClassifierForSequenceClassification(config).eval()
+    model = zoo.classifier(sep_token_id=SEP)
     assert not any("sentences" in name for name in model.state_dict())
     attention = model(**pad([[2, 5, SEP, 6, 3]]), output_attentions=True).attentions[0][0, 0, 0]
     assert attention[2] == 0 and attention[[1, 3]].sum().item() == pytest.approx(1)

@@ -8,7 +8,6 @@ from torch import nn
 import zoo
 from hf_attnprobe.attention_classifier import (
     AttentionClassifierConfig,
-    AttentionClassifierForSequenceClassification,
     AttentionClassifierModel,
 )
 
@@ -23,12 +22,8 @@ TEXTS = [[5, 6, 7, 7, 8, 9, 5], [5], [7, 9, 8], [8, 8]]  # content ids, between 
 
 
 def make(encoder="bilstm", attention="additive", n_labels=2, **options):
-    torch.manual_seed(0)
-    options = {"vocab_size": 12, "embedding_size": 6, "encoder_size": 8} | options
-    config = AttentionClassifierConfig(
-        encoder=encoder, attention=attention, num_labels=n_labels, **options
-    )
-    return AttentionClassifierForSequenceClassification(config).eval().double()
+    options = {"encoder": encoder, "attention": attention, "num_labels": n_labels} | options
+    return zoo.classifier(**{"embedding_size": 6} | options).double()
 
 
 def pad(texts, n_keys=None):

@@ -13,9 +13,9 @@ from transformers import (
     pipeline,
 )
 
+import zoo
 from hf_attnprobe import (
     AttentionClassifierConfig,
-    AttentionClassifierForSequenceClassification,
     audit,
     build_tokenizer,
     load_examples,
@@ -246,17 +246,9 @@ def test_pipeline_saves_and_loads(trained, tmp_path):
 
 
 def test_transformers_own_trainer_trains_it(tmp_path):
-    torch.manual_seed(0)
     rows = stories(16)
     tokenizer = build_tokenizer([*rows["text"][:], *rows["text_pair"][:]], pairs=True)
-    config = AttentionClassifierConfig(
-        vocab_size=len(tokenizer),
-        embedding_size=8,
-        encoder_size=6,
-        num_labels=3,
-        query_encoder=True,
-    )
-    model = AttentionClassifierForSequenceClassification(config)
+    model = zoo.classifier(tokenizer, num_labels=3, query_encoder=True).train()
     before = {name: p.clone() for name, p in model.named_parameters()}
     encoded = rows.map(lambda row: tokenizer(row["text"], row["text_pair"]))
     arguments = TrainingArguments(

@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from transformers import AutoModelForSequenceClassification
 
+import zoo
 from hf_attnprobe.attention_classifier import (
     AttentionClassifierConfig,
-    AttentionClassifierForSequenceClassification,
 )
 from hf_attnprobe.attention_classifier.layers_attention_classifier import OrthogonalLSTMEncoder
 from hf_attnprobe.attention_classifier.regularisers_attention_classifier import (
@@ -30,11 +30,8 @@ CHANGES = [*PENALTIES, {"residual_connection": "concat"}, {"residual_connection"
 
 
 def make(dtype=torch.float64, **options):
-    torch.manual_seed(0)
-    config = AttentionClassifierConfig(
-        **{"vocab_size": 12, "embedding_size": 8, "encoder_size": 4} | options
-    )
-    return AttentionClassifierForSequenceClassification(config).to(dtype).train()
+    sizes = {"embedding_size": 8, "encoder_size": 4}
+    return zoo.classifier(**sizes | options).to(dtype).train()
 
 
 def states_of(model):

@@ -6,11 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from hf_attnprobe import AttentionClassifierConfig
-from hf_attnprobe.adapters import wrap
-from hf_attnprobe.attention_classifier.modeling_attention_classifier import (
-    AttentionClassifierForSequenceClassification,
-)
+import zoo
 from hf_attnprobe.attention_model import Site
 from hf_attnprobe.faithfulness.adversarial import adversarial
 from hf_attnprobe.faithfulness.options import Adversarial
@@ -20,20 +16,9 @@ from hf_attnprobe.storage.rows import statistics_of
 
 def observe(n_classes, n_texts=40, n_tokens=12):
     """The reviewer's case: an untrained model with large weights, texts of random words."""
-    torch.manual_seed(1)
-    config = AttentionClassifierConfig(
-        vocab_size=200, embedding_size=16, encoder="mlp", encoder_size=16, num_labels=n_classes
-    )
-    model = AttentionClassifierForSequenceClassification(config).eval()
-    with torch.no_grad():
-        model.classifier.weight.mul_(8)
-        for name, parameter in model.named_parameters():
-            if "attention.query" in name:
-                parameter.mul_(6)
-    adapter = wrap(model)
-    ids = torch.randint(4, 200, (n_texts, n_tokens))
-    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    return adapter.observe(adapter.prepare(inputs, tuple(range(n_texts))))
+    sizes = {"embedding_size": 16, "encoder_size": 16, "num_labels": n_classes}
+    model = zoo.classifier(200, read_out=8, query=6, seed=1, encoder="mlp", **sizes)
+    return zoo.seen(model, torch.randint(4, 200, (n_texts, n_tokens)))[1]
 
 
 def three_token_grid(observation, epsilon):

@@ -16,7 +16,6 @@ from scipy.spatial.distance import jensenshannon
 import zoo
 from adapters.families import SIZES, TEXTS, WORDS, encode, make, prepare
 from by_name import audit_by_name
-from hf_attnprobe import AttentionClassifierConfig, AttentionClassifierForSequenceClassification
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import ALL, SET, Site
 from hf_attnprobe.errors import AttnProbeError
@@ -189,28 +188,16 @@ def test_smallest_sets_of_a_classifier(observe, kind, renormalise):
 
 def test_sentences_of_a_hierarchical_model():
     """The weights are those of sentences; against the loop and all subsets, over one to seven sentences."""
-    torch.manual_seed(0)
-    special = {"bos_token_id": 2, "eos_token_id": 3, "sep_token_id": 4}
-    config = AttentionClassifierConfig(
-        vocab_size=30,
-        embedding_size=8,
-        encoder_size=6,
-        encoder="bigru",
-        hierarchical=True,
-        num_labels=3,
-        **special,
+    sizes = {"embedding_size": 8, "encoder_size": 6, "sep_token_id": 4}
+    model = zoo.classifier(
+        30, read_out=20, encoder="bigru", hierarchical=True, num_labels=3, **sizes
     )
-    model = AttentionClassifierForSequenceClassification(config).eval()
-    model.classifier.weight.data *= 20
     ids = torch.randint(5, 30, (8, 24))
     ids[:, 0], ids[:, 3:22:3], ids[:, -1] = 2, 4, 3
     for row, n in enumerate((22, 19, 16, 13, 10, 7, 4)):
         ids[row + 1, n - 1], ids[row + 1, n:] = 3, 0
-    adapter = wrap(model)
+    adapter, observation = zoo.seen(model, ids)
     (site,) = adapter.sites()
-    observation = adapter.observe(
-        adapter.prepare({"input_ids": ids, "attention_mask": (ids > 0).long()}, tuple(range(8)))
-    )
     found = erasure(observation, site)
     n_flips = 0
     for row, n_sentences in enumerate(observation.batch.content_mask.sum(-1).tolist()):

@@ -7,10 +7,6 @@ import torch
 
 import zoo
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.attention_classifier import (
-    AttentionClassifierConfig,
-    AttentionClassifierForSequenceClassification,
-)
 from hf_attnprobe.attention_model import Site
 from hf_attnprobe.faithfulness import registry
 from hf_attnprobe.faithfulness.conicity import conicity
@@ -28,15 +24,8 @@ SITE = Site()
 
 
 def classifier(num_labels=2, **options):
-    torch.manual_seed(1)
-    options = {"vocab_size": 12, "embedding_size": 16, "encoder_size": 8} | options
-    model = AttentionClassifierForSequenceClassification(
-        AttentionClassifierConfig(num_labels=num_labels, **options)
-    )
-    model.classifier.weight.data.mul_(20)
-    if hasattr(model.attention_classifier.attention, "query"):
-        model.attention_classifier.attention.query.weight.data.mul_(20)
-    return model.eval()
+    options = {"embedding_size": 16, "num_labels": num_labels} | options
+    return zoo.classifier(read_out=20, query=20, seed=1, **options)
 
 
 def bert():

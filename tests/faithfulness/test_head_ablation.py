@@ -8,8 +8,6 @@ from transformers.models.bert import modeling_bert
 import zoo
 from by_name import audit_by_name
 from hf_attnprobe import (
-    AttentionClassifierConfig,
-    AttentionClassifierForSequenceClassification,
     build_tokenizer,
 )
 from hf_attnprobe.adapters import wrap
@@ -188,9 +186,7 @@ def test_other_arithmetic_than_attention_times_values_leaves_zero_alone(monkeypa
 
 
 def test_the_head_of_a_classifier_can_be_silenced():
-    torch.manual_seed(0)
-    config = AttentionClassifierConfig(vocab_size=60, embedding_size=8, encoder_size=8)
-    adapter = wrap(AttentionClassifierForSequenceClassification(config))
+    adapter = wrap(zoo.classifier(60))
     inputs = padded(AUDITED)
     batch = adapter.prepare(inputs, IDS)
     observation = adapter.observe(batch)

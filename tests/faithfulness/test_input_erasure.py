@@ -9,10 +9,6 @@ from transformers import BertForSequenceClassification
 
 import zoo
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.attention_classifier import (
-    AttentionClassifierConfig,
-    AttentionClassifierForSequenceClassification,
-)
 from hf_attnprobe.attention_model import Site
 from hf_attnprobe.faithfulness.input_erasure import OF_SITE, input_erasure
 from hf_attnprobe.faithfulness.options import InputErasure
@@ -39,12 +35,7 @@ MASK = 4
 
 
 def classifier():
-    torch.manual_seed(1)
-    config = AttentionClassifierConfig(vocab_size=60, embedding_size=10, encoder_size=8)
-    model = AttentionClassifierForSequenceClassification(config)
-    model.classifier.weight.data.mul_(10)
-    model.attention_classifier.attention.query.weight.data.mul_(10)
-    return model.eval()
+    return zoo.classifier(60, read_out=10, query=10, seed=1)
 
 
 def bert():

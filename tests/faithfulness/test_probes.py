@@ -8,11 +8,7 @@ import pytest
 import scipy.stats
 import torch
 
-from hf_attnprobe.adapters import wrap
-from hf_attnprobe.attention_classifier import (
-    AttentionClassifierConfig,
-    AttentionClassifierForSequenceClassification,
-)
+import zoo
 from hf_attnprobe.attention_model import Site
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness import registry
@@ -33,24 +29,10 @@ IDS = torch.tensor(
 
 
 def observe(attention="additive", num_labels=2, encoder="bilstm"):
-    torch.manual_seed(1)
-    config = AttentionClassifierConfig(
-        vocab_size=12,
-        embedding_size=10,
-        encoder=encoder,
-        encoder_size=8,
-        attention=attention,
-        num_labels=num_labels,
-    )
-    model = AttentionClassifierForSequenceClassification(config)
-    model.classifier.weight.data.mul_(10)  # outputs that react to attention
-    if attention == "additive":
-        model.attention_classifier.attention.query.weight.data.mul_(10)
-    adapter = wrap(model)
-    batch = adapter.prepare(
-        {"input_ids": IDS, "attention_mask": (IDS != 0).long()}, (10, 11, 12, 13)
-    )
-    return adapter, adapter.observe(batch)
+    query = 10 if attention == "additive" else 1
+    kind = {"encoder": encoder, "attention": attention, "num_labels": num_labels}
+    model = zoo.classifier(read_out=10, query=query, seed=1, **kind)
+    return zoo.seen(model, IDS, (10, 11, 12, 13))
 
 
 def real(observation, row):

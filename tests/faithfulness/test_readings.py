@@ -8,7 +8,6 @@ from transformers.models.bert import modeling_bert
 
 import zoo
 from adapters import families
-from hf_attnprobe import AttentionClassifierConfig, AttentionClassifierForSequenceClassification
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import ALL, Site
 from hf_attnprobe.faithfulness.attention_maps import OF_HEADS, OF_LAYERS
@@ -209,9 +208,7 @@ def test_two_stacks_have_no_rollout():
 
 
 def test_a_classifier_has_the_readings_of_its_head():
-    torch.manual_seed(0)
-    config = AttentionClassifierConfig(vocab_size=60, embedding_size=8, encoder_size=2)
-    adapter = wrap(AttentionClassifierForSequenceClassification(config))
+    adapter = wrap(zoo.classifier(60, embedding_size=8, encoder_size=2))
     observation = adapter.observe(adapter.prepare(padded(), (0, 1, 2)))
     found = statistics_of(explanations(observation, Site()))
     assert found.keys() == {f"{name}_tau" for name in OF_HEADS}

@@ -7,10 +7,6 @@ from transformers import BertForSequenceClassification
 
 import zoo
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.attention_classifier import (
-    AttentionClassifierConfig,
-    AttentionClassifierForSequenceClassification,
-)
 from hf_attnprobe.attention_model import Observation, Site
 from hf_attnprobe.faithfulness.correlation import correlation, leave_one_out_ranks, ranks
 from hf_attnprobe.faithfulness.rankings import ranking
@@ -152,11 +148,7 @@ def test_small_side_is_the_probability_up_to_1():
 
 def test_opposite_orders_do_not_agree():
     """τ is −1 in every text, which was once called agreement in 100% of them."""
-    torch.manual_seed(0)
-    config = AttentionClassifierConfig(
-        vocab_size=40, embedding_size=2, encoder="none", attention="dot_product", num_labels=2
-    )
-    model = AttentionClassifierForSequenceClassification(config).double().eval()
+    model = zoo.classifier(40, embedding_size=2, encoder="none", attention="dot_product").double()
     x = torch.linspace(0, 2, 40).double()
     weights = torch.stack([x, torch.exp(3 * x) / 100], 1)
     model.attention_classifier.embeddings.weight.data[:] = weights
@@ -166,11 +158,7 @@ def test_opposite_orders_do_not_agree():
     model.classifier.bias.data[:] = 0
     tokens = torch.stack([torch.randperm(36)[:12] + 4 for _ in range(20)])
     ids = torch.cat([torch.full((20, 1), 2), tokens, torch.full((20, 1), 3)], 1)
-    adapter = wrap(model)
-    batch = adapter.prepare(
-        {"input_ids": ids, "attention_mask": torch.ones_like(ids)}, tuple(range(20))
-    )
-    found = correlation(adapter.observe(batch), Site())
+    found = correlation(zoo.seen(model, ids)[1], Site())
     assert (found.attention_gradient_tau < -0.99).all()
     assert (found.attention_gradient_p_value <= 0.05).all()
     share = found.attention_gradient_significant.mean().item()
